@@ -389,6 +389,13 @@ fn malformed_trace_lines_are_named_by_file_line_and_field() {
     trace_refused("t.jsonl", &second("[1, 2]"), &["line 2: "]);
     trace_refused("t.jsonl", "", &["holds no request"]);
     trace_refused("t.dat", "hello\n", &["cannot tell the format"]);
+    // Seconds would be read as milliseconds.
+    let seconds = r#"{"timestamp": 0.5, "input_length": 10, "output_length": 5, "user": "x"}"#;
+    let named = &["its first row has `user`", "It may be mooncake, mooncake-delta, qwen-bailian: name the format with"];
+    trace_refused("t.jsonl", seconds, named);
+    let dense = |at: &str| format!("{{\"timestamp\": {at}, \"input_length\": 10, \"output_length\": 5}}\n");
+    let dense = dense("0.25") + &dense("0.5");
+    trace_refused("t.jsonl", &dense, &["4000 requests a second if they are milliseconds", "`timestamp_unit`"]);
 }
 
 #[test]
@@ -424,6 +431,46 @@ fn a_trace_without_arrivals_asks_for_a_concurrency() {
     let ratio = line(", concurrency: 1, prefix_groups: 2, shared_prefix_ratio: 1.5");
     line_refused(&ratio, &["error: test.rhai:2:1: ", "invalid shared-prefix ratio 1.5: expected 0 to 1"]);
     line_refused(&line(", strict: true, lenient: true"), &["`strict` refuses what `lenient` repairs"]);
+}
+
+#[test]
+fn traces_of_other_projects_play_in_their_units() {
+    let chats = r#"{"chat_id": 1, "parent_chat_id": -1, "timestamp": 0.0, "input_length": 33, "output_length": 3, "type": "text", "turn": 1, "hash_ids": [1, 2, 3]}
+{"chat_id": 2, "parent_chat_id": 1, "timestamp": 20.5, "input_length": 40, "output_length": 3, "type": "text", "turn": 2, "hash_ids": [1, 2, 4]}
+"#;
+    let burst = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n\
+                 5,ChatGPT,47,3,50,Conversation log\n6,ChatGPT,10,0,10,API log\n25.5,GPT-4,41,3,44,API log\n";
+    let vidur = "arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,59,3\n20.5,54,3\n";
+    let splitwise = "request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size\n\
+                     0,2,0,0.0,1,37,3\n1,2,0,20.5,1,39,3\n";
+    let mooncake = r#"{"timestamp": 0, "input_length": 30, "output_length": 3}
+{"timestamp": 20500, "messages": [{"role": "user", "content": "hello"}], "output_length": 3}
+"#;
+    let bench = r#"{"date": "x", "endpoint_type": "vllm", "backend": "vllm", "model_id": "m", "request_rate": "inf", "max_concurrency": 2, "input_lens": [10, 20], "output_lens": [3, 3], "ttfts": [0.5, 0.25], "itls": [[0.01, 0.02], [0.03, 0.01]], "start_times": [100.0, 120.5], "generated_texts": ["", ""], "errors": ["", ""]}"#;
+    for (name, rows) in [
+        ("bench.json", bench),
+        ("chats.jsonl", chats),
+        ("burst.csv", burst),
+        ("vidur.csv", vidur),
+        ("splitwise.csv", splitwise),
+        ("mooncake.jsonl", mooncake),
+    ] {
+        let script = format!(
+            "{HEAD}\nlet t = trace(#{{ path: \"{name}\" }});\nlet r = run(#{{ cluster: c, workloads: [ t ] }});\n\
+             expect(r, \"completed\", \"count == 2\");"
+        );
+        let folder = Folder::with(&script);
+        folder.write(name, rows);
+        let _said = folder.run(&["--out", "out"]).ended(0);
+        let requests = std::fs::read_to_string(folder.path().join("out/requests.jsonl")).expect("requests");
+        let arrivals: Vec<f64> = requests
+            .lines()
+            .map(|line| {
+                serde_json::from_str::<serde_json::Value>(line).expect("JSON")["arrival_ms"].as_f64().unwrap_or(-1.0)
+            })
+            .collect();
+        assert_eq!(arrivals, [0.0, 20_500.0], "{name}");
+    }
 }
 
 #[test]

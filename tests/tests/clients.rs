@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use vcr_tests::{Client, Serve, client, ended, frontend_model, skip, vllm_rs};
+use vcr_tests::{Client, Folder, Serve, client, ended, frontend_model, skip, vllm_rs};
 
 /// Answers of a few words that end by themselves.
 const WORDS: &[&str] = &["--output-tokens", "20"];
@@ -327,22 +327,49 @@ fn read(path: &Path) -> Value {
     serde_json::from_str(&text).expect("a report is JSON")
 }
 
+/// The requests of a result of a benchmark, as `vcr inspect convert` reads them; each is whole.
+fn converted(folder: &Folder, result: &str) -> Vec<Value> {
+    let _ = folder.vcr(&["inspect", "convert", result, "-o", "requests.jsonl", "--force"]).ended(0);
+    let text = std::fs::read_to_string(folder.path().join("requests.jsonl")).expect("a capture");
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a line is JSON"));
+    let requests: Vec<Value> = lines.filter(|line| line["kind"] == "request").collect();
+    for request in &requests {
+        let outputs = request["gap_ns"].as_array().map_or(0, Vec::len) as u64 + 1;
+        let later = request["gap_tokens"]
+            .as_array()
+            .map_or(outputs - 1, |tokens| tokens.iter().filter_map(Value::as_u64).sum());
+        let first = request["first_tokens"].as_u64().unwrap_or(1);
+        assert_eq!(Some(first + later), request["output_tokens"].as_u64(), "{request}");
+        assert!(request["ttft_ns"].is_u64() && request["end_ns"].is_u64(), "{request}");
+    }
+    requests
+}
+
 #[test]
 fn the_benchmark_of_vllm_counts_every_request() {
     let Some(program) = vllm_rs("0.33.0") else { return };
     let Some((serve, model)) = measured() else { return };
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = Folder::new();
     for backend in ["openai", "openai-chat", "openai-responses"] {
         let file = format!("{backend}.json");
         let mut command = Command::new(&program);
         command.args(["bench", "serve", "--backend", backend, "--base-url", &url(&serve), "--model", "sim"]);
         command.args(["--tokenizer", &model, "--dataset-name", "random", "--random-input-len", "32"]);
         command.args(["--random-output-len", "8", "--num-prompts", "20", "--ignore-eos", "--save-result"]);
-        command.args(["--result-filename", &file, "--result-dir"]).arg(folder.path()).env("HF_HUB_OFFLINE", "1");
+        command
+            .args(["--save-detailed", "--result-filename", &file, "--result-dir"])
+            .arg(folder.path())
+            .env("HF_HUB_OFFLINE", "1");
         let said = ended(command);
         let report = read(&folder.path().join(file));
         assert_eq!((&report["completed"], &report["failed"]), (&json!(20), &json!(0)), "{backend}: {said}");
         assert_eq!(report["total_output_tokens"], 160, "{backend}: {said}");
+        // Every gap of the file is there, request by request.
+        let requests = converted(&folder, &format!("{backend}.json"));
+        assert_eq!(requests.len(), 20, "{backend}");
+        assert!(requests.iter().all(|request| request["arrival_ns"].is_u64()), "{backend}");
+        let gaps: usize = requests.iter().map(|request| request["gap_ns"].as_array().map_or(0, Vec::len)).sum();
+        assert!(gaps > 20, "{backend}: {gaps} gaps");
     }
 }
 
@@ -379,7 +406,7 @@ fn guidellm_counts_every_request() {
 fn aiperf_counts_every_request() {
     let Some(aiperf) = client("aiperf") else { return };
     let Some((serve, model)) = measured() else { return };
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = Folder::new();
     let mut command = aiperf.python(&["-m", "aiperf", "profile", "--model", "sim", "--url", &url(&serve)]);
     command.args(["--endpoint-type", "chat", "--streaming", "--tokenizer", &model, "--use-server-token-count"]);
     command.args(["--request-count", "10", "--concurrency", "2", "--isl", "32", "--osl", "8"]);
@@ -392,4 +419,7 @@ fn aiperf_counts_every_request() {
     assert_eq!((average("request_count"), average("request_error_rate")), (10.0, 0.0), "{said}");
     assert_eq!((average("total_output_tokens"), average("total_usage_completion_tokens")), (80.0, 80.0), "{said}");
     assert!(average("request_latency") > LEAST_MS, "eight tokens: {said}");
+    let requests = converted(&folder, "profile_export.jsonl");
+    assert_eq!(requests.len(), 10, "{said}");
+    assert!(requests.iter().all(|request| request["output_tokens"] == 8 && request["arrival_ns"].is_u64()));
 }

@@ -34,6 +34,16 @@ pub enum ImportError {
         /// All formats.
         known: String,
     },
+    /// The file may have one of several formats, which differ in their units.
+    #[error("cannot tell the format of `{name}`: {why}. It may be {candidates}: name it with --from")]
+    UnclearFormat {
+        /// The file, as the caller named it.
+        name: String,
+        /// Why it is not certain.
+        why: String,
+        /// The names of the formats.
+        candidates: String,
+    },
     /// The columns of a table are unknown.
     #[error(
         "cannot tell the format of `{name}` by its columns {columns}: tables of requests have `prompt_tokens` and \

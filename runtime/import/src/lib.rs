@@ -12,15 +12,19 @@
 mod absent;
 mod chain;
 pub mod compare;
+mod concurrency;
 pub mod demo;
 mod error;
 pub mod export;
 mod format;
 mod input;
 mod output;
+mod outputs;
 #[cfg(feature = "formats")]
 mod parquet;
+mod python_json;
 mod readers;
+mod replay;
 pub mod summary;
 pub mod table;
 mod time;
@@ -39,7 +43,12 @@ pub use error::{ImportError, Place, Problem};
 pub use format::Format;
 use output::Out;
 pub use output::{Imported, Note};
-use readers::{agentic, dataset, dynamo, guidellm, llmservingsim, otel, own, requests, workload};
+pub use outputs::Outputs;
+pub use python_json::without_nan;
+use readers::{
+    agentic, aiperf, bench, dataset, dynamo, guidellm, inference_perf, llmservingsim, otel, own, requests, workload,
+};
+pub use replay::read_trace;
 pub use tokenizer::vocabulary;
 
 /// The receiver of the lines of an import.
@@ -173,7 +182,16 @@ fn read(
     match format {
         Format::Capture => own::read(CaptureReader::from_reader(reader, name, &own::rules(options))?, out),
         Format::Guidellm => guidellm::read(reader, name, out),
-        Format::Mooncake | Format::Azure | Format::AppliedCompute => workload::read(reader, name, format, options, out),
+        Format::VllmBench | Format::SglangBench => bench::read(reader, name, format, out),
+        Format::Aiperf => aiperf::read(reader, name, out),
+        Format::InferencePerf => inference_perf::read(reader, name, out),
+        Format::Mooncake
+        | Format::Azure
+        | Format::AppliedCompute
+        | Format::QwenBailian
+        | Format::BurstGpt
+        | Format::Vidur
+        | Format::Splitwise => workload::read(reader, name, format, options, out),
         Format::AgenticMooncake => agentic::read(reader, name, options, out),
         Format::DynamoTrace => dynamo::read(reader, name, out),
         Format::LlmServingSim => llmservingsim::read_rows(reader, name, None, options, out),

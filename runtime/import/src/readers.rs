@@ -1,9 +1,12 @@
 //! A module for each tool's files, which turns them into lines of a capture.
 
 pub(crate) mod agentic;
+pub(crate) mod aiperf;
+pub(crate) mod bench;
 pub(crate) mod dataset;
 pub(crate) mod dynamo;
 pub(crate) mod guidellm;
+pub(crate) mod inference_perf;
 pub(crate) mod llmservingsim;
 pub(crate) mod otel;
 pub(crate) mod own;

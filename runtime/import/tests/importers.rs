@@ -69,12 +69,133 @@ fn guidellm_errors_name_the_request_and_the_field() {
     let read = of_text(&text, Format::Guidellm, &lenient()).expect("the other one");
     assert_eq!((read.account.requests, read.account.skipped), (1, 1));
     assert!(read.account.first_skipped.as_deref().is_some_and(|first| first.starts_with(expected)));
-    assert!(read.account.notes[0].what.contains("strategy `poisson` does not report"));
+    // The strategy does not say how many requests there are at once: they are counted.
+    assert_eq!(read.requests[0].concurrency, Some(1));
     let negative = GOOD.replace("1.5", "-1.5");
     let error = refused(&report("{}", &format!(r#""successful":[{negative}]"#)), Format::Guidellm);
     assert!(error.contains("field `time_to_first_token_ms`: invalid duration -1.5"), "{error}");
     assert!(refused("{\"benchmarks\":3}", Format::Guidellm).contains("an array of benchmarks"));
     assert!(refused("{}", Format::Guidellm).contains("holds no request"));
+}
+
+#[test]
+fn guidellm_keeps_cached_tokens_and_conversations() {
+    // Settings are where 0.8 has them.
+    let settings = r#""config":{"spec":{"backend":{"model":"n"},"profile":{"kind":"constant"}}}"#;
+    let with_cache = GOOD
+        .replace("\"prompt_tokens\":5", "\"prompt_tokens\":5,\"cached_tokens\":4,\"info\":{\"conversation_id\":\"c\"}");
+    let text = report(r#"{"type_":"constant","rate":2}"#, &format!(r#""successful":[{with_cache}]"#));
+    let read = read(&text.replace(r#""args":{"model":"m"}"#, settings), Format::Guidellm);
+    let request = &read.requests[0];
+    assert_eq!((request.cached_tokens, request.session.as_deref()), (4, Some("c")));
+    assert_eq!((read.meta.model.as_deref(), read.meta.other["profile"].as_str()), (Some("n"), Some("constant")));
+}
+
+/// A result of `vllm bench serve --save-result --save-detailed`.
+const VLLM_BENCH: &str = r#"{"date": "20260729-204850", "endpoint_type": "openai-chat", "backend": "openai-chat",
+ "label": null, "model_id": "m", "tokenizer_id": "m", "num_prompts": 4, "request_rate": "inf", "burstiness": 1.0,
+ "max_concurrency": 2, "duration": 1.0, "completed": 3, "failed": 1, "total_input_tokens": 50,
+ "input_lens": [10, 20, 30, 40], "output_lens": [4, 3, 5, 0], "ttfts": [0.05, 0.025, 0.5, 0.0],
+ "itls": [[0.01, 0.011, 0.012], [0.000002, 0.01, 0.02], [0.02, 0.04], []],
+ "start_times": [1463.5, 1463.25, 1464.0, 1464.5], "generated_texts": ["a", "b", "c", ""],
+ "errors": ["", "", "", "boom"], "mean_ttft_ms": NaN}"#;
+
+#[test]
+fn vllm_bench_is_read_request_by_request_with_every_gap() {
+    let read = read(VLLM_BENCH, Format::VllmBench);
+    assert_eq!((read.meta.model.as_deref(), read.meta.other["max_concurrency"].as_u64()), (Some("m"), Some(2)));
+    let [second, first, third, failed] = &read.requests[..] else { panic!("four requests") };
+    assert_eq!((first.arrival_ns, second.arrival_ns), (Some(250_000_000), Some(0)));
+    assert_eq!((first.ttft_ns, &first.gap_ns[..]), (Some(50_000_000), &[10_000_000, 11_000_000, 12_000_000][..]));
+    // The role of the chat came 2 us before the first token.
+    assert_eq!((second.ttft_ns, &second.gap_ns[..]), (Some(25_002_000), &[10_000_000, 20_000_000][..]));
+    // Five tokens came in three chunks.
+    assert_eq!((third.gap_ns.len(), third.gap_tokens.as_deref()), (2, Some(&[2, 2][..])));
+    assert_eq!((failed.finish_reason.as_deref(), failed.error.as_deref()), (Some("error"), Some("boom")));
+    assert_eq!((failed.output_tokens, failed.ttft_ns, failed.concurrency), (0, None, Some(2)));
+    let notes: Vec<_> = read.account.notes.iter().map(|note| (note.count, note.what.as_str())).collect();
+    assert_eq!(notes, [(1, "requests with fewer outputs than tokens, which were spread evenly over them")]);
+}
+
+#[test]
+fn results_without_requests_say_how_to_record_them() {
+    let totals = r#"{"endpoint_type": "vllm", "backend": "vllm", "request_rate": 1, "completed": 3}"#;
+    let error = refused(totals, Format::VllmBench);
+    assert!(error.contains("load 1, field `ttfts`: the file has the totals of a load"), "{error}");
+    assert!(error.contains("--save-detailed"), "{error}");
+    let short = VLLM_BENCH.replace("[10, 20, 30, 40]", "[10]");
+    assert!(refused(&short, Format::VllmBench).contains("field `input_lens`: invalid length 1: expected 4"));
+}
+
+#[test]
+fn sglang_bench_has_a_load_each_line_and_cached_tokens() {
+    let line = r#"{"tag": null, "backend": "sglang", "dataset_name": "random", "request_rate": Infinity, "max_concurrency": null, "random_input_len": 8, "input_lens": [10, 12], "output_lens": [3, 2], "ttfts": [0.5, 0.25], "itls": [[0.01, 0.02], [0.03]], "generated_texts": ["x", "y"], "errors": ["", ""], "cached_tokens": [8, null]}"#;
+    let read = read(&format!("{line}\n{line}\n"), Format::SglangBench);
+    assert_eq!(read.requests.len(), 4);
+    assert_eq!((read.requests[0].cached_tokens, &read.requests[0].gap_ns[..]), (8, &[10_000_000, 20_000_000][..]));
+    assert_eq!(read.requests[0].arrival_ns, None);
+    assert!(read.account.notes[0].what.contains("without an arrival"));
+}
+
+#[test]
+fn aiperf_keeps_every_gap_and_leaves_out_the_warm_up() {
+    let row = |phase: &str, rest: &str| {
+        format!(
+            r#"{{"metadata":{{"session_num":0,"x_request_id":"r","conversation_id":"c","turn_index":0,"request_start_ns":1700000000250000000,"request_end_ns":1700000001250000000,"worker_id":"w","benchmark_phase":"{phase}","was_cancelled":false}},{rest}}}"#
+        )
+    };
+    let metrics = r#""metrics":{"input_sequence_length":{"value":20,"unit":"tokens"},"output_sequence_length":{"value":3,"unit":"tokens"},"time_to_first_token":{"value":45.5,"unit":"ms"},"inter_chunk_latency":{"value":[10.5,12],"unit":"ms"},"inter_token_latency":{"value":11.25,"unit":"ms"},"request_latency":{"value":68,"unit":"ms"}},"error":null"#;
+    let failed =
+        r#""metrics":{"input_sequence_length":{"value":20,"unit":"tokens"}},"error":{"code":500,"message":"no"}"#;
+    let text = [row("warmup", metrics), row("profiling", metrics), row("profiling", failed)].join("\n");
+    let read = read(&text, Format::Aiperf);
+    let [request, failed] = &read.requests[..] else { panic!("two requests") };
+    assert_eq!((request.ttft_ns, &request.gap_ns[..]), (Some(45_500_000), &[10_500_000, 12_000_000][..]));
+    assert_eq!(
+        (request.end_ns, request.session.as_deref(), request.external_id.as_deref()),
+        (Some(68_000_000), Some("c"), Some("r"))
+    );
+    assert_eq!((failed.error.as_deref(), failed.end_ns), (Some("no"), Some(1_000_000_000)));
+    assert_eq!(read.account.notes[0].what, "requests of the warm-up were left out");
+    let wrong = metrics.replace(r#"[10.5,12],"unit":"ms""#, r#"[10.5,12],"unit":"weeks""#);
+    assert!(
+        refused(&row("profiling", &wrong), Format::Aiperf)
+            .contains("field `metrics.inter_chunk_latency`: invalid unit `weeks`")
+    );
+}
+
+#[test]
+fn inference_perf_keeps_the_time_of_every_token() {
+    let request = |times: &str, rest: &str| {
+        format!(
+            r#"{{"start_time": 100.5, "end_time": 101.0, "request": "{{}}", "response": "x", "info": {{"request_metrics": {{"text": {{"input_tokens": 204}}}}, "response_metrics": {{"output_tokens": 4, "server_usage": {{"prompt_tokens_details": {{"cached_tokens": 16}}}}, "chunk_times": [], "output_token_times": {times}}}, "lora_adapter": null, "input_tokens": 204}}, {rest}}}"#
+        )
+    };
+    let text = format!(
+        "[{},\n{},\n{}]",
+        request("[100.6, 100.61, 100.61, 100.63]", r#""error": null"#),
+        request("[100.6, 100.61, 100.62]", r#""error": null"#),
+        request("[]", r#""error": {"error_type": "HTTP Error 500", "error_msg": "no"}"#),
+    );
+    let read = read(&text, Format::InferencePerf);
+    let [grouped, short, failed] = &read.requests[..] else { panic!("three requests") };
+    assert_eq!((grouped.prompt_tokens, grouped.cached_tokens, grouped.output_tokens), (204, 16, 4));
+    // Two tokens came in one chunk.
+    assert_eq!((grouped.ttft_ns, &grouped.gap_ns[..]), (Some(100_000_000), &[10_000_000, 20_000_000][..]));
+    assert_eq!(grouped.gap_tokens.as_deref(), Some(&[2, 1][..]));
+    assert_eq!(short.gap_tokens.as_deref(), Some(&[1, 2][..]));
+    assert_eq!((failed.error.as_deref(), failed.end_ns), (Some("HTTP Error 500 no"), Some(500_000_000)));
+    assert!(
+        refused(r#"[{"start_time": 2, "end_time": 1, "error": null}]"#, Format::InferencePerf)
+            .contains("request 1, field")
+    );
+}
+
+#[test]
+fn a_line_about_the_file_may_come_before_the_requests() {
+    let text = "{\"record\":\"meta\",\"host\":\"h\"}\n{\"arrival_s\":5,\"prompt_tokens\":3,\"output_tokens\":2,\"ttft_ms\":1}\n";
+    let read = read(text, Format::Requests);
+    assert_eq!((read.requests.len(), read.account.notes[0].what.as_str()), (1, "first lines that are not a request"));
 }
 
 /// A span as vLLM makes it, in OTLP JSON.
@@ -374,4 +495,23 @@ proptest! {
         prop_assert_eq!(found, expected);
         prop_assert!(matches!(read.lines.last(), Some(CaptureLine::End(end)) if end.requests == rows.len() as u64));
     }
+}
+
+/// What a load generator sent can be replayed without a conversion.
+#[test]
+fn results_of_load_generators_are_traces() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("bench.json");
+    fs::write(&path, VLLM_BENCH.replace('\n', " ")).expect("a file");
+    let options = vcr_trace::TraceOptions { answer_times: true, ..Default::default() };
+    let trace = vcr_import::read_trace(&[&path], &options).expect("a trace");
+    let arrivals: Vec<_> = trace.requests.iter().map(|request| request.arrival_ns).collect();
+    assert_eq!(arrivals[..2], [Some(0), Some(250_000_000)]);
+    let times = trace.answer_times[0].as_ref().expect("an answer");
+    assert_eq!(trace.outputs(times).len(), 3);
+    assert!(trace.warnings.iter().any(|warning| warning.to_string().contains("spread evenly")));
+    // Anything else is no trace.
+    fs::write(&path, "{\"a\": 1}").expect("a file");
+    let error = vcr_import::read_trace(&[&path], &options).expect_err("unknown").to_string();
+    assert!(error.contains("cannot tell the format of trace"), "{error}");
 }

@@ -40,6 +40,24 @@ fn a_guidellm_report() {
     assert_eq!(gaps, [gap(14_700_000, 99), gap(29_000_000, 49), gap(50_700_000, 29), gap(219_400_000, 9)]);
 }
 
+/// All gaps of the file but those between the role of a chat and its first token.
+#[test]
+fn results_of_vllm_bench_keep_every_gap() {
+    for (file, requests, prompt, output, limit, gaps_ns) in [
+        ("laptop-qwen3-8b-awq/in2048_out128_c8.json", 32, 65_792, 4096, 8, 118_221_533_567),
+        ("rtx5070ti-qwen2.5-0.5b/day06_c16_i128_o64_n64.json", 64, 10_048, 4096, 16, 8_838_741_763),
+    ] {
+        let Some(path) = sample(&format!("small-gpu/{file}")) else { return };
+        let read = imported(&path, &ImportOptions::default()).expect("a result");
+        assert_eq!((read.account.format, read.account.requests), (Format::VllmBench, requests));
+        assert_eq!((read.sum(|r| r.prompt_tokens), read.sum(|r| r.output_tokens)), (prompt, output));
+        assert!(read.requests.iter().all(|r| r.concurrency == Some(limit) && r.arrival_ns.is_some()));
+        assert!(read.requests.iter().all(|r| r.gap_ns.len() as u32 + 1 == r.output_tokens && r.gap_tokens.is_none()));
+        let sum_ns: u64 = read.requests.iter().flat_map(|r| &r.gap_ns).sum();
+        assert!((gaps_ns - 2_000_000..=gaps_ns).contains(&sum_ns), "{sum_ns} of {gaps_ns}");
+    }
+}
+
 #[test]
 fn workloads_without_answers() {
     for (file, format, requests, prompt, output) in [

@@ -12,7 +12,7 @@ use vcr_cluster::{
 use vcr_dynamo::report::{ReportSettings, Sla};
 use vcr_dynamo::{AutoscaleArgs, AutoscalePolicy, EngineArgs, PoolOptions, Remark, RouterArgs, read_queue_policies};
 use vcr_scenario::expression;
-use vcr_trace::{HashIdScope, SharedPrefix, Strictness, Trace, TraceOptions, read_files};
+use vcr_trace::{HashIdScope, SharedPrefix, Strictness, Trace, TraceOptions};
 
 use super::Refusal;
 use super::args::{Contention, IdScope, ReplayArgs, RouterMode};
@@ -60,7 +60,7 @@ pub(crate) fn read_trace(args: &ReplayArgs) -> Result<Option<Arc<Trace>>, Refusa
         },
         ..TraceOptions::default()
     };
-    let trace = read_files(&args.trace_files, &options).map_err(|error| {
+    let trace = vcr_import::read_trace(&args.trace_files, &options).map_err(|error| {
         let refusal = Refusal::input(error.to_string());
         if args.run.strict { refusal.hint("without --strict what can be repaired is, and counted") } else { refusal }
     })?;

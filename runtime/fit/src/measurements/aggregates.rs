@@ -1,4 +1,5 @@
-//! Reports of load generators about a whole load: `vllm bench serve`, aiperf and guidellm.
+//! Reports of load generators about a whole load: `vllm bench serve`, `sglang.bench_serving`, aiperf,
+//! guidellm and inference-perf.
 //!
 //! Such a report says how many requests of what length there were at what concurrency or
 //! rate, and means and percentiles of their times. A load like that is made up and
@@ -141,21 +142,31 @@ pub(crate) fn read(path: &Path) -> Result<Option<Vec<Point>>, FitError> {
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
         return Ok(None);
     }
-    let Ok(report) = serde_json::from_slice::<Value>(&bytes) else { return Ok(None) };
-    let points = match () {
-        () if report.get("mean_ttft_ms").is_some() && report.get("completed").is_some() => vec![vllm_bench(&report)],
-        () if aiperf_metrics(&report).is_some() => vec![aiperf(&report)],
-        () => match guidellm(&report) {
-            Some(points) => points,
-            None => return Ok(None),
-        },
-    };
+    // Some write a line for each load, and numbers that JSON does not have.
+    let bytes = vcr_import::without_nan(bytes);
+    let reports = serde_json::Deserializer::from_slice(&bytes).into_iter::<Value>();
+    let Ok(reports) = reports.collect::<Result<Vec<Value>, _>>() else { return Ok(None) };
+    let Some(points) = loads(&reports) else { return Ok(None) };
     let name = path.display().to_string();
     let checked = |(index, point): (usize, Result<Point, String>)| {
         let point = point.and_then(check);
         point.map_err(|what| FitError::data(&name, format!("load {} of the report: {what}", index + 1)))
     };
     points.into_iter().enumerate().map(checked).collect::<Result<_, _>>().map(Some)
+}
+
+/// The loads of reports; none if one is something else, or lists its requests with their arrivals.
+fn loads(reports: &[Value]) -> Option<Vec<Result<Point, String>>> {
+    if let [report] = reports {
+        return match () {
+            () if is_bench(report) => Some(vec![bench(report)]),
+            () if aiperf_metrics(report).is_some() => Some(vec![aiperf(report)]),
+            () if is_inference_perf(report) => Some(vec![inference_perf(report)]),
+            () => guidellm(report),
+        };
+    }
+    let are_results = !reports.is_empty() && reports.iter().all(is_bench);
+    are_results.then(|| reports.iter().map(bench).collect())
 }
 
 fn check(point: Point) -> Result<Point, String> {
@@ -223,8 +234,16 @@ fn named(arrivals: Arrivals) -> String {
     }
 }
 
-/// A result file of `vllm bench serve`.
-fn vllm_bench(report: &Value) -> Result<Point, String> {
+/// Whether a report is the result of a benchmark of vLLM or SGLang that does not list its requests
+/// with their arrivals.
+fn is_bench(report: &Value) -> bool {
+    let lists = |key: &str| report.get(key).and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+    let is_detailed = lists("ttfts") && lists("start_times");
+    report.get("mean_ttft_ms").is_some() && report.get("completed").is_some() && !is_detailed
+}
+
+/// A result of `vllm bench serve` or `sglang.bench_serving`.
+fn bench(report: &Value) -> Result<Point, String> {
     let completed = count(number(report, &["completed"]));
     let rate = number(report, &["request_rate"]);
     let limit = number(report, &["max_concurrency"]);
@@ -233,7 +252,8 @@ fn vllm_bench(report: &Value) -> Result<Point, String> {
     let burstiness = number(report, &["burstiness"]).unwrap_or(1.0);
     let arrivals = arrivals(limit.or(all_at_once), rate, burstiness);
     let mut reported = Vec::new();
-    for (metric, name) in [(Metric::Ttft, "ttft"), (Metric::Itl, "tpot"), (Metric::E2e, "e2el")] {
+    let e2e = if report.get("mean_e2e_latency_ms").is_some() { "e2e_latency" } else { "e2el" };
+    for (metric, name) in [(Metric::Ttft, "ttft"), (Metric::Itl, "tpot"), (Metric::E2e, e2e)] {
         let statistics =
             [(Statistic::Mean, "mean"), (Statistic::P50, "median"), (Statistic::P90, "p90"), (Statistic::P99, "p99")];
         for (statistic, prefix) in statistics {
@@ -305,6 +325,56 @@ fn aiperf(report: &Value) -> Result<Point, String> {
         output_tokens: tokens("output_sequence_length"),
         reported,
         output_tokens_per_s: number(metrics, &["output_token_throughput", "avg"]),
+    })
+}
+
+/// Whether a report is one of inference-perf about a stage or a whole run.
+fn is_inference_perf(report: &Value) -> bool {
+    report.get("load_summary").is_some() && number(report, &["successes", "count"]).is_some()
+}
+
+/// `stage_N_lifecycle_metrics.json` of inference-perf, whose times are seconds.
+fn inference_perf(report: &Value) -> Result<Point, String> {
+    let of = |keys: &[&str]| number(report, &[&["successes"], keys].concat());
+    let mut reported = Vec::new();
+    let names = [
+        (Metric::Ttft, "time_to_first_token"),
+        (Metric::Itl, "time_per_output_token"),
+        (Metric::E2e, "request_latency"),
+    ];
+    for (metric, name) in names {
+        let statistics =
+            [(Statistic::Mean, "mean"), (Statistic::P50, "median"), (Statistic::P90, "p90"), (Statistic::P99, "p99")];
+        for (statistic, key) in statistics {
+            reported.extend(of(&["latency", name, key]).map(|seconds| (metric, statistic, seconds * 1e3)));
+        }
+    }
+    let load = |key: &str| number(report, &["load_summary", key]);
+    // A client with too few workers sends less than it was asked for.
+    let rate = match (load("requested_rate"), load("achieved_rate")) {
+        (Some(requested), Some(achieved)) if achieved > 0.0 => Some(requested.min(achieved)),
+        (requested, _) => requested,
+    };
+    let arrivals = match load("concurrency") {
+        Some(concurrency) => arrivals(Some(concurrency), None),
+        None => arrivals(None, rate),
+    };
+    let tokens = |names: [&str; 2]| {
+        let found = names.into_iter().find_map(|name| Some((name, of(&[name, "mean"])?)));
+        found.map_or((0.0, 0.0), |(name, mean)| {
+            // The deviation of a normal distribution with these percentiles.
+            let spread = of(&[name, "p90"]).zip(of(&[name, "p10"])).map_or(0.0, |(high, low)| high - low);
+            (mean, spread.max(0.0) / 2.563)
+        })
+    };
+    Ok(Point {
+        name: named(arrivals),
+        arrivals,
+        requests: count(of(&["count"])),
+        prompt_tokens: tokens(["prompt_tokens", "prompt_len"]),
+        output_tokens: tokens(["output_tokens", "output_len"]),
+        reported,
+        output_tokens_per_s: of(&["throughput", "output_tokens_per_sec"]),
     })
 }
 
@@ -408,6 +478,49 @@ mod tests {
         report["burstiness"] = Value::Null;
         report["request_rate"] = json!("inf");
         assert_eq!(one(&report).arrivals, Arrivals::Closed(200), "all come at once");
+    }
+
+    #[test]
+    fn a_result_with_its_requests_is_read_request_by_request() {
+        let mut report = bench();
+        (report["ttfts"], report["start_times"]) = (json!([0.1]), json!([5.0]));
+        assert_eq!(points(&report), Ok(None));
+        // Without arrivals the load is made up.
+        report["start_times"] = json!([]);
+        assert_eq!(one(&report).requests, 200);
+    }
+
+    #[test]
+    fn results_of_sglang_are_a_load_each_line() {
+        let line = r#"{"backend": "sglang", "request_rate": Infinity, "max_concurrency": 4, "completed": 8,
+            "total_input_tokens": 800, "total_output_tokens": 80, "mean_ttft_ms": 20.0, "mean_tpot_ms": 5.0,
+            "mean_e2e_latency_ms": 65.0, "accept_length": NaN, "output_throughput": 100.0}"#;
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let second = line.replace("Infinity", "2.5");
+        std::fs::write(file.path(), format!("{}\n{}\n", line.replace('\n', ""), second.replace('\n', "")))
+            .expect("written");
+        let found = read(file.path()).map_err(|error| error.to_string()).expect("it is right").expect("two loads");
+        let names: Vec<&str> = found.iter().map(|point| point.name.as_str()).collect();
+        assert_eq!(names, ["concurrency 4", "rate 2.5/s"]);
+        assert_eq!(found[1].mean_ns(Metric::E2e), Some(65e6));
+    }
+
+    #[test]
+    fn stages_of_inference_perf_are_loads() {
+        let times = |mean: f64| json!({"mean": mean, "median": mean, "p90": mean, "p99": mean});
+        let mut report = json!({"load_summary": {"count": 60, "requested_rate": 10.0, "achieved_rate": 9.5},
+            "successes": {"count": 58, "prompt_len": {"mean": 204.0, "p10": 190.0, "p90": 215.63},
+                "output_len": {"mean": 63.0}, "throughput": {"output_tokens_per_sec": 600.0},
+                "latency": {"request_latency": times(0.48), "time_to_first_token": times(0.02),
+                    "time_per_output_token": times(0.0075), "inter_token_latency": times(0.007)}}});
+        let point = one(&report);
+        assert_eq!((point.arrivals, point.requests), (Arrivals::Open(9.5), 58));
+        assert_eq!((point.mean_ns(Metric::Ttft), point.mean_ns(Metric::Itl)), (Some(20e6), Some(7.5e6)));
+        assert!((point.prompt_tokens.1 - 10.0).abs() < 0.01, "{:?}", point.prompt_tokens);
+        report["load_summary"] = json!({"count": 60, "requested_rate": 10.0, "achieved_rate": 9.5, "concurrency": 8});
+        assert_eq!(one(&report).arrivals, Arrivals::Closed(8));
+        report["load_summary"] = json!({"count": 60});
+        assert!(points(&report).expect_err("no rate").contains("neither concurrency nor rate is known"));
     }
 
     #[test]

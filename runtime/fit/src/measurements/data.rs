@@ -67,7 +67,9 @@ impl Measurements {
     /// # Errors
     /// When it cannot be read, or what it says cannot be: see [`FitError`].
     pub fn read_all(path: &Path, options: &ReadOptions) -> Result<Vec<Self>, FitError> {
-        let is_open = options.format.is_none_or(|format| format == Format::Guidellm) && options.columns.is_empty();
+        const WITH_TOTALS: [Format; 5] =
+            [Format::Guidellm, Format::VllmBench, Format::SglangBench, Format::Aiperf, Format::InferencePerf];
+        let is_open = options.format.is_none_or(|format| WITH_TOTALS.contains(&format)) && options.columns.is_empty();
         let points = if is_open { aggregates::read(path)? } else { None };
         let Some(points) = points else { return Ok(vec![Self::read(path, options)?]) };
         let sha256 = digest(path).map_err(|source| FitError::Read { path: path.to_owned(), source })?;
@@ -323,4 +325,25 @@ fn unknown_columns(name: &str, error: ImportError) -> FitError {
 /// The column that a note of an import is about.
 fn column_of(note: &str) -> Option<&str> {
     note.strip_prefix("values of the column `")?.strip_suffix('`')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A mean over all gaps would hide the steps with prefills between them.
+    #[test]
+    fn results_of_vllm_bench_are_read_request_by_request() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let result = r#"{"date": "x", "endpoint_type": "vllm", "backend": "vllm", "model_id": "m", "request_rate": "inf",
+            "max_concurrency": 2, "completed": 2, "input_lens": [10, 20], "output_lens": [3, 3], "ttfts": [0.5, 0.25],
+            "itls": [[0.01, 0.02], [0.03, 0.01]], "start_times": [100.0, 101.5], "errors": ["", ""], "mean_ttft_ms": 375}"#;
+        std::fs::write(file.path(), result.replace('\n', " ")).expect("written");
+        let read = Measurements::read_all(file.path(), &ReadOptions::default()).expect("measurements");
+        let [load] = &read[..] else { panic!("one load") };
+        assert!(load.point().is_none());
+        let requests: Vec<_> = load.requests().iter().map(|r| (r.arrival_ns, r.ttft_ns, r.gaps_ns.clone())).collect();
+        assert_eq!(requests[0], (0, Some(500_000_000), vec![10_000_000, 20_000_000]));
+        assert_eq!(requests[1], (1_500_000_000, Some(250_000_000), vec![30_000_000, 10_000_000]));
+    }
 }

@@ -6,6 +6,7 @@
 use std::io::BufRead;
 
 use serde_json::{Map, Value};
+use vcr_import::Outputs;
 
 use super::fields::{error_class, known, ns, object, of_number, optional_text};
 use super::{Out, each_line};
@@ -48,32 +49,52 @@ fn observation(row: &Map<String, Value>, line: u64) -> Result<Option<(Observatio
         Some(ns) => ns,
         None => elapsed_ns(metadata)?,
     };
+    let length = metrics.get("output_sequence_length").and_then(|metric| metric.get("value")?.as_u64());
+    let ttft_ns = metric_ns(metrics, "time_to_first_token")?.filter(|ttft| *ttft <= latency_ns);
+    let outputs = outputs(metrics, ttft_ns, length.unwrap_or(0))?.filter(|_| error.is_none());
+    let event_ns = outputs.as_ref().map(Outputs::after_ns);
+    let last_ns = event_ns.as_ref().and_then(|events| events.last().copied());
     let observation = Observation {
         request_id: id.into(),
         content: conversation.map(|conversation| format!("{conversation}/{turn}").into()),
         ok: error.is_none(),
         error: error.map(Into::into),
-        latency_ns: Some(latency_ns),
-        ttft_ns: metric_ns(metrics, "time_to_first_token")?.filter(|ttft| *ttft <= latency_ns),
-        mean_gap_ns: metric_ns(metrics, "inter_token_latency")?,
+        latency_ns: Some(latency_ns).max(last_ns),
+        ttft_ns: ttft_ns.filter(|_| event_ns.is_none()),
+        mean_gap_ns: metric_ns(metrics, "inter_token_latency")?.filter(|_| event_ns.is_none()),
+        event_ns,
+        event_tokens: outputs.map(|outputs| outputs.tokens).filter(|tokens| !tokens.is_empty()),
         replica: optional_text(metadata, "worker_id")?.map(Into::into),
         ..Observation::default()
     };
-    let length = metrics.get("output_sequence_length").and_then(|metric| metric.get("value")?.as_u64());
     Ok(Some((observation, length)))
+}
+
+/// When the outputs of an answer came, if the record says that of each.
+fn outputs(metrics: &Map<String, Value>, ttft_ns: Option<u64>, tokens: u64) -> Result<Option<Outputs>, Problem> {
+    let Some(metric) = metrics.get("inter_chunk_latency").filter(|metric| !metric.is_null()) else { return Ok(None) };
+    let Some((first_ns, gaps)) = ttft_ns.zip(metric.get("value").and_then(Value::as_array)) else { return Ok(None) };
+    let unit_ns = ns_per_unit("inter_chunk_latency", metric)?;
+    let gap_ns = |gap: &Value| ns("inter_chunk_latency", of_number("inter_chunk_latency", gap)?, unit_ns);
+    let gaps_ns = gaps.iter().map(gap_ns).collect::<Result<_, _>>()?;
+    let tokens = u32::try_from(tokens).ok().filter(|tokens| *tokens > 0);
+    Ok(tokens.map(|tokens| Outputs::of_pieces(first_ns, gaps_ns, tokens)))
+}
+
+fn ns_per_unit(name: &str, metric: &Value) -> Result<f64, Problem> {
+    match metric.get("unit").and_then(Value::as_str).unwrap_or_default() {
+        "ns" => Ok(1.0),
+        "us" => Ok(1e3),
+        "ms" => Ok(1e6),
+        "s" | "sec" => Ok(1e9),
+        unit => Err(Problem::new(name, format!("invalid unit `{unit}`: expected ns, us, ms or s"))),
+    }
 }
 
 /// A metric in nanoseconds by its own unit.
 fn metric_ns(metrics: &Map<String, Value>, name: &str) -> Result<Option<u64>, Problem> {
     let Some(metric) = metrics.get(name).filter(|metric| !metric.is_null()) else { return Ok(None) };
-    let unit = metric.get("unit").and_then(Value::as_str).unwrap_or_default();
-    let ns_per_unit = match unit {
-        "ns" => 1.0,
-        "us" => 1e3,
-        "ms" => 1e6,
-        "s" | "sec" => 1e9,
-        _ => return Err(Problem::new(name, format!("invalid unit `{unit}`: expected ns, us, ms or s"))),
-    };
+    let ns_per_unit = ns_per_unit(name, metric)?;
     let value = of_number(name, metric.get("value").unwrap_or(&Value::Null))?;
     ns(name, value, ns_per_unit).map(Some)
 }

@@ -53,6 +53,13 @@ pub(super) fn read(path: &Path, run: Option<&str>, out: &mut Out<'_, '_>) -> Res
             let text = "cannot tell the format; name it with --format, or map columns with --column";
             Err(crate::error::Problem::new("", text).at(&name, Place::File).into())
         }
+        (None, Err(ImportError::UnclearFormat { name, why, candidates })) => {
+            let text = format!(
+                "cannot tell the format: {why}. It may be {candidates}: make a capture of it with `vcr inspect convert \
+                 --from FORMAT`, or map columns with --column"
+            );
+            Err(crate::error::Problem::new("", text).at(&name, Place::File).into())
+        }
         (None, Err(error)) => Err(error.into()),
     }
 }

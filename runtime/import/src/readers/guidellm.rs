@@ -1,4 +1,4 @@
-//! Reports of guidellm 0.6.
+//! Reports of guidellm, 0.6 to 0.8.
 //!
 //! A report is read as a stream, one request in memory at a time besides what
 //! is kept of each. It knows no gaps between tokens, only their mean.
@@ -11,6 +11,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value, json};
 use vcr_trace::capture::{CaptureMeta, FinishReason, GapSummary, RequestRecord};
 
+use crate::concurrency::{self, Span};
 use crate::error::{Place, Problem, decode};
 use crate::input::elements::Each;
 use crate::output::{Out, Tally, Timed, checked, since_earliest};
@@ -28,6 +29,7 @@ pub(crate) fn read(reader: impl BufRead, name: &str, out: &mut Out<'_>) -> Resul
         requests: Vec::new(),
         failed: None,
         args: None,
+        config: None,
         version: None,
         benchmarks: 0,
     };
@@ -39,14 +41,21 @@ pub(crate) fn read(reader: impl BufRead, name: &str, out: &mut Out<'_>) -> Resul
     if let Err(error) = read {
         return Err(Problem::new("", error.to_string()).at(name, Place::File));
     }
-    let Report { mut requests, args, version, .. } = report;
+    let Report { mut requests, args, config, version, .. } = report;
     let earliest = since_earliest(&mut requests);
-    let text = |field: &str| args.as_ref().and_then(|args| args[field].as_str()).map(str::to_owned);
+    // Since 0.8 the settings are in another place.
+    let text = |field: &str, path: &str| {
+        let found = args.as_ref().and_then(|args| args.get(field)).or_else(|| config.as_ref()?.pointer(path));
+        found.and_then(Value::as_str).map(str::to_owned)
+    };
     let mut other = Map::new();
     other.extend(version.map(|version| ("guidellm_version".to_owned(), version)));
-    other.extend(text("profile").map(|profile| ("profile".to_owned(), json!(profile))));
+    other.extend(text("profile", "/spec/profile/kind").map(|profile| ("profile".to_owned(), json!(profile))));
     let started_unix_ns = started_unix_ns(earliest);
-    out.meta(Format::Guidellm, CaptureMeta { started_unix_ns, model: text("model"), other, ..CaptureMeta::default() })?;
+    out.meta(
+        Format::Guidellm,
+        CaptureMeta { started_unix_ns, model: text("model", "/spec/backend/model"), other, ..CaptureMeta::default() },
+    )?;
     requests.into_iter().try_for_each(|timed| out.request(timed.record))
 }
 
@@ -58,6 +67,7 @@ struct Report<'a> {
     /// An error that the error of a deserializer cannot carry.
     failed: Option<ImportError>,
     args: Option<Value>,
+    config: Option<Value>,
     version: Option<Value>,
     benchmarks: usize,
 }
@@ -67,6 +77,7 @@ struct Report<'a> {
 struct Stats {
     request_id: Option<String>,
     prompt_tokens: Option<u32>,
+    cached_tokens: Option<u32>,
     output_tokens: Option<u32>,
     time_to_first_token_ms: Option<f64>,
     inter_token_latency_ms: Option<f64>,
@@ -80,6 +91,7 @@ struct Stats {
 #[derive(Default, Deserialize)]
 struct Info {
     error: Option<String>,
+    conversation_id: Option<String>,
 }
 
 impl Stats {
@@ -102,6 +114,8 @@ impl Stats {
         let record = RequestRecord {
             external_id: self.request_id,
             prompt_tokens: needed("prompt_tokens", self.prompt_tokens)?,
+            cached_tokens: self.cached_tokens.unwrap_or(0),
+            session: self.info.conversation_id,
             output_tokens,
             ttft_ns: ms("time_to_first_token_ms", self.time_to_first_token_ms)?,
             gap_summary: mean_ns.filter(|_| count > 0).map(|mean_ns| GapSummary { mean_ns, count }),
@@ -178,6 +192,7 @@ impl<'de> Visitor<'de> for Top<'_, '_> {
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
                 "args" => self.0.args = Some(map.next_value()?),
+                "config" => self.0.config = Some(map.next_value()?),
                 "metadata" => self.0.version = map.next_value::<Value>()?.get("guidellm_version").cloned(),
                 "benchmarks" => map.next_value_seed(Benchmarks(self.0))?,
                 _ => drop(map.next_value::<IgnoredAny>()?),
@@ -221,12 +236,12 @@ impl<'de> Visitor<'de> for Benchmark<'_, '_> {
         }
         let requests = &mut self.0.requests[first..];
         let concurrency = strategy.concurrency();
-        if concurrency.is_none() && !requests.is_empty() {
-            let what =
-                format!("requests without a concurrency, which the strategy `{}` does not report", strategy.type_);
-            self.0.tally.notes_of(&what, requests.len() as u64);
+        match concurrency {
+            Some(_) => requests.iter_mut().for_each(|timed| timed.record.concurrency = concurrency),
+            None => concurrency::count(requests, |timed| {
+                Some(Span { at_ns: timed.at_ns?, duration_ns: timed.record.duration_ns()? })
+            }),
         }
-        requests.iter_mut().for_each(|timed| timed.record.concurrency = concurrency);
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
-//! Mooncake rows, Azure tables and Applied Compute's sessions of tool calls:
-//! workloads without answers.
+//! Workloads without answers that `vcr replay` reads, too: Mooncake rows, tables, chats, sessions of
+//! tool calls.
 
 use std::io::BufRead;
 use std::num::NonZeroU32;
@@ -28,6 +28,10 @@ pub(crate) fn read(
 ) -> Result<(), ImportError> {
     let (trace_format, usual_block) = match format {
         Format::Azure => (TraceFormat::Azure, None),
+        Format::QwenBailian => (TraceFormat::QwenBailian, None),
+        Format::BurstGpt => (TraceFormat::BurstGpt, None),
+        Format::Vidur => (TraceFormat::Vidur, None),
+        Format::Splitwise => (TraceFormat::Splitwise, None),
         Format::AppliedCompute => (TraceFormat::AppliedComputeAgentic, Some(VLLM_BLOCK_TOKENS)),
         _ => (TraceFormat::Mooncake, None),
     };
@@ -41,6 +45,8 @@ pub(crate) fn read(
     for warning in &trace.warnings {
         out.tally.notes_of(&format!("rows with a warning: {warning}"), u64::from(warning.rows));
     }
+    // A capture has no place for them; a session and the arrivals remain.
+    out.tally.notes_of("links from a chat to the chat it continues", trace.dependencies.len() as u64);
     let has_answers = !trace.output_token_ids.is_empty();
     let block_size_tokens = NonZeroU32::new(trace.block_size_tokens).filter(|_| !trace.hash_ids.is_empty());
     out.meta(
@@ -72,11 +78,11 @@ fn record(trace: &Trace, request: &TraceRequest) -> RequestRecord {
     if let Some(class) = trace.policy_class(request) {
         params.insert("policy_class".to_owned(), json!(class));
     }
-    let in_session = request.turn > 0 || request.next_turn.is_some();
+    let in_session = request.turn > 0 || request.next_turn.is_some() || trace.has_free_turns;
     RequestRecord {
         id: request.request_id.as_deref().map(str::to_owned),
         arrival_ns: request.arrival_ns,
-        think_ns: (request.turn > 0).then_some(request.delay_ns),
+        think_ns: (request.turn > 0 && !trace.has_free_turns).then_some(request.delay_ns),
         prompt_tokens: request.input_tokens,
         block_hashes,
         prompt_hash: (!ids.is_empty()).then_some(prompt_hash),

@@ -59,6 +59,11 @@ pub(crate) fn read_parquet_file(path: &Path, options: &ImportOptions, out: &mut 
 
 fn read_lines(mut rows: Rows<'_, impl BufRead>, table: &mut table::Table<'_, '_>) -> Result<(), ImportError> {
     while let Some((line, row)) = rows.next_as::<Map<String, Value>>(table.tally())? {
+        // Some writers begin with a line about the file.
+        if line == 1 && !table.has_lengths(&row) {
+            table.tally().note("first lines that are not a request");
+            continue;
+        }
         table.add(Place::Line(line), &row)?;
     }
     Ok(())

@@ -146,6 +146,12 @@ impl<'a, 'o> Table<'a, 'o> {
         }
     }
 
+    /// Whether a row has the length of a prompt or of an answer.
+    pub(super) fn has_lengths(&self, row: &Map<String, Value>) -> bool {
+        let mut columns = row.keys().filter_map(|own| Column::of(self.standard_name(own)?));
+        columns.any(|column| matches!(column, Column::PromptTokens | Column::OutputTokens))
+    }
+
     /// Passes on all rows; there are no more.
     pub(super) fn finish(mut self) -> Result<(), ImportError> {
         self.check_columns()?;

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use vcr_cluster::{Answers, ProfileConfig, TracePacing, WorkloadConfig, WorkloadSource};
+use vcr_import::{ImportError, read_trace};
 use vcr_trace::{
     HashIdScope, NestedTimestamps, Sessions, SharedPrefix, Strictness, TimestampUnit, Trace, TraceError, TraceFormat,
-    TraceOptions, read_files,
+    TraceOptions,
 };
 
 use crate::script::context::Context;
@@ -84,7 +85,7 @@ pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripte
     }
     let trace = open_trace(context, &paths, &read).map_err(|error| {
         let thrown = Thrown::input(error.to_string());
-        let of_row = matches!(error, TraceError::Row { .. });
+        let of_row = matches!(error, ImportError::Trace(TraceError::Row { .. }));
         let hint = "`block_size` is the number of tokens of one hash id; `lenient: true` cuts prompts to their ids";
         if of_row { thrown.hint(hint) } else { thrown }.at(call)
     })?;
@@ -135,14 +136,14 @@ pub(crate) fn open_trace(
     context: &Context,
     paths: &[String],
     options: &TraceOptions,
-) -> Result<Arc<Trace>, TraceError> {
+) -> Result<Arc<Trace>, ImportError> {
     for path in paths {
         context.state().inputs.named("trace", path, context.resolve(path));
     }
     let paths: Vec<PathBuf> = paths.iter().map(|path| context.resolve(path)).collect();
     let key = (paths.clone(), format!("{options:?}"));
     context.loaded.trace(key, || {
-        let trace = Arc::new(read_files(&paths, options)?);
+        let trace = Arc::new(read_trace(&paths, options)?);
         let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
         for warning in &trace.warnings {
             context.reporter.warn(&format!("{}: {warning}", names.join(", ")));

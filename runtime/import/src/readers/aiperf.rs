@@ -1,0 +1,155 @@
+//! `profile_export.jsonl` of aiperf: a request a line, metrics with their units.
+
+use std::io::BufRead;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use vcr_trace::capture::{CaptureMeta, FinishReason, GapSummary, RequestRecord};
+
+use crate::concurrency::{self, Span};
+use crate::error::{Place, Problem};
+use crate::input::Rows;
+use crate::output::{Out, Tally, Timed, checked, since_earliest};
+use crate::outputs::Outputs;
+use crate::time::{duration_ns, started_unix_ns, whole_unix_ns};
+use crate::{Format, ImportError};
+
+/// The phase of requests that are not measured.
+const WARMUP: &str = "warmup";
+
+#[derive(Deserialize)]
+struct Row {
+    metadata: Metadata,
+    #[serde(default)]
+    metrics: Map<String, Value>,
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    x_request_id: Option<String>,
+    conversation_id: Option<String>,
+    request_start_ns: Option<u64>,
+    request_end_ns: Option<u64>,
+    benchmark_phase: Option<String>,
+    #[serde(default)]
+    was_cancelled: bool,
+}
+
+pub(crate) fn read(reader: impl BufRead, name: &str, out: &mut Out<'_>) -> Result<(), ImportError> {
+    let mut rows = Rows::new(reader, name);
+    let mut requests = Vec::new();
+    while let Some((line, row)) = rows.next_as::<Row>(&mut out.tally)? {
+        match row.timed(&mut out.tally) {
+            Ok(timed) => requests.extend(timed),
+            Err(problem) => out.tally.refuse(problem.at(name, Place::Line(line)))?,
+        }
+    }
+    concurrency::count(&mut requests, |timed| {
+        Some(Span { at_ns: timed.at_ns?, duration_ns: timed.record.duration_ns()? })
+    });
+    let started_unix_ns = started_unix_ns(since_earliest(&mut requests));
+    out.meta(Format::Aiperf, CaptureMeta { started_unix_ns, ..CaptureMeta::default() })?;
+    requests.into_iter().try_for_each(|timed| out.request(timed.record))
+}
+
+impl Row {
+    fn timed(self, tally: &mut Tally) -> Result<Option<Timed>, Problem> {
+        let Self { metadata, metrics, error } = self;
+        if metadata.benchmark_phase.as_deref() == Some(WARMUP) {
+            tally.note("requests of the warm-up were left out");
+            return Ok(None);
+        }
+        let error = error.filter(|error| !error.is_null());
+        let has_failed = error.is_some() || metadata.was_cancelled;
+        let Some(prompt_tokens) = tokens(&metrics, &["input_sequence_length", "usage_prompt_tokens"])? else {
+            if has_failed {
+                tally.note("failed requests without the length of their prompts were left out");
+                return Ok(None);
+            }
+            return Err(Problem::new("metrics.input_sequence_length", "the metric is missing; add it"));
+        };
+        let output_tokens = tokens(&metrics, &["output_sequence_length", "usage_completion_tokens"])?;
+        let ended = match (metadata.was_cancelled, has_failed) {
+            (true, _) => Some(FinishReason::Abort),
+            (false, true) => Some(FinishReason::Error),
+            (false, false) => None,
+        };
+        let elapsed_ns = metadata.request_end_ns.zip(metadata.request_start_ns);
+        let elapsed_ns = elapsed_ns.and_then(|(end_ns, start_ns)| end_ns.checked_sub(start_ns));
+        let mut record = RequestRecord {
+            external_id: metadata.x_request_id,
+            session: metadata.conversation_id,
+            prompt_tokens,
+            cached_tokens: tokens(&metrics, &["usage_prompt_cache_read_tokens"])?.unwrap_or(0).min(prompt_tokens),
+            output_tokens: output_tokens.unwrap_or(0),
+            end_ns: metric_ns(&metrics, "request_latency")?.or(elapsed_ns),
+            finish_reason: ended.map(|reason| reason.name().to_owned()),
+            error: error.map(|error| {
+                error.get("message").and_then(Value::as_str).map_or_else(|| error.to_string(), str::to_owned)
+            }),
+            ..RequestRecord::default()
+        };
+        if let Some(ttft_ns) = metric_ns(&metrics, "time_to_first_token")? {
+            record.ttft_ns = Some(ttft_ns);
+            if let Some(gaps_ns) = metric_list_ns(&metrics, "inter_chunk_latency")? {
+                Outputs::of_pieces(ttft_ns, gaps_ns, record.output_tokens).enter(&mut record, tally);
+            } else if let Some(mean_ns) = metric_ns(&metrics, "inter_token_latency")? {
+                let count = record.output_tokens.saturating_sub(1);
+                record.gap_summary = (count > 0).then_some(GapSummary { mean_ns, count });
+            }
+        }
+        let start_ns = metadata.request_start_ns;
+        let at_ns = start_ns.map(|start_ns| whole_unix_ns("metadata.request_start_ns", start_ns)).transpose()?;
+        Ok(Some(Timed { at_ns, record: checked(record)? }))
+    }
+}
+
+fn metric<'m>(metrics: &'m Map<String, Value>, name: &str) -> Option<&'m Value> {
+    metrics.get(name).filter(|metric| !metric.is_null())
+}
+
+/// The first of some metrics that count tokens.
+fn tokens(metrics: &Map<String, Value>, names: &[&str]) -> Result<Option<u32>, Problem> {
+    let Some((name, metric)) = names.iter().find_map(|name| Some((*name, metric(metrics, name)?))) else {
+        return Ok(None);
+    };
+    let value = metric.get("value").and_then(Value::as_f64);
+    match value.filter(|value| value.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(value)) {
+        Some(value) => Ok(Some(value as u32)),
+        None => Err(Problem::new(&format!("metrics.{name}"), "invalid value: expected a whole number of tokens")),
+    }
+}
+
+/// Nanoseconds of the unit of a metric.
+fn ns_per_unit(name: &str, metric: &Value) -> Result<f64, Problem> {
+    match metric.get("unit").and_then(Value::as_str).unwrap_or_default() {
+        "ns" => Ok(1.0),
+        "us" => Ok(1e3),
+        "ms" => Ok(1e6),
+        "s" | "sec" => Ok(1e9),
+        unit => {
+            let text = format!("invalid unit `{unit}`: expected ns, us, ms or s");
+            Err(Problem::new(&format!("metrics.{name}"), text))
+        }
+    }
+}
+
+fn time_ns(name: &str, value: &Value, ns_per_unit: f64) -> Result<u64, Problem> {
+    let field = format!("metrics.{name}");
+    let number = value.as_f64().ok_or_else(|| Problem::new(&field, "invalid value: expected a number"))?;
+    duration_ns(&field, number, ns_per_unit)
+}
+
+fn metric_ns(metrics: &Map<String, Value>, name: &str) -> Result<Option<u64>, Problem> {
+    let Some(metric) = metric(metrics, name) else { return Ok(None) };
+    let value = metric.get("value").unwrap_or(&Value::Null);
+    time_ns(name, value, ns_per_unit(name, metric)?).map(Some)
+}
+
+fn metric_list_ns(metrics: &Map<String, Value>, name: &str) -> Result<Option<Vec<u64>>, Problem> {
+    let Some(metric) = metric(metrics, name) else { return Ok(None) };
+    let Some(values) = metric.get("value").and_then(Value::as_array) else { return Ok(None) };
+    let ns_per_unit = ns_per_unit(name, metric)?;
+    values.iter().map(|value| time_ns(name, value, ns_per_unit)).collect::<Result<_, _>>().map(Some)
+}
