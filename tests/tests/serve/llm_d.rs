@@ -121,7 +121,7 @@ fn text_answers_carry_an_image_if_their_request_asks_for_one() {
     // Other servers know no such header, nor do other APIs.
     let without = Serve::start(&[]).post_with(CHAT, "X-Send-Image: true", &who()).body;
     assert!(without["choices"][0]["message"]["content"].is_string(), "{without}");
-    let messages = json!({"messages": who()["messages"], "max_tokens": 5});
+    let messages = json!({"model": "sim", "messages": who()["messages"], "max_tokens": 5});
     let said = serve.post_with("/v1/messages", "X-Send-Image: true", &messages).body;
     assert!(said["content"][0]["text"].is_string(), "{said}");
 }

@@ -27,7 +27,7 @@ const LARGE_BYTES: u64 = 128 * 1024;
 const WITH_OTHERS: Duration = Duration::from_secs(5);
 const PER_BYTE: Duration = Duration::from_micros(1);
 /// While a body keeps others waiting for memory: the longest time without a byte.
-const STALLED: Duration = Duration::from_secs(2);
+const STALLED: Duration = Duration::from_secs(10);
 /// Time between two looks at how much of a body has arrived.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -136,30 +136,39 @@ impl Room {
 /// How a body with memory arrives.
 struct Progress {
     since: Instant,
-    latest: Instant,
+    /// Since when it has kept others waiting without a byte.
+    stalled: Option<Instant>,
     next_look: Pin<Box<Sleep>>,
 }
 
 impl Progress {
     fn new() -> Self {
-        let now = Instant::now();
-        Self { since: now, latest: now, next_look: Box::pin(sleep(LOOK)) }
+        Self { since: Instant::now(), stalled: None, next_look: Box::pin(sleep(LOOK)) }
     }
 
-    /// Whether it has to give way to others, with this much of it here. `paused` is the time since its
-    /// latest byte.
-    fn is_over(elapsed: Duration, paused: Duration, received: u64) -> bool {
+    /// Bytes have arrived.
+    fn resume(&mut self) {
+        self.stalled = self.stalled.map(|_| Instant::now());
+    }
+
+    /// Whether it has to give way to others, with this much of it here.
+    fn is_over(elapsed: Duration, stalled: Duration, received: u64) -> bool {
         let more = PER_BYTE.as_nanos().saturating_mul(u128::from(received));
         let allowed = WITH_OTHERS.saturating_add(Duration::from_nanos(u64::try_from(more).unwrap_or(u64::MAX)));
-        paused >= STALLED || elapsed >= allowed
+        stalled >= STALLED || elapsed >= allowed
     }
 
     /// Whether it keeps others waiting for too long; looked at from time to time.
     fn is_late(&mut self, received: u64, waiting: &AtomicUsize, context: &mut Context<'_>) -> bool {
         while self.next_look.as_mut().poll(context).is_ready() {
-            let keeps_waiting = waiting.load(Ordering::Relaxed) > 0;
-            if keeps_waiting && Self::is_over(self.since.elapsed(), self.latest.elapsed(), received) {
-                return true;
+            match waiting.load(Ordering::Relaxed) {
+                0 => self.stalled = None,
+                _ => {
+                    let stalled = self.stalled.get_or_insert_with(Instant::now).elapsed();
+                    if Self::is_over(self.since.elapsed(), stalled, received) {
+                        return true;
+                    }
+                }
             }
             self.next_look.as_mut().reset(Instant::now() + LOOK);
         }
@@ -190,14 +199,14 @@ impl Admitted {
 
     /// Takes room for what comes next.
     fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        while self.received >= self.granted {
+        while self.received > self.granted {
             let granted = match &mut self.waits {
                 Some((acquired, since)) => {
                     let granted = ready!(acquired.as_mut().poll(context));
                     // That time was not the client's.
                     if let Some(progress) = &mut self.progress {
                         progress.since += since.elapsed();
-                        progress.latest = Instant::now();
+                        progress.resume();
                     }
                     self.waits = None;
                     granted
@@ -241,7 +250,7 @@ impl HttpBody for Admitted {
         if let Some(Ok(frame)) = &frame {
             this.received += frame.data_ref().map_or(0, Bytes::len) as u64;
             if let Some(progress) = &mut this.progress {
-                progress.latest = Instant::now();
+                progress.resume();
             }
         }
         Poll::Ready(frame)
@@ -337,7 +346,7 @@ mod tests {
         assert!(!Progress::is_over(4 * SECOND, SECOND, 0));
         assert!(Progress::is_over(5 * SECOND, SECOND, 0));
         assert!(!Progress::is_over(6 * SECOND, SECOND, mib) && Progress::is_over(7 * SECOND, SECOND, mib));
-        assert!(Progress::is_over(2 * SECOND, 2 * SECOND, u64::MAX), "no byte for two seconds");
+        assert!(Progress::is_over(10 * SECOND, 10 * SECOND, u64::MAX), "no byte for ten seconds");
     }
 
     /// A promise takes no memory, and neither does the first part of a body.
@@ -358,18 +367,17 @@ mod tests {
     async fn one_body_at_a_time_takes_the_last_room() {
         let memory = BodyMemory::new(7 * PART, 5 * PART);
         let mut bodies: Vec<Admitted> = (0..3).map(|_| unending(&memory, 5)).collect();
-        bodies[0].received = LARGE_BYTES;
-        bodies[1].received = LARGE_BYTES;
+        bodies[0].received = LARGE_BYTES + 1;
+        bodies[1].received = LARGE_BYTES + 1;
         for body in &mut bodies[..2] {
             assert!(poll_immediate(poll_fn(|context| body.poll_room(context))).await.is_some());
         }
         assert_eq!(memory.shared.available_permits(), 0);
-        assert_eq!(read(&mut bodies[0]).await, 6 * PART, "it takes the last room");
+        assert_eq!(read(&mut bodies[0]).await, 6 * PART + 1, "it takes the last room");
         assert_eq!(memory.shared.available_permits(), 1, "and gives back its part");
-        assert_eq!(read(&mut bodies[1]).await, 3 * PART);
-        assert_eq!(read(&mut bodies[2]).await, PART);
+        assert_eq!(read(&mut bodies[1]).await, 3 * PART + 1);
+        assert_eq!(read(&mut bodies[2]).await, 3 * PART / 2);
         assert_eq!(memory.waiting.load(Ordering::Relaxed), 2);
-        drop(bodies.remove(0).room);
     }
 
     /// Only bodies without room count as waiting, also after they have given up.

@@ -161,7 +161,7 @@ async fn pages_of_allowed_origins_may_ask() {
 #[tokio::test]
 async fn requests_have_ids_and_panics_stay_inside() {
     let (address, _end, _) = started(options()).await;
-    let answer = ask(address, "GET /panic HTTP/1.1\r\nx-request-id: mine\r\n").await;
+    let answer = ask(address, "GET /panic HTTP/1.1\r\nauthorization: Bearer one\r\nx-request-id: mine\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 500") && answer.contains("x-request-id: mine"), "{answer}");
     assert!(answer.contains("Internal server error (request mine)") && !answer.contains("on purpose"), "{answer}");
     let answer = ask(address, "GET /health HTTP/1.1\r\n").await;
@@ -173,7 +173,7 @@ async fn requests_have_ids_and_panics_stay_inside() {
 async fn a_reset_is_no_orderly_end() {
     let (address, _end, _) = started(options()).await;
     let mut stream = TcpStream::connect(address).await.expect("it listens");
-    stream.write_all(b"GET /reset HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it reads");
+    stream.write_all(b"GET /reset HTTP/1.1\r\nhost: x\r\nauthorization: Bearer one\r\n\r\n").await.expect("it reads");
     let error = stream.read(&mut [0; 10]).await.expect_err("it is reset");
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
 
@@ -230,7 +230,7 @@ fn threads_get_connections_in_turn() {
         let (address, _end, _) = started(options).await;
         let mut names = Vec::new();
         for _ in 0..6 {
-            let answer = ask(address, "GET /thread HTTP/1.1\r\n").await;
+            let answer = ask(address, "GET /thread HTTP/1.1\r\nauthorization: Bearer one\r\n").await;
             names.extend(answer.rsplit("\r\n").next().map(str::to_owned));
         }
         names

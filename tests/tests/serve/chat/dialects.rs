@@ -87,7 +87,7 @@ fn a_prompt_is_counted_without_an_answer() {
 
 #[test]
 fn errors_are_those_of_the_api() {
-    let serve = Serve::start(&[]);
+    let serve = Serve::start(&["--store-responses"]);
     let reply = serve.post("/v1/messages", &json!({"model": "sim", "messages": []}));
     let error = json!({"type": "invalid_request_error", "message": "invalid max_tokens: expected a number above 0"});
     assert_eq!((reply.status, &reply.body), (400, &json!({"type": "error", "error": error})));

@@ -74,7 +74,7 @@ fn all_apis_take_images() {
     let tokens = prompt_tokens(&serve, &[image(url)]);
     let source = json!({"type": "base64", "media_type": "image/png", "data": "AAAA"});
     let blocks = json!([{"type": "text", "text": "What is this?"}, {"type": "image", "source": source}]);
-    let request = json!({"messages": [{"role": "user", "content": blocks}], "max_tokens": 2});
+    let request = json!({"model": "sim", "messages": [{"role": "user", "content": blocks}], "max_tokens": 2});
     assert_eq!(serve.post("/v1/messages", &request).body["usage"]["input_tokens"], tokens);
     assert_eq!(serve.post("/v1/messages/count_tokens", &request).body["input_tokens"], tokens);
     let parts = json!([{"type": "input_text", "text": "What is this?"}, {"type": "input_image", "image_url": url}]);

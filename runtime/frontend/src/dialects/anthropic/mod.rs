@@ -85,6 +85,7 @@ mod tests {
         let answer = ChatAnswer {
             reasoning: Some("hm".to_owned()),
             content: Some("Hello".to_owned()),
+            logprobs: None,
             tool_calls: vec![ToolCall {
                 id: "call_1".to_owned(),
                 name: "weather".to_owned(),

@@ -108,7 +108,7 @@ pub fn input_messages(request: &Value) -> Result<Vec<Value>, InvalidRequest> {
             }
             "function_call_output" | "custom_tool_call_output" => out.push(json!({
                 "role": "tool",
-                "tool_call_id": text(&item["call_id"], &format!("{place}.call_id"))?,
+                "tool_call_id": output_id(item, &place)?,
                 "content": call_output(&item["output"]),
             })),
             kind if DROPPED.contains(&kind) => {}
@@ -176,6 +176,11 @@ fn call(item: &Value, place: &str, name: &str, arguments: &str, out: &mut Vec<Va
         out.push(json!({ "role": "assistant", "content": null, "tool_calls": [call] }));
     }
     Ok(())
+}
+
+/// The call that an output belongs to. Codex adds outputs of its own, which have none.
+fn output_id<'a>(item: &'a Value, place: &str) -> Result<&'a str, InvalidRequest> {
+    given(item, "call_id").map_or(Ok(""), |id| text(id, &format!("{place}.call_id")))
 }
 
 fn call_output(output: &Value) -> String {
@@ -259,15 +264,16 @@ mod tests {
             { "type": "local_shell_call", "id": "ls_1", "call_id": "1", "action": {}, "status": "completed" },
             { "type": "custom_tool_call", "call_id": "2", "name": "patch", "input": "a \"b\"" },
             { "type": "custom_tool_call_output", "call_id": "2", "output": "done" },
+            { "type": "function_call_output", "name": "goal", "namespace": "agent", "output": "more" },
             { "type": "function_call", "call_id": "3", "name": "f", "namespace": "n", "arguments": "{}" },
         ], "include": ["message.output_text.logprobs"], "top_logprobs": 2 });
         let chat = chat_request(&request, &[]).expect("translatable");
         let messages = chat["messages"].as_array().expect("a list");
         let roles: Vec<_> = messages.iter().map(|one| &one["role"]).collect();
-        assert_eq!(roles, ["assistant", "tool", "assistant"]);
+        assert_eq!(roles, ["assistant", "tool", "tool", "assistant"]);
         let function = &messages[0]["tool_calls"][0]["function"];
         assert_eq!((&function["name"], &function["arguments"]), (&json!("patch"), &json!(r#"{"input":"a \"b\""}"#)));
-        assert_eq!(messages[2]["tool_calls"][0]["function"]["name"], "n__f");
+        assert_eq!(messages[3]["tool_calls"][0]["function"]["name"], "n__f");
         assert_eq!((&chat["logprobs"], &chat["top_logprobs"]), (&json!(true), &json!(2)));
     }
 
