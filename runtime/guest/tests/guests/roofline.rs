@@ -124,7 +124,7 @@ fn priced_singly(model: &mut dyn LatencyModel, shapes: &[StepShape]) -> Vec<u64>
 fn steps_one_by_one_cost_what_they_cost_in_a_batch() {
     let thermal = r#"{"roofline": {"model": "llama-3.1-8b", "gpu": "h100-sxm"},
                       "thermal": {"time_constant_s": 2.0, "throttle_celsius": 40.0}}"#;
-    for (name, config) in [("roofline", CONFIG), ("thermal", thermal)] {
+    for (name, config) in [("roofline", CONFIGS[0].0), ("thermal", thermal)] {
         let Some(module) = built(name) else {
             return;
         };
