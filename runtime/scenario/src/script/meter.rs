@@ -169,4 +169,13 @@ mod tests {
         assert!(!meter.may_print("x"));
         assert!(meter.end_of_script(1).is_some());
     }
+
+    #[test]
+    fn the_time_of_operations_has_a_limit() {
+        let meter = Meter::new();
+        assert!(meter.end_of_script(OPERATIONS_PER_LOOK).is_none());
+        meter.time_ns.store(u64::try_from(MAX_SCRIPT_TIME.as_nanos()).expect("a minute") + 1, Ordering::Relaxed);
+        assert!(meter.end_of_script(1).is_none(), "it is not looked at each time");
+        assert!(meter.end_of_script(OPERATIONS_PER_LOOK).is_some());
+    }
 }
