@@ -263,7 +263,8 @@ impl Replay {
                 dropped.extend(theirs.sampled.iter().filter(|(tag, _)| !is_read(tag)));
             }
         }
-        let mut ours = self.log.take_line().unwrap_or_default();
+        // Nothing of a part that comes to a running request is in the log.
+        let mut ours = self.log.take_line().unwrap_or_else(|| StepLine { i: theirs.i, ..StepLine::default() });
         if self.has_grammars {
             self.add_counts(&mut ours);
         }
