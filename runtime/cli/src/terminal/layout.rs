@@ -112,7 +112,7 @@ mod tests {
         };
         let of = |width| Layout { full: false, width };
         assert_eq!(lines(of(100)), (false, Some(4)));
-        assert_eq!(lines(of(42)), (true, Some(3)));
+        assert_eq!(lines(of(40)), (true, Some(3)));
         assert_eq!(lines(of(24)), (true, Some(2)));
         assert_eq!(lines(of(1)), (true, Some(2)), "what is in no order stays");
         assert_eq!(lines(Layout { full: true, width: 1 }), (false, Some(4)));

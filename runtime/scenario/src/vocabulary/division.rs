@@ -13,23 +13,38 @@ use crate::script::error::{Scripted, Thrown};
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     // Otherwise operators of whole numbers are those of the language, without a look at functions.
     engine.set_fast_operators(false);
-    let (context, warned) = (Arc::clone(context), Mutex::new(BTreeSet::new()));
-    engine.register_fn("/", move |call: NativeCallContext<'_>, of: i64, by: i64| -> Scripted<i64> {
+    let divisions = Arc::new(Divisions { context: Arc::clone(context), warned: Mutex::default() });
+    let assigning = Arc::clone(&divisions);
+    engine.register_fn("/", move |call: NativeCallContext<'_>, of: i64, by: i64| divisions.divide(&call, of, by));
+    engine.register_fn("/=", move |call: NativeCallContext<'_>, of: &mut i64, by: i64| -> Scripted<()> {
+        *of = assigning.divide(&call, *of, by)?;
+        Ok(())
+    });
+}
+
+struct Divisions {
+    context: Arc<Context>,
+    /// Lines and columns of divisions that a warning was printed for.
+    warned: Mutex<BTreeSet<(Option<usize>, Option<usize>)>>,
+}
+
+impl Divisions {
+    fn divide(&self, call: &NativeCallContext<'_>, of: i64, by: i64) -> Scripted<i64> {
+        let at = call.call_position();
         let result = of.checked_div(by).ok_or_else(|| {
             let problem = if by == 0 { "a number is divided by zero" } else { "the result is too large" };
-            Thrown::input(format!("{of} / {by}: {problem}")).at(call.call_position())
+            Thrown::input(format!("{of} / {by}: {problem}")).at(at)
         })?;
-        let at = call.call_position();
         let place = (at.line(), at.position());
-        if of % by != 0 && warned.lock().unwrap_or_else(PoisonError::into_inner).insert(place) {
+        if of % by != 0 && self.warned.lock().unwrap_or_else(PoisonError::into_inner).insert(place) {
             let line = at.line().map(|line| format!("line {line}: ")).unwrap_or_default();
-            context.reporter.warn(&format!(
-                "{line}{of} / {by} is {result} for whole numbers, the rest is dropped; write {of}.0 / {by} for a fraction, \
-                 or make sure that it divides"
+            self.context.reporter.warn(&format!(
+                "{line}{of} / {by} is {result} for whole numbers, the rest is dropped; write {of}.0 / {by} for a \
+                 fraction, or make sure that it divides"
             ));
         }
         Ok(result)
-    });
+    }
 }
 
 #[cfg(test)]
@@ -65,7 +80,9 @@ mod tests {
         assert_eq!(two.len(), 2, "{two:?}");
         assert!(two[0].starts_with("line 3: 3 / 2 is 1 for whole numbers"), "{two:?}");
         assert!(two[1].starts_with("line 4: -7 / 2 is -3"), "{two:?}");
-        let none = "let a = 4 / 2; let b = 3.0 / 2; let c = 3 / 2.0; let d = 7 % 2; let e = 10; e /= 5;";
+        let assigned = said("let gpus = 5;\ngpus /= 2;").expect("it runs");
+        assert!(assigned.len() == 1 && assigned[0].starts_with("line 3: 5 / 2 is 2"), "{assigned:?}");
+        let none = "let a = 4 / 2; let b = 3.0 / 2; let d = 3 / 2.0; let e = 7 % 2; let f = 10; f /= 5;";
         assert_eq!(said(none), Ok(Vec::new()));
         assert!(said("let zero = 0; let x = 3 / zero;").expect_err("it cannot be").contains("divided by zero"));
     }
