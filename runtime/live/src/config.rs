@@ -167,6 +167,9 @@ pub struct StatsSettings {
     pub log_stats: bool,
     /// Whether each step's details are sent.
     pub iteration_details: bool,
+    /// Whether the counts of KV transfers are sent. vLLM's Python frontend takes them only if it has a KV connector
+    /// itself.
+    pub connector: bool,
     /// One log line at the start and end of each request, and when its KV has arrived.
     pub log_requests: bool,
 }

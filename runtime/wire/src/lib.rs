@@ -74,7 +74,7 @@ pub use output::{
 pub use request::{EngineCoreRequest, MmFeature, PlaceholderRange, Request, StartDpWave, UtilityCall, encode_abort};
 pub use sampling::{LogitBias, OutputKind, PoolingParams, RepetitionDetection, SamplingParams, StopStrings};
 pub use stats::{
-    HitsBySource, IterationDetails, KvCacheEvictionEvent, KvFetchStages, PrefillStats, PrefixCacheStats,
+    HitsBySource, IterationDetails, KvCacheEvictionEvent, KvFetchStages, NixlStats, PrefillStats, PrefixCacheStats,
     RequestSpecDecodeMetrics, SchedulerStats, SpecDecodingStats,
 };
 pub use step_outputs::{StepKeeper, StepOutput, StepOutputs};

@@ -1,6 +1,7 @@
 //! Counts that travel with outputs.
 
 use crate::codec::map_struct;
+use crate::codec::error::DecodeError;
 use crate::codec::value::{Raw, Value};
 use crate::versions::ProtocolRules;
 
@@ -184,6 +185,55 @@ map_struct! {
         always cudagraph_stats: Option<Raw> = None,
         /// Estimates of operations and bytes.
         always perf_stats: Option<Raw> = None,
+    }
+}
+
+map_struct! {
+    /// Transfers of KV since the last statistics, as vLLM's NIXL connector counts them: the value of
+    /// `kv_connector_stats`. The first four lists have an item for each transfer that has ended well, the others an
+    /// item for each event.
+    NixlStats, "kv_connector_stats" {
+        /// Seconds from the start of a transfer to its end.
+        always transfer_duration: Vec<f64> = Vec::new(),
+        /// Seconds until it had started.
+        always post_duration: Vec<f64> = Vec::new(),
+        /// Its bytes.
+        always bytes_transferred: Vec<u64> = Vec::new(),
+        /// Its pieces of memory.
+        always num_descriptors: Vec<u64> = Vec::new(),
+        /// Transfers that failed.
+        always num_failed_transfers: Vec<u64> = Vec::new(),
+        /// Prefill engines that could not be notified.
+        always num_failed_notifications: Vec<u64> = Vec::new(),
+        /// Peers that could not be reached.
+        always num_failed_handshakes: Vec<u64> = Vec::new(),
+        /// Prompts whose lease ended before a decode engine came.
+        always num_kv_expired_reqs: Vec<u64> = Vec::new(),
+        /// Notices for prompts that are not held.
+        always num_notifications_after_expiry: Vec<u64> = Vec::new(),
+    }
+}
+
+impl NixlStats {
+    /// Whether nothing has happened.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The value as statistics carry it.
+    #[must_use]
+    pub fn to_raw(&self) -> Raw {
+        Raw::of_wire(self)
+    }
+
+    /// The counts in `raw`.
+    ///
+    /// # Errors
+    ///
+    /// When these are the counts of another connector.
+    pub fn of_raw(raw: &Raw) -> Result<Self, DecodeError> {
+        raw.wire("kv_connector_stats")
     }
 }
 

@@ -71,6 +71,8 @@ pub(crate) struct FrontendSide {
     pub(crate) num_adapters: u32,
     /// Numbers in an embedding, unless an option says; `None` has no embeddings.
     pub(crate) embedding_dimensions: Option<u32>,
+    /// Whether it takes the counts of KV transfers.
+    pub(crate) takes_connector_stats: bool,
     /// Sources of tokens by name, besides those that all have.
     pub(crate) tokens: Option<(&'static str, TokenFactory)>,
     /// Token lists that the frontend has read from the file of the token source.
@@ -92,6 +94,7 @@ pub(crate) fn play_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveCo
         max_model_len: None,
         num_adapters: 0,
         embedding_dimensions: None,
+        takes_connector_stats: false,
         tokens: None,
         listed: None,
     };
@@ -135,6 +138,7 @@ pub(crate) fn live_config(
         stats: StatsSettings {
             log_stats: !args.events.disable_log_stats,
             iteration_details: args.events.enable_logging_iteration_details,
+            connector: side.takes_connector_stats,
             log_requests: process.log_requests,
         },
         kv_events,

@@ -86,6 +86,12 @@ impl EngineArgs {
         Ok(Some(args))
     }
 
+    /// The names under which vLLM's command line serves its model: those of `--served-model-name`, or the model's own.
+    pub(crate) fn served_names(&self, minor: Option<VllmMinor>) -> Result<Vec<String>, Unusable> {
+        let Some(args) = self.command_line(minor)? else { return Ok(Vec::new()) };
+        Ok(if args.served_model_names.is_empty() { args.model.into_iter().collect() } else { args.served_model_names })
+    }
+
     /// The declared options: those given, then those of vLLM's command line, then defaults.
     fn input(&self, minor: Option<VllmMinor>) -> Result<EngineConfigInput, Unusable> {
         let Some(args) = self.command_line(minor)? else { return Ok(self.options.input.clone()) };

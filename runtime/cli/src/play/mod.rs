@@ -3,7 +3,7 @@
 pub(crate) mod args;
 pub(crate) mod config;
 pub(crate) mod control;
-mod engine;
+pub(crate) mod engine;
 pub(crate) mod guests;
 mod kv_shape;
 mod latency;

@@ -82,7 +82,7 @@ pub(crate) struct ServerArgs {
     #[arg(long)]
     pub(crate) data_parallel_multi_port_external_lb: bool,
 
-    /// Names of the model; answers have the first [default: the folder's name, or `sim`].
+    /// Names of the model; answers have the first [default: those of --vllm-args, else the folder's name, or `sim`].
     #[arg(long, value_name = "NAME", num_args = 1..)]
     pub(crate) served_model_name: Vec<String>,
 

@@ -85,7 +85,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Exit {
 
 fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> {
     raise_limit_of_files();
-    let (mut model, own) = model::model(&args.server, args.media.rules())?;
+    let (mut model, own) = model::model(&args.server, &args.live.engine, args.media.rules())?;
     let chats = chats::options(&args.chats, &model, args.server.model.is_none())?;
     // A large vocabulary takes a while, and may not be needed.
     let text = Arc::default();
@@ -99,6 +99,7 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         max_model_len: own.max_model_len,
         num_adapters: model.adapters.all().len() as u32,
         embedding_dimensions: Some(EMBEDDING_DIMENSIONS),
+        takes_connector_stats: true,
         tokens: Some(("english", english(args, &model, &chats, &text)?)),
         listed: texts::read(&args.live.tokens.tokens, &args.server.tokens_table, &model, &chats)?.map(Arc::new),
     };

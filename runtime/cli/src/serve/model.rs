@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 
 use vcr_frontend::{Adapters, MediaRules, Model};
 use vcr_text::{ChatTemplate, GenerationConfig, ModelFolder, Tokenizer};
+use vcr_wire::VllmMinor;
 
 use super::args::ServerArgs;
+use crate::play::engine::EngineArgs;
 use crate::play::unusable::Unusable;
 
 /// The name of the built-in model.
@@ -24,11 +26,17 @@ pub(crate) struct OwnSettings {
 
 /// The model that the options describe, as far as it does not depend on the engines, and its
 /// settings for them.
-pub(crate) fn model(args: &ServerArgs, media: MediaRules) -> Result<(Model, OwnSettings), Unusable> {
+pub(crate) fn model(
+    args: &ServerArgs,
+    engine: &EngineArgs,
+    media: MediaRules,
+) -> Result<(Model, OwnSettings), Unusable> {
     let adapters = Adapters::new(args.lora_modules.clone());
-    let names = |default: String| {
-        if args.served_model_name.is_empty() { vec![default] } else { args.served_model_name.clone() }
+    let given = match args.served_model_name.is_empty() {
+        true => engine.served_names(Some(VllmMinor::V0_33))?,
+        false => args.served_model_name.clone(),
     };
+    let names = |default: String| if given.is_empty() { vec![default] } else { given.clone() };
     let Some(path) = &args.model else {
         let tokenizer = Tokenizer::builtin();
         let model = Model {

@@ -96,7 +96,7 @@ fn config(handshake_address: &str, num_ranks: u16) -> LiveConfig {
         },
         playback: None,
         seed: 0,
-        stats: StatsSettings { log_stats: true, iteration_details: false, log_requests: false },
+        stats: StatsSettings { log_stats: true, iteration_details: false, connector: false, log_requests: false },
         kv_events: None,
         transfer: TransferSettings::new("test"),
         faults: Vec::new(),

@@ -7,7 +7,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use vcr_finish_reason::FinishReason;
-use vcr_wire::{PrefillStats, SchedulerStats};
+use vcr_wire::{NixlStats, PrefillStats, SchedulerStats};
 
 use super::page::Metrics;
 use super::series::EngineSeries;
@@ -121,6 +121,9 @@ impl EngineRecorder {
                 self.count_by(Name::PromptTokensCachedBySource, "source", source, hits);
             }
         }
+        if let Some(Ok(transfers)) = stats.kv_connector_stats.as_ref().map(NixlStats::of_raw) {
+            self.transfers(&transfers);
+        }
         for event in &stats.kv_cache_eviction_events {
             self.observe(Name::KvBlockLifetimeSeconds, event.lifetime_seconds);
             self.observe(Name::KvBlockIdleBeforeEvictSeconds, event.idle_seconds);
@@ -135,6 +138,29 @@ impl EngineRecorder {
             for (position, accepted) in drafts.num_accepted_tokens_per_pos.iter().enumerate() {
                 self.count_by(Name::SpecDecodeNumAcceptedTokensPerPos, "position", &position.to_string(), *accepted);
             }
+        }
+    }
+
+    /// Transfers of KV from and to other engines.
+    fn transfers(&self, transfers: &NixlStats) {
+        for (name, seconds) in [
+            (Name::NixlXferTimeSeconds, &transfers.transfer_duration),
+            (Name::NixlPostTimeSeconds, &transfers.post_duration),
+        ] {
+            seconds.iter().for_each(|seconds| self.observe(name, *seconds));
+        }
+        for (name, numbers) in [
+            (Name::NixlBytesTransferred, &transfers.bytes_transferred),
+            (Name::NixlNumDescriptors, &transfers.num_descriptors),
+        ] {
+            numbers.iter().for_each(|number| self.observe(name, *number as f64));
+        }
+        for (name, events) in [
+            (Name::NixlNumFailedTransfers, &transfers.num_failed_transfers),
+            (Name::NixlNumFailedNotifications, &transfers.num_failed_notifications),
+            (Name::NixlNumKvExpiredReqs, &transfers.num_kv_expired_reqs),
+        ] {
+            self.count(name, events.iter().sum());
         }
     }
 

@@ -41,7 +41,8 @@ pub struct Model {
 
 impl Model {
     /// Checks the `model` of a request: none and an empty one are the served model.
-    /// Returns the name for its answer, and the adapter if it names one.
+    /// Returns the name for its answer, the first one of the model or that of the adapter, and the adapter if it names
+    /// one.
     ///
     /// # Errors
     /// When no model has this name.
@@ -49,7 +50,7 @@ impl Model {
         let first = self.names.first().cloned().unwrap_or_default();
         match asked.filter(|name| !name.is_empty()) {
             None => Ok((first, None)),
-            Some(name) if self.names.iter().any(|known| known == name) => Ok((name.to_owned(), None)),
+            Some(name) if self.names.iter().any(|known| known == name) => Ok((first, None)),
             Some(name) => match self.adapters.get(name) {
                 Some(adapter) => Ok((name.to_owned(), Some(adapter))),
                 None => Err(ApiError::unknown_model(name)),
@@ -179,7 +180,8 @@ mod tests {
         let model = model();
         assert_eq!(model.resolve(None).expect("the first"), ("sim".to_owned(), None));
         assert_eq!(model.resolve(Some("")).expect("the first").0, "sim");
-        assert_eq!(model.resolve(Some("other")).expect("the second").0, "other");
+        // As in vLLM, answers have the first name.
+        assert_eq!(model.resolve(Some("other")).expect("the second").0, "sim");
         assert!(model.resolve(Some("fine")).expect("an adapter").1.is_some());
         assert_eq!(model.resolve(Some("x")), Err(ApiError::unknown_model("x")));
     }

@@ -62,7 +62,11 @@ impl Egress {
         let place = (context.config.identity.first_rank, context.index);
         Self {
             outputs: Outputs::new(link, place, version.rules(), dispatcher, context.output_delays_ns()),
-            stats: StatsKeeper::new(version.rules()),
+            stats: StatsKeeper::new(
+                version.rules(),
+                context.config.transfer.plane.is_some(),
+                context.config.stats.connector,
+            ),
             settings: context.config.stats,
             kv_events,
             waves,

@@ -2,7 +2,10 @@
 
 use vcr_core::plan::StepPlan;
 use vcr_core::{Engine, EngineStats};
-use vcr_wire::{IterationDetails, PrefixCacheStats, ProtocolRules, SchedulerStats, SpecDecodingStats};
+use vcr_transfer::Moved;
+use vcr_wire::{
+    HitsBySource, IterationDetails, NixlStats, PrefixCacheStats, ProtocolRules, SchedulerStats, SpecDecodingStats,
+};
 
 /// The totals of the last message, and counts since then.
 pub(crate) struct StatsKeeper {
@@ -13,8 +16,42 @@ pub(crate) struct StatsKeeper {
     iteration_index: u64,
     /// Accepted drafts by their place, since the last message.
     accepted_at: Vec<u64>,
+    connector: ConnectorStats,
     /// Kept from step to step, with the keys of the version.
     message: SchedulerStats,
+}
+
+/// KV that comes from other engines, since the last message.
+#[derive(Default)]
+struct ConnectorStats {
+    /// Whether each admission asks for it: a plane moves KV.
+    asks_always: bool,
+    /// Whether the frontend takes the connector's own counts.
+    is_reported: bool,
+    requests: u64,
+    hit_tokens: u64,
+    transfers: NixlStats,
+}
+
+impl ConnectorStats {
+    /// The lookups beyond the engine's own cache, whose lookups were `own`.
+    fn take_lookups(&mut self, own: &PrefixCacheStats, has_sources: bool) -> Option<PrefixCacheStats> {
+        let (requests, hits) = (std::mem::take(&mut self.requests), std::mem::take(&mut self.hit_tokens));
+        if !self.asks_always && requests == 0 {
+            return None;
+        }
+        // Without prefix caching there are no lookups in the own cache.
+        let asks = self.asks_always && own.requests > 0;
+        Some(PrefixCacheStats {
+            requests: if asks { own.requests } else { requests },
+            queries: if asks { own.queries.saturating_sub(own.hits) } else { hits },
+            hits,
+            preempted_requests: if asks { own.preempted_requests } else { 0 },
+            preempted_queries: if asks { own.preempted_queries.saturating_sub(own.preempted_hits) } else { 0 },
+            hits_by_source: has_sources.then(|| HitsBySource { p2p: hits, ..HitsBySource::default() }),
+            ..PrefixCacheStats::default()
+        })
+    }
 }
 
 /// The current wave of a mixture of experts.
@@ -25,13 +62,16 @@ pub(crate) struct WavePlace {
 }
 
 impl StatsKeeper {
-    pub(crate) fn new(rules: &ProtocolRules) -> Self {
+    /// `asks_always` where each admission asks other engines for KV, `reports_transfers` where the frontend takes the
+    /// connector's own counts.
+    pub(crate) fn new(rules: &ProtocolRules, asks_always: bool, reports_transfers: bool) -> Self {
         Self {
             reported: EngineStats::default(),
             was_reset: false,
             recorded: PrefixCacheStats::default(),
             iteration_index: 0,
             accepted_at: Vec::new(),
+            connector: ConnectorStats { asks_always, is_reported: reports_transfers, ..ConnectorStats::default() },
             message: SchedulerStats::of_version(rules),
         }
     }
@@ -51,6 +91,32 @@ impl StatsKeeper {
         self.recorded.requests += 1;
         self.recorded.queries += prompt_tokens;
         self.recorded.hits += cached_tokens;
+    }
+
+    /// KV of this many tokens comes from another engine.
+    pub(crate) fn found_elsewhere(&mut self, tokens: u32) {
+        self.connector.requests += 1;
+        self.connector.hit_tokens += u64::from(tokens);
+    }
+
+    /// KV has come from another engine.
+    pub(crate) fn moved(&mut self, moved: &Moved) {
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        let transfers = &mut self.connector.transfers;
+        transfers.transfer_duration.push(seconds(moved.move_ns));
+        transfers.post_duration.push(seconds(moved.queue_ns));
+        transfers.bytes_transferred.push(moved.bytes);
+        transfers.num_descriptors.push(moved.pages);
+    }
+
+    /// Events of transfers, to be added to.
+    pub(crate) fn transfers(&mut self) -> &mut NixlStats {
+        &mut self.connector.transfers
+    }
+
+    /// Whether the frontend takes counts of transfers.
+    pub(crate) fn reports_transfers(&self) -> bool {
+        self.connector.is_reported
     }
 
     /// Drafts of one request were verified, `accepted` of them for good.
@@ -116,6 +182,11 @@ impl StatsKeeper {
             preempted_hits: now.preempted_prefix.hit_tokens - reported.preempted_prefix.hit_tokens,
             hits_by_source,
         };
+        let has_sources = message.prefix_cache_stats.hits_by_source.is_some();
+        message.connector_prefix_cache_stats = self.connector.take_lookups(&message.prefix_cache_stats, has_sources);
+        let transfers = std::mem::take(&mut self.connector.transfers);
+        message.kv_connector_stats =
+            (self.connector.is_reported && !transfers.is_empty()).then(|| transfers.to_raw());
         let drafts = now.spec_decode.num_drafts - reported.spec_decode.num_drafts;
         message.spec_decoding_stats = (drafts > 0).then(|| {
             let k = engine.config().num_speculative_tokens;

@@ -34,6 +34,7 @@ impl Serving {
     /// Starts the transfers for which the last steps have reserved blocks.
     pub(super) fn start_loads(&mut self, now_ns: u64) {
         for load in self.transfers.take_announced() {
+            self.egress.stats().found_elsewhere(load.missing_tokens);
             let extras = self.requests.get(load.tag).and_then(|request| request.extras.as_deref());
             match extras.and_then(|extras| extras.meeting.clone()) {
                 Some(meeting) => self.transfers.join_room(load, meeting, now_ns),
@@ -119,6 +120,10 @@ impl Serving {
             self.stepper.release_held_kv(released.core);
             self.counters.leases_expired += u64::from(released.is_expired);
             if released.is_expired {
+                self.egress.stats().transfers().num_kv_expired_reqs.push(1);
+                // An engine without work has no step that would carry it.
+                let is_owed = self.egress.stats().reports_transfers();
+                self.egress.set_owes_stats(is_owed || self.egress.owes_stats());
                 tracing::warn!(
                     rank = self.context.rank,
                     "no decode engine fetched a prompt's KV in time; its blocks are freed"
@@ -149,6 +154,11 @@ impl Serving {
     }
 
     fn finish_load(&mut self, end: LoadEnd, now_ns: u64) -> Result<(), LiveError> {
+        match &end {
+            LoadEnd { failure: Some(_), .. } => self.egress.stats().transfers().num_failed_transfers.push(1),
+            LoadEnd { moved: Some(moved), .. } => self.egress.stats().moved(moved),
+            LoadEnd { .. } => {}
+        }
         // If it was aborted in the meantime, its blocks are free already.
         let Some(request) = self.requests.get_mut(end.tag) else { return Ok(()) };
         let Some(error) = end.failure else {
@@ -203,6 +213,7 @@ impl Serving {
     /// Lets the prefill engine of a request free its blocks.
     pub(super) fn release_remote(&mut self, remote: &RemoteKv) {
         if let Err(error) = self.transfers.notify(remote) {
+            self.egress.stats().transfers().num_failed_notifications.push(1);
             tracing::warn!(
                 rank = self.context.rank,
                 address = remote.address(),

@@ -79,7 +79,7 @@ fn config() -> LiveConfig {
         },
         playback: None,
         seed: 7,
-        stats: StatsSettings { log_stats: true, iteration_details: false, log_requests: false },
+        stats: StatsSettings { log_stats: true, iteration_details: false, connector: false, log_requests: false },
         kv_events: None,
         transfer: TransferSettings { lease_ns: 60_000_000_000, ..TransferSettings::new("test") },
         faults: Vec::new(),

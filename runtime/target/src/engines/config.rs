@@ -179,7 +179,7 @@ pub(crate) fn live_config(
         },
         playback: None,
         seed: run.seed,
-        stats: StatsSettings { log_stats: true, iteration_details: false, log_requests: false },
+        stats: StatsSettings { log_stats: true, iteration_details: false, connector: false, log_requests: false },
         kv_events: None,
         transfer,
         faults: Vec::new(),

@@ -255,6 +255,18 @@ impl Raw {
         Self(out.into())
     }
 
+    /// The bytes of a value that has a type.
+    pub(crate) fn of_wire(value: &impl Wire) -> Self {
+        let mut out = Vec::new();
+        value.write(&mut out);
+        Self(out.into())
+    }
+
+    /// The value of this type.
+    pub(crate) fn wire<T: Wire>(&self, what: &'static str) -> Result<T, DecodeError> {
+        whole(what, &self.0, T::read)
+    }
+
     /// The MessagePack of the value.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
