@@ -267,7 +267,7 @@ pub(crate) fn command() -> clap::Command {
 
 #[cfg(feature = "live")]
 fn play_options(play: clap::Command) -> clap::Command {
-    live_help(options::<PlayArgs>(play), PLAY_COMMON, crate::help::PLAY_EXAMPLES)
+    live_help(options::<PlayArgs>(play), PLAY_COMMON, crate::help::PLAY_EXAMPLES, "")
 }
 
 #[cfg(feature = "serve")]
@@ -278,12 +278,19 @@ fn serve_options(serve: clap::Command) -> clap::Command {
             .default_value("english")
             .help("Source of output tokens: `english`, `random`, `echo`, a .jsonl file, a SQLite database, or a guest")
     });
-    live_help(serve, crate::serve::args::SERVE_COMMON, crate::help::SERVE_EXAMPLES)
+    let reasons = crate::serve::vllm_flags::reasons(&serve);
+    live_help(serve, crate::serve::args::SERVE_COMMON, crate::help::SERVE_EXAMPLES, &reasons)
 }
 
 #[cfg(feature = "live")]
-fn live_help(command: clap::Command, common: &'static [&str], examples: &'static str) -> clap::Command {
-    let faults = format!("Faults are written {}", vcr_live::FaultRule::SYNTAX);
+fn live_help(
+    command: clap::Command,
+    common: &'static [&str],
+    examples: &'static str,
+    further: &str,
+) -> clap::Command {
+    let faults = format!("Faults are written {}\n\n{further}", vcr_live::FaultRule::SYNTAX);
+    let faults = faults.trim_end().to_owned();
     let name = command.get_name().to_owned();
     command
         .disable_help_flag(true)

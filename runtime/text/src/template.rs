@@ -106,6 +106,14 @@ impl ChatTemplate {
         Ok(Self(Arc::new(inner)))
     }
 
+    /// Another template with the same special texts.
+    ///
+    /// # Errors
+    /// When it does not compile.
+    pub fn with_source(&self, source: &str) -> Result<Self, TemplateError> {
+        Self::new(source, self.0.special_texts.clone())
+    }
+
     /// The template's source.
     #[must_use]
     pub fn source(&self) -> &str {

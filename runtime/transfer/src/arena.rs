@@ -9,10 +9,12 @@
 
 use std::collections::TryReserveError;
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use memmap2::{MmapOptions, MmapRaw};
 
+use crate::error::{ErrorKind, TransferError};
 use crate::geometry::Geometry;
 use crate::pattern;
 
@@ -59,6 +61,8 @@ struct BlockState {
 struct Block {
     state: Mutex<BlockState>,
     pages: RwLock<()>,
+    /// Whether its pages count as memory.
+    is_backed: AtomicBool,
 }
 
 /// Why there is no arena.
@@ -102,6 +106,9 @@ pub struct Arena {
     geometry: Geometry,
     memory: MmapRaw,
     blocks: Vec<Block>,
+    /// Blocks whose pages may take memory; [`Arena::back`] counts them.
+    max_backed: usize,
+    num_backed: AtomicUsize,
 }
 
 impl Arena {
@@ -115,13 +122,58 @@ impl Arena {
             let block_bytes = geometry.block_bytes();
             return Err(ArenaError::TooLarge { needed_bytes, blocks, block_bytes, limit_bytes });
         }
+        Self::map(geometry, blocks as usize)
+    }
+
+    /// Maps address space for all blocks, of which as many may be written as `limit_bytes` has room for.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn backed_as_used(geometry: Geometry, limit_bytes: Option<u64>) -> Result<Self, ArenaError> {
+        let room = limit_bytes.map_or(u64::MAX, |limit_bytes| limit_bytes / geometry.block_bytes().max(1));
+        Self::map(geometry, usize::try_from(room).unwrap_or(usize::MAX))
+    }
+
+    fn map(geometry: Geometry, max_backed: usize) -> Result<Self, ArenaError> {
+        let (needed_bytes, blocks) = (geometry.total_bytes(), geometry.blocks());
         let map_error = |source| ArenaError::Map { bytes: needed_bytes, source };
         let len = usize::try_from(needed_bytes).map_err(|_| map_error(std::io::ErrorKind::OutOfMemory.into()))?;
         let memory = MmapOptions::new().len(len).no_reserve_swap().map_anon().map_err(map_error)?;
         let mut table = Vec::new();
         table.try_reserve_exact(blocks as usize).map_err(|source| ArenaError::Table { blocks, source })?;
         table.resize_with(blocks as usize, Block::default);
-        Ok(Self { geometry, memory: memory.into(), blocks: table })
+        Ok(Self { geometry, memory: memory.into(), blocks: table, max_backed, num_backed: AtomicUsize::new(0) })
+    }
+
+    /// Whether the pages of a block may take memory: they do already, or there is room for them.
+    ///
+    /// # Panics
+    /// When there is no such block.
+    pub fn back(&self, block: u32) -> bool {
+        let block = &self.blocks[block as usize];
+        if block.is_backed.load(Ordering::Acquire) {
+            return true;
+        }
+        // Only one caller changes the flag, and it alone counts.
+        let has_room = self.num_backed.fetch_add(1, Ordering::AcqRel) < self.max_backed;
+        if has_room && !block.is_backed.swap(true, Ordering::AcqRel) {
+            return true;
+        }
+        self.num_backed.fetch_sub(1, Ordering::AcqRel);
+        has_room
+    }
+
+    /// Why [`Arena::back`] refuses a block.
+    #[must_use]
+    pub fn no_room(&self) -> TransferError {
+        let room = self.max_backed as u64 * self.geometry.block_bytes();
+        let message = format!(
+            "the KV of {} blocks of {} bytes takes all memory that this process may use for it ({room} bytes): give fewer \
+             blocks (--num-gpu-blocks) or smaller ones (--kv-block-bytes)",
+            self.max_backed,
+            self.geometry.block_bytes()
+        );
+        TransferError::new(ErrorKind::Local, message)
     }
 
     /// The sizes.
@@ -202,7 +254,7 @@ impl Arena {
     }
 
     /// Writes the pattern that readers of a block expect into all its pages, unless it is there already. Returns the
-    /// content; none if the block is not for readers, or no longer.
+    /// content; none if the block is not for readers, or no longer, or if there is no room for its pages.
     ///
     /// # Panics
     /// When there is no such block.
@@ -212,6 +264,9 @@ impl Arena {
         if is_there(&found) {
             // Readers of the same content are not waited for.
             return found.content;
+        }
+        if !self.back(block) {
+            return None;
         }
         let pages = self.lock_mut(block);
         let wanted = {

@@ -20,6 +20,8 @@ mod words;
 pub use error::ArgumentError;
 pub use gpu::{GPUS, Gpu};
 pub use model::ServedModel;
+pub use number::whole as human_readable_int;
+pub use table::{Acts, Argument, Takes, arguments};
 use std::path::{Path, PathBuf};
 
 use vcr_core::EngineConfigInput;
@@ -134,6 +136,21 @@ impl VllmArgs {
     /// All that is wrong with it: unknown arguments with the nearest name, arguments that this version
     /// does not have, invalid values, and what is not simulated.
     pub fn read(command: &str, deployment: Deployment<'_>) -> Result<Self, Vec<ArgumentError>> {
+        Self::read_split(words::split(command), deployment)
+    }
+
+    /// The same of a command line that a shell has split into words.
+    ///
+    /// # Errors
+    /// As [`VllmArgs::read`].
+    pub fn read_words(words: &[String], deployment: Deployment<'_>) -> Result<Self, Vec<ArgumentError>> {
+        Self::read_split(Ok(words.to_vec()), deployment)
+    }
+
+    fn read_split(
+        command: Result<Vec<String>, ArgumentError>,
+        deployment: Deployment<'_>,
+    ) -> Result<Self, Vec<ArgumentError>> {
         let minor = table::minor(deployment.minor).ok_or_else(|| {
             vec![ArgumentError::Version { found: deployment.minor.to_owned(), expected: table::minors() }]
         })?;

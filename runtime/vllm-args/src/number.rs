@@ -4,7 +4,7 @@
 ///
 /// # Errors
 /// What is expected instead.
-pub(crate) fn whole(text: &str) -> Result<u64, String> {
+pub fn whole(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let expected = || "a whole number such as 4096, 32k (32,000) or 32K (32,768)".to_owned();
     let (digits, suffix) = match text.char_indices().next_back() {

@@ -23,45 +23,56 @@ pub(crate) fn minors() -> String {
 
 /// Values that an argument takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Takes {
+pub enum Takes {
+    /// None.
     Nothing,
-    /// Nothing, and there is a form with `--no-`.
+    /// None, and there is a form with `--no-`.
     Switch,
+    /// One.
     Value,
+    /// One or several.
     Values,
 }
 
 /// How an argument acts.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Acts {
+pub enum Acts {
+    /// It is a setting of the engine, its model or its memory.
     Setting,
+    /// It changes the speed of steps, which the latency model states.
     Speed,
+    /// It has no effect.
     Nothing,
     /// Only its default is simulated.
     Default,
 }
 
-/// An argument.
+/// An argument of `vllm serve`.
 #[derive(Debug)]
-pub(crate) struct Argument {
+pub struct Argument {
     /// Its name, with two dashes.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// Other names, short ones with one dash.
-    pub(crate) aliases: Vec<&'static str>,
-    pub(crate) takes: Takes,
-    pub(crate) acts: Acts,
+    pub aliases: Vec<&'static str>,
+    /// Its values.
+    pub takes: Takes,
+    /// How it acts on a simulation.
+    pub acts: Acts,
     /// Why it acts so; empty for settings.
-    pub(crate) reason: &'static str,
+    pub reason: &'static str,
+    /// Why `vcr serve` has no effect of it, where it has none.
+    pub served: &'static str,
     /// The value that is simulated, of one that acts by its default.
-    pub(crate) default: Option<&'static str>,
+    pub default: Option<&'static str>,
     /// First and last version that has it.
     pub(crate) since: u8,
     pub(crate) until: u8,
 }
 
 impl Argument {
-    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
+    /// Its name and its aliases.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
         std::iter::once(self.name).chain(self.aliases.iter().copied())
     }
 
@@ -75,7 +86,7 @@ impl Argument {
     }
 
     /// An entry of the table.
-    fn parse(entry: &'static str, acts: Acts, reason: &'static str) -> Option<Self> {
+    fn parse(entry: &'static str, group: &'static Group) -> Option<Self> {
         let (entry, default) = match entry.split_once(" = ") {
             Some((entry, rest)) => (entry, Some(rest)),
             None => (entry, None),
@@ -84,8 +95,9 @@ impl Argument {
             name: "",
             aliases: Vec::new(),
             takes: Takes::Nothing,
-            acts,
-            reason,
+            acts: group.effect,
+            reason: &group.reason,
+            served: if group.served.is_empty() { &group.reason } else { &group.served },
             default: None,
             since: *MINORS.start(),
             until: *MINORS.end(),
@@ -121,6 +133,8 @@ struct Group {
     effect: Acts,
     #[serde(default)]
     reason: String,
+    #[serde(default)]
+    served: String,
     names: Vec<String>,
 }
 
@@ -131,9 +145,15 @@ pub(crate) static TABLE: LazyLock<Vec<Argument>> = LazyLock::new(|| {
         Box::leak(Box::new(toml::from_str(ARGUMENTS).expect("the table is part of this build and checked by a test")));
     let entries = table.arguments.iter().flat_map(|group| group.names.iter().map(move |entry| (group, entry)));
     entries
-        .map(|(group, entry)| Argument::parse(entry, group.effect, &group.reason).expect("a test reads all entries"))
+        .map(|(group, entry)| Argument::parse(entry, group).expect("a test reads all entries"))
         .collect()
 });
+
+/// The arguments that a version of vLLM has, in the order of the table; none of a version that is not known.
+pub fn arguments(version: &str) -> impl Iterator<Item = &'static Argument> {
+    let minor = minor(version);
+    TABLE.iter().filter(move |argument| minor.is_some_and(|minor| (argument.since..=argument.until).contains(&minor)))
+}
 
 /// The argument with exactly this name.
 pub(crate) fn find(name: &str) -> Option<&'static Argument> {

@@ -37,22 +37,24 @@ impl Word {
     }
 }
 
+/// The words of a command line.
+pub(crate) fn split(command: &str) -> Result<Vec<String>, ArgumentError> {
+    // A backslash at the end of a line continues it.
+    let line = command.replace("\\\r\n", " ").replace("\\\n", " ");
+    shlex::split(&line).ok_or(ArgumentError::Quotes)
+}
+
 /// The arguments of a command line, in their order; the model is `--model`. What is wrong is pushed to
 /// `errors`.
 pub(crate) fn read(
-    command: &str,
+    words: Result<Vec<String>, ArgumentError>,
     minor: u8,
     folder: &Path,
     files: &mut Vec<(String, PathBuf)>,
     errors: &mut Vec<ArgumentError>,
 ) -> Vec<Word> {
-    // A backslash at the end of a line continues it.
-    let line = command.replace("\\\r\n", " ").replace("\\\n", " ");
-    let Some(words) = shlex::split(&line) else {
-        errors.push(ArgumentError::Quotes);
-        return Vec::new();
-    };
-    let words = match arguments_of(&words).and_then(|words| config_file::insert(words, folder, files)) {
+    let words = words.and_then(|words| config_file::insert(arguments_of(&words)?, folder, files));
+    let words = match words {
         Ok(words) => words,
         Err(error) => {
             errors.push(error);

@@ -284,7 +284,7 @@ pub(crate) struct ProcessArgs {
     pub(crate) max_message_bytes: u64,
 
     /// Log a line at the start and end of each request, and when its KV has arrived from another engine.
-    #[arg(long)]
+    #[arg(long, alias = "enable-log-requests")]
     pub(crate) log_requests: bool,
 
     /// Log errors only; RUST_LOG selects more precisely.

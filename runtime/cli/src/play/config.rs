@@ -71,6 +71,8 @@ pub(crate) struct FrontendSide {
     pub(crate) num_adapters: u32,
     /// Numbers in an embedding, unless an option says; `None` has no embeddings.
     pub(crate) embedding_dimensions: Option<u32>,
+    /// Arguments of `vllm serve` that are settings of the engine.
+    pub(crate) engine_words: Vec<String>,
     /// Whether it takes the counts of KV transfers.
     pub(crate) takes_connector_stats: bool,
     /// Sources of tokens by name, besides those that all have.
@@ -95,6 +97,7 @@ pub(crate) fn play_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveCo
         num_adapters: 0,
         embedding_dimensions: None,
         takes_connector_stats: false,
+        engine_words: Vec::new(),
         tokens: None,
         listed: None,
     };
@@ -115,7 +118,8 @@ pub(crate) fn live_config(
         return Err(Unusable::new("invalid --time-scale: expected more than 0"));
     }
     let process = &args.process;
-    let engine = args.engine.config(side.identity.version, ranking, side.max_model_len, side.num_adapters)?;
+    let (model_len, adapters) = (side.max_model_len, side.num_adapters);
+    let engine = args.engine.config(side.identity.version, ranking, model_len, adapters, &side.engine_words)?;
     let max_cpu_loras = args.engine.max_cpu_loras(&engine)?;
     let kv_events = kv_events(&args.events, &args.ranks, &side.model_name, &engine)?;
     let shape = args.transfer.shape(side.model_config.as_deref())?;

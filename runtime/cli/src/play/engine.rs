@@ -108,18 +108,47 @@ impl EngineArgs {
         Ok(input)
     }
 
+    /// Sets what further arguments of vLLM state and no option here.
+    fn apply_words(
+        &self,
+        input: &mut EngineConfigInput,
+        words: &[String],
+        minor: Option<VllmMinor>,
+    ) -> Result<(), Unusable> {
+        if words.is_empty() {
+            return Ok(());
+        }
+        let minor = minor.unwrap_or(VllmMinor::V0_33).name();
+        let deployment = Deployment { minor, gpu: &self.vllm_args_gpu, ..Deployment::default() };
+        let read = |words: &[String]| {
+            VllmArgs::read_words(words, deployment).map_err(|errors| {
+                let lines: Vec<_> = errors.iter().map(ToString::to_string).collect();
+                Unusable::new(lines.join("\n"))
+            })
+        };
+        let (stated, plain) = (read(words)?.input, read(&[])?.input);
+        for option in options().filter(|option| (option.get)(&stated) != (option.get)(&plain)) {
+            if !self.options.given.iter().any(|given| given.name == option.name) {
+                (option.set)(input, (option.get)(&stated));
+            }
+        }
+        Ok(())
+    }
+
     /// The engine's settings, for a frontend of version `minor` of vLLM (none until it is
-    /// detected), a model with sequences up to `model_len`, and this many adapters from the
-    /// start.
+    /// detected), a model with sequences up to `model_len`, this many adapters from the
+    /// start, and further arguments of vLLM.
     pub(crate) fn config(
         &self,
         minor: Option<VllmMinor>,
         policy: Policy,
         model_len: Option<u32>,
         num_adapters: u32,
+        words: &[String],
     ) -> Result<EngineConfig, Unusable> {
         self.options.check_version(minor)?;
         let mut input = self.input(minor)?;
+        self.apply_words(&mut input, words, minor)?;
         let block_tokens = input.block_size.saturating_mul(input.decode_context_parallel_size);
         let capacity = input.num_gpu_blocks.saturating_sub(1).saturating_mul(block_tokens);
         input.max_model_len = Some(input.max_model_len.unwrap_or(capacity.clamp(1, model_len.unwrap_or(MODEL_LEN))));
@@ -192,7 +221,12 @@ impl EngineOptions {
     fn read(matches: &ArgMatches) -> Self {
         let mut read = Self::default();
         for option in options().filter(|option| matches.value_source(option.name) == Some(ValueSource::CommandLine)) {
-            let count = || matches.get_one(option.name).copied();
+            let count = || match option.name {
+                name if name == option::MAX_MODEL_LEN.name => {
+                    matches.get_one::<ModelLen>(name).and_then(|model_len| model_len.0)
+                }
+                name => matches.get_one(name).copied(),
+            };
             let value = match option.default_value() {
                 OptionValue::Count(default) => OptionValue::Count(count().unwrap_or(default)),
                 OptionValue::Limit(default) => OptionValue::Limit(count().or(default)),
@@ -245,7 +279,11 @@ fn argument(declared: &'static Declared) -> Arg {
     let help = sentence(&option.flag_meaning());
     let default = option.default_value();
     let argument = match default {
-        OptionValue::Switch(_) => return argument.action(ArgAction::SetTrue).help(help),
+        OptionValue::Switch(_) => {
+            let argument = argument.action(ArgAction::SetTrue).help(help);
+            let is_adaptive = option.name == option::ADAPTIVE_LONG_PREFILL.name;
+            return if is_adaptive { argument.alias("long-prefill-token-threshold-adaptive") } else { argument };
+        }
         OptionValue::Share(_) | OptionValue::Factor(_) => {
             argument.value_name("SHARE").value_parser(clap::value_parser!(f64))
         }
@@ -253,11 +291,16 @@ fn argument(declared: &'static Declared) -> Arg {
         OptionValue::Count(_) | OptionValue::Limit(_) => {
             // Ranges are checked with the other settings, where the errors have reasons.
             let name = if option.unit == "tokens" { "TOKENS" } else { "N" };
-            argument.value_name(name).value_parser(clap::value_parser!(u32))
+            if option.name == option::MAX_MODEL_LEN.name {
+                argument.value_name(name).value_parser(model_len)
+            } else {
+                argument.value_name(name).value_parser(count)
+            }
         }
     };
     let argument = match option.name {
-        name if name == option::NUM_GPU_BLOCKS.name => argument.alias("kv-cache-size"),
+        // vLLM's names, and those of other simulators.
+        name if name == option::NUM_GPU_BLOCKS.name => argument.aliases(["num-gpu-blocks-override", "kv-cache-size"]),
         name if name == option::BLOCK_SIZE.name => argument.alias("tokens-per-block"),
         _ => argument,
     };
@@ -268,6 +311,23 @@ fn argument(declared: &'static Declared) -> Arg {
         OptionValue::Limit(None) => argument.help(format!("{help} [default: {default_text}]")),
         _ => argument.help(help).default_value(default_text.as_str()),
     }
+}
+
+/// A count in vLLM's notation, such as `4096`, `32k` or `32K`.
+fn count(text: &str) -> Result<u32, String> {
+    let number = vcr_vllm_args::human_readable_int(text).map_err(|expected| format!("expected {expected}"))?;
+    u32::try_from(number).map_err(|_| format!("expected at most {}", u32::MAX))
+}
+
+/// The longest sequence; `auto` and -1 leave it to the model and the KV blocks, as in vLLM.
+#[derive(Clone, Copy, Debug)]
+struct ModelLen(Option<u32>);
+
+fn model_len(text: &str) -> Result<ModelLen, String> {
+    if text == "-1" || text.eq_ignore_ascii_case("auto") {
+        return Ok(ModelLen(None));
+    }
+    count(text).map(|tokens| ModelLen(Some(tokens)))
 }
 
 /// With a capital letter, as other options' help.
@@ -290,7 +350,7 @@ mod tests {
 
     fn config(args: &[&str], minor: Option<VllmMinor>) -> Result<EngineConfig, String> {
         let line = Line::try_parse_from([&["play"], args].concat()).map_err(|error| error.to_string())?;
-        line.engine.config(minor, Policy::Fcfs, None, 0).map_err(|unusable| unusable.message)
+        line.engine.config(minor, Policy::Fcfs, None, 0, &[]).map_err(|unusable| unusable.message)
     }
 
     #[test]

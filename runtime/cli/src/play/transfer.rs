@@ -216,8 +216,10 @@ impl TransferArgs {
     fn plane(&self, geometry: Geometry, engines: &Identity, factory: PlaneFactory) -> Result<PlaneSettings, Unusable> {
         let num_engines = u64::from(engines.num_ranks);
         let limit_bytes = vcr_input::memory::limit();
-        if let Some(limit_bytes) =
-            limit_bytes.filter(|limit| geometry.total_bytes().saturating_mul(num_engines) > *limit)
+        // A library that registers memory needs all of it; the other carrier takes it block by block.
+        let backs_as_used = self.kv_transfer == PlaneArg::Tcp;
+        if let Some(limit_bytes) = limit_bytes
+            .filter(|limit| !backs_as_used && geometry.total_bytes().saturating_mul(num_engines) > *limit)
         {
             let format = |bytes: u64| units::format_bytes(bytes as f64);
             return Err(Unusable {
@@ -236,6 +238,7 @@ impl TransferArgs {
             factory,
             geometry,
             memory_limit_bytes: limit_bytes.map(|limit| limit / num_engines.max(1)),
+            backs_as_used,
             time: match self.kv_transfer_time {
                 TimeArg::Real => TransferTime::Real,
                 TimeArg::Modelled => TransferTime::Modelled,

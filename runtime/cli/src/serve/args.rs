@@ -10,6 +10,7 @@ use super::chats::ChatArgs;
 use super::operations::{ClientFaultArgs, HttpArgs};
 use super::responses::ResponsesArgs;
 use super::traces::TraceArgs;
+use super::vllm_flags::VllmFlags;
 use crate::play::args::LiveArgs;
 
 /// Options of `vcr serve`, by topic.
@@ -33,6 +34,9 @@ pub(crate) struct ServeArgs {
     pub(crate) traces: TraceArgs,
     #[command(flatten)]
     pub(crate) live: LiveArgs,
+    // Behind all others, which it asks for their names.
+    #[command(flatten)]
+    pub(crate) vllm: VllmFlags,
 }
 
 /// Options that the short help lists.
@@ -105,6 +109,14 @@ pub(crate) struct ServerArgs {
     /// Tell in the usage of answers how many prompt tokens were cached.
     #[arg(long)]
     pub(crate) enable_prompt_tokens_details: bool,
+
+    /// End each stream with its usage, whatever its request says.
+    #[arg(long)]
+    pub(crate) enable_force_include_usage: bool,
+
+    /// Name tokens of logprobs by their ids, unless a request says otherwise.
+    #[arg(long)]
+    pub(crate) return_tokens_as_token_ids: bool,
 
     /// Table of the answers in a SQLite database that --tokens names.
     #[arg(long, value_name = "NAME", default_value = "llmd")]

@@ -1,11 +1,12 @@
 //! Options of chats: reasoning, tools, variables of the template.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use clap::Args;
 use vcr_frontend::{CallParsing, ChatOptions, Model};
 use vcr_text::tools::CallForm;
-use vcr_text::{ReasoningForm, Value};
+use vcr_text::{ChatTemplate, ReasoningForm, Value};
 
 use crate::play::unusable::Unusable;
 
@@ -33,6 +34,14 @@ pub(crate) struct ChatArgs {
     #[arg(long, value_name = "COUNT")]
     pub(crate) reasoning_tokens: Option<String>,
 
+    /// Chat template, as a file or as its text [default: that of MODEL].
+    #[arg(long, value_name = "FILE|TEXT")]
+    pub(crate) chat_template: Option<String>,
+
+    /// Role of answers to chats.
+    #[arg(long, value_name = "NAME", default_value = "assistant")]
+    pub(crate) response_role: String,
+
     /// Leave tools out of the prompt where `tool_choice` is `none`.
     #[arg(long)]
     pub(crate) exclude_tools_when_tool_choice_none: bool,
@@ -55,12 +64,34 @@ fn kwargs(text: &str) -> Result<Kwargs, String> {
     serde_json::from_str(text).map(Kwargs).map_err(|error| format!("expected a JSON object: {error}"))
 }
 
+/// Gives the model the chat template of the options, if they have one.
+pub(crate) fn replace_template(args: &ChatArgs, model: &mut Model) -> Result<(), Unusable> {
+    let Some(given) = &args.chat_template else { return Ok(()) };
+    let unusable = |reason: String| Unusable::new(format!("invalid --chat-template: {reason}"));
+    let path = Path::new(given);
+    let is_text = given.contains(['{', '}', '\n']) && !path.is_file();
+    let source = if is_text {
+        given.clone()
+    } else {
+        let limit = vcr_input::MAX_CONFIG_BYTES;
+        vcr_input::read_text(path, limit).map_err(|error| unusable(format!("expected a file or a template: {error}")))?
+    };
+    let template = match &model.template {
+        Some(template) => template.with_source(&source),
+        None => ChatTemplate::new(&source, BTreeMap::new()),
+    };
+    let template = template.and_then(|template| template.check().map(|()| template));
+    model.template = Some(template.map_err(|error| unusable(error.to_string()))?);
+    Ok(())
+}
+
 /// The settings of chats with this model; the built-in one is known by no name.
 pub(crate) fn options(args: &ChatArgs, model: &Model, is_builtin: bool) -> Result<ChatOptions, Unusable> {
     Ok(ChatOptions {
         reasoning: reasoning(&args.reasoning_parser, model, is_builtin)?,
         calls: calls(&args.tool_call_parser, model, is_builtin)?,
         call_probability: args.tool_call_probability,
+        response_role: Some(args.response_role.clone()),
         excludes_unused_tools: args.exclude_tools_when_tool_choice_none,
         template_kwargs: args.default_chat_template_kwargs.clone().unwrap_or_default().0,
     })

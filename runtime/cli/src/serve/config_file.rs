@@ -12,6 +12,7 @@ use vcr_frontend::llm_d::Translation;
 use vcr_frontend::options_file::{self, Setting};
 
 use super::operations::llm_d_config;
+use super::vllm_flags::normalized;
 use crate::exit::{Exit, printed};
 
 /// Files, and the ids of the options that each of them gave.
@@ -34,6 +35,8 @@ pub(crate) fn matches(command: Command, line: &[OsString]) -> Result<ArgMatches,
     if !line.iter().any(|word| word == "serve") {
         return command.try_get_matches_from(line);
     }
+    let normalized = normalized(line);
+    let line = normalized.as_slice();
     let matches = command.clone().try_get_matches_from(line)?;
     let Some(("serve", serve)) = matches.subcommand() else { return Ok(matches) };
     // There is one server in a process.
@@ -185,7 +188,8 @@ pub(crate) fn show() -> Exit {
     let mut out = String::new();
     for arg in serve.get_arguments() {
         let id = arg.get_id().as_str();
-        if matches!(id, "help" | "help_all" | "config" | "show_config") {
+        let is_of_vllm = arg.is_hide_set() && source(arg, given) == "default";
+        if is_of_vllm || matches!(id, "help" | "help_all" | "config" | "show_config") {
             continue;
         }
         let raw = given.try_get_raw(id).ok().flatten();

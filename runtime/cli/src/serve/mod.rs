@@ -10,6 +10,7 @@ mod rendering;
 mod responses;
 mod texts;
 mod traces;
+pub(crate) mod vllm_flags;
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -65,6 +66,9 @@ pub(crate) fn serve(args: &ServeArgs) -> Exit {
     }
     log(args.live.process.quiet, None);
     config_file::log_translation();
+    if let Some(line) = args.vllm.without_effect() {
+        tracing::warn!("{line}");
+    }
     let guests = LiveGuests::new(&args.live.guests);
     let prepared = prepare(args, &guests).and_then(|prepared| {
         let report = playback::report_file(&args.live.playback)?;
@@ -86,6 +90,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Exit {
 fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> {
     raise_limit_of_files();
     let (mut model, own) = model::model(&args.server, &args.live.engine, args.media.rules())?;
+    chats::replace_template(&args.chats, &mut model)?;
     let chats = chats::options(&args.chats, &model, args.server.model.is_none())?;
     // A large vocabulary takes a while, and may not be needed.
     let text = Arc::default();
@@ -100,6 +105,7 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         num_adapters: model.adapters.all().len() as u32,
         embedding_dimensions: Some(EMBEDDING_DIMENSIONS),
         takes_connector_stats: true,
+        engine_words: args.vllm.engine_words(),
         tokens: Some(("english", english(args, &model, &chats, &text)?)),
         listed: texts::read(&args.live.tokens.tokens, &args.server.tokens_table, &model, &chats)?.map(Arc::new),
     };
@@ -212,6 +218,8 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
         .inspect_err(|_| engines.handle().shut_down());
     let options = ServerOptions {
         startup_duration: Duration::from_nanos(args.server.startup_duration),
+        forces_usage: args.server.enable_force_include_usage,
+        tokens_as_ids: args.server.return_tokens_as_token_ids,
         enable_prompt_tokens_details: args.server.enable_prompt_tokens_details,
         engine_id: args.live.ranks.engine_id.clone(),
         is_varied,

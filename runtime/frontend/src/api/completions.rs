@@ -133,7 +133,7 @@ fn start(app: &Arc<App>, headers: &HeaderMap, mut request: Box<CompletionRequest
     let id = request_id(&app.ids, headers, "cmpl", request.request_id.as_deref());
     let place = request.placement(headers, adapter);
     let is_prompt_only = request.max_tokens == Some(0);
-    let (stream, usages) = (request.stream, StreamOptions::usages(request.stream_options.as_ref()));
+    let (stream, usages) = (request.stream, StreamOptions::usages(request.stream_options.as_ref(), app));
     let mut form = Form {
         id,
         created: unix_s() as u64,
@@ -145,7 +145,7 @@ fn start(app: &Arc<App>, headers: &HeaderMap, mut request: Box<CompletionRequest
         has_logprobs: request.logprobs.is_some(),
         has_prompt_logprobs: request.prompt_logprobs.is_some() || (request.echo && request.logprobs.is_some()),
         returns_token_ids: request.return_token_ids.unwrap_or(false),
-        tokens_as_ids: request.return_tokens_as_token_ids.unwrap_or(false),
+        tokens_as_ids: request.return_tokens_as_token_ids.unwrap_or(app.options.tokens_as_ids),
         prompt_details: app.options.enable_prompt_tokens_details,
     };
     let format = late_format(request.response_format.as_ref())?;

@@ -15,6 +15,8 @@ pub struct ChatOptions {
     pub calls: CallParsing,
     /// The probability of a call where a request leaves that to the model.
     pub call_probability: f64,
+    /// The role of answers, unless it is `assistant`.
+    pub response_role: Option<String>,
     /// Leave tools out of prompts of requests that want no calls.
     pub excludes_unused_tools: bool,
     /// Variables of the chat template that requests may override.

@@ -40,6 +40,10 @@ pub struct App {
 pub struct ServerOptions {
     /// How long `/ready` is refused after the start.
     pub startup_duration: Duration,
+    /// End each stream with its usage, whatever its request says.
+    pub forces_usage: bool,
+    /// Name tokens of logprobs by their ids, unless a request says otherwise.
+    pub tokens_as_ids: bool,
     /// Tell in each usage how many prompt tokens were cached.
     pub enable_prompt_tokens_details: bool,
     /// The name of the engines for others, with the rank behind it if there are several.

@@ -84,7 +84,10 @@ impl Mover {
         rank: u16,
         wake: Wake,
     ) -> Result<Self, LiveError> {
-        let arena = Arena::new(settings.geometry, settings.memory_limit_bytes)?;
+        let arena = match settings.backs_as_used {
+            true => Arena::backed_as_used(settings.geometry, settings.memory_limit_bytes)?,
+            false => Arena::new(settings.geometry, settings.memory_limit_bytes)?,
+        };
         // Later than any earlier start at this address.
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let generation = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX).max(1);

@@ -30,6 +30,9 @@ pub struct PlaneSettings {
     pub geometry: Geometry,
     /// The largest arena of an engine.
     pub memory_limit_bytes: Option<u64>,
+    /// Whether an arena may be larger than that, since only blocks whose KV moves take memory. Libraries that register
+    /// the whole of it cannot have that.
+    pub backs_as_used: bool,
     /// Source of a transfer's time.
     pub time: TransferTime,
     /// Whether the prefill engine writes, instead of the decode engine reading.

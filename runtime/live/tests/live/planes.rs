@@ -29,6 +29,7 @@ pub(super) fn plane(ranks: u32, port: u16, is_pushed: bool) -> PlaneSettings {
         factory: Arc::new(move |context| Ok(Box::new(TcpPlane::new(context, settings.clone())?) as Box<dyn Plane>)),
         geometry: geometry(ranks, 16),
         memory_limit_bytes: None,
+        backs_as_used: false,
         time: TransferTime::SlowerOf,
         is_pushed,
         observer: None,

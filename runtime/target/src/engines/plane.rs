@@ -29,6 +29,7 @@ pub(crate) fn plane(
         factory: Arc::new(move |context| Ok(Box::new(TcpPlane::new(context, settings.clone())?) as Box<dyn Plane>)),
         geometry,
         memory_limit_bytes: None,
+        backs_as_used: false,
         time: match plane.time {
             KvPlaneTime::Real => TransferTime::Real,
             KvPlaneTime::Modelled => TransferTime::Modelled,

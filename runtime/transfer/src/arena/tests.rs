@@ -149,6 +149,21 @@ fn an_arena_larger_than_memory_is_refused() {
     );
 }
 
+/// The address space is that of all blocks, the memory that of those in use.
+#[test]
+fn an_arena_takes_memory_for_blocks_in_use_only() {
+    let arena = Arena::backed_as_used(geometry(1000), Some(3 * 384 + 100)).expect("address space costs nothing");
+    assert!(arena.back(7) && arena.back(999) && arena.back(7));
+    arena.want(8, 5);
+    assert_eq!(arena.materialize(8), Some(5));
+    // There is no room for a fourth one, however often it is asked for.
+    arena.want(9, 5);
+    assert_eq!((arena.materialize(9), arena.back(9), arena.back(9)), (None, false, false));
+    assert!(arena.back(999), "what has memory keeps it");
+    let error = arena.no_room().to_string();
+    assert!(error.contains("the KV of 3 blocks of 384 bytes takes all memory"), "{error}");
+}
+
 #[test]
 fn addresses_are_those_of_the_pages() {
     let arena = Arena::new(geometry(4), None).expect("it is small");

@@ -343,7 +343,9 @@ impl Connection<'_> {
             if !hold.blocks.contains_key(&span.block) {
                 return Err(error(format!("block {} is not one of prompt `{request}`", span.block)));
             }
-            self.shared.arena.materialize(span.block);
+            if self.shared.arena.materialize(span.block).is_none() && !self.shared.arena.back(span.block) {
+                return Err(self.shared.arena.no_room());
+            }
         }
         Ok(hold)
     }

@@ -184,9 +184,19 @@ impl Shared {
         if direction == Direction::Read {
             blocks.iter().for_each(|held| self.arena.claim(held.block, id));
         }
+        let has_room = direction == Direction::Write || self.has_room(&blocks);
         let pending =
             Pending { peer: peer.to_owned(), direction, blocks, deadline, is_over: Arc::default(), expected: None };
-        self.insert(id, pending)
+        let is_over = self.insert(id, pending);
+        if !has_room {
+            self.finish(id, Err(self.arena.no_room()));
+        }
+        is_over
+    }
+
+    /// Whether there is memory for the pages of these blocks.
+    fn has_room(&self, blocks: &[Held]) -> bool {
+        blocks.iter().all(|held| self.arena.back(held.block))
     }
 
     fn insert(&self, id: u64, pending: Pending) -> Arc<AtomicBool> {
@@ -222,7 +232,7 @@ impl Shared {
             progress: Mutex::new(progress),
         };
         lock(&self.expected).insert(request.clone(), Arc::new(state));
-        let is_empty = blocks.is_empty();
+        let (is_empty, has_room) = (blocks.is_empty(), self.has_room(&blocks));
         let pending = Pending {
             peer: peer.to_string(),
             direction: Direction::Read,
@@ -232,7 +242,9 @@ impl Shared {
             expected: Some(request),
         };
         self.insert(id, pending);
-        if is_empty {
+        if !has_room {
+            self.finish(id, Err(self.arena.no_room()));
+        } else if is_empty {
             self.finish(id, Ok(Moved::default()));
         }
     }

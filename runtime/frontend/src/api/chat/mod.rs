@@ -278,7 +278,7 @@ impl Chat {
         request.check()?;
         let id = request_id(&app.ids, headers, "chatcmpl", request.request_id.as_deref());
         let place = request.placement(headers, adapter);
-        let usages = StreamOptions::usages(request.stream_options.as_ref());
+        let usages = StreamOptions::usages(request.stream_options.as_ref(), app);
         let top = request.top_logprobs.unwrap_or(0);
         let options = &app.options.chat;
         let structure = structure(request.response_format.as_ref(), request.structured_outputs.as_ref())?;
@@ -289,12 +289,12 @@ impl Chat {
             id,
             created: unix_s() as u64,
             model,
-            role: "assistant".to_owned(),
+            role: options.response_role.clone().unwrap_or_else(|| "assistant".to_owned()),
             prompt,
             n: request.n.unwrap_or(1).max(1) as usize,
             top_logprobs: request.logprobs.then(|| usize::try_from(top).unwrap_or(usize::MAX)),
             returns_token_ids: request.return_token_ids.unwrap_or(false),
-            tokens_as_ids: request.return_tokens_as_token_ids.unwrap_or(false),
+            tokens_as_ids: request.return_tokens_as_token_ids.unwrap_or(app.options.tokens_as_ids),
             prompt_details: app.options.enable_prompt_tokens_details,
             include_reasoning: request.include_reasoning,
             is_call_named: tools.is_named(),

@@ -31,10 +31,10 @@ impl StreamOptions {
         Err(ApiError::invalid_param("stream_options", "stream_options are only supported when stream=true."))
     }
 
-    /// Whether a stream ends with its usage, and whether each chunk has one.
-    pub(super) fn usages(options: Option<&Self>) -> (bool, bool) {
+    /// Whether a stream ends with its usage, and whether each chunk has one. `app` may force the former.
+    pub(super) fn usages(options: Option<&Self>, app: &App) -> (bool, bool) {
         let options = options.copied().unwrap_or_default();
-        let include = options.include_usage.unwrap_or(false);
+        let include = app.options.forces_usage || options.include_usage.unwrap_or(false);
         (include, include && options.continuous_usage_stats.unwrap_or(false))
     }
 }

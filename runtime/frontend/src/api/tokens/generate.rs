@@ -217,7 +217,7 @@ pub(in crate::api) async fn generate(
     let merged = Merged::new(streams?);
     let returns_prompt = request.return_token_ids.unwrap_or(false);
     if request.stream {
-        let (include_usage, continuous_usage) = StreamOptions::usages(request.stream_options.as_ref());
+        let (include_usage, continuous_usage) = StreamOptions::usages(request.stream_options.as_ref(), &app);
         let prompt_tokens = prompt.len();
         return Ok(sse::response(Stream {
             id,
