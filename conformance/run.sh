@@ -24,7 +24,7 @@ elif [[ " $* " == *" -- "* ]]; then
 else
   vcr=$(realpath "${2:-$target/release/vcr}")
   engine=("$vcr" play --vllm-minor "$minor" --handshake-address "{address}" --data-parallel-start-rank "{rank}"
-    --max-model-len 4096 --max-loras 2 --output-tokens 6 --time-to-first-token 8ms --inter-token-latency 4ms
+    --max-model-len 4096 --max-loras 2 --output-tokens 6 --prefill-step-time 8ms --decode-step-time 4ms
     "${@:3}")
   arguments=(--dying "exec ${engine[*]@Q} --fault dead:after=20" -- "${engine[@]}")
 fi

@@ -40,7 +40,7 @@ start() {
     --enable-prompt-tokens-details >"$work/server.log" 2>&1 &
   pids+=($!)
   "$vcr" play --handshake-address "tcp://127.0.0.1:$handshake" --max-model-len 2048 --data-parallel-size "$1" \
-    --inter-token-latency 5ms >"$work/vcr.log" 2>&1 &
+    --decode-step-time 5ms >"$work/vcr.log" 2>&1 &
   pids+=($!)
   for _ in $(seq 300); do
     if curl -sf -m 2 "http://127.0.0.1:$http/health" >/dev/null; then return; fi

@@ -80,7 +80,7 @@ engine=("$vcr" play --handshake-address "tcp://127.0.0.1:{handshake}" --vllm-min
   --seed 99 --strict --playback "$work/live.jsonl")
 
 chain recorded "${engine[@]}" --playback-times recorded
-chain model "${engine[@]}" --playback-times model --inter-token-latency 5ms
+chain model "${engine[@]}" --playback-times model --decode-step-time 5ms
 
 for name in recorded model; do
   cmp "$work/live.answers" "$work/$name.answers" || fail "the answers of $name differ"

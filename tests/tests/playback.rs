@@ -124,7 +124,7 @@ fn a_mixed_workload_comes_back_token_by_token() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let adapter = tempfile::tempdir().expect("a temporary folder");
     let options = adapters(&adapter);
-    let live = ["--inter-token-latency", "2ms", "--time-to-first-token", "5ms"];
+    let live = ["--decode-step-time", "2ms", "--prefill-step-time", "5ms"];
     let Some(chain) = Chain::start(&options, folder.path(), "live.jsonl.gz", &live) else { return };
     let answers = mixed_workload(&chain.frontend, &adapter, true);
     chain.engine.wait_for("reason=Abort");

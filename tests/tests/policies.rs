@@ -203,7 +203,7 @@ fn a_guest_ranks_the_requests_of_a_real_frontend() {
     for version in releases() {
         eprintln!("vLLM {version}");
         let Some(mut frontend) = Frontend::start(version, &FrontendOptions::default()) else { return };
-        let sizes = ["--max-model-len", "4096", "--max-num-seqs", "1", "--inter-token-latency", "5ms"];
+        let sizes = ["--max-model-len", "4096", "--max-num-seqs", "1", "--decode-step-time", "5ms"];
         let play = Play::start(&frontend.handshake_address(), &[&sizes[..], &["--scheduling-policy", guest]].concat());
         frontend.wait_until_it_serves();
         assert!(play.log().contains("guest shortest-prompt-first: a scheduler policy, sha256 "), "{}", play.log());

@@ -54,7 +54,7 @@ fn count(value: &Value) -> usize {
 
 #[test]
 fn chats_whole_and_streamed_with_logprobs() {
-    let play = ["--inter-token-latency", "5ms", "--time-to-first-token", "20ms", "--enable-logging-iteration-details"];
+    let play = ["--decode-step-time", "5ms", "--prefill-step-time", "20ms", "--enable-logging-iteration-details"];
     let Some(chain) = chain(&FrontendOptions::default(), "a.jsonl", &["--model", "sim", "--gpu", "h100"], &play) else {
         return;
     };
@@ -118,7 +118,7 @@ fn tokens_only_where_they_are_asked_for() {
 #[test]
 fn two_engines() {
     let options = FrontendOptions { engines: 2, ..FrontendOptions::default() };
-    let Some(chain) = chain(&options, "a.jsonl", &[], &["--inter-token-latency", "60ms"]) else { return };
+    let Some(chain) = chain(&options, "a.jsonl", &[], &["--decode-step-time", "60ms"]) else { return };
     std::thread::scope(|scope| {
         for index in 0..6 {
             let frontend = &chain.frontend;
@@ -167,7 +167,7 @@ fn adapters() {
 
 #[test]
 fn a_client_that_goes_away_aborts() {
-    let play = ["--inter-token-latency", "10ms"];
+    let play = ["--decode-step-time", "10ms"];
     let Some(chain) = chain(&FrontendOptions::default(), "a.jsonl", &[], &play) else { return };
     let mut events = chain.frontend.stream("/v1/completions", &json!({"prompt": "Hello", "max_tokens": 2000}));
     assert!(events.next().is_some());
@@ -185,7 +185,7 @@ fn a_client_that_goes_away_aborts() {
 /// Several at once are kept apart.
 #[test]
 fn requests_under_way_are_distinguished() {
-    let Some(chain) = chain(&FrontendOptions::default(), "a.jsonl", &[], &["--inter-token-latency", "10ms"]) else {
+    let Some(chain) = chain(&FrontendOptions::default(), "a.jsonl", &[], &["--decode-step-time", "10ms"]) else {
         return;
     };
     std::thread::scope(|scope| {
@@ -223,7 +223,7 @@ fn a_recorder_that_is_killed_leaves_what_was_over() {
 /// The first signal ends a capture in order, with what is under way in it.
 #[test]
 fn a_signal_ends_the_capture_with_what_is_under_way() {
-    let play = ["--inter-token-latency", "20ms"];
+    let play = ["--decode-step-time", "20ms"];
     let Some(chain) = chain(&FrontendOptions::default(), "a.jsonl", &["--json"], &play) else { return };
     let mut events = chain.frontend.stream("/v1/completions", &json!({"prompt": "Hello", "max_tokens": 2000}));
     assert!(events.next().is_some());

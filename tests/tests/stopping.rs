@@ -194,7 +194,7 @@ fn live_commands_end_in_order_after_their_time() {
     let folder = Folder::new();
     let frontend = format!("tcp://127.0.0.1:{}", vcr_tests::free_port());
     let engines = format!("tcp://127.0.0.1:{}", vcr_tests::free_port());
-    let play = ["play", "--handshake-address", &frontend, "--inter-token-latency", "1ms", "--timeout", "1s"];
+    let play = ["play", "--handshake-address", &frontend, "--decode-step-time", "1ms", "--timeout", "1s"];
     let _ = folder.vcr(&play).ended(124);
     let link = ["--frontend-handshake", &frontend, "--engine-handshake", &engines];
     let _ = folder.vcr(&[&["record", "--out", "c.jsonl", "--timeout", "1s"], &link[..]].concat()).ended(124);

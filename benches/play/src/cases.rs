@@ -93,7 +93,7 @@ pub(crate) fn cache(setup: &Setup, load: Load, blocks: &[u64], at_most: Option<f
 /// Requests that wait while nothing goes on, and then are aborted.
 pub(crate) fn waiting(setup: &Setup, requests: u64, prompt_tokens: u32) -> Result<Sheet, Failure> {
     let mut sheet = Sheet::new(format!("queue: {requests} requests of {prompt_tokens} tokens wait, then are aborted"));
-    let options = words(&["--max-num-seqs", "1", "--time-to-first-token", "3600s"]);
+    let options = words(&["--max-num-seqs", "1", "--prefill-step-time", "3600s"]);
     let mut client = Client::start(setup, &options)?;
     client.wait_until_taken()?;
     let (memory, cpu) = (client.engine.memory()?, client.engine.cpu()?);
@@ -146,7 +146,7 @@ pub(crate) fn flood(setup: &Setup, requests: u64, max_requests: u64, prompt_toke
         "flood: {requests} requests of {prompt_tokens} tokens at once, {max_requests} held at most"
     ));
     let limit = max_requests.to_string();
-    let options = words(&["--max-requests", &limit, "--inter-token-latency", "5ms", "--time-to-first-token", "5ms"]);
+    let options = words(&["--max-requests", &limit, "--decode-step-time", "5ms", "--prefill-step-time", "5ms"]);
     let mut client = Client::start(setup, &options)?;
     client.wait_until_taken()?;
     let before = client.engine.memory()?;

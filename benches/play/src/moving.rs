@@ -277,7 +277,7 @@ fn start(setup: &Setup, what: &Moving, tokens: u32, interval_ns: Option<u64>) ->
     }
     if let Some(interval_ns) = interval_ns {
         // Steps with a prompt take as long as others, so that all gaps should be equal.
-        for option in ["--inter-token-latency", "--time-to-first-token"] {
+        for option in ["--decode-step-time", "--prefill-step-time"] {
             options.extend([option.to_owned(), format!("{interval_ns}ns")]);
         }
     }

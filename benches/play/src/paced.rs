@@ -108,7 +108,7 @@ fn run(setup: &Setup, pace: Pace) -> Result<Run, Failure> {
     let tokens = (pace.duration_ns / pace.interval_ns.max(1)).max(10) as u32;
     let blocks = pace.streams * (u64::from(PROMPT_TOKENS + tokens) / 16 + 2) + 1;
     let options = [
-        "--inter-token-latency".to_owned(),
+        "--decode-step-time".to_owned(),
         format!("{}ns", pace.interval_ns),
         "--max-num-seqs".to_owned(),
         pace.streams.to_string(),

@@ -52,6 +52,21 @@ impl Moving {
         wait_until(&format!("{name} is {value}"), || self.metric(name) == value);
     }
 
+    /// The same of the server's own metrics, those of vLLM.
+    fn served_metric(&self, name: &str) -> f64 {
+        let answer = ureq::get(format!("http://{}/metrics", self.serve.address())).call().expect("it is served");
+        let text = answer.into_body().read_to_string().expect("it is text");
+        let lines = text.lines().filter(|line| line.starts_with(&format!("vllm:{name}{{")));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+
+    #[track_caller]
+    fn wait_for_served_metric(&self, name: &str, value: f64) {
+        wait_until(&format!("{name} is {value}, not {}", self.served_metric(name)), || {
+            self.served_metric(name) == value
+        });
+    }
+
     pub(crate) fn complete(&self, prompt: &[u32], max_tokens: u32, params: &Value) -> Reply {
         let body =
             json!({"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": true, "kv_transfer_params": params});
@@ -116,6 +131,68 @@ fn bytes_of_a_prompt_arrive_and_are_counted_at_both_ends() {
         assert_eq!((answer.status, completion_tokens(&answer)), (200, Some(5)), "{}", answer.body);
         prefill.is_whole();
         decode.wait_for_metric("vcr_kv_transfer_received_bytes_total", bytes + BLOCK_BYTES);
+    }
+}
+
+/// What vLLM's own dashboards ask for.
+#[test]
+fn transfers_and_leases_are_in_the_metrics_of_vllm() {
+    let prefill = Moving::start(&["--kv-lease", "1s"]);
+    let decode = Moving::start(&["--fault", "kv-transfer:refuse,nth=2", "--kv-load-failure-policy", "recompute"]);
+    let answer = decode.complete(&prompt(0), 5, &prefill.compute(&prompt(0)));
+    assert_eq!((answer.status, completion_tokens(&answer)), (200, Some(5)), "{}", answer.body);
+    // The whole prompt comes from elsewhere at the decode engine, and nothing at the prefill engine, which asks as well.
+    decode.wait_for_served_metric("external_prefix_cache_queries_total", 64.0);
+    decode.wait_for_served_metric("external_prefix_cache_hits_total", 64.0);
+    decode.wait_for_served_metric("prefix_cache_queries_total", 64.0);
+    assert_eq!(decode.served_metric("prefix_cache_hits_total"), 0.0);
+    prefill.wait_for_served_metric("external_prefix_cache_queries_total", 64.0);
+    assert_eq!(prefill.served_metric("external_prefix_cache_hits_total"), 0.0);
+    decode.wait_for_served_metric("nixl_bytes_transferred_sum", PROMPT_BLOCKS * BLOCK_BYTES);
+    for name in ["xfer_time_seconds", "post_time_seconds", "bytes_transferred", "num_descriptors"] {
+        assert_eq!(decode.served_metric(&format!("nixl_{name}_count")), 1.0, "{name}");
+    }
+    assert_eq!(decode.served_metric("nixl_num_failed_transfers_total"), 0.0);
+    let answer = decode.complete(&prompt(1), 5, &prefill.compute(&prompt(1)));
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    decode.wait_for_served_metric("nixl_num_failed_transfers_total", 1.0);
+    assert_eq!(decode.served_metric("nixl_xfer_time_seconds_count"), 1.0);
+    // Nobody comes for it, and the engine has nothing else to do.
+    assert_eq!(prefill.served_metric("nixl_num_kv_expired_reqs_total"), 0.0);
+    prefill.compute(&prompt(2));
+    prefill.wait_for_served_metric("nixl_num_kv_expired_reqs_total", 1.0);
+}
+
+/// Engines without a data plane ask other engines for KV where a request says so.
+#[test]
+fn modelled_transfers_count_what_other_engines_have() {
+    let start = |port: u16| Serve::start(&["--side-channel-port", &port.to_string(), "--kv-lease", "1s"]);
+    let (prefill, decode) = (start(free_port()), start(free_port()));
+    let engine = |serve| Moving { serve, metrics: String::new() };
+    let (prefill, decode) = (engine(prefill), engine(decode));
+    let answer = decode.complete(&prompt(0), 5, &prefill.compute(&prompt(0)));
+    assert_eq!((answer.status, completion_tokens(&answer)), (200, Some(5)), "{}", answer.body);
+    decode.wait_for_served_metric("external_prefix_cache_hits_total", 64.0);
+    assert_eq!(decode.served_metric("external_prefix_cache_queries_total"), 64.0);
+    assert_eq!(decode.complete(&prompt(1), 5, &json!(null)).status, 200);
+    assert_eq!(decode.served_metric("external_prefix_cache_queries_total"), 64.0);
+    prefill.compute(&prompt(2));
+    prefill.wait_for_served_metric("nixl_num_kv_expired_reqs_total", 1.0);
+}
+
+/// The blocks of the default would take 32 GiB: only those whose KV moves take memory.
+#[test]
+fn kv_takes_memory_only_where_it_moves() {
+    let start = || {
+        let port = free_port().to_string();
+        Serve::start(&["--kv-transfer", "tcp", "--side-channel-port", &port])
+    };
+    let engine = |serve| Moving { serve, metrics: String::new() };
+    let (prefill, decode) = (engine(start()), engine(start()));
+    let answer = decode.complete(&prompt(0), 2, &prefill.compute(&prompt(0)));
+    assert_eq!((answer.status, completion_tokens(&answer)), (200, Some(2)), "{}", answer.body);
+    for engine in [&prefill, &decode] {
+        assert!(engine.serve.peak_memory_bytes() < 1 << 30, "{}", engine.serve.peak_memory_bytes());
     }
 }
 

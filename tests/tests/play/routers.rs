@@ -46,7 +46,7 @@ fn a_router_gives_prompts_that_begin_alike_to_one_engine() {
 fn a_stream_that_is_closed_is_aborted_where_it_is_computed() {
     let metrics = format!("127.0.0.1:{}", free_port());
     let options = FrontendOptions { engines: 2, ..FrontendOptions::default() };
-    let router = ["--router", "round-robin", "--inter-token-latency", "5ms", "--metrics-address", &metrics];
+    let router = ["--router", "round-robin", "--decode-step-time", "5ms", "--metrics-address", &metrics];
     with_each(&options, &router, |_, frontend, _| {
         let body = json!({"prompt": "Hello world", "max_tokens": 4000, "ignore_eos": true});
         for _ in 0..4 {
@@ -65,7 +65,7 @@ fn a_router_that_refuses_is_reported_to_the_client() {
     let options = FrontendOptions { engines: 2, ..FrontendOptions::default() };
     let args = ["--router", "prefix_affinity(#{ max_waiting: 0 })", "--max-num-seqs", "1"]
         .into_iter()
-        .chain(["--inter-token-latency", "20ms", "--metrics-address", &metrics])
+        .chain(["--decode-step-time", "20ms", "--metrics-address", &metrics])
         .collect::<Vec<_>>();
     with_each(&options, &args, |version, frontend, _| {
         let body = json!({"prompt": [1, 2, 3], "max_tokens": 25, "ignore_eos": true});

@@ -103,7 +103,7 @@ fn a_missed_prompt_may_be_computed_again() {
 /// A client that hangs up takes its request out of the room, and a prefill engine that gives up says so.
 #[test]
 fn requests_that_end_early_leave_their_rooms() {
-    let (prefill, decode) = (Worker::start("dynamo", &["--time-to-first-token", "1h"]), Worker::decode("dynamo"));
+    let (prefill, decode) = (Worker::start("dynamo", &["--prefill-step-time", "1h"]), Worker::decode("dynamo"));
     let body =
         |params: &Value| json!({"model": "sim", "prompt": [1, 2, 3], "max_tokens": 5, "kv_transfer_params": params});
     let computing = prefill.serve.begin("/v1/completions", &body(&of_prefill(3)));

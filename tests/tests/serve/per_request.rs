@@ -18,7 +18,7 @@ fn took(serve: &Serve, max_tokens: u32) -> Duration {
 #[test]
 fn a_prompt_does_not_hold_up_those_that_decode() {
     let serve =
-        Serve::start(&["--per-request-latency", "--time-to-first-token", "1s", "--inter-token-latency", "20ms"]);
+        Serve::start(&["--time-to-first-token", "1s", "--inter-token-latency", "20ms"]);
     std::thread::scope(|scope| {
         let first = scope.spawn(|| took(&serve, 30));
         // In the middle of the other's tokens.
@@ -71,7 +71,7 @@ fn a_file_of_llm_d_gives_each_request_its_times() {
 /// Requests under way go on when the control plane puts one kind of model in the other's place.
 #[test]
 fn the_control_plane_changes_to_times_of_requests_and_back() {
-    let serve = Serve::start(&["--admin-address", "127.0.0.1:0", "--inter-token-latency", "10ms"]);
+    let serve = Serve::start(&["--admin-address", "127.0.0.1:0", "--decode-step-time", "10ms"]);
     let line = serve.wait_for("the control plane is at ");
     let admin = line.rsplit("the control plane is at ").next().expect("it has an address").trim().to_owned();
     let set = |model: &str| {

@@ -84,7 +84,7 @@ impl Streams {
         let Shape { prompt_tokens, output_tokens, .. } = self.shape();
         let blocks = self.count * (u64::from(prompt_tokens + output_tokens) / 16 + 2) + 1;
         let options = [
-            "--inter-token-latency",
+            "--decode-step-time",
             &format!("{}ns", self.interval_ns),
             "--max-num-seqs",
             &self.count.to_string(),

@@ -21,7 +21,7 @@ const GAP_MS: f64 = 40.0;
 /// A server with room for all that harm it.
 fn served(bench: &Bench, max_model_len: u64) -> Result<Served, Failure> {
     let options = [
-        "--inter-token-latency",
+        "--decode-step-time",
         &format!("{}ns", BESIDE.interval_ns),
         "--max-num-seqs",
         "256",

@@ -44,14 +44,27 @@ const FULL_LOAD_REQUESTS: u64 = 256;
 /// any of the options steps take no time.
 pub(crate) fn single_times(args: &TimingArgs) -> Result<(LatencyFactory, String), Unusable> {
     let unusable = |error: InvalidConfig| Unusable::new(format!("options of times: {error}"));
-    let first_ns = args.time_to_first_token.or(args.prefill_overhead);
-    let first_std_ns = args.time_to_first_token_std_dev.or(args.prefill_time_std_dev);
-    if first_ns.is_none() && args.inter_token_latency.is_none() && args.prefill_time_per_token.is_none() {
+    let are_of_steps = args.are_of_steps();
+    let [first_ns, first_std_ns, later_ns, later_std_ns] = match are_of_steps {
+        true => [
+            args.prefill_step_time,
+            args.prefill_step_time_std_dev,
+            args.decode_step_time,
+            args.decode_step_time_std_dev,
+        ],
+        false => [
+            args.time_to_first_token.or(args.prefill_overhead),
+            args.time_to_first_token_std_dev.or(args.prefill_time_std_dev),
+            args.inter_token_latency,
+            args.inter_token_latency_std_dev,
+        ],
+    };
+    if first_ns.is_none() && later_ns.is_none() && args.prefill_time_per_token.is_none() {
         let model = Fixed::new(FixedInput::Step { step_ns: 0 }).map_err(unusable)?;
         return Ok((Arc::new(move |_context| Ok(Box::new(model))), "fixed(#{ step: \"0ns\" })".to_owned()));
     }
     let (ttft, ttft_text) = spread(first_ns.unwrap_or(0), first_std_ns);
-    let (itl, itl_text) = spread(args.inter_token_latency.unwrap_or(0), args.inter_token_latency_std_dev);
+    let (itl, itl_text) = spread(later_ns.unwrap_or(0), later_std_ns);
     let per_token_ns = args.prefill_time_per_token.unwrap_or(0);
     let input = KnobsInput {
         ttft,
@@ -62,12 +75,12 @@ pub(crate) fn single_times(args: &TimingArgs) -> Result<(LatencyFactory, String)
         max_num_seqs: FULL_LOAD_REQUESTS,
         seed: 0,
     };
-    let (function, factory) = if args.per_request_latency {
-        PerRequest::new(input).map_err(unusable)?;
-        ("per_request", seeded("per_request", input, PerRequest::new))
-    } else {
+    let (function, factory) = if are_of_steps {
         Knobs::new(input).map_err(unusable)?;
         ("knobs", seeded("knobs", input, Knobs::new))
+    } else {
+        PerRequest::new(input).map_err(unusable)?;
+        ("per_request", seeded("per_request", input, PerRequest::new))
     };
     let name = format!(
         "{function}(#{{ ttft: {ttft_text}, itl: {itl_text}, prefill_per_token: \"{per_token_ns}ns\", full_load_factor: {:?} }})",
@@ -138,10 +151,10 @@ mod tests {
     fn the_name_of_a_model_is_its_expression() {
         for args in [
             "",
-            "--inter-token-latency 10ms",
-            "--time-to-first-token 200ms --time-to-first-token-std-dev 40ms --inter-token-latency 10ms",
-            "--prefill-overhead 20ms --prefill-time-std-dev 3ms --prefill-time-per-token 55us --inter-token-latency 9ms \
-             --inter-token-latency-std-dev 1ms --time-factor-under-load 2.5",
+            "--decode-step-time 10ms",
+            "--prefill-step-time 200ms --prefill-step-time-std-dev 40ms --decode-step-time 10ms",
+            "--prefill-step-time 20ms --prefill-step-time-std-dev 3ms --prefill-time-per-token 55us --decode-step-time 9ms \
+             --decode-step-time-std-dev 1ms --time-factor-under-load 2.5",
         ] {
             let (factory, name) = made(args).expect("it is valid");
             let parsed = expression::latency("--latency", &name, Path::new(""), None).expect("it is an expression");
@@ -151,7 +164,7 @@ mod tests {
 
     #[test]
     fn times_of_requests_have_an_expression_too() {
-        let args = "--per-request-latency --time-to-first-token 200ms --inter-token-latency 10ms \
+        let args = "--time-to-first-token 200ms --inter-token-latency 10ms \
                     --inter-token-latency-std-dev 2ms --time-factor-under-load 2.0";
         let (factory, name) = made(args).expect("it is valid");
         let parsed = expression::latency("--latency", &name, Path::new(""), None).expect("it is an expression");
@@ -163,6 +176,23 @@ mod tests {
         };
         assert!(name.starts_with("per_request(#{"), "{name}");
         assert_eq!(later_ns(&factory), later_ns(&parsed));
+    }
+
+    #[test]
+    fn times_are_those_of_requests_unless_they_are_named_steps() {
+        for (args, function) in [
+            ("--inter-token-latency 10ms", "per_request(#{"),
+            ("--prefill-overhead 10ms --prefill-time-per-token 1us", "per_request(#{"),
+            ("--prefill-time-per-token 1us", "per_request(#{"),
+            ("--decode-step-time 10ms", "knobs(#{"),
+            ("--prefill-step-time 10ms --prefill-time-per-token 1us", "knobs(#{"),
+        ] {
+            let (_, name) = made(args).expect("it is valid");
+            assert!(name.starts_with(function), "{args}: {name}");
+        }
+        let mixed = ["play", "--decode-step-time", "1ms", "--time-to-first-token", "1ms"];
+        let error = Line::try_parse_from(mixed).err().expect("one or the other").to_string();
+        assert!(error.contains("cannot be used with"), "{error}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Options of step times.
+//! Options of times: of requests, or of the steps that they share.
 
 use clap::Args;
 
@@ -15,7 +15,8 @@ pub(crate) struct TimingArgs {
     #[arg(long, value_name = "JSON|@FILE", requires = "latency", value_parser = guest_config)]
     pub(crate) latency_config: Option<String>,
 
-    /// Time of a step that completes a prompt.
+    /// Time of each request to its first token, as its client measures it: whatever other requests do.
+    /// --prefill-step-time is the time of a step that requests share.
     #[arg(long, value_name = "TIME", conflicts_with = "prefill_overhead", value_parser = crate::values::duration)]
     pub(crate) time_to_first_token: Option<u64>,
 
@@ -23,7 +24,8 @@ pub(crate) struct TimingArgs {
     #[arg(long, value_name = "TIME", requires = "time_to_first_token", value_parser = crate::values::duration)]
     pub(crate) time_to_first_token_std_dev: Option<u64>,
 
-    /// Time of a step that only decodes.
+    /// Time of each request between two tokens, as its client measures it: whatever other requests do.
+    /// --decode-step-time is the time of a step that requests share.
     #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
     pub(crate) inter_token_latency: Option<u64>,
 
@@ -35,21 +37,34 @@ pub(crate) struct TimingArgs {
     #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
     pub(crate) prefill_overhead: Option<u64>,
 
-    /// Time added by each computed prompt token.
-    #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
-    pub(crate) prefill_time_per_token: Option<u64>,
-
     /// Standard deviation of --prefill-overhead.
     #[arg(long, value_name = "TIME", requires = "prefill_overhead", value_parser = crate::values::duration)]
     pub(crate) prefill_time_std_dev: Option<u64>,
 
+    /// Time of a step that completes a prompt. All requests of the step wait for its end.
+    #[arg(long, value_name = "TIME", conflicts_with_all = REQUEST_TIMES, value_parser = crate::values::duration)]
+    pub(crate) prefill_step_time: Option<u64>,
+
+    /// Its standard deviation.
+    #[arg(long, value_name = "TIME", requires = "prefill_step_time", value_parser = crate::values::duration)]
+    pub(crate) prefill_step_time_std_dev: Option<u64>,
+
+    /// Time of a step that only decodes. All requests of the step wait for its end.
+    #[arg(long, value_name = "TIME", conflicts_with_all = REQUEST_TIMES, value_parser = crate::values::duration)]
+    pub(crate) decode_step_time: Option<u64>,
+
+    /// Its standard deviation.
+    #[arg(long, value_name = "TIME", requires = "decode_step_time", value_parser = crate::values::duration)]
+    pub(crate) decode_step_time_std_dev: Option<u64>,
+
+    /// Time added by each computed prompt token: to that of its request, or of its step with --prefill-step-time or
+    /// --decode-step-time.
+    #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
+    pub(crate) prefill_time_per_token: Option<u64>,
+
     /// Slowdown of a full engine relative to a single request.
     #[arg(long, value_name = "FACTOR")]
     pub(crate) time_factor_under_load: Option<f64>,
-
-    /// Give each request these times, whatever others do [default: they are times of steps that requests share].
-    #[arg(long)]
-    pub(crate) per_request_latency: bool,
 
     /// How long a request with structured outputs waits for its grammar.
     #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = crate::values::duration)]
@@ -61,24 +76,36 @@ pub(crate) struct TimingArgs {
 }
 
 impl TimingArgs {
+    /// Whether the times are those of steps.
+    pub(crate) fn are_of_steps(&self) -> bool {
+        self.prefill_step_time.is_some() || self.decode_step_time.is_some()
+    }
+
     /// Whether any latency was asked for.
     pub(crate) fn is_given(&self) -> bool {
         self.latency.is_some()
             || self.time_to_first_token.is_some()
             || self.inter_token_latency.is_some()
             || self.prefill_overhead.is_some()
+            || self.are_of_steps()
             || self.prefill_time_per_token.is_some()
     }
 }
 
-const KNOBS: [&str; 9] = [
+/// Options of times that each request has for itself.
+const REQUEST_TIMES: [&str; 3] = ["time_to_first_token", "inter_token_latency", "prefill_overhead"];
+
+const KNOBS: [&str; 12] = [
     "time_to_first_token",
     "time_to_first_token_std_dev",
     "inter_token_latency",
     "inter_token_latency_std_dev",
     "prefill_overhead",
-    "prefill_time_per_token",
     "prefill_time_std_dev",
+    "prefill_step_time",
+    "prefill_step_time_std_dev",
+    "decode_step_time",
+    "decode_step_time_std_dev",
+    "prefill_time_per_token",
     "time_factor_under_load",
-    "per_request_latency",
 ];

@@ -147,6 +147,9 @@ const LEASE_WITHOUT_HEARTBEATS_NS: u64 = 480_000_000_000;
 /// vLLM's `kv_lease_duration`.
 const LEASE_NS: u64 = 30_000_000_000;
 
+/// Address space for KV that takes memory only where it is used.
+const ADDRESS_SPACE_BYTES: u64 = 1 << 45;
+
 impl TransferArgs {
     /// Whether bytes move between engines.
     pub(crate) fn moves_pages(&self) -> bool {
@@ -218,8 +221,9 @@ impl TransferArgs {
         let limit_bytes = vcr_input::memory::limit();
         // A library that registers memory needs all of it; the other carrier takes it block by block.
         let backs_as_used = self.kv_transfer == PlaneArg::Tcp;
-        if let Some(limit_bytes) = limit_bytes
-            .filter(|limit| !backs_as_used && geometry.total_bytes().saturating_mul(num_engines) > *limit)
+        let total_bytes = geometry.total_bytes().saturating_mul(num_engines);
+        if let Some(limit_bytes) =
+            limit_bytes.filter(|limit| total_bytes > if backs_as_used { ADDRESS_SPACE_BYTES } else { *limit })
         {
             let format = |bytes: u64| units::format_bytes(bytes as f64);
             return Err(Unusable {
@@ -228,7 +232,7 @@ impl TransferArgs {
                     counted(num_engines, "engine"),
                     geometry.blocks(),
                     format(geometry.block_bytes()),
-                    format(geometry.total_bytes().saturating_mul(num_engines)),
+                    format(total_bytes),
                     format(limit_bytes)
                 ),
                 hint: Some("give smaller blocks (--kv-block-bytes), or fewer (--num-gpu-blocks)".to_owned()),

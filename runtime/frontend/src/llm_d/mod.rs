@@ -24,10 +24,6 @@ pub struct Translation {
 const ALL_FAILURES: &[&str] =
     &["rate_limit", "invalid_api_key", "context_length", "server_error", "invalid_request", "model_not_found"];
 
-/// Options of times of requests.
-const TIMES: &[&str] =
-    &["--time-to-first-token", "--inter-token-latency", "--prefill-overhead", "--prefill-time-per-token"];
-
 /// Options of images, which need `--omni`.
 const IMAGES: &[&str] = &["--image-emission-rate", "--time-to-generate-image", "--time-to-generate-image-std-dev"];
 
@@ -76,10 +72,6 @@ pub fn translate(file: &Value) -> Result<Translation, String> {
         !is_spread(option) || used == Some(place - 1)
     });
     translation.remove_overruled();
-    // There, times are those of single requests.
-    if translation.options.iter().any(|(option, _)| TIMES.contains(option)) {
-        translation.options.push(("--per-request-latency", None));
-    }
     Ok(translation)
 }
 
@@ -273,7 +265,6 @@ mod tests {
             "--lora-modules {\"name\":\"l\"}",
             "--time-to-first-token 90500000000ns",
             "--inter-token-latency 3000000ns",
-            "--per-request-latency",
             "--enable-kv-cache-events",
             "--num-gpu-blocks 64",
             "--tokens echo",
