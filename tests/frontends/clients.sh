@@ -8,6 +8,7 @@
 #   sdks      OpenAI's and Anthropic's SDKs        110 MB, 15 s
 #   litellm   LiteLLM                              290 MB, 25 s
 #   guidellm  GuideLLM, the last without PyTorch   610 MB, 55 s
+#   inference-perf  its queries of metrics          10 MB, 5 s
 #   aiperf    NVIDIA's AIPerf                      800 MB, 90 s
 #   browser   Playwright, for Debian's Chromium    150 MB, 10 s
 #   deploy    Helm, kubectl, Kubernetes' schemas   450 MB, 40 s
@@ -25,13 +26,13 @@
 #   ray       Ray                                  300 MB, 15 s
 #
 # clients/NAME.txt pins every package of an environment; AIPerf without those that only
-# draw and deploy. GuideLLM from 0.4 on needs 5 GB of PyTorch and CUDA. The browser itself
+# draw and deploy, inference-perf without all but its metrics. GuideLLM from 0.4 on needs 5 GB of PyTorch and CUDA. The browser itself
 # is the package chromium-headless-shell, which .ci/run installs.
 set -euo pipefail
 export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
 here=$(cd "$(dirname "$0")" && pwd)
 target=${VCR_FRONTENDS:-$here/../../target/frontends}/clients
-[ $# -gt 0 ] || set -- sdks litellm guidellm aiperf browser deploy nixl vllm-router toy-proxy dynamo python ray moto azurite openai-js claude codex site
+[ $# -gt 0 ] || set -- sdks litellm guidellm inference-perf aiperf browser deploy nixl vllm-router toy-proxy dynamo python ray moto azurite openai-js claude codex site
 
 # Of vLLM's packages only the source distribution has it, among the tests.
 fetch_toy_proxy() {
@@ -61,7 +62,8 @@ for name in "$@"; do
   ! cmp -s "$pins" "$target/$name/pins.txt" || continue
   rm -rf "${target:?}/$name"
   python3 -m venv "$target/$name"
-  "$target/$name/bin/pip" install --quiet --no-deps -r "$pins"
+  # What is read of inference-perf is older Python than it asks for.
+  "$target/$name/bin/pip" install --quiet --no-deps --ignore-requires-python -r "$pins"
   [ "$name" != toy-proxy ] || fetch_toy_proxy "$target/$name"
   case $name in
     azurite) fetch_npm "$target/$name" --omit=optional azurite@3.35.0 ;;

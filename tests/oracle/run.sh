@@ -63,6 +63,8 @@ install_sources() { # VERSION
     fetch vllm "$1" "$folder/wheel"
     unzip -q -o "$folder"/wheel/*.whl 'vllm/*.py' 'vllm/*.json' -d "$folder/sources"
     name_release "$folder/sources" "$1"
+    # The API server of 0.33 asks for it, and that of the release below does not.
+    "$home/tools/bin/uv" pip install -q --python "$home/$below/venv/bin/python" orjson==3.13.0
     printf '#!/bin/sh\nPYTHONPATH="%s" exec "%s" "$@"\n' "$folder/sources" "$home/$below/venv/bin/python" >"$folder/python"
 }
 

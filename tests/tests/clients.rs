@@ -423,3 +423,38 @@ fn aiperf_counts_every_request() {
     assert_eq!(requests.len(), 10, "{said}");
     assert!(requests.iter().all(|request| request["output_tokens"] == 8 && request["arrival_ns"].is_u64()));
 }
+
+/// Series of a page with the label `model_name="sim"`, by their names.
+fn series(page: &str) -> std::collections::BTreeSet<&str> {
+    let of_model = page.lines().filter(|line| line.contains("model_name=\"sim\""));
+    of_model.filter_map(|line| line.split('{').next()).collect()
+}
+
+/// Names of metrics in a query.
+fn names(query: &str) -> Vec<&str> {
+    let is_name = |part: &&str| part.starts_with("vllm:");
+    query.split(|c: char| !(c.is_ascii_alphanumeric() || "_:".contains(c))).filter(is_name).collect()
+}
+
+/// Each query has data once a request has been answered, with either format of the page.
+#[test]
+fn the_queries_of_inference_perf_have_data() {
+    let Some(inference_perf) = client("inference-perf") else { return };
+    let queries = inference_perf.report("inference_perf_queries.py", &["sim"]);
+    let queries = queries.as_object().expect("queries by metric");
+    assert!(queries.len() > 25 && queries.contains_key("vllm:mm_cache_queries"), "{queries:?}");
+    let serve = Serve::start(WORDS);
+    let body = json!({"prompt": "a", "max_tokens": 3, "ignore_eos": true});
+    assert_eq!(serve.post("/v1/completions", &body).status, 200);
+    for accept in ["*/*", "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"] {
+        let page = ureq::get(format!("{}/metrics", url(&serve))).header("accept", accept).call().expect("it is served");
+        let page = page.into_body().read_to_string().expect("it is text");
+        let series = series(&page);
+        for query in queries.values().flat_map(|queries| queries.as_array().into_iter().flatten()) {
+            let query = query.as_str().expect("a query is a text");
+            // A counter is asked for by either of its names.
+            let mut parts = query.split(" or ").map(names).filter(|names| !names.is_empty());
+            assert!(parts.any(|names| names.iter().all(|name| series.contains(name))), "{query}");
+        }
+    }
+}

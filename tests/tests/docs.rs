@@ -106,6 +106,21 @@ fn the_reference_of_commands_is_what_the_program_declares() {
 }
 
 #[test]
+fn arguments_of_vllm_without_effect_are_listed() {
+    let help = Folder::new().vcr(&["serve", "--help-all"]).ended(0).stdout;
+    let (_, listed) = help.split_once("\nArguments of `vllm serve`").expect("the help lists them");
+    let paragraphs = listed.split("\n\n").skip(1).map(|lines| lines.split_whitespace().collect::<Vec<_>>().join(" "));
+    let row = |paragraph: String| {
+        let (reason, names) = paragraph.split_once(": --").expect("a reason and its arguments");
+        let names: Vec<_> = format!("--{names}").split(' ').map(|name| format!("`{name}`")).collect();
+        vec![names.join(", "), reason.to_owned()]
+    };
+    let rows: Vec<_> = paragraphs.map(row).collect();
+    assert!(rows.len() > 8, "{rows:?}");
+    check_table("reference/serve/vllm-flags.md", "## Without effect", &rows);
+}
+
+#[test]
 fn the_reference_of_errors_has_every_code() {
     let page = "reference/errors.md";
     let help = Folder::new().vcr(&["--help"]).ended(0).stdout;

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
-use vcr_frontend::metrics::{
-    CustomBuckets, EngineRecorder, Iteration, Kind, Metrics, MetricsOptions, RequestRecord, TABLE,
-};
+use vcr_frontend::FrontendKind;
+use vcr_frontend::metrics::{EngineRecorder, Iteration, Kind, Metrics, MetricsOptions, RequestRecord, TABLE};
 use vcr_tests::{Frontend, FrontendOptions, Play, Serve, frontend_model};
 use vcr_wire::{EngineCoreEvent, EventType, FinishReason, PrefillStats, PrefixCacheStats, SchedulerStats};
 
@@ -45,7 +44,8 @@ fn ours() -> Metrics {
         model_name: "sim".to_owned(),
         engines: vec![0],
         max_model_len_tokens: MAX_MODEL_LEN,
-        buckets: CustomBuckets::default(),
+        frontend: FrontendKind::Rust,
+        ..MetricsOptions::default()
     })
 }
 

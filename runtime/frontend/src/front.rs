@@ -12,6 +12,7 @@ use crate::api;
 use crate::faults::FaultLayer;
 use crate::http::{self, Around, ListenOptions, Site};
 use crate::server::App;
+use crate::server::frontend_kind::FrontendKind;
 use crate::traces::propagate;
 
 /// The settings of a whole server, without its API.
@@ -30,7 +31,11 @@ pub struct Front {
 impl Front {
     /// All routes with all layers around them.
     fn site(&self, app: Arc<App>) -> Arc<dyn Site> {
+        let is_python = app.options.frontend == FrontendKind::Python;
+        let has_document = app.options.has_document && is_python;
         let routes = api::routes(app);
+        let routes = if has_document { routes.with_document() } else { routes };
+        let routes = if is_python { routes.with_details() } else { routes };
         let routes = if self.is_traced { routes.map(|router| router.layer(from_fn(propagate))) } else { routes };
         self.around.site(routes, self.faults.clone())
     }

@@ -36,5 +36,6 @@ pub use media::{EncoderAddress, EncoderOnly, ImageOptions, MediaLimits, MediaRul
 pub use server::adapters::Adapters;
 pub use server::chats::{CallParsing, ChatOptions, StructureCheck};
 pub use server::error::{ApiError, ERROR_KINDS, ErrorKind};
+pub use server::frontend_kind::FrontendKind;
 pub use server::model::Model;
 pub use server::{App, ServerOptions};

@@ -21,8 +21,8 @@ pub use error::ArgumentError;
 pub use gpu::{GPUS, Gpu};
 pub use model::ServedModel;
 pub use number::whole as human_readable_int;
-pub use table::{Acts, Argument, Takes, arguments};
 use std::path::{Path, PathBuf};
+pub use table::{Acts, Argument, Takes, arguments};
 
 use vcr_core::EngineConfigInput;
 use vcr_model::DraftMethod;

@@ -144,9 +144,7 @@ pub(crate) static TABLE: LazyLock<Vec<Argument>> = LazyLock::new(|| {
     let table: &'static Table =
         Box::leak(Box::new(toml::from_str(ARGUMENTS).expect("the table is part of this build and checked by a test")));
     let entries = table.arguments.iter().flat_map(|group| group.names.iter().map(move |entry| (group, entry)));
-    entries
-        .map(|(group, entry)| Argument::parse(entry, group).expect("a test reads all entries"))
-        .collect()
+    entries.map(|(group, entry)| Argument::parse(entry, group).expect("a test reads all entries")).collect()
 });
 
 /// The arguments that a version of vLLM has, in the order of the table; none of a version that is not known.

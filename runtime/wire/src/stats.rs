@@ -1,7 +1,7 @@
 //! Counts that travel with outputs.
 
-use crate::codec::map_struct;
 use crate::codec::error::DecodeError;
+use crate::codec::map_struct;
 use crate::codec::value::{Raw, Value};
 use crate::versions::ProtocolRules;
 

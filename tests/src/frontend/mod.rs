@@ -31,6 +31,8 @@ const ALL_FRONTENDS: [&str; 7] = ["0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.
 
 /// Long enough for a machine that is busy with something else.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The API server in Python imports all of PyTorch.
+const PATIENCE_WITH_PYTHON: Duration = Duration::from_secs(600);
 /// The name its model goes by.
 const MODEL: &str = "sim";
 
@@ -82,6 +84,7 @@ pub struct Frontend {
     handshake_port: u16,
     agent: Agent,
     folder: TempDir,
+    patience: Duration,
 }
 
 /// Something that `tests/frontends/fetch.sh` puts there.
@@ -138,13 +141,38 @@ impl Frontend {
     /// When it does not start; in CI, also when it has not been fetched.
     #[must_use]
     pub fn start(version: &str, options: &FrontendOptions) -> Option<Self> {
-        let binary = vllm_rs(version)?;
+        let mut command = Command::new(vllm_rs(version)?);
+        command.arg("serve");
+        Self::launch(command, options, PATIENCE)
+    }
+
+    /// The same with the API server in Python of a release that `tests/oracle/run.sh` has installed, in `target/oracle`
+    /// or where `ORACLE_HOME` says.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[must_use]
+    pub fn start_python(version: &str, options: &FrontendOptions) -> Option<Self> {
+        let home = std::env::var_os("ORACLE_HOME").map_or_else(|| root().join("target/oracle"), PathBuf::from);
+        let python = home.join(version).join("python");
+        if !python.is_file() {
+            skip(&format!("{} is missing; run tests/oracle/run.sh {version}", python.display()));
+            return None;
+        }
+        let mut command = Command::new(python);
+        command.args(["-m", "vllm.entrypoints.cli.main", "serve", "--load-format", "dummy", "--enforce-eager"]);
+        command.env("VLLM_CPU_KVCACHE_SPACE", "1").env("VLLM_CPU_OMP_THREADS_BIND", "nobind");
+        command.env("OMP_NUM_THREADS", "1").env("VLLM_NO_USAGE_STATS", "1");
+        Self::launch(command, options, PATIENCE_WITH_PYTHON)
+    }
+
+    /// `command` takes the model and options of `vllm serve` behind its arguments.
+    fn launch(mut command: Command, options: &FrontendOptions, patience: Duration) -> Option<Self> {
         let model = fetched(if options.is_moe { "model-moe" } else { "model" })?;
         let folder = tempfile::tempdir().expect("a temporary folder");
         let output = File::create(folder.path().join("log")).expect("a temporary folder is writable");
         let (http_port, handshake_port) = (free_port(), options.handshake_port.unwrap_or_else(free_port));
-        let process = Command::new(binary)
-            .arg("serve")
+        let process = command
             .arg(model)
             .args(["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", &http_port.to_string()])
             .args(["--data-parallel-address", "127.0.0.1", "--data-parallel-rpc-port", &handshake_port.to_string()])
@@ -158,7 +186,7 @@ impl Frontend {
             .spawn()
             .expect("the frontend starts");
         let agent = Agent::config_builder().http_status_as_error(false).timeout_global(Some(2 * PATIENCE)).build();
-        let mut frontend = Self { process, http_port, handshake_port, agent: agent.into(), folder };
+        let mut frontend = Self { process, http_port, handshake_port, agent: agent.into(), folder, patience };
         frontend.wait_until("listen for engines", |frontend| {
             // An engine that waited for it has been taken before one can look:
             // then it listens for engines no more, but for requests.
@@ -200,7 +228,7 @@ impl Frontend {
 
     #[track_caller]
     fn wait_until(&mut self, what: &str, is_true: impl Fn(&Self) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + self.patience;
         while !is_true(self) {
             let status = self.process.try_wait().expect("a process has a status");
             assert!(status.is_none(), "the frontend ended: {status:?}");

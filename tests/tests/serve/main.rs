@@ -8,6 +8,7 @@ mod ends;
 mod engines;
 mod errors;
 mod faults;
+mod frontends;
 mod grpc;
 mod llm_d;
 mod names;

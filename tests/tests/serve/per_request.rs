@@ -17,8 +17,7 @@ fn took(serve: &Serve, max_tokens: u32) -> Duration {
 /// A prompt takes a second. With times of steps, a request that decodes would wait for it.
 #[test]
 fn a_prompt_does_not_hold_up_those_that_decode() {
-    let serve =
-        Serve::start(&["--time-to-first-token", "1s", "--inter-token-latency", "20ms"]);
+    let serve = Serve::start(&["--time-to-first-token", "1s", "--inter-token-latency", "20ms"]);
     std::thread::scope(|scope| {
         let first = scope.spawn(|| took(&serve, 30));
         // In the middle of the other's tokens.

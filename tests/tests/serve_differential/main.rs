@@ -12,14 +12,33 @@ use std::fmt::Write as _;
 
 use answer::{Mismatch, comparable, mismatches};
 use case::{Case, Draws};
-use differences::DIFFERENCES;
-use serde_json::Value;
+use differences::{DIFFERENCES, PYTHON_DIFFERENCES};
+use serde_json::{Value, json};
 use vcr_tests::{Call, Frontend, FrontendOptions, Play, Serve, frontend_model, root};
 
 const VERSION: &str = "0.33.0";
 const ENGINE: &[&str] = &["--tokens", "random", "--seed", "7", "--max-model-len", "512", "--vocab-size", "4000"];
 /// Mismatches that a failed test prints in full.
 const SHOWN: usize = 40;
+
+/// The parts of an answer that every client reads: the rest of Python's differs in fields that are null.
+const READ_BY_CLIENTS: &[&str] = &[
+    "text",
+    "content",
+    "finish_reason",
+    "stop_reason",
+    "index",
+    "prompt_tokens",
+    "completion_tokens",
+    "total_tokens",
+    "model",
+    "token_ids",
+    "tokens",
+    "count",
+    "max_model_len",
+    "prompt",
+    "role",
+];
 
 /// Both servers, and where they listen.
 struct Servers {
@@ -28,17 +47,25 @@ struct Servers {
     serve: Serve,
 }
 
-fn start() -> Option<Servers> {
+/// The frontend of this name, and ours that is like it.
+fn start(kind: &str) -> Option<Servers> {
+    let is_python = kind == "python";
+    let mut args = vec!["--enable-scale-out".to_owned()];
+    if is_python {
+        // It reads the length from its model, and engines tell theirs.
+        args.extend(["--max-model-len".to_owned(), "512".to_owned()]);
+    }
     let options = FrontendOptions {
-        args: vec!["--enable-scale-out".to_owned()],
+        args,
         env: vec![("VLLM_SERVER_DEV_MODE".to_owned(), "1".to_owned())],
         ..FrontendOptions::default()
     };
-    let mut frontend = Frontend::start(VERSION, &options)?;
+    let start = if is_python { Frontend::start_python } else { Frontend::start };
+    let mut frontend = start(VERSION, &options)?;
     let model = frontend_model()?;
     let play = Play::start(&frontend.handshake_address(), ENGINE);
     let model = model.to_str().expect("a path is a text");
-    let serve = Serve::start(&[&[model, "--served-model-name", "sim"], ENGINE].concat());
+    let serve = Serve::start(&[&[model, "--served-model-name", "sim", "--frontend", kind], ENGINE].concat());
     frontend.wait_until_it_serves();
     Some(Servers { frontend, _play: play, serve })
 }
@@ -52,7 +79,7 @@ fn answer(case: &Case, address: &str) -> Value {
 
 #[test]
 fn answers_are_those_of_vllm_but_for_declared_differences() {
-    let Some(servers) = start() else { return };
+    let Some(servers) = start("rust") else { return };
     let theirs = servers.frontend.url("").trim_start_matches("http://").to_owned();
     let mut draws = Draws::new(33);
     let cases = [good::cases(&mut draws), bad::cases()].concat();
@@ -75,6 +102,62 @@ fn answers_are_those_of_vllm_but_for_declared_differences() {
     println!("{} requests, answered with {statuses:?}", cases.len());
     assert!(unexplained.is_empty(), "{}", report(&unexplained));
     for (difference, count) in DIFFERENCES.iter().zip(used) {
+        assert!(count > 0, "no request shows the difference: {}", difference.documented);
+    }
+}
+
+/// What clients read of an answer: its status, and of a good one these fields in their order.
+fn outline(answer: &Value) -> Value {
+    let status = answer["status"].as_u64().unwrap_or(0);
+    if status >= 400 {
+        return json!({"status": status});
+    }
+    let mut read = Vec::new();
+    read_fields(&answer["body"], &mut read);
+    json!({"status": status, "read": read})
+}
+
+fn read_fields(value: &Value, read: &mut Vec<Value>) {
+    match value {
+        Value::Object(fields) => {
+            for name in READ_BY_CLIENTS {
+                match fields.get(*name) {
+                    None | Some(Value::Null | Value::Object(_)) => {}
+                    Some(value) => read.push(json!([name, value])),
+                }
+            }
+            let inner = fields.iter().filter(|(name, _)| !READ_BY_CLIENTS.contains(&name.as_str()));
+            inner.for_each(|(_, value)| read_fields(value, read));
+        }
+        Value::Array(values) => values.iter().for_each(|value| read_fields(value, read)),
+        _ => {}
+    }
+}
+
+#[test]
+fn outcomes_are_those_of_the_python_server_but_for_declared_differences() {
+    let Some(servers) = start("python") else { return };
+    let theirs = servers.frontend.url("").trim_start_matches("http://").to_owned();
+    let mut draws = Draws::new(33);
+    let cases = [good::cases(&mut draws), bad::cases()].concat();
+    let mut used = vec![0; PYTHON_DIFFERENCES.len()];
+    let mut unexplained: Vec<(&Case, Vec<Mismatch>)> = Vec::new();
+    let mut same = 0;
+    for case in &cases {
+        let (theirs, ours) = (answer(case, &theirs), answer(case, servers.serve.address()));
+        let mut left = mismatches(&outline(&theirs), &outline(&ours));
+        same += usize::from(left.is_empty());
+        left.retain(|mismatch| {
+            let known = PYTHON_DIFFERENCES.iter().position(|difference| (difference.explains)(case, mismatch));
+            known.map(|index| used[index] += 1).is_none()
+        });
+        if !left.is_empty() {
+            unexplained.push((case, left));
+        }
+    }
+    println!("{same} of {} requests have the same outcome", cases.len());
+    assert!(unexplained.is_empty(), "{}", report(&unexplained));
+    for (difference, count) in PYTHON_DIFFERENCES.iter().zip(used) {
         assert!(count > 0, "no request shows the difference: {}", difference.documented);
     }
 }

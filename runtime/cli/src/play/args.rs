@@ -195,6 +195,19 @@ pub(crate) enum HashArg {
     XxhashCbor,
 }
 
+impl HashArg {
+    /// Its name, as vLLM has it.
+    #[cfg(feature = "serve")]
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Sha256 => "sha256",
+            Self::Sha256Cbor => "sha256_cbor",
+            Self::Xxhash => "xxhash",
+            Self::XxhashCbor => "xxhash_cbor",
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Statistics and KV events")]
 pub(crate) struct EventArgs {

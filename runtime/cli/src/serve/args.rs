@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
-use vcr_frontend::{ImageOptions, MediaLimits, MediaRules};
+use clap::{Args, ValueEnum};
+use vcr_frontend::{FrontendKind, ImageOptions, MediaLimits, MediaRules};
 
 use super::arguments::ArgumentArgs;
 use super::chats::ChatArgs;
@@ -67,6 +67,24 @@ pub(crate) const SERVE_COMMON: &[&str] = &[
     "quiet",
 ];
 
+/// A frontend of vLLM.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum FrontendArg {
+    /// The API server in Python, which `vllm serve` starts.
+    Python,
+    /// The one in Rust, which it starts with VLLM_USE_RUST_FRONTEND=1.
+    Rust,
+}
+
+impl From<FrontendArg> for FrontendKind {
+    fn from(arg: FrontendArg) -> Self {
+        match arg {
+            FrontendArg::Python => Self::Python,
+            FrontendArg::Rust => Self::Rust,
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct ServerArgs {
@@ -86,6 +104,18 @@ pub(crate) struct ServerArgs {
     /// Listen on a port for each data-parallel rank, from --port on.
     #[arg(long)]
     pub(crate) data_parallel_multi_port_external_lb: bool,
+
+    /// vLLM's frontend that this server is like: metrics, endpoints and errors differ.
+    #[arg(long, value_name = "NAME", value_enum, default_value = "python")]
+    pub(crate) frontend: FrontendArg,
+
+    /// Leave /openapi.json out.
+    #[arg(long)]
+    pub(crate) disable_fastapi_docs: bool,
+
+    /// Serve the tokenizer's configuration at /tokenizer_info, with --frontend python.
+    #[arg(long)]
+    pub(crate) enable_tokenizer_info_endpoint: bool,
 
     /// Names of the model; answers have the first [default: those of --vllm-args, else the folder's name, or `sim`].
     #[arg(long, value_name = "NAME", num_args = 1..)]

@@ -74,7 +74,8 @@ pub(crate) fn replace_template(args: &ChatArgs, model: &mut Model) -> Result<(),
         given.clone()
     } else {
         let limit = vcr_input::MAX_CONFIG_BYTES;
-        vcr_input::read_text(path, limit).map_err(|error| unusable(format!("expected a file or a template: {error}")))?
+        vcr_input::read_text(path, limit)
+            .map_err(|error| unusable(format!("expected a file or a template: {error}")))?
     };
     let template = match &model.template {
         Some(template) => template.with_source(&source),

@@ -19,7 +19,9 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use vcr_control::Listeners;
+use vcr_core::{EngineConfig, NamedValue as _};
 use vcr_frontend::http::ServerThreads;
+use vcr_frontend::metrics::CacheConfig;
 use vcr_frontend::{
     App, ChatOptions, EncoderAddress, EncoderOnly, EngineClient, Front, Model, ServerOptions, StructureCheck,
 };
@@ -57,6 +59,8 @@ struct Prepared {
     control: Listeners,
     threads: ServerThreads,
     structures: Option<StructureCheck>,
+    /// The tokenizer's configuration, if the server may show it.
+    tokenizer_info: Option<serde_json::Value>,
 }
 
 /// Serves until a signal, or until an engine fails.
@@ -116,12 +120,16 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
     model.max_model_len = config.engine.max_model_len();
     model.embedding_dimensions = config.tokens.embedding_dimensions.unwrap_or(EMBEDDING_DIMENSIONS);
     let first = config.identity.first_rank;
+    let has_adapters = args.vllm.enables_adapters() || !args.server.lora_modules.is_empty();
     let server = Server {
         model_name: model.names.first().cloned().unwrap_or_default(),
         host: args.server.host.clone(),
         engines: first..first + config.identity.num_ranks,
         max_model_len_tokens: u64::from(model.max_model_len),
         seed: args.live.tokens.seed,
+        frontend: args.server.frontend.into(),
+        max_loras: has_adapters.then_some(config.engine.max_loras),
+        cache: cache_config(args, &config.engine),
         shutdown_timeout: Duration::from_nanos(config.shutdown_timeout_ns) + LAST_ANSWERS,
     };
     let mut operations = Operations::new(&args.http, &args.clients, &args.traces, &server)?;
@@ -141,7 +149,21 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
     operations.front.listen.threads = Arc::new(threads.dealer());
     // Recorded answers follow no structure.
     let structures = config.playback.is_none().then(|| structure_check(text));
-    Ok(Prepared { config, model, chats, operations, listeners, encoder, control, threads, structures })
+    let tokenizer_info = model::tokenizer_info(&args.server, &model)?;
+    Ok(Prepared { config, model, chats, operations, listeners, encoder, control, threads, structures, tokenizer_info })
+}
+
+/// The KV cache of an engine, as metrics show it.
+fn cache_config(args: &ServeArgs, engine: &EngineConfig) -> CacheConfig {
+    CacheConfig {
+        block_size: engine.block_size,
+        num_gpu_blocks: engine.num_gpu_blocks,
+        enable_prefix_caching: engine.enable_prefix_caching,
+        cache_dtype: args.live.transfer.kv_cache_dtype.to_string(),
+        prefix_caching_hash_algo: args.live.events.prefix_caching_hash_algo.name().to_owned(),
+        mamba_cache_mode: engine.mamba_cache_mode.name().to_owned(),
+        prefix_cache_retention_interval: engine.prefix_cache_retention_interval.unwrap_or(0),
+    }
 }
 
 /// The source of readable answers, with reasoning where that is told apart.
@@ -193,7 +215,8 @@ struct Running {
 }
 
 fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), LiveError> {
-    let Prepared { config, model, chats, operations, listeners, encoder, control, threads, structures } = prepared;
+    let Prepared { config, model, chats, operations, listeners, encoder, control, threads, structures, tokenizer_info } =
+        prepared;
     let (stop, stopped) = watch::channel(false);
     let (_in_order, starting) = stop::in_order_from_start(|running: &Running| {
         running.stop.send_replace(true);
@@ -218,6 +241,9 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
         .inspect_err(|_| engines.handle().shut_down());
     let options = ServerOptions {
         startup_duration: Duration::from_nanos(args.server.startup_duration),
+        frontend: args.server.frontend.into(),
+        has_document: !args.server.disable_fastapi_docs,
+        tokenizer_info,
         forces_usage: args.server.enable_force_include_usage,
         tokens_as_ids: args.server.return_tokens_as_token_ids,
         enable_prompt_tokens_details: args.server.enable_prompt_tokens_details,

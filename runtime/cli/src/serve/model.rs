@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use serde_json::{Value, json};
 use vcr_frontend::{Adapters, MediaRules, Model};
 use vcr_text::{ChatTemplate, GenerationConfig, ModelFolder, Tokenizer};
 use vcr_wire::VllmMinor;
 
-use super::args::ServerArgs;
+use super::args::{FrontendArg, ServerArgs};
 use crate::play::engine::EngineArgs;
 use crate::play::unusable::Unusable;
 
@@ -51,6 +52,7 @@ pub(crate) fn model(
             embedding_dimensions: 0,
             media,
             adapters,
+            frontend: args.frontend.into(),
         };
         return Ok((model, OwnSettings::default()));
     };
@@ -85,9 +87,47 @@ pub(crate) fn model(
         embedding_dimensions: 0,
         media,
         adapters,
+        frontend: args.frontend.into(),
     };
     let config = folder.config.map(|_| folder.path.join("config.json"));
     Ok((model, OwnSettings { max_model_len: folder.max_model_len, config, hidden_size }))
+}
+
+/// The configuration of the tokenizer for clients, if the options show it: that of its file, with special tokens as their
+/// texts, and the chat template.
+pub(crate) fn tokenizer_info(args: &ServerArgs, model: &Model) -> Result<Option<Value>, Unusable> {
+    let is_shown = args.enable_tokenizer_info_endpoint && matches!(args.frontend, FrontendArg::Python);
+    if !is_shown {
+        return Ok(None);
+    }
+    let path = args.model.as_ref().map(|path| path.join("tokenizer_config.json")).filter(|path| path.is_file());
+    let mut info = match path {
+        Some(path) => {
+            let unusable =
+                |error: String| Unusable::new(format!("--enable-tokenizer-info-endpoint: {}: {error}", path.display()));
+            let text = vcr_input::read_text(&path, vcr_input::MAX_CONFIG_BYTES);
+            let text = text.map_err(|error| unusable(error.to_string()))?;
+            serde_json::from_str(&text).map_err(|error| unusable(error.to_string()))?
+        }
+        None => json!({}),
+    };
+    texts_of_tokens(&mut info);
+    if let (Some(info), Some(template)) = (info.as_object_mut(), &model.template) {
+        info.insert("chat_template".to_owned(), template.source().into());
+    }
+    Ok(Some(info))
+}
+
+/// Replaces the descriptions of special tokens by their texts.
+fn texts_of_tokens(value: &mut Value) {
+    match value {
+        Value::Object(map) => match map.get("content").filter(|_| map.contains_key("lstrip")) {
+            Some(content) => *value = content.clone(),
+            None => map.values_mut().for_each(texts_of_tokens),
+        },
+        Value::Array(values) => values.iter_mut().for_each(texts_of_tokens),
+        _ => {}
+    }
 }
 
 fn file_name(path: &Path) -> String {

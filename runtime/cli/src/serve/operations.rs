@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use clap::Args;
 use vcr_control::{ClientFaultRules, FakeMetricValues};
-use vcr_frontend::Front;
 use vcr_frontend::engine::EngineObserver;
 use vcr_frontend::faults::{ClientFault, ClientFaultError, ClientFaults, FaultLayer, HeaderName, Tenants};
 use vcr_frontend::http::{Around, BodyLimits, ClientCertificates, Cors, ListenOptions, PodHeaders, RequestLog};
 use vcr_frontend::http::{ServerCertificate, Tls, TlsError, TlsSettings};
 use vcr_frontend::llm_d::{self, Translation};
-use vcr_frontend::metrics::{CustomBuckets, EngineMetrics, FakeSlot, Metrics, MetricsOptions};
+use vcr_frontend::metrics::{CacheConfig, CustomBuckets, EngineMetrics, FakeSlot, Metrics, MetricsOptions};
 use vcr_frontend::traces::TraceExporter;
+use vcr_frontend::{Front, FrontendKind};
 use vcr_units as units;
 
 use super::traces::{TraceArgs, traced};
@@ -175,6 +175,12 @@ pub(crate) struct Server {
     pub(crate) seed: u64,
     /// Time for requests under way at the end.
     pub(crate) shutdown_timeout: Duration,
+    /// The frontend of vLLM that it is like.
+    pub(crate) frontend: FrontendKind,
+    /// Adapters that a step has at most, if there are any.
+    pub(crate) max_loras: Option<u32>,
+    /// The KV cache of each engine.
+    pub(crate) cache: CacheConfig,
 }
 
 /// All that stands around the API.
@@ -202,6 +208,9 @@ impl Operations {
             engines: server.engines.clone().map(u32::from).collect(),
             max_model_len_tokens: server.max_model_len_tokens,
             buckets: faults.custom_histogram_buckets.clone().unwrap_or_default(),
+            frontend: server.frontend,
+            max_loras: server.max_loras,
+            cache: Some(server.cache.clone()),
         };
         let metrics = Metrics::new(&options);
         let fake_metrics = fake_metrics(faults.fake_metrics.as_deref(), &options)?;

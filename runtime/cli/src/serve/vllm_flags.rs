@@ -16,6 +16,12 @@ const VERSION: &str = "0.33";
 const APPLIED: &[&str] =
     &["--performance-mode", "--spec-method", "--spec-model", "--spec-tokens", "--speculative-config"];
 
+/// Whether an argument has an effect.
+fn is_effective(name: &str) -> bool {
+    // Adapters are there without it; metrics tell how many a step has at most.
+    APPLIED.contains(&name) || name == "--enable-lora"
+}
+
 /// An argument with the texts that the parser borrows.
 struct Declared {
     argument: &'static Argument,
@@ -62,9 +68,8 @@ impl Args for VllmFlags {
     fn augment_args(command: Command) -> Command {
         let own = |name: &str| {
             let flag = name.trim_start_matches("--");
-            let is_named = |arg: &&Arg| {
-                arg.get_long() == Some(flag) || arg.get_all_aliases().unwrap_or_default().contains(&flag)
-            };
+            let is_named =
+                |arg: &&Arg| arg.get_long() == Some(flag) || arg.get_all_aliases().unwrap_or_default().contains(&flag);
             command.get_arguments().find(is_named).map(|arg| arg.get_id().clone())
         };
         let mut added = Vec::new();
@@ -138,23 +143,27 @@ impl VllmFlags {
         applied.flat_map(|given| std::iter::once(given.form.to_owned()).chain(given.values.iter().cloned())).collect()
     }
 
+    /// Whether adapters are enabled.
+    pub(crate) fn enables_adapters(&self) -> bool {
+        self.given.iter().any(|given| given.form == "--enable-lora")
+    }
+
     /// What has no effect, in one line.
     pub(crate) fn without_effect(&self) -> Option<String> {
         let (mut ignored, mut unsimulated) = (Vec::new(), Vec::new());
         for Given { argument, form, values } in &self.given {
-            if APPLIED.contains(&argument.name) {
+            if is_effective(argument.name) {
                 continue;
             }
-            let is_default = *form != argument.name || argument.default.is_some_and(|default| values.iter().eq([default]));
+            let is_default =
+                *form != argument.name || argument.default.is_some_and(|default| values.iter().eq([default]));
             match argument.acts {
                 Acts::Default if is_default => {}
                 Acts::Default => unsimulated.push(format!("{form} {}", values.join(" ")).trim_end().to_owned()),
                 Acts::Setting | Acts::Speed | Acts::Nothing => ignored.push((*form).to_owned()),
             }
         }
-        let part = |title: &str, words: &[String]| {
-            (!words.is_empty()).then(|| format!("{title} {}", words.join(", ")))
-        };
+        let part = |title: &str, words: &[String]| (!words.is_empty()).then(|| format!("{title} {}", words.join(", ")));
         let parts = [part("no effect of", &ignored), part("not simulated:", &unsimulated)];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         (!parts.is_empty()).then(|| format!("{} (`vcr serve --help-all` says why)", parts.join("; ")))
@@ -164,9 +173,8 @@ impl VllmFlags {
 /// The arguments without effect by their reasons, for the help of `command`, which has them.
 pub(crate) fn reasons(command: &Command) -> String {
     let accepted: BTreeSet<&str> = command.get_arguments().map(|arg| arg.get_id().as_str()).collect();
-    let is_without = |declared: &&Declared| {
-        accepted.contains(declared.argument.name) && !APPLIED.contains(&declared.argument.name)
-    };
+    let is_without =
+        |declared: &&Declared| accepted.contains(declared.argument.name) && !is_effective(declared.argument.name);
     let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
     for Declared { argument, .. } in DECLARED.iter().filter(is_without) {
         match by_reason.iter_mut().find(|(reason, _)| *reason == argument.served) {
@@ -174,7 +182,8 @@ pub(crate) fn reasons(command: &Command) -> String {
             None => by_reason.push((argument.served, vec![argument.name])),
         }
     }
-    let mut text = format!("Arguments of `vllm serve` {VERSION} that are accepted and have no effect, by the reason:\n");
+    let mut text =
+        format!("Arguments of `vllm serve` {VERSION} that are accepted and have no effect, by the reason:\n");
     for (reason, names) in by_reason {
         text.push_str(&format!("\n  {reason}:\n    {}\n", names.join(" ")));
     }

@@ -26,7 +26,7 @@ use crate::server::routes::Routes;
 
 /// All endpoints.
 pub(crate) fn routes(app: Arc<App>) -> Routes {
-    Routes::new()
+    let routes = Routes::new()
         .post("/v1/completions", completions::completions)
         .post("/v1/chat/completions", chat::chat_completions)
         .route("/v1/messages", post(translated::messages::messages))
@@ -68,7 +68,10 @@ pub(crate) fn routes(app: Arc<App>) -> Routes {
         .route("/pause", changes(operations::admin::pause))
         .route("/resume", changes(operations::admin::resume))
         .route("/is_paused", get(operations::admin::is_paused))
-        .merge(operations::development::routes())
-        .with_state(Arc::clone(&app))
-        .merge(grpc::routes(app))
+        .merge(operations::development::routes());
+    let routes = match app.options.tokenizer_info {
+        Some(_) => routes.route("/tokenizer_info", get(tokens::tokenize::tokenizer_info)),
+        None => routes,
+    };
+    routes.with_state(Arc::clone(&app)).merge(grpc::routes(app))
 }

@@ -128,6 +128,13 @@ impl EngineClient {
         &self.0.ranks
     }
 
+    /// Tells the observer at which level all engines sleep, or that they are awake.
+    pub(super) fn observe_sleep(&self, level: Option<u32>) {
+        if let Some(observer) = &self.0.observer {
+            observer.sleep_level(level);
+        }
+    }
+
     /// Sends a request: to the engine with the fewest requests, unless its
     /// `data_parallel_rank` names one, counted from 0, or its client's connection does.
     ///
@@ -163,6 +170,7 @@ impl EngineClient {
                 top_p: params.map(|params| params.top_p),
                 n: params.map(|params| params.n),
                 adapter: request.lora_request.as_ref().map(|lora| lora.name.clone()),
+                media: request.mm_features.iter().flatten().map(|feature| feature.identifier.clone()).collect(),
             })
         });
         let id: Arc<str> = request.request_id.as_str().into();

@@ -24,6 +24,8 @@ pub struct RequestStart {
     pub n: Option<u32>,
     /// Name of the adapter, if it uses one.
     pub adapter: Option<String>,
+    /// Hashes of its images, audios and videos.
+    pub media: Vec<String>,
 }
 
 /// Hears of everything that engines send. It must not wait.
@@ -33,6 +35,9 @@ pub trait EngineObserver: Send + Sync {
 
     /// A request begins; returns what hears of it.
     fn request(&self, start: RequestStart) -> Box<dyn RequestObserver>;
+
+    /// All engines sleep at this level, or are awake.
+    fn sleep_level(&self, _level: Option<u32>) {}
 
     /// All outputs of a message have been heard of.
     fn message_ended(&self, rank: u16);

@@ -27,7 +27,9 @@ impl EngineClient {
     /// # Errors
     /// When an engine refuses or is lost.
     pub async fn sleep(&self, level: u32, mode: &str) -> Result<(), EngineError> {
-        self.call_all("sleep", &[u64::from(level).into(), mode.into()]).await.map(drop)
+        self.call_all("sleep", &[u64::from(level).into(), mode.into()]).await?;
+        self.observe_sleep(Some(level));
+        Ok(())
     }
 
     /// Wakes all engines, or those parts of them that `tags` name. Returns whether
@@ -37,7 +39,11 @@ impl EngineClient {
     /// When an engine refuses or is lost.
     pub async fn wake_up(&self, tags: Option<&[String]>) -> Result<bool, EngineError> {
         let tags = tags.map_or(Value::Nil, |tags| Value::Array(tags.iter().map(|tag| tag.as_str().into()).collect()));
-        self.all_true("wake_up", &[tags]).await
+        let is_awake = self.all_true("wake_up", &[tags]).await?;
+        if is_awake {
+            self.observe_sleep(None);
+        }
+        Ok(is_awake)
     }
 
     /// Whether the engines sleep.

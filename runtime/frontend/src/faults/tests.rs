@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::layer::inject;
 use super::{ClientFaults, FaultLayer, Tenants};
-use crate::metrics::{CustomBuckets, Metrics, MetricsOptions};
+use crate::metrics::{Metrics, MetricsOptions};
 
 const STREAM: &[&str] = &[
     "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\"}}]}\n\n",
@@ -42,7 +42,7 @@ fn server(rules: &[&str]) -> (Router, Metrics) {
         model_name: "sim".to_owned(),
         engines: vec![0],
         max_model_len_tokens: 100,
-        buckets: CustomBuckets::default(),
+        ..MetricsOptions::default()
     });
     let rules = rules.iter().map(|rule| rule.parse().expect("a rule")).collect();
     let faults = Arc::new(ClientFaults::new(rules, 1, Tenants::default()));

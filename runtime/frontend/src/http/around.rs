@@ -17,7 +17,7 @@ use super::large::{BodyMemory, beside_others, content_length};
 use super::layers::{ApiKeys, Cors, RequestLog, cors, log_request, require_key};
 use super::pod::PodHeaders;
 use crate::engine::with_connection;
-use crate::metrics::{self, CONTENT_TYPE, FakeSlot, HttpRecorder, Metrics, count};
+use crate::metrics::{self, FakeSlot, HttpRecorder, Metrics, count};
 use crate::server::error::{ApiError, refusal};
 use crate::server::ids::RequestIds;
 use crate::server::routes::{Handlers, Routes};
@@ -109,10 +109,7 @@ impl Around {
             None => get(metrics::serve).with_state(self.metrics.clone()),
             Some(fake) => {
                 let (fake, metrics) = (Arc::clone(fake), self.metrics.clone());
-                get(async move || match fake.exposition() {
-                    Some(page) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], page).into_response(),
-                    None => metrics::serve(State(metrics)).await,
-                })
+                get(async move |headers: HeaderMap| metrics.answer(fake.exposition(), &headers))
             }
         };
         let (handlers, paths) = routes.route("/metrics", served).into_parts();

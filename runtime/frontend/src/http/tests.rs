@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::engine::current_connection;
-use crate::metrics::{CustomBuckets, Metrics, MetricsOptions};
+use crate::metrics::{Metrics, MetricsOptions};
 use crate::server::routes::Routes;
 
 fn metrics() -> Metrics {
@@ -24,7 +24,7 @@ fn metrics() -> Metrics {
         model_name: "sim".to_owned(),
         engines: vec![0],
         max_model_len_tokens: 100,
-        buckets: CustomBuckets::default(),
+        ..MetricsOptions::default()
     })
 }
 

@@ -36,6 +36,8 @@ pub enum Buckets {
     HttpDurationFine,
     /// Seconds of administrative operations.
     Operation,
+    /// No bounds: a sum and a count.
+    None,
 }
 
 const LATENCY: &[f64] = &[
@@ -94,6 +96,7 @@ impl Buckets {
             Self::HttpDuration => &[0.1, 0.5, 1.0],
             Self::HttpDurationFine => HTTP_FINE,
             Self::Operation => OPERATION,
+            Self::None => &[],
         };
         fixed.to_vec()
     }

@@ -29,6 +29,7 @@ struct Inner {
     generation_tokens: Counter,
     preemptions: Counter,
     iteration_tokens: Histogram,
+    counts_all_failures: bool,
 }
 
 /// Sums of one message of an engine, over all of its requests.
@@ -92,6 +93,7 @@ impl EngineRecorder {
             generation_tokens: metrics.counter(Name::GenerationTokens, &labels),
             preemptions: metrics.counter(Name::NumPreemptions, &labels),
             iteration_tokens: metrics.histogram(Name::IterationTokensTotal, &labels),
+            counts_all_failures: metrics.is_of_python(),
         }))
     }
 
@@ -155,13 +157,14 @@ impl EngineRecorder {
         ] {
             numbers.iter().for_each(|number| self.observe(name, *number as f64));
         }
-        for (name, events) in [
-            (Name::NixlNumFailedTransfers, &transfers.num_failed_transfers),
-            (Name::NixlNumFailedNotifications, &transfers.num_failed_notifications),
-            (Name::NixlNumKvExpiredReqs, &transfers.num_kv_expired_reqs),
-        ] {
-            self.count(name, events.iter().sum());
-        }
+        let count = |events: &[u64]| events.iter().sum::<u64>();
+        let (failed, unnotified) = (&transfers.num_failed_transfers, &transfers.num_failed_notifications);
+        // The Python frontend has all failures in one metric.
+        let also_failed =
+            if self.0.counts_all_failures { count(unnotified) + count(&transfers.num_failed_handshakes) } else { 0 };
+        self.count(Name::NixlNumFailedTransfers, count(failed) + also_failed);
+        self.count(Name::NixlNumFailedNotifications, count(unnotified));
+        self.count(Name::NixlNumKvExpiredReqs, count(&transfers.num_kv_expired_reqs));
     }
 
     /// Adds a message with outputs of requests. One without is not counted.
@@ -219,7 +222,7 @@ impl EngineRecorder {
     }
 
     /// Adds to a counter that is there at start, or need not be there at 0.
-    fn count(&self, name: Name, amount: u64) {
+    pub(super) fn count(&self, name: Name, amount: u64) {
         if amount > 0 {
             self.add(name, amount);
         }

@@ -281,7 +281,7 @@ mod tests {
             model_name: "sim".to_owned(),
             engines: vec![0],
             max_model_len_tokens: 1024,
-            buckets: CustomBuckets::default(),
+            ..MetricsOptions::default()
         };
         FakePage::new(fake, &options)
     }

@@ -72,7 +72,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::metrics::CustomBuckets;
 
     fn set(slot: &FakeSlot, change: Value) -> Result<(), String> {
         slot.set(serde_json::from_value(change).expect("an object"))
@@ -84,7 +83,7 @@ mod tests {
             model_name: "m".to_owned(),
             engines: vec![0],
             max_model_len_tokens: 100,
-            buckets: CustomBuckets::default(),
+            ..MetricsOptions::default()
         });
         let line = |name: &str| {
             let text = slot.exposition()?;

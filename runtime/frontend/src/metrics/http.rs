@@ -5,15 +5,15 @@ use std::future::Future;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
-use axum::http::{Method, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, Method, header};
+use axum::response::Response;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::page::{CONTENT_TYPE, Labels, Metrics};
+use super::page::{Labels, Metrics};
 use super::table::Name;
 use crate::server::routes::Paths;
 
@@ -23,8 +23,8 @@ const UNCOUNTED: &[&str] = &["/metrics", "/health", "/load", "/ping", "/version"
 const NO_HANDLER: &str = "none";
 
 /// Serves the exposition.
-pub async fn serve(State(metrics): State<Metrics>) -> Response {
-    ([(header::CONTENT_TYPE, CONTENT_TYPE)], metrics.exposition()).into_response()
+pub async fn serve(State(metrics): State<Metrics>, headers: HeaderMap) -> Response {
+    metrics.answer(None, &headers)
 }
 
 /// The metrics of HTTP requests; each series is looked up once.
@@ -45,6 +45,15 @@ struct HttpSeries {
     requests: Counter,
     duration: Histogram,
     duration_fine: Histogram,
+    request_size: Histogram,
+    response_size: Histogram,
+}
+
+/// The sizes of a request and its response, by their heads.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sizes {
+    request_bytes: u64,
+    response_bytes: u64,
 }
 
 impl HttpRecorder {
@@ -52,7 +61,7 @@ impl HttpRecorder {
         Self { metrics: metrics.clone(), paths, series: Mutex::default() }
     }
 
-    fn record(&self, handler: &'static str, method: &Method, class: u16, elapsed_s: f64) {
+    fn record(&self, handler: &'static str, method: &Method, class: u16, elapsed_s: f64, sizes: Sizes) {
         let mut all = self.series.lock().unwrap_or_else(PoisonError::into_inner);
         let known = all.entry(handler).or_default();
         let found = known.iter().position(|series| series.class == class && series.method == method);
@@ -60,7 +69,9 @@ impl HttpRecorder {
             known.push(self.create(handler, method, class));
             known.len() - 1
         });
-        let HttpSeries { requests, duration, duration_fine, .. } = &known[place];
+        let HttpSeries { requests, duration, duration_fine, request_size, response_size, .. } = &known[place];
+        request_size.observe(sizes.request_bytes as f64);
+        response_size.observe(sizes.response_bytes as f64);
         requests.inc();
         duration.observe(elapsed_s);
         duration_fine.observe(elapsed_s);
@@ -74,6 +85,8 @@ impl HttpRecorder {
             method: method.clone(),
             class,
             requests: self.metrics.counter(Name::HttpRequests, &labels),
+            request_size: self.metrics.histogram(Name::HttpRequestSizeBytes, &vec![of_handler.clone()]),
+            response_size: self.metrics.histogram(Name::HttpResponseSizeBytes, &vec![of_handler.clone()]),
             duration: self.metrics.histogram(Name::HttpRequestDurationSeconds, &vec![of_method, of_handler]),
             duration_fine: self.metrics.histogram(Name::HttpRequestDurationHighrSeconds, &Labels::new()),
         }
@@ -89,16 +102,26 @@ pub(crate) async fn count<F: Future<Output = Response>>(
 ) -> Response {
     let handler = recorder.paths.of(request.uri().path()).unwrap_or(NO_HANDLER);
     let method = request.method().clone();
+    let request_bytes = length_of(request.headers());
     let start = Instant::now();
     let response = next(request).await;
     if !UNCOUNTED.contains(&handler) && method != Method::OPTIONS {
-        recorder.record(handler, &method, response.status().as_u16() / 100, start.elapsed().as_secs_f64());
+        // A body that is there as a whole gets its length later.
+        let response_bytes = response.body().size_hint().exact().unwrap_or(0);
+        let (class, elapsed_s) = (response.status().as_u16() / 100, start.elapsed().as_secs_f64());
+        recorder.record(handler, &method, class, elapsed_s, Sizes { request_bytes, response_bytes });
     }
     let is_stream = response
         .headers()
         .get(header::CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
     if is_stream { watched(&recorder.metrics, response) } else { response }
+}
+
+/// The length of a body, as its head states it.
+fn length_of(headers: &HeaderMap) -> u64 {
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    length.unwrap_or(0)
 }
 
 /// Counts a stream as open until its body is dropped.

@@ -60,7 +60,8 @@ impl LoraRecorder {
         let (running, waiting) = (names(&counts.running), names(&counts.waiting));
         self.0.metrics.clear(Name::LoraRequestsInfo);
         if !(running.is_empty() && waiting.is_empty()) {
-            let labels = vec![("running_lora_adapters", running), ("waiting_lora_adapters", waiting)];
+            let mut labels = vec![("running_lora_adapters", running), ("waiting_lora_adapters", waiting)];
+            labels.extend(self.0.metrics.max_loras().map(|most| ("max_lora", most.to_string())));
             self.0.metrics.ratio(Name::LoraRequestsInfo, &labels).set(now_unix_s);
         }
     }

@@ -9,6 +9,7 @@ use vcr_wire::{EventType, SchedulerStats, StepOutput};
 
 use super::engine::{EngineRecorder, Iteration};
 use super::lora::LoraRecorder;
+use super::media::MediaCache;
 use super::page::Metrics;
 use super::request::RequestRecord;
 use crate::engine::{EngineObserver, RequestObserver, RequestStart};
@@ -16,8 +17,10 @@ use crate::engine::{EngineObserver, RequestObserver, RequestStart};
 /// Writes metrics from the messages of engines.
 #[derive(Debug)]
 pub struct EngineMetrics {
+    metrics: Metrics,
     engines: BTreeMap<u16, Engine>,
     loras: LoraRecorder,
+    media: MediaCache,
 }
 
 #[derive(Clone, Debug)]
@@ -35,7 +38,12 @@ impl EngineMetrics {
             let recorder = EngineRecorder::new(metrics, u32::from(number));
             (number, Engine { recorder, iteration: Arc::default() })
         };
-        Self { engines: engines.into_iter().map(engine).collect(), loras: LoraRecorder::new(metrics) }
+        Self {
+            metrics: metrics.clone(),
+            engines: engines.into_iter().map(engine).collect(),
+            loras: LoraRecorder::new(metrics),
+            media: MediaCache::default(),
+        }
     }
 }
 
@@ -48,12 +56,19 @@ impl EngineObserver for EngineMetrics {
 
     fn request(&self, start: RequestStart) -> Box<dyn RequestObserver> {
         let Some(engine) = self.engines.get(&start.rank) else { return Box::new(Unobserved) };
+        self.media.look_up(&start.media, &engine.recorder);
         let record = RequestRecord::new(&engine.recorder, start.arrival_s, start.prompt_tokens, start.max_tokens);
         let lora = start.adapter.map(|name| {
             self.loras.queued(&name, unix_s());
             Lora { name, recorder: self.loras.clone(), is_running: false }
         });
         Box::new(Observed { engine: engine.clone(), record, lora })
+    }
+
+    fn sleep_level(&self, level: Option<u32>) {
+        for engine in self.engines.keys() {
+            self.metrics.sleep_state(u32::from(*engine), level);
+        }
     }
 
     fn message_ended(&self, rank: u16) {

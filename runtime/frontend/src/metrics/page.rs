@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
@@ -12,17 +14,19 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Registry;
 
 use super::buckets::CustomBuckets;
-use super::process;
-use super::table::{Kind, Name, Series, TABLE};
+use super::info::CacheConfig;
+use super::table::{Kind, NAMES, Name, Series, TABLE};
+use super::{format, frontends, process};
+use crate::server::frontend_kind::FrontendKind;
 
-/// The type of the text, for its header.
+/// The type of OpenMetrics, for the header.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The labels of a series.
 pub(crate) type Labels = Vec<(&'static str, String)>;
 
 /// Facts of a server at its start.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct MetricsOptions {
     /// The value of `model_name`: the first served model name.
     pub model_name: String,
@@ -32,6 +36,12 @@ pub struct MetricsOptions {
     pub max_model_len_tokens: u64,
     /// Replaced bucket bounds.
     pub buckets: CustomBuckets,
+    /// The frontend whose metrics these are.
+    pub frontend: FrontendKind,
+    /// Adapters that a step has at most, of a server that has adapters.
+    pub max_loras: Option<u32>,
+    /// The KV cache of each engine, if it is known.
+    pub cache: Option<CacheConfig>,
 }
 
 /// Makes histograms with the bounds of a metric.
@@ -63,6 +73,8 @@ struct Inner {
     registry: Registry,
     slots: Vec<Slot>,
     model_name: String,
+    frontend: FrontendKind,
+    max_loras: Option<u32>,
 }
 
 impl Metrics {
@@ -71,23 +83,34 @@ impl Metrics {
     pub fn new(options: &MetricsOptions) -> Self {
         let mut registry = Registry::default();
         let mut slots = Vec::with_capacity(TABLE.len());
-        for metric in TABLE {
+        let frontend = options.frontend;
+        for (metric, name) in TABLE.iter().zip(NAMES) {
+            let help = frontends::help(*name, metric, frontend);
+            // What a frontend does not have is counted, and not shown.
+            let mut unshown = Registry::default();
+            let registry = if frontends::is_served(*name, frontend) { &mut registry } else { &mut unshown };
             let slot = match metric.kind {
-                Kind::Gauge => Slot::Gauge(register(&mut registry, metric.name, metric.help, Family::default())),
-                Kind::Ratio => Slot::Ratio(register(&mut registry, metric.name, metric.help, Family::default())),
-                Kind::Counter => Slot::Counter(register(&mut registry, metric.name, metric.help, Family::default())),
-                Kind::Seconds => Slot::Seconds(register(&mut registry, metric.name, metric.help, Family::default())),
+                Kind::Gauge => Slot::Gauge(register(registry, metric.name, help, Family::default())),
+                Kind::Ratio => Slot::Ratio(register(registry, metric.name, help, Family::default())),
+                Kind::Counter => Slot::Counter(register(registry, metric.name, help, Family::default())),
+                Kind::Seconds => Slot::Seconds(register(registry, metric.name, help, Family::default())),
                 Kind::Histogram(buckets) => {
                     let bounds = Bounds(options.buckets.bounds(buckets, options.max_model_len_tokens));
                     let family = Family::new_with_constructor(bounds);
-                    Slot::Histogram(register(&mut registry, metric.name, metric.help, family))
+                    Slot::Histogram(register(registry, metric.name, help, family))
                 }
             };
             slots.push(slot);
         }
-        let metrics = Self(Arc::new(Inner { registry, slots, model_name: options.model_name.clone() }));
-        for (metric, slot) in TABLE.iter().zip(&metrics.0.slots) {
-            match metric.series {
+        let metrics = Self(Arc::new(Inner {
+            registry,
+            slots,
+            model_name: options.model_name.clone(),
+            frontend,
+            max_loras: options.max_loras,
+        }));
+        for ((metric, name), slot) in TABLE.iter().zip(NAMES).zip(&metrics.0.slots) {
+            match frontends::series(*name, metric, frontend) {
                 Series::Later => {}
                 Series::Process => slot.create(Labels::new()),
                 Series::One => {
@@ -104,10 +127,43 @@ impl Metrics {
                 }
             }
         }
+        for engine in &options.engines {
+            metrics.sleep_state(*engine, None);
+            if let Some(cache) = &options.cache {
+                metrics.show_cache(cache, options.max_model_len_tokens, *engine);
+            }
+        }
         metrics
     }
 
-    /// The text of all metrics as they are now.
+    /// The page for a client with these headers, of the text that it may have instead of these metrics.
+    pub(crate) fn answer(&self, text: Option<String>, headers: &HeaderMap) -> Response {
+        let text = text.unwrap_or_else(|| self.exposition());
+        let (kind, text) = format::page(text, self.0.frontend, headers);
+        ([(header::CONTENT_TYPE, kind)], text).into_response()
+    }
+
+    /// Shows that an engine sleeps at this level, or that it is awake.
+    pub(super) fn sleep_state(&self, engine: u32, level: Option<u32>) {
+        for (state, is_so) in
+            [("awake", level.is_none()), ("weights_offloaded", level == Some(1)), ("discard_all", level == Some(2))]
+        {
+            let labels = self.engine_labels_and(engine, "sleep_state", state);
+            self.gauge(Name::EngineSleepState, &labels).set(i64::from(is_so));
+        }
+    }
+
+    /// Adapters that a step has at most, where metrics tell it.
+    pub(super) fn max_loras(&self) -> Option<u32> {
+        self.0.max_loras.filter(|_| self.is_of_python())
+    }
+
+    /// Whether these are the metrics of the Python frontend.
+    pub(super) fn is_of_python(&self) -> bool {
+        self.0.frontend == FrontendKind::Python
+    }
+
+    /// The text of all metrics as they are now, as OpenMetrics.
     #[must_use]
     pub fn exposition(&self) -> String {
         self.update_process();

@@ -59,6 +59,9 @@ macro_rules! metrics {
             use Kind::{Counter, Gauge, Histogram, Ratio, Seconds};
             &[$(Metric { name: $name, kind: $kind, series: $series, help: $help },)*]
         };
+
+        /// Their indices.
+        pub(super) const NAMES: &[Name] = &[$(Name::$index,)*];
     };
 }
 
@@ -208,5 +211,16 @@ metrics! {
     ProcessVirtualMemoryBytes, "process_virtual_memory_bytes", Gauge, Series::Process, "Virtual memory of the process";
     ProcessStartTimeSeconds, "process_start_time_seconds", Ratio, Series::Process, "Start of the process since the Unix epoch";
     ProcessOpenFds, "process_open_fds", Gauge, Series::Process, "Open file descriptors of the process";
+    EngineSleepState, "vllm:engine_sleep_state", Gauge, Series::ByLabel("sleep_state", &["awake", "weights_offloaded", "discard_all"]),
+        "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; weights_offloaded = 1 means sleep level 1; discard_all = 1 means sleep level 2.";
+    MmCacheQueries, "vllm:mm_cache_queries", Counter, Series::One,
+        "Multi-modal cache queries, in terms of number of queried items.";
+    MmCacheHits, "vllm:mm_cache_hits", Counter, Series::One,
+        "Multi-modal cache hits, in terms of number of cached items.";
+    CacheConfigInfo, "vllm:cache_config_info", Gauge, Series::Later, "Information of the LLMEngine CacheConfig";
+    HttpRequestSizeBytes, "http_request_size_bytes", Histogram(Buckets::None), Series::Later,
+        "Content length of incoming requests by handler. Only value of header is respected. Otherwise ignored. No percentile calculated. ";
+    HttpResponseSizeBytes, "http_response_size_bytes", Histogram(Buckets::None), Series::Later,
+        "Content length of outgoing responses by handler. Only value of header is respected. Otherwise ignored. No percentile calculated. ";
     ProcessMaxFds, "process_max_fds", Gauge, Series::Process, "Limit of file descriptors of the process";
 }

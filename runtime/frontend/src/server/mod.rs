@@ -3,8 +3,10 @@
 pub mod adapters;
 pub mod chats;
 pub mod error;
+pub mod frontend_kind;
 pub(crate) mod ids;
 pub mod model;
+mod openapi;
 pub(crate) mod responses;
 pub(crate) mod routes;
 
@@ -15,6 +17,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::engine::EngineClient;
 use crate::media::{EncoderAddress, ImageOptions, Images};
 use chats::{ChatOptions, StructureCheck};
+use frontend_kind::FrontendKind;
 use ids::RequestIds;
 use model::Model;
 use responses::ResponseStore;
@@ -40,6 +43,12 @@ pub struct App {
 pub struct ServerOptions {
     /// How long `/ready` is refused after the start.
     pub startup_duration: Duration,
+    /// The frontend of vLLM that this one is like.
+    pub frontend: FrontendKind,
+    /// Describe the routes at `/openapi.json`, as the Python frontend does.
+    pub has_document: bool,
+    /// The tokenizer's configuration for `/tokenizer_info`, which is not served without it.
+    pub tokenizer_info: Option<serde_json::Value>,
     /// End each stream with its usage, whatever its request says.
     pub forces_usage: bool,
     /// Name tokens of logprobs by their ids, unless a request says otherwise.

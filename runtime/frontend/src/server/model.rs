@@ -7,6 +7,7 @@ use vcr_wire::LoraRequest;
 
 use super::adapters::Adapters;
 use super::error::ApiError;
+use super::frontend_kind::FrontendKind;
 use crate::media::MediaRules;
 
 /// Texts from this length on are refused by their length, where that says enough.
@@ -37,6 +38,8 @@ pub struct Model {
     pub media: MediaRules,
     /// Its adapters.
     pub adapters: Adapters,
+    /// The frontend of vLLM whose errors say that a model is not served.
+    pub frontend: FrontendKind,
 }
 
 impl Model {
@@ -53,8 +56,19 @@ impl Model {
             Some(name) if self.names.iter().any(|known| known == name) => Ok((first, None)),
             Some(name) => match self.adapters.get(name) {
                 Some(adapter) => Ok((name.to_owned(), Some(adapter))),
-                None => Err(ApiError::unknown_model(name)),
+                None => Err(self.unknown(name)),
             },
+        }
+    }
+
+    /// No model has this name.
+    fn unknown(&self, name: &str) -> ApiError {
+        let error = ApiError::unknown_model(name);
+        match self.frontend {
+            FrontendKind::Rust => error,
+            FrontendKind::Python => {
+                ApiError { message: format!("{} Valid aliases: {}.", error.message, self.names.join(", ")), ..error }
+            }
         }
     }
 
@@ -158,6 +172,7 @@ impl Model {
             embedding_dimensions: 8,
             media: MediaRules::default(),
             adapters: Adapters::new([]),
+            frontend: FrontendKind::Rust,
         }
     }
 }
@@ -184,6 +199,8 @@ mod tests {
         assert_eq!(model.resolve(Some("other")).expect("the second").0, "sim");
         assert!(model.resolve(Some("fine")).expect("an adapter").1.is_some());
         assert_eq!(model.resolve(Some("x")), Err(ApiError::unknown_model("x")));
+        let error = Model { frontend: FrontendKind::Python, ..model }.resolve(Some("x")).expect_err("there is none");
+        assert_eq!(error.message, "The model `x` does not exist. Valid aliases: sim, other.");
     }
 
     #[test]

@@ -4,14 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
 
-use axum::Router;
 use axum::extract::Request;
 use axum::handler::Handler;
-use axum::http::Method;
+use axum::http::{Method, StatusCode};
 use axum::response::Response;
-use axum::routing::{MethodRouter, post};
+use axum::routing::{MethodRouter, get, post};
+use axum::{Json, Router};
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
+use serde_json::json;
+
+use super::openapi::document;
 
 /// An answer under way.
 pub(crate) type Answered = Pin<Box<dyn Future<Output = Response> + Send>>;
@@ -82,6 +85,22 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
 }
 
 impl Routes {
+    /// The same routes, and a document of them at `/openapi.json`.
+    #[must_use]
+    pub(crate) fn with_document(self) -> Self {
+        let (router, paths) = (self.router.clone(), self.paths.clone());
+        self.route("/openapi.json", get(move || document(router.clone(), paths.clone())))
+    }
+
+    /// The same routes; what has no handler is answered as by FastAPI.
+    #[must_use]
+    pub(crate) fn with_details(self) -> Self {
+        let detail = |status: StatusCode, text: &'static str| (status, Json(json!({"detail": text})));
+        let router = self.router.fallback(async move || detail(StatusCode::NOT_FOUND, "Not Found"));
+        let not_allowed = async move || detail(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
+        Self { router: router.method_not_allowed_fallback(not_allowed), ..self }
+    }
+
     /// The handlers and, separately, their paths.
     pub(crate) fn into_parts(self) -> (Handlers, Paths) {
         let (patterns, exact): (Vec<_>, Vec<_>) = self.paths.into_iter().partition(|path| path.contains('{'));

@@ -41,6 +41,10 @@ impl EngineObserver for TracedEngines {
         Box::new(Traced { inner, spans, parent, start, start_ns: unix_ns(), times: Times::default() })
     }
 
+    fn sleep_level(&self, level: Option<u32>) {
+        self.inner.sleep_level(level);
+    }
+
     fn message_ended(&self, rank: u16) {
         self.inner.message_ended(rank);
     }

@@ -185,8 +185,7 @@ impl StatsKeeper {
         let has_sources = message.prefix_cache_stats.hits_by_source.is_some();
         message.connector_prefix_cache_stats = self.connector.take_lookups(&message.prefix_cache_stats, has_sources);
         let transfers = std::mem::take(&mut self.connector.transfers);
-        message.kv_connector_stats =
-            (self.connector.is_reported && !transfers.is_empty()).then(|| transfers.to_raw());
+        message.kv_connector_stats = (self.connector.is_reported && !transfers.is_empty()).then(|| transfers.to_raw());
         let drafts = now.spec_decode.num_drafts - reported.spec_decode.num_drafts;
         message.spec_decoding_stats = (drafts > 0).then(|| {
             let k = engine.config().num_speculative_tokens;

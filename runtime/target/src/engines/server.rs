@@ -10,7 +10,7 @@ use vcr_cluster::{AdapterNames, HttpTarget, ServeTarget, TargetError};
 use vcr_frontend::engine::EngineObserver;
 use vcr_frontend::faults::{ClientFault, ClientFaultError, ClientFaults, FaultLayer, Tenants};
 use vcr_frontend::http::{Around, BodyLimits, Cors, ListenOptions, PodHeaders, RequestLog, ServerThreads};
-use vcr_frontend::metrics::{CustomBuckets, EngineMetrics, Metrics, MetricsOptions};
+use vcr_frontend::metrics::{EngineMetrics, Metrics, MetricsOptions};
 use vcr_frontend::{Adapters, App, ChatOptions, EngineClient, Front, MediaRules, Model, ServerOptions};
 use vcr_text::{ChatTemplate, GenerationConfig, Tokenizer};
 
@@ -29,7 +29,7 @@ pub(crate) fn metrics(engines: u16, max_model_len: u32) -> (Metrics, Box<dyn Eng
         model_name: MODEL.to_owned(),
         engines: (0..u32::from(engines)).collect(),
         max_model_len_tokens: u64::from(max_model_len),
-        buckets: CustomBuckets::default(),
+        ..MetricsOptions::default()
     });
     let observer = Box::new(EngineMetrics::new(&metrics, 0..engines));
     (metrics, observer)
@@ -152,5 +152,6 @@ fn model(max_model_len: u32, adapters: &BTreeSet<u32>) -> Model {
         embedding_dimensions: 1,
         media: MediaRules::default(),
         adapters: Adapters::new(adapters),
+        frontend: vcr_frontend::FrontendKind::default(),
     }
 }

@@ -117,3 +117,8 @@ pub(in crate::api) async fn detokenize(
     app.model.resolve(request.model.as_deref())?;
     Ok(Json(json!({"prompt": app.model.tokenizer.decode(&request.tokens, false)})))
 }
+
+/// The tokenizer's configuration, where the server may show it.
+pub(in crate::api) async fn tokenizer_info(State(app): State<Arc<App>>) -> Json<Value> {
+    Json(app.options.tokenizer_info.clone().unwrap_or_default())
+}

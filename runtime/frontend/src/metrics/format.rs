@@ -1,0 +1,107 @@
+//! The text of the metrics in the format that a client asks for.
+
+use axum::http::{HeaderMap, header};
+
+use super::frontends::SUMMARIES;
+use super::page::CONTENT_TYPE;
+use super::table::TABLE;
+use crate::server::frontend_kind::FrontendKind;
+
+/// The type of the Prometheus text format.
+const PROMETHEUS: &str = "text/plain; version=1.0.0; charset=utf-8";
+
+/// The page for a client with these headers, with its type. The Rust frontend of vLLM has one format, its Python frontend
+/// OpenMetrics for those that ask for it.
+pub(crate) fn page(open_metrics: String, frontend: FrontendKind, headers: &HeaderMap) -> (&'static str, String) {
+    if frontend == FrontendKind::Rust {
+        return (CONTENT_TYPE, open_metrics);
+    }
+    let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let asks = accepted
+        .flat_map(|value| value.split(','))
+        .any(|kind| kind.split(';').next().is_some_and(|kind| kind.trim() == "application/openmetrics-text"));
+    if asks { (CONTENT_TYPE, summaries(&open_metrics)) } else { (PROMETHEUS, prometheus(&open_metrics)) }
+}
+
+/// Whether a line or a family is one of a summary.
+fn is_summary(name: &str) -> bool {
+    SUMMARIES.iter().any(|summary| TABLE[*summary as usize].name == name)
+}
+
+/// Whether a line is a bucket of a summary, which has none.
+fn is_no_bucket(line: &str) -> bool {
+    let name = line.split(['{', ' ']).next().unwrap_or_default();
+    name.strip_suffix("_bucket").is_some_and(is_summary)
+}
+
+fn kind_of<'a>(name: &str, kind: &'a str) -> &'a str {
+    if is_summary(name) { "summary" } else { kind }
+}
+
+/// OpenMetrics with summaries in place of their histograms.
+fn summaries(open_metrics: &str) -> String {
+    let mut out = String::with_capacity(open_metrics.len());
+    for line in open_metrics.lines().filter(|line| !is_no_bucket(line)) {
+        match line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+            Some((name, kind)) => out.extend(["# TYPE ", name, " ", kind_of(name, kind)]),
+            None => out.push_str(line),
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// The Prometheus text format: counters have their suffix in the heads of their families, and there is no end mark.
+fn prometheus(open_metrics: &str) -> String {
+    let mut out = String::with_capacity(open_metrics.len());
+    let mut help = None;
+    for line in open_metrics.lines().filter(|line| *line != "# EOF" && !is_no_bucket(line)) {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            // The type, which comes behind it, decides the name.
+            help = rest.split_once(' ').map(|(_, help)| help);
+            continue;
+        }
+        match line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+            Some((name, kind)) => {
+                let suffix = if kind == "counter" { "_total" } else { "" };
+                if let Some(help) = help.take() {
+                    out.extend(["# HELP ", name, suffix, " ", help, "\n"]);
+                }
+                out.extend(["# TYPE ", name, suffix, " ", kind_of(name, kind)]);
+            }
+            None => out.push_str(line),
+        }
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    const TEXT: &str = "# HELP a A.\n# TYPE a counter\na_total{x=\"1\"} 2\n# HELP http_request_size_bytes S.\n\
+        # TYPE http_request_size_bytes histogram\nhttp_request_size_bytes_sum 5\nhttp_request_size_bytes_count 1\n\
+        http_request_size_bytes_bucket{le=\"+Inf\"} 1\n# EOF\n";
+
+    #[test]
+    fn the_format_is_what_the_client_accepts() {
+        let with = |accept: Option<&'static str>, frontend| {
+            let mut headers = HeaderMap::new();
+            headers.extend(accept.map(|accept| (header::ACCEPT, HeaderValue::from_static(accept))));
+            page(TEXT.to_owned(), frontend, &headers)
+        };
+        let summary = "# HELP http_request_size_bytes S.\n# TYPE http_request_size_bytes summary\n\
+            http_request_size_bytes_sum 5\nhttp_request_size_bytes_count 1\n";
+        let plain = format!("# HELP a_total A.\n# TYPE a_total counter\na_total{{x=\"1\"}} 2\n{summary}");
+        for accept in [None, Some("*/*"), Some("text/plain;version=0.0.4;q=0.3,*/*;q=0.2")] {
+            assert_eq!(with(accept, FrontendKind::Python), (PROMETHEUS, plain.clone()), "{accept:?}");
+        }
+        let open = format!("# HELP a A.\n# TYPE a counter\na_total{{x=\"1\"}} 2\n{summary}# EOF\n");
+        let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3";
+        assert_eq!(with(Some(prometheus), FrontendKind::Python), (CONTENT_TYPE, open));
+        assert_eq!(with(None, FrontendKind::Rust), (CONTENT_TYPE, TEXT.to_owned()));
+    }
+}
