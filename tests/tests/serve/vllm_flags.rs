@@ -7,7 +7,7 @@ use vcr_tests::{Folder, Serve, frontend_model};
 #[test]
 fn a_command_line_of_vllm_is_served() {
     let line = "--host 127.0.0.1 --enable-prefix-caching --max_model_len 8k --max-num-batched-tokens 2K -tp 2 \
-                --gpu-memory-utilization 0.92 --enforce-eager --trust-remote-code --dtype bfloat16 -O3 \
+                --gpu-memory-utilization 0.92 --enforce-eager --trust-remote-code --dtype auto --shutdown-timeout 5 -O3 \
                 --tool-call-parser hermes --enable-auto-tool-choice --disable-log-requests-not --no-async-scheduling";
     let line = line.replace(" --disable-log-requests-not", "");
     let words: Vec<&str> = line.split_whitespace().collect();

@@ -56,6 +56,12 @@ fn bytes(text: &str) -> Result<u64, units::UnitError> {
     units::bytes(text)
 }
 
+/// A time, or a number of seconds, as vLLM has it.
+fn seconds(text: &str) -> Result<u64, units::UnitError> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number { units::duration_ns(&format!("{text}s")) } else { units::duration_ns(text) }
+}
+
 fn vllm_minor(text: &str) -> Result<VersionArg, String> {
     if text == "auto" {
         return Ok(VersionArg(None));
@@ -72,8 +78,12 @@ pub(crate) struct VersionArg(pub(crate) Option<vcr_wire::VllmMinor>);
 /// The type of the weights.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum DtypeArg {
+    /// That of the model if its KV moves, or bfloat16.
+    Auto,
+    #[value(alias = "half")]
     Float16,
     Bfloat16,
+    #[value(alias = "float")]
     Float32,
 }
 
@@ -134,9 +144,9 @@ pub(crate) struct RankArgs {
     #[arg(long, value_name = "NAME", default_value = "vcr-engine-0", env = "VCR_ENGINE_ID")]
     pub(crate) engine_id: String,
 
-    /// Reported data type of the weights [default: that of the model if its KV moves, or bfloat16].
-    #[arg(long, value_enum)]
-    pub(crate) dtype: Option<DtypeArg>,
+    /// Reported data type of the weights; `auto` is that of the model if its KV moves, or bfloat16.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) dtype: DtypeArg,
 
     /// Reported workers of each engine.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -281,7 +291,7 @@ pub(crate) struct FaultArgs {
 #[command(next_help_heading = "Process")]
 pub(crate) struct ProcessArgs {
     /// Grace period of running requests at shutdown.
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::values::duration)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = seconds)]
     pub(crate) shutdown_timeout: u64,
 
     /// Maximum number of requests per engine; further ones wait at the sender.

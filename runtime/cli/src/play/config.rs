@@ -123,7 +123,7 @@ pub(crate) fn live_config(
     let max_cpu_loras = args.engine.max_cpu_loras(&engine)?;
     let kv_events = kv_events(&args.events, &args.ranks, &side.model_name, &engine)?;
     let shape = args.transfer.shape(side.model_config.as_deref())?;
-    if let (None, Some(dtype)) = (args.ranks.dtype, shape.as_ref().and_then(weights_dtype)) {
+    if let (DtypeArg::Auto, Some(dtype)) = (args.ranks.dtype, shape.as_ref().and_then(weights_dtype)) {
         side.identity.dtype = dtype;
     }
     let transfer = args.transfer.settings(&engine, &side.identity, &side.model_name, shape.as_ref())?;
@@ -187,9 +187,9 @@ pub(crate) fn identity(args: &RankArgs) -> Identity {
         vllm_version: args.vllm_version.clone(),
         instance_id: args.engine_id.clone(),
         dtype: match args.dtype {
-            Some(DtypeArg::Float16) => Dtype::Float16,
-            Some(DtypeArg::Bfloat16) | None => Dtype::Bfloat16,
-            Some(DtypeArg::Float32) => Dtype::Float32,
+            DtypeArg::Float16 => Dtype::Float16,
+            DtypeArg::Bfloat16 | DtypeArg::Auto => Dtype::Bfloat16,
+            DtypeArg::Float32 => Dtype::Float32,
         },
         tensor_parallel_size: args.tensor_parallel_size,
         is_local: false,
