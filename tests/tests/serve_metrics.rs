@@ -154,7 +154,7 @@ fn vcr_serve_counts_what_vllm_counts() {
     let Some((frontend, _play)) = served() else { return };
     let Some(model) = frontend_model() else { return };
     let model = model.to_str().expect("a path is a text").to_owned();
-    let serve = Serve::start(&[&model, "--served-model-name", "sim", "--max-model-len", "4096"]);
+    let serve = Serve::start(&[&model, "--served-model-name", "sim", "--max-model-len", "4096", "--frontend", "rust"]);
     for (text, stream, max_tokens) in [("Once upon a time", false, 20), ("Hello", true, 7), ("Once", false, 1)] {
         let more = json!({"max_tokens": max_tokens, "ignore_eos": true});
         let asked =

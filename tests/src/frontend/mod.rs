@@ -160,10 +160,13 @@ impl Frontend {
             return None;
         }
         let mut command = Command::new(python);
-        command.args(["-m", "vllm.entrypoints.cli.main", "serve", "--load-format", "dummy", "--enforce-eager"]);
+        command.args(["-m", "vllm.entrypoints.cli.main", "serve"]);
         command.env("VLLM_CPU_KVCACHE_SPACE", "1").env("VLLM_CPU_OMP_THREADS_BIND", "nobind");
         command.env("OMP_NUM_THREADS", "1").env("VLLM_NO_USAGE_STATS", "1");
-        Self::launch(command, options, PATIENCE_WITH_PYTHON)
+        // No weights are read, and no graphs recorded.
+        let more = ["--load-format", "dummy", "--enforce-eager"].map(str::to_owned);
+        let options = FrontendOptions { args: [&more[..], &options.args].concat(), ..options.clone() };
+        Self::launch(command, &options, PATIENCE_WITH_PYTHON)
     }
 
     /// `command` takes the model and options of `vllm serve` behind its arguments.

@@ -44,7 +44,7 @@ fn numbers_have_the_suffixes_of_vllm() {
 #[test]
 fn drafts_are_those_of_the_speculative_config() {
     let config = r#"{"method": "ngram", "num_speculative_tokens": 3}"#;
-    let serve = Serve::start(&["--speculative-config", config, "--acceptance-rates", "1.0"]);
+    let serve = Serve::start(&["--speculative-config", config]);
     let body = json!({"prompt": "a", "max_tokens": 16, "ignore_eos": true});
     assert_eq!(serve.post("/v1/completions", &body).status, 200);
     let page = ureq::get(format!("http://{}/metrics", serve.address())).call().expect("it is served");

@@ -76,9 +76,6 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
     },
 ];
 
-/// The differences of outcomes from the API server in Python that are meant.
-pub(crate) const PYTHON_DIFFERENCES: &[Difference] = &[];
-
 fn has(case: &Case, field: &str) -> bool {
     !case.json[field].is_null()
 }

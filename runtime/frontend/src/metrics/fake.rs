@@ -14,6 +14,7 @@ use vcr_units as units;
 use super::buckets::CustomBuckets;
 use super::page::{Labels, Metrics, MetricsOptions};
 use super::table::{Kind, Name, TABLE};
+use crate::server::frontend_kind::FrontendKind;
 
 /// A gauge as a function of the time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -164,7 +165,9 @@ impl FakePage {
     /// # Errors
     /// Says which list is longer than the buckets of its metric or counts too much.
     pub fn new(fake: FakeMetrics, options: &MetricsOptions) -> Result<Self, String> {
-        let options = MetricsOptions { buckets: CustomBuckets::default(), ..options.clone() };
+        // Nothing is there from the start but what is made up.
+        let frontend = FrontendKind::Rust;
+        let options = MetricsOptions { buckets: CustomBuckets::default(), frontend, cache: None, ..options.clone() };
         let metrics = Metrics::new(&options);
         let engine = options.engines.first().copied().unwrap_or(0);
         let labels = metrics.engine_labels(engine);
