@@ -13,6 +13,9 @@ use crate::values::draw::below;
 use crate::writer::{GENEROSITY_MAX, document};
 use crate::{JsonTokens, Output};
 
+/// An output that is cut off is not made anew for each request if it has as many tokens.
+const LONG_TOKENS: usize = 4_096;
+
 /// A structure of outputs.
 #[derive(Debug)]
 pub struct Structure {
@@ -81,6 +84,9 @@ impl JsonTokens {
         };
         // Where the shortest output is far too long, all others are too long as well.
         let is_hopeless = structure.least.len() / 2 >= request.max_tokens as usize;
+        if is_hopeless && structure.least.len() >= LONG_TOKENS {
+            return structure.least[..request.max_tokens as usize].to_vec();
+        }
         for generosity in (1..=if is_hopeless { 0 } else { GENEROSITY_MAX }).rev() {
             match made(generosity) {
                 Some(tokens) if tokens.len() < request.max_tokens as usize => return tokens,

@@ -70,3 +70,18 @@ fn a_lot_of_anything_is_made_or_refused() {
         }
     }
 }
+
+/// Requests with room for a few tokens of a long output share what they are cut from.
+#[test]
+fn a_long_output_that_is_cut_off_is_made_once() {
+    let source = guest();
+    let wanted = json!({ "json": { "type": "array", "items": { "type": "integer" }, "minItems": 4_000 } }).to_string();
+    let structure = source.structure(&wanted).expect("it can be followed");
+    let said = |seed| {
+        let request = TokenRequest { max_tokens: 50, ..request(&wanted, seed) };
+        let mut output = source.follow_structure(&structure, &request, &settings::USUAL).expect("it is followed");
+        (0..50).map(|index| source.continued(&mut output, index).expect("it goes on")).collect::<Vec<_>>()
+    };
+    assert_eq!(said(1), said(2));
+    assert_eq!(said(1)[0], u32::from(b'['));
+}
