@@ -9,13 +9,16 @@ use vcr_tests::root;
 /// The token that ends a text; all others are bytes.
 const END: u32 = 256;
 
-/// Schemas that no value fits, those with classes of Unicode, which are not followed, and one that is no schema by the
-/// rules of JSON Schema.
+/// Schemas that no value fits, those with classes of Unicode, which are not followed, and lists of no schemas, which are
+/// no schemas by the rules of JSON Schema.
 const UNFIT: &[&str] = &[
     "zod4 2020-12: emoji",
     "zod4 2020-12: never",
     "zod4 2020-12: tuple empty",
     "zod4 openapi: null",
+    "zod4 openapi: tuple empty",
+    "zod3 draft-7: tuple empty",
+    "zod4 draft-7: tuple empty",
     "zod3 draft-7: emoji",
 ];
 
