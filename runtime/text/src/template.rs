@@ -111,7 +111,7 @@ impl ChatTemplate {
     /// # Errors
     /// When it does not compile.
     pub fn with_source(&self, source: &str) -> Result<Self, TemplateError> {
-        Self::new(source, self.0.special_texts.clone())
+        Self::new(source, self.0.compiled.special_texts.clone())
     }
 
     /// The template's source.
