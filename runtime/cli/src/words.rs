@@ -97,7 +97,8 @@ mod tests {
     fn a_mistyped_command_has_a_suggestion() {
         let said = |words: &[&str]| {
             let words = std::iter::once("vcr").chain(words.iter().copied()).map(OsString::from).collect();
-            parsed(words).err().expect("there is no such command").render().to_string()
+            let Err(error) = parsed(words) else { panic!("there is no such command") };
+            error.render().to_string()
         };
         for (words, found) in [
             (&["rnu", "x.rhai"][..], "run"),

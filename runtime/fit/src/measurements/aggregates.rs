@@ -356,8 +356,9 @@ fn inference_perf(report: &Value) -> Result<Point, String> {
         (requested, _) => requested,
     };
     let arrivals = match load("concurrency") {
-        Some(concurrency) => arrivals(Some(concurrency), None),
-        None => arrivals(None, rate),
+        Some(concurrency) => arrivals(Some(concurrency), None, 1.0),
+        // The report does not say how its client spaces requests.
+        None => arrivals(None, rate, 1.0),
     };
     let tokens = |names: [&str; 2]| {
         let found = names.into_iter().find_map(|name| Some((name, of(&[name, "mean"])?)));
@@ -514,7 +515,7 @@ mod tests {
                 "latency": {"request_latency": times(0.48), "time_to_first_token": times(0.02),
                     "time_per_output_token": times(0.0075), "inter_token_latency": times(0.007)}}});
         let point = one(&report);
-        assert_eq!((point.arrivals, point.requests), (Arrivals::Open(9.5), 58));
+        assert_eq!((point.arrivals, point.requests), (Arrivals::Open(Rate::at_random(9.5)), 58));
         assert_eq!((point.mean_ns(Metric::Ttft), point.mean_ns(Metric::Itl)), (Some(20e6), Some(7.5e6)));
         assert!((point.prompt_tokens.1 - 10.0).abs() < 0.01, "{:?}", point.prompt_tokens);
         report["load_summary"] = json!({"count": 60, "requested_rate": 10.0, "achieved_rate": 9.5, "concurrency": 8});

@@ -23,9 +23,12 @@ pub struct ChatOptions {
     pub template_kwargs: BTreeMap<String, Value>,
 }
 
-/// Whether the engines can follow a structure that an output must have, as they get it.
+/// Says of a structure, as engines get it, why they cannot follow it, if they cannot.
+type CheckStructure = dyn Fn(&str) -> Result<(), String> + Send + Sync;
+
+/// Whether the engines can follow a structure that an output must have.
 #[derive(Clone)]
-pub struct StructureCheck(pub Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>);
+pub struct StructureCheck(pub Arc<CheckStructure>);
 
 impl std::fmt::Debug for StructureCheck {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -126,7 +126,7 @@ mod tests {
         block_ids("aaaabbbbcccc", 1, &mut a);
         block_ids("aaaabbbbdd", 1, &mut b);
         assert_eq!((a.len(), b.len(), tokens("aaaabbbbdd")), (3, 3, 3));
-        assert_eq!((&a[..2] == &b[..2], a[2] == b[2]), (true, false));
+        assert_eq!((a[..2] == b[..2], a[2] == b[2]), (true, false));
     }
 
     #[test]
