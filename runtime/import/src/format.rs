@@ -243,7 +243,7 @@ fn of_row(row: &[u8]) -> Option<Format> {
     let is_table = has(&PROMPT_COLUMNS) && has(&OUTPUT_COLUMNS);
     Some(match () {
         () if has(&["meta"]) || row.get("kind").is_some_and(|kind| kind == "meta") => Format::Capture,
-        () if is_table && (has(&END_COLUMNS) || is_timed) && !has(&["hash_ids", "ttft_ms"]) => Format::Requests,
+        () if is_table && (has(&END_COLUMNS) || is_timed && !has(&["hash_ids", "ttft_ms"])) => Format::Requests,
         () if has(&["ttft_ms"]) => Format::Capture,
         () if has(&["resourceSpans"]) => Format::Otel,
         () if has(&["benchmarks"]) => Format::Guidellm,
@@ -322,6 +322,7 @@ mod tests {
             (r#"{"kind":"meta","format":"vcr.capture","version":1}"#, Format::Capture),
             (r#"{"meta":{"source":"tap"}}"#, Format::Capture),
             (r#"{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1}"#, Format::Capture),
+            (r#"{"arrival_ms":0,"prompt_tokens":1,"output_tokens":2,"ttft_ms":1,"mean_itl_ms":2}"#, Format::Requests),
             ("{\n  \"metadata\": {\"guidellm_version\": \"0.6.0\"", Format::Guidellm),
             (r#"{"timestamp":0,"input_length":1,"output_length":1,"hash_ids":[1]}"#, Format::Mooncake),
             (r#"{"schema":"dynamo.agentic_mooncake","version":2}"#, Format::AgenticMooncake),

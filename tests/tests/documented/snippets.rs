@@ -195,6 +195,7 @@ enum Use {
 const FILES: &[(&str, &str, &str, Use)] = &[
     ("reference/ticks.md", "total_kv_pages", "own.json", Use::Ends("vcr replay own.json --engine ticks", &[0])),
     ("reference/traces.md", "play-1", "own.jsonl", Use::Ends("vcr replay own.jsonl", &[0])),
+    ("reference/traces.md", "chat_id", "own.jsonl", Use::Ends("vcr replay own.jsonl", &[0])),
     ("reference/traces.md", "mm_items", "own.jsonl", Use::Ends("vcr replay own.jsonl", &[0])),
     (
         "tutorials/replay-a-trace.md",

@@ -12,7 +12,7 @@ use crate::help::{with_comparison_exit_codes, with_plain_exit_codes};
 pub(crate) const FIT_EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:
   vcr fit recorded.jsonl.zst --engine 'num_gpu_blocks: 27_000, max_num_seqs: 256' -o model.json
-  vcr fit requests.csv --engine 'vllm serve meta-llama/Llama-3.1-8B' --shape llama-3.1-8b -o model.json
+  vcr fit requests.csv --engine 'vllm serve Qwen/Qwen3-8B' --shape qwen3-8b -o model.json
   vcr fit requests.csv --engine 'num_gpu_blocks: 27_000' -o model.json \\
       --base 'roofline(#{ model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })'
   vcr fit low.csv high.csv --map ttft_s=first --map e2e_s=total \\

@@ -502,7 +502,7 @@ mod tests {
             .expect("written");
         let found = read(file.path()).map_err(|error| error.to_string()).expect("it is right").expect("two loads");
         let names: Vec<&str> = found.iter().map(|point| point.name.as_str()).collect();
-        assert_eq!(names, ["concurrency 4", "rate 2.5/s"]);
+        assert_eq!(names, ["concurrency 4", "rate 2.5/s, at most 4 at once"]);
         assert_eq!(found[1].mean_ns(Metric::E2e), Some(65e6));
     }
 

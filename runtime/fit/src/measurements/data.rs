@@ -335,10 +335,13 @@ mod tests {
     #[test]
     fn results_of_vllm_bench_are_read_request_by_request() {
         let file = tempfile::NamedTempFile::new().expect("a file");
-        let result = r#"{"date": "x", "endpoint_type": "vllm", "backend": "vllm", "model_id": "m", "request_rate": "inf",
-            "max_concurrency": 2, "completed": 2, "input_lens": [10, 20], "output_lens": [3, 3], "ttfts": [0.5, 0.25],
-            "itls": [[0.01, 0.02], [0.03, 0.01]], "start_times": [100.0, 101.5], "errors": ["", ""], "mean_ttft_ms": 375}"#;
-        std::fs::write(file.path(), result.replace('\n', " ")).expect("written");
+        let starts: Vec<f64> = (0..20).map(|index| 100.0 + 1.5 * f64::from(index)).collect();
+        let result = serde_json::json!({"date": "x", "endpoint_type": "vllm", "backend": "vllm", "model_id": "m",
+            "request_rate": "inf", "max_concurrency": 2, "completed": 20, "input_lens": [10, 20].repeat(10),
+            "output_lens": [3].repeat(20), "ttfts": [0.5, 0.25].repeat(10),
+            "itls": [[0.01, 0.02], [0.03, 0.01]].repeat(10), "start_times": starts, "errors": [""].repeat(20),
+            "mean_ttft_ms": 375});
+        std::fs::write(file.path(), result.to_string()).expect("written");
         let read = Measurements::read_all(file.path(), &ReadOptions::default()).expect("measurements");
         let [load] = &read[..] else { panic!("one load") };
         assert!(load.point().is_none());
