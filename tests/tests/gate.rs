@@ -86,7 +86,7 @@ fn files_of_a_decision_agree() {
 fn a_policy_decides_and_is_printed() {
     let folder = sides(|_, line| line["ttft_ns"] = 60_000_000.into());
     let printed = folder.vcr(&["gate", "--print-policy"]).ended(0).stdout;
-    assert!(printed.contains("\n# a twentieth is less than users notice"), "{printed}");
+    assert!(printed.contains("\n# 5 % is below what users notice"), "{printed}");
     folder.write("policy.toml", printed.replace("ttft_p95 = 0.05", "ttft_p95 = 0.25"));
     let _ = gate(&folder, &["--policy", "policy.toml"]).ended(0);
     folder.write("policy.toml", "policy = 1\n[limits]\nttft = 3\n");

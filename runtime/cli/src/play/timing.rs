@@ -15,8 +15,7 @@ pub(crate) struct TimingArgs {
     #[arg(long, value_name = "JSON|@FILE", requires = "latency", value_parser = guest_config)]
     pub(crate) latency_config: Option<String>,
 
-    /// Time of each request to its first token, as its client measures it: whatever other requests do.
-    /// --prefill-step-time is the time of a step that requests share.
+    /// Time to first token that clients measure, whatever the load; --prefill-step-time is of a shared step.
     #[arg(long, value_name = "TIME", conflicts_with = "prefill_overhead", value_parser = crate::values::duration)]
     pub(crate) time_to_first_token: Option<u64>,
 
@@ -24,8 +23,7 @@ pub(crate) struct TimingArgs {
     #[arg(long, value_name = "TIME", requires = "time_to_first_token", value_parser = crate::values::duration)]
     pub(crate) time_to_first_token_std_dev: Option<u64>,
 
-    /// Time of each request between two tokens, as its client measures it: whatever other requests do.
-    /// --decode-step-time is the time of a step that requests share.
+    /// Time between tokens that clients measure, whatever the load; --decode-step-time is of a shared step.
     #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
     pub(crate) inter_token_latency: Option<u64>,
 
@@ -41,7 +39,7 @@ pub(crate) struct TimingArgs {
     #[arg(long, value_name = "TIME", requires = "prefill_overhead", value_parser = crate::values::duration)]
     pub(crate) prefill_time_std_dev: Option<u64>,
 
-    /// Time of a step that completes a prompt. All requests of the step wait for its end.
+    /// Time of a step that completes a prompt, for all its requests.
     #[arg(long, value_name = "TIME", conflicts_with_all = REQUEST_TIMES, value_parser = crate::values::duration)]
     pub(crate) prefill_step_time: Option<u64>,
 
@@ -49,7 +47,7 @@ pub(crate) struct TimingArgs {
     #[arg(long, value_name = "TIME", requires = "prefill_step_time", value_parser = crate::values::duration)]
     pub(crate) prefill_step_time_std_dev: Option<u64>,
 
-    /// Time of a step that only decodes. All requests of the step wait for its end.
+    /// Time of a step that only decodes, for all its requests.
     #[arg(long, value_name = "TIME", conflicts_with_all = REQUEST_TIMES, value_parser = crate::values::duration)]
     pub(crate) decode_step_time: Option<u64>,
 

@@ -336,10 +336,11 @@ mod tests {
     fn results_of_vllm_bench_are_read_request_by_request() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let starts: Vec<f64> = (0..20).map(|index| 100.0 + 1.5 * f64::from(index)).collect();
+        let (prompts, ttfts, gaps) =
+            ([10, 20].repeat(10), [0.5, 0.25].repeat(10), [[0.01, 0.02], [0.03, 0.01]].repeat(10));
         let result = serde_json::json!({"date": "x", "endpoint_type": "vllm", "backend": "vllm", "model_id": "m",
-            "request_rate": "inf", "max_concurrency": 2, "completed": 20, "input_lens": [10, 20].repeat(10),
-            "output_lens": [3].repeat(20), "ttfts": [0.5, 0.25].repeat(10),
-            "itls": [[0.01, 0.02], [0.03, 0.01]].repeat(10), "start_times": starts, "errors": [""].repeat(20),
+            "request_rate": "inf", "max_concurrency": 2, "completed": 20, "input_lens": prompts,
+            "output_lens": vec![3; 20], "ttfts": ttfts, "itls": gaps, "start_times": starts, "errors": vec![""; 20],
             "mean_ttft_ms": 375});
         std::fs::write(file.path(), result.to_string()).expect("written");
         let read = Measurements::read_all(file.path(), &ReadOptions::default()).expect("measurements");
