@@ -12,7 +12,7 @@ const SCENARIO: &str = r#"
 let completed = param("completed", 42);
 let c = cluster(#{ engines: pool(#{ engines: 2, engine: engine(#{}), latency: fixed(#{ step: "10ms" }) }) });
 let r = run(#{ name: "mixed", cluster: c, workloads: [
-    trace(#{ path: "../traces/t.jsonl", name: "trace" }), capture("day.jsonl.zst") ] });
+    trace(#{ path: "../traces/t.jsonl", format: "mooncake", name: "trace" }), capture("day.jsonl.zst") ] });
 expect(r, "completed", "count == " + completed);
 "#;
 

@@ -3,9 +3,11 @@
 use axum::http::{HeaderMap, header};
 
 use super::frontends::SUMMARIES;
-use super::page::CONTENT_TYPE;
 use super::table::TABLE;
 use crate::server::frontend_kind::FrontendKind;
+
+/// The type of OpenMetrics, for the header.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The type of the Prometheus text format.
 const PROMETHEUS: &str = "text/plain; version=1.0.0; charset=utf-8";

@@ -1,26 +1,7 @@
 //! Facts of the engines' caches, as labels of a metric.
 
-use super::page::{Labels, Metrics};
+use super::page::{CacheConfig, Labels, Metrics};
 use super::table::Name;
-
-/// The settings of an engine's KV cache that `vllm:cache_config_info` shows.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct CacheConfig {
-    /// Tokens of a block.
-    pub block_size: u32,
-    /// Blocks of the device.
-    pub num_gpu_blocks: u32,
-    /// Whether prompts find what others have computed.
-    pub enable_prefix_caching: bool,
-    /// The data type of the cache, as vLLM writes it.
-    pub cache_dtype: String,
-    /// The hash of blocks, as vLLM writes it.
-    pub prefix_caching_hash_algo: String,
-    /// The states that are kept, as vLLM writes it.
-    pub mamba_cache_mode: String,
-    /// `--prefix-cache-retention-interval`.
-    pub prefix_cache_retention_interval: u32,
-}
 
 /// Settings that a simulated cache does not have, with the value that vLLM shows for none.
 const UNSET: &[(&str, &str)] = &[

@@ -14,13 +14,28 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Registry;
 
 use super::buckets::CustomBuckets;
-use super::info::CacheConfig;
 use super::table::{Kind, NAMES, Name, Series, TABLE};
 use super::{format, frontends, process};
 use crate::server::frontend_kind::FrontendKind;
 
-/// The type of OpenMetrics, for the header.
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The settings of an engine's KV cache that `vllm:cache_config_info` shows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CacheConfig {
+    /// Tokens of a block.
+    pub block_size: u32,
+    /// Blocks of the device.
+    pub num_gpu_blocks: u32,
+    /// Whether prompts find what others have computed.
+    pub enable_prefix_caching: bool,
+    /// The data type of the cache, as vLLM writes it.
+    pub cache_dtype: String,
+    /// The hash of blocks, as vLLM writes it.
+    pub prefix_caching_hash_algo: String,
+    /// The states that are kept, as vLLM writes it.
+    pub mamba_cache_mode: String,
+    /// `--prefix-cache-retention-interval`.
+    pub prefix_cache_retention_interval: u32,
+}
 
 /// The labels of a series.
 pub(crate) type Labels = Vec<(&'static str, String)>;
