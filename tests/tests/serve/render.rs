@@ -9,7 +9,8 @@ const COMPLETIONS: &str = "/v1/completions/render";
 #[test]
 fn requests_are_rendered_as_vllm_renders_them() {
     let (Some(renderer), Some(model)) = (Renderer::start("0.33.0"), frontend_model()) else { return };
-    let serve = Serve::start(&[model.to_str().expect("a path is a text"), "--served-model-name", "sim"]);
+    let serve =
+        Serve::start(&[model.to_str().expect("a path is a text"), "--served-model-name", "sim", "--frontend", "rust"]);
     let hello = json!([{"role": "user", "content": "hello"}]);
     let cases = [
         (COMPLETIONS, json!({"prompt": "hello"})),
