@@ -221,6 +221,8 @@ fn an_infeasible_point_is_a_row_that_says_so() {
     folder.run(&["--sweep", "tp=1", "--sweep-out", "none.csv"]).failed(2, &["--sweep, tp=1: test.rhai:3:"]);
     folder.run(&["--search", "rate=1..2", "-e", "tp=1"]).failed(2, &["rate=1: test.rhai:3:"]);
     folder.run(&["--repeat", "2", "-e", "tp=1"]).failed(2, &["--repeat: test.rhai:3:"]);
+    // A value that its parameter cannot take is a mistake, not a point.
+    folder.run(&["--sweep", "tp=2,x"]).failed(2, &["--sweep, tp=x: test.rhai:", "`tp`: expected a whole number"]);
 }
 
 #[test]

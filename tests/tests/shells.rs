@@ -140,7 +140,9 @@ fn options(command: &[&str]) -> BTreeSet<String> {
     let said = Said::of(Command::new(vcr()).args(command).arg(all).env("NO_COLOR", "1")).ended(0);
     // Not the second line of an example.
     let whole = said.stdout.replace("\\\n", " ");
-    let rows = whole.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
+    // A line with exactly four spaces before its flags lists flags of vLLM that have no effect.
+    let rows = whole.lines().filter(|line| !line.starts_with("    --")).map(str::trim_start);
+    let rows = rows.filter(|line| line.starts_with('-'));
     let words = rows.flat_map(|row| row.split([' ', ',', '=', '[']).take(3));
     words.filter(|word| word.starts_with("--")).map(str::to_owned).collect()
 }

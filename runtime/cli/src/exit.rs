@@ -70,7 +70,7 @@ impl From<Exit> for ExitCode {
 impl From<Blame> for Exit {
     fn from(blame: Blame) -> Self {
         match blame {
-            Blame::Input => Self::BadInput,
+            Blame::Input | Blame::Argument => Self::BadInput,
             Blame::Fault => Self::Fault,
         }
     }

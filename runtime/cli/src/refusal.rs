@@ -8,7 +8,7 @@ use crate::exit::{Exit, print_error};
 use crate::terminal::excerpt::{of_source, with_line};
 
 /// An error with what to do about it, and the exit code it leads to.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Refusal {
     /// The exit code of a command that ends with it.
     pub exit: Exit,

@@ -129,7 +129,7 @@ impl Scenario {
     /// verdicts have it, and nothing of an earlier run stays beside them.
     fn keep_failed(&self, context: &Arc<Context>, error: &ScenarioError) {
         let is_measured = context.state().runs.iter().any(|run| run.target.is_some());
-        if !is_measured && error.blame == Blame::Input {
+        if !is_measured && error.blame != Blame::Fault {
             return;
         }
         if !is_measured && let Some(outputs) = &mut context.state().outputs {

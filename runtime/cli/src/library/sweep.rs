@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::value::RawValue;
 use vcr_import::table::Column;
@@ -20,6 +20,7 @@ use crate::merge;
 use crate::pack::pack_for_sweep;
 use crate::replay::sweep as replay;
 use crate::run::args::QuestionArgs;
+use crate::run::measured::Measured;
 use crate::run::points::{self, Point, Points};
 use crate::run::search::{FoundRow, SearchSpec, search_once};
 use crate::run::sweep::point;
@@ -35,6 +36,8 @@ pub struct Sweep {
     /// Text of a scenario that is in no file.
     text: Option<String>,
     kind: Kind,
+    /// Why points that were executed here are infeasible, by their numbers.
+    infeasible: Mutex<BTreeMap<usize, Refusal>>,
 }
 
 enum Kind {
@@ -113,7 +116,7 @@ impl Sweep {
         let combinations = combinations(axes).map_err(Refusal::input)?;
         let mut header = Header::new(of, axes, combinations.len(), Shard::WHOLE, settings);
         header.is_repeated = is_repeated;
-        Ok(Self { header, combinations, file, text: None, kind })
+        Ok(Self { header, combinations, file, text: None, kind, infeasible: Mutex::default() })
     }
 
     /// Number of points.
@@ -230,19 +233,28 @@ impl Sweep {
                     points.execute_one(&point(&self.header.axes, values, repetition), threads, Arc::clone(reporter))
                 };
                 let measured = (0..*repetitions).map(one).collect::<Result<Option<Vec<_>>, _>>()?;
-                measured.map(|measured| serde_json::to_string(&measured))
+                measured.map(|mut measured| {
+                    self.note_infeasible(number, Measured::whole_refusal(&mut measured));
+                    serde_json::to_string(&measured)
+                })
             }
             Kind::Search { points, search } => {
                 let Search { asked, questions } = &**search;
                 let execute = |all: &[Point]| {
                     all.iter().map(|point| points.execute_one(point, threads, Arc::clone(reporter))).collect()
                 };
-                let searched = search_once(questions, asked, (&self.header.axes, values), &execute)?;
+                let mut searched = search_once(questions, asked, (&self.header.axes, values), &execute)?;
+                self.note_infeasible(number, searched.refusal.take());
                 searched.has_ended.then(|| serde_json::to_string(&FoundRow::of(&searched)))
             }
             Kind::Replay { points } => {
                 let measured = points.execute(values, &**reporter)?;
-                measured.map(|measured| serde_json::to_string(&measured))
+                measured.map(|measured| {
+                    let label = label(&self.header.axes, values);
+                    let refusal = measured.infeasible.as_ref().map(|why| Refusal::input(why.clone()).of(&label));
+                    self.note_infeasible(number, refusal);
+                    serde_json::to_string(&measured)
+                })
             }
         };
         let unwritable = |error: serde_json::Error| {
@@ -252,11 +264,24 @@ impl Sweep {
         json.transpose().map_err(unwritable)
     }
 
+    fn note_infeasible(&self, number: usize, refusal: Option<Refusal>) {
+        let mut infeasible = self.infeasible.lock().unwrap_or_else(PoisonError::into_inner);
+        infeasible.extend(refusal.map(|refusal| (number, refusal)));
+    }
+
     /// The table of results, by the numbers of their points; not all need be there.
     ///
     /// # Errors
-    /// A result that is of another sweep.
+    /// A result that is of another sweep, or every point was executed here and is infeasible.
     pub fn columns(&self, results: Vec<(usize, String)>) -> Result<Vec<Column>, Refusal> {
+        {
+            let infeasible = self.infeasible.lock().unwrap_or_else(PoisonError::into_inner);
+            if infeasible.len() == self.combinations.len()
+                && let Some(first) = infeasible.values().next()
+            {
+                return Err(first.clone());
+            }
+        }
         let raw = |(point, text): (usize, String)| {
             let value = RawValue::from_string(text);
             value.map(|value| (point, value)).map_err(|error| Refusal::input(format!("point {point}: {error}")))

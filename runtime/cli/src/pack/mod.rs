@@ -110,7 +110,7 @@ fn run_once(
     let reporter = Arc::new(TerminalReporter::new(args.quiet));
     let outcome = run_file(&args.file, options, Arc::clone(&reporter) as _);
     match &outcome {
-        Err(error) if error.blame == Blame::Input => return Err(error.clone().into()),
+        Err(error) if error.blame != Blame::Fault => return Err(error.clone().into()),
         Ok(outcome) if outcome.partial.is_some() => {
             let exit = crate::stop::cause().map_or(Exit::BadInput, crate::stop::Cause::exit);
             return Err(Refusal { exit, ..Refusal::input("the run was stopped; nothing was packed") });

@@ -91,7 +91,7 @@ pub(crate) struct Measured {
     fingerprint: String,
     /// Why it could not be run, if it could not; it then has no metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    infeasible: Option<String>,
+    pub(crate) infeasible: Option<String>,
 }
 
 /// The key of the requests in time, where a limit of latencies was given.

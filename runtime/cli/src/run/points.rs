@@ -77,7 +77,8 @@ impl Points {
     }
 
     /// Executes points; the results are in their order. One that was stopped has none. A point that
-    /// cannot be executed is a result; a fault of a guest or an engine ends all.
+    /// cannot be executed is a result; a fault of a guest or an engine ends all, and so does a value
+    /// that a parameter cannot take.
     /// `ended` is called with the number of each point that has one, as soon as it is there.
     pub(crate) fn execute(
         &self,

@@ -74,7 +74,7 @@ pub(crate) struct Searched {
     /// Why no value that was tried could be executed, if none could.
     infeasible: Option<String>,
     /// The same with its place in the script.
-    refusal: Option<Refusal>,
+    pub(crate) refusal: Option<Refusal>,
     /// Whether it came to its end.
     pub(crate) has_ended: bool,
 }

@@ -13,8 +13,10 @@ use crate::script::suggestion::{did_you_mean, nearest};
 /// Origin of an error; decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
-    /// The script, a file it names, or an argument.
+    /// The script, or a file it names.
     Input,
+    /// A parameter's value that the script cannot take, whatever the other parameters are.
+    Argument,
     /// A guest or an engine, while running.
     Fault,
 }
@@ -84,6 +86,10 @@ impl From<&OutputError> for Thrown {
 impl Thrown {
     pub(crate) fn input(message: impl Into<String>) -> Self {
         Self { blame: Blame::Input, message: message.into(), hint: None }
+    }
+
+    pub(crate) fn argument(message: impl Into<String>) -> Self {
+        Self { blame: Blame::Argument, ..Self::input(message) }
     }
 
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {

@@ -43,7 +43,7 @@ pub(crate) fn check_all_used(context: &Context) -> Result<(), Thrown> {
 
 /// The given text as a value of the default's type.
 fn typed(name: &str, text: &str, default: &Dynamic) -> Result<Dynamic, Thrown> {
-    let wrong = |wanted: &str| Thrown::input(format!("invalid parameter `{name}`: expected {wanted}, got `{text}`"));
+    let wrong = |wanted: &str| Thrown::argument(format!("invalid parameter `{name}`: expected {wanted}, got `{text}`"));
     if default.is_int() {
         return text.replace('_', "").parse::<i64>().map(Dynamic::from).map_err(|_| wrong("a whole number"));
     }
