@@ -22,6 +22,17 @@ pub fn shipped_guest(name: &str) -> Option<PathBuf> {
     None
 }
 
+/// Removes from the report of a native latency model what the report of a guest lacks: the peaks
+/// that priced the run, which the host knows of its own models only.
+///
+/// # Panics
+/// When the report names no peaks.
+#[track_caller]
+pub fn without_peaks(report: &mut serde_json::Value) {
+    let peaks = report.as_object_mut().and_then(|report| report.remove("peaks"));
+    assert!(peaks.is_some_and(|peaks| peaks.is_array()), "the report of a native model names its peaks");
+}
+
 /// The guest of `tests/guests/hostile`, whose config picks what it does wrong.
 /// None where there is no compiler for it.
 ///
