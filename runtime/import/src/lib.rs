@@ -1,9 +1,9 @@
 //! Captures from and for other tools.
 //!
 //! An importer turns what another tool recorded into the lines of a capture:
-//! [`import`]. The exporters of [`export`] show captures to other tools;
-//! [`summary`] and [`compare`] say what they hold in numbers, and [`demo`]
-//! makes one up. [`vocabulary`] says what the tokens of a tokenizer are. Tables of results are written by [`table`]. This crate knows files and formats, and prints nothing.
+//! [`import`]. The exporters of [`export`] show captures to other tools; [`summary`] says what they
+//! hold in numbers, and [`demo`] makes one up. [`vocabulary`] says what the tokens of a tokenizer are.
+//! [`table`] writes tables of results. This crate knows files and formats, and prints nothing.
 //!
 //! Data of a source is kept or counted: an importer that leaves something out says so in the
 //! [`Imported::notes`] of its answer.
@@ -11,7 +11,6 @@
 #[cfg(not(feature = "formats"))]
 mod absent;
 mod chain;
-pub mod compare;
 mod concurrency;
 pub mod demo;
 mod error;

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use comfy_table::Table;
 use serde_json::json;
-use vcr_import::compare::{Comparison, PairDifference, Side, compare};
+use vcr_compare::captures::{Comparison, PairDifference, Side, compare};
 use vcr_import::summary::Quantiles;
 
 use super::args::DiffArgs;

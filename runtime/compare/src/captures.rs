@@ -1,14 +1,14 @@
 //! Differences between two captures of the same traffic.
 //!
-//! `vcr-compare` joins the requests.
+//! [`join`] matches the requests.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use vcr_compare::{Identity, MatchRule, join};
+use vcr_import::summary::{Summary, SummaryBuilder};
 use vcr_trace::capture::{CaptureLine, CaptureMeta, RequestRecord};
 
-use crate::summary::{Summary, SummaryBuilder};
+use crate::join::{Identity, MatchRule, join};
 
 /// One capture, as far as it is compared.
 #[derive(Default)]
