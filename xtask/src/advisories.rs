@@ -1,5 +1,5 @@
 //! `cargo xtask advisories`: locked packages against the snapshot of the RustSec database in
-//! `advisories/`, without a network.
+//! `xtask/advisories/`, without a network.
 //!
 //! cargo-deny reads a database from a clone of its repository alone, so the snapshot is laid out as
 //! one, where `deny.toml` says that the database is.
@@ -39,7 +39,7 @@ struct Advisory<'a> {
 /// Checks all lock files; an advisory that applies and is not in `deny.toml` is an error.
 pub(crate) fn advisories(args: &AdvisoriesArgs) -> Result<(), Error> {
     let root = checkout::root()?;
-    let path = args.snapshot.clone().unwrap_or_else(|| root.join("advisories/snapshot.md"));
+    let path = args.snapshot.clone().unwrap_or_else(|| root.join("xtask/advisories/snapshot.md"));
     let text = fs::read_to_string(&path).map_err(Error::file("read", &path))?;
     let advisories = parse(&text, &path)?;
     lay_out(&advisories, &root.join(DB_PATH).join(DATABASE))?;

@@ -35,6 +35,6 @@ pub(crate) fn sbom(checkout: &Checkout, target: &str) -> Result<Vec<u8>, Error> 
 pub(crate) fn licences(checkout: &Checkout) -> Result<Vec<u8>, Error> {
     let mut command = Command::new("cargo-about");
     command.args(["about", "generate", "--locked", "--offline", "--fail", "--features", "full"]);
-    command.args(["--manifest-path", "runtime/cli/Cargo.toml", "--config", "about.toml", "about.hbs"]);
+    command.args(["--manifest-path", "runtime/cli/Cargo.toml", "--config", "xtask/about.toml", "xtask/about.hbs"]);
     tool::output(command.current_dir(&checkout.root))
 }

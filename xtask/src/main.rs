@@ -44,7 +44,7 @@ enum Command {
 /// Options of `cargo xtask advisories`.
 #[derive(Debug, Args)]
 struct AdvisoriesArgs {
-    /// Take the advisories of this file in place of `advisories/snapshot.md`.
+    /// Take the advisories of this file in place of `xtask/advisories/snapshot.md`.
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
 

@@ -21,7 +21,7 @@ fn an_advisory_of_a_locked_version_fails_unless_it_is_written_down() {
     if vcr_skips::existing(root().join("target/tools/bin/cargo-deny"), hint).is_none() {
         return;
     }
-    let committed = root().join("advisories/snapshot.md");
+    let committed = root().join("xtask/advisories/snapshot.md");
     let text = fs::read_to_string(&committed).expect("it is committed");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let own = folder.path().join("snapshot.md");
