@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use serde_json::Value;
-use vcr_tests::Folder;
+use serde_json::{Value, json};
+use vcr_tests::{Folder, Serve};
 
 /// Two requests as guidellm reports them.
 const REPORT: &str = r#"{"metadata":{"guidellm_version":"0.6.0"},"args":{"model":"m"},"benchmarks":[{
@@ -109,6 +109,52 @@ fn differences_end_with_code_1_and_are_named() {
         (&found["rule"], &found["equal"], &found["fields"]["output_tokens"]),
         (&"id".into(), &false.into(), &1.into())
     );
+}
+
+/// One list of formats and one detector: no command needs a conversion that another one does not.
+#[test]
+fn every_command_reads_the_report_of_a_load_generator() {
+    let folder = Folder::new();
+    folder.write("report.json", REPORT);
+    let summary = folder.vcr(&["inspect", "summarize", "report.json", "--json"]).ended(0).json();
+    assert_eq!(summary["requests"], 2);
+    for named in [&[][..], &["--trace-format", "guidellm"]] {
+        let _ = folder.vcr(&[&["replay", "report.json", "--report-jsonl", "rows.jsonl", "--force"], named].concat());
+        let rows = fs::read_to_string(folder.path().join("rows.jsonl")).expect("a file");
+        assert_eq!(rows.lines().count(), 2, "{rows}");
+    }
+    folder.write(
+        "test.rhai",
+        "let c = cluster(#{ engines: pool(#{ engines: 1, engine: engine(#{}), latency: fixed(#{ step: \"10ms\" }) }) });
+         let r = run(#{ cluster: c, workloads: [ trace(#{ path: \"report.json\", format: \"guidellm\" }) ] });
+         expect(r, \"completed\", \"count == 2\");",
+    );
+    let _ = folder.run(&[]).ended(0);
+    let compared = folder.vcr(&["compare", "report.json", "report.json"]).ended(0);
+    assert!(compared.stdout.contains("2 requests"), "{}", compared.stdout);
+    let mirrored = folder.vcr(&["mirror", "report.json", "--lengths", "-o", "-"]).ended(0);
+    assert_eq!(mirrored.stdout.lines().count(), 2, "{}", mirrored.stdout);
+
+    let path = folder.path().join("report.json");
+    let serve = Serve::start(&["--playback", path.to_str().expect("a path of tests is a text")]);
+    let tokens = |prompt: &str| {
+        let answer = serve.post("/v1/completions", &json!({"prompt": prompt, "max_tokens": 9})).body;
+        answer["usage"]["completion_tokens"].clone()
+    };
+    assert_eq!((tokens("one"), tokens("two")), (json!(3), json!(1)));
+}
+
+/// Streams of answers have no prompts that could be repeated, which is said by all that repeat requests.
+#[test]
+fn answers_without_prompts_are_for_the_gate_only() {
+    let folder = Folder::new();
+    folder.write("answers.jsonl", "{\"request_id\":\"a\",\"latency_ms\":3,\"response\":{\"text\":\"x\",\"meta_info\":{}}}\n");
+    let refused = ["the format responses: answers without the lengths of their prompts", "`vcr gate`"];
+    folder.vcr(&["inspect", "summarize", "answers.jsonl"]).failed(2, &refused);
+    folder.vcr(&["replay", "answers.jsonl"]).failed(2, &refused);
+    folder.vcr(&["play", "--playback", "answers.jsonl"]).failed(2, &refused);
+    let mirrored = folder.vcr(&["mirror", "answers.jsonl", "-o", "-"]).ended(0);
+    assert_eq!(mirrored.stdout.lines().count(), 1, "{}", mirrored.stdout);
 }
 
 #[test]
@@ -242,13 +288,11 @@ fn files_of_ours_are_named_where_they_do_not_fit() {
     folder.vcr(&["inspect", "summarize", "sweep.csv", "--from", "azure"]).failed(2, &["the table of a sweep"]);
     let asked = ["inspect", "summarize", "rows.jsonl", "--from", "mooncake"];
     folder.vcr(&asked).failed(2, &["the list of requests of `vcr replay`, not of the format mooncake"]);
-    // Neither a trace nor a capture.
-    let no_trace = ["`out/requests.jsonl` is the list of requests of `vcr run`, not a trace", "vcr inspect convert"];
-    folder.vcr(&["replay", "out/requests.jsonl"]).failed(2, &no_trace);
+    let replayed = folder.vcr(&["replay", "out/requests.jsonl", "--report-json", "again.json"]).ended(0);
+    assert!(folder.path().join("again.json").exists(), "{}", replayed.stderr);
     folder.write("test.rhai", "trace(#{ path: \"sweep.csv\" });");
-    folder.run(&[]).failed(2, &["the table of a sweep of `vcr replay`, not a trace"]);
-    let no_capture = ["the list of requests of `vcr run`, not a capture"];
-    folder.vcr(&["play", "--playback", "out/requests.jsonl"]).failed(2, &no_capture);
+    folder.run(&[]).failed(2, &["the table of a sweep of `vcr replay`, which holds no requests"]);
+    folder.vcr(&["play", "--playback", "sweep.csv"]).failed(2, &["the table of a sweep of `vcr replay`"]);
     folder.write("other.csv", "x,y\n1,2\n");
     folder.vcr(&["inspect", "summarize", "other.csv"]).failed(2, &["by its columns x, y", "`prompt_tokens`"]);
     folder.write("plain.csv", "arrival_ms,prompt_tokens,output_tokens\n0,10,5\n20,30,6\n");

@@ -4,14 +4,14 @@
 
 use libfuzzer_sys::fuzz_target;
 use vcr_trace::capture::{CaptureLine, CaptureReader, ReadOptions, VllmVcrWriter};
-use vcr_trace::{Strictness, Trace, TraceFormat, TraceOptions};
+use vcr_trace::{Strictness, Trace, Format, TraceOptions};
 
 fuzz_target!(|bytes: &[u8]| {
     for strictness in [Strictness::Lenient, Strictness::Standard, Strictness::Strict] {
         let lenient = strictness == Strictness::Lenient;
         read(bytes, lenient);
         let options = TraceOptions { strictness, first_timestamp_required: !lenient, ..TraceOptions::default() };
-        if let Ok(trace) = Trace::read(bytes, "fuzz", TraceFormat::Capture, &options) {
+        if let Ok(trace) = Trace::read(bytes, "fuzz", Format::Capture, &options) {
             assert!(!trace.requests.is_empty());
         }
     }

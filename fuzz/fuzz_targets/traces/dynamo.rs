@@ -5,8 +5,8 @@
 mod traces;
 
 use libfuzzer_sys::fuzz_target;
-use vcr_trace::TraceFormat;
+use vcr_trace::Format;
 
 fuzz_target!(|bytes: &[u8]| {
-    traces::read(bytes, TraceFormat::Dynamo);
+    traces::read(bytes, Format::Dynamo);
 });

@@ -5,9 +5,9 @@
 mod traces;
 
 use libfuzzer_sys::fuzz_target;
-use vcr_trace::TraceFormat;
+use vcr_trace::Format;
 
 fuzz_target!(|bytes: &[u8]| {
-    traces::read(bytes, TraceFormat::Mooncake);
-    traces::read(bytes, TraceFormat::MooncakeDelta);
+    traces::read(bytes, Format::Mooncake);
+    traces::read(bytes, Format::MooncakeDelta);
 });

@@ -5,11 +5,11 @@
 mod traces;
 
 use libfuzzer_sys::fuzz_target;
-use vcr_trace::{Detected, TraceFormat};
+use vcr_trace::Format;
 
 fuzz_target!(|bytes: &[u8]| {
-    let _ = Detected::of(bytes);
-    for format in [TraceFormat::BurstGpt, TraceFormat::Vidur, TraceFormat::Splitwise] {
+    let _ = Format::detect("file", bytes);
+    for format in [Format::BurstGpt, Format::Vidur, Format::Splitwise] {
         traces::read(bytes, format);
     }
 });

@@ -277,7 +277,7 @@ fn serve_options(serve: clap::Command) -> clap::Command {
     let serve = options::<ServeArgs>(serve).mut_arg("tokens", |tokens| {
         tokens
             .default_value("english")
-            .help("Source of output tokens: `english`, `random`, `echo`, a .jsonl file, a SQLite database, or a guest")
+            .help("Source of output tokens: `english`, `random`, `echo`, a .jsonl file, or a guest")
     });
     let reasons = crate::serve::vllm_flags::reasons(&serve);
     live_help(serve, crate::serve::args::SERVE_COMMON, crate::help::SERVE_EXAMPLES, &reasons)

@@ -13,7 +13,7 @@ use vcr_cluster::{
     Topology, TracePacing, WorkloadConfig, WorkloadSource, simulate,
 };
 use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput};
-use vcr_trace::{Trace, TraceFormat, TraceOptions};
+use vcr_trace::{Format, Trace, TraceOptions};
 
 fn evicting(pool: PoolConfig, kv_eviction: KvEviction) -> Topology {
     Topology::Aggregated(PoolConfig { kv_eviction, ..pool })
@@ -29,7 +29,7 @@ fn prompts(contents: &[u32]) -> WorkloadConfig {
         rows.push('\n');
     }
     let options = TraceOptions { block_size_tokens: NonZeroU32::new(16), ..TraceOptions::default() };
-    let trace = Trace::read(rows.as_bytes(), "rows", TraceFormat::Mooncake, &options).expect("a trace");
+    let trace = Trace::read(rows.as_bytes(), "rows", Format::Mooncake, &options).expect("a trace");
     let source = WorkloadSource::Trace {
         trace: Arc::new(trace),
         pacing: TracePacing::Recorded { speedup: 1.0 },

@@ -9,7 +9,7 @@ use vcr_cluster::record::{GiveUp, Outcome};
 use vcr_cluster::{
     Answers, ProfileConfig, Report, RouterConfig, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
 };
-use vcr_trace::{Trace, TraceFormat, TraceOptions};
+use vcr_trace::{Format, Trace, TraceOptions};
 
 /// Plays of an agent with three turns, a second apart, whose prompts grow by a block.
 fn trace(plays: u32) -> Arc<Trace> {
@@ -30,7 +30,7 @@ fn trace(plays: u32) -> Arc<Trace> {
         }
     }
     let options = TraceOptions::default();
-    Arc::new(Trace::read(rows.as_bytes(), "rows", TraceFormat::AgenticMooncake, &options).expect("a trace"))
+    Arc::new(Trace::read(rows.as_bytes(), "rows", Format::AgenticMooncake, &options).expect("a trace"))
 }
 
 fn run_config(trace: &Arc<Trace>, profile: ProfileConfig, router: RouterConfig) -> RunConfig {
@@ -147,7 +147,7 @@ fn sessions_of_turns_are_plays_too() {
     let rows = "{\"session_id\":\"a\",\"timestamp\":0,\"output_length\":3,\"hash_ids\":[1]}\n\
                 {\"session_id\":\"a\",\"delay\":50,\"output_length\":3,\"hash_ids\":[1,2]}\n\
                 {\"session_id\":\"b\",\"timestamp\":9,\"output_length\":3,\"hash_ids\":[3]}\n";
-    let trace = Trace::read(rows.as_bytes(), "rows", TraceFormat::Mooncake, &TraceOptions::default()).expect("a trace");
+    let trace = Trace::read(rows.as_bytes(), "rows", Format::Mooncake, &TraceOptions::default()).expect("a trace");
     let report = run(&run_config(&Arc::new(trace), ProfileConfig::new(1), RouterConfig::RoundRobin));
     let at: Vec<(u64, u32)> = report.requests.iter().map(|record| (record.session, record.turn)).collect();
     assert_eq!(at, [(0, 0), (0, 1), (1, 0)]);
@@ -171,7 +171,7 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
     let rows = "{\"request_id\":\"a\",\"timestamp\":0,\"output_length\":1,\"hash_ids\":[1]}\n\
                 {\"request_id\":\"b\",\"wait_for\":[\"a\"],\"output_length\":1,\"hash_ids\":[1]}\n";
     let first_version = Arc::new(
-        Trace::read(rows.as_bytes(), "rows", TraceFormat::AgenticMooncake, &TraceOptions::default()).expect("a trace"),
+        Trace::read(rows.as_bytes(), "rows", Format::AgenticMooncake, &TraceOptions::default()).expect("a trace"),
     );
     let text = refused(ProfileConfig { snapshot_seed: Some(1), ..ProfileConfig::new(1) }, &first_version);
     assert!(text.contains("snapshots need to know when each request was sent"), "{text}");

@@ -246,7 +246,7 @@ fn a_cache_is_gone_with_its_engine() {
     // Whatever the router takes to be cached at the new engine, that is not there
     // before it has computed something.
     let mut on_second = report.requests.iter().filter(|r| r.arrival_ns >= 350 * MS && r.prefill_worker == Some(1));
-    assert!(on_second.next().is_none_or(|first| first.detail.route_overlap_tokens[0] == Some(0)));
+    assert!(on_second.next().is_none_or(|first| first.detail.prefill_overlap_tokens == Some(0)));
     assert!(report.requests.iter().any(|r| r.arrival_ns == 0 && r.prefill_worker == Some(1)));
 }
 

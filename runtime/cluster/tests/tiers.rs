@@ -13,7 +13,7 @@ use vcr_cluster::{
     Report, RouterConfig, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
 };
 use vcr_core::{EngineConfig, EngineConfigInput, EvictionPolicy, HostRules, KvTiersConfig, SharedTier};
-use vcr_trace::{Trace, TraceFormat, TraceOptions};
+use vcr_trace::{Format, Trace, TraceOptions};
 
 /// A block of 16 tokens has 1.6 MB: a millisecond to the host, half of one back,
 /// 2 ms to the disk and 4 ms from there.
@@ -55,7 +55,7 @@ fn small(engines: u32, tiers: Option<KvTiersConfig>, router: RouterConfig, rows:
     let input = EngineConfigInput { kv_tiers: tiers, ..own };
     let engine = EngineConfig::new(input).expect("a valid engine").into();
     let options = TraceOptions { block_size_tokens: NonZeroU32::new(16), ..TraceOptions::default() };
-    let trace = Trace::read(rows.as_bytes(), "rows", TraceFormat::Mooncake, &options).expect("a trace");
+    let trace = Trace::read(rows.as_bytes(), "rows", Format::Mooncake, &options).expect("a trace");
     let source = WorkloadSource::Trace {
         trace: Arc::new(trace),
         pacing: TracePacing::Recorded { speedup: 1.0 },

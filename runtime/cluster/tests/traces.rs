@@ -11,7 +11,7 @@ use vcr_cluster::record::{Outcome, RequestRecord};
 use vcr_cluster::{
     Answers, Report, RouterConfig, SyntheticInput, Topology, TracePacing, WorkloadConfig, WorkloadSource,
 };
-use vcr_trace::{Trace, TraceFormat, TraceOptions};
+use vcr_trace::{Format, Trace, TraceOptions};
 
 const RECORDED: TracePacing = TracePacing::Recorded { speedup: 1.0 };
 
@@ -19,7 +19,7 @@ fn closed(concurrency: u64) -> TracePacing {
     TracePacing::ClosedLoop { concurrency, speedup: 1.0 }
 }
 
-fn read(rows: &str, format: TraceFormat) -> Arc<Trace> {
+fn read(rows: &str, format: Format) -> Arc<Trace> {
     let options = TraceOptions { block_size_tokens: NonZeroU32::new(16), ..TraceOptions::default() };
     Arc::new(Trace::read(rows.as_bytes(), "rows", format, &options).expect("a trace"))
 }
@@ -60,7 +60,7 @@ fn a_request_waits_for_all_it_names_and_then_its_delay() {
         + &row(1, ",\"timestamp\":50")
         + &row(2, ",\"wait_for\":[\"0\",\"1\"],\"delay\":7,\"tool_wait_ms\":3")
         + &row(3, ",\"wait_for\":[\"0\"]");
-    let trace = read(&rows, TraceFormat::AgenticMooncake);
+    let trace = read(&rows, Format::AgenticMooncake);
     let report = play(&trace, RECORDED, 1);
     let records = by_session(&report);
     assert_eq!((records[0].arrival_ns, records[1].arrival_ns), (0, 50 * MS));
@@ -86,7 +86,7 @@ fn triggers_and_times_before_which_nothing_starts() {
         + &row(2, &waits(&[edge(0, "completion", 1), edge(1, "completion", 2)]))
         + &row(3, &format!(",\"not_before_ms\":400{}", waits(&[edge(0, "dispatch", 5)])))
         + &row(4, &waits(&[edge(3, "dispatch", 0)]));
-    let report = play(&read(&rows, TraceFormat::AgenticMooncake), RECORDED, 1);
+    let report = play(&read(&rows, Format::AgenticMooncake), RECORDED, 1);
     let records = by_session(&report);
     assert_eq!(records[1].arrival_ns, 5 * MS, "before the end of the other");
     assert_eq!(records[2].arrival_ns, (end_ns(records[0]) + MS).max(end_ns(records[1]) + 2 * MS));
@@ -100,7 +100,7 @@ fn what_waits_for_a_rejected_request_starts_all_the_same() {
     let rows = format!("{{\"request_id\":\"0\",\"timestamp\":0,\"output_length\":3,\"hash_ids\":{ids:?}}}\n")
         + &row(1, ",\"wait_for\":[\"0\"],\"delay\":7");
     for pacing in [RECORDED, closed(1)] {
-        let report = play(&read(&rows, TraceFormat::AgenticMooncake), pacing, 1);
+        let report = play(&read(&rows, Format::AgenticMooncake), pacing, 1);
         let records = by_session(&report);
         assert!(matches!(records[0].outcome, Outcome::Rejected(_)));
         assert_eq!((records[1].arrival_ns, &records[1].outcome), (7 * MS, &Outcome::Completed));
@@ -114,10 +114,10 @@ fn requests_of_one_instant_start_in_file_order() {
         + &row(1, ",\"wait_for\":[\"0\"],\"delay\":100")
         + &row(2, ",\"wait_for\":[\"0\"],\"delay\":100")
         + &row(3, ",\"wait_for\":[\"0\"],\"delay\":100");
-    let alone = play(&read(&rows, TraceFormat::AgenticMooncake), RECORDED, 3);
+    let alone = play(&read(&rows, Format::AgenticMooncake), RECORDED, 3);
     let at_ms = alone.requests[1].arrival_ns as f64 / 1e6;
     let rows = rows + &row(4, &format!(",\"timestamp\":{at_ms}"));
-    let report = play(&read(&rows, TraceFormat::AgenticMooncake), RECORDED, 3);
+    let report = play(&read(&rows, Format::AgenticMooncake), RECORDED, 3);
     let order: Vec<_> = report.requests.iter().map(|record| (record.session, record.prefill_worker)).collect();
     assert_eq!(order, [(0, Some(0)), (1, Some(1)), (2, Some(2)), (3, Some(0)), (4, Some(1))]);
     assert!(report.requests[1..].windows(2).all(|pair| pair[0].arrival_ns == pair[1].arrival_ns));
@@ -134,7 +134,7 @@ fn a_closed_loop_keeps_plays_in_flight() {
                 + &row(id(2), &format!(",\"session_id\":\"{play}\",\"wait_for\":[\"{}\",\"{}\"]", id(0), id(1)))
         })
         .collect();
-    let trace = read(&rows, TraceFormat::AgenticMooncake);
+    let trace = read(&rows, Format::AgenticMooncake);
     for concurrency in [1, 2] {
         let report = play(&trace, closed(concurrency), 1);
         let records = by_session(&report);
@@ -157,11 +157,11 @@ fn a_session_keeps_its_place_between_two_turns() {
         format!("{{\"session_id\":\"{session}\",\"timestamp\":0,\"output_length\":3,\"hash_ids\":[{session}]{rest}}}\n")
     };
     let rows: String = (0..2).map(|session| turn(session, "") + &turn(session, ",\"delay\":50")).collect();
-    let report = play(&read(&rows, TraceFormat::Mooncake), closed(1), 1);
+    let report = play(&read(&rows, Format::Mooncake), closed(1), 1);
     let records = by_session(&report);
     assert_eq!(records[1].arrival_ns, end_ns(records[0]) + 50 * MS);
     assert_eq!(records[2].arrival_ns, end_ns(records[1]));
-    let faster = play(&read(&rows, TraceFormat::Mooncake), TracePacing::ClosedLoop { concurrency: 1, speedup: 2.0 }, 1);
+    let faster = play(&read(&rows, Format::Mooncake), TracePacing::ClosedLoop { concurrency: 1, speedup: 2.0 }, 1);
     let records = by_session(&faster);
     assert_eq!(records[1].arrival_ns, end_ns(records[0]) + 25 * MS);
 }
@@ -175,7 +175,7 @@ fn a_delta_goes_on_from_the_prompt_and_the_answer_before() {
     };
     let rows =
         turn(24, 20, "\"hash_ids\":[1,2]") + &turn(30, 4, "\"hash_ids\":[3,4]") + &turn(10, 1, "\"hash_ids\":[5]");
-    let report = play(&read(&rows, TraceFormat::MooncakeDelta), RECORDED, 1);
+    let report = play(&read(&rows, Format::MooncakeDelta), RECORDED, 1);
     let records = by_session(&report);
     let prompts: Vec<_> = records.iter().map(|record| record.prompt_tokens).collect();
     assert_eq!(prompts, [24, 44 + 30, 78 + 10]);
@@ -183,7 +183,7 @@ fn a_delta_goes_on_from_the_prompt_and_the_answer_before() {
     // the second is half an answer.
     assert_eq!((records[1].cached_tokens, records[2].cached_tokens), (32, 64));
     // As whole prompts the same rows share nothing.
-    let whole = play(&read(&rows, TraceFormat::Mooncake), RECORDED, 1);
+    let whole = play(&read(&rows, Format::Mooncake), RECORDED, 1);
     assert!(by_session(&whole).iter().all(|record| record.cached_tokens == 0));
 }
 
@@ -243,7 +243,7 @@ fn items_reach_the_encoder_and_the_blocks() {
             + &row(2000, "[1,2,3,4,5,6]", "dog")
             + &row(3000, "[7,8,9,10,11,12]", "cat")
     };
-    for (text, format) in [(rows(&mooncake), TraceFormat::Mooncake), (meta + &rows(&capture), TraceFormat::Capture)] {
+    for (text, format) in [(rows(&mooncake), Format::Mooncake), (meta + &rows(&capture), Format::Capture)] {
         let trace = read(&text, format);
         let report = play(&trace, RECORDED, 1);
         let cached: Vec<u32> = by_session(&report).iter().map(|record| record.cached_tokens).collect();

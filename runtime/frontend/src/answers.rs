@@ -1,15 +1,11 @@
 //! Answers as texts: canned ones, and data sets of conversations.
 
-mod database;
-
 use serde::Deserialize;
-use vcr_live::TokenList;
+use vcr_live::{PromptDigest, TokenList};
 use vcr_text::{TemplateRequest, Value};
 
 use crate::server::chats::ChatOptions;
 use crate::server::model::Model;
-
-pub use database::{is_database, parse_database};
 
 /// A row of a file: an answer, and what it answers.
 #[derive(Deserialize)]
@@ -19,6 +15,18 @@ struct Row {
     messages: Option<Vec<Value>>,
     /// As ShareGPT has them.
     conversations: Option<Vec<Turn>>,
+    /// As llm-d-inference-sim has them: the SHA-256 of the tokens of a prompt, as hexadecimal digits.
+    prompt_hash: Option<String>,
+    /// The answer to the prompt of that hash.
+    gen_tokens: Option<Generated>,
+}
+
+/// The tokens of an answer: their texts, and their ids unless an old tool wrote them.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Generated {
+    Texts(Vec<String>),
+    Tokens { strings: Vec<String>, numbers: Vec<u32> },
 }
 
 #[derive(Deserialize)]
@@ -85,8 +93,23 @@ impl Answers<'_> {
                 let messages: Vec<Value> = turns.iter().map(Turn::message).collect();
                 self.conversation(&messages)
             }
-            _ => Err("expected `answer`, `messages` or `conversations`".to_owned()),
+            Row { prompt_hash: Some(hash), gen_tokens: Some(generated), .. } => self.hashed(&hash, generated),
+            _ => Err("expected `answer`, `messages`, `conversations`, or `prompt_hash` and `gen_tokens`".to_owned()),
         }
+    }
+
+    /// An answer to the prompt of a hash. The first answer to a prompt is the one that it gets.
+    fn hashed(&mut self, hash: &str, generated: Generated) -> Result<(), String> {
+        let digest = digest(hash).ok_or("invalid `prompt_hash`: expected 64 hexadecimal digits")?;
+        let (text, numbers) = match generated {
+            Generated::Texts(strings) => (strings.concat(), Vec::new()),
+            Generated::Tokens { strings, numbers } => (strings.concat(), numbers),
+        };
+        // Ids of another vocabulary have other texts in this one.
+        let are_own = !numbers.is_empty() && self.model.tokenizer.decode(&numbers, false) == text;
+        let tokens = if are_own { numbers } else { self.encode(&text, false)? };
+        self.list.by_digest.entry(digest).or_insert(self.list.in_turn.len());
+        self.push(tokens)
     }
 
     /// Each message of the assistant answers those before it.
@@ -107,13 +130,17 @@ impl Answers<'_> {
 
     fn insert(&mut self, prompt: Option<Vec<u32>>, answer: &str) -> Result<(), String> {
         let tokens = self.encode(answer, false)?;
-        if tokens.is_empty() {
-            return Err("an answer is empty; every request gets at least one token".to_owned());
-        }
         if let Some(prompt) = prompt {
             self.list.by_prompt.entry(prompt).or_insert_with(|| tokens.clone());
         }
-        // A prompt that is not there gets any of the answers.
+        self.push(tokens)
+    }
+
+    /// Adds an answer. A prompt that is not there gets any of them.
+    fn push(&mut self, tokens: Vec<u32>) -> Result<(), String> {
+        if tokens.is_empty() {
+            return Err("an answer is empty; every request gets at least one token".to_owned());
+        }
         self.list.in_turn.push(tokens);
         Ok(())
     }
@@ -136,6 +163,17 @@ impl Answers<'_> {
     }
 }
 
+/// The bytes of hexadecimal digits, as many as a digest has.
+fn digest(digits: &str) -> Option<PromptDigest> {
+    let pairs: Option<Vec<&str>> = (0..digits.len()).step_by(2).map(|at| digits.get(at..at + 2)).collect();
+    let is_digit = |byte: u8| byte.is_ascii_hexdigit();
+    let bytes: Option<Vec<u8>> = pairs?
+        .into_iter()
+        .map(|pair| pair.bytes().all(is_digit).then(|| u8::from_str_radix(pair, 16).ok()).flatten())
+        .collect();
+    PromptDigest::try_from(bytes?).ok()
+}
+
 impl Turn {
     fn message(&self) -> Value {
         let role = match self.from.as_str() {
@@ -149,6 +187,8 @@ impl Turn {
 
 #[cfg(test)]
 mod tests {
+    use vcr_live::prompt_digest;
+
     use super::*;
 
     fn read(text: &str) -> Result<Option<TokenList>, String> {
@@ -170,6 +210,35 @@ mod tests {
         assert!(matches!(read(r#"{"output_token_ids": [1]}"#), Ok(None)), "they are tokens");
     }
 
+    /// A row with the hash of these tokens.
+    fn hashed(prompt: &[u32], generated: serde_json::Value) -> String {
+        let digits: String = prompt_digest(prompt).iter().map(|byte| format!("{byte:02x}")).collect();
+        serde_json::json!({"prompt_hash": digits, "gen_tokens": generated}).to_string()
+    }
+
+    #[test]
+    fn answers_belong_to_the_digests_of_prompts() {
+        let model = Model::builtin();
+        let encode = |text: &str| model.tokenizer.encode(text, false).expect("tokens");
+        // One token for each letter, which the tokenizer would join.
+        let letters: Vec<u32> = ["o", "w", "l"].iter().flat_map(|letter| encode(letter)).collect();
+        assert_ne!(letters, encode("owl"));
+        let foreign = serde_json::json!({"strings": ["An", " owl", "."], "numbers": [900_001, 900_002, 13]});
+        let own = serde_json::json!({"strings": ["o", "w", "l"], "numbers": letters});
+        let rows = [
+            hashed(&[1, 2, 3], foreign),
+            hashed(&[4], serde_json::json!(["Two", " owls."])),
+            hashed(&[4], serde_json::json!(["Three", " owls."])),
+            hashed(&[5], own),
+        ];
+        let list = read(&rows.join("\n")).expect("it is valid").expect("it has texts");
+        let place = |prompt: &[u32]| list.by_digest.get(&prompt_digest(prompt)).copied();
+        assert_eq!((place(&[1, 2, 3]), place(&[4]), place(&[5]), place(&[6])), (Some(0), Some(1), Some(3), None));
+        // Ids of another vocabulary, and old rows without ids: their text counts.
+        assert_eq!(list.in_turn[..2], [encode("An owl."), encode("Two owls.")]);
+        assert_eq!(list.in_turn[3], letters);
+    }
+
     #[test]
     fn what_is_wrong_is_named() {
         for (text, wanted) in [
@@ -177,9 +246,11 @@ mod tests {
             ("[]", "it has no answers"),
             ("{\"answer\": \"a\"}\n{", "line 2: "),
             ("[{]", "key must be a string"),
-            ("{}", "row 1: expected `answer`, `messages` or `conversations`"),
+            ("{}", "row 1: expected `answer`, `messages`, `conversations`, or `prompt_hash` and `gen_tokens`"),
             ("{\"answer\": \"a\"}\n{\"answer\": \"\"}", "row 2: an answer is empty"),
             (r#"{"messages": [1], "answer": "a"}"#, "row 1: invalid message"),
+            (r#"{"prompt_hash": "00", "gen_tokens": ["a"]}"#, "row 1: invalid `prompt_hash`: expected 64"),
+            (r#"{"prompt_hash": "é", "gen_tokens": ["a"]}"#, "row 1: invalid `prompt_hash`: expected 64"),
         ] {
             let error = read(text).expect_err(text);
             assert!(error.contains(wanted), "{error}");

@@ -10,7 +10,7 @@
 //! Around it, `http/` has sockets, TLS, API keys and CORS, `faults/` the faults
 //! that clients meet, `metrics/` what dashboards read, `traces/` spans of requests. Files are
 //! read from their texts: `options_file` those of options, `llm_d/` configurations of
-//! llm-d-inference-sim, `answers` data sets, with those in databases by `sqlite/`.
+//! llm-d-inference-sim, `answers` data sets.
 
 pub mod answers;
 mod api;
@@ -26,7 +26,6 @@ pub mod metrics;
 pub mod options_file;
 mod parse;
 pub mod server;
-mod sqlite;
 pub mod traces;
 
 pub use api::{RenderedApi, render_body};

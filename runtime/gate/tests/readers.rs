@@ -12,8 +12,8 @@ const SAMPLES: [(Format, &str); 8] = [
         r#"{"observation":1,"request_id":"a","ok":true,"latency_ns":9,"event_ns":[1,2,5],"event_tokens":[1,1,2],"vector":[0.5],"text":"x","kv_usage":0.5}"#,
     ),
     (
-        Format::Run,
-        r#"{"of":"a","id":0,"workload":"w","session":1,"turn":0,"status":"completed","arrival_ms":0,"end_ms":4,"ttft_ms":1,"e2e_ms":4,"output_tokens":9}"#,
+        Format::Requests,
+        r#"{"of":"a","id":0,"workload":"w","session":1,"turn":0,"status":"completed","max_tokens":9,"arrival_ms":0,"end_ms":4,"ttft_ms":1,"e2e_ms":4,"output_tokens":9}"#,
     ),
     (
         Format::Sse,
@@ -29,7 +29,7 @@ const SAMPLES: [(Format, &str); 8] = [
         Format::Aiperf,
         r#"{"metadata":{"session_num":1,"request_start_ns":1,"request_end_ns":2},"metrics":{"request_latency":{"value":1,"unit":"ms"},"output_sequence_length":{"value":3}},"error":null}"#,
     ),
-    (Format::Table, "request_id,latency_ms,vector,event_ms,ok\na,1.5,0.5 1,0.1 0.2,true\n"),
+    (Format::Requests, "request_id,latency_ms,vector,event_ms,ok\na,1.5,0.5 1,0.1 0.2,true\n"),
 ];
 
 /// Reads bytes; everything that is handed over is read again.

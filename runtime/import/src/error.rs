@@ -5,9 +5,7 @@ use std::fmt;
 use std::io;
 
 use vcr_trace::capture::CaptureError;
-use vcr_trace::{TraceError, VcrOutput};
-
-use crate::Format;
+use vcr_trace::{Format, FormatError, TraceError, VcrOutput};
 
 /// An error of importing or writing a file.
 #[derive(Debug, thiserror::Error)]
@@ -26,42 +24,19 @@ pub enum ImportError {
         /// The file, as the caller named it.
         name: String,
     },
-    /// Neither name nor content shows the format.
-    #[error("cannot tell the format of `{name}`; name it (known: {known})")]
-    UnknownFormat {
-        /// The file, as the caller named it.
-        name: String,
-        /// All formats.
-        known: String,
-    },
-    /// The file may have one of several formats, which differ in their units.
-    #[error("cannot tell the format of `{name}`: {why}. It may be {candidates}: name it with --from")]
-    UnclearFormat {
-        /// The file, as the caller named it.
-        name: String,
-        /// Why it is not certain.
-        why: String,
-        /// The names of the formats.
-        candidates: String,
-    },
-    /// The columns of a table are unknown.
+    /// The format cannot be told, or the file holds no requests.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// The file has answers only.
     #[error(
-        "cannot tell the format of `{name}` by its columns {columns}: tables of requests have `prompt_tokens` and \
-         `output_tokens`, data sets a column such as `prompt` or `instruction`"
+        "`{name}` has the format {format}: answers without the lengths of their prompts, which only `vcr gate` and \
+         `vcr mirror` read"
     )]
-    UnknownColumns {
+    OnlyAnswers {
         /// The file, as the caller named it.
         name: String,
-        /// The columns.
-        columns: String,
-    },
-    /// The file is something that vcr writes and that holds no requests.
-    #[error("`{name}` is {output}, which holds no requests; {}", output.next_step())]
-    NoRequests {
-        /// The file, as the caller named it.
-        name: String,
-        /// Its kind.
-        output: VcrOutput,
+        /// Its format.
+        format: Format,
     },
     /// The file is of another format than was said.
     #[error("`{name}` is {output}, not of the format {asked}; leave --from out, or pass --from requests")]
@@ -93,8 +68,8 @@ pub enum ImportError {
     Capture(#[from] CaptureError),
     /// A data set is text, which only a tokenizer turns into tokens.
     #[error(
-        "`{name}` is a data set of prompts and responses, which needs the tokenizer of the model they are for; \
-         name its tokenizer.json"
+        "`{name}` is a data set of prompts and responses, which needs the tokenizer of the model they are for: name \
+         its tokenizer.json with `vcr inspect convert --tokenizer`"
     )]
     NoTokenizer {
         /// The file, as the caller named it.

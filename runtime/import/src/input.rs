@@ -3,6 +3,7 @@
 use std::io::BufRead;
 use std::path::Path;
 
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use vcr_input::{LineError, Lines, Unpacked};
 
@@ -55,7 +56,7 @@ impl<'a, R: BufRead> Rows<'a, R> {
 }
 
 /// A value of JSON that is nothing but a `T`.
-pub(crate) fn of_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+pub(crate) fn of_bytes<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Problem> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = decode(&mut deserializer)?;
     deserializer.end().map_err(|error| Problem::new("", error.to_string()))?;

@@ -15,7 +15,6 @@ mod concurrency;
 pub mod demo;
 mod error;
 pub mod export;
-mod format;
 mod input;
 mod output;
 mod outputs;
@@ -34,16 +33,18 @@ use std::io::{self, BufRead};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
+pub use vcr_trace::Format;
 use vcr_trace::capture::{CaptureLine, CaptureReader};
+use vcr_trace::{FormatError, PARQUET_MAGIC, VcrOutput, folder_format};
 
 #[cfg(not(feature = "formats"))]
 use absent::{parquet, tokenizer};
 pub use error::{ImportError, Place, Problem};
-pub use format::Format;
 use output::Out;
 pub use output::{Imported, Note};
 pub use outputs::Outputs;
 pub use python_json::without_nan;
+pub use readers::aiperf::AiperfRequest;
 use readers::{
     agentic, aiperf, bench, dataset, dynamo, guidellm, inference_perf, llmservingsim, otel, own, requests, workload,
 };
@@ -87,6 +88,27 @@ impl ImportOptions {
     }
 }
 
+/// The format of a file or folder, by its content.
+///
+/// # Errors
+/// When it cannot be read or told.
+pub fn format_of(path: &Path) -> Result<Format, ImportError> {
+    if path.is_dir() {
+        return Ok(folder_format(path)?);
+    }
+    let name = path.display().to_string();
+    let (start, _) = input::peek(input::open(path)?, &name)?;
+    detect(path, &name, &start)
+}
+
+fn detect(path: &Path, name: &str, start: &[u8]) -> Result<Format, ImportError> {
+    if !start.starts_with(PARQUET_MAGIC) {
+        return Ok(Format::detect(name, start)?);
+    }
+    let columns = parquet::columns(path, name)?;
+    Ok(Format::of_columns(name, columns.iter().map(String::as_str))?)
+}
+
 /// Imports a file, or the folder of an LLMServingSim run, as lines of a capture.
 ///
 /// # Errors
@@ -99,16 +121,13 @@ pub fn import(path: &Path, options: &ImportOptions, sink: &mut Sink<'_>) -> Resu
     }
     let (start, reader) = input::peek(input::open(path)?, &name)?;
     let format = match options.format {
-        Some(format) => format.fitting(&name, &start)?,
-        None if start.starts_with(dataset::PARQUET_MAGIC) => Format::of_parquet(path, &name)?,
-        None => Format::detect(&name, &start)?,
+        Some(format) => fitting(format, &name, &start)?,
+        None => detect(path, &name, &start)?,
     };
     let mut out = Out::new(sink, options.lenient).keeping_output_text(options.output_text);
     match format {
         Format::Requests
-            if start.starts_with(dataset::PARQUET_MAGIC)
-                && reader.packing().is_none()
-                && vcr_input::is_regular(path) =>
+            if start.starts_with(PARQUET_MAGIC) && reader.packing().is_none() && vcr_input::is_regular(path) =>
         {
             requests::read_parquet_file(path, options, &mut out)?;
         }
@@ -117,9 +136,7 @@ pub fn import(path: &Path, options: &ImportOptions, sink: &mut Sink<'_>) -> Resu
         }
         Format::LlmServingSim => llmservingsim::read_file(path, reader, options, &mut out)?,
         Format::Dataset
-            if start.starts_with(dataset::PARQUET_MAGIC)
-                && reader.packing().is_none()
-                && vcr_input::is_regular(path) =>
+            if start.starts_with(PARQUET_MAGIC) && reader.packing().is_none() && vcr_input::is_regular(path) =>
         {
             dataset::read_parquet_file(path, options, &mut out)?;
         }
@@ -128,27 +145,36 @@ pub fn import(path: &Path, options: &ImportOptions, sink: &mut Sink<'_>) -> Resu
     out.finish(format, &name)
 }
 
-/// A folder holds a run of LLMServingSim, what `vcr run --out` wrote, or else the
-/// parts of a capture.
+/// The format that was said, unless the file is an output of vcr of another one.
+fn fitting(asked: Format, name: &str, start: &[u8]) -> Result<Format, ImportError> {
+    let name = || name.to_owned();
+    match VcrOutput::detect(start) {
+        Some(output) if !output.has_requests() => Err(FormatError::NoRequests { name: name(), output }.into()),
+        Some(output) if asked != Format::Requests && output != VcrOutput::RequestTable => {
+            Err(ImportError::OtherFormat { name: name(), asked, output })
+        }
+        _ => Ok(asked),
+    }
+}
+
+/// Imports a run of LLMServingSim, a folder of `vcr run --out`, a corpus of plays, or the parts of a capture.
 fn import_folder(
     path: &Path,
     name: &str,
     options: &ImportOptions,
     sink: &mut Sink<'_>,
 ) -> Result<Imported, ImportError> {
-    let has = |name: &str| path.join(name).is_file();
-    let found = match () {
-        () if has("meta.json") && has("requests.jsonl") => Format::LlmServingSim,
-        () if has("report.json") && has("requests.jsonl") => Format::Requests,
-        () => Format::Capture,
+    let format = match options.format {
+        Some(format) => format,
+        None => folder_format(path)?,
     };
-    let format = options.format.unwrap_or(found);
     if format == Format::Requests {
         return import(&path.join("requests.jsonl"), options, sink);
     }
     let mut out = Out::new(sink, options.lenient);
     match format {
         Format::LlmServingSim => llmservingsim::read_run(path, options, &mut out)?,
+        Format::Weka => workload::read_folder(path, format, options, &mut out)?,
         _ => own::read(CaptureReader::open(path, &own::rules(options))?, &mut out)?,
     }
     out.finish(format, name)
@@ -185,17 +211,22 @@ fn read(
         Format::Aiperf => aiperf::read(reader, name, out),
         Format::InferencePerf => inference_perf::read(reader, name, out),
         Format::Mooncake
+        | Format::MooncakeDelta
         | Format::Azure
-        | Format::AppliedCompute
+        | Format::AppliedComputeAgentic
         | Format::QwenBailian
         | Format::BurstGpt
         | Format::Vidur
-        | Format::Splitwise => workload::read(reader, name, format, options, out),
+        | Format::Splitwise
+        | Format::Weka => workload::read(reader, name, format, options, out),
         Format::AgenticMooncake => agentic::read(reader, name, options, out),
-        Format::DynamoTrace => dynamo::read(reader, name, out),
+        Format::Dynamo => dynamo::read(reader, name, out),
         Format::LlmServingSim => llmservingsim::read_rows(reader, name, None, options, out),
         Format::Dataset => dataset::read(reader, start, name, options, out),
         Format::Otel => otel::read(reader, name, out),
         Format::Requests => requests::read(reader, start, name, options, out),
+        Format::Observations | Format::Sse | Format::Responses | Format::Log => {
+            Err(ImportError::OnlyAnswers { name: name.to_owned(), format })
+        }
     }
 }

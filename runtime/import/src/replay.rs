@@ -1,36 +1,27 @@
-//! Traces for replays, from everything that tells when requests arrived: those of `vcr-trace`, and
-//! results of load generators, which become captures first.
+//! Traces for replays: those of `vcr-trace`, and files of all other formats, which become captures first.
 
 use std::path::Path;
 
-use vcr_trace::{Strictness, Trace, TraceError, TraceFormat, TraceOptions, TraceWarning, WarningKind, read_files};
+use vcr_trace::{Format, Strictness, Trace, TraceError, TraceOptions, TraceWarning, WarningKind, read_files};
 
-use crate::{Format, ImportError, ImportOptions, import, input};
+use crate::{ImportError, ImportOptions, import};
 
-/// Formats whose files say when requests arrived, and are no traces.
-const RECORDED: [Format; 5] =
-    [Format::VllmBench, Format::SglangBench, Format::Aiperf, Format::InferencePerf, Format::Guidellm];
-
-/// Reads a trace from its files, as [`vcr_trace::read_files`] does, or from one result of a load
-/// generator.
+/// Reads a trace from its files, as [`vcr_trace::read_files`] does, or from one file or folder of any other
+/// format.
 ///
 /// # Errors
 /// Those of the reader.
 pub fn read_trace(paths: &[impl AsRef<Path>], options: &TraceOptions) -> Result<Trace, ImportError> {
-    let unknown = match read_files(paths, options) {
-        Err(error @ TraceError::UnknownFormat { .. }) if paths.len() == 1 => error,
-        read => return Ok(read?),
-    };
-    let path = paths[0].as_ref();
-    let name = path.display().to_string();
-    if !vcr_input::is_regular(path) {
-        return Err(unknown.into());
+    match read_files(paths, options) {
+        Err(TraceError::NotATrace { name, format }) if paths.len() == 1 && can_be_read_again(paths[0].as_ref()) => {
+            read_recorded(paths[0].as_ref(), &name, format, options)
+        }
+        read => Ok(read?),
     }
-    let (start, _) = input::peek(input::open(path)?, &name)?;
-    match Format::detect(&name, &start) {
-        Ok(format) if RECORDED.contains(&format) => read_recorded(path, &name, format, options),
-        _ => Err(unknown.into()),
-    }
+}
+
+fn can_be_read_again(path: &Path) -> bool {
+    path.is_dir() || vcr_input::is_regular(path)
 }
 
 /// Makes a capture of a file, and reads that.
@@ -47,7 +38,7 @@ fn read_recorded(path: &Path, name: &str, format: Format, options: &TraceOptions
         capture.push(b'\n');
         Ok(())
     })?;
-    let mut trace = Trace::read(&capture[..], name, TraceFormat::Capture, options)?;
+    let mut trace = Trace::read(&capture[..], name, Format::Capture, options)?;
     trace.warnings.extend(imported.notes.into_iter().map(|note| TraceWarning {
         kind: WarningKind::Capture(format!("{} {}", note.count, note.what).into()),
         first_line: 1,

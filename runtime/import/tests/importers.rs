@@ -316,7 +316,7 @@ fn agents_wait_for_the_turn_before_or_are_refused() {
     assert!(refused(&long, Format::AgenticMooncake).contains("1 hash ids of 512 tokens cover 512"));
     let session = r#"{"num_turns":2,"input_prompt_length":4,"assistant_response_length":[1],
         "tool_call_output_length":[1,1],"tool_call_latency":[0.1,0.1],"final_assistant_response_length":1}"#;
-    let error = refused(&session.replace('\n', ""), Format::AppliedCompute);
+    let error = refused(&session.replace('\n', ""), Format::AppliedComputeAgentic);
     assert!(error.contains("field `assistant_response_length`: 1 entries for 2 turns"), "{error}");
 }
 
@@ -329,15 +329,15 @@ fn logs_of_dynamo_must_agree_with_themselves() {
         )
         .replace('\n', "")
     };
-    let read = read(&row(7, 4), Format::DynamoTrace);
+    let read = read(&row(7, 4), Format::Dynamo);
     let first = &read.requests[0];
     assert_eq!((first.block_hashes.len(), first.prompt_hash.map(|hash| hash.0)), (1, Some(2)));
     assert_eq!(read.meta.started_unix_ns, Some(1_000_500_000));
-    let error = refused(&row(12, 4), Format::DynamoTrace);
+    let error = refused(&row(12, 4), Format::Dynamo);
     assert!(error.contains("field `request.replay.input_sequence_hashes`: 2 hashes for 12 tokens"), "{error}");
-    let error = refused(&format!("{}\n{}", row(7, 4), row(7, 4).replace(":4,", ":5,")), Format::DynamoTrace);
+    let error = refused(&format!("{}\n{}", row(7, 4), row(7, 4).replace(":4,", ":5,")), Format::Dynamo);
     assert!(error.contains("line 2, field `request.replay.trace_block_size`"), "{error}");
-    assert!(refused(&row(7, 0), Format::DynamoTrace).contains("field `request.replay.trace_block_size`"));
+    assert!(refused(&row(7, 0), Format::Dynamo).contains("field `request.replay.trace_block_size`"));
 }
 
 #[test]
@@ -510,8 +510,16 @@ fn results_of_load_generators_are_traces() {
     let times = trace.answer_times[0].as_ref().expect("an answer");
     assert_eq!(trace.outputs(times).len(), 3);
     assert!(trace.warnings.iter().any(|warning| warning.to_string().contains("spread evenly")));
+    // Requests without arrivals are for closed loops only.
+    fs::write(&path, "prompt_tokens,output_tokens\n5,6\n").expect("a file");
+    let table = folder.path().join("table.csv");
+    fs::rename(&path, &table).expect("a file");
+    let error = vcr_import::read_trace(&[&table], &options).expect_err("no arrivals").to_string();
+    assert!(error.contains("a first turn needs a timestamp"), "{error}");
+    let closed = vcr_trace::TraceOptions { first_timestamp_required: false, ..options.clone() };
+    assert_eq!(vcr_import::read_trace(&[&table], &closed).expect("a trace").requests[0].input_tokens, 5);
     // Anything else is no trace.
     fs::write(&path, "{\"a\": 1}").expect("a file");
     let error = vcr_import::read_trace(&[&path], &options).expect_err("unknown").to_string();
-    assert!(error.contains("cannot tell the format of trace"), "{error}");
+    assert!(error.contains("cannot tell the format of"), "{error}");
 }

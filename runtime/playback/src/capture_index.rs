@@ -203,6 +203,23 @@ impl CaptureIndex {
         builder.finish(PathBuf::new(), meta, by_row)
     }
 
+    /// A capture index of the requests of a file of another format, which hold no fingerprint.
+    ///
+    /// # Errors
+    /// When they are of something else than expected, or there are none.
+    pub fn of_import(
+        path: &Path,
+        meta: CaptureMeta,
+        records: Vec<RequestRecord>,
+        options: &CaptureIndexOptions,
+    ) -> Result<Self, PlaybackError> {
+        options.expected.check(path, &meta, || Ok(None))?;
+        if records.is_empty() {
+            return Err(PlaybackError::Empty { path: path.to_owned() });
+        }
+        Ok(Self { path: path.to_owned(), ..Self::of_records(meta, records) })
+    }
+
     /// Opens a capture and reads it once. Records stay in the file.
     ///
     /// # Errors
@@ -210,7 +227,7 @@ impl CaptureIndex {
     pub fn open(path: &Path, options: &CaptureIndexOptions) -> Result<Self, PlaybackError> {
         let read = ReadOptions { lenient: options.lenient };
         let file = CaptureFile::open(path, &read)?;
-        options.expected.check(path, file.meta(), &read)?;
+        options.expected.check(path, file.meta(), || engine_fingerprint(path, &read))?;
         let mut builder = CaptureIndexBuilder::default();
         let mut positions = Vec::new();
         let summary = file.scan(|head| {
@@ -341,7 +358,12 @@ fn rows_of<'a>(names: &'a [(u64, Row)], name: &str) -> impl Iterator<Item = Row>
 
 impl Expectation {
     /// Whether a capture is what it must be.
-    fn check(&self, path: &Path, meta: &CaptureMeta, read: &ReadOptions) -> Result<(), PlaybackError> {
+    fn check(
+        &self,
+        path: &Path,
+        meta: &CaptureMeta,
+        of_engines: impl FnOnce() -> Result<Option<String>, CaptureError>,
+    ) -> Result<(), PlaybackError> {
         let unexpected = |what, found: Option<String>, expected: &str| PlaybackError::Unexpected {
             path: path.to_owned(),
             what,
@@ -351,7 +373,7 @@ impl Expectation {
         if let Some(expected) = &self.fingerprint {
             let found = match &meta.fingerprint {
                 Some(fingerprint) => Some(fingerprint.clone()),
-                None => engine_fingerprint(path, read)?,
+                None => of_engines()?,
             };
             if found.as_ref() != Some(expected) {
                 return Err(unexpected("fingerprint", found, expected));

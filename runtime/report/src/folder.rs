@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use vcr_input::Lines;
+use vcr_trace::RequestRow;
 
 use crate::MAX_DRAWN_RUNS;
 use crate::charts::{Charts, RunCharts};
 use crate::document::Document;
 use crate::request_charts::RequestCharts;
-use crate::requests::RequestRow;
 
 /// Maximum length of `report.json` and `charts.json`.
 const MAX_FILE_BYTES: u64 = 1 << 30;
@@ -99,8 +99,8 @@ fn charts_of_requests(path: &Path, report: &Document) -> Result<Charts, FolderEr
     // Requests of a run follow each other.
     let mut latest = 0;
     for_each_request(path, |row| {
-        if runs.get(latest).is_none_or(|(name, _)| *name != row.of) {
-            let Some(found) = runs.iter().position(|(name, _)| *name == row.of) else { return };
+        if runs.get(latest).is_none_or(|(name, _)| *name != row.run()) {
+            let Some(found) = runs.iter().position(|(name, _)| *name == row.run()) else { return };
             latest = found;
         }
         runs[latest].1.add(row);

@@ -289,7 +289,9 @@ mod tests {
     use super::*;
     use crate::charts::Charts;
     use crate::document::Assertion;
-    use crate::{Distribution, EngineLine, RequestCharts, RequestRow, Timeline};
+    use vcr_trace::RequestRow;
+
+    use crate::{Distribution, EngineLine, RequestCharts, Timeline};
 
     const BAD: &str = "</script><script>alert(1)</script><!--";
 

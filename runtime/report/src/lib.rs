@@ -31,7 +31,7 @@ pub use markdown::write as write_summary;
 pub use openmetrics::write as write_openmetrics;
 pub use pressure::{Bound, BoundShare, Bucket, PoolPressure, Pressure, RunPressure, Share, read_pressure};
 pub use request_charts::RequestCharts;
-pub use requests::{RequestRow, RequestTable};
+pub use requests::RequestTable;
 pub use text::Escaped;
 pub use timeline::{EngineLine, Timeline};
 

@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use vcr_trace::RequestRow;
+
 use crate::charts::{Bar, LifeLine, Load, Phase, RunCharts};
 use crate::distribution::{Distribution, Scope};
-use crate::requests::RequestRow;
+use crate::requests::phases;
 
 /// Requests listed as the slowest.
 const SLOWEST: usize = 20;
@@ -71,7 +73,7 @@ impl RequestCharts {
         sums.requests += 1;
         if row.is_completed() {
             sums.completed += 1;
-            for (phase, start_ms, end_ms) in row.phases() {
+            for (phase, start_ms, end_ms) in phases(row) {
                 sums.ms[phase as usize] += end_ms - start_ms;
             }
             if let Some(latencies) = &mut self.latencies {
@@ -105,13 +107,13 @@ impl RequestCharts {
                 workload: row.workload.to_string(),
                 status: row.status.to_string(),
                 engines,
-                prompt_tokens: row.prompt_tokens,
-                output_tokens: row.output_tokens,
-                preemptions: row.preemptions,
-                retries: row.retries,
+                prompt_tokens: row.prompt_tokens.into(),
+                output_tokens: row.output_tokens.into(),
+                preemptions: row.preemptions.into(),
+                retries: row.retries.into(),
                 ttft_ms: row.ttft_ms,
                 total_ms,
-                phases: row.phases(),
+                phases: phases(row),
             },
         );
     }

@@ -1,153 +1,312 @@
-//! The format of a trace, by the start of its file.
+//! The format of a file, by its start.
 //!
-//! A format is detected only if what the start says is certain. Otherwise the error lists the
-//! formats that it may have, since they differ in the units of their times.
+//! All commands that read requests use this detector. A format is detected only if what the start
+//! says is certain. Otherwise the error lists the formats that it may have, since they differ in
+//! the units of their times.
 
 use serde_json::{Map, Value};
 
-use crate::TraceFormat;
 use crate::capture;
 use crate::formats::csv::{Columns, cells_of};
 use crate::formats::mooncake::is_field as is_mooncake_field;
 use crate::formats::{azure, burstgpt, splitwise, vidur};
-
-/// What the start of a file says of its format.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Detected {
-    /// It has this format.
-    Certain(TraceFormat),
-    /// It may have one of several.
-    Unclear(Unclear),
-    /// It has none of them.
-    Unknown,
-}
-
-/// Why a format is not certain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unclear {
-    /// The reason, as a sentence about "it".
-    pub why: String,
-    /// The formats that it may have.
-    pub candidates: Vec<TraceFormat>,
-}
+use crate::{Format, FormatError, OUTPUT_COLUMNS, PROMPT_COLUMNS, VcrOutput};
 
 /// The formats that are tables.
-const TABLES: [(TraceFormat, &Columns); 4] = [
-    (TraceFormat::Azure, &azure::COLUMNS),
-    (TraceFormat::BurstGpt, &burstgpt::COLUMNS),
-    (TraceFormat::Vidur, &vidur::COLUMNS),
-    (TraceFormat::Splitwise, &splitwise::COLUMNS),
+const TABLES: [(Format, &Columns); 4] = [
+    (Format::Azure, &azure::COLUMNS),
+    (Format::BurstGpt, &burstgpt::COLUMNS),
+    (Format::Vidur, &vidur::COLUMNS),
+    (Format::Splitwise, &splitwise::COLUMNS),
 ];
 /// Fields that give the prompt of a Mooncake row.
 const PROMPT_FIELDS: [&str; 6] = ["hash_ids", "input_length", "input_tokens", "text_input", "messages", "payload"];
 /// Fractional timestamps that advance by less than this on average are more likely seconds.
 const MIN_MEAN_GAP_MS: f64 = 1.0;
+/// Columns of tables of requests that no line of a capture has.
+const END_COLUMNS: [&str; 5] = ["e2e_ms", "e2e_s", "e2e_us", "e2e_ns", "mean_itl_ms"];
+/// Columns of a latency in tables of observed requests.
+const LATENCY_COLUMNS: [&str; 4] = ["latency_ns", "latency_us", "latency_ms", "latency_s"];
+/// Fields of a row of a workload that a row of a data set lacks.
+const WORKLOAD_KEYS: [&str; 5] = ["hash_ids", "input_length", "output_length", "timestamp", "created_time"];
+/// The columns in which a table of requests has arrivals, with a unit at their end.
+const ARRIVAL_STEMS: [&str; 3] = ["arrival_", "arrival_time_", "timestamp_"];
+/// Keys by which a row is known as one of a data set.
+pub const DATASET_KEYS: [&str; 13] = [
+    "prompt",
+    "instruction",
+    "question",
+    "query",
+    "input_text",
+    "context",
+    "messages",
+    "text",
+    "content",
+    "train",
+    "validation",
+    "test",
+    "data",
+];
+/// Keys under which a JSON object has the rows of a data set.
+pub const DATASET_SPLITS: [&str; 4] = ["train", "validation", "test", "data"];
+/// The first bytes of a Parquet file.
+pub const PARQUET_MAGIC: &[u8] = b"PAR1";
+/// Beginnings of lines of a stream, as `curl -iN` writes it.
+const STREAM_LINES: [&str; 6] = ["data:", "HTTP/", "event:", "id:", "retry:", ":"];
+/// Parts of lines of vLLM's and SGLang's request logs.
+const LOG_MARKS: [&str; 4] = ["Generated response ", "Received request ", "Finish: obj=", "Receive: obj="];
 
-impl Detected {
-    /// Finds the format of an unpacked file that starts with these bytes.
-    #[must_use]
-    pub fn of(start: &[u8]) -> Self {
+impl Format {
+    /// Finds the format of an unpacked file from its name and its first bytes.
+    ///
+    /// # Errors
+    /// When they do not determine it, or the file is an output of vcr without requests.
+    pub fn detect(name: &str, start: &[u8]) -> Result<Self, FormatError> {
         let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
         let row = text.split(|byte| *byte == b'\n').next().unwrap_or(text).trim_ascii_end();
-        if is_play(text) {
-            return Self::Certain(TraceFormat::Weka);
+        let stem = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(name);
+        let name = || name.to_owned();
+        match VcrOutput::detect(start) {
+            Some(output) if output.has_requests() => return Ok(Self::Requests),
+            Some(output) => return Err(FormatError::NoRequests { name: name(), output }),
+            None => {}
         }
-        if !row.starts_with(b"{") {
-            return Self::of_header(row);
-        }
-        if is_capture(row) {
-            return Self::Certain(TraceFormat::Capture);
-        }
-        if let Some(relative) = relative_of_mooncake(row) {
-            return Self::Certain(relative);
-        }
-        match serde_json::from_slice(row) {
-            Ok(row) => Self::of_row(&row, text),
-            // The row is longer than the start, or damaged, which its reader says.
-            Err(_) if has(row, "\"hash_ids\"") => match has(row, "\"chat_id\"") {
-                true => Self::Certain(TraceFormat::QwenBailian),
-                false => Self::Certain(TraceFormat::Mooncake),
+        let found = match text.first() {
+            None => return Err(FormatError::Empty { name: name() }),
+            Some(_) if text.starts_with(PARQUET_MAGIC) => Ok(Self::Dataset),
+            Some(b'{') if stem.ends_with(".csv") => Err(Undetected::Unknown),
+            Some(b'{') => of_object(text, row, stem),
+            Some(b'[') if is_array(text) => match has_all(&text[..text.len().min(400)], &["start_time", "end_time"]) {
+                // Requests of inference-perf begin with their times.
+                true => Ok(Self::InferencePerf),
+                false => Ok(Self::Dataset),
             },
-            Err(_) => Self::Unknown,
-        }
+            Some(_) => of_text(text, row, stem.ends_with(".csv")),
+        };
+        found.map_err(|undetected| undetected.of(name()))
     }
 
-    /// By the fields of a first row, and the timestamps of those after it.
-    fn of_row(row: &Map<String, Value>, text: &[u8]) -> Self {
-        let has = |key: &str| row.contains_key(key);
-        if has("chat_id") && has("timestamp") && has("input_length") {
-            return Self::Certain(TraceFormat::QwenBailian);
-        }
-        if !PROMPT_FIELDS.into_iter().any(has) {
-            return Self::Unknown;
-        }
-        let mut unknown: Vec<String> =
-            row.keys().filter(|key| !is_mooncake_field(key)).map(|key| format!("`{key}`")).collect();
-        unknown.sort();
-        let candidates = vec![TraceFormat::Mooncake, TraceFormat::MooncakeDelta, TraceFormat::QwenBailian];
-        if !unknown.is_empty() {
-            let why = format!("its first row has {}, which mooncake rows do not have", unknown.join(", "));
-            return Self::Unclear(Unclear { why, candidates });
-        }
-        match mean_gap_of_fractions(text) {
-            Some(gap) if gap < MIN_MEAN_GAP_MS => {
-                let why = format!(
-                    "its timestamps advance by {gap:.3} on average, which is {:.0} requests a second if they are \
-                     milliseconds; they may be seconds",
-                    1e3 / gap
-                );
-                Self::Unclear(Unclear { why, candidates })
-            }
-            _ => Self::Certain(TraceFormat::Mooncake),
-        }
+    /// Finds the format of a table from its columns.
+    ///
+    /// # Errors
+    /// When they do not determine it, or the table has no requests.
+    pub fn of_columns<'a>(name: &str, columns: impl Iterator<Item = &'a str> + Clone) -> Result<Self, FormatError> {
+        of_columns(columns).map_err(|undetected| undetected.of(name.to_owned()))
     }
+}
 
-    /// By the header of a table: the format of which it has most columns.
-    fn of_header(row: &[u8]) -> Self {
-        let titles = cells_of(row);
-        let found = TABLES.map(|(format, columns)| (columns.count_in(&titles), format));
-        let most = found.iter().map(|(count, _)| *count).max().unwrap_or(0);
-        let candidates: Vec<_> =
-            found.into_iter().filter(|(count, _)| *count == most).map(|(_, format)| format).collect();
-        match &candidates[..] {
-            _ if most == 0 => Self::Unknown,
-            [format] => Self::Certain(*format),
-            _ => {
-                let why = format!("its header `{}` fits several formats", titles.join(","));
-                Self::Unclear(Unclear { why, candidates })
+/// Why a format was not detected.
+enum Undetected {
+    Unknown,
+    Unclear { why: String, candidates: Vec<Format> },
+    Columns(String),
+    NoRequests(VcrOutput),
+}
+
+impl Undetected {
+    fn of(self, name: String) -> FormatError {
+        match self {
+            Self::Unknown => FormatError::Unknown { name },
+            Self::Unclear { why, candidates } => {
+                let candidates = candidates.iter().map(|format| format.name()).collect::<Vec<_>>().join(", ");
+                FormatError::Unclear { name, why, candidates }
             }
+            Self::Columns(columns) => FormatError::UnknownColumns { name, columns },
+            Self::NoRequests(output) => FormatError::NoRequests { name, output },
         }
     }
 }
 
-fn has(text: &[u8], key: &str) -> bool {
-    text.windows(key.len()).any(|window| window == key.as_bytes())
+/// Whether a text that begins with a bracket is an array of JSON, and not a line with its time in brackets.
+fn is_array(text: &[u8]) -> bool {
+    let inside = text[1..].trim_ascii_start();
+    inside.first().is_none_or(|byte| b"{[]\"".contains(byte))
 }
 
-/// Whether a capture starts with such a row, of which the end may be missing.
-fn is_capture(row: &[u8]) -> bool {
+/// The format of a file that begins with a JSON object.
+fn of_object(text: &[u8], row: &[u8], stem: &str) -> Result<Format, Undetected> {
+    if is_play(text) {
+        return Ok(Format::Weka);
+    }
+    if let Some(format) = of_bench(text) {
+        return Ok(format);
+    }
+    match serde_json::from_slice::<Map<String, Value>>(row) {
+        Ok(row) => of_row(&row, text),
+        // A capture that breaks off in its first line says so best itself.
+        Err(error) if error.is_eof() && row.starts_with(b"{\"kind\":\"meta\"") => Ok(Format::Capture),
+        Err(_) => of_part(text, row).or_else(|| damaged(row, stem)).ok_or(Undetected::Unknown),
+    }
+}
+
+/// The format of a first row that is a whole object. `text` has the timestamps of the rows after it.
+fn of_row(row: &Map<String, Value>, text: &[u8]) -> Result<Format, Undetected> {
+    let has = |keys: &[&str]| keys.iter().any(|key| row.contains_key(*key));
+    let schema = row.get("schema").and_then(Value::as_str).unwrap_or_default();
+    let is_event = row.get("event").and_then(Value::as_str).is_some_and(|event| event.starts_with("request."));
+    let is_timed = row.keys().any(|key| ARRIVAL_STEMS.iter().any(|stem| key.starts_with(stem)));
+    let is_table = has(&PROMPT_COLUMNS) && has(&OUTPUT_COLUMNS);
+    Ok(match () {
+        () if has(&["observation"]) => Format::Observations,
+        () if has(&["meta"]) || row.get("kind").is_some_and(|kind| kind == "meta") => Format::Capture,
+        () if has(&["metadata"]) && has(&["metrics"]) => Format::Aiperf,
+        () if is_event => Format::Log,
+        () if has(&["chunks"]) || (has(&["request_id"]) && has(&["data"])) => Format::Sse,
+        () if has(&["meta_info"]) || row.get("response").is_some_and(Value::is_object) => Format::Responses,
+        () if has(&["choices"]) && has(&["id", "request_id"]) => Format::Responses,
+        () if is_table && (has(&END_COLUMNS) || is_timed && !has(&["hash_ids", "ttft_ms"])) => Format::Requests,
+        () if has(&["request_id"]) && has(&LATENCY_COLUMNS) => Format::Requests,
+        () if has(&["ttft_ms"]) => Format::Capture,
+        () if has(&["resourceSpans"]) => Format::Otel,
+        () if has(&["benchmarks"]) => Format::Guidellm,
+        () if schema.starts_with("dynamo.agentic_mooncake") => Format::AgenticMooncake,
+        () if has(&["wait_for", "branches", "dependencies", "tool_wait_ms"]) => Format::AgenticMooncake,
+        () if has(&["event_type"]) || schema.starts_with("dynamo.request") => Format::Dynamo,
+        () if has(&["num_turns"]) => Format::AppliedComputeAgentic,
+        () if has(&["queued_ts", "input_toks"]) => Format::LlmServingSim,
+        () if has(&["chat_id"]) && has(&["timestamp"]) && has(&["input_length"]) => Format::QwenBailian,
+        () if has(&WORKLOAD_KEYS) && has(&PROMPT_FIELDS) => return of_mooncake(row, text),
+        () if is_table => Format::Requests,
+        () if has(&DATASET_KEYS) => Format::Dataset,
+        () if has(&PROMPT_FIELDS) => return of_mooncake(row, text),
+        // A table of requests with a line about the file before them.
+        () if of_second_row(text).is_some_and(|format| format == Format::Requests) => Format::Requests,
+        () => return Err(Undetected::Unknown),
+    })
+}
+
+fn of_second_row(text: &[u8]) -> Option<Format> {
+    let (_, rest) = text.split_at_checked(text.iter().position(|byte| *byte == b'\n')? + 1)?;
+    let second = rest.split(|byte| *byte == b'\n').next()?;
+    of_row(&serde_json::from_slice(second).ok()?, b"").ok()
+}
+
+/// Whether a row that may be one of Mooncake's is, by its fields and the timestamps of the rows after it.
+fn of_mooncake(row: &Map<String, Value>, text: &[u8]) -> Result<Format, Undetected> {
+    let mut unknown: Vec<String> =
+        row.keys().filter(|key| !is_mooncake_field(key)).map(|key| format!("`{key}`")).collect();
+    unknown.sort();
+    let candidates =
+        vec![Format::Mooncake, Format::MooncakeDelta, Format::QwenBailian, Format::Requests, Format::Dataset];
+    if !unknown.is_empty() {
+        let why = format!("its first row has {}, which mooncake rows do not have", unknown.join(", "));
+        return Err(Undetected::Unclear { why, candidates });
+    }
+    match mean_gap_of_fractions(text) {
+        Some(gap) if gap < MIN_MEAN_GAP_MS => {
+            let why = format!(
+                "its timestamps advance by {gap:.3} on average, which is {:.0} requests a second if they are \
+                 milliseconds; they may be seconds",
+                1e3 / gap
+            );
+            Err(Undetected::Unclear { why, candidates })
+        }
+        _ => Ok(Format::Mooncake),
+    }
+}
+
+/// The format of a document over many lines, or of a row that is longer than the start.
+fn of_part(text: &[u8], row: &[u8]) -> Option<Format> {
     const FIRST_KEYS_BYTES: usize = 4096;
     let starts = &row[..row.len().min(FIRST_KEYS_BYTES)];
-    capture::detect(row).is_some() || has(starts, "\"vcr.capture\"") || has(starts, "\"ttft_ms\"")
+    let has_in = |text: &[u8], key: &str| has_all(text, &[key]);
+    let in_row = |key: &str| has_in(row, key);
+    Some(match () {
+        () if has_in(text, "resourceSpans") => Format::Otel,
+        () if has_in(text, "guidellm_version") || has_in(text, "benchmarks") => Format::Guidellm,
+        () if ["dynamo.agentic_mooncake", "wait_for", "tool_wait_ms"].into_iter().any(in_row) => {
+            Format::AgenticMooncake
+        }
+        () if in_row("event_type") => Format::Dynamo,
+        () if in_row("num_turns") => Format::AppliedComputeAgentic,
+        () if in_row("hash_ids") && in_row("chat_id") => Format::QwenBailian,
+        () if in_row("hash_ids") => Format::Mooncake,
+        () if capture::detect(row).is_some() || has_in(starts, "vcr.capture") || has_in(starts, "ttft_ms") => {
+            Format::Capture
+        }
+        () if DATASET_SPLITS.iter().any(|split| has_in(text, split)) => Format::Dataset,
+        () => return None,
+    })
+}
+
+/// A first line of a file of JSON lines that is a damaged Mooncake row, which its reader says best.
+fn damaged(row: &[u8], stem: &str) -> Option<Format> {
+    let is_row = ["timestamp", "input_length", "output_length"].into_iter().any(|key| has_all(row, &[key]));
+    let is_lines = [".jsonl", ".json", ".ndjson"].iter().any(|suffix| stem.ends_with(suffix));
+    (is_row && is_lines).then_some(Format::Mooncake)
+}
+
+/// The format of a file that is not JSON: a table, a stream, or a log.
+fn of_text(text: &[u8], row: &[u8], is_csv: bool) -> Result<Format, Undetected> {
+    if let Some(format) = of_header(row)? {
+        return Ok(format);
+    }
+    if is_csv {
+        return of_columns(cells_of(row).iter().map(String::as_str));
+    }
+    let line = String::from_utf8_lossy(row);
+    // `ts` writes the time before a line.
+    let (word, rest) = line.split_once([' ', '\t']).unwrap_or((&line, ""));
+    let line = if word.parse::<f64>().is_ok() { rest.trim_start() } else { &line };
+    if STREAM_LINES.iter().any(|mark| line.starts_with(mark)) {
+        return Ok(Format::Sse);
+    }
+    let is_log = LOG_MARKS.iter().any(|mark| text.windows(mark.len()).any(|window| window == mark.as_bytes()));
+    if is_log { Ok(Format::Log) } else { Err(Undetected::Unknown) }
+}
+
+/// The format whose columns a header has most of.
+fn of_header(row: &[u8]) -> Result<Option<Format>, Undetected> {
+    let titles = cells_of(row);
+    let found = TABLES.map(|(format, columns)| (columns.count_in(&titles), format));
+    let most = found.iter().map(|(count, _)| *count).max().unwrap_or(0);
+    let candidates: Vec<_> = found.into_iter().filter(|(count, _)| *count == most).map(|(_, format)| format).collect();
+    match &candidates[..] {
+        _ if most == 0 => Ok(None),
+        [format] => Ok(Some(*format)),
+        _ => {
+            let why = format!("its header `{}` fits several formats", titles.join(","));
+            Err(Undetected::Unclear { why, candidates })
+        }
+    }
+}
+
+fn of_columns<'a>(columns: impl Iterator<Item = &'a str> + Clone) -> Result<Format, Undetected> {
+    let columns = columns.map(|cell| cell.trim_matches(['"', ' ']));
+    let has = |names: &[&str]| columns.clone().any(|column| names.contains(&column));
+    match VcrOutput::of_columns(columns.clone()) {
+        Some(output) if output.has_requests() => Ok(Format::Requests),
+        Some(output) => Err(Undetected::NoRequests(output)),
+        None if has(&["request_id"]) && has(&LATENCY_COLUMNS) => Ok(Format::Requests),
+        None if has(&DATASET_KEYS) => Ok(Format::Dataset),
+        None => Err(Undetected::Columns(columns.collect::<Vec<_>>().join(", "))),
+    }
+}
+
+/// A result of a benchmark, which is one long line: by its settings, which come first.
+fn of_bench(text: &[u8]) -> Option<Format> {
+    const SETTINGS_BYTES: usize = 16 << 10;
+    let settings = &text[..text.len().min(SETTINGS_BYTES)];
+    match () {
+        () if !has_all(settings, &["backend", "request_rate", "max_concurrency"]) => None,
+        () if has_all(settings, &["endpoint_type"]) || has_all(settings, &["tokenizer_id"]) => Some(Format::VllmBench),
+        () if has_all(settings, &["dataset_name", "random_input_len"]) => Some(Format::SglangBench),
+        () => None,
+    }
+}
+
+/// Whether a text has all these keys, or strings.
+fn has_all(text: &[u8], keys: &[&str]) -> bool {
+    keys.iter().all(|key| {
+        let quoted = format!("\"{key}\"");
+        text.windows(quoted.len()).any(|window| window == quoted.as_bytes())
+    })
 }
 
 /// Whether a corpus of plays starts so. A play may take many lines, and its end may be missing.
 pub(crate) fn is_play(start: &[u8]) -> bool {
     let is_object = start.trim_ascii_start().starts_with(b"{");
-    is_object && has(start, "\"hash_id_scope\"") && has(start, "\"requests\"") && !has(start, "\"schema\"")
-}
-
-/// The first row of a relative of the Mooncake format gives it away. Deltas do
-/// not differ from whole prompts and must be named.
-fn relative_of_mooncake(row: &[u8]) -> Option<TraceFormat> {
-    let has = |key: &str| has(row, key);
-    if has("\"dynamo.agentic_mooncake\"") || has("\"wait_for\"") || has("\"tool_wait_ms\"") {
-        Some(TraceFormat::AgenticMooncake)
-    } else if has("\"event_type\"") {
-        Some(TraceFormat::Dynamo)
-    } else {
-        has("\"num_turns\"").then_some(TraceFormat::AppliedComputeAgentic)
-    }
+    is_object && has_all(start, &["hash_id_scope", "requests"]) && !has_all(start, &["schema"])
 }
 
 /// The mean difference of the timestamps of the whole rows at the start, if one is a fraction.
@@ -170,77 +329,141 @@ fn mean_gap_of_fractions(text: &[u8]) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn certain(start: &str) -> TraceFormat {
-        match Detected::of(start.as_bytes()) {
-            Detected::Certain(format) => format,
-            other => panic!("{start}: {other:?}"),
-        }
+    fn certain(name: &str, start: &str) -> Format {
+        Format::detect(name, start.as_bytes()).unwrap_or_else(|error| panic!("{start}: {error}"))
     }
 
-    fn unclear(start: &str) -> Unclear {
-        match Detected::of(start.as_bytes()) {
-            Detected::Unclear(unclear) => unclear,
-            other => panic!("{start}: {other:?}"),
-        }
+    fn refused(name: &str, start: &str) -> String {
+        Format::detect(name, start.as_bytes()).expect_err(start).to_string()
     }
 
     #[test]
     fn starts_of_files_show_their_format() {
         for (start, format) in [
-            (r#"{"timestamp":0,"input_length":1,"output_length":1,"hash_ids":[1]}"#, TraceFormat::Mooncake),
-            (r#"{"input_length":1,"output_length":1}"#, TraceFormat::Mooncake),
-            (r#"{"timestamp":0,"text_input":"x","output_length":1}"#, TraceFormat::Mooncake),
-            (
-                r#"{"messages":[{"role":"user","content":"x"}],"output_length":1,"session_id":"s"}"#,
-                TraceFormat::Mooncake,
-            ),
-            (r#"{"timestamp":0,"hash_ids":[1,2"#, TraceFormat::Mooncake),
+            (r#"{"kind":"meta","format":"vcr.capture","version":1}"#, Format::Capture),
+            (r#"{"kind":"meta","format":"vcr.ca"#, Format::Capture),
+            (r#"{"meta":{"source":"tap"}}"#, Format::Capture),
+            (r#"{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1}"#, Format::Capture),
+            (r#"{"timestamp":0,"input_length":1,"output_length":1,"hash_ids":[1]}"#, Format::Mooncake),
+            (r#"{"input_length":1,"output_length":1}"#, Format::Mooncake),
+            (r#"{"timestamp":0,"text_input":"x","output_length":1}"#, Format::Mooncake),
+            (r#"{"messages":[{"role":"user","content":"x"}],"output_length":1,"session_id":"s"}"#, Format::Mooncake),
+            (r#"{"timestamp":0,"messages":[{"role":"user","content":"x"}],"output_length":1}"#, Format::Mooncake),
+            (r#"{"timestamp":0,"hash_ids":[1,2"#, Format::Mooncake),
             (
                 r#"{"chat_id":1,"parent_chat_id":-1,"timestamp":0.5,"input_length":1,"hash_ids":[1]}"#,
-                TraceFormat::QwenBailian,
+                Format::QwenBailian,
             ),
-            (r#"{"chat_id":1,"parent_chat_id":-1,"timestamp":0.5,"hash_ids":[1"#, TraceFormat::QwenBailian),
-            (r#"{"schema":"dynamo.agentic_mooncake","version":2}"#, TraceFormat::AgenticMooncake),
-            (r#"{"event_type":"request_end"}"#, TraceFormat::Dynamo),
-            (r#"{"num_turns":1}"#, TraceFormat::AppliedComputeAgentic),
-            ("{\"hash_id_scope\": \"local\",\n\"requests\": [", TraceFormat::Weka),
-            (r#"{"kind":"meta","format":"vcr.capture","version":1}"#, TraceFormat::Capture),
-            ("\u{feff}TIMESTAMP,ContextTokens,GeneratedTokens\r\n", TraceFormat::Azure),
-            ("TIMESTAMP,ContextTokens\n", TraceFormat::Azure),
-            ("Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n", TraceFormat::BurstGpt),
-            ("Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens\n", TraceFormat::BurstGpt),
-            ("arrived_at,num_prefill_tokens,num_decode_tokens\n", TraceFormat::Vidur),
-            (",num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n", TraceFormat::Vidur),
+            (r#"{"chat_id":1,"parent_chat_id":-1,"timestamp":0.5,"input_length":1}"#, Format::QwenBailian),
+            (r#"{"chat_id":1,"parent_chat_id":-1,"timestamp":0.5,"hash_ids":[1"#, Format::QwenBailian),
+            (r#"{"schema":"dynamo.agentic_mooncake","version":2}"#, Format::AgenticMooncake),
+            (r#"{"event_type":"request_end"}"#, Format::Dynamo),
+            (r#"{"event_type":"request_payload","request_id":"a"}"#, Format::Dynamo),
+            (r#"{"num_turns":1}"#, Format::AppliedComputeAgentic),
+            ("{\"hash_id_scope\": \"local\",\n\"requests\": [", Format::Weka),
+            ("\u{feff}TIMESTAMP,ContextTokens,GeneratedTokens\r\n", Format::Azure),
+            ("TIMESTAMP,ContextTokens\n", Format::Azure),
+            ("Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n", Format::BurstGpt),
+            ("Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens\n", Format::BurstGpt),
+            ("arrived_at,num_prefill_tokens,num_decode_tokens\n", Format::Vidur),
+            (",num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n", Format::Vidur),
             (
                 "request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size\n",
-                TraceFormat::Splitwise,
+                Format::Splitwise,
             ),
+            ("request_id,arrival_timestamp,prompt_size,token_size", Format::Splitwise),
+            (r#"{"request_id":"bench-0","input_toks":1,"queued_ts":1}"#, Format::LlmServingSim),
+            ("{\n  \"metadata\": {\"guidellm_version\": \"0.6.0\"", Format::Guidellm),
+            (
+                r#"{"date":"x","endpoint_type":"vllm","backend":"vllm","request_rate":"inf","max_concurrency":4,"ttfts":["#,
+                Format::VllmBench,
+            ),
+            (
+                r#"{"tag":null,"backend":"sglang","dataset_name":"random","request_rate":Infinity,"max_concurrency":4,"random_input_len":1"#,
+                Format::SglangBench,
+            ),
+            (r#"{"metadata":{"session_num":0},"metrics":{}}"#, Format::Aiperf),
+            ("[{\"start_time\": 1.5, \"end_time\": 2.5, \"request\": \"", Format::InferencePerf),
+            ("[\n  {\n    \"start_time\": 1.5,\n    \"end_time\": 2.5,\n", Format::InferencePerf),
+            (r#"{"resourceSpans":[]}"#, Format::Otel),
+            (r#"{"messages":[{"role":"user","content":"x"}]}"#, Format::Dataset),
+            (r#"{"instruction":"a","output":"b"}"#, Format::Dataset),
+            (r#"{"prompt":"x"}"#, Format::Dataset),
+            (r#"{"prompt":"x","response":"y"}"#, Format::Dataset),
+            ("[{\"a\":1}]", Format::Dataset),
+            ("{\n\"train\": [", Format::Dataset),
+            ("PAR1\0\0", Format::Dataset),
+            (r#"{"arrival_ms":0,"prompt_tokens":1,"output_tokens":2,"ttft_ms":1,"mean_itl_ms":2}"#, Format::Requests),
+            (r#"{"timestamp_ms":0,"input_length":1,"output_length":1}"#, Format::Requests),
+            (
+                "{\"record\":\"meta\",\"kind\":\"requests\"}\n{\"arrival_s\":1,\"prompt_tokens\":1,\"output_tokens\":1}\n",
+                Format::Requests,
+            ),
+            (r#"{"prompt_tokens":1,"output_tokens":1,"arrival_ms":1}"#, Format::Requests),
+            ("arrival_ms,prompt_tokens,output_tokens\n", Format::Requests),
+            (r#"{"request_id":"a","latency_s":1}"#, Format::Requests),
+            (r#"{"request_id":"a","latency_s":1,"ttft_ms":2}"#, Format::Requests),
+            (r#"{"observation":1,"request_id":"a"}"#, Format::Observations),
+            (r#"{"request_id":"a","observation":1}"#, Format::Observations),
+            (r#"{"request_id":"a","chunks":[]}"#, Format::Sse),
+            (r#"{"request_id":"a","at_ms":1,"data":{}}"#, Format::Sse),
+            ("data: {}\n", Format::Sse),
+            ("HTTP/1.1 200 OK\r\n", Format::Sse),
+            ("0.25 event: message\n", Format::Sse),
+            (r#"{"response":{},"latency_ms":1}"#, Format::Responses),
+            (r#"{"text":"x","meta_info":{}}"#, Format::Responses),
+            (r#"{"request_id":"a","choices":[]}"#, Format::Responses),
+            (r#"{"timestamp":"t","event":"request.received","rid":"a"}"#, Format::Log),
+            ("INFO 11-02 03:04:05 [api.py:1] start\nINFO 11-02 [logger.py:1] Received request a: x", Format::Log),
+            ("[2026-01-02] start\n[2026-01-02] Receive: obj=GenerateReqInput()", Format::Log),
         ] {
-            assert_eq!(certain(start), format, "{start}");
+            assert_eq!(certain("file", start), format, "{start}");
         }
-        for start in ["", "hello\n", "a,b,c\n", "{}", r#"{"prompt":"x"}"#, "{\n", "[1]"] {
-            assert_eq!(Detected::of(start.as_bytes()), Detected::Unknown, "{start}");
+        for name in ["a.csv", "a.csv.gz", "a.csv.zst"] {
+            assert_eq!(certain(name, "prompt,response\n"), Format::Dataset);
+            assert_eq!(certain(name, "request_id,latency_ms\n"), Format::Requests);
         }
+        assert_eq!(certain("a.jsonl", r#"{"timestamp":0,"input_length"#), Format::Mooncake);
+    }
+
+    #[test]
+    fn what_says_nothing_is_refused() {
+        for (name, start) in
+            [("a", "hello"), ("a", "a,b,c\n"), ("a.json", "{}"), ("a.json", "{\n"), ("a.json", "{\"x\": 1}")]
+        {
+            let error = refused(name, start);
+            assert!(error.starts_with("cannot tell the format of `a"), "{error}");
+            assert!(error.contains("known: capture, mooncake, "), "{error}");
+        }
+        let error = refused("a.csv", "x,y\n");
+        assert!(error.starts_with("cannot tell the format of `a.csv` by its columns x, y: "), "{error}");
+        let error = refused("a.csv", "completed_requests,request_throughput_rps,fingerprint\n");
+        assert!(
+            error.starts_with("`a.csv` is the table of a sweep of `vcr replay`, which holds no requests; "),
+            "{error}"
+        );
+        assert_eq!(refused("a", " \n"), "`a` holds no request; give a file with at least one row");
     }
 
     #[test]
     fn unknown_fields_make_a_format_unclear() {
-        let said =
-            unclear(r#"{"timestamp":0.2,"input_length":1,"output_length":1,"hash_ids":[1],"turn":1,"kind_of":"x"}"#);
-        assert_eq!(said.why, "its first row has `kind_of`, `turn`, which mooncake rows do not have");
-        assert_eq!(said.candidates[0], TraceFormat::Mooncake);
-        assert!(said.candidates.contains(&TraceFormat::QwenBailian));
+        let error = refused(
+            "a",
+            r#"{"timestamp":0.2,"input_length":1,"output_length":1,"hash_ids":[1],"turn":1,"kind_of":"x"}"#,
+        );
+        assert!(error.contains("its first row has `kind_of`, `turn`, which mooncake rows do not have"), "{error}");
+        let candidates = "It may be mooncake, mooncake-delta, qwen-bailian, requests, dataset: name it";
+        assert!(error.contains(candidates), "{error}");
     }
 
     /// Timestamps in seconds would be replayed a thousand times too fast.
     #[test]
     fn fractions_that_are_too_dense_for_milliseconds_are_unclear() {
         let row = |timestamp: &str| format!("{{\"timestamp\":{timestamp},\"input_length\":1,\"output_length\":1}}\n");
-        let dense = row("0") + &row("0.25") + &row("0.5");
-        let said = unclear(&dense).why;
-        assert!(said.contains("advance by 0.250 on average, which is 4000 requests a second if they are"), "{said}");
+        let dense = refused("a", &(row("0") + &row("0.25") + &row("0.5")));
+        assert!(dense.contains("advance by 0.250 on average, which is 4000 requests a second if they are"), "{dense}");
         for sparse in [row("0") + &row("12.5"), row("0.5") + &row("0.5"), row("0") + &row("1"), row("0.1")] {
-            assert_eq!(certain(&sparse), TraceFormat::Mooncake, "{sparse}");
+            assert_eq!(certain("a", &sparse), Format::Mooncake, "{sparse}");
         }
     }
 }

@@ -4,7 +4,61 @@
 use std::io;
 
 use crate::capture::CaptureError;
-use crate::{MediaProblem, TraceFormat, VcrOutput};
+use crate::{Format, MediaProblem, VcrOutput};
+
+/// The format of a file cannot be told, or it is a format without requests.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// Neither the name nor the start shows the format.
+    #[error(
+        "cannot tell the format of `{name}`: name it with `--trace-format` (replay), `format` (scenarios), `--from` \
+         (inspect) or `--format`; known: {}",
+        Format::names()
+    )]
+    Unknown {
+        /// The file, as the caller named it.
+        name: String,
+    },
+    /// The file may have one of several formats, which differ in their units.
+    #[error(
+        "cannot tell the format of `{name}`: {why}. It may be {candidates}: name it with `--trace-format` (replay), \
+         `format` (scenarios), `--from` (inspect) or `--format`, and the unit of timestamps other than the format's \
+         with `--trace-timestamp-unit` (`timestamp_unit`)"
+    )]
+    Unclear {
+        /// The file, as the caller named it.
+        name: String,
+        /// Why it is not certain.
+        why: String,
+        /// The names of the formats.
+        candidates: String,
+    },
+    /// The columns of a table are unknown.
+    #[error(
+        "cannot tell the format of `{name}` by its columns {columns}: tables of requests have `prompt_tokens` and \
+         `output_tokens`, data sets a column such as `prompt` or `instruction`"
+    )]
+    UnknownColumns {
+        /// The file, as the caller named it.
+        name: String,
+        /// The columns.
+        columns: String,
+    },
+    /// The file is something that vcr writes and that holds no requests.
+    #[error("`{name}` is {output}, which holds no requests; {}", output.next_step())]
+    NoRequests {
+        /// The file, as the caller named it.
+        name: String,
+        /// Its kind.
+        output: VcrOutput,
+    },
+    /// The file has no byte that is not blank.
+    #[error("`{name}` holds no request; give a file with at least one row")]
+    Empty {
+        /// The file, as the caller named it.
+        name: String,
+    },
+}
 
 /// An error of reading a trace.
 #[derive(Debug, thiserror::Error)]
@@ -17,37 +71,16 @@ pub enum TraceError {
         /// The cause.
         source: io::Error,
     },
-    /// Neither the name nor the first line shows the format.
-    #[error(
-        "cannot tell the format of trace `{name}`: its first line is neither a row nor a header of {}; name the \
-         format with `--trace-format` (scenarios: `format`), or make a capture of the file with `vcr inspect convert`",
-        all_formats()
-    )]
-    UnknownFormat {
+    /// The format cannot be told.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// The file has another format than traces; [`Trace::open`](crate::Trace::open) does not read it.
+    #[error("`{name}` has the format {format}, which is not a trace; make a capture of it with `vcr inspect convert`")]
+    NotATrace {
         /// The file, as the caller named it.
         name: String,
-    },
-    /// The file may have one of several formats.
-    #[error(
-        "cannot tell the format of trace `{name}`: {why}. It may be {candidates}: name the format with `--trace-format` \
-         (scenarios: `format`), and the unit of timestamps other than the format's with `--trace-timestamp-unit` \
-         (`timestamp_unit`)"
-    )]
-    UnclearFormat {
-        /// The file, as the caller named it.
-        name: String,
-        /// Why it is not certain.
-        why: String,
-        /// The names of the formats.
-        candidates: String,
-    },
-    /// The file is something else that vcr writes.
-    #[error("`{name}` is {output}, not a trace; {}", output.next_step())]
-    VcrOutput {
-        /// The file, as the caller named it.
-        name: String,
-        /// Its kind.
-        output: VcrOutput,
+        /// The format.
+        format: Format,
     },
     /// The file holds no request.
     #[error("trace `{name}` holds no request; give a file with at least one row")]
@@ -64,7 +97,7 @@ pub enum TraceError {
         /// Their number.
         files: usize,
         /// The format.
-        format: TraceFormat,
+        format: Format,
     },
     /// No file at all.
     #[error("no trace file is named; name at least one")]
@@ -73,7 +106,7 @@ pub enum TraceError {
     #[error("{format} traces do not say when requests arrive; give a concurrency")]
     NeedsClosedLoop {
         /// The format.
-        format: TraceFormat,
+        format: Format,
     },
     /// A ratio that is none.
     #[error("invalid shared-prefix ratio {ratio}: expected 0 to 1")]
@@ -93,10 +126,6 @@ pub enum TraceError {
         /// The problem, and the next step.
         problem: RowProblem,
     },
-}
-
-fn all_formats() -> String {
-    TraceFormat::ALL.map(TraceFormat::name).join(", ")
 }
 
 fn in_field(field: &Option<&'static str>) -> String {

@@ -4,122 +4,152 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
-/// The formats that can be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TraceFormat {
+/// Declares the formats: what each is, its name, and other names by which it can be given.
+macro_rules! formats {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal $(| $alias:literal)*,)*) => {
+        /// The formats of files with requests. Every command that reads requests reads all of them, as far as
+        /// a file has what the command needs.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Format {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Format {
+            /// All formats.
+            pub const ALL: [Format; [$($name),*].len()] = [$(Format::$variant),*];
+
+            /// Its name, with hyphens: on the command line, in scenarios, and as `source` of a capture.
+            /// [`FromStr`] also takes it with underscores.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Format::$variant => $name,)*
+                }
+            }
+
+            /// Other names that [`FromStr`] takes.
+            #[must_use]
+            pub fn aliases(self) -> &'static [&'static str] {
+                match self {
+                    $(Format::$variant => &[$($alias),*],)*
+                }
+            }
+        }
+    };
+}
+
+formats! {
+    /// A capture, or a trace of vllm-vcr: what an engine was asked, and its answers.
+    Capture = "capture",
     /// One JSON object a line, as published with Mooncake (FAST '25) and
     /// extended by Dynamo with sessions, delays and priorities.
-    Mooncake,
+    Mooncake = "mooncake",
     /// Mooncake rows of which the later turns of a session give only what is new
     /// in their prompts; see [`Trace::is_delta`](crate::Trace).
-    MooncakeDelta,
+    MooncakeDelta = "mooncake-delta",
     /// Mooncake rows that say which others they wait for, in both of Dynamo's
     /// versions: `wait_for`, or a header and `dependencies`.
-    AgenticMooncake,
+    AgenticMooncake = "agentic-mooncake",
     /// Sessions of tool calls as arrays of lengths, without arrivals: only for
     /// closed loops.
-    AppliedComputeAgentic,
+    AppliedComputeAgentic = "applied-compute-agentic" | "applied-compute",
     /// Dynamo's log of requests (`dynamo.request.trace.v1`), in one or more
     /// files.
-    Dynamo,
+    Dynamo = "dynamo" | "dynamo-trace",
     /// Recorded plays of coding agents as JSON documents (Weka, AgentX), in one or more files or a
     /// folder of them.
-    Weka,
+    Weka = "weka",
     /// The CSV of the Azure LLM inference traces: `TIMESTAMP`, `ContextTokens`,
     /// `GeneratedTokens`. It says nothing of content, so no prompt shares
     /// anything with another.
-    Azure,
+    Azure = "azure",
     /// The usage traces of Qwen on Bailian: chats that name the chat they continue, with times in
     /// seconds and blocks of 16 tokens.
-    QwenBailian,
+    QwenBailian = "qwen-bailian",
     /// The CSV of BurstGPT, without or with sessions. Requests without response tokens failed and
     /// are left out.
-    BurstGpt,
+    BurstGpt = "burstgpt",
     /// The CSV of Vidur: `arrived_at` in seconds, `num_prefill_tokens`, `num_decode_tokens`.
-    Vidur,
+    Vidur = "vidur",
     /// The CSV of the Splitwise simulator: `arrival_timestamp` in seconds, `prompt_size`,
     /// `token_size`.
-    Splitwise,
-    /// A capture, or a trace of vllm-vcr: what an engine was asked. Its arrivals,
-    /// prompts, answers and sessions are read; when answers came only on request.
-    Capture,
+    Splitwise = "splitwise",
+    /// A run of LLMServingSim on a real engine, or one of its workloads.
+    LlmServingSim = "llmservingsim",
+    /// A report of guidellm, as JSON.
+    Guidellm = "guidellm",
+    /// A result of `vllm bench serve --save-detailed`.
+    VllmBench = "vllm-bench",
+    /// Results of `sglang.bench_serving --output-details`.
+    SglangBench = "sglang-bench",
+    /// `profile_export.jsonl` of aiperf.
+    Aiperf = "aiperf",
+    /// `per_request_lifecycle_metrics.json` of inference-perf.
+    InferencePerf = "inference-perf",
+    /// OpenTelemetry spans with GenAI attributes, as OTLP JSON.
+    Otel = "otel",
+    /// Prompts and responses: JSON, JSONL, CSV or Parquet.
+    Dataset = "dataset",
+    /// A list of requests that vcr wrote, or a table with a row for each request.
+    Requests = "requests" | "run" | "table",
+    /// Observations, as `vcr mirror` writes them.
+    Observations = "observations",
+    /// OpenAI's streams, as they are or chunk by chunk.
+    Sse = "sse",
+    /// Responses of servers with their times.
+    Responses = "responses",
+    /// Request logs of servers.
+    Log = "log",
 }
 
-impl TraceFormat {
-    /// All formats.
-    pub const ALL: [TraceFormat; 12] = [
-        TraceFormat::Mooncake,
-        TraceFormat::MooncakeDelta,
-        TraceFormat::AgenticMooncake,
-        TraceFormat::AppliedComputeAgentic,
-        TraceFormat::Dynamo,
-        TraceFormat::Weka,
-        TraceFormat::Azure,
-        TraceFormat::QwenBailian,
-        TraceFormat::BurstGpt,
-        TraceFormat::Vidur,
-        TraceFormat::Splitwise,
-        TraceFormat::Capture,
-    ];
-
-    /// Its name, with hyphens. [`FromStr`] also takes it with underscores.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            TraceFormat::Mooncake => "mooncake",
-            TraceFormat::MooncakeDelta => "mooncake-delta",
-            TraceFormat::AgenticMooncake => "agentic-mooncake",
-            TraceFormat::AppliedComputeAgentic => "applied-compute-agentic",
-            TraceFormat::Dynamo => "dynamo",
-            TraceFormat::Weka => "weka",
-            TraceFormat::Azure => "azure",
-            TraceFormat::QwenBailian => "qwen-bailian",
-            TraceFormat::BurstGpt => "burstgpt",
-            TraceFormat::Vidur => "vidur",
-            TraceFormat::Splitwise => "splitwise",
-            TraceFormat::Capture => "capture",
-        }
-    }
-
+impl Format {
     /// Whether its requests never say when they arrive, so that they can only be
     /// played in a closed loop.
     #[must_use]
     pub fn needs_closed_loop(self) -> bool {
-        self == TraceFormat::AppliedComputeAgentic
+        self == Format::AppliedComputeAgentic
     }
 
     /// Whether a trace may have several files.
     #[must_use]
     pub fn has_many_files(self) -> bool {
-        matches!(self, TraceFormat::Dynamo | TraceFormat::Weka)
+        matches!(self, Format::Dynamo | Format::Weka)
+    }
+
+    /// Whether its files have answers without the lengths of their prompts, so that there are no requests to
+    /// repeat, only answers to compare.
+    #[must_use]
+    pub fn has_only_answers(self) -> bool {
+        matches!(self, Format::Observations | Format::Sse | Format::Responses | Format::Log)
+    }
+
+    /// All names, for messages.
+    #[must_use]
+    pub fn names() -> String {
+        Format::ALL.map(Format::name).join(", ")
     }
 }
 
-impl fmt::Display for TraceFormat {
+impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// A name that no format has.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid trace format `{name}`: expected {}", names())]
-pub struct UnknownFormatName {
-    /// The name.
-    pub name: String,
+impl serde::Serialize for Format {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
 }
 
-fn names() -> String {
-    TraceFormat::ALL.map(TraceFormat::name).join(", ")
-}
+impl FromStr for Format {
+    type Err = String;
 
-impl FromStr for TraceFormat {
-    type Err = UnknownFormatName;
-
-    fn from_str(name: &str) -> Result<Self, UnknownFormatName> {
+    fn from_str(name: &str) -> Result<Self, String> {
         let hyphened = name.replace('_', "-");
-        let format = TraceFormat::ALL.into_iter().find(|format| format.name() == hyphened);
-        format.ok_or_else(|| UnknownFormatName { name: name.to_owned() })
+        let is_named = |format: &Format| format.name() == hyphened || format.aliases().contains(&hyphened.as_str());
+        let found = Format::ALL.into_iter().find(is_named);
+        found.ok_or_else(|| format!("invalid format `{name}`: expected {}", Format::names()))
     }
 }
 
@@ -203,7 +233,7 @@ impl FromStr for Sessions {
     }
 }
 
-/// The beginning of the times of requests of subagents ([`TraceFormat::Weka`]).
+/// The beginning of the times of requests of subagents ([`Format::Weka`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NestedTimestamps {
     /// The subagent's own time if any request of the trace would be before its subagent otherwise,
@@ -263,7 +293,7 @@ impl SharedPrefix {
 pub struct TraceOptions {
     /// The format; `None` finds it out from the file's name, else from its
     /// first line.
-    pub format: Option<TraceFormat>,
+    pub format: Option<Format>,
     /// Prompt tokens that one hash id stands for. Unless given, a Mooncake trace
     /// that is opened by its path has the size that its first rows determine, if
     /// they do, else [`TraceOptions::DEFAULT_BLOCK_SIZE`]. A header of an agentic trace and a request trace of Dynamo
@@ -285,7 +315,7 @@ pub struct TraceOptions {
     pub hash_id_scope: Option<HashIdScope>,
     /// The beginning of the times of requests of subagents.
     pub nested_timestamps: NestedTimestamps,
-    /// The shared prefixes of sessions of [`TraceFormat::AppliedComputeAgentic`].
+    /// The shared prefixes of sessions of [`Format::AppliedComputeAgentic`].
     pub shared_prefix: SharedPrefix,
 }
 
@@ -322,12 +352,13 @@ mod tests {
 
     #[test]
     fn names_are_read_in_both_spellings() {
-        for format in TraceFormat::ALL {
+        for format in Format::ALL {
             assert_eq!(format.name().parse(), Ok(format));
             assert_eq!(format.name().replace('-', "_").parse(), Ok(format));
+            assert!(format.aliases().iter().all(|alias| alias.parse() == Ok(format)));
         }
-        let error = "mooncakes".parse::<TraceFormat>().unwrap_err().to_string();
-        assert!(error.contains("`mooncakes`: expected mooncake, mooncake-delta, agentic-mooncake"), "{error}");
+        let error = "mooncakes".parse::<Format>().unwrap_err();
+        assert!(error.contains("`mooncakes`: expected capture, mooncake, mooncake-delta, agentic-mooncake"), "{error}");
     }
 
     #[test]

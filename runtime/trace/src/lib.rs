@@ -8,10 +8,10 @@
 //! virtual time, and of the project's other crates only the one that reads files.
 //!
 //! ```
-//! use vcr_trace::{Trace, TraceFormat, TraceOptions};
+//! use vcr_trace::{Trace, Format, TraceOptions};
 //!
 //! let rows = br#"{"timestamp": 0, "input_length": 700, "output_length": 4, "hash_ids": [7, 9]}"#;
-//! let trace = Trace::read(&rows[..], "inline", TraceFormat::Mooncake, &TraceOptions::default())?;
+//! let trace = Trace::read(&rows[..], "inline", Format::Mooncake, &TraceOptions::default())?;
 //! assert_eq!(trace.requests[0].input_tokens, 700);
 //! assert_eq!(trace.hash_ids(&trace.requests[0]), [0, 1]);
 //! # Ok::<(), vcr_trace::TraceError>(())
@@ -33,17 +33,18 @@ mod millis;
 mod open;
 mod outputs;
 pub mod perfetto;
+mod request_row;
 mod trace;
 mod write;
 
-pub use detect::{Detected, Unclear};
-pub use error::{RowProblem, TraceError};
+pub use detect::{DATASET_KEYS, DATASET_SPLITS, PARQUET_MAGIC};
+pub use error::{FormatError, RowProblem, TraceError};
 pub use format::{
-    HashIdScope, NestedTimestamps, Sessions, SharedPrefix, Strictness, TimestampUnit, TraceFormat, TraceOptions,
-    UnknownFormatName,
+    Format, HashIdScope, NestedTimestamps, Sessions, SharedPrefix, Strictness, TimestampUnit, TraceOptions,
 };
-pub use open::read_files;
+pub use open::{folder_format, read_files};
 pub use outputs::{OUTPUT_COLUMNS, PROMPT_COLUMNS, VcrOutput};
+pub use request_row::{RequestRow, RowCell};
 pub use trace::hash_ids::{HashIdList, HashIdRange, HashIds, Runs};
 pub use trace::media::{MediaItem, MediaProblem};
 pub use trace::{

@@ -6,8 +6,8 @@ use crate::formats::dynamo::DynamoReader;
 use crate::formats::weka::{self, WekaReader};
 use crate::formats::{applied_compute, azure, burstgpt, csv, mooncake, qwen_bailian, splitwise, vidur};
 use crate::{
-    Detected, RowProblem, Strictness, Trace, TraceError, TraceFormat, TraceOptions, TraceWarning, Unclear, VcrOutput,
-    WarningKind, block_size,
+    Format, FormatError, RowProblem, Strictness, Trace, TraceError, TraceOptions, TraceWarning, VcrOutput, WarningKind,
+    block_size,
 };
 use std::io::BufRead;
 use std::num::NonZeroU32;
@@ -34,75 +34,85 @@ impl Trace {
     ///
     /// # Errors
     /// See [`Trace::open`].
-    pub fn read(
-        reader: impl BufRead,
-        name: &str,
-        format: TraceFormat,
-        options: &TraceOptions,
-    ) -> Result<Trace, TraceError> {
+    pub fn read(reader: impl BufRead, name: &str, format: Format, options: &TraceOptions) -> Result<Trace, TraceError> {
         match format {
-            TraceFormat::Mooncake => mooncake::read(reader, name, options, false),
-            TraceFormat::MooncakeDelta => mooncake::read(reader, name, options, true),
-            TraceFormat::AgenticMooncake => mooncake::read_agentic(reader, name, options),
-            TraceFormat::AppliedComputeAgentic => applied_compute::read(reader, name, options),
-            TraceFormat::Dynamo => {
+            Format::Mooncake => mooncake::read(reader, name, options, false),
+            Format::MooncakeDelta => mooncake::read(reader, name, options, true),
+            Format::AgenticMooncake => mooncake::read_agentic(reader, name, options),
+            Format::AppliedComputeAgentic => applied_compute::read(reader, name, options),
+            Format::Dynamo => {
                 let mut files = DynamoReader::new(options);
                 files.add(reader, name)?;
                 files.finish()
             }
-            TraceFormat::Weka => {
+            Format::Weka => {
                 let mut files = WekaReader::new(options);
                 files.add(reader, name)?;
                 files.finish()
             }
-            TraceFormat::Azure => csv::read(reader, name, options, &azure::COLUMNS),
-            TraceFormat::QwenBailian => qwen_bailian::read(reader, name, options),
-            TraceFormat::BurstGpt => csv::read(reader, name, options, &burstgpt::COLUMNS),
-            TraceFormat::Vidur => csv::read(reader, name, options, &vidur::COLUMNS),
-            TraceFormat::Splitwise => csv::read(reader, name, options, &splitwise::COLUMNS),
-            TraceFormat::Capture => {
+            Format::Azure => csv::read(reader, name, options, &azure::COLUMNS),
+            Format::QwenBailian => qwen_bailian::read(reader, name, options),
+            Format::BurstGpt => csv::read(reader, name, options, &burstgpt::COLUMNS),
+            Format::Vidur => csv::read(reader, name, options, &vidur::COLUMNS),
+            Format::Splitwise => csv::read(reader, name, options, &splitwise::COLUMNS),
+            Format::Capture => {
                 read_capture(CaptureReader::from_reader(reader, name, &capture_options(options))?, name, options)
             }
+            Format::LlmServingSim
+            | Format::Guidellm
+            | Format::VllmBench
+            | Format::SglangBench
+            | Format::Aiperf
+            | Format::InferencePerf
+            | Format::Otel
+            | Format::Dataset
+            | Format::Requests
+            | Format::Observations
+            | Format::Sse
+            | Format::Responses
+            | Format::Log => Err(TraceError::NotATrace { name: name.to_owned(), format }),
         }
     }
 }
 
 /// Reads a trace from its files; see [`Trace::open`]. Some formats may have several, those of
-/// [`TraceFormat::Dynamo`] in any order.
+/// [`Format::Dynamo`] in any order.
 ///
 /// # Errors
 /// See [`Trace::open`].
 pub fn read_files(paths: &[impl AsRef<Path>], options: &TraceOptions) -> Result<Trace, TraceError> {
     let first = paths.first().ok_or(TraceError::NoFile)?.as_ref();
-    let only_one = |format: TraceFormat| match paths.len() {
+    let only_one = |format: Format| match paths.len() {
         files if files > 1 && !format.has_many_files() => Err(TraceError::ManyFiles { files, format }),
         _ => Ok(()),
     };
-    if first.is_dir() && options.format.is_none_or(|format| format == TraceFormat::Weka) {
-        let in_folders = files_in_folders(paths)?;
-        if options.format.is_some() || is_corpus(&in_folders)? {
-            return read_corpus(&in_folders, first, options);
+    let format = match options.format {
+        None if first.is_dir() => Some(folder_format(first)?),
+        format => format,
+    };
+    match format {
+        Some(Format::Weka) if first.is_dir() => return read_corpus(&files_in_folders(paths)?, first, options),
+        Some(format @ (Format::LlmServingSim | Format::Requests)) if first.is_dir() => {
+            return Err(TraceError::NotATrace { name: first.display().to_string(), format });
         }
-    }
-    if options.format == Some(TraceFormat::Capture) || first.is_dir() {
-        only_one(TraceFormat::Capture)?;
-        return open_capture(first, options);
+        _ if first.is_dir() || format == Some(Format::Capture) => {
+            only_one(Format::Capture)?;
+            return open_capture(first, options);
+        }
+        _ => {}
     }
     let (name, mut reader) = unpacked(first)?;
     let start = reader.peek(PEEKED_BYTES).map_err(|source| TraceError::Io { name: name.clone(), source })?;
-    if let Some(output) = VcrOutput::detect(start) {
-        return Err(TraceError::VcrOutput { name, output });
-    }
     let inferred = block_size::infer(start);
-    let format = match options.format {
-        Some(format) => format,
-        None => {
-            let stem = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(&name);
-            detect(&name, stem, start)?
+    let format = match (format, VcrOutput::detect(start)) {
+        (Some(_), Some(output)) if !output.has_requests() => {
+            return Err(FormatError::NoRequests { name, output }.into());
         }
+        (Some(format), _) => format,
+        (None, _) => Format::detect(&name, start)?,
     };
     only_one(format)?;
-    if format == TraceFormat::Capture {
+    if format == Format::Capture {
         if is_regular(first) {
             drop(reader);
             return open_capture(first, options);
@@ -110,14 +120,14 @@ pub fn read_files(paths: &[impl AsRef<Path>], options: &TraceOptions) -> Result<
         return Trace::read(reader, &name, format, options);
     }
     if let Some(block_size_tokens) = inferred.filter(|_| options.block_size_tokens.is_none())
-        && format == TraceFormat::Mooncake
+        && format == Format::Mooncake
     {
         return read_inferred(reader, &name, block_size_tokens, options);
     }
     if paths.len() == 1 {
         return Trace::read(reader, &name, format, options);
     }
-    if format == TraceFormat::Weka {
+    if format == Format::Weka {
         drop(reader);
         return read_corpus(&files_in_folders(paths)?, first, options);
     }
@@ -143,12 +153,23 @@ fn files_in_folders(paths: &[impl AsRef<Path>]) -> Result<Vec<PathBuf>, TraceErr
     Ok(files)
 }
 
-/// Whether files are a corpus of plays.
-fn is_corpus(files: &[PathBuf]) -> Result<bool, TraceError> {
-    let Some(first) = files.first() else { return Ok(false) };
+/// The format of the files in a folder: the parts of a capture, unless they are something else.
+///
+/// # Errors
+/// When a file in it cannot be read.
+pub fn folder_format(path: &Path) -> Result<Format, TraceError> {
+    let has = |name: &str| path.join(name).is_file();
+    if has("requests.jsonl") && has("meta.json") {
+        return Ok(Format::LlmServingSim);
+    }
+    if has("requests.jsonl") && has("report.json") {
+        return Ok(Format::Requests);
+    }
+    let files = files_in_folders(&[path])?;
+    let Some(first) = files.first() else { return Ok(Format::Capture) };
     let (name, mut reader) = unpacked(first)?;
     let start = reader.peek(PEEKED_BYTES).map_err(|source| TraceError::Io { name, source })?;
-    Ok(is_play(start))
+    Ok(if is_play(start) { Format::Weka } else { Format::Capture })
 }
 
 fn read_corpus(files: &[PathBuf], place: &Path, options: &TraceOptions) -> Result<Trace, TraceError> {
@@ -171,7 +192,7 @@ fn read_inferred(
     options: &TraceOptions,
 ) -> Result<Trace, TraceError> {
     let options = TraceOptions { block_size_tokens: Some(block_size_tokens), ..options.clone() };
-    let mut trace = Trace::read(reader, name, TraceFormat::Mooncake, &options)?;
+    let mut trace = Trace::read(reader, name, Format::Mooncake, &options)?;
     let kind = WarningKind::BlockSizeInferred(block_size_tokens.get());
     trace.warnings.insert(0, TraceWarning { kind, first_line: 1, rows: 0 });
     Ok(trace)
@@ -207,41 +228,4 @@ fn read_capture(reader: CaptureReader<'_>, name: &str, options: &TraceOptions) -
         }),
         _ => Ok(trace),
     }
-}
-
-/// Finds the format by the start of the file. A start that says nothing may be a damaged row of the
-/// usual format of files with such a name, which its reader says.
-fn detect(name: &str, stem: &str, start: &[u8]) -> Result<TraceFormat, TraceError> {
-    let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start);
-    if text.trim_ascii().is_empty() {
-        return Err(TraceError::Empty { name: name.to_owned() });
-    }
-    let is_object = text.trim_ascii_start().starts_with(b"{");
-    let suffix = Path::new(stem).extension().and_then(|suffix| suffix.to_str()).unwrap_or_default();
-    let unknown = || Err(TraceError::UnknownFormat { name: name.to_owned() });
-    if suffix == "csv" && is_object {
-        return unknown();
-    }
-    match Detected::of(start) {
-        Detected::Certain(format) => Ok(format),
-        Detected::Unclear(Unclear { why, candidates }) => {
-            Err(TraceError::UnclearFormat { name: name.to_owned(), why, candidates: names_of(&candidates) })
-        }
-        Detected::Unknown if is_damaged(text) && ["jsonl", "json", "ndjson"].contains(&suffix) => {
-            Ok(TraceFormat::Mooncake)
-        }
-        Detected::Unknown => unknown(),
-    }
-}
-
-fn names_of(formats: &[TraceFormat]) -> String {
-    formats.iter().map(|format| format.name()).collect::<Vec<_>>().join(", ")
-}
-
-/// Whether the first line is a Mooncake row that is not whole.
-fn is_damaged(text: &[u8]) -> bool {
-    let row = text.trim_ascii_start().split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let has = |key: &[u8]| row.windows(key.len()).any(|window| window == key);
-    let is_row = [&b"\"timestamp\""[..], b"\"input_length\"", b"\"output_length\""].into_iter().any(has);
-    is_row && serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(row).is_err()
 }

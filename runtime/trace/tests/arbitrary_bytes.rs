@@ -6,10 +6,10 @@ use std::io::Write;
 use flate2::{Compression, write::GzEncoder};
 use proptest::prelude::*;
 use vcr_trace::capture::{CaptureReader, ReadOptions, VllmVcrWriter};
-use vcr_trace::{SharedPrefix, Strictness, Trace, TraceFormat, TraceOptions, write_mooncake};
+use vcr_trace::{Format, SharedPrefix, Strictness, Trace, TraceOptions, write_mooncake};
 
 fn read_all(bytes: &[u8]) {
-    for format in TraceFormat::ALL {
+    for format in Format::ALL {
         for strictness in [Strictness::Lenient, Strictness::Standard, Strictness::Strict] {
             let options = TraceOptions {
                 strictness,

@@ -4,7 +4,7 @@ use flate2::{Compression, write::GzEncoder};
 use std::io::Write;
 use std::path::PathBuf;
 use tempfile::TempDir;
-use vcr_trace::{Trace, TraceError, TraceFormat, TraceOptions};
+use vcr_trace::{Format, FormatError, Trace, TraceError, TraceOptions};
 
 const MOONCAKE: &str = "{\"timestamp\": 0, \"output_length\": 1, \"hash_ids\": [1]}\n";
 const AZURE: &str = "\u{feff}TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n";
@@ -46,12 +46,12 @@ fn a_format_that_is_not_certain_is_an_error_with_candidates() {
     let row = "{\"timestamp\": 0.5, \"input_length\": 9, \"output_length\": 1, \"user\": \"x\"}\n";
     let path = file(&dir, "rows.jsonl", row.as_bytes());
     let error = Trace::open(&path, &TraceOptions::default()).unwrap_err();
-    assert!(matches!(error, TraceError::UnclearFormat { .. }), "{error}");
+    assert!(matches!(error, TraceError::Format(FormatError::Unclear { .. })), "{error}");
     let said = error.to_string();
     for part in ["first row has `user`", "mooncake", "qwen-bailian", "`--trace-format`", "`format`"] {
         assert!(said.contains(part), "{said}");
     }
-    let named = TraceOptions { format: Some(TraceFormat::Mooncake), ..TraceOptions::default() };
+    let named = TraceOptions { format: Some(Format::Mooncake), ..TraceOptions::default() };
     assert_eq!(Trace::open(&path, &named).unwrap().warnings.len(), 1);
 }
 
@@ -59,7 +59,7 @@ fn a_format_that_is_not_certain_is_an_error_with_candidates() {
 fn an_explicit_format_wins_over_the_suffix() {
     let dir = TempDir::new().unwrap();
     let path = file(&dir, "rows.csv", MOONCAKE.as_bytes());
-    let options = TraceOptions { format: Some(TraceFormat::Mooncake), ..TraceOptions::default() };
+    let options = TraceOptions { format: Some(Format::Mooncake), ..TraceOptions::default() };
     assert!(Trace::open(&path, &options).is_ok());
     assert!(Trace::open(&path, &TraceOptions::default()).is_err());
 }
@@ -69,8 +69,8 @@ fn unreadable_files_say_which() {
     let dir = TempDir::new().unwrap();
     let open = |path: PathBuf| Trace::open(&path, &TraceOptions::default()).unwrap_err();
     assert!(matches!(open(dir.path().join("none.jsonl")), TraceError::Io { .. }));
-    assert!(matches!(open(file(&dir, "notes.txt", b"hello\n")), TraceError::UnknownFormat { .. }));
-    assert!(matches!(open(file(&dir, "e.jsonl", b" \n")), TraceError::Empty { .. }));
+    assert!(matches!(open(file(&dir, "notes.txt", b"hello\n")), TraceError::Format(FormatError::Unknown { .. })));
+    assert!(matches!(open(file(&dir, "e.jsonl", b" \n")), TraceError::Format(FormatError::Empty { .. })));
     // A truncated archive is an error of the file, not an early end of the trace.
     let half = packed(&MOONCAKE.repeat(500));
     let cut = file(&dir, "cut.jsonl.gz", &half[..half.len() - 12]);

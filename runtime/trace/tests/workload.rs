@@ -1,7 +1,7 @@
 //! Captures as workloads.
 
 use tempfile::TempDir;
-use vcr_trace::{AnswerEnd, RowProblem, Sessions, Strictness, Trace, TraceError, TraceFormat, TraceOptions};
+use vcr_trace::{AnswerEnd, Format, RowProblem, Sessions, Strictness, Trace, TraceError, TraceOptions};
 
 const META: &str = r#"{"kind":"meta","format":"vcr.capture","version":1,"block_size_tokens":4}"#;
 
@@ -14,7 +14,7 @@ fn request(prompt_tokens: u32, rest: &str) -> String {
 
 fn read_with(lines: &[String], options: &TraceOptions) -> Result<Trace, TraceError> {
     let text = format!("{META}\n{}\n", lines.join("\n"));
-    Trace::read(text.as_bytes(), "t", TraceFormat::Capture, options)
+    Trace::read(text.as_bytes(), "t", Format::Capture, options)
 }
 
 fn read(lines: &[String]) -> Trace {

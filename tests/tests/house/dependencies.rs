@@ -46,7 +46,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-cluster", &["vcr-core", "vcr-percentile", "vcr-random", "vcr-routing", "vcr-scaling", "vcr-trace"]),
     ("vcr-ticks", &["vcr-cluster", "vcr-core", "vcr-input", "vcr-timing", "vcr-trace"]),
     ("vcr-dynamo", &["vcr-cluster", "vcr-core", "vcr-input", "vcr-percentile", "vcr-tables", "vcr-timing"]),
-    ("vcr-report", &["vcr-import", "vcr-input", "vcr-percentile", "vcr-units"]),
+    ("vcr-report", &["vcr-import", "vcr-input", "vcr-percentile", "vcr-trace", "vcr-units"]),
     ("vcr-gate", &["vcr-compare", "vcr-import", "vcr-input", "vcr-random", "vcr-report", "vcr-trace"]),
     (
         "vcr-scenario",

@@ -198,10 +198,9 @@ fn an_encoder_without_a_language_model_tells_where_its_outputs_are() {
 /// Writes a data set as the tool of llm-d-inference-sim does, by Python's own SQLite.
 const DATA_SET: &str = r#"
 import hashlib, json, sqlite3, struct, sys
-path, table, rows = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+path, rows = sys.argv[1], json.loads(sys.argv[2])
 db = sqlite3.connect(path)
-db.execute("PRAGMA journal_mode=" + (sys.argv[4] if len(sys.argv) > 4 else "DELETE"))
-db.execute(f"""CREATE TABLE IF NOT EXISTS {table} (
+db.execute("""CREATE TABLE llmd (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     prompt_hash BLOB NOT NULL,
     gen_tokens JSON NOT NULL,
@@ -210,25 +209,29 @@ db.execute(f"""CREATE TABLE IF NOT EXISTS {table} (
 for tokens, strings, numbers in rows:
     digest = hashlib.sha256(b"".join(struct.pack("<I", token) for token in tokens)).digest()
     generated = json.dumps({"strings": strings, "numbers": numbers}).encode()
-    db.execute(f"INSERT INTO {table} (prompt_hash, gen_tokens, n_gen_tokens) VALUES (?, ?, ?)", (digest, generated, len(numbers)))
+    db.execute("INSERT INTO llmd (prompt_hash, gen_tokens, n_gen_tokens) VALUES (?, ?, ?)", (digest, generated, len(numbers)))
 db.commit()
-if len(sys.argv) > 4:
-    import os; os._exit(0)
 "#;
 
-/// Writes rows of prompts, texts and ids; false where there is no Python.
-fn write_data_set(path: &Path, table: &str, rows: &Value, more: &[&str]) -> bool {
-    let mut command = Command::new("python3");
-    command.args(["-c", DATA_SET]).arg(path).arg(table).arg(rows.to_string()).args(more);
-    let Ok(output) = command.output() else { return false };
+/// Runs the export command of a hint, which has one argument in quotes, by Python's own SQLite.
+const EXPORT: &str = r#"
+import sqlite3, sys
+for (line,) in sqlite3.connect(sys.argv[1]).execute(sys.argv[2]):
+    print(line)
+"#;
+
+/// What Python prints; none where there is no Python.
+fn python(script: &str, args: &[&str]) -> Option<String> {
+    let output = Command::new("python3").args(["-c", script]).args(args).output().ok()?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    true
+    Some(String::from_utf8(output.stdout).expect("it is text"))
 }
 
 #[test]
-fn data_sets_in_databases_answer_the_prompts_whose_hashes_they_have() {
+fn data_sets_out_of_databases_answer_the_prompts_whose_hashes_they_have() {
     let folder = Folder::new();
     let path = folder.path().join("conversations.sqlite3");
+    let database = path.to_str().expect("a path of tests is a text");
     let serve = Serve::start(&[]);
     let tokens = |body: &Value| serve.post("/tokenize", body).body["tokens"].clone();
     let chat = json!([{"role": "user", "content": "Who?"}]);
@@ -237,11 +240,17 @@ fn data_sets_in_databases_answer_the_prompts_whose_hashes_they_have() {
         [tokens(&json!({"messages": chat})), ["An", " owl", "."], tokens(&owl)],
         [tokens(&json!({"prompt": "Once"})), [" upon", " a", " time"], [1, 2, 3]],
     ]);
-    if !write_data_set(&path, "talks", &rows, &[]) {
+    if python(DATA_SET, &[database, &rows.to_string()]).is_none() {
         return skip("python3 is not there to write a SQLite database");
     }
-    let path = path.to_str().expect("a path of tests is a text");
-    let serve = Serve::start(&["--tokens", path, "--tokens-table", "talks"]);
+    let stderr = folder.vcr(&["serve", "--port", "0", "--tokens", database]).ended(2).stderr;
+    assert!(stderr.contains("a SQLite database is not read: expected a .jsonl file"), "{stderr}");
+    let command = stderr.replace("\n", " ");
+    let query = command.split('"').nth(1).expect("the hint has the query in quotes");
+    let exported = folder.path().join("answers.jsonl");
+    std::fs::write(&exported, python(EXPORT, &[database, query]).expect("python3 is there")).expect("writable");
+    let path = exported.to_str().expect("a path of tests is a text");
+    let serve = Serve::start(&["--tokens", path]);
     let content = |body: Value| serve.post(CHAT, &body).body["choices"][0]["message"]["content"].clone();
     assert_eq!(content(json!({"messages": chat})), "An owl.");
     let once = serve.post("/v1/completions", &json!({"prompt": "Once", "max_tokens": 100})).body;
@@ -254,15 +263,7 @@ fn data_sets_in_databases_answer_the_prompts_whose_hashes_they_have() {
     assert!(other == "An owl." || other == " upon a time", "{other}");
 
     let config = folder.path().join("config.yaml");
-    std::fs::write(&config, format!("model: m\ndataset-path: {path}\ndataset-table-name: talks\n")).expect("writable");
+    std::fs::write(&config, format!("model: m\ndataset-path: {path}\ndataset-table-name: llmd\n")).expect("writable");
     let serve = Serve::start(&["--llm-d-config", config.to_str().expect("a path of tests is a text")]);
     assert_eq!(serve.post(CHAT, &json!({"messages": chat})).body["choices"][0]["message"]["content"], "An owl.");
-
-    let refused = |args: &[&str]| folder.vcr(&[&["serve", "--port", "0"], args].concat()).ended(2).stderr;
-    let stderr = refused(&["--tokens", path]);
-    assert!(stderr.contains("there is no table `llmd`: the database has `talks`"), "{stderr}");
-    let open = folder.path().join("open.sqlite3");
-    write_data_set(&open, "llmd", &rows, &["WAL"]);
-    let stderr = refused(&["--tokens", open.to_str().expect("a path of tests is a text")]);
-    assert!(stderr.contains("open.sqlite3-wal: close the database"), "{stderr}");
 }

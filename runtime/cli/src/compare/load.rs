@@ -1,9 +1,9 @@
 //! Inputs of a comparison: runs of a report folder, or the requests of a capture.
 
+use std::borrow::Cow;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use serde::Deserialize;
 use serde_json::{Map, Value};
 use vcr_cluster::Report;
 use vcr_cluster::metrics::Metric;
@@ -11,6 +11,7 @@ use vcr_compare::{Figures, Identity, Request, Requests};
 use vcr_import::{ImportOptions, import};
 use vcr_input::{Lines, MAX_CONFIG_BYTES, Unpacked};
 use vcr_scenario::compared_requests;
+use vcr_trace::RequestRow;
 use vcr_trace::capture::{CaptureLine, CaptureMeta};
 
 /// The version of report.json that is read.
@@ -116,45 +117,26 @@ fn capture(path: &Path) -> Result<Side, String> {
     Ok(Side { run: None, figures, requests: Some(requests) })
 }
 
-/// A row of requests.jsonl. Times are milliseconds since the start of the run.
-#[derive(Deserialize)]
-struct Row {
-    of: String,
-    workload: String,
-    session: u64,
-    turn: u32,
-    status: String,
-    prompt_tokens: u32,
-    output_tokens: u32,
-    cached_tokens: u32,
-    arrival_ms: f64,
-    scheduled_ms: Option<f64>,
-    first_token_ms: Option<f64>,
-    last_token_ms: Option<f64>,
-    name: Option<String>,
-}
-
-impl Row {
-    fn request(self) -> Request {
-        let ns = |ms: f64| (ms * 1e6).round() as u64;
-        let arrival_ns = ns(self.arrival_ms);
-        let since = |ms: Option<f64>| ms.map(|ms| ns(ms).saturating_sub(arrival_ns));
-        Request {
-            identity: Identity {
-                turn: Some((self.workload, self.session, self.turn)),
-                name: self.name,
-                lengths: Some((self.prompt_tokens, self.output_tokens)),
-                ..Identity::default()
-            },
-            arrival_ns: Some(arrival_ns),
-            prompt_tokens: self.prompt_tokens,
-            output_tokens: self.output_tokens,
-            cached_tokens: self.cached_tokens,
-            ttft_ns: since(self.first_token_ms),
-            e2e_ns: since(self.last_token_ms),
-            queue_ns: since(self.scheduled_ms),
-            is_whole: self.status == "completed",
-        }
+/// A row of requests.jsonl, as it is compared.
+fn request(row: RequestRow<'_>) -> Request {
+    let ns = |ms: f64| (ms * 1e6).round() as u64;
+    let arrival_ns = ns(row.arrival_ms);
+    let since = |ms: Option<f64>| ms.map(|ms| ns(ms).saturating_sub(arrival_ns));
+    Request {
+        arrival_ns: Some(arrival_ns),
+        prompt_tokens: row.prompt_tokens,
+        output_tokens: row.output_tokens,
+        cached_tokens: row.cached_tokens,
+        ttft_ns: since(row.first_token_ms),
+        e2e_ns: since(row.last_token_ms),
+        queue_ns: since(row.scheduled_ms),
+        is_whole: row.is_completed(),
+        identity: Identity {
+            turn: Some((row.workload.into_owned(), row.session, row.turn)),
+            name: row.name.map(Cow::into_owned),
+            lengths: Some((row.prompt_tokens, row.output_tokens)),
+            ..Identity::default()
+        },
     }
 }
 
@@ -170,10 +152,10 @@ fn add_requests(path: &Path, sides: &mut [Side]) -> Result<(), String> {
     let mut by_run: Vec<Vec<Request>> = sides.iter().map(|_| Vec::new()).collect();
     let mut lines = Lines::new(stream);
     while let Some((number, line)) = lines.next_row().map_err(|error| unreadable(&error))? {
-        let row: Row = serde_json::from_slice(line).map_err(|error| format!("{name}:{number}: {error}"))?;
-        let of = sides.iter().position(|side| side.run.as_deref() == Some(row.of.as_str()));
+        let row: RequestRow<'_> = serde_json::from_slice(line).map_err(|error| format!("{name}:{number}: {error}"))?;
+        let of = sides.iter().position(|side| side.run.as_deref() == Some(row.run()));
         if let Some(index) = of {
-            by_run[index].push(row.request());
+            by_run[index].push(request(row));
         }
     }
     for (side, requests) in sides.iter_mut().zip(by_run) {

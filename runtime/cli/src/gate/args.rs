@@ -33,7 +33,7 @@ Exit codes:
 /// How inputs are read.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ReadArgs {
-    /// Format of the inputs: observations, run, sse, responses, log, aiperf, table, imported [default: detected].
+    /// Format of the inputs, by any name of docs/reference/inspect.md [default: detected].
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
 

@@ -9,13 +9,16 @@ use vcr_live::PlaybackSettings;
 use vcr_output::{OutputError, OutputFile, Outputs};
 use vcr_playback::{CaptureIndex, CaptureIndexOptions, Expectation, MatchBy, Playback, PlaybackReport, Unmatched};
 
+use vcr_import::{Format, ImportError, ImportOptions};
+use vcr_trace::capture::{CaptureLine, CaptureMeta};
+
 use super::unusable::Unusable;
 use crate::exit::Exit;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Playback of a capture")]
 pub(crate) struct PlaybackArgs {
-    /// Play back this capture: its tokens at its times.
+    /// Play back this capture, or any file of requests: its tokens at its times.
     #[arg(long, alias = "replay", value_name = "CAPTURE", conflicts_with_all = ["playback_tokens", "playback_steps"])]
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) playback: Option<PathBuf>,
@@ -153,8 +156,11 @@ fn open(path: &Path, args: &PlaybackArgs, model_name: &str) -> Result<Playback, 
         model: (!model_name.is_empty()).then(|| model_name.to_owned()),
     };
     let unusable = |error: vcr_playback::PlaybackError| Unusable { message: error.to_string(), hint: None };
-    let captures =
-        CaptureIndex::open(path, &CaptureIndexOptions { lenient: args.lenient, expected }).map_err(unusable)?;
+    let options = CaptureIndexOptions { lenient: args.lenient, expected };
+    let captures = match vcr_import::format_of(path).map_err(|error| unreadable(&error))? {
+        Format::Capture => CaptureIndex::open(path, &options).map_err(unusable)?,
+        _ => imported(path, &options)?,
+    };
     let by = match args.playback_match {
         Some(MatchArg::Content) => MatchBy::Content,
         Some(MatchArg::Index) => MatchBy::Index,
@@ -173,6 +179,30 @@ fn open(path: &Path, args: &PlaybackArgs, model_name: &str) -> Result<Playback, 
         UnmatchedArg::Nearest => Unmatched::Nearest,
     };
     Playback::new(captures, by, policy).map_err(unusable)
+}
+
+fn unreadable(error: &ImportError) -> Unusable {
+    Unusable { message: error.to_string(), hint: None }
+}
+
+/// The requests of a file that is not a capture, in memory.
+fn imported(path: &Path, options: &CaptureIndexOptions) -> Result<CaptureIndex, Unusable> {
+    let import = ImportOptions { lenient: options.lenient, ..ImportOptions::default() };
+    let (mut meta, mut records) = (CaptureMeta::default(), Vec::new());
+    let imported = vcr_import::import(path, &import, &mut |line| {
+        match line {
+            CaptureLine::Meta(found) => meta = *found,
+            CaptureLine::Request(record) => records.push(*record),
+            _ => {}
+        }
+        Ok(())
+    });
+    let imported = imported.map_err(|error| unreadable(&error))?;
+    for note in &imported.notes {
+        tracing::warn!("not kept: {} {}", note.count, note.what);
+    }
+    CaptureIndex::of_import(path, meta, records, options)
+        .map_err(|error| Unusable { message: error.to_string(), hint: None })
 }
 
 fn log_captures(playback: &Playback, path: &Path, wants_tokens: bool) {

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use clap::Args;
 use vcr_dynamo::Preset;
 use vcr_dynamo::report::ReportFormat;
-use vcr_trace::{NestedTimestamps, Sessions, TimestampUnit, TraceFormat};
+use vcr_trace::{Format, NestedTimestamps, Sessions, TimestampUnit};
 
 use super::profile_args::ProfileArgs;
 use super::tick_args::TickArgs;
@@ -77,10 +77,10 @@ pub(crate) struct ReplayArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Trace")]
 pub(crate) struct TraceArgs {
-    /// Format of the trace: mooncake, mooncake-delta, agentic_mooncake, applied_compute_agentic, dynamo, weka, azure,
-    /// qwen_bailian, burstgpt, vidur, splitwise or capture [default: detected; an error if it is not certain].
+    /// Format of the trace, by any name of docs/reference/inspect.md [default: detected; an error if it is not
+    /// certain].
     #[arg(long, value_name = "FORMAT")]
-    pub(crate) trace_format: Option<TraceFormat>,
+    pub(crate) trace_format: Option<Format>,
 
     /// Unit of the timestamps of mooncake rows: ms or s. Other formats have their own.
     #[arg(long, value_name = "UNIT", default_value = "ms")]

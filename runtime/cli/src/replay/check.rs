@@ -1,6 +1,6 @@
 //! Rules of Dynamo's replay for combinations of options.
 
-use vcr_trace::TraceFormat;
+use vcr_trace::Format;
 
 use super::args::{ReplayArgs, ReplayMode, RouterMode};
 use super::{Refusal, online};
@@ -74,7 +74,7 @@ fn sources(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
 /// Rules of single formats.
 fn formats(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
     let trace = &args.trace;
-    let is_agentic = trace.trace_format == Some(TraceFormat::AppliedComputeAgentic);
+    let is_agentic = trace.trace_format == Some(Format::AppliedComputeAgentic);
     if is_agentic && trace.replay_concurrency.is_none() && args.profile.lanes.is_none() {
         problem("--trace-format applied_compute_agentic needs --replay-concurrency or --lanes: it has no timestamps");
     }

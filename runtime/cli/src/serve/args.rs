@@ -149,10 +149,6 @@ pub(crate) struct ServerArgs {
     #[arg(long)]
     pub(crate) return_tokens_as_token_ids: bool,
 
-    /// Table of the answers in a SQLite database that --tokens names.
-    #[arg(long, value_name = "NAME", default_value = "llmd")]
-    pub(crate) tokens_table: String,
-
     /// Threads of the server, besides those of the engines.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) server_threads: u16,

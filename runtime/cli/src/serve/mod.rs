@@ -111,7 +111,7 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         takes_connector_stats: true,
         engine_words: args.vllm.engine_words(),
         tokens: Some(("english", english(args, &model, &chats, &text)?)),
-        listed: texts::read(&args.live.tokens.tokens, &args.server.tokens_table, &model, &chats)?.map(Arc::new),
+        listed: texts::read(&args.live.tokens.tokens, &model, &chats)?.map(Arc::new),
     };
     let mut config = live_config(&args.live, side, guests)?;
     if args.media.mm_encoder_only {

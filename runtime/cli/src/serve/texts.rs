@@ -1,7 +1,7 @@
 //! Files of answers as texts, for `--tokens`.
 
 use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use vcr_frontend::{ChatOptions, Model, answers};
 use vcr_live::TokenList;
@@ -9,25 +9,15 @@ use vcr_live::TokenList;
 use crate::play::unusable::Unusable;
 use crate::values::is_guest;
 
-/// The answers of a file with texts, or in the `table` of a database; none where it is another
-/// source.
-pub(crate) fn read(
-    source: &str,
-    table: &str,
-    model: &Model,
-    chats: &ChatOptions,
-) -> Result<Option<TokenList>, Unusable> {
+/// The answers of a file with texts; none where it is another source.
+pub(crate) fn read(source: &str, model: &Model, chats: &ChatOptions) -> Result<Option<TokenList>, Unusable> {
     let path = Path::new(source);
     if is_guest(source) || !path.is_file() {
         return Ok(None);
     }
     let refused = |problem: String| Unusable::new(format!("--tokens {source}: {problem}"));
     let unreadable = |error: std::io::Error| refused(error.to_string());
-    if is_database(path).map_err(unreadable)? {
-        check_closed(path).map_err(refused)?;
-        let bytes = vcr_input::read_bytes(path, vcr_input::MAX_ANSWERS_BYTES).map_err(unreadable)?;
-        return answers::parse_database(&bytes, table, model).map(Some).map_err(refused);
-    }
+    check_is_text(path, source)?;
     if !path.extension().is_some_and(|extension| extension == "jsonl" || extension == "json") {
         return Ok(None);
     }
@@ -36,21 +26,21 @@ pub(crate) fn read(
     answers::parse(&text, model, chats, now_s).map_err(refused)
 }
 
-fn is_database(path: &Path) -> std::io::Result<bool> {
+/// Refuses a database, and says how its answers become a file.
+fn check_is_text(path: &Path, source: &str) -> Result<(), Unusable> {
+    const SQLITE: &[u8] = b"SQLite format 3\0";
     let mut start = Vec::new();
-    vcr_input::open(path)?.take(16).read_to_end(&mut start)?;
-    Ok(answers::is_database(&start))
-}
-
-/// Refuses a database whose latest rows are in the log of a writer.
-fn check_closed(path: &Path) -> Result<(), String> {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    let log = PathBuf::from(log);
-    match std::fs::metadata(&log) {
-        Ok(data) if data.len() > 0 => {
-            Err(format!("changes are in {}: close the database where it is written", log.display()))
-        }
-        _ => Ok(()),
+    let read = vcr_input::open(path).and_then(|file| file.take(SQLITE.len() as u64).read_to_end(&mut start));
+    read.map_err(|error| Unusable::new(format!("--tokens {source}: {error}")))?;
+    if start != SQLITE {
+        return Ok(());
     }
+    let export = format!(
+        "sqlite3 {source} \"select json_object('prompt_hash', hex(prompt_hash), 'gen_tokens', \
+         json(cast(gen_tokens as text))) from llmd order by id\" > answers.jsonl"
+    );
+    Err(Unusable {
+        message: format!("--tokens {source}: a SQLite database is not read: expected a .jsonl file"),
+        hint: Some(format!("export the data set of llm-d-inference-sim: {export}")),
+    })
 }

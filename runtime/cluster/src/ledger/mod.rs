@@ -8,7 +8,6 @@ pub mod metrics;
 mod outcome;
 pub(crate) mod packed;
 pub mod record;
-pub(crate) mod row;
 mod samples;
 mod steady_decode;
 mod step_facts;
@@ -204,7 +203,7 @@ impl Ledger {
 
     /// A router has chosen an engine, and knows of this many cached tokens there.
     pub(crate) fn route(&mut self, tag: u64, pool: PoolRole, overlap_tokens: Option<u32>) {
-        self.records[tag as usize].detail.route_overlap_tokens[pool.index()] = overlap_tokens;
+        self.records[tag as usize].detail.set_overlap_tokens(pool, overlap_tokens);
     }
 
     pub(crate) fn enter_prefill_worker(&mut self, tag: u64, worker: u32) {

@@ -4,13 +4,14 @@
 //! as expected takes one bit. Most take 20 to 40 bytes instead of the 400 of a
 //! [`RequestRecord`]. They are read one after another only.
 
-use super::record::{Outcome, RequestDetail, RequestRecord};
+use super::record::{Outcome, RequestRecord};
 
 /// Bytes of a chunk, about: a list that grows by doubling would hold them twice for a while.
 const CHUNK_BYTES: usize = 1 << 16;
 /// Words of a record; a bit of each says whether it is as expected.
-const WORDS: usize = 40;
-const MASK_BYTES: usize = WORDS / 8;
+const WORDS: usize = RequestRecord::FIELDS.len() + 1;
+const MASK_BYTES: usize = WORDS.div_ceil(8);
+const _: () = assert!(WORDS <= 64, "a mask has 64 bits");
 /// The most bytes of a record: 65 bits of a word take ten.
 const MAX_RECORD_BYTES: usize = MASK_BYTES + WORDS * 10;
 
@@ -33,200 +34,94 @@ pub struct PackedRecords {
 /// The value that a word is expected to have.
 #[derive(Clone, Copy)]
 enum Expected {
-    /// That of the record before.
-    AsBefore,
     /// That of an earlier word of the same record.
     As(usize),
     /// None; if it has one, about that of an earlier word of the same record.
     NoneOrAbout(usize),
 }
 
-const ARRIVAL: usize = 7;
-const PREFILL_END: usize = 10;
-const TRANSFER_END: usize = 12;
-const FIRST_TOKEN: usize = 13;
-const SECOND_TOKEN: usize = 14;
-const LAST_TOKEN: usize = 15;
-const TRANSFER_START: usize = 11;
+impl Expected {
+    /// The expected value, and the value that a difference is taken from.
+    fn of(self, words: &Words) -> (Option<u64>, u64) {
+        match self {
+            Self::As(other) => (words[other], words[other].unwrap_or_default()),
+            Self::NoneOrAbout(other) => (None, words[other].unwrap_or_default()),
+        }
+    }
+}
 
-/// The words that are not expected to be as before: these follow one another.
-const RELATED: std::ops::Range<usize> = 8..21;
-
-/// By word, in the order of [`words_of`].
-const EXPECTED: [Expected; WORDS] = {
-    use Expected::{As, AsBefore, NoneOrAbout};
-    let mut expected = [AsBefore; WORDS];
-    expected[8] = As(ARRIVAL);
-    expected[9] = As(8);
-    expected[PREFILL_END] = As(9);
-    expected[TRANSFER_START] = NoneOrAbout(PREFILL_END);
-    expected[TRANSFER_END] = NoneOrAbout(TRANSFER_START);
-    expected[FIRST_TOKEN] = As(PREFILL_END);
-    expected[SECOND_TOKEN] = As(FIRST_TOKEN);
-    expected[LAST_TOKEN] = As(SECOND_TOKEN);
-    expected[16] = As(LAST_TOKEN);
-    expected[17] = NoneOrAbout(TRANSFER_END);
-    expected[18] = NoneOrAbout(ARRIVAL);
-    expected[19] = NoneOrAbout(ARRIVAL);
-    expected[20] = NoneOrAbout(ARRIVAL);
+/// The index of the word of a field.
+const fn word_of(field: &str) -> usize {
     let mut index = 0;
-    while index < WORDS {
-        let is_related = RELATED.start <= index && index < RELATED.end;
-        assert!(is_related != matches!(expected[index], AsBefore));
+    while index < RequestRecord::FIELDS.len() {
+        if is_same(RequestRecord::FIELDS[index].as_bytes(), field.as_bytes()) {
+            return index;
+        }
         index += 1;
     }
-    expected
+    panic!("the record has no such field");
+}
+
+const fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let mut index = 0;
+    while index < one.len() && index < other.len() && one[index] == other[index] {
+        index += 1;
+    }
+    index == one.len() && index == other.len()
+}
+
+const ARRIVAL: usize = word_of("arrival_ns");
+const QUEUED: usize = word_of("queued_ns");
+const SCHEDULED: usize = word_of("scheduled_ns");
+const PREFILL_END: usize = word_of("prefill_end_ns");
+const TRANSFER_START: usize = word_of("transfer_start_ns");
+const TRANSFER_END: usize = word_of("transfer_end_ns");
+const FIRST_TOKEN: usize = word_of("first_token_ns");
+const SECOND_TOKEN: usize = word_of("second_token_ns");
+const LAST_TOKEN: usize = word_of("last_token_ns");
+/// The word of the outcome, behind those of the fields.
+const OUTCOME: usize = WORDS - 1;
+
+/// The words that are expected to be like another one of their record, in the order in which they are written,
+/// behind all others. The others are expected to be as in the record before.
+const RELATED: [(usize, Expected); 13] = {
+    use Expected::{As, NoneOrAbout};
+    [
+        (QUEUED, As(ARRIVAL)),
+        (SCHEDULED, As(QUEUED)),
+        (PREFILL_END, As(SCHEDULED)),
+        (TRANSFER_START, NoneOrAbout(PREFILL_END)),
+        (TRANSFER_END, NoneOrAbout(TRANSFER_START)),
+        (FIRST_TOKEN, As(PREFILL_END)),
+        (SECOND_TOKEN, As(FIRST_TOKEN)),
+        (LAST_TOKEN, As(SECOND_TOKEN)),
+        (word_of("end_ns"), As(LAST_TOKEN)),
+        (word_of("decode_scheduled_ns"), NoneOrAbout(TRANSFER_END)),
+        (word_of("deadline_ns"), NoneOrAbout(ARRIVAL)),
+        (word_of("load_since_ns"), NoneOrAbout(ARRIVAL)),
+        (word_of("preempted_since_ns"), NoneOrAbout(ARRIVAL)),
+    ]
+};
+/// The bits of these words.
+const RELATED_MASK: u64 = {
+    let mut mask = 0;
+    let mut index = 0;
+    while index < RELATED.len() {
+        mask |= 1 << RELATED[index].0;
+        index += 1;
+    }
+    mask
 };
 
-/// Every field is named, so that none is lost.
 fn words_of(record: &RequestRecord, outcome: u64) -> Words {
-    let RequestRecord {
-        workload,
-        session,
-        turn,
-        prompt_tokens,
-        max_tokens,
-        output_tokens,
-        cached_tokens,
-        arrival_ns,
-        queued_ns,
-        scheduled_ns,
-        prefill_end_ns,
-        transfer_end_ns,
-        first_token_ns,
-        last_token_ns,
-        end_ns,
-        prefill_worker,
-        decode_worker,
-        preemptions,
-        retries,
-        attempt,
-        deadline_ns,
-        wasted_tokens,
-        wasted_prompt_tokens,
-        class,
-        adapter,
-        outcome: _,
-        detail,
-    } = *record;
-    let RequestDetail {
-        second_token_ns,
-        most_cached_tokens,
-        host_cached_tokens,
-        disk_cached_tokens,
-        load_since_ns,
-        first_load_ns,
-        load_ns,
-        preempted_since_ns,
-        preempted_ns,
-        transfer_start_ns,
-        decode_scheduled_ns,
-        decode_cached_tokens,
-        route_overlap_tokens: [prefill_overlap_tokens, decode_overlap_tokens],
-    } = detail;
-    let some = |value: u32| Some(u64::from(value));
-    let maybe = |value: Option<u32>| value.map(u64::from);
-    [
-        some(workload),
-        Some(session),
-        some(turn),
-        some(prompt_tokens),
-        some(max_tokens),
-        some(output_tokens),
-        some(cached_tokens),
-        Some(arrival_ns),
-        Some(queued_ns),
-        scheduled_ns,
-        prefill_end_ns,
-        transfer_start_ns,
-        transfer_end_ns,
-        first_token_ns,
-        second_token_ns,
-        last_token_ns,
-        end_ns,
-        decode_scheduled_ns,
-        deadline_ns,
-        load_since_ns,
-        preempted_since_ns,
-        first_load_ns,
-        load_ns,
-        Some(preempted_ns),
-        maybe(prefill_worker),
-        maybe(decode_worker),
-        some(preemptions),
-        some(retries),
-        some(attempt),
-        some(wasted_tokens),
-        some(wasted_prompt_tokens),
-        some(class),
-        maybe(adapter),
-        some(most_cached_tokens),
-        some(host_cached_tokens),
-        some(disk_cached_tokens),
-        maybe(decode_cached_tokens),
-        maybe(prefill_overlap_tokens),
-        maybe(decode_overlap_tokens),
-        Some(outcome),
-    ]
+    let mut words = [Some(outcome); WORDS];
+    words[..OUTCOME].copy_from_slice(&record.field_words());
+    words
 }
 
 /// The record of words that [`words_of`] has given.
 fn record_of(words: &Words, outcomes: &[Outcome]) -> RequestRecord {
-    let mut words = words.iter().copied();
-    let mut next = || words.next().flatten();
-    macro_rules! small {
-        () => {
-            next().unwrap_or_default() as u32
-        };
-    }
-    macro_rules! maybe_small {
-        () => {
-            next().map(|value| value as u32)
-        };
-    }
-    let mut record = RequestRecord {
-        workload: small!(),
-        session: next().unwrap_or_default(),
-        turn: small!(),
-        prompt_tokens: small!(),
-        max_tokens: small!(),
-        output_tokens: small!(),
-        cached_tokens: small!(),
-        arrival_ns: next().unwrap_or_default(),
-        queued_ns: next().unwrap_or_default(),
-        scheduled_ns: next(),
-        prefill_end_ns: next(),
-        ..RequestRecord::default()
-    };
-    record.detail.transfer_start_ns = next();
-    record.transfer_end_ns = next();
-    record.first_token_ns = next();
-    record.detail.second_token_ns = next();
-    record.last_token_ns = next();
-    record.end_ns = next();
-    record.detail.decode_scheduled_ns = next();
-    record.deadline_ns = next();
-    record.detail.load_since_ns = next();
-    record.detail.preempted_since_ns = next();
-    record.detail.first_load_ns = next();
-    record.detail.load_ns = next();
-    record.detail.preempted_ns = next().unwrap_or_default();
-    record.prefill_worker = maybe_small!();
-    record.decode_worker = maybe_small!();
-    record.preemptions = small!();
-    record.retries = small!();
-    record.attempt = small!();
-    record.wasted_tokens = small!();
-    record.wasted_prompt_tokens = small!();
-    record.class = small!();
-    record.adapter = maybe_small!();
-    record.detail.most_cached_tokens = small!();
-    record.detail.host_cached_tokens = small!();
-    record.detail.disk_cached_tokens = small!();
-    record.detail.decode_cached_tokens = maybe_small!();
-    record.detail.route_overlap_tokens = [maybe_small!(), maybe_small!()];
-    record.outcome = outcomes[next().unwrap_or_default() as usize];
-    record
+    RequestRecord::of_field_words(words, outcomes[words[OUTCOME].unwrap_or_default() as usize])
 }
 
 impl PackedRecords {
@@ -245,12 +140,18 @@ impl PackedRecords {
         chunk.extend_from_slice(&[0; MASK_BYTES]);
         let last = self.last.get_or_insert_with(|| Box::new([None; WORDS]));
         let mut mask = 0_u64;
-        for (index, &word) in words.iter().enumerate() {
-            let (expected, about) = expectation(index, &words, last);
+        let mut add = |index: usize, (expected, about): (Option<u64>, u64)| {
+            let word = words[index];
             if word != expected {
                 mask |= 1 << index;
                 write(chunk, word.map_or(0, |value| u128::from(folded(value.wrapping_sub(about))) + 1));
             }
+        };
+        for index in (0..WORDS).filter(|index| RELATED_MASK >> index & 1 == 0) {
+            add(index, (last[index], last[index].unwrap_or_default()));
+        }
+        for (index, expected) in RELATED {
+            add(index, expected.of(&words));
         }
         chunk[mask_at..mask_at + MASK_BYTES].copy_from_slice(&mask.to_le_bytes()[..MASK_BYTES]);
         **last = words;
@@ -278,15 +179,6 @@ impl PackedRecords {
     pub fn iter(&self) -> impl Iterator<Item = RequestRecord> + '_ {
         let reader = Reader { packed: self, chunk: 0, at: 0, left: self.len, words: [None; WORDS] };
         reader.skip(self.skipped as usize)
-    }
-}
-
-/// The value that a word is expected to have, and that which a difference is taken from.
-fn expectation(index: usize, words: &Words, last: &Words) -> (Option<u64>, u64) {
-    match EXPECTED[index] {
-        Expected::AsBefore => (last[index], last[index].unwrap_or_default()),
-        Expected::As(other) => (words[other], words[other].unwrap_or_default()),
-        Expected::NoneOrAbout(other) => (None, words[other].unwrap_or_default()),
     }
 }
 
@@ -366,12 +258,11 @@ impl Iterator for Reader<'_> {
         let mask = u64::from_le_bytes(mask);
         // In place: most words are as before.
         let words = &mut self.words;
-        read_changed(&mut bytes, words, mask & ((1 << RELATED.start) - 1));
-        for index in RELATED {
-            let (expected, about) = expectation(index, words, words);
+        read_changed(&mut bytes, words, mask & !RELATED_MASK);
+        for (index, expected) in RELATED {
+            let (expected, about) = expected.of(words);
             words[index] = if mask >> index & 1 == 0 { expected } else { read_word(&mut bytes, about) };
         }
-        read_changed(&mut bytes, words, mask >> RELATED.end << RELATED.end);
         self.at = self.packed.chunks[self.chunk].len() - bytes.len();
         Some(record_of(words, &self.packed.outcomes))
     }
@@ -381,7 +272,7 @@ impl Iterator for Reader<'_> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::record::{FailReason, GiveUp};
+    use super::super::record::{FailReason, GiveUp, RequestDetail};
     use super::*;
 
     /// Small, alike or extreme words: what records have and what they could have.
@@ -407,7 +298,7 @@ mod tests {
         (prop::collection::vec(arb_word(), WORDS), prop::sample::select(outcomes.to_vec())).prop_map(
             |(words, outcome)| {
                 let mut words: Words = words.try_into().expect("as many");
-                words[WORDS - 1] = Some(0);
+                words[OUTCOME] = Some(0);
                 record_of(&words, &[outcome])
             },
         )

@@ -1,102 +1,247 @@
 //! The record of every request.
 
 use vcr_core::plan::TierLoad;
+use vcr_trace::RequestRow;
 
 pub use super::outcome::{FailReason, GiveUp, Outcome};
-use crate::config::Overheads;
+use crate::config::{Overheads, PoolRole};
 
-/// One request from arrival to end. Times are virtual nanoseconds; those of a
-/// request that was tried again are of its last attempt, but for the arrival.
-/// Arrival, tokens and end are as the client sees them, all between as the engines do.
-#[derive(Clone, Debug, Default)]
-pub struct RequestRecord {
-    /// Index of the workload in the run.
-    pub workload: u32,
-    /// Number of the session in the workload.
-    pub session: u64,
-    /// Position in the session, from 0.
-    pub turn: u32,
-    /// Prompt length.
-    pub prompt_tokens: u32,
-    /// Output tokens asked for.
-    pub max_tokens: u32,
-    /// Output tokens emitted.
-    pub output_tokens: u32,
-    /// Prompt tokens found in the (prefill) engine's prefix cache, or in its tiers.
-    pub cached_tokens: u32,
-    /// When its client sent it.
-    pub arrival_ns: u64,
-    /// When it reached the queue in front of the engines.
-    pub queued_ns: u64,
-    /// Start of the first step with it.
-    pub scheduled_ns: Option<u64>,
-    /// End of the computation of its prompt.
-    pub prefill_end_ns: Option<u64>,
-    /// Arrival of its KV at the decode engine.
-    pub transfer_end_ns: Option<u64>,
-    /// First output token.
-    pub first_token_ns: Option<u64>,
-    /// Latest output token.
-    pub last_token_ns: Option<u64>,
-    /// When it ended, completed or not.
-    pub end_ns: Option<u64>,
-    /// Engine that computed the prompt, as an index over all engines and their ranks.
-    pub prefill_worker: Option<u32>,
-    /// Engine that generated the output, if another.
-    pub decode_worker: Option<u32>,
-    /// Number of preemptions.
-    pub preemptions: u32,
-    /// Number of retries after a fault.
-    pub retries: u32,
-    /// Attempts of its client before this one.
-    pub attempt: u32,
-    /// When its client gives up for good, however often it tries again.
-    pub deadline_ns: Option<u64>,
-    /// Output tokens that it got in vain, in all its attempts on engines.
-    pub wasted_tokens: u32,
-    /// Prompt tokens that were computed for a client that gave up.
-    pub wasted_prompt_tokens: u32,
-    /// Number of its class in the workload.
-    pub class: u32,
-    /// Its LoRA adapter.
-    pub adapter: Option<u32>,
-    /// How it ended.
-    pub outcome: Outcome,
-    /// Further details.
-    pub detail: RequestDetail,
+/// A number of a record as a word: none if it is absent.
+trait Word: Copy {
+    /// Whether it may be absent.
+    const IS_OPTIONAL: bool;
+
+    fn to_word(self) -> Option<u64>;
+
+    fn of_word(word: Option<u64>) -> Self;
+
+    /// The word for a fingerprint.
+    fn hashed(self) -> u64 {
+        match self.to_word() {
+            Some(word) if Self::IS_OPTIONAL => word.wrapping_add(1),
+            word => word.unwrap_or(0),
+        }
+    }
 }
 
-/// Details of a request that explain its latency; of its last attempt, but for the routes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RequestDetail {
-    /// Second output token.
-    pub second_token_ns: Option<u64>,
-    /// Maximum prompt tokens found in the (prefill) engine's prefix cache, or in its
-    /// tiers, at any of its admissions; of a decode engine's at those after preemptions alone.
-    pub most_cached_tokens: u32,
-    /// Of the tokens cached at its first admission, those loaded from the host.
-    pub host_cached_tokens: u32,
-    /// Of the tokens cached at its first admission, those loaded from the disk.
-    pub disk_cached_tokens: u32,
-    /// Since when it has waited for KV from the tiers, if it does.
-    pub load_since_ns: Option<u64>,
-    /// Time that it waited for KV from the tiers before its first step.
-    pub first_load_ns: Option<u64>,
-    /// Time that it waited for KV from the tiers in all, preempted or not.
-    pub load_ns: Option<u64>,
-    /// Since when it has been preempted, if it is.
-    pub preempted_since_ns: Option<u64>,
-    /// Time that it was preempted before.
-    pub preempted_ns: u64,
-    /// When the decode engine had reserved its blocks.
-    pub transfer_start_ns: Option<u64>,
-    /// Start of the first step with it on the decode engine.
-    pub decode_scheduled_ns: Option<u64>,
-    /// Maximum prompt tokens found in the decode engine's prefix cache, for the handoff and after preemptions.
-    pub decode_cached_tokens: Option<u32>,
-    /// Prompt tokens that the router of each pool took to be cached where it sent
-    /// it; none where the router asks for no such thing.
-    pub route_overlap_tokens: [Option<u32>; 2],
+macro_rules! words {
+    ($($number:ty)*) => {$(
+        impl Word for $number {
+            const IS_OPTIONAL: bool = false;
+
+            fn to_word(self) -> Option<u64> {
+                Some(self.into())
+            }
+
+            fn of_word(word: Option<u64>) -> Self {
+                word.unwrap_or_default() as $number
+            }
+        }
+
+        impl Word for Option<$number> {
+            const IS_OPTIONAL: bool = true;
+
+            fn to_word(self) -> Option<u64> {
+                self.map(u64::from)
+            }
+
+            fn of_word(word: Option<u64>) -> Self {
+                word.map(|word| word as $number)
+            }
+        }
+    )*};
+}
+
+words!(u32 u64);
+
+/// A value of a record as its row has it: times in milliseconds.
+trait InRow<T> {
+    fn in_row(self) -> T;
+}
+
+impl<T> InRow<T> for T {
+    fn in_row(self) -> T {
+        self
+    }
+}
+
+impl InRow<f64> for u64 {
+    fn in_row(self) -> f64 {
+        ns_to_ms(self)
+    }
+}
+
+impl InRow<Option<f64>> for Option<u64> {
+    fn in_row(self) -> Option<f64> {
+        self.map(ns_to_ms)
+    }
+}
+
+/// One word for a field that is hashed so, else none.
+macro_rules! count_hashed {
+    (hashed) => {
+        1
+    };
+    ($other:ident) => {
+        0
+    };
+}
+
+macro_rules! hash_field {
+    ($add:ident, $value:expr, hashed) => {
+        $add($value.hashed());
+    };
+    ($add:ident, $value:expr, $other:ident) => {};
+}
+
+macro_rules! hash_further {
+    ($add:ident, $value:expr, further) => {
+        $add($value.hashed());
+    };
+    ($add:ident, $value:expr, $other:ident) => {};
+}
+
+macro_rules! reset_field {
+    ($value:expr, reset) => {
+        $value = Default::default();
+    };
+    ($value:expr, kept) => {};
+}
+
+/// Sets the field of a row from the one of the record, if there are both.
+macro_rules! set_row {
+    ($record:ident $row:ident { $field:ident : $($of_field:tt)* } { $row_field:ident : $($of_row:tt)* }) => {
+        $row.$row_field = $record.$field.in_row();
+    };
+    ($record:ident $row:ident { $($field:tt)* } { $($row_field:tt)* }) => {};
+}
+
+macro_rules! declare_record {
+    (
+        request { $($doc:literal { $($field:ident : $type:ty, $retry:ident, $hash:ident)? } { $($row:tt)* };)* }
+        detail { $($detail_doc:literal { $detail:ident : $detail_type:ty, $detail_retry:ident, $detail_hash:ident };)* }
+    ) => {
+        /// One request from arrival to end. Times are virtual nanoseconds. After a retry they are the times of the
+        /// last attempt, except the arrival. Arrival, tokens and end are as the client sees them, all between as
+        /// the engines do. [`vcr_trace::request_fields`] declares the fields.
+        #[derive(Clone, Debug, Default)]
+        pub struct RequestRecord {
+            $($(
+                #[doc = $doc]
+                pub $field: $type,
+            )?)*
+            /// How it ended.
+            pub outcome: Outcome,
+            /// Further details.
+            pub detail: RequestDetail,
+        }
+
+        /// Details of a request that explain its latency, of its last attempt.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct RequestDetail {
+            $(
+                #[doc = $detail_doc]
+                pub $detail: $detail_type,
+            )*
+        }
+
+        impl RequestRecord {
+            /// Resets what belongs to one attempt only.
+            pub(super) fn reset(&mut self) {
+                $($(reset_field!(self.$field, $retry);)?)*
+                $(reset_field!(self.detail.$detail, $detail_retry);)*
+            }
+
+            /// Number of words of [`RequestRecord::words`]: the fields, and the status.
+            const WORDS: usize = $($(count_hashed!($hash) +)?)* $(count_hashed!($detail_hash) +)* 1;
+
+            /// All of it in numbers, for a fingerprint; reasons are hashed as text.
+            pub(crate) fn words(&self) -> [u64; Self::WORDS] {
+                let mut words = [0; Self::WORDS];
+                let mut left = words.iter_mut();
+                let mut add = |word: u64| *left.next().expect("they were counted") = word;
+                $($(hash_field!(add, self.$field, $hash);)?)*
+                add(match self.outcome {
+                    Outcome::Unfinished => 0,
+                    Outcome::Completed => 1,
+                    Outcome::Rejected(_) => 2,
+                    Outcome::Shed => 3,
+                    Outcome::Failed(_) => 4,
+                    Outcome::GivenUp(reason) => 5 + reason as u64,
+                });
+                $(hash_field!(add, self.detail.$detail, $detail_hash);)*
+                words
+            }
+
+            /// The rest of it in numbers, for the fingerprints of runs that have such requests.
+            pub(crate) fn further_words(&self) -> Option<[u64; 3]> {
+                let mut words = [0; 3];
+                let mut left = words.iter_mut();
+                let mut add = |word: u64| *left.next().expect("there are three") = word;
+                $($(hash_further!(add, self.$field, $hash);)?)*
+                (words != [0; 3]).then_some(words)
+            }
+
+            /// Fields in the order of [`RequestRecord::field_words`].
+            pub(super) const FIELDS: &'static [&'static str] = &[$($(stringify!($field),)?)* $(stringify!($detail),)*];
+
+            /// The fields as words, all but the outcome.
+            pub(super) fn field_words(&self) -> [Option<u64>; Self::FIELDS.len()] {
+                [$($(self.$field.to_word(),)?)* $(self.detail.$detail.to_word(),)*]
+            }
+
+            /// The record of words in the order of [`RequestRecord::field_words`].
+            pub(super) fn of_field_words(words: &[Option<u64>], outcome: Outcome) -> Self {
+                let mut words = words.iter().copied();
+                let mut next = || words.next().flatten();
+                Self {
+                    $($($field: Word::of_word(next()),)?)*
+                    outcome,
+                    detail: RequestDetail { $($detail: Word::of_word(next()),)* },
+                }
+            }
+
+            /// The row of request `id`, of the workload called `workload` and of the class `slo_class`.
+            #[must_use]
+            pub fn row<'a>(
+                &self,
+                id: u64,
+                workload: &'a str,
+                slo_class: Option<&'a str>,
+                engine_names: &'a [String],
+            ) -> RequestRow<'a> {
+                let engine = |worker: Option<u32>| worker.map(|worker| engine_names[worker as usize].as_str().into());
+                let since_arrival = |ns: Option<u64>| ns.map(|ns| ns_to_ms(ns - self.arrival_ns));
+                let mut row = RequestRow {
+                    id,
+                    workload: workload.into(),
+                    status: self.outcome.status().into(),
+                    reason: self.outcome.reason().map(Into::into),
+                    queued_ms: (self.queued_ns > self.arrival_ns).then(|| ns_to_ms(self.queued_ns)),
+                    ttft_ms: since_arrival(self.first_token_ns),
+                    e2e_ms: since_arrival(self.last_token_ns),
+                    engine: engine(self.prefill_worker),
+                    decode_engine: engine(self.decode_worker),
+                    slo_class: slo_class.map(Into::into),
+                    ..RequestRow::default()
+                };
+                $(set_row!(self row { $($field: $type)? } { $($row)* });)*
+                row
+            }
+        }
+    };
+}
+
+vcr_trace::request_fields!(declare_record);
+
+impl RequestDetail {
+    /// The router of a pool has taken this many tokens to be cached where it sent the request.
+    pub(super) fn set_overlap_tokens(&mut self, pool: PoolRole, tokens: Option<u32>) {
+        match pool {
+            PoolRole::Aggregated | PoolRole::Prefill => self.prefill_overlap_tokens = tokens,
+            PoolRole::Decode => self.decode_overlap_tokens = tokens,
+        }
+    }
 }
 
 /// When output tokens came: the first and second of them, and the last. Any in
@@ -115,46 +260,6 @@ impl RequestRecord {
         let [prompt_tokens, max_tokens] = lengths;
         let [arrival_ns, queued_ns] = times_ns;
         Self { workload, session, turn, prompt_tokens, max_tokens, arrival_ns, queued_ns, ..Self::default() }
-    }
-
-    /// Takes everything back that is of one attempt only.
-    pub(super) fn reset(&mut self) {
-        let Self {
-            workload: _,
-            session: _,
-            turn: _,
-            prompt_tokens: _,
-            max_tokens: _,
-            arrival_ns: _,
-            queued_ns: _,
-            end_ns: _,
-            preemptions: _,
-            retries: _,
-            attempt: _,
-            deadline_ns: _,
-            wasted_tokens: _,
-            wasted_prompt_tokens: _,
-            class: _,
-            adapter: _,
-            outcome: _,
-            // Of the latest attempt that got so far.
-            cached_tokens: _,
-            prefill_worker: _,
-            output_tokens,
-            scheduled_ns,
-            prefill_end_ns,
-            transfer_end_ns,
-            first_token_ns,
-            last_token_ns,
-            decode_worker,
-            detail,
-        } = self;
-        *output_tokens = 0;
-        *decode_worker = None;
-        for time_ns in [scheduled_ns, prefill_end_ns, transfer_end_ns, first_token_ns, last_token_ns] {
-            *time_ns = None;
-        }
-        *detail = RequestDetail { route_overlap_tokens: detail.route_overlap_tokens, ..RequestDetail::default() };
     }
 
     /// Output tokens come, or none at the end of a prompt without output.
@@ -233,115 +338,6 @@ impl RequestRecord {
         if self.scheduled_ns.is_none() {
             detail.first_load_ns = Some(waited_ns);
         }
-    }
-}
-
-impl RequestRecord {
-    /// Number of words of [`RequestRecord::words`].
-    const WORDS: usize = 31;
-
-    /// All of it in numbers, for a fingerprint; reasons are hashed as text.
-    pub(crate) fn words(&self) -> [u64; Self::WORDS] {
-        let maybe = |value: Option<u64>| value.map_or(0, |value| value.wrapping_add(1));
-        let maybe_small = |value: Option<u32>| maybe(value.map(u64::from));
-        // Every field is named here, so that none escapes the fingerprint.
-        let Self {
-            workload,
-            session,
-            turn,
-            prompt_tokens,
-            max_tokens,
-            output_tokens,
-            cached_tokens,
-            arrival_ns,
-            // It follows from the arrival and the prompt.
-            queued_ns: _,
-            scheduled_ns,
-            prefill_end_ns,
-            transfer_end_ns,
-            first_token_ns,
-            last_token_ns,
-            end_ns,
-            prefill_worker,
-            decode_worker,
-            preemptions,
-            retries,
-            // Of requests that have them; see `further_words`.
-            attempt: _,
-            class: _,
-            adapter: _,
-            // They follow from the configuration, and are in the metrics.
-            deadline_ns: _,
-            wasted_tokens: _,
-            wasted_prompt_tokens: _,
-            outcome,
-            detail,
-        } = *self;
-        let RequestDetail {
-            second_token_ns,
-            most_cached_tokens,
-            host_cached_tokens,
-            disk_cached_tokens,
-            load_since_ns: _,
-            first_load_ns,
-            load_ns,
-            preempted_since_ns: _,
-            preempted_ns,
-            transfer_start_ns,
-            decode_scheduled_ns,
-            decode_cached_tokens,
-            route_overlap_tokens: [prefill_overlap_tokens, decode_overlap_tokens],
-        } = detail;
-        let status = match outcome {
-            Outcome::Unfinished => 0,
-            Outcome::Completed => 1,
-            Outcome::Rejected(_) => 2,
-            Outcome::Shed => 3,
-            Outcome::Failed(_) => 4,
-            Outcome::GivenUp(reason) => 5 + reason as u64,
-        };
-        [
-            u64::from(workload),
-            session,
-            u64::from(turn),
-            u64::from(prompt_tokens),
-            u64::from(max_tokens),
-            u64::from(output_tokens),
-            u64::from(cached_tokens),
-            arrival_ns,
-            maybe(scheduled_ns),
-            maybe(prefill_end_ns),
-            maybe(transfer_end_ns),
-            maybe(first_token_ns),
-            maybe(last_token_ns),
-            maybe(end_ns),
-            maybe_small(prefill_worker),
-            maybe_small(decode_worker),
-            u64::from(preemptions),
-            u64::from(retries),
-            status,
-            maybe(second_token_ns),
-            u64::from(most_cached_tokens),
-            u64::from(host_cached_tokens),
-            u64::from(disk_cached_tokens),
-            maybe(first_load_ns),
-            maybe(load_ns),
-            preempted_ns,
-            maybe(transfer_start_ns),
-            maybe(decode_scheduled_ns),
-            maybe_small(decode_cached_tokens),
-            maybe_small(prefill_overlap_tokens),
-            maybe_small(decode_overlap_tokens),
-        ]
-    }
-}
-
-impl RequestRecord {
-    /// The rest of it in numbers, for the fingerprints of runs that have such requests.
-    pub(crate) fn further_words(&self) -> Option<[u64; 3]> {
-        let adapter = self.adapter.map_or(0, |adapter| u64::from(adapter) + 1);
-        let words = [u64::from(self.attempt), u64::from(self.class), adapter];
-        (words != [0; 3]).then_some(words)
     }
 }
 

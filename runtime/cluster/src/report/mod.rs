@@ -18,13 +18,13 @@ mod uncertainty;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use vcr_trace::RequestRow;
 
 use crate::config::RunConfig;
 use crate::ledger::kept::KeptRequest;
 use crate::ledger::metrics::{CountedSamples, Counter, Gauge, RunSamples, Trend, Unit};
 use crate::ledger::packed::PackedRecords;
 use crate::ledger::record::RequestRecord;
-use crate::ledger::row::RequestRow;
 use crate::observe::RunSeries;
 pub(crate) use build::{RunEnd, build};
 pub use coverage::TableCoverage;
@@ -402,8 +402,8 @@ impl Report {
     fn row_of(&self, place: usize, record: &RequestRecord) -> RequestRow<'_> {
         let workload = &self.workload_names[record.workload as usize];
         let slo_class = self.slo_of(record).map(|slo| slo.class.as_str());
-        let row = record.row(place as u64, workload, slo_class, &self.engine_names);
-        row.named(self.request_names.of_request(record))
+        let name = self.request_names.of_request(record).map(Into::into);
+        RequestRow { name, ..record.row(place as u64, workload, slo_class, &self.engine_names) }
     }
 
     /// Any percentile of a trend, of the whole run or of one workload, by the rule

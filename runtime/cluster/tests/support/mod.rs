@@ -14,7 +14,7 @@ use vcr_cluster::{
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horizon};
 use vcr_core::{EngineConfig, EngineConfigInput};
 use vcr_random::Distribution;
-use vcr_trace::{Trace, TraceFormat, TraceOptions};
+use vcr_trace::{Format, Trace, TraceOptions};
 
 pub(crate) const MS: u64 = 1_000_000;
 
@@ -83,7 +83,7 @@ pub(crate) fn synthetic(name: &str, arrivals: Arrivals, mix: RequestMix) -> Work
 
 /// Rows in Mooncake's format, which arrive when they say.
 pub(crate) fn recorded(name: &str, rows: &str) -> WorkloadConfig {
-    let trace = Trace::read(rows.as_bytes(), name, TraceFormat::Mooncake, &TraceOptions::default());
+    let trace = Trace::read(rows.as_bytes(), name, Format::Mooncake, &TraceOptions::default());
     let source = WorkloadSource::Trace {
         trace: Arc::new(trace.expect("a valid trace")),
         pacing: TracePacing::Recorded { speedup: 1.0 },

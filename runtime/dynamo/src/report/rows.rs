@@ -91,7 +91,7 @@ fn row(
         Some(first) => (record.prefill_worker, record.decode_worker.map(|worker| worker - first)),
         None => (None, record.prefill_worker),
     };
-    let overlap = |pool: usize| is_split.then(|| detail.route_overlap_tokens[pool].unwrap_or(0));
+    let overlap = |tokens: Option<u32>| is_split.then(|| tokens.unwrap_or(0));
     let (terminal_status, reason) = match record.outcome {
         Outcome::Completed | Outcome::Unfinished => ("completed", None),
         Outcome::Rejected(reason) => ("rejected", Some(reason.to_string())),
@@ -126,8 +126,8 @@ fn row(
         decode_admit_ms: split(detail.decode_scheduled_ns),
         source_released_ms: split(record.transfer_end_ns),
         decode_reused_input_tokens: detail.decode_cached_tokens,
-        prefill_route_overlap_tokens: overlap(0),
-        decode_route_overlap_tokens: overlap(1),
+        prefill_route_overlap_tokens: overlap(detail.prefill_overlap_tokens),
+        decode_route_overlap_tokens: overlap(detail.decode_overlap_tokens),
         terminal_status,
         reason,
     }

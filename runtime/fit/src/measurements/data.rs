@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use vcr_fitted::ProvenanceInput;
 use vcr_import::{Format, ImportError, ImportOptions};
-use vcr_trace::Trace;
 use vcr_trace::capture::CaptureLine;
+use vcr_trace::{FormatError, Trace};
 
 use crate::error::FitError;
 use crate::measurements::aggregates::{self, MadeUp, Point};
@@ -303,7 +303,7 @@ impl Measurements {
 /// The error of a table whose columns say nothing, with the way out.
 fn unknown_columns(name: &str, error: ImportError) -> FitError {
     match error {
-        ImportError::UnknownColumns { columns, .. } => FitError::data(
+        ImportError::Format(FormatError::UnknownColumns { columns, .. }) => FitError::data(
             name,
             format!(
                 "the columns are {columns}: expected arrival_ms, prompt_tokens, output_tokens, ttft_ms and e2e_ms; say \

@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(all("", "random"), [format!("--tokens {url}")]);
         assert_eq!(all(here, "echo"), ["--tokens echo"]);
         let named = tokens(json!({"dataset-path": "no/such.sqlite3", "dataset-table-name": "t"}));
-        assert_eq!(named, ["--tokens no/such.sqlite3", "--tokens-table t"]);
+        assert_eq!(named, ["--tokens no/such.sqlite3"]);
     }
 
     #[test]

@@ -95,7 +95,7 @@ pub const SETTINGS: &[(&str, Rule)] = &[
     ("dataset-path", Rule::Special),
     ("dataset-url", Rule::Special),
     ("dataset-in-memory", Rule::Ignored("data sets are always in memory")),
-    ("dataset-table-name", Rule::Same("--tokens-table")),
+    ("dataset-table-name", Rule::Ignored("data sets are exported from their database first")),
     ("default-embedding-dimensions", Rule::Same("--embedding-dimensions")),
     ("render-url", Rule::Ignored("prompts are rendered in the process")),
     ("render-timeout", Rule::Ignored("prompts are rendered in the process")),

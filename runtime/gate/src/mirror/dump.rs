@@ -24,12 +24,6 @@ const OTHERS: [&str; 4] = ["event:", "id:", "retry:", ":"];
 const STATUS_LINE: &str = "HTTP/";
 const REQUEST_ID: &str = "x-request-id";
 
-/// Whether a line is one of a stream.
-pub(super) fn is_dump(line: &str) -> bool {
-    let (_, line) = timed(line);
-    line.starts_with(DATA) || line.starts_with(STATUS_LINE) || OTHERS.iter().any(|other| line.starts_with(other))
-}
-
 /// The time before a line, in seconds, and the line.
 fn timed(line: &str) -> (Option<f64>, &str) {
     let line = line.trim();

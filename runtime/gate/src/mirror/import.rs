@@ -7,16 +7,22 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use serde_json::Value;
-use vcr_import::{ImportError, ImportOptions, OUTPUT_TEXT};
+use vcr_import::{ImportOptions, OUTPUT_TEXT};
+use vcr_trace::Format;
 use vcr_trace::capture::{CaptureLine, CaptureMeta, RequestRecord};
 
 use super::Out;
 use crate::error::{GateError, Place};
 use crate::observation::Observation;
 
-/// Reads a file; returns what was left out.
-pub(super) fn read(path: &Path, run: Option<&str>, out: &mut Out<'_, '_>) -> Result<Vec<(String, u64)>, GateError> {
-    let options = ImportOptions { run: run.map(str::to_owned), output_text: true, ..ImportOptions::default() };
+/// Reads a file; returns its format, and what was left out.
+pub(super) fn read(
+    path: &Path,
+    run: Option<&str>,
+    out: &mut Out<'_, '_>,
+) -> Result<(Format, Vec<(String, u64)>), GateError> {
+    let format = out.options.format;
+    let options = ImportOptions { format, run: run.map(str::to_owned), output_text: true, ..ImportOptions::default() };
     let mut meta = CaptureMeta::default();
     let mut kv_usage: BTreeMap<u32, f64> = BTreeMap::new();
     let (mut requests, mut ended) = (0_u64, None);
@@ -47,20 +53,12 @@ pub(super) fn read(path: &Path, run: Option<&str>, out: &mut Out<'_, '_>) -> Res
         Ok(())
     });
     match (ended, imported) {
-        (Some(ended), _) => ended.map(|()| Vec::new()),
-        (None, Ok(imported)) => Ok(imported.notes.into_iter().map(|note| (note.what, note.count)).collect()),
-        (None, Err(ImportError::UnknownFormat { name, .. })) => {
-            let text = "cannot tell the format; name it with --format, or map columns with --column";
-            Err(crate::error::Problem::new("", text).at(&name, Place::File).into())
+        (Some(ended), _) => ended.map(|()| (Format::Capture, Vec::new())),
+        (None, imported) => {
+            let imported = imported?;
+            let notes = imported.notes.into_iter().map(|note| (note.what, note.count));
+            Ok((imported.format, notes.collect()))
         }
-        (None, Err(ImportError::UnclearFormat { name, why, candidates })) => {
-            let text = format!(
-                "cannot tell the format: {why}. It may be {candidates}: make a capture of it with `vcr inspect convert \
-                 --from FORMAT`, or map columns with --column"
-            );
-            Err(crate::error::Problem::new("", text).at(&name, Place::File).into())
-        }
-        (None, Err(error)) => Err(error.into()),
     }
 }
 

@@ -28,17 +28,6 @@ const SHORTENED: &str = "...";
 /// Characters that SGLang keeps of the beginning of a long output, and of its end.
 const KEPT_CHARACTERS: usize = 1024;
 
-/// Whether the beginning of a file looks like a log of one of these servers.
-pub(super) fn is_log(start: &[u8]) -> bool {
-    let marks = [VLLM_ANSWER, "Received request ", SGLANG_FINISH, "Receive: obj="];
-    marks.iter().any(|mark| start.windows(mark.len()).any(|window| window == mark.as_bytes()))
-}
-
-/// Whether a row is an event of SGLang's log.
-pub(super) fn is_event(row: &Map<String, Value>) -> bool {
-    row.get("event").and_then(Value::as_str).is_some_and(|event| event.starts_with("request."))
-}
-
 /// Reads a log; returns what was left out.
 pub(super) fn read(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<Vec<(String, u64)>, GateError> {
     let name = out.name.clone();

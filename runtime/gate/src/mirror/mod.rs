@@ -5,7 +5,6 @@
 //! fingerprints where [`MirrorOptions::lengths`] asks for them.
 
 mod aiperf;
-mod detect;
 mod dump;
 mod fields;
 mod import;
@@ -22,11 +21,13 @@ use std::io::{BufRead, Read as _};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use vcr_import::ImportError;
 use vcr_input::{Lines, Unpacked};
+pub use vcr_trace::Format;
+use vcr_trace::{FormatError, VcrOutput};
 
 use crate::error::{GateError, Place, Problem, of_line};
 use crate::observation::{OBSERVATION_VERSION, Observation, ObservationReader};
-pub use detect::Format;
 pub use table::{columns, is_column};
 
 /// Bytes read to detect the format.
@@ -101,15 +102,22 @@ pub fn read(input: &Input, options: &MirrorOptions, sink: &mut Sink<'_>) -> Resu
     if input.path.is_dir() && input.path.join("report.json").is_file() && requests.is_file() {
         let name = requests.display().to_string();
         let reader = open(&requests, &name)?;
-        return read_stream(reader, &name, Format::Run, input.run.as_deref(), options, sink);
+        return read_stream(reader, &name, Format::Requests, input.run.as_deref(), options, sink);
     }
     if input.path.is_dir() {
         return imported(&input.path, input, options, sink);
     }
     let mut reader = open(&input.path, &name)?;
     let start = reader.peek(PEEKED_BYTES).map_err(|source| GateError::Read { name: name.clone(), source })?;
-    let format = options.format.unwrap_or_else(|| Format::detect(&name, start, !options.columns.is_empty()));
-    if format == Format::Imported {
+    let format = match options.format {
+        Some(format) => format,
+        None if !options.columns.is_empty() => Format::Requests,
+        None => match Format::detect(&name, start) {
+            Err(FormatError::Empty { name }) => return Err(GateError::Empty { name }),
+            detected => detected.map_err(ImportError::from)?,
+        },
+    };
+    if is_imported(format, start, options) {
         drop(reader);
         return imported(&input.path, input, options, sink);
     }
@@ -122,17 +130,30 @@ fn open(path: &Path, name: &str) -> Result<Unpacked<'static>, GateError> {
 
 fn imported(path: &Path, input: &Input, options: &MirrorOptions, sink: &mut Sink<'_>) -> Result<Mirrored, GateError> {
     let mut out = Out::new(path.display().to_string(), options, sink);
-    let notes = import::read(path, input.run.as_deref(), &mut out)?;
-    out.finish(Format::Imported, notes)
+    let (format, notes) = import::read(path, input.run.as_deref(), &mut out)?;
+    out.finish(format, notes)
 }
 
-/// Reads a stream of a known format that is not [`Format::Imported`]. `name` is what errors
+/// Whether a file becomes a capture first. Lists of requests do, unless their rows are observed answers.
+fn is_imported(format: Format, start: &[u8], options: &MirrorOptions) -> bool {
+    match format {
+        Format::Observations | Format::Sse | Format::Responses | Format::Log | Format::Aiperf => false,
+        Format::Requests => match VcrOutput::detect(start) {
+            Some(VcrOutput::RunRequests) => false,
+            Some(VcrOutput::ReplayRequests) => true,
+            _ => options.columns.is_empty() && !table::has_ids(start),
+        },
+        _ => true,
+    }
+}
+
+/// Reads a stream of a known format that does not become a capture first. `name` is what errors
 /// call it.
 ///
 /// # Errors
 /// See [`read`].
 pub fn read_stream(
-    reader: impl BufRead,
+    mut reader: impl BufRead,
     name: &str,
     format: Format,
     run: Option<&str>,
@@ -143,13 +164,18 @@ pub fn read_stream(
     let mut notes = Vec::new();
     match format {
         Format::Observations => own(ObservationReader::new(reader, name), &mut out)?,
-        Format::Run => run::read(reader, run, &mut out)?,
+        Format::Requests => {
+            let start = reader.fill_buf().map_err(|source| GateError::Read { name: name.to_owned(), source })?;
+            match VcrOutput::detect(start) {
+                Some(VcrOutput::RunRequests) => run::read(reader, run, &mut out)?,
+                _ => table::read(reader, &mut out)?,
+            }
+        }
         Format::Sse => sse::read(reader, &mut out)?,
         Format::Responses => responses::read(reader, &mut out)?,
         Format::Log => notes = log::read(reader, &mut out)?,
         Format::Aiperf => aiperf::read(reader, &mut out)?,
-        Format::Table => table::read(reader, &mut out)?,
-        Format::Imported => {
+        _ => {
             let text = "captures and the files of other tools are read by their path";
             return Err(Problem::new("", text).at(name, Place::File).into());
         }

@@ -7,7 +7,7 @@
 use std::io::BufRead;
 use std::ops::ControlFlow;
 
-use vcr_report::RequestRow;
+use vcr_trace::RequestRow;
 
 use super::{Out, each_line, fields, length};
 use crate::error::{GateError, Place, Problem};
@@ -21,16 +21,16 @@ pub(super) fn read(reader: impl BufRead, run: Option<&str>, out: &mut Out<'_, '_
         let place = Place::Line(line);
         let row: RequestRow<'_> =
             serde_json::from_slice(bytes).map_err(|error| out.problem(Problem::new("", error.to_string()), place))?;
-        if known.last().is_none_or(|last| *last != row.of) && !known.iter().any(|name| *name == row.of) {
-            known.push(row.of.clone().into_owned());
+        let of = row.run();
+        if known.last().is_none_or(|last| last != of) && !known.iter().any(|name| name == of) {
+            known.push(of.to_owned());
         }
-        let chosen = chosen.get_or_insert_with(|| row.of.clone().into_owned());
-        if *chosen != row.of {
+        let chosen = chosen.get_or_insert_with(|| of.to_owned());
+        if chosen != of {
             if run.is_some() {
                 return Ok(ControlFlow::Continue(()));
             }
-            let text =
-                format!("the file holds several runs, such as `{chosen}` and `{}`; name one as PATH#RUN", row.of);
+            let text = format!("the file holds several runs, such as `{chosen}` and `{of}`; name one as PATH#RUN");
             return Err(out.problem(Problem::new("of", text), place));
         }
         match observation(&row) {
@@ -58,7 +58,8 @@ fn observation(row: &RequestRow<'_>) -> Result<Option<Observation<'static>>, Pro
     let lasted_ms = row.end_ms.map(|end| (end - row.arrival_ms).max(0.0));
     let latency_ns = ms("e2e_ms", row.e2e_ms)?.or(ms("end_ms", lasted_ms)?).unwrap_or(0);
     let ttft_ns = ms("ttft_ms", row.ttft_ms)?.filter(|ttft_ns| *ttft_ns <= latency_ns);
-    let gaps = row.output_tokens.saturating_sub(1);
+    let output_tokens = u64::from(row.output_tokens);
+    let gaps = output_tokens.saturating_sub(1);
     let decode_ns = ttft_ns.filter(|_| ok && gaps > 0).map(|ttft_ns| latency_ns - ttft_ns);
     let place = format!("{}/{}/{}", row.workload, row.session, row.turn);
     let id = row.name.as_deref().map_or_else(|| place.clone(), str::to_owned);
@@ -71,7 +72,7 @@ fn observation(row: &RequestRow<'_>) -> Result<Option<Observation<'static>>, Pro
         latency_ns: Some(latency_ns),
         ttft_ns,
         mean_gap_ns: decode_ns.map(|ns| (ns + gaps / 2) / gaps),
-        fingerprint: ok.then(|| length(row.output_tokens).into()),
+        fingerprint: ok.then(|| length(output_tokens).into()),
         replica: replica.map(|name| name.clone().into_owned().into()),
         ..Observation::default()
     }))

@@ -14,9 +14,6 @@ use super::{Out, each_line, peek_first};
 use crate::error::{GateError, Place, Problem};
 use crate::observation::Observation;
 
-/// Columns of a latency.
-pub(super) const LATENCIES: [&str; 4] = ["latency_ns", "latency_us", "latency_ms", "latency_s"];
-
 /// Columns that are not times.
 const PLAIN: [&str; 21] = [
     "request_id",
@@ -57,6 +54,17 @@ pub fn is_column(name: &str) -> bool {
 pub fn columns() -> String {
     let times = TIMES.map(|stem| format!("{stem}_ms (or _ns, _us, _s)"));
     [&PLAIN.map(str::to_owned)[..], &NUMBERS.map(str::to_owned), &times].concat().join(", ")
+}
+
+/// Whether the rows of a table that begins so have ids, which captures made of it would lack.
+pub(super) fn has_ids(start: &[u8]) -> bool {
+    const ID: &str = "request_id";
+    let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
+    let row = text.split(|byte| *byte == b'\n').next().unwrap_or(text);
+    match serde_json::from_slice::<Map<String, Value>>(row) {
+        Ok(row) => row.contains_key(ID),
+        Err(_) => String::from_utf8_lossy(row).split(',').any(|column| column.trim().trim_matches('"') == ID),
+    }
 }
 
 pub(super) fn read(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<(), GateError> {

@@ -83,7 +83,7 @@ fn a_table_has_a_row_for_each_request() {
 fn mooncake_rows_keep_arrivals_sessions_and_prefixes() {
     let (text, notes) = exported(Target::Mooncake, ".jsonl");
     let options = TraceOptions { block_size_tokens: std::num::NonZeroU32::new(16), ..TraceOptions::default() };
-    let trace = Trace::read(text.as_bytes(), "out", vcr_trace::TraceFormat::Mooncake, &options).expect("a trace");
+    let trace = Trace::read(text.as_bytes(), "out", vcr_trace::Format::Mooncake, &options).expect("a trace");
     let names: Vec<_> = trace.requests.iter().map(|request| request.request_id.as_deref().expect("a name")).collect();
     assert_eq!(names, ["a", "b", "c"]);
     let ids: Vec<_> = trace.requests.iter().map(|request| trace.hash_ids(request).to_vec()).collect();

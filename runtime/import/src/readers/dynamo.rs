@@ -80,7 +80,7 @@ pub(crate) fn read(reader: impl BufRead, name: &str, out: &mut Out<'_>) -> Resul
     }
     let earliest = since_earliest(&mut requests);
     let started_unix_ns = started_unix_ns(earliest);
-    out.meta(Format::DynamoTrace, CaptureMeta { started_unix_ns, model, block_size_tokens, ..CaptureMeta::default() })?;
+    out.meta(Format::Dynamo, CaptureMeta { started_unix_ns, model, block_size_tokens, ..CaptureMeta::default() })?;
     requests.into_iter().try_for_each(|timed| out.request(timed.record))
 }
 

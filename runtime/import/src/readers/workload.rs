@@ -3,10 +3,11 @@
 
 use std::io::BufRead;
 use std::num::NonZeroU32;
+use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use vcr_trace::capture::{CaptureMeta, Holds, RequestRecord};
-use vcr_trace::{Strictness, Trace, TraceFormat, TraceOptions, TraceRequest};
+use vcr_trace::{Strictness, Trace, TraceError, TraceOptions, TraceRequest};
 
 use crate::output::Out;
 use crate::{Format, ImportError, ImportOptions, chain};
@@ -19,6 +20,7 @@ pub(crate) fn as_workload() -> Map<String, Value> {
     Map::from_iter([("workload".to_owned(), json!(true))])
 }
 
+/// Reads a stream.
 pub(crate) fn read(
     reader: impl BufRead,
     name: &str,
@@ -26,27 +28,49 @@ pub(crate) fn read(
     options: &ImportOptions,
     out: &mut Out<'_>,
 ) -> Result<(), ImportError> {
-    let (trace_format, usual_block) = match format {
-        Format::Azure => (TraceFormat::Azure, None),
-        Format::QwenBailian => (TraceFormat::QwenBailian, None),
-        Format::BurstGpt => (TraceFormat::BurstGpt, None),
-        Format::Vidur => (TraceFormat::Vidur, None),
-        Format::Splitwise => (TraceFormat::Splitwise, None),
-        Format::AppliedCompute => (TraceFormat::AppliedComputeAgentic, Some(VLLM_BLOCK_TOKENS)),
-        _ => (TraceFormat::Mooncake, None),
+    read_by(|trace_options| Trace::read(reader, name, format, trace_options), format, options, out)
+}
+
+/// Reads a folder.
+pub(crate) fn read_folder(
+    path: &Path,
+    format: Format,
+    options: &ImportOptions,
+    out: &mut Out<'_>,
+) -> Result<(), ImportError> {
+    let open = |trace_options: &TraceOptions| {
+        Trace::open(path, &TraceOptions { format: Some(format), ..trace_options.clone() })
     };
+    read_by(open, format, options, out)
+}
+
+fn read_by(
+    read: impl FnOnce(&TraceOptions) -> Result<Trace, TraceError>,
+    format: Format,
+    options: &ImportOptions,
+    out: &mut Out<'_>,
+) -> Result<(), ImportError> {
+    let usual_block = (format == Format::AppliedComputeAgentic).then_some(VLLM_BLOCK_TOKENS);
     let trace_options = TraceOptions {
         block_size_tokens: options.block_size_tokens.or(usual_block),
         strictness: if options.lenient { Strictness::Lenient } else { Strictness::Standard },
         first_timestamp_required: false,
         ..TraceOptions::default()
     };
-    let trace = Trace::read(reader, name, trace_format, &trace_options)?;
+    add(&read(&trace_options)?, format, out)
+}
+
+/// Adds the requests of a trace.
+fn add(trace: &Trace, format: Format, out: &mut Out<'_>) -> Result<(), ImportError> {
     for warning in &trace.warnings {
         out.tally.notes_of(&format!("rows with a warning: {warning}"), u64::from(warning.rows));
     }
     // A capture has no place for them; a session and the arrivals remain.
-    out.tally.notes_of("links from a chat to the chat it continues", trace.dependencies.len() as u64);
+    let links = match format {
+        Format::QwenBailian => "links from a chat to the chat it continues",
+        _ => "dependencies between requests",
+    };
+    out.tally.notes_of(links, trace.dependencies.len() as u64);
     let has_answers = !trace.output_token_ids.is_empty();
     let block_size_tokens = NonZeroU32::new(trace.block_size_tokens).filter(|_| !trace.hash_ids.is_empty());
     out.meta(
@@ -59,7 +83,7 @@ pub(crate) fn read(
         },
     )?;
     for request in &trace.requests {
-        let record = record(&trace, request);
+        let record = record(trace, request);
         out.request(record)?;
     }
     Ok(())

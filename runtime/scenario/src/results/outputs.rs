@@ -10,6 +10,7 @@ use serde::Serialize;
 use vcr_cluster::Report;
 use vcr_output::{OutputError, OutputFile, OutputFolder};
 use vcr_report::Source;
+use vcr_trace::RequestRow;
 use vcr_trace::perfetto::PerfettoWriter;
 
 use crate::results::budget::Budget;
@@ -243,15 +244,9 @@ fn write_report(out: &mut impl Write, report: &impl Serialize) -> io::Result<()>
 
 /// A line for each request of each run.
 pub(crate) fn write_requests(out: &mut impl Write, runs: &[Arc<Report>]) -> io::Result<()> {
-    #[derive(Serialize)]
-    struct Row<'a, R> {
-        of: &'a str,
-        #[serde(flatten)]
-        row: R,
-    }
     for run in runs {
         for row in run.request_rows() {
-            serde_json::to_writer(&mut *out, &Row { of: &run.name, row })?;
+            serde_json::to_writer(&mut *out, &RequestRow { of: Some(run.name.as_str().into()), ..row })?;
             out.write_all(b"\n")?;
         }
     }

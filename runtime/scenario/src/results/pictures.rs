@@ -1,7 +1,6 @@
 //! Files for people, and what they are made of: report.html and its charts, JUnit,
 //! Markdown, OpenMetrics, tables of requests. `vcr_report` writes them.
 
-use std::borrow::Cow;
 use std::io::{self, Write};
 use std::sync::Arc;
 
@@ -9,12 +8,14 @@ use serde::Serialize;
 use vcr_cluster::Report;
 use vcr_cluster::metrics::Trend;
 use vcr_cluster::observe::{EngineSample, Incident, RunSeries};
-use vcr_cluster::record::{RequestRecord, ns_to_ms};
+use vcr_cluster::record::ns_to_ms;
 use vcr_import::table::TableFormat;
 use vcr_report::{
-    Charts, Distribution, Document, EngineLine, Folder, MAX_DRAWN_RUNS, RequestCharts, RequestRow, RequestTable,
-    RunCharts, Scope, Source, Timeline,
+    Charts, Distribution, Document, EngineLine, Folder, MAX_DRAWN_RUNS, RequestCharts, RequestTable, RunCharts, Scope,
+    Source, Timeline,
 };
+
+use vcr_trace::RequestRow;
 
 use crate::results::out_file::OutFile;
 
@@ -79,19 +80,24 @@ impl<'a> Pictures<'a> {
 pub(crate) fn request_table(runs: &[Arc<Report>]) -> RequestTable {
     let mut table = RequestTable::default();
     for run in runs {
-        for (id, record) in (0..).zip(&run.requests) {
-            table.add(&row_of(run, id, record));
+        for row in rows_of(run) {
+            table.add(&row);
         }
     }
     table
+}
+
+/// The rows of the listed requests of a run.
+fn rows_of(run: &Report) -> impl Iterator<Item = RequestRow<'_>> {
+    (0..run.requests.len()).map(|place| RequestRow { of: Some(run.name.as_str().into()), ..run.request_row(place) })
 }
 
 /// The charts of a run, one of `runs` that are drawn.
 fn charts_of(run: &Report, runs: usize) -> RunCharts {
     let mut charts = RunCharts { name: run.name.clone(), ..RunCharts::default() };
     let mut requests = RequestCharts::new(run.duration_ms);
-    for (id, record) in (0..).zip(&run.requests) {
-        requests.add(&row_of(run, id, record));
+    for row in rows_of(run) {
+        requests.add(&row);
     }
     let workloads = requests.workloads();
     requests.finish(&mut charts);
@@ -145,46 +151,6 @@ pub fn timeline_of(run: &Report, series: &RunSeries, runs: usize) -> Timeline {
     });
     let timeline = Timeline::of(ns_to_ms(series.interval_ns()), lines.collect(), runs);
     Timeline { router_queue_ms: series.router_queue_ns().map(ns_to_ms), ..timeline }
-}
-
-fn row_of<'a>(run: &'a Report, id: u64, record: &'a RequestRecord) -> RequestRow<'a> {
-    let ms = |ns: Option<u64>| ns.map(ns_to_ms);
-    let since_arrival = |ns: Option<u64>| ns.map(|ns| ns_to_ms(ns - record.arrival_ns));
-    let engine = |worker: Option<u32>| worker.map(|worker| Cow::Borrowed(run.engine_names[worker as usize].as_str()));
-    RequestRow {
-        of: Cow::Borrowed(&run.name),
-        id,
-        workload: Cow::Borrowed(&run.workload_names[record.workload as usize]),
-        session: record.session,
-        turn: record.turn,
-        status: Cow::Borrowed(record.outcome.status()),
-        reason: record.outcome.reason().map(Cow::Owned),
-        prompt_tokens: record.prompt_tokens.into(),
-        max_tokens: record.max_tokens.into(),
-        output_tokens: record.output_tokens.into(),
-        cached_tokens: record.cached_tokens.into(),
-        arrival_ms: ns_to_ms(record.arrival_ns),
-        queued_ms: ms(Some(record.queued_ns).filter(|queued_ns| *queued_ns > record.arrival_ns)),
-        scheduled_ms: ms(record.scheduled_ns),
-        prefill_end_ms: ms(record.prefill_end_ns),
-        transfer_end_ms: ms(record.transfer_end_ns),
-        first_token_ms: ms(record.first_token_ns),
-        last_token_ms: ms(record.last_token_ns),
-        end_ms: ms(record.end_ns),
-        ttft_ms: since_arrival(record.first_token_ns),
-        e2e_ms: since_arrival(record.last_token_ns),
-        engine: engine(record.prefill_worker),
-        decode_engine: engine(record.decode_worker),
-        preemptions: record.preemptions.into(),
-        retries: record.retries.into(),
-        attempt: record.attempt.into(),
-        deadline_ms: ms(record.deadline_ns),
-        wasted_tokens: record.wasted_tokens.into(),
-        wasted_prompt_tokens: record.wasted_prompt_tokens.into(),
-        slo_class: run.slo_of(record).map(|slo| Cow::Borrowed(slo.class.as_str())),
-        adapter: record.adapter.map(f64::from),
-        name: run.request_names.of_request(record).map(Cow::Borrowed),
-    }
 }
 
 /// An incident for people.

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::assemble::{Assembler, FieldProblem, Row};
 use crate::lines::{Lines, describe};
 use crate::millis::Millis;
-use crate::{RowProblem, SharedPrefix, Trace, TraceError, TraceFormat, TraceOptions};
+use crate::{Format, RowProblem, SharedPrefix, Trace, TraceError, TraceOptions};
 
 /// A few numbers stand for a whole conversation: one that is longer than this
 /// is mistyped, and must not exhaust the memory.
@@ -33,7 +33,7 @@ struct Session {
 /// Reads sessions to the end of the stream.
 pub(crate) fn read(reader: impl BufRead, name: &str, options: &TraceOptions) -> Result<Trace, TraceError> {
     if options.first_timestamp_required {
-        return Err(TraceError::NeedsClosedLoop { format: TraceFormat::AppliedComputeAgentic });
+        return Err(TraceError::NeedsClosedLoop { format: Format::AppliedComputeAgentic });
     }
     let shared = options.shared_prefix;
     if !(0.0..=1.0).contains(&shared.ratio) {
@@ -159,8 +159,7 @@ mod tests {
             shared_prefix,
             ..TraceOptions::default()
         };
-        Trace::read(rows.as_bytes(), "t", TraceFormat::AppliedComputeAgentic, &options)
-            .map_err(|error| error.to_string())
+        Trace::read(rows.as_bytes(), "t", Format::AppliedComputeAgentic, &options).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -199,7 +198,7 @@ mod tests {
             assert!(message.contains(expected), "{message}\nlacks {expected}");
         }
         let options = TraceOptions::default();
-        let open = Trace::read(ROW.as_bytes(), "t", TraceFormat::AppliedComputeAgentic, &options).unwrap_err();
+        let open = Trace::read(ROW.as_bytes(), "t", Format::AppliedComputeAgentic, &options).unwrap_err();
         assert!(open.to_string().contains("give a concurrency"));
         let ratio = check(ROW, SharedPrefix { ratio: 1.5, ..SharedPrefix::default() }).unwrap_err();
         assert!(ratio.contains("1.5: expected 0 to 1"));

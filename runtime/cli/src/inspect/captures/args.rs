@@ -63,7 +63,7 @@ pub(crate) const SCHEMA_EXAMPLES: &str = with_plain_exit_codes!(
 /// How any input is read.
 #[derive(Debug, Args)]
 pub(crate) struct InputArgs {
-    /// Format of the input [default: detected from its content].
+    /// Format of the input, by any name of docs/reference/inspect.md [default: detected].
     #[arg(long, value_name = "FORMAT", help_heading = "Input")]
     pub(crate) from: Option<Format>,
 

@@ -1,4 +1,4 @@
-use vcr_trace::{TraceFormat, TraceOptions};
+use vcr_trace::{Format, TraceOptions};
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn trace() -> Arc<Trace> {
         row("e", "main", 100, "[1,2,3]", &[on("c", "completion", 50), on("d", "completion", 30)].join(",")),
     ];
     let options = TraceOptions::default();
-    Arc::new(Trace::read(rows.join("\n").as_bytes(), "t", TraceFormat::AgenticMooncake, &options).unwrap())
+    Arc::new(Trace::read(rows.join("\n").as_bytes(), "t", Format::AgenticMooncake, &options).unwrap())
 }
 
 /// Released nodes by time, as seconds and rows.

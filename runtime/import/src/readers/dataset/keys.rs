@@ -15,23 +15,6 @@ const MESSAGES: &str = "messages";
 /// Keys of prompts of last resort.
 const PLAIN_KEYS: [&str; 2] = ["text", "content"];
 
-/// Keys by which a row is known as one of a data set.
-pub(crate) const KNOWN_KEYS: &[&str] = &[
-    "prompt",
-    "instruction",
-    "question",
-    "query",
-    "input_text",
-    "context",
-    MESSAGES,
-    "text",
-    "content",
-    "train",
-    "validation",
-    "test",
-    "data",
-];
-
 /// A prompt and its response, with the keys they were found under.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Pair {

@@ -12,6 +12,7 @@ use std::path::Path;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value, json};
 use vcr_trace::capture::{CaptureMeta, ExtraKeys, Holds, PromptChain, PromptHasher, RequestRecord};
+use vcr_trace::{DATASET_KEYS, DATASET_SPLITS, PARQUET_MAGIC};
 
 use crate::error::{Place, Problem};
 use crate::input::Rows;
@@ -21,13 +22,7 @@ use crate::readers::workload::as_workload;
 use crate::tokenizer::Tokenizer;
 use crate::{Format, ImportError, ImportOptions};
 
-pub(crate) use keys::KNOWN_KEYS;
 use table::RowSink;
-
-/// The first bytes of a Parquet file.
-pub(crate) const PARQUET_MAGIC: &[u8] = b"PAR1";
-/// Keys under which a JSON object has its rows.
-pub(crate) const SPLITS: [&str; 4] = ["train", "validation", "test", "data"];
 
 const VLLM_BLOCK_TOKENS: u32 = 16;
 
@@ -62,9 +57,9 @@ pub(crate) fn read_parquet_file(path: &Path, options: &ImportOptions, out: &mut 
 fn has_whole_first_row(text: &[u8]) -> bool {
     let row = text.split(|byte| *byte == b'\n').next().unwrap_or(text);
     match serde_json::from_slice::<Map<String, Value>>(row) {
-        Ok(row) => !SPLITS.iter().any(|split| row.get(*split).is_some_and(Value::is_array)),
+        Ok(row) => !DATASET_SPLITS.iter().any(|split| row.get(*split).is_some_and(Value::is_array)),
         // A first row longer than what was looked at.
-        Err(_) => KNOWN_KEYS.iter().any(|key| row.starts_with(format!("{{\"{key}\"").as_bytes())),
+        Err(_) => DATASET_KEYS.iter().any(|key| row.starts_with(format!("{{\"{key}\"").as_bytes())),
     }
 }
 
@@ -181,7 +176,7 @@ impl<'de> Visitor<'de> for Document<'_, '_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "an array of rows, or an object with one of {}", SPLITS.join(", "))
+        write!(f, "an array of rows, or an object with one of {}", DATASET_SPLITS.join(", "))
     }
 
     fn visit_seq<A: serde::de::SeqAccess<'de>>(self, array: A) -> Result<(), A::Error> {
@@ -190,7 +185,7 @@ impl<'de> Visitor<'de> for Document<'_, '_, '_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<String>()? {
-            if !SPLITS.contains(&key.as_str()) {
+            if !DATASET_SPLITS.contains(&key.as_str()) {
                 map.next_value::<IgnoredAny>()?;
                 continue;
             }

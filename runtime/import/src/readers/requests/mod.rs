@@ -11,13 +11,12 @@ use std::io::BufRead;
 use std::path::Path;
 
 use serde_json::{Map, Value};
-use vcr_trace::VcrOutput;
 use vcr_trace::capture::{CaptureMeta, FinishReason, GapSummary};
+use vcr_trace::{PARQUET_MAGIC, VcrOutput};
 
 use crate::error::{Place, Problem};
 use crate::input::Rows;
 use crate::output::Out;
-use crate::readers::dataset::PARQUET_MAGIC;
 use crate::readers::dataset::table::{RowSink, read_csv};
 use crate::readers::workload::as_workload;
 use crate::time::duration_ns;

@@ -172,7 +172,7 @@ fn side(context: &Context, value: &Dynamic) -> Result<Observed, Thrown> {
     let mirrored = vcr_gate::mirror::read_stream(
         Cursor::new(lines),
         &name,
-        Format::Run,
+        Format::Requests,
         None,
         &options,
         &mut |observation, place| side.add(observation, place).map(|()| ControlFlow::Continue(())),

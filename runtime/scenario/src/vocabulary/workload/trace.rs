@@ -7,7 +7,7 @@ use std::sync::Arc;
 use vcr_cluster::{Answers, ProfileConfig, TracePacing, WorkloadConfig, WorkloadSource};
 use vcr_import::{ImportError, read_trace};
 use vcr_trace::{
-    HashIdScope, NestedTimestamps, Sessions, SharedPrefix, Strictness, TimestampUnit, Trace, TraceError, TraceFormat,
+    Format, HashIdScope, NestedTimestamps, Sessions, SharedPrefix, Strictness, TimestampUnit, Trace, TraceError,
     TraceOptions,
 };
 
@@ -20,7 +20,10 @@ use crate::vocabulary::workload::clients::common;
 const PREFIX_GROUP_SEED: u64 = 42;
 
 pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadConfig> {
-    let named = TraceFormat::ALL.map(|format| (format.name(), Some(format)));
+    let named = Format::ALL.into_iter().flat_map(|format| {
+        let names = std::iter::once(format.name()).chain(format.aliases().iter().copied());
+        names.map(move |name| (name, Some(format)))
+    });
     let formats: Vec<_> = std::iter::once(("auto", None)).chain(named).collect();
     let answers = [("simulated", Answers::Simulated), ("recorded", Answers::Recorded)];
     let answers = options.choice("answers", &answers).unwrap_or_default();

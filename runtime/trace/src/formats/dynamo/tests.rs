@@ -4,11 +4,11 @@ use std::num::NonZeroU32;
 use flate2::{Compression, write::GzEncoder};
 use tempfile::TempDir;
 
-use crate::{Dependency, Strictness, Trace, TraceFormat, TraceOptions, Trigger, WarningKind, read_files};
+use crate::{Dependency, Format, Strictness, Trace, TraceOptions, Trigger, WarningKind, read_files};
 
 fn check(rows: &[String]) -> Result<Trace, String> {
     let text = rows.join("\n");
-    Trace::read(text.as_bytes(), "t.jsonl", TraceFormat::Dynamo, &TraceOptions::default()).map_err(|e| e.to_string())
+    Trace::read(text.as_bytes(), "t.jsonl", Format::Dynamo, &TraceOptions::default()).map_err(|e| e.to_string())
 }
 
 /// A request of two blocks' tokens that ran for 10 ms.
@@ -95,7 +95,7 @@ fn shards_are_merged_and_errors_name_theirs() {
     std::fs::write(path("c.jsonl"), format!("\n{}", request("late", 1050, None))).unwrap();
     let error = read_files(&[path("b.jsonl"), path("c.jsonl")], &TraceOptions::default()).unwrap_err().to_string();
     assert!(error.contains("c.jsonl`, line 2, field `request.request_id`: duplicate request"), "{error}");
-    let mooncake = TraceOptions { format: Some(TraceFormat::Mooncake), ..TraceOptions::default() };
+    let mooncake = TraceOptions { format: Some(Format::Mooncake), ..TraceOptions::default() };
     let error = read_files(&[path("b.jsonl"), path("c.jsonl")], &mooncake).unwrap_err().to_string();
     assert!(error.contains("2 trace files, but a mooncake trace is one file"), "{error}");
     let none: [&str; 0] = [];
@@ -111,7 +111,7 @@ fn wrapped_and_unknown_events() {
     assert_eq!((&warning.kind, warning.rows), (&WarningKind::UnknownEvent("request_begin".into()), 2));
     let strict = TraceOptions { strictness: Strictness::Strict, ..TraceOptions::default() };
     let rows = format!("{wrapped}\n{unknown}");
-    let error = Trace::read(rows.as_bytes(), "t", TraceFormat::Dynamo, &strict).unwrap_err().to_string();
+    let error = Trace::read(rows.as_bytes(), "t", Format::Dynamo, &strict).unwrap_err().to_string();
     assert!(error.contains("line 2, field `event_type`: events of type `request_begin` are not replayed"), "{error}");
 }
 
@@ -164,6 +164,6 @@ fn errors_name_line_and_field() {
         assert!(message.contains(expected), "{message}\nlacks {expected}");
     }
     let options = TraceOptions { block_size_tokens: NonZeroU32::new(16), ..TraceOptions::default() };
-    let message = Trace::read(good.as_bytes(), "t", TraceFormat::Dynamo, &options).unwrap_err().to_string();
+    let message = Trace::read(good.as_bytes(), "t", Format::Dynamo, &options).unwrap_err().to_string();
     assert!(message.contains("the trace has blocks of 4 tokens, but 16 were expected"), "{message}");
 }

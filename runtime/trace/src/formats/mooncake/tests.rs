@@ -1,9 +1,9 @@
 use super::row::{DecodedRow, Dialect};
-use crate::{HashIdScope, Strictness, Trace, TraceFormat, TraceOptions, WarningKind, write_mooncake};
+use crate::{Format, HashIdScope, Strictness, Trace, TraceOptions, WarningKind, write_mooncake};
 use proptest::prelude::*;
 
 fn check_with(rows: &str, options: &TraceOptions) -> Result<Trace, String> {
-    Trace::read(rows.as_bytes(), "t.jsonl", TraceFormat::Mooncake, options).map_err(|error| error.to_string())
+    Trace::read(rows.as_bytes(), "t.jsonl", Format::Mooncake, options).map_err(|error| error.to_string())
 }
 
 fn check(rows: &str) -> Result<Trace, String> {
@@ -308,7 +308,7 @@ fn deltas_are_plain_rows_of_what_is_new() {
     let rows = "{\"session_id\":\"s\",\"timestamp\":0,\"input_length\":16,\"output_length\":4,\"hash_ids\":[201]}\n\
                 {\"session_id\":\"s\",\"timestamp\":10,\"delay\":5,\"input_length\":8,\"output_length\":4,\"hash_ids\":[202]}";
     let options = TraceOptions::default();
-    let trace = Trace::read(rows.as_bytes(), "t", TraceFormat::MooncakeDelta, &options).unwrap();
+    let trace = Trace::read(rows.as_bytes(), "t", Format::MooncakeDelta, &options).unwrap();
     assert!(trace.is_delta);
     assert_eq!((trace.requests[1].input_tokens, trace.requests[1].delay_ns), (8, 5_000_000));
     assert!(!check(rows).unwrap().is_delta);

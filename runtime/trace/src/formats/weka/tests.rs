@@ -1,5 +1,5 @@
 use super::*;
-use crate::{TraceFormat, Trigger};
+use crate::{Format, Trigger};
 
 /// A request of `seconds` from `start` on, with blocks of 4 tokens.
 fn call(start: f64, seconds: f64, ids: &[u64]) -> String {
@@ -22,7 +22,7 @@ fn subagent(start: f64, status: &str, requests: &[String]) -> String {
 }
 
 fn read_with(text: &str, options: &TraceOptions) -> Result<Trace, TraceError> {
-    Trace::read(text.as_bytes(), "corpus", TraceFormat::Weka, options)
+    Trace::read(text.as_bytes(), "corpus", Format::Weka, options)
 }
 
 fn read(text: &str) -> Trace {

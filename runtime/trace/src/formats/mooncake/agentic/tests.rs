@@ -1,9 +1,7 @@
-use crate::{
-    Dependency, HashIdScope, Strictness, Trace, TraceFormat, TraceOptions, Trigger, WarningKind, write_mooncake,
-};
+use crate::{Dependency, Format, HashIdScope, Strictness, Trace, TraceOptions, Trigger, WarningKind, write_mooncake};
 
 fn check_with(rows: &str, options: &TraceOptions) -> Result<Trace, String> {
-    Trace::read(rows.as_bytes(), "t.jsonl", TraceFormat::AgenticMooncake, options).map_err(|error| error.to_string())
+    Trace::read(rows.as_bytes(), "t.jsonl", Format::AgenticMooncake, options).map_err(|error| error.to_string())
 }
 
 fn check(rows: &str) -> Result<Trace, String> {
