@@ -148,7 +148,10 @@ fn every_command_reads_the_report_of_a_load_generator() {
 #[test]
 fn answers_without_prompts_are_for_the_gate_only() {
     let folder = Folder::new();
-    folder.write("answers.jsonl", "{\"request_id\":\"a\",\"latency_ms\":3,\"response\":{\"text\":\"x\",\"meta_info\":{}}}\n");
+    folder.write(
+        "answers.jsonl",
+        "{\"request_id\":\"a\",\"latency_ms\":3,\"response\":{\"text\":\"x\",\"meta_info\":{}}}\n",
+    );
     let refused = ["the format responses: answers without the lengths of their prompts", "`vcr gate`"];
     folder.vcr(&["inspect", "summarize", "answers.jsonl"]).failed(2, &refused);
     folder.vcr(&["replay", "answers.jsonl"]).failed(2, &refused);

@@ -50,7 +50,7 @@ pub struct Comparison {
     pub rule: MatchRule,
     /// Pairs that were compared.
     pub matched: u64,
-    /// Pairs of which both answers' tokens are known.
+    /// Pairs whose answers both have known tokens.
     pub with_tokens: u64,
     /// Requests that only the first capture has.
     pub only_left: u64,

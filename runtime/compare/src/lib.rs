@@ -3,8 +3,8 @@
 //! One side is the reference, such as what was measured; the other side is compared with it.
 //! [`join`] says which request is which, [`Pairs`] holds the times of both sides of a metric,
 //! [`compare`] sums them up with intervals, and a [`Gate`] limits an error. [`Figures`] are
-//! for sides of which only sums are known. [`captures`] lists the fields in which two captures
-//! of the same traffic differ. This crate opens no files and prints nothing.
+//! for sides that are known only by sums. [`captures`] lists the fields in which two captures of
+//! the same traffic differ. This crate opens no files and prints nothing.
 
 mod bootstrap;
 pub mod captures;

@@ -107,7 +107,7 @@ impl Comparison {
     }
 }
 
-/// The error of a time relative to that of the reference, both in milliseconds.
+/// The relative error of a time; it and the reference are milliseconds.
 pub(crate) fn relative_error(reference_ms: f64, value_ms: f64) -> f64 {
     (value_ms - reference_ms) / reference_ms.max(NEAR_ZERO_MS)
 }

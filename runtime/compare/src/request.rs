@@ -75,7 +75,7 @@ impl Request {
 /// One side of a comparison.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Requests {
-    /// In order of arrival; those of unknown arrival last, in their order.
+    /// In order of arrival; requests of unknown arrival last, in their order.
     requests: Vec<Request>,
     /// Scheme and block size of the hashes of its prompts.
     hashes: Option<String>,
@@ -102,7 +102,7 @@ impl Requests {
         &self.requests
     }
 
-    /// Whether its hashes can be compared with those of another side.
+    /// Whether its hashes can be compared with the other side's.
     pub(crate) fn has_hashes_of(&self, other: &Self) -> bool {
         self.hashes.is_some() && self.hashes == other.hashes
     }

@@ -307,7 +307,7 @@ impl Side {
         Some(self.rows[index].ttft_ns).filter(|ns| *ns != UNKNOWN_NS)
     }
 
-    /// The gap that stands for those of a request, and whether it is a mean.
+    /// The gap that represents a request, and whether it is a mean.
     pub(crate) fn gap_ns(&self, index: usize) -> Option<(u64, bool)> {
         let gap_ns = Some(self.rows[index].gap_ns).filter(|ns| *ns != UNKNOWN_NS)?;
         Some((gap_ns, self.has(index, MEAN_GAP)))

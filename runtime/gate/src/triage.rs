@@ -1,6 +1,6 @@
 //! Triage: what to do about each failed signal, and the requests that show it best.
 //!
-//! Outputs are not kept in memory; those of the examples are read from the inputs once more.
+//! Outputs are not kept in memory; the outputs of the examples are read from the inputs once more.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -109,7 +109,7 @@ pub struct Difference {
     pub candidate: String,
 }
 
-/// The failed signals of a judgement: rollbacks first, those of all requests before segments.
+/// The failed signals of a judgement: rollbacks first, signals of all requests before segments.
 pub(crate) fn items(
     policy: &Policy,
     judgement: &Judgement,

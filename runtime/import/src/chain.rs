@@ -3,7 +3,7 @@
 use vcr_trace::capture::BlockHash;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// The hashes of a prompt of which each full block, and what remains, has an id
+/// The hashes of a prompt whose full blocks, and the rest, each have an id
 /// that stands for its content.
 ///
 /// Equal hashes mean equal ids from the beginning on, as hashes of tokens mean

@@ -11,7 +11,6 @@
 #[cfg(not(feature = "formats"))]
 mod absent;
 mod chain;
-mod concurrency;
 pub mod demo;
 mod error;
 pub mod export;
@@ -20,7 +19,6 @@ mod output;
 mod outputs;
 #[cfg(feature = "formats")]
 mod parquet;
-mod python_json;
 mod readers;
 mod replay;
 pub mod summary;
@@ -40,10 +38,10 @@ use vcr_trace::{FormatError, PARQUET_MAGIC, VcrOutput, folder_format};
 #[cfg(not(feature = "formats"))]
 use absent::{parquet, tokenizer};
 pub use error::{ImportError, Place, Problem};
+pub use input::without_nan;
 use output::Out;
 pub use output::{Imported, Note};
 pub use outputs::Outputs;
-pub use python_json::without_nan;
 pub use readers::aiperf::AiperfRequest;
 use readers::{
     agentic, aiperf, bench, dataset, dynamo, guidellm, inference_perf, llmservingsim, otel, own, requests, workload,

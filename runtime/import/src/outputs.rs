@@ -1,4 +1,4 @@
-//! The outputs of an answer, of which a load generator knows when they came.
+//! The outputs of an answer, whose times a load generator knows.
 
 use vcr_trace::capture::RequestRecord;
 
@@ -92,7 +92,7 @@ impl Outputs {
     }
 }
 
-/// Tokens of each of some pieces, of which there are fewer than tokens.
+/// Tokens of each piece, where there are fewer pieces than tokens.
 fn spread(tokens: usize, pieces: usize) -> Vec<u32> {
     // Counts of tokens fit into 32 bits.
     let Some(later) = pieces.checked_sub(1).filter(|later| *later > 0) else { return vec![tokens as u32] };

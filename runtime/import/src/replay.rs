@@ -1,4 +1,4 @@
-//! Traces for replays: those of `vcr-trace`, and files of all other formats, which become captures first.
+//! Traces for replays, from files of all formats. A file that is not a trace becomes a capture first.
 
 use std::path::Path;
 

@@ -16,7 +16,7 @@ fn pairs(runs: &[Run]) -> impl Iterator<Item = (&Run, &KvTransfers)> {
     })
 }
 
-/// The cells of [`COLUMNS`]; times are those of one transfer on average.
+/// The cells of [`COLUMNS`]; times are means over transfers.
 fn cells(pair: &KvTransfers) -> [String; 7] {
     let mean = |sum_ms: f64| match pair.transfers {
         0 => "–".to_owned(),

@@ -338,7 +338,7 @@ pub(crate) fn reason_word(reason: EngineFinish) -> &'static str {
     reason.name()
 }
 
-/// How counters have changed: of first admissions, and of those after a preemption.
+/// How the counters of first admissions, and of admissions after a preemption, have changed.
 fn prefix_delta(before: [PrefixCacheStats; 2], after: [PrefixCacheStats; 2]) -> Option<[u64; 6]> {
     let words = |stats: PrefixCacheStats| [stats.requests, stats.queried_tokens, stats.hit_tokens];
     let mut delta = [0; 6];

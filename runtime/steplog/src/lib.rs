@@ -10,7 +10,6 @@
 pub mod conform;
 pub mod diff;
 mod engine_log;
-mod entry;
 mod error;
 pub mod explain;
 mod jsonl;
@@ -22,8 +21,8 @@ mod steps;
 #[cfg(test)]
 mod testing;
 
+pub use diff::{FirstEntry, first_entry};
 pub use engine_log::{EngineLog, stop_word};
-pub use entry::{FirstEntry, first_entry};
 pub use error::LogError;
 pub use line::{Blocks, Id, Scheduled, StepEvent, StepLine, WindowFreed};
 pub use read::{LogKind, StepLog};

@@ -1,6 +1,6 @@
 //! The schema of a step log: one JSON object a line.
 //!
-//! The names are those of the recordings of the real scheduler. A line of our
+//! The names come from the recordings of the real scheduler. A line of our
 //! own logs also says which engine it is of and when the step started.
 
 use std::collections::BTreeMap;
@@ -86,7 +86,7 @@ pub enum Blocks {
 
 impl<'de> Deserialize<'de> for Blocks {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        /// A block, or those of a group.
+        /// A block, or the blocks of a group.
         enum Entry {
             Block(u32),
             Group(Vec<u32>),
@@ -196,7 +196,7 @@ pub(crate) fn hide_resumed(rows: &mut [Scheduled]) {
     }
 }
 
-/// Blocks of an engine without groups as those of one group: a recorder writes both forms.
+/// Blocks of an engine without groups as one group: a recorder writes both forms.
 pub(crate) fn with_group(rows: &mut [Scheduled]) {
     for row in rows {
         if let Blocks::One(blocks) = &mut row.blocks

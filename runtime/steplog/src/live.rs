@@ -76,7 +76,7 @@ pub(crate) struct LiveAdded {
     /// Wall-clock seconds.
     pub(crate) arrival: f64,
     pub(crate) lora: Option<u32>,
-    /// Text that separates its blocks from those of requests with another one.
+    /// Text that separates its blocks from blocks of requests with another text.
     pub(crate) cache_salt: Option<String>,
     /// It uses no blocks of others.
     #[serde(default)]

@@ -26,7 +26,7 @@ pub struct StepLog {
     pub path: PathBuf,
     /// Its schema.
     pub kind: LogKind,
-    /// Its lines; those of a live capture in terms of [`StepLine`].
+    /// Its lines; a live capture is converted to [`StepLine`]s.
     pub lines: Vec<StepLine>,
     /// The settings of the engine, as far as the log or a `config.json` beside
     /// it says them, under the names of the recordings.
@@ -82,7 +82,7 @@ impl StepLog {
     }
 }
 
-/// Whether a first line is that of a live capture.
+/// Whether a live capture begins with this line.
 fn is_live(text: &str) -> bool {
     keys(text).is_ok_and(|keys| keys.iter().any(|key| key == "kind"))
 }

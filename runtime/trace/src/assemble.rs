@@ -30,7 +30,7 @@ pub(crate) struct Row<'a> {
     pub(crate) priority: i32,
     pub(crate) strict_priority: u32,
     pub(crate) policy_class: Option<Box<str>>,
-    /// When its answer came, and the outputs of that.
+    /// When its answer came, and the outputs of the answer.
     pub(crate) times: Option<(AnswerTimes, &'a [OutputTime])>,
     /// How long it took when it was recorded; kept of free turns.
     pub(crate) recorded_ns: Option<u64>,

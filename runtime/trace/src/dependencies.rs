@@ -30,7 +30,7 @@ pub(crate) struct Cycle {
 }
 
 impl Cycle {
-    /// The names of those requests, first to first.
+    /// The names of the requests, first to first.
     pub(crate) fn path(&self, trace: &Trace) -> String {
         let name = |index: &u32| {
             let request = &trace.requests[*index as usize];

@@ -44,7 +44,7 @@ formats! {
     /// One JSON object a line, as published with Mooncake (FAST '25) and
     /// extended by Dynamo with sessions, delays and priorities.
     Mooncake = "mooncake",
-    /// Mooncake rows of which the later turns of a session give only what is new
+    /// Mooncake rows whose later turns give only what is new
     /// in their prompts; see [`Trace::is_delta`](crate::Trace).
     MooncakeDelta = "mooncake-delta",
     /// Mooncake rows that say which others they wait for, in both of Dynamo's
@@ -237,7 +237,7 @@ impl FromStr for Sessions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NestedTimestamps {
     /// The subagent's own time if any request of the trace would be before its subagent otherwise,
-    /// else that of the play.
+    /// else the beginning of the play.
     #[default]
     Auto,
     /// The beginning of the play.

@@ -1,4 +1,4 @@
-//! Lines of a trace: those of any input, with numbers as errors here have them.
+//! Lines of a trace, numbered as errors of this crate number them.
 
 use std::io::{self, BufRead};
 
@@ -81,7 +81,7 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// A decoder's message about a row; without the line, of which a row has only one.
+/// A decoder's message about a row, without the line: a row is one line.
 pub(crate) fn describe(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let cause = text.split(" at line ").next().unwrap_or(&text);

@@ -146,7 +146,7 @@ fn files_in_folders(paths: &[impl AsRef<Path>]) -> Result<Vec<PathBuf>, TraceErr
     for path in paths.iter().map(AsRef::as_ref) {
         let io_error = |source| TraceError::Io { name: path.display().to_string(), source };
         match path.is_dir() {
-            true => files.extend(weka::folder::files(path).map_err(io_error)?),
+            true => files.extend(weka::corpus_files(path).map_err(io_error)?),
             false => files.push(path.to_owned()),
         }
     }

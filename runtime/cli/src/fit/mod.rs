@@ -116,7 +116,7 @@ fn options(prior: &PriorArgs, given: &MeasurementArgs, folds: u32, sources: &[So
     Ok(FitOptions { shape, base: base.transpose()?, seed: given.seed, folds, threads: given.threads })
 }
 
-/// A source of which only a part of the requests is compared, in order of arrival; the
+/// A source with only a part of its requests compared, in order of arrival; the
 /// others load the engine.
 pub(crate) fn within(source: Source, part: Option<(f64, f64)>) -> Source {
     let Some((from, to)) = part else { return source };

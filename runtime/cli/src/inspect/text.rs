@@ -48,7 +48,7 @@ pub(super) fn kind(kind: char) -> &'static str {
     }
 }
 
-/// New blocks of a request, those of one group of layers apart from those of another.
+/// New blocks of a request, group of layers by group of layers.
 pub(super) fn blocks(blocks: &Blocks) -> String {
     let of_group = |blocks: &Vec<u32>| ranges(blocks.iter().copied().map(u64::from));
     match blocks {

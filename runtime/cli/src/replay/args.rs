@@ -1,4 +1,4 @@
-//! The options of `vcr replay`: those of Dynamo with its names and defaults, and more.
+//! The options of `vcr replay`: Dynamo's, with its names and defaults, and more.
 
 use std::ffi::OsString;
 use std::num::{NonZeroU32, NonZeroUsize};

@@ -40,7 +40,7 @@ impl HostClocks {
     }
 }
 
-/// Processor time of the process, that of the kernel for it included.
+/// Processor time of the process, with the kernel's time for it.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))

@@ -34,7 +34,7 @@ pub(crate) struct Results<'a> {
     pub(super) host: Option<&'a HostUse>,
 }
 
-/// The name of a session, of which a trace that is played again has one more each time.
+/// The name of a session. A trace that is played again has another one each time.
 fn session_name(names: &[String], session: u64) -> Option<String> {
     let count = names.len() as u64;
     let name = &names[usize::try_from(session.checked_rem(count)?).ok()?];

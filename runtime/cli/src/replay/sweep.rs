@@ -265,7 +265,7 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
     Ok(printed(written, Exit::Passed))
 }
 
-/// The results of the chosen points, by their numbers: those of an earlier process, and the others,
+/// The results of the chosen points, by their numbers: results of an earlier process, and the others,
 /// which are run now.
 fn execute(
     args: &ReplayArgs,

@@ -104,7 +104,7 @@ pub struct SignalJudgement {
 }
 
 impl SignalJudgement {
-    /// That of a signal of which nothing was observed.
+    /// The verdict of a signal without observations.
     fn unobserved(signal: Signal, limit: f64) -> Self {
         Self {
             signal,

@@ -52,7 +52,7 @@ impl Level {
     }
 }
 
-/// The tests of all scopes: of signals that are limited, and of which something was observed.
+/// The tests of all scopes: one for each limited signal with observations.
 pub(super) fn tests(policy: &Policy, sides: &Sides<'_>, scopes: &[Scope]) -> Vec<Test> {
     let mut tests = Vec::new();
     for (index, scope) in scopes.iter().enumerate().filter(|(_, scope)| !scope.is_small) {
@@ -275,7 +275,7 @@ fn time(ns: f64) -> String {
     format!("{} ms", (ns / 1e4).round() / 1e2)
 }
 
-/// Limited signals of a scope of which nothing was observed.
+/// Limited signals of a scope without observations.
 pub(super) fn not_observed(policy: &Policy, scope: &Scope, signals: &[SignalJudgement]) -> Vec<SignalJudgement> {
     if scope.is_small {
         return Vec::new();

@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 
 use serde_json::{Map, Value};
 
-use super::logprobs::token_ids;
+use super::responses::token_ids;
 use super::{Out, each_line, literal, responses};
 use crate::error::{GateError, Place, Problem};
 use crate::observation::Observation;

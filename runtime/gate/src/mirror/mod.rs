@@ -5,12 +5,10 @@
 //! fingerprints where [`MirrorOptions::lengths`] asks for them.
 
 mod aiperf;
-mod dump;
 mod fields;
 mod import;
 mod literal;
 mod log;
-mod logprobs;
 mod responses;
 mod run;
 mod sse;
@@ -258,7 +256,7 @@ impl<'a, 's> Out<'a, 's> {
     }
 }
 
-/// The fingerprint of an answer of which only the length is known.
+/// The fingerprint of an answer that is known only by its length.
 fn length(tokens: u64) -> String {
     format!("length {tokens}")
 }

@@ -10,15 +10,18 @@ use std::collections::BTreeMap;
 use std::io::BufRead;
 use std::ops::ControlFlow;
 
-use super::fields::{needed_text, object};
-use super::stream::Stream;
-use super::{Out, dump, each_line, peek_first};
+use serde_json::{Map, Value};
+
+use super::fields::{needed_text, ns, object};
+use super::stream::{DONE, Stream};
+use super::{Out, each_line, peek_first, responses};
 use crate::error::{GateError, Place, Problem};
+use crate::observation::Observation;
 
 pub(super) fn read(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<(), GateError> {
     let (first, reader) = peek_first(reader, &out.name)?;
     if first.is_some_and(|byte| byte != b'{') {
-        return dump::read(reader, out);
+        return read_dump(reader, out);
     }
     let mut open: BTreeMap<String, Stream> = BTreeMap::new();
     let mut wants_more = ControlFlow::Continue(());
@@ -50,4 +53,168 @@ pub(super) fn read(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<(), Ga
         wants_more = stream.finish(id, out)?;
     }
     Ok(())
+}
+
+const DATA: &str = "data:";
+/// Lines of a stream that say nothing of an answer.
+const OTHERS: [&str; 4] = ["event:", "id:", "retry:", ":"];
+/// The line that response headers begin with.
+const STATUS_LINE: &str = "HTTP/";
+const REQUEST_ID: &str = "x-request-id";
+
+/// The time before a line, in seconds, and the line.
+fn timed(line: &str) -> (Option<f64>, &str) {
+    let line = line.trim();
+    let (word, rest) = line.split_once([' ', '\t']).unwrap_or((line, ""));
+    match word.parse::<f64>() {
+        Ok(seconds) => (Some(seconds), rest.trim_start()),
+        Err(_) => (None, line),
+    }
+}
+
+pub(super) fn read_dump(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<(), GateError> {
+    let name = out.name.clone();
+    let mut dump = Dump::default();
+    each_line(reader, &name, |number, bytes| {
+        let place = Place::Line(number);
+        let refused = |problem: Problem| GateError::from(problem.at(&name, place));
+        let text = std::str::from_utf8(bytes).map_err(|_| refused(Problem::new("", "invalid UTF-8")))?;
+        let (seconds, text) = timed(text);
+        let at_ns = seconds.map(|seconds| ns("time", seconds, 1e9)).transpose().map_err(refused)?;
+        if text.is_empty() {
+            return Ok(ControlFlow::Continue(()));
+        }
+        if text.starts_with(STATUS_LINE) {
+            let flow = dump.finish(out)?;
+            dump.answer = Some(Answer::of_status(text, number).map_err(refused)?);
+            return Ok(flow);
+        }
+        if let Some(data) = text.strip_prefix(DATA) {
+            return match dump.data(data.trim(), at_ns, number).map_err(refused)? {
+                Some((id, stream)) => stream.finish(id, out),
+                None => Ok(ControlFlow::Continue(())),
+            };
+        }
+        if text.starts_with('{') {
+            return dump.body(text, at_ns, place, out);
+        }
+        let is_other = OTHERS.iter().any(|other| text.starts_with(other));
+        match dump.answer.as_mut().filter(|answer| !answer.has_body && !is_other) {
+            Some(answer) => answer.add_header(text),
+            None if is_other => {}
+            None => return Err(refused(Problem::new("", "invalid line: expected `data: ...` of a stream"))),
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    dump.finish(out).map(|_| ())
+}
+
+/// The headers of an answer.
+#[derive(Default)]
+struct Answer {
+    line: u64,
+    status: u32,
+    request_id: Option<String>,
+    has_body: bool,
+}
+
+impl Answer {
+    fn of_status(text: &str, line: u64) -> Result<Self, Problem> {
+        let status = text.split_whitespace().nth(1).and_then(|status| status.parse().ok());
+        let status = status.ok_or_else(|| Problem::new("", "invalid status line: expected HTTP/1.1 STATUS"))?;
+        Ok(Self { line, status, ..Self::default() })
+    }
+
+    fn add_header(&mut self, line: &str) {
+        if let Some((_, value)) = line.split_once(':').filter(|(name, _)| name.eq_ignore_ascii_case(REQUEST_ID)) {
+            self.request_id = Some(value.trim().to_owned()).filter(|id| !id.is_empty());
+        }
+    }
+
+    fn error(&self) -> Option<String> {
+        responses::error_of_status(f64::from(self.status))
+    }
+}
+
+#[derive(Default)]
+struct Dump {
+    answer: Option<Answer>,
+    /// Streams without an end, by the ids of their chunks.
+    open: BTreeMap<String, Stream>,
+    /// The id of the latest chunk.
+    latest: Option<String>,
+    answers: u64,
+}
+
+impl Dump {
+    /// The id of a request by its headers, its chunks, or its place.
+    fn name(&mut self, of_chunks: &str) -> String {
+        self.answers += 1;
+        let of_headers = self.answer.as_ref().and_then(|answer| answer.request_id.clone());
+        let of_chunks = Some(of_chunks.to_owned()).filter(|id| !id.is_empty());
+        of_headers.or(of_chunks).unwrap_or_else(|| format!("answer {}", self.answers))
+    }
+
+    /// Adds what stands behind `data:`; gives the stream if that is its end.
+    fn data(&mut self, data: &str, at_ns: Option<u64>, line: u64) -> Result<Option<(String, Stream)>, Problem> {
+        if let Some(answer) = &mut self.answer {
+            answer.has_body = true;
+        }
+        if data == DONE {
+            let latest = self.latest.take().and_then(|id| self.open.remove_entry(&id));
+            let Some((id, mut stream)) = latest else {
+                return Err(Problem::new("data", format!("{DONE} ends no stream: there is no chunk before it")));
+            };
+            stream.end(at_ns)?;
+            return Ok(Some((self.name(&id), stream)));
+        }
+        let event: Value = serde_json::from_str(data)
+            .map_err(|error| Problem::new("data", format!("invalid event: expected JSON or {DONE}: {error}")))?;
+        let id = event.get("id").or_else(|| event.get("response")?.get("id")).and_then(Value::as_str);
+        let id = id.map(str::to_owned).or_else(|| self.latest.clone()).unwrap_or_default();
+        self.open.entry(id.clone()).or_insert_with(|| Stream::new(line)).add_event(at_ns, &event)?;
+        self.latest = Some(id);
+        Ok(None)
+    }
+
+    /// A body that is not a stream: an error, or the whole answer.
+    fn body(
+        &mut self,
+        text: &str,
+        at_ns: Option<u64>,
+        place: Place,
+        out: &mut Out<'_, '_>,
+    ) -> Result<ControlFlow<()>, GateError> {
+        let body: Value =
+            serde_json::from_str(text).map_err(|error| out.problem(Problem::new("", error.to_string()), place))?;
+        let id = self.name(body.get("id").and_then(Value::as_str).unwrap_or_default());
+        let mut row = Map::from_iter([("request_id".to_owned(), id.into())]);
+        if let Some(answer) = &mut self.answer {
+            answer.has_body = true;
+            row.insert("status".to_owned(), answer.status.into());
+        }
+        row.extend(at_ns.map(|at_ns| ("latency_ns".to_owned(), at_ns.into())));
+        row.insert("response".to_owned(), body);
+        let (observation, tokens) = responses::observation(&row).map_err(|problem| out.problem(problem, place))?;
+        out.add(observation, tokens, place)
+    }
+
+    /// Ends all streams: what follows belongs to another answer.
+    fn finish(&mut self, out: &mut Out<'_, '_>) -> Result<ControlFlow<()>, GateError> {
+        self.latest = None;
+        let error = self.answer.as_ref().and_then(Answer::error);
+        for (id, mut stream) in std::mem::take(&mut self.open) {
+            if let Some(error) = error.clone() {
+                stream.fail(error);
+            }
+            let id = self.name(&id);
+            if stream.finish(id, out)?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        let Some(Answer { line, has_body: false, .. }) = self.answer else { return Ok(ControlFlow::Continue(())) };
+        let request_id = self.name("").into();
+        let error = Some(error.unwrap_or_else(|| "empty answer".to_owned()).into());
+        out.add(Observation { request_id, error, ..Observation::default() }, None, Place::Line(line))
+    }
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::Out;
 use super::fields::{error_class, known, optional_text, set_labels, time};
-use super::logprobs::Piece;
+use super::responses::Piece;
 use crate::error::{GateError, Place, Problem};
 use crate::observation::Observation;
 

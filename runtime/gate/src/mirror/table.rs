@@ -41,7 +41,7 @@ const PLAIN: [&str; 21] = [
 const NUMBERS: [&str; 2] = ["queue_depth", "kv_usage"];
 const TIMES: [&str; 5] = ["latency", "ttft", "mean_gap", "gap", "event"];
 
-/// Whether a name is that of a column that can be mapped.
+/// Whether a column of this name can be mapped.
 #[must_use]
 pub fn is_column(name: &str) -> bool {
     let is_unit = |ending: &str| UNITS.iter().any(|(unit, _)| *unit == ending);

@@ -45,7 +45,7 @@ pub struct Observation<'a> {
     /// To its end; absent where a source has no times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_ns: Option<u64>,
-    /// To its first token, if not that of the first event.
+    /// To its first token, if the first event has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_ns: Option<u64>,
     /// Arrivals of chunks with tokens.
@@ -115,7 +115,7 @@ pub struct Observation<'a> {
 pub(crate) enum Gap {
     /// The 95th percentile of single gaps.
     P95(u64),
-    /// Their mean, of which nothing else is known.
+    /// Their mean, where only the mean is known.
     Mean(u64),
 }
 

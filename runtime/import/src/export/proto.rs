@@ -1,6 +1,6 @@
 //! Perfetto's own format, as far as it is written here.
 //!
-//! The messages are those of `perfetto_trace.proto` with only the fields that
+//! The messages follow `perfetto_trace.proto` with only the fields that
 //! are used. Names that occur often are written once and then referred to by
 //! number.
 

@@ -6,10 +6,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use vcr_trace::capture::{CaptureMeta, FinishReason, GapSummary, RequestRecord};
 
-use crate::concurrency::{self, Span};
 use crate::error::{Place, Problem};
 use crate::input::{Rows, of_bytes};
-use crate::output::{Out, Tally, Timed, checked, since_earliest};
+use crate::output::{Out, Span, Tally, Timed, checked, count_concurrent, since_earliest};
 use crate::outputs::Outputs;
 use crate::time::{duration_ns, started_unix_ns, whole_unix_ns};
 use crate::{Format, ImportError};
@@ -168,7 +167,7 @@ pub(crate) fn read(reader: impl BufRead, name: &str, out: &mut Out<'_>) -> Resul
             Err(problem) => out.tally.refuse(problem.at(name, Place::Line(line)))?,
         }
     }
-    concurrency::count(&mut requests, |timed| {
+    count_concurrent(&mut requests, |timed| {
         Some(Span { at_ns: timed.at_ns?, duration_ns: timed.record.duration_ns()? })
     });
     let started_unix_ns = started_unix_ns(since_earliest(&mut requests));

@@ -7,12 +7,12 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use vcr_trace::capture::{CaptureMeta, FinishReason, RequestRecord};
 
-use crate::concurrency::{self, Span};
 use crate::error::{Place, Problem, decode};
-use crate::output::{Out, Tally, Timed, checked, since_earliest};
+use crate::input::read_python_json;
+use crate::output::{Out, Span, Tally, Timed, checked, count_concurrent, since_earliest};
 use crate::outputs::Outputs;
 use crate::time::{clock_ns, duration_ns};
-use crate::{Format, ImportError, OUTPUT_TEXT, python_json};
+use crate::{Format, ImportError, OUTPUT_TEXT};
 
 /// Nanoseconds of a second, the unit of all times of these files.
 const SECOND: u32 = 1_000_000_000;
@@ -50,7 +50,7 @@ struct Load {
 
 pub(crate) fn read(reader: impl BufRead, name: &str, format: Format, out: &mut Out<'_>) -> Result<(), ImportError> {
     let read_error = |source| ImportError::Read { name: name.to_owned(), source };
-    let bytes = python_json::read(reader).map_err(read_error)?;
+    let bytes = read_python_json(reader).map_err(read_error)?;
     let mut documents = serde_json::Deserializer::from_slice(&bytes).into_iter::<Value>();
     let (mut requests, mut meta) = (Vec::new(), None);
     for number in 1.. {
@@ -126,14 +126,14 @@ impl Load {
         };
         match self.max_concurrency.filter(|_| is_closed) {
             Some(limit) => added.iter_mut().for_each(|timed| timed.record.concurrency = Some(limit)),
-            None => concurrency::count(added, |timed| {
+            None => count_concurrent(added, |timed| {
                 Some(Span { at_ns: timed.at_ns?, duration_ns: timed.record.duration_ns()? })
             }),
         }
         Ok(())
     }
 
-    /// A request; none of those that failed before they were sent.
+    /// A request; none if it failed before it was sent.
     fn request(&self, index: usize, tally: &mut Tally) -> Result<Option<Timed>, Problem> {
         let text = |list: &[Option<String>]| list.get(index).cloned().flatten().filter(|text| !text.is_empty());
         let seconds = |field: &str, value: f64| duration_ns(field, value, f64::from(SECOND));

@@ -11,10 +11,9 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value, json};
 use vcr_trace::capture::{CaptureMeta, FinishReason, GapSummary, RequestRecord};
 
-use crate::concurrency::{self, Span};
 use crate::error::{Place, Problem, decode};
 use crate::input::elements::Each;
-use crate::output::{Out, Tally, Timed, checked, since_earliest};
+use crate::output::{Out, Span, Tally, Timed, checked, count_concurrent, since_earliest};
 use crate::time::{duration_ns, started_unix_ns, unix_ns};
 use crate::{Format, ImportError, OUTPUT_TEXT};
 
@@ -238,7 +237,7 @@ impl<'de> Visitor<'de> for Benchmark<'_, '_> {
         let concurrency = strategy.concurrency();
         match concurrency {
             Some(_) => requests.iter_mut().for_each(|timed| timed.record.concurrency = concurrency),
-            None => concurrency::count(requests, |timed| {
+            None => count_concurrent(requests, |timed| {
                 Some(Span { at_ns: timed.at_ns?, duration_ns: timed.record.duration_ns()? })
             }),
         }

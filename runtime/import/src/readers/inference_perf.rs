@@ -8,10 +8,9 @@ use serde::de::DeserializeSeed;
 use serde_json::Value;
 use vcr_trace::capture::{CaptureMeta, FinishReason, RequestRecord};
 
-use crate::concurrency::{self, Span};
 use crate::error::{Place, Problem, decode};
 use crate::input::elements::Each;
-use crate::output::{Out, Tally, Timed, checked, since_earliest};
+use crate::output::{Out, Span, Tally, Timed, checked, count_concurrent, since_earliest};
 use crate::outputs::Outputs;
 use crate::time::clock_ns;
 use crate::{Format, ImportError};
@@ -56,7 +55,7 @@ pub(crate) fn read(reader: impl BufRead, name: &str, out: &mut Out<'_>) -> Resul
         return Err(error);
     }
     read.map_err(|error| Problem::new("", error.to_string()).at(name, Place::File))?;
-    concurrency::count(&mut requests, |timed| Some(Span { at_ns: timed.at_ns?, duration_ns: timed.record.end_ns? }));
+    count_concurrent(&mut requests, |timed| Some(Span { at_ns: timed.at_ns?, duration_ns: timed.record.end_ns? }));
     since_earliest(&mut requests);
     out.meta(Format::InferencePerf, CaptureMeta::default())?;
     requests.into_iter().try_for_each(|timed| out.request(timed.record))

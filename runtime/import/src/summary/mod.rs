@@ -1,7 +1,6 @@
 //! The contents of a capture, in numbers.
 
 mod quantiles;
-mod steps;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -10,9 +9,9 @@ use vcr_trace::capture::{AcceptanceTally, Break, CaptureLine, CaptureMeta, Reque
 
 pub use quantiles::Quantiles;
 use quantiles::Samples;
-pub use steps::StepSummary;
-use steps::StepTally;
-pub(crate) use steps::scheduler_number;
+pub use quantiles::StepSummary;
+use quantiles::StepTally;
+pub(crate) use quantiles::scheduler_number;
 
 /// Concurrencies that are counted one by one; higher ones are put together.
 const MAX_CLASSES: usize = 12;
@@ -122,7 +121,7 @@ pub struct MediaCounts {
     pub items: u64,
     /// Different ones.
     pub distinct_items: u64,
-    /// Placeholder tokens of those whose places are known.
+    /// Placeholder tokens of items with known places.
     pub tokens: u64,
 }
 
@@ -259,7 +258,7 @@ impl SummaryBuilder {
         }
     }
 
-    /// Counts outputs, their tokens, those of several and the largest.
+    /// Counts outputs, their tokens, outputs of several tokens, and the largest.
     fn add_outputs(&mut self, request: &RequestRecord) {
         let first = request.ttft_ns.map(|_| request.first_tokens.unwrap_or(1));
         let later = request.gap_tokens.iter().flatten().copied();

@@ -25,6 +25,6 @@ impl Cells {
 pub struct Column {
     /// Its name: letters, digits, `_` and `.`.
     pub name: String,
-    /// Its values, as many as those of every other column of the table.
+    /// Its values. All columns of a table have equally many.
     pub cells: Cells,
 }

@@ -1,10 +1,7 @@
 //! The envelope as it is shown and written.
 
 use serde::Serialize;
-
-use super::bound::BoundShare;
-use super::curve::Bucket;
-use super::share::Share;
+use serde_json::{Map, Value};
 
 /// Version of the JSON of [`Pressure`].
 const SCHEMA_VERSION: u32 = 1;
@@ -66,4 +63,190 @@ pub struct PoolPressure {
     pub bounds: Vec<BoundShare>,
     /// The pool over time; empty where that is not known.
     pub curve: Vec<Bucket>,
+}
+
+/// A limit that keeps requests waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// Running requests of an engine.
+    Sequences,
+    /// Tokens of a step.
+    Tokens,
+    /// KV blocks of an engine.
+    Blocks,
+    /// Requests that get a token in a tick.
+    DecodeWidth,
+    /// No limit of the engine: KV on its way, adapters, pauses.
+    Other,
+    /// The link between prefill and decode engines.
+    Link,
+    /// The router's queue before the engines.
+    RouterQueue,
+}
+
+impl Bound {
+    /// Its name, as in JSON with blanks.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sequences => "sequences",
+            Self::Tokens => "tokens",
+            Self::Blocks => "blocks",
+            Self::DecodeWidth => "decode width",
+            Self::Other => "other",
+            Self::Link => "link",
+            Self::RouterQueue => "router queue",
+        }
+    }
+
+    /// The limit for which a step log says that admission stopped.
+    pub(super) fn of_reason(why: &str) -> Self {
+        match why {
+            "cap" => Self::Sequences,
+            "budget" | "no chunking" | "drafts" => Self::Tokens,
+            "blocks" | "preemption" => Self::Blocks,
+            _ => Self::Other,
+        }
+    }
+
+    /// Settings that set it: keys of step logs and of reports of ticks, the first one that an
+    /// engine has.
+    fn settings(self) -> &'static [&'static str] {
+        match self {
+            Self::Sequences => &["max_num_active_seqs", "max_num_seqs", "max_active"],
+            Self::Tokens => {
+                &["max_num_scheduled_tokens", "max_num_batched_tokens", "max_prefill_tokens", "prefill_tokens_per_tick"]
+            }
+            Self::Blocks => &["num_blocks", "num_pages", "total_kv_pages"],
+            Self::DecodeWidth => &["decode_width"],
+            Self::Other | Self::Link | Self::RouterQueue => &[],
+        }
+    }
+
+    /// The setting that sets it, with its value.
+    pub(super) fn setting(self, settings: &Map<String, Value>) -> Option<(&'static str, u64)> {
+        self.settings().iter().find_map(|&name| Some((name, settings.get(name)?.as_u64()?)))
+    }
+
+    /// Change that lifts it, in words.
+    pub(super) fn lift(self, settings: &Map<String, Value>) -> String {
+        let raise = match self.setting(settings) {
+            // The option of vLLM's engines has another name than the key of their logs.
+            Some(("num_blocks", value)) => format!("raise `num_gpu_blocks` above {value}"),
+            Some((name, value)) => format!("raise `{name}` above {value}"),
+            None => "raise the engine's limit".to_owned(),
+        };
+        match self {
+            Self::Sequences | Self::Tokens => format!("{raise}, or add engines"),
+            Self::Blocks => format!("{raise}, shorten prompts and outputs, or add engines"),
+            Self::DecodeWidth => raise,
+            Self::Other => {
+                "none of the engine's limits: KV on its way (see link), adapters, intervals, or a pause".to_owned()
+            }
+            Self::Link => "raise the link's `bandwidth`, or move fewer bytes of each token".to_owned(),
+            Self::RouterQueue => "raise the router's queue threshold, or add engines".to_owned(),
+        }
+    }
+}
+
+/// A limit with the share of the time in which it was the first that kept a request waiting.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BoundShare {
+    /// The limit.
+    pub bound: Bound,
+    /// Share of the time.
+    #[serde(flatten)]
+    pub share: Share,
+    /// Change that lifts it; absent if it never bound, or if that is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lift: Option<String>,
+}
+
+impl BoundShare {
+    pub(super) fn new(bound: Bound, share: Share, settings: &Map<String, Value>) -> Self {
+        let binds = share.share.is_some_and(|share| share > 0.0);
+        Self { bound, share, lift: binds.then(|| bound.lift(settings)) }
+    }
+}
+
+/// Intervals of a curve, at most.
+const MAX_BUCKETS: usize = 12;
+
+/// The state of a pool at one instant, or in one tick.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sample {
+    pub(super) queued: u64,
+    pub(super) active: u64,
+    pub(super) kv_usage: f64,
+}
+
+/// An interval: means and maxima over the pool's samples in it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Bucket {
+    /// Its beginning.
+    pub from: f64,
+    /// Mean of waiting requests.
+    pub queued_mean: f64,
+    /// Maximum of waiting requests.
+    pub queued_max: u64,
+    /// Mean of running requests.
+    pub active_mean: f64,
+    /// Maximum of running requests.
+    pub active_max: u64,
+    /// Mean share of KV blocks in use.
+    pub kv_usage_mean: f64,
+    /// Maximum share of KV blocks in use.
+    pub kv_usage_max: f64,
+}
+
+/// The intervals of samples that are `distance` apart, the first at 0.
+pub(super) fn curve(samples: &[Sample], distance: f64) -> Vec<Bucket> {
+    let width = samples.len().div_ceil(MAX_BUCKETS).max(1);
+    samples
+        .chunks(width)
+        .enumerate()
+        .map(|(index, samples)| bucket(samples, (index * width) as f64 * distance))
+        .collect()
+}
+
+fn bucket(samples: &[Sample], from: f64) -> Bucket {
+    let mean = |of: fn(&Sample) -> f64| rounded(samples.iter().map(of).sum::<f64>() / samples.len() as f64);
+    Bucket {
+        from: rounded(from),
+        queued_mean: mean(|sample| sample.queued as f64),
+        queued_max: samples.iter().map(|sample| sample.queued).max().unwrap_or(0),
+        active_mean: mean(|sample| sample.active as f64),
+        active_max: samples.iter().map(|sample| sample.active).max().unwrap_or(0),
+        kv_usage_mean: mean(|sample| sample.kv_usage),
+        kv_usage_max: rounded(samples.iter().map(|sample| sample.kv_usage).fold(0.0, f64::max)),
+    }
+}
+
+fn rounded(number: f64) -> f64 {
+    (number * 1e6).round() / 1e6
+}
+
+/// A share of a whole, or why it is unknown.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Share {
+    /// From 0 to 1, with six decimals; null if unknown.
+    pub share: Option<f64>,
+    /// Why it is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<String>,
+}
+
+impl Share {
+    pub(crate) fn of(part: f64, whole: f64) -> Self {
+        if whole > 0.0 { Self::known(part / whole) } else { Self::known(0.0) }
+    }
+
+    pub(crate) fn known(share: f64) -> Self {
+        Self { share: Some((share * 1e6).round() / 1e6), unknown: None }
+    }
+
+    pub(crate) fn unknown(reason: impl Into<String>) -> Self {
+        Self { share: None, unknown: Some(reason.into()) }
+    }
 }

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::bound::{Bound, BoundShare};
 use super::envelope::RunPressure;
+use super::envelope::Share;
+use super::envelope::{Bound, BoundShare};
 use super::folder;
-use super::share::Share;
-use super::steps::{PoolSteps, Steps};
+use super::folder::{PoolSteps, Steps};
 use crate::document::{Engine, Link, Run};
 use crate::timeline::Timeline;
 
@@ -50,7 +50,7 @@ impl Pool {
 /// The envelope of a report, whose object `vcr` is `ours`.
 ///
 /// # Errors
-/// When the account of its capacity is not that of `vcr replay`.
+/// When `vcr replay` did not write the account of its capacity.
 pub(super) fn pressure(path: &str, report: &Map<String, Value>, ours: &Value) -> Result<RunPressure, String> {
     let summary = report.get("summary").and_then(Value::as_object).unwrap_or(report);
     let duration = summary.get("duration_ms").and_then(Value::as_f64).unwrap_or(0.0);

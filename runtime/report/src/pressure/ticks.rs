@@ -3,10 +3,10 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::bound::{Bound, BoundShare};
-use super::curve::{Sample, curve};
+use super::envelope::Share;
+use super::envelope::{Bound, BoundShare};
 use super::envelope::{PoolPressure, RunPressure};
-use super::share::Share;
+use super::envelope::{Sample, curve};
 
 /// Name of the run and of its pool.
 const NAME: &str = "ticks";

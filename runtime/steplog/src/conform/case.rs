@@ -7,12 +7,11 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use vcr_core::{
-    CapacityPolicy, DraftRange, Drafter, EngineConfig, EngineConfigInput, KvCacheGroup, KvConnector, KvRole,
-    LoadFailures, MambaCacheMode, NamedValue, Policy, PromptItem, Reservations, SchedulerRules, Victim,
+    CapacityPolicy, DraftRange, Drafter, EngineConfig, EngineConfigInput, EvictionPolicy, KvCacheGroup, KvCacheKind,
+    KvConnector, KvRole, LoadFailures, MambaCacheMode, NamedValue, OffloadingOptions, Policy, PromptItem, Reservations,
+    SchedulerRules, Victim,
 };
 
-use super::case_connector::CaseConnector;
-use super::case_group::CaseGroup;
 use super::scope::rules_of;
 use crate::error::LogError;
 use crate::jsonl::{JsonLines, from_text, read_whole, unknown_key};
@@ -131,7 +130,7 @@ pub(super) struct CaseRequest {
     pub(super) parts: Vec<CasePart>,
     /// It has structured outputs. The steps say when its grammar is compiled.
     pub(super) grammar: Option<IgnoredAny>,
-    /// Text that separates its blocks from those of requests with another one.
+    /// Text that separates its blocks from blocks of requests with another text.
     pub(super) cache_salt: Option<String>,
     /// It uses no blocks of others.
     #[serde(default)]
@@ -452,4 +451,146 @@ fn read_requests(path: &Path) -> Result<HashMap<u64, CaseRequest>, LogError> {
         }
     }
     Ok(requests)
+}
+
+/// A group of layers.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum CaseGroup {
+    Full {
+        block_size: u32,
+        #[serde(default)]
+        drafter: bool,
+    },
+    /// Multi-head latent attention.
+    Mla {
+        block_size: u32,
+        #[serde(default)]
+        drafter: bool,
+    },
+    SlidingWindow {
+        block_size: u32,
+        window: u32,
+        #[serde(default)]
+        drafter: bool,
+    },
+    ChunkedLocal {
+        block_size: u32,
+        window: u32,
+    },
+    CrossAttention {
+        block_size: u32,
+    },
+    Mamba {
+        block_size: u32,
+        checkpoint: Option<u32>,
+    },
+}
+
+impl From<&CaseGroup> for KvCacheGroup {
+    fn from(group: &CaseGroup) -> Self {
+        let (kind, block_size, has_drafter) = match *group {
+            CaseGroup::Full { block_size, drafter } => (KvCacheKind::FullAttention, block_size, drafter),
+            CaseGroup::Mla { block_size, drafter } => (KvCacheKind::LatentAttention, block_size, drafter),
+            CaseGroup::SlidingWindow { block_size, window, drafter } => {
+                (KvCacheKind::SlidingWindow { window_tokens: window }, block_size, drafter)
+            }
+            CaseGroup::ChunkedLocal { block_size, window } => {
+                (KvCacheKind::ChunkedLocal { chunk_tokens: window }, block_size, false)
+            }
+            CaseGroup::CrossAttention { block_size } => (KvCacheKind::CrossAttention, block_size, false),
+            CaseGroup::Mamba { block_size, checkpoint } => {
+                (KvCacheKind::Mamba { checkpoint_tokens: checkpoint }, block_size, false)
+            }
+        };
+        Self { kind, block_size: Some(block_size), has_drafter }
+    }
+}
+
+/// A KV connector.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CaseConnector {
+    /// Its answers are those of the lines, or follow from the requests, or for offloading from what it has stored.
+    kind: ConnectorKind,
+    role: ConnectorRole,
+    load_failures: FailurePolicy,
+    /// Whether the KV that is handed over must belong to the delivered tokens.
+    delivery: bool,
+    /// Chunks that the connector for offloading keeps.
+    chunks: Option<u32>,
+    /// Further settings of the connector.
+    eviction_policy: Option<CasePolicy>,
+    store_threshold: Option<u32>,
+    max_tracker_size: Option<u32>,
+    offload_prompt_only: Option<bool>,
+    blocks_per_chunk: Option<u32>,
+}
+
+/// vLLM's `eviction_policy`.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum CasePolicy {
+    Lru,
+    Arc,
+}
+
+/// The connectors that are recorded.
+#[derive(Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ConnectorKind {
+    Scripted,
+    Nixl,
+    Offloading,
+}
+
+/// vLLM's `kv_role`.
+#[derive(Clone, Copy, PartialEq, Deserialize)]
+enum ConnectorRole {
+    #[serde(rename = "kv_producer")]
+    Producer,
+    #[serde(rename = "kv_consumer")]
+    Consumer,
+    #[serde(rename = "kv_both")]
+    Both,
+}
+
+/// vLLM's `kv_load_failure_policy`.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum FailurePolicy {
+    Recompute,
+    Fail,
+}
+
+impl CaseConnector {
+    fn offloading(self) -> OffloadingOptions {
+        let own = OffloadingOptions::default();
+        OffloadingOptions {
+            chunks: self.chunks.unwrap_or(own.chunks),
+            blocks_per_chunk: self.blocks_per_chunk.unwrap_or(own.blocks_per_chunk),
+            eviction_policy: match self.eviction_policy {
+                Some(CasePolicy::Arc) => EvictionPolicy::Arc,
+                Some(CasePolicy::Lru) | None => EvictionPolicy::Lru,
+            },
+            store_threshold: self.store_threshold.unwrap_or(own.store_threshold),
+            max_tracker_size: self.max_tracker_size.unwrap_or(own.max_tracker_size),
+            offload_prompt_only: self.offload_prompt_only.unwrap_or(own.offload_prompt_only),
+        }
+    }
+}
+
+impl From<CaseConnector> for KvConnector {
+    fn from(connector: CaseConnector) -> Self {
+        Self {
+            is_consumer: connector.role != ConnectorRole::Producer,
+            requires_delivery: connector.delivery,
+            load_failures: match connector.load_failures {
+                FailurePolicy::Recompute => LoadFailures::Recompute,
+                FailurePolicy::Fail => LoadFailures::Fail,
+            },
+            is_nixl: connector.kind == ConnectorKind::Nixl,
+            offloading: (connector.kind == ConnectorKind::Offloading).then(|| connector.offloading()),
+        }
+    }
 }

@@ -9,10 +9,10 @@ use std::path::Path;
 use vcr_core::{Engine, Prompt, PromptItem, RequestId, RequestSpec, StopRules};
 
 use super::answers::RecordedTokens;
+use super::block_names::Salts;
 use super::capture::Capture;
 use super::live_events::EventCheck;
 use super::report::{CaseReport, Difference};
-use super::salts::Salts;
 use super::scope::ADDED_TWICE;
 use crate::engine_log::{encoder_rows, reason_word, scheduled_rows, stop_word};
 use crate::error::LogError;

@@ -12,15 +12,10 @@
 mod answers;
 mod block_names;
 mod capture;
-mod capture_settings;
 mod case;
-mod case_connector;
-mod case_group;
 mod live;
 mod live_events;
-mod pretended_model;
 mod report;
-mod salts;
 mod scheduler;
 mod scope;
 
@@ -87,7 +82,7 @@ pub fn replay(folder: &Path) -> Result<CaseReport, LogError> {
     if is_of_scheduler(folder) { scheduler::replay(ReplayedLines::new(folder)?, folder) } else { live::replay(folder) }
 }
 
-/// Replays the recording of a scheduler in `folder` by other rules than those of its release, which `change` is given.
+/// Replays the recording of a scheduler in `folder` by rules that `change` makes of the release's own.
 ///
 /// # Errors
 /// As [`replay_lines`]; also where the settings that follow from the rules are others than the recorded ones.

@@ -101,7 +101,7 @@ impl CaseReport {
     }
 }
 
-/// One field of which the two sides differ.
+/// One field in which the two sides differ.
 #[derive(Debug)]
 pub(crate) struct Difference {
     pub(crate) field: &'static str,

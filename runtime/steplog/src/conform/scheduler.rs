@@ -8,10 +8,10 @@ use vcr_core::{
     RequestId, RequestSpec, SchedulerRules, SessionInput, SpecDecodeStats, StopRules,
 };
 
+use super::answers::{RecordedAnswers, SEGMENT_TOKENS, STOP_TOKEN};
+use super::block_names::Salts;
 use super::case::{Case, CaseItem, CaseRequest};
-use super::pretended_model::{RecordedAnswers, SEGMENT_TOKENS, STOP_TOKEN};
 use super::report::{CaseReport, Difference};
-use super::salts::Salts;
 use super::scope::ADDED_TWICE;
 use crate::engine_log::EngineLog;
 use crate::error::LogError;
@@ -49,7 +49,7 @@ impl ReplayedLines {
         Self::by(folder, |rules| rules)
     }
 
-    /// By other rules than those of the recorded release, which `change` is given.
+    /// By rules that `change` makes of the recorded release's.
     pub(super) fn by(folder: &Path, change: impl FnOnce(SchedulerRules) -> SchedulerRules) -> Result<Self, LogError> {
         let case = Case::read(folder, change)?;
         let lines = JsonLines::open(&folder.join("steps.jsonl"))?;
@@ -180,7 +180,7 @@ struct Replay {
     answers: RecordedAnswers,
     num_added: u64,
     salts: Salts,
-    /// Whether any request has structured outputs, of which more is recorded.
+    /// Whether any request has structured outputs, for which more is recorded.
     has_grammars: bool,
     /// Requests that had been stepped over after the latest schedule.
     skipped: u64,
@@ -470,7 +470,7 @@ fn moves_of(moves: &OffloadingMoves) -> Moves {
     }
 }
 
-/// The tokens of a prompt: those of its segments, but for placeholders, which are all the same.
+/// The tokens of a prompt: its segments' tokens. All placeholders have one token.
 fn tokens_of(request: &CaseRequest, items: &[PromptItem]) -> Vec<u32> {
     let mut tokens = segment_tokens(&request.prompt);
     for item in items {

@@ -4,7 +4,7 @@ use vcr_finish_reason::FinishReason;
 
 use super::decode::CaptureFormat;
 use super::error::CaptureProblem;
-use super::line_problem::LineProblem;
+use super::error::LineProblem;
 use super::record::{CaptureMeta, RequestRecord};
 use crate::trace::media;
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::error::CaptureProblem;
-use super::line_problem::LineProblem;
+use super::error::LineProblem;
 use super::missing::missing_field;
 use super::record::CaptureLine;
 use super::vllm_vcr;

@@ -258,3 +258,19 @@ pub enum CaptureProblem {
     #[error("the times add up to more than 584 years; they are nanoseconds")]
     TimesOverflow,
 }
+
+/// A field and what is wrong with it.
+pub(super) struct LineProblem {
+    pub(super) field: Option<String>,
+    pub(super) problem: CaptureProblem,
+}
+
+impl LineProblem {
+    pub(super) fn of(field: &str, problem: CaptureProblem) -> Self {
+        LineProblem { field: Some(field.to_owned()), problem }
+    }
+
+    pub(super) fn of_line(problem: CaptureProblem) -> Self {
+        LineProblem { field: None, problem }
+    }
+}

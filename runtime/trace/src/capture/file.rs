@@ -12,20 +12,20 @@ use vcr_input::{MAX_LINE_BYTES, Unpacked, is_regular};
 
 use super::check::{BlockRule, check};
 use super::decode::{CaptureFormat, decode};
+use super::error::LineProblem;
 use super::error::{CaptureError, CaptureProblem};
 use super::hash::BlockHash;
-use super::line_problem::LineProblem;
 use super::reader::{CapturePosition, CaptureReader, Parts, ReadOptions, is_of_limit};
 use super::record::{CaptureLine, CaptureMeta, RequestRecord};
 use super::summary::CaptureSummary;
-use crate::capture::reader::parts::{self, PartNames};
+use crate::capture::reader::{self, PartNames};
 
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// A capture that is read record by record, in any order, from any thread.
 ///
 /// Packed files are unpacked once, into temporary files without a name, once the
-/// first line was found to be that of a capture. [`vcr_input`] limits their size.
+/// first line was found to begin a capture. [`vcr_input`] limits their size.
 pub struct CaptureFile {
     options: ReadOptions,
     format: CaptureFormat,
@@ -103,7 +103,7 @@ impl CaptureFile {
     /// When a file cannot be read or unpacked, or does not start as a capture
     /// does.
     pub fn open(path: &Path, options: &ReadOptions) -> Result<Self, CaptureError> {
-        let first = parts::first_file(path)?;
+        let first = reader::first_file(path)?;
         let opened = OpenPart::open(&first, Some(options))?;
         let start = CaptureReader::start(opened.stream(), opened.name.clone(), Parts::None, options)?;
         let names = start.part_names(path, &first)?;
@@ -186,7 +186,7 @@ impl OpenPart {
             let text = "records are read from it in any order; expected a regular file";
             return Err(io_error(io::Error::new(ErrorKind::InvalidInput, text)));
         }
-        let mut stream = parts::open(path).map_err(io_error)?;
+        let mut stream = reader::open(path).map_err(io_error)?;
         if stream.packing().is_none() {
             drop(stream);
             let file = File::open(path).map_err(io_error)?;

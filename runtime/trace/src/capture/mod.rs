@@ -11,7 +11,6 @@ mod decode;
 mod error;
 mod file;
 mod hash;
-mod line_problem;
 mod missing;
 mod reader;
 mod record;

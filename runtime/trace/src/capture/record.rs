@@ -238,7 +238,7 @@ pub struct RequestRecord {
     pub other: Map<String, Value>,
 }
 
-/// Gaps of which only the mean is known.
+/// Gaps known only by their mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GapSummary {
     /// Their mean.

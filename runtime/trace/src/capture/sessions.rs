@@ -1,4 +1,4 @@
-//! Sessions: which request of a capture is the next turn of which.
+//! Sessions: the order of the turns among the requests of a capture.
 
 use std::collections::{BTreeSet, HashMap};
 

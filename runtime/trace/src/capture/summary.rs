@@ -3,14 +3,14 @@
 use std::fmt;
 
 use super::error::CaptureProblem;
-use super::line_problem::LineProblem;
+use super::error::LineProblem;
 
 /// The summary of a capture that was read to its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CaptureSummary {
     /// Request lines that were read.
     pub requests: u64,
-    /// Requests that had arrived and of which nothing more is known.
+    /// Requests that had arrived and have no later record.
     pub under_way: u64,
     /// Lines that were skipped; 0 unless read leniently.
     pub skipped_lines: u64,

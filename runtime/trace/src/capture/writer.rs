@@ -79,7 +79,7 @@ impl CaptureWriter {
     /// written as JSON.
     ///
     /// # Errors
-    /// Those of the file and of the statistics, of which nothing is written then.
+    /// Errors of the file, and of the statistics: nothing is written then.
     pub fn write_step<S: Serialize>(&mut self, step: &StepRecord<S>) -> io::Result<()> {
         #[derive(Serialize)]
         struct Line<'a, S> {

@@ -1,10 +1,9 @@
 //! The Mooncake JSONL readers, with Dynamo's extensions and aliases.
 //!
-//! The rules are those of `dynamo-mocker` 1.6, which refuses what 1.4 repaired
+//! The rules follow `dynamo-mocker` 1.6, which refuses what 1.4 repaired
 //! in silence; where either ignores something, a warning counts it.
 
 mod agentic;
-mod decode;
 mod row;
 mod scan;
 mod text;
@@ -136,7 +135,7 @@ struct Prompt {
     own_blocks: u32,
 }
 
-/// A prompt that is given as a text, whose hash ids are those of its text.
+/// A prompt given as a text; its hash ids are computed from the text.
 fn text_prompt(
     assembler: &mut Assembler,
     row: &mut DecodedRow,

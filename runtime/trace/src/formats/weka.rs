@@ -2,12 +2,10 @@
 //!
 //! A play is a list of requests and of subagents, which have requests of their own. It does not
 //! say which request waited for which: conversations are found by what prompts share
-//! (`streams.rs`), and waiting by the recorded times (`graph.rs`). The rules are those of Dynamo's
+//! (`streams.rs`), and waiting by the recorded times (`graph.rs`). The rules are Dynamo's
 //! replay. Plays are independent of each other; their times begin at 0.
 
 mod document;
-mod documents;
-pub(crate) mod folder;
 mod graph;
 mod streams;
 
@@ -15,8 +13,8 @@ use std::collections::HashSet;
 use std::io::BufRead;
 use std::ops::Range;
 
-use document::{Document, Entry};
-use documents::Documents;
+pub(crate) use document::corpus_files;
+use document::{Document, Documents, Entry};
 use graph::{Join, Recorded, Stream, ns_of};
 use streams::{SLACK_S, Seen};
 
@@ -25,7 +23,7 @@ use crate::format::{HashIdScope, NestedTimestamps};
 use crate::trace::hash_ids::HashIdRange;
 use crate::{Dependency, RowProblem, Trace, TraceError, TraceOptions, WarningKind};
 
-/// Blocks of a prompt that have no id, each of which is made up.
+/// Blocks of a prompt without ids; each gets a made-up one.
 const MAX_OWN_BLOCKS: u32 = 1 << 20;
 
 /// A request of a play; its times are as the document has them.
@@ -38,7 +36,7 @@ struct Call {
     ids: HashIdRange,
 }
 
-/// A subagent; its streams are those of its number in the play, from 1.
+/// A subagent; its number in the play, from 1, is the number of its streams.
 struct Subagent {
     name: Box<str>,
     start_s: f64,

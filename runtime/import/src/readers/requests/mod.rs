@@ -3,7 +3,6 @@
 //! the CSV and Parquet of `vcr inspect convert`.
 
 mod blocks;
-mod replay;
 mod run;
 mod table;
 
@@ -32,7 +31,7 @@ pub(crate) fn read(
 ) -> Result<(), ImportError> {
     match VcrOutput::detect(start) {
         Some(VcrOutput::RunRequests) => run::read(Rows::new(reader, name), options, out),
-        Some(VcrOutput::ReplayRequests) => replay::read(Rows::new(reader, name), out),
+        Some(VcrOutput::ReplayRequests) => run::read_replay(Rows::new(reader, name), out),
         _ => {
             let mut table = table::Table::new(name, options, out);
             let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();

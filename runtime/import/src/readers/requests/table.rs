@@ -15,7 +15,7 @@ use crate::readers::requests::blocks::{BlockSizes, PromptBlocks};
 use crate::time::{clock_ns, duration_ns};
 use crate::{ImportError, ImportOptions};
 
-/// Arrivals beyond 31 years are those of some clock and count from the first one.
+/// Arrivals beyond 31 years are times of some clock and count from the first one.
 const MAX_SINCE_START_NS: i128 = 1_000_000_000_000_000_000;
 
 /// A table on its way into a capture.

@@ -6,8 +6,8 @@ use serde::Deserialize;
 
 use crate::capture::check::{BlockRule, check};
 use crate::capture::decode::{CaptureFormat, decode, is_cut_off, lacks_meta, typed};
+use crate::capture::error::LineProblem;
 use crate::capture::error::{CaptureError, CaptureProblem};
-use crate::capture::line_problem::LineProblem;
 use crate::capture::record::{CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, RequestRecord};
 use crate::capture::summary::{BrokenOff, CaptureSummary, CaptureWarningKind, Warnings};
 use crate::capture::vllm_vcr;
@@ -115,7 +115,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Begins a file of which nothing is known yet.
+    /// Begins a file.
     pub(in crate::capture) fn begin_empty_part(&mut self, name: String) {
         self.name = name;
         self.files += 1;
@@ -257,7 +257,7 @@ impl Intake {
         Ok(true)
     }
 
-    /// Ends a capture of which the next file is not there.
+    /// Ends a capture whose next file is missing.
     pub(in crate::capture) fn part_is_missing(&mut self, line: u32, missing: String) -> Result<(), CaptureError> {
         if !self.lenient {
             return Err(CaptureError::MissingPart { name: self.name.clone(), missing });

@@ -1,20 +1,19 @@
 //! Reading captures, a line at a time.
 
 pub(super) mod intake;
-pub(super) mod parts;
 
 use std::io::{self, BufRead, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use self::intake::Intake;
-use self::parts::PartNames;
+use intake::Intake;
+use vcr_input::{MAX_LINE_BYTES, Unpacked};
+
 use super::decode::{CaptureFormat, detect, is_cut_off};
 use super::error::{CaptureError, CaptureProblem};
 use super::record::{CaptureLine, CaptureMeta};
 use super::summary::CaptureSummary;
 use crate::VcrOutput;
 use crate::lines::{LineError, Lines};
-use vcr_input::{MAX_LINE_BYTES, Unpacked};
 
 /// The rules a capture is read with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,9 +88,9 @@ impl CaptureReader<'static> {
     /// # Errors
     /// When a file cannot be read, or does not start as a capture does.
     pub fn open(path: &Path, options: &ReadOptions) -> Result<Self, CaptureError> {
-        let file = parts::first_file(path)?;
+        let file = first_file(path)?;
         let name = file.display().to_string();
-        let stream = parts::open(&file).map_err(|source| CaptureError::Io { name: name.clone(), source })?;
+        let stream = open(&file).map_err(|source| CaptureError::Io { name: name.clone(), source })?;
         let mut reader = CaptureReader::start(stream, name, Parts::None, options)?;
         reader.parts = reader.part_names(path, &file)?.map_or(Parts::None, Parts::Files);
         Ok(reader)
@@ -279,7 +278,7 @@ impl<'a> CaptureReader<'a> {
         };
         let Some(path) = path else { return Ok(None) };
         let name = path.display().to_string();
-        match parts::open(&path) {
+        match open(&path) {
             Ok(stream) => Ok(Some((name, stream))),
             Err(source) => Err(CaptureError::Io { name, source }),
         }
@@ -309,4 +308,100 @@ fn next_row<'l>(lines: &'l mut Lines<Unpacked<'_>>, name: &str) -> Result<Option
 /// Whether an error says that a limit was met, and not that the data is damaged.
 pub(super) fn is_of_limit(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::FileTooLarge | ErrorKind::OutOfMemory | ErrorKind::StorageFull)
+}
+
+/// The packings by suffix; none is the first.
+const PACKINGS: [&str; 3] = ["", ".gz", ".zst"];
+
+/// File names of the parts of one capture.
+#[derive(Clone, Debug)]
+pub(in crate::capture) struct PartNames {
+    folder: PathBuf,
+    /// The name without number, suffix and packing.
+    base: String,
+    suffix: String,
+    packing: &'static str,
+}
+
+impl PartNames {
+    /// The names of the capture that has `path` as part `part`. A name that does
+    /// not end with the number of its part has no parts after it.
+    pub(in crate::capture) fn of(path: &Path, part: u32) -> Option<Self> {
+        let name = path.file_name()?.to_str()?;
+        let (stem, packing) = without_packing(name);
+        let (base, suffix) = stem.rsplit_once('.').unwrap_or((stem, ""));
+        let base = if part == 0 { base } else { base.strip_suffix(&format!(".{part}"))? };
+        let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+        Some(Self { folder, base: base.to_owned(), suffix: suffix.to_owned(), packing })
+    }
+
+    /// The file name of a part, packed like the known one.
+    pub(in crate::capture) fn expected(&self, part: u32) -> PathBuf {
+        self.with_packing(part, self.packing)
+    }
+
+    /// The file of a part, however it is packed, if it is there.
+    pub(in crate::capture) fn find(&self, part: u32) -> Option<PathBuf> {
+        let packings = std::iter::once(self.packing).chain(PACKINGS);
+        packings.map(|packing| self.with_packing(part, packing)).find(|path| path.exists())
+    }
+
+    fn with_packing(&self, part: u32, packing: &str) -> PathBuf {
+        let number = if part == 0 { String::new() } else { format!(".{part}") };
+        let dot = if self.suffix.is_empty() { "" } else { "." };
+        self.folder.join(format!("{}{number}{dot}{}{packing}", self.base, self.suffix))
+    }
+}
+
+fn without_packing(name: &str) -> (&str, &'static str) {
+    let packed = PACKINGS.iter().skip(1).find_map(|packing| Some((name.strip_suffix(packing)?, *packing)));
+    packed.unwrap_or((name, ""))
+}
+
+/// The file that a capture starts with: the path itself, or the one that the
+/// folder `path` holds.
+pub(in crate::capture) fn first_file(path: &Path) -> Result<PathBuf, CaptureError> {
+    if !path.is_dir() {
+        return Ok(path.to_owned());
+    }
+    let name = path.display().to_string();
+    let io_error = |source| CaptureError::Io { name: name.clone(), source };
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(io_error)? {
+        let entry = entry.map_err(io_error)?.file_name();
+        names.extend(entry.to_str().filter(|entry| without_packing(entry).0.ends_with(".jsonl")).map(str::to_owned));
+    }
+    names.sort();
+    let mut first = names.iter().filter(|entry| !is_later_part(entry, &names));
+    match (first.next(), first.next()) {
+        (Some(only), None) => Ok(path.join(only)),
+        _ => {
+            let found = names.iter().filter(|entry| !is_later_part(entry, &names)).cloned().collect();
+            Err(CaptureError::Folder { name, found })
+        }
+    }
+}
+
+/// Whether a name is that of a part after the first of another file in `names`,
+/// or after one that is missing while its neighbours are there.
+fn is_later_part(name: &str, names: &[String]) -> bool {
+    let Some((base, number)) = part_number(name) else { return false };
+    let is_of_base = |other: &String| {
+        let stem = without_packing(other).0.strip_suffix(".jsonl");
+        stem == Some(base) || part_number(other).is_some_and(|(its, before)| its == base && before < number)
+    };
+    names.iter().any(is_of_base)
+}
+
+/// `NAME` and 3 of `NAME.3.jsonl.gz`.
+fn part_number(name: &str) -> Option<(&str, u32)> {
+    let stem = without_packing(name).0.strip_suffix(".jsonl")?;
+    let (base, number) = stem.rsplit_once('.')?;
+    Some((base, number.parse().ok()?))
+}
+
+/// Opens a file to be unpacked on the way. An archive that stops in its middle
+/// ends there, as a plain file would.
+pub(in crate::capture) fn open(path: &Path) -> io::Result<Unpacked<'static>> {
+    Unpacked::open(path).map(Unpacked::ending_where_cut)
 }

@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 
 use crate::capture::decode::typed;
 use crate::capture::error::CaptureProblem;
+use crate::capture::error::LineProblem;
 use crate::capture::hash::{BlockHash, HashScheme};
-use crate::capture::line_problem::LineProblem;
 use crate::capture::record::{
     CAPTURE_FORMAT, CAPTURE_VERSION, CaptureLine, CaptureMeta, GapSummary, Holds, RequestRecord, StepContext,
 };

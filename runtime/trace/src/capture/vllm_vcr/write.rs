@@ -17,9 +17,9 @@ pub struct VllmVcrDropped {
     /// Requests without the times that their schema asks for: that of the first
     /// output, and, with more than one output token, the gaps or their mean.
     pub without_times: u64,
-    /// Requests whose field of that name was left out.
+    /// Requests that lost the field of this name.
     pub fields: BTreeMap<&'static str, u64>,
-    /// Lines of that kind.
+    /// Lines of this kind.
     pub lines: BTreeMap<&'static str, u64>,
 }
 

@@ -18,7 +18,7 @@ pub(super) fn tokens(text: &str) -> u64 {
     text.len().div_ceil(BYTES_PER_TOKEN) as u64
 }
 
-/// Fills `ids` with those of the blocks of a text.
+/// Fills `ids` with the hash ids of the blocks of a text.
 pub(super) fn block_ids(text: &str, block_size_tokens: u32, ids: &mut Vec<u64>) {
     ids.clear();
     let bytes = (block_size_tokens as usize).saturating_mul(BYTES_PER_TOKEN);

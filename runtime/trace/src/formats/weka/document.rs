@@ -1,13 +1,17 @@
 //! One document of a corpus: a play, as its recorder wrote it.
 
 use std::collections::BTreeMap;
+use std::io::{self, BufRead};
 use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use vcr_input::MAX_LINE_BYTES;
 
 use crate::RowProblem;
 use crate::assemble::FieldProblem;
+use crate::lines::{LineError, Lines};
 
 /// The most requests of a play. Their streams are compared with each other.
 const MAX_REQUESTS: usize = 32_768;
@@ -240,4 +244,101 @@ fn field_of(path: &str) -> Option<&'static str> {
     FIELDS
         .into_iter()
         .find(|field| path == *field || path.strip_prefix(field).is_some_and(|rest| rest.starts_with('[')))
+}
+
+/// Reads a stream document by document.
+pub(super) struct Documents<R> {
+    lines: Lines<R>,
+    text: Vec<u8>,
+}
+
+impl<R: BufRead> Documents<R> {
+    pub(super) fn new(reader: R) -> Self {
+        Self { lines: Lines::new(reader), text: Vec::new() }
+    }
+
+    /// The next document, with the 1-based line that it starts on; `None` at the end. A document
+    /// that is cut off, or is not an object, is returned as far as it goes.
+    pub(super) fn next(&mut self) -> Result<Option<(u32, &[u8])>, LineError> {
+        self.text.clear();
+        let mut nesting = Nesting::default();
+        let (mut first_line, mut last_line) = (0, 0);
+        while let Some((line, row)) = self.lines.next_row()? {
+            if self.text.is_empty() {
+                first_line = line;
+            } else {
+                // Blank lines were skipped, but the decoder is to count them.
+                self.text.extend(std::iter::repeat_n(b'\n', (line - last_line - 1) as usize));
+            }
+            last_line = line;
+            if (self.text.len() + row.len()) as u64 > MAX_LINE_BYTES {
+                return Err(LineError::TooLong { line: first_line });
+            }
+            self.text.extend_from_slice(row);
+            nesting.follow(row);
+            if nesting.depth == 0 {
+                break;
+            }
+        }
+        Ok((!self.text.is_empty()).then_some((first_line, &self.text)))
+    }
+}
+
+/// Depth of objects and lists at a place of a document.
+#[derive(Default)]
+struct Nesting {
+    depth: u64,
+    in_string: bool,
+    is_escaped: bool,
+}
+
+impl Nesting {
+    fn follow(&mut self, text: &[u8]) {
+        for byte in text {
+            if std::mem::take(&mut self.is_escaped) {
+                continue;
+            }
+            match byte {
+                b'\\' => self.is_escaped = self.in_string,
+                b'"' => self.in_string = !self.in_string,
+                b'{' | b'[' if !self.in_string => self.depth += 1,
+                b'}' | b']' if !self.in_string => self.depth = self.depth.saturating_sub(1),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Folders in folders.
+const MAX_DEPTH: u32 = 16;
+
+/// The JSON files of a folder and those in it, packed or not, by name.
+pub(crate) fn corpus_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    add(folder, MAX_DEPTH, &mut found)?;
+    found.sort();
+    Ok(found)
+}
+
+fn add(folder: &Path, depth: u32, found: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let path = entry.path();
+        // A link to a folder could lead back to it.
+        if entry.file_type()?.is_dir() {
+            if depth > 0 {
+                add(&path, depth - 1, found)?;
+            }
+        } else if is_json(&path) && path.is_file() {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn is_json(path: &Path) -> bool {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
+    let stem = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(name);
+    let suffix = Path::new(stem).extension().and_then(|suffix| suffix.to_str());
+    suffix.is_some_and(|suffix| ["json", "jsonl"].iter().any(|known| suffix.eq_ignore_ascii_case(known)))
 }

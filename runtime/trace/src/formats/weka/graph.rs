@@ -30,7 +30,7 @@ pub(super) struct Join {
     pub(super) agent: u32,
 }
 
-/// Requests with one thing each that they wait for. The first stream is that of the play.
+/// Requests with one thing each that they wait for. The first stream belongs to the play.
 pub(super) fn edges(recorded: &[Recorded], streams: &[Stream], joins: &[Join]) -> Vec<(u32, Dependency)> {
     let mut edges = Edges { recorded, edges: Vec::new() };
     for stream in streams {

@@ -4,7 +4,7 @@
 //! conversations at once. A prompt that extends another is the next turn of its conversation. One
 //! that only begins like another has left it: it is a branch, unless the conversation that it left
 //! never went on, which then continues with it (an agent that shortens its history does so). The
-//! rules are those of Dynamo's replay.
+//! rules follow Dynamo's replay.
 
 use std::collections::{BTreeMap, BTreeSet};
 
