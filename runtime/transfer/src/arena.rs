@@ -219,7 +219,7 @@ impl Arena {
     /// # Panics
     /// When there is no such block.
     pub fn settle(&self, block: u32) {
-        drop(self.lock_mut(block));
+        drop(self.lock_mut(vec![block]));
     }
 
     /// Takes a block from the transfer `owner`, if it still has it. With `content`, that is known from now on.
@@ -268,7 +268,7 @@ impl Arena {
         if !self.back(block) {
             return None;
         }
-        let pages = self.lock_mut(block);
+        let mut pages = self.lock_mut(vec![block]);
         let wanted = {
             let mut state = self.state(block);
             if is_there(&state) {
@@ -282,7 +282,8 @@ impl Arena {
             (0..geometry.ranks()).flat_map(|rank| (0..geometry.regions()).map(move |region| (rank, region)))
         {
             let span = Span { rank, region, block, offset: 0, bytes: geometry.page_bytes() };
-            let slices = self.locked_span_mut(&span).chunks_exact_mut(self.head_bytes());
+            let slices = pages.spans_mut(std::slice::from_ref(&span));
+            let slices = slices.flat_map(|page| page.chunks_exact_mut(self.head_bytes()));
             for (head, slice) in (geometry.first_head(rank)..).zip(slices) {
                 pattern::fill(slice, pattern::first_word(wanted, region, head));
             }
@@ -369,25 +370,21 @@ impl Arena {
         spans: &[Span],
         receive: impl FnOnce(&mut [IoSliceMut<'_>]) -> R,
     ) -> Option<R> {
-        let blocks = blocks_of(spans);
-        let guards: Vec<_> = blocks.iter().map(|block| self.lock_mut(*block)).collect();
-        if !blocks.iter().all(|block| self.is_owned(*block, owner)) {
+        let mut pages = self.lock_mut(blocks_of(spans));
+        if !pages.blocks.iter().all(|block| self.is_owned(*block, owner)) {
             return None;
         }
-        let mut ends: Vec<_> = spans.iter().map(|span| self.range(span)).collect();
-        ends.sort_unstable_by_key(|range| range.start);
-        assert!(ends.is_sorted_by(|one, next| one.end <= next.start), "two spans overlap");
-        let mut slices: Vec<_> = spans.iter().map(|span| IoSliceMut::new(self.locked_span_mut(span))).collect();
+        let mut slices: Vec<_> = pages.spans_mut(spans).map(IoSliceMut::new).collect();
         let received = receive(&mut slices);
         drop(slices);
-        for block in &blocks {
+        for block in &pages.blocks {
             let mut state = self.state(*block);
             if state.owner != owner {
                 // Taken meanwhile: whatever is said of its pages was true before this copy.
                 state.content = None;
             }
         }
-        drop(guards);
+        drop(pages);
         Some(received)
     }
 
@@ -405,8 +402,9 @@ impl Arena {
         self.blocks[block as usize].pages.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_mut(&self, block: u32) -> RwLockWriteGuard<'_, ()> {
-        self.blocks[block as usize].pages.write().unwrap_or_else(PoisonError::into_inner)
+    fn lock_mut(&self, blocks: Vec<u32>) -> LockedPages<'_> {
+        let lock = |block: &u32| self.blocks[*block as usize].pages.write().unwrap_or_else(PoisonError::into_inner);
+        LockedPages { arena: self, _guards: blocks.iter().map(lock).collect(), blocks }
     }
 
     /// Where a span lies in the mapping.
@@ -424,15 +422,36 @@ impl Arena {
         // under the write lock of its block; the read lock is held as long as the slice lives.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(range.start), range.len()) }
     }
+}
 
-    /// The bytes of a span. The caller holds the write lock of its block as long as the slice lives, and takes no
-    /// other slice that overlaps with it.
-    #[expect(unsafe_code, clippy::mut_from_ref, reason = "see above: the caller holds the lock")]
-    fn locked_span_mut(&self, span: &Span) -> &mut [u8] {
-        let range = self.range(span);
-        // SAFETY: the range lies in the mapping, which lives as long as `self`; the write lock of its block excludes
-        // all other slices, and the caller has checked that its own do not overlap.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.as_mut_ptr().add(range.start), range.len()) }
+/// The write locks of the pages of some blocks: the right to change their bytes.
+struct LockedPages<'a> {
+    arena: &'a Arena,
+    /// The blocks, ascending.
+    blocks: Vec<u32>,
+    _guards: Vec<RwLockWriteGuard<'a, ()>>,
+}
+
+impl LockedPages<'_> {
+    /// The bytes of spans, in their order.
+    ///
+    /// # Panics
+    /// When a span is not of these blocks, or two of them overlap.
+    #[expect(unsafe_code, reason = "the mapping has no references of its own; locks of blocks guard its parts")]
+    fn spans_mut<'s>(&'s mut self, spans: &'s [Span]) -> impl Iterator<Item = &'s mut [u8]> {
+        let arena = self.arena;
+        let mut ranges: Vec<_> = spans.iter().map(|span| arena.range(span)).collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        assert!(ranges.is_sorted_by(|one, next| one.end <= next.start), "two spans overlap");
+        let is_locked = |span: &Span| self.blocks.binary_search(&span.block).is_ok();
+        assert!(spans.iter().all(is_locked), "a span is of a block that is not locked");
+        spans.iter().map(move |span| {
+            let range = arena.range(span);
+            // SAFETY: the range lies in the mapping, which lives as long as the arena. The write lock of its block, which
+            // `self` holds as long as the slices live, excludes slices of others; `self` is borrowed mutably, and the
+            // slices of this call do not overlap.
+            unsafe { std::slice::from_raw_parts_mut(arena.memory.as_mut_ptr().add(range.start), range.len()) }
+        })
     }
 }
 
