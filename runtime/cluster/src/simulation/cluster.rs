@@ -303,7 +303,7 @@ impl Cluster {
             let run = self.simulation.facts.config.name.clone();
             return Err(self.fail(ClusterError::OutOfReach { run, to_ms, from_ms, horizon_ms }));
         }
-        let advanced = self.simulation.advance(Some(at_ns), |_, _| true);
+        let advanced = self.simulation.advance(Some(at_ns));
         self.or_fail(advanced)?;
         if self.simulation.clock.now_ns() < at_ns {
             let opened = self.simulation.open_instant(at_ns);
@@ -318,7 +318,7 @@ impl Cluster {
     /// As [`Self::step`].
     pub fn run_to_end(&mut self, callback: impl FnMut(&ClusterOutput)) -> Result<(), ClusterError> {
         self.check_alive()?;
-        let advanced = self.simulation.advance(None, |_, _| true);
+        let advanced = self.simulation.advance(None);
         self.or_fail(advanced)?;
         self.deliver(callback)
     }

@@ -1,4 +1,4 @@
-//! The loop over events: one after another, then steps for idle engines.
+//! The loop over instants: events one after another, then steps for idle engines.
 //!
 //! At each instant every due event is handled first; then every worker whose situation
 //! changed may start a step, in order of worker. Nothing here reads a clock or iterates
@@ -77,6 +77,16 @@ pub fn simulate(config: RunConfig, observer: &mut dyn Observer) -> Result<Report
     simulation.into_report()
 }
 
+/// How the way through the instants of a run ended.
+enum Passed {
+    /// All instants are over.
+    All,
+    /// The next one is after the longest time that the run may take.
+    Limit(u64),
+    /// The caller stopped it.
+    Stopped,
+}
+
 impl<O: Observer> Simulation<'_, O> {
     fn new(config: RunConfig, observer: O) -> Result<Self, SimError> {
         let mut fleet = Fleet::new(&config, sees_steps(&observer, &config))?;
@@ -141,42 +151,76 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
+    /// Runs to the end.
     fn run(&mut self) -> Result<(), SimError> {
         let mut next_progress = STEPS_PER_PROGRESS;
         let mut next_limit_check = WORK_PER_LIMIT_CHECK;
         let mut instants = 0_u64;
-        while let Some(at_ns) = self.events.next_time() {
-            if instants.is_multiple_of(INSTANTS_PER_OBSERVER_CHECK) && self.observation.stops(&mut self.fleet) {
-                return Ok(());
+        let begin = |run: &mut Self, at_ns| {
+            if instants.is_multiple_of(INSTANTS_PER_OBSERVER_CHECK) && run.observation.stops(&mut run.fleet) {
+                return None;
             }
             instants += 1;
-            if let Some(max_ns) = self.facts.config.max_time_ns.filter(|max_ns| at_ns > *max_ns) {
-                self.note_router_queue(max_ns);
-                return Ok(());
+            let now_ns = run.reach(at_ns)?;
+            if now_ns > run.clock.now_ns() {
+                run.watch_for_overload();
             }
-            let Some(now_ns) = self.reach(at_ns) else { return Ok(()) };
-            if now_ns > self.clock.now_ns() {
-                self.watch_for_overload();
-            }
-            self.begin_instant(at_ns, now_ns)?;
-            self.handle_due(at_ns)?;
-            self.end_instant()?;
-            if self.facts.scales && self.only_ticks_are_left() {
-                break;
-            }
-            let steps = self.ledger.steps();
+            Some(now_ns)
+        };
+        let end = |run: &mut Self| {
+            let steps = run.ledger.steps();
             if steps >= next_progress {
                 next_progress = steps + STEPS_PER_PROGRESS;
-                let progress = self.progress();
-                self.observation.progress(&progress);
+                let progress = run.progress();
+                run.observation.progress(&progress);
             }
-            let work = steps + self.ledger.arrived();
+            let work = steps + run.ledger.arrived();
             if work >= next_limit_check {
                 next_limit_check = work + WORK_PER_LIMIT_CHECK;
-                self.check_limits()?;
+                run.check_limits()?;
             }
+            Ok(())
+        };
+        match self.go_through(None, begin, end)? {
+            Passed::Stopped => Ok(()),
+            Passed::Limit(max_ns) => {
+                self.note_router_queue(max_ns);
+                Ok(())
+            }
+            Passed::All => self.check_that_all_ended(),
         }
-        self.check_that_all_ended()
+    }
+
+    /// Goes through the instants up to the end of the run, or up to `until_ns`, the earliest instant at which a request
+    /// may come from outside: the events of that one are handled, but not their consequences. `begin` gives the time of
+    /// an instant that was planned at its argument, or none to stop before it; `end` follows each instant.
+    fn go_through(
+        &mut self,
+        until_ns: Option<u64>,
+        mut begin: impl FnMut(&mut Self, u64) -> Option<u64>,
+        mut end: impl FnMut(&mut Self) -> Result<(), SimError>,
+    ) -> Result<Passed, SimError> {
+        let max_ns = self.facts.config.max_time_ns.unwrap_or(u64::MAX);
+        while let Some(at_ns) =
+            self.events.next_time().filter(|at_ns| until_ns.is_none_or(|until_ns| *at_ns <= until_ns))
+        {
+            if at_ns > max_ns {
+                return Ok(Passed::Limit(max_ns));
+            }
+            let Some(now_ns) = begin(self, at_ns) else { return Ok(Passed::Stopped) };
+            self.begin_instant(at_ns, now_ns)?;
+            self.handle_due(at_ns)?;
+            if until_ns == Some(at_ns) {
+                self.clock.open();
+                break;
+            }
+            self.end_instant()?;
+            if until_ns.is_none() && self.facts.scales && self.only_ticks_are_left() {
+                break;
+            }
+            end(self)?;
+        }
+        Ok(Passed::All)
     }
 
     /// Time goes on to `now_ns`, or stays there for what has become due since; `at_ns` is when
@@ -206,41 +250,19 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Goes through all that happens before `until_ns`, the earliest instant at which a
-    /// request may come from outside; without one, to the end. What is due at `until_ns` is
-    /// handled, but not its consequences: a request may come then, too. `goes_on` is shown each
-    /// instant to which time goes on; if it is false, so is the result, before that instant.
-    fn advance(
-        &mut self,
-        until_ns: Option<u64>,
-        mut goes_on: impl FnMut(&mut Self, u64) -> bool,
-    ) -> Result<bool, SimError> {
+    /// Goes through all that happens before `until_ns`, the earliest instant at which a request may come from outside;
+    /// without one, to the end. The instant `until_ns` stays open: a request may come then, too.
+    fn advance(&mut self, until_ns: Option<u64>) -> Result<(), SimError> {
         self.clock.expect_outside(until_ns.unwrap_or(u64::MAX));
         if self.clock.is_open() {
             self.handle_due(self.clock.now_ns())?;
             if until_ns == Some(self.clock.now_ns()) {
-                return Ok(true);
+                return Ok(());
             }
             self.clock.close();
             self.end_instant()?;
         }
-        let last_ns = self.facts.config.max_time_ns.unwrap_or(u64::MAX).min(until_ns.unwrap_or(u64::MAX));
-        while let Some(at_ns) = self.events.next_time().filter(|at_ns| *at_ns <= last_ns) {
-            if at_ns > self.clock.now_ns() && !goes_on(self, at_ns) {
-                return Ok(false);
-            }
-            self.begin_instant(at_ns, at_ns)?;
-            self.handle_due(self.clock.now_ns())?;
-            if until_ns == Some(at_ns) {
-                self.clock.open();
-                return Ok(true);
-            }
-            self.end_instant()?;
-            if until_ns.is_none() && self.facts.scales && self.only_ticks_are_left() {
-                break;
-            }
-        }
-        Ok(true)
+        self.go_through(until_ns, |_, at_ns| Some(at_ns), |_| Ok(())).map(drop)
     }
 
     /// A request comes from outside at `at_ns`, to which the simulation has been advanced.
