@@ -28,7 +28,6 @@ mod body;
 mod change;
 mod client_faults;
 mod context;
-mod counts;
 mod fake_metrics;
 mod listen;
 mod metrics;

@@ -7,9 +7,8 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSe
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{Registry, Unit};
-use vcr_live::{Counters, EngineState, EnginesHandle, Snapshot};
+use vcr_live::{CountUnit, Counters, EngineState, EnginesHandle, Snapshot};
 
-use crate::counts::{Amount, Count, counts, seconds};
 use crate::{GuestReader, GuestSample, GuestValue};
 
 /// The type of the text, for its header.
@@ -26,6 +25,11 @@ pub(crate) fn registry(engines: EnginesHandle, guests: Option<GuestReader>) -> R
         registry.register_collector(Box::new(GuestCollector(guests)));
     }
     registry
+}
+
+/// Seconds of nanoseconds.
+pub(crate) fn seconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e9
 }
 
 /// The text of all metrics as they are now.
@@ -271,15 +275,21 @@ impl Page<'_, '_> {
     }
 
     fn counters(&mut self) -> fmt::Result {
-        let all: Vec<_> = self.snapshots.iter().map(|snapshot| counts(&snapshot.counters)).collect();
-        for (index, Count { name, unit, help, .. }) in counts(&Counters::default()).into_iter().enumerate() {
-            let mut metric = self.encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
-            for (snapshot, counts) in self.snapshots.iter().zip(&all) {
+        for count in Counters::COUNTS {
+            let unit = match count.unit {
+                CountUnit::None => None,
+                CountUnit::Seconds => Some(Unit::Seconds),
+                CountUnit::Bytes => Some(Unit::Bytes),
+            };
+            let kind = MetricType::Counter;
+            let mut metric = self.encoder.encode_descriptor(count.name, count.help, unit.as_ref(), kind)?;
+            for snapshot in self.snapshots {
                 let labels = [engine(snapshot)];
                 let mut sample = metric.encode_family(&labels)?;
-                match counts[index].amount {
-                    Amount::Whole(amount) => sample.encode_counter(&amount, NO_EXEMPLAR)?,
-                    Amount::Seconds(amount) => sample.encode_counter(&amount, NO_EXEMPLAR)?,
+                let amount = (count.amount)(&snapshot.counters);
+                match count.unit {
+                    CountUnit::Seconds => sample.encode_counter(&seconds(amount), NO_EXEMPLAR)?,
+                    CountUnit::None | CountUnit::Bytes => sample.encode_counter(&amount, NO_EXEMPLAR)?,
                 }
             }
         }

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use vcr_live::{EngineState, Snapshot};
+use vcr_live::{CountUnit, Counters, EngineState, Snapshot};
 
-use crate::counts::{Amount, counts, seconds};
+use crate::metrics::seconds;
 
 /// Engines, in the order of their numbers.
 #[derive(Serialize)]
@@ -69,12 +69,9 @@ pub(crate) struct EngineView {
 impl EngineView {
     pub(crate) fn of(snapshot: &Snapshot) -> Self {
         let finished = snapshot.counters.finished_by_reason().into_iter();
-        let counters = counts(&snapshot.counters).into_iter().map(|count| {
-            let amount = match count.amount {
-                Amount::Whole(amount) => amount.into(),
-                Amount::Seconds(amount) => amount.into(),
-            };
-            (count.full_name(), amount)
+        let counters = Counters::COUNTS.iter().map(|count| {
+            let amount = (count.amount)(&snapshot.counters);
+            (count.full_name(), if count.unit == CountUnit::Seconds { seconds(amount).into() } else { amount.into() })
         });
         Self {
             engine: snapshot.rank,

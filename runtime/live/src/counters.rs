@@ -2,87 +2,115 @@
 
 use vcr_wire::FinishReason;
 
-/// Totals of an engine since its process started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Requests taken.
-    pub requests: u64,
-    /// Requests that ended, by [`FinishReason`].
-    pub finished: [u64; 5],
-    /// Requests that their frontend aborted.
-    pub aborted: u64,
-    /// Requests that were refused.
-    pub refused: u64,
-    /// Messages that could not be decoded or were invalid.
-    pub malformed: u64,
-    /// Prompt tokens of requests taken.
-    pub prompt_tokens: u64,
-    /// Tokens generated.
-    pub generation_tokens: u64,
-    /// Steps applied.
-    pub steps: u64,
-    /// Nanoseconds of those steps.
-    pub busy_ns: u64,
-    /// Steps applied more than a millisecond late.
-    pub late_steps: u64,
-    /// Nanoseconds by which the latest one was late.
-    pub max_late_ns: u64,
-    pub preemptions: u64,
-    /// Prompt tokens looked up in the prefix cache.
-    pub prefix_queries: u64,
-    /// Prompt tokens found there.
-    pub prefix_hits: u64,
-    /// Drafts verified.
-    pub draft_tokens: u64,
-    /// Drafts accepted.
-    pub accepted_tokens: u64,
-    /// Utility calls answered.
-    pub utility_calls: u64,
-    /// Those of them that failed.
-    pub utility_failures: u64,
-    /// KV events published.
-    pub kv_events: u64,
-    /// KV events lost on purpose.
-    pub kv_events_lost: u64,
-    /// Messages sent to frontends.
-    pub messages: u64,
-    /// Their bytes.
-    pub message_bytes: u64,
-    /// Faults that happened.
-    pub faults: u64,
-    /// Frontends that were lost.
-    pub frontends_lost: u64,
-    /// How often the limit of requests was reached.
-    pub full: u64,
-    /// Leases of KV blocks that ended before a decode engine came.
-    pub leases_expired: u64,
-    /// Requests whose prefill engine is not an allowed peer.
-    pub remote_kv_refused: u64,
-    /// Transfers of KV to this engine.
-    pub kv_loads: u64,
-    /// Those of them that failed.
-    pub kv_loads_failed: u64,
-    /// Requests whose prompt was computed here because of that.
-    pub kv_loads_recomputed: u64,
-    /// Notices of decode engines for prompts that are not held: duplicates, or late ones.
-    pub kv_notices_stray: u64,
-    /// Rooms in which requests of this engine waited for a prefill engine.
-    pub kv_rooms: u64,
-    /// Those of them in which they missed it.
-    pub kv_rooms_missed: u64,
-    /// Nanoseconds that they waited.
-    pub kv_rooms_waited_ns: u64,
-    /// Requests that were answered from a capture.
-    pub played_back: u64,
-    /// Requests that were not in it.
-    pub unmatched: u64,
-    /// Requests that the router gave to this engine, its own among them.
-    pub routed: u64,
-    /// Requests of its frontend that the router gave to other engines.
-    pub routed_away: u64,
-    /// Requests of its frontend that the router refused; also among those
-    /// refused.
-    pub shed: u64,
+/// The unit of a count, which follows its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CountUnit {
+    /// A number of things.
+    None,
+    /// Seconds; the count is in nanoseconds.
+    Seconds,
+    /// Bytes.
+    Bytes,
+}
+
+/// A count of [`Counters`] with its public name.
+#[derive(Clone, Copy, Debug)]
+pub struct CounterInfo {
+    /// Its name in metrics and on the control plane, without the unit.
+    pub name: &'static str,
+    /// Its unit.
+    pub unit: CountUnit,
+    /// Its meaning, a sentence.
+    pub help: &'static str,
+    /// Reads it.
+    pub amount: fn(&Counters) -> u64,
+}
+
+impl CounterInfo {
+    /// Its name with the unit, if it has one.
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        match self.unit {
+            CountUnit::None => self.name.to_owned(),
+            CountUnit::Seconds => format!("{}_seconds", self.name),
+            CountUnit::Bytes => format!("{}_bytes", self.name),
+        }
+    }
+}
+
+macro_rules! counters {
+    ($($field:ident: $name:literal, $unit:ident, $help:literal;)*) => {
+        /// Totals of an engine since its process started.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $(#[doc = $help] pub $field: u64,)*
+            /// Requests that ended, by [`FinishReason`].
+            pub finished: [u64; 5],
+            /// Nanoseconds by which the latest step was late.
+            pub max_late_ns: u64,
+        }
+
+        impl Counters {
+            /// All counts, always in the same order. Requests that ended are counted by their reason, so they are
+            /// not among them, and neither is a maximum.
+            pub const COUNTS: &[CounterInfo] = &[$(CounterInfo {
+                name: $name,
+                unit: CountUnit::$unit,
+                help: $help,
+                amount: |counters| counters.$field,
+            },)*];
+
+            /// The sum of both; of maxima the larger one.
+            #[must_use]
+            pub fn plus(&self, other: &Self) -> Self {
+                Self {
+                    $($field: self.$field + other.$field,)*
+                    finished: std::array::from_fn(|index| self.finished[index] + other.finished[index]),
+                    max_late_ns: self.max_late_ns.max(other.max_late_ns),
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    requests: "requests", None, "Requests taken.";
+    aborted: "requests_aborted", None, "Requests that their frontend aborted.";
+    refused: "requests_refused", None, "Requests that were refused.";
+    malformed: "messages_malformed", None, "Messages that could not be decoded or were invalid.";
+    prompt_tokens: "prompt_tokens", None, "Prompt tokens of requests taken.";
+    generation_tokens: "generation_tokens", None, "Tokens generated.";
+    steps: "steps", None, "Steps applied.";
+    busy_ns: "busy", Seconds, "Time of those steps, in seconds.";
+    late_steps: "steps_late", None, "Steps applied more than a millisecond after their end.";
+    preemptions: "preemptions", None, "Preemptions.";
+    prefix_queries: "prefix_cache_queries", None, "Prompt tokens looked up in the prefix cache.";
+    prefix_hits: "prefix_cache_hits", None, "Prompt tokens found in the prefix cache.";
+    draft_tokens: "draft_tokens", None, "Draft tokens verified.";
+    accepted_tokens: "draft_tokens_accepted", None, "Draft tokens accepted.";
+    utility_calls: "utility_calls", None, "Utility calls answered.";
+    utility_failures: "utility_failures", None, "Utility calls answered with a failure.";
+    kv_events: "kv_events", None, "KV events published.";
+    kv_events_lost: "kv_events_lost", None, "KV events lost on purpose.";
+    messages: "messages_sent", None, "Messages sent to frontends.";
+    message_bytes: "sent", Bytes, "Bytes of those messages; outputs of steps have none on their way within a process.";
+    faults: "faults_injected", None, "Faults that happened.";
+    frontends_lost: "frontends_lost", None, "Frontends that were lost.";
+    full: "limit_reached", None, "How often the limit of requests was reached.";
+    leases_expired: "leases_expired", None, "Leases of KV blocks that ended before a decode engine came.";
+    remote_kv_refused: "remote_kv_refused", None, "Requests whose prefill engine is not an allowed peer (--allow-remote-kv).";
+    kv_loads: "kv_loads", None, "Transfers of KV to this engine.";
+    kv_loads_failed: "kv_loads_failed", None, "Transfers of KV to this engine that failed.";
+    kv_loads_recomputed: "kv_loads_recomputed", None, "Requests whose prompt was computed here because its KV did not arrive.";
+    kv_notices_stray: "kv_notices_stray", None, "Notices of decode engines for prompts that are not held: duplicates, or late ones.";
+    kv_rooms: "kv_rooms", None, "Rooms in which requests waited for a prefill engine (--kv-rendezvous).";
+    kv_rooms_missed: "kv_rooms_missed", None, "Rooms in which they missed it.";
+    kv_rooms_waited_ns: "kv_rooms_waited", Seconds, "Time in rooms, in seconds.";
+    played_back: "requests_played_back", None, "Requests that were answered from a capture.";
+    unmatched: "requests_unmatched", None, "Requests that were not in the capture.";
+    routed: "requests_routed", None, "Requests that the router gave to this engine.";
+    routed_away: "requests_routed_away", None, "Requests that the router gave to another engine.";
+    shed: "requests_shed", None, "Requests that the router refused.";
 }
 
 impl Counters {
@@ -90,51 +118,5 @@ impl Counters {
     #[must_use]
     pub fn finished_by_reason(&self) -> [(&'static str, u64); 5] {
         FinishReason::ALL.map(|reason| (reason.name(), self.finished[reason as usize]))
-    }
-
-    /// The sum of both; of maxima the larger one.
-    #[must_use]
-    pub fn plus(&self, other: &Self) -> Self {
-        Self {
-            finished: std::array::from_fn(|index| self.finished[index] + other.finished[index]),
-            max_late_ns: self.max_late_ns.max(other.max_late_ns),
-            requests: self.requests + other.requests,
-            aborted: self.aborted + other.aborted,
-            refused: self.refused + other.refused,
-            malformed: self.malformed + other.malformed,
-            prompt_tokens: self.prompt_tokens + other.prompt_tokens,
-            generation_tokens: self.generation_tokens + other.generation_tokens,
-            steps: self.steps + other.steps,
-            busy_ns: self.busy_ns + other.busy_ns,
-            late_steps: self.late_steps + other.late_steps,
-            preemptions: self.preemptions + other.preemptions,
-            prefix_queries: self.prefix_queries + other.prefix_queries,
-            prefix_hits: self.prefix_hits + other.prefix_hits,
-            draft_tokens: self.draft_tokens + other.draft_tokens,
-            accepted_tokens: self.accepted_tokens + other.accepted_tokens,
-            utility_calls: self.utility_calls + other.utility_calls,
-            utility_failures: self.utility_failures + other.utility_failures,
-            kv_events: self.kv_events + other.kv_events,
-            kv_events_lost: self.kv_events_lost + other.kv_events_lost,
-            messages: self.messages + other.messages,
-            message_bytes: self.message_bytes + other.message_bytes,
-            faults: self.faults + other.faults,
-            frontends_lost: self.frontends_lost + other.frontends_lost,
-            full: self.full + other.full,
-            leases_expired: self.leases_expired + other.leases_expired,
-            remote_kv_refused: self.remote_kv_refused + other.remote_kv_refused,
-            kv_loads: self.kv_loads + other.kv_loads,
-            kv_loads_failed: self.kv_loads_failed + other.kv_loads_failed,
-            kv_loads_recomputed: self.kv_loads_recomputed + other.kv_loads_recomputed,
-            kv_notices_stray: self.kv_notices_stray + other.kv_notices_stray,
-            kv_rooms: self.kv_rooms + other.kv_rooms,
-            kv_rooms_missed: self.kv_rooms_missed + other.kv_rooms_missed,
-            kv_rooms_waited_ns: self.kv_rooms_waited_ns + other.kv_rooms_waited_ns,
-            played_back: self.played_back + other.played_back,
-            unmatched: self.unmatched + other.unmatched,
-            routed: self.routed + other.routed,
-            routed_away: self.routed_away + other.routed_away,
-            shed: self.shed + other.shed,
-        }
     }
 }

@@ -48,7 +48,7 @@ pub use config::{
     Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, Placement, PlacementObserver,
     PolicyFactory, RouterFactory, StatsSettings, TokenChoice, TokenFactory, TokenSettings, TransferSettings,
 };
-pub use counters::Counters;
+pub use counters::{CountUnit, CounterInfo, Counters};
 pub use error::LiveError;
 pub use faults::rule::{FaultKind, FaultRule, FaultRuleError, RequestMatch};
 pub use handle::{Command, EngineState, EnginesHandle, PlaneTotals, Snapshot};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use vcr_cluster::TargetReport;
-use vcr_cluster::metrics::{Counter, Gauge, Trend};
+use vcr_cluster::metrics::{Counter, Gauge, Metric, Origin};
 
 use crate::client::scraper::Scraped;
 
@@ -12,34 +12,21 @@ const OF_FILE: &str = "known to the server only, which does not report the steps
 const VIRTUAL: &str = "it exists in virtual time only";
 const OF_PROMPTS: &str = "engines report nothing about a prompt before its first token";
 
-/// Metrics of virtual time only.
-fn virtual_only() -> Vec<&'static str> {
-    let counters = [
-        Counter::IgnoredFaults,
-        Counter::StayedWithDecode,
-        Counter::HostCachedTokens,
-        Counter::DiskCachedTokens,
-        // Prompts are sent as tokens alone.
-        Counter::EncoderQueries,
-        Counter::EncoderHits,
-        Counter::EncoderItems,
-        Counter::EncoderTokens,
-    ];
-    counters.map(|counter| counter.info().name).into_iter().chain([Trend::KvLoad.info().name]).collect()
+/// Names of the metrics whose values have such an origin.
+fn names(is_wanted: fn(Origin) -> bool) -> impl Iterator<Item = (&'static str, Origin)> {
+    let infos = Metric::all().map(Metric::info).filter(move |info| is_wanted(info.origin));
+    infos.map(|info| (info.name, info.origin))
 }
 
-/// Metrics that engines in this process lack.
+/// Metrics that engines in this process do not report.
 pub(crate) fn absent_live() -> BTreeMap<&'static str, String> {
-    let wasted = (Counter::WastedPromptTokens.info().name, OF_PROMPTS.to_owned());
-    virtual_only().into_iter().map(|name| (name, VIRTUAL.to_owned())).chain([wasted]).collect()
+    let reason = |origin| if origin == Origin::PromptProgress { OF_PROMPTS } else { VIRTUAL };
+    names(Origin::is_virtual).map(|(name, origin)| (name, reason(origin).to_owned())).collect()
 }
 
-/// The same of engines behind an external server, and the files that lack them.
+/// Metrics that engines behind an external server do not report, and the files that need them.
 pub(crate) fn absent_behind_server(target: &mut TargetReport) {
-    let trends = [Trend::Queue, Trend::Prefill, Trend::Transfer, Trend::StepTime, Trend::BatchSize];
-    let counters = [Counter::Rejected, Counter::WastedPromptTokens, Counter::Steps, Counter::Stalls];
-    let names = trends.map(|trend| trend.info().name).into_iter().chain(counters.map(|counter| counter.info().name));
-    target.absent.extend(virtual_only().into_iter().chain(names).map(|name| (name, OF_SERVER.to_owned())));
+    target.absent.extend(names(Origin::is_hidden_by_servers).map(|(name, _)| (name, OF_SERVER.to_owned())));
     target.absent_files.insert("steps.jsonl", OF_FILE.to_owned());
 }
 
@@ -57,5 +44,22 @@ pub(crate) fn absent_without_metrics(target: &mut TargetReport, scraped: &Scrape
     if scraped.cached_tokens.is_none() && !tells_cached {
         add(Counter::CachedTokens.info().name, "prefix_cache_hits");
         add(Gauge::PrefixHitRatio.info().name, "prefix_cache_hits");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_that_a_target_cannot_know_are_absent_and_not_zero() {
+        let live = absent_live();
+        let names = |wanted: &[&str]| wanted.iter().all(|name| live.contains_key(name));
+        assert!(names(&["ignored_faults", "encoder_queries", "kv_load", "host_cached_tokens"]), "{live:?}");
+        assert_eq!((live.len(), live["wasted_prompt_tokens"].as_str()), (10, OF_PROMPTS));
+        let mut server = TargetReport::default();
+        absent_behind_server(&mut server);
+        let only: Vec<_> = server.absent.keys().filter(|name| !live.contains_key(*name)).copied().collect();
+        assert_eq!(only, ["batch", "prefill", "queue", "rejected", "stalls", "step", "steps", "transfer"]);
     }
 }

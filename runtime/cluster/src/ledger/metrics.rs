@@ -35,6 +35,45 @@ pub enum Scope {
     Run,
 }
 
+/// Where the value of a metric comes from. It says on which targets the metric is known: a metric that a target cannot
+/// know is absent from its report, and does not read 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Clients measure it: every target knows it.
+    Clients,
+    /// Engines know it, and servers may report it.
+    Reported,
+    /// The engines' records of requests: unknown of engines behind an external server.
+    Records,
+    /// Totals of the engines: unknown of engines behind an external server.
+    Totals,
+    /// Records that only engines in virtual time have.
+    VirtualRecords,
+    /// Totals that only engines in virtual time have.
+    VirtualTotals,
+    /// How far prompts are computed before their first token, which only engines in virtual time report.
+    PromptProgress,
+}
+
+impl Origin {
+    /// Whether only engines in virtual time know it.
+    #[must_use]
+    pub const fn is_virtual(self) -> bool {
+        matches!(self, Self::VirtualRecords | Self::VirtualTotals | Self::PromptProgress)
+    }
+
+    /// Whether engines behind an external server keep it to themselves.
+    #[must_use]
+    pub const fn is_hidden_by_servers(self) -> bool {
+        !matches!(self, Self::Clients | Self::Reported)
+    }
+
+    /// Whether only totals of engines have it, and no record of a request.
+    pub(crate) const fn is_total(self) -> bool {
+        matches!(self, Self::Totals | Self::VirtualTotals | Self::PromptProgress)
+    }
+}
+
 /// A metric's description.
 #[derive(Clone, Copy, Debug)]
 pub struct MetricInfo {
@@ -46,6 +85,8 @@ pub struct MetricInfo {
     pub kind: MetricKind,
     /// Its scope.
     pub scope: Scope,
+    /// Where its value comes from.
+    pub origin: Origin,
     /// Its meaning, in one sentence without its capital letter and full stop.
     pub meaning: &'static str,
 }
@@ -63,7 +104,7 @@ impl MetricInfo {
 
 macro_rules! metric_enum {
     ($(#[$doc:meta])* $name:ident, {
-        $($variant:ident = $text:literal, $unit:ident, $scope:ident, $meaning:literal;)*
+        $($variant:ident = $text:literal, $unit:ident, $scope:ident, $origin:ident, $meaning:literal;)*
     }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +123,7 @@ macro_rules! metric_enum {
                         unit: Unit::$unit,
                         kind: MetricKind::$name,
                         scope: Scope::$scope,
+                        origin: Origin::$origin,
                         meaning: $meaning,
                     },)*
                 }
@@ -93,69 +135,69 @@ macro_rules! metric_enum {
 metric_enum! {
     /// Metrics with many samples.
     Trend, {
-        Ttft = "ttft", Time, Workload, "arrival to first output token, per completed request";
-        Itl = "itl", Time, Workload,
+        Ttft = "ttft", Time, Workload, Clients, "arrival to first output token, per completed request";
+        Itl = "itl", Time, Workload, Clients,
             "every gap between consecutive output tokens of a request, as they appear, also those of requests that are lost later";
-        Tpot = "tpot", Time, Workload, "mean gap of a completed request with at least two tokens";
-        E2e = "e2e", Time, Workload, "arrival to last output token, per completed request";
-        Queue = "queue", Time, Workload, "from reaching the queue to the start of the first step with the request in it";
-        Prefill = "prefill", Time, Workload, "from the end of `queue` to the end of the prompt's computation";
-        Transfer = "transfer", Time, Workload,
+        Tpot = "tpot", Time, Workload, Clients, "mean gap of a completed request with at least two tokens";
+        E2e = "e2e", Time, Workload, Clients, "arrival to last output token, per completed request";
+        Queue = "queue", Time, Workload, Records, "from reaching the queue to the start of the first step with the request in it";
+        Prefill = "prefill", Time, Workload, Records, "from the end of `queue` to the end of the prompt's computation";
+        Transfer = "transfer", Time, Workload, Records,
             "from the end of `prefill` to the arrival of the KV cache, waiting for blocks included; disaggregated clusters only";
-        KvLoad = "kv_load", Time, Workload,
+        KvLoad = "kv_load", Time, Workload, VirtualRecords,
             "how long a completed request waited for KV from the host or the disk, if it did; a part of `queue`, or of the time it was preempted";
-        StepTime = "step", Time, Run, "duration of every engine step";
-        BatchSize = "batch", Count, Run, "requests in every engine step";
+        StepTime = "step", Time, Run, Totals, "duration of every engine step";
+        BatchSize = "batch", Count, Run, Totals, "requests in every engine step";
     }
 }
 
 metric_enum! {
     /// Totals.
     Counter, {
-        Requests = "requests", Count, Workload, "requests that arrived";
-        Completed = "completed", Count, Workload, "requests that finished with their output";
-        Rejected = "rejected", Count, Workload, "requests refused because they could never run";
-        Failed = "failed", Count, Workload, "requests lost to a fault";
-        Retries = "retries", Count, Workload, "attempts made again after a fault";
-        Preemptions = "preemptions", Count, Workload, "running requests moved back to waiting for lack of KV blocks";
-        Steps = "steps", Count, Run, "engine steps";
-        PromptTokens = "prompt_tokens", Count, Workload, "prompt tokens of completed requests";
-        CachedTokens = "cached_tokens", Count, Workload,
+        Requests = "requests", Count, Workload, Clients, "requests that arrived";
+        Completed = "completed", Count, Workload, Clients, "requests that finished with their output";
+        Rejected = "rejected", Count, Workload, Records, "requests refused because they could never run";
+        Failed = "failed", Count, Workload, Clients, "requests lost to a fault";
+        Retries = "retries", Count, Workload, Clients, "attempts made again after a fault";
+        Preemptions = "preemptions", Count, Workload, Reported, "running requests moved back to waiting for lack of KV blocks";
+        Steps = "steps", Count, Run, Totals, "engine steps";
+        PromptTokens = "prompt_tokens", Count, Workload, Clients, "prompt tokens of completed requests";
+        CachedTokens = "cached_tokens", Count, Workload, Reported,
             "of `prompt_tokens`, those found in the (prefill) engine's prefix cache, or loaded from its tiers, at first admission";
-        HostCachedTokens = "host_cached_tokens", Count, Workload, "of `cached_tokens`, those that were loaded from the host";
-        DiskCachedTokens = "disk_cached_tokens", Count, Workload, "of `cached_tokens`, those that were loaded from the disk";
-        OutputTokens = "output_tokens", Count, Workload, "output tokens of completed requests";
-        GeneratedTokens = "generated_tokens", Count, Workload,
+        HostCachedTokens = "host_cached_tokens", Count, Workload, VirtualRecords, "of `cached_tokens`, those that were loaded from the host";
+        DiskCachedTokens = "disk_cached_tokens", Count, Workload, VirtualRecords, "of `cached_tokens`, those that were loaded from the disk";
+        OutputTokens = "output_tokens", Count, Workload, Clients, "output tokens of completed requests";
+        GeneratedTokens = "generated_tokens", Count, Workload, Clients,
             "output tokens of all attempts, whether the request completed or not: the throughput of a run that was cut off";
-        WastedTokens = "wasted_tokens", Count, Workload, "output tokens of attempts that a fault or their client cut off";
-        WastedPromptTokens = "wasted_prompt_tokens", Count, Workload,
+        WastedTokens = "wasted_tokens", Count, Workload, Clients, "output tokens of attempts that a fault or their client cut off";
+        WastedPromptTokens = "wasted_prompt_tokens", Count, Workload, PromptProgress,
             "prompt tokens computed for requests that their client gave up";
-        Timeouts = "timeouts", Count, Workload, "requests that their client gave up because it had waited too long";
-        Cancelled = "cancelled", Count, Workload, "requests that their client cancelled";
-        ClientRetries = "client_retries", Count, Workload,
+        Timeouts = "timeouts", Count, Workload, Clients, "requests that their client gave up because it had waited too long";
+        Cancelled = "cancelled", Count, Workload, Clients, "requests that their client cancelled";
+        ClientRetries = "client_retries", Count, Workload, Clients,
             "requests that are further attempts of a client at one that timed out, failed or was shed";
-        Dropped = "dropped", Count, Workload,
+        Dropped = "dropped", Count, Workload, Clients,
             "sessions that did not start because `max_in_flight` were in flight; not among `requests`";
-        Stalls = "stalls", Count, Run, "times that a failure injector stalled an engine";
-        IgnoredFaults = "ignored_faults", Count, Run,
+        Stalls = "stalls", Count, Run, Totals, "times that a failure injector stalled an engine";
+        IgnoredFaults = "ignored_faults", Count, Run, VirtualTotals,
             "actions of failure injectors that have no effect in virtual time";
-        EncoderQueries = "encoder_queries", Count, Run, "images and other media looked up in the encoder caches of engines";
-        EncoderHits = "encoder_hits", Count, Run, "of `encoder_queries`, those that were there, or came twice in one prompt";
-        EncoderItems = "encoder_items", Count, Run, "images and other media that encoders computed";
-        EncoderTokens = "encoder_tokens", Count, Run, "tokens of prompts that `encoder_items` stand for";
-        StayedWithDecode = "stayed_with_decode", Count, Workload,
+        EncoderQueries = "encoder_queries", Count, Run, VirtualTotals, "images and other media looked up in the encoder caches of engines";
+        EncoderHits = "encoder_hits", Count, Run, VirtualTotals, "of `encoder_queries`, those that were there, or came twice in one prompt";
+        EncoderItems = "encoder_items", Count, Run, VirtualTotals, "images and other media that encoders computed";
+        EncoderTokens = "encoder_tokens", Count, Run, VirtualTotals, "tokens of prompts that `encoder_items` stand for";
+        StayedWithDecode = "stayed_with_decode", Count, Workload, VirtualTotals,
             "prompts computed by decode engines because of conditional disaggregation";
-        Shed = "shed", Count, Workload, "requests refused by a router because all engines were too busy";
+        Shed = "shed", Count, Workload, Clients, "requests refused by a router because all engines were too busy";
     }
 }
 
 metric_enum! {
     /// Single values.
     Gauge, {
-        Duration = "duration", Time, Run, "virtual time until the last request ended";
-        PrefixHitRatio = "prefix_hit_ratio", Ratio, Workload, "`cached_tokens / prompt_tokens`";
-        CompletedRatio = "completed_ratio", Ratio, Workload, "`completed / requests`";
-        KvPeakUsage = "kv_peak_usage", Ratio, Run, "largest share of an engine's KV blocks in use";
+        Duration = "duration", Time, Run, Clients, "virtual time until the last request ended";
+        PrefixHitRatio = "prefix_hit_ratio", Ratio, Workload, Reported, "`cached_tokens / prompt_tokens`";
+        CompletedRatio = "completed_ratio", Ratio, Workload, Clients, "`completed / requests`";
+        KvPeakUsage = "kv_peak_usage", Ratio, Run, Reported, "largest share of an engine's KV blocks in use";
     }
 }
 
@@ -193,6 +235,7 @@ impl Metric {
                 unit: Unit::Ratio,
                 kind: MetricKind::Goodput,
                 scope: Scope::Workload,
+                origin: Origin::Clients,
                 meaning: "requests that completed within all limits, such as `goodput{ttft<1s,tpot<50ms}`",
             },
         }

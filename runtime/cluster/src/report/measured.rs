@@ -16,19 +16,6 @@ use crate::ledger::record::ns_to_ms;
 use crate::ledger::{Ledger, StepFacts};
 use crate::observe::RunSeries;
 
-/// Counters that no client of a server has, and no record of a request.
-const OF_ENGINES: [Counter; 9] = [
-    Counter::Steps,
-    Counter::Stalls,
-    Counter::IgnoredFaults,
-    Counter::EncoderQueries,
-    Counter::EncoderHits,
-    Counter::EncoderItems,
-    Counter::EncoderTokens,
-    Counter::StayedWithDecode,
-    Counter::WastedPromptTokens,
-];
-
 /// The target of a run in its report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TargetReport {
@@ -257,8 +244,12 @@ impl MetricsReport {
 
     /// Takes what only engines know. Their seconds are those of their own run.
     fn take_engines(&mut self, engines: &Self, seconds: f64) {
-        for counter in OF_ENGINES {
-            let name = counter.info().name;
+        for name in Counter::ALL
+            .iter()
+            .map(|counter| counter.info())
+            .filter(|info| info.origin.is_total())
+            .map(|info| info.name)
+        {
             let Some(&total) = engines.counters.get(name) else { continue };
             self.counters.insert(name, total);
             self.rates_per_s.insert(name, if seconds > 0.0 { total as f64 / seconds } else { 0.0 });
