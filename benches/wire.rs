@@ -9,7 +9,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use vcr_wire::{EngineCoreRequest, SamplingParams, SchedulerStats, StepEncoder, StepEnd, VllmMinor};
+use vcr_wire::{EngineCoreRequest, Protocol, SamplingParams, SchedulerStats, StepEncoder, StepEnd, VllmMinor};
 
 fn encode_step(criterion: &mut Criterion) {
     let rules = VllmMinor::V0_33.rules();

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use vcr_tests::{FRONTENDS, Frontend, FrontendOptions};
 use vcr_wire::{
     EngineCoreEvent, EngineCoreOutput, EngineCoreRequest, EngineGreeting, EngineLink, EngineLinkConfig, EventType,
-    FinishReason, Integer, LogprobRows, PrefillStats, ReadyResponse, Received, Request, SchedulerStats, StepEncoder,
-    StepEnd, Transport, VersionEvidence, VllmMinor,
+    FinishReason, Integer, LogprobRows, PrefillStats, Protocol, ReadyResponse, Received, Request, SchedulerStats,
+    StepEncoder, StepEnd, Transport, VersionEvidence, VllmMinor,
 };
 
 /// Long enough for a machine that is busy with something else.

@@ -65,7 +65,8 @@ fn normal(path: &Path) -> PathBuf {
 fn links_of_the_site_lead_somewhere() {
     let Some(site) = client("site") else { return };
     let folder = Folder::new();
-    let built = Said::of(site.program("mdbook").args(["build", "docs", "--dest-dir"]).arg(folder.path()).current_dir(root()));
+    let built =
+        Said::of(site.program("mdbook").args(["build", "docs", "--dest-dir"]).arg(folder.path()).current_dir(root()));
     assert!(!built.ended(0).stderr.contains("WARN"));
     let mut paths = Vec::new();
     files(folder.path(), &mut paths);

@@ -6,8 +6,8 @@ use clap::ValueEnum;
 use vcr_core::seed::{derive, mix};
 use vcr_wire::{
     DataAddress, EngineCoreOutputs, EngineCoreRequest, EngineMessage, FinishReason, FrontendConfig, FrontendLink,
-    FrontendListener, Integer, OutputKind, ProtocolRules, Request, SamplingParams, Transport, UtilityCall, Value,
-    VllmMinor, monotonic_ns,
+    FrontendListener, Integer, OutputKind, Protocol, ProtocolRules, Request, SamplingParams, Transport, UtilityCall,
+    Value, VllmMinor, monotonic_ns,
 };
 
 use crate::Failure;

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use vcr_wire::{EngineCoreOutputs, EngineMessage, VllmMinor};
+use vcr_wire::{Protocol, EngineCoreOutputs, EngineMessage, VllmMinor};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(EngineMessage::Outputs(outputs)) = EngineMessage::decode(&[bytes]) else { return };

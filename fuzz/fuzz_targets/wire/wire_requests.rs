@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use vcr_wire::{EngineCoreRequest, Request, VersionEvidence, VllmMinor};
+use vcr_wire::{Protocol, EngineCoreRequest, Request, VersionEvidence, VllmMinor};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((kind, payload)) = bytes.split_first() else { return };

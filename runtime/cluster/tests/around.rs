@@ -356,9 +356,9 @@ fn a_token_source_decides_how_many_drafts_of_a_request_are_accepted() {
 fn engine_input() -> vcr_core::EngineConfigInput {
     let small = engine(2000);
     vcr_core::EngineConfigInput {
-        num_gpu_blocks: small.num_gpu_blocks,
-        max_num_batched_tokens: small.max_num_batched_tokens,
-        max_num_seqs: small.max_num_seqs,
+        num_gpu_blocks: small.num_gpu_blocks(),
+        max_num_batched_tokens: small.max_num_batched_tokens(),
+        max_num_seqs: small.max_num_seqs(),
         ..vcr_core::EngineConfigInput::default()
     }
 }

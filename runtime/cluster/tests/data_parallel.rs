@@ -195,7 +195,7 @@ proptest! {
     ) {
         let router = if least_loaded { RouterConfig::LeastLoaded } else { RouterConfig::RoundRobin };
         let ranked = ranked(engines, size, true, router);
-        let input = EngineConfigInput::clone(ranked.engine.as_vllm().expect("it is vLLM's"));
+        let input = ranked.engine.as_vllm().expect("it is vLLM's").stated();
         let engine = EngineConfig::new(EngineConfigInput { async_scheduling, ..input }).expect("a valid engine");
         let topology = Topology::Aggregated(PoolConfig { engine: engine.into(), ..ranked });
         let arrivals = Arrivals::Burst { count, over_ns: over_ms * MS };

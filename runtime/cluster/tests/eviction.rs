@@ -43,7 +43,7 @@ fn prompts(contents: &[u32]) -> WorkloadConfig {
 fn cached(kv_eviction: KvEviction, capacity: CapacityPolicy) -> Vec<u32> {
     // Two of three prompts fit into the eight blocks.
     let pool = pool("gpu", 1, 9, RouterConfig::RoundRobin);
-    let own = EngineConfigInput::clone(pool.engine.as_vllm().expect("pools are vLLM's"));
+    let own = pool.engine.as_vllm().expect("pools are vLLM's").stated();
     let engine = EngineConfig::new(EngineConfigInput { capacity, ..own }).expect("a valid engine").into();
     let topology = evicting(PoolConfig { engine, ..pool }, kv_eviction);
     let report = run(&config(topology, vec![prompts(&[1, 2, 3, 1, 2, 3, 1, 2, 3])]));

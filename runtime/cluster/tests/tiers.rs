@@ -51,7 +51,7 @@ fn row(at_ms: u32, content: u32, blocks: u32) -> String {
 /// Engines with eight blocks on the device each.
 fn small(engines: u32, tiers: Option<KvTiersConfig>, router: RouterConfig, rows: &str) -> RunConfig {
     let pool = pool("workers", engines, 9, router);
-    let own = EngineConfigInput::clone(pool.engine.as_vllm().expect("pools are vLLM's"));
+    let own = pool.engine.as_vllm().expect("pools are vLLM's").stated();
     let input = EngineConfigInput { kv_tiers: tiers, ..own };
     let engine = EngineConfig::new(input).expect("a valid engine").into();
     let options = TraceOptions { block_size_tokens: NonZeroU32::new(16), ..TraceOptions::default() };

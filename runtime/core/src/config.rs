@@ -23,6 +23,8 @@ pub use options::{
 };
 pub use rules::SchedulerRules;
 
+use options::checked_value;
+
 use crate::compat::{CapacityPolicy, Quirks, Reservations, Victim};
 use crate::kv::groups::kind::{self, EngineSizes, KvCacheGroup, KvCacheKind, MambaCacheMode};
 use crate::kv::hash::HashedBlocks;
@@ -173,12 +175,25 @@ impl Default for EngineConfigInput {
 /// Checked settings of one engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineConfig {
+    /// The settings that were checked; `block_size` counts the tokens of all context ranks.
     input: EngineConfigInput,
     watermark_blocks: u32,
     quirks: Quirks,
     drafting: Drafting,
     context_ranks: u32,
 }
+
+checked_value!(EngineConfig, policy: Policy, "order of the waiting queue and choice of the preemption victim");
+checked_value!(EngineConfig, drafter: Drafter, "origin of the drafts");
+checked_value!(EngineConfig, rules: SchedulerRules, "the vLLM version whose rules apply");
+checked_value!(EngineConfig, capacity: CapacityPolicy, "blocks that an admission guarantees");
+checked_value!(EngineConfig, reservations: Reservations, "when blocks for prompts of other engines are taken");
+checked_value!(
+    EngineConfig,
+    prefix_cache_retention_interval: Option<u32>,
+    "distance in tokens between prefixes whose window or state is kept; none for every prefix that may be hit"
+);
+checked_value!(EngineConfig, kv_connector: Option<KvConnector>, "a KV connector whose answers the driver gives, if any");
 
 impl EngineConfig {
     /// Checks every field and reports every problem, not only the first.
@@ -351,6 +366,12 @@ impl EngineConfig {
         self.input.pipeline_parallel_size as usize + usize::from(self.input.async_scheduling)
     }
 
+    /// Whether the number of drafts depends on the number of requests in a batch.
+    #[must_use]
+    pub fn drafts_depend_on_batch(&self) -> bool {
+        !self.input.draft_ranges.is_empty()
+    }
+
     /// Drafts that the requests of a batch of this size propose next.
     #[must_use]
     pub fn drafts_of_batch(&self, batch_requests: usize) -> u32 {
@@ -399,6 +420,18 @@ impl EngineConfig {
         self.input.kv_tiers.map_or(HostRules::Dynamo, |tiers| tiers.rules)
     }
 
+    /// KV tiers below the device, if any.
+    #[must_use]
+    pub fn kv_tiers(&self) -> Option<&KvTiersConfig> {
+        self.input.kv_tiers.as_ref()
+    }
+
+    /// Groups of layers with blocks of their own; none for one group of full attention.
+    #[must_use]
+    pub fn kv_cache_groups(&self) -> &[KvCacheGroup] {
+        &self.input.kv_cache_groups
+    }
+
     /// Whether there are groups of layers other than one of full attention.
     #[must_use]
     pub fn has_kv_cache_groups(&self) -> bool {
@@ -434,7 +467,7 @@ impl EngineConfig {
             return tokens.div_ceil(self.input.block_size).into();
         }
         let held_kind = |kind| match kind {
-            KvCacheKind::Mamba { .. } if !self.rules.has_checkpoints() => {
+            KvCacheKind::Mamba { .. } if !self.rules().has_checkpoints() => {
                 KvCacheKind::Mamba { checkpoint_tokens: None }
             }
             kind => self.drafting.held_kind(kind),
@@ -472,17 +505,25 @@ impl EngineConfig {
         self.input.encoder_cache_size.unwrap_or(self.input.max_num_batched_tokens)
     }
 
+    /// Whether an item larger than [`Self::encoder_budget_embeds`] raises it: no limit is stated.
+    pub(crate) fn encoder_budget_grows(&self) -> bool {
+        self.input.max_num_encoder_input_tokens.is_none()
+    }
+
+    /// Whether an item larger than [`Self::encoder_cache_embeds`] raises it: no size is stated.
+    pub(crate) fn encoder_cache_grows(&self) -> bool {
+        self.input.encoder_cache_size.is_none()
+    }
+
+    /// Embeddings of the largest item that the stated limits allow.
+    pub(crate) fn largest_item_embeds(&self) -> u32 {
+        let limits = [self.input.max_num_encoder_input_tokens, self.input.encoder_cache_size];
+        limits.into_iter().flatten().min().unwrap_or(u32::MAX)
+    }
+
     /// Longest sequence; `u32::MAX` where only the pool limits it.
     #[must_use]
     pub fn max_model_len(&self) -> u32 {
         self.input.max_model_len.unwrap_or(u32::MAX)
-    }
-}
-
-impl std::ops::Deref for EngineConfig {
-    type Target = EngineConfigInput;
-
-    fn deref(&self) -> &EngineConfigInput {
-        &self.input
     }
 }

@@ -51,6 +51,7 @@ mod serving;
 pub mod sglang;
 mod stats;
 pub mod ticks;
+mod version;
 
 pub use compat::{CapacityPolicy, Reservations, Victim};
 pub use config::{
@@ -73,3 +74,4 @@ pub use request::{
 };
 pub use serving::{AnyEngine, EngineKind, EngineLoad, ServingEngine};
 pub use stats::{EncoderCacheStats, EngineStats, PrefixCacheStats, SpecDecodeStats};
+pub use version::{UnknownVersion, VllmMinor};

@@ -88,12 +88,12 @@ fn decoding_engine(input: EngineConfigInput, stops: Option<&StopRules>) -> Engin
         for request in 0..128 {
             let tag = round * 128 + request;
             let max_tokens = if round < 2 { 200 } else { 2_000 };
-            let lora = (engine.config().max_loras > 0).then_some(tag as u32 % 3);
+            let lora = (engine.config().max_loras() > 0).then_some(tag as u32 % 3);
             let stops = stops.map(|stops| Box::new(stops.clone()));
             // Of some the engine knows no tokens but those it is asked to look at.
             let prompt = match tag % 2 {
                 0 if stops.is_some() => run(tag),
-                _ if engine.config().encoder_cache_size.is_some() => prompt_with_images(tag),
+                _ if engine.config().stated().encoder_cache_size.is_some() => prompt_with_images(tag),
                 _ => prompt(tag),
             };
             engine.submit(RequestSpec { lora, stops, ..RequestSpec::new(tag, prompt, max_tokens) }).expect("it fits");

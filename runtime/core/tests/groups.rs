@@ -23,21 +23,21 @@ fn arb_engine() -> impl Strategy<Value = EngineConfig> {
             reservations: Reservations::InSteps,
             max_extra_tokens_per_step: 0,
             kv_tiers: None,
-            num_gpu_blocks: config.num_gpu_blocks * 4,
-            ..(**config).clone()
+            num_gpu_blocks: config.num_gpu_blocks() * 4,
+            ..config.stated()
         };
         EngineConfig::new(plain).expect("it is valid without groups")
     };
     let with_groups = |config: EngineConfig| {
         let intervals = proptest::sample::select(vec![None, None, Some(0), Some(1), Some(3)]);
-        let drawn = (arb_groups(config.block_size), intervals, any::<u8>(), any::<bool>());
+        let drawn = (arb_groups(config.block_size()), intervals, any::<u8>(), any::<bool>());
         drawn.prop_filter_map("vLLM would start", move |(mut groups, interval, with_drafter, keeps_all)| {
             for (index, group) in groups.iter_mut().enumerate() {
-                group.has_drafter = config.drafter.is_eagle_like() && with_drafter >> index & 1 == 1;
+                group.has_drafter = config.drafter().is_eagle_like() && with_drafter >> index & 1 == 1;
             }
-            let keeps_all = keeps_all && config.rules.keeps_all_states();
+            let keeps_all = keeps_all && config.rules().keeps_all_states();
             let mamba_cache_mode = if keeps_all { MambaCacheMode::All } else { MambaCacheMode::None };
-            let input = EngineConfigInput { kv_cache_groups: groups, mamba_cache_mode, ..(*config).clone() };
+            let input = EngineConfigInput { kv_cache_groups: groups, mamba_cache_mode, ..config.stated() };
             let aligned = EngineConfig::new(input.clone()).ok()?.aligned_tokens();
             let prefix_cache_retention_interval = interval.map(|segments| segments * aligned);
             EngineConfig::new(EngineConfigInput { prefix_cache_retention_interval, ..input }).ok()
@@ -194,9 +194,9 @@ impl Driver {
     /// Every reference is an entry of a table. A table has the null block only in front, where a window has passed, but
     /// for states, which are at some places only.
     fn check_tables(&self) {
-        let groups = self.engine.config().kv_cache_groups.clone();
-        let block_size = self.engine.config().block_size;
-        let caching = self.engine.config().enable_prefix_caching;
+        let groups = self.engine.config().kv_cache_groups();
+        let block_size = self.engine.config().block_size();
+        let caching = self.engine.config().enable_prefix_caching();
         let mut references = 0;
         let mut owners: BTreeMap<u32, (usize, u64)> = BTreeMap::new();
         for (&tag, &id) in &self.live {
@@ -217,7 +217,7 @@ impl Driver {
             }
             let slots =
                 |(table, group): (&&[u32], &KvCacheGroup)| table.len() as u32 * group.block_size.unwrap_or(block_size);
-            let with_slots = tables.iter().zip(&groups).filter(|(_, group)| !group.kind.is_mamba());
+            let with_slots = tables.iter().zip(groups).filter(|(_, group)| !group.kind.is_mamba());
             let all: Vec<u32> = with_slots.map(slots).collect();
             let most = groups.iter().filter_map(|group| group.block_size).max().unwrap_or(block_size);
             if let (Some(least), Some(longest)) = (all.iter().min(), all.iter().max()) {

@@ -177,7 +177,7 @@ proptest! {
     /// same each time; no output is early.
     #[test]
     fn all_requests_end_with_their_tokens(
-        config in arb_config().prop_filter("policies are driven elsewhere", |config| config.policy != Policy::Ranked && config.kv_tiers.is_none()),
+        config in arb_config().prop_filter("policies are driven elsewhere", |config| config.policy() != Policy::Ranked && config.kv_tiers().is_none()),
         requests in proptest::collection::vec((1..60u32, 1..30u32, 0..200u64), 1..15),
         step in 0..20u64,
     ) {

@@ -120,12 +120,12 @@ struct Bounds {
 impl Bounds {
     fn of(config: &EngineConfig, prompt_tokens: u32, max_tokens: u32, is_split: bool) -> Self {
         let [prompt_tokens, max_tokens] = [prompt_tokens, max_tokens].map(u64::from);
-        let max_model_len = config.max_model_len.map_or(u64::MAX, u64::from);
+        let max_model_len = u64::from(config.max_model_len());
         let drafting = config.drafting();
-        let drafts = config.num_speculative_tokens + drafting.lookahead_tokens;
-        let beyond = u64::from(config.max_extra_tokens_per_step + drafts);
+        let drafts = config.num_speculative_tokens() + drafting.lookahead_tokens;
+        let beyond = u64::from(config.max_extra_tokens_per_step() + drafts);
         let step_tokens = u64::from(config.step_tokens() - drafting.draft_slots);
-        let block_size = u64::from(config.block_size);
+        let block_size = u64::from(config.block_size());
         // The last token of an output has no KV.
         let least_tokens = (prompt_tokens + max_tokens.saturating_sub(1)).min(max_model_len - 1);
         let most_tokens = (prompt_tokens + max_tokens + beyond).min(max_model_len);
@@ -134,8 +134,8 @@ impl Bounds {
             first_token: max_tokens.min(1),
             max_model_len,
             never_ends: is_split && max_tokens == 0 && prompt_tokens == max_model_len,
-            whole_step_tokens: (!config.enable_chunked_prefill).then_some(step_tokens),
-            pool_tokens: u64::from(config.num_gpu_blocks - 1) * block_size,
+            whole_step_tokens: (!config.enable_chunked_prefill()).then_some(step_tokens),
+            pool_tokens: u64::from(config.num_gpu_blocks() - 1) * block_size,
             least_tokens,
             most_tokens,
             load_tokens: (drafts > 0).then(|| {
@@ -216,7 +216,8 @@ impl Driver {
                 // An item splits a prompt where chunked prefill is off, too, which the lengths alone do not say.
                 let has_items = !spec.prompt.items().is_empty();
                 let config = self.engine.config();
-                let is_split = config.enable_chunked_prefill || config.long_prefill_token_threshold > 0 || has_items;
+                let is_split =
+                    config.enable_chunked_prefill() || config.long_prefill_token_threshold() > 0 || has_items;
                 let bounds = Bounds::of(config, *prompt_tokens, *max_tokens, is_split);
                 let mut fits = self.engine.check(*prompt_tokens, *max_tokens);
                 if has_items && bounds.never_ends {
@@ -280,7 +281,7 @@ impl Driver {
 
     /// Takes blocks for requests whose KV another engine computes, between two steps.
     fn reserve(&mut self) {
-        if self.engine.config().reservations == Reservations::InSteps {
+        if self.engine.config().reservations() == Reservations::InSteps {
             return;
         }
         while let Some(load) = self.engine.reserve_remote() {
@@ -356,14 +357,14 @@ impl Driver {
     }
 
     fn schedule(&mut self) -> bool {
-        let budget = self.engine.config().max_num_batched_tokens;
+        let budget = self.engine.config().max_num_batched_tokens();
         let pause_state = self.engine.pause_state();
         let may_find_work = self.engine.has_schedulable_requests();
         self.steps += 1;
         self.engine.apply_policy(&mut self.policy, self.steps).expect("it says what it may");
         let preemptions = self.engine.stats().preemptions;
         self.engine.schedule();
-        let never_evicts = self.engine.config().capacity == CapacityPolicy::GuaranteedNoEvict;
+        let never_evicts = self.engine.config().capacity() == CapacityPolicy::GuaranteedNoEvict;
         assert!(!never_evicts || self.engine.stats().preemptions == preemptions, "its blocks were guaranteed");
         let plan = self.engine.plan();
         let no_loads = plan.remote_loads.is_empty() && plan.tier_loads.is_empty();
@@ -372,7 +373,7 @@ impl Driver {
             assert!(no_loads, "a transfer was started during a pause");
         }
         // With reservations between steps the last token of an arrived prompt is free.
-        let free = match self.engine.config().reservations {
+        let free = match self.engine.config().reservations() {
             Reservations::InSteps => 0,
             Reservations::BetweenSteps => {
                 plan.scheduled.iter().filter(|entry| self.loaded.contains(&entry.tag)).count() as u32

@@ -25,7 +25,7 @@ impl Source {
     #[must_use]
     pub fn new(measurements: Measurements, pool: PoolConfig, engine: String) -> Self {
         let measurements = match pool.engine.as_vllm() {
-            Some(vllm) => measurements.with_emitted_steps(vllm.max_num_batched_tokens, vllm.async_scheduling),
+            Some(vllm) => measurements.with_emitted_steps(vllm.max_num_batched_tokens(), vllm.async_scheduling()),
             None => measurements,
         };
         Self { measurements, pool, engine }
@@ -38,14 +38,14 @@ impl Source {
     pub fn with_steps(self, path: &Path) -> Result<Self, FitError> {
         let cache = self.pool.engine.as_vllm().map(|vllm| KvCache {
             // vLLM keeps one block for itself.
-            usable_blocks: u64::from(vllm.num_gpu_blocks).saturating_sub(1),
-            block_size_tokens: u64::from(vllm.block_size),
+            usable_blocks: u64::from(vllm.num_gpu_blocks()).saturating_sub(1),
+            block_size_tokens: u64::from(vllm.block_size()),
         });
         Ok(Self { measurements: self.measurements.with_steps(path, cache)?, ..self })
     }
 
     pub(crate) fn is_async(&self) -> bool {
-        self.pool.engine.as_vllm().is_some_and(|engine| engine.async_scheduling)
+        self.pool.engine.as_vllm().is_some_and(|engine| engine.async_scheduling())
     }
 
     /// The same without one of several parts of the requests, which load the engine still.
@@ -63,7 +63,7 @@ impl Source {
     pub(crate) fn check_concurrency(&self) -> Result<(), FitError> {
         let Some(config) = self.pool.engine.as_vllm() else { return Ok(()) };
         let ranks = u64::from(self.pool.engines) * u64::from(self.pool.data_parallel.size);
-        let limit = u64::from(config.max_num_seqs) * ranks;
+        let limit = u64::from(config.max_num_seqs()) * ranks;
         let mut changes: Vec<(u64, i64)> = Vec::new();
         for request in self.measurements.requests() {
             let (Some(ttft_ns), Some(e2e_ns)) = (request.ttft_ns, request.e2e_ns) else { continue };

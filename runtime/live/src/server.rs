@@ -313,7 +313,7 @@ impl Server {
         self.publish_snapshot(monotonic_ns());
         self.serving.stepper.close();
         let counters = self.admin.all_counters(&self.serving);
-        let block_size = self.serving.context.config.engine.block_size;
+        let block_size = self.serving.context.config.engine.block_size();
         let (outputs, kv_events) = self.serving.egress.into_parts(block_size);
         let links = OpenLinks { outputs, _transfers: self.serving.transfers };
         (PersistentState { kv_events, faults: self.serving.faults, counters }, links)

@@ -30,7 +30,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use vcr_transfer::PlaneFactory;
-use vcr_wire::{NixlCompatibility, VllmMinor};
+use vcr_wire::{NixlCompatibility, Protocol, VllmMinor};
 
 pub use library::{LibraryError, open_library};
 pub use plane::NixlPlane;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rhai::{Dynamic, Position, Scope};
 use vcr_cluster::{LatencyFactory, Overheads, PolicyFactory, PoolConfig, RouterConfig, ScalerFactory, Target};
-use vcr_core::{EngineConfigInput, Policy, SchedulerRules};
+use vcr_core::{EngineConfigInput, Policy};
 use vcr_guest::Limits;
 use vcr_random::Distribution;
 use vcr_vllm_args::{Deployment, VllmArgs};
@@ -17,7 +17,6 @@ use crate::script::error::{self, Blame, ScenarioError};
 use crate::script::options::{ScriptDistribution, as_number};
 use crate::vocabulary::cluster::PoolSpec;
 use crate::vocabulary::cluster::{autoscale, router};
-use crate::vocabulary::engine::compat;
 use crate::vocabulary::engine::policy::PolicySpec;
 use crate::vocabulary::guest::GuestSpec;
 use crate::vocabulary::latency::LatencySpec;
@@ -270,12 +269,6 @@ pub fn count_distribution(name: &str, source: &str) -> Result<Distribution, Scen
     }
 }
 
-/// The scheduler rules of a minor version of vLLM (`0.27` to `0.33`).
-#[must_use]
-pub fn scheduler_rules(minor: &str) -> Option<SchedulerRules> {
-    compat::rules(minor)
-}
-
 fn wrong(name: &str, message: &str, hint: &str) -> ScenarioError {
     ScenarioError {
         blame: Blame::Input,
@@ -351,7 +344,7 @@ mod tests {
         let seqs = |source: &str| {
             let pool = engines("--engine", source).map_err(|error| error.to_string())?;
             let config = pool.engine.as_vllm().ok_or("not vLLM's")?;
-            Ok::<_, String>((config.max_num_seqs, config.enable_prefix_caching))
+            Ok::<_, String>((config.max_num_seqs(), config.enable_prefix_caching()))
         };
         for source in [
             "engine(#{ max_num_seqs: 7 })",
@@ -371,7 +364,7 @@ mod tests {
         assert!(seqs("max_num_sqs: 7").expect_err("unknown").contains("has no option `max_num_sqs`"));
         let blocks = |source: &str| {
             let pool = engines("--engine", source).unwrap_or_else(|error| panic!("{source}: {error}"));
-            pool.engine.as_vllm().map(|config| config.num_gpu_blocks)
+            pool.engine.as_vllm().map(|config| config.num_gpu_blocks())
         };
         for source in ["--num-gpu-blocks-override 900", "--num-gpu-blocks 900", "vllm serve m --num-gpu-blocks=900"] {
             assert_eq!(blocks(source), Some(900), "{source}");

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
+use vcr_core::EngineConfigInput;
 
 use crate::error::LogError;
 use crate::jsonl::{JsonLines, from_text};
 use crate::line::{Encoded, Id, Scheduled, StepLine};
+use crate::settings::take_options;
 
 /// The first line: the scheduler's settings.
 #[derive(Clone, Debug, Deserialize)]
@@ -17,52 +19,58 @@ pub(crate) struct LiveEngine {
     /// "engine", by which a capture is known.
     #[serde(rename = "kind")]
     _kind: IgnoredAny,
-    pub(crate) num_gpu_blocks: u32,
-    pub(crate) block_size: u32,
     pub(crate) hash_block_size: Option<u32>,
-    pub(crate) max_num_seqs: u32,
-    pub(crate) max_num_active_reqs: Option<u32>,
-    pub(crate) max_num_scheduled_tokens: Option<u32>,
-    pub(crate) max_num_batched_tokens: u32,
-    pub(crate) max_model_len: u32,
     pub(crate) policy: String,
-    pub(crate) chunked_prefill: bool,
-    pub(crate) long_prefill_token_threshold: u32,
-    pub(crate) prefix_caching: bool,
-    pub(crate) async_scheduling: bool,
-    pub(crate) reserve_full_isl: bool,
-    pub(crate) watermark: f64,
-    pub(crate) max_loras: Option<u32>,
-    pub(crate) num_spec_tokens: u32,
     #[serde(default)]
     pub(crate) use_v2_model_runner: bool,
     /// Groups of layers; none for one of full attention.
     #[serde(default)]
     pub(crate) groups: Vec<Value>,
-    /// Distance between prefixes whose window is kept.
-    pub(crate) retention: Option<u32>,
     /// vLLM's `method`, and `multi_module_mtp` for a module for each draft.
     pub(crate) drafter: Option<String>,
-    #[serde(default)]
-    pub(crate) disable_lookahead_block_hashes: bool,
     /// Derived from the drafter.
     pub(crate) num_lookahead_tokens: Option<u32>,
     pub(crate) num_hash_lookahead_tokens: Option<u32>,
     /// Drafts by the size of the batch: `[first, last, tokens]`.
     #[serde(default)]
     pub(crate) spec_by_batch: Vec<Vec<u32>>,
-    /// The encoder's budget and cache, of models with multimodal inputs.
-    pub(crate) max_num_encoder_input_tokens: Option<u32>,
-    pub(crate) encoder_cache_size: Option<u32>,
-    #[serde(default)]
-    pub(crate) disable_chunked_mm_input: bool,
     pub(crate) free_blocks_at_start: Option<u32>,
     /// Monotonic seconds at which the scheduler was made.
     #[serde(default, rename = "t")]
     _t: IgnoredAny,
-    /// Unknown keys.
+    /// Unknown keys; those of options until [`LiveLog::read`] has taken them.
     #[serde(flatten)]
     pub(crate) rest: Map<String, Value>,
+    /// The options among the keys; `block_size` is the length to which the scheduler rounds.
+    #[serde(skip)]
+    pub(crate) options: EngineConfigInput,
+}
+
+impl LiveEngine {
+    /// Names of options in captures, and their log keys.
+    const ALIASES: &[(&str, &str)] = &[
+        ("num_gpu_blocks", "num_blocks"),
+        ("num_spec_tokens", "spec"),
+        ("max_num_active_reqs", "max_num_active_seqs"),
+    ];
+    /// Options that not all captures have, by their log keys.
+    const OPTIONAL: &[&str] = &[
+        "pp",
+        "dcp",
+        "prefill_schedule_interval",
+        "adaptive",
+        "max_loras",
+        "mamba_cache_mode",
+        "drafter",
+        "disable_lookahead_block_hashes",
+        "disable_chunked_mm_input",
+    ];
+
+    /// Takes the options out of the other keys.
+    fn take_options(&mut self) -> Result<(), String> {
+        self.options = take_options(&mut self.rest, "", Self::ALIASES, Self::OPTIONAL)?;
+        Ok(())
+    }
 }
 
 /// A request that reached the scheduler.
@@ -197,7 +205,8 @@ impl LiveLog {
         if settings.get("kind").and_then(Value::as_str) != Some("engine") {
             return Err(wrong(*number, "the first line of a live capture has `kind` \"engine\"".to_owned()));
         }
-        let engine = from_text(head).map_err(|problem| wrong(*number, problem))?;
+        let mut engine: LiveEngine = from_text(head).map_err(|problem| wrong(*number, problem))?;
+        engine.take_options().map_err(|problem| wrong(*number, problem))?;
         let mut steps = Vec::new();
         for line in lines {
             let (number, text) = line?;

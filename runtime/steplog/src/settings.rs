@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 use vcr_core::{
-    EngineConfig, EngineKind, EngineOption, HostRules, KV_CACHE_GROUPS, KvTiersConfig, NamedValue, OPTIONS,
-    OptionValue, SharedTier, derived_settings, option, sglang, ticks,
+    Drivers, EngineConfig, EngineConfigInput, EngineKind, EngineOption, HostRules, KV_CACHE_GROUPS, KvTiersConfig,
+    NamedValue, OPTIONS, OptionValue, SharedTier, derived_settings, option, sglang, ticks,
 };
 
 /// The settings that explanations need; none or zero where unknown.
@@ -56,12 +56,12 @@ pub fn settings_of(kind: &EngineKind) -> Map<String, Value> {
     match kind {
         EngineKind::Vllm(config) => vllm(config),
         EngineKind::Sglang(config) => {
-            let mut settings = of_options(sglang::OPTIONS, config, &sglang::derived_settings(config));
+            let mut settings = of_options(sglang::OPTIONS, config.stated(), &sglang::derived_settings(config.stated()));
             settings.insert("engine".to_owned(), "sglang".into());
             settings
         }
         EngineKind::Ticks(config) => {
-            let mut settings = of_options(ticks::OPTIONS, config, &[]);
+            let mut settings = of_options(ticks::OPTIONS, config.stated(), &[]);
             settings.insert("engine".to_owned(), "ticks".into());
             settings
         }
@@ -69,24 +69,25 @@ pub fn settings_of(kind: &EngineKind) -> Map<String, Value> {
 }
 
 fn vllm(config: &EngineConfig) -> Map<String, Value> {
-    let mut settings = of_options(OPTIONS, config, &derived_settings(config));
-    let tiers = config.kv_tiers.map_or(Value::Null, |tiers| tiers_of(&tiers));
+    // Blocks are written with the tokens of all ranks.
+    let input = EngineConfigInput { block_size: config.block_size(), ..config.stated() };
+    let mut settings = of_options(OPTIONS, &input, &derived_settings(&input));
+    let tiers = config.kv_tiers().map_or(Value::Null, tiers_of);
     settings.insert("kv_tiers".to_owned(), tiers);
-    if !config.drafter.has_kv() {
+    if !config.drafter().has_kv() {
         settings.remove(option::DRAFTER.log_key);
         settings.remove(option::DISABLE_LOOKAHEAD_BLOCK_HASHES.log_key);
     }
-    if config.pipeline_parallel_size == 1 {
+    if config.pipeline_parallel_size() == 1 {
         settings.remove(option::PIPELINE_PARALLEL_SIZE.log_key);
     }
-    if !config.draft_ranges.is_empty() {
-        let ranges = config.draft_ranges.iter().map(|range| json!([range.first, range.last, range.tokens]));
+    if !input.draft_ranges.is_empty() {
+        let ranges = input.draft_ranges.iter().map(|range| json!([range.first, range.last, range.tokens]));
         settings.insert("spec_by_batch".to_owned(), ranges.collect());
     }
-    // Blocks are written with the tokens of all ranks.
     settings.remove(option::DECODE_CONTEXT_PARALLEL_SIZE.log_key);
     if config.has_kv_cache_groups() {
-        let groups: Vec<String> = config.kv_cache_groups.iter().map(ToString::to_string).collect();
+        let groups: Vec<String> = config.kv_cache_groups().iter().map(ToString::to_string).collect();
         settings.insert(KV_CACHE_GROUPS.log_key.to_owned(), groups.into());
     }
     settings
@@ -96,6 +97,53 @@ fn of_options<C>(options: &[EngineOption<C>], config: &C, derived: &[(&str, &str
     let options = options.iter().map(|option| (option.log_key, json_of((option.get)(config))));
     let settings = options.chain(derived.iter().map(|&(key, name)| (key, name.into())));
     settings.map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+/// Takes the options of an engine out of the settings of a recording, which have them under their log keys or under these
+/// `aliases`. Limits and `optional` options may be missing, or null. `place` is the prefix of a key in errors.
+///
+/// # Errors
+/// The first option that is missing or has no valid value.
+pub(crate) fn take_options(
+    settings: &mut Map<String, Value>,
+    place: &str,
+    aliases: &[(&str, &str)],
+    optional: &[&str],
+) -> Result<EngineConfigInput, String> {
+    let mut input = EngineConfigInput::default();
+    for option in OPTIONS.iter().filter(|option| option.drivers != Drivers::Simulated) {
+        let alias = aliases.iter().find(|(_, log_key)| *log_key == option.log_key);
+        let key = alias.map_or(option.log_key, |(alias, _)| alias);
+        let default = option.default_value();
+        let is_limit = matches!(default, OptionValue::Limit(_)) && option.name != option::MAX_MODEL_LEN.name;
+        let may_miss = is_limit || optional.contains(&option.log_key);
+        let value = match settings.remove(key) {
+            None | Some(Value::Null) if may_miss => default,
+            None => return Err(format!("`{}`: missing field `{key}`", place.trim_end_matches('.'))),
+            Some(value) => value_of(option, value).map_err(|problem| format!("`{place}{key}`{problem}"))?,
+        };
+        (option.set)(&mut input, value);
+    }
+    Ok(input)
+}
+
+/// The value of an option, from JSON; or what is wrong with it, as the end of a sentence.
+fn value_of(option: &EngineOption, value: Value) -> Result<OptionValue, String> {
+    fn read<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, String> {
+        serde_json::from_value(value).map_err(|error| format!(": {error}"))
+    }
+    Ok(match option.default_value() {
+        OptionValue::Count(_) => OptionValue::Count(read(value)?),
+        OptionValue::Limit(_) => OptionValue::Limit(Some(read(value)?)),
+        OptionValue::Share(_) => OptionValue::Share(read(value)?),
+        OptionValue::Factor(_) => OptionValue::Factor(read(value)?),
+        OptionValue::Switch(_) => OptionValue::Switch(read(value)?),
+        OptionValue::Name(_) => {
+            let name = read::<String>(value)?;
+            let known = (option.names)().into_iter().find(|known| *known == name);
+            OptionValue::Name(known.ok_or_else(|| format!(" is \"{name}\": not known here"))?)
+        }
+    })
 }
 
 fn json_of(value: OptionValue) -> Value {

@@ -85,11 +85,11 @@ impl TickSettings {
     /// The settings of a scheduler.
     pub(crate) fn of(config: &TickConfig) -> Self {
         Self {
-            total_kv_pages: Some(config.total_kv_pages),
-            page_size_tokens: Some(config.page_size_tokens),
-            max_active: Some(config.max_active),
-            prefill_tokens_per_tick: Some(config.prefill_tokens_per_tick),
-            decode_width: Some(config.decode_width),
+            total_kv_pages: Some(config.total_kv_pages()),
+            page_size_tokens: Some(config.page_size_tokens()),
+            max_active: Some(config.max_active()),
+            prefill_tokens_per_tick: Some(config.prefill_tokens_per_tick()),
+            decode_width: Some(config.decode_width()),
         }
     }
 }

@@ -68,16 +68,16 @@ impl Summary {
         let max = |of: fn(&TickRecord) -> u64| ticks.iter().map(of).max().unwrap_or(0);
         let ended = |status| requests.iter().filter(|request| request.status == status).count() as u64;
         let capacity = |per_tick: u32| num_ticks.saturating_mul(u64::from(per_tick));
-        let total_kv_pages = u64::from(config.total_kv_pages);
+        let total_kv_pages = u64::from(config.total_kv_pages());
         let (prompt_tokens, decode_tokens) =
             (sum(|tick| tick.admitted_prefill_tokens), sum(|tick| tick.decoded_tokens));
         let peak_kv_pages = max(|tick| tick.used_kv_pages);
         let queue_pressure_ticks = sum(|tick| u64::from(tick.queued > 0));
-        let full = |tick: &&TickRecord| tick.active == u64::from(config.max_active);
+        let full = |tick: &&TickRecord| tick.active == u64::from(config.max_active());
         let active_capacity_ticks = ticks.iter().filter(full).count() as u64;
-        let prefill_capacity_tokens = capacity(config.prefill_tokens_per_tick);
-        let decode_capacity_tokens = capacity(config.decode_width);
-        let kv_capacity_page_ticks = capacity(config.total_kv_pages);
+        let prefill_capacity_tokens = capacity(config.prefill_tokens_per_tick());
+        let decode_capacity_tokens = capacity(config.decode_width());
+        let kv_capacity_page_ticks = capacity(config.total_kv_pages());
         Self {
             fingerprint: fingerprint(ticks),
             fingerprint_layout: FINGERPRINT_LAYOUT,

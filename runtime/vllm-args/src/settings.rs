@@ -5,7 +5,7 @@ mod speculation;
 mod states;
 
 use serde_json::Value;
-use vcr_core::{EngineConfigInput, Policy};
+use vcr_core::{EngineConfigInput, EngineOption, OPTIONS, OptionValue, Policy, option};
 use vcr_model::Model;
 
 use self::defaults::{BLOCK_SIZE_TOKENS, GPU_MEMORY_UTILIZATION};
@@ -24,10 +24,8 @@ pub(crate) const FITS: &str = "the longest sequence that fits";
 /// Settings whose defaults depend on others.
 #[derive(Default)]
 pub(super) struct Late {
-    pub(super) max_num_batched_tokens: Option<u32>,
-    pub(super) max_num_seqs: Option<u32>,
-    pub(super) async_scheduling: Option<bool>,
-    pub(super) max_loras: Option<u32>,
+    /// Names of the options that are given.
+    given: Vec<&'static str>,
     pub(super) has_lora: bool,
     pub(super) is_throughput: bool,
     pub(super) is_pooling: bool,
@@ -35,6 +33,13 @@ pub(super) struct Late {
     pub(super) interleave: Vec<(&'static str, u32)>,
     speculation: Speculation,
     states: States,
+}
+
+impl Late {
+    /// Whether an option is given.
+    pub(super) fn has(&self, option: &EngineOption) -> bool {
+        self.given.contains(&option.name)
+    }
 }
 
 /// The engine of these arguments.
@@ -157,6 +162,10 @@ impl Settings {
         let input = &mut args.input;
         let on = matches!(word.given, Given::Switch(true));
         let name = word.argument.name;
+        if let Some(option) = option_of(name) {
+            late.given.push(option.name);
+            return set_option(input, option, word);
+        }
         Ok(match name {
             "--model" => {
                 args.model = Some(word.text());
@@ -190,10 +199,6 @@ impl Settings {
                 args.expert_parallel = on;
                 "expert parallelism of the latency model".to_owned()
             }
-            "--pipeline-parallel-size" => set(&mut input.pipeline_parallel_size, word, 1, "pipeline_parallel_size")?,
-            "--decode-context-parallel-size" => {
-                set(&mut input.decode_context_parallel_size, word, 1, "decode_context_parallel_size")?
-            }
             "--prefill-context-parallel-size" => {
                 args.prefill_context_parallel_size = count(word, 1)?;
                 "GPUs of the model; no decision depends on them".to_owned()
@@ -216,65 +221,17 @@ impl Settings {
                 args.num_gpu_blocks = Some(blocks);
                 format!("num_gpu_blocks: {blocks}")
             }
-            "--block-size" => set(&mut input.block_size, word, 1, "block_size")?,
-            "--enable-prefix-caching" => switch(&mut input.enable_prefix_caching, on, "enable_prefix_caching"),
-            "--enable-chunked-prefill" => switch(&mut input.enable_chunked_prefill, on, "enable_chunked_prefill"),
-            "--scheduler-reserve-full-isl" => {
-                switch(&mut input.scheduler_reserve_full_isl, on, "scheduler_reserve_full_isl")
-            }
-            "--long-prefill-token-threshold" => {
-                set(&mut input.long_prefill_token_threshold, word, 0, "long_prefill_token_threshold")?
-            }
-            "--long-prefill-token-threshold-adaptive" => {
-                switch(&mut input.adaptive_long_prefill, on, "adaptive_long_prefill")
-            }
-            "--disable-chunked-mm-input" => switch(&mut input.disable_chunked_mm_input, on, "disable_chunked_mm_input"),
-            "--prefix-cache-retention-interval" => {
-                let tokens = count(word, 0)?;
-                input.prefix_cache_retention_interval = Some(tokens);
-                format!("prefix_cache_retention_interval: {tokens}")
-            }
-            "--max-num-active-seqs" => {
-                let seqs = count(word, 1)?;
-                input.max_num_active_seqs = Some(seqs);
-                format!("max_num_active_seqs: {seqs}")
-            }
-            "--watermark" => {
-                let value = word.text();
-                let parsed = value.parse().ok().filter(|share| (0.0..1.0).contains(share));
-                input.watermark = parsed.ok_or_else(|| invalid(word, "a share from 0 to below 1".to_owned()))?;
-                format!("watermark: {}", input.watermark)
-            }
             "--max-model-len" => {
                 if matches!(word.text().as_str(), "-1" | "auto") {
                     args.fits_model_len = true;
                     return Ok(FITS.to_owned());
                 }
                 args.fits_model_len = false;
-                let tokens = readable(word, 1)?;
-                input.max_model_len = Some(tokens);
-                format!("max_model_len: {tokens}")
+                set_option(input, &option::MAX_MODEL_LEN, word)?
             }
-            "--max-num-batched-tokens" => {
-                later(&mut late.max_num_batched_tokens, readable(word, 1)?, "max_num_batched_tokens")
-            }
-            "--max-num-scheduled-tokens" => {
-                let tokens = readable(word, 1)?;
-                input.max_num_scheduled_tokens = Some(tokens);
-                format!("max_num_scheduled_tokens: {tokens}")
-            }
-            "--prefill-schedule-interval" => {
-                set(&mut input.prefill_schedule_interval, word, 1, "prefill_schedule_interval")?
-            }
-            "--max-num-seqs" => later(&mut late.max_num_seqs, count(word, 1)?, "max_num_seqs"),
-            "--max-loras" => later(&mut late.max_loras, count(word, 1)?, "max_loras"),
             "--enable-lora" => {
                 late.has_lora = on;
                 "requests may name adapters".to_owned()
-            }
-            "--async-scheduling" => {
-                late.async_scheduling = Some(on);
-                format!("async_scheduling: {on}")
             }
             "--scheduling-policy" => {
                 input.policy = match word.text().as_str() {
@@ -365,19 +322,40 @@ fn share(word: &Word) -> Result<f64, ArgumentError> {
     share.ok_or_else(|| invalid(word, "a share above 0 and at most 1".to_owned()))
 }
 
-fn set(setting: &mut u32, word: &Word, min: u32, name: &str) -> Result<String, ArgumentError> {
-    *setting = count(word, min)?;
-    Ok(format!("{name}: {setting}"))
+/// The option of an engine that an argument sets, under the same name but for one; [`Settings::set`] sets options whose
+/// values depend on more.
+fn option_of(argument: &str) -> Option<&'static EngineOption> {
+    let name = argument.trim_start_matches('-').replace('-', "_");
+    let name = if name == "long_prefill_token_threshold_adaptive" { option::ADAPTIVE_LONG_PREFILL.name } else { &name };
+    let by_itself = [option::MAX_MODEL_LEN.name, option::MAMBA_CACHE_MODE.name];
+    OPTIONS.iter().find(|option| option.name == name && !by_itself.contains(&name))
 }
 
-fn later(setting: &mut Option<u32>, value: u32, name: &str) -> String {
-    *setting = Some(value);
-    format!("{name}: {value}")
-}
-
-fn switch(setting: &mut bool, on: bool, name: &str) -> String {
-    *setting = on;
-    format!("{name}: {on}")
+/// Sets an option; says what it became.
+fn set_option(input: &mut EngineConfigInput, option: &EngineOption, word: &Word) -> Result<String, ArgumentError> {
+    // Options whose numbers vLLM reads with suffixes.
+    let readable_options = [&option::MAX_MODEL_LEN, &option::MAX_NUM_BATCHED_TOKENS, &option::MAX_NUM_SCHEDULED_TOKENS];
+    let is_readable = readable_options.iter().any(|readable| readable.name == option.name);
+    // Here 0 turns adapters off, in vLLM `--enable-lora` does.
+    let min = option.min.max(u32::from(option.name == option::MAX_LORAS.name));
+    let number = || if is_readable { readable(word, min) } else { count(word, min) };
+    let text = word.text();
+    let value = match (option.get)(input) {
+        OptionValue::Count(_) => OptionValue::Count(number()?),
+        OptionValue::Limit(_) => OptionValue::Limit(Some(number()?)),
+        OptionValue::Share(_) | OptionValue::Factor(_) => {
+            let parsed = text.parse().ok().filter(|share| (0.0..1.0).contains(share));
+            OptionValue::Share(parsed.ok_or_else(|| invalid(word, "a share from 0 to below 1".to_owned()))?)
+        }
+        OptionValue::Switch(_) => OptionValue::Switch(matches!(word.given, Given::Switch(true))),
+        OptionValue::Name(_) => {
+            let names = (option.names)();
+            let name = names.iter().find(|name| **name == text);
+            OptionValue::Name(name.ok_or_else(|| invalid(word, format!("one of {}", names.join(", "))))?)
+        }
+    };
+    (option.set)(input, value);
+    Ok(format!("{}: {}", option.name, option.value_text(value)))
 }
 
 fn named(setting: &mut String, word: &Word, meaning: &str) -> String {

@@ -3,22 +3,19 @@
 use std::sync::LazyLock;
 
 use serde::Deserialize;
+use vcr_core::VllmMinor;
 
 /// The table, as this build knows it.
 const ARGUMENTS: &str = include_str!("../arguments.toml");
 
-/// The versions of vLLM: 0.27 to 0.33.
-const MINORS: std::ops::RangeInclusive<u8> = 27..=33;
-
 /// The number behind `0.` of a version.
 pub(crate) fn minor(name: &str) -> Option<u8> {
-    let minor = name.strip_prefix("0.")?.parse().ok()?;
-    MINORS.contains(&minor).then_some(minor)
+    name.parse().ok().map(VllmMinor::number)
 }
 
 /// All versions, for messages.
 pub(crate) fn minors() -> String {
-    MINORS.map(|minor| format!("0.{minor}")).collect::<Vec<_>>().join(", ")
+    VllmMinor::ALL.map(VllmMinor::name).join(", ")
 }
 
 /// Values that an argument takes.
@@ -78,7 +75,7 @@ impl Argument {
 
     /// The versions that have it, in words.
     pub(crate) fn versions(&self) -> String {
-        match (self.since > *MINORS.start(), self.until < *MINORS.end()) {
+        match (self.since > VllmMinor::OLDEST.number(), self.until < VllmMinor::NEWEST.number()) {
             (true, false) => format!("it is there since 0.{}", self.since),
             (_, true) => format!("it was there until 0.{}", self.until),
             (false, false) => "all versions have it".to_owned(),
@@ -99,8 +96,8 @@ impl Argument {
             reason: &group.reason,
             served: if group.served.is_empty() { &group.reason } else { &group.served },
             default: None,
-            since: *MINORS.start(),
-            until: *MINORS.end(),
+            since: VllmMinor::OLDEST.number(),
+            until: VllmMinor::NEWEST.number(),
         };
         let mut words =
             entry.split(' ').chain(default.into_iter().flat_map(|rest| std::iter::once("=").chain(rest.split(' '))));

@@ -20,7 +20,7 @@
 //! a fixed multiple of their number.
 //!
 //! ```
-//! use vcr_wire::{EngineCoreOutputs, VllmMinor, StepEncoder, StepEnd};
+//! use vcr_wire::{EngineCoreOutputs, Protocol, VllmMinor, StepEncoder, StepEnd};
 //!
 //! let rules = VllmMinor::V0_33.rules();
 //! let mut step = StepEncoder::new(rules);
@@ -79,5 +79,6 @@ pub use stats::{
 };
 pub use step_outputs::{StepKeeper, StepOutput, StepOutputs};
 pub use tensor::{LogprobRows, Logprobs, Tensor, TensorData};
+pub use vcr_core::{UnknownVersion, VllmMinor};
 pub use vcr_finish_reason::FinishReason;
-pub use versions::{ProtocolRules, UnknownVersion, VersionEvidence, VllmMinor, WakeUpResult};
+pub use versions::{Protocol, ProtocolRules, VersionEvidence, WakeUpResult};

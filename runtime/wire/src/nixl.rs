@@ -219,7 +219,7 @@ pub(crate) fn encode_clock(monotonic_ns: u64) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::versions::VllmMinor;
+    use crate::{Protocol, VllmMinor};
 
     /// Computed by `compute_nixl_compatibility_hash` of each release.
     #[test]

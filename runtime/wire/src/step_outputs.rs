@@ -210,7 +210,7 @@ mod tests {
 
     use super::*;
     use crate::stats::SchedulerStats;
-    use crate::versions::VllmMinor;
+    use crate::{Protocol, VllmMinor};
 
     fn filled() -> StepKeeper {
         let mut keeper = StepKeeper::default();

@@ -1,78 +1,13 @@
 //! The protocols of vLLM's versions, and how to distinguish them.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::LazyLock;
 
 use serde::Deserialize;
+use vcr_core::VllmMinor;
 
 use crate::codec::error::DecodeError;
 use crate::codec::read::whole;
 use crate::lora::LoraLayout;
-
-/// A version (minor release) of vLLM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
-pub enum VllmMinor {
-    /// 0.27
-    #[serde(rename = "0.27")]
-    V0_27,
-    /// 0.28
-    #[serde(rename = "0.28")]
-    V0_28,
-    /// 0.29
-    #[serde(rename = "0.29")]
-    V0_29,
-    /// 0.30
-    #[serde(rename = "0.30")]
-    V0_30,
-    /// 0.31
-    #[serde(rename = "0.31")]
-    V0_31,
-    /// 0.32
-    #[serde(rename = "0.32")]
-    V0_32,
-    /// 0.33
-    #[serde(rename = "0.33")]
-    V0_33,
-}
-
-impl VllmMinor {
-    /// All versions, oldest first.
-    pub const ALL: [Self; 7] =
-        [Self::V0_27, Self::V0_28, Self::V0_29, Self::V0_30, Self::V0_31, Self::V0_32, Self::V0_33];
-
-    /// Its name, `0.27` to `0.33`.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        ["0.27", "0.28", "0.29", "0.30", "0.31", "0.32", "0.33"][self as usize]
-    }
-
-    /// Its row of the table of versions.
-    #[must_use]
-    pub fn rules(self) -> &'static ProtocolRules {
-        &TABLE.wire[self as usize]
-    }
-}
-
-impl fmt::Display for VllmMinor {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(self.name())
-    }
-}
-
-/// An unknown version.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid vLLM version \"{0}\": expected 0.27 to 0.33")]
-pub struct UnknownVersion(String);
-
-impl FromStr for VllmMinor {
-    type Err = UnknownVersion;
-
-    fn from_str(text: &str) -> Result<Self, UnknownVersion> {
-        let found = Self::ALL.into_iter().find(|version| version.name() == text);
-        found.ok_or_else(|| UnknownVersion(text.to_owned()))
-    }
-}
 
 /// Result of `wake_up`: frontends of a version refuse the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -89,6 +24,7 @@ pub enum WakeUpResult {
 #[serde(deny_unknown_fields)]
 pub struct ProtocolRules {
     /// The version.
+    #[serde(deserialize_with = "version")]
     pub version: VllmMinor,
     /// The release whose own frontend the tests drive, if any.
     pub tested: Option<String>,
@@ -123,6 +59,23 @@ impl ProtocolRules {
     #[must_use]
     pub fn lora_layout(&self) -> LoraLayout {
         if self.lora_len == 7 { LoraLayout::Seven } else { LoraLayout::Six }
+    }
+}
+
+fn version<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<VllmMinor, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+}
+
+/// The protocol of a version.
+pub trait Protocol {
+    /// Its row of the table of versions.
+    #[must_use]
+    fn rules(self) -> &'static ProtocolRules;
+}
+
+impl Protocol for VllmMinor {
+    fn rules(self) -> &'static ProtocolRules {
+        &TABLE.wire[self.index()]
     }
 }
 
@@ -206,14 +159,14 @@ impl VersionEvidence {
     /// mean other things.
     #[must_use]
     pub fn is_too_old(self) -> bool {
-        self.request_len < VllmMinor::V0_27.rules().request_len
+        self.request_len < VllmMinor::OLDEST.rules().request_len
     }
 
     /// Whether the frontend is of a release after all versions, with requests that
     /// say more than is understood.
     #[must_use]
     pub fn is_newer(self) -> bool {
-        self.request_len > VllmMinor::V0_33.rules().request_len
+        self.request_len > VllmMinor::NEWEST.rules().request_len
     }
 
     /// `default`, if it is one of the versions; otherwise the nearest that is.

@@ -347,7 +347,7 @@ fn kv_events(
     if !args.enable_kv_cache_events {
         return Ok(None);
     }
-    if !engine.enable_prefix_caching {
+    if !engine.enable_prefix_caching() {
         return Err(Unusable::new("--enable-kv-cache-events needs prefix caching: without it nothing is ever cached"));
     }
     use vcr_block_hash::HashAlgorithm as Algorithm;

@@ -8,9 +8,8 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use vcr_core::{
     ACCEPTANCE_RATES, Drivers, EngineConfig, EngineConfigInput, EngineOption, KV_CACHE_GROUPS, KvCacheGroup,
-    NamedValue, OPTIONS, OptionValue, Policy, option,
+    NamedValue, OPTIONS, OptionValue, Policy, SchedulerRules, option,
 };
-use vcr_scenario::expression;
 use vcr_vllm_args::{Deployment, VllmArgs};
 use vcr_wire::VllmMinor;
 
@@ -59,8 +58,8 @@ impl EngineArgs {
     /// Adapters that stay loaded, for an engine with these settings.
     pub(crate) fn max_cpu_loras(&self, config: &EngineConfig) -> Result<Option<u32>, Unusable> {
         match self.max_cpu_loras {
-            Some(loaded) if loaded < config.max_loras => {
-                Err(Unusable::new(format!("max_cpu_loras ({loaded}) must be >= max_loras ({})", config.max_loras)))
+            Some(loaded) if loaded < config.max_loras() => {
+                Err(Unusable::new(format!("max_cpu_loras ({loaded}) must be >= max_loras ({})", config.max_loras())))
             }
             loaded => Ok(loaded),
         }
@@ -77,7 +76,7 @@ impl EngineArgs {
     /// vLLM's command line, if it is given.
     pub(crate) fn command_line(&self, minor: Option<VllmMinor>) -> Result<Option<VllmArgs>, Unusable> {
         let Some(command) = &self.vllm_args else { return Ok(None) };
-        let minor = minor.unwrap_or(VllmMinor::V0_33).name();
+        let minor = minor.unwrap_or(VllmMinor::NEWEST).name();
         let deployment = Deployment { minor, gpu: &self.vllm_args_gpu, ..Deployment::default() };
         let args = VllmArgs::read(command, deployment).map_err(|errors| {
             let lines: Vec<_> = errors.iter().map(|error| format!("--vllm-args: {error}")).collect();
@@ -118,7 +117,7 @@ impl EngineArgs {
         if words.is_empty() {
             return Ok(());
         }
-        let minor = minor.unwrap_or(VllmMinor::V0_33).name();
+        let minor = minor.unwrap_or(VllmMinor::NEWEST).name();
         let deployment = Deployment { minor, gpu: &self.vllm_args_gpu, ..Deployment::default() };
         let read = |words: &[String]| {
             VllmArgs::read_words(words, deployment).map_err(|errors| {
@@ -157,7 +156,7 @@ impl EngineArgs {
             input.kv_cache_groups.clone_from(&self.kv_cache_groups);
         }
         input.max_loras = input.max_loras.max(num_adapters);
-        input.rules = expression::scheduler_rules(minor.unwrap_or(VllmMinor::V0_33).name()).unwrap_or_default();
+        input.rules = SchedulerRules::of(minor.unwrap_or(VllmMinor::NEWEST));
         let several = |errors: Vec<vcr_core::ConfigError>| {
             let lines: Vec<_> = errors.iter().map(ToString::to_string).collect();
             Unusable::new(lines.join("\n"))
@@ -207,8 +206,7 @@ impl EngineOptions {
     fn check_version(&self, minor: Option<VllmMinor>) -> Result<(), Unusable> {
         let Some(minor) = minor else { return Ok(()) };
         for option in &self.given {
-            let since: Option<VllmMinor> = option.since.and_then(|since| since.parse().ok());
-            if let Some(since) = since.filter(|since| minor < *since) {
+            if let Some(since) = option.since.filter(|since| minor < *since) {
                 return Err(Unusable {
                     message: format!("{}: vLLM {minor} does not have this option", option.flag()),
                     hint: Some(format!("leave it out, or give --vllm-minor {since} or later")),

@@ -210,7 +210,7 @@ impl TransferArgs {
             },
             meetings: self.rendezvous.meetings(&RendezvousEngines {
                 host: &self.side_channel_host,
-                block_tokens: engine.block_size,
+                block_tokens: engine.block_size(),
                 identity: engines,
             })?,
         })
@@ -266,7 +266,7 @@ impl TransferArgs {
                 "--kv-transfer cannot be combined with `mamba` in --kv-cache-groups: states are not transferred",
             ));
         }
-        if engine.context_ranks() > 1 || engine.pipeline_parallel_size > 1 {
+        if engine.context_ranks() > 1 || engine.pipeline_parallel_size() > 1 {
             return Err(Unusable::new(
                 "--kv-transfer cannot be combined with --decode-context-parallel-size or --pipeline-parallel-size: how \
                  blocks are spread over ranks is not known to it",
@@ -274,16 +274,16 @@ impl TransferArgs {
         }
         let element_bytes = self.kv_cache_dtype.bytes(shape, engines.dtype);
         let slice_bytes =
-            engine.block_size.checked_mul(shape.head_size).and_then(|size| size.checked_mul(element_bytes));
+            engine.block_size().checked_mul(shape.head_size).and_then(|size| size.checked_mul(element_bytes));
         // A block belongs to one group, whose layers are an equal share of all (vLLM pads the last group).
-        let groups = engine.kv_cache_groups.len().max(1) as u32;
+        let groups = engine.kv_cache_groups().len().max(1) as u32;
         let input = GeometryInput {
             layers: shape.layers.div_ceil(groups),
             kv_heads: shape.heads,
             slice_bytes: slice_bytes.unwrap_or(u32::MAX),
             ranks: engines.tensor_parallel_size,
-            blocks: engine.num_gpu_blocks,
-            block_tokens: engine.block_size,
+            blocks: engine.num_gpu_blocks(),
+            block_tokens: engine.block_size(),
             order: HeadOrder::HeadsFirst,
             regions: if shape.is_latent { Regions::Latent } else { regions },
         };

@@ -128,7 +128,7 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         max_model_len_tokens: u64::from(model.max_model_len),
         seed: args.live.tokens.seed,
         frontend: args.server.frontend.into(),
-        max_loras: has_adapters.then_some(config.engine.max_loras),
+        max_loras: has_adapters.then_some(config.engine.max_loras()),
         cache: cache_config(args, &config.engine),
         shutdown_timeout: Duration::from_nanos(config.shutdown_timeout_ns) + LAST_ANSWERS,
     };
@@ -156,13 +156,13 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
 /// The KV cache of an engine, as metrics show it.
 fn cache_config(args: &ServeArgs, engine: &EngineConfig) -> CacheConfig {
     CacheConfig {
-        block_size: engine.block_size,
-        num_gpu_blocks: engine.num_gpu_blocks,
-        enable_prefix_caching: engine.enable_prefix_caching,
+        block_size: engine.block_size(),
+        num_gpu_blocks: engine.num_gpu_blocks(),
+        enable_prefix_caching: engine.enable_prefix_caching(),
         cache_dtype: args.live.transfer.kv_cache_dtype.to_string(),
         prefix_caching_hash_algo: args.live.events.prefix_caching_hash_algo.name().to_owned(),
-        mamba_cache_mode: engine.mamba_cache_mode.name().to_owned(),
-        prefix_cache_retention_interval: engine.prefix_cache_retention_interval.unwrap_or(0),
+        mamba_cache_mode: engine.stated().mamba_cache_mode.name().to_owned(),
+        prefix_cache_retention_interval: engine.prefix_cache_retention_interval().unwrap_or(0),
     }
 }
 
@@ -224,7 +224,7 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
     });
     // Other answers than those of the engine's own time are told apart by a seed.
     let is_varied = args.live.tokens.tokens == "english" && args.live.tokens.seed == 0;
-    let max_num_seqs = config.engine.max_num_seqs as usize;
+    let max_num_seqs = config.engine.max_num_seqs() as usize;
     let grace = Duration::from_nanos(config.shutdown_timeout_ns);
     let (engines, client) = EngineClient::start(config, Some(operations.observer))?;
     if let Some(most) = args.server.max_waiting_queue_length {

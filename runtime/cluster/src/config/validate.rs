@@ -30,14 +30,14 @@ pub struct RunConfigError {
 
 /// The groups of layers of a pool's engines.
 fn groups_of(pool: &PoolConfig) -> &[KvCacheGroup] {
-    pool.engine.as_vllm().map_or(&[], |engine| &engine.kv_cache_groups)
+    pool.engine.as_vllm().map_or(&[], |engine| &engine.kv_cache_groups())
 }
 
 impl RunConfig {
     /// Whether the future of the caches of a pool can be known.
     fn check_forecast(&self, pool: &PoolConfig) -> Result<(), &'static str> {
         let is_possible = pool.engine.as_vllm().is_some_and(|engine| {
-            engine.enable_prefix_caching && engine.kv_cache_groups.is_empty() && engine.kv_connector.is_none()
+            engine.enable_prefix_caching() && engine.kv_cache_groups().is_empty() && engine.kv_connector().is_none()
         });
         if !is_possible {
             return Err(
@@ -85,7 +85,7 @@ impl RunConfig {
                 problem(format!("pool `{}`", pool.name), "engines must have at least 1 data-parallel rank");
             }
             if let EngineKind::Sglang(engine) = &pool.engine
-                && engine.prefill_decode_interval > 0
+                && engine.prefill_decode_interval() > 0
                 && pool.data_parallel.size > 1
                 && !pool.has_barrier()
             {
@@ -93,7 +93,7 @@ impl RunConfig {
                 problem(format!("pool `{}`", pool.name), text);
             }
             if pool.prefill_schedule_interval != 1 {
-                let is_possible = matches!(&pool.engine, EngineKind::Vllm(engine) if !engine.async_scheduling);
+                let is_possible = matches!(&pool.engine, EngineKind::Vllm(engine) if !engine.async_scheduling());
                 if pool.prefill_schedule_interval == 0 || !is_possible {
                     let text = "invalid `prefill_schedule_interval`: expected at least 1, and 1 but with vLLM's scheduler and \
                                 without `async_scheduling`";

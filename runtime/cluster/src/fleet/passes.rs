@@ -14,7 +14,7 @@ impl PoolConfig {
     pub(crate) fn counts_passes(&self) -> bool {
         let has_interval = match &self.engine {
             vcr_core::EngineKind::Vllm(_) => self.prefill_schedule_interval > 1,
-            vcr_core::EngineKind::Sglang(engine) => engine.prefill_decode_interval > 0,
+            vcr_core::EngineKind::Sglang(engine) => engine.prefill_decode_interval() > 0,
             vcr_core::EngineKind::Ticks(_) => false,
         };
         self.has_barrier() && has_interval

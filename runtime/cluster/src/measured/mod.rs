@@ -266,7 +266,7 @@ impl MeasuredRun {
     /// Whether the engines can run such a request, as far as they are known.
     fn fits(&self, [prompt_tokens, max_tokens]: [u32; 2], adapter: Option<u32>) -> Result<(), RejectReason> {
         for (index, (engine, pool)) in self.engines.iter().zip(self.config.topology.pools()).enumerate() {
-            if adapter.is_some() && pool.engine.as_vllm().is_some_and(|one| one.max_loras == 0) {
+            if adapter.is_some() && pool.engine.as_vllm().is_some_and(|one| one.max_loras() == 0) {
                 return Err(RejectReason::AdaptersOff);
             }
             // Engines of a prefill pool generate the first token alone.

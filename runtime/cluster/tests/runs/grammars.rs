@@ -68,8 +68,8 @@ fn observers_change_nothing() {
     for (failing_share, is_async) in [(0.0, false), (0.3, true)] {
         let mut config = one_pool(3, with_grammars(burst(120), 0.6, failing_share));
         if let Topology::Aggregated(PoolConfig { engine, .. }) = &mut config.topology {
-            let vllm = engine.as_vllm().expect("it is vLLM's").clone();
-            let input = vcr_core::EngineConfigInput { async_scheduling: is_async, ..(*vllm).clone() };
+            let vllm = engine.as_vllm().expect("it is vLLM's").stated();
+            let input = vcr_core::EngineConfigInput { async_scheduling: is_async, ..vllm };
             *engine = vcr_core::EngineConfig::new(input).expect("valid").into();
         }
         let alone = run(&config);

@@ -1,5 +1,6 @@
 //! Engines that serve: reports and commands.
 
+use vcr_wire::Protocol as _;
 use vcr_wire::*;
 
 use crate::{PATIENCE, Site};

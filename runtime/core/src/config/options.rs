@@ -5,9 +5,10 @@
 //! [`EngineConfig::new`](super::EngineConfig::new) checks their ranges by it, step logs
 //! write them by it, and their references in the docs are written from it.
 
-use super::{ConfigError, Drafter, EngineConfigInput, Policy, SchedulerRules};
+use super::{ConfigError, Drafter, EngineConfigInput, Policy};
 use crate::compat::{CapacityPolicy, Reservations, Victim};
 use crate::kv::groups::kind::{KvCacheGroup, MambaCacheMode};
+use crate::version::VllmMinor;
 
 /// The value of an option.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,18 +46,6 @@ pub trait NamedValue: Copy + PartialEq + 'static {
 impl NamedValue for Policy {
     const NAMES: &'static [(&'static str, Self)] =
         &[("fcfs", Self::Fcfs), ("priority", Self::Priority), ("ranked", Self::Ranked)];
-}
-
-impl NamedValue for SchedulerRules {
-    const NAMES: &'static [(&'static str, Self)] = &[
-        ("0.27", Self::V0_27),
-        ("0.28", Self::V0_28),
-        ("0.29", Self::V0_29),
-        ("0.30", Self::V0_30),
-        ("0.31", Self::V0_31),
-        ("0.32", Self::V0_32),
-        ("0.33", Self::V0_33),
-    ];
 }
 
 impl NamedValue for Drafter {
@@ -112,9 +101,8 @@ pub struct EngineOption<C = EngineConfigInput> {
     pub max: u32,
     /// Its default in words if a limit is not set; empty for other kinds of values.
     pub unset: &'static str,
-    /// The minor version of vLLM that added it; none for options of all simulated
-    /// versions, and of others than vLLM.
-    pub since: Option<&'static str>,
+    /// The version of vLLM that added it; none for options of all simulated versions, and of others than vLLM.
+    pub since: Option<VllmMinor>,
     /// The drivers that have it.
     pub drivers: Drivers,
     /// Its meaning, in one sentence without its capital letter and full stop.
@@ -317,10 +305,40 @@ pub(crate) struct Facts {
     pub(crate) unset: &'static str,
 }
 
+/// The checked value of an option as a method, where it is the stated value. The value of a limit depends on other
+/// settings, and names have types of their own: the checked settings have methods for those.
+macro_rules! checked_value {
+    ($checked:ty, Count $field:ident, $meaning:literal) => {
+        $crate::config::options::checked_value!($checked, $field: u32, $meaning);
+    };
+    ($checked:ty, Switch $field:ident, $meaning:literal) => {
+        $crate::config::options::checked_value!($checked, $field: bool, $meaning);
+    };
+    ($checked:ty, Share $field:ident, $meaning:literal) => {
+        $crate::config::options::checked_value!($checked, $field: f64, $meaning);
+    };
+    ($checked:ty, Factor $field:ident, $meaning:literal) => {
+        $crate::config::options::checked_value!($checked, $field: f64, $meaning);
+    };
+    ($checked:ty, $kind:ident $field:ident, $meaning:literal) => {};
+    ($checked:ty, $field:ident: $type:ty, $meaning:literal) => {
+        impl $checked {
+            #[doc = $meaning]
+            #[must_use]
+            #[inline]
+            pub fn $field(&self) -> $type {
+                self.input.$field
+            }
+        }
+    };
+}
+
 macro_rules! options {
-    ($config:ty; $($constant:ident $field:ident: $kind:ident($($facts:tt)*), $log_key:literal, $since:expr, $drivers:ident, $meaning:literal;)*) => {
+    ($config:ty, $checked:ty; $($constant:ident $field:ident: $kind:ident($($facts:tt)*), $log_key:literal, $since:expr, $drivers:ident, $meaning:literal;)*) => {
         /// Each option under its name, for code that is about one of them.
         pub mod option {
+            #[allow(unused_imports, reason = "not all engines have options that a version added")]
+            use $crate::VllmMinor;
             use $crate::config::options::{Drivers, EngineOption, Facts, OptionValue};
 
             $(
@@ -350,13 +368,15 @@ macro_rules! options {
 
         /// Options that are set by their value, in the order of the docs.
         pub const OPTIONS: &[$crate::EngineOption<$config>] = &[$(option::$constant),*];
+
+        $($crate::config::options::checked_value!($checked, $kind $field, $meaning);)*
     };
 }
 
-pub(crate) use {facts, options, value};
+pub(crate) use {checked_value, facts, options, value};
 
 options! {
-    crate::EngineConfigInput;
+    crate::EngineConfigInput, crate::EngineConfig;
     BLOCK_SIZE block_size: Count("tokens", 1..=u32::MAX), "block_size", None, All, "tokens of a KV block";
     NUM_GPU_BLOCKS num_gpu_blocks: Count("count", 2..=1 << 30), "num_blocks", None, All,
         "KV blocks, of which one is vLLM's null block and never holds tokens";
@@ -378,14 +398,14 @@ options! {
     LONG_PREFILL_TOKEN_THRESHOLD long_prefill_token_threshold: Count("tokens", 0..=u32::MAX),
         "long_prefill_token_threshold", None, All,
         "maximum tokens of one request in a step while there are other requests; 0 for no maximum";
-    ADAPTIVE_LONG_PREFILL adaptive_long_prefill: Switch(), "adaptive", Some("0.31"), All,
+    ADAPTIVE_LONG_PREFILL adaptive_long_prefill: Switch(), "adaptive", Some(VllmMinor::V0_31), All,
         "raise `long_prefill_token_threshold` to budget / requests where that is more";
     WATERMARK watermark: Share("share"), "watermark", None, All,
         "share of the pool that admissions leave free while others run";
     SCHEDULER_RESERVE_FULL_ISL scheduler_reserve_full_isl: Switch(), "reserve_full_isl", None, All,
         "admit only when the whole known sequence fits, not just its first chunk";
     MAX_NUM_ACTIVE_SEQS max_num_active_seqs: Limit("count", 1..=u32::MAX, "`max_num_seqs`"), "max_num_active_seqs",
-        Some("0.31"), All, "maximum number of running requests below `max_num_seqs`";
+        Some(VllmMinor::V0_31), All, "maximum number of running requests below `max_num_seqs`";
     ASYNC_SCHEDULING async_scheduling: Switch(), "async_scheduling", None, All,
         "decide each step before the outputs of the one before are known; vLLM's default on GPUs";
     PIPELINE_PARALLEL_SIZE pipeline_parallel_size: Count("count", 1..=64), "pp", None, All,
@@ -396,7 +416,7 @@ options! {
         "drafts verified in each step; they take budget and KV slots";
     DRAFTER drafter: Name(), "drafter", None, All,
         "origin of the drafts: a drafter without KV of its own, or one with KV, which reserves slots and changes prefix hits";
-    DISABLE_LOOKAHEAD_BLOCK_HASHES disable_lookahead_block_hashes: Switch(), "disable_lookahead_block_hashes", Some("0.33"), All,
+    DISABLE_LOOKAHEAD_BLOCK_HASHES disable_lookahead_block_hashes: Switch(), "disable_lookahead_block_hashes", Some(VllmMinor::V0_33), All,
         "with EAGLE or MTP: drop the last block of a hit, as before 0.33 and with a KV connector, instead of telling blocks apart by the tokens after them";
     MAX_EXTRA_TOKENS_PER_STEP max_extra_tokens_per_step: Count("tokens", 0..=u32::MAX), "max_extra_tokens_per_step", None, Simulated,
         "further tokens that a sampling request may emit in a step: multi-token prediction as Dynamo's mocker models it";

@@ -2,39 +2,33 @@
 //!
 //! Every difference is one predicate here, so that a rule is read without the releases that had another.
 
-/// The minor release of vLLM whose scheduler rules apply.
+use crate::version::VllmMinor;
+
+/// The scheduler rules of a minor release of vLLM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SchedulerRules {
     /// The release is 0 and this.
     minor: u8,
     /// The number of a rule that is not this release's; none if it is that of no rule.
-    turned: u8,
+    #[cfg(feature = "mutated-rules")]
+    mutated: u8,
 }
 
 impl Default for SchedulerRules {
     fn default() -> Self {
-        Self::V0_33
+        Self::of(VllmMinor::NEWEST)
     }
 }
 
 impl SchedulerRules {
-    /// vLLM 0.27.
-    pub const V0_27: Self = Self::of_minor(27);
-    /// vLLM 0.28.
-    pub const V0_28: Self = Self::of_minor(28);
-    /// vLLM 0.29.
-    pub const V0_29: Self = Self::of_minor(29);
-    /// vLLM 0.30.
-    pub const V0_30: Self = Self::of_minor(30);
-    /// vLLM 0.31.
-    pub const V0_31: Self = Self::of_minor(31);
-    /// vLLM 0.32.
-    pub const V0_32: Self = Self::of_minor(32);
-    /// vLLM 0.33.
-    pub const V0_33: Self = Self::of_minor(33);
-
-    const fn of_minor(minor: u8) -> Self {
-        Self { minor, turned: u8::MAX }
+    /// The rules of a release.
+    #[must_use]
+    pub const fn of(version: VllmMinor) -> Self {
+        Self {
+            minor: version.number(),
+            #[cfg(feature = "mutated-rules")]
+            mutated: u8::MAX,
+        }
     }
 
     /// Whether the connector for offloading is known of this release.
@@ -69,31 +63,31 @@ impl SchedulerRules {
         self.minor <= 28
     }
 
-    /// These rules but for one, of [`SchedulerRules::RULES`], which other releases have otherwise: it is turned round. (A
-    /// recording proves a rule only if it notices that.) None if there is no such rule.
+    /// These rules with one of [`SchedulerRules::RULES`] inverted, for tests: a recording proves a rule only if it
+    /// notices that. None if there is no such rule.
+    #[cfg(feature = "mutated-rules")]
     #[must_use]
-    pub fn turned(self, rule: &str) -> Option<Self> {
+    pub fn with_inverted(self, rule: &str) -> Option<Self> {
         let number = Self::RULES.iter().position(|name| *name == rule)?;
-        Some(Self { turned: number as u8, ..self })
+        Some(Self { mutated: number as u8, ..self })
     }
 }
 
-/// Makes the predicates: of each the minor releases that have the rule.
+/// Defines one predicate per rule from the releases that have the rule.
 macro_rules! rules {
     ($($(#[$doc:meta])* $name:ident: $minors:pat,)*) => {
-        /// The predicates, in the order of their numbers.
-        #[expect(non_camel_case_types, reason = "these are the names of functions")]
-        #[derive(Clone, Copy)]
-        enum Rule { $($name,)* }
-
         impl SchedulerRules {
-            /// The names of all rules in which releases differ, in the order of their numbers.
+            /// The names of all rules in which releases differ.
+            #[cfg(feature = "mutated-rules")]
             pub const RULES: &[&str] = &[$(stringify!($name),)*];
 
             $($(#[$doc])*
             #[inline]
             pub(crate) fn $name(self) -> bool {
-                matches!(self.minor, $minors) != (self.turned == Rule::$name as u8)
+                let holds = matches!(self.minor, $minors);
+                #[cfg(feature = "mutated-rules")]
+                let holds = holds != (Self::RULES.get(self.mutated as usize) == Some(&stringify!($name)));
+                holds
             })*
         }
     };

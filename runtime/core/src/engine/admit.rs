@@ -32,7 +32,7 @@ enum Admission {
 impl Engine {
     /// Admits requests; returns the reason why it stopped.
     pub(super) fn schedule_waiting(&mut self, plan: &mut StepPlan, scan: &mut Scan) -> AdmissionStop {
-        if self.config.max_loras > 0 {
+        if self.config.max_loras() > 0 {
             self.note_running_loras(plan, scan);
         }
         let stop = self.admit_waiting(plan, scan);
@@ -142,7 +142,7 @@ impl Engine {
     }
 
     fn note_running_loras(&self, plan: &StepPlan, scan: &mut Scan) {
-        if self.config.rules.counts_adapters_of_all_running() {
+        if self.config.rules().counts_adapters_of_all_running() {
             for &id in self.running.iter() {
                 note_lora(&mut scan.loras, self.requests[id].lora);
             }
@@ -172,7 +172,7 @@ impl Engine {
             return Admission::SteppedOver;
         }
         if let Some(lora) = request.lora
-            && scan.loras.len() >= self.config.max_loras as usize
+            && scan.loras.len() >= self.config.max_loras() as usize
             && !scan.loras.contains(&lora)
         {
             return Admission::SteppedOver;
@@ -188,7 +188,7 @@ impl Engine {
         }
         let mut local_tokens = computed;
         // The part that another engine has computed is transferred.
-        let (request, block_size) = (&mut self.requests[id], self.config.block_size);
+        let (request, block_size) = (&mut self.requests[id], self.config.block_size());
         let tier_blocks = match ready || remote {
             true => 0,
             false => self.kv_loads.lookup_tiers(request, self.kv_cache.num_hit_blocks(), block_size),
@@ -227,7 +227,7 @@ impl Engine {
             let is_handed_over = ready && !self.kv_loads.has_connector();
             let has_loaded_state = is_handed_over && self.kv_cache.groups().is_some_and(KvGroups::has_states);
             if !is_held && !has_loaded_state && self.pads_with_drafts(tokens, computed, plan, scan) {
-                drafts = self.config.num_speculative_tokens;
+                drafts = self.config.num_speculative_tokens();
                 // Where there is no room below the longest sequence it was not padded, but by releases that wait.
                 if tokens + drafts > budget || computed.saturating_add(tokens + drafts) > self.config.max_model_len() {
                     return Admission::Blocked(AdmissionStop::Drafts);
@@ -238,7 +238,7 @@ impl Engine {
             tokens = tokens.min(scan.per_request_cap).min(cap);
             // vLLM's scheduler stops with an assertion where the cap cuts drafts off.
             drafts = drafts.min(tokens.saturating_sub(1));
-            if !self.config.enable_chunked_prefill && tokens > budget {
+            if !self.config.enable_chunked_prefill() && tokens > budget {
                 return Admission::Blocked(AdmissionStop::Unchunkable);
             }
             tokens = tokens.min(budget);
@@ -248,7 +248,7 @@ impl Engine {
                     return Admission::Blocked(AdmissionStop::Budget);
                 }
                 let is_aligned = self.kv_cache.groups().is_some_and(KvGroups::aligns_chunks);
-                if drafts > 0 && is_aligned && tokens != 1 + self.config.num_speculative_tokens {
+                if drafts > 0 && is_aligned && tokens != 1 + self.config.num_speculative_tokens() {
                     (tokens, drafts) = (1, 0);
                 }
             }
@@ -270,7 +270,7 @@ impl Engine {
         } else {
             // The slots of the drafter come with its first step, and those of tokens that are not loaded with theirs.
             lookahead_tokens = 0;
-            tokens = if remote { tokens } else { tier_blocks * self.config.block_size };
+            tokens = if remote { tokens } else { tier_blocks * self.config.block_size() };
         }
         // All of it is computed at this instant, whatever the budget of a step.
         let slots = if is_held { num_tokens } else { computed + tokens };
@@ -298,7 +298,7 @@ impl Engine {
         self.set_computed(id, computed);
         if external.is_async {
             if self.kv_loads.offloads() {
-                let (request, block_size) = (&self.requests[id], self.config.block_size);
+                let (request, block_size) = (&self.requests[id], self.config.block_size());
                 let loads = &mut self.kv_loads;
                 loads.begin_offloaded_load(id, request, local_tokens, external.tokens, block_size, plan);
             }
@@ -344,19 +344,19 @@ impl Engine {
 
     /// The admission of a request of which nothing can be computed now.
     fn without_chunk(&self, stop: AdmissionStop) -> Admission {
-        if self.config.rules.steps_over_empty_chunks() { Admission::SteppedOver } else { Admission::Blocked(stop) }
+        if self.config.rules().steps_over_empty_chunks() { Admission::SteppedOver } else { Admission::Blocked(stop) }
     }
 
     /// Whether a request with one token left is admitted with room for drafts,
     /// so that a batch of decodes stays uniform.
     fn pads_with_drafts(&self, tokens: u32, computed: u32, plan: &StepPlan, scan: &Scan) -> bool {
         let (drafts, longest, rules) =
-            (self.config.num_speculative_tokens, self.config.max_model_len(), self.config.rules);
+            (self.config.num_speculative_tokens(), self.config.max_model_len(), self.config.rules());
         // Running requests are scheduled before admissions.
         let any_running = plan.scheduled.first().is_some_and(|entry| entry.kind == ScheduledKind::Running);
         drafts > 0
             // Where their number depends on the batch it is not known yet.
-            && self.config.draft_ranges.is_empty()
+            && !self.config.drafts_depend_on_batch()
             && tokens == 1
             && !scan.prefill_running
             && (any_running || computed > 0 && rules.pads_without_decodes())
@@ -388,7 +388,7 @@ impl Engine {
         let request = &mut self.requests[id];
         let before = request.outstanding_prefill_tokens();
         request.num_computed_tokens = computed;
-        if self.kv_cache.num_hit_blocks() as u32 * self.config.block_size > computed {
+        if self.kv_cache.num_hit_blocks() as u32 * self.config.block_size() > computed {
             // Found as a whole: its last token is computed as a decode is.
             request.prefill_target_tokens = request.prefill_target_tokens.min(computed);
         }

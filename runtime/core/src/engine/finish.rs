@@ -10,7 +10,7 @@ impl Engine {
     pub fn abort(&mut self, id: RequestId) {
         if self.kv_loads.offloads() && self.requests[id].status != RequestStatus::Finished {
             let request = &mut self.requests[id];
-            self.kv_loads.end_offloading(request, request.num_computed_tokens, self.config.block_size);
+            self.kv_loads.end_offloading(request, request.num_computed_tokens, self.config.block_size());
         }
         match self.requests[id].status {
             RequestStatus::Waiting | RequestStatus::Preempted | RequestStatus::RemoteKvReady => {
@@ -84,7 +84,7 @@ impl Engine {
             // The KV of the last token is not computed.
             let request = &mut self.requests[id];
             let computed_tokens = request.prompt_tokens.max(request.num_tokens - 1);
-            self.kv_loads.end_offloading(request, computed_tokens, self.config.block_size);
+            self.kv_loads.end_offloading(request, computed_tokens, self.config.block_size());
         }
         self.requests[id].flags.set(Flags::IN_FLIGHT_PREFILL, false);
         // One that ends while it is preempted has no KV that a connector could hold.

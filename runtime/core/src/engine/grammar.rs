@@ -116,7 +116,7 @@ impl Engine {
         let request = &self.requests[id];
         let are_checked = request.has_grammar
             && request.num_output_placeholders > 0
-            && (self.config.pipeline_parallel_size == 1 || self.steps.samples_last(id));
+            && (self.config.pipeline_parallel_size() == 1 || self.steps.samples_last(id));
         if are_checked {
             plan.with_checked_drafts.push(id);
         }

@@ -43,7 +43,7 @@ impl Engine {
             let mut step = (request.capacity_tokens - request.num_computed_tokens) as usize;
             while step < most {
                 changes[step].taken += 1;
-                step += self.config.block_size as usize;
+                step += self.config.block_size() as usize;
             }
         }
         most

@@ -85,7 +85,7 @@ impl Engine {
             kv_cache: KvCacheManager::new(&config),
             encoder_inputs: EncoderInputs::default(),
             queues: WaitingQueues::new(&config),
-            policy_book: PolicyBook::of(config.policy),
+            policy_book: PolicyBook::of(config.policy()),
             steady_decode: SteadyDecode::new(&config),
             turns: Turns::new(&config),
             steps: StepsInFlight::new(config.max_steps_in_flight()),
@@ -238,9 +238,9 @@ impl Engine {
         let model_len = self.config.max_model_len();
         // Whether it is split depends on the load; the threshold splits where chunked prefill is off, too, and so may
         // drafts, which vLLM has for no request without output.
-        let may_split = self.config.enable_chunked_prefill
-            || self.config.long_prefill_token_threshold > 0
-            || self.config.num_speculative_tokens > 0;
+        let may_split = self.config.enable_chunked_prefill()
+            || self.config.long_prefill_token_threshold() > 0
+            || self.config.num_speculative_tokens() > 0;
         if may_split && max_tokens == 0 && prompt_tokens == model_len {
             return Err(RejectReason::LastTokenNeverComputed);
         }
@@ -251,13 +251,13 @@ impl Engine {
         // Drafts need slots, too, and those that come after them. Where the model length is known vLLM's
         // start-up check has seen to them.
         let Drafting { lookahead_tokens, .. } = self.config.drafting();
-        let drafts = self.config.num_speculative_tokens + lookahead_tokens;
-        let drafts = if self.config.max_model_len.is_none() { drafts } else { 0 };
+        let drafts = self.config.num_speculative_tokens() + lookahead_tokens;
+        let drafts = if self.config.max_model_len() == u32::MAX { drafts } else { 0 };
         let beyond = self.config.quirks().burst_tokens().max(drafts);
         let longest = (computed + u64::from(beyond)).min(u64::from(model_len));
         // After a preemption all of it is computed again, and without chunking
         // in one step.
-        if !self.config.enable_chunked_prefill && longest > u64::from(self.config.longest_chunk()) {
+        if !self.config.enable_chunked_prefill() && longest > u64::from(self.config.longest_chunk()) {
             return Err(RejectReason::ExceedsTokenBudget);
         }
         if self.config.most_blocks(longest as u32) > u64::from(self.pool().num_usable()) {
@@ -282,7 +282,7 @@ impl Engine {
         if self.find(spec.tag).is_some() {
             return Err(RejectReason::DuplicateRequest);
         }
-        if spec.lora.is_some() && self.config.max_loras == 0 {
+        if spec.lora.is_some() && self.config.max_loras() == 0 {
             return Err(RejectReason::AdaptersOff);
         }
         debug_assert_eq!(spec.prompt.blocks, self.config.hashed_blocks(), "a prompt for another engine");
@@ -290,17 +290,17 @@ impl Engine {
         let (priority, tenant, drawn) = (spec.priority, spec.tenant, spec.drawn);
         let (resumable, structured) = (spec.resumable, spec.structured);
         let items = std::mem::take(&mut spec.prompt.items);
-        let mut request = Request::new(spec, sequence, self.config.block_size, self.config.max_model_len());
+        let mut request = Request::new(spec, sequence, self.config.block_size(), self.config.max_model_len());
         let left_tokens = self.config.tokens_left_to_decode();
         // One that reads no cache is computed whole by the engine that goes on with it, too.
         let is_left = request.kv_role == KvRole::Source && !request.flags.has(Flags::SKIPS_LOOKUP);
         if left_tokens > 0 && is_left && request.prompt_tokens > left_tokens {
-            request.leave_last(left_tokens, self.config.block_size);
+            request.leave_last(left_tokens, self.config.block_size());
         }
         self.prefills.add(request.prefill_target_tokens);
         request.flags.set(Flags::NEEDS_ENCODER, !items.is_empty());
-        if self.config.rules.hashes_last_item_alone() {
-            request.omit_items(&items, self.config.block_size);
+        if self.config.rules().hashes_last_item_alone() {
+            request.omit_items(&items, self.config.block_size());
         }
         let id = self.requests.insert(request);
         if self.kv_loads.offloads() {
@@ -315,7 +315,7 @@ impl Engine {
         if structured {
             self.await_grammar(id);
         }
-        self.steady_decode.register(id, drawn.filter(|_| !resumable), self.config.block_size);
+        self.steady_decode.register(id, drawn.filter(|_| !resumable), self.config.block_size());
         if !self.kv_cache.caching() {
             self.requests[id].next_store_tokens = u32::MAX;
         }

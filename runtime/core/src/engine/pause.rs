@@ -36,7 +36,7 @@ impl Engine {
     pub fn num_unfinished(&self) -> usize {
         match self.pause_state {
             PauseState::Unpaused => self.num_running() + self.num_waiting() - self.num_waiting_sessions(),
-            PauseState::PausedNew if self.config.rules.admits_loaded_under_pause() => {
+            PauseState::PausedNew if self.config.rules().admits_loaded_under_pause() => {
                 let holding = self.queues.num_kv_ready() + self.queues.num_loading();
                 self.num_running() + holding.saturating_sub(self.num_waiting_sessions())
             }

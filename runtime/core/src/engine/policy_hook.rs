@@ -94,7 +94,7 @@ impl Engine {
     pub(super) fn chunk_cap(&self, id: RequestId) -> u32 {
         let Some(book) = &self.policy_book else { return NO_CHUNK_CAP };
         // A capped chunk might never hold an item that must not be split.
-        if self.config.disable_chunked_mm_input && self.requests[id].flags.has(Flags::NEEDS_ENCODER) {
+        if self.config.disable_chunked_mm_input() && self.requests[id].flags.has(Flags::NEEDS_ENCODER) {
             return NO_CHUNK_CAP;
         }
         book.standings[id.index()].chunk_cap

@@ -46,7 +46,7 @@ pub(super) struct WaitingQueues {
 
 impl WaitingQueues {
     pub(super) fn new(config: &EngineConfig) -> Self {
-        let queue = || WaitingQueue::new(config.policy);
+        let queue = || WaitingQueue::new(config.policy());
         Self {
             waiting: queue(),
             skipped: queue(),
@@ -56,8 +56,8 @@ impl WaitingQueues {
             sleep_until_transfers: config.host_rules().sleeps_until_transfers(),
             is_destination_blocked: false,
             reserves_between_steps: config.quirks().reserves_between_steps(),
-            is_fcfs: config.policy == Policy::Fcfs,
-            rules: config.rules,
+            is_fcfs: config.policy() == Policy::Fcfs,
+            rules: config.rules(),
             num_loading: 0,
             num_deferred: 0,
             stepped_over: Vec::new(),

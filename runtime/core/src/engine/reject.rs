@@ -95,11 +95,10 @@ impl Engine {
                 return Err(RejectReason::MisplacedItems);
             }
             end = item.end_tokens();
-            let limits = [config.max_num_encoder_input_tokens, config.encoder_cache_size];
-            if limits.into_iter().flatten().any(|limit| item.num_embeds() > limit) {
+            if item.num_embeds() > config.largest_item_embeds() {
                 return Err(RejectReason::ItemExceedsEncoder);
             }
-            if config.disable_chunked_mm_input && !self.can_hold_whole(item) {
+            if config.disable_chunked_mm_input() && !self.can_hold_whole(item) {
                 return Err(RejectReason::ItemExceedsChunk);
             }
         }
@@ -108,13 +107,14 @@ impl Engine {
 
     /// Whether the encoder's prompt is one item, which takes no place in the decoder's.
     fn check_encoder_prompt(&self, prompt: &Prompt) -> Result<(), RejectReason> {
-        let config = &self.config;
-        let limits = [config.max_num_encoder_input_tokens, config.encoder_cache_size];
         match prompt.items() {
             [] => Ok(()),
             [item] if item.end_tokens() == 0 && item.num_embeds() > 0 => {
-                let is_beyond = limits.into_iter().flatten().any(|limit| item.num_embeds() > limit);
-                if is_beyond { Err(RejectReason::ItemExceedsEncoder) } else { Ok(()) }
+                if item.num_embeds() > self.config.largest_item_embeds() {
+                    Err(RejectReason::ItemExceedsEncoder)
+                } else {
+                    Ok(())
+                }
             }
             _ => Err(RejectReason::NotOneEncoderPrompt),
         }
@@ -126,13 +126,13 @@ impl Engine {
         let drafting = config.drafting();
         // Chunks end that far before an item that they do not hold, for a drafter reads ahead of them.
         let before = item.offset_tokens().min(drafting.prefill_lookahead_tokens);
-        if before == 0 && !config.rules.keeps_first_item_whole() {
+        if before == 0 && !config.rules().keeps_first_item_whole() {
             // The chunk that begins with it may split it; vLLM starts with no longer ones than this.
-            return item.len_tokens() <= config.max_num_batched_tokens;
+            return item.len_tokens() <= config.max_num_batched_tokens();
         }
         let mut longest_chunk = config.longest_chunk();
-        if config.long_prefill_token_threshold > 0 {
-            longest_chunk = longest_chunk.min(config.long_prefill_token_threshold);
+        if config.long_prefill_token_threshold() > 0 {
+            longest_chunk = longest_chunk.min(config.long_prefill_token_threshold());
         }
         before.saturating_add(item.len_tokens()) <= longest_chunk
     }

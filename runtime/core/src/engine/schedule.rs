@@ -80,7 +80,7 @@ impl Engine {
         self.kv_loads.begin_step();
         let mut scan = Scan {
             scheduled_budget: self.step_budget(),
-            input_budget: self.config.max_num_batched_tokens,
+            input_budget: self.config.max_num_batched_tokens(),
             draft_slots: self.config.drafting().draft_slots,
             per_request_cap: self.per_request_cap(),
             encoder_budget: self.encoder_inputs.budget_embeds(),
@@ -102,8 +102,8 @@ impl Engine {
         };
         self.encoder_inputs.list_evicted(&mut plan);
         self.note_occupancy(&mut plan);
-        plan.most_drafts = self.config.num_speculative_tokens;
-        if !self.config.draft_ranges.is_empty() {
+        plan.most_drafts = self.config.num_speculative_tokens();
+        if self.config.drafts_depend_on_batch() {
             self.limit_drafts(&mut plan);
         }
         if self.turns.are_staggered() {
@@ -115,7 +115,7 @@ impl Engine {
         self.note_prefills(&scan);
         self.running.put_loras(scan.loras);
         if self.kv_loads.offloads() {
-            self.kv_loads.store_step(&plan, &self.requests, self.stats.steps, self.config.block_size);
+            self.kv_loads.store_step(&plan, &self.requests, self.stats.steps, self.config.block_size());
             self.hold_copied_blocks();
         }
         self.steps.put_next(plan);
@@ -126,7 +126,7 @@ impl Engine {
     #[cold]
     fn limit_drafts(&mut self, plan: &mut StepPlan) {
         plan.most_drafts = self.config.drafts_of_batch(plan.scheduled.len());
-        if self.config.async_scheduling {
+        if self.config.async_scheduling() {
             for entry in plan.scheduled.iter().filter(|entry| entry.samples) {
                 self.requests[entry.request].num_draft_tokens = plan.most_drafts as u16;
             }
@@ -137,7 +137,7 @@ impl Engine {
     pub(super) fn note_occupancy(&self, plan: &mut StepPlan) {
         plan.shape.kv_active_blocks = u64::from(self.pool().num_active());
         plan.shape.kv_total_blocks = u64::from(self.pool().num_usable());
-        plan.shape.block_size_tokens = u64::from(self.config.block_size);
+        plan.shape.block_size_tokens = u64::from(self.config.block_size());
         plan.shape.waiting_requests = self.num_waiting() as u64;
     }
 
@@ -152,12 +152,12 @@ impl Engine {
     /// The long-prefill cap of this step; `u32::MAX` when it does not apply.
     fn per_request_cap(&self) -> u32 {
         let requests = self.running.len() + self.num_waiting();
-        let threshold = self.config.long_prefill_token_threshold;
-        if threshold == 0 || requests <= 1 && !self.config.rules.caps_lone_prefills() {
+        let threshold = self.config.long_prefill_token_threshold();
+        if threshold == 0 || requests <= 1 && !self.config.rules().caps_lone_prefills() {
             return u32::MAX;
         }
-        if self.config.adaptive_long_prefill {
-            let share = self.config.max_num_batched_tokens / requests.max(1) as u32;
+        if self.config.adaptive_long_prefill() {
+            let share = self.config.max_num_batched_tokens() / requests.max(1) as u32;
             return threshold.max(share);
         }
         threshold
@@ -242,7 +242,7 @@ impl Engine {
                 return false;
             }
             let position = self.running.remove(victim);
-            let is_followed = scheduled_at.is_some() || self.config.rules.follows_moved_requests();
+            let is_followed = scheduled_at.is_some() || self.config.rules().follows_moved_requests();
             if position < *index && is_followed && !self.config.quirks().preempts_oldest() {
                 *index -= 1;
             }
@@ -262,7 +262,7 @@ impl Engine {
     }
 
     fn choose_victim(&self) -> RequestId {
-        let victim = match self.config.policy {
+        let victim = match self.config.policy() {
             Policy::Fcfs if self.config.quirks().preempts_oldest() => self.running.first().copied(),
             Policy::Fcfs => self.running.last().copied(),
             Policy::Priority => self.running.iter().copied().max_by_key(|&id| {
@@ -289,7 +289,7 @@ impl Engine {
         if request.num_stale_tokens == 0 {
             request.flags.set(Flags::DROPS_STALE, false);
         }
-        if self.config.kv_connector.is_some_and(|connector| connector.requires_delivery) {
+        if self.config.kv_connector().is_some_and(|connector| connector.requires_delivery) {
             request.flags.set(Flags::DROPS_STALE, true);
         }
         request.flags.set(Flags::WAS_PREEMPTED, true);
@@ -332,9 +332,9 @@ impl Engine {
         request.num_computed_tokens = end;
         request.num_in_flight_tokens += tokens;
         request.flags.set(Flags::PREFILL_CHUNK, !samples);
-        if samples && self.config.async_scheduling {
+        if samples && self.config.async_scheduling() {
             request.num_output_placeholders += 1 + num_draft_tokens;
-            request.num_draft_tokens = self.config.num_speculative_tokens as u16;
+            request.num_draft_tokens = self.config.num_speculative_tokens() as u16;
         }
         let entry = ScheduledRequest {
             request: id,

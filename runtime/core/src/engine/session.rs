@@ -72,16 +72,16 @@ impl Engine {
     /// Whether a resumable request is one that is simulated.
     pub(super) fn check_session(&self, spec: &RequestSpec) -> Result<(), RejectReason> {
         let config = &self.config;
-        let is_simulated = config.rules.has_sessions()
-            && config.kv_tiers.is_none()
-            && config.kv_connector.is_none()
+        let is_simulated = config.rules().has_sessions()
+            && config.kv_tiers().is_none()
+            && config.kv_connector().is_none()
             && !config.keeps_states()
             && config.drafting().hash_lookahead_tokens == 0
             && config.quirks().burst_tokens() == 0
             && !config.quirks().reserves_whole_output()
             && !config.quirks().reserves_between_steps()
             && !self.turns.are_paced()
-            && config.policy == Policy::Fcfs
+            && config.policy() == Policy::Fcfs
             && spec.kv_role == KvRole::Local
             && spec.prompt.items.is_empty()
             && spec.prompt.keeps_tokens
@@ -149,8 +149,8 @@ impl Engine {
 
     /// Appends a part to what is known, but for the last output token. A request that waits keeps its place.
     fn begin_part(&mut self, id: RequestId, input: SessionInput) {
-        let (block_size, longest) = (self.config.block_size, self.config.max_model_len());
-        let keeps_known = self.config.rules.keeps_known_of_sessions();
+        let (block_size, longest) = (self.config.block_size(), self.config.max_model_len());
+        let keeps_known = self.config.rules().keeps_known_of_sessions();
         let Some(sessions) = &mut self.sessions else { return };
         let Some(session) = sessions.open.get_mut(&id) else { return };
         let request = &mut self.requests[id];

@@ -78,7 +78,7 @@ impl Engine {
         request.num_in_flight_tokens -= entry.num_scheduled_tokens;
         if entry.samples {
             let token = source.token(entry.tag, request.num_output_tokens());
-            request.push_output(token, self.kv_cache.hashes_blocks(), self.config.block_size);
+            request.push_output(token, self.kv_cache.hashes_blocks(), self.config.block_size());
             out.tokens.push(token);
             out.outputs.push(RequestOutput {
                 request: entry.request,
@@ -170,7 +170,7 @@ impl Engine {
         tokens: &mut Vec<u32>,
     ) -> Sampled {
         let caching = self.kv_cache.hashes_blocks();
-        let block_size = self.config.block_size;
+        let block_size = self.config.block_size();
         let most_extra = self.config.quirks().burst_tokens();
         let request = &mut self.requests[entry.request];
         let already = request.num_output_tokens();
@@ -231,7 +231,7 @@ impl Engine {
     /// Drafts for the next step. The drafter does not know which requests have ended.
     #[inline]
     fn propose_drafts<S: TokenSource + ?Sized>(&mut self, entry: &ScheduledRequest, most: u32, source: &mut S) -> u32 {
-        if most == 0 || self.config.async_scheduling {
+        if most == 0 || self.config.async_scheduling() {
             return 0;
         }
         let proposed = source.proposed_drafts(entry.tag, most).min(most);
@@ -242,10 +242,10 @@ impl Engine {
     /// Resolves placeholders and commits blocks that the new tokens complete.
     #[inline]
     fn finish_turn(&mut self, id: RequestId, sampled: &Sampled) {
-        if !self.config.async_scheduling && self.config.num_speculative_tokens == 0 {
+        if !self.config.async_scheduling() && self.config.num_speculative_tokens() == 0 {
             return;
         }
-        let rules = self.config.rules;
+        let rules = self.config.rules();
         let request = &mut self.requests[id];
         let had_placeholders = request.num_output_placeholders > 0;
         // Of tokens cut off by a stop either the placeholders stay or the tokens are
@@ -258,11 +258,11 @@ impl Engine {
         }
         request.num_output_placeholders = request.num_output_placeholders.saturating_sub(resolved);
         let committed = if rules.commits_outputs_with_drafts() {
-            if !had_placeholders && self.config.num_speculative_tokens == 0 {
+            if !had_placeholders && self.config.num_speculative_tokens() == 0 {
                 return;
             }
             request.num_computed_tokens.saturating_sub(request.num_in_flight_tokens)
-        } else if self.config.async_scheduling {
+        } else if self.config.async_scheduling() {
             request.num_computed_tokens.saturating_sub(request.num_output_placeholders.into())
         } else {
             return;

@@ -39,12 +39,12 @@ impl Pipeline {
     /// An empty pipeline. None for an engine of one stage.
     #[must_use]
     pub fn new(config: &EngineConfig) -> Option<Self> {
-        let stages = config.pipeline_parallel_size as usize;
+        let stages = config.pipeline_parallel_size() as usize;
         (stages > 1).then(|| Self {
             queue: VecDeque::new(),
             queue_size: config.max_steps_in_flight(),
             stage_ends_ns: vec![0; stages].into_boxed_slice(),
-            sampled: config.async_scheduling.then(VecDeque::new),
+            sampled: config.async_scheduling().then(VecDeque::new),
             num_schedules: 0,
             num_idle: 0,
             is_waiting: false,

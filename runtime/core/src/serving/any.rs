@@ -82,9 +82,9 @@ impl AnyEngine {
     #[must_use]
     pub fn max_num_seqs(&self) -> u32 {
         match self {
-            Self::Vllm(engine) => engine.config().max_num_seqs,
-            Self::Sglang(engine) => engine.config().max_num_seqs,
-            Self::Ticks(engine) => engine.config().max_active,
+            Self::Vllm(engine) => engine.config().max_num_seqs(),
+            Self::Sglang(engine) => engine.config().max_num_seqs(),
+            Self::Ticks(engine) => engine.config().max_active(),
         }
     }
 
@@ -92,9 +92,9 @@ impl AnyEngine {
     #[must_use]
     pub fn max_num_batched_tokens(&self) -> u32 {
         match self {
-            Self::Vllm(engine) => engine.config().max_num_batched_tokens,
-            Self::Sglang(engine) => engine.config().max_prefill_tokens,
-            Self::Ticks(engine) => engine.config().prefill_tokens_per_tick,
+            Self::Vllm(engine) => engine.config().max_num_batched_tokens(),
+            Self::Sglang(engine) => engine.config().max_prefill_tokens(),
+            Self::Ticks(engine) => engine.config().prefill_tokens_per_tick(),
         }
     }
 
@@ -102,8 +102,8 @@ impl AnyEngine {
     #[must_use]
     pub fn max_extra_tokens_per_step(&self) -> u32 {
         match self {
-            Self::Vllm(engine) => engine.config().max_extra_tokens_per_step,
-            Self::Sglang(engine) => engine.config().max_extra_tokens_per_step,
+            Self::Vllm(engine) => engine.config().max_extra_tokens_per_step(),
+            Self::Sglang(engine) => engine.config().max_extra_tokens_per_step(),
             Self::Ticks(_) => 0,
         }
     }

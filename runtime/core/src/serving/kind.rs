@@ -26,9 +26,9 @@ impl EngineKind {
     #[must_use]
     pub fn block_size(&self) -> u32 {
         match self {
-            Self::Vllm(config) => config.block_size,
-            Self::Sglang(config) => config.page_size,
-            Self::Ticks(config) => config.page_size_tokens,
+            Self::Vllm(config) => config.block_size(),
+            Self::Sglang(config) => config.page_size(),
+            Self::Ticks(config) => config.page_size_tokens(),
         }
     }
 
@@ -42,9 +42,9 @@ impl EngineKind {
     #[must_use]
     pub fn max_num_batched_tokens(&self) -> u32 {
         match self {
-            Self::Vllm(config) => config.max_num_batched_tokens,
-            Self::Sglang(config) => config.max_prefill_tokens,
-            Self::Ticks(config) => config.prefill_tokens_per_tick,
+            Self::Vllm(config) => config.max_num_batched_tokens(),
+            Self::Sglang(config) => config.max_prefill_tokens(),
+            Self::Ticks(config) => config.prefill_tokens_per_tick(),
         }
     }
 
@@ -52,9 +52,9 @@ impl EngineKind {
     #[must_use]
     pub fn num_blocks(&self) -> u32 {
         match self {
-            Self::Vllm(config) => config.num_gpu_blocks,
-            Self::Sglang(config) => config.num_pages,
-            Self::Ticks(config) => config.total_kv_pages,
+            Self::Vllm(config) => config.num_gpu_blocks(),
+            Self::Sglang(config) => config.num_pages(),
+            Self::Ticks(config) => config.total_kv_pages(),
         }
     }
 
@@ -62,22 +62,22 @@ impl EngineKind {
     /// the next one begins, as `dynamo-mocker` 1.4 reports it of SGLang.
     #[must_use]
     pub fn reports_chunks_as_cached(&self) -> bool {
-        matches!(self, Self::Sglang(config) if config.prefix_lookup == PrefixLookup::FirstChunk)
+        matches!(self, Self::Sglang(config) if config.prefix_lookup() == PrefixLookup::FirstChunk)
     }
 
     /// Whether it is asked for blocks for a prompt before another engine computes it, as
     /// Dynamo does with engines of SGLang.
     #[must_use]
     pub fn reserves_before_prefill(&self) -> bool {
-        matches!(self, Self::Sglang(config) if config.reservations == Reservations::BetweenSteps)
+        matches!(self, Self::Sglang(config) if config.reservations() == Reservations::BetweenSteps)
     }
 
     /// When it takes blocks for prompts that other engines compute.
     #[must_use]
     pub fn reservations(&self) -> Reservations {
         match self {
-            Self::Vllm(config) => config.reservations,
-            Self::Sglang(config) => config.reservations,
+            Self::Vllm(config) => config.reservations(),
+            Self::Sglang(config) => config.reservations(),
             Self::Ticks(_) => Reservations::default(),
         }
     }
@@ -101,13 +101,13 @@ impl EngineKind {
     /// KV tiers below the device, if any.
     #[must_use]
     pub fn kv_tiers(&self) -> Option<&KvTiersConfig> {
-        self.as_vllm().and_then(|config| config.kv_tiers.as_ref())
+        self.as_vllm().and_then(EngineConfig::kv_tiers)
     }
 
     /// Whether a scheduling policy ranks its requests.
     #[must_use]
     pub fn is_ranked(&self) -> bool {
-        matches!(self, Self::Vllm(config) if config.policy == Policy::Ranked)
+        matches!(self, Self::Vllm(config) if config.policy() == Policy::Ranked)
     }
 
     /// The settings of an engine with vLLM's scheduler.

@@ -55,7 +55,7 @@ impl ServingEngine for Engine {
     }
 
     fn proposes_drafts(&self) -> bool {
-        self.config().num_speculative_tokens > 0 && !self.config().async_scheduling
+        self.config().num_speculative_tokens() > 0 && !self.config().async_scheduling()
     }
 
     fn cached_prefix_blocks(&self, hashes: &[BlockHash]) -> u32 {

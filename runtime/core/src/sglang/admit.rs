@@ -60,9 +60,9 @@ impl SglangEngine {
             return stop;
         }
         let mut budget = Budget {
-            input_tokens: self.config.max_prefill_tokens,
-            chunk_tokens: self.config.chunked_prefill_size,
-            total_tokens: f64::from(self.pages.num_available()) * f64::from(self.config.page_size)
+            input_tokens: self.config.max_prefill_tokens(),
+            chunk_tokens: self.config.chunked_prefill_size(),
+            total_tokens: f64::from(self.pages.num_available()) * f64::from(self.config.page_size())
                 - self.reserve.reserved_tokens(),
             kept_pages: self.pages_for_stalled(),
         };
@@ -70,7 +70,7 @@ impl SglangEngine {
             if self.queues.num_waiting() == 0 {
                 return AdmissionStop::Drained;
             }
-            if self.num_slots_taken() >= self.config.max_num_seqs as usize {
+            if self.num_slots_taken() >= self.config.max_num_seqs() as usize {
                 return AdmissionStop::RunningSlots;
             }
             let id = self.queues.pop(&mut self.requests).expect("some request waits");
@@ -100,7 +100,7 @@ impl SglangEngine {
     /// those with KV from elsewhere that wait for a running slot or for pages, unless nothing but
     /// prompts that have been begun can make room for these.
     fn gives_precedence(&self) -> Option<AdmissionStop> {
-        if self.config.reservations == Reservations::InSteps {
+        if self.config.reservations() == Reservations::InSteps {
             return None;
         }
         if self.queues.num_kv_ready() > 0 {
@@ -125,7 +125,7 @@ impl SglangEngine {
             let available_pages = self.pages.num_available();
             self.retract_last_begun(head, plan);
             let freed_pages = self.pages.num_available() - available_pages;
-            budget.total_tokens += f64::from(freed_pages) * f64::from(self.config.page_size);
+            budget.total_tokens += f64::from(freed_pages) * f64::from(self.config.page_size());
         } else {
             self.queues.move_to_front(first, &mut self.requests);
         }
@@ -165,10 +165,10 @@ impl SglangEngine {
             let hit = self.lookup(id, before_last);
             return self.begin_load(id, hit, plan, budget);
         }
-        let (hit, cut) = match self.config.prefix_lookup {
+        let (hit, cut) = match self.config.prefix_lookup() {
             PrefixLookup::WholePrompt => {
                 let hit = self.lookup(id, before_last);
-                (hit, self.cut(id, hit.pages * self.config.page_size, budget))
+                (hit, self.cut(id, hit.pages * self.config.page_size(), budget))
             }
             PrefixLookup::FirstChunk => {
                 let cut = self.cut(id, 0, budget);
@@ -182,7 +182,7 @@ impl SglangEngine {
         if !self.charge(id, cut, hit, budget) {
             return Admission::Blocked(AdmissionStop::Blocks);
         }
-        let from = hit.pages * self.config.page_size;
+        let from = hit.pages * self.config.page_size();
         self.pages.take_hit(id, &self.requests[id], hit);
         self.reserve_hashes(id);
         self.count_lookup(id, from);
@@ -195,7 +195,7 @@ impl SglangEngine {
     /// Reserves pages for KV that is computed elsewhere.
     fn begin_load(&mut self, id: RequestId, hit: Hit, plan: &mut StepPlan, budget: &mut Budget) -> Admission {
         let pages = self.pages.for_tokens(self.requests[id].prompt_tokens) - hit.pages;
-        if !self.fits(id, pages * self.config.page_size, self.reserve.of(&self.requests[id]), pages, hit, budget) {
+        if !self.fits(id, pages * self.config.page_size(), self.reserve.of(&self.requests[id]), pages, hit, budget) {
             return Admission::Blocked(AdmissionStop::Blocks);
         }
         let load = self.start_load(id, hit, pages);
@@ -231,7 +231,7 @@ impl SglangEngine {
         self.pages.take_hit(id, &self.requests[id], hit);
         self.reserve_hashes(id);
         self.pages.grow(id, pages);
-        let cached_tokens = hit.pages * self.config.page_size;
+        let cached_tokens = hit.pages * self.config.page_size();
         self.count_lookup(id, cached_tokens);
         self.set_computed(id, cached_tokens);
         let request = &mut self.requests[id];
@@ -244,11 +244,11 @@ impl SglangEngine {
 
     /// Part of a request from the token `from` on for which this pass has room.
     fn cut(&self, id: RequestId, from: u32, budget: &Budget) -> Result<Cut, AdmissionStop> {
-        let page_size = self.config.page_size;
+        let page_size = self.config.page_size();
         let full_pages = |tokens: u32| tokens.div_ceil(page_size) * page_size;
         let rest = self.requests[id].num_tokens - from;
         let most = budget.chunk_tokens.min(budget.input_tokens);
-        let is_whole = match self.config.prefix_lookup {
+        let is_whole = match self.config.prefix_lookup() {
             PrefixLookup::WholePrompt => full_pages(rest) <= most,
             PrefixLookup::FirstChunk => rest <= self.config.most_chunk_tokens(),
         };
@@ -323,13 +323,13 @@ impl SglangEngine {
     /// those that are there.
     fn reserve_hashes(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
-        let to_come = request.end_tokens / self.config.page_size - request.num_tokens / self.config.page_size;
+        let to_come = request.end_tokens / self.config.page_size() - request.num_tokens / self.config.page_size();
         request.block_hashes.reserve_exact(to_come.min(MAX_SPARE_PAGES) as usize);
     }
 
     fn count_lookup(&mut self, id: RequestId, cached_tokens: u32) {
         let request = &self.requests[id];
-        if !self.config.enable_prefix_caching || request.flags.has(Flags::SKIPS_LOOKUP) {
+        if !self.config.enable_prefix_caching() || request.flags.has(Flags::SKIPS_LOOKUP) {
             return;
         }
         let resumed = request.status == RequestStatus::Preempted;
@@ -341,7 +341,7 @@ impl SglangEngine {
 
     /// Whether the order of those that wait is the policy's, anew in every pass.
     pub(super) fn reorders(&self) -> bool {
-        self.config.schedule_policy == SchedulePolicy::Lpm && self.config.enable_prefix_caching
+        self.config.schedule_policy() == SchedulePolicy::Lpm && self.config.enable_prefix_caching()
     }
 
     /// Puts those that wait into the order of the policy.
@@ -351,7 +351,7 @@ impl SglangEngine {
             return;
         }
         let pages = &self.pages;
-        let page_size = self.config.page_size;
+        let page_size = self.config.page_size();
         self.queues.order_by_prefix(&mut self.requests, page_size, BEGINNING_TOKENS, |id, requests| {
             let request = &mut requests[id];
             let known_tokens = request.num_tokens;

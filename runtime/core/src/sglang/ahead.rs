@@ -22,11 +22,11 @@ impl SglangEngine {
         let mut changes = [BlockChange::default(); Engine::MAX_PREDICTED_STEPS];
         let most = self.passes_until_first_end(most).min(changes.len());
         for entry in &self.plan.scheduled {
-            let capacity_tokens = self.pages.held(entry.request) * self.config.page_size;
+            let capacity_tokens = self.pages.held(entry.request) * self.config.page_size();
             let mut pass = (capacity_tokens - self.requests[entry.request].num_tokens - 1) as usize;
             while pass < most {
                 changes[pass].taken += 1;
-                pass += self.config.page_size as usize;
+                pass += self.config.page_size() as usize;
             }
         }
         steps.push_while_room(&changes[..most], self.pages.num_available());
@@ -37,8 +37,8 @@ impl SglangEngine {
     pub(super) fn skip<S: TokenSource + ?Sized>(&mut self, passes: u32, source: &mut S) {
         let predicted = self.repeats_itself() && self.passes_until_first_end(passes as usize) == passes as usize;
         assert!(predicted && passes > 0, "{passes} passes were skipped that had not been predicted");
-        let caching = self.config.enable_prefix_caching;
-        let page_size = self.config.page_size;
+        let caching = self.config.enable_prefix_caching();
+        let page_size = self.config.page_size();
         let mut plan = std::mem::take(&mut self.plan);
         let mut out = std::mem::take(&mut self.outputs);
         out.outputs.clear();
@@ -98,13 +98,13 @@ impl SglangEngine {
     fn repeats_itself(&self) -> bool {
         let decoding = self.plan.scheduled.len();
         self.step_in_flight
-            && self.config.max_extra_tokens_per_step == 0
+            && self.config.max_extra_tokens_per_step() == 0
             && self.plan.shape.decode_requests == decoding as u64
             && decoding == self.running.len()
             && self.queues.num_kv_ready() == 0
             && !self.waits_for_pages()
             && (self.queues.num_waiting() == 0
-                || (!self.reorders() && self.num_slots_taken() >= self.config.max_num_seqs as usize))
+                || (!self.reorders() && self.num_slots_taken() >= self.config.max_num_seqs() as usize))
     }
 
     /// Passes after the one in flight that all of its requests are part of.

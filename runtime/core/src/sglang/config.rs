@@ -4,6 +4,7 @@
 use super::options::OPTIONS;
 use crate::compat::Reservations;
 use crate::config::ConfigError;
+use crate::config::options::checked_value;
 
 /// In which order waiting requests are admitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -133,8 +134,14 @@ impl Default for SglangConfigInput {
 /// Checked settings of one SGLang-style engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SglangConfig {
-    input: SglangConfigInput,
+    pub(super) input: SglangConfigInput,
 }
+
+checked_value!(SglangConfig, schedule_policy: SchedulePolicy, "order of admission");
+checked_value!(SglangConfig, pass_order: PassOrder, "whether passes that prefill decode, too");
+checked_value!(SglangConfig, prefix_lookup: PrefixLookup, "extent of the lookup of prompts");
+checked_value!(SglangConfig, retraction: Retraction, "place of retracted requests, and the reserve afterwards");
+checked_value!(SglangConfig, reservations: Reservations, "when pages for prompts of other engines are taken");
 
 impl SglangConfig {
     /// Checks every field and reports every problem, not only the first.
@@ -171,6 +178,12 @@ impl SglangConfig {
         if errors.is_empty() { Ok(Self { input }) } else { Err(errors) }
     }
 
+    /// The settings as they were stated.
+    #[must_use]
+    pub fn stated(&self) -> &SglangConfigInput {
+        &self.input
+    }
+
     /// Longest sequence; `u32::MAX` where only the pool limits it.
     #[must_use]
     pub fn max_model_len(&self) -> u32 {
@@ -185,14 +198,6 @@ impl SglangConfig {
 
     pub(crate) fn total_tokens(&self) -> u32 {
         self.input.num_pages * self.input.page_size
-    }
-}
-
-impl std::ops::Deref for SglangConfig {
-    type Target = SglangConfigInput;
-
-    fn deref(&self) -> &SglangConfigInput {
-        &self.input
     }
 }
 

@@ -40,7 +40,7 @@ impl SglangEngine {
     #[inline]
     pub(super) fn missing_pages(&self, id: RequestId) -> u32 {
         let request = &self.requests[id];
-        let most = (1 + self.config.max_extra_tokens_per_step).min(request.end_tokens - request.num_tokens);
+        let most = (1 + self.config.max_extra_tokens_per_step()).min(request.end_tokens - request.num_tokens);
         self.pages.for_tokens(request.num_tokens + most).saturating_sub(self.pages.held(id))
     }
 
@@ -61,7 +61,7 @@ impl SglangEngine {
             self.retract(id, self.requests[id].num_tokens, plan);
         }
         if !self.retracted.is_empty() {
-            match self.config.retraction {
+            match self.config.retraction() {
                 Retraction::BeforeAll => self.reserve.restart(),
                 Retraction::BehindAll => self.reserve.restart_at(self.estimated_share()),
             }
@@ -81,7 +81,7 @@ impl SglangEngine {
 
     /// Lets what has been retracted in this pass wait, in the order in which it was.
     pub(super) fn requeue_retracted(&mut self) {
-        match self.config.retraction {
+        match self.config.retraction() {
             Retraction::BeforeAll => {
                 while let Some(id) = self.retracted.pop() {
                     self.queues.push_front(id, &mut self.requests);

@@ -51,7 +51,7 @@ impl SglangEngine {
             pages: KvPages::new(&config),
             queues: WaitingQueues::new(&config),
             reserve: OutputReserve::new(&config),
-            interval: PrefillInterval::new(config.prefill_decode_interval),
+            interval: PrefillInterval::new(config.prefill_decode_interval()),
             config,
             requests: RequestTable::default(),
             running: Vec::new(),
@@ -117,7 +117,7 @@ impl SglangEngine {
 
     /// Requests that have a running slot, or have reserved one.
     pub(super) fn num_slots_taken(&self) -> usize {
-        let reserved = match self.config.reservations {
+        let reserved = match self.config.reservations() {
             Reservations::InSteps => self.queues.num_loading() + self.queues.num_kv_ready(),
             Reservations::BetweenSteps => 0,
         };
@@ -136,7 +136,7 @@ impl SglangEngine {
     }
 
     pub(super) fn run_loaded(&mut self) {
-        while self.running.len() < self.config.max_num_seqs as usize
+        while self.running.len() < self.config.max_num_seqs() as usize
             && let Some(id) = self.queues.pop_kv_ready(&mut self.requests)
         {
             let request = &mut self.requests[id];
@@ -167,8 +167,8 @@ impl SglangEngine {
         }
         self.running.append(&mut self.joining);
         plan.shape.kv_active_blocks = u64::from(self.load().num_active_blocks);
-        plan.shape.kv_total_blocks = u64::from(self.config.num_pages);
-        plan.shape.block_size_tokens = u64::from(self.config.page_size);
+        plan.shape.kv_total_blocks = u64::from(self.config.num_pages());
+        plan.shape.block_size_tokens = u64::from(self.config.page_size());
         plan.shape.waiting_requests = self.load().num_waiting as u64;
     }
 

@@ -41,7 +41,7 @@ impl SglangEngine {
     /// Whether KV that another engine is to have is offered to the cache when that has it, not when
     /// it is computed. Source: `aisimulate-core` of Dynamo 1.6.
     fn stores_sources_late(&self) -> bool {
-        self.config.reservations == Reservations::BetweenSteps && self.config.pass_order == PassOrder::PrefillFirst
+        self.config.reservations() == Reservations::BetweenSteps && self.config.pass_order() == PassOrder::PrefillFirst
     }
 
     /// Frees the KV that a request holds for another engine: at the end of a pass in flight.

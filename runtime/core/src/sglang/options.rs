@@ -23,7 +23,7 @@ impl NamedValue for Retraction {
 }
 
 options! {
-    crate::sglang::SglangConfigInput;
+    crate::sglang::SglangConfigInput, crate::sglang::SglangConfig;
     PAGE_SIZE page_size: Count("tokens", 1..=u32::MAX), "page_size", None, Simulated, "tokens of a KV page";
     NUM_PAGES num_pages: Count("count", 1..=u32::MAX), "num_pages", None, Simulated,
         "KV pages; with pages of one token the default is a small engine";

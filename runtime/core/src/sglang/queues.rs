@@ -53,7 +53,7 @@ impl WaitingQueues {
             is_destination_blocked: false,
             kv_ready: queue(),
             num_loading: 0,
-            reservations: config.reservations,
+            reservations: config.reservations(),
             candidates: Vec::new(),
             beginnings: Vec::new(),
         }

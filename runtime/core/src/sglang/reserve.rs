@@ -19,7 +19,7 @@ pub(super) struct OutputReserve {
 
 impl OutputReserve {
     pub(super) fn new(config: &SglangConfig) -> Self {
-        Self { tokens: 0, ratio: NewTokenRatio::new(config), clip_tokens: config.clip_max_new_tokens }
+        Self { tokens: 0, ratio: NewTokenRatio::new(config), clip_tokens: config.clip_max_new_tokens() }
     }
 
     /// Tokens that are reserved.
@@ -88,7 +88,7 @@ struct NewTokenRatio {
 
 impl NewTokenRatio {
     fn new(config: &SglangConfig) -> Self {
-        let first = 0.7 * config.schedule_conservativeness;
+        let first = 0.7 * config.schedule_conservativeness();
         Self { first, least: 0.14 * first, from: first, passes: 0 }
     }
 

@@ -17,13 +17,13 @@ impl ServingEngine for SglangEngine {
         self.check_prompt(prompt_tokens)?;
         let end = prompt_tokens.saturating_add(max_tokens).min(self.config.max_model_len());
         let output = end - prompt_tokens;
-        let page_size = u64::from(self.config.page_size);
+        let page_size = u64::from(self.config.page_size());
         let total_tokens = u64::from(self.config.total_tokens());
         let prompt_pages = u64::from(self.pages.for_tokens(prompt_tokens));
-        if prompt_pages * page_size + u64::from(output.min(self.config.clip_max_new_tokens)) >= total_tokens {
+        if prompt_pages * page_size + u64::from(output.min(self.config.clip_max_new_tokens())) >= total_tokens {
             return Err(RejectReason::ExceedsKvReserve);
         }
-        let first_has_slot = self.config.pass_order == PassOrder::Mixed;
+        let first_has_slot = self.config.pass_order() == PassOrder::Mixed;
         let longest = if output > 1 || first_has_slot { end } else { prompt_tokens };
         if u64::from(longest) > total_tokens {
             return Err(RejectReason::ExceedsKvPool);
@@ -43,7 +43,7 @@ impl ServingEngine for SglangEngine {
             return Err(RejectReason::StructuredNotSimulated);
         }
         let sequence = self.requests.next_sequence();
-        let request = Request::new(spec, sequence, self.config.page_size, self.config.max_model_len());
+        let request = Request::new(spec, sequence, self.config.page_size(), self.config.max_model_len());
         self.outstanding_prefill_tokens += u64::from(request.prefill_target_tokens);
         let id = self.requests.insert(request);
         self.pages.enter(id);
@@ -106,11 +106,11 @@ impl ServingEngine for SglangEngine {
         self.prefills.sort_by_key(is_new);
         let num_going_on = self.prefills.partition_point(|entry| !is_new(entry));
         self.enter_prefills(&mut plan, num_going_on);
-        if self.config.pass_order == PassOrder::Mixed || !prefills {
+        if self.config.pass_order() == PassOrder::Mixed || !prefills {
             self.decode(&mut plan);
         }
         self.end_pass(&mut plan);
-        let falls = self.config.retraction == Retraction::BeforeAll || (!prefills && self.retracted.is_empty());
+        let falls = self.config.retraction() == Retraction::BeforeAll || (!prefills && self.retracted.is_empty());
         self.step_in_flight = !plan.scheduled.is_empty();
         // A rank that idles beside a busy one keeps its ratio.
         let idles = self.interval.counts_together() && !self.step_in_flight;
@@ -151,8 +151,8 @@ impl ServingEngine for SglangEngine {
             num_running: self.running.len() + self.queues.begun().len(),
             num_waiting: self.queues.num_not_begun(),
             outstanding_prefill_tokens: self.outstanding_prefill_tokens,
-            num_active_blocks: self.config.num_pages - self.pages.num_available(),
-            num_usable_blocks: self.config.num_pages,
+            num_active_blocks: self.config.num_pages() - self.pages.num_available(),
+            num_usable_blocks: self.config.num_pages(),
         }
     }
 

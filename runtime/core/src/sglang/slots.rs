@@ -38,6 +38,6 @@ impl SglangEngine {
 
     /// Where a prompt's token is the only one, it has no slot, unless it comes of a decode.
     fn tokens_without_slot(&self) -> u32 {
-        u32::from(self.config.pass_order == PassOrder::PrefillFirst)
+        u32::from(self.config.pass_order() == PassOrder::PrefillFirst)
     }
 }

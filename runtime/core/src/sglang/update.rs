@@ -87,13 +87,13 @@ impl SglangEngine {
             && tokens_left > 1
             && request.status == RequestStatus::Running
             && !request.flags.has(Flags::IS_NOT_PLAIN)
-            && self.config.max_extra_tokens_per_step == 0;
+            && self.config.max_extra_tokens_per_step() == 0;
         if !goes_on {
             return false;
         }
-        let page_size = self.config.page_size;
+        let page_size = self.config.page_size();
         let token = source.token(entry.tag, request.num_output_tokens());
-        request.push_output(token, self.config.enable_prefix_caching, page_size);
+        request.push_output(token, self.config.enable_prefix_caching(), page_size);
         let fills_page = request.num_tokens.is_multiple_of(page_size);
         self.reserve.count_one(tokens_left);
         if fills_page {
@@ -119,9 +119,9 @@ impl SglangEngine {
         out: &mut StepOutputs,
     ) -> bool {
         let id = entry.request;
-        let caching = self.config.enable_prefix_caching;
-        let page_size = self.config.page_size;
-        let most_extra = self.config.max_extra_tokens_per_step;
+        let caching = self.config.enable_prefix_caching();
+        let page_size = self.config.page_size();
+        let most_extra = self.config.max_extra_tokens_per_step();
         let request = &mut self.requests[id];
         let reserve_before = self.reserve.of(request);
         let already = request.num_output_tokens();
@@ -152,7 +152,7 @@ impl SglangEngine {
             self.pages.note_filled(id);
         }
         if finish.is_some() {
-            let has_slot = !entry.is_prefill || self.config.pass_order == PassOrder::Mixed;
+            let has_slot = !entry.is_prefill || self.config.pass_order() == PassOrder::Mixed;
             self.ended.push((id, if has_slot { known } else { known - num_tokens }));
         }
         out.outputs.push(RequestOutput {

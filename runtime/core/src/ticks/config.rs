@@ -33,7 +33,7 @@ impl Default for TickConfigInput {
 /// Checked settings of one engine that schedules by ticks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TickConfig {
-    input: TickConfigInput,
+    pub(super) input: TickConfigInput,
 }
 
 impl TickConfig {
@@ -46,19 +46,17 @@ impl TickConfig {
         if errors.is_empty() { Ok(Self { input }) } else { Err(errors) }
     }
 
+    /// The settings as they were stated.
+    #[must_use]
+    pub fn stated(&self) -> &TickConfigInput {
+        &self.input
+    }
+
     /// Pages that a request reserves.
     #[must_use]
     pub fn reserved_pages(&self, prompt_tokens: u32, max_tokens: u32) -> u32 {
         let tokens = u64::from(prompt_tokens) + u64::from(max_tokens);
         u32::try_from(tokens.div_ceil(u64::from(self.input.page_size_tokens))).unwrap_or(u32::MAX)
-    }
-}
-
-impl std::ops::Deref for TickConfig {
-    type Target = TickConfigInput;
-
-    fn deref(&self) -> &TickConfigInput {
-        &self.input
     }
 }
 

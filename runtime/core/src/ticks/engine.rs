@@ -42,7 +42,7 @@ impl TickEngine {
     #[must_use]
     pub fn new(config: TickConfig) -> Self {
         Self {
-            num_free_pages: config.total_kv_pages,
+            num_free_pages: config.total_kv_pages(),
             config,
             requests: RequestTable::default(),
             reserved: Vec::new(),
@@ -67,10 +67,10 @@ impl TickEngine {
         if prompt_tokens == 0 {
             return Err(RejectReason::EmptyPrompt);
         }
-        if prompt_tokens > self.config.prefill_tokens_per_tick {
+        if prompt_tokens > self.config.prefill_tokens_per_tick() {
             return Err(RejectReason::ExceedsPrefillBudget);
         }
-        if self.config.reserved_pages(prompt_tokens, max_tokens) > self.config.total_kv_pages {
+        if self.config.reserved_pages(prompt_tokens, max_tokens) > self.config.total_kv_pages() {
             return Err(RejectReason::ExceedsKvPool);
         }
         Ok(())
@@ -93,7 +93,7 @@ impl TickEngine {
             return Err(RejectReason::KvTransfersOff);
         }
         let sequence = self.requests.next_sequence();
-        let request = Request::new(spec, sequence, self.config.page_size_tokens, u32::MAX);
+        let request = Request::new(spec, sequence, self.config.page_size_tokens(), u32::MAX);
         self.outstanding_prefill_tokens += u64::from(request.prefill_target_tokens);
         let id = self.requests.insert(request);
         self.reserved.resize(self.reserved.len().max(id.index() + 1), 0);

@@ -4,7 +4,7 @@
 use crate::config::options::options;
 
 options! {
-    crate::ticks::TickConfigInput;
+    crate::ticks::TickConfigInput, crate::ticks::TickConfig;
     TOTAL_KV_PAGES total_kv_pages: Count("count", 1..=u32::MAX), "total_kv_pages", None, Simulated, "KV pages";
     PAGE_SIZE_TOKENS page_size_tokens: Count("tokens", 1..=u32::MAX), "page_size_tokens", None, Simulated,
         "tokens of a KV page";

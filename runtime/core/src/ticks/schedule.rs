@@ -10,16 +10,16 @@ impl TickEngine {
         let num_before = self.active.len();
         plan.admission_stop = self.admit();
         self.decode(num_before, plan);
-        plan.shape.kv_active_blocks = u64::from(self.config.total_kv_pages - self.num_free_pages);
-        plan.shape.kv_total_blocks = u64::from(self.config.total_kv_pages);
-        plan.shape.block_size_tokens = u64::from(self.config.page_size_tokens);
+        plan.shape.kv_active_blocks = u64::from(self.config.total_kv_pages() - self.num_free_pages);
+        plan.shape.kv_total_blocks = u64::from(self.config.total_kv_pages());
+        plan.shape.block_size_tokens = u64::from(self.config.page_size_tokens());
         plan.shape.waiting_requests = self.waiting.len() as u64;
     }
 
     /// Admits every waiting request that fits, in order. Returns what the first one lacked
     /// that stays.
     fn admit(&mut self) -> AdmissionStop {
-        let mut budget = self.config.prefill_tokens_per_tick;
+        let mut budget = self.config.prefill_tokens_per_tick();
         let mut stop = AdmissionStop::Drained;
         let mut next = self.waiting.first().copied();
         while let Some(place) = next {
@@ -46,7 +46,7 @@ impl TickEngine {
     /// Limit that keeps a request from admission: slots first, then pages, then the budget.
     fn lacks(&self, id: RequestId, budget: u32) -> Option<AdmissionStop> {
         let request = &self.requests[id];
-        if self.active.len() >= self.config.max_active as usize {
+        if self.active.len() >= self.config.max_active() as usize {
             Some(AdmissionStop::RunningSlots)
         } else if self.pages_of(id) > self.num_free_pages {
             Some(AdmissionStop::Blocks)
@@ -78,7 +78,7 @@ impl TickEngine {
     /// Enters one token for each of the first requests in turn, and the prompts of those
     /// that the tick admits, which stand behind the `num_before` others.
     fn decode(&self, num_before: usize, plan: &mut StepPlan) {
-        let mut slots = self.config.decode_width;
+        let mut slots = self.config.decode_width();
         for (index, &id) in self.active.iter().enumerate() {
             let emits = self.requests[id].max_tokens > 0;
             let decodes = emits && slots > 0;

@@ -66,8 +66,8 @@ impl ServingEngine for TickEngine {
             num_running: self.active.len(),
             num_waiting: self.waiting.len(),
             outstanding_prefill_tokens: self.outstanding_prefill_tokens,
-            num_active_blocks: self.config.total_kv_pages - self.num_free_pages,
-            num_usable_blocks: self.config.total_kv_pages,
+            num_active_blocks: self.config.total_kv_pages() - self.num_free_pages,
+            num_usable_blocks: self.config.total_kv_pages(),
         }
     }
 

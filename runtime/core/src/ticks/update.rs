@@ -44,7 +44,7 @@ impl TickEngine {
             let token = source.token(entry.tag, request.num_output_tokens());
             out.tokens.push(token);
             request.num_computed_tokens = request.num_tokens;
-            request.push_output(token, false, self.config.page_size_tokens);
+            request.push_output(token, false, self.config.page_size_tokens());
             finish = request.finish_after(token);
         }
         let turn = self.active.iter().position(|&other| other == id);

@@ -72,11 +72,9 @@ fn settings_that_vllm_refuses_or_that_are_undefined() {
 fn settings_are_given_back_as_they_were_stated() {
     let input = EngineConfigInput { kv_cache_groups: groups(&["full", "full@48"]), ..shared(4, 16) };
     let config = EngineConfig::new(input.clone()).expect("valid");
-    assert_eq!((config.block_size, config.context_ranks(), config.aligned_tokens()), (64, 4, 192));
+    assert_eq!((config.block_size(), config.context_ranks(), config.aligned_tokens()), (64, 4, 192));
     assert_eq!(config.stated(), input);
-    // What the engine holds states the same engine.
-    let again = EngineConfig::new((*config).clone()).expect("valid");
-    assert_eq!((*again).clone(), (*config).clone());
+    assert_eq!(EngineConfig::new(config.stated()), Ok(config));
 }
 
 #[test]
@@ -159,9 +157,9 @@ proptest! {
     /// Ranks that share blocks are an engine whose blocks are longer.
     #[test]
     fn shared_blocks_are_longer_blocks(config in arb_config(), ranks in 1..5u32, prompts in proptest::collection::vec((1..150u32, any::<bool>(), 1..20u32), 1..12)) {
-        prop_assume!(config.kv_tiers.is_none() && config.block_size.is_multiple_of(ranks));
-        let block_size = config.block_size / ranks;
-        let input = EngineConfigInput { block_size, decode_context_parallel_size: ranks, ..(*config).clone() };
+        prop_assume!(config.kv_tiers().is_none() && config.block_size().is_multiple_of(ranks));
+        let block_size = config.block_size() / ranks;
+        let input = EngineConfigInput { block_size, decode_context_parallel_size: ranks, ..config.stated() };
         let ranked = EngineConfig::new(input).expect("as valid as the other");
         prop_assert_eq!(ranked.context_ranks(), ranks);
         let mut engines = [Engine::new(config.clone()), Engine::new(ranked)];
@@ -184,14 +182,14 @@ proptest! {
     fn a_pipeline_loses_no_request_and_no_block(config in arb_config(), stages in 2..6u32, prompts in proptest::collection::vec((1..100u32, any::<bool>(), 1..12u32), 1..12)) {
         let input = EngineConfigInput {
             pipeline_parallel_size: stages,
-            num_speculative_tokens: if config.async_scheduling { config.num_speculative_tokens } else { 0 },
-            draft_ranges: if config.async_scheduling { config.draft_ranges.clone() } else { Vec::new() },
-            drafter: if config.async_scheduling { config.drafter } else { Drafter::Ngram },
+            num_speculative_tokens: if config.async_scheduling() { config.num_speculative_tokens() } else { 0 },
+            draft_ranges: if config.async_scheduling() { config.stated().draft_ranges } else { Vec::new() },
+            drafter: if config.async_scheduling() { config.drafter() } else { Drafter::Ngram },
             capacity: CapacityPolicy::Preempt,
             reservations: Reservations::InSteps,
             max_extra_tokens_per_step: 0,
             kv_tiers: None,
-            ..(*config).clone()
+            ..config.stated()
         };
         let config = EngineConfig::new(input).expect("drawn to be valid");
         let mut engine = Engine::new(config.clone());

@@ -34,7 +34,7 @@ fn prompt(page_size: u32, tag: u64, shared: u32, own: u32) -> Prompt {
 }
 
 fn submit(engine: &mut SglangEngine, tag: u64, shared: u32, own: u32, max_tokens: u32) -> RequestId {
-    let prompt = prompt(engine.config().page_size, tag, shared, own);
+    let prompt = prompt(engine.config().page_size(), tag, shared, own);
     engine.submit(RequestSpec::new(tag, prompt, max_tokens)).expect("the engine takes it")
 }
 

@@ -89,7 +89,7 @@ impl Driver {
                 let tag = self.next_tag;
                 self.next_tag += 1;
                 if self.engine.check(shared + own, max_tokens).is_ok() {
-                    let prompt = prompt(self.engine.config().page_size, tag, shared, own);
+                    let prompt = prompt(self.engine.config().page_size(), tag, shared, own);
                     // A prefill engine has no more to do than the prompt.
                     let max_tokens = if role == KvRole::Source { max_tokens.min(1) } else { max_tokens };
                     let role = if max_tokens == 0 { KvRole::Local } else { role };
@@ -122,7 +122,7 @@ impl Driver {
 
     fn check(&self) {
         let engine = &self.engine;
-        assert!(engine.plan().shape.decode_requests <= u64::from(engine.config().max_num_seqs));
+        assert!(engine.plan().shape.decode_requests <= u64::from(engine.config().max_num_seqs()));
         assert!(engine.load().num_active_blocks <= engine.load().num_usable_blocks);
         assert_eq!(engine.load().num_running + engine.load().num_waiting, self.live.len());
     }
@@ -151,16 +151,16 @@ impl Driver {
         let input = self.engine.config().clone();
         let plan = self.engine.schedule();
         let prefill: u32 = plan.scheduled.iter().filter(|e| e.is_prefill).map(|e| e.num_scheduled_tokens).sum();
-        assert!(prefill <= input.chunked_prefill_size.min(input.max_prefill_tokens), "a budget was exceeded");
+        assert!(prefill <= input.chunked_prefill_size().min(input.max_prefill_tokens()), "a budget was exceeded");
         let shape = plan.shape;
         assert_eq!(shape.prefill_tokens + shape.decode_tokens, u64::from(plan.total_num_scheduled_tokens));
-        if input.pass_order == PassOrder::PrefillFirst {
+        if input.pass_order() == PassOrder::PrefillFirst {
             assert!(shape.prefill_requests == 0 || shape.decode_requests == 0, "a pass did both");
         }
         for entry in &plan.scheduled {
             assert!(self.live.contains_key(&entry.tag), "scheduled a request that has ended");
             // Where cached tokens count, a part may be cached as a whole.
-            let may_be_cached = entry.is_prefill && input.prefix_lookup == PrefixLookup::FirstChunk;
+            let may_be_cached = entry.is_prefill && input.prefix_lookup() == PrefixLookup::FirstChunk;
             assert!(entry.num_scheduled_tokens > 0 || may_be_cached);
         }
         self.loading.extend(plan.remote_loads.iter().map(|load| (load.tag, load.request)));

@@ -242,7 +242,7 @@ fn arb_tiers() -> impl Strategy<Value = Option<KvTiersConfig>> {
 
 /// Multimodal items of a prompt by its content: none, or some that repeat themselves and those of other prompts.
 fn items(config: &EngineConfig, content: u32, prompt_tokens: u32) -> Vec<PromptItem> {
-    let chunk = match config.long_prefill_token_threshold {
+    let chunk = match config.long_prefill_token_threshold() {
         0 => config.step_tokens(),
         threshold => threshold.min(config.step_tokens()),
     };
@@ -254,7 +254,7 @@ fn items(config: &EngineConfig, content: u32, prompt_tokens: u32) -> Vec<PromptI
         return items;
     }
     // A chunk that ends where states are kept may be too short for an item that must not be split.
-    if config.kv_cache_groups.iter().any(|group| matches!(group.kind, KvCacheKind::Mamba { .. })) {
+    if config.kv_cache_groups().iter().any(|group| matches!(group.kind, KvCacheKind::Mamba { .. })) {
         return items;
     }
     let mut state = mix(content.into());
@@ -271,7 +271,7 @@ fn items(config: &EngineConfig, content: u32, prompt_tokens: u32) -> Vec<PromptI
         items.push(if identity == 2 { item.with_embed_runs([1..3, 5..8]) } else { item });
         // In 0.32 a drafter that reads ahead keeps an item in the cache while the next one waits for its room: for ever,
         // if it begins too early.
-        let least = if config.rules <= SchedulerRules::V0_32 { 2 * drafting.prefill_lookahead_tokens } else { 0 };
+        let least = if config.rules() <= SchedulerRules::V0_32 { 2 * drafting.prefill_lookahead_tokens } else { 0 };
         offset += len + least + (state >> 32) as u32 % 9;
     }
     items
@@ -286,7 +286,7 @@ pub(crate) fn request(
     shared: bool,
     max_tokens: u32,
 ) -> RequestSpec {
-    let adapters = config.max_loras > 0 && !tag.is_multiple_of(3);
+    let adapters = config.max_loras() > 0 && !tag.is_multiple_of(3);
     let lora = adapters.then_some((tag % 4) as u32);
     let salt = lora.map_or(0, |lora| u64::from(lora) + 1);
     let content = if shared { 1 } else { 1000 + tag as u32 };

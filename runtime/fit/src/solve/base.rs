@@ -107,7 +107,7 @@ fn powers(least: u64, most: u64) -> impl Iterator<Item = u64> {
 fn steps(source: &Source) -> Vec<StepShape> {
     let (budget_tokens, seqs, block_size_tokens) = match source.pool.engine.as_vllm() {
         Some(vllm) => {
-            (u64::from(vllm.max_num_batched_tokens), u64::from(vllm.max_num_seqs), u64::from(vllm.block_size))
+            (u64::from(vllm.max_num_batched_tokens()), u64::from(vllm.max_num_seqs()), u64::from(vllm.block_size()))
         }
         None => (8192, 256, 16),
     };

@@ -32,7 +32,7 @@ pub(crate) struct Admin {
 impl Admin {
     /// For an engine of these settings.
     pub(crate) fn new(config: &LiveConfig, base: Counters) -> Self {
-        let max_loras = config.engine.max_loras;
+        let max_loras = config.engine.max_loras();
         // None are loaded where none may run.
         let max_loaded = config.limits.max_cpu_loras.unwrap_or(0).max(max_loras);
         let adapters = Adapters::new(if max_loras == 0 { 0 } else { max_loaded });

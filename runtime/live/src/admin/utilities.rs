@@ -1,6 +1,6 @@
 //! Utility calls: the functions of vLLM's EngineCore that frontends call.
 
-use vcr_wire::{Integer, LoraRequest, UtilityCall, UtilityOutput, Value, WakeUpResult};
+use vcr_wire::{Integer, LoraRequest, Protocol, UtilityCall, UtilityOutput, Value, WakeUpResult};
 
 use crate::admin::Admin;
 use crate::admin::pause::{PauseMode, PendingCall};

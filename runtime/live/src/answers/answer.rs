@@ -30,8 +30,8 @@ fn recorded_or_own_stop(request: &LiveRequest, finish: FinishReason, tokens: &[u
 fn prefill_stats(request: &LiveRequest, config: &EngineConfig) -> PrefillStats {
     let prompt = request.prompt_tokens;
     let cached = request.local_cached_tokens + request.external_tokens;
-    let block_size = config.block_size;
-    let (full_blocks, is_caching) = (prompt / block_size * block_size, config.enable_prefix_caching);
+    let block_size = config.block_size();
+    let (full_blocks, is_caching) = (prompt / block_size * block_size, config.enable_prefix_caching());
     PrefillStats {
         num_prompt_tokens: prompt.into(),
         num_computed_tokens: prompt.saturating_sub(cached).into(),

@@ -7,7 +7,8 @@ use vcr_block_hash::{BlockHasher, Digest, EngineHashes, ExtraKey, HashRules, See
 use vcr_core::kv_event::{KvEvent as CoreEvent, StoredPlaces};
 use vcr_core::{Engine, EngineConfig, KvCacheGroup, KvCacheKind};
 use vcr_wire::{
-    BlockHash, BlockRemoved, BlockStored, KvEvent, KvEventBatch, KvEventPublisher, LinkError, Value, VllmMinor,
+    BlockHash, BlockRemoved, BlockStored, KvEvent, KvEventBatch, KvEventPublisher, LinkError, Protocol, Value,
+    VllmMinor,
 };
 
 use super::sequence_hashes::{SequenceHashes, extra_keys};
@@ -48,8 +49,8 @@ impl KvEvents {
         version: VllmMinor,
         engine: &EngineConfig,
     ) -> Self {
-        let (groups, lookahead_tokens) = (engine.kv_cache_groups.clone(), engine.hashed_blocks().lookahead_tokens);
-        let names = new_names(&settings, version, engine.block_size, (!groups.is_empty(), lookahead_tokens));
+        let (groups, lookahead_tokens) = (engine.kv_cache_groups().to_vec(), engine.hashed_blocks().lookahead_tokens);
+        let names = new_names(&settings, version, engine.block_size(), (!groups.is_empty(), lookahead_tokens));
         Self {
             publisher,
             settings,
@@ -108,7 +109,7 @@ impl KvEvents {
             }
             return;
         }
-        let block_size = engine.config().block_size;
+        let block_size = engine.config().block_size();
         for event in log.iter() {
             let event = match event {
                 CoreEvent::Stored { tag, parent, blocks, tokens } => {

@@ -18,7 +18,8 @@ use std::sync::Arc;
 use vcr_core::Engine;
 use vcr_core::plan::StepPlan;
 use vcr_wire::{
-    EngineCoreOutputs, EngineOutputs, IterationDetails, KvEventPublisher, LinkError, SchedulerStats, VllmMinor,
+    EngineCoreOutputs, EngineOutputs, IterationDetails, KvEventPublisher, LinkError, Protocol, SchedulerStats,
+    VllmMinor,
 };
 
 use crate::config::StatsSettings;

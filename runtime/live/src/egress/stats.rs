@@ -188,7 +188,7 @@ impl StatsKeeper {
         message.kv_connector_stats = (self.connector.is_reported && !transfers.is_empty()).then(|| transfers.to_raw());
         let drafts = now.spec_decode.num_drafts - reported.spec_decode.num_drafts;
         message.spec_decoding_stats = (drafts > 0).then(|| {
-            let k = engine.config().num_speculative_tokens;
+            let k = engine.config().num_speculative_tokens();
             self.accepted_at.resize(k as usize, 0);
             SpecDecodingStats {
                 num_spec_tokens: k.into(),

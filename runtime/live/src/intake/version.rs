@@ -1,6 +1,6 @@
 //! Detection of the frontend's vLLM version from its requests.
 
-use vcr_wire::{EngineInputs, VllmMinor};
+use vcr_wire::{EngineInputs, Protocol, VllmMinor};
 
 use crate::serving::Serving;
 
@@ -88,6 +88,6 @@ impl FrontendVersion {
 }
 
 fn set_version(serving: &mut Serving, version: VllmMinor) {
-    let block_size = serving.stepper.engine().config().block_size;
+    let block_size = serving.stepper.engine().config().block_size();
     serving.egress.set_version(version, block_size);
 }

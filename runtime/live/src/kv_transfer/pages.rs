@@ -26,8 +26,8 @@ pub(crate) struct GroupPages<T> {
 
 /// Tokens of a block, by group; one group where the engine has no others.
 fn block_sizes(config: &EngineConfig) -> impl Iterator<Item = u32> {
-    let of_groups = config.kv_cache_groups.iter().map(|group| group.block_size.unwrap_or(config.block_size));
-    of_groups.chain(config.kv_cache_groups.is_empty().then_some(config.block_size))
+    let of_groups = config.kv_cache_groups().iter().map(|group| group.block_size.unwrap_or(config.block_size()));
+    of_groups.chain(config.kv_cache_groups().is_empty().then_some(config.block_size()))
 }
 
 /// Contents of all blocks of a prompt, by group.
@@ -43,7 +43,7 @@ pub(crate) fn group_contents(tokens: &[u32], config: &EngineConfig, salt: u64, m
 /// The blocks of a finished prompt by group, as its parameters name them.
 pub(crate) fn exchanged_blocks(engine: &Engine, id: RequestId, prompt_tokens: u32) -> Vec<Vec<u32>> {
     let config = engine.config();
-    if config.kv_cache_groups.is_empty() {
+    if config.kv_cache_groups().is_empty() {
         return vec![engine.block_table(id).to_vec()];
     }
     let of_group = |((group, block_size), blocks): ((&vcr_core::KvCacheGroup, u32), &[u32])| {
@@ -51,7 +51,7 @@ pub(crate) fn exchanged_blocks(engine: &Engine, id: RequestId, prompt_tokens: u3
         let most = group.kind.exchanged_blocks(block_size).map_or(blocks.len(), |most| most as usize);
         blocks[blocks.len().saturating_sub(most)..].to_vec()
     };
-    let groups = config.kv_cache_groups.iter().zip(block_sizes(config));
+    let groups = config.kv_cache_groups().iter().zip(block_sizes(config));
     groups.zip(engine.group_block_tables(id)).map(of_group).collect()
 }
 
@@ -74,7 +74,7 @@ impl ComputingPart {
     /// Its blocks, but for those that no coming token needs.
     pub(crate) fn pages(&self, engine: &Engine, id: RequestId, contents: &[Vec<u64>]) -> Vec<Held> {
         let config = engine.config();
-        let alone = config.kv_cache_groups.is_empty().then(|| engine.block_table(id));
+        let alone = config.kv_cache_groups().is_empty().then(|| engine.block_table(id));
         let tables = alone.into_iter().chain(engine.group_block_tables(id));
         let mut pages = Vec::new();
         for ((table, block_size), contents) in tables.zip(block_sizes(config)).zip(contents) {
@@ -121,7 +121,7 @@ pub(crate) fn missing_pages(
         return Err(mismatch(format!("{lists} lists, but there are {groups} KV-cache groups here")));
     }
     let config = engine.config();
-    let has_groups = !config.kv_cache_groups.is_empty();
+    let has_groups = !config.kv_cache_groups().is_empty();
     let alone = (!has_groups).then(|| engine.block_table(load.request));
     let tables = alone.into_iter().chain(engine.group_block_tables(load.request));
     let mut missing = Vec::with_capacity(contents.len());
@@ -133,7 +133,7 @@ pub(crate) fn missing_pages(
         let first_block = cached.max(skipped).min(contents.len());
         // What the peer leaves out is at the start, before its window.
         let left_out = contents.len().saturating_sub(remote.len());
-        let has_window = config.kv_cache_groups.get(group).is_some_and(|group| group.kind.window_tokens().is_some());
+        let has_window = config.kv_cache_groups().get(group).is_some_and(|group| group.kind.window_tokens().is_some());
         let first = first_block.checked_sub(left_out).filter(|_| has_window || left_out == 0);
         let named = first.and_then(|first| remote.get(first..)).unwrap_or_default();
         let pages: Vec<BlockPair> = iter::zip(&table[first_block..], iter::zip(named, &contents[first_block..]))

@@ -1,7 +1,7 @@
 //! The `kv_transfer_params` of requests, by vLLM's NIXL connector.
 
 use vcr_transfer::{Meeting, Peer, Room};
-use vcr_wire::{Value, VllmMinor};
+use vcr_wire::{Protocol, Value, VllmMinor};
 
 use crate::kv_transfer::peers::AllowedPeers;
 use crate::kv_transfer::settings::{MeetingSettings, PdRole, RoomKeys};

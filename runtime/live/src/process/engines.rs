@@ -62,7 +62,7 @@ impl LiveEngines {
             .iter()
             .zip(config.identity.first_rank..)
             .map(|(waiter, rank)| {
-                let num_gpu_blocks = config.engine.num_gpu_blocks;
+                let num_gpu_blocks = config.engine.num_gpu_blocks();
                 let (latency, time_scale) = (config.latency_name.clone(), config.time_scale);
                 let snapshot = Snapshot { rank, num_gpu_blocks, latency, time_scale, ..Snapshot::default() };
                 Shared::new(waiter.waker(), &ends, snapshot)

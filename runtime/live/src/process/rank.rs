@@ -243,31 +243,31 @@ impl Rank {
     fn ready_response(&self, kv_events: Option<&KvEvents>) -> ReadyResponse {
         let identity = &self.config.identity;
         let engine = &self.config.engine;
-        let usable = u64::from(engine.num_gpu_blocks - 1) * u64::from(engine.block_size);
+        let usable = u64::from(engine.num_gpu_blocks() - 1) * u64::from(engine.block_size());
         let max_model_len = u64::from(engine.max_model_len());
         let version = || format!("{}.0", identity.default_version());
         let suffix = if identity.num_ranks > 1 { format!("-dp{}", self.number()) } else { String::new() };
         ReadyResponse {
             max_model_len,
-            num_gpu_blocks: engine.num_gpu_blocks.into(),
-            block_size: u64::from(engine.block_size / engine.context_ranks()),
+            num_gpu_blocks: engine.num_gpu_blocks().into(),
+            block_size: u64::from(engine.block_size() / engine.context_ranks()),
             dtype: identity.dtype,
             vllm_version: identity.vllm_version.clone().unwrap_or_else(version),
-            world_size: u64::from(identity.tensor_parallel_size) * u64::from(engine.pipeline_parallel_size),
+            world_size: u64::from(identity.tensor_parallel_size) * u64::from(engine.pipeline_parallel_size()),
             tensor_parallel_size: identity.tensor_parallel_size.into(),
-            pipeline_parallel_size: engine.pipeline_parallel_size.into(),
+            pipeline_parallel_size: engine.pipeline_parallel_size().into(),
             decode_context_parallel_size: engine.context_ranks().into(),
             data_parallel_rank: self.number().into(),
-            max_num_seqs: engine.max_num_seqs.into(),
-            max_num_batched_tokens: engine.max_num_batched_tokens.into(),
+            max_num_seqs: engine.max_num_seqs().into(),
+            max_num_batched_tokens: engine.max_num_batched_tokens().into(),
             instance_id: format!("{}{suffix}", identity.instance_id),
-            supports_lora: engine.max_loras > 0,
-            max_loras: engine.max_loras.into(),
+            supports_lora: engine.max_loras() > 0,
+            max_loras: engine.max_loras().into(),
             kv_cache_size_tokens: Some(usable),
             kv_cache_max_concurrency: Some(usable as f64 / max_model_len as f64),
             kv_events_config: kv_events.map(|events| events.publisher().config().clone()),
             enable_sleep_mode: true,
-            effective_attention_block_size: Some(engine.block_size.into()),
+            effective_attention_block_size: Some(engine.block_size().into()),
             ..ReadyResponse::default()
         }
     }

@@ -121,8 +121,8 @@ impl Dispatcher {
             routing: Mutex::new(Routing { router, next: NonZeroU64::MIN, loads: Vec::new() }),
             ended: Mutex::default(),
             entries: wakers.into_iter().map(entry).collect(),
-            max_num_seqs: config.max_num_seqs,
-            total_blocks: config.num_gpu_blocks - 1,
+            max_num_seqs: config.max_num_seqs(),
+            total_blocks: config.num_gpu_blocks() - 1,
             origin_ns: monotonic_ns(),
         }
     }

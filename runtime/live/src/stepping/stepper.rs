@@ -109,7 +109,7 @@ impl Stepper {
         let overheads = self.overheads.scaled(1.0 / self.time_scale);
         // Launches are known for one stage.
         self.launches = match self.stages {
-            None => Launches::new(&overheads, self.engine.config().async_scheduling),
+            None => Launches::new(&overheads, self.engine.config().async_scheduling()),
             Some(_) => None,
         };
     }

@@ -1,6 +1,7 @@
 //! Bad input, floods, and frontends that go away.
 
 use super::*;
+use vcr_wire::Protocol as _;
 
 #[test]
 fn a_message_that_is_none_is_counted_and_others_go_on() {

@@ -25,6 +25,7 @@ use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horiz
 use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenError, TokenRefusal, TokenRequest, TokenWant};
 use vcr_core::{EngineConfig, EngineConfigInput};
 use vcr_live::*;
+use vcr_wire::Protocol as _;
 use vcr_wire::*;
 
 /// Far longer than anything takes on a machine that works.

@@ -14,7 +14,7 @@ fn geometry(ranks: u32, block_tokens: u32) -> Geometry {
         kv_heads: 4,
         slice_bytes: 64,
         ranks,
-        blocks: engine_config(EngineConfigInput::default()).num_gpu_blocks,
+        blocks: engine_config(EngineConfigInput::default()).num_gpu_blocks(),
         block_tokens,
         order: HeadOrder::HeadsFirst,
         regions: Regions::Apart,

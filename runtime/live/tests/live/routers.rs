@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use vcr_core::route::{Choice, EndedRequest, RouteError, RouteQuery, Router, WorkerLoad};
+use vcr_wire::Protocol as _;
 
 use super::*;
 

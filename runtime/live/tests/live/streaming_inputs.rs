@@ -49,7 +49,7 @@ fn parts_that_come_early_wait_for_their_turn() {
 #[test]
 fn a_request_that_waits_for_input_can_be_aborted_and_a_part_refused() {
     let mut config = config();
-    config.engine = engine_config(EngineConfigInput { max_model_len: Some(64), ..(*config.engine).clone() });
+    config.engine = engine_config(EngineConfigInput { max_model_len: Some(64), ..config.engine.stated() });
     let bench = Bench::new(config);
     bench.send(part("a", &prompt(20), 1, true));
     bench.collect(&["a"]);

@@ -14,8 +14,8 @@ use vcr_record::{RecordConfig, RecordSummary, Recorder, Rotation};
 use vcr_trace::capture::{CaptureLine, RequestRecord};
 use vcr_wire::{
     DataAddress, EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, EngineGreeting, EngineLink, EngineLinkConfig,
-    FinishReason, FrontendConfig, FrontendLink, FrontendListener, FrontendMessage, ProtocolRules, ReadyResponse,
-    Received, Request, SamplingParams, SchedulerStats, Transport, VllmMinor,
+    FinishReason, FrontendConfig, FrontendLink, FrontendListener, FrontendMessage, Protocol, ProtocolRules,
+    ReadyResponse, Received, Request, SamplingParams, SchedulerStats, Transport, VllmMinor,
 };
 
 /// Long enough for a machine that is busy with something else.

@@ -79,8 +79,8 @@ impl Inputs {
     pub(crate) fn engines_of(&mut self, topology: &Topology) {
         for pool in topology.pools() {
             match &pool.engine {
-                EngineKind::Vllm(config) if config.capacity == CapacityPolicy::Preempt => {
-                    self.rules.insert(config.rules.name());
+                EngineKind::Vllm(config) if config.capacity() == CapacityPolicy::Preempt => {
+                    self.rules.insert(config.rules().name());
                 }
                 EngineKind::Vllm(_) | EngineKind::Sglang(_) | EngineKind::Ticks(_) => {}
             }

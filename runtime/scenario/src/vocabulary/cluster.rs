@@ -96,14 +96,14 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
         }
     }
     if let Ok(engine) = &engine
-        && engine.kind.as_vllm().is_some_and(|config| !config.draft_ranges.is_empty() && data_parallel.size > 1)
+        && engine.kind.as_vllm().is_some_and(|config| config.drafts_depend_on_batch() && data_parallel.size > 1)
     {
         let text = "with several ranks vLLM has the same number of drafts in all batches: leave \
                     `num_speculative_tokens_per_batch_size` of the engine out";
         options.problem("data_parallel_size", text);
     }
     if let (Ok(engine), Some(latency)) = (&engine, &latency)
-        && engine.kind.as_vllm().is_some_and(|config| config.pipeline_parallel_size > 1)
+        && engine.kind.as_vllm().is_some_and(|config| config.pipeline_parallel_size() > 1)
     {
         let overheads = engine.overheads.or(latency.overheads).unwrap_or_default();
         if overheads.has_launches() {
@@ -151,8 +151,8 @@ fn shared_interval(
     ranks: DataParallel,
 ) -> (Result<EngineSpec, String>, u32) {
     let Ok(EngineSpec { kind: EngineKind::Vllm(config), .. }) = &mut engine else { return (engine, 1) };
-    let is_shared = ranks.barrier && ranks.size > 1 && config.prefill_schedule_interval > 1;
-    if is_shared && config.async_scheduling {
+    let is_shared = ranks.barrier && ranks.size > 1 && config.prefill_schedule_interval() > 1;
+    if is_shared && config.async_scheduling() {
         let text = "ranks that wait for each other with `prefill_schedule_interval` above 1 are simulated without \
                     `async_scheduling`: give the engine `async_scheduling: false`";
         options.problem("data_parallel_barrier", text);

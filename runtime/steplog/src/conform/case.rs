@@ -7,14 +7,14 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use vcr_core::{
-    CapacityPolicy, DraftRange, Drafter, EngineConfig, EngineConfigInput, EvictionPolicy, KvCacheGroup, KvCacheKind,
-    KvConnector, KvRole, LoadFailures, MambaCacheMode, NamedValue, OffloadingOptions, Policy, PromptItem, Reservations,
-    SchedulerRules, Victim,
+    DraftRange, EngineConfig, EngineConfigInput, EvictionPolicy, KvCacheGroup, KvCacheKind, KvConnector, KvRole,
+    LoadFailures, OffloadingOptions, Policy, PromptItem, SchedulerRules,
 };
 
 use super::scope::rules_of;
 use crate::error::LogError;
 use crate::jsonl::{JsonLines, from_text, read_whole, unknown_key};
+use crate::settings::take_options;
 
 /// `config.json`.
 #[derive(Deserialize)]
@@ -33,58 +33,32 @@ struct CaseStats {
 
 #[derive(Deserialize)]
 struct CaseConfig {
-    block_size: u32,
-    num_blocks: u32,
-    max_num_seqs: u32,
-    max_num_batched_tokens: u32,
-    max_num_scheduled_tokens: Option<u32>,
-    #[serde(default = "one")]
-    prefill_schedule_interval: u32,
-    max_model_len: u32,
     policy: PolicyName,
-    prefix_caching: bool,
-    chunked_prefill: bool,
-    long_prefill_token_threshold: u32,
-    adaptive: bool,
-    watermark: f64,
-    reserve_full_isl: bool,
-    max_num_active_seqs: Option<u32>,
-    max_loras: u32,
-    spec: u32,
-    async_scheduling: bool,
-    /// Stages of a pipeline.
-    #[serde(default = "one")]
-    pp: u32,
-    /// Ranks that share each block.
-    #[serde(default = "one")]
-    dcp: u32,
     /// Groups of layers; none for one of full attention.
     #[serde(default)]
     groups: Vec<CaseGroup>,
-    /// Distance between prefixes whose window is kept.
-    retention: Option<u32>,
-    /// States that are kept, if not those that follow from prefix caching.
-    mamba_cache_mode: Option<String>,
     /// Drafts by the size of the batch: `[first, last, tokens]`.
     #[serde(default)]
     spec_by_batch: Vec<Vec<u32>>,
-    /// A drafter with KV of its own.
-    drafter: Option<String>,
-    #[serde(default)]
-    disable_lookahead_block_hashes: bool,
-    /// The encoder's budget and cache, of cases with multimodal items.
-    max_num_encoder_input_tokens: Option<u32>,
-    encoder_cache_size: Option<u32>,
-    #[serde(default)]
-    disable_chunked_mm_input: bool,
     /// A KV connector that answers as the lines say.
     connector: Option<CaseConnector>,
     /// The scheduler's derived settings.
     effective: Option<Map<String, Value>>,
-    /// Unknown keys.
+    /// Options of the engine, and unknown keys.
     #[serde(flatten)]
     rest: Map<String, Value>,
 }
+
+/// Options that not all recordings have, by their log keys.
+const OPTIONAL: &[&str] = &[
+    "pp",
+    "dcp",
+    "prefill_schedule_interval",
+    "mamba_cache_mode",
+    "drafter",
+    "disable_lookahead_block_hashes",
+    "disable_chunked_mm_input",
+];
 
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -100,10 +74,6 @@ impl From<PolicyName> for Policy {
             PolicyName::Priority => Self::Priority,
         }
     }
-}
-
-fn one() -> u32 {
-    1
 }
 
 /// A line of `requests.jsonl`.
@@ -236,12 +206,14 @@ impl Case {
     pub(super) fn read(folder: &Path, change: impl FnOnce(SchedulerRules) -> SchedulerRules) -> Result<Self, LogError> {
         let path = folder.join("config.json");
         let refuse = |what: String| LogError::out_of_scope(&path, None, what);
-        let file: CaseFile = read_whole(&path)?;
+        let mut file: CaseFile = read_whole(&path)?;
+        let options = take_options(&mut file.config.rest, "config.", &[], OPTIONAL);
+        let options = options.map_err(|problem| LogError::file(&path, problem))?;
         if let Some(key) = file.config.rest.keys().next() {
             return Err(refuse(format!("`config.{key}` is a setting not known here")));
         }
         let rules = file.vllm.as_deref().map_or(Ok(SchedulerRules::V0_32), rules_of).map_err(&refuse)?;
-        let config = file.config.checked(change(rules)).map_err(|problem| LogError::file(&path, problem))?;
+        let config = file.config.checked(options, change(rules)).map_err(|problem| LogError::file(&path, problem))?;
         let in_flight = config.max_steps_in_flight() as u32;
         if let Some(most) = file.batch_queue.filter(|most| *most != in_flight) {
             let what = format!("`batch_queue` is {most}: up to {most} steps in flight, where {in_flight} may be");
@@ -263,52 +235,15 @@ impl Case {
 }
 
 impl CaseConfig {
-    fn checked(&self, rules: SchedulerRules) -> Result<EngineConfig, String> {
-        let name = self.drafter.as_deref().unwrap_or("ngram");
-        let drafter =
-            Drafter::of_name(name).ok_or_else(|| format!("`config.drafter` is \"{name}\": not known here"))?;
-        let mode = self.mamba_cache_mode.as_deref().unwrap_or("none");
-        let mamba_cache_mode = MambaCacheMode::of_name(mode)
-            .ok_or_else(|| format!("`config.mamba_cache_mode` is \"{mode}\": not known here"))?;
-        let input = EngineConfigInput {
-            block_size: self.block_size,
-            num_gpu_blocks: self.num_blocks,
-            max_num_seqs: self.max_num_seqs,
-            max_num_batched_tokens: self.max_num_batched_tokens,
-            max_num_scheduled_tokens: self.max_num_scheduled_tokens,
-            prefill_schedule_interval: self.prefill_schedule_interval,
-            max_model_len: Some(self.max_model_len),
+    fn checked(&self, options: EngineConfigInput, rules: SchedulerRules) -> Result<EngineConfig, String> {
+        checked(EngineConfigInput {
             policy: self.policy.into(),
-            enable_prefix_caching: self.prefix_caching,
-            enable_chunked_prefill: self.chunked_prefill,
-            long_prefill_token_threshold: self.long_prefill_token_threshold,
-            adaptive_long_prefill: self.adaptive,
-            watermark: self.watermark,
-            scheduler_reserve_full_isl: self.reserve_full_isl,
-            capacity: CapacityPolicy::Preempt,
-            victim: Victim::Newest,
-            reservations: Reservations::InSteps,
-            max_num_active_seqs: self.max_num_active_seqs,
-            max_loras: self.max_loras,
-            max_extra_tokens_per_step: 0,
-            num_speculative_tokens: self.spec,
             draft_ranges: DraftRange::read(&self.spec_by_batch)?,
-            drafter,
-            disable_lookahead_block_hashes: self.disable_lookahead_block_hashes,
-            async_scheduling: self.async_scheduling,
-            pipeline_parallel_size: self.pp,
-            decode_context_parallel_size: self.dcp,
             rules,
-            kv_tiers: None,
             kv_connector: self.connector.map(KvConnector::from),
             kv_cache_groups: self.groups.iter().map(KvCacheGroup::from).collect(),
-            mamba_cache_mode,
-            prefix_cache_retention_interval: self.retention,
-            max_num_encoder_input_tokens: self.max_num_encoder_input_tokens,
-            encoder_cache_size: self.encoder_cache_size,
-            disable_chunked_mm_input: self.disable_chunked_mm_input,
-        };
-        checked(input)
+            ..options
+        })
     }
 }
 
@@ -325,30 +260,30 @@ fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Res
     let drafting = config.drafting();
     let of_drafter = "it follows from the drafter";
     let as_asked = "the scheduler held another value than requested";
-    let policy = match config.policy {
+    let policy = match config.policy() {
         Policy::Fcfs => "fcfs",
         Policy::Priority => "priority",
         Policy::Ranked => return Err("`policy`: vLLM's scheduler has no ranks from outside".to_owned()),
     };
-    let class = if config.async_scheduling { "AsyncScheduler" } else { "Scheduler" };
+    let class = if config.async_scheduling() { "AsyncScheduler" } else { "Scheduler" };
     let expected = [
         ("scheduler", json!(class), "the rules known here are those of vLLM's two classes"),
         ("draft_slots", json!(drafting.draft_slots), of_drafter),
         ("num_lookahead_tokens", json!(drafting.lookahead_tokens), of_drafter),
         ("max_num_scheduled_tokens", json!(config.step_tokens()), as_asked),
-        ("max_num_batched_tokens", json!(config.max_num_batched_tokens), as_asked),
-        ("max_num_running_reqs", json!(config.max_num_seqs), as_asked),
+        ("max_num_batched_tokens", json!(config.max_num_batched_tokens()), as_asked),
+        ("max_num_running_reqs", json!(config.max_num_seqs()), as_asked),
         ("max_num_active_reqs", json!(config.max_running()), as_asked),
-        ("chunked_prefill", json!(config.enable_chunked_prefill), as_asked),
+        ("chunked_prefill", json!(config.enable_chunked_prefill()), as_asked),
         ("policy", json!(policy), as_asked),
-        ("long_prefill_token_threshold", json!(config.long_prefill_token_threshold), as_asked),
-        ("adaptive", json!(config.adaptive_long_prefill), as_asked),
+        ("long_prefill_token_threshold", json!(config.long_prefill_token_threshold()), as_asked),
+        ("adaptive", json!(config.adaptive_long_prefill()), as_asked),
         ("watermark_blocks", json!(config.watermark_blocks()), as_asked),
-        ("reserve_full_isl", json!(config.scheduler_reserve_full_isl), as_asked),
-        ("prefix_caching", json!(config.enable_prefix_caching), as_asked),
-        ("num_spec_tokens", json!(config.num_speculative_tokens), as_asked),
+        ("reserve_full_isl", json!(config.scheduler_reserve_full_isl()), as_asked),
+        ("prefix_caching", json!(config.enable_prefix_caching()), as_asked),
+        ("num_spec_tokens", json!(config.num_speculative_tokens()), as_asked),
         ("max_model_len", json!(config.max_model_len()), as_asked),
-        ("free_blocks", json!(config.num_gpu_blocks - 1), "all blocks but the null block are free at the start"),
+        ("free_blocks", json!(config.num_gpu_blocks() - 1), "all blocks but the null block are free at the start"),
     ];
     let mut expected = expected.to_vec();
     let own_interval = "it follows from the interval and the release";
@@ -357,16 +292,16 @@ fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Res
     expected.extend([
         ("encoder_budget", json!(config.encoder_budget_embeds()), as_asked),
         ("encoder_cache_size", json!(config.encoder_cache_embeds()), as_asked),
-        ("disable_chunked_mm_input", json!(config.disable_chunked_mm_input), as_asked),
+        ("disable_chunked_mm_input", json!(config.disable_chunked_mm_input()), as_asked),
     ]);
     expected.push(("decode_stagger", json!(config.decode_stagger()), "it follows from the stages of the pipeline"));
     // Where blocks are those of groups, of several ranks or of several steps in flight.
     expected.extend(expected_of_blocks(config));
     expected.push(expected_coordinator(config));
-    if config.drafter.has_kv() {
+    if config.drafter().has_kv() {
         expected.extend(expected_of_drafter(config));
     }
-    if let Some(connector) = config.kv_connector {
+    if let Some(connector) = config.kv_connector() {
         let recomputes = connector.load_failures == LoadFailures::Recompute;
         expected.extend([
             ("defer_block_free", json!(config.defers_frees()), "it follows from the role and the steps in flight"),
@@ -388,7 +323,7 @@ fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Res
 
 /// The class that looks up prefixes in groups of layers.
 fn expected_coordinator(config: &EngineConfig) -> (&'static str, Value, &'static str) {
-    let coordinator = match (config.enable_prefix_caching, config.kv_cache_groups.len()) {
+    let coordinator = match (config.enable_prefix_caching(), config.kv_cache_groups().len()) {
         (false, _) => "KVCacheCoordinatorNoPrefixCache",
         (true, 0 | 1) => "UnitaryKVCacheCoordinator",
         (true, _) => "HybridKVCacheCoordinator",
@@ -398,11 +333,11 @@ fn expected_coordinator(config: &EngineConfig) -> (&'static str, Value, &'static
 
 /// Settings that a scheduler derives from the lengths of blocks and the steps in flight.
 fn expected_of_blocks(config: &EngineConfig) -> [(&'static str, Value, &'static str); 3] {
-    let in_flight = u64::from(config.max_num_batched_tokens) * config.max_steps_in_flight() as u64;
+    let in_flight = u64::from(config.max_num_batched_tokens()) * config.max_steps_in_flight() as u64;
     let scheduled = scheduler_block_size(config);
     [
         ("scheduler_block_size", json!(scheduled), "the least common multiple of all block sizes"),
-        ("hash_block_size", json!(config.block_size), "`block_size` is the length that is hashed"),
+        ("hash_block_size", json!(config.block_size()), "`block_size` is the length that is hashed"),
         ("max_in_flight_tokens", json!(in_flight), "the budget of as many steps as may be in flight"),
     ]
 }
@@ -421,7 +356,7 @@ fn expected_of_drafter(config: &EngineConfig) -> [(&'static str, Value, &'static
 /// The length that a scheduler rounds to: the least common multiple of all block sizes.
 pub(super) fn scheduler_block_size(config: &EngineConfig) -> u64 {
     // Without prefix caching a state is one of a whole sequence.
-    let has_long_blocks = config.keeps_states() && !config.enable_prefix_caching;
+    let has_long_blocks = config.keeps_states() && !config.enable_prefix_caching();
     let (aligned, longest) = (config.aligned_tokens().into(), config.max_model_len().into());
     if has_long_blocks { aligned / greatest_common_divisor(aligned, longest) * longest } else { aligned }
 }

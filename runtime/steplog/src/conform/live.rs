@@ -340,7 +340,7 @@ impl<'a> Replay<'a> {
 
     /// The drafts that each request of this step carries into its next one.
     fn next_drafts(&self, steps: &[&LiveStep], index: usize) -> HashMap<u64, u32> {
-        if self.engine.config().num_speculative_tokens == 0 || self.engine.config().async_scheduling {
+        if self.engine.config().num_speculative_tokens() == 0 || self.engine.config().async_scheduling() {
             return HashMap::new();
         }
         if let Some(drafts) = steps.get(index + 1).and_then(|next| next.drafts.as_ref()) {

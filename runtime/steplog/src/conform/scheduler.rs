@@ -64,7 +64,7 @@ impl ReplayedLines {
         if let Some(key) = unknown_key(text, RECORDED_KEYS).map_err(wrong)? {
             return Err(LogError::out_of_scope(path, Some(line), format!("`{key}` of a step is not known here")));
         }
-        if self.replay.engine.config().rules.keeps_cut_drafts() {
+        if self.replay.engine.config().rules().keeps_cut_drafts() {
             check_drafts(&recorded).map_err(|what| LogError::out_of_scope(path, Some(line), what))?;
         }
         let ours = self.replay.play(&recorded).map_err(wrong)?;
@@ -256,7 +256,7 @@ impl Replay {
             let was_live = |tag: &u64| self.live.contains_key(tag);
             dropped.extend(theirs.sampled.iter().filter(|(tag, _)| !was_live(tag)));
             self.update(theirs)?;
-            if self.engine.config().kv_connector.is_some() || !self.parts.is_empty() {
+            if self.engine.config().kv_connector().is_some() || !self.parts.is_empty() {
                 // Nor is it read where KV has not arrived, or is to be that of delivered tokens.
                 let outputs = &self.engine.outputs().outputs;
                 let is_read = |tag: &u64| outputs.iter().any(|output| output.tag == *tag && output.num_tokens > 0);
@@ -370,7 +370,7 @@ impl Replay {
 
     /// Tells the engine what the connector answers.
     fn answer_lookups(&mut self, look: &[Lookup]) -> Result<(), String> {
-        if self.engine.config().kv_connector.is_none() {
+        if self.engine.config().kv_connector().is_none() {
             return if look.is_empty() {
                 Ok(())
             } else {
@@ -391,12 +391,12 @@ impl Replay {
     /// Tells the engine what the connector's workers report; false if it is nothing.
     fn report_transfers(&mut self, report: Option<&KvReport>) -> Result<bool, String> {
         let Some(KvReport { recv, send, bad, failed, jobs }) = report else { return Ok(false) };
-        if self.engine.config().kv_connector.is_none() {
+        if self.engine.config().kv_connector().is_none() {
             return Err("`kv`: there is no connector in `config.json`".to_owned());
         }
         let numbers = |ids: &[Id]| ids.iter().map(|id| number("kv", id)).collect::<Result<Vec<u64>, String>>();
         let offloads = self.engine.offloading_moves().is_some();
-        if !bad.is_empty() && self.engine.config().kv_cache_groups.len() > 1 {
+        if !bad.is_empty() && self.engine.config().kv_cache_groups().len() > 1 {
             return Err("`kv`: blocks are bad where there are several groups; vLLM's scheduler fails there".to_owned());
         }
         self.engine.report_transfers(KvTransferReport {

@@ -123,7 +123,7 @@ pub(super) fn check_live_engine(engine: &LiveEngine, args: &Map<String, Value>) 
     if let Some((key, value)) = engine.rest.iter().find(|(_, value)| !is_off(value)) {
         return Err(format!("`{key}` is {value}: a setting not known here"));
     }
-    let block_size = engine.block_size;
+    let block_size = engine.options.block_size;
     let has_groups = !engine.groups.is_empty();
     if let Some(hashed) = engine.hash_block_size.filter(|hashed| *hashed != block_size && !has_groups) {
         return Err(format!("`hash_block_size` is {hashed} and `block_size` {block_size}: hashes of parts of blocks"));
@@ -131,14 +131,14 @@ pub(super) fn check_live_engine(engine: &LiveEngine, args: &Map<String, Value>) 
     if let Some(name) = engine.drafter.as_deref().filter(|name| drafter_of(Some(name)).is_none()) {
         return Err(format!("`drafter` is \"{name}\": not known here"));
     }
-    if engine.num_spec_tokens > 0 && engine.drafter.is_none() && drafter(args)?.is_none() {
+    if engine.options.num_speculative_tokens > 0 && engine.drafter.is_none() && drafter(args)?.is_none() {
         return Err(format!(
             "`num_spec_tokens` is {}, but `engine_args` of `engine.json` does not say whose drafts these are \
              (`speculative_config`)",
-            engine.num_spec_tokens
+            engine.options.num_speculative_tokens
         ));
     }
-    let usable = engine.num_gpu_blocks.saturating_sub(1);
+    let usable = engine.options.num_gpu_blocks.saturating_sub(1);
     if let Some(free) = engine.free_blocks_at_start.filter(|free| *free != usable) {
         return Err(format!(
             "`free_blocks_at_start` is {free}, where all {usable} but the null block are free: \
@@ -168,7 +168,7 @@ pub(super) struct EventScope<'a> {
 impl EventScope<'_> {
     /// Checks that they are layers of the engine, on the GPU.
     pub(super) fn check(&self, config: &EngineConfig) -> Result<(), String> {
-        let groups = &config.kv_cache_groups;
+        let groups = &config.kv_cache_groups();
         let index = self.group.unwrap_or(0);
         if index as usize >= groups.len().max(1) {
             let number = groups.len().max(1);
@@ -183,7 +183,7 @@ impl EventScope<'_> {
             return Err(format!("`medium` is \"{medium}\": blocks elsewhere than on the GPU"));
         }
         // Those of groups are compared.
-        let block_size = config.block_size;
+        let block_size = config.block_size();
         if let Some(size) = self.block_size.filter(|size| group.is_none() && *size != block_size) {
             return Err(format!("`block_size` is {size} and the engine's {block_size}: blocks of several sizes"));
         }

@@ -1,4 +1,4 @@
-//! Rules in which releases differ are turned round one by one: recordings notice each of them.
+//! Rules in which releases differ are inverted one by one: recordings notice each of them.
 
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use crate::recordings::{cases, group};
 
 /// Whether the recording is not reproduced any more.
 fn notices(case: &Path, rule: &str) -> bool {
-    let turned = |rules: SchedulerRules| rules.turned(rule).expect("there is such a rule");
+    let inverted = |rules: SchedulerRules| rules.with_inverted(rule).expect("there is such a rule");
     // Halves of two rules need not fit together: the core may stop at an assertion.
-    let replayed = catch_unwind(|| conform::replay_by(case, turned));
+    let replayed = catch_unwind(|| conform::replay_by(case, inverted));
     !matches!(replayed, Ok(Ok(report)) if report.mismatch.is_none())
 }
 

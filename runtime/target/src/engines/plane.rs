@@ -74,14 +74,14 @@ fn geometry(
     let error = |problem: String, hint: &'static str| {
         TargetError::with_hint(format!("`{}` cannot move KV: {problem}", run.name), hint)
     };
-    let num_groups = engine.kv_cache_groups.len().max(1) as u32;
+    let num_groups = engine.kv_cache_groups().len().max(1) as u32;
     let input = GeometryInput {
         layers: plane.layers.div_ceil(num_groups),
         kv_heads: 1,
         slice_bytes: 1,
         ranks: 1,
-        blocks: engine.num_gpu_blocks,
-        block_tokens: engine.block_size,
+        blocks: engine.num_gpu_blocks(),
+        block_tokens: engine.block_size(),
         order: HeadOrder::HeadsFirst,
         regions: Regions::Apart,
     };
@@ -103,7 +103,7 @@ const BLOCK_HINT: &str = "a block has `kv_bytes_per_token` x `block_size` bytes,
 /// of all groups. None if they are not a whole number.
 fn block_bytes(engine: &EngineConfig, kv_bytes_per_token: u64) -> Option<u64> {
     let aligned_tokens = engine.aligned_tokens();
-    let sizes = engine.kv_cache_groups.iter().map(|group| group.block_size.unwrap_or(engine.block_size));
+    let sizes = engine.kv_cache_groups().iter().map(|group| group.block_size.unwrap_or(engine.block_size()));
     let blocks: u64 = sizes.map(|size| u64::from(aligned_tokens / size)).sum();
     let bytes = kv_bytes_per_token.saturating_mul(aligned_tokens.into());
     // Without groups there is one, whose blocks these are.

@@ -1,7 +1,7 @@
 //! vLLM's defaults for what is not given.
 
 use super::Late;
-use vcr_core::Drafter;
+use vcr_core::{Drafter, option};
 use vcr_model::Model;
 
 use crate::error::ArgumentError;
@@ -36,26 +36,28 @@ pub(super) fn set(
     let batch = gpu.batch_defaults(minor);
     let times = if late.is_throughput { 2 } else { 1 };
     let on_gpu = format!("`vllm serve` on {} in 0.{minor}", gpu.name);
-    let mut seqs = late.max_num_seqs.unwrap_or(batch.max_num_seqs * times);
-    let tokens = late.max_num_batched_tokens.unwrap_or_else(|| {
+    let mut seqs = if late.has(&option::MAX_NUM_SEQS) { input.max_num_seqs } else { batch.max_num_seqs * times };
+    let default_tokens = || {
         let tokens = batch.max_num_batched_tokens * times;
         let model_len = input.max_model_len.unwrap_or(u32::MAX);
         // A prompt that is not split must fit into a step.
         let tokens = if input.enable_chunked_prefill || model_len == u32::MAX { tokens } else { tokens.max(model_len) };
         tokens.min(seqs.saturating_mul(model_len))
-    });
-    if late.max_num_seqs.is_none() {
+    };
+    let has_tokens = late.has(&option::MAX_NUM_BATCHED_TOKENS);
+    let tokens = if has_tokens { input.max_num_batched_tokens } else { default_tokens() };
+    if !late.has(&option::MAX_NUM_SEQS) {
         seqs = seqs.min(tokens);
         default("--max-num-seqs", seqs.to_string(), on_gpu.clone());
     }
-    if late.max_num_batched_tokens.is_none() {
+    if !has_tokens {
         default("--max-num-batched-tokens", tokens.to_string(), on_gpu);
     }
     input.max_num_seqs = seqs;
     input.max_num_batched_tokens = tokens;
     let has_drafter = input.drafter.has_kv();
     let has_ngrams = input.num_speculative_tokens > 0 && !input.drafter.has_kv();
-    input.async_scheduling = late.async_scheduling.unwrap_or_else(|| {
+    if !late.has(&option::ASYNC_SCHEDULING) {
         let (on, why) = match input.drafter {
             _ if late.is_pooling => (false, "off for models that only pool"),
             _ if has_ngrams => (false, "off with n-gram speculation"),
@@ -66,16 +68,18 @@ pub(super) fn set(
             _ => (true, "on where nothing excludes it"),
         };
         default("--async-scheduling", on.to_string(), why.to_owned());
-        on
-    });
-    if late.async_scheduling == Some(true) && has_ngrams {
+        input.async_scheduling = on;
+    } else if input.async_scheduling && has_ngrams {
         errors.push(ArgumentError::Value {
             name: "--async-scheduling".to_owned(),
             value: "with n-gram speculation".to_owned(),
             expected: "`--no-async-scheduling`, or another method: vLLM does not start".to_owned(),
         });
     }
-    input.max_loras = if late.has_lora { late.max_loras.unwrap_or(1) } else { 0 };
+    input.max_loras = match late.has_lora {
+        true if late.has(&option::MAX_LORAS) => input.max_loras,
+        has_lora => has_lora.into(),
+    };
     if minor >= 29 && input.prefix_cache_retention_interval.is_none() {
         input.prefix_cache_retention_interval = Some(0);
     }

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use vcr_wire::Protocol as _;
 use vcr_wire::*;
 
 /// Long enough for a machine that is busy with something else.

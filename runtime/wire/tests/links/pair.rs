@@ -1,5 +1,6 @@
 //! An engine of ours and a frontend of ours.
 
+use vcr_wire::Protocol as _;
 use vcr_wire::*;
 
 use super::*;

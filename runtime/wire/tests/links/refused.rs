@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use vcr_wire::Protocol as _;
 use vcr_wire::*;
 
 use super::*;

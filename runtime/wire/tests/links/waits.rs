@@ -1,5 +1,6 @@
 //! Events that end the waiting of an engine, and events that do not.
 
+use vcr_wire::Protocol as _;
 use vcr_wire::*;
 
 use super::*;

@@ -2,6 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use vcr_wire::Protocol as _;
 use vcr_wire::*;
 
 /// Everything that reads bytes from outside, on the same bytes.

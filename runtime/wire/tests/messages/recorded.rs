@@ -11,7 +11,8 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::Value as Json;
 use vcr_wire::{
     EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, EngineHandshake, EngineMessage, FinishReason, Init,
-    KvEvent, KvEventMessage, ReadyResponse, Request, SamplingParams, TensorData, Value, VersionEvidence, VllmMinor,
+    KvEvent, KvEventMessage, Protocol, ReadyResponse, Request, SamplingParams, TensorData, Value, VersionEvidence,
+    VllmMinor,
 };
 
 use vcr_skips::sample as shared;

@@ -3,6 +3,7 @@
 use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
+use vcr_wire::Protocol as _;
 use vcr_wire::*;
 
 use super::arbitrary::*;

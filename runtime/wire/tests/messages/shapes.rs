@@ -1,5 +1,6 @@
 //! The bytes that frontends insist on.
 
+use vcr_wire::Protocol as _;
 use vcr_wire::*;
 
 fn step(version: VllmMinor, fill: impl FnOnce(&mut StepEncoder), end: StepEnd<'_>) -> Vec<u8> {

@@ -1,8 +1,8 @@
 //! The table of versions, and how versions are distinguished.
 
 use vcr_wire::{
-    EngineCoreRequest, Integer, LoraLayout, LoraRequest, Raw, SamplingParams, SchedulerStats, Value, VersionEvidence,
-    VllmMinor, WakeUpResult,
+    EngineCoreRequest, Integer, LoraLayout, LoraRequest, Protocol, Raw, SamplingParams, SchedulerStats, Value,
+    VersionEvidence, VllmMinor, WakeUpResult,
 };
 
 #[test]

@@ -91,7 +91,7 @@ impl Worker {
         let mut engine = new_engine(&config.engine, records_events || needs_kv_events, needs_kv_events, counts_passes);
         let latency = (config.latency)(&plugin_context("latency")).map_err(MakeError::Latency)?;
         pace(&mut engine, latency.as_ref())?;
-        let is_async = matches!(&config.engine, EngineKind::Vllm(engine) if engine.async_scheduling);
+        let is_async = matches!(&config.engine, EngineKind::Vllm(engine) if engine.async_scheduling());
         let launches = Launches::new(&config.overheads, is_async).map(Box::new);
         Ok(Self {
             facts: WorkerFacts {

@@ -30,7 +30,7 @@ pub(crate) fn in_mode(
     kv_tiers: Option<KvTiersConfig>,
 ) -> RunConfig {
     with_pools(config, |pool| {
-        let input = EngineConfigInput::clone(pool.engine.as_vllm().expect("an engine with modes"));
+        let input = pool.engine.as_vllm().expect("an engine with modes").stated();
         let input = EngineConfigInput { async_scheduling, num_speculative_tokens, kv_tiers, ..input };
         let engine = EngineConfig::new(input).expect("a valid engine").into();
         PoolConfig { engine, acceptance_rates: vec![0.7, 0.4], ..pool }
@@ -42,7 +42,7 @@ fn drafting(config: RunConfig, drafter: Drafter, async_scheduling: bool) -> RunC
     // As with vLLM's connectors.
     let disable_lookahead_block_hashes = matches!(config.topology, Topology::Disaggregated { .. });
     with_pools(config, |pool| {
-        let own = EngineConfigInput::clone(pool.engine.as_vllm().expect("an engine with modes"));
+        let own = pool.engine.as_vllm().expect("an engine with modes").stated();
         let input = EngineConfigInput {
             reservations: Reservations::InSteps,
             num_speculative_tokens: 2,
@@ -60,7 +60,7 @@ fn drafting(config: RunConfig, drafter: Drafter, async_scheduling: bool) -> RunC
 fn grouped(config: RunConfig, window_tokens: u32, async_scheduling: bool) -> RunConfig {
     let groups = [KvCacheKind::FullAttention, KvCacheKind::SlidingWindow { window_tokens }];
     with_pools(config, |pool| {
-        let own = EngineConfigInput::clone(pool.engine.as_vllm().expect("an engine with groups"));
+        let own = pool.engine.as_vllm().expect("an engine with groups").stated();
         let group = |kind| KvCacheGroup { kind, block_size: None, has_drafter: false };
         let kv_cache_groups = groups.map(group).to_vec();
         let reservations = Reservations::InSteps;
@@ -183,7 +183,7 @@ pub(crate) fn with_scheduler(config: RunConfig, scheduler: Scheduler) -> RunConf
         Scheduler::SharedTiers(tiers) => return in_mode(config, false, 0, Some(tiers)),
         Scheduler::Trtllm => {
             return with_pools(config, |pool| {
-                let own = EngineConfigInput::clone(pool.engine.as_vllm().expect("pools are vLLM's at first"));
+                let own = pool.engine.as_vllm().expect("pools are vLLM's at first").stated();
                 let input = EngineConfigInput { capacity: CapacityPolicy::GuaranteedNoEvict, ..own };
                 PoolConfig { engine: EngineConfig::new(input).expect("a valid engine").into(), ..pool }
             });

@@ -16,14 +16,14 @@ impl Engine {
     pub fn decodes_bursts_on(&self) -> bool {
         let most_tokens = self.config.quirks().burst_tokens() + 1;
         // A step takes no more for each request.
-        let most_blocks = most_tokens.div_ceil(self.config.block_size) as usize;
+        let most_blocks = most_tokens.div_ceil(self.config.block_size()) as usize;
         let goes_on = |id: RequestId| {
             let request = &self.requests[id];
             request.num_stale_tokens == 0 && request.certain_tokens() > most_tokens
         };
         most_tokens > 1
-            && !self.config.async_scheduling
-            && self.config.num_speculative_tokens == 0
+            && !self.config.async_scheduling()
+            && self.config.num_speculative_tokens() == 0
             && !self.kv_loads.has_tiers()
             && self.decodes_all()
             && most_blocks * self.running.len() <= self.pool().num_free() as usize
@@ -54,7 +54,7 @@ impl Engine {
 
     /// Applies the step of `plan`.
     fn give_bursts<S: TokenSource + ?Sized>(&mut self, plan: &StepPlan, source: &mut S) {
-        let (caching, block_size) = (self.kv_cache.caching(), self.config.block_size);
+        let (caching, block_size) = (self.kv_cache.caching(), self.config.block_size());
         let most_extra = self.config.quirks().burst_tokens();
         let out = &mut self.outputs;
         out.clear();

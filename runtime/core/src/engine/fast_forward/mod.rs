@@ -99,7 +99,7 @@ impl Engine {
     /// full or used up.
     fn decode_tokens<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S) {
         let caching = self.kv_cache.caching();
-        let block_size = self.config.block_size;
+        let block_size = self.config.block_size();
         let plan = self.steps.take_newest();
         let out = &mut self.outputs;
         for (index, entry) in plan.scheduled.iter().enumerate() {

@@ -90,14 +90,14 @@ impl SteadyDecode {
     /// Whether an engine with these settings can have any.
     pub(in crate::engine) fn is_possible(config: &EngineConfig) -> bool {
         // Members cannot be preemption victims before others.
-        config.policy == Policy::Fcfs
+        config.policy() == Policy::Fcfs
             && !config.quirks().preempts_oldest()
-            && config.max_loras == 0
-            && config.kv_connector.is_none()
+            && config.max_loras() == 0
+            && config.kv_connector().is_none()
             // Blocks that a step takes may still be copied, so the connector has to see all of them.
             && !config.has_offloading()
             && config.decodes_plainly()
-            && (LEAST_BLOCK_TOKENS..=MAX_BLOCK_TOKENS).contains(&config.block_size)
+            && (LEAST_BLOCK_TOKENS..=MAX_BLOCK_TOKENS).contains(&config.block_size())
     }
 
     /// Requests that are members, all at the head of the running list.
@@ -353,7 +353,7 @@ impl Engine {
         let steps = (clock - place.known_at) as u32;
         place.known_at = clock;
         let drawn = place.drawn.expect("a member's outputs are drawn");
-        let (caching, block_size) = (self.kv_cache.caching(), self.config.block_size);
+        let (caching, block_size) = (self.kv_cache.caching(), self.config.block_size());
         let request = &mut self.requests[id];
         request.num_computed_tokens += steps;
         request.push_drawn_outputs(drawn.seed, steps, caching, block_size);
@@ -385,7 +385,7 @@ impl Engine {
                 let mut grows_at = (steps_until_growth(request) - lag) as usize;
                 while grows_at <= most {
                     changes[grows_at - 1].taken += 1;
-                    grows_at += self.config.block_size as usize;
+                    grows_at += self.config.block_size() as usize;
                 }
             }
         }

@@ -45,23 +45,23 @@ impl KvCacheManager {
     /// the tokens they hold. At least one token is always left to compute.
     pub(in crate::engine) fn lookup_prefix(&mut self, request: &mut Request, config: &EngineConfig) -> u32 {
         if self.groups.is_some() {
-            return self.lookup_groups(request, config.block_size);
+            return self.lookup_groups(request, config.block_size());
         }
         if !self.pool.caching() {
             return 0;
         }
-        request.ensure_hashed(config.block_size);
+        request.ensure_hashed(config.block_size());
         if request.flags.has(Flags::SKIPS_LOOKUP) {
             return 0;
         }
         let most_tokens = request.num_tokens - u32::from(!config.quirks().caches_whole_prompts());
-        let most = (most_tokens / config.block_size) as usize;
+        let most = (most_tokens / config.block_size()) as usize;
         let usable = most.min(request.block_hashes.len());
         self.pool.lookup(&request.block_hashes[..usable], &mut self.hit);
         if config.quirks().recomputes_last_cached_block() || config.drafting().drops_block {
             self.hit.pop();
         }
-        (self.hit.len() as u32 * config.block_size).min(request.num_tokens - 1)
+        (self.hit.len() as u32 * config.block_size()).min(request.num_tokens - 1)
     }
 
     /// All tokens of a request whose whole prompt the device has, of which the last block is computed again behind
@@ -73,7 +73,7 @@ impl KvCacheManager {
         config: &EngineConfig,
     ) -> Option<u32> {
         let is_whole = config.host_rules().looks_nothing_up_for_whole_prompts()
-            && computed + config.block_size == request.num_tokens
+            && computed + config.block_size() == request.num_tokens
             && request.num_tokens == request.prompt_tokens
             && request.block_hashes.last().is_some_and(|&hash| self.pool.find(hash).is_some());
         is_whole.then_some(request.num_tokens)
@@ -98,7 +98,7 @@ impl KvCacheManager {
         let revived = self.pool.count_free_among(&self.hit);
         let cost = |tokens: u32| blocks_for(config, tokens).saturating_sub(held + reused) + revived;
         let needed = cost(slots_tokens);
-        let must_fit = if config.scheduler_reserve_full_isl { cost(full_tokens) } else { needed };
+        let must_fit = if config.scheduler_reserve_full_isl() { cost(full_tokens) } else { needed };
         let reserves_beside_all = config.host_rules().reserves_beside_whole_prompts();
         let with_reserved = reserved_blocks + if reserves_beside_all { must_fit } else { needed };
         let fits = if config.quirks().reserves_whole_output() {
@@ -116,12 +116,12 @@ impl KvCacheManager {
         // All known tokens will be computed unless it is preempted.
         let known = blocks_for(config, full_tokens).max(held + reused + needed);
         if reused > 0 {
-            request.next_store_tokens = (reused + 1).saturating_mul(config.block_size);
+            request.next_store_tokens = (reused + 1).saturating_mul(config.block_size());
         }
-        request.reserve(longest.min(known + MAX_SPARE_TABLE_BLOCKS), config.block_size);
+        request.reserve(longest.min(known + MAX_SPARE_TABLE_BLOCKS), config.block_size());
         request.block_table.extend_from_slice(&self.hit);
         self.reserve(request, config);
-        self.grow_table(request, needed - revived, config.block_size);
+        self.grow_table(request, needed - revived, config.block_size());
         true
     }
 

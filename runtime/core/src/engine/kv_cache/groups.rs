@@ -73,7 +73,7 @@ impl KvCacheManager {
             true => groups.missing_blocks(id, chunk, is_capped),
             false => groups.admission_cost(pool, chunk, is_capped),
         };
-        if config.scheduler_reserve_full_isl {
+        if config.scheduler_reserve_full_isl() {
             let whole = cost(groups, &self.pool, chunk_to(full_tokens, full_tokens), true);
             if whole + watermark_blocks > self.pool.num_free() {
                 return false;

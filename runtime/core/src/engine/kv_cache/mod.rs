@@ -43,16 +43,16 @@ impl KvCacheManager {
     /// Empty.
     pub(super) fn new(config: &EngineConfig) -> Self {
         Self {
-            pool: match config.enable_prefix_caching {
-                false if config.rules.queues_uncached_blocks() => KvPool::uncached_queue(config.num_gpu_blocks),
-                caching => KvPool::new(config.num_gpu_blocks, caching),
+            pool: match config.enable_prefix_caching() {
+                false if config.rules().queues_uncached_blocks() => KvPool::uncached_queue(config.num_gpu_blocks()),
+                caching => KvPool::new(config.num_gpu_blocks(), caching),
             },
             groups: KvGroups::of(config),
-            hashes_blocks: config.enable_prefix_caching || config.has_offloading(),
+            hashes_blocks: config.enable_prefix_caching() || config.has_offloading(),
             reserved_blocks: 0,
             hit: Vec::new(),
             group_hit: GroupHit::default(),
-            looks_up_apart: config.keeps_states() && config.kv_connector.is_some_and(|connector| connector.is_nixl),
+            looks_up_apart: config.keeps_states() && config.kv_connector().is_some_and(|connector| connector.is_nixl),
             deferred_frees: VecDeque::new(),
         }
     }
@@ -129,7 +129,7 @@ impl KvCacheManager {
         if missing > self.pool.num_free() {
             return false;
         }
-        self.grow_table(request, missing, config.block_size);
+        self.grow_table(request, missing, config.block_size());
         plan.block_ids.extend_from_slice(&request.block_table[have as usize..]);
         true
     }
@@ -155,7 +155,7 @@ impl KvCacheManager {
         if self.groups.is_some() {
             return self.store_group_blocks(id, num_tokens, request);
         }
-        let block_size = config.block_size;
+        let block_size = config.block_size();
         // A drafter may write the last of them again, or a block's identity may not be known yet.
         let settled = num_tokens.min(request.num_tokens).saturating_sub(config.drafting().unsettled_tokens());
         let from = (request.next_store_tokens / block_size - 1) as usize;
@@ -250,5 +250,5 @@ impl KvCacheManager {
 /// Blocks for `num_tokens` tokens and the slots of a burst.
 fn blocks_for(config: &EngineConfig, num_tokens: u32) -> u32 {
     let slots = num_tokens.saturating_add(config.quirks().burst_tokens()).min(config.max_model_len());
-    slots.div_ceil(config.block_size)
+    slots.div_ceil(config.block_size())
 }

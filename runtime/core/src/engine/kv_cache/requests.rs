@@ -39,8 +39,8 @@ impl Engine {
     pub fn cached_prefix_blocks(&self, hashes: &[BlockHash]) -> u32 {
         match self.kv_cache.groups() {
             Some(groups) if self.kv_cache.caching() => {
-                let most_tokens = (hashes.len() as u32).saturating_mul(self.config.block_size);
-                groups.cached_tokens(self.kv_cache.pool(), hashes, most_tokens) / self.config.block_size
+                let most_tokens = (hashes.len() as u32).saturating_mul(self.config.block_size());
+                groups.cached_tokens(self.kv_cache.pool(), hashes, most_tokens) / self.config.block_size()
             }
             _ => self.kv_cache.pool().cached_prefix_blocks(hashes),
         }
@@ -82,7 +82,7 @@ impl Engine {
     /// Gives `id` this number of blocks more, which are free.
     #[inline]
     pub(in crate::engine) fn grow_table(&mut self, id: RequestId, count: u32) {
-        self.kv_cache.grow_table(&mut self.requests[id], count, self.config.block_size);
+        self.kv_cache.grow_table(&mut self.requests[id], count, self.config.block_size());
     }
 
     /// The part of a chunk that ends where states are kept, if any group keeps some.
@@ -92,7 +92,7 @@ impl Engine {
             return tokens;
         }
         let chunk_cap = self.chunk_cap(id);
-        let threshold = self.config.long_prefill_token_threshold;
+        let threshold = self.config.long_prefill_token_threshold();
         let most_tokens = if threshold > 0 { threshold } else { u32::MAX };
         let most_tokens = most_tokens.min(self.config.step_tokens()).min(chunk_cap);
         self.kv_cache.aligned_chunk(id, &self.requests[id], computed, tokens.min(chunk_cap), most_tokens, is_running)

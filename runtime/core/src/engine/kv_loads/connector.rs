@@ -61,9 +61,9 @@ pub(super) struct ConnectorState {
 impl ConnectorState {
     /// The connector of an engine with these settings, if it has one. That of its tiers is theirs, but for its frees.
     pub(super) fn of(config: &EngineConfig) -> Option<Box<Self>> {
-        let options = config.kv_connector?.offloading;
-        let rules = ConnectorRules::Vllm(config.rules);
-        let (block_size, has_cache) = (config.block_size, config.enable_prefix_caching);
+        let options = config.kv_connector()?.offloading;
+        let rules = ConnectorRules::Vllm(config.rules());
+        let (block_size, has_cache) = (config.block_size(), config.enable_prefix_caching());
         let offloading = options.map(|options| Box::new(Offloading::new(options, rules, block_size, has_cache)));
         Some(Box::new(Self { offloading, ..Self::default() }))
     }
@@ -143,7 +143,7 @@ impl Engine {
     /// # Panics
     /// When the engine has no connector, or blocks are invalid where there are several groups: a driver bug.
     pub fn report_transfers(&mut self, report: KvTransferReport) {
-        let is_known = report.invalid_blocks.is_empty() || self.config.kv_cache_groups.len() < 2;
+        let is_known = report.invalid_blocks.is_empty() || self.config.kv_cache_groups().len() < 2;
         assert!(is_known, "blocks of several groups are invalid");
         self.kv_loads.connector_mut().report = report;
     }
@@ -213,7 +213,7 @@ impl Engine {
         let computed = request.num_computed_tokens;
         if has_failed && computed == 0 {
             request.flags.set(Flags::LOST_LOAD, true);
-            self.kv_cache.take_unfilled(id, request, self.config.block_size);
+            self.kv_cache.take_unfilled(id, request, self.config.block_size());
             return;
         }
         self.store_full_blocks(id, computed);
@@ -221,7 +221,7 @@ impl Engine {
         if computed == self.requests[id].num_tokens {
             let is_from_host = self.requests[id].kv_role != KvRole::Destination;
             let whole_block = is_from_host && self.config.host_rules().recomputes_last_block();
-            let again = if whole_block { self.config.block_size } else { 1 };
+            let again = if whole_block { self.config.block_size() } else { 1 };
             self.move_computed(id, computed - again);
         }
         // One without computed tokens is looked up again by a connector, though it has its block.
@@ -337,7 +337,7 @@ impl Engine {
     }
 
     fn recomputes_failed_loads(&self) -> bool {
-        self.config.kv_connector.is_none_or(|connector| connector.load_failures == LoadFailures::Recompute)
+        self.config.kv_connector().is_none_or(|connector| connector.load_failures == LoadFailures::Recompute)
     }
 
     /// Whether a request waits for KV, or for its turn since it has arrived.
@@ -355,7 +355,7 @@ impl Engine {
         let mut loading: Vec<RequestId> = self.requests.live_ids().filter(|&id| self.is_loading(id)).collect();
         loading.sort_by_key(|&id| {
             let request = &self.requests[id];
-            match self.config.policy {
+            match self.config.policy() {
                 Policy::Fcfs => (0, 0, u64::from(request.load_order)),
                 Policy::Priority | Policy::Ranked => (request.rank, request.arrival_ns, request.sequence),
             }

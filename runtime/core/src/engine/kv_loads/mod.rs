@@ -31,7 +31,7 @@ pub(super) struct KvLoads {
 impl KvLoads {
     pub(super) fn new(config: &EngineConfig) -> Self {
         Self {
-            tiers: config.kv_tiers.map(|tiers| Box::new(KvTiers::new(tiers, config.block_size, config.rules))),
+            tiers: config.kv_tiers().map(|tiers| Box::new(KvTiers::new(*tiers, config.block_size(), config.rules()))),
             connector: ConnectorState::of(config),
             offloads: config.has_offloading(),
             left_to_decode: config.tokens_left_to_decode(),

@@ -53,7 +53,7 @@ impl Engine {
         if !is_idle || !offloading.is_some_and(Offloading::has_ended_requests) {
             return;
         }
-        let block_size = self.config.block_size;
+        let block_size = self.config.block_size();
         self.kv_loads.store_step(&StepPlan::default(), &self.requests, self.stats.steps, block_size);
     }
 

@@ -54,7 +54,7 @@ impl Engine {
                     let chunk = Chunk { computed, tokens: known, slots: tokens, encoder_tokens: 0, prefill_end };
                     groups.missing_blocks(id, chunk, true)
                 }
-                None => tokens.div_ceil(self.config.block_size).saturating_sub(request.block_table.len() as u32),
+                None => tokens.div_ceil(self.config.block_size()).saturating_sub(request.block_table.len() as u32),
             }
         };
         self.prefills.in_flight(&self.requests).map(missing).sum::<u32>() + self.draft_step_blocks()
@@ -66,7 +66,7 @@ impl Engine {
     /// # Errors
     /// When it never starts.
     pub fn check_load(&self, prompt_tokens: u32) -> Result<(), RejectReason> {
-        if self.config.num_speculative_tokens == 0 {
+        if self.config.num_speculative_tokens() == 0 {
             return Ok(());
         }
         let needed = self.config.most_blocks(prompt_tokens) + u64::from(self.draft_step_blocks());
@@ -75,10 +75,10 @@ impl Engine {
 
     /// Slots of a step with drafts, and of what the drafter reads ahead; none without drafts.
     fn draft_step_tokens(&self) -> u32 {
-        if self.config.num_speculative_tokens == 0 {
+        if self.config.num_speculative_tokens() == 0 {
             return 0;
         }
-        1 + self.config.num_speculative_tokens + self.config.drafting().lookahead_tokens
+        1 + self.config.num_speculative_tokens() + self.config.drafting().lookahead_tokens
     }
 
     /// Blocks for such a step that begins new ones.
@@ -86,7 +86,7 @@ impl Engine {
         let step_tokens = self.draft_step_tokens();
         match self.kv_cache.groups() {
             Some(groups) => groups.new_blocks(step_tokens),
-            None => step_tokens.div_ceil(self.config.block_size),
+            None => step_tokens.div_ceil(self.config.block_size()),
         }
     }
 
@@ -161,7 +161,7 @@ impl Engine {
         self.end_reservation(id);
         self.release_blocks(id);
         let request = &mut self.requests[id];
-        self.kv_cache.forget_table(request, self.config.block_size);
+        self.kv_cache.forget_table(request, self.config.block_size());
         self.prefills.recount(request, |request| {
             request.num_computed_tokens = 0;
             request.prefill_target_tokens = request.num_tokens;

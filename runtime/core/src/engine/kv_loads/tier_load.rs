@@ -33,7 +33,7 @@ impl Engine {
     /// request has been given. It waits without a running slot until they are there.
     pub(in crate::engine) fn start_tier_load(&mut self, id: RequestId, blocks: u32, plan: &mut StepPlan) {
         let first = self.kv_cache.num_hit_blocks();
-        let block_size = self.config.block_size;
+        let block_size = self.config.block_size();
         let request = &self.requests[id];
         let end = first + blocks as usize;
         let tiers = self.kv_loads.tiers.as_mut().expect("what is loaded was found in the tiers");
@@ -89,7 +89,7 @@ impl Engine {
         if offloads {
             return tiers.send_stores(self.steps.applied() + 1);
         }
-        let block_size = self.config.block_size;
+        let block_size = self.config.block_size();
         for entry in &self.steps.oldest().scheduled {
             let request = &self.requests[entry.request];
             // The blocks of a request that was aborted or preempted meanwhile may

@@ -24,17 +24,17 @@ pub(super) struct Group {
 impl Group {
     pub(super) fn of(group: &KvCacheGroup, config: &EngineConfig) -> Self {
         let KvCacheKind::Mamba { checkpoint_tokens } = group.kind else {
-            return Self::with_blocks(group.kind, group.block_size.unwrap_or(config.block_size), config);
+            return Self::with_blocks(group.kind, group.block_size.unwrap_or(config.block_size()), config);
         };
         // One state of a whole sequence is in a block that none fills.
         let is_whole = config.mamba_cache_mode() == MambaCacheMode::None;
-        let block_size = if is_whole { config.max_model_len() } else { config.block_size };
+        let block_size = if is_whole { config.max_model_len() } else { config.block_size() };
         let states = (config.mamba_cache_mode() == MambaCacheMode::Align).then(|| {
             let Drafting { drops_block, hash_lookahead_tokens, .. } = config.drafting();
-            let checkpoint_tokens = checkpoint_tokens.filter(|_| config.rules.has_checkpoints());
-            States { checkpoint_tokens, drops_block, hash_lookahead_tokens, rules: config.rules }
+            let checkpoint_tokens = checkpoint_tokens.filter(|_| config.rules().has_checkpoints());
+            States { checkpoint_tokens, drops_block, hash_lookahead_tokens, rules: config.rules() }
         });
-        let draft_blocks = config.num_speculative_tokens;
+        let draft_blocks = config.num_speculative_tokens();
         Self { draft_blocks, states, ..Self::with_blocks(group.kind, block_size, config) }
     }
 

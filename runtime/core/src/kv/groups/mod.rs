@@ -120,14 +120,14 @@ impl KvGroups {
     /// The groups of an engine; none where there is only full attention in blocks of the engine's
     /// size.
     pub(crate) fn of(config: &EngineConfig) -> Option<Box<Self>> {
-        if config.kv_cache_groups.is_empty() {
+        if config.kv_cache_groups().is_empty() {
             return None;
         }
         let group_of = |(index, group): (usize, &KvCacheGroup)| {
-            let drops_block = config.drafting().drops_in(&config.kv_cache_groups, index);
+            let drops_block = config.drafting().drops_in(&config.kv_cache_groups(), index);
             Group { drops_block, ..Group::of(group, config) }
         };
-        let mut groups: Vec<Group> = config.kv_cache_groups.iter().enumerate().map(group_of).collect();
+        let mut groups: Vec<Group> = config.kv_cache_groups().iter().enumerate().map(group_of).collect();
         let mut kin: Vec<Kin> = Vec::new();
         for (index, &Group { kind, block_size, drops_block, .. }) in groups.iter().enumerate() {
             match kin.iter_mut().find(|kin| kin.kind == kind && kin.block_size == block_size) {
@@ -146,12 +146,12 @@ impl KvGroups {
         Some(Box::new(Self {
             hits: vec![Vec::new(); groups.len()],
             kin,
-            hash_block_size: config.block_size,
+            hash_block_size: config.block_size(),
             aligned_tokens: config.aligned_tokens(),
-            retention_tokens: config.prefix_cache_retention_interval,
+            retention_tokens: config.prefix_cache_retention_interval(),
             unsettled_tokens: config.drafting().unsettled_tokens(),
             max_model_len: config.max_model_len(),
-            rules: config.rules,
+            rules: config.rules(),
             chunk_group: chunk_group(&groups),
             stored_in_step: BTreeSet::new(),
             requests: Vec::new(),

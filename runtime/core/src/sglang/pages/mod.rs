@@ -50,11 +50,11 @@ pub(super) struct KvPages {
 impl KvPages {
     pub(super) fn new(config: &SglangConfig) -> Self {
         Self {
-            page_size_tokens: config.page_size,
-            is_caching: config.enable_prefix_caching,
+            page_size_tokens: config.page_size(),
+            is_caching: config.enable_prefix_caching(),
             holds: Vec::new(),
             radix: RadixCache::new(),
-            num_free: config.num_pages,
+            num_free: config.num_pages(),
         }
     }
 

@@ -21,8 +21,8 @@ use vcr_frontend::EngineClient;
 use vcr_frontend::engine::EngineObserver;
 use vcr_wire::{
     EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, EngineInputs, EngineLink, EngineOutputs, FinishReason,
-    LinkError, LocalLink, PrefillStats, ReadyResponse, Received, Request, RequestError, UtilityOutput, VllmMinor,
-    Waiter, Waker, monotonic_ns,
+    LinkError, LocalLink, PrefillStats, Protocol, ReadyResponse, Received, Request, RequestError, UtilityOutput,
+    VllmMinor, Waiter, Waker, monotonic_ns,
 };
 
 use super::book::tag_of;
