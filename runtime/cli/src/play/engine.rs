@@ -346,9 +346,12 @@ mod tests {
         engine: EngineArgs,
     }
 
+    fn line(args: &[&str]) -> Result<Line, String> {
+        Line::try_parse_from([&["play"], args].concat()).map_err(|error| error.to_string())
+    }
+
     fn config(args: &[&str], minor: Option<VllmMinor>) -> Result<EngineConfig, String> {
-        let line = Line::try_parse_from([&["play"], args].concat()).map_err(|error| error.to_string())?;
-        line.engine.config(minor, Policy::Fcfs, None, 0, &[]).map_err(|unusable| unusable.message)
+        line(args)?.engine.config(minor, Policy::Fcfs, None, 0, &[]).map_err(|unusable| unusable.message)
     }
 
     #[test]
@@ -361,9 +364,11 @@ mod tests {
                     --kv-cache-groups full,sliding_window:64,sliding_window:64@64";
         let args: Vec<&str> = args.split_whitespace().collect();
         let given = config(&args, None).expect("it is valid");
+        let input = line(&args).and_then(|line| line.engine.input(None).map_err(|unusable| unusable.message));
+        let input = input.expect("it is valid");
         let unchanged: Vec<&str> = OPTIONS
             .iter()
-            .filter(|option| (option.get)(&given) == option.default_value())
+            .filter(|option| (option.get)(&input) == option.default_value())
             .map(|option| option.name)
             .collect();
         let elsewhere = [
@@ -375,13 +380,13 @@ mod tests {
         // Neither goes with the above.
         let args = ["--pipeline-parallel-size", "2", "--decode-context-parallel-size", "4", "--max-model-len", "300"];
         let parallel = config(&args, None).expect("it is valid");
-        assert_eq!((parallel.pipeline_parallel_size, parallel.context_ranks()), (2, 4));
-        assert_eq!((given.block_size, given.watermark, given.max_num_active_seqs), (32, 0.25, Some(5)));
-        let groups: Vec<String> = given.kv_cache_groups.iter().map(ToString::to_string).collect();
+        assert_eq!((parallel.pipeline_parallel_size(), parallel.context_ranks()), (2, 4));
+        assert_eq!((given.block_size(), given.watermark(), input.max_num_active_seqs), (32, 0.25, Some(5)));
+        let groups: Vec<String> = given.kv_cache_groups().iter().map(ToString::to_string).collect();
         assert_eq!(groups, ["full", "sliding_window:64", "sliding_window:64@64"]);
         let plain = config(&[], None).expect("the defaults are valid");
         let own = EngineConfigInput { max_model_len: Some(MODEL_LEN), ..EngineConfigInput::default() };
-        assert_eq!(*plain, own);
+        assert_eq!(Ok(plain), EngineConfig::new(own));
         assert_eq!(
             config(&["--kv-cache-size", "9", "--tokens-per-block", "8"], None).map(|c| c.max_model_len()),
             Ok(64)
@@ -394,9 +399,9 @@ mod tests {
                     --scheduling-policy priority --no-enable-prefix-caching";
         let args = ["--vllm-args", line, "--max-num-seqs", "5"];
         let given = config(&args, None).expect("it is valid");
-        assert_eq!((given.max_num_seqs, given.num_gpu_blocks, given.max_model_len), (5, 99, Some(1_000)));
+        assert_eq!((given.max_num_seqs(), given.num_gpu_blocks(), given.max_model_len()), (5, 99, 1_000));
         assert_eq!(
-            (given.max_num_batched_tokens, given.async_scheduling, given.enable_prefix_caching),
+            (given.max_num_batched_tokens(), given.async_scheduling(), given.enable_prefix_caching()),
             (7_000, true, false)
         );
         let engine = Line::try_parse_from([&["play"], &args[..]].concat()).expect("it is valid").engine;
