@@ -11,10 +11,10 @@
 use std::path::Path;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use vcr_core::policy::SchedulingPolicy;
+use vcr_core::policy::{Native, SchedulingPolicy};
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, Policy, Prompt, RequestSpec, TokenSource};
 use vcr_guest::{GuestModule, Limits};
-use vcr_policy::{FairShareConfig, Native, ShortestPromptFirstConfig};
+use vcr_policy::{FairShareConfig, ShortestPromptFirstConfig};
 
 const RUNNING: u64 = 256;
 const WAITING: u64 = 1_000;

@@ -3,7 +3,7 @@
 A guest implements one of the classes here and names it in `app.py`, as the
 interface that componentize-py looks for:
 
-    from vcr_guest import LatencyModel, Step, latency
+    from vcr_guest import LatencyModel, Step, latency, number
 
     class PerToken(LatencyModel):
         def __init__(self, config, seed):
@@ -14,17 +14,29 @@ interface that componentize-py looks for:
 
     Latency = latency(PerToken)
 
+| world | class | interface |
+|---|---|---|
+| `latency-model` | `LatencyModel` | `Latency = latency(...)` |
+| `scheduler-policy` | `SchedulerPolicy` | `Scheduling = scheduling(...)` |
+| `router` | `Router` | `Routing = routing(...)` |
+| `autoscaler` | `Autoscaler` | `Scaling = scaling(...)` |
+| `failure-injector` | `FailureInjector` | `Faults = faults(...)` |
+| `token-source` | `TokenSource` | `Tokens = tokens(...)` |
+
 An error that the user is to see is a `GuestError`; its text should name the
 field, its value and what to write instead. Any other exception ends the guest
-without words, as a panic does.
+too, and is shown with its type, its message and the lines of the guest's own
+code that led to it.
 
 Guests get no clock, no files and no randomness but the seed: use
 `random.Random(seed)`, never the functions of the module itself, which are
 seeded when the component is built.
 """
 
+import importlib
 import json
 import math
+from dataclasses import dataclass
 from typing import Any, Callable, Iterable, NamedTuple
 
 try:
@@ -32,21 +44,27 @@ try:
 except ImportError:
     # Natively, as in tests, nobody is there to pass an error on to.
     class Err(Exception):
-        """An error of the interface, in words."""
+        """An error of the interface, a `Failure`."""
 
-        def __init__(self, value: str):
+        def __init__(self, value: Any):
             super().__init__(value)
             self.value = value
 
 
+try:
+    from wit_world.imports.types import Failure
+except ImportError:
+
+    @dataclass
+    class Failure:
+        """A call that could not be answered."""
+
+        message: str
+        traceback: str | None
+
+
 #: The longest duration that a step may have, in nanoseconds: about 32 years.
 DURATION_NS_MAX = 1e18
-
-#: Words of one step in the flat list of the interface.
-WORDS_PER_STEP = 14
-
-#: The word that stands for no adapter, and for no limit.
-NONE = 2**64 - 1
 
 
 class GuestError(Exception):
@@ -110,9 +128,47 @@ def read_config(config: str) -> dict[str, Any]:
     return value
 
 
-def passed_on(error: GuestError) -> Err:
-    """The error as the interface passes it on."""
-    return Err(str(error))
+def failure(error: Exception) -> Err:
+    """An exception as the interface passes it on."""
+    if isinstance(error, GuestError):
+        return Err(Failure(str(error), None))
+    # The module `traceback` looks for the source, and guests have no files.
+    lines = []
+    at = error.__traceback__
+    while at is not None:
+        code = at.tb_frame.f_code
+        if code.co_filename != __file__:
+            name = code.co_filename.rsplit("/", 1)[-1]
+            lines.append(f'  File "{name}", line {at.tb_lineno}, in {code.co_name}')
+        at = at.tb_next
+    text = str(error)
+    message = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return Err(Failure(message, "\n".join(["Traceback (most recent call last):", *lines])))
+
+
+def passes_on(call: Callable) -> Callable:
+    """A function of an interface whose exceptions are passed on."""
+
+    def passing(*arguments):
+        try:
+            return call(*arguments)
+        except Exception as error:
+            raise failure(error) from error
+
+    return passing
+
+
+def generated(interface: str) -> Any:
+    """The classes of an interface that componentize-py made; natively there are none."""
+    try:
+        return importlib.import_module(f"wit_world.exports.{interface}")
+    except ImportError:
+        return None
+
+
+def kind(case: Any) -> str:
+    """The name of a variant's case, of the class `Variant_Case`."""
+    return type(case).__name__.rsplit("_", 1)[-1]
 
 
 class LatencyModel:
@@ -144,46 +200,45 @@ def latency(make: Callable[[dict[str, Any], int], LatencyModel]) -> type:
 
     # Kept here, because componentize-py makes an object of the class for each call.
     model: LatencyModel
-    words = ""
 
     class Latency:
+        @passes_on
         def configure(self, config: str, seed: int) -> None:
             nonlocal model
-            try:
-                model = make(read_config(config), seed)
-            except GuestError as error:
-                raise passed_on(error) from error
+            model = make(read_config(config), seed)
 
-        def price(self, start_ns: int, horizon_ns: int, shapes: list[int]) -> list[float]:
+        @passes_on
+        def price_step(self, start_ns: int, step: Any) -> float:
+            return float(model.price(Step(start_ns, **vars(step))))
+
+        @passes_on
+        def price_decodes(self, start_ns: int, horizon_ns: int, run: Any) -> list[float]:
             durations_ns: list[float] = []
             now_ns = start_ns
-            for first in range(0, len(shapes), WORDS_PER_STEP):
+            context_tokens = run.first_context_tokens
+            for kv_active_blocks in run.kv_active_blocks:
                 # Such a step may never happen, so the model must not see it.
-                if first > 0 and now_ns >= horizon_ns:
+                if durations_ns and now_ns >= horizon_ns:
                     break
-                try:
-                    duration_ns = float(model.price(Step(now_ns, *shapes[first : first + WORDS_PER_STEP])))
-                except GuestError as error:
-                    raise passed_on(error) from error
+                step = Step(
+                    now_ns,
+                    decode_requests=run.decode_requests,
+                    decode_tokens=run.decode_tokens,
+                    decode_context_tokens=context_tokens,
+                    sampled_requests=run.sampled_requests,
+                    kv_active_blocks=kv_active_blocks,
+                    kv_total_blocks=run.kv_total_blocks,
+                    block_size_tokens=run.block_size_tokens,
+                    waiting_requests=run.waiting_requests,
+                )
+                duration_ns = float(model.price(step))
                 durations_ns.append(duration_ns)
                 # The host refuses it by name.
                 if not is_valid_duration(duration_ns):
                     break
                 now_ns += rounded_ns(duration_ns)
+                context_tokens += run.decode_requests
             return durations_ns
-
-        def price_step(self, *step: int) -> float:
-            nonlocal words
-            try:
-                return float(model.price(Step(*step)))
-            except GuestError as error:
-                words = str(error)
-                return math.nan
-
-        def trouble(self) -> str:
-            nonlocal words
-            told, words = words, ""
-            return told
 
     return Latency
 
@@ -196,7 +251,7 @@ class Arrived(NamedTuple):
     prompt_tokens: int
     max_tokens: int
     priority: int
-    lora: int | None
+    adapter: int | None
     tenant: int
 
 
@@ -248,19 +303,25 @@ class Preferences:
     """What a scheduler policy says; each holds until it says otherwise."""
 
     def __init__(self) -> None:
-        self.words: list[int] = []
+        self.admission: list[tuple[int, int]] = []
+        self.eviction: list[tuple[int, int]] = []
+        self.chunk_caps: list[tuple[int, int]] = []
+        self.uncapped: list[int] = []
 
     def wait_at(self, slot: int, rank: int) -> None:
         """The rank at which a request waits; the lowest is admitted first."""
-        self.words += (0, slot, rank % 2**64)
+        self.admission.append((slot, rank))
 
     def give_way_at(self, slot: int, rank: int) -> None:
         """The rank at which a request gives way; the greatest is preempted first."""
-        self.words += (1, slot, rank % 2**64)
+        self.eviction.append((slot, rank))
 
     def compute_at_most(self, slot: int, tokens: int | None) -> None:
         """The most tokens that a request computes in a step, at least 1; `None` for no limit."""
-        self.words += (2, slot, NONE if tokens is None else tokens)
+        if tokens is None:
+            self.uncapped.append(slot)
+        else:
+            self.chunk_caps.append((slot, tokens))
 
 
 class SchedulerPolicy:
@@ -274,57 +335,382 @@ class SchedulerPolicy:
         raise NotImplementedError
 
 
-def signed(word: int) -> int:
-    """A word of the interface as a signed number."""
-    return word - 2**64 if word >= 2**63 else word
-
-
-def _event(words: list[int]) -> Event:
-    kind, slot = words[0], words[1]
-    if kind == 0:
-        lora = None if words[6] == NONE else words[6]
-        return Arrived(slot, words[2], words[3], words[4], signed(words[5]), lora, words[7])
-    if kind == 1:
-        return Admitted(slot, words[2])
-    if kind == 2:
-        return Preempted(slot)
-    if kind == 3:
-        return Ended(slot, words[2], words[3])
-    raise GuestError(f"the host sent an event of kind {kind}, which this module does not know")
+def _policy_event(event: Any) -> Event:
+    name = kind(event)
+    if name == "Arrived":
+        return Arrived(**vars(event.value))
+    if name == "Admitted":
+        return Admitted(**vars(event.value))
+    if name == "Preempted":
+        return Preempted(event.value)
+    return Ended(**vars(event.value))
 
 
 def scheduling(make: Callable[[dict[str, Any], int], SchedulerPolicy]) -> type:
     """The interface `scheduling` of a policy's class: name it `Scheduling` in `app.py`."""
 
-    # Kept here, because componentize-py makes an object of the class for each call.
+    wit = generated("scheduling")
     policy: SchedulerPolicy
 
+    def columns(pairs: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+        return [slot for slot, _ in pairs], [value for _, value in pairs]
+
     class Scheduling:
+        @passes_on
         def configure(self, config: str, seed: int) -> None:
             nonlocal policy
-            try:
-                policy = make(read_config(config), seed)
-            except GuestError as error:
-                raise passed_on(error) from error
+            policy = make(read_config(config), seed)
 
-        def decide(
-            self,
-            now_ns: int,
-            budget_tokens: int,
-            running_slots: int,
-            free_blocks: int,
-            total_blocks: int,
-            events: list[int],
-            progress: list[int],
-        ) -> list[int]:
-            preferences = Preferences()
-            try:
-                happened = [_event(events[first : first + 8]) for first in range(0, len(events), 8)]
-                computed = [Progress(*progress[first : first + 3]) for first in range(0, len(progress), 3)]
-                decision = Decision(now_ns, budget_tokens, running_slots, free_blocks, total_blocks, happened, computed)
-                policy.decide(decision, preferences)
-            except GuestError as error:
-                raise passed_on(error) from error
-            return preferences.words
+        @passes_on
+        def decide(self, engine: Any) -> Any:
+            rows = engine.progress
+            decision = Decision(
+                engine.now_ns,
+                engine.budget_tokens,
+                engine.running_slots,
+                engine.free_blocks,
+                engine.total_blocks,
+                [_policy_event(event) for event in engine.events],
+                [Progress(*row) for row in zip(rows.slot, rows.computed_tokens, rows.output_tokens)],
+            )
+            said = Preferences()
+            policy.decide(decision, said)
+            return wit.Preferences(
+                admission=wit.Ranks(*columns(said.admission)),
+                eviction=wit.Ranks(*columns(said.eviction)),
+                chunk_caps=wit.ChunkCaps(*columns(said.chunk_caps)),
+                uncapped=said.uncapped,
+            )
 
     return Scheduling
+
+
+class Worker(NamedTuple):
+    """An engine that is up."""
+
+    worker: int
+    running_requests: int = 0
+    waiting_requests: int = 0
+    max_running_requests: int = 0
+    active_blocks: int = 0
+    total_blocks: int = 0
+    outstanding_prefill_tokens: int = 0
+    cached_prompt_blocks: int = 0
+
+
+class RouteRequest(NamedTuple):
+    """The request to be routed. `phase` is "whole", "prefill" or "decode"."""
+
+    now_ns: int
+    id: int
+    prompt_tokens: int = 0
+    max_tokens: int = 0
+    priority: int = 0
+    adapter: int | None = None
+    tenant: int = 0
+    session: int = 0
+    block_size_tokens: int = 16
+    phase: str = "whole"
+    may_refuse: bool = True
+    block_hashes: list[int] = []
+
+
+class EndedRequest(NamedTuple):
+    """A request that was routed here and is over."""
+
+    id: int
+    worker: int
+    output_tokens: int
+    failed: bool
+
+
+#: Refuses a request, because all engines have too much to do.
+REFUSE = None
+
+
+class Router:
+    """Chooses the engine of each request of one pool."""
+
+    def __init__(self, config: dict[str, Any], seed: int):
+        """Makes the router of one pool; raises a `GuestError` where the config makes no sense."""
+
+    def route(self, request: RouteRequest, workers: list[Worker]) -> int | None:
+        """The index of one of the engines, its `worker`; or `REFUSE`, where the request may be refused."""
+        raise NotImplementedError
+
+    def ended(self, request: EndedRequest) -> None:
+        """A request is over. Called before the request that is routed next."""
+
+
+def routing(make: Callable[[dict[str, Any], int], Router]) -> type:
+    """The interface `routing` of a router's class: name it `Routing` in `app.py`."""
+
+    wit = generated("routing")
+    router: Router
+
+    class Routing:
+        @passes_on
+        def configure(self, config: str, seed: int) -> None:
+            nonlocal router
+            router = make(read_config(config), seed)
+
+        @passes_on
+        def route(self, now_ns: int, ended: list[Any], request: Any, workers: Any) -> Any:
+            for one in ended:
+                router.ended(EndedRequest(**vars(one)))
+            fields = {**vars(request), "phase": request.phase.name.lower()}
+            rows = zip(*(getattr(workers, field) for field in Worker._fields))
+            chosen = router.route(RouteRequest(now_ns, **fields), [Worker(*row) for row in rows])
+            return wit.Choice_Refuse() if chosen is REFUSE else wit.Choice_Worker(chosen)
+
+    return Routing
+
+
+class Pool(NamedTuple):
+    """The state of a pool when a decision is due. Counts since the last decision are of the whole
+    cluster; engines, and what they have to do, are those of the pool."""
+
+    now_ns: int
+    up_engines: int = 0
+    starting_engines: int = 0
+    draining_engines: int = 0
+    arrived_requests: int = 0
+    arrived_prompt_tokens: int = 0
+    arrived_output_tokens: int = 0
+    completed_requests: int = 0
+    ttft_count: int = 0
+    ttft_sum_ns: int = 0
+    token_gap_count: int = 0
+    token_gap_sum_ns: int = 0
+    running_requests: int = 0
+    waiting_requests: int = 0
+    active_blocks: int = 0
+    total_blocks: int = 0
+    outstanding_prefill_tokens: int = 0
+
+
+class Autoscaler:
+    """Decides how many engines one pool has."""
+
+    def __init__(self, config: dict[str, Any], seed: int):
+        """Makes the autoscaler of one pool; raises a `GuestError` where the config makes no sense."""
+
+    def desired(self, pool: Pool) -> int:
+        """The number of engines that should be up or starting. The host applies the pool's limits."""
+        raise NotImplementedError
+
+
+def scaling(make: Callable[[dict[str, Any], int], Autoscaler]) -> type:
+    """The interface `scaling` of an autoscaler's class: name it `Scaling` in `app.py`."""
+
+    autoscaler: Autoscaler
+
+    class Scaling:
+        @passes_on
+        def configure(self, config: str, seed: int) -> None:
+            nonlocal autoscaler
+            autoscaler = make(read_config(config), seed)
+
+        @passes_on
+        def decide(self, pool: Any) -> int:
+            return autoscaler.desired(Pool(**vars(pool)))
+
+    return Scaling
+
+
+class RequestArrived(NamedTuple):
+    """A request came in."""
+
+    slot: int
+    request_id: str
+    prompt_tokens: int = 0
+    max_tokens: int = 0
+    priority: int = 0
+    adapter: int | None = None
+
+
+class TokensEmitted(NamedTuple):
+    """A request got output tokens; it has so many now."""
+
+    slot: int
+    output_tokens: int
+
+
+class RequestEnded(NamedTuple):
+    """A request is over; its slot goes to another one later."""
+
+    slot: int
+
+
+class UtilityCalled(NamedTuple):
+    """A utility call is about to be answered."""
+
+    method: str
+
+
+FaultEvent = RequestArrived | TokensEmitted | RequestEnded | UtilityCalled
+
+
+class FaultBatch(NamedTuple):
+    """What happened in an engine since the last call."""
+
+    now_ns: int
+    step: int
+    events: list[FaultEvent]
+
+
+class Actions:
+    """The faults that an injector wants, in order. Durations are nanoseconds, at most 1e18."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, tuple]] = []
+
+    def fail_request(self, slot: int) -> None:
+        """The request ends with an error."""
+        self.said.append(("FailRequest", (slot,)))
+
+    def stall(self, duration_ns: int) -> None:
+        """The engine does nothing for so long."""
+        self.said.append(("Stall", (duration_ns,)))
+
+    def crash(self, restart_after_ns: int | None) -> None:
+        """The engine dies, and restarts after so long or never."""
+        self.said.append(("Crash", (restart_after_ns,)))
+
+    def drop_message(self) -> None:
+        """The output message that is sent next is lost."""
+        self.said.append(("DropMessage", ()))
+
+    def duplicate_message(self) -> None:
+        """The output message that is sent next is sent twice."""
+        self.said.append(("DuplicateMessage", ()))
+
+    def corrupt_message(self) -> None:
+        """The output message that is sent next cannot be read."""
+        self.said.append(("CorruptMessage", ()))
+
+    def delay_message(self, by_ns: int) -> None:
+        """The output message that is sent next is late."""
+        self.said.append(("DelayMessage", (by_ns,)))
+
+    def lose_kv_events(self) -> None:
+        """The next batch of KV events is lost."""
+        self.said.append(("LoseKvEvents", ()))
+
+    def fail_utility(self) -> None:
+        """The utility call that was announced fails."""
+        self.said.append(("FailUtility", ()))
+
+
+class FailureInjector:
+    """Decides what goes wrong in one engine."""
+
+    def __init__(self, config: dict[str, Any], seed: int):
+        """Makes the injector of one engine; raises a `GuestError` where the config makes no sense."""
+
+    def decide(self, batch: FaultBatch, actions: Actions) -> None:
+        """Says to `actions` what goes wrong now."""
+        raise NotImplementedError
+
+
+def _fault_events(events: list[Any]) -> list[FaultEvent]:
+    seen: list[FaultEvent] = []
+    for event in events:
+        name = kind(event)
+        if name == "Arrived":
+            seen.append(RequestArrived(**vars(event.value)))
+        elif name == "Emitted":
+            seen.extend(TokensEmitted(*row) for row in zip(event.value.slot, event.value.output_tokens))
+        elif name == "Ended":
+            seen.append(RequestEnded(event.value))
+        else:
+            seen.append(UtilityCalled(event.value))
+    return seen
+
+
+def faults(make: Callable[[dict[str, Any], int], FailureInjector]) -> type:
+    """The interface `faults` of an injector's class: name it `Faults` in `app.py`."""
+
+    wit = generated("faults")
+    injector: FailureInjector
+
+    class Faults:
+        @passes_on
+        def configure(self, config: str, seed: int) -> None:
+            nonlocal injector
+            injector = make(read_config(config), seed)
+
+        @passes_on
+        def decide(self, now_ns: int, step: int, events: list[Any]) -> list[Any]:
+            actions = Actions()
+            injector.decide(FaultBatch(now_ns, step, _fault_events(events)), actions)
+            return [getattr(wit, f"Action_{name}")(*values) for name, values in actions.said]
+
+    return Faults
+
+
+class TokenRequest(NamedTuple):
+    """A request that starts."""
+
+    slot: int
+    seed: int
+    prompt: list[int]
+    max_tokens: int
+    min_tokens: int = 0
+    eos_token: int | None = None
+    stop_tokens: list[int] = []
+    structured_output: str | None = None
+    thinking_token_budget: int | None = None
+
+
+class TokenSource:
+    """Chooses the output tokens of one engine's requests."""
+
+    def __init__(self, config: dict[str, Any], seed: int):
+        """Makes the source of one engine; raises a `GuestError` where the config makes no sense."""
+
+    def start(self, request: TokenRequest) -> Any:
+        """A request starts: gives what `next_token` gets for each of its tokens. A `GuestError`
+        refuses this request, and no other."""
+        raise NotImplementedError
+
+    def next_token(self, state: Any, index: int) -> int:
+        """Output token `index` of a request; indices rise from 0 one by one. To end the output,
+        answer the request's end token or one of its stop tokens."""
+        raise NotImplementedError
+
+
+def tokens(make: Callable[[dict[str, Any], int], TokenSource]) -> type:
+    """The interface `tokens` of a source's class: name it `Tokens` in `app.py`."""
+
+    source: TokenSource
+    running: dict[int, Any] = {}
+    refused: set[int] = set()
+
+    class Tokens:
+        @passes_on
+        def configure(self, config: str, seed: int) -> None:
+            nonlocal source
+            source = make(read_config(config), seed)
+
+        @passes_on
+        def step(self, started: list[Any], ended: list[int], wants: Any) -> list[int]:
+            for slot in ended:
+                running.pop(slot, None)
+                refused.discard(slot)
+            for request in started:
+                try:
+                    running[request.slot] = source.start(TokenRequest(**vars(request)))
+                except GuestError as error:
+                    refused.add(request.slot)
+                    importlib.import_module("wit_world.imports.requests").refuse(request.slot, str(error))
+            answer: list[int] = []
+            for slot, first_index, count in zip(wants.slot, wants.first_index, wants.count):
+                if slot in refused:
+                    answer += [0] * count
+                else:
+                    state = running[slot]
+                    answer += [source.next_token(state, first_index + more) for more in range(count)]
+            return answer
+
+    return Tokens

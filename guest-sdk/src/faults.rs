@@ -1,10 +1,8 @@
-#[cfg(any(target_arch = "wasm32", test))]
-pub(crate) mod words;
-
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use serde::de::DeserializeOwned;
+use vcr_policy::faults::{FaultAction, FaultBatch};
 
 /// Decides what goes wrong in one engine.
 ///
@@ -68,88 +66,4 @@ pub trait FaultGuest: Sized + 'static {
     /// # Errors
     /// Ends the run; the text is shown to the user.
     fn decide(&mut self, batch: &FaultBatch<'_>, actions: &mut Vec<FaultAction>) -> Result<(), String>;
-}
-
-/// The arguments of an injector in one call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FaultBatch<'a> {
-    /// The time; never less than in the call before.
-    pub now_ns: u64,
-    /// Steps that the engine has finished.
-    pub step: u64,
-    /// Events since the last call, oldest first; may be empty.
-    pub events: &'a [FaultEvent<'a>],
-}
-
-/// An event in an engine since the last call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FaultEvent<'a> {
-    /// A request came in.
-    Arrived {
-        /// Names the request from now on: a dense number that another request
-        /// gets after this one has ended.
-        slot: u32,
-        /// Its name at the frontend.
-        request_id: &'a str,
-        /// Tokens of its prompt.
-        prompt_tokens: u32,
-        /// Output tokens it may have.
-        max_tokens: u32,
-        /// Its priority; lower is sooner.
-        priority: i32,
-        /// The adapter it runs with, where it has one.
-        lora: Option<u32>,
-    },
-    /// A request got output tokens.
-    Emitted {
-        /// The request.
-        slot: u32,
-        /// All of its output tokens so far.
-        output_tokens: u32,
-    },
-    /// A request is over, for whatever reason.
-    Ended {
-        /// The request; its slot is free again.
-        slot: u32,
-    },
-    /// A utility call is about to be answered. At most one in a batch.
-    Utility {
-        /// Its name.
-        method: &'a str,
-    },
-}
-
-/// Something that goes wrong. Times are at most 1e18 ns, about 32 years.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FaultAction {
-    /// The request ends with an error.
-    FailRequest {
-        /// One that has arrived, not ended and not been failed before.
-        slot: u32,
-    },
-    /// The engine does nothing for a time.
-    Stall {
-        /// Its duration.
-        duration_ns: u64,
-    },
-    /// The engine dies.
-    Crash {
-        /// Time until it comes back, if it does.
-        restart_after_ns: Option<u64>,
-    },
-    /// The output message that is sent next is lost.
-    DropMessage,
-    /// The output message that is sent next is sent twice.
-    DuplicateMessage,
-    /// The output message that is sent next cannot be read.
-    CorruptMessage,
-    /// The output message that is sent next is late.
-    DelayMessage {
-        /// By how much.
-        by_ns: u64,
-    },
-    /// The next batch of KV events is lost.
-    LoseKvEvents,
-    /// The utility call announced in this batch fails.
-    FailUtility,
 }

@@ -1,14 +1,12 @@
 #[cfg(any(target_arch = "wasm32", test))]
 pub(crate) mod pricing;
-pub(crate) mod step;
 
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use serde::de::DeserializeOwned;
-
-use crate::{Step, WORDS_PER_STEP};
+use vcr_policy::latency::StepShape;
 
 /// The longest duration that a step may have, in nanoseconds: about 32 years.
 pub const DURATION_NS_MAX: f64 = 1e18;
@@ -30,10 +28,11 @@ pub trait LatencyGuest: Sized + 'static {
     /// name the field, its value and what to write instead.
     fn configure(config: Self::Config, seed: u64) -> Result<Self, String>;
 
-    /// The duration of `step` in nanoseconds: finite, from 0 to
-    /// [`DURATION_NS_MAX`]. The host rounds it to a whole number. Any other
-    /// value ends the run with a report that shows it.
-    fn price(&mut self, step: &Step) -> f64;
+    /// The duration in nanoseconds of `step`, which starts at `start_ns`: finite, from 0 to
+    /// [`DURATION_NS_MAX`]. The host rounds it to a whole number. Any other value ends the run
+    /// with a report that shows it. Between the end of the last step and this one the engine was
+    /// idle.
+    fn price(&mut self, start_ns: u64, step: &StepShape) -> f64;
 
     /// Appends the duration of each step of `batch`, stopping at its horizon.
     /// Single steps come through here too, as batches of one.
@@ -45,40 +44,49 @@ pub trait LatencyGuest: Sized + 'static {
     /// # Errors
     /// Ends the run; the text is shown to the user.
     fn price_batch(&mut self, batch: &Batch<'_>, durations_ns: &mut Vec<f64>) -> Result<(), String> {
-        batch.price_each(durations_ns, |step| Ok(self.price(step)))
+        batch.price_each(durations_ns, |start_ns, step| Ok(self.price(start_ns, step)))
     }
 }
 
-/// Consecutive steps, to be priced in one call.
+/// Consecutive steps, to be priced in one call: one of any kind, or several that only decode, with
+/// every context a token longer than in the step before.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
     start_ns: u64,
     horizon_ns: u64,
-    words: &'a [[u64; WORDS_PER_STEP]],
+    first: &'a StepShape,
+    kv_active_blocks: &'a [u64],
 }
 
 impl<'a> Batch<'a> {
-    /// Reads the flat list of the interface.
-    ///
-    /// # Errors
-    /// When the list is empty or its length is not a multiple of the words of a
-    /// step: the host is then not the one this SDK was made for.
-    pub fn new(start_ns: u64, horizon_ns: u64, shapes: &'a [u64]) -> Result<Self, String> {
-        let (words, rest) = shapes.as_chunks::<WORDS_PER_STEP>();
-        if words.is_empty() || !rest.is_empty() {
-            return Err(format!(
-                "the host sent {} words, which is not a whole number of steps of {WORDS_PER_STEP}",
-                shapes.len()
-            ));
-        }
-        Ok(Self { start_ns, horizon_ns, words })
+    /// A row of steps that only decode: `first`, and as many in all as there are numbers of blocks.
+    /// None where there are none.
+    #[must_use]
+    pub fn of_decodes(
+        start_ns: u64,
+        horizon_ns: u64,
+        first: &'a StepShape,
+        kv_active_blocks: &'a [u64],
+    ) -> Option<Self> {
+        (!kv_active_blocks.is_empty()).then_some(Self { start_ns, horizon_ns, first, kv_active_blocks })
     }
 
     /// A batch of one step.
-    #[cfg(any(target_arch = "wasm32", test))]
+    #[must_use]
     #[inline]
-    pub(crate) fn of_step(start_ns: u64, words: &'a [u64; WORDS_PER_STEP]) -> Self {
-        Self { start_ns, horizon_ns: start_ns, words: core::slice::from_ref(words) }
+    pub fn of_step(start_ns: u64, step: &'a StepShape) -> Self {
+        let kv_active_blocks = core::slice::from_ref(&step.kv_active_blocks);
+        Self { start_ns, horizon_ns: start_ns, first: step, kv_active_blocks }
+    }
+
+    /// The steps in order.
+    fn steps(&self) -> impl ExactSizeIterator<Item = StepShape> + 'a {
+        let (first, mut index) = (self.first, 0);
+        self.kv_active_blocks.iter().map(move |blocks| {
+            let step = first.decode_step(index, *blocks);
+            index += 1;
+            step
+        })
     }
 
     /// Virtual time at which the first step starts, in nanoseconds.
@@ -99,7 +107,7 @@ impl<'a> Batch<'a> {
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a batch is never empty")]
     pub fn len(&self) -> usize {
-        self.words.len()
+        self.kv_active_blocks.len()
     }
 
     /// Prices step after step until the batch or its horizon ends.
@@ -113,14 +121,14 @@ impl<'a> Batch<'a> {
     pub fn price_each(
         &self,
         durations_ns: &mut Vec<f64>,
-        mut price_one: impl FnMut(&Step) -> Result<f64, String>,
+        mut price_one: impl FnMut(u64, &StepShape) -> Result<f64, String>,
     ) -> Result<(), String> {
         let mut now_ns = self.start_ns;
-        for (index, words) in self.words.iter().enumerate() {
+        for (index, step) in self.steps().enumerate() {
             if index > 0 && now_ns >= self.horizon_ns {
                 break;
             }
-            let duration_ns = price_one(&Step::from_words(now_ns, words))?;
+            let duration_ns = price_one(now_ns, &step)?;
             durations_ns.push(duration_ns);
             if !is_valid_duration(duration_ns) {
                 break;
@@ -131,8 +139,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Prices the steps each for itself and drops those past the horizon: for a
-    /// model that keeps no state and never asks when a step starts. The steps
-    /// that `price_one` sees all have the `start_ns` of the batch.
+    /// model that keeps no state and never asks when a step starts.
     ///
     /// A third faster than [`price_each`](Self::price_each), because no step
     /// waits for the end of the one before.
@@ -140,11 +147,11 @@ impl<'a> Batch<'a> {
     /// A duration that no step can have is passed on like any other: the host
     /// refuses the first by name.
     #[inline]
-    pub fn price_apart(&self, durations_ns: &mut Vec<f64>, mut price_one: impl FnMut(&Step) -> f64) {
+    pub fn price_apart(&self, durations_ns: &mut Vec<f64>, mut price_one: impl FnMut(&StepShape) -> f64) {
         let priced_before = durations_ns.len();
         let mut longest_ns = 0.0;
-        durations_ns.extend(self.words.iter().map(|words| {
-            let duration_ns = price_one(&Step::from_words(self.start_ns, words));
+        durations_ns.extend(self.steps().map(|step| {
+            let duration_ns = price_one(&step);
             if duration_ns > longest_ns {
                 longest_ns = duration_ns;
             }
@@ -159,14 +166,14 @@ impl<'a> Batch<'a> {
     /// Whether the last step starts before the horizon for certain, where none
     /// that takes any time takes longer than `longest_ns`.
     fn ends_before_horizon(&self, longest_ns: f64) -> bool {
-        if self.words.len() == 1 {
+        if self.kv_active_blocks.len() == 1 {
             return true;
         }
         // Up to this, the sum below cannot come near the end of time.
         if longest_ns > SURE_NS_MAX {
             return false;
         }
-        let most_ns = (longest_ns as i64 + 1).unsigned_abs().saturating_mul(self.words.len() as u64);
+        let most_ns = (longest_ns as i64 + 1).unsigned_abs().saturating_mul(self.kv_active_blocks.len() as u64);
         self.start_ns.saturating_add(most_ns) < self.horizon_ns
     }
 
@@ -225,12 +232,12 @@ mod tests {
     use super::*;
 
     fn priced(start_ns: u64, horizon_ns: u64, durations: &[f64]) -> (Vec<f64>, Vec<u64>) {
-        let words = vec![0; WORDS_PER_STEP * durations.len()];
-        let batch = Batch::new(start_ns, horizon_ns, &words).expect("whole steps");
+        let (first, blocks) = (StepShape::default(), vec![0; durations.len()]);
+        let batch = Batch::of_decodes(start_ns, horizon_ns, &first, &blocks).expect("there are steps");
         let (mut answers, mut starts) = (Vec::new(), Vec::new());
         batch
-            .price_each(&mut answers, |step| {
-                starts.push(step.start_ns);
+            .price_each(&mut answers, |start_ns, _| {
+                starts.push(start_ns);
                 Ok(durations[starts.len() - 1])
             })
             .expect("no error is made");
@@ -262,8 +269,8 @@ mod tests {
     }
 
     fn priced_apart(start_ns: u64, horizon_ns: u64, durations: &[f64]) -> Vec<f64> {
-        let words = vec![0; WORDS_PER_STEP * durations.len()];
-        let batch = Batch::new(start_ns, horizon_ns, &words).expect("whole steps");
+        let (first, blocks) = (StepShape::default(), vec![0; durations.len()]);
+        let batch = Batch::of_decodes(start_ns, horizon_ns, &first, &blocks).expect("there are steps");
         let mut answers = vec![77.0];
         let mut step = 0;
         batch.price_apart(&mut answers, |_| {
@@ -289,24 +296,17 @@ mod tests {
     }
 
     #[test]
-    fn a_ragged_list_is_refused() {
-        for length in [0, 1, 13, 15] {
-            let words = vec![0; length];
-            let error = Batch::new(0, 1, &words).expect_err("not whole steps");
-            assert!(error.contains("not a whole number of steps of 14"), "{error}");
-        }
-    }
-
-    #[test]
-    fn words_are_read_in_order() {
-        let words: [u64; WORDS_PER_STEP] = core::array::from_fn(|index| index as u64 + 1);
-        let step = Step::from_words(99, &words);
-        assert_eq!(step.start_ns, 99);
-        assert_eq!(step.prefill_requests, 1);
-        assert_eq!(step.prefill_attention_pairs, 4);
-        assert_eq!(step.prefill_completion_context_tokens, 6);
-        assert_eq!(step.decode_context_tokens, 9);
-        assert_eq!(step.waiting_requests, 14);
+    fn decodes_grow_by_a_token_each() {
+        let first =
+            StepShape { decode_requests: 3, decode_context_tokens: 100, waiting_requests: 2, ..StepShape::default() };
+        let mut seen = Vec::new();
+        let batch = Batch::of_decodes(0, u64::MAX, &first, &[7, 8, 8]).expect("three steps");
+        batch.price_apart(&mut Vec::new(), |step| {
+            seen.push((step.decode_context_tokens, step.kv_active_blocks, step.waiting_requests));
+            1.0
+        });
+        assert_eq!(seen, [(100, 7, 2), (103, 8, 2), (106, 8, 2)]);
+        assert!(Batch::of_decodes(0, 1, &first, &[]).is_none(), "no step");
     }
 
     #[test]

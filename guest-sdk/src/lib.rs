@@ -12,14 +12,12 @@
 //! | `failure-injector` | [`FaultGuest`] | [`export_failure_injector!`] |
 //! | `scheduler-policy` | [`PolicyGuest`] | [`export_scheduler_policy!`] |
 //!
-//! The SDK reads the JSON config, unpacks the flat words of the interface - into
-//! a [`Step`], a [`TokenRequest`], a [`FaultEvent`], a [`PolicyEvent`], a
-//! [`RouteRequest`] -, keeps book where the
-//! interface asks for it and brings the allocator and panic handler that a
-//! `no_std` component needs.
+//! The SDK reads the JSON config, turns the records of the interface into the types that the
+//! simulator itself uses ([`vcr_policy`]), keeps book where the interface asks for it and brings
+//! the allocator and panic handler that a `no_std` component needs.
 //!
 //! ```
-//! use vcr_guest_sdk::{LatencyGuest, Step, export_latency_model, serde};
+//! use vcr_guest_sdk::{LatencyGuest, StepShape, export_latency_model, serde};
 //!
 //! #[derive(serde::Deserialize)]
 //! #[serde(crate = "vcr_guest_sdk::serde", deny_unknown_fields)]
@@ -36,8 +34,8 @@
 //!         Ok(Self(config.ns_per_token))
 //!     }
 //!
-//!     fn price(&mut self, step: &Step) -> f64 {
-//!         self.0 * (step.prefill_tokens + step.decode_tokens) as f64
+//!     fn price(&mut self, _start_ns: u64, step: &StepShape) -> f64 {
+//!         self.0 * step.tokens() as f64
 //!     }
 //! }
 //!
@@ -71,6 +69,8 @@ pub mod observe;
 mod policy;
 mod rng;
 mod router;
+#[cfg(all(target_arch = "wasm32", not(feature = "runtime")))]
+mod realloc;
 #[cfg(all(target_arch = "wasm32", feature = "runtime"))]
 mod runtime;
 mod scaler;
@@ -79,23 +79,28 @@ mod scaler;
 pub mod slot;
 mod tokens;
 
-pub use faults::{FaultAction, FaultBatch, FaultEvent, FaultGuest};
+pub use faults::FaultGuest;
 #[cfg(any(target_arch = "wasm32", test))]
 #[doc(hidden)]
 pub use latency::pricing::Pricing;
-pub use latency::step::{Step, WORDS_PER_STEP};
 pub use latency::{Batch, DURATION_NS_MAX, LatencyGuest, is_valid_duration, parse_config};
 #[cfg(any(target_arch = "wasm32", test))]
 #[doc(hidden)]
-pub use policy::words::{Policy, PolicyNumbers};
-pub use policy::{PolicyBatch, PolicyEvent, PolicyGuest, Preference, Progress};
+pub use policy::Policy;
+pub use policy::PolicyGuest;
 pub use rng::Rng;
-pub use router::{Choice, EndedRequest, RoutePhase, RouteRequest, RouterGuest, WorkerLoad, Workers};
-pub use scaler::{PoolView, ScalerGuest};
+pub use router::{RouterGuest, WorkerColumns, Workers};
+pub use scaler::ScalerGuest;
+pub use tokens::TokenGuest;
 #[cfg(any(target_arch = "wasm32", test))]
 #[doc(hidden)]
 pub use tokens::table::{Remarks, TokenTable};
-pub use tokens::{TokenGuest, TokenRequest};
+pub use vcr_policy::faults::{FaultAction, FaultBatch, FaultEvent};
+pub use vcr_policy::latency::{EncoderShape, RecomputeShape, StepShape};
+pub use vcr_policy::routing::{Choice, EndedRequest, RoutePhase, RouteQuery, WorkerLoad};
+pub use vcr_policy::scaling::ScaleView;
+pub use vcr_policy::scheduling::{PolicyBatch, PolicyEvent, Preference, Progress};
+pub use vcr_policy::tokens::TokenRequest;
 
 /// Exports a [`LatencyGuest`] as the component's latency model.
 ///

@@ -8,7 +8,7 @@
 //! own tests, it is dropped.
 
 #[cfg(target_arch = "wasm32")]
-use crate::bindings::observe::vcr::guest::observe as host;
+use crate::bindings::shared::vcr::guest::observe as host;
 
 /// The same functions where there is no host.
 #[cfg(not(target_arch = "wasm32"))]

@@ -1,10 +1,8 @@
-#[cfg(any(target_arch = "wasm32", test))]
-pub(crate) mod words;
-
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use serde::de::DeserializeOwned;
+use vcr_policy::scheduling::{PolicyBatch, Preference};
 
 /// Decides for one engine in which order requests are admitted and preempted, and in what
 /// chunks.
@@ -76,108 +74,29 @@ pub trait PolicyGuest: Sized + 'static {
     fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), String>;
 }
 
-/// The arguments of a policy in one call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PolicyBatch<'a> {
-    /// The time; never less than in the call before.
-    pub now_ns: u64,
-    /// Token budget of the step.
-    pub budget_tokens: u32,
-    /// Number of further requests that may run.
-    pub running_slots: u32,
-    /// KV blocks that no request refers to.
-    pub free_blocks: u32,
-    /// KV blocks there are for requests.
-    pub total_blocks: u32,
-    /// Events since the last call, oldest first.
-    pub events: &'a [PolicyEvent],
-    /// The running requests whose computed or output tokens have changed since
-    /// they were last reported, in the order in which they run.
-    pub progress: &'a [Progress],
+/// A policy with the list of its preferences, kept so that most calls allocate nothing but their
+/// answer.
+#[cfg(any(target_arch = "wasm32", test))]
+pub struct Policy<G> {
+    guest: G,
+    preferences: Vec<Preference>,
 }
 
-/// An event of a request in an engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PolicyEvent {
-    /// It came in and waits.
-    Arrived {
-        /// Names the request from now on: a dense number that another request
-        /// gets after this one has ended.
-        slot: u32,
-        /// When it arrived, in nanoseconds.
-        arrival_ns: u64,
-        /// Tokens of its prompt.
-        prompt_tokens: u32,
-        /// Output tokens it may have.
-        max_tokens: u32,
-        /// Its priority; lower is sooner.
-        priority: i32,
-        /// The adapter it runs with, where it has one.
-        lora: Option<u32>,
-        /// Its tenant; 0 if unknown.
-        tenant: u64,
-    },
-    /// It was admitted and runs.
-    Admitted {
-        /// The request.
-        slot: u32,
-        /// Tokens that it need not compute, because the prefix cache or a
-        /// transfer brings them.
-        cached_tokens: u32,
-    },
-    /// It was preempted and waits again; it lost all computed tokens.
-    Preempted {
-        /// The request.
-        slot: u32,
-    },
-    /// It ended, for whatever reason.
-    Ended {
-        /// The request; its slot is free again, or soon will be.
-        slot: u32,
-        /// Its computed tokens at the end.
-        computed_tokens: u32,
-        /// Its output tokens.
-        output_tokens: u32,
-    },
-}
+#[cfg(any(target_arch = "wasm32", test))]
+impl<G: PolicyGuest> Policy<G> {
+    /// A policy before its first call.
+    #[must_use]
+    pub fn new(guest: G) -> Self {
+        Self { guest, preferences: Vec::new() }
+    }
 
-/// Progress of a running request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// The request.
-    pub slot: u32,
-    /// Its computed tokens: cached ones and those of steps in flight included.
-    pub computed_tokens: u32,
-    /// Its output tokens.
-    pub output_tokens: u32,
-}
-
-/// Preference of a policy for one request, valid until it changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Preference {
-    /// Where it waits. The lowest rank is admitted first, and while that does
-    /// not fit no later one is; of equal ones the one that arrived first.
-    /// 0 until it is said.
-    AdmissionRank {
-        /// The request.
-        slot: u32,
-        /// The rank.
-        rank: i64,
-    },
-    /// Its preemption rank. The greatest is preempted first, of equal ones
-    /// the one that arrived last. 0 until it is said.
-    EvictionRank {
-        /// The request.
-        slot: u32,
-        /// The rank.
-        rank: i64,
-    },
-    /// The most tokens that it computes in one step.
-    ChunkCap {
-        /// The request.
-        slot: u32,
-        /// At least 1; none for as many as there are, which holds until it is
-        /// said.
-        tokens: Option<u32>,
-    },
+    /// Has the guest decide.
+    ///
+    /// # Errors
+    /// What the guest says.
+    pub fn decide(&mut self, batch: &PolicyBatch<'_>) -> Result<&[Preference], String> {
+        self.preferences.clear();
+        self.guest.decide(batch, &mut self.preferences)?;
+        Ok(&self.preferences)
+    }
 }

@@ -1,9 +1,8 @@
-#[cfg(any(target_arch = "wasm32", test))]
-pub(crate) mod words;
-
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use serde::de::DeserializeOwned;
+use vcr_policy::routing::{Choice, EndedRequest, RouteQuery, WorkerLoad};
 
 /// Chooses the engine of each request of one pool.
 ///
@@ -11,7 +10,7 @@ use serde::de::DeserializeOwned;
 /// answer the same calls alike whenever it is configured alike.
 ///
 /// ```
-/// use vcr_guest_sdk::{Choice, RouteRequest, RouterGuest, Workers, export_router, serde};
+/// use vcr_guest_sdk::{Choice, RouteQuery, RouterGuest, Workers, export_router, serde};
 ///
 /// #[derive(serde::Deserialize)]
 /// #[serde(crate = "vcr_guest_sdk::serde", deny_unknown_fields)]
@@ -29,12 +28,13 @@ use serde::de::DeserializeOwned;
 ///         Ok(Self(config.max_waiting))
 ///     }
 ///
-///     fn route(&mut self, request: &RouteRequest<'_>, workers: Workers<'_>) -> Result<Choice, String> {
-///         let best = workers.iter().min_by_key(|load| load.waiting_requests).ok_or("there are no engines")?;
-///         if request.may_shed && best.waiting_requests > self.0 {
+///     fn route(&mut self, request: &RouteQuery<'_>, workers: Workers<'_>) -> Result<Choice, String> {
+///         let by_load = workers.iter().enumerate().min_by_key(|(_, load)| load.waiting_requests);
+///         let (best, load) = by_load.ok_or("there are no engines")?;
+///         if request.may_shed && load.waiting_requests > self.0 {
 ///             return Ok(Choice::Shed);
 ///         }
-///         Ok(Choice::Worker(best.worker))
+///         Ok(Choice::Worker(best))
 ///     }
 /// }
 ///
@@ -53,154 +53,170 @@ pub trait RouterGuest: Sized + 'static {
     /// name the field, its value and what to write instead.
     fn configure(config: Self::Config, seed: u64) -> Result<Self, String>;
 
-    /// Chooses one of `workers`, or refuses the request where it may be.
+    /// Chooses one of `workers` by its position among them, or refuses the request where it may be.
     ///
     /// # Errors
     /// Ends the run; the text is shown to the user.
-    fn route(&mut self, request: &RouteRequest<'_>, workers: Workers<'_>) -> Result<Choice, String>;
+    fn route(&mut self, request: &RouteQuery<'_>, workers: Workers<'_>) -> Result<Choice, String>;
 
     /// A request that this router has routed is over. Called before the request
     /// that is routed next.
     fn ended(&mut self, _request: &EndedRequest) {}
 }
 
-/// The request to be routed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RouteRequest<'a> {
-    /// The time; never less than in the call before.
-    pub now_ns: u64,
-    /// Its number. A request whose engine died may be routed again, under the
-    /// same number.
-    pub request: u64,
-    /// Tokens of its prompt.
-    pub prompt_tokens: u32,
-    /// Output tokens it may have.
-    pub max_tokens: u32,
-    /// Its priority; lower is sooner.
-    pub priority: i32,
-    /// The adapter it runs with, where it has one.
-    pub lora: Option<u32>,
-    /// Its tenant, 0 if unknown.
-    pub tenant: u64,
-    /// Its session: the turns of a conversation share the number.
-    pub session: u64,
-    /// Tokens in a KV block.
-    pub block_size_tokens: u32,
-    /// The engine's part in the request.
-    pub phase: RoutePhase,
-    /// Whether it may be refused: it has not been with an engine before.
-    pub may_shed: bool,
-    /// A number for each full KV block of the prompt, first to last. It stands
-    /// for the tokens of the block and of all before it.
-    pub blocks: &'a [u64],
+/// The engines that are up, at least one, by index ascending. Their fields lie in columns, as they
+/// came: a router that reads few of them pays for few.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Workers<'a> {
+    columns: Columns<&'a [u32], &'a [u64]>,
 }
 
-/// An engine's part in a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RoutePhase {
-    /// All of it.
-    Whole,
-    /// It computes the prompt; another pool generates the output.
-    Prefill,
-    /// It gets the prompt's KV from another pool and generates the output.
-    Decode,
+/// Engines with columns of their own, for tests.
+#[derive(Clone, Debug, Default)]
+pub struct WorkerColumns(Columns<Vec<u32>, Vec<u64>>);
+
+/// One column for each field of a [`WorkerLoad`].
+#[allow(missing_docs, reason = "they are those of `WorkerLoad`")]
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Columns<A, B> {
+    pub worker: A,
+    pub running_requests: A,
+    pub waiting_requests: A,
+    pub max_num_seqs: A,
+    pub active_blocks: A,
+    pub total_blocks: A,
+    pub outstanding_prefill_tokens: B,
+    pub overlap_blocks: A,
 }
-
-/// An engine that is up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WorkerLoad {
-    /// Its index in the pool.
-    pub worker: u32,
-    /// Requests that run.
-    pub running_requests: u32,
-    /// Requests that wait, for admission or for a transfer.
-    pub waiting_requests: u32,
-    /// Requests that may run at once.
-    pub max_num_seqs: u32,
-    /// KV blocks that a request refers to.
-    pub active_blocks: u32,
-    /// KV blocks in all.
-    pub total_blocks: u32,
-    /// Prompt tokens assigned to it and not computed.
-    pub outstanding_prefill_tokens: u64,
-    /// Blocks at the beginning of the prompt that its cache holds.
-    pub overlap_blocks: u32,
-}
-
-/// The engines that are up, at least one, by index ascending. They are read from
-/// the words of the call as they are gone through.
-#[derive(Clone, Copy, Debug)]
-pub struct Workers<'a>(&'a [[u64; WORKER_WORDS]]);
-
-/// Words of an engine in the flat lists of the interface.
-const WORKER_WORDS: usize = 8;
 
 impl<'a> Workers<'a> {
-    /// Reads engines from the words of the interface; none where these are not
-    /// a whole number of engines.
+    /// The engines of these columns; none where one has more entries than another.
+    #[doc(hidden)]
     #[must_use]
-    pub fn of_words(words: &'a [u64]) -> Option<Self> {
-        let (workers, rest) = words.as_chunks();
-        rest.is_empty().then_some(Self(workers))
+    pub fn of_columns(columns: Columns<&'a [u32], &'a [u64]>) -> Option<Self> {
+        let length = columns.worker.len();
+        let lists = [
+            columns.running_requests,
+            columns.waiting_requests,
+            columns.max_num_seqs,
+            columns.active_blocks,
+            columns.total_blocks,
+            columns.overlap_blocks,
+        ];
+        let is_even = lists.iter().all(|list| list.len() == length);
+        (is_even && columns.outstanding_prefill_tokens.len() == length).then_some(Self { columns })
     }
 
     /// Their number.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.columns.worker.len()
     }
 
     /// Whether there are none, which the host never says.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.columns.worker.is_empty()
     }
 
     /// The engine at a position.
     #[must_use]
     pub fn get(&self, position: usize) -> Option<WorkerLoad> {
-        self.0.get(position).map(load)
+        self.iter().nth(position)
     }
 
     /// All of them, in order.
-    pub fn iter(&self) -> impl Iterator<Item = WorkerLoad> + Clone + 'a {
-        self.0.iter().map(load)
+    #[inline]
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = WorkerLoad> + Clone + 'a {
+        let Columns {
+            worker,
+            running_requests,
+            waiting_requests,
+            max_num_seqs,
+            active_blocks,
+            total_blocks,
+            outstanding_prefill_tokens,
+            overlap_blocks,
+        } = self.columns;
+        let requests = worker.iter().zip(running_requests).zip(waiting_requests).zip(max_num_seqs);
+        let blocks = active_blocks.iter().zip(total_blocks).zip(overlap_blocks);
+        requests.zip(blocks).zip(outstanding_prefill_tokens).map(
+            |(
+                ((((worker, running), waiting), max_num_seqs), ((active_blocks, total_blocks), overlap_blocks)),
+                outstanding_prefill_tokens,
+            )| WorkerLoad {
+                worker: *worker,
+                running_requests: *running,
+                waiting_requests: *waiting,
+                max_num_seqs: *max_num_seqs,
+                active_blocks: *active_blocks,
+                total_blocks: *total_blocks,
+                outstanding_prefill_tokens: *outstanding_prefill_tokens,
+                overlap_blocks: *overlap_blocks,
+            },
+        )
     }
 }
 
-/// The host sends counts below 2^32, so nothing is cut off.
-#[inline]
-fn load(words: &[u64; WORKER_WORDS]) -> WorkerLoad {
-    WorkerLoad {
-        worker: words[0] as u32,
-        running_requests: words[1] as u32,
-        waiting_requests: words[2] as u32,
-        max_num_seqs: words[3] as u32,
-        active_blocks: words[4] as u32,
-        total_blocks: words[5] as u32,
-        outstanding_prefill_tokens: words[6],
-        overlap_blocks: words[7] as u32,
+impl FromIterator<WorkerLoad> for WorkerColumns {
+    fn from_iter<I: IntoIterator<Item = WorkerLoad>>(loads: I) -> Self {
+        let mut columns = Columns::<Vec<u32>, Vec<u64>>::default();
+        for load in loads {
+            columns.worker.push(load.worker);
+            columns.running_requests.push(load.running_requests);
+            columns.waiting_requests.push(load.waiting_requests);
+            columns.max_num_seqs.push(load.max_num_seqs);
+            columns.active_blocks.push(load.active_blocks);
+            columns.total_blocks.push(load.total_blocks);
+            columns.outstanding_prefill_tokens.push(load.outstanding_prefill_tokens);
+            columns.overlap_blocks.push(load.overlap_blocks);
+        }
+        Self(columns)
     }
 }
 
-/// Decision of a router.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
-    /// The engine with this index in the pool.
-    Worker(u32),
-    /// None: all have too much to do, and the request is refused.
-    Shed,
+impl WorkerColumns {
+    /// The engines.
+    #[must_use]
+    pub fn view(&self) -> Workers<'_> {
+        let Self(columns) = self;
+        Workers {
+            columns: Columns {
+                worker: &columns.worker,
+                running_requests: &columns.running_requests,
+                waiting_requests: &columns.waiting_requests,
+                max_num_seqs: &columns.max_num_seqs,
+                active_blocks: &columns.active_blocks,
+                total_blocks: &columns.total_blocks,
+                outstanding_prefill_tokens: &columns.outstanding_prefill_tokens,
+                overlap_blocks: &columns.overlap_blocks,
+            },
+        }
+    }
 }
 
-/// A request that is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EndedRequest {
-    /// Its number.
-    pub request: u64,
-    /// Index of the engine that it was last routed to.
-    pub worker: u32,
-    /// Output tokens that it got.
-    pub output_tokens: u32,
-    /// Whether it failed, and was not answered to its end.
-    pub failed: bool,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_read_as_they_were_written() {
+        let load = |worker| WorkerLoad {
+            worker,
+            running_requests: 1,
+            waiting_requests: 2,
+            max_num_seqs: 3,
+            active_blocks: 4,
+            total_blocks: 5,
+            outstanding_prefill_tokens: 1 << 40,
+            overlap_blocks: 7,
+        };
+        let columns: WorkerColumns = [load(3), load(9)].into_iter().collect();
+        let workers = columns.view();
+        assert_eq!((workers.len(), workers.get(1), workers.get(2)), (2, Some(load(9)), None));
+        assert!(workers.iter().eq([load(3), load(9)]));
+        let ragged = Columns { worker: &[1][..], ..Columns::default() };
+        assert!(Workers::of_columns(ragged).is_none(), "the others are shorter");
+    }
 }

@@ -1,11 +1,120 @@
 //! Replacements for std: an allocator and a panic handler.
 
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::UnsafeCell;
+
 #[global_allocator]
-static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+static ALLOCATOR: Allocator = Allocator { arena: UnsafeCell::new(Arena::new()) };
 
 /// Ends the guest by a trap. The message is lost: to put it into words would make
 /// every guest import `observe` and carry the code that formats it.
 #[panic_handler]
 fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
     core::arch::wasm32::unreachable()
+}
+
+/// dlmalloc, and an arena before it for the arguments of calls: the host allocates each list by a
+/// call of its own, and all of them are freed when the call is over.
+struct Allocator {
+    arena: UnsafeCell<Arena>,
+}
+
+const ARENA_BYTES: usize = 16 << 10;
+
+/// The bytes come first, so that they are aligned as the arena is.
+#[repr(C, align(16))]
+struct Arena {
+    bytes: [u8; ARENA_BYTES],
+    /// Bytes that are taken, from the beginning.
+    used: usize,
+    /// Allocations that are not freed. At 0 all bytes are free again.
+    live: usize,
+}
+
+impl Arena {
+    const fn new() -> Self {
+        Self { bytes: [0; ARENA_BYTES], used: 0, live: 0 }
+    }
+
+    #[inline]
+    fn take(&mut self, layout: Layout) -> Option<*mut u8> {
+        let start = self.used.next_multiple_of(layout.align().max(8));
+        let end = start.checked_add(layout.size())?;
+        let place = self.bytes.get_mut(start..end)?.as_mut_ptr();
+        (self.used, self.live) = (end, self.live + 1);
+        Some(place)
+    }
+
+    #[inline]
+    fn has(&self, place: *mut u8) -> bool {
+        (place as usize).wrapping_sub(self.bytes.as_ptr() as usize) < ARENA_BYTES
+    }
+
+    #[inline]
+    fn free(&mut self) {
+        self.live -= 1;
+        if self.live == 0 {
+            self.used = 0;
+        }
+    }
+}
+
+// SAFETY: without atomics a module of wasm32 has no threads, so nothing is ever shared between any.
+#[cfg(not(target_feature = "atomics"))]
+#[expect(unsafe_code, reason = "a static must be `Sync`, even where there is one thread")]
+unsafe impl Sync for Allocator {}
+
+// SAFETY: the arena gives out disjoint parts of its bytes, and takes back what is its own; all else
+// is dlmalloc's.
+#[expect(unsafe_code, reason = "an allocator is unsafe by its nature")]
+unsafe impl GlobalAlloc for Allocator {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        unsafe { dlmalloc::GlobalDlmalloc.alloc(layout) }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        let arena = unsafe { &mut *self.arena.get() };
+        if arena.has(place) {
+            arena.free();
+        } else {
+            unsafe { dlmalloc::GlobalDlmalloc.dealloc(place, layout) }
+        }
+    }
+
+    unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if !unsafe { &*self.arena.get() }.has(place) {
+            return unsafe { dlmalloc::GlobalDlmalloc.realloc(place, layout, size) };
+        }
+        let Ok(larger) = Layout::from_size_align(size, layout.align()) else { return core::ptr::null_mut() };
+        let moved = unsafe { self.alloc(larger) };
+        if !moved.is_null() {
+            unsafe {
+                moved.copy_from_nonoverlapping(place, layout.size().min(size));
+                self.dealloc(place, layout);
+            }
+        }
+        moved
+    }
+}
+
+/// Memory for a list of a call's arguments, as the host asks for it.
+#[expect(unsafe_code, reason = "the canonical ABI names the function")]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cabi_realloc(place: *mut u8, old_size: usize, align: usize, size: usize) -> *mut u8 {
+    if size == 0 {
+        return core::ptr::without_provenance_mut(align);
+    }
+    let Ok(layout) = Layout::from_size_align(size.max(old_size), align) else { core::arch::wasm32::unreachable() };
+    let given = if old_size == 0 {
+        // SAFETY: there are no threads, and nothing of the arena is borrowed.
+        let taken = unsafe { (*ALLOCATOR.arena.get()).take(layout) };
+        taken.unwrap_or_else(|| unsafe { ALLOCATOR.alloc(layout) })
+    } else {
+        // The host asks for larger texts while it recodes them, which ours are not.
+        let old = Layout::from_size_align(old_size, align).unwrap_or(layout);
+        unsafe { ALLOCATOR.realloc(place, old, size) }
+    };
+    if given.is_null() { core::arch::wasm32::unreachable() } else { given }
 }

@@ -1,6 +1,7 @@
 use alloc::string::String;
 
 use serde::de::DeserializeOwned;
+use vcr_policy::scaling::ScaleView;
 
 /// Decides how many engines one pool has.
 ///
@@ -8,7 +9,7 @@ use serde::de::DeserializeOwned;
 /// answer the same calls alike whenever it is configured alike.
 ///
 /// ```
-/// use vcr_guest_sdk::{PoolView, ScalerGuest, export_autoscaler, serde};
+/// use vcr_guest_sdk::{ScaleView, ScalerGuest, export_autoscaler, serde};
 ///
 /// #[derive(serde::Deserialize)]
 /// #[serde(crate = "vcr_guest_sdk::serde", deny_unknown_fields)]
@@ -29,7 +30,7 @@ use serde::de::DeserializeOwned;
 ///         Ok(Self(config.requests_per_engine))
 ///     }
 ///
-///     fn desired(&mut self, pool: &PoolView) -> Result<u32, String> {
+///     fn desired(&mut self, pool: &ScaleView) -> Result<u32, String> {
 ///         let requests = pool.running_requests + pool.waiting_requests;
 ///         let enough = u32::try_from(requests.div_ceil(self.0)).map_err(|_| "too many requests")?;
 ///         Ok(enough.max(pool.up_engines + pool.starting_engines))
@@ -56,46 +57,5 @@ pub trait ScalerGuest: Sized + 'static {
     ///
     /// # Errors
     /// Ends the run; the text is shown to the user.
-    fn desired(&mut self, pool: &PoolView) -> Result<u32, String>;
-}
-
-/// State of a pool when a decision is due.
-///
-/// Counters since the last decision cover the whole cluster; engines and their load are those of the pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PoolView {
-    /// The time, in nanoseconds; more than in the call before.
-    pub now_ns: u64,
-    /// Engines that take requests.
-    pub up_engines: u32,
-    /// Engines on their way up, those that restart after a crash among them.
-    pub starting_engines: u32,
-    /// Engines that finish what they have and take no more.
-    pub draining_engines: u32,
-    /// Requests that arrived since the last decision.
-    pub arrived_requests: u64,
-    /// Prompt tokens of those.
-    pub arrived_prompt_tokens: u64,
-    /// Output tokens that those ask for.
-    pub arrived_output_tokens: u64,
-    /// Requests that ended with their whole output since the last decision.
-    pub completed_requests: u64,
-    /// Requests that had their first token since the last decision.
-    pub ttft_count: u64,
-    /// Sum of their times from arrival to that token, in nanoseconds.
-    pub ttft_sum_ns: u64,
-    /// Gaps between consecutive output tokens that ended since the last decision.
-    pub token_gap_count: u64,
-    /// Their sum, in nanoseconds.
-    pub token_gap_sum_ns: u64,
-    /// Requests that run in the pool's engines, draining ones included.
-    pub running_requests: u64,
-    /// Requests that wait in those engines, or in front of them.
-    pub waiting_requests: u64,
-    /// KV blocks in use in those engines.
-    pub active_blocks: u64,
-    /// KV blocks that they have.
-    pub total_blocks: u64,
-    /// Prompt tokens yet to be computed, in those engines and in front of them.
-    pub outstanding_prefill_tokens: u64,
+    fn desired(&mut self, pool: &ScaleView) -> Result<u32, String>;
 }

@@ -4,6 +4,7 @@ pub(crate) mod table;
 use alloc::string::String;
 
 use serde::de::DeserializeOwned;
+use vcr_policy::tokens::TokenRequest;
 
 /// Chooses the output tokens of one engine's requests.
 ///
@@ -92,25 +93,4 @@ pub trait TokenGuest: Sized + 'static {
         let _ = request;
         None
     }
-}
-
-/// A request that starts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TokenRequest<'a> {
-    /// Derived from what the request contains, so that the same request gets
-    /// the same output wherever it runs.
-    pub seed: u64,
-    /// The prompt's tokens.
-    pub prompt: &'a [u32],
-    /// The output ends with this many tokens at the latest.
-    pub max_tokens: u32,
-    /// Before it has this many tokens nothing ends the output.
-    pub min_tokens: u32,
-    /// The token that ends the output, where one does.
-    pub eos_token: Option<u32>,
-    /// Further tokens that end the output.
-    pub stop_tokens: &'a [u32],
-    /// The frontend's structured-output request as JSON, empty where there is
-    /// none.
-    pub structured_output: &'a str,
 }

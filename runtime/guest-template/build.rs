@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 /// Embedded folders: a name for the table, a folder, and its name in a project.
 const TABLES: &[(&str, &[(&str, &str)])] = &[
-    ("SDK", &[("guest-sdk/src", "guest-sdk/src"), ("guest-sdk/harness/src", "guest-sdk/harness/src")]),
-    ("INTERFACE", &[("wit/v0_2", "wit/v0_2")]),
+    ("SDK", &[("guest-sdk/src", "guest-sdk/src"), ("runtime/policy/src", "runtime/policy/src")]),
+    ("HARNESS", &[("guest-sdk/harness/src", "guest-sdk/harness/src")]),
+    ("INTERFACE", &[("wit", "wit")]),
     ("FITTED", &[("runtime/fitted/src", "vendor/fitted/src"), ("guests/fitted/src", "src")]),
     ("PYTHON", &[("guest-sdk/python", "")]),
 ];

@@ -29,7 +29,9 @@ pub use frontend::{
     vllm_rs,
 };
 pub(crate) use frontend::{fetched, fetched_by};
-pub use guests::{built_guest, component, guests_target, hostile_guest, json_tokens, shipped_guest, without_peaks};
+pub use guests::{
+    built_guest, component, guests_target, hostile_guest, interface_of, json_tokens, shipped_guest, without_peaks,
+};
 pub use http::{Call, HttpAnswer, read_answer};
 pub use python::{Program, PythonPackages, grpc_packages, python_packages};
 pub use running::play::Play;

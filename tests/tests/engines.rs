@@ -2,7 +2,7 @@
 //! what a script may not say of them.
 
 use serde_json::Value;
-use vcr_tests::{Folder, component, root, shipped_guest};
+use vcr_tests::{Folder, component, interface_of, shipped_guest};
 
 /// Two engines of a kind, with more work than they can hold at once.
 fn overload(engine: &str) -> String {
@@ -145,10 +145,9 @@ run(#{{ cluster: cluster(#{{ engines: p }}), workloads: [ peak ], faults: [ cras
 /// A token source written as text. It accepts two drafts of the request in each slot of which tokens
 /// are wanted, or of that `further` slots beyond it.
 fn accepting_source(folder: &Folder, further: u32) -> String {
-    let wit = std::fs::read_to_string(root().join("wit/v0_2/token-source.wit")).expect("there is the interface");
     let text = format!(
         r#"(module
-  (import "vcr:guest/drafts@0.2.0" "accept" (func $accept (param i32 i32)))
+  (import "vcr:guest/drafts@0.1.0" "accept" (func $accept (param i32 i32)))
   (memory (export "memory") 4)
   (global $free (mut i32) (i32.const 8192))
   (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
@@ -156,25 +155,27 @@ fn accepting_source(folder: &Folder, further: u32) -> String {
     (local.set $at (i32.and (i32.add (global.get $free) (i32.const 7)) (i32.const -8)))
     (global.set $free (i32.add (local.get $at) (local.get 3)))
     (local.get $at))
-  (func (export "vcr:guest/tokens@0.2.0#configure") (param i32 i32 i64) (result i32)
+  (func (export "vcr:guest/tokens@0.1.0#configure") (param i32 i32 i64) (result i32)
     (i32.store8 (i32.const 16) (i32.const 0)) (i32.const 16))
-  (func (export "vcr:guest/tokens@0.2.0#step")
-    (param i32 i32 i32 i32 i32 i32 i32 i32) (param $want i32) (param $left i32) (result i32)
+  (func (export "vcr:guest/tokens@0.1.0#step")
+    (param i32 i32 i32 i32) (param $slot i32) (param $left i32) (param i32 i32) (param $count i32) (param i32)
+    (result i32)
     (local $tokens i32)
     (global.set $free (i32.const 8192))
     (block $all (loop $next
       (br_if $all (i32.eqz (local.get $left)))
-      (call $accept (i32.add (i32.load (local.get $want)) (i32.const {further})) (i32.const 2))
-      (local.set $tokens (i32.add (local.get $tokens) (i32.load offset=8 (local.get $want))))
-      (local.set $want (i32.add (local.get $want) (i32.const 12)))
-      (local.set $left (i32.sub (local.get $left) (i32.const 3)))
+      (call $accept (i32.add (i32.load (local.get $slot)) (i32.const {further})) (i32.const 2))
+      (local.set $tokens (i32.add (local.get $tokens) (i32.load (local.get $count))))
+      (local.set $slot (i32.add (local.get $slot) (i32.const 4)))
+      (local.set $count (i32.add (local.get $count) (i32.const 4)))
+      (local.set $left (i32.sub (local.get $left) (i32.const 1)))
       (br $next)))
     (i32.store8 (i32.const 16) (i32.const 0))
     (i32.store (i32.const 20) (i32.const 1024))
     (i32.store (i32.const 24) (local.get $tokens))
     (i32.const 16)))"#
     );
-    folder.write("accepting.wasm", component(&wit.replace("  import observe;\n", ""), &text));
+    folder.write("accepting.wasm", component(&interface_of("token-source"), &text));
     "tokens: guest(#{ path: \"accepting.wasm\" })".to_owned()
 }
 

@@ -86,7 +86,7 @@ fn a_project_is_not_made_over_another_or_by_a_wrong_name() {
     new(&["my guest", "--world", "latency-model"]).failed(2, &["`my guest` cannot be the name of a guest"]);
     new(&["../up", "--world", "latency-model"]).failed(2, &["`../up` cannot be the name of a guest"]);
     new(&["other", "--world", "latncy-model"]).failed(2, &["unknown world `latncy-model`", "you mean `latency-model`"]);
-    new(&["other", "--world", "router", "--lang", "python"]).failed(2, &["unknown world `router` for python"]);
+    new(&["other", "--world", "route", "--lang", "python"]).failed(2, &["unknown world `route` for python"]);
     new(&["other", "--world", "router", "--lang", "cobol"]).failed(2, &["expected rust or python"]);
     assert!(!folder.path().join("other").exists());
     let _ = new(&["other", "--world", "latency-model", "--path", "deep/er"]).ended(0);
@@ -172,7 +172,7 @@ fn inspect_tells_a_shipped_guest_by_world_version_and_language() {
     let path = path.to_str().expect("a path in UTF-8");
     let folder = Folder::new();
     let seen = folder.vcr(&["guest", "inspect", path, "--json"]).ended(0).json();
-    assert_eq!(seen["worlds"][0], serde_json::json!({"world": "latency-model", "api_version": "0.2.0"}));
+    assert_eq!(seen["worlds"][0], serde_json::json!({"world": "latency-model", "api_version": "0.1.0"}));
     assert_eq!((&seen["supported"], &seen["imports"]), (&true.into(), &serde_json::json!([])));
     let producers = seen["producers"].as_array().expect("a list");
     assert!(producers.iter().any(|producer| producer["name"].as_str().is_some_and(|name| name.starts_with("Rust"))));

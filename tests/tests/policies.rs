@@ -5,9 +5,9 @@ use std::sync::mpsc;
 use std::thread;
 
 use serde_json::{Value, json};
-use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Said, releases, shipped_guest};
-use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
-use wit_parser::Resolve;
+use vcr_tests::{
+    Folder, Frontend, FrontendOptions, Play, Said, component, interface_of, releases, shipped_guest,
+};
 
 /// A scenario of one run of `workloads` on two engines under `policy`, which
 /// stands in line 1.
@@ -144,26 +144,20 @@ fn what_is_no_policy_is_refused_with_its_place() {
     );
 }
 
-/// A policy that answers two words, which is no preference.
+/// A policy that answers a slot without a rank.
 fn ragged_policy() -> Vec<u8> {
     let text = r#"(module
       (memory (export "memory") 1)
       (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 8192))
-      (func (export "vcr:guest/scheduling@0.2.0#configure") (param i32 i32 i64) (result i32)
+      (func (export "vcr:guest/scheduling@0.1.0#configure") (param i32 i32 i64) (result i32)
         (i32.store8 (i32.const 16) (i32.const 0)) (i32.const 16))
-      (func (export "vcr:guest/scheduling@0.2.0#decide")
-        (param i64 i32 i32 i32 i32 i32 i32 i32 i32) (result i32)
+      (func (export "vcr:guest/scheduling@0.1.0#decide")
+        (param i64 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32) (result i32)
         (i32.store8 (i32.const 32) (i32.const 0))
-        (i32.store (i32.const 36) (i32.const 64))
-        (i32.store (i32.const 40) (i32.const 2))
+        (i32.store (i32.const 36) (i32.const 4096))
+        (i32.store (i32.const 40) (i32.const 1))
         (i32.const 32)))"#;
-    let mut module = wat::parse_str(text).expect("the text is WebAssembly");
-    let mut resolve = Resolve::default();
-    let (package, _) = resolve.push_dir(vcr_tests::root().join("wit/v0_2")).expect("the WIT parses");
-    let world = resolve.select_world(&[package], Some("scheduler-policy")).expect("it has the world");
-    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).expect("the world can be embedded");
-    let encoder = ComponentEncoder::default().validate(true).module(&module);
-    encoder.and_then(|mut encoder| encoder.encode()).expect("the module fits the world")
+    component(&interface_of("scheduler-policy"), text)
 }
 
 #[test]
@@ -171,7 +165,7 @@ fn a_policy_that_fails_fails_the_run_and_is_named() {
     let folder = Folder::with(&under("guest(#{ path: \"ragged.wasm\" })", MIXED));
     folder.write("ragged.wasm", ragged_policy());
     let expected = [
-        "run `ranked`: scheduler policy `ragged` failed: in `decide`: it answered 2 words, but a preference has 3",
+        "run `ranked`: scheduler policy `ragged` failed: in `decide`: it answered 1 entries of `slot` and 0 of `rank` in `admission`",
         "of pool `engines`, before step 0, at ",
     ];
     folder.run(&["--json"]).failed(3, &expected);

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::Value;
-use vcr_tests::{Folder, component, root, shipped_guest};
+use vcr_tests::{Folder, component, interface_of, shipped_guest};
 
 /// Four engines with small caches, and requests of sixteen kinds that share a
 /// prefix of a thousand tokens each.
@@ -144,12 +144,12 @@ fn the_guest_scales_as_its_native_twin_does() {
 
 #[test]
 fn an_autoscaler_that_fails_ends_the_run_or_gives_way() {
-    let wit = include_str!("../../wit/v0_2/autoscaler.wit").replace("import observe;", "");
+    let wit = interface_of("autoscaler");
     let text = r#"(module (memory (export "memory") 1)
         (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 4096))
-        (func (export "vcr:guest/scaling@0.2.0#configure") (param i32 i32 i64) (result i32)
+        (func (export "vcr:guest/scaling@0.1.0#configure") (param i32 i32 i64) (result i32)
             (i32.store8 (i32.const 16) (i32.const 0)) (i32.const 16))
-        (func (export "vcr:guest/scaling@0.2.0#decide") (param i32) (result i32)
+        (func (export "vcr:guest/scaling@0.1.0#decide") (param i32) (result i32)
             (i32.store8 (i32.const 32) (i32.const 0)) (i32.store (i32.const 36) (i32.const -1)) (i32.const 32)))"#;
     let run = |policy: &str| {
         let folder = Folder::with(&scaled(policy));
@@ -285,7 +285,6 @@ run(#{{ name: "words", cluster: cluster(#{{ engines: p }}), workloads: [ work ] 
 
 /// A router written as text, whose `route` has this body.
 fn router_of_text(folder: &Folder, route: &str) -> String {
-    let wit = std::fs::read_to_string(root().join("wit/v0_2/router.wit")).expect("there is the interface");
     let text = format!(
         r#"(module
   (memory (export "memory") 4)
@@ -296,29 +295,35 @@ fn router_of_text(folder: &Folder, route: &str) -> String {
     (local.set $at (i32.and (i32.add (global.get $free) (i32.const 7)) (i32.const -8)))
     (global.set $free (i32.add (local.get $at) (local.get 3)))
     (local.get $at))
-  (func (export "vcr:guest/routing@0.2.0#configure") (param i32 i32 i64) (result i32)
+  (func (export "vcr:guest/routing@0.1.0#configure") (param i32 i32 i64) (result i32)
     (i32.store8 (i32.const 16) (i32.const 0)) (i32.const 16))
-  (func (export "vcr:guest/routing@0.2.0#route")
-    (param $now i64) (param i32 i32) (param $request i32) (param i32 i32 i32) (param $workers i32) (param i32)
-    (result i32)
+  (func (export "vcr:guest/routing@0.1.0#route") (param $call i32) (result i32)
     (global.set $free (i32.const 8192))
     {route}))"#
     );
-    folder.write("router.wasm", component(&wit.replace("  import observe;\n", ""), &text));
+    folder.write("router.wasm", component(&interface_of("router"), &text));
     "guest(#{ path: \"router.wasm\" })".to_owned()
 }
 
-/// Answers a number.
-fn answer(number: &str) -> String {
-    format!("(i32.store8 (i32.const 32) (i32.const 0)) (i32.store (i32.const 36) {number}) (i32.const 32)")
+/// Answers the engine with a number that is computed.
+fn answer(worker: &str) -> String {
+    answer_case("(i32.const 0)", worker)
+}
+
+/// Answers a choice: its case, 0 for an engine and 1 for a refusal, and the engine.
+fn answer_case(case: &str, worker: &str) -> String {
+    format!(
+        "(i32.store8 (i32.const 32) (i32.const 0)) (i32.store8 (i32.const 36) {case})
+        (i32.store (i32.const 40) {worker}) (i32.const 32)"
+    )
 }
 
 #[test]
 fn hostile_routers_fail_the_run_and_are_named_with_pool_and_time() {
-    let first_word = "(i32.wrap_i64 (i64.load (local.get $request)))";
+    let number = "(i32.wrap_i64 (i64.load offset=16 (local.get $call)))";
     // Refuses whatever comes after the crash, requests that were served among it.
     let refuses_late =
-        answer("(select (i32.const -1) (i32.const 1) (i64.ge_u (local.get $now) (i64.const 500000000)))");
+        answer_case("(i64.ge_u (i64.load (local.get $call)) (i64.const 500000000))", "(i32.const 1)");
     for (body, expected) in [
         (answer("(i32.const 2)"), "it chose the engine 2 for request 0: expected one of 0, 1"),
         (answer("(i32.const 1)"), "it chose the engine 1 for request"),
@@ -337,7 +342,7 @@ fn hostile_routers_fail_the_run_and_are_named_with_pool_and_time() {
                 .to_owned(),
             "in `route`: out of ideas",
         ),
-        (answer(first_word), "it chose the engine 2 for request 2: expected one of 0, 1"),
+        (answer(number), "it chose the engine 2 for request 2: expected one of 0, 1"),
     ] {
         let folder = Folder::new();
         let router = router_of_text(&folder, &body);

@@ -11,13 +11,16 @@ use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 use super::Exported;
-use crate::{LatencyGuest, Pricing, parse_config};
-use exports::vcr::guest::latency::Guest;
+use crate::{LatencyGuest, Pricing, StepShape, parse_config};
+use exports::vcr::guest::latency::{DecodeRun, Failure, Guest, Step};
 
 wit_bindgen::generate!({
-    path: "../wit/v0_2",
+    path: "../wit",
     world: "latency-model",
-    with: { "vcr:guest/observe@0.2.0": crate::bindings::observe::vcr::guest::observe },
+    with: {
+        "vcr:guest/types@0.1.0": crate::bindings::shared::vcr::guest::types,
+        "vcr:guest/observe@0.1.0": crate::bindings::shared::vcr::guest::observe,
+    },
     pub_export_macro: true,
     default_bindings_module: "vcr_guest_sdk::bindings::latency",
 });
@@ -26,53 +29,44 @@ wit_bindgen::generate!({
 pub struct Component<G>(PhantomData<G>);
 
 impl<G: LatencyGuest + Exported<Kept = Pricing<G>>> Guest for Component<G> {
-    fn configure(config: String, seed: u64) -> Result<(), String> {
-        G::slot().configure(|| Ok(Pricing::new(G::configure(parse_config(&config)?, seed)?)))
-    }
-
-    fn price(start_ns: u64, horizon_ns: u64, shapes: Vec<u64>) -> Result<Vec<f64>, String> {
-        G::slot().with(|pricing| pricing.price(start_ns, horizon_ns, &shapes))
+    fn configure(config: String, seed: u64) -> Result<(), Failure> {
+        Ok(G::slot().configure(|| Ok(Pricing::new(G::configure(parse_config(&config)?, seed)?)))?)
     }
 
     #[inline]
-    fn price_step(
-        start_ns: u64,
-        prefill_requests: u64,
-        prefill_tokens: u64,
-        prefill_context_tokens: u64,
-        prefill_attention_pairs: u64,
-        prefill_completions: u64,
-        prefill_completion_context_tokens: u64,
-        decode_requests: u64,
-        decode_tokens: u64,
-        decode_context_tokens: u64,
-        sampled_requests: u64,
-        kv_active_blocks: u64,
-        kv_total_blocks: u64,
-        block_size_tokens: u64,
-        waiting_requests: u64,
-    ) -> f64 {
-        let words = [
-            prefill_requests,
-            prefill_tokens,
-            prefill_context_tokens,
-            prefill_attention_pairs,
-            prefill_completions,
-            prefill_completion_context_tokens,
-            decode_requests,
-            decode_tokens,
-            decode_context_tokens,
-            sampled_requests,
-            kv_active_blocks,
-            kv_total_blocks,
-            block_size_tokens,
-            waiting_requests,
-        ];
-        // A host that has not configured the guest learns why from `trouble`.
-        G::slot().with(|pricing| Ok(pricing.price_step(start_ns, &words))).unwrap_or(f64::NAN)
+    fn price_step(start_ns: u64, step: Step) -> Result<f64, Failure> {
+        let shape = StepShape {
+            prefill_requests: step.prefill_requests,
+            prefill_tokens: step.prefill_tokens,
+            prefill_context_tokens: step.prefill_context_tokens,
+            prefill_attention_pairs: step.prefill_attention_pairs,
+            prefill_completions: step.prefill_completions,
+            prefill_completion_context_tokens: step.prefill_completion_context_tokens,
+            decode_requests: step.decode_requests,
+            decode_tokens: step.decode_tokens,
+            decode_context_tokens: step.decode_context_tokens,
+            sampled_requests: step.sampled_requests,
+            kv_active_blocks: step.kv_active_blocks,
+            kv_total_blocks: step.kv_total_blocks,
+            block_size_tokens: step.block_size_tokens,
+            waiting_requests: step.waiting_requests,
+            ..StepShape::default()
+        };
+        Ok(G::slot().with(|pricing| pricing.price_step(start_ns, &shape))?)
     }
 
-    fn trouble() -> String {
-        G::slot().with(|pricing| Ok(pricing.trouble())).unwrap_or_else(|words| words)
+    fn price_decodes(start_ns: u64, horizon_ns: u64, run: DecodeRun) -> Result<Vec<f64>, Failure> {
+        let first = StepShape {
+            decode_requests: run.decode_requests,
+            decode_tokens: run.decode_tokens,
+            decode_context_tokens: run.first_context_tokens,
+            sampled_requests: run.sampled_requests,
+            kv_active_blocks: run.kv_active_blocks.first().copied().unwrap_or(0),
+            kv_total_blocks: run.kv_total_blocks,
+            block_size_tokens: run.block_size_tokens,
+            waiting_requests: run.waiting_requests,
+            ..StepShape::default()
+        };
+        Ok(G::slot().with(|pricing| pricing.price_decodes(start_ns, horizon_ns, &first, &run.kv_active_blocks))?)
     }
 }

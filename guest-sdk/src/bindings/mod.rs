@@ -3,10 +3,10 @@
 
 pub mod faults;
 pub mod latency;
-pub mod observe;
 pub mod routing;
 pub mod scaling;
 pub mod scheduling;
+pub mod shared;
 pub mod tokens;
 
 use crate::slot::Slot;

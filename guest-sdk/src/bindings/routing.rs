@@ -11,13 +11,17 @@ use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 use super::Exported;
-use crate::router::words;
-use crate::{RouterGuest, parse_config};
-use exports::vcr::guest::routing::Guest;
+use crate::router::Columns;
+use crate::{RoutePhase, RouteQuery, RouterGuest, Workers, parse_config};
+use exports::vcr::guest::routing::{self as wit, Choice, Failure, Guest};
 
 wit_bindgen::generate!({
-    path: "../wit/v0_2",
+    path: "../wit",
     world: "router",
+    with: {
+        "vcr:guest/types@0.1.0": crate::bindings::shared::vcr::guest::types,
+        "vcr:guest/observe@0.1.0": crate::bindings::shared::vcr::guest::observe,
+    },
     pub_export_macro: true,
     default_bindings_module: "vcr_guest_sdk::bindings::routing",
 });
@@ -26,17 +30,62 @@ wit_bindgen::generate!({
 pub struct Component<G>(PhantomData<G>);
 
 impl<G: RouterGuest + Exported<Kept = G>> Guest for Component<G> {
-    fn configure(config: String, seed: u64) -> Result<(), String> {
-        G::slot().configure(|| G::configure(parse_config(&config)?, seed))
+    fn configure(config: String, seed: u64) -> Result<(), Failure> {
+        Ok(G::slot().configure(|| G::configure(parse_config(&config)?, seed))?)
     }
 
     fn route(
         now_ns: u64,
-        ended: Vec<u64>,
-        request: Vec<u64>,
-        blocks: Vec<u64>,
-        workers: Vec<u64>,
-    ) -> Result<u32, String> {
-        G::slot().with(|guest| words::route(guest, now_ns, &ended, &request, &blocks, &workers))
+        ended: Vec<wit::EndedRequest>,
+        request: wit::Request,
+        workers: wit::Workers,
+    ) -> Result<Choice, Failure> {
+        let columns = Columns {
+            worker: &*workers.worker,
+            running_requests: &*workers.running_requests,
+            waiting_requests: &*workers.waiting_requests,
+            max_num_seqs: &*workers.max_running_requests,
+            active_blocks: &*workers.active_blocks,
+            total_blocks: &*workers.total_blocks,
+            outstanding_prefill_tokens: &*workers.outstanding_prefill_tokens,
+            overlap_blocks: &*workers.cached_prompt_blocks,
+        };
+        let query = RouteQuery {
+            now_ns,
+            request: request.id,
+            prompt_tokens: request.prompt_tokens,
+            max_tokens: request.max_tokens,
+            priority: request.priority,
+            lora: request.adapter,
+            tenant: request.tenant,
+            session: request.session,
+            block_size_tokens: request.block_size_tokens,
+            phase: match request.phase {
+                wit::Phase::Whole => RoutePhase::Whole,
+                wit::Phase::Prefill => RoutePhase::Prefill,
+                wit::Phase::Decode => RoutePhase::Decode,
+            },
+            may_shed: request.may_refuse,
+            blocks: &request.block_hashes,
+        };
+        let choice = G::slot().with(|guest| {
+            for ended in &ended {
+                guest.ended(&crate::EndedRequest {
+                    request: ended.id,
+                    worker: ended.worker,
+                    output_tokens: ended.output_tokens,
+                    failed: ended.failed,
+                });
+            }
+            let shown = Workers::of_columns(columns).ok_or("the host sent columns of different lengths")?;
+            match guest.route(&query, shown)? {
+                crate::Choice::Worker(position) => match workers.worker.get(position) {
+                    Some(worker) => Ok(Choice::Worker(*worker)),
+                    None => Err(alloc::format!("it chose position {position} of {} engines", shown.len())),
+                },
+                crate::Choice::Shed => Ok(Choice::Refuse),
+            }
+        });
+        Ok(choice?)
     }
 }

@@ -10,12 +10,16 @@ use alloc::string::String;
 use core::marker::PhantomData;
 
 use super::Exported;
-use crate::{ScalerGuest, parse_config};
-use exports::vcr::guest::scaling::{Guest, PoolView};
+use crate::{ScaleView, ScalerGuest, parse_config};
+use exports::vcr::guest::scaling::{Failure, Guest, PoolView};
 
 wit_bindgen::generate!({
-    path: "../wit/v0_2",
+    path: "../wit",
     world: "autoscaler",
+    with: {
+        "vcr:guest/types@0.1.0": crate::bindings::shared::vcr::guest::types,
+        "vcr:guest/observe@0.1.0": crate::bindings::shared::vcr::guest::observe,
+    },
     pub_export_macro: true,
     default_bindings_module: "vcr_guest_sdk::bindings::scaling",
 });
@@ -24,17 +28,17 @@ wit_bindgen::generate!({
 pub struct Component<G>(PhantomData<G>);
 
 impl<G: ScalerGuest + Exported<Kept = G>> Guest for Component<G> {
-    fn configure(config: String, seed: u64) -> Result<(), String> {
-        G::slot().configure(|| G::configure(parse_config(&config)?, seed))
+    fn configure(config: String, seed: u64) -> Result<(), Failure> {
+        Ok(G::slot().configure(|| G::configure(parse_config(&config)?, seed))?)
     }
 
-    fn decide(pool: PoolView) -> Result<u32, String> {
-        G::slot().with(|guest| guest.desired(&seen(&pool)))
+    fn decide(pool: PoolView) -> Result<u32, Failure> {
+        Ok(G::slot().with(|guest| guest.desired(&seen(&pool)))?)
     }
 }
 
-fn seen(pool: &PoolView) -> crate::PoolView {
-    crate::PoolView {
+fn seen(pool: &PoolView) -> ScaleView {
+    ScaleView {
         now_ns: pool.now_ns,
         up_engines: pool.up_engines,
         starting_engines: pool.starting_engines,
@@ -44,9 +48,9 @@ fn seen(pool: &PoolView) -> crate::PoolView {
         arrived_output_tokens: pool.arrived_output_tokens,
         completed_requests: pool.completed_requests,
         ttft_count: pool.ttft_count,
-        ttft_sum_ns: pool.ttft_sum_ns,
+        ttft_sum_ns: pool.ttft_sum_ns.into(),
         token_gap_count: pool.token_gap_count,
-        token_gap_sum_ns: pool.token_gap_sum_ns,
+        token_gap_sum_ns: pool.token_gap_sum_ns.into(),
         running_requests: pool.running_requests,
         waiting_requests: pool.waiting_requests,
         active_blocks: pool.active_blocks,

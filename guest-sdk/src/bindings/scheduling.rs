@@ -11,12 +11,16 @@ use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 use super::Exported;
-use crate::{Policy, PolicyGuest, PolicyNumbers, parse_config};
-use exports::vcr::guest::scheduling::Guest;
+use crate::{Policy, PolicyBatch, PolicyEvent, PolicyGuest, Preference, Progress, parse_config};
+use exports::vcr::guest::scheduling::{ChunkCaps, EngineView, Event, Failure, Guest, Preferences, Ranks};
 
 wit_bindgen::generate!({
-    path: "../wit/v0_2",
+    path: "../wit",
     world: "scheduler-policy",
+    with: {
+        "vcr:guest/types@0.1.0": crate::bindings::shared::vcr::guest::types,
+        "vcr:guest/observe@0.1.0": crate::bindings::shared::vcr::guest::observe,
+    },
     pub_export_macro: true,
     default_bindings_module: "vcr_guest_sdk::bindings::scheduling",
 });
@@ -25,20 +29,90 @@ wit_bindgen::generate!({
 pub struct Component<G>(PhantomData<G>);
 
 impl<G: PolicyGuest + Exported<Kept = Policy<G>>> Guest for Component<G> {
-    fn configure(config: String, seed: u64) -> Result<(), String> {
-        G::slot().configure(|| Ok(Policy::new(G::configure(parse_config(&config)?, seed)?)))
+    fn configure(config: String, seed: u64) -> Result<(), Failure> {
+        Ok(G::slot().configure(|| Ok(Policy::new(G::configure(parse_config(&config)?, seed)?)))?)
     }
 
-    fn decide(
-        now_ns: u64,
-        budget_tokens: u32,
-        running_slots: u32,
-        free_blocks: u32,
-        total_blocks: u32,
-        events: Vec<u64>,
-        progress: Vec<u32>,
-    ) -> Result<Vec<u64>, String> {
-        let numbers = PolicyNumbers { now_ns, budget_tokens, running_slots, free_blocks, total_blocks };
-        G::slot().with(|policy| policy.decide(numbers, &events, &progress))
+    fn decide(engine: EngineView) -> Result<Preferences, Failure> {
+        let events: Vec<PolicyEvent> = engine.events.iter().map(event).collect();
+        let columns = &engine.progress;
+        let rows = columns.slot.iter().zip(&columns.computed_tokens).zip(&columns.output_tokens);
+        let row = |((slot, computed), output): ((&u32, &u32), &u32)| Progress {
+            slot: *slot,
+            computed_tokens: *computed,
+            output_tokens: *output,
+        };
+        let progress: Vec<Progress> = rows.map(row).collect();
+        let batch = PolicyBatch {
+            now_ns: engine.now_ns,
+            budget_tokens: engine.budget_tokens,
+            running_slots: engine.running_slots,
+            free_blocks: engine.free_blocks,
+            total_blocks: engine.total_blocks,
+            events: &events,
+            progress: &progress,
+        };
+        Ok(G::slot().with(|policy| policy.decide(&batch).map(columns_of))?)
     }
+}
+
+fn event(event: &Event) -> PolicyEvent {
+    match *event {
+        Event::Arrived(ref arrived) => PolicyEvent::Arrived {
+            slot: arrived.slot,
+            arrival_ns: arrived.arrival_ns,
+            prompt_tokens: arrived.prompt_tokens,
+            max_tokens: arrived.max_tokens,
+            priority: arrived.priority,
+            lora: arrived.adapter,
+            tenant: arrived.tenant,
+        },
+        Event::Admitted(ref admitted) => {
+            PolicyEvent::Admitted { slot: admitted.slot, cached_tokens: admitted.cached_tokens }
+        }
+        Event::Preempted(slot) => PolicyEvent::Preempted { slot },
+        Event::Ended(ref ended) => PolicyEvent::Ended {
+            slot: ended.slot,
+            computed_tokens: ended.computed_tokens,
+            output_tokens: ended.output_tokens,
+        },
+    }
+}
+
+/// Columns of exactly as many entries as there are, so that the answer is laid out in place.
+fn columns_of(preferences: &[Preference]) -> Preferences {
+    let (mut admissions, mut evictions, mut caps, mut lifted) = (0, 0, 0, 0);
+    for preference in preferences {
+        match preference {
+            Preference::AdmissionRank { .. } => admissions += 1,
+            Preference::EvictionRank { .. } => evictions += 1,
+            Preference::ChunkCap { tokens: Some(_), .. } => caps += 1,
+            Preference::ChunkCap { tokens: None, .. } => lifted += 1,
+        }
+    }
+    let ranks = |entries| Ranks { slot: Vec::with_capacity(entries), rank: Vec::with_capacity(entries) };
+    let mut answer = Preferences {
+        admission: ranks(admissions),
+        eviction: ranks(evictions),
+        chunk_caps: ChunkCaps { slot: Vec::with_capacity(caps), tokens: Vec::with_capacity(caps) },
+        uncapped: Vec::with_capacity(lifted),
+    };
+    for preference in preferences {
+        match *preference {
+            Preference::AdmissionRank { slot, rank } => {
+                answer.admission.slot.push(slot);
+                answer.admission.rank.push(rank);
+            }
+            Preference::EvictionRank { slot, rank } => {
+                answer.eviction.slot.push(slot);
+                answer.eviction.rank.push(rank);
+            }
+            Preference::ChunkCap { slot, tokens: Some(tokens) } => {
+                answer.chunk_caps.slot.push(slot);
+                answer.chunk_caps.tokens.push(tokens);
+            }
+            Preference::ChunkCap { slot, tokens: None } => answer.uncapped.push(slot),
+        }
+    }
+    answer
 }

@@ -10,15 +10,20 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::marker::PhantomData;
 
+use vcr_policy::tokens::TokenWant;
+
 use super::Exported;
-use crate::{Remarks, TokenGuest, TokenTable, parse_config};
-use exports::vcr::guest::tokens::Guest;
+use crate::{Remarks, TokenGuest, TokenRequest, TokenTable, parse_config};
+use exports::vcr::guest::tokens::{Failure, Guest, Request, Wants};
 use vcr::guest::{drafts, requests};
 
 wit_bindgen::generate!({
-    path: "../wit/v0_2",
+    path: "../wit",
     world: "token-source",
-    with: { "vcr:guest/observe@0.2.0": crate::bindings::observe::vcr::guest::observe },
+    with: {
+        "vcr:guest/types@0.1.0": crate::bindings::shared::vcr::guest::types,
+        "vcr:guest/observe@0.1.0": crate::bindings::shared::vcr::guest::observe,
+    },
     pub_export_macro: true,
     default_bindings_module: "vcr_guest_sdk::bindings::tokens",
 });
@@ -27,18 +32,33 @@ wit_bindgen::generate!({
 pub struct Component<G>(PhantomData<G>);
 
 impl<G: TokenGuest + Exported<Kept = TokenTable<G>>> Guest for Component<G> {
-    fn configure(config: String, seed: u64) -> Result<(), String> {
-        G::slot().configure(|| Ok(TokenTable::new(G::configure(parse_config(&config)?, seed)?)))
+    fn configure(config: String, seed: u64) -> Result<(), Failure> {
+        Ok(G::slot().configure(|| Ok(TokenTable::new(G::configure(parse_config(&config)?, seed)?)))?)
     }
 
-    fn step(
-        started: Vec<u64>,
-        request_tokens: Vec<u32>,
-        structured_outputs: Vec<String>,
-        ended: Vec<u32>,
-        wants: Vec<u32>,
-    ) -> Result<Vec<u32>, String> {
-        G::slot().with(|table| table.step(&started, &request_tokens, &structured_outputs, &ended, &wants, &mut ToHost))
+    fn step(started: Vec<Request>, ended: Vec<u32>, wants: Wants) -> Result<Vec<u32>, Failure> {
+        let rows = wants.slot.iter().zip(&wants.first_index).zip(&wants.count);
+        let wants = rows.map(|((slot, first_index), count)| TokenWant {
+            slot: *slot,
+            first_index: *first_index,
+            count: *count,
+        });
+        let started = started.iter().map(seen);
+        Ok(G::slot().with(|table| table.step(started, &ended, wants, &mut ToHost))?)
+    }
+}
+
+fn seen(request: &Request) -> TokenRequest<'_> {
+    TokenRequest {
+        slot: request.slot,
+        seed: request.seed,
+        prompt: &request.prompt,
+        max_tokens: request.max_tokens,
+        min_tokens: request.min_tokens,
+        eos_token: request.eos_token,
+        stop_tokens: &request.stop_tokens,
+        structured_output: request.structured_output.as_deref().unwrap_or(""),
+        thinking_token_budget: request.thinking_token_budget,
     }
 }
 

@@ -11,7 +11,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use vcr_guest_sdk::{PolicyBatch, PolicyGuest, Preference, export_scheduler_policy};
-use vcr_policy::{FairShare, FairShareConfig, guest};
+use vcr_policy::{FairShare, FairShareConfig};
 
 struct FairShareGuest(FairShare);
 
@@ -23,7 +23,7 @@ impl PolicyGuest for FairShareGuest {
     }
 
     fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), String> {
-        guest::decide(&mut self.0, batch, preferences);
+        vcr_policy::decide(&mut self.0, batch, preferences);
         Ok(())
     }
 }

@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 
 use serde::Deserialize;
 use vcr_fitted::{NoiseStream, StepPrice, StepWork, distinct_tokens};
-use vcr_guest_sdk::{Batch, LatencyGuest, Step, export_latency_model};
+use vcr_guest_sdk::{Batch, LatencyGuest, StepShape, export_latency_model};
 
 /// The model inside.
 const MODEL: &str = include_str!("../model.json");
@@ -55,7 +55,7 @@ impl LatencyGuest for FittedGuest {
         Ok(Self { price, noise: NoiseStream::new(seed) })
     }
 
-    fn price(&mut self, step: &Step) -> f64 {
+    fn price(&mut self, _start_ns: u64, step: &StepShape) -> f64 {
         let work = StepWork {
             prefill_requests: step.prefill_requests,
             prefill_tokens: step.prefill_tokens,
@@ -76,9 +76,9 @@ impl LatencyGuest for FittedGuest {
     fn price_batch(&mut self, batch: &Batch<'_>, durations_ns: &mut Vec<f64>) -> Result<(), String> {
         if self.price.noise().is_some() {
             // No share is drawn for a step that does not happen.
-            return batch.price_each(durations_ns, |step| Ok(self.price(step)));
+            return batch.price_each(durations_ns, |start_ns, step| Ok(self.price(start_ns, step)));
         }
-        batch.price_apart(durations_ns, |step| self.price(step));
+        batch.price_apart(durations_ns, |step| self.price(batch.start_ns(), step));
         Ok(())
     }
 }

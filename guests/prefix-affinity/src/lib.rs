@@ -9,7 +9,7 @@ extern crate alloc;
 
 use alloc::string::{String, ToString};
 
-use vcr_guest_sdk::{Choice, RouteRequest, RouterGuest, Workers, export_router};
+use vcr_guest_sdk::{Choice, RouteQuery, RouterGuest, Workers, export_router};
 use vcr_routing::{AffinityConfig, Candidate, PrefixAffinity, Request};
 
 struct PrefixAffinityGuest(PrefixAffinity);
@@ -21,7 +21,7 @@ impl RouterGuest for PrefixAffinityGuest {
         PrefixAffinity::new(config, seed).map(Self).map_err(|error| error.to_string())
     }
 
-    fn route(&mut self, request: &RouteRequest<'_>, workers: Workers<'_>) -> Result<Choice, String> {
+    fn route(&mut self, request: &RouteQuery<'_>, workers: Workers<'_>) -> Result<Choice, String> {
         let candidates = workers.iter().map(|load| Candidate {
             worker: load.worker,
             running_requests: load.running_requests,
@@ -37,10 +37,7 @@ impl RouterGuest for PrefixAffinityGuest {
             blocks: request.blocks,
         };
         Ok(match self.0.choose(&request, candidates) {
-            vcr_routing::Choice::Candidate(position) => {
-                let load = workers.get(position).ok_or("the host showed no engine")?;
-                Choice::Worker(load.worker)
-            }
+            vcr_routing::Choice::Candidate(position) => Choice::Worker(position),
             vcr_routing::Choice::Shed => Choice::Shed,
         })
     }
@@ -50,16 +47,22 @@ export_router!(PrefixAffinityGuest);
 
 #[cfg(test)]
 mod tests {
-    use vcr_guest_sdk::RoutePhase;
+    use vcr_guest_sdk::{RoutePhase, WorkerColumns, WorkerLoad};
 
     use super::*;
 
     #[test]
-    fn the_index_of_the_engine_is_answered_and_not_its_position() {
+    fn the_engine_that_has_cached_the_prompt_is_chosen() {
         let mut guest = PrefixAffinityGuest::configure(AffinityConfig::default(), 1).expect("a good config");
-        // Engines 2 and 5; the latter has cached the prompt.
-        let words = [[2, 0, 0, 8, 0, 100, 0, 0], [5, 0, 0, 8, 0, 100, 0, 2]].concat();
-        let request = RouteRequest {
+        let load = |worker, overlap_blocks| WorkerLoad {
+            worker,
+            max_num_seqs: 8,
+            total_blocks: 100,
+            overlap_blocks,
+            ..WorkerLoad::default()
+        };
+        let workers: WorkerColumns = [load(2, 0), load(5, 2)].into_iter().collect();
+        let request = RouteQuery {
             now_ns: 0,
             request: 0,
             prompt_tokens: 40,
@@ -73,7 +76,6 @@ mod tests {
             may_shed: true,
             blocks: &[1, 2],
         };
-        let workers = Workers::of_words(&words).expect("two engines");
-        assert_eq!(guest.route(&request, workers), Ok(Choice::Worker(5)));
+        assert_eq!(guest.route(&request, workers.view()), Ok(Choice::Worker(1)));
     }
 }

@@ -10,7 +10,7 @@ extern crate alloc;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use vcr_guest_sdk::{Batch, LatencyGuest, Step, export_latency_model};
+use vcr_guest_sdk::{Batch, LatencyGuest, StepShape, export_latency_model};
 use vcr_roofline::{Roofline, RooflineConfig, StepWork};
 
 struct RooflineGuest(Roofline);
@@ -22,7 +22,7 @@ impl LatencyGuest for RooflineGuest {
         config.build().map(Self).map_err(|error| error.to_string())
     }
 
-    fn price(&mut self, step: &Step) -> f64 {
+    fn price(&mut self, _start_ns: u64, step: &StepShape) -> f64 {
         self.0.step_ns(&StepWork {
             prefill_tokens: step.prefill_tokens,
             prefill_context_tokens: step.prefill_context_tokens,
@@ -35,7 +35,7 @@ impl LatencyGuest for RooflineGuest {
     }
 
     fn price_batch(&mut self, batch: &Batch<'_>, durations_ns: &mut Vec<f64>) -> Result<(), String> {
-        batch.price_apart(durations_ns, |step| self.price(step));
+        batch.price_apart(durations_ns, |step| self.price(batch.start_ns(), step));
         Ok(())
     }
 }

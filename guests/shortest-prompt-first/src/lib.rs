@@ -11,7 +11,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use vcr_guest_sdk::{PolicyBatch, PolicyGuest, Preference, export_scheduler_policy};
-use vcr_policy::{ShortestPromptFirst, ShortestPromptFirstConfig, guest};
+use vcr_policy::{ShortestPromptFirst, ShortestPromptFirstConfig};
 
 struct ShortestPromptFirstGuest(ShortestPromptFirst);
 
@@ -23,7 +23,7 @@ impl PolicyGuest for ShortestPromptFirstGuest {
     }
 
     fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), String> {
-        guest::decide(&mut self.0, batch, preferences);
+        vcr_policy::decide(&mut self.0, batch, preferences);
         Ok(())
     }
 }

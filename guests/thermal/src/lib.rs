@@ -15,7 +15,7 @@ mod thermal;
 
 use alloc::string::String;
 
-use vcr_guest_sdk::{LatencyGuest, Rng, Step, export_latency_model};
+use vcr_guest_sdk::{LatencyGuest, Rng, StepShape, export_latency_model};
 use vcr_roofline::{Roofline, RooflineConfig, StepWork};
 
 pub use crate::decay::decay;
@@ -48,7 +48,7 @@ impl LatencyGuest for ThermalGuest {
         Ok(Self { roofline, thermal, diary: Diary::default() })
     }
 
-    fn price(&mut self, step: &Step) -> f64 {
+    fn price(&mut self, start_ns: u64, step: &StepShape) -> f64 {
         let cool_ns = self.roofline.step_ns(&StepWork {
             prefill_tokens: step.prefill_tokens,
             prefill_context_tokens: step.prefill_context_tokens,
@@ -58,8 +58,8 @@ impl LatencyGuest for ThermalGuest {
             decode_context_tokens: step.decode_context_tokens,
             sampled_requests: step.sampled_requests,
         });
-        let duration_ns = self.thermal.run(step.start_ns, cool_ns);
-        self.diary.step(&self.thermal, step.start_ns.saturating_add(duration_ns as u64));
+        let duration_ns = self.thermal.run(start_ns, cool_ns);
+        self.diary.step(&self.thermal, start_ns.saturating_add(duration_ns as u64));
         duration_ns
     }
 }

@@ -11,7 +11,7 @@ extern crate alloc;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use vcr_guest_sdk::{Batch, LatencyGuest, Step, export_latency_model};
+use vcr_guest_sdk::{Batch, LatencyGuest, StepShape, export_latency_model};
 use vcr_roofline::{Physics, PhysicsConfig, StepWork};
 
 struct PhysicsGuest(Physics);
@@ -23,7 +23,7 @@ impl LatencyGuest for PhysicsGuest {
         config.build().map(Self).map_err(|error| error.to_string())
     }
 
-    fn price(&mut self, step: &Step) -> f64 {
+    fn price(&mut self, _start_ns: u64, step: &StepShape) -> f64 {
         let work = StepWork {
             prefill_tokens: step.prefill_tokens,
             prefill_context_tokens: step.prefill_context_tokens,
@@ -37,7 +37,7 @@ impl LatencyGuest for PhysicsGuest {
     }
 
     fn price_batch(&mut self, batch: &Batch<'_>, durations_ns: &mut Vec<f64>) -> Result<(), String> {
-        batch.price_apart(durations_ns, |step| self.price(step));
+        batch.price_apart(durations_ns, |step| self.price(batch.start_ns(), step));
         Ok(())
     }
 }

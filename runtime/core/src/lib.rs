@@ -2,8 +2,9 @@
 //!
 //! Owns requests, the KV pool, the scheduler and the shape of a step. Does no
 //! I/O, spawns nothing, reads no clock and draws no random numbers; it depends
-//! on no other crate of the workspace. Time comes from a [`latency`] model,
-//! tokens from a [`TokenSource`], and the driver decides when a step ends.
+//! on no other crate of the workspace but `vcr-policy`, the types that it shares with guests. Time
+//! comes from a [`latency`] model, tokens from a [`TokenSource`], and the driver decides when a step
+//! ends.
 //!
 //! A driver submits requests, schedules a step, lets as much time pass as the step takes, and
 //! applies its outputs:

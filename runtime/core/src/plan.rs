@@ -348,11 +348,19 @@ impl StepOutputs {
     }
 }
 
-impl StepShape {
+/// Counts requests in the shape of their step.
+pub(crate) trait CountRequests {
     /// Counts a request's part of a step in. `emits` unless the request asks for
     /// no output; what is beyond `prompt_tokens` is output.
+    fn add(&mut self, entry: &ScheduledRequest, emits: bool, prompt_tokens: u32);
+
+    /// Counts it out again.
+    fn remove(&mut self, entry: &ScheduledRequest, emits: bool, prompt_tokens: u32);
+}
+
+impl CountRequests for StepShape {
     #[inline]
-    pub(crate) fn add(&mut self, entry: &ScheduledRequest, emits: bool, prompt_tokens: u32) {
+    fn add(&mut self, entry: &ScheduledRequest, emits: bool, prompt_tokens: u32) {
         let tokens = u64::from(entry.num_scheduled_tokens);
         let depth = u64::from(entry.num_computed_tokens);
         self.sampled_requests += u64::from(entry.samples && emits);
@@ -372,12 +380,11 @@ impl StepShape {
         }
         let outputs = (depth + tokens).saturating_sub(u64::from(prompt_tokens));
         if outputs > 0 {
-            self.recompute.add(depth, tokens, outputs, entry.samples);
+            add_recomputed(&mut self.recompute, depth, tokens, outputs, entry.samples);
         }
     }
 
-    /// Counts it out again.
-    pub(crate) fn remove(&mut self, entry: &ScheduledRequest, emits: bool, prompt_tokens: u32) {
+    fn remove(&mut self, entry: &ScheduledRequest, emits: bool, prompt_tokens: u32) {
         let mut part = Self::default();
         part.add(entry, emits, prompt_tokens);
         self.sampled_requests -= part.sampled_requests;
@@ -399,19 +406,17 @@ impl StepShape {
     }
 }
 
-impl RecomputeShape {
-    /// Counts a chunk of `tokens` after `depth` others in, at whose end `outputs`
-    /// outputs are computed.
-    #[cold]
-    fn add(&mut self, depth: u64, tokens: u64, outputs: u64, completes: bool) {
-        self.output_tokens += outputs.min(tokens);
-        if outputs >= tokens {
-            self.promptless_chunks += 1;
-            self.promptless_context_tokens += depth;
-        }
-        if completes {
-            self.completions += 1;
-            self.completion_context_tokens += depth + tokens;
-        }
+/// Counts a chunk of `tokens` after `depth` others in, at whose end `outputs`
+/// outputs are computed.
+#[cold]
+fn add_recomputed(shape: &mut RecomputeShape, depth: u64, tokens: u64, outputs: u64, completes: bool) {
+    shape.output_tokens += outputs.min(tokens);
+    if outputs >= tokens {
+        shape.promptless_chunks += 1;
+        shape.promptless_context_tokens += depth;
+    }
+    if completes {
+        shape.completions += 1;
+        shape.completion_context_tokens += depth + tokens;
     }
 }

@@ -1,6 +1,6 @@
 //! Events reported to a scheduling policy, and the effect of its preferences.
 
-use vcr_core::policy::{NO_CHUNK_CAP, PolicyBatch, PolicyError, PolicyEvent, Preference, Progress, SchedulingPolicy};
+use vcr_core::policy::{PolicyBatch, PolicyError, PolicyEvent, Preference, Progress, SchedulingPolicy};
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, Policy, Prompt, RequestSpec, TokenSource};
 
 struct Zeros;
@@ -122,7 +122,7 @@ fn a_chunk_cap_holds_for_waiting_and_running_requests() {
     let mut engine = engine(EngineConfigInput { max_num_batched_tokens: 300, ..EngineConfigInput::default() });
     let slots = [submit(&mut engine, 0, 250, 1), submit(&mut engine, 1, 400, 1)];
     let cap = |tokens| Preference::ChunkCap { slot: slots[0], tokens };
-    let mut policy = Scripted { answers: vec![vec![cap(100)], vec![], vec![cap(NO_CHUNK_CAP)]], ..Scripted::default() };
+    let mut policy = Scripted { answers: vec![vec![cap(Some(100))], vec![], vec![cap(None)]], ..Scripted::default() };
     assert_eq!(step(&mut engine, &mut policy), [(0, 100), (1, 200)]);
     assert_eq!(step(&mut engine, &mut policy), [(0, 100), (1, 200)]);
     submit(&mut engine, 2, 10, 1);
@@ -139,7 +139,7 @@ fn an_invalid_answer_is_named_and_has_no_effect() {
             "its preference 1, admission rank 2 of slot 0, is the second of its kind",
         ),
         (
-            vec![admission(0, 9), Preference::ChunkCap { slot: 0, tokens: 0 }],
+            vec![admission(0, 9), Preference::ChunkCap { slot: 0, tokens: Some(0) }],
             "chunk cap 0 of slot 0, lets the request compute nothing",
         ),
     ];

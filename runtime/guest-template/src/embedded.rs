@@ -5,6 +5,7 @@ include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 /// Manifests of the SDK and the harness, as they are in this workspace.
 pub(crate) const SDK_MANIFEST: &str = include_str!("../../../guest-sdk/Cargo.toml");
 pub(crate) const FITTED_MANIFEST: &str = include_str!("../../fitted/Cargo.toml");
+pub(crate) const POLICY_MANIFEST: &str = include_str!("../../policy/Cargo.toml");
 pub(crate) const HARNESS_MANIFEST: &str = include_str!("../../../guest-sdk/harness/Cargo.toml");
 
 macro_rules! template {
@@ -80,6 +81,13 @@ impl RustWorld {
 }
 
 impl PythonWorld {
-    /// The worlds that the Python module serves.
-    pub(crate) const ALL: &'static [Self] = &[python_world!("latency-model"), python_world!("scheduler-policy")];
+    /// Every world, in the same order.
+    pub(crate) const ALL: &'static [Self] = &[
+        python_world!("latency-model"),
+        python_world!("scheduler-policy"),
+        python_world!("router"),
+        python_world!("autoscaler"),
+        python_world!("failure-injector"),
+        python_world!("token-source"),
+    ];
 }

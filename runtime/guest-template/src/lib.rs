@@ -91,12 +91,9 @@ pub fn create_fitted(model_json: &str, dir: &Path) -> Result<Created, NewError> 
         ("Cargo.toml".into(), embedded::FITTED_GUEST_MANIFEST.into()),
         ("model.json".into(), model_json.into()),
         ("vendor/fitted/Cargo.toml".into(), manifest::alone(embedded::FITTED_MANIFEST)),
-        ("vendor/guest-sdk/Cargo.toml".into(), manifest::alone(embedded::SDK_MANIFEST)),
     ];
     files.extend(vendored(embedded::FITTED, ""));
-    let sdk = embedded::SDK.iter().filter(|(path, _)| path.starts_with("guest-sdk/src"));
-    files.extend(vendored(&sdk.copied().collect::<Vec<_>>(), "vendor"));
-    files.extend(vendored(embedded::INTERFACE, "vendor"));
+    files.extend(sdk());
     for (path, text) in &files {
         write(&dir.join(path), text)?;
     }
@@ -111,13 +108,21 @@ fn rust_project(guest: &NewGuest<'_>) -> Result<Files, NewError> {
     let mut files = templates(RUST_FILES, guest);
     files.push(("src/lib.rs".into(), world.source.into()));
     files.push(("config.json".into(), world.config.into()));
-    files.extend(vendored(embedded::SDK, "vendor"));
+    files.extend(sdk());
+    files.extend(vendored(embedded::HARNESS, "vendor"));
+    files.push(("vendor/guest-sdk/harness/Cargo.toml".into(), manifest::alone(embedded::HARNESS_MANIFEST)));
+    Ok(files)
+}
+
+/// The SDK, the types that it shares with the simulator, and the interface: each where it lies in
+/// this repository, so that they find each other.
+fn sdk() -> Files {
+    let mut files = vendored(embedded::SDK, "vendor");
     files.extend(vendored(embedded::INTERFACE, "vendor"));
-    let manifests = [("guest-sdk", embedded::SDK_MANIFEST), ("guest-sdk/harness", embedded::HARNESS_MANIFEST)];
-    for (folder, text) in manifests {
+    for (folder, text) in [("guest-sdk", embedded::SDK_MANIFEST), ("runtime/policy", embedded::POLICY_MANIFEST)] {
         files.push((Path::new("vendor").join(folder).join("Cargo.toml"), manifest::alone(text)));
     }
-    Ok(files)
+    files
 }
 
 fn python_project(guest: &NewGuest<'_>) -> Result<Files, NewError> {
@@ -177,7 +182,7 @@ mod tests {
                 let text = fs::read_to_string(dir.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
                 assert!(!text.contains("{{"), "{file}: {text}");
             }
-            assert!(dir.join("vendor/wit/v0_2").join(format!("{world}.wit")).exists());
+            assert!(dir.join("vendor/wit").join(format!("{world}.wit")).exists());
             let again = create(&guest(world, language), &dir).expect_err("it is there");
             assert!(matches!(again, NewError::Exists { .. }), "{again}");
         }
@@ -188,7 +193,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder").path().join("model");
         create_fitted("{}", &dir).expect("it can be written");
         assert_eq!(fs::read_to_string(dir.join("model.json")).expect("it is there"), "{}");
-        for file in ["src/lib.rs", "vendor/fitted/src/terms.rs", "vendor/guest-sdk/src/lib.rs"] {
+        for file in ["src/lib.rs", "vendor/fitted/src/terms.rs", "vendor/guest-sdk/src/lib.rs", "vendor/runtime/policy/src/lib.rs"] {
             assert!(dir.join(file).exists(), "{file}");
         }
         let manifest = fs::read_to_string(dir.join("vendor/fitted/Cargo.toml")).expect("it is there");

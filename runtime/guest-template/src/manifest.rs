@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn manifests_that_stand_alone_inherit_nothing() {
-        for manifest in [embedded::SDK_MANIFEST, embedded::HARNESS_MANIFEST] {
+        for manifest in [embedded::SDK_MANIFEST, embedded::HARNESS_MANIFEST, embedded::POLICY_MANIFEST] {
             let text = alone(manifest);
             assert!(!text.contains("workspace"), "{text}");
             assert!(text.contains("edition = \"2024\"\n") && text.contains("[dependencies]"), "{text}");

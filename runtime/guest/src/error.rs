@@ -5,7 +5,7 @@ mod load;
 
 use std::path::PathBuf;
 
-pub use call::{ActionProblem, CallFault, PreferenceFault};
+pub use call::{ActionProblem, CallFault};
 pub use load::LoadProblem;
 
 /// An error of a guest; [`GuestError::hint`] is the next step.

@@ -3,8 +3,12 @@
 
 use std::sync::Arc;
 
+use vcr_core::fault::{FaultAction, FaultBatch};
 use vcr_core::latency::StepShape;
+use vcr_core::policy::{PolicyBatch, Preference};
+use vcr_core::route::{EndedRequest, RouteQuery, WorkerLoad};
 use vcr_core::scale::ScaleView;
+use vcr_core::tokens::{TokenRequest, TokenWant};
 
 use crate::error::CallFault;
 use crate::limits::{Budget, Limits};
@@ -49,78 +53,74 @@ pub(crate) trait Metered {
 /// they make sense, is for the caller to say, as it is for all instances; and
 /// none may be called again after an error.
 pub(crate) trait LatencyInstance: Metered + Send {
-    /// Prices the steps whose flat words are `shapes`.
-    fn price(&mut self, start_ns: u64, horizon_ns: u64, shapes: &[u64], budget: Budget) -> Result<Vec<f64>, CallFault>;
+    /// Prices one step.
+    fn price_step(&mut self, start_ns: u64, step: &StepShape, budget: Budget) -> Result<f64, CallFault>;
 
-    /// Prices one step as `price` would, but cheaper.
-    fn price_step(&mut self, start_ns: u64, shape: &StepShape, budget: Budget) -> Result<f64, CallFault>;
-
-    /// The guest's words for why `price_step` answered a number that is no
-    /// duration. The last call.
-    fn trouble(&mut self, budget: Budget) -> Result<String, CallFault>;
+    /// Prices a row of decode steps: `first`, and as many in all as there are numbers of blocks.
+    fn price_decodes(&mut self, run: DecodeRun<'_>, budget: Budget) -> Result<Vec<f64>, CallFault>;
 }
 
-/// The flat lists of a call for tokens, as `wit/` describes them.
-#[derive(Debug, Default)]
-pub(crate) struct TokenCall {
-    pub(crate) started: Vec<u64>,
-    pub(crate) request_tokens: Vec<u32>,
-    pub(crate) structured_outputs: Vec<String>,
-    pub(crate) ended: Vec<u32>,
-    pub(crate) wants: Vec<u32>,
+/// A row of steps that only decode, to be priced in one call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DecodeRun<'a> {
+    pub(crate) start_ns: u64,
+    pub(crate) horizon_ns: u64,
+    pub(crate) first: &'a StepShape,
+    /// [`StepShape::kv_active_blocks`] of each step.
+    pub(crate) kv_active_blocks: &'a [u64],
+}
+
+/// The arguments of a call for tokens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TokenCall<'a> {
+    pub(crate) started: &'a [TokenRequest<'a>],
+    pub(crate) ended: &'a [u32],
+    pub(crate) wants: &'a [TokenWant],
 }
 
 /// One instance that is one token source.
 pub(crate) trait TokenInstance: Metered + Send {
     /// Returns the tokens of one step, and appends the remarks on its requests.
-    fn step(&mut self, call: &TokenCall, remarks: &mut Remarks, budget: Budget) -> Result<Vec<u32>, CallFault>;
+    fn step(&mut self, call: TokenCall<'_>, remarks: &mut Remarks, budget: Budget) -> Result<Vec<u32>, CallFault>;
 }
 
 /// One instance that is one failure injector.
 pub(crate) trait FaultInstance: Metered + Send {
-    /// Returns the flat words of the failures to inject.
-    fn decide(
-        &mut self,
-        now_ns: u64,
-        step: u64,
-        events: &[u64],
-        texts: &[String],
-        budget: Budget,
-    ) -> Result<Vec<u64>, CallFault>;
-}
-
-/// The arguments of a policy before a step, as `wit/` describes them.
-#[derive(Debug, Default)]
-pub(crate) struct PolicyCall {
-    pub(crate) now_ns: u64,
-    pub(crate) budget_tokens: u32,
-    pub(crate) running_slots: u32,
-    pub(crate) free_blocks: u32,
-    pub(crate) total_blocks: u32,
-    pub(crate) events: Vec<u64>,
-    pub(crate) progress: Vec<u32>,
+    /// Returns the failures to inject.
+    fn decide(&mut self, batch: &FaultBatch<'_>, budget: Budget) -> Result<Vec<FaultAction>, CallFault>;
 }
 
 /// One instance that is one scheduler policy.
 pub(crate) trait PolicyInstance: Metered + Send {
-    /// Gives the flat words of the preferences that change.
-    fn decide(&mut self, call: &PolicyCall, budget: Budget) -> Result<Vec<u64>, CallFault>;
+    /// Appends the preferences that change.
+    fn decide(
+        &mut self,
+        batch: &PolicyBatch<'_>,
+        preferences: &mut Vec<Preference>,
+        budget: Budget,
+    ) -> Result<(), CallFault>;
 }
 
-/// The arguments of a router, as `wit/` describes them.
-#[derive(Debug, Default)]
-pub(crate) struct RouteCall {
-    pub(crate) now_ns: u64,
-    pub(crate) ended: Vec<u64>,
-    pub(crate) request: Vec<u64>,
-    pub(crate) blocks: Vec<u64>,
-    pub(crate) workers: Vec<u64>,
+/// The arguments of a router.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RouteCall<'a> {
+    pub(crate) ended: &'a [EndedRequest],
+    pub(crate) query: &'a RouteQuery<'a>,
+    pub(crate) workers: &'a [WorkerLoad],
+}
+
+/// A router's decision: the index of an engine in the pool, not its place among those that were
+/// shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Chosen {
+    Worker(u32),
+    Refused,
 }
 
 /// One instance that is one router.
 pub(crate) trait RouterInstance: Metered + Send {
-    /// Gives the index of an engine, or what refuses the request.
-    fn route(&mut self, call: &RouteCall, budget: Budget) -> Result<u32, CallFault>;
+    /// Chooses an engine, or refuses the request.
+    fn route(&mut self, call: RouteCall<'_>, budget: Budget) -> Result<Chosen, CallFault>;
 }
 
 /// One instance that is one autoscaler.

@@ -47,7 +47,7 @@ pub use adapters::policy_fallback::{PolicyWithFallback, RanksOfEngine};
 pub use check::{CallCost, Check, CheckReport, Outcome, Used, check};
 pub use component::api_version::{ApiVersion, SUPPORTED_VERSIONS};
 pub use component::describe::{DeclaredMemory, Description, FileKind};
-pub use error::{ActionProblem, CallFault, GuestError, LoadProblem, PreferenceFault};
+pub use error::{ActionProblem, CallFault, GuestError, LoadProblem};
 pub use limits::Limits;
 pub use module::{GuestModule, GuestRole};
 pub use observe::{GaugeSummary, GuestStats, Note, NoteSink};

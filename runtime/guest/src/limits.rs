@@ -106,12 +106,6 @@ impl Limits {
             wall_time: self.wall_time_per_call,
         }
     }
-
-    /// For a call that prices `steps` steps. Their number is limited, and so is
-    /// what they may answer.
-    pub(crate) fn price_budget(&self, steps: usize) -> Budget {
-        self.budget(steps, 0)
-    }
 }
 
 /// The limits of one call.

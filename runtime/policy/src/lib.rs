@@ -1,33 +1,43 @@
-//! Scheduler policies for engines: who is admitted first, who is preempted, and in
-//! what chunks.
+//! What policies see and answer, and the scheduler policies that ship with vcr.
+//!
+//! The modules declare the types that the engine core, the host of guests, the guest SDK and the
+//! policies themselves share: shapes of steps ([`latency`]), events of requests and preferences
+//! ([`scheduling`]), requests and workers ([`routing`]), pools ([`scaling`]), faults ([`faults`])
+//! and requests for tokens ([`tokens`]).
+//!
+//! The scheduler policies decide who is admitted first, who is preempted, and in what chunks:
 //!
 //! * [`ShortestPromptFirst`]: the request with the fewest prompt tokens first,
 //!   and those that wait grow shorter with their age.
 //! * [`FairShare`]: tenants get tokens in proportion to their weights.
 //!
-//! A policy is an [`Algorithm`]: it is notified of what happens to the requests of one
-//! engine and says preferences. The features `native` and `guest` make of it a
-//! policy of the engine core, and what a guest component answers. Decisions
-//! are made in integers, so that both are the same to the last bit.
+//! Each is an [`Algorithm`]: it is notified of what happens to the requests of one engine and says
+//! preferences; [`decide`] feeds it the events of a step. Decisions are made in integers, so that
+//! the engine core and a guest decide alike to the last bit.
 //!
-//! Without features the crate has no dependency and needs no std.
+//! The crate needs no std, and without features no other crate.
 
+#![warn(missing_docs)]
 #![no_std]
 
 extern crate alloc;
 
 mod error;
 mod fair_share;
-#[cfg(feature = "guest")]
-pub mod guest;
-#[cfg(feature = "native")]
-mod native;
+pub mod faults;
+pub mod latency;
+pub mod routing;
+pub mod scaling;
+pub mod scheduling;
 mod shortest_prompt;
+pub mod tokens;
+
+use alloc::vec::Vec;
+
+use crate::scheduling::{PolicyBatch, PolicyEvent, Preference};
 
 pub use error::InvalidConfig;
 pub use fair_share::{FairShare, FairShareConfig};
-#[cfg(feature = "native")]
-pub use native::Native;
 pub use shortest_prompt::{ShortestPromptFirst, ShortestPromptFirstConfig};
 
 /// A request that came in.
@@ -83,4 +93,38 @@ pub trait Algorithm {
 
     /// Says what it prefers from now on.
     fn decide(&mut self, say: &mut impl PreferenceSink);
+}
+
+/// Has an [`Algorithm`] decide upon the events of a step; appends its preferences.
+pub fn decide(algorithm: &mut impl Algorithm, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) {
+    for event in batch.events {
+        match *event {
+            PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, tenant, .. } => {
+                algorithm.arrived(&Arrival { slot, arrival_ns, prompt_tokens, tenant });
+            }
+            PolicyEvent::Admitted { slot, cached_tokens } => algorithm.admitted(slot, cached_tokens),
+            PolicyEvent::Preempted { slot } => algorithm.preempted(slot),
+            PolicyEvent::Ended { slot, output_tokens, .. } => algorithm.ended(slot, output_tokens),
+        }
+    }
+    for progress in batch.progress {
+        algorithm.progressed(progress.slot, progress.output_tokens);
+    }
+    algorithm.decide(&mut List(preferences));
+}
+
+struct List<'a>(&'a mut Vec<Preference>);
+
+impl PreferenceSink for List<'_> {
+    fn admission_rank(&mut self, slot: u32, rank: i64) {
+        self.0.push(Preference::AdmissionRank { slot, rank });
+    }
+
+    fn eviction_rank(&mut self, slot: u32, rank: i64) {
+        self.0.push(Preference::EvictionRank { slot, rank });
+    }
+
+    fn chunk_cap(&mut self, slot: u32, tokens: u32) {
+        self.0.push(Preference::ChunkCap { slot, tokens: Some(tokens) });
+    }
 }

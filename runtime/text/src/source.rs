@@ -128,14 +128,10 @@ impl TextModel {
         }
         let structure = self.structure(request.structured_output)?;
         let structured = self.structured.as_ref().as_ref().map_err(Clone::clone)?;
-        let request = vcr_structured::TokenRequest {
-            seed: request.seed,
-            prompt: request.prompt,
+        let request = TokenRequest {
             max_tokens: request.max_tokens.saturating_sub(before),
             min_tokens: request.min_tokens.saturating_sub(before),
-            eos_token: request.eos_token,
-            stop_tokens: request.stop_tokens,
-            structured_output: request.structured_output,
+            ..*request
         };
         Ok(RequestOutput {
             opening,

@@ -11,7 +11,8 @@ use vcr_tests::root;
 /// Our crates that each native crate may depend on when it is built. A crate only names crates
 /// above it, so dependencies point one way.
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
-    ("vcr-core", &[]),
+    ("vcr-policy", &[]),
+    ("vcr-core", &["vcr-policy"]),
     ("vcr-roofline", &[]),
     ("vcr-routing", &[]),
     ("vcr-scaling", &[]),
@@ -22,7 +23,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-guest-build", &[]),
     ("vcr-guest-template", &[]),
     ("vcr-guest-harness", &[]),
-    ("vcr-guest-sdk", &[]),
+    ("vcr-guest-sdk", &["vcr-policy"]),
     ("vcr-structured", &["vcr-guest-sdk"]),
     ("vcr-units", &[]),
     ("vcr-input", &["vcr-units"]),
@@ -30,7 +31,6 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-store", &["vcr-input", "vcr-output", "vcr-units"]),
     ("vcr-trace", &["vcr-finish-reason", "vcr-input"]),
     ("vcr-registry", &["vcr-input"]),
-    ("vcr-policy", &["vcr-core", "vcr-guest-sdk"]),
     ("vcr-random", &["vcr-core"]),
     ("vcr-text", &["vcr-core", "vcr-random", "vcr-structured"]),
     ("vcr-compare", &["vcr-percentile", "vcr-random", "vcr-trace"]),

@@ -6,9 +6,12 @@
 use crate::config::Policy;
 use crate::engine::Engine;
 use crate::plugins::policy::{
-    NO_CHUNK_CAP, PolicyBatch, PolicyError, PolicyEvent, Preference, PreferenceCheck, Progress, SchedulingPolicy,
+    PolicyBatch, PolicyError, PolicyEvent, Preference, PreferenceCheck, Progress, SchedulingPolicy,
 };
 use crate::request::{Flags, RequestId};
+
+/// No cap on the tokens that a request computes in one step.
+const NO_CHUNK_CAP: u32 = u32::MAX;
 
 /// A policy's preferences for a request, and its last reported state.
 #[derive(Clone, Copy, Debug)]
@@ -129,7 +132,9 @@ impl Engine {
         match *preference {
             Preference::AdmissionRank { slot, rank } => self.set_admission_rank(RequestId(slot), rank),
             Preference::EvictionRank { slot, rank } => standings[slot as usize].eviction_rank = rank,
-            Preference::ChunkCap { slot, tokens } => standings[slot as usize].chunk_cap = tokens,
+            Preference::ChunkCap { slot, tokens } => {
+                standings[slot as usize].chunk_cap = tokens.unwrap_or(NO_CHUNK_CAP)
+            }
         }
     }
 

@@ -7,107 +7,7 @@
 
 use crate::plugins::request_times::RequestTimes;
 
-/// The part of a step's prefill chunks that computes outputs again, after a
-/// preemption. Dynamo charges nothing for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RecomputeShape {
-    /// Output tokens in prefill chunks.
-    pub output_tokens: u64,
-    /// Chunks without any prompt token.
-    pub promptless_chunks: u64,
-    /// Tokens already computed or cached before each such chunk, summed.
-    pub promptless_context_tokens: u64,
-    /// Of the requests whose chunk reaches the end of their known tokens those with
-    /// outputs: they go on decoding and do not begin.
-    pub completions: u64,
-    /// Context length of each such request at the end of its chunk, summed.
-    pub completion_context_tokens: u64,
-}
-
-/// The encoder's part of a step: multimodal items computed before the tokens that need them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EncoderShape {
-    /// Items computed.
-    pub items: u64,
-    /// Embeddings computed for them, in tokens of a prompt.
-    pub embeds: u64,
-}
-
-/// The size of one engine step, summed over its requests.
-///
-/// All fields are sums or counts, never per-request lists. A *prefill chunk*
-/// is a piece of a sequence that is not yet in the KV cache: a prompt, or a
-/// preempted sequence being recomputed. A *decode* appends to a sequence whose
-/// known tokens are all cached but the last.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StepShape {
-    /// Requests with a prefill chunk in this step.
-    pub prefill_requests: u64,
-    /// New tokens over all prefill chunks.
-    pub prefill_tokens: u64,
-    /// Tokens already computed or cached before each prefill chunk, summed.
-    pub prefill_context_tokens: u64,
-    /// Query-key pairs of all prefill chunks under causal attention: a chunk of
-    /// `n` tokens at depth `c` adds `n * c + n * (n + 1) / 2`.
-    pub prefill_attention_pairs: u64,
-    /// Requests whose prefill chunk reaches the end of their known tokens.
-    pub prefill_completions: u64,
-    /// Context length of each such request at the end of its chunk, summed.
-    pub prefill_completion_context_tokens: u64,
-    /// Requests that decode in this step.
-    pub decode_requests: u64,
-    /// Tokens over all decodes; more than `decode_requests` with speculation.
-    pub decode_tokens: u64,
-    /// Context length of each decode including the tokens of this step, summed.
-    pub decode_context_tokens: u64,
-    /// Requests that emit at least one output token at the end of this step.
-    pub sampled_requests: u64,
-    /// Distinct KV blocks referenced by at least one request during the step.
-    pub kv_active_blocks: u64,
-    /// KV blocks that requests can use in all (the null block not counted).
-    pub kv_total_blocks: u64,
-    /// Tokens per KV block.
-    pub block_size_tokens: u64,
-    /// Requests waiting for admission after the step was scheduled.
-    pub waiting_requests: u64,
-    /// Outputs among the prefill work; not part of the guest boundary.
-    pub recompute: RecomputeShape,
-    /// Multimodal items that the encoder computes; not part of the guest boundary.
-    pub encoder: EncoderShape,
-}
-
-impl StepShape {
-    /// Number of words of [`StepShape::to_words`].
-    pub const WORDS: usize = 14;
-
-    /// The fields in declaration order but for `recompute` and `encoder`; the layout of the guest
-    /// boundary.
-    #[must_use]
-    pub fn to_words(&self) -> [u64; Self::WORDS] {
-        [
-            self.prefill_requests,
-            self.prefill_tokens,
-            self.prefill_context_tokens,
-            self.prefill_attention_pairs,
-            self.prefill_completions,
-            self.prefill_completion_context_tokens,
-            self.decode_requests,
-            self.decode_tokens,
-            self.decode_context_tokens,
-            self.sampled_requests,
-            self.kv_active_blocks,
-            self.kv_total_blocks,
-            self.block_size_tokens,
-            self.waiting_requests,
-        ]
-    }
-
-    /// Requests in the step, prefilling or decoding.
-    #[must_use]
-    pub fn batch_requests(&self) -> u64 {
-        self.prefill_requests + self.decode_requests
-    }
-}
+pub use vcr_policy::latency::{EncoderShape, RecomputeShape, StepShape};
 
 /// Consecutive steps of one engine, to be priced in one call.
 #[derive(Clone, Copy, Debug)]
@@ -200,10 +100,7 @@ impl DecodeSteps {
     /// When there are fewer.
     #[must_use]
     pub fn shape(&self, index: usize) -> StepShape {
-        let mut shape = self.before;
-        shape.decode_context_tokens += shape.decode_requests * (index as u64 + 1);
-        shape.kv_active_blocks = self.kv_active_blocks[index];
-        shape
+        self.before.decode_step(index as u64 + 1, self.kv_active_blocks[index])
     }
 
     /// All steps.

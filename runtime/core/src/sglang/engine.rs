@@ -2,7 +2,7 @@
 
 use crate::compat::Reservations;
 use crate::engine::RejectReason;
-use crate::plan::{ScheduledKind, ScheduledRequest, StepOutputs, StepPlan};
+use crate::plan::{CountRequests as _, ScheduledKind, ScheduledRequest, StepOutputs, StepPlan};
 use crate::request::table::RequestTable;
 use crate::request::{Flags, KvRole, RequestId, RequestStatus};
 use crate::serving::ServingEngine;

@@ -1,6 +1,6 @@
 //! Decisions of a tick: admission, then decode in turns.
 
-use crate::plan::{AdmissionStop, ScheduledKind, ScheduledRequest, StepPlan};
+use crate::plan::{AdmissionStop, CountRequests as _, ScheduledKind, ScheduledRequest, StepPlan};
 use crate::request::{RequestId, RequestStatus};
 use crate::ticks::engine::{Place, TickEngine};
 

@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use vcr_core::policy::{
-    NO_CHUNK_CAP, PolicyBatch, PolicyError, PolicyEvent, Preference, PreferenceCheck, SchedulingPolicy,
+    PolicyBatch, PolicyError, PolicyEvent, Preference, PreferenceCheck, SchedulingPolicy,
 };
 use vcr_core::seed::mix;
 use vcr_core::{
@@ -374,7 +374,7 @@ impl SchedulingPolicy for Whims {
         for slot in (0..self.slots.len() as u32).filter(|&slot| self.slots[slot as usize].is_some()).collect::<Vec<_>>()
         {
             let rank = [i64::MIN, -1, 0, 1, 2, i64::MAX][self.draw(6) as usize];
-            let tokens = [1, 2, 7, NO_CHUNK_CAP][self.draw(4) as usize];
+            let tokens = [Some(1), Some(2), Some(7), None][self.draw(4) as usize];
             let kinds = self.draw(8);
             let said = [
                 Preference::AdmissionRank { slot, rank },

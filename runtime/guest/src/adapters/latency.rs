@@ -4,8 +4,8 @@ use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape};
 
 use crate::adapters::running::Running;
 use crate::error::CallFault;
-use crate::latest::LatencyInstance;
-use crate::limits::{Budget, Limits};
+use crate::latest::{DecodeRun, LatencyInstance};
+use crate::limits::Limits;
 
 /// The longest duration that a guest may answer, in nanoseconds: about 32
 /// years. Virtual time is a `u64` of nanoseconds and ends after 584.
@@ -15,13 +15,13 @@ pub const DURATION_NS_MAX: f64 = 1e18;
 pub(crate) struct GuestLatency {
     limits: Limits,
     running: Running<dyn LatencyInstance>,
-    /// The flat words of a call, kept so that pricing allocates nothing here.
-    shapes: Vec<u64>,
+    /// The blocks of a run of steps, kept so that pricing allocates nothing here.
+    kv_active_blocks: Vec<u64>,
 }
 
 impl GuestLatency {
     pub(crate) fn new(name: String, limits: Limits, instance: Box<dyn LatencyInstance>) -> Self {
-        Self { limits, running: Running::new(name, instance), shapes: Vec::new() }
+        Self { limits, running: Running::new(name, instance), kv_active_blocks: Vec::new() }
     }
 }
 
@@ -32,8 +32,8 @@ impl LatencyModel for GuestLatency {
 
     fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
         let priced_before = durations_ns.len();
-        let Self { limits, running, shapes } = self;
-        let result = running.call("price", |instance| price(instance, limits, shapes, batch, durations_ns));
+        let Self { limits, running, kv_active_blocks } = self;
+        let result = running.call("price", |instance| price(instance, limits, kv_active_blocks, batch, durations_ns));
         result.map_err(|failure| {
             durations_ns.truncate(priced_before);
             LatencyError { model: failure.guest, reason: failure.reason }
@@ -41,87 +41,61 @@ impl LatencyModel for GuestLatency {
     }
 }
 
-/// Prices a batch by the call that is cheapest for its length.
+/// Prices a batch by the calls that are cheapest: a step that only decodes in one with those behind
+/// it that follow from it, any other by itself.
 fn price(
     instance: &mut dyn LatencyInstance,
     limits: &Limits,
-    shapes: &mut Vec<u64>,
-    batch: &StepBatch<'_>,
-    durations_ns: &mut Vec<u64>,
-) -> Result<(), CallFault> {
-    if let [shape] = batch.shapes {
-        durations_ns.push(price_step(instance, limits, batch.start_ns, shape)?);
-        return Ok(());
-    }
-    price_batch(instance, limits, shapes, batch, durations_ns)
-}
-
-/// Prices one step and gives its duration in whole nanoseconds.
-fn price_step(
-    instance: &mut dyn LatencyInstance,
-    limits: &Limits,
-    start_ns: u64,
-    shape: &StepShape,
-) -> Result<u64, CallFault> {
-    let budget = limits.price_budget(1);
-    let value = instance.price_step(start_ns, shape, budget)?;
-    checked_step(instance, budget, start_ns, value)
-}
-
-/// Checks what `price-step` answered for the step that starts at `start_ns`, and
-/// gives it in whole nanoseconds.
-pub(crate) fn checked_step(
-    instance: &mut dyn LatencyInstance,
-    budget: Budget,
-    start_ns: u64,
-    value: f64,
-) -> Result<u64, CallFault> {
-    match complaint(value) {
-        None => Ok(round_ns(value)),
-        Some(complaint) => Err(trouble(instance, budget, CallFault::BadDuration { start_ns, value, complaint })),
-    }
-}
-
-/// Puts the guest's own words in the place of `fault`, if it has any.
-#[cold]
-fn trouble(instance: &mut dyn LatencyInstance, budget: Budget, fault: CallFault) -> CallFault {
-    match instance.trouble(budget) {
-        Ok(reason) if !reason.is_empty() => CallFault::Rejected { reason },
-        // Where asking fails too, what failed first is the one to report.
-        Ok(_) | Err(_) => fault,
-    }
-}
-
-/// Prices a batch in calls of at most `steps_per_call` steps.
-fn price_batch(
-    instance: &mut dyn LatencyInstance,
-    limits: &Limits,
-    shapes: &mut Vec<u64>,
+    kv_active_blocks: &mut Vec<u64>,
     batch: &StepBatch<'_>,
     durations_ns: &mut Vec<u64>,
 ) -> Result<(), CallFault> {
     let mut now_ns = batch.start_ns;
-    for (call, steps) in batch.shapes.chunks(limits.steps_per_call.max(1)).enumerate() {
-        if call > 0 && now_ns >= batch.horizon_ns {
+    let mut steps = batch.shapes;
+    while let Some(first) = steps.first() {
+        if steps.len() < batch.shapes.len() && now_ns >= batch.horizon_ns {
             break;
         }
-        pack(steps, shapes);
-        let budget = limits.price_budget(steps.len());
-        let answer = instance.price(now_ns, batch.horizon_ns, shapes, budget)?;
-        now_ns = accept(&answer, steps.len(), now_ns, batch.horizon_ns, durations_ns)?;
-        // The guest saw its horizon, or has a reason of its own to stop early.
-        if answer.len() < steps.len() {
-            break;
+        let run_steps = run_length(&steps[..steps.len().min(limits.steps_per_call.max(1))]);
+        let budget = limits.budget(run_steps, 0);
+        if run_steps == 1 {
+            let value = instance.price_step(now_ns, first, budget)?;
+            let duration_ns = checked(now_ns, value)?;
+            durations_ns.push(duration_ns);
+            now_ns = now_ns.saturating_add(duration_ns);
+        } else {
+            kv_active_blocks.clear();
+            kv_active_blocks.extend(steps[..run_steps].iter().map(|step| step.kv_active_blocks));
+            let run = DecodeRun { start_ns: now_ns, horizon_ns: batch.horizon_ns, first, kv_active_blocks };
+            let answer = instance.price_decodes(run, budget)?;
+            now_ns = accept(&answer, run_steps, now_ns, batch.horizon_ns, durations_ns)?;
+            // The guest saw its horizon, or has a reason of its own to stop early.
+            if answer.len() < run_steps {
+                break;
+            }
         }
+        steps = &steps[run_steps..];
     }
     Ok(())
 }
 
-pub(crate) fn pack(steps: &[StepShape], shapes: &mut Vec<u64>) {
-    shapes.clear();
-    shapes.reserve(steps.len() * StepShape::WORDS);
-    for step in steps {
-        shapes.extend_from_slice(&step.to_words());
+/// Number of steps at the beginning of `steps` that make one run of decodes; 1 where the first does
+/// more than that.
+pub(crate) fn run_length(steps: &[StepShape]) -> usize {
+    let [first, rest @ ..] = steps else { return 0 };
+    if rest.is_empty() || !first.is_pure_decode() {
+        return 1;
+    }
+    let follows =
+        |(index, step): &(usize, &StepShape)| **step == first.decode_step(*index as u64 + 1, step.kv_active_blocks);
+    1 + rest.iter().enumerate().take_while(follows).count()
+}
+
+/// Checks the answer of a call about one step and gives its duration in whole nanoseconds.
+pub(crate) fn checked(start_ns: u64, value: f64) -> Result<u64, CallFault> {
+    match complaint(value) {
+        None => Ok(round_ns(value)),
+        Some(complaint) => Err(CallFault::BadDuration { start_ns, value, complaint }),
     }
 }
 
@@ -145,10 +119,7 @@ pub(crate) fn accept(
         if index > 0 && now_ns >= horizon_ns {
             return Err(CallFault::PastHorizon { start_ns: now_ns, horizon_ns });
         }
-        if let Some(complaint) = complaint(value) {
-            return Err(CallFault::BadDuration { start_ns: now_ns, value, complaint });
-        }
-        let duration_ns = round_ns(value);
+        let duration_ns = checked(now_ns, value)?;
         durations_ns.push(duration_ns);
         now_ns = now_ns.saturating_add(duration_ns);
     }

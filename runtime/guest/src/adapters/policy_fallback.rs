@@ -3,7 +3,7 @@
 //! Preferences last, so a policy that takes over has to state all of its own at once,
 //! and must have heard of every request that is there.
 
-use vcr_core::policy::{NO_CHUNK_CAP, PolicyBatch, PolicyError, PolicyEvent, Preference, SchedulingPolicy};
+use vcr_core::policy::{PolicyBatch, PolicyError, PolicyEvent, Preference, SchedulingPolicy};
 
 use crate::adapters::fallback::FailureSink;
 
@@ -22,7 +22,7 @@ pub struct PolicyWithFallback {
 struct Standing {
     admission_rank: i64,
     eviction_rank: i64,
-    chunk_cap: u32,
+    chunk_cap: Option<u32>,
 }
 
 impl PolicyWithFallback {
@@ -45,7 +45,7 @@ impl PolicyWithFallback {
                 if slot >= self.standings.len() {
                     self.standings.resize(slot + 1, None);
                 }
-                self.standings[slot] = Some(Standing { admission_rank: 0, eviction_rank: 0, chunk_cap: NO_CHUNK_CAP });
+                self.standings[slot] = Some(Standing { admission_rank: 0, eviction_rank: 0, chunk_cap: None });
             }
             PolicyEvent::Ended { slot, .. } => self.standings[slot as usize] = None,
             PolicyEvent::Admitted { .. } | PolicyEvent::Preempted { .. } => {}
@@ -207,7 +207,7 @@ mod tests {
         let gone = PolicyEvent::Ended { slot: 0, computed_tokens: 0, output_tokens: 0 };
         let second = ask(&mut policy, &[gone, arrived(2, 5)]);
         let of = |slot, rank| {
-            let tokens = NO_CHUNK_CAP;
+            let tokens = None;
             [
                 Preference::AdmissionRank { slot, rank },
                 Preference::EvictionRank { slot, rank },

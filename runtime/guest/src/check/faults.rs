@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use vcr_core::fault::{FaultAction, FaultEvent};
+use vcr_core::fault::{FaultAction, FaultBatch, FaultEvent};
 
 use crate::adapters::faults;
 use crate::check::draw::Draw;
@@ -16,9 +16,6 @@ const SLOTS: u32 = 64;
 /// Names of utility calls.
 const METHODS: [&str; 4] = ["sleep", "wake_up", "reset_prefix_cache", "add_lora"];
 
-/// Words of an event on the wire.
-const EVENT_WORDS: usize = 6;
-
 /// The workload of a failure injector.
 pub(super) struct FaultWorkload {
     draw: Draw,
@@ -31,8 +28,6 @@ pub(super) struct FaultWorkload {
     may_fail: BTreeSet<u32>,
     /// Requests that end in the next call: failed, or lost with their engine.
     doomed: Vec<u32>,
-    events: Vec<u64>,
-    texts: Vec<String>,
 }
 
 /// A request that runs.
@@ -81,8 +76,6 @@ impl Driver for FaultWorkload {
             running: Vec::new(),
             may_fail: BTreeSet::new(),
             doomed: Vec::new(),
-            events: Vec::new(),
-            texts: Vec::new(),
         }
     }
 
@@ -92,19 +85,32 @@ impl Driver for FaultWorkload {
         }
         let sent = self.happen();
         let events: Vec<FaultEvent<'_>> = sent.iter().map(SentEvent::event).collect();
-        let has_utility = faults::pack_events(&events, &mut self.may_fail, &mut self.events, &mut self.texts);
-        let count = self.events.len() / EVENT_WORDS;
-        let most_bytes = (self.may_fail.len() + 1) * faults::ACTION_WORDS * size_of::<u64>();
-        let budget = table.limits.budget(count, most_bytes);
-        let (now_ns, step, events, texts) = (self.now_ns, self.steps, &self.events, &self.texts);
-        let words = table.meter.call("decide", count, budget, table.instance, |instance, budget| {
-            instance.decide(now_ns, step, events, texts, budget)
-        })?;
-        let mut actions = Vec::new();
-        faults::accept(&words, &mut self.may_fail, has_utility, &mut actions)?;
+        let has_utility = faults::note_events(&events, &mut self.may_fail);
+        let most_bytes = (self.may_fail.len() + 1) * faults::ACTION_BYTES;
+        let budget = table.limits.budget(events.len(), most_bytes);
+        let batch = FaultBatch { now_ns: self.now_ns, step: self.steps, events: &events };
+        let actions = table
+            .meter
+            .call("decide", events.len(), budget, table.instance, |instance, budget| instance.decide(&batch, budget))?;
+        faults::check(&actions, &mut self.may_fail, has_utility)?;
         self.apply_actions(&actions);
         self.steps += 1;
-        Ok(Step::Answered(words))
+        Ok(Step::Answered(actions.iter().flat_map(words).collect()))
+    }
+}
+
+/// An action as numbers: its kind and its value.
+fn words(action: &FaultAction) -> [u64; 2] {
+    match *action {
+        FaultAction::FailRequest { slot } => [0, slot.into()],
+        FaultAction::Stall { duration_ns } => [1, duration_ns],
+        FaultAction::Crash { restart_after_ns } => [2, restart_after_ns.unwrap_or(u64::MAX)],
+        FaultAction::DropMessage => [3, 0],
+        FaultAction::DuplicateMessage => [4, 0],
+        FaultAction::CorruptMessage => [5, 0],
+        FaultAction::DelayMessage { by_ns } => [6, by_ns],
+        FaultAction::LoseKvEvents => [7, 0],
+        FaultAction::FailUtility => [8, 0],
     }
 }
 

@@ -6,7 +6,7 @@ use vcr_core::latency::StepShape;
 use crate::adapters::latency;
 use crate::check::draw::Draw;
 use crate::check::{Driver, GuestFailure, Split, Step, Table};
-use crate::latest::LatencyInstance;
+use crate::latest::{DecodeRun, LatencyInstance};
 
 /// Runs of steps that follow each other, with a gap before each.
 const RUNS: u64 = 2_000;
@@ -24,7 +24,6 @@ pub(super) struct Pricing {
     now_ns: u64,
     /// Steps of the present run that are not priced.
     ahead: Vec<StepShape>,
-    words: Vec<u64>,
 }
 
 impl Driver for Pricing {
@@ -32,7 +31,7 @@ impl Driver for Pricing {
 
     const SPLITS: (&'static [Split], &'static str) = (
         &[Split::Finest, Split::Coarsest],
-        "a step takes as long priced alone as in a list, wherever the list or its horizon ends",
+        "a step takes as long priced alone as in a run, wherever the run or its horizon ends",
     );
 
     fn new(seed: u64, split: Split) -> Self {
@@ -43,7 +42,6 @@ impl Driver for Pricing {
             runs_left: RUNS,
             now_ns: 0,
             ahead: Vec::new(),
-            words: Vec::new(),
         }
     }
 
@@ -56,7 +54,13 @@ impl Driver for Pricing {
             Split::Finest => true,
             Split::Coarsest => false,
         };
-        if alone { self.price_step(table) } else { self.price(table) }
+        // Only steps that follow from each other are priced in one call.
+        let run_steps = latency::run_length(&self.ahead);
+        if alone || (run_steps == 1 && !self.ahead[0].is_pure_decode()) {
+            self.price_step(table)
+        } else {
+            self.price_decodes(table, run_steps)
+        }
     }
 
     fn show(word: u64) -> String {
@@ -86,38 +90,42 @@ impl Pricing {
 
     fn price_step(&mut self, table: &mut Table<'_, '_, dyn LatencyInstance>) -> Result<Step, GuestFailure> {
         let shape = self.ahead.remove(0);
-        let budget = table.limits.price_budget(1);
+        let budget = table.limits.budget(1, 0);
         let start_ns = self.now_ns;
         let value = table.meter.call("price-step", 1, budget, table.instance, |instance, budget| {
             instance.price_step(start_ns, &shape, budget)
         })?;
-        self.now_ns += latency::checked_step(table.instance, budget, start_ns, value)?;
+        self.now_ns += latency::checked(start_ns, value)?;
         Ok(Step::Answered(vec![value.to_bits()]))
     }
 
-    /// Prices a list. Its horizon may lie among its steps; and behind a horizon
+    /// Prices a run. Its horizon may lie among its steps; and behind a horizon
     /// that lets through one step alone, steps may stand that never happen.
-    fn price(&mut self, table: &mut Table<'_, '_, dyn LatencyInstance>) -> Result<Step, GuestFailure> {
-        let steps = self.ahead.len().min(table.limits.steps_per_call);
+    fn price_decodes(
+        &mut self,
+        table: &mut Table<'_, '_, dyn LatencyInstance>,
+        run_steps: usize,
+    ) -> Result<Step, GuestFailure> {
+        let steps = run_steps.min(table.limits.steps_per_call);
         let start_ns = self.now_ns;
         let mut horizon_ns = u64::MAX;
-        latency::pack(&self.ahead[..steps], &mut self.words);
+        let mut kv_active_blocks: Vec<u64> = self.ahead[..steps].iter().map(|step| step.kv_active_blocks).collect();
         if self.split == Split::AsItComes {
             match self.horizons.below(4) {
                 0 => horizon_ns = start_ns + self.horizons.length(1, 100_000_000),
                 1 => {
                     horizon_ns = start_ns;
-                    let never = shape(&mut self.horizons);
-                    latency::pack(&[self.ahead[0], never, never], &mut self.words);
+                    let never = self.horizons.length(1, KV_BLOCKS);
+                    kv_active_blocks = vec![kv_active_blocks[0], never, never];
                 }
                 _ => {}
             }
         }
-        let sent = self.words.len() / StepShape::WORDS;
-        let budget = table.limits.price_budget(sent);
-        let words = &self.words;
-        let answer = table.meter.call("price", sent, budget, table.instance, |instance, budget| {
-            instance.price(start_ns, horizon_ns, words, budget)
+        let sent = kv_active_blocks.len();
+        let budget = table.limits.budget(sent, 0);
+        let run = DecodeRun { start_ns, horizon_ns, first: &self.ahead[0], kv_active_blocks: &kv_active_blocks };
+        let answer = table.meter.call("price-decodes", sent, budget, table.instance, |instance, budget| {
+            instance.price_decodes(run, budget)
         })?;
         self.now_ns = latency::accept(&answer, sent, start_ns, horizon_ns, &mut Vec::new())?;
         self.ahead.drain(..answer.len());
@@ -176,7 +184,7 @@ fn following(before: &StepShape, draw: &mut Draw) -> StepShape {
     if before.decode_requests == 0 || before.prefill_requests > 0 {
         return shape(draw);
     }
-    let decode_context_tokens = before.decode_context_tokens + before.decode_tokens;
+    let decode_context_tokens = before.decode_context_tokens + before.decode_requests;
     let kv_active_blocks = decode_context_tokens.div_ceil(BLOCK_TOKENS).min(KV_BLOCKS);
     StepShape { decode_context_tokens, kv_active_blocks, ..*before }
 }

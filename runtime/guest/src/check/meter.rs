@@ -2,7 +2,7 @@
 
 use crate::check::report::{CallCost, Used};
 use crate::error::CallFault;
-use crate::latest::Metered;
+use crate::latest::{Chosen, Metered};
 use crate::limits::Budget;
 
 /// Measures the calls of a check.
@@ -121,6 +121,12 @@ impl Answer for f64 {
 }
 
 impl Answer for u32 {
+    fn bytes(&self) -> usize {
+        0
+    }
+}
+
+impl Answer for Chosen {
     fn bytes(&self) -> usize {
         0
     }

@@ -109,31 +109,23 @@ enum Step {
     Over,
 }
 
-/// A guest's fault.
-enum GuestFailure {
-    /// It failed, or what it answered cannot be.
-    Fault(CallFault),
-    /// An invalid answer, with the reason.
-    Answer(String),
-}
+/// A guest's fault: it failed, or what it answered cannot be.
+struct GuestFailure(CallFault);
 
 impl From<CallFault> for GuestFailure {
     fn from(fault: CallFault) -> Self {
-        Self::Fault(fault)
+        Self(fault)
     }
 }
 
 impl GuestFailure {
     fn outcome(self, call: &str) -> Outcome {
-        match self {
-            Self::Answer(reason) => Outcome::Broken { reason: format!("{call}: {reason}") },
-            Self::Fault(CallFault::Host { reason }) => {
-                Outcome::HostFailed { reason: format!("{call}: {}", CallFault::Host { reason }.with_hint()) }
-            }
-            Self::Fault(fault) if fault.is_about_answer() => {
-                Outcome::Broken { reason: format!("{call}: {}", fault.with_hint()) }
-            }
-            Self::Fault(fault) => Outcome::GuestFailed { reason: format!("{call}: {}", fault.with_hint()) },
+        let Self(fault) = self;
+        let reason = format!("{call}: {}", fault.with_hint());
+        match fault {
+            CallFault::Host { .. } => Outcome::HostFailed { reason },
+            fault if fault.is_about_answer() => Outcome::Broken { reason },
+            _ => Outcome::GuestFailed { reason },
         }
     }
 }
@@ -257,7 +249,7 @@ impl Subject<'_> {
     fn player<D: Driver>(&self, maker: &dyn Maker<D::Instance>, seed: u64, split: Split) -> Result<Player<D>, Outcome> {
         let setup = Setup { limits: &self.limits, config_json: self.config_json, seed, sink: None };
         let made = maker.configure(setup);
-        let instance = made.map_err(|fault| GuestFailure::Fault(fault).outcome("in `configure`"))?;
+        let instance = made.map_err(|fault| GuestFailure(fault).outcome("in `configure`"))?;
         Ok(Player { driver: D::new(seed, split), instance, steps: 0 })
     }
 

@@ -1,11 +1,12 @@
 //! Schedules requests on a small engine that applies the policy's ranks: running slots,
 //! a budget of tokens, blocks that run out.
 
-use std::collections::BTreeSet;
+use vcr_core::policy::{PolicyBatch, PolicyEvent, Preference, PreferenceCheck, Progress};
 
+use crate::adapters::policy;
 use crate::check::draw::Draw;
 use crate::check::{Driver, GuestFailure, Split, Step, Table};
-use crate::latest::{PolicyCall, PolicyInstance};
+use crate::latest::PolicyInstance;
 
 /// Requests of the workload.
 const REQUESTS: u64 = 1_500;
@@ -16,13 +17,6 @@ const BUDGET_TOKENS: u64 = 2_048;
 const KV_BLOCKS: u64 = 1_200;
 const BLOCK_TOKENS: u64 = 16;
 
-/// The word for no adapter, and for no cap.
-const NO_LORA: u64 = u64::MAX;
-const NO_CAP: u64 = u64::MAX;
-
-/// Words of a preference in an answer.
-const PREFERENCE_WORDS: usize = 3;
-
 /// The workload of a scheduler policy.
 pub(super) struct Scheduling {
     draw: Draw,
@@ -31,7 +25,8 @@ pub(super) struct Scheduling {
     free_slots: Vec<u32>,
     waiting: Vec<Request>,
     running: Vec<Request>,
-    events: Vec<u64>,
+    events: Vec<PolicyEvent>,
+    check: PreferenceCheck,
 }
 
 /// A request that waits or runs.
@@ -46,7 +41,7 @@ struct Request {
     has_progress: bool,
     wait_rank: i64,
     give_way_rank: i64,
-    cap_tokens: u64,
+    cap_tokens: Option<u32>,
 }
 
 impl Request {
@@ -67,6 +62,7 @@ impl Driver for Scheduling {
             waiting: Vec::new(),
             running: Vec::new(),
             events: Vec::new(),
+            check: PreferenceCheck::default(),
         }
     }
 
@@ -81,36 +77,51 @@ impl Driver for Scheduling {
                 self.compute();
             }
         }
-        let call = self.call();
-        let count = call.events.len() / 8 + call.progress.len() / 3;
-        let most_bytes = (self.waiting.len() + self.running.len()) * 3 * PREFERENCE_WORDS * size_of::<u64>();
+        let events = std::mem::take(&mut self.events);
+        events.iter().for_each(|event| self.check.note(event));
+        let progress = self.progress();
+        let count = events.len() + progress.len();
+        let most_bytes = self.check.num_there() * policy::PREFERENCES_BYTES;
         let budget = table.limits.budget(count, most_bytes);
-        let words = table
-            .meter
-            .call("decide", count, budget, table.instance, |instance, budget| instance.decide(&call, budget))?;
-        self.prefer(&words).map_err(GuestFailure::Answer)?;
-        self.admit();
-        self.compute();
-        Ok(Step::Answered(words))
-    }
-}
-
-impl Scheduling {
-    fn call(&mut self) -> PolicyCall {
-        let mut progress = Vec::new();
-        for request in self.running.iter_mut().filter(|request| request.has_progress) {
-            request.has_progress = false;
-            progress.extend([request.slot, request.computed_tokens as u32, request.output_tokens as u32]);
-        }
-        PolicyCall {
+        let batch = PolicyBatch {
             now_ns: self.now_ns,
             budget_tokens: BUDGET_TOKENS as u32,
             running_slots: (RUNNING_SLOTS - self.running.len()) as u32,
             free_blocks: self.free_blocks() as u32,
             total_blocks: KV_BLOCKS as u32,
-            events: std::mem::take(&mut self.events),
-            progress,
+            events: &events,
+            progress: &progress,
+        };
+        let preferences = table.meter.call("decide", count, budget, table.instance, |instance, budget| {
+            let mut preferences = Vec::new();
+            instance.decide(&batch, &mut preferences, budget).map(|()| preferences)
+        })?;
+        policy::accept(&preferences, &mut self.check)?;
+        preferences.iter().for_each(|preference| self.prefer(preference));
+        self.admit();
+        self.compute();
+        Ok(Step::Answered(preferences.iter().flat_map(words).collect()))
+    }
+}
+
+/// A preference as numbers: its kind, its slot and its value.
+fn words(preference: &Preference) -> [u64; 3] {
+    match *preference {
+        Preference::AdmissionRank { slot, rank } => [0, slot.into(), rank.cast_unsigned()],
+        Preference::EvictionRank { slot, rank } => [1, slot.into(), rank.cast_unsigned()],
+        Preference::ChunkCap { slot, tokens } => [2, slot.into(), tokens.map_or(u64::MAX, u64::from)],
+    }
+}
+
+impl Scheduling {
+    fn progress(&mut self) -> Vec<Progress> {
+        let mut progress = Vec::new();
+        for request in self.running.iter_mut().filter(|request| request.has_progress) {
+            request.has_progress = false;
+            let (computed_tokens, output_tokens) = (request.computed_tokens as u32, request.output_tokens as u32);
+            progress.push(Progress { slot: request.slot, computed_tokens, output_tokens });
         }
+        progress
     }
 
     /// Lets some requests come.
@@ -124,10 +135,15 @@ impl Scheduling {
             burst -= 1;
             let draw = &mut self.draw;
             let (prompt_tokens, max_tokens) = (draw.length(8, 4_096), draw.length(1, 256));
-            let priority = (draw.below(5) as i64 - 2).cast_unsigned();
-            let lora = if draw.once_in(6) { draw.below(4) } else { NO_LORA };
-            let words = [0, slot.into(), self.now_ns, prompt_tokens, max_tokens, priority, lora, draw.below(4)];
-            self.events.extend(words);
+            self.events.push(PolicyEvent::Arrived {
+                slot,
+                arrival_ns: self.now_ns,
+                prompt_tokens: prompt_tokens as u32,
+                max_tokens: max_tokens as u32,
+                priority: draw.below(5) as i32 - 2,
+                lora: draw.once_in(6).then(|| draw.below(4) as u32),
+                tenant: draw.below(4),
+            });
             self.waiting.push(Request {
                 slot,
                 number: self.requests,
@@ -138,36 +154,21 @@ impl Scheduling {
                 has_progress: false,
                 wait_rank: 0,
                 give_way_rank: 0,
-                cap_tokens: NO_CAP,
+                cap_tokens: None,
             });
             self.requests += 1;
         }
     }
 
-    /// Checks an answer and keeps what it says.
-    fn prefer(&mut self, words: &[u64]) -> Result<(), String> {
-        let (preferences, rest) = words.as_chunks::<PREFERENCE_WORDS>();
-        if !rest.is_empty() {
-            return Err(format!("it answered {} words, but a preference has 3", words.len()));
+    /// Keeps a preference, which was checked.
+    fn prefer(&mut self, preference: &Preference) {
+        let mut all = self.waiting.iter_mut().chain(&mut self.running);
+        let request = all.find(|request| request.slot == preference.slot()).expect("it was checked");
+        match *preference {
+            Preference::AdmissionRank { rank, .. } => request.wait_rank = rank,
+            Preference::EvictionRank { rank, .. } => request.give_way_rank = rank,
+            Preference::ChunkCap { tokens, .. } => request.cap_tokens = tokens,
         }
-        let mut said = BTreeSet::new();
-        for (index, &[kind, slot, value]) in preferences.iter().enumerate() {
-            let wrong = |what: &str| format!("its preference {index}, the words {:?}, {what}", [kind, slot, value]);
-            let mut all = self.waiting.iter_mut().chain(&mut self.running);
-            let request = all.find(|request| u64::from(request.slot) == slot);
-            let request = request.ok_or_else(|| wrong("is about a request that is not there"))?;
-            match kind {
-                0 => request.wait_rank = value.cast_signed(),
-                1 => request.give_way_rank = value.cast_signed(),
-                2 if value == 0 => return Err(wrong("lets a request compute nothing; expected at least 1 token")),
-                2 => request.cap_tokens = value,
-                _ => return Err(wrong("has an unknown kind: expected 0 to 2")),
-            }
-            if !said.insert((kind, slot)) {
-                return Err(wrong("stands twice in one answer"));
-            }
-        }
-        Ok(())
     }
 
     fn free_blocks(&self) -> u64 {
@@ -185,7 +186,7 @@ impl Scheduling {
             let mut request = self.waiting.remove(0);
             let cached = if self.draw.once_in(3) { request.prompt_tokens / 2 / BLOCK_TOKENS * BLOCK_TOKENS } else { 0 };
             request.computed_tokens = cached;
-            self.events.extend([1, request.slot.into(), cached, 0, 0, 0, 0, 0]);
+            self.events.push(PolicyEvent::Admitted { slot: request.slot, cached_tokens: cached as u32 });
             self.running.push(request);
         }
     }
@@ -196,7 +197,10 @@ impl Scheduling {
         let mut budget_tokens = BUDGET_TOKENS;
         for request in &mut self.running {
             let known = request.prompt_tokens + request.output_tokens;
-            let tokens = (known - request.computed_tokens).max(1).min(request.cap_tokens).min(budget_tokens);
+            let tokens = (known - request.computed_tokens)
+                .max(1)
+                .min(request.cap_tokens.map_or(u64::MAX, u64::from))
+                .min(budget_tokens);
             budget_tokens -= tokens;
             request.computed_tokens += tokens;
             request.has_progress |= tokens > 0;
@@ -213,7 +217,8 @@ impl Scheduling {
             self.running.drain(..).partition(|request| request.output_tokens >= request.max_tokens);
         self.running = going_on;
         for request in done {
-            self.events.extend([3, request.slot.into(), request.computed_tokens, request.output_tokens, 0, 0, 0, 0]);
+            let (computed_tokens, output_tokens) = (request.computed_tokens as u32, request.output_tokens as u32);
+            self.events.push(PolicyEvent::Ended { slot: request.slot, computed_tokens, output_tokens });
             self.free_slots.push(request.slot);
         }
     }
@@ -227,7 +232,7 @@ impl Scheduling {
             let mut request = self.running.remove(victim.expect("more than one runs"));
             request.computed_tokens = 0;
             request.has_progress = false;
-            self.events.extend([2, request.slot.into(), 0, 0, 0, 0, 0, 0]);
+            self.events.push(PolicyEvent::Preempted { slot: request.slot });
             self.waiting.push(request);
         }
     }

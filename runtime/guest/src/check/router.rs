@@ -1,6 +1,9 @@
 //! Routes requests to engines that come and go, with sessions, shared prefixes,
 //! failures and two kinds of pools.
 
+use vcr_core::route::{Choice, EndedRequest, RoutePhase, RouteQuery, WorkerLoad};
+
+use crate::adapters::router;
 use crate::check::draw::Draw;
 use crate::check::{Driver, GuestFailure, Split, Step, Table};
 use crate::latest::{RouteCall, RouterInstance};
@@ -14,17 +17,8 @@ const RUNNING_SLOTS: u64 = 64;
 const KV_BLOCKS: u64 = 4_000;
 const BLOCK_TOKENS: u64 = 16;
 
-/// The word of a request without an adapter.
-const NO_LORA: u64 = u64::MAX;
-
-/// The answer that refuses a request.
-const REFUSED: u32 = u32::MAX;
-
-/// The word of a request that says whether it may be refused.
-const MAY_REFUSE: usize = 9;
-
-/// Words of an engine in a call.
-const WORKER_WORDS: usize = 8;
+/// The word of an answer that refuses the request.
+const REFUSED: u64 = u64::MAX;
 
 /// The workload of a router.
 pub(super) struct Routing {
@@ -36,7 +30,7 @@ pub(super) struct Routing {
     routed: Vec<Routed>,
     /// Requests whose engine died: they are routed again.
     homeless: Vec<Routed>,
-    ended: Vec<u64>,
+    ended: Vec<EndedRequest>,
 }
 
 /// An engine of the pool.
@@ -52,8 +46,9 @@ struct Worker {
 /// A request at an engine.
 #[derive(Clone)]
 struct Routed {
-    /// Its words in a call, and the root and length of its prefix.
-    request: [u64; 10],
+    /// The request, without its blocks and the time.
+    query: RouteQuery<'static>,
+    /// Root and length of its prefix.
     prefix: (u64, u64),
     worker: usize,
     output_tokens: u64,
@@ -78,40 +73,35 @@ impl Driver for Routing {
         self.happen();
         let mut routed = match self.homeless.pop() {
             Some(mut routed) => {
-                routed.request[MAY_REFUSE] = 0;
+                routed.query.may_shed = false;
                 routed
             }
             None if self.requests == REQUESTS => return Ok(Step::Over),
             None => self.arrive(),
         };
         let (root, blocks) = routed.prefix;
-        let call = RouteCall {
-            now_ns: self.now_ns,
-            ended: std::mem::take(&mut self.ended),
-            request: routed.request.to_vec(),
-            // Equal prefixes have equal numbers, wherever they come from.
-            blocks: (0..blocks).map(|index| vcr_core::seed::mix(root.wrapping_add(index))).collect(),
-            workers: self.words(routed.prefix),
-        };
-        let items = call.blocks.len() + call.workers.len() / WORKER_WORDS;
+        let ended = std::mem::take(&mut self.ended);
+        let workers = self.workers(routed.prefix);
+        // Equal prefixes have equal numbers, wherever they come from.
+        let blocks: Vec<u64> = (0..blocks).map(|index| vcr_core::seed::mix(root.wrapping_add(index))).collect();
+        let query = RouteQuery { now_ns: self.now_ns, blocks: &blocks, ..routed.query };
+        let items = blocks.len() + workers.len();
         let budget = table.limits.budget(items, 0);
+        let call = RouteCall { ended: &ended, query: &query, workers: &workers };
         let answer = table
             .meter
-            .call("route", items, budget, table.instance, |instance, budget| instance.route(&call, budget))?;
-        if answer == REFUSED {
-            if routed.request[MAY_REFUSE] == 0 {
-                return Err(GuestFailure::Answer(format!(
-                    "it refused request {}, which has been with an engine before and must be taken",
-                    routed.request[0]
-                )));
-            }
-        } else {
-            let chosen =
-                usize::try_from(answer).ok().filter(|index| self.workers.get(*index).is_some_and(|w| !w.is_down));
-            routed.worker = chosen.ok_or_else(|| GuestFailure::Answer(self.unknown_engine(answer)))?;
-            self.take(routed);
-        }
-        Ok(Step::Answered(vec![u64::from(answer)]))
+            .call("route", items, budget, table.instance, |instance, budget| instance.route(call, budget))?;
+        let Choice::Worker(position) = router::accept(answer, &query, &workers)? else {
+            return Ok(Step::Answered(vec![REFUSED]));
+        };
+        let worker = workers[position].worker;
+        routed.worker = worker as usize;
+        self.take(routed);
+        Ok(Step::Answered(vec![worker.into()]))
+    }
+
+    fn show(word: u64) -> String {
+        if word == REFUSED { "a refusal".to_owned() } else { format!("engine {word}") }
     }
 }
 
@@ -122,9 +112,14 @@ impl Routing {
         while !self.routed.is_empty() && self.draw.once_in(2) {
             let index = self.draw.below(self.routed.len() as u64) as usize;
             let done = self.routed.swap_remove(index);
-            let failed = u64::from(self.draw.once_in(40));
+            let failed = self.draw.once_in(40);
             self.leave(&done);
-            self.ended.extend([done.request[0], done.worker as u64, done.output_tokens, failed]);
+            self.ended.push(EndedRequest {
+                request: done.query.request,
+                worker: done.worker as u32,
+                output_tokens: done.output_tokens as u32,
+                failed,
+            });
         }
         if self.draw.once_in(200) {
             let index = self.draw.below(WORKERS as u64) as usize;
@@ -150,39 +145,46 @@ impl Routing {
         let session = draw.length(1, 400);
         let prefix = (vcr_core::seed::mix(session % 40), draw.length(1, 500));
         // A request that gets its KV from elsewhere has been with an engine.
-        let role = if draw.once_in(4) { draw.within(1, 2) } else { 0 };
-        let request = [
-            self.requests,
-            prefix.1 * BLOCK_TOKENS + draw.below(BLOCK_TOKENS),
-            draw.length(1, 1_024),
-            (draw.below(5) as i64 - 2).cast_unsigned(),
-            if draw.once_in(6) { draw.below(4) } else { NO_LORA },
-            draw.below(4),
+        let phase = match draw.below(8) {
+            0 => RoutePhase::Prefill,
+            1 => RoutePhase::Decode,
+            _ => RoutePhase::Whole,
+        };
+        let max_tokens = draw.length(1, 1_024);
+        let query = RouteQuery {
+            now_ns: 0,
+            request: self.requests,
+            prompt_tokens: (prefix.1 * BLOCK_TOKENS + draw.below(BLOCK_TOKENS)) as u32,
+            max_tokens: max_tokens as u32,
+            priority: draw.below(5) as i32 - 2,
+            lora: draw.once_in(6).then(|| draw.below(4) as u32),
+            tenant: draw.below(4),
             session,
-            BLOCK_TOKENS,
-            role,
-            u64::from(role != 2),
-        ];
+            block_size_tokens: BLOCK_TOKENS as u32,
+            phase,
+            may_shed: phase != RoutePhase::Decode,
+            blocks: &[],
+        };
         self.requests += 1;
-        Routed { request, prefix, worker: 0, output_tokens: draw.within(1, request[2]) }
+        Routed { query, prefix, worker: 0, output_tokens: draw.within(1, max_tokens) }
     }
 
-    /// The words of every engine that is up.
-    fn words(&self, (root, blocks): (u64, u64)) -> Vec<u64> {
+    /// Every engine that is up.
+    fn workers(&self, (root, blocks): (u64, u64)) -> Vec<WorkerLoad> {
         let up = self.workers.iter().enumerate().filter(|(_, worker)| !worker.is_down);
-        up.flat_map(|(index, worker)| {
+        up.map(|(index, worker)| {
             let cached = worker.cached.iter().find(|(known, _)| *known == root).map_or(0, |(_, held)| *held);
             let waiting = worker.running.saturating_sub(RUNNING_SLOTS);
-            [
-                index as u64,
-                worker.running - waiting,
-                waiting,
-                RUNNING_SLOTS,
-                worker.blocks.min(KV_BLOCKS),
-                KV_BLOCKS,
-                waiting * 500,
-                cached.min(blocks),
-            ]
+            WorkerLoad {
+                worker: index as u32,
+                running_requests: (worker.running - waiting) as u32,
+                waiting_requests: waiting as u32,
+                max_num_seqs: RUNNING_SLOTS as u32,
+                active_blocks: worker.blocks.min(KV_BLOCKS) as u32,
+                total_blocks: KV_BLOCKS as u32,
+                outstanding_prefill_tokens: waiting * 500,
+                overlap_blocks: cached.min(blocks) as u32,
+            }
         })
         .collect()
     }
@@ -203,12 +205,5 @@ impl Routing {
         let worker = &mut self.workers[routed.worker];
         worker.running -= 1;
         worker.blocks -= routed.prefix.1;
-    }
-
-    #[cold]
-    fn unknown_engine(&self, answer: u32) -> String {
-        let up: Vec<String> =
-            (0..WORKERS).filter(|index| !self.workers[*index].is_down).map(|index| index.to_string()).collect();
-        format!("it chose engine {answer}: expected one of {}", up.join(", "))
     }
 }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::latest::{LatencyInstance, Setup};
+use crate::latest::{DecodeRun, LatencyInstance, Setup};
 use crate::limits::Budget;
 use vcr_core::latency::StepShape;
 
@@ -36,28 +36,24 @@ impl<F> Metered for Instance<F> {
 }
 
 impl<F: Price> LatencyInstance for Instance<F> {
-    fn price(&mut self, start_ns: u64, horizon_ns: u64, shapes: &[u64], _: Budget) -> Result<Vec<f64>, CallFault> {
-        let mut now_ns = start_ns;
+    fn price_step(&mut self, _: u64, step: &StepShape, _: Budget) -> Result<f64, CallFault> {
+        self.steps += 1;
+        Ok((self.price)(self.steps, step.decode_tokens))
+    }
+
+    fn price_decodes(&mut self, run: DecodeRun<'_>, _: Budget) -> Result<Vec<f64>, CallFault> {
+        let mut now_ns = run.start_ns;
         let mut durations_ns = Vec::new();
-        for words in shapes.chunks(StepShape::WORDS) {
-            if !durations_ns.is_empty() && now_ns >= horizon_ns {
+        for _ in run.kv_active_blocks {
+            if !durations_ns.is_empty() && now_ns >= run.horizon_ns {
                 break;
             }
             self.steps += 1;
-            let duration_ns = (self.price)(self.steps, words[7]);
+            let duration_ns = (self.price)(self.steps, run.first.decode_tokens);
             durations_ns.push(duration_ns);
             now_ns += duration_ns.round() as u64;
         }
         Ok(durations_ns)
-    }
-
-    fn price_step(&mut self, _: u64, shape: &StepShape, _: Budget) -> Result<f64, CallFault> {
-        self.steps += 1;
-        Ok((self.price)(self.steps, shape.decode_tokens))
-    }
-
-    fn trouble(&mut self, _: Budget) -> Result<String, CallFault> {
-        Ok(String::new())
     }
 }
 
@@ -82,9 +78,9 @@ fn an_honest_model_passes_every_check() {
     let names: Vec<&str> = findings.checks.iter().map(|check| check.name).collect();
     assert_eq!(names, ["answers", "repeated", "interleaved", "unstained", "split"]);
     let single = findings.calls.iter().find(|cost| cost.function == "price-step").expect("steps were priced alone");
-    let listed = findings.calls.iter().find(|cost| cost.function == "price").expect("lists were priced");
+    let listed = findings.calls.iter().find(|cost| cost.function == "price-decodes").expect("runs were priced");
     assert!(single.calls > 5_000 && listed.calls > 1_000, "{single:?} {listed:?}");
-    assert!(listed.items > 5 * listed.calls, "lists are of many steps: {listed:?}");
+    assert!(listed.items > 5 * listed.calls, "runs are of many steps: {listed:?}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use vcr_core::tokens::TokenRequest;
+use vcr_core::tokens::{TokenRequest, TokenWant};
 
 use crate::check::draw::Draw;
 use crate::check::{Driver, GuestFailure, Split, Step, Table};
@@ -62,7 +62,7 @@ struct Live {
     prefill_steps: u64,
 }
 
-/// A request that starts, before it is laid out as words.
+/// A request that starts, with lists of its own.
 struct Starting {
     slot: u32,
     seed: u64,
@@ -72,6 +72,22 @@ struct Starting {
     eos_token: Option<u32>,
     stop_tokens: Vec<u32>,
     structured_output: &'static str,
+}
+
+impl Starting {
+    fn request(&self) -> TokenRequest<'_> {
+        TokenRequest {
+            slot: self.slot,
+            seed: self.seed,
+            prompt: &self.prompt,
+            max_tokens: self.max_tokens,
+            min_tokens: self.min_tokens,
+            eos_token: self.eos_token,
+            stop_tokens: &self.stop_tokens,
+            structured_output: self.structured_output,
+            thinking_token_budget: None,
+        }
+    }
 }
 
 impl Driver for Emitting {
@@ -175,8 +191,8 @@ impl Emitting {
         }
     }
 
-    /// The wants of a step: slot, first index and count of each.
-    fn want(&mut self) -> Vec<[u32; 3]> {
+    /// The wants of a step.
+    fn want(&mut self) -> Vec<TokenWant> {
         let drafts = self.draw.once_in(4);
         let mut wants = Vec::new();
         for live in &mut self.live {
@@ -185,14 +201,15 @@ impl Emitting {
                 continue;
             }
             let count = if drafts { self.draw.within(1, 4) as u32 } else { 1 };
-            wants.push([live.slot, live.tokens, count.min(live.max_tokens - live.tokens)]);
+            let count = count.min(live.max_tokens - live.tokens);
+            wants.push(TokenWant { slot: live.slot, first_index: live.tokens, count });
         }
         wants
     }
 
     /// Gives requests their tokens and ends those that are done or refused.
     /// Returns the answer of the step as words.
-    fn take(&mut self, wants: &[[u32; 3]], tokens: &[u32]) -> Vec<u64> {
+    fn take(&mut self, wants: &[TokenWant], tokens: &[u32]) -> Vec<u64> {
         let mut refused = std::mem::take(&mut self.refused);
         refused.sort_unstable();
         // Each refusal counts, of requests without tokens in this step as well.
@@ -200,7 +217,7 @@ impl Emitting {
         let accepted = std::mem::take(&mut self.accepted).into_iter();
         words.extend(accepted.flat_map(|(slot, count)| [ACCEPTED, u64::from(slot), u64::from(count)]));
         let mut rest = tokens;
-        for [slot, _, count] in wants {
+        for TokenWant { slot, count, .. } in wants {
             let (mine, others) = rest.split_at(*count as usize);
             rest = others;
             if refused.contains(slot) {
@@ -230,27 +247,12 @@ impl Emitting {
         table: &mut Table<'_, '_, dyn TokenInstance>,
         started: &[Starting],
         ended: &[u32],
-        wants: &[[u32; 3]],
+        wants: &[TokenWant],
     ) -> Result<Vec<u32>, GuestFailure> {
-        let mut call = TokenCall::default();
         ended.iter().for_each(|slot| self.slots.end(*slot));
-        for request in started {
-            self.slots.start(request.slot);
-            call.start(&TokenRequest {
-                slot: request.slot,
-                seed: request.seed,
-                prompt: &request.prompt,
-                max_tokens: request.max_tokens,
-                min_tokens: request.min_tokens,
-                eos_token: request.eos_token,
-                stop_tokens: &request.stop_tokens,
-                structured_output: request.structured_output,
-                thinking_token_budget: None,
-            });
-        }
-        call.ended.extend_from_slice(ended);
-        call.wants.extend(wants.iter().flatten());
-        let wanted: usize = wants.iter().map(|[_, _, count]| *count as usize).sum();
+        started.iter().for_each(|request| self.slots.start(request.slot));
+        let started: Vec<TokenRequest<'_>> = started.iter().map(Starting::request).collect();
+        let wanted: usize = wants.iter().map(|want| want.count as usize).sum();
         let items = started.len() + ended.len() + wanted;
         if items == 0 {
             return Ok(Vec::new());
@@ -258,7 +260,7 @@ impl Emitting {
         let budget = table.limits.budget(items, wanted * size_of::<u32>());
         let mut remarks = Remarks::default();
         let answer = table.meter.call("step", items, budget, table.instance, |instance, budget| {
-            instance.step(&call, &mut remarks, budget)
+            instance.step(TokenCall { started: &started, ended, wants }, &mut remarks, budget)
         })?;
         if answer.len() != wanted {
             return Err(CallFault::TokenCount { given: answer.len(), wanted }.into());

@@ -4,13 +4,13 @@
 
 use wasmparser::{Encoding, Parser, Payload};
 
-use crate::component::api_version::{ApiVersion, is_supported, offers_imports};
+use crate::component::api_version::{ApiVersion, is_supported};
 use crate::error::LoadProblem;
 use crate::wasi::WasiGrants;
 use crate::world::World;
 
-/// The interface that every guest may import, without the version.
-const OBSERVE: &str = "vcr:guest/observe";
+/// The interfaces that every guest may import, without the version.
+const OF_ALL: [&str; 2] = ["vcr:guest/observe", "vcr:guest/types"];
 
 /// The interfaces that token sources may import besides.
 const OF_TOKEN_SOURCES: [&str; 2] = ["vcr:guest/requests", "vcr:guest/drafts"];
@@ -39,21 +39,26 @@ pub(crate) fn example_in(section: &wasmparser::CustomSectionReader<'_>) -> Optio
 /// and imports no more than it may, and gives what it says of itself.
 pub(crate) fn declared(bytes: &[u8], grants: WasiGrants) -> Result<Declared, LoadProblem> {
     let names = outer_names(bytes)?;
+    let found: Vec<(World, ApiVersion)> =
+        World::ALL.into_iter().filter_map(|world| Some((world, newest(&names.exports, world)?))).collect();
+    // What such a guest imports says nothing more.
+    if let [(_, declared)] = found[..]
+        && !is_supported(declared)
+    {
+        return Err(LoadProblem::UnsupportedVersion { declared });
+    }
     let is_token_source = newest(&names.exports, World::TokenSource).is_some();
     let may_not = |import: &String| {
         let is_of_source = is_token_source && OF_TOKEN_SOURCES.iter().any(|interface| is_offered(import, interface));
-        let is_ours = is_of_source || is_offered(import, OBSERVE);
+        let is_ours = is_of_source || OF_ALL.iter().any(|interface| is_offered(import, interface));
         !is_ours && !grants.allows(import)
     };
     let imports: Vec<String> = names.imports.into_iter().filter(may_not).collect();
     if !imports.is_empty() {
         return Err(LoadProblem::Imports { imports });
     }
-    let found: Vec<(World, ApiVersion)> =
-        World::ALL.into_iter().filter_map(|world| Some((world, newest(&names.exports, world)?))).collect();
     match found[..] {
         [] => Err(LoadProblem::NoWorld { exports: names.exports }),
-        [(_, declared)] if !is_supported(declared) => Err(LoadProblem::UnsupportedVersion { declared }),
         [(world, api_version)] => Ok(Declared { world, api_version, example_config: names.example_config }),
         [(first, _), (second, _), ..] => Err(LoadProblem::SeveralWorlds { first, second }),
     }
@@ -62,7 +67,7 @@ pub(crate) fn declared(bytes: &[u8], grants: WasiGrants) -> Result<Declared, Loa
 /// Whether `import` is `interface` in a version that offers it to guests.
 fn is_offered(import: &str, interface: &str) -> bool {
     let version = import.strip_prefix(interface).and_then(|rest| rest.strip_prefix('@')).and_then(ApiVersion::parse);
-    version.is_some_and(offers_imports)
+    version.is_some_and(is_supported)
 }
 
 /// The version of a world's interface among `exports`. A guest may serve several

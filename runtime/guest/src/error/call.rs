@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use vcr_core::policy::PreferenceProblem;
+use vcr_core::fault::FaultAction;
+use vcr_core::policy::{Preference, PreferenceProblem};
 use vcr_core::scale::DESIRED_ENGINES_MAX;
 
 use super::HOST_HINT;
@@ -151,37 +152,33 @@ pub enum CallFault {
         /// [`Limits::acceptances_per_call`](crate::Limits::acceptances_per_call).
         limit: usize,
     },
-    /// An answer that is not a list of actions.
-    #[error("it answered {words} words, but an action has 3")]
-    RaggedActions {
-        /// Words in the answer.
-        words: usize,
+    /// Columns of one record that are not equally long.
+    #[error("it answered {} entries of `{}` and {} of `{}` in `{record}`", lengths[0], names[0], lengths[1], names[1])]
+    UnequalColumns {
+        /// The record.
+        record: &'static str,
+        /// Its columns.
+        names: [&'static str; 2],
+        /// Entries in each.
+        lengths: [usize; 2],
     },
     /// An invalid action.
-    #[error("its action {index}, the words {words:?}, {problem}")]
+    #[error("its action {index}, `{action}`, {problem}")]
     BadAction {
         /// Index of the action in the answer.
         index: usize,
-        /// The action as it was answered.
-        words: [u64; 3],
+        /// The action.
+        action: FaultAction,
         /// The reason why it is invalid.
         problem: ActionProblem,
     },
-    /// An answer that is not a list of preferences.
-    #[error("it answered {words} words, but a preference has 3")]
-    RaggedPreferences {
-        /// Words in the answer.
-        words: usize,
-    },
     /// An invalid preference.
-    #[error("its preference {index}, the words {words:?}, {problem}")]
+    #[error("its {preference} {problem}")]
     BadPreference {
-        /// Index of the preference in the answer.
-        index: usize,
-        /// The preference as it was answered.
-        words: [u64; 3],
+        /// The preference.
+        preference: Preference,
         /// The reason why it is invalid.
-        problem: PreferenceFault,
+        problem: PreferenceProblem,
     },
     /// A router chose an engine that it was not shown.
     #[error("it chose the engine {chosen} for request {request}: expected one of {up}")]
@@ -216,35 +213,15 @@ pub enum CallFault {
 /// The reason why an action of a failure injector is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ActionProblem {
-    /// An unknown kind.
-    #[error("has an unknown kind: expected 0 to 8")]
-    UnknownKind,
     /// It fails an unknown request.
     #[error("fails a request that is not there: none in that slot has arrived and neither ended nor been failed")]
     NoSuchRequest,
     /// Its duration is too long.
     #[error("takes longer than 1e18 ns")]
     TooLong,
-    /// It does not say whether the engine restarts.
-    #[error("does not say whether the engine comes back: word 2 is 1, or words 1 and 2 are 0")]
-    NoRestart,
     /// It fails a utility call outside of one.
     #[error("fails a utility call, but none was announced")]
     NoUtilityCall,
-    /// A word beyond its arguments is not 0.
-    #[error("has a word that is not 0 beyond those of its kind")]
-    UnusedWord,
-}
-
-/// The reason why a preference of a scheduler policy is invalid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PreferenceFault {
-    /// An unknown kind.
-    #[error("has an unknown kind: expected 0 to 2")]
-    UnknownKind,
-    /// Invalid for every policy.
-    #[error(transparent)]
-    Unfit(#[from] PreferenceProblem),
 }
 
 impl CallFault {
@@ -276,14 +253,13 @@ impl CallFault {
                 "accept drafts of requests that `started` has named and `ended` has not, during `step`"
             }
             Self::TooManyAcceptances { .. } => "accept drafts of a request only where their number changes",
-            Self::RaggedActions { .. } | Self::BadAction { .. } => {
-                "`wit/` lists the kinds of actions and their words; the SDK makes them of a `FaultAction`"
+            Self::UnequalColumns { .. } => "the columns of a record have one entry each for every item",
+            Self::BadAction { .. } => "`wit/failure-injector.wit` says what each action may hold",
+            Self::BadPreference { .. } => {
+                "`wit/scheduler-policy.wit` says of which requests a policy may state preferences"
             }
-            Self::RaggedPreferences { .. } | Self::BadPreference { .. } => {
-                "`wit/` lists the kinds of preferences and their words; the SDK makes them of a `Preference`"
-            }
-            Self::NoSuchWorker { .. } => "answer the index of one of `workers`, or 2^32 - 1 to refuse the request",
-            Self::MustBeServed { .. } => "refuse a request only where word 9 of `request` is 1",
+            Self::NoSuchWorker { .. } => "answer the index of one of `workers`, or `refuse`",
+            Self::MustBeServed { .. } => "refuse a request only where its `may-refuse` is true",
             Self::TooManyEngines { .. } => "answer how many engines are to be up or on their way",
             Self::BadDuration { .. } => "a duration is a finite number of nanoseconds from 0 to 1e18",
         };
@@ -305,9 +281,8 @@ impl CallFault {
                 | Self::AcceptedOutsideStep
                 | Self::AcceptedNoRequest { .. }
                 | Self::TooManyAcceptances { .. }
-                | Self::RaggedActions { .. }
+                | Self::UnequalColumns { .. }
                 | Self::BadAction { .. }
-                | Self::RaggedPreferences { .. }
                 | Self::BadPreference { .. }
                 | Self::NoSuchWorker { .. }
                 | Self::MustBeServed { .. }

@@ -15,6 +15,9 @@ pub(super) trait Bindings: Sized {
     /// A component, type-checked against the world.
     type Prepared: Send + Sync;
 
+    /// The columns of a call, kept so that most calls allocate nothing here.
+    type Columns: Default + Send;
+
     fn prepare(component: InstancePre<HostState>) -> wasmtime::Result<Self::Prepared>;
     fn instantiate(prepared: &Self::Prepared, store: &mut Store<HostState>) -> wasmtime::Result<Self>;
     fn call_configure(
@@ -22,14 +25,32 @@ pub(super) trait Bindings: Sized {
         store: &mut Store<HostState>,
         config_json: &str,
         seed: u64,
-    ) -> wasmtime::Result<Result<(), String>>;
+    ) -> wasmtime::Result<Result<(), Failure>>;
+}
+
+/// A failure that a guest answers.
+pub(super) struct Failure {
+    pub(super) message: String,
+    pub(super) traceback: Option<String>,
+}
+
+impl From<Failure> for CallFault {
+    fn from(Failure { message, traceback }: Failure) -> Self {
+        let traceback = traceback.filter(|traceback| !traceback.trim().is_empty());
+        let reason = match traceback {
+            Some(traceback) => format!("{message}\n{}", traceback.trim_end()),
+            None => message,
+        };
+        Self::Rejected { reason }
+    }
 }
 
 /// Implements [`Bindings`] for the generated types of a world.
 macro_rules! impl_bindings {
-    ($world:ty, $prepared:ty, $interface:ident) => {
+    ($world:ty, $prepared:ty, $columns:ty, $interface:ident) => {
         impl $crate::versions::instance::Bindings for $world {
             type Prepared = $prepared;
+            type Columns = $columns;
 
             fn prepare(component: ::wasmtime::component::InstancePre<HostState>) -> ::wasmtime::Result<Self::Prepared> {
                 <$prepared>::new(component)
@@ -44,8 +65,9 @@ macro_rules! impl_bindings {
                 store: &mut ::wasmtime::Store<HostState>,
                 config_json: &str,
                 seed: u64,
-            ) -> ::wasmtime::Result<Result<(), String>> {
-                self.$interface().call_configure(store, config_json, seed)
+            ) -> ::wasmtime::Result<Result<(), $crate::versions::instance::Failure>> {
+                let answer = self.$interface().call_configure(store, config_json, seed)?;
+                Ok(answer.map_err(Into::into))
             }
         }
     };
@@ -84,7 +106,7 @@ impl<B: Bindings> Module<B> {
         let mut store = sandbox::store(&self.engine, limits, inputs);
         sandbox::allot(&mut store, budget)?;
         let guest = B::instantiate(&self.prepared, &mut store)?;
-        Ok(Instance { store, guest })
+        Ok(Instance { store, guest, columns: B::Columns::default() })
     }
 
     /// Makes a fresh instance and configures it.
@@ -97,7 +119,7 @@ impl<B: Bindings> Module<B> {
             .guest
             .call_configure(&mut instance.store, config_json, seed)
             .map_err(fault)?
-            .map_err(|reason| CallFault::Rejected { reason })?;
+            .map_err(CallFault::from)?;
         Ok(instance)
     }
 }
@@ -105,7 +127,7 @@ impl<B: Bindings> Module<B> {
 /// Adds what a version offers to guests.
 pub(super) type Link = fn(&mut Linker<HostState>) -> wasmtime::Result<()>;
 
-impl<B> Metered for Instance<B> {
+impl<B: Bindings> Metered for Instance<B> {
     fn fuel_left(&self) -> u64 {
         // A store without fuel is none of ours.
         self.store.get_fuel().unwrap_or(0)
@@ -117,12 +139,18 @@ impl<B> Metered for Instance<B> {
 }
 
 /// One instance of a guest of the world of `B`.
-pub(super) struct Instance<B> {
+pub(super) struct Instance<B: Bindings> {
     store: Store<HostState>,
     guest: B,
+    columns: B::Columns,
 }
 
-impl<B> Instance<B> {
+impl<B: Bindings> Instance<B> {
+    /// The columns of the next call.
+    pub(super) fn columns(&mut self) -> &mut B::Columns {
+        &mut self.columns
+    }
+
     /// Tells the time of the call that comes.
     pub(super) fn at(&mut self, now_ns: u64) -> &mut Self {
         if let Some(wasi) = &self.store.data().wasi {
@@ -132,22 +160,14 @@ impl<B> Instance<B> {
     }
 
     /// Makes a call that may use so much.
-    pub(super) fn call<R>(
+    pub(super) fn call<R, F: Into<Failure>>(
         &mut self,
         budget: Budget,
-        call: impl FnOnce(&B, &mut Store<HostState>) -> wasmtime::Result<R>,
+        call: impl FnOnce(&B, &mut Store<HostState>, &B::Columns) -> wasmtime::Result<Result<R, F>>,
     ) -> Result<R, CallFault> {
-        sandbox::allot(&mut self.store, budget)
-            .and_then(|()| call(&self.guest, &mut self.store))
-            .map_err(|error| sandbox::fault(&error, budget))
-    }
-
-    /// The same for a function that may answer an error in words.
-    pub(super) fn call_fallible<R>(
-        &mut self,
-        budget: Budget,
-        call: impl FnOnce(&B, &mut Store<HostState>) -> wasmtime::Result<Result<R, String>>,
-    ) -> Result<R, CallFault> {
-        self.call(budget, call)?.map_err(|reason| CallFault::Rejected { reason })
+        let answer = sandbox::allot(&mut self.store, budget)
+            .and_then(|()| call(&self.guest, &mut self.store, &self.columns))
+            .map_err(|error| sandbox::fault(&error, budget))?;
+        answer.map_err(|failure| CallFault::from(failure.into()))
     }
 }

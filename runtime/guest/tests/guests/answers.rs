@@ -3,8 +3,8 @@
 use vcr_core::latency::{StepBatch, StepShape};
 use vcr_guest::{GuestModule, Limits};
 
-use crate::components::wat::{Bodies, answer, answer_error, answer_list, model, open, price};
-use crate::hostile::{LOOP, configure_error, list_error, step_error};
+use crate::components::wat::{Bodies, answer, answer_error, answer_list, answer_step, model, open, price};
+use crate::hostile::{configure_error, list_error, step_error};
 
 #[test]
 fn honest_answers_are_rounded_halves_upwards() {
@@ -54,7 +54,7 @@ fn long_batches_are_split_over_calls() {
             (f64.convert_i32_u (global.get $calls)))
           (local.set $index (i32.add (local.get $index) (i32.const 1)))
           (br_if $each
-            (i32.lt_u (i32.mul (local.get $index) (i32.const 14)) (local.get $words))))
+            (i32.lt_u (local.get $index) (local.get $steps))))
         (i32.store8 (i32.const 32) (i32.const 0))
         (i32.store (i32.const 36) (i32.const 1024))
         (i32.store (i32.const 40) (local.get $index))
@@ -81,7 +81,7 @@ fn impossible_durations_are_named() {
         let text = list_error(&answer(&["5", value]));
         assert!(text.contains(expected), "{text}");
         assert!(text.ends_with("a finite number of nanoseconds from 0 to 1e18"), "{text}");
-        let text = step_error(&format!("(f64.const {value})"));
+        let text = step_error(&answer_step(&format!("(f64.const {value})")));
         assert!(text.contains(&expected.replace("1005", "1000")), "{text}");
         assert!(text.ends_with("a finite number of nanoseconds from 0 to 1e18"), "{text}");
     }
@@ -120,47 +120,66 @@ fn an_error_in_words_is_passed_on() {
     let expected = "latency model `hostile` failed: in `price`: `factor` is 0, but must be above 0";
     assert_eq!(list_error(&answer_error(32)), expected);
     let mut single = model(&answer_error(32));
-    assert_eq!(price(single.as_mut(), 1, u64::MAX), Err(expected.to_owned()), "by way of `trouble`");
+    assert_eq!(price(single.as_mut(), 1, u64::MAX), Err(expected.to_owned()), "by either call");
     let error = configure_error(&answer_error(16));
     assert_eq!(error.to_string(), "guest `hostile` failed in `configure`: `factor` is 0, but must be above 0");
     assert_eq!(error.hint(), None, "the guest has said it all");
 }
 
 #[test]
-fn trouble_takes_the_place_of_any_bad_number_and_of_no_good_one() {
-    let words = "(i32.store (i32.const 48) (i32.const 512)) (i32.store (i32.const 52) (i32.const 10)) (i32.const 48)";
-    for bad in ["nan", "inf", "-1", "2e18"] {
-        let step = format!("(f64.const {bad})");
-        let mut model = Bodies { trouble: words, ..Bodies::of_step(&step) }.model();
-        let text = price(model.as_mut(), 1, u64::MAX).expect_err("it is not a duration");
-        assert_eq!(text, "latency model `hostile` failed: in `price`: `factor` i");
-        let again = price(model.as_mut(), 1, u64::MAX).expect_err("it is gone");
-        assert!(again.contains("it had failed before: `factor` i"), "{again}");
-    }
-    let mut model = Bodies { trouble: "(unreachable)", ..Bodies::of_step("(f64.const 3)") }.model();
-    assert_eq!(price(model.as_mut(), 1, u64::MAX), Ok(vec![3]));
+fn a_traceback_stands_below_the_message() {
+    // The message is the first word of the data segment, the traceback the next two.
+    let body = "(i32.store8 (i32.const 64) (i32.const 1))
+        (i32.store (i32.const 72) (i32.const 512)) (i32.store (i32.const 76) (i32.const 8))
+        (i32.store8 (i32.const 80) (i32.const 1))
+        (i32.store (i32.const 84) (i32.const 521)) (i32.store (i32.const 88) (i32.const 4)) (i32.const 64)";
+    let mut model = Bodies::of_step(body).model();
+    let text = price(model.as_mut(), 1, u64::MAX).expect_err("it fails");
+    assert_eq!(text, "latency model `hostile` failed: in `price`: `factor`\nis 0");
 }
 
 #[test]
-fn a_guest_that_fails_in_its_trouble_is_reported_by_its_number() {
-    let huge = "(drop (memory.grow (i32.const 16)))
-        (i32.store (i32.const 48) (i32.const 0)) (i32.store (i32.const 52) (i32.const 1000000)) (i32.const 48)";
-    let outside = "(i32.store (i32.const 48) (i32.const 512)) (i32.store (i32.const 52) (i32.const -1)) (i32.const 48)";
-    for trouble in [LOOP, "(unreachable)", "(drop (memory.grow (i32.const 131072))) (unreachable)", huge, outside] {
-        let mut model = Bodies { trouble, ..Bodies::of_step("(f64.const nan)") }.model();
-        let text = price(model.as_mut(), 1, u64::MAX).expect_err("a NaN is not a duration");
-        assert!(text.contains("starting at 1000 ns at NaN ns, which is not a number; a duration is"), "{text}");
-    }
+fn a_run_is_priced_in_one_call_and_other_steps_each_in_its_own() {
+    // A run costs its first context, plus a thousand for each step; a step alone costs 7.
+    let run = "
+        (loop $each
+          (f64.store
+            (i32.add (i32.const 1024) (i32.mul (local.get $index) (i32.const 8)))
+            (f64.convert_i64_u (i64.add (local.get $context)
+              (i64.load (i32.add (local.get $blocks) (i32.mul (local.get $index) (i32.const 8)))))))
+          (local.set $index (i32.add (local.get $index) (i32.const 1)))
+          (br_if $each (i32.lt_u (local.get $index) (local.get $steps))))
+        (i32.store8 (i32.const 32) (i32.const 0))
+        (i32.store (i32.const 36) (i32.const 1024))
+        (i32.store (i32.const 40) (local.get $index))
+        (i32.const 32)";
+    let step = answer_step("(f64.const 7)");
+    let mut model = Bodies { price_step: &step, ..Bodies::of_price(run) }.model();
+    let decode =
+        StepShape { decode_requests: 2, decode_context_tokens: 100, kv_active_blocks: 5, ..StepShape::default() };
+    let prompt = StepShape { prefill_requests: 1, prefill_tokens: 9, ..StepShape::default() };
+    let shapes = [prompt, decode, decode.decode_step(1, 6), decode.decode_step(2, 7), decode];
+    let mut durations_ns = Vec::new();
+    model
+        .price(&StepBatch { start_ns: 0, horizon_ns: u64::MAX, shapes: &shapes }, &mut durations_ns)
+        .expect("it prices");
+    assert_eq!(durations_ns, [7, 105, 106, 107, 7]);
+    durations_ns.clear();
+    model
+        .price(&StepBatch { start_ns: 0, horizon_ns: 112, shapes: &shapes[..2] }, &mut durations_ns)
+        .expect("it prices");
+    assert_eq!(durations_ns, [7, 7], "one decode alone");
 }
 
 #[test]
-fn the_words_of_a_step_arrive_in_order() {
-    // The start, then the first and the last word, as digits.
-    let step = "
-        (f64.convert_i64_u
+fn the_fields_of_a_step_arrive_in_order() {
+    // The start, then the first and the last field, as digits.
+    let step = answer_step(
+        "(f64.convert_i64_u
           (i64.add (i64.mul (local.get $start) (i64.const 100))
-            (i64.add (i64.mul (local.get $word0) (i64.const 10)) (local.get $word13))))";
-    let mut model = Bodies::of_step(step).model();
+            (i64.add (i64.mul (local.get $field0) (i64.const 10)) (local.get $field13))))",
+    );
+    let mut model = Bodies::of_step(&step).model();
     let shape = StepShape { prefill_requests: 3, waiting_requests: 7, ..StepShape::default() };
     let batch = StepBatch { start_ns: 5, horizon_ns: 0, shapes: &[shape] };
     let mut durations_ns = Vec::new();

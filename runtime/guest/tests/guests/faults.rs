@@ -3,7 +3,7 @@
 
 use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultEvent};
 
-use crate::components::wat::{answer_error, answer_list, answer_words, failure_injector, open};
+use crate::components::wat::{answer_error, answer_list, failure_injector, open};
 
 fn injector(decide: &str) -> Box<dyn FailureInjector> {
     open(&failure_injector(decide)).failure_injector("{}", 7).expect("it configures")
@@ -27,22 +27,37 @@ fn decide(injector: &mut dyn FailureInjector, events: &[FaultEvent<'_>]) -> Resu
     }
 }
 
-/// Result of an answer of these words, with a request in slot 3 and a utility call announced.
-fn answered(words: &[u64]) -> Result<Vec<FaultAction>, String> {
+/// Bytes of an event and of an action in the memory of a guest.
+const EVENT_BYTES: usize = 36;
+const ACTION_BYTES: usize = 24;
+
+/// Answers actions of a number of kind and two numbers behind it.
+fn answer(actions: &[(u64, u64, u64)]) -> String {
+    let store = |(index, (kind, first, second)): (usize, &(u64, u64, u64))| {
+        let at = 1024 + ACTION_BYTES * index;
+        format!(
+            "(i32.store8 (i32.const {at}) (i32.const {kind}))
+            (i64.store (i32.const {}) (i64.const {first})) (i64.store (i32.const {}) (i64.const {second}))",
+            at + 8,
+            at + 16
+        )
+    };
+    let stores: String = actions.iter().enumerate().map(store).collect();
+    format!("{stores} {}", answer_list(1024, actions.len()))
+}
+
+/// Result of an answer of these actions, with a request in slot 3 and a utility call announced.
+fn answered(actions: &[(u64, u64, u64)]) -> Result<Vec<FaultAction>, String> {
     let events = [arrived(3, "a"), FaultEvent::Utility { method: "sleep" }];
-    decide(injector(&answer_words("i64", words)).as_mut(), &events)
+    decide(injector(&answer(actions)).as_mut(), &events)
 }
 
-/// The word at `index` of the events, by way of a stall of so long.
-fn event_word(index: usize, events: &[FaultEvent<'_>]) -> u64 {
-    stalled_for(&format!("(i64.load offset={} (local.get $events))", 8 * index), events)
-}
-
-fn stalled_for(word: &str, events: &[FaultEvent<'_>]) -> u64 {
+/// A number that the guest computes, by way of a stall of so long.
+fn stalled_for(number: &str, events: &[FaultEvent<'_>]) -> u64 {
     let body = format!(
-        "(i64.store (i32.const 1024) (i64.const 1))
-        (i64.store (i32.const 1032) (i64.and {word} (i64.const 0xffffffffffff))) {}",
-        answer_list(1024, 3)
+        "(i32.store8 (i32.const 1024) (i32.const 1))
+        (i64.store (i32.const 1032) (i64.and {number} (i64.const 0xffffffffffff))) {}",
+        answer_list(1024, 1)
     );
     match decide(injector(&body).as_mut(), events).expect("it decides")[..] {
         [FaultAction::Stall { duration_ns }] => duration_ns,
@@ -51,46 +66,57 @@ fn stalled_for(word: &str, events: &[FaultEvent<'_>]) -> u64 {
 }
 
 #[test]
-fn events_arrive_in_order() {
+fn events_arrive_in_order_and_emissions_in_a_row_as_one() {
     let events = [
         arrived(3, "first"),
         FaultEvent::Emitted { slot: 3, output_tokens: 9 },
+        FaultEvent::Emitted { slot: 5, output_tokens: 8 },
         FaultEvent::Ended { slot: 3 },
         FaultEvent::Arrived { slot: 3, request_id: "b", prompt_tokens: 1, max_tokens: 1, priority: 0, lora: Some(8) },
         FaultEvent::Utility { method: "sleep" },
     ];
-    let expected: [[u64; 6]; 5] = [
-        [0, 3, 100, 50, (1 << 48) - 2, (1 << 48) - 1],
-        [1, 3, 9, 0, 0, 0],
-        [2, 3, 0, 0, 0, 0],
-        [0, 3, 1, 1, 0, 8],
-        [3, 0, 0, 0, 0, 0],
-    ];
-    for (index, word) in expected.concat().into_iter().enumerate() {
-        assert_eq!(event_word(index, &events), word, "word {index}");
+    let load = |event: usize, offset: usize| {
+        format!("(i64.load32_u offset={} (local.get $events))", event * EVENT_BYTES + offset)
+    };
+    let byte = |event: usize, offset: usize| {
+        format!("(i64.load8_u offset={} (local.get $events))", event * EVENT_BYTES + offset)
+    };
+    for (event, kind) in [0, 1, 2, 0, 3].into_iter().enumerate() {
+        assert_eq!(stalled_for(&byte(event, 0), &events), kind, "event {event}");
     }
+    // Slot, length of the name, prompt tokens, output tokens, priority, adapter.
+    for (offset, expected) in [(4, 3), (12, 5), (16, 100), (20, 50), (24, (1 << 32) - 2)] {
+        assert_eq!(stalled_for(&load(0, offset), &events), expected, "offset {offset}");
+    }
+    assert_eq!(stalled_for(&byte(0, 28), &events), 0, "no adapter");
+    assert_eq!((stalled_for(&byte(3, 28), &events), stalled_for(&load(3, 32), &events)), (1, 8));
+    // Both columns of the emissions, and what ended.
+    let column = |offset: usize, index: usize| {
+        format!("(i64.load32_u offset={} (i32.load offset={} (local.get $events)))", 4 * index, EVENT_BYTES + offset)
+    };
+    for (column, expected) in [(column(4, 0), 3), (column(4, 1), 5), (column(12, 0), 9), (column(12, 1), 8)] {
+        assert_eq!(stalled_for(&column, &events), expected);
+    }
+    assert_eq!(stalled_for(&load(1, 8), &events), 2, "two requests emitted");
+    assert_eq!(stalled_for(&load(2, 4), &events), 3);
+    assert_eq!(stalled_for("(i64.extend_i32_u (local.get $events_len))", &events), 5);
     assert_eq!(stalled_for("(i64.add (local.get $now) (local.get $step))", &[]), 5_002);
-    // Three events have a text; `first` has five bytes.
-    let lengths = "(i64.add
-        (i64.mul (i64.const 100) (i64.extend_i32_u (local.get $texts_len)))
-        (i64.extend_i32_u (i32.load offset=4 (local.get $texts))))";
-    assert_eq!(stalled_for(lengths, &events), 305);
 }
 
 #[test]
 fn every_action_is_understood() {
-    let words = [
-        [0, 3, 0],
-        [1, 1_000_000_000_000_000_000, 0],
-        [2, 0, 0],
-        [2, 60, 1],
-        [2, 0, 1],
-        [3, 0, 0],
-        [4, 0, 0],
-        [5, 0, 0],
-        [6, 70, 0],
-        [7, 0, 0],
-        [8, 0, 0],
+    let told = [
+        (0, 3, 0),
+        (1, 1_000_000_000_000_000_000, 0),
+        (2, 0, 0),
+        (2, 1, 60),
+        (2, 1, 0),
+        (3, 0, 0),
+        (4, 0, 0),
+        (5, 0, 0),
+        (6, 70, 0),
+        (7, 0, 0),
+        (8, 0, 0),
     ];
     let actions = [
         FaultAction::FailRequest { slot: 3 },
@@ -105,54 +131,45 @@ fn every_action_is_understood() {
         FaultAction::LoseKvEvents,
         FaultAction::FailUtility,
     ];
-    assert_eq!(answered(&words.concat()), Ok(actions.to_vec()));
+    assert_eq!(answered(&told), Ok(actions.to_vec()));
     assert_eq!(answered(&[]), Ok(vec![]));
 }
 
 #[test]
 fn actions_that_cannot_be_are_named() {
     let too_long = 1_000_000_000_000_000_001;
-    for (words, expected) in [
-        ([9, 0, 0], "the words [9, 0, 0], has an unknown kind: expected 0 to 8"),
-        ([0, 4, 0], "the words [0, 4, 0], fails a request that is not there"),
-        ([0, 1 << 32, 0], "fails a request that is not there"),
-        ([1, too_long, 0], "takes longer than 1e18 ns"),
-        ([2, too_long, 1], "takes longer than 1e18 ns"),
-        ([6, u64::MAX, 0], "takes longer than 1e18 ns"),
-        ([2, 5, 0], "does not say whether the engine comes back"),
-        ([2, 5, 2], "does not say whether the engine comes back"),
-        ([0, 3, 1], "has a word that is not 0 beyond those of its kind"),
-        ([3, 1, 0], "has a word that is not 0 beyond those of its kind"),
+    for (action, expected) in [
+        ((0, 4, 0), "`fail-request(4)`, fails a request that is not there"),
+        ((1, too_long, 0), "`stall(1000000000000000001)`, takes longer than 1e18 ns"),
+        ((2, 1, too_long), "`crash(1000000000000000001)`, takes longer than 1e18 ns"),
+        ((6, u64::MAX, 0), "takes longer than 1e18 ns"),
     ] {
-        let text = answered(&[[7, 0, 0], words].concat()).expect_err(expected);
-        assert!(
-            text.starts_with("failure injector `hostile` failed: in `decide`: its action 1, the words ["),
-            "{text}"
-        );
+        let text = answered(&[(7, 0, 0), action]).expect_err(expected);
+        assert!(text.starts_with("failure injector `hostile` failed: in `decide`: its action 1, `"), "{text}");
         assert!(text.contains(expected), "{text}");
-        assert!(text.ends_with("the SDK makes them of a `FaultAction`"), "{text}");
+        assert!(text.ends_with("says what each action may hold"), "{text}");
     }
-    let text = answered(&[1, 2]).expect_err("it is not a whole action");
-    assert!(text.contains("it answered 2 words, but an action has 3"), "{text}");
+    let text = answered(&[(9, 0, 0)]).expect_err("there is no such action");
+    assert!(text.contains("it trapped: "), "{text}");
 }
 
 #[test]
 fn only_a_request_that_is_there_can_be_failed() {
-    let mut failing = injector(&answer_words("i64", &[0, 3, 0]));
+    let mut failing = injector(&answer(&[(0, 3, 0)]));
     let failed = Ok(vec![FaultAction::FailRequest { slot: 3 }]);
     assert_eq!(decide(failing.as_mut(), &[arrived(3, "a")]), failed);
     assert_eq!(decide(failing.as_mut(), &[FaultEvent::Ended { slot: 3 }, arrived(3, "b")]), failed, "another one");
     let text = decide(failing.as_mut(), &[]).expect_err("it was failed before");
     assert!(text.contains("fails a request that is not there"), "{text}");
 
-    let mut failing = injector(&answer_words("i64", &[0, 3, 0]));
+    let mut failing = injector(&answer(&[(0, 3, 0)]));
     let text = decide(failing.as_mut(), &[arrived(3, "a"), FaultEvent::Ended { slot: 3 }]).expect_err("it has ended");
     assert!(text.contains("fails a request that is not there"), "{text}");
 }
 
 #[test]
 fn only_a_utility_call_of_this_batch_can_be_failed() {
-    let mut failing = injector(&answer_words("i64", &[8, 0, 0]));
+    let mut failing = injector(&answer(&[(8, 0, 0)]));
     let utility = [FaultEvent::Utility { method: "sleep" }];
     assert_eq!(decide(failing.as_mut(), &utility), Ok(vec![FaultAction::FailUtility]));
     let text = decide(failing.as_mut(), &[]).expect_err("there is none");
@@ -165,13 +182,13 @@ fn every_request_can_be_failed_at_once() {
     let body = format!(
         "(drop (memory.grow (i32.const 20)))
         (loop $each
-          (i64.store
+          (i32.store
             (i32.add (i32.const 1000008) (i32.mul (local.get $index) (i32.const 24)))
-            (i64.extend_i32_u (local.get $index)))
+            (local.get $index))
           (local.set $index (i32.add (local.get $index) (i32.const 1)))
           (br_if $each (i32.lt_u (local.get $index) (i32.const 5000))))
         {}",
-        answer_list(1_000_000, 15_000)
+        answer_list(1_000_000, 5_000)
     );
     let events: Vec<FaultEvent<'_>> = (0..5_000).map(|slot| arrived(slot, "a")).collect();
     let actions = decide(injector(&body).as_mut(), &events).expect("120 kB are what it takes");

@@ -12,5 +12,4 @@ mod router;
 mod scaler;
 mod shipped;
 mod tokens;
-mod versions;
 mod wasi;

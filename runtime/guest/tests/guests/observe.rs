@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use vcr_guest::{GuestModule, GuestStats, Limits, Note, NoteSink};
 
-use crate::components::wat::{Bodies, WIT, answer, component, core_text, price, with_imports};
+use crate::components::wat::{Bodies, answer, price};
 
 /// Keeps all notes, as text and summed up.
 #[derive(Default)]
@@ -24,11 +24,12 @@ impl Kept {
     }
 }
 
-/// Prices one step with a guest of 0.2 that does `body` first, and returns its telemetry and the
+/// Prices one step with a guest that does `body` first, and returns its telemetry and the
 /// result.
 fn tell(body: &str, limits: Limits) -> (Arc<Kept>, Result<Vec<u64>, String>) {
     let text = format!("{body} {}", answer(&["5"]));
-    let module = GuestModule::from_bytes("teller", &Bodies::of_price(&text).component_0_2(), limits).expect("it loads");
+    let module =
+        GuestModule::from_bytes("teller", &Bodies::of_price(&text).telling_component(), limits).expect("it loads");
     let kept = Arc::new(Kept::default());
     let sink = Arc::clone(&kept);
     let mut model = module.observed_by(sink).latency_model("{}", 1).expect("it configures");
@@ -68,7 +69,7 @@ fn notes_come_in_the_order_in_which_they_were_reported() {
 #[test]
 fn a_guest_that_nobody_hears_answers_the_same() {
     let body = format!("(call $log {NAME}) {}", answer(&["5"]));
-    let module = GuestModule::from_bytes("teller", &Bodies::of_price(&body).component_0_2(), Limits::default());
+    let module = GuestModule::from_bytes("teller", &Bodies::of_price(&body).telling_component(), Limits::default());
     let mut model = module.expect("it loads").latency_model("{}", 1).expect("it configures");
     assert_eq!(price(model.as_mut(), 1, u64::MAX), Ok(vec![5]));
 }
@@ -112,14 +113,4 @@ fn texts_that_are_none_or_too_long_to_copy_end_the_instance() {
         Limits::default(),
     );
     assert!(priced.expect_err("it is not text").contains("it trapped"), "no text");
-}
-
-#[test]
-fn guests_of_0_1_have_nothing_to_tell() {
-    let wit = WIT.replace("export latency;", "import observe; export latency;")
-        + "interface observe { log: func(text: string); }";
-    let imports = r#" (import "vcr:guest/observe@0.1.0" "log" (func $log (param i32 i32)))"#;
-    let text = with_imports(&core_text("0.1.0", &Bodies::of_price(&answer(&["1"]))), imports);
-    let error = GuestModule::from_bytes("old", &component(&text, &wit), Limits::default()).expect_err("it is older");
-    assert!(error.to_string().contains("it imports `vcr:guest/observe@0.1.0`, which is not granted"), "{error}");
 }

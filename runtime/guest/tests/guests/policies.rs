@@ -1,12 +1,12 @@
 //! Scheduler policies: what reaches them, and what the host makes of their
 //! answers.
 
-use vcr_core::policy::{NO_CHUNK_CAP, PolicyBatch, PolicyEvent, Preference, Progress, SchedulingPolicy};
+use vcr_core::policy::{Native, PolicyBatch, PolicyEvent, Preference, Progress, SchedulingPolicy};
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, Policy, Prompt, RequestSpec, TokenSource};
-use vcr_policy::{FairShareConfig, Native, ShortestPromptFirstConfig};
+use vcr_policy::{FairShareConfig, ShortestPromptFirstConfig};
 
 use crate::components::built::built;
-use crate::components::wat::{answer_error, answer_list, answer_words, open, scheduler_policy};
+use crate::components::wat::{answer_error, open, scheduler_policy};
 
 fn policy(decide: &str) -> Box<dyn SchedulingPolicy> {
     open(&scheduler_policy(decide)).scheduler_policy("{}", 7).expect("it configures")
@@ -53,19 +53,55 @@ fn decide(policy: &mut dyn SchedulingPolicy, events: &[PolicyEvent]) -> Result<V
     }
 }
 
-/// Result of an answer of these words, with requests in the slots 3 and 4.
-fn answered(words: &[u64]) -> Result<Vec<Preference>, String> {
+/// The columns of an answer: slots and ranks of admissions and of evictions, slots and tokens of
+/// caps, and slots without a cap.
+#[derive(Clone, Copy, Default)]
+struct Columns<'a> {
+    admission: (&'a [u64], &'a [u64]),
+    eviction: (&'a [u64], &'a [u64]),
+    caps: (&'a [u64], &'a [u64]),
+    uncapped: &'a [u64],
+}
+
+/// Answers these columns.
+fn answer(columns: Columns<'_>) -> String {
+    let Columns { admission, eviction, caps, uncapped } = columns;
+    let lists =
+        [(4, admission.0), (8, admission.1), (4, eviction.0), (8, eviction.1), (4, caps.0), (4, caps.1), (4, uncapped)];
+    let mut body = "(i32.store8 (i32.const 32) (i32.const 0))".to_owned();
+    let mut address: usize = 1024;
+    for (place, (bytes, entries)) in lists.into_iter().enumerate() {
+        let at = 36 + 8 * place;
+        body += &format!(
+            "(i32.store (i32.const {at}) (i32.const {address})) (i32.store (i32.const {}) (i32.const {}))",
+            at + 4,
+            entries.len()
+        );
+        let of = if bytes == 8 { "i64" } else { "i32" };
+        for entry in entries {
+            body += &format!("({of}.store (i32.const {address}) ({of}.const {entry}))");
+            address += bytes;
+        }
+        address = address.next_multiple_of(8);
+    }
+    body + "(i32.const 32)"
+}
+
+/// Result of an answer of these columns, with requests in the slots 3 and 4.
+fn answered(columns: Columns<'_>) -> Result<Vec<Preference>, String> {
     let ended = PolicyEvent::Ended { slot: 5, computed_tokens: 1, output_tokens: 1 };
     let events = [arrived(3), arrived(4), arrived(5), ended];
-    decide(policy(&answer_words("i64", words)).as_mut(), &events)
+    decide(policy(&answer(columns)).as_mut(), &events)
 }
 
 /// A number that the guest computes, by way of the rank of slot 3.
-fn observed(word: &str, events: &[PolicyEvent]) -> u64 {
-    let body = format!(
-        "(i64.store (i32.const 1024) (i64.const 0)) (i64.store (i32.const 1032) (i64.const 3))
-        (i64.store (i32.const 1040) {word}) {}",
-        answer_list(1024, 3)
+fn observed(number: &str, events: &[PolicyEvent]) -> u64 {
+    let rank = Columns { admission: (&[3], &[0]), ..Columns::default() };
+    // The slot lies at 1024, the rank at 1032.
+    let body = answer(rank).replacen(
+        "(i64.store (i32.const 1032) (i64.const 0))",
+        &format!("(i64.store (i32.const 1032) {number})"),
+        1,
     );
     match decide(policy(&body).as_mut(), events).expect("it decides")[..] {
         [Preference::AdmissionRank { slot: 3, rank }] => rank.cast_unsigned(),
@@ -82,16 +118,35 @@ fn events_and_numbers_arrive_in_order() {
         PolicyEvent::Ended { slot: 3, computed_tokens: 12, output_tokens: 6 },
         arrived(3),
     ];
-    let arrival = [0, 3, 77, 100, 50, u64::MAX - 1, u64::MAX, u64::MAX - 1];
-    let expected: [[u64; 8]; 5] =
-        [arrival, [1, 3, 16, 0, 0, 0, 0, 0], [2, 3, 0, 0, 0, 0, 0, 0], [3, 3, 12, 6, 0, 0, 0, 0], arrival];
-    for (index, word) in expected.concat().into_iter().enumerate() {
-        let load = format!("(i64.load offset={} (local.get $events))", 8 * index);
-        assert_eq!(observed(&load, &events), word, "word {index}");
+    // Kind and slot, arrival, prompt and output tokens, priority, adapter, tenant.
+    let arrival: &[(&str, usize, u64)] = &[
+        ("i64.load8_u", 0, 0),
+        ("i64.load32_u", 8, 3),
+        ("i64.load", 16, 77),
+        ("i64.load32_u", 24, 100),
+        ("i64.load32_u", 28, 50),
+        ("i64.load32_s", 32, u64::MAX - 1),
+        ("i64.load8_u", 36, 0),
+        ("i64.load", 48, u64::MAX - 1),
+    ];
+    let expected: [&[(&str, usize, u64)]; 5] = [
+        arrival,
+        &[("i64.load8_u", 0, 1), ("i64.load32_u", 8, 3), ("i64.load32_u", 12, 16)],
+        &[("i64.load8_u", 0, 2), ("i64.load32_u", 8, 3)],
+        &[("i64.load8_u", 0, 3), ("i64.load32_u", 8, 3), ("i64.load32_u", 12, 12), ("i64.load32_u", 16, 6)],
+        arrival,
+    ];
+    for (index, fields) in expected.into_iter().enumerate() {
+        for (load, offset, value) in fields {
+            let load = format!("({load} offset={} (local.get $events))", 56 * index + offset);
+            assert_eq!(observed(&load, &events), *value, "event {index}, offset {offset}");
+        }
     }
-    for (index, word) in [3, 40, 4, 9, 50, 5].into_iter().enumerate() {
-        let load = format!("(i64.load32_u offset={} (local.get $progress))", 4 * index);
-        assert_eq!(observed(&load, &events), word, "number {index}");
+    for (column, entries) in [("$slots", [3, 9]), ("$computed", [40, 50]), ("$outputs", [4, 5])] {
+        for (index, value) in entries.into_iter().enumerate() {
+            let load = format!("(i64.load32_u offset={} (local.get {column}))", 4 * index);
+            assert_eq!(observed(&load, &events), value, "{column} {index}");
+        }
     }
     let rest =
         "(i64.add (local.get $now) (i64.extend_i32_u (i32.add (local.get $budget) (i32.add (local.get $running_slots)
@@ -99,39 +154,56 @@ fn events_and_numbers_arrive_in_order() {
     assert_eq!(observed(rest, &events), 9_321);
     let lengths = "(i64.add (i64.mul (i64.const 100) (i64.extend_i32_u (local.get $events_len)))
         (i64.extend_i32_u (local.get $progress_len)))";
-    assert_eq!(observed(lengths, &events), 4_006);
+    assert_eq!(observed(lengths, &events), 502);
 }
 
 #[test]
 fn every_kind_of_preference_is_understood() {
-    let words = [0, 3, u64::MAX, 1, 3, 1 << 63, 2, 3, 512, 2, 4, u64::MAX];
+    let columns =
+        Columns { admission: (&[3], &[u64::MAX]), eviction: (&[3], &[1 << 63]), caps: (&[3], &[512]), uncapped: &[4] };
     let expected = [
         Preference::AdmissionRank { slot: 3, rank: -1 },
         Preference::EvictionRank { slot: 3, rank: i64::MIN },
-        Preference::ChunkCap { slot: 3, tokens: 512 },
-        Preference::ChunkCap { slot: 4, tokens: NO_CHUNK_CAP },
+        Preference::ChunkCap { slot: 3, tokens: Some(512) },
+        Preference::ChunkCap { slot: 4, tokens: None },
     ];
-    assert_eq!(answered(&words), Ok(expected.to_vec()));
-    assert_eq!(answered(&[]), Ok(Vec::new()));
+    assert_eq!(answered(columns), Ok(expected.to_vec()));
+    assert_eq!(answered(Columns::default()), Ok(Vec::new()));
 }
 
 #[test]
 fn a_preference_that_cannot_be_fails_and_is_named() {
-    let absent = "none in that slot has arrived and not ended";
-    let cases: &[(&[u64], &str)] = &[
-        (&[0, 3], "it answered 2 words, but a preference has 3"),
-        (&[3, 3, 0], "its preference 0, the words [3, 3, 0], has an unknown kind: expected 0 to 2"),
-        (&[0, 2, 1], absent),
-        (&[0, 5, 1], absent),
-        (&[1, 1 << 40, 1], absent),
-        (&[0, u64::MAX, 1], absent),
-        (&[0, 3, 1, 1, 3, 1, 0, 3, 2], "its preference 2, the words [0, 3, 2], is the second of its kind"),
-        (&[2, 3, 0], "the words [2, 3, 0], lets the request compute nothing: a chunk cap is at least 1"),
+    let absent = "is of a request that is not there: none in that slot has arrived and not ended";
+    let none = Columns::default();
+    let cases = [
+        (
+            Columns { admission: (&[3, 4], &[1]), ..none },
+            "it answered 2 entries of `slot` and 1 of `rank` in `admission`".to_owned(),
+        ),
+        (
+            Columns { caps: (&[3], &[1, 2]), ..none },
+            "it answered 1 entries of `slot` and 2 of `tokens` in `chunk-caps`".to_owned(),
+        ),
+        (Columns { admission: (&[2], &[1]), ..none }, format!("its admission rank 1 of slot 2 {absent}")),
+        (Columns { admission: (&[5], &[1]), ..none }, absent.to_owned()),
+        (Columns { eviction: (&[4_294_967_295], &[1]), ..none }, absent.to_owned()),
+        (
+            Columns { admission: (&[3, 3], &[1, 2]), eviction: (&[3], &[1]), ..none },
+            "its admission rank 2 of slot 3 is the second of its kind".to_owned(),
+        ),
+        (
+            Columns { caps: (&[3], &[4]), uncapped: &[3], ..none },
+            "its no chunk cap of slot 3 is the second of its kind".to_owned(),
+        ),
+        (
+            Columns { caps: (&[3], &[0]), ..none },
+            "its chunk cap 0 of slot 3 lets the request compute nothing: a chunk cap is at least 1".to_owned(),
+        ),
     ];
-    for (words, expected) in cases {
-        let error = answered(words).expect_err(expected);
+    for (columns, expected) in cases {
+        let error = answered(columns).expect_err(&expected);
         assert!(error.starts_with("scheduler policy `hostile` failed: in `decide`: "), "{error}");
-        assert!(error.contains(expected), "{error}");
+        assert!(error.contains(&expected), "{error}");
         assert!(error.contains("; "), "no hint: {error}");
     }
 }
@@ -139,13 +211,18 @@ fn a_preference_that_cannot_be_fails_and_is_named() {
 #[test]
 fn whatever_else_a_policy_does_ends_with_a_reason() {
     // Three requests are there, so nine preferences could be said.
-    let huge = format!("(drop (memory.grow (i32.const 20))) {}", answer_list(1024, 40_000));
+    let huge = answer(Columns::default()).replacen(
+        "(i32.store (i32.const 40) (i32.const 0))",
+        "(i32.store (i32.const 40) (i32.const 40000))",
+        1,
+    );
+    let huge = format!("(drop (memory.grow (i32.const 20))) {huge}");
     let cases = [
         ("(loop (br 0)) (i32.const 0)".to_owned(), "it looped for ever"),
         ("(unreachable)".to_owned(), "it panicked"),
         ("(drop (memory.grow (i32.const 4000))) (i32.const 0)".to_owned(), "bytes of memory"),
         (answer_error(32), "`factor` is 0"),
-        (huge, "its answer is larger than the 65752 bytes"),
+        (huge, "its answer is larger than the 65632 bytes"),
     ];
     for (body, expected) in cases {
         let mut policy = policy(&body);

@@ -2,7 +2,7 @@
 
 use vcr_core::route::{Choice, EndedRequest, RoutePhase, RouteQuery, Router, WorkerLoad};
 
-use crate::components::wat::{answer_error, answer_number, open, router};
+use crate::components::wat::{ANSWER_REFUSAL, answer_error, answer_worker, open, router};
 
 fn guest(route: &str) -> Box<dyn Router> {
     open(&router(route)).router("{}", 7).expect("it configures")
@@ -49,7 +49,7 @@ fn route(router: &mut dyn Router, query: &RouteQuery<'_>) -> Result<Choice, Stri
 /// engine 4, and the engine 1 otherwise.
 #[track_caller]
 fn assert_passed(condition: &str, ended: &[EndedRequest]) {
-    let body = answer_number(&format!("(select (i32.const 4) (i32.const 1) {condition})"));
+    let body = answer_worker(&format!("(select (i32.const 4) (i32.const 1) {condition})"));
     let mut router = guest(&body);
     for request in ended {
         router.ended(request);
@@ -57,36 +57,52 @@ fn assert_passed(condition: &str, ended: &[EndedRequest]) {
     assert_eq!(route(router.as_mut(), &query()), Ok(Choice::Worker(1)), "the second position: {condition}");
 }
 
-fn word_is(list: &str, index: usize, word: u64) -> String {
-    format!("(i64.eq (i64.load offset={} (local.get ${list})) (i64.const {}))", 8 * index, word.cast_signed())
+/// Whether the field at an offset of the call is so; 32 bits of it.
+fn field_is(offset: usize, value: u32) -> String {
+    format!("(i32.eq (i32.load offset={offset} (local.get $call)) (i32.const {}))", value.cast_signed())
 }
 
+/// Offset of the columns of workers in a call.
+const WORKERS: usize = 80;
+
 #[test]
-fn all_words_arrive_in_order() {
-    let request = [9, 40, 20, (-2_i64).cast_unsigned(), u64::MAX, 3, 77, 16, 2, 1];
-    for (index, word) in request.into_iter().enumerate() {
-        assert_passed(&word_is("request", index, word), &[]);
+fn all_fields_arrive_in_order() {
+    // The time, the number of ended requests, the request.
+    for (offset, value) in [(0, 5_000), (12, 0), (16, 9), (24, 40), (28, 20), (32, (-2_i32).cast_unsigned())] {
+        assert_passed(&field_is(offset, value), &[]);
     }
-    for (index, word) in [4, 10, 11, 12, 13, 14, 15, 16].into_iter().enumerate() {
-        assert_passed(&word_is("workers", 8 + index, word), &[]);
+    for (offset, value) in [(48, 3), (56, 77), (64, 16), (76, 2)] {
+        assert_passed(&field_is(offset, value), &[]);
     }
-    assert_passed(&word_is("blocks", 0, 1 << 63), &[]);
-    assert_passed("(i64.eq (local.get $now) (i64.const 5000))", &[]);
-    for (list, length) in [("request", 10), ("blocks", 2), ("workers", 24), ("ended", 0)] {
-        assert_passed(&format!("(i32.eq (local.get ${list}_len) (i32.const {length}))"), &[]);
+    for (offset, value) in [(36, 0), (68, 2), (69, 1)] {
+        let byte = format!("(i32.eq (i32.load8_u offset={offset} (local.get $call)) (i32.const {value}))");
+        assert_passed(&byte, &[]);
+    }
+    let first_hash = format!("(i64.eq (i64.load (i32.load offset=72 (local.get $call))) (i64.const {}))", i64::MIN);
+    assert_passed(&first_hash, &[]);
+    for (column, value) in [4, 10, 11, 12, 13, 14, 15, 16].into_iter().enumerate() {
+        let at = WORKERS + 8 * column;
+        // The second engine; one column has 64 bits.
+        let width = if column == 6 { 8 } else { 4 };
+        let list = format!("(i32.load offset={at} (local.get $call))");
+        assert_passed(&format!("(i32.eq (i32.load offset={width} {list}) (i32.const {value}))"), &[]);
+        assert_passed(&field_is(at + 4, 3), &[]);
     }
     let ended = [
         EndedRequest { request: 1 << 40, worker: 4, output_tokens: 8, failed: false },
         EndedRequest { request: 2, worker: 1, output_tokens: 0, failed: true },
     ];
-    for (index, word) in [1 << 40, 4, 8, 0, 2, 1, 0, 1].into_iter().enumerate() {
-        assert_passed(&word_is("ended", index, word), &ended);
+    assert_passed(&field_is(12, 2), &ended);
+    for (offset, value) in [(5, 1), (8, 4), (12, 8), (16, 0), (24, 2), (32, 1), (36, 0), (40, 1)] {
+        let list = "(i32.load offset=8 (local.get $call))";
+        assert_passed(&format!("(i32.eq (i32.load8_u offset={offset} {list}) (i32.const {value}))"), &ended);
     }
 }
 
 #[test]
 fn what_has_ended_is_reported_once() {
-    let mut router = guest(&answer_number("(select (i32.const 6) (i32.const 1) (local.get $ended_len))"));
+    let mut router =
+        guest(&answer_worker("(select (i32.const 6) (i32.const 1) (i32.load offset=12 (local.get $call)))"));
     router.ended(&EndedRequest { request: 1, worker: 4, output_tokens: 8, failed: false });
     assert_eq!(route(router.as_mut(), &query()), Ok(Choice::Worker(2)));
     assert_eq!(route(router.as_mut(), &query()), Ok(Choice::Worker(0)));
@@ -94,11 +110,11 @@ fn what_has_ended_is_reported_once() {
 
 #[test]
 fn an_engine_that_is_not_up_or_not_there_is_named_with_those_that_are() {
-    for chosen in [0_u32, 5, 7, u32::MAX - 1] {
-        let text = route(guest(&answer_number(&format!("(i32.const {})", chosen.cast_signed()))).as_mut(), &query());
+    for chosen in [0_u32, 5, 7, u32::MAX] {
+        let text = route(guest(&answer_worker(&format!("(i32.const {})", chosen.cast_signed()))).as_mut(), &query());
         let expected = format!(
             "router `hostile` failed: in `route`: it chose the engine {chosen} for request 9: expected one of \
-             1, 4, 6; answer the index of one of `workers`, or 2^32 - 1 to refuse the request"
+             1, 4, 6; answer the index of one of `workers`, or `refuse`"
         );
         assert_eq!(text, Err(expected));
     }
@@ -106,14 +122,14 @@ fn an_engine_that_is_not_up_or_not_there_is_named_with_those_that_are() {
 
 #[test]
 fn only_a_request_that_no_engine_had_may_be_refused() {
-    let mut refusing = guest(&answer_number("(i32.const -1)"));
+    let mut refusing = guest(ANSWER_REFUSAL);
     assert_eq!(route(refusing.as_mut(), &query()), Ok(Choice::Shed));
     let served = RouteQuery { may_shed: false, ..query() };
     let text = route(refusing.as_mut(), &served).expect_err("it was with an engine");
     assert_eq!(
         text,
         "router `hostile` failed: in `route`: it refused request 9, which has been with an engine before; refuse a \
-         request only where word 9 of `request` is 1"
+         request only where its `may-refuse` is true"
     );
 }
 
@@ -142,7 +158,7 @@ fn hostile_routers_are_stopped() {
 
 #[test]
 fn a_router_is_no_latency_model() {
-    let module = open(&router(&answer_number("(i32.const 1)")));
+    let module = open(&router(&answer_worker("(i32.const 1)")));
     let text = module.latency_model("{}", 7).err().expect("it is a router").to_string();
     assert!(text.contains("it is a router (world `router`), but a latency model"), "{text}");
 }

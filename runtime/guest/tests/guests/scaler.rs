@@ -6,7 +6,7 @@ use vcr_core::scale::{Autoscaler, DESIRED_ENGINES_MAX, ScaleError, ScaleView};
 use vcr_guest::{GuestModule, Limits, Outcome, WithFallback};
 
 use crate::components::built::built;
-use crate::components::wat::{answer_error, answer_number, autoscaler, open, router};
+use crate::components::wat::{answer_error, answer_number, answer_worker, autoscaler, open, router};
 
 fn guest(decide: &str) -> Box<dyn Autoscaler> {
     open(&autoscaler(decide)).autoscaler("{}", 7).expect("it configures")
@@ -127,17 +127,19 @@ fn an_autoscaler_is_no_router_and_a_router_no_autoscaler() {
     let module = open(&autoscaler(&answer_number("(i32.const 1)")));
     let text = module.router("{}", 7).err().expect("it is an autoscaler").to_string();
     assert!(text.contains("it is a pool autoscaler (world `autoscaler`), but a router"), "{text}");
-    let module = open(&router(&answer_number("(i32.const 1)")));
+    let module = open(&router(&answer_worker("(i32.const 1)")));
     let text = module.autoscaler("{}", 7).err().expect("it is a router").to_string();
     assert!(text.contains("it is a router (world `router`), but a pool autoscaler"), "{text}");
 }
 
 #[test]
 fn a_function_of_another_type_is_refused_when_it_is_loaded() {
-    let wit = "package vcr:guest@0.2.0;
+    let wit = "package vcr:guest@0.1.0;
+        interface types { record failure { message: string, traceback: option<string> } }
         interface scaling {
-          configure: func(config: string, seed: u64) -> result<_, string>;
-          decide: func(up-engines: u32) -> result<u32, string>;
+          use types.{failure};
+          configure: func(config: string, seed: u64) -> result<_, failure>;
+          decide: func(up-engines: u32) -> result<u32, failure>;
         }
         world autoscaler { export scaling; }";
     let text = crate::components::wat::autoscaler_text(&answer_number("(i32.const 1)"));

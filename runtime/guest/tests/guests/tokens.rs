@@ -4,8 +4,8 @@ use vcr_core::tokens::{AcceptedDrafts, BatchTokenSource, TokenAnswer, TokenReque
 use vcr_guest::{GuestModule, Limits};
 
 use crate::components::wat::{
-    Bodies, DRAFTS_IMPORTS, REQUESTS_IMPORTS, WIT_0_2, accepting_source, answer, answer_at, answer_error, answer_list,
-    answer_words, component, core_text, open, refusing_source, token_source, with_imports,
+    Bodies, DRAFTS_IMPORTS, REQUESTS_IMPORTS, accepting_source, answer, answer_at, answer_error, answer_list,
+    answer_words, component, core_text, latency_wit, open, refusing_source, token_source, with_imports,
 };
 
 fn source(step: &str) -> Box<dyn BatchTokenSource> {
@@ -88,25 +88,33 @@ fn echoed(address: &str, started: &[TokenRequest<'_>], ended: &[u32], wants: &[T
 }
 
 #[test]
-fn the_lists_of_a_step_arrive_in_order() {
-    let words = echoed("(local.get $started)", &[REQUEST], &[], &[want(16)]);
-    let low: Vec<u32> = words.iter().copied().step_by(2).collect();
-    assert_eq!(low, [3, 0, 3, 100, 5, 2, 2, 0]);
-    assert_eq!(words[3], 1 << 8, "the upper half of the seed");
-    let endless = TokenRequest { eos_token: None, ..REQUEST };
-    assert_eq!(echoed("(local.get $started)", &[endless], &[], &[want(16)])[10..12], [u32::MAX; 2]);
+fn the_fields_of_a_step_arrive_in_order() {
+    // Slot, seed, prompt, lengths, end token, stop tokens and no text, of 72 bytes.
+    let words = echoed("(local.get $started)", &[REQUEST], &[], &[want(18)]);
+    let (slot, seed) = (words[0], [words[2], words[3]]);
+    assert_eq!((slot, seed), (3, [0, 1 << 8]));
+    assert_eq!((words[5], &words[6..8], words[9]), (3, &[100, 5][..], 2));
+    assert_eq!((words[8] & 0xff, words[11], words[12] & 0xff, words[15] & 0xff), (1, 2, 0, 0));
+    let endless = TokenRequest { eos_token: None, thinking_token_budget: Some(9), ..REQUEST };
+    let words = echoed("(local.get $started)", &[endless], &[], &[want(18)]);
+    assert_eq!((words[8] & 0xff, words[15] & 0xff, words[16]), (0, 1, 9));
 
+    let prompt = "(i32.load offset=16 (local.get $started))";
+    assert_eq!(echoed(prompt, &[REQUEST], &[], &[want(3)]), [10, 11, 12]);
     let two = [REQUEST, TokenRequest { prompt: &[], stop_tokens: &[30], ..REQUEST }];
-    assert_eq!(echoed("(local.get $tokens)", &two, &[], &[want(6)]), [10, 11, 12, 20, 21, 30]);
+    assert_eq!(echoed("(i32.load offset=40 (local.get $started))", &two, &[], &[want(2)]), [20, 21]);
+    assert_eq!(echoed("(i32.load offset=112 (local.get $started))", &two, &[], &[want(1)]), [30]);
     assert_eq!(echoed("(local.get $ended)", &[], &[4, 9], &[want(2)]), [4, 9]);
     let wants = [want(2), TokenWant { slot: 5, first_index: 8, count: 4 }];
-    assert_eq!(echoed("(local.get $wants)", &[], &[], &wants), [3, 0, 2, 5, 8, 4]);
+    for (column, expected) in [("$slots", [3, 5]), ("$first", [0, 8]), ("$counts", [2, 4])] {
+        assert_eq!(echoed(&format!("(local.get {column})"), &[], &[], &wants)[..2], expected, "{column}");
+    }
 }
 
 #[test]
 fn structured_outputs_come_only_for_requests_that_have_one() {
     let some = TokenRequest { structured_output: "{\"a\":1}\n", ..REQUEST };
-    let text = echoed("(i32.load (local.get $texts))", &[REQUEST, some], &[], &[want(2)]);
+    let text = echoed("(i32.load offset=52 (local.get $started))", &[some], &[], &[want(2)]);
     let bytes: Vec<u8> = text.iter().flat_map(|word| word.to_le_bytes()).collect();
     assert_eq!(bytes, b"{\"a\":1}\n");
 }
@@ -125,7 +133,7 @@ fn long_requests_are_spread_over_calls() {
     // nothing where it is not.
     let body = format!(
         "(i32.store (i32.const 1024) (global.get $calls)) {}",
-        answer_at("(i32.const 1024)", "(i32.div_u (local.get $wants_len) (i32.const 3))")
+        answer_at("(i32.const 1024)", "(local.get $wants_len)")
     );
     let bytes = token_source(&body);
     for (room, calls) in [(1 << 20, 1), (40, 2), (39, 3), (1, 3)] {
@@ -211,7 +219,7 @@ fn refusals_of_all_calls_of_a_step_count() {
     let body = format!(
         "(if (i32.ne (local.get $started_len) (i32.const 0)) (then {})) {}",
         refuse(FIRST),
-        answer_at("(i32.const 1024)", "(i32.div_u (local.get $wants_len) (i32.const 3))")
+        answer_at("(i32.const 1024)", "(local.get $wants_len)")
     );
     let limits = Limits { request_bytes_per_call: 1, ..Limits::default() };
     let module = GuestModule::from_bytes("hostile", &refusing_source(&body), limits).expect("it loads");
@@ -262,7 +270,7 @@ fn accepted_drafts_are_in_the_answer_of_their_step() {
         "(if (i32.ne (local.get $started_len) (i32.const 0)) (then {} {})) {}",
         accept(FIRST, 1),
         accept(FIRST, 2),
-        answer_at("(i32.const 1024)", "(i32.div_u (local.get $wants_len) (i32.const 3))")
+        answer_at("(i32.const 1024)", "(local.get $wants_len)")
     );
     // The requests come in one call, or each in one of its own.
     for (room, expected) in [(1 << 20, &[(4, 1), (4, 2)][..]), (1, &[(4, 1), (4, 2), (2, 1), (2, 2)])] {
@@ -312,16 +320,16 @@ fn drafts_of_no_request_are_a_fault() {
 
 #[test]
 fn only_token_sources_may_remark_on_requests() {
-    let plain = WIT_0_2.replacen("package vcr:guest@0.2.0;", "", 1);
+    let plain = latency_wit().replacen("package vcr:guest@0.1.0;", "", 1);
     for (interface, function, imports) in [
         ("requests", "refuse: func(slot: u32, reason: string);", REQUESTS_IMPORTS),
         ("drafts", "accept: func(slot: u32, count: u32);", DRAFTS_IMPORTS),
     ] {
-        let world = plain.replace("import observe;", &format!("import {interface};"));
-        let wit = format!("package vcr:guest@0.2.0;\ninterface {interface} {{ {function} }}\n{world}");
-        let text = with_imports(&core_text("0.2.0", &Bodies::of_price(&answer(&["1"]))), imports);
+        let world = plain.replace("export latency;", &format!("import {interface}; export latency;"));
+        let wit = format!("package vcr:guest@0.1.0;\ninterface {interface} {{ {function} }}\n{world}");
+        let text = with_imports(&core_text("0.1.0", &Bodies::of_price(&answer(&["1"]))), imports);
         let error = GuestModule::from_bytes("model", &component(&text, &wit), Limits::default());
         let error = error.expect_err("it prices").to_string();
-        assert!(error.contains(&format!("it imports `vcr:guest/{interface}@0.2.0`, which is not granted")), "{error}");
+        assert!(error.contains(&format!("it imports `vcr:guest/{interface}@0.1.0`, which is not granted")), "{error}");
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use vcr_core::latency::{StepBatch, StepShape};
 use vcr_guest::{GuestModule, Limits, Note, NoteSink, WasiGrants};
 
-use crate::components::wat::{Bodies, WIT, answer_list, component, core_text, with_imports};
+use crate::components::wat::{Bodies, answer_list, component, core_text, latency_wit, with_imports};
 
 /// The interfaces, as far as the guests here need them.
 const PACKAGES: &str = "
@@ -39,7 +39,7 @@ package wasi:sockets@0.2.3 { interface network { resource network; dial: func() 
 /// core module `imports`, and whose `price` is `body`.
 fn guest(names: &[&str], imports: &str, body: &str) -> Vec<u8> {
     let lines: String = names.iter().map(|name| format!("import wasi:{name}@0.2.3; ")).collect();
-    let wit = WIT.replace("export latency;", &format!("{lines} export latency;")) + PACKAGES;
+    let wit = latency_wit().replace("export latency;", &format!("{lines} export latency;")) + PACKAGES;
     component(&with_imports(&core_text("0.1.0", &Bodies::of_price(body)), imports), &wit)
 }
 

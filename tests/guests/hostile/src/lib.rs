@@ -10,7 +10,7 @@ extern crate alloc;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use vcr_guest_sdk::{Batch, LatencyGuest, Step, export_latency_model, observe, serde};
+use vcr_guest_sdk::{Batch, LatencyGuest, StepShape, export_latency_model, observe, serde};
 
 /// Duration of a valid step.
 const HONEST_NS: f64 = 10_000_000.0;
@@ -63,7 +63,7 @@ impl LatencyGuest for Hostile {
         Ok(Self { wrong: config.wrong, honest_steps_left: config.after, calls: 0 })
     }
 
-    fn price(&mut self, step: &Step) -> f64 {
+    fn price(&mut self, start_ns: u64, _step: &StepShape) -> f64 {
         if self.honest_steps_left > 0 {
             self.honest_steps_left -= 1;
             return HONEST_NS;
@@ -71,7 +71,7 @@ impl LatencyGuest for Hostile {
         match self.wrong {
             Wrong::Loop => loop_for_ever(),
             Wrong::Panic => panic!("as asked"),
-            Wrong::Recurse => recurse(step.start_ns) as f64,
+            Wrong::Recurse => recurse(start_ns) as f64,
             Wrong::EightGigabytes => grow(),
             Wrong::ManySmallGrowths => hoard(),
             Wrong::Flood => flood(),
@@ -88,7 +88,7 @@ impl LatencyGuest for Hostile {
 
     fn price_batch(&mut self, batch: &Batch<'_>, durations_ns: &mut Vec<f64>) -> Result<(), String> {
         self.calls += 1;
-        batch.price_each(durations_ns, |step| Ok(self.price(step)))
+        batch.price_each(durations_ns, |start_ns, step| Ok(self.price(start_ns, step)))
     }
 }
 

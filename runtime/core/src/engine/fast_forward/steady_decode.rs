@@ -309,7 +309,7 @@ impl Engine {
         plan.steady_decode_groups.clear();
         plan.steady_decode_groups.extend_from_slice(&steady_decode.groups);
         plan.total_num_scheduled_tokens += steady_decode.members;
-        plan.shape.add_decodes(u64::from(steady_decode.members), steady_decode.context_tokens);
+        add_decodes(&mut plan.shape, u64::from(steady_decode.members), steady_decode.context_tokens);
     }
 
     fn look_at_due(&mut self, plan: &mut StepPlan) {
@@ -465,12 +465,10 @@ fn begin_decode(request: &mut Request, id: RequestId) -> ScheduledRequest {
     }
 }
 
-impl StepShape {
-    /// Adds decodes of one token, whose contexts have `context_tokens` tokens in all after it.
-    fn add_decodes(&mut self, requests: u64, context_tokens: u64) {
-        self.sampled_requests += requests;
-        self.decode_requests += requests;
-        self.decode_tokens += requests;
-        self.decode_context_tokens += context_tokens;
-    }
+/// Adds decodes of one token, whose contexts have `context_tokens` tokens in all after it.
+fn add_decodes(shape: &mut StepShape, requests: u64, context_tokens: u64) {
+    shape.sampled_requests += requests;
+    shape.decode_requests += requests;
+    shape.decode_tokens += requests;
+    shape.decode_context_tokens += context_tokens;
 }

@@ -5,7 +5,7 @@
 extern crate alloc;
 
 use alloc::string::String;
-use vcr_guest_sdk::{LatencyGuest, Step, export_latency_model};
+use vcr_guest_sdk::{LatencyGuest, StepShape, export_latency_model};
 
 /// The user's settings; `config.json` has an example.
 #[derive(Debug, serde::Deserialize)]
@@ -38,7 +38,7 @@ impl LatencyGuest for Model {
         Ok(Self(config))
     }
 
-    fn price(&mut self, step: &Step) -> f64 {
+    fn price(&mut self, _start_ns: u64, step: &StepShape) -> f64 {
         let Self(config) = self;
         config.ns_per_step
             + config.ns_per_token * step.tokens() as f64
@@ -59,8 +59,8 @@ mod tests {
     #[test]
     fn a_step_costs_its_tokens_and_requests() {
         let mut model = Model::configure(config(10.0), 0).expect("the config is valid");
-        let step = Step { decode_requests: 2, decode_tokens: 2, ..Step::default() };
-        assert_eq!(model.price(&step), 1_000.0 + 20.0 + 200.0);
+        let step = StepShape { decode_requests: 2, decode_tokens: 2, ..StepShape::default() };
+        assert_eq!(model.price(0, &step), 1_000.0 + 20.0 + 200.0);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 extern crate alloc;
 
 use alloc::string::String;
-use vcr_guest_sdk::{Choice, RouteRequest, RouterGuest, WorkerLoad, Workers, export_router};
+use vcr_guest_sdk::{Choice, RouteQuery, RouterGuest, WorkerLoad, Workers, export_router};
 
 /// The user's settings; `config.json` has an example.
 #[derive(Debug, serde::Deserialize)]
@@ -39,14 +39,14 @@ impl RouterGuest for Router {
         Ok(Self(config))
     }
 
-    fn route(&mut self, request: &RouteRequest<'_>, workers: Workers<'_>) -> Result<Choice, String> {
+    fn route(&mut self, request: &RouteQuery<'_>, workers: Workers<'_>) -> Result<Choice, String> {
         // Of equal ones, the first: an order that everybody can follow.
         let best = |only_with_room: bool| {
-            let open = workers.iter().filter(|load| !only_with_room || self.has_room(load));
-            open.min_by_key(|load| self.cost(load)).map(|load| load.worker)
+            let open = workers.iter().enumerate().filter(|(_, load)| !only_with_room || self.has_room(load));
+            open.min_by_key(|(_, load)| self.cost(load)).map(|(position, _)| position)
         };
         match best(true) {
-            Some(worker) => Ok(Choice::Worker(worker)),
+            Some(position) => Ok(Choice::Worker(position)),
             None if request.may_shed => Ok(Choice::Shed),
             None => best(false).map(Choice::Worker).ok_or_else(|| "there are no engines".into()),
         }
@@ -57,12 +57,12 @@ export_router!(Router);
 
 #[cfg(test)]
 mod tests {
-    use vcr_guest_sdk::RoutePhase;
+    use vcr_guest_sdk::{RoutePhase, WorkerColumns};
 
     use super::*;
 
-    fn request(may_shed: bool) -> RouteRequest<'static> {
-        RouteRequest {
+    fn request(may_shed: bool) -> RouteQuery<'static> {
+        RouteQuery {
             now_ns: 0,
             request: 1,
             prompt_tokens: 100,
@@ -78,12 +78,19 @@ mod tests {
         }
     }
 
-    /// Two engines: words as `wit/` lists them.
-    fn choice(waiting: u64, cached: u64, may_shed: bool) -> Choice {
-        let words = [0, 5, waiting, 64, 40, 1_000, 0, 0, 1, 5, waiting, 64, 50, 1_000, 0, cached];
-        let workers = Workers::of_words(&words).expect("whole engines");
+    /// The position that is chosen among two engines.
+    fn choice(waiting_requests: u32, cached: u32, may_shed: bool) -> Choice {
+        let load = |worker, active_blocks, overlap_blocks| WorkerLoad {
+            worker,
+            running_requests: 5,
+            waiting_requests,
+            active_blocks,
+            overlap_blocks,
+            ..WorkerLoad::default()
+        };
+        let workers: WorkerColumns = [load(0, 40, 0), load(3, 50, cached)].into_iter().collect();
         let mut router = Router(Config { cached_block_weight: 2, max_waiting: Some(8) });
-        router.route(&request(may_shed), workers).expect("there are engines")
+        router.route(&request(may_shed), workers.view()).expect("there are engines")
     }
 
     #[test]

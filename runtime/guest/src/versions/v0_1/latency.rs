@@ -1,10 +1,65 @@
-use crate::versions::worlds::{generated, latency_adapter};
+use vcr_core::latency::StepShape;
+
+use crate::error::CallFault;
+use crate::latest::{DecodeRun, LatencyInstance, Maker, Setup};
+use crate::limits::Budget;
+use crate::sandbox::HostState;
+use crate::versions::instance::{Instance, Module, impl_bindings};
+use crate::versions::v0_1::generated;
 
 pub(super) use bindings::LatencyModel as Bindings;
+use bindings::exports::vcr::guest::latency as wit;
 
-generated! {
-    path: "../../wit/v0_1",
-    world: "latency-model",
+generated!("latency-model");
+
+impl_bindings!(Bindings, bindings::LatencyModelPre<HostState>, (), vcr_guest_latency);
+
+impl Maker<dyn LatencyInstance> for Module<Bindings> {
+    fn configure(&self, setup: Setup<'_>) -> Result<Box<dyn LatencyInstance>, CallFault> {
+        Ok(Box::new(self.configured(setup)?))
+    }
 }
 
-latency_adapter!();
+impl LatencyInstance for Instance<Bindings> {
+    fn price_step(&mut self, start_ns: u64, step: &StepShape, budget: Budget) -> Result<f64, CallFault> {
+        let step = wit_step(step);
+        self.at(start_ns)
+            .call(budget, |guest, store, ()| guest.vcr_guest_latency().call_price_step(store, start_ns, step))
+    }
+
+    fn price_decodes(&mut self, run: DecodeRun<'_>, budget: Budget) -> Result<Vec<f64>, CallFault> {
+        let DecodeRun { start_ns, horizon_ns, first, kv_active_blocks } = run;
+        let run = wit::DecodeRun {
+            decode_requests: first.decode_requests,
+            decode_tokens: first.decode_tokens,
+            first_context_tokens: first.decode_context_tokens,
+            sampled_requests: first.sampled_requests,
+            kv_active_blocks,
+            kv_total_blocks: first.kv_total_blocks,
+            block_size_tokens: first.block_size_tokens,
+            waiting_requests: first.waiting_requests,
+        };
+        self.at(start_ns).call(budget, |guest, store, ()| {
+            guest.vcr_guest_latency().call_price_decodes(store, start_ns, horizon_ns, run)
+        })
+    }
+}
+
+fn wit_step(step: &StepShape) -> wit::Step {
+    wit::Step {
+        prefill_requests: step.prefill_requests,
+        prefill_tokens: step.prefill_tokens,
+        prefill_context_tokens: step.prefill_context_tokens,
+        prefill_attention_pairs: step.prefill_attention_pairs,
+        prefill_completions: step.prefill_completions,
+        prefill_completion_context_tokens: step.prefill_completion_context_tokens,
+        decode_requests: step.decode_requests,
+        decode_tokens: step.decode_tokens,
+        decode_context_tokens: step.decode_context_tokens,
+        sampled_requests: step.sampled_requests,
+        kv_active_blocks: step.kv_active_blocks,
+        kv_total_blocks: step.kv_total_blocks,
+        block_size_tokens: step.block_size_tokens,
+        waiting_requests: step.waiting_requests,
+    }
+}

@@ -7,34 +7,61 @@ use vcr_guest::{GuestModule, Limits};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
-pub(crate) const WIT: &str = include_str!("../../../../../wit/v0_1/latency-model.wit");
-pub(crate) const WIT_0_2: &str = include_str!("../../../../../wit/v0_2/latency-model.wit");
-const OBSERVE_WIT: &str = include_str!("../../../../../wit/v0_2/observe.wit");
-const TOKENS_WIT: &str = include_str!("../../../../../wit/v0_1/token-source.wit");
-const TOKENS_WIT_0_2: &str = include_str!("../../../../../wit/v0_2/token-source.wit");
-const FAULTS_WIT: &str = include_str!("../../../../../wit/v0_1/failure-injector.wit");
+pub(crate) const LATENCY_WIT: &str = include_str!("../../../../../wit/latency-model.wit");
+const TYPES_WIT: &str = include_str!("../../../../../wit/types.wit");
+const OBSERVE_WIT: &str = include_str!("../../../../../wit/observe.wit");
+const TOKENS_WIT: &str = include_str!("../../../../../wit/token-source.wit");
+const FAULTS_WIT: &str = include_str!("../../../../../wit/failure-injector.wit");
+const SCHEDULING_WIT: &str = include_str!("../../../../../wit/scheduler-policy.wit");
+const ROUTER_WIT: &str = include_str!("../../../../../wit/router.wit");
+const AUTOSCALER_WIT: &str = include_str!("../../../../../wit/autoscaler.wit");
 
-const SCHEDULING_WIT: &str = include_str!("../../../../../wit/v0_2/scheduler-policy.wit");
-const ROUTER_WIT: &str = include_str!("../../../../../wit/v0_2/router.wit");
-const AUTOSCALER_WIT: &str = include_str!("../../../../../wit/v0_2/autoscaler.wit");
+/// Files of the package as one text: that of a world, and those that it uses.
+pub(crate) fn package(files: &[&str]) -> String {
+    let rest = |text: &&str| {
+        text[text.find("package vcr:guest@").expect("a file names its package")..].replacen(
+            "package vcr:guest@0.1.0;",
+            "",
+            1,
+        )
+    };
+    format!("package vcr:guest@0.1.0;\n{}", files.iter().map(rest).collect::<Vec<_>>().join("\n"))
+}
+
+/// The package of a world that imports no telemetry.
+fn silent(world: &str) -> String {
+    package(&[&world.replace("import observe;", ""), TYPES_WIT])
+}
+
+/// The package of latency models without telemetry.
+pub(crate) fn latency_wit() -> String {
+    silent(LATENCY_WIT)
+}
 
 /// Answers `Ok` from `configure`.
 pub(crate) const CONFIGURE_OK: &str = "(i32.store8 (i32.const 16) (i32.const 0)) (i32.const 16)";
 
-/// Answers from `price-step` what `price` answers for a list of one step, as
-/// the interface demands; the words of an error are kept for `trouble`.
-pub(crate) const STEP_AS_LIST: &str = "
+/// Answers from `price-step` what `price-decodes` answers for a run of one step, as the interface
+/// demands.
+pub(crate) const STEP_AS_RUN: &str = "
     (local.set $result
-      (call $price (local.get $start) (local.get $start) (i32.const 4096) (i32.const 14)))
-    (if (result f64) (i32.load8_u (local.get $result))
+      (call $price (local.get $start) (local.get $start) (i64.const 0) (i64.const 0) (i64.const 0) (i64.const 0)
+        (i32.const 4096) (i32.const 1) (i64.const 0) (i64.const 0) (i64.const 0)))
+    (if (result i32) (i32.load8_u (local.get $result))
       (then
-        (i32.store (i32.const 48) (i32.load offset=4 (local.get $result)))
-        (i32.store (i32.const 52) (i32.load offset=8 (local.get $result)))
-        (f64.const nan))
-      (else (f64.load (i32.load offset=4 (local.get $result)))))";
+        (i32.store8 (i32.const 64) (i32.const 1))
+        (i32.store (i32.const 72) (i32.load offset=4 (local.get $result)))
+        (i32.store (i32.const 76) (i32.load offset=8 (local.get $result)))
+        (i32.const 64))
+      (else
+        (i32.store8 (i32.const 64) (i32.const 0))
+        (f64.store (i32.const 72) (f64.load (i32.load offset=4 (local.get $result))))
+        (i32.const 64)))";
 
-/// Answers from `trouble` the words that `STEP_AS_LIST` has kept.
-pub(crate) const TROUBLE_KEPT: &str = "(i32.const 48)";
+/// Answers `Ok` from `price-step` with a duration that is computed.
+pub(crate) fn answer_step(duration: &str) -> String {
+    format!("(i32.store8 (i32.const 64) (i32.const 0)) (f64.store (i32.const 72) {duration}) (i32.const 64)")
+}
 
 /// The bodies of a guest's functions.
 #[derive(Clone, Copy)]
@@ -42,35 +69,34 @@ pub(crate) struct Bodies<'a> {
     pub(crate) configure: &'a str,
     pub(crate) price: &'a str,
     pub(crate) price_step: &'a str,
-    pub(crate) trouble: &'a str,
 }
 
 impl<'a> Bodies<'a> {
     /// A guest that configures well, and prices alike by either call.
     pub(crate) fn of_price(price: &'a str) -> Self {
-        Self { configure: CONFIGURE_OK, price, price_step: STEP_AS_LIST, trouble: TROUBLE_KEPT }
+        Self { configure: CONFIGURE_OK, price, price_step: STEP_AS_RUN }
     }
 
-    /// A guest whose `price` is never called.
+    /// A guest whose runs are never priced.
     pub(crate) fn of_step(price_step: &'a str) -> Self {
         Self { price_step, ..Self::of_price("(unreachable)") }
     }
 
-    /// A component of the oldest version, which needs nothing but its exports.
+    /// A component that imports no function.
     pub(crate) fn component(&self) -> Vec<u8> {
-        component(&core_text("0.1.0", self), WIT)
+        component(&core_text("0.1.0", self), &latency_wit())
     }
 
-    /// A component of version 0.2, whose functions may tell something:
-    /// `$count`, `$gauge`, `$annotate` and `$log` are imported.
-    pub(crate) fn component_0_2(&self) -> Vec<u8> {
-        let text = with_imports(&core_text("0.2.0", self), OBSERVE_IMPORTS);
-        component(&text, &wit_0_2())
+    /// A component whose functions may tell something: `$count`, `$gauge`, `$annotate` and `$log`
+    /// are imported.
+    pub(crate) fn telling_component(&self) -> Vec<u8> {
+        let text = with_imports(&core_text("0.1.0", self), OBSERVE_IMPORTS);
+        component(&text, &package(&[LATENCY_WIT, TYPES_WIT, OBSERVE_WIT]))
     }
 
-    /// The components of all versions.
+    /// Components with and without imports.
     pub(crate) fn components(&self) -> [Vec<u8>; 2] {
-        [self.component(), self.component_0_2()]
+        [self.component(), self.telling_component()]
     }
 
     /// A configured model.
@@ -81,78 +107,71 @@ impl<'a> Bodies<'a> {
 
 /// The functions of `observe`, as a core module imports them.
 const OBSERVE_IMPORTS: &str = r#"
-  (import "vcr:guest/observe@0.2.0" "count" (func $count (param i32 i32 i64)))
-  (import "vcr:guest/observe@0.2.0" "gauge" (func $gauge (param i32 i32 i64 f64)))
-  (import "vcr:guest/observe@0.2.0" "annotate" (func $annotate (param i64 i32 i32)))
-  (import "vcr:guest/observe@0.2.0" "log" (func $log (param i32 i32)))"#;
+  (import "vcr:guest/observe@0.1.0" "count" (func $count (param i32 i32 i64)))
+  (import "vcr:guest/observe@0.1.0" "gauge" (func $gauge (param i32 i32 i64 f64)))
+  (import "vcr:guest/observe@0.1.0" "annotate" (func $annotate (param i64 i32 i32)))
+  (import "vcr:guest/observe@0.1.0" "log" (func $log (param i32 i32)))"#;
 
 /// The function of `requests`, as a core module imports it.
 pub(crate) const REQUESTS_IMPORTS: &str = r#"
-  (import "vcr:guest/requests@0.2.0" "refuse" (func $refuse (param i32 i32 i32)))"#;
+  (import "vcr:guest/requests@0.1.0" "refuse" (func $refuse (param i32 i32 i32)))"#;
 
 /// The function of `drafts`, as a core module imports it.
 pub(crate) const DRAFTS_IMPORTS: &str = r#"
-  (import "vcr:guest/drafts@0.2.0" "accept" (func $accept (param i32 i32)))"#;
+  (import "vcr:guest/drafts@0.1.0" "accept" (func $accept (param i32 i32)))"#;
 
 /// The text of a core module with imports, which come first.
 pub(crate) fn with_imports(core_text: &str, imports: &str) -> String {
     core_text.replacen("(module", &format!("(module{imports}"), 1)
 }
 
-/// The package of version 0.2, as far as latency models need it, as one text.
-fn wit_0_2() -> String {
-    format!("{WIT_0_2}\n{}", OBSERVE_WIT.replacen("package vcr:guest@0.2.0;", "", 1))
-}
-
 /// The core module of a latency model whose functions have the given bodies.
 pub(crate) fn core_text(api: &str, bodies: &Bodies<'_>) -> String {
-    let Bodies { configure, price, price_step, trouble } = bodies;
+    let Bodies { configure, price, price_step } = bodies;
     let configure = configure_text(&format!("vcr:guest/latency@{api}"), configure);
     module_text(&format!(
         r#"{configure}
-  (func $price (export "vcr:guest/latency@{api}#price")
-    (param $start i64) (param $horizon i64) (param $shapes i32) (param $words i32) (result i32)
+  (func $price (export "vcr:guest/latency@{api}#price-decodes")
+    (param $start i64) (param $horizon i64) (param $requests i64) (param i64) (param $context i64) (param i64)
+    (param $blocks i32) (param $steps i32) (param i64 i64) (param $waiting i64) (result i32)
     (local $index i32)
     {BEGIN_CALL}
     {price})
   (func (export "vcr:guest/latency@{api}#price-step")
-    (param $start i64) (param $word0 i64)
-    (param i64 i64 i64 i64 i64 i64 i64 i64 i64 i64 i64 i64) (param $word13 i64) (result f64)
+    (param $start i64) (param $field0 i64)
+    (param i64 i64 i64 i64 i64 i64 i64 i64 i64 i64 i64 i64) (param $field13 i64) (result i32)
     (local $result i32)
-    {price_step})
-  (func (export "vcr:guest/latency@{api}#trouble") (result i32)
-    {trouble})"#
+    {price_step})"#
     ))
 }
 
 /// A token source with the given body of `step`.
 pub(crate) fn token_source(step: &str) -> Vec<u8> {
-    component(&token_source_text("0.1.0", step), TOKENS_WIT)
+    component(&token_source_text(step), &tokens_wit())
 }
 
-/// A token source of version 0.2 that may refuse requests: `$refuse` is imported.
+/// A token source that may refuse requests: `$refuse` is imported.
 pub(crate) fn refusing_source(step: &str) -> Vec<u8> {
-    importing_source(step, REQUESTS_IMPORTS)
+    component(&with_imports(&token_source_text(step), REQUESTS_IMPORTS), &tokens_wit())
 }
 
-/// A token source of version 0.2 that may accept drafts: `$accept` is imported.
+/// A token source that may accept drafts: `$accept` is imported.
 pub(crate) fn accepting_source(step: &str) -> Vec<u8> {
-    importing_source(step, DRAFTS_IMPORTS)
+    component(&with_imports(&token_source_text(step), DRAFTS_IMPORTS), &tokens_wit())
 }
 
-fn importing_source(step: &str, imports: &str) -> Vec<u8> {
-    let text = with_imports(&token_source_text("0.2.0", step), imports);
-    component(&text, &TOKENS_WIT_0_2.replace("import observe;", ""))
+fn tokens_wit() -> String {
+    silent(TOKENS_WIT)
 }
 
-fn token_source_text(api: &str, step: &str) -> String {
-    let configure = configure_text(&format!("vcr:guest/tokens@{api}"), CONFIGURE_OK);
+fn token_source_text(step: &str) -> String {
+    let configure = configure_text("vcr:guest/tokens@0.1.0", CONFIGURE_OK);
     module_text(&format!(
         r#"{configure}
-  (func (export "vcr:guest/tokens@{api}#step")
-    (param $started i32) (param $started_len i32) (param $tokens i32) (param $tokens_len i32)
-    (param $texts i32) (param $texts_len i32) (param $ended i32) (param $ended_len i32)
-    (param $wants i32) (param $wants_len i32) (result i32)
+  (func (export "vcr:guest/tokens@0.1.0#step")
+    (param $started i32) (param $started_len i32) (param $ended i32) (param $ended_len i32)
+    (param $slots i32) (param $wants_len i32) (param $first i32) (param i32) (param $counts i32) (param i32)
+    (result i32)
     {BEGIN_CALL}
     {step})"#
     ))
@@ -164,56 +183,65 @@ pub(crate) fn failure_injector(decide: &str) -> Vec<u8> {
     let text = module_text(&format!(
         r#"{configure}
   (func (export "vcr:guest/faults@0.1.0#decide")
-    (param $now i64) (param $step i64) (param $events i32) (param $events_len i32)
-    (param $texts i32) (param $texts_len i32) (result i32)
+    (param $now i64) (param $step i64) (param $events i32) (param $events_len i32) (result i32)
     (local $index i32)
     {BEGIN_CALL}
     {decide})"#
     ));
-    component(&text, FAULTS_WIT)
+    component(&text, &silent(FAULTS_WIT))
 }
 
 /// A scheduler policy with the given body of `decide`.
 pub(crate) fn scheduler_policy(decide: &str) -> Vec<u8> {
-    let configure = configure_text("vcr:guest/scheduling@0.2.0", CONFIGURE_OK);
+    let configure = configure_text("vcr:guest/scheduling@0.1.0", CONFIGURE_OK);
     let text = module_text(&format!(
         r#"{configure}
-  (func (export "vcr:guest/scheduling@0.2.0#decide")
+  (func (export "vcr:guest/scheduling@0.1.0#decide")
     (param $now i64) (param $budget i32) (param $running_slots i32) (param $free_blocks i32) (param $total_blocks i32)
-    (param $events i32) (param $events_len i32) (param $progress i32) (param $progress_len i32) (result i32)
+    (param $events i32) (param $events_len i32) (param $slots i32) (param $progress_len i32)
+    (param $computed i32) (param i32) (param $outputs i32) (param i32) (result i32)
     (local $index i32)
     {BEGIN_CALL}
     {decide})"#
     ));
-    // What a guest may import stands in another file of the package.
-    component(&text, &SCHEDULING_WIT.replace("import observe;", ""))
+    component(&text, &silent(SCHEDULING_WIT))
 }
 
-/// A router with the given body of `route`.
+/// A router with the given body of `route`, whose arguments lie at `$call`.
 pub(crate) fn router(route: &str) -> Vec<u8> {
-    let configure = configure_text("vcr:guest/routing@0.2.0", CONFIGURE_OK);
+    let configure = configure_text("vcr:guest/routing@0.1.0", CONFIGURE_OK);
     let text = module_text(&format!(
         r#"{configure}
-  (func (export "vcr:guest/routing@0.2.0#route")
-    (param $now i64) (param $ended i32) (param $ended_len i32) (param $request i32) (param $request_len i32)
-    (param $blocks i32) (param $blocks_len i32) (param $workers i32) (param $workers_len i32) (result i32)
+  (func (export "vcr:guest/routing@0.1.0#route") (param $call i32) (result i32)
     {BEGIN_CALL}
     {route})"#
     ));
-    component(&text, &ROUTER_WIT.replace("import observe;", ""))
+    component(&text, &silent(ROUTER_WIT))
 }
+
+/// Answers `Ok` from `route` with an engine that is computed.
+pub(crate) fn answer_worker(worker: &str) -> String {
+    format!(
+        "(i32.store8 (i32.const 32) (i32.const 0)) (i32.store8 (i32.const 36) (i32.const 0))
+        (i32.store (i32.const 40) {worker}) (i32.const 32)"
+    )
+}
+
+/// Answers `Ok` from `route` with a refusal.
+pub(crate) const ANSWER_REFUSAL: &str =
+    "(i32.store8 (i32.const 32) (i32.const 0)) (i32.store8 (i32.const 36) (i32.const 1)) (i32.const 32)";
 
 /// An autoscaler with the given body of `decide`.
 pub(crate) fn autoscaler(decide: &str) -> Vec<u8> {
-    component(&autoscaler_text(decide), &AUTOSCALER_WIT.replace("import observe;", ""))
+    component(&autoscaler_text(decide), &silent(AUTOSCALER_WIT))
 }
 
 /// The core module of an autoscaler.
 pub(crate) fn autoscaler_text(decide: &str) -> String {
-    let configure = configure_text("vcr:guest/scaling@0.2.0", CONFIGURE_OK);
+    let configure = configure_text("vcr:guest/scaling@0.1.0", CONFIGURE_OK);
     module_text(&format!(
         r#"{configure}
-  (func (export "vcr:guest/scaling@0.2.0#decide") (param $pool i32) (result i32)
+  (func (export "vcr:guest/scaling@0.1.0#decide") (param $pool i32) (result i32)
     {BEGIN_CALL}
     {decide})"#
     ))
@@ -262,7 +290,7 @@ fn module_text(functions: &str) -> String {
     )
 }
 
-/// Answers `Ok` with `durations` from `price`.
+/// Answers `Ok` with `durations` from `price-decodes`.
 pub(crate) fn answer(durations: &[&str]) -> String {
     let stores: String = durations
         .iter()

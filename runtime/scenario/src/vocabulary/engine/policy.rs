@@ -6,8 +6,9 @@ use std::sync::Arc;
 use rhai::{Dynamic, Engine, Map};
 use vcr_cluster::PolicyFactory;
 use vcr_core::Policy;
+use vcr_core::policy::Native;
 use vcr_guest::{PolicyWithFallback, RanksOfEngine, World};
-use vcr_policy::{Algorithm, FairShareConfig, InvalidConfig, Native, ShortestPromptFirstConfig};
+use vcr_policy::{Algorithm, FairShareConfig, InvalidConfig, ShortestPromptFirstConfig};
 
 use crate::script::context::Context;
 use crate::script::error::Scripted;

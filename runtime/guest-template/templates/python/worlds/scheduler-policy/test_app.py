@@ -10,21 +10,21 @@ from app import ShortestFirst
 from vcr_guest import Arrived, Decision, GuestError, Preferences
 
 
-def words(config, *events):
+def admission(config, *events):
     preferences = Preferences()
     decision = Decision(0, 2048, 8, 100, 100, list(events), [])
     ShortestFirst(config, 0).decide(decision, preferences)
-    return preferences.words
+    return preferences.admission
 
 
 class Order(unittest.TestCase):
     def test_a_request_waits_at_the_length_of_its_prompt(self):
-        event = Arrived(slot=3, arrival_ns=0, prompt_tokens=50, max_tokens=9, priority=0, lora=None, tenant=0)
-        self.assertEqual(words({}, event), [0, 3, 50])
+        event = Arrived(slot=3, arrival_ns=0, prompt_tokens=50, max_tokens=9, priority=0, adapter=None, tenant=0)
+        self.assertEqual(admission({}, event), [(3, 50)])
 
     def test_who_comes_later_waits_behind(self):
-        event = Arrived(slot=3, arrival_ns=2_000_000_000, prompt_tokens=50, max_tokens=9, priority=0, lora=None, tenant=0)
-        self.assertEqual(words({"tokens_per_second": 100}, event), [0, 3, 250])
+        event = Arrived(slot=3, arrival_ns=2_000_000_000, prompt_tokens=50, max_tokens=9, priority=0, adapter=None, tenant=0)
+        self.assertEqual(admission({"tokens_per_second": 100}, event), [(3, 250)])
 
     def test_a_misspelt_field_is_named(self):
         with self.assertRaisesRegex(GuestError, "unknown field `tokens`"):

@@ -1,0 +1,108 @@
+use vcr_core::route::{EndedRequest, RoutePhase, RouteQuery, WorkerLoad};
+
+use crate::error::CallFault;
+use crate::latest::{Chosen, Maker, RouteCall, RouterInstance, Setup};
+use crate::limits::Budget;
+use crate::sandbox::HostState;
+use crate::versions::instance::{Instance, Module, impl_bindings};
+use crate::versions::v0_1::generated;
+
+pub(super) use bindings::Router as Bindings;
+use bindings::exports::vcr::guest::routing as wit;
+
+generated!("router");
+
+impl_bindings!(Bindings, bindings::RouterPre<HostState>, Columns, vcr_guest_routing);
+
+/// The lists of a call.
+#[derive(Default)]
+pub(crate) struct Columns {
+    ended: Vec<wit::EndedRequest>,
+    worker: Vec<u32>,
+    running_requests: Vec<u32>,
+    waiting_requests: Vec<u32>,
+    max_running_requests: Vec<u32>,
+    active_blocks: Vec<u32>,
+    total_blocks: Vec<u32>,
+    outstanding_prefill_tokens: Vec<u64>,
+    cached_prompt_blocks: Vec<u32>,
+}
+
+impl Columns {
+    fn fill(&mut self, ended: &[EndedRequest], workers: &[WorkerLoad]) {
+        self.ended.clear();
+        self.ended.extend(ended.iter().map(|ended| wit::EndedRequest {
+            id: ended.request,
+            worker: ended.worker,
+            output_tokens: ended.output_tokens,
+            failed: ended.failed,
+        }));
+        refill(&mut self.worker, workers, |load| load.worker);
+        refill(&mut self.running_requests, workers, |load| load.running_requests);
+        refill(&mut self.waiting_requests, workers, |load| load.waiting_requests);
+        refill(&mut self.max_running_requests, workers, |load| load.max_num_seqs);
+        refill(&mut self.active_blocks, workers, |load| load.active_blocks);
+        refill(&mut self.total_blocks, workers, |load| load.total_blocks);
+        refill(&mut self.outstanding_prefill_tokens, workers, |load| load.outstanding_prefill_tokens);
+        refill(&mut self.cached_prompt_blocks, workers, |load| load.overlap_blocks);
+    }
+
+    fn workers(&self) -> wit::Workers<'_> {
+        wit::Workers {
+            worker: &self.worker,
+            running_requests: &self.running_requests,
+            waiting_requests: &self.waiting_requests,
+            max_running_requests: &self.max_running_requests,
+            active_blocks: &self.active_blocks,
+            total_blocks: &self.total_blocks,
+            outstanding_prefill_tokens: &self.outstanding_prefill_tokens,
+            cached_prompt_blocks: &self.cached_prompt_blocks,
+        }
+    }
+}
+
+fn refill<T, R>(column: &mut Vec<T>, rows: &[R], field: impl Fn(&R) -> T) {
+    column.clear();
+    column.extend(rows.iter().map(field));
+}
+
+impl Maker<dyn RouterInstance> for Module<Bindings> {
+    fn configure(&self, setup: Setup<'_>) -> Result<Box<dyn RouterInstance>, CallFault> {
+        Ok(Box::new(self.configured(setup)?))
+    }
+}
+
+impl RouterInstance for Instance<Bindings> {
+    fn route(&mut self, call: RouteCall<'_>, budget: Budget) -> Result<Chosen, CallFault> {
+        let RouteCall { ended, query, workers } = call;
+        self.columns().fill(ended, workers);
+        let answer = self.at(query.now_ns).call(budget, |guest, store, columns| {
+            let (now_ns, workers) = (query.now_ns, columns.workers());
+            guest.vcr_guest_routing().call_route(store, now_ns, &columns.ended, wit_request(query), workers)
+        })?;
+        Ok(match answer {
+            wit::Choice::Worker(worker) => Chosen::Worker(worker),
+            wit::Choice::Refuse => Chosen::Refused,
+        })
+    }
+}
+
+fn wit_request<'a>(query: &RouteQuery<'a>) -> wit::Request<'a> {
+    wit::Request {
+        id: query.request,
+        prompt_tokens: query.prompt_tokens,
+        max_tokens: query.max_tokens,
+        priority: query.priority,
+        adapter: query.lora,
+        tenant: query.tenant,
+        session: query.session,
+        block_size_tokens: query.block_size_tokens,
+        phase: match query.phase {
+            RoutePhase::Whole => wit::Phase::Whole,
+            RoutePhase::Prefill => wit::Phase::Prefill,
+            RoutePhase::Decode => wit::Phase::Decode,
+        },
+        may_refuse: query.may_shed,
+        block_hashes: query.blocks,
+    }
+}

@@ -1,0 +1,129 @@
+//! Events of requests, as scheduler policies see them, and the preferences that they answer.
+
+use core::fmt;
+
+/// An event of a request of an engine. Requests are named by slot: the
+/// index of the engine's request, a dense number that goes to
+/// another request after this one has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyEvent {
+    /// It came in and waits.
+    Arrived {
+        /// The request.
+        slot: u32,
+        /// When it arrived, in nanoseconds.
+        arrival_ns: u64,
+        /// Tokens of its prompt.
+        prompt_tokens: u32,
+        /// Output tokens it may have.
+        max_tokens: u32,
+        /// Its priority; lower is sooner.
+        priority: i32,
+        /// The adapter it runs with, where it has one.
+        lora: Option<u32>,
+        /// Its tenant; 0 if unknown.
+        tenant: u64,
+    },
+    /// It was admitted and runs.
+    Admitted {
+        /// The request.
+        slot: u32,
+        /// Tokens that it need not compute, because the prefix cache or a
+        /// transfer brings them.
+        cached_tokens: u32,
+    },
+    /// It was preempted and waits again; it lost all computed tokens.
+    Preempted {
+        /// The request.
+        slot: u32,
+    },
+    /// It ended, completed or not.
+    Ended {
+        /// The request; its slot is free again, or soon will be.
+        slot: u32,
+        /// Its computed tokens at the end.
+        computed_tokens: u32,
+        /// Its output tokens.
+        output_tokens: u32,
+    },
+}
+
+/// Progress of a running request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The request.
+    pub slot: u32,
+    /// Its computed tokens: cached ones and those of steps in flight included.
+    pub computed_tokens: u32,
+    /// Its output tokens.
+    pub output_tokens: u32,
+}
+
+/// The input of one call of a policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PolicyBatch<'a> {
+    /// The time; never less than in the call before.
+    pub now_ns: u64,
+    /// Token budget of the step.
+    pub budget_tokens: u32,
+    /// Number of further requests that may run.
+    pub running_slots: u32,
+    /// KV blocks without references.
+    pub free_blocks: u32,
+    /// KV blocks there are for requests.
+    pub total_blocks: u32,
+    /// Events since the last call, oldest first.
+    pub events: &'a [PolicyEvent],
+    /// The running requests whose computed or output tokens have changed since
+    /// they were last reported, in the order of the running list.
+    pub progress: &'a [Progress],
+}
+
+/// A policy's preference for one request from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preference {
+    /// Its order of admission. The lowest rank is admitted first, and while that does not fit,
+    /// no request behind it is; of equal ones the one that arrived first. 0 until it is set.
+    AdmissionRank {
+        /// The request.
+        slot: u32,
+        /// The rank.
+        rank: i64,
+    },
+    /// Its order of preemption. The greatest rank is preempted first, of equal ones the one
+    /// that arrived last. 0 until it is set.
+    EvictionRank {
+        /// The request.
+        slot: u32,
+        /// The rank.
+        rank: i64,
+    },
+    /// The most tokens that it computes in one step.
+    ChunkCap {
+        /// The request.
+        slot: u32,
+        /// At least 1; none for as many as there are, which holds until it is said.
+        tokens: Option<u32>,
+    },
+}
+
+impl Preference {
+    /// The request.
+    #[must_use]
+    pub fn slot(&self) -> u32 {
+        match *self {
+            Self::AdmissionRank { slot, .. } | Self::EvictionRank { slot, .. } | Self::ChunkCap { slot, .. } => slot,
+        }
+    }
+}
+
+impl fmt::Display for Preference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AdmissionRank { slot, rank } => write!(f, "admission rank {rank} of slot {slot}"),
+            Self::EvictionRank { slot, rank } => write!(f, "eviction rank {rank} of slot {slot}"),
+            Self::ChunkCap { slot, tokens: Some(tokens) } => write!(f, "chunk cap {tokens} of slot {slot}"),
+            Self::ChunkCap { slot, tokens: None } => write!(f, "no chunk cap of slot {slot}"),
+        }
+    }
+}
