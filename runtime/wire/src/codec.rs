@@ -1,6 +1,7 @@
 //! MessagePack: a cursor, a writer, and one declaration per structure from
 //! which its decoder and its encoder both come.
 
+pub(crate) mod derived;
 pub(crate) mod error;
 pub(crate) mod field;
 pub(crate) mod json;
@@ -9,4 +10,5 @@ pub(crate) mod structs;
 pub(crate) mod value;
 pub(crate) mod write;
 
+pub(crate) use derived::{serde_message, serde_wire};
 pub(crate) use structs::{Elements, array_struct, array_wire, int_enum, map_struct};

@@ -1,14 +1,15 @@
 //! The messages by which an engine and its frontends find each other.
 
-use crate::codec::error::{DecodeError, Problem};
-use crate::codec::field::Wire;
-use crate::codec::map_struct;
-use crate::codec::read::Reader;
+use serde::{Deserialize, Serialize};
+
+use crate::codec::derived::is_default;
+use crate::codec::error::DecodeError;
+use crate::codec::serde_message;
 use crate::codec::value::Value;
-use crate::codec::write;
 
 /// The two things an engine says on the handshake socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
 pub enum EngineStatus {
     /// It is there and wants to know where to connect.
     Hello,
@@ -16,60 +17,52 @@ pub enum EngineStatus {
     Ready,
 }
 
-impl Wire for EngineStatus {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let at = reader.offset();
-        match reader.str()? {
-            "HELLO" => Ok(Self::Hello),
-            "READY" => Ok(Self::Ready),
-            other => Err(unknown_text("HELLO and READY", other, at)),
-        }
-    }
-
-    fn write(&self, out: &mut Vec<u8>) {
-        write::str(out, if *self == Self::Hello { "HELLO" } else { "READY" });
-    }
+/// A message of an engine on the handshake socket.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EngineHandshake {
+    /// The status.
+    pub status: EngineStatus,
+    /// Whether the frontend started this engine itself.
+    #[serde(default)]
+    pub local: bool,
+    /// Whether the engine runs without a frontend beside it.
+    #[serde(default = "yes")]
+    pub headless: bool,
+    /// With READY, hash of the parallel configuration, which a Python
+    /// frontend of a mixture of experts compares with its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parallel_config_hash: Option<String>,
 }
 
-map_struct! {
-    /// A message of an engine on the handshake socket.
-    EngineHandshake, "handshake" {
-        /// The status.
-        required status: EngineStatus = EngineStatus::Hello,
-        /// Whether the frontend started this engine itself.
-        always local: bool = false,
-        /// Whether the engine runs without a frontend beside it.
-        always headless: bool = true,
-        /// With READY, hash of the parallel configuration, which a Python
-        /// frontend of a mixture of experts compares with its own.
-        sparse parallel_config_hash: Option<String> = None,
-    }
+/// Where an engine connects. `inputs[i]` and `outputs[i]` belong to the
+/// API server `i`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Addresses {
+    /// ROUTER sockets that send requests.
+    pub inputs: Vec<String>,
+    /// PULL sockets that take outputs.
+    pub outputs: Vec<String>,
+    /// XPUB socket of the coordinator, if there is one.
+    pub coordinator_input: Option<String>,
+    /// PULL socket of the coordinator.
+    pub coordinator_output: Option<String>,
+    /// Where frontends learn the coordinator's counts; engines pass it on.
+    pub frontend_stats_publish_address: Option<String>,
 }
 
-map_struct! {
-    /// Where an engine connects. `inputs[i]` and `outputs[i]` belong to the
-    /// API server `i`.
-    Addresses, "INIT addresses" {
-        /// ROUTER sockets that send requests.
-        required inputs: Vec<String> = Vec::new(),
-        /// PULL sockets that take outputs.
-        required outputs: Vec<String> = Vec::new(),
-        /// XPUB socket of the coordinator, if there is one.
-        always coordinator_input: Option<String> = None,
-        /// PULL socket of the coordinator.
-        always coordinator_output: Option<String> = None,
-        /// Where frontends learn the coordinator's counts; engines pass it on.
-        always frontend_stats_publish_address: Option<String> = None,
-    }
+/// The frontend's answer to HELLO.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Init {
+    /// The addresses to connect to.
+    pub addresses: Addresses,
+    /// Settings of a coordinated deployment; engines need none of them.
+    #[serde(default = "Value::empty_map")]
+    pub parallel_config: Value,
 }
 
-map_struct! {
-    /// The frontend's answer to HELLO.
-    Init, "INIT" {
-        /// The addresses to connect to.
-        required addresses: Addresses = Addresses::default(),
-        /// Settings of a coordinated deployment; engines need none of them.
-        always parallel_config: Value = Value::Map(Vec::new()),
+impl Default for Init {
+    fn default() -> Self {
+        Self { addresses: Addresses::default(), parallel_config: Value::empty_map() }
     }
 }
 
@@ -115,7 +108,8 @@ impl Init {
 }
 
 /// The type of the model's weights.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Dtype {
     /// `float16`.
     Float16,
@@ -126,113 +120,159 @@ pub enum Dtype {
     Float32,
 }
 
-impl Wire for Dtype {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let at = reader.offset();
-        match reader.str()? {
-            "float16" => Ok(Self::Float16),
-            "bfloat16" => Ok(Self::Bfloat16),
-            "float32" => Ok(Self::Float32),
-            other => Err(unknown_text("float16, bfloat16 and float32", other, at)),
+/// The first message of an engine on each input socket. Frontends ignore
+/// keys that they do not know, so one map with all keys serves every version.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReadyResponse {
+    /// Longest sequence, in tokens.
+    pub max_model_len: u64,
+    /// Blocks of the KV cache.
+    pub num_gpu_blocks: u64,
+    /// Tokens of one block.
+    pub block_size: u64,
+    /// Where frontends learn the coordinator's counts: INIT's stats address.
+    pub dp_stats_address: Option<String>,
+    /// The type of the weights.
+    pub dtype: Dtype,
+    /// Only reported, never compared.
+    pub vllm_version: String,
+    /// Workers of the engine.
+    pub world_size: u64,
+    /// Engines; 1 in each of several independent ones.
+    pub data_parallel_size: u64,
+    /// Workers that share a layer.
+    #[serde(default = "one")]
+    pub tensor_parallel_size: u64,
+    /// Stages of the model.
+    #[serde(default = "one")]
+    pub pipeline_parallel_size: u64,
+    /// Workers that share a sequence.
+    #[serde(default = "one")]
+    pub decode_context_parallel_size: u64,
+    /// This engine's number.
+    #[serde(default)]
+    pub data_parallel_rank: u64,
+    /// Sequences in one step at most.
+    #[serde(default)]
+    pub max_num_seqs: u64,
+    /// Tokens in one step at most.
+    #[serde(default)]
+    pub max_num_batched_tokens: u64,
+    /// Any name of this process.
+    pub instance_id: String,
+    /// Must say the same as `max_loras`.
+    #[serde(default)]
+    pub supports_lora: bool,
+    /// Adapters in one step at most.
+    #[serde(default)]
+    pub max_loras: u64,
+    /// Tokens of a Mamba block.
+    pub mamba_block_size: Option<u64>,
+    /// Tokens that the cache can hold.
+    pub kv_cache_size_tokens: Option<u64>,
+    /// Longest sequences that the cache can hold at once.
+    pub kv_cache_max_concurrency: Option<f64>,
+    /// The address of KV events.
+    pub kv_events_config: Option<KvEventsConfig>,
+    /// The settings of replacing weights.
+    pub weight_transfer_backend: Option<String>,
+    /// Whether `sleep` works.
+    #[serde(default)]
+    pub enable_sleep_mode: bool,
+    /// Whether weights of the draft model can be replaced.
+    #[serde(default)]
+    pub supports_draft_weight_updates: bool,
+    /// Tokens of a block of full attention.
+    pub effective_attention_block_size: Option<u64>,
+    /// Elastic expert parallelism; from 0.33.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub coord_store_port: u64,
+    /// Elastic expert parallelism; from 0.33.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub coordinator_input_address: Option<String>,
+    /// Elastic expert parallelism; from 0.33.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub coordinator_output_address: Option<String>,
+}
+
+impl Default for ReadyResponse {
+    fn default() -> Self {
+        Self {
+            max_model_len: 0,
+            num_gpu_blocks: 0,
+            block_size: 0,
+            dp_stats_address: None,
+            dtype: Dtype::default(),
+            vllm_version: String::new(),
+            world_size: 1,
+            data_parallel_size: 1,
+            tensor_parallel_size: 1,
+            pipeline_parallel_size: 1,
+            decode_context_parallel_size: 1,
+            data_parallel_rank: 0,
+            max_num_seqs: 0,
+            max_num_batched_tokens: 0,
+            instance_id: String::new(),
+            supports_lora: false,
+            max_loras: 0,
+            mamba_block_size: None,
+            kv_cache_size_tokens: None,
+            kv_cache_max_concurrency: None,
+            kv_events_config: None,
+            weight_transfer_backend: None,
+            enable_sleep_mode: false,
+            supports_draft_weight_updates: false,
+            effective_attention_block_size: None,
+            coord_store_port: 0,
+            coordinator_input_address: None,
+            coordinator_output_address: None,
         }
     }
+}
 
-    fn write(&self, out: &mut Vec<u8>) {
-        let name = match self {
-            Self::Float16 => "float16",
-            Self::Bfloat16 => "bfloat16",
-            Self::Float32 => "float32",
-        };
-        write::str(out, name);
+/// The settings of an engine's KV events.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KvEventsConfig {
+    /// Whether it does.
+    pub enable_kv_cache_events: bool,
+    /// `zmq` or `null`.
+    pub publisher: String,
+    /// Its PUB socket, already that of this rank.
+    pub endpoint: String,
+    /// Its ROUTER socket for those who missed something.
+    pub replay_endpoint: Option<String>,
+    /// Batches kept for them.
+    pub buffer_steps: u64,
+    /// Batches that wait for a slow subscriber.
+    pub hwm: u64,
+    /// Batches that wait for being sent.
+    pub max_queue_size: u64,
+    /// First frame of every message.
+    pub topic: String,
+}
+
+impl Default for KvEventsConfig {
+    fn default() -> Self {
+        Self {
+            enable_kv_cache_events: false,
+            publisher: "null".to_owned(),
+            endpoint: "tcp://*:5557".to_owned(),
+            replay_endpoint: None,
+            buffer_steps: 10_000,
+            hwm: 100_000,
+            max_queue_size: 100_000,
+            topic: String::new(),
+        }
     }
 }
 
-fn unknown_text(expected: &'static str, found: &str, at: usize) -> DecodeError {
-    let found = found.chars().take(40).collect();
-    DecodeError::new(Problem::UnknownText { expected, found }, at)
+serde_message!(EngineHandshake: "handshake", Init: "INIT", ReadyResponse: "ready response");
+
+fn one() -> u64 {
+    1
 }
 
-map_struct! {
-    /// The first message of an engine on each input socket. Frontends ignore
-    /// keys that they do not know, so one map with all keys serves every version.
-    ReadyResponse, "ready response" {
-        /// Longest sequence, in tokens.
-        required max_model_len: u64 = 0,
-        /// Blocks of the KV cache.
-        required num_gpu_blocks: u64 = 0,
-        /// Tokens of one block.
-        required block_size: u64 = 0,
-        /// Where frontends learn the coordinator's counts: INIT's stats address.
-        always dp_stats_address: Option<String> = None,
-        /// The type of the weights.
-        required dtype: Dtype = Dtype::default(),
-        /// Only reported, never compared.
-        required vllm_version: String = String::new(),
-        /// Workers of the engine.
-        required world_size: u64 = 1,
-        /// Engines; 1 in each of several independent ones.
-        required data_parallel_size: u64 = 1,
-        /// Workers that share a layer.
-        always tensor_parallel_size: u64 = 1,
-        /// Stages of the model.
-        always pipeline_parallel_size: u64 = 1,
-        /// Workers that share a sequence.
-        always decode_context_parallel_size: u64 = 1,
-        /// This engine's number.
-        always data_parallel_rank: u64 = 0,
-        /// Sequences in one step at most.
-        always max_num_seqs: u64 = 0,
-        /// Tokens in one step at most.
-        always max_num_batched_tokens: u64 = 0,
-        /// Any name of this process.
-        required instance_id: String = String::new(),
-        /// Must say the same as `max_loras`.
-        always supports_lora: bool = false,
-        /// Adapters in one step at most.
-        always max_loras: u64 = 0,
-        /// Tokens of a Mamba block.
-        always mamba_block_size: Option<u64> = None,
-        /// Tokens that the cache can hold.
-        always kv_cache_size_tokens: Option<u64> = None,
-        /// Longest sequences that the cache can hold at once.
-        always kv_cache_max_concurrency: Option<f64> = None,
-        /// The address of KV events.
-        always kv_events_config: Option<KvEventsConfig> = None,
-        /// The settings of replacing weights.
-        always weight_transfer_backend: Option<String> = None,
-        /// Whether `sleep` works.
-        always enable_sleep_mode: bool = false,
-        /// Whether weights of the draft model can be replaced.
-        always supports_draft_weight_updates: bool = false,
-        /// Tokens of a block of full attention.
-        always effective_attention_block_size: Option<u64> = None,
-        /// Elastic expert parallelism; from 0.33.
-        sparse coord_store_port: u64 = 0,
-        /// Elastic expert parallelism; from 0.33.
-        sparse coordinator_input_address: Option<String> = None,
-        /// Elastic expert parallelism; from 0.33.
-        sparse coordinator_output_address: Option<String> = None,
-    }
-}
-
-map_struct! {
-    /// The settings of an engine's KV events.
-    KvEventsConfig, "kv_events_config" {
-        /// Whether it does.
-        always enable_kv_cache_events: bool = false,
-        /// `zmq` or `null`.
-        always publisher: String = "null".to_owned(),
-        /// Its PUB socket, already that of this rank.
-        always endpoint: String = "tcp://*:5557".to_owned(),
-        /// Its ROUTER socket for those who missed something.
-        always replay_endpoint: Option<String> = None,
-        /// Batches kept for them.
-        always buffer_steps: u64 = 10_000,
-        /// Batches that wait for a slow subscriber.
-        always hwm: u64 = 100_000,
-        /// Batches that wait for being sent.
-        always max_queue_size: u64 = 100_000,
-        /// First frame of every message.
-        always topic: String = String::new(),
-    }
+fn yes() -> bool {
+    true
 }

@@ -1,18 +1,19 @@
 //! Events of the KV cache, as engines publish them.
 
-use crate::codec::error::{DecodeError, Problem, Step};
-use crate::codec::field::Wire;
-use crate::codec::read::{Reader, whole};
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::codec::error::{DecodeError, Problem};
+use crate::codec::serde_message;
 use crate::codec::value::Value;
-use crate::codec::{Elements, array_struct, map_struct, write};
 
 /// The name of a block outside the engine.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(untagged)]
 pub enum BlockHash {
     /// The last eight bytes of its digest, big-endian. vLLM's default.
     Int(u64),
     /// The digest.
-    Digest(Vec<u8>),
+    Digest(#[serde(with = "serde_bytes")] Vec<u8>),
 }
 
 impl Default for BlockHash {
@@ -21,104 +22,72 @@ impl Default for BlockHash {
     }
 }
 
-impl Wire for BlockHash {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        use rmp::Marker;
-        match reader.peek() {
-            Some(Marker::Bin8 | Marker::Bin16 | Marker::Bin32) => Ok(Self::Digest(reader.bin()?.to_vec())),
-            _ => u64::read(reader).map(Self::Int),
-        }
-    }
-
-    fn write(&self, out: &mut Vec<u8>) {
-        match self {
-            Self::Int(hash) => hash.write(out),
-            Self::Digest(digest) => write::bin(out, digest),
-        }
-    }
+/// Blocks became full and were cached, one behind the other.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BlockStored {
+    /// The blocks, in the order of the prompt.
+    pub block_hashes: Vec<BlockHash>,
+    /// The block before them; `None` at the start of a prompt.
+    pub parent_block_hash: Option<BlockHash>,
+    /// All tokens of these blocks.
+    #[serde(default)]
+    pub token_ids: Vec<u32>,
+    /// Tokens of one block.
+    #[serde(default)]
+    pub block_size: u64,
+    /// Number of the adapter; `lora_name` is what counts.
+    pub lora_id: Option<u64>,
+    /// `GPU`, `CPU` or `STORAGE`.
+    pub medium: Option<String>,
+    /// The adapter whose blocks they are.
+    pub lora_name: Option<String>,
+    /// The other inputs of each block's hash, untagged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub extra_keys: Option<Vec<Option<Vec<Value>>>>,
+    /// Group of KV caches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group_idx: Option<u64>,
+    /// `full_attention`, ...
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_cache_spec_kind: Option<String>,
+    /// Tokens of the window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_cache_spec_sliding_window: Option<u64>,
+    /// `LOCAL` or `REMOTE`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub locality: Option<String>,
+    /// A tier of offloading; from 0.29.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ownership: Option<String>,
+    /// The session that stored them; from 0.30.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+    /// Tokens behind each block that went into its hash; from 0.33.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lookahead_token_ids: Option<Vec<Vec<u32>>>,
 }
 
-/// The tag by which an event says what it is; written first.
-macro_rules! tag {
-    ($name:ident, $text:literal) => {
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        #[doc = concat!("The tag `", $text, "`.")]
-        pub struct $name;
-
-        impl Wire for $name {
-            fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-                // Checked when the event's kind was looked for.
-                reader.str().map(|_| Self)
-            }
-
-            fn write(&self, out: &mut Vec<u8>) {
-                write::str(out, $text);
-            }
-        }
-    };
-}
-
-tag!(StoredTag, "BlockStored");
-tag!(RemovedTag, "BlockRemoved");
-
-map_struct! {
-    /// Blocks became full and were cached, one behind the other.
-    BlockStored, "BlockStored" {
-        /// The kind of the event.
-        always tag as "type": StoredTag = StoredTag,
-        /// The blocks, in the order of the prompt.
-        required block_hashes: Vec<BlockHash> = Vec::new(),
-        /// The block before them; `None` at the start of a prompt.
-        always parent_block_hash: Option<BlockHash> = None,
-        /// All tokens of these blocks.
-        always token_ids: Vec<u32> = Vec::new(),
-        /// Tokens of one block.
-        always block_size: u64 = 0,
-        /// Number of the adapter; `lora_name` is what counts.
-        always lora_id: Option<u64> = None,
-        /// `GPU`, `CPU` or `STORAGE`.
-        always medium: Option<String> = None,
-        /// The adapter whose blocks they are.
-        always lora_name: Option<String> = None,
-        /// The other inputs of each block's hash, untagged.
-        sparse extra_keys: Option<Vec<Option<Vec<Value>>>> = None,
-        /// Group of KV caches.
-        sparse group_idx: Option<u64> = None,
-        /// `full_attention`, ...
-        sparse kv_cache_spec_kind: Option<String> = None,
-        /// Tokens of the window.
-        sparse kv_cache_spec_sliding_window: Option<u64> = None,
-        /// `LOCAL` or `REMOTE`.
-        sparse locality: Option<String> = None,
-        /// A tier of offloading; from 0.29.
-        sparse ownership: Option<String> = None,
-        /// The session that stored them; from 0.30.
-        sparse session_id: Option<String> = None,
-        /// Tokens behind each block that went into its hash; from 0.33.
-        sparse lookahead_token_ids: Option<Vec<Vec<u32>>> = None,
-    }
-}
-
-map_struct! {
-    /// Cached blocks were taken for reuse.
-    BlockRemoved, "BlockRemoved" {
-        /// The kind of the event.
-        always tag as "type": RemovedTag = RemovedTag,
-        /// The blocks.
-        required block_hashes: Vec<BlockHash> = Vec::new(),
-        /// `GPU`, `CPU` or `STORAGE`.
-        always medium: Option<String> = None,
-        /// Group of KV caches.
-        sparse group_idx: Option<u64> = None,
-        /// `LOCAL` or `REMOTE`.
-        sparse locality: Option<String> = None,
-        /// A tier of offloading; from 0.29.
-        sparse ownership: Option<String> = None,
-    }
+/// Cached blocks were taken for reuse.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BlockRemoved {
+    /// The blocks.
+    pub block_hashes: Vec<BlockHash>,
+    /// `GPU`, `CPU` or `STORAGE`.
+    pub medium: Option<String>,
+    /// Group of KV caches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group_idx: Option<u64>,
+    /// `LOCAL` or `REMOTE`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub locality: Option<String>,
+    /// A tier of offloading; from 0.29.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ownership: Option<String>,
 }
 
 /// A change of the cache.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type")]
 pub enum KvEvent {
     /// Blocks were cached.
     BlockStored(Box<BlockStored>),
@@ -128,71 +97,27 @@ pub enum KvEvent {
     AllBlocksCleared,
 }
 
-impl Wire for KvEvent {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let (at, kind) = (reader.offset(), tag_of(reader)?);
-        match kind {
-            "BlockStored" => BlockStored::read(reader).map(|event| Self::BlockStored(Box::new(event))),
-            "BlockRemoved" => BlockRemoved::read(reader).map(|event| Self::BlockRemoved(Box::new(event))),
-            "AllBlocksCleared" => reader.skip().map(|()| Self::AllBlocksCleared),
-            other => {
-                let found = other.chars().take(40).collect();
-                let expected = "BlockStored, BlockRemoved and AllBlocksCleared";
-                Err(DecodeError::new(Problem::UnknownText { expected, found }, at).within(Step::Key("type")))
-            }
-        }
-    }
-
-    fn write(&self, out: &mut Vec<u8>) {
-        match self {
-            Self::BlockStored(event) => event.write(out),
-            Self::BlockRemoved(event) => event.write(out),
-            Self::AllBlocksCleared => {
-                write::map(out, 1);
-                write::str(out, "type");
-                write::str(out, "AllBlocksCleared");
-            }
-        }
-    }
+/// The events of one step.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct KvEventBatch {
+    /// Wall-clock seconds since 1970.
+    pub ts: f64,
+    /// The events, in order.
+    pub events: Vec<KvEvent>,
+    /// The engine's number.
+    #[serde(default)]
+    pub data_parallel_rank: Option<u32>,
 }
 
-/// The `type` of the map that follows, wherever it stands in it.
-fn tag_of<'a>(reader: &Reader<'a>) -> Result<&'a str, DecodeError> {
-    let mut ahead = reader.clone();
-    for _ in 0..ahead.map()? {
-        if ahead.key()? == Some("type") {
-            return ahead.str().map_err(|error| error.within(Step::Key("type")));
+serde_message!(KvEventBatch: "KV event batch");
+
+/// An array, which ends where nothing follows.
+impl Serialize for KvEventBatch {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.data_parallel_rank {
+            Some(rank) => (self.ts, &self.events, rank).serialize(serializer),
+            None => (self.ts, &self.events).serialize(serializer),
         }
-        ahead.skip()?;
-    }
-    Err(reader.error(Problem::Missing).within(Step::Key("type")))
-}
-
-array_struct! {
-    /// The events of one step.
-    KvEventBatch, 2 required {
-        /// Wall-clock seconds since 1970.
-        ts: f64 = 0.0,
-        /// The events, in order.
-        events: Vec<KvEvent> = Vec::new(),
-        /// The engine's number.
-        data_parallel_rank: Option<u32> = None,
-    }
-}
-
-impl KvEventBatch {
-    /// Decodes the payload of an event message.
-    ///
-    /// # Errors
-    ///
-    /// When it is none.
-    pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
-        whole("KV event batch", payload, Self::read_elements)
-    }
-
-    /// Appends the batch to `out`.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        self.write_elements(out, self.shortest(usize::MAX));
     }
 }
 

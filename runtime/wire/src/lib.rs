@@ -54,9 +54,7 @@ pub use codec::error::{DecodeError, Problem, Step};
 pub use codec::json::AsJson;
 pub use codec::value::{Integer, Raw, Value};
 pub use handshake::{Addresses, Dtype, EngineHandshake, EngineStatus, Init, KvEventsConfig, ReadyResponse};
-pub use kv_events::{
-    BlockHash, BlockRemoved, BlockStored, KvEvent, KvEventBatch, KvEventMessage, RemovedTag, StoredTag, decode_sequence,
-};
+pub use kv_events::{BlockHash, BlockRemoved, BlockStored, KvEvent, KvEventBatch, KvEventMessage, decode_sequence};
 #[cfg(feature = "sockets")]
 pub use link::{
     DataAddress, EngineGreeting, EngineInputs, EngineLink, EngineLinkConfig, EngineOutputs, FrontendConfig,

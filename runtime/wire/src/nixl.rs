@@ -9,30 +9,21 @@
 //! Sources: `nixl/{metadata,base_scheduler,base_worker}.py` below
 //! `vllm/distributed/kv_transfer/kv_connector/v1`, in each release.
 
+use serde::{Deserialize, Serialize};
+use serde_bytes::{ByteBuf, Bytes};
 use sha2::{Digest, Sha256};
 
+use crate::codec::derived::{self, is_default};
 use crate::codec::error::{DecodeError, Problem};
-use crate::codec::field::Wire;
-use crate::codec::map_struct;
-use crate::codec::read::{Reader, whole};
-use crate::codec::write;
+use crate::codec::read::whole;
+use crate::codec::serde_message;
 use crate::versions::ProtocolRules;
 
 const GET_METADATA: &[u8] = b"get_meta_msg";
 
 /// Bytes that only their sender understands.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Blob(pub Vec<u8>);
-
-impl Wire for Blob {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        Ok(Self(reader.bin()?.to_vec()))
-    }
-
-    fn write(&self, out: &mut Vec<u8>) {
-        write::bin(out, &self.0);
-    }
-}
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Blob(#[serde(with = "serde_bytes")] pub Vec<u8>);
 
 /// A question for the metadata of one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,81 +42,123 @@ impl NixlQuery {
     /// When the bytes are not a question.
     pub fn decode(frame: &[u8]) -> Result<Self, DecodeError> {
         whole("NIXL query", frame, |reader| {
-            let len = reader.array()?;
-            if len != 3 || reader.bin()? != GET_METADATA {
-                return Err(reader.error(Problem::Missing));
+            let at = reader.offset();
+            let (name, pp_rank, tp_rank): (ByteBuf, u32, u32) = derived::read(reader)?;
+            match &name[..] {
+                GET_METADATA => Ok(Self { pp_rank, tp_rank }),
+                _ => Err(DecodeError::new(Problem::Invalid("another question than `get_meta_msg`".to_owned()), at)),
             }
-            Ok(Self { pp_rank: reader.u32()?, tp_rank: reader.u32()? })
         })
     }
 
     /// Appends the question as MessagePack.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        write::array(out, 3);
-        write::bin(out, GET_METADATA);
-        write::uint(out, self.pp_rank.into());
-        write::uint(out, self.tp_rank.into());
+        derived::write(&(Bytes::new(GET_METADATA), self.pp_rank, self.tp_rank), out);
     }
 }
 
-map_struct! {
-    /// The first frame of an answer.
-    NixlHandshake, "NIXL handshake" {
-        /// Value of [`NixlCompatibility::hash`] on the answering side.
-        required compatibility_hash: String = String::new(),
-        /// An encoded [`NixlAgentMetadata`], which is only worth reading if the hash is
-        /// the own one.
-        required agent_metadata_bytes: Blob = Blob::default(),
+/// The first frame of an answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NixlHandshake {
+    /// Value of [`NixlCompatibility::hash`] on the answering side.
+    pub compatibility_hash: String,
+    /// An encoded [`NixlAgentMetadata`], which is only worth reading if the hash is
+    /// the own one.
+    pub agent_metadata_bytes: Blob,
+}
+
+/// The KV cache of one worker, as NIXL can read it.
+///
+/// The cache consists of regions, one for each layer, and each region of blocks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NixlAgentMetadata {
+    /// The engine's name.
+    pub engine_id: String,
+    /// NIXL's own description of the worker's agent.
+    pub agent_metadata: Blob,
+    /// Address of the first block of each region.
+    pub kv_caches_base_addr: Vec<u64>,
+    /// The worker's device.
+    pub device_id: u32,
+    /// Blocks of a region.
+    pub num_blocks: u64,
+    /// Bytes of a block, by region.
+    pub block_lens: Vec<u64>,
+    /// Bytes from one block to the next, by region. Versions before 0.29 have none:
+    /// their blocks lie side by side.
+    #[serde(default)]
+    pub block_strides: Vec<u64>,
+    /// Order of the dimensions of a region, such as `LBHNC`.
+    pub kv_cache_layout: String,
+    /// Tokens of a block.
+    pub block_size: u32,
+    /// Bytes of the states of a state-space model.
+    pub ssm_sizes: Vec<u64>,
+    /// The attention backend, such as `FLASH_ATTN`.
+    pub attn_backend_name: String,
+    /// Blocks of the kernel in a block of the scheduler.
+    pub physical_blocks_per_logical_kv_block: u32,
+    /// Blocks by region, where they differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub region_num_blocks: Option<Vec<u64>>,
+    /// Group of KV caches by region.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub region_group_ids: Option<Vec<i64>>,
+    /// Layer by region. Both sides must name the same ones in the same order.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub region_names: Option<Vec<String>>,
+    /// `DRAM` or `VRAM`, by region.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub region_mem_types: Option<Vec<String>>,
+    /// Decode-context-parallel workers.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub dcp_size: u32,
+    /// Prefill-context-parallel workers.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub pcp_size: u32,
+    /// Tensor-parallel workers, as only vcr says; 0 if unknown.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub vcr_ranks: u32,
+    /// The start of the engine, as only vcr says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vcr_generation: Option<u64>,
+}
+
+impl Default for NixlAgentMetadata {
+    fn default() -> Self {
+        Self {
+            engine_id: String::new(),
+            agent_metadata: Blob::default(),
+            kv_caches_base_addr: Vec::default(),
+            device_id: 0,
+            num_blocks: 0,
+            block_lens: Vec::default(),
+            block_strides: Vec::default(),
+            kv_cache_layout: String::new(),
+            block_size: 0,
+            ssm_sizes: vec![0, 0],
+            attn_backend_name: String::new(),
+            physical_blocks_per_logical_kv_block: 1,
+            region_num_blocks: None,
+            region_group_ids: None,
+            region_names: None,
+            region_mem_types: None,
+            dcp_size: 1,
+            pcp_size: 1,
+            vcr_ranks: 0,
+            vcr_generation: None,
+        }
     }
 }
 
-map_struct! {
-    /// The KV cache of one worker, as NIXL can read it.
-    ///
-    /// The cache consists of regions, one for each layer, and each region of blocks.
-    NixlAgentMetadata, "NIXL agent metadata" {
-        /// The engine's name.
-        required engine_id: String = String::new(),
-        /// NIXL's own description of the worker's agent.
-        required agent_metadata: Blob = Blob::default(),
-        /// Address of the first block of each region.
-        required kv_caches_base_addr: Vec<u64> = Vec::new(),
-        /// The worker's device.
-        required device_id: u32 = 0,
-        /// Blocks of a region.
-        required num_blocks: u64 = 0,
-        /// Bytes of a block, by region.
-        required block_lens: Vec<u64> = Vec::new(),
-        /// Bytes from one block to the next, by region. Versions before 0.29 have none:
-        /// their blocks lie side by side.
-        always block_strides: Vec<u64> = Vec::new(),
-        /// Order of the dimensions of a region, such as `LBHNC`.
-        required kv_cache_layout: String = String::new(),
-        /// Tokens of a block.
-        required block_size: u32 = 0,
-        /// Bytes of the states of a state-space model.
-        required ssm_sizes: Vec<u64> = vec![0, 0],
-        /// The attention backend, such as `FLASH_ATTN`.
-        required attn_backend_name: String = String::new(),
-        /// Blocks of the kernel in a block of the scheduler.
-        required physical_blocks_per_logical_kv_block: u32 = 1,
-        /// Blocks by region, where they differ.
-        sparse region_num_blocks: Option<Vec<u64>> = None,
-        /// Group of KV caches by region.
-        sparse region_group_ids: Option<Vec<i64>> = None,
-        /// Layer by region. Both sides must name the same ones in the same order.
-        sparse region_names: Option<Vec<String>> = None,
-        /// `DRAM` or `VRAM`, by region.
-        sparse region_mem_types: Option<Vec<String>> = None,
-        /// Decode-context-parallel workers.
-        sparse dcp_size: u32 = 1,
-        /// Prefill-context-parallel workers.
-        sparse pcp_size: u32 = 1,
-        /// Tensor-parallel workers, as only vcr says; 0 if unknown.
-        sparse vcr_ranks: u32 = 0,
-        /// The start of the engine, as only vcr says.
-        sparse vcr_generation: Option<u64> = None,
-    }
+serde_message!(NixlHandshake: "NIXL handshake", NixlAgentMetadata: "NIXL agent metadata");
+
+fn one() -> u32 {
+    1
+}
+
+fn is_one(workers: &u32) -> bool {
+    *workers == 1
 }
 
 /// Settings that must be equal in two engines that exchange KV through NIXL.
@@ -212,7 +245,7 @@ fn python_string(text: &str) -> String {
 #[cfg(feature = "sockets")]
 pub(crate) fn encode_clock(monotonic_ns: u64) -> Vec<u8> {
     let mut out = Vec::new();
-    write::f64(&mut out, monotonic_ns as f64 / 1e9);
+    derived::write(&(monotonic_ns as f64 / 1e9), &mut out);
     out
 }
 

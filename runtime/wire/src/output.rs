@@ -1,12 +1,13 @@
 //! Messages of engines to frontends.
 
+use serde::{Deserialize, Serialize, Serializer};
 use vcr_finish_reason::FinishReason;
 
 use crate::codec::error::{DecodeError, Problem};
 use crate::codec::field::{Wire, write_list};
 use crate::codec::read::{Reader, is_str, whole};
 use crate::codec::value::{Integer, Raw, Value};
-use crate::codec::{Elements, array_struct, array_wire, int_enum, map_struct, write};
+use crate::codec::{Elements, array_struct, array_wire, serde_wire, write};
 use crate::stats::{PrefillStats, RequestSpecDecodeMetrics, SchedulerStats};
 use crate::tensor::{Logprobs, Tensor};
 use crate::versions::ProtocolRules;
@@ -54,38 +55,54 @@ impl Wire for StopReason {
     }
 }
 
-int_enum! {
-    /// The kind of an event of a request.
-    EventType, "an event type from 1 to 3" {
-        /// It arrived.
-        Queued = 1,
-        /// It was admitted.
-        Scheduled = 2,
-        /// It lost its blocks.
-        Preempted = 3,
+/// The kind of an event of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "u8", try_from = "u8")]
+pub enum EventType {
+    /// It arrived.
+    Queued = 1,
+    /// It was admitted.
+    Scheduled = 2,
+    /// It lost its blocks.
+    Preempted = 3,
+}
+
+impl From<EventType> for u8 {
+    fn from(kind: EventType) -> Self {
+        kind as Self
     }
 }
 
-map_struct! {
-    /// Something that happened to a request since its last output.
-    EngineCoreEvent, "events" {
-        /// Kind of the event.
-        required kind as "type": EventType = EventType::Queued,
-        /// When, on the engine's monotonic clock, in seconds.
-        required timestamp: f64 = 0.0,
+impl TryFrom<u8> for EventType {
+    type Error = String;
+
+    fn try_from(number: u8) -> Result<Self, String> {
+        let all = [Self::Queued, Self::Scheduled, Self::Preempted];
+        let found = all.into_iter().find(|kind| *kind as u8 == number);
+        found.ok_or_else(|| format!("expected an event type from 1 to 3, got {number}"))
     }
 }
 
-map_struct! {
-    /// The failure of a request; from 0.33.
-    RequestError, "error" {
-        /// `validation_error`, `engine_paused`, ...
-        always code: String = String::new(),
-        /// For the user.
-        always message: String = String::new(),
-        /// Whether the same request may succeed later.
-        always retryable: bool = false,
-    }
+/// Something that happened to a request since its last output.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EngineCoreEvent {
+    /// Kind of the event.
+    #[serde(rename = "type")]
+    pub kind: EventType,
+    /// When, on the engine's monotonic clock, in seconds.
+    pub timestamp: f64,
+}
+
+/// The failure of a request; from 0.33.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RequestError {
+    /// `validation_error`, `engine_paused`, ...
+    pub code: String,
+    /// For the user.
+    pub message: String,
+    /// Whether the same request may succeed later.
+    pub retryable: bool,
 }
 
 array_struct! {
@@ -133,29 +150,41 @@ array_struct! {
 }
 array_wire!(EngineCoreOutput, shortest);
 
-array_struct! {
-    /// The result of a utility call, or why there is none.
-    UtilityOutput, 1 required {
-        /// The number the caller gave.
-        call_id: Integer = Integer::from(0u64),
-        /// Its failure.
-        failure_message: Option<String> = None,
-        /// Its result, unless it failed.
-        result: Option<UtilityResult> = None,
-    }
+/// The result of a utility call, or why there is none.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct UtilityOutput {
+    /// The number the caller gave.
+    pub call_id: Integer,
+    /// Its failure.
+    #[serde(default)]
+    pub failure_message: Option<String>,
+    /// Its result, unless it failed.
+    #[serde(default)]
+    pub result: Option<UtilityResult>,
 }
-array_wire!(UtilityOutput, full);
 
-array_struct! {
-    /// The result of a utility call.
-    UtilityResult, 2 required {
-        /// Always nil: Python's name of a type, which frontends refuse.
-        type_info: Option<Raw> = None,
-        /// The value; nil from functions that return nothing.
-        value: Value = Value::Nil,
+impl Serialize for UtilityOutput {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (self.call_id, &self.failure_message, &self.result).serialize(serializer)
     }
 }
-array_wire!(UtilityResult, full);
+
+/// The result of a utility call.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct UtilityResult {
+    /// Always nil: Python's name of a type, which frontends refuse.
+    pub type_info: Option<Raw>,
+    /// The value; nil from functions that return nothing.
+    pub value: Value,
+}
+
+impl Serialize for UtilityResult {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (&self.type_info, &self.value).serialize(serializer)
+    }
+}
+
+serde_wire!(UtilityOutput, EngineCoreEvent, RequestError);
 
 impl UtilityOutput {
     /// The answer of a call that returned `value`.

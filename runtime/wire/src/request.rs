@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize, Serializer};
+
 use crate::codec::error::{DecodeError, Problem};
 use crate::codec::field::Wire;
 use crate::codec::read::{Reader, whole};
 use crate::codec::value::{Integer, Raw, Value};
-use crate::codec::{Elements, array_struct, array_wire, map_struct, write};
+use crate::codec::{Elements, array_struct, array_wire, derived, map_struct, write};
 use crate::lora::LoraRequest;
 use crate::sampling::{PoolingParams, SamplingParams};
 use crate::tensor::{Tensor, TensorData};
@@ -91,31 +93,40 @@ map_struct! {
     }
 }
 
-array_struct! {
-    /// A wave of requests begins: engines without work must step, too.
-    StartDpWave, 1 required {
-        /// The wave.
-        wave: u32 = 0,
-        /// The engine that knows already.
-        exclude_engine_index: Option<u32> = None,
-    }
+/// A wave of requests begins: engines without work must step, too.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct StartDpWave {
+    /// The wave.
+    pub wave: u32,
+    /// The engine that knows already.
+    #[serde(default)]
+    pub exclude_engine_index: Option<u32>,
 }
-array_wire!(StartDpWave, full);
 
-array_struct! {
-    /// A call of one of the engine's own functions.
-    UtilityCall, 4 required {
-        /// The API server that waits for the result.
-        client_index: u32 = 0,
-        /// Returned with the result.
-        call_id: Integer = Integer::from(0u64),
-        /// The function.
-        method: String = String::new(),
-        /// Its arguments.
-        args: Vec<Value> = Vec::new(),
+impl Serialize for StartDpWave {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (self.wave, self.exclude_engine_index).serialize(serializer)
     }
 }
-array_wire!(UtilityCall, full);
+
+/// A call of one of the engine's own functions.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct UtilityCall {
+    /// The API server that waits for the result.
+    pub client_index: u32,
+    /// Returned with the result.
+    pub call_id: Integer,
+    /// The function.
+    pub method: String,
+    /// Its arguments.
+    pub args: Vec<Value>,
+}
+
+impl Serialize for UtilityCall {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (self.client_index, self.call_id, &self.method, &self.args).serialize(serializer)
+    }
+}
 
 /// A message from a frontend, or from a coordinator.
 #[derive(Clone, Debug, PartialEq)]
@@ -148,9 +159,9 @@ impl Request {
                 request.take_masks(&frames[2..]);
                 Self::Add(Box::new(request))
             }),
-            [1] => whole("ABORT", payload, Vec::read).map(Self::Abort),
-            [2] => whole("START_DP_WAVE", payload, StartDpWave::read).map(Self::StartDpWave),
-            [3] => whole("UTILITY", payload, UtilityCall::read).map(Self::Utility),
+            [1] => whole("ABORT", payload, derived::read).map(Self::Abort),
+            [2] => whole("START_DP_WAVE", payload, derived::read).map(Self::StartDpWave),
+            [3] => whole("UTILITY", payload, derived::read).map(Self::Utility),
             other => {
                 let (expected, found) = ("a request type from 0 to 3", other.first().map_or(-1, |byte| (*byte).into()));
                 Err(DecodeError::new(Problem::OutOfRange { expected, found }, 0).of("request"))
@@ -174,8 +185,8 @@ impl Request {
         match self {
             Self::Add(request) => request.encode(out, rules),
             Self::Abort(ids) => encode_abort(out, ids),
-            Self::StartDpWave(wave) => wave.write(out),
-            Self::Utility(call) => call.write(out),
+            Self::StartDpWave(wave) => derived::write(wave, out),
+            Self::Utility(call) => derived::write(call, out),
         }
     }
 }

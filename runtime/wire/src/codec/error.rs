@@ -1,5 +1,6 @@
 //! Errors of decoding.
 
+use std::borrow::Cow;
 use std::fmt;
 
 /// An error of decoding a message, with its place and the bytes found there.
@@ -17,12 +18,12 @@ pub struct DecodeError {
 }
 
 /// One step from a value into a part of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// A field of a positional array: its index and its name.
     Element(usize, &'static str),
     /// A field of a map.
-    Key(&'static str),
+    Key(Cow<'static, str>),
     /// An item of a list.
     Item(usize),
 }
@@ -60,6 +61,9 @@ pub enum Problem {
         /// The text, shortened.
         found: String,
     },
+    /// A value that its type refuses, in the words of serde.
+    #[error("{0}")]
+    Invalid(String),
     /// A text that is not UTF-8.
     #[error("this text is not UTF-8")]
     NotUtf8,

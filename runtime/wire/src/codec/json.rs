@@ -9,9 +9,8 @@ use serde::ser::{Error, SerializeMap as _, SerializeSeq as _};
 use serde::{Serialize, Serializer};
 
 use super::error::{DecodeError, Problem};
-use super::field::Wire as _;
 use super::read::{Reader, is_ext, is_str};
-use super::value::{Integer, Value};
+use super::value::Value;
 
 /// One MessagePack value, serialised as JSON without building a tree of values.
 ///
@@ -37,15 +36,6 @@ impl Serialize for AsJson<'_> {
             0 => Ok(value),
             bytes => Err(S::Error::custom(reader.borrow().error(Problem::Trailing { bytes }).of("value"))),
         }
-    }
-}
-
-/// As [`AsJson`].
-impl Serialize for Value {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut bytes = Vec::new();
-        self.encode(&mut bytes);
-        AsJson(&bytes).serialize(serializer)
     }
 }
 
@@ -80,7 +70,7 @@ impl<'a> Next<'_, 'a> {
             }
             Marker::True | Marker::False => self.read(Reader::bool)?.to_string().into(),
             Marker::F32 | Marker::F64 => self.read(Reader::f64)?.to_string().into(),
-            _ => self.read(Integer::read)?.to_string().into(),
+            _ => self.read(Reader::integer)?.to_string().into(),
         })
     }
 }
@@ -120,10 +110,10 @@ impl Serialize for Next<'_, '_> {
                 pairs.end()
             }
             _ => {
-                let number = self.read(Integer::read)?;
-                match number.as_u64() {
-                    Some(number) => serializer.serialize_u64(number),
-                    None => serializer.serialize_i64(number.as_i64().unwrap_or(i64::MIN)),
+                let number = self.read(Reader::integer)?;
+                match u64::try_from(number) {
+                    Ok(number) => serializer.serialize_u64(number),
+                    Err(_) => serializer.serialize_i64(number.try_into().unwrap_or(i64::MIN)),
                 }
             }
         }

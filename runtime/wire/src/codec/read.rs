@@ -58,6 +58,11 @@ impl<'a> Reader<'a> {
         &self.data[start..self.at]
     }
 
+    /// The bytes behind the cursor.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        &self.data[self.at..]
+    }
+
     /// Items `T` of a container of `len` to reserve memory for. Each takes at least
     /// a byte of the frame, but perhaps hundreds of memory: the rest of the frame
     /// bounds their bytes, not only their number.
@@ -249,7 +254,8 @@ fn unexpected(expected: &'static str, marker: Marker, at: usize) -> DecodeError 
     DecodeError::new(Problem::Unexpected { expected, found: name(marker) }, at)
 }
 
-fn name(marker: Marker) -> &'static str {
+/// What a value that begins with this marker is, for errors.
+pub(crate) fn name(marker: Marker) -> &'static str {
     match marker {
         Marker::Null => "nil",
         Marker::True | Marker::False => "a boolean",

@@ -94,7 +94,7 @@ macro_rules! map_struct {
                         $(Some($crate::codec::structs::key!($field $($key)?)) => {
                             const KEY: &str = $crate::codec::structs::key!($field $($key)?);
                             value.$field = $crate::codec::field::Wire::read_or(reader, $default)
-                                .map_err(|error| error.within(Step::Key(KEY)))?;
+                                .map_err(|error| error.within(Step::Key(KEY.into())))?;
                             seen[Field::$field as usize] = true;
                         })*
                         _ => reader.skip()?,
@@ -243,7 +243,7 @@ macro_rules! key {
 macro_rules! require {
     (required, $reader:expr, $seen:expr, $key:expr) => {
         if !$seen {
-            return Err($reader.error($crate::codec::error::Problem::Missing).within(Step::Key($key)));
+            return Err($reader.error($crate::codec::error::Problem::Missing).within(Step::Key($key.into())));
         }
     };
     ($mode:ident, $reader:expr, $seen:expr, $key:expr) => {};

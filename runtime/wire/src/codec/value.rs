@@ -3,13 +3,19 @@
 
 use std::fmt;
 
-use super::error::{DecodeError, Problem, Step};
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::ser::{Error as _, SerializeMap as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_bytes::{ByteBuf, Bytes};
+
+use super::error::DecodeError;
 use super::field::Wire;
-use super::read::{Reader, is_ext, is_str, whole};
-use super::write;
+use super::json::AsJson;
+use super::read::{Reader, whole};
+use super::{serde_message, serde_wire};
 
 /// Any integer of MessagePack: from -2^63 to 2^64 - 1.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Integer(i128);
 
 impl Integer {
@@ -50,17 +56,35 @@ impl fmt::Display for Integer {
     }
 }
 
-impl Wire for Integer {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        reader.integer().map(Self)
-    }
-
-    fn write(&self, out: &mut Vec<u8>) {
-        match (u64::try_from(self.0), i64::try_from(self.0)) {
-            (Ok(value), _) => write::uint(out, value),
-            (_, Ok(value)) => write::int(out, value),
+impl Serialize for Integer {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match (self.as_u64(), self.as_i64()) {
+            (Some(value), _) => serializer.serialize_u64(value),
+            (_, Some(value)) => serializer.serialize_i64(value),
             _ => unreachable!("it was made from one of the two"),
         }
+    }
+}
+
+impl<'de> Deserialize<'de> for Integer {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Number;
+        impl Visitor<'_> for Number {
+            type Value = Integer;
+
+            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.write_str("an integer")
+            }
+
+            fn visit_u64<E>(self, value: u64) -> Result<Integer, E> {
+                Ok(value.into())
+            }
+
+            fn visit_i64<E>(self, value: i64) -> Result<Integer, E> {
+                Ok(value.into())
+            }
+        }
+        deserializer.deserialize_u64(Number)
     }
 }
 
@@ -93,18 +117,10 @@ impl Value {
     /// Values may be nested this deep; vLLM's own stay below ten.
     pub const MAX_DEPTH: usize = 64;
 
-    /// Decodes one value.
-    ///
-    /// # Errors
-    ///
-    /// When the bytes are not one value, or one nested too deeply.
-    pub fn decode(frame: &[u8]) -> Result<Self, DecodeError> {
-        whole("value", frame, Self::read)
-    }
-
-    /// Appends the value to `out`.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        self.write(out);
+    /// A map of nothing.
+    #[must_use]
+    pub fn empty_map() -> Self {
+        Self::Map(Vec::new())
     }
 
     /// The value of `key`, if this is a map that has it.
@@ -148,75 +164,115 @@ impl Value {
     pub fn as_array(&self) -> Option<&[Value]> {
         if let Value::Array(items) = self { Some(items) } else { None }
     }
+}
 
-    fn read_nested(reader: &mut Reader<'_>, depth: usize) -> Result<Self, DecodeError> {
-        use rmp::Marker;
-        let Some(marker) = reader.peek() else {
-            return Err(reader.error(Problem::Truncated { expected: "a value" }));
-        };
-        if depth > Self::MAX_DEPTH {
-            return Err(reader.error(Problem::TooDeep));
+serde_message!(Value: "value");
+serde_wire!(Integer);
+
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() {
+            return AsJson::new(Raw::of(self).bytes()).serialize(serializer);
         }
-        Ok(match marker {
-            Marker::Null => {
-                reader.take_nil();
-                Self::Nil
-            }
-            Marker::True | Marker::False => Self::Bool(reader.bool()?),
-            Marker::F32 => Self::F32(reader.f32_exact()?),
-            Marker::F64 => Self::F64(reader.f64()?),
-            marker if is_str(marker) => Self::Str(reader.str()?.to_owned()),
-            Marker::Bin8 | Marker::Bin16 | Marker::Bin32 => Self::Bin(reader.bin()?.to_vec()),
-            Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => {
-                let mut items = Vec::new();
-                for index in 0..reader.array()? {
-                    let item = Self::read_nested(reader, depth + 1);
-                    items.push(item.map_err(|error| error.within(Step::Item(index)))?);
+        match self {
+            Self::Nil => serializer.serialize_unit(),
+            Self::Bool(value) => serializer.serialize_bool(*value),
+            Self::Int(value) => value.serialize(serializer),
+            Self::F32(value) => serializer.serialize_f32(*value),
+            Self::F64(value) => serializer.serialize_f64(*value),
+            Self::Str(value) => serializer.serialize_str(value),
+            Self::Bin(value) => serializer.serialize_bytes(value),
+            Self::Array(items) => items.serialize(serializer),
+            Self::Map(pairs) => {
+                let mut map = serializer.serialize_map(Some(pairs.len()))?;
+                for (key, value) in pairs {
+                    map.serialize_entry(key, value)?;
                 }
-                Self::Array(items)
+                map.end()
             }
-            Marker::FixMap(_) | Marker::Map16 | Marker::Map32 => {
-                let mut pairs = Vec::new();
-                for index in 0..reader.map()? {
-                    let mut one = || Self::read_nested(reader, depth + 1);
-                    let pair = one().and_then(|key| Ok((key, one()?)));
-                    pairs.push(pair.map_err(|error| error.within(Step::Item(index)))?);
-                }
-                Self::Map(pairs)
+            Self::Ext(code, bytes) => {
+                serializer.serialize_newtype_struct(rmp_serde::MSGPACK_EXT_STRUCT_NAME, &(*code, Bytes::new(bytes)))
             }
-            marker if is_ext(marker) => {
-                let (code, bytes) = reader.ext()?;
-                Self::Ext(code, bytes.to_vec())
-            }
-            _ => Self::Int(Integer::read(reader)?),
-        })
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AnyValue)
+    }
+}
+
+struct AnyValue;
+
+impl<'de> Visitor<'de> for AnyValue {
+    type Value = Value;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Nil)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Int(value.into()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Int(value.into()))
+    }
+
+    fn visit_f32<E>(self, value: f32) -> Result<Value, E> {
+        Ok(Value::F32(value))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::F64(value))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_bytes<E>(self, value: &[u8]) -> Result<Value, E> {
+        Ok(Value::Bin(value.to_vec()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = sequence.next_element()? {
+            items.push(item);
+        }
+        Ok(Value::Array(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut pairs = Vec::new();
+        while let Some(pair) = map.next_entry()? {
+            pairs.push(pair);
+        }
+        Ok(Value::Map(pairs))
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, extension: D) -> Result<Value, D::Error> {
+        let (code, bytes) = <(i8, ByteBuf)>::deserialize(extension)?;
+        Ok(Value::Ext(code, bytes.into_vec()))
     }
 }
 
 impl Wire for Value {
     fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        Self::read_nested(reader, 0)
+        super::derived::read(reader)
     }
 
     fn write(&self, out: &mut Vec<u8>) {
-        match self {
-            Self::Nil => write::nil(out),
-            Self::Bool(value) => write::bool(out, *value),
-            Self::Int(value) => value.write(out),
-            Self::F32(value) => write::f32(out, *value),
-            Self::F64(value) => write::f64(out, *value),
-            Self::Str(value) => write::str(out, value),
-            Self::Bin(value) => write::bin(out, value),
-            Self::Array(items) => items.write(out),
-            Self::Map(pairs) => {
-                write::map(out, pairs.len());
-                for (key, value) in pairs {
-                    key.write(out);
-                    value.write(out);
-                }
-            }
-            Self::Ext(code, bytes) => write::ext(out, *code, bytes),
-        }
+        super::derived::write(self, out);
     }
 
     fn read_or(reader: &mut Reader<'_>, _: Self) -> Result<Self, DecodeError> {
@@ -292,5 +348,18 @@ impl Wire for Raw {
 
     fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.0);
+    }
+}
+
+/// As the value, so that bytes that say it at greater length become the shortest.
+impl Serialize for Raw {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.value().map_err(S::Error::custom)?.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Raw {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Value::deserialize(deserializer).map(|value| Self::of(&value))
     }
 }

@@ -36,10 +36,6 @@ pub(crate) fn f64(out: &mut Vec<u8>, value: f64) {
     written(encode::write_f64(out, value));
 }
 
-pub(crate) fn f32(out: &mut Vec<u8>, value: f32) {
-    written(encode::write_f32(out, value));
-}
-
 pub(crate) fn str(out: &mut Vec<u8>, value: &str) {
     let len = value.len();
     match len {
@@ -48,11 +44,6 @@ pub(crate) fn str(out: &mut Vec<u8>, value: &str) {
         _ => long_str_len(out, len),
     }
     out.extend_from_slice(value.as_bytes());
-}
-
-pub(crate) fn bin(out: &mut Vec<u8>, value: &[u8]) {
-    written(encode::write_bin_len(out, checked(value.len())));
-    out.extend_from_slice(value);
 }
 
 pub(crate) fn ext(out: &mut Vec<u8>, code: i8, value: &[u8]) {

@@ -53,7 +53,7 @@ fn a_stranger_is_named() {
     let Err(error) = EngineGreeting::hello(&Transport::new(), config) else { panic!("it is no INIT") };
     assert_eq!(error.to_string(), format!("the frontend at {address} does not speak this protocol"));
     let source = std::error::Error::source(&error).expect("it says why").to_string();
-    assert_eq!(source, "INIT, key `addresses`: it is missing (byte 4)");
+    assert_eq!(source, "INIT: missing field `addresses` (byte 0)");
     answering.join().expect("no panic");
 }
 
@@ -107,7 +107,7 @@ fn a_relay_keeps_an_init_that_it_cannot_read() {
     let [RelayNotice::Hello { again: false }, RelayNotice::InitRefused { reason }] = &notices[..] else {
         panic!("{notices:?}");
     };
-    assert!(reason.ends_with("INIT, key `addresses`: it is missing (byte 4)"), "{reason}");
+    assert!(reason.ends_with("INIT: missing field `addresses` (byte 0)"), "{reason}");
 }
 
 #[test]

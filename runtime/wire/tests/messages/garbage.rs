@@ -145,19 +145,27 @@ fn errors_say_where_and_what() {
         "ADD, element 3 `sampling_params`, key `max_tokens`: \
          expected an integer from 0 to 4294967295, got -1 (byte 17)",
     );
-    check(request(1, b"\x91\xa1"), "ABORT, item 0: expected a text, but the frame ends here (byte 2)");
-    check(request(1, b"\x91\xa1\xff"), "ABORT, item 0: this text is not UTF-8 (byte 2)");
+    check(request(1, b"\x91\xa1"), "ABORT, item 0: expected a value, but the frame ends here (byte 1)");
+    check(request(1, b"\x91\xa1\xff"), "ABORT, item 0: this text is not UTF-8 (byte 1)");
     check(request(1, b"\x90\x00"), "ABORT: 1 bytes follow the end of the message (byte 1)");
-    check(request(3, b"\x92\x00\x01"), "UTILITY, element 2 `method`: it is missing (byte 1)");
-    check(ReadyResponse::decode(b"\x80").unwrap_err(), "ready response, key `max_model_len`: it is missing (byte 1)");
+    check(
+        request(3, b"\x92\x00\x01"),
+        "UTILITY: invalid length 2, expected struct UtilityCall with 4 elements (byte 0)",
+    );
+    check(
+        request(3, b"\x94\x00\x01\xa1a\x92\xc0\xc1"),
+        "UTILITY, element 3 `args`, item 1: expected a value, got the byte c1, which MessagePack does not use (byte 7)",
+    );
+    check(ReadyResponse::decode(b"\x80").unwrap_err(), "ready response: missing field `max_model_len` (byte 0)");
     check(
         ReadyResponse::decode(b"\x81\xa5dtype\xabtorch.float").unwrap_err(),
-        "ready response, key `dtype`: expected one of float16, bfloat16 and float32, got \"torch.float\" (byte 7)",
+        "ready response, key `dtype`: \
+         unknown variant `torch.float`, expected one of `float16`, `bfloat16`, `float32` (byte 7)",
     );
     check(
         KvEventBatch::decode(b"\x92\x00\x91\x81\xa4type\xa3Odd").unwrap_err(),
         "KV event batch, element 1 `events`, item 0, key `type`: \
-         expected one of BlockStored, BlockRemoved and AllBlocksCleared, got \"Odd\" (byte 3)",
+         unknown variant `Odd`, expected one of `BlockStored`, `BlockRemoved`, `AllBlocksCleared` (byte 9)",
     );
     check(decode_sequence(b"1234567").unwrap_err(), "sequence number: expected a frame of 8 bytes, got 7 (byte 0)");
 }
