@@ -228,7 +228,7 @@ impl SchedulingPolicy for PythonPolicy {
                 preferences.push(match (kind.as_str(), tokens) {
                     ("admission_rank", _) => Preference::AdmissionRank { slot, rank: value },
                     ("eviction_rank", _) => Preference::EvictionRank { slot, rank: value },
-                    ("chunk_cap", Ok(tokens)) => Preference::ChunkCap { slot, tokens },
+                    ("chunk_cap", Ok(tokens)) => Preference::ChunkCap { slot, tokens: Some(tokens) },
                     ("chunk_cap", Err(_)) => {
                         return Err(failed(format!("invalid chunk_cap {value}: expected 0 to {}", u32::MAX)));
                     }

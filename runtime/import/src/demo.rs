@@ -20,6 +20,7 @@ use crate::Sink;
 /// Options of a demonstration.
 #[derive(Clone, Debug)]
 pub struct DemoOptions {
+    /// Number of requests.
     pub requests: NonZeroU64,
     /// Seed of everything that is drawn.
     pub seed: u64,

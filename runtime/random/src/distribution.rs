@@ -36,9 +36,12 @@ pub enum Distribution {
         /// Standard deviation.
         std: f64,
     },
+    /// Exponential.
     Exponential {
+        /// Mean; above 0.
         mean: f64,
     },
+    /// Gamma.
     Gamma {
         /// Mean; above 0.
         mean: f64,

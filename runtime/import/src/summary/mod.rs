@@ -25,6 +25,7 @@ pub struct Summary {
     pub is_workload: bool,
     /// Engines that presented themselves, else those that requests name.
     pub engines: u64,
+    /// Number of requests.
     pub requests: u64,
     /// Requests by their end: `stop`, ..., `ended` without a reason, `unfinished`.
     pub finished: BTreeMap<String, u64>,
@@ -63,6 +64,7 @@ pub struct Summary {
     pub peak_concurrency: Option<u64>,
     /// Requests under way, averaged over time.
     pub mean_concurrency: Option<f64>,
+    /// Requests that belong together, if any do.
     pub sessions: Option<Sessions>,
     /// Shared prefixes of prompts.
     pub prefixes: Option<Prefixes>,
@@ -70,6 +72,7 @@ pub struct Summary {
     pub media: Option<MediaCounts>,
     /// By concurrency at arrival.
     pub classes: Vec<Class>,
+    /// Steps of the engines, if the file has them.
     pub steps: Option<StepSummary>,
     /// Batches of KV events.
     pub kv_batches: u64,
@@ -132,6 +135,7 @@ pub struct Class {
     pub concurrency_from: u32,
     /// The highest.
     pub concurrency_to: u32,
+    /// Number of requests.
     pub requests: u64,
     /// From arrival to the first output.
     pub ttft_ns: Option<Quantiles>,

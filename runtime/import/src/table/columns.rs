@@ -3,6 +3,7 @@
 /// The values of a column, one a row.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cells {
+    /// Texts.
     Texts(Vec<String>),
     /// Whole numbers.
     Counts(Vec<u64>),
