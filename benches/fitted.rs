@@ -7,7 +7,7 @@ use std::hint::black_box;
 use criterion::{Criterion, criterion_group, criterion_main};
 use vcr_benches::fitted_prices;
 use vcr_core::latency::{LatencyModel, StepBatch, StepShape};
-use vcr_timing::Fitted;
+use vcr_latency::Fitted;
 
 const SEED: u64 = 1;
 

@@ -14,8 +14,8 @@ use vcr_cluster::LatencyFactory;
 use vcr_cluster::metrics::Counter;
 use vcr_core::latency::LatencyError;
 use vcr_guest::{GuestModule, Limits};
+use vcr_latency::{Fitted, Polynomial, PolynomialInput, Roofline};
 use vcr_roofline::RooflineConfig;
-use vcr_timing::{Fitted, Polynomial, PolynomialInput, Roofline};
 
 fn polynomial() -> LatencyFactory {
     let model = Polynomial::new(PolynomialInput::default()).expect("the defaults are valid");

@@ -11,7 +11,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use vcr_playback::{CaptureIndex, CaptureIndexOptions, Lookup, Match, MatchBy, Matcher, Unmatched};
+use vcr_record::playback::{CaptureIndex, CaptureIndexOptions, Lookup, Match, MatchBy, Matcher, Unmatched};
 use vcr_trace::capture::{
     BlockHash, CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, CaptureWriter, ExtraKeys,
     PromptChain, RequestRecord,

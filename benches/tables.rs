@@ -7,7 +7,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use vcr_core::latency::StepShape;
-use vcr_tables::{DATA_VARIABLE, Tables, TablesInput};
+use vcr_latency::tables::{DATA_VARIABLE, Tables, TablesInput};
 
 fn decodes(context: u64) -> StepShape {
     StepShape {

@@ -55,7 +55,7 @@ fn route(router: &mut dyn Router, shown: &[Vec<WorkerLoad>], blocks: &[u64], req
 }
 
 fn routing(criterion: &mut Criterion) {
-    let native = RouterConfig::PrefixAffinity(vcr_routing::AffinityConfig::default());
+    let native = RouterConfig::PrefixAffinity(vcr_policy::prefix_affinity::AffinityConfig::default());
     let mut routers =
         vec![("native", native.build(&vcr_core::PluginContext::of_seed(1)).expect("the defaults are good"))];
     if let Some(path) = vcr_benches::guest_path("prefix-affinity") {

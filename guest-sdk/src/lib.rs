@@ -67,10 +67,10 @@ mod faults;
 mod latency;
 pub mod observe;
 mod policy;
-mod rng;
-mod router;
 #[cfg(all(target_arch = "wasm32", not(feature = "runtime")))]
 mod realloc;
+mod rng;
+mod router;
 #[cfg(all(target_arch = "wasm32", feature = "runtime"))]
 mod runtime;
 mod scaler;

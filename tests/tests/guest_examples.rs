@@ -77,13 +77,13 @@ fn copy_sources(to: &Path) {
         "guests",
         "guest-sdk",
         "wit",
-        "runtime/core",
-        "runtime/policy",
-        "runtime/fitted",
-        "runtime/roofline",
-        "runtime/routing",
-        "runtime/scaling",
-        "runtime/structured",
+        "runtime/engine/core",
+        "runtime/engine/policy",
+        "runtime/latency/fitted",
+        "runtime/latency/roofline",
+        "runtime/engine/policy",
+        "runtime/engine/policy",
+        "runtime/engine/structured",
     ] {
         copy_folder(&root().join(name), &to.join(name));
     }

@@ -3,9 +3,9 @@
 use std::fs;
 use std::io::Write;
 
-use vcr_import::table::{Cells, Column, TableFormat};
 use vcr_pack::{Content, Manifest, PackFile};
 use vcr_tests::{Folder, Said, root, shipped_guest, vcr};
+use vcr_trace::import::table::{Cells, Column, TableFormat};
 
 /// Reads a trace beside it and a capture elsewhere.
 const SCENARIO: &str = r#"
@@ -283,7 +283,7 @@ fn table(folder: &Folder, path: &str, texts: &[(&str, &str)], columns: &[&str], 
     };
     let columns: Vec<Column> = texts.iter().map(text).chain(columns.iter().enumerate().map(number)).collect();
     let mut bytes = Vec::new();
-    vcr_import::table::write(&mut bytes, &columns, TableFormat::Parquet).expect("a vector takes everything");
+    vcr_trace::import::table::write(&mut bytes, &columns, TableFormat::Parquet).expect("a vector takes everything");
     let file = folder.path().join(path);
     fs::create_dir_all(file.parent().expect("it lies in a folder")).expect("the folder is writable");
     fs::write(file, bytes).expect("the folder is writable");

@@ -5,9 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use serde_json::{Value, json};
-use vcr_tests::{
-    Folder, Frontend, FrontendOptions, Play, Said, component, interface_of, releases, shipped_guest,
-};
+use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Said, component, interface_of, releases, shipped_guest};
 
 /// A scenario of one run of `workloads` on two engines under `policy`, which
 /// stands in line 1.

@@ -322,8 +322,7 @@ fn answer_case(case: &str, worker: &str) -> String {
 fn hostile_routers_fail_the_run_and_are_named_with_pool_and_time() {
     let number = "(i32.wrap_i64 (i64.load offset=16 (local.get $call)))";
     // Refuses whatever comes after the crash, requests that were served among it.
-    let refuses_late =
-        answer_case("(i64.ge_u (i64.load (local.get $call)) (i64.const 500000000))", "(i32.const 1)");
+    let refuses_late = answer_case("(i64.ge_u (i64.load (local.get $call)) (i64.const 500000000))", "(i32.const 1)");
     for (body, expected) in [
         (answer("(i32.const 2)"), "it chose the engine 2 for request 0: expected one of 0, 1"),
         (answer("(i32.const 1)"), "it chose the engine 1 for request"),

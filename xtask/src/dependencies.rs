@@ -16,12 +16,12 @@ const DRAFT: &str = "vcr-dist-draft.cdx";
 pub(crate) fn sbom(checkout: &Checkout, target: &str) -> Result<Vec<u8>, Error> {
     let mut command = Command::new("cargo-cyclonedx");
     command.args(["cyclonedx", "--quiet", "--format", "json", "--spec-version", "1.5", "--features", "full"]);
-    command.args(["--override-filename", DRAFT, "--target", target, "--manifest-path", "runtime/cli/Cargo.toml"]);
+    command.args(["--override-filename", DRAFT, "--target", target, "--manifest-path", "runtime/app/cli/Cargo.toml"]);
     // The time in it, where it would take the clock's.
     command.current_dir(&checkout.root).env("SOURCE_DATE_EPOCH", checkout.time.to_string());
     let made = tool::output(&mut command);
     let draft = format!("{DRAFT}.json");
-    let sbom = made.and_then(|_| read(&checkout.root.join("runtime/cli").join(&draft)));
+    let sbom = made.and_then(|_| read(&checkout.root.join("runtime/app/cli").join(&draft)));
     // Whether it succeeded or not. What is not there needs no removal.
     for folder in &checkout.crates {
         let _ = fs::remove_file(folder.join(&draft));
@@ -35,6 +35,6 @@ pub(crate) fn sbom(checkout: &Checkout, target: &str) -> Result<Vec<u8>, Error> 
 pub(crate) fn licences(checkout: &Checkout) -> Result<Vec<u8>, Error> {
     let mut command = Command::new("cargo-about");
     command.args(["about", "generate", "--locked", "--offline", "--fail", "--features", "full"]);
-    command.args(["--manifest-path", "runtime/cli/Cargo.toml", "--config", "xtask/about.toml", "xtask/about.hbs"]);
+    command.args(["--manifest-path", "runtime/app/cli/Cargo.toml", "--config", "xtask/about.toml", "xtask/about.hbs"]);
     tool::output(command.current_dir(&checkout.root))
 }

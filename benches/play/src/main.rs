@@ -147,10 +147,10 @@ enum Case {
     /// A stream while KV moves to its engine or from it, and without.
     Moving {
         /// Bytes of each transfer.
-        #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = vcr_units::bytes)]
+        #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = vcr_base::units::bytes)]
         total: u64,
         /// Bytes of a page.
-        #[arg(long, value_name = "BYTES", default_value = "256KiB", value_parser = vcr_units::bytes)]
+        #[arg(long, value_name = "BYTES", default_value = "256KiB", value_parser = vcr_base::units::bytes)]
         page: u64,
         /// Transfers before those that count, for all pages to have memory.
         #[arg(long, value_name = "N", default_value_t = 4)]
@@ -209,8 +209,8 @@ impl LoadArgs {
     }
 }
 
-fn duration(text: &str) -> Result<u64, vcr_units::UnitError> {
-    vcr_units::duration_ns(text)
+fn duration(text: &str) -> Result<u64, vcr_base::units::UnitError> {
+    vcr_base::units::duration_ns(text)
 }
 
 /// Long prompts, which the cache must hold and give up again.

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use vcr_import::{Format, ImportOptions, import_bytes};
+use vcr_trace::import::{Format, ImportOptions, import_bytes};
 
 /// Words are tokens, so that data sets can be read.
 const TOKENIZER: &str = r#"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,
@@ -29,7 +29,7 @@ fuzz_target!(|bytes: &[u8]| {
         tokenizer: (format == Format::Dataset).then(tokenizer),
         ..ImportOptions::default()
     };
-    let mut summary = vcr_import::summary::SummaryBuilder::default();
+    let mut summary = vcr_trace::import::summary::SummaryBuilder::default();
     let mut sink = |line| {
         summary.add(&line);
         Ok(())

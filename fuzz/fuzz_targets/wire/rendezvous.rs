@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use vcr_rendezvous::{ranks, wire, workers};
+use vcr_transfer::bootstrap::{ranks, wire, workers};
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(description) = wire::decode_description(bytes) {

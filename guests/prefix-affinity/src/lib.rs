@@ -1,6 +1,6 @@
 //! Routing by prefix affinity as a guest.
 //!
-//! The config is a `vcr_routing::AffinityConfig`, for example
+//! The config is a `vcr_policy::prefix_affinity::AffinityConfig`, for example
 //! `{"load_factor": 1.5, "max_waiting": 32}`.
 
 #![cfg_attr(target_arch = "wasm32", no_std)]
@@ -10,7 +10,7 @@ extern crate alloc;
 use alloc::string::{String, ToString};
 
 use vcr_guest_sdk::{Choice, RouteQuery, RouterGuest, Workers, export_router};
-use vcr_routing::{AffinityConfig, Candidate, PrefixAffinity, Request};
+use vcr_policy::prefix_affinity::{AffinityConfig, Candidate, PrefixAffinity, Request};
 
 struct PrefixAffinityGuest(PrefixAffinity);
 
@@ -37,8 +37,8 @@ impl RouterGuest for PrefixAffinityGuest {
             blocks: request.blocks,
         };
         Ok(match self.0.choose(&request, candidates) {
-            vcr_routing::Choice::Candidate(position) => Choice::Worker(position),
-            vcr_routing::Choice::Shed => Choice::Shed,
+            vcr_policy::prefix_affinity::Choice::Candidate(position) => Choice::Worker(position),
+            vcr_policy::prefix_affinity::Choice::Shed => Choice::Shed,
         })
     }
 }

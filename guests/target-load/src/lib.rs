@@ -1,6 +1,6 @@
 //! Autoscaling by a target of work per engine as a guest.
 //!
-//! The config is a `vcr_scaling::TargetPolicy`, for example
+//! The config is a `vcr_policy::target_load::TargetPolicy`, for example
 //! `{"metric": "requests", "target": 8, "scale_down_delay_ticks": 3}`.
 
 #![cfg_attr(target_arch = "wasm32", no_std)]
@@ -10,7 +10,7 @@ extern crate alloc;
 use alloc::string::String;
 
 use vcr_guest_sdk::{ScaleView, ScalerGuest, export_autoscaler};
-use vcr_scaling::{PoolWork, TargetPolicy, TargetScaler};
+use vcr_policy::target_load::{PoolWork, TargetPolicy, TargetScaler};
 
 struct TargetLoad(TargetScaler);
 
@@ -34,7 +34,7 @@ export_autoscaler!(TargetLoad);
 
 #[cfg(test)]
 mod tests {
-    use vcr_scaling::TargetMetric;
+    use vcr_policy::target_load::TargetMetric;
 
     use super::*;
 

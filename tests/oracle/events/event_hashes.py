@@ -4,7 +4,7 @@
     event_hashes.py MODEL_DIR OUT_FILE
 
 Requests come one after the other, and have one output token, so that nothing depends on what a model says. The live
-engine's tests publish the same events (runtime/live/tests/live/data). Tokens are written as runs: [first, count].
+engine's tests publish the same events (runtime/live/live/tests/live/data). Tokens are written as runs: [first, count].
 """
 
 import json

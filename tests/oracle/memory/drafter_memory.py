@@ -1,6 +1,6 @@
 """Records the KV-cache groups, the KV blocks and the weights that vLLM gives to models with drafters on an H100.
 
-    venv/bin/python tests/oracle/memory/drafter_memory.py CONFIGS > runtime/model/tests/drafters.jsonl
+    venv/bin/python tests/oracle/memory/drafter_memory.py CONFIGS > runtime/engine/model/tests/drafters.jsonl
 
 As `model_memory.py`, with the same CONFIGS. Drafters that are models of the table are named by it; heads of EAGLE are
 written here, in the shapes of published ones.

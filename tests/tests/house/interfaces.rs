@@ -16,7 +16,8 @@ fn the_interfaces_parse_and_lie_in_the_folder_of_their_version() {
         let name = &resolve.packages[package].name;
         assert_eq!(format!("{}:{}", name.namespace, name.name), "vcr:guest");
         if folder == wit {
-            let worlds = ["latency-model", "token-source", "failure-injector", "scheduler-policy", "router", "autoscaler"];
+            let worlds =
+                ["latency-model", "token-source", "failure-injector", "scheduler-policy", "router", "autoscaler"];
             for world in worlds {
                 assert!(resolve.packages[package].worlds.contains_key(world), "{} has no `{world}`", folder.display());
             }

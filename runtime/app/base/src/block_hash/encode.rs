@@ -1,0 +1,70 @@
+//! The Python values that are hashed, apart from how they are written.
+
+use crate::block_hash::{Digest, ExtraKey, HashRules};
+
+/// Writes one Python value into a buffer that is kept between values.
+pub(crate) trait Encode {
+    /// Forgets the last value.
+    fn begin(&mut self);
+
+    /// Ends the value and gives its bytes.
+    fn finish(&mut self) -> &[u8];
+
+    fn none(&mut self);
+
+    fn int(&mut self, value: i64);
+
+    /// An object that occurs once.
+    fn bytes(&mut self, value: &[u8]);
+
+    /// A string that came from outside.
+    fn text(&mut self, value: &str);
+
+    /// A string of the program, the same object each time. Longer than a
+    /// character, unlike those strings from outside that are shared.
+    fn constant(&mut self, value: &'static str);
+
+    /// A tuple that occurs once, of the `len` values that `items` writes.
+    fn tuple(&mut self, len: usize, items: impl FnOnce(&mut Self));
+}
+
+/// The string that the hash before the first block is made from.
+pub(crate) fn encode_text<'a>(out: &'a mut impl Encode, text: &str) -> &'a [u8] {
+    out.begin();
+    out.text(text);
+    out.finish()
+}
+
+/// `(parent, tuple(tokens), tuple(extra) or None)`, see `hash_block_tokens`; with tokens behind the block
+/// `(parent, tuple(tokens), (tuple(extra) or None, *ahead))`.
+pub(crate) fn encode_block<'a>(
+    out: &'a mut impl Encode,
+    rules: HashRules,
+    parent: &Digest,
+    tokens: &[u32],
+    extra: &[ExtraKey<'_>],
+    ahead: &[u32],
+) -> &'a [u8] {
+    out.begin();
+    out.tuple(3, |out| {
+        out.bytes(parent.as_bytes());
+        out.tuple(tokens.len(), |out| tokens.iter().for_each(|&token| out.int(i64::from(token))));
+        if ahead.is_empty() {
+            encode_extra(out, rules, extra);
+        } else {
+            out.tuple(1 + ahead.len(), |out| {
+                encode_extra(out, rules, extra);
+                ahead.iter().for_each(|&token| out.int(i64::from(token)));
+            });
+        }
+    });
+    out.finish()
+}
+
+fn encode_extra(out: &mut impl Encode, rules: HashRules, extra: &[ExtraKey<'_>]) {
+    if extra.is_empty() {
+        out.none();
+    } else {
+        out.tuple(extra.len(), |out| extra.iter().for_each(|key| key.encode(rules, out)));
+    }
+}

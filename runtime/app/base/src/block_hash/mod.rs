@@ -1,0 +1,57 @@
+//! vLLM's own hashes of KV blocks, as they leave an engine in KV events.
+//!
+//! A router that follows the KV events of real engines computes these hashes
+//! itself from the tokens of a prompt. So they must be vLLM's, byte for byte:
+//! [`BlockHasher`] writes the same pickle or CBOR that CPython writes for
+//! `(parent, tokens, extra keys)` and hashes it with the same function.
+//! [`EngineHashes`] gives the blocks of an engine, which has faster names for
+//! them, their hashes for as long as they are cached.
+//!
+//! Rules are those of vLLM 0.27 to 0.33 (`vllm/v1/core/kv_cache_utils.py`,
+//! `vllm/utils/hashing.py`) under CPython 3.11; 3.10 to 3.13 pickle alike.
+//!
+//! With EAGLE or MTP hashes of 0.33 cover tokens after their block, too
+//! ([`BlockHasher::hash_block_ahead`]). Blocks of groups of layers that are larger than
+//! the hashed ones have the hash of the last hashed block within.
+//!
+//! Not reproduced:
+//!
+//! * An engine in the process of its frontend
+//!   (`VLLM_ENABLE_V1_MULTIPROCESSING=0`). Pickle writes an object that it has
+//!   seen before as a reference, and strings that have not come over a socket
+//!   may be one object there. [`ExtraKey`] says which are taken to be.
+//! * A `PYTHONHASHSEED` that is not UTF-8.
+//!
+//! Two blocks of a prompt, as an engine of vLLM 0.33 that was started with `PYTHONHASHSEED=0` and
+//! `--prefix-caching-hash-algo sha256_cbor` publishes them:
+//!
+//! ```
+//! use vcr_base::block_hash::{BlockHasher, HashAlgorithm, HashRules, Seed};
+//!
+//! let rules = HashRules::of_release(0, 33).expect("a known release");
+//! let mut hasher = BlockHasher::new(HashAlgorithm::Sha256Cbor, rules, Seed::PythonHashSeed("0"));
+//! let tokens: Vec<u32> = (0..32).collect();
+//!
+//! let first = hasher.hash_block(None, &tokens[..16], &[]);
+//! let second = hasher.hash_block(Some(&first), &tokens[16..], &[]);
+//! assert_ne!(first.low_u64(), second.low_u64());
+//! // The same tokens behind another block are another block.
+//! assert_ne!(hasher.hash_block(None, &tokens[16..], &[]), second);
+//! ```
+
+mod algorithm;
+mod cbor;
+mod digest;
+mod encode;
+mod engine_hashes;
+mod extra_key;
+mod hasher;
+mod pickle;
+mod rules;
+
+pub use algorithm::{HashAlgorithm, UnknownAlgorithm};
+pub use digest::Digest;
+pub use engine_hashes::{EngineHashes, EngineHashesError};
+pub use extra_key::ExtraKey;
+pub use hasher::{BlockHasher, Seed};
+pub use rules::HashRules;

@@ -1,0 +1,11 @@
+//! What all rooms use: units, random streams, inputs, outputs, and small shared types.
+
+#![warn(missing_docs)]
+
+pub mod block_hash;
+pub mod finish_reason;
+pub mod input;
+pub mod output;
+pub mod percentile;
+pub mod random;
+pub mod units;

@@ -1,0 +1,164 @@
+//! Files on their way to their names.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, Permissions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tempfile::{Builder, TempPath};
+
+use crate::output::error::OutputError;
+use crate::output::remote::{send, shown, upload_of};
+use crate::output::{Claim, make_parents, write_error};
+
+/// All drafts of this process, files and folders: what a signal that ends it at
+/// once has to remove.
+static DRAFTS: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+fn drafts() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+    DRAFTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Removes all drafts of this process, which is about to end, and keeps it from
+/// giving names to any. Says how many there were.
+pub fn remove_drafts() -> usize {
+    let mut drafts = drafts();
+    let removed = drafts.iter().filter(|path| remove(path).is_ok()).count();
+    drafts.clear();
+    // Held for ever: nothing is renamed from now on.
+    std::mem::forget(drafts);
+    removed
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+}
+
+/// Something that is removed if the process ends at once.
+#[derive(Debug)]
+pub(crate) struct Registered(PathBuf);
+
+impl Registered {
+    pub(crate) fn new(path: &Path) -> Self {
+        drafts().insert(path.to_owned());
+        Self(path.to_owned())
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        drafts().remove(&self.0);
+    }
+}
+
+/// Does `work` while no draft is removed by a signal.
+pub(crate) fn undisturbed<T>(work: impl FnOnce() -> T) -> T {
+    let _drafts = drafts();
+    work()
+}
+
+/// A file that is being written. It gets its name with [`OutputFile::commit`];
+/// dropped before that, it is gone.
+#[derive(Debug)]
+pub struct OutputFile {
+    file: File,
+    claim: Claim,
+    draft: Option<Draft>,
+}
+
+#[derive(Debug)]
+struct Draft {
+    path: TempPath,
+    _registered: Registered,
+}
+
+impl OutputFile {
+    pub(crate) fn create(claim: Claim) -> Result<Self, OutputError> {
+        make_parents(&claim)?;
+        let failed = |source| write_error(&claim.path, source);
+        if claim.is_special {
+            let file = File::options().write(true).open(&claim.path).map_err(failed)?;
+            return Ok(Self { file, claim, draft: None });
+        }
+        let draft = match claim.is_remote {
+            true => make_spooled(&claim.path),
+            false => make_draft(&claim.place),
+        };
+        let (file, path) = draft.map_err(failed)?.into_parts();
+        let draft = Draft { _registered: Registered::new(&path), path };
+        Ok(Self { file, claim, draft: Some(draft) })
+    }
+
+    /// Another handle of the draft, for a writer that wants to own one.
+    ///
+    /// # Errors
+    /// When the process has too many files open.
+    pub fn handle(&self) -> Result<File, OutputError> {
+        self.file.try_clone().map_err(|source| write_error(&self.claim.path, source))
+    }
+
+    /// Gives the file its name.
+    ///
+    /// # Errors
+    /// When another file has got the name meanwhile, or the system refuses.
+    pub fn commit(self) -> Result<(), OutputError> {
+        let Self { claim, draft: Some(draft), .. } = self else { return Ok(()) };
+        if claim.is_remote {
+            return upload(draft, &claim);
+        }
+        let Draft { path, _registered } = draft;
+        undisturbed(|| match claim.replaces {
+            true => path.persist(&claim.place).map_err(|refused| write_error(&claim.path, refused.error)),
+            false => path.persist_noclobber(&claim.place).map_err(|refused| match refused.error.kind() {
+                io::ErrorKind::AlreadyExists => OutputError::Exists { path: claim.path.clone() },
+                _ => write_error(&claim.path, refused.error),
+            }),
+        })
+    }
+
+    /// Writes all of it with `write`, and gives it its name.
+    ///
+    /// # Errors
+    /// Those of `write` and of [`OutputFile::commit`].
+    pub fn write_with(self, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), OutputError> {
+        let mut out = BufWriter::with_capacity(1 << 16, self.handle()?);
+        let written = write(&mut out).and_then(|()| out.flush());
+        // What could not be written is not tried again.
+        let _ = out.into_parts();
+        written.map_err(|source| write_error(&self.claim.path, source))?;
+        self.commit()
+    }
+}
+
+/// Uploads a draft. What the store does not take is kept: it may have taken hours to make.
+fn upload(draft: Draft, claim: &Claim) -> Result<(), OutputError> {
+    let failed = |source| write_error(&shown(&claim.path), source);
+    let Some((upload, url)) = upload_of(&claim.path).map_err(failed)? else { return Ok(()) };
+    let pending = upload.plan(&draft.path, url, claim.replaces).map_err(failed)?;
+    // From here on a signal leaves it to `vcr upload`.
+    let Draft { path, _registered } = draft;
+    path.keep().map_err(|refused| failed(refused.error))?;
+    drop(_registered);
+    send(pending)
+}
+
+/// A file on its way to a store.
+pub(crate) fn make_spooled(path: &Path) -> io::Result<tempfile::NamedTempFile> {
+    let spool = match upload_of(path)? {
+        Some((upload, _)) => upload.spool()?,
+        None => std::env::temp_dir(),
+    };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    Builder::new().suffix(&format!("-{name}")).tempfile_in(spool)
+}
+
+/// A file beside its place.
+pub(crate) fn make_draft(place: &Path) -> io::Result<tempfile::NamedTempFile> {
+    let folder = place.parent().unwrap_or(Path::new("/"));
+    let name = place.file_name().unwrap_or_default().to_string_lossy();
+    // As a file that is simply made: the user's mask takes away what it does.
+    let mode = Permissions::from_mode(0o666);
+    Builder::new().prefix(&format!(".{name}.")).suffix(".draft").permissions(mode).tempfile_in(folder)
+}

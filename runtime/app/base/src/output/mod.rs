@@ -1,0 +1,205 @@
+//! The files that commands write.
+//!
+//! One rule holds for all of them:
+//!
+//! * An output is never an input of the same command, nor another output of it.
+//!   Files are compared by device and inode, so links do not hide it.
+//! * A file that exists is not replaced without `--force`, except in a folder
+//!   that an earlier run has marked as its own.
+//! * A file gets its name when it is complete. Until then it is a draft beside
+//!   its place, removed when the command fails or is stopped.
+//! * Missing parent folders are made.
+//!
+//! Devices, pipes and sockets are written as they are: there is nothing to lose. An output at a
+//! URL has its draft on disk, and gets its name by an upload; what cannot be uploaded is kept for
+//! the next command, and a signal does not remove it.
+
+mod draft;
+mod error;
+mod folder;
+mod identity;
+mod remote;
+mod uploads;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use draft::{OutputFile, remove_drafts};
+pub use error::OutputError;
+pub use folder::{MARKER, OutputFolder};
+use identity::Known;
+use remote::shown;
+pub use remote::{Pending, Upload, pending, set_upload, upload_of};
+pub use uploads::Uploads;
+
+/// The inputs and outputs of one command.
+#[derive(Debug, Default)]
+pub struct Outputs {
+    force: bool,
+    inputs: Vec<Known>,
+    claimed: Vec<Known>,
+}
+
+/// The checked path of an output.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    pub(crate) path: PathBuf,
+    /// The same with links resolved.
+    pub(crate) place: PathBuf,
+    /// Whether it is a device, a pipe or a socket.
+    pub(crate) is_special: bool,
+    /// Whether a file may be there when it is complete.
+    pub(crate) replaces: bool,
+    /// Whether it is a URL.
+    pub(crate) is_remote: bool,
+}
+
+impl Outputs {
+    /// No files yet. With `force`, files that exist are replaced.
+    #[must_use]
+    pub fn new(force: bool) -> Self {
+        Self { force, ..Self::default() }
+    }
+
+    /// The command reads `path`. What cannot be found is left to its reader.
+    ///
+    /// # Errors
+    /// When it is one of the outputs.
+    pub fn reads(&mut self, path: &Path) -> Result<(), OutputError> {
+        let input = Known::at(path);
+        if let Some(output) = self.claimed.iter().find(|output| output.is_file() && output.is(&input)) {
+            return Err(OutputError::IsOutput { input: path.to_owned(), path: output.path.clone() });
+        }
+        self.inputs.push(input);
+        Ok(())
+    }
+
+    /// Opens the draft of the file `path`.
+    ///
+    /// # Errors
+    /// When the rule forbids it, or it cannot be written.
+    pub fn create(&mut self, path: &Path) -> Result<OutputFile, OutputError> {
+        let claim = self.claim(path, self.force)?;
+        OutputFile::create(claim)
+    }
+
+    /// Checks that `path` may be written by a writer with names of its own, and
+    /// makes its parent folders. `true` if a file is there, to be replaced.
+    ///
+    /// # Errors
+    /// When the rule forbids it, or the folders cannot be made.
+    pub fn check(&mut self, path: &Path) -> Result<bool, OutputError> {
+        let claim = self.claim(path, self.force)?;
+        make_parents(&claim)?;
+        if claim.is_remote {
+            if !self.force {
+                waits(path)?;
+            }
+            return is_there(path);
+        }
+        Ok(!claim.is_special && claim.path.symlink_metadata().is_ok())
+    }
+
+    /// Takes a folder for files of these names. Where an earlier command has
+    /// marked it, the files listed there may be replaced.
+    ///
+    /// # Errors
+    /// When the rule forbids one of the names, or the folder cannot be made.
+    pub fn folder(&mut self, path: &Path, names: &[&'static str]) -> Result<OutputFolder, OutputError> {
+        let folder = OutputFolder::open(path)?;
+        for name in names {
+            self.claim(&folder.path().join(name), self.force || folder.is_marked(name))?;
+        }
+        Ok(folder)
+    }
+
+    fn claim(&mut self, path: &Path, replaces: bool) -> Result<Claim, OutputError> {
+        let output = Known::at(path);
+        if crate::input::remote::url(path).is_some() {
+            return self.claim_remote(output, replaces);
+        }
+        let there = fs::metadata(path);
+        let is_special = there.as_ref().is_ok_and(|there| !there.is_file() && !there.is_dir());
+        if there.as_ref().is_ok_and(fs::Metadata::is_dir) || path.file_name().is_none() {
+            return Err(OutputError::IsFolder { path: path.to_owned() });
+        }
+        if !is_special {
+            if let Some(input) = self.inputs.iter().find(|input| input.is(&output)) {
+                return Err(OutputError::IsInput { path: path.to_owned(), input: input.path.clone() });
+            }
+            if self.claimed.iter().any(|other| other.is(&output)) {
+                return Err(OutputError::Twice { path: path.to_owned() });
+            }
+            if !replaces && path.symlink_metadata().is_ok() {
+                return Err(OutputError::Exists { path: path.to_owned() });
+            }
+        }
+        let place = output.place.clone();
+        self.claimed.push(output);
+        Ok(Claim { path: path.to_owned(), place, is_special, replaces, is_remote: false })
+    }
+
+    fn claim_remote(&mut self, output: Known, replaces: bool) -> Result<Claim, OutputError> {
+        let path = shown(&output.path);
+        if let Some(input) = self.inputs.iter().find(|input| input.is(&output)) {
+            return Err(OutputError::IsInput { path, input: input.path.clone() });
+        }
+        if self.claimed.iter().any(|other| other.is(&output)) {
+            return Err(OutputError::Twice { path });
+        }
+        let is_there = is_there(&output.path)?;
+        if is_there && !replaces {
+            return Err(OutputError::Exists { path });
+        }
+        let claim = Claim {
+            path: output.path.clone(),
+            place: output.place.clone(),
+            is_special: false,
+            replaces,
+            is_remote: true,
+        };
+        self.claimed.push(output);
+        Ok(claim)
+    }
+}
+
+/// Whether there is an object at a URL.
+fn is_there(path: &Path) -> Result<bool, OutputError> {
+    let asked = upload_of(path).and_then(|upload| upload.map_or(Ok(false), |(upload, url)| upload.exists(url)));
+    asked.map_err(|source| write_error(&shown(path), source))
+}
+
+/// Refuses a URL for which a file of an earlier command waits.
+fn waits(path: &Path) -> Result<(), OutputError> {
+    let asked = upload_of(path).and_then(|upload| upload.map_or(Ok(Vec::new()), |(upload, _)| upload.pending()));
+    let mut pending = asked.map_err(|source| write_error(&shown(path), source))?.into_iter();
+    match pending.find(|pending| !pending.is_sent() && Path::new(pending.url()) == path) {
+        Some(pending) => Err(OutputError::Waits { path: shown(path), kept: pending.file().to_owned() }),
+        None => Ok(()),
+    }
+}
+
+/// Makes the folders above a file.
+pub(crate) fn make_parents(claim: &Claim) -> Result<(), OutputError> {
+    match claim.place.parent() {
+        Some(parent) if !claim.is_special && !claim.is_remote => make_folders(parent, &claim.path),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a folder and those above it, for the output `path`.
+pub(crate) fn make_folders(folder: &Path, path: &Path) -> Result<(), OutputError> {
+    let Err(source) = fs::create_dir_all(folder) else { return Ok(()) };
+    Err(match folder.ancestors().find(|above| above.is_file()) {
+        Some(file) => OutputError::NotAFolder { path: path.to_owned(), file: file.to_owned() },
+        None => write_error(path, source),
+    })
+}
+
+pub(crate) fn write_error(path: &Path, source: io::Error) -> OutputError {
+    OutputError::Write { path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests;

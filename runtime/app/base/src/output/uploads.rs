@@ -1,0 +1,88 @@
+//! Uploads of complete files beside the work that makes the next ones.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+
+use crate::output::error::OutputError;
+use crate::output::remote::{Pending, send, shown, upload_of};
+use crate::output::write_error;
+
+/// Complete files that become objects one after the other, on a thread of their own. A file is
+/// removed once it is uploaded; what a store does not take is tried again at the end, and then
+/// kept for `vcr upload`.
+#[derive(Debug)]
+pub struct Uploads {
+    folder: PathBuf,
+    files: Sender<Box<dyn Pending>>,
+    thread: JoinHandle<Vec<Box<dyn Pending>>>,
+}
+
+impl Uploads {
+    /// Begins to upload for the output `path`; none for a path of the file system.
+    ///
+    /// # Errors
+    /// When there is no folder for files, or the store does not take an object of this name.
+    pub fn start(path: &Path) -> Result<Option<Self>, OutputError> {
+        let failed = |source| write_error(&shown(path), source);
+        let Some((upload, url)) = upload_of(path).map_err(failed)? else { return Ok(None) };
+        let spool = upload.spool().map_err(failed)?;
+        let folder = tempfile::Builder::new().prefix("parts-").tempdir_in(spool).map_err(failed)?;
+        // Better now than when the first file is complete.
+        let empty = folder.path().join("empty");
+        fs::write(&empty, "").and_then(|()| upload.upload(&empty, url, true)).map_err(failed)?;
+        upload.remove(url).and_then(|()| fs::remove_file(&empty)).map_err(failed)?;
+        let (files, waiting) = channel();
+        let thread = thread::Builder::new().name("upload".to_owned()).spawn(move || upload_all(&waiting));
+        let thread = thread.map_err(failed)?;
+        // From here on it may hold the only copy of something.
+        Ok(Some(Self { folder: folder.keep(), files, thread }))
+    }
+
+    /// The folder of the files until they are uploaded.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Uploads a complete file to a URL.
+    ///
+    /// # Errors
+    /// When it cannot be noted.
+    pub fn add(&self, file: &Path, url: &Path) -> Result<(), OutputError> {
+        let failed = |source| write_error(&shown(url), source);
+        if let Some((upload, url)) = upload_of(url).map_err(failed)? {
+            // Without a thread it keeps waiting.
+            let _ = self.files.send(upload.plan(file, url, true).map_err(failed)?);
+        }
+        Ok(())
+    }
+
+    /// Waits until all are uploaded.
+    ///
+    /// # Errors
+    /// When the store did not take one of them, which is kept.
+    pub fn finish(self) -> Result<(), OutputError> {
+        drop(self.files);
+        let left = self.thread.join().unwrap_or_default();
+        // All of them first: each may be taken now.
+        let sent: Vec<Result<(), OutputError>> = left.into_iter().map(send).collect();
+        // It is gone, or empty, unless a file was not added.
+        let _ = fs::remove_dir(&self.folder);
+        sent.into_iter().collect()
+    }
+}
+
+/// Uploads what comes, and returns what could not be uploaded.
+fn upload_all(files: &Receiver<Box<dyn Pending>>) -> Vec<Box<dyn Pending>> {
+    let mut left = Vec::new();
+    for mut file in files {
+        match file.upload() {
+            // What cannot be removed is sent once more one day.
+            Ok(()) => drop(file.remove()),
+            Err(_) => left.push(file),
+        }
+    }
+    left
+}

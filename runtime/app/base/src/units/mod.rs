@@ -1,0 +1,304 @@
+//! Values with units: `"250ms"`, `"64GB/s"`, `"128KiB"`, `"20/s"`, `"90%"`.
+//!
+//! Amounts are read as decimal numbers and scaled once, so `"0.1ms"` is exactly
+//! 100,000 ns.
+
+/// Why a text is not a value of the wanted kind.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnitError {
+    /// There is no number at its start.
+    #[error("`{text}` does not start with a number")]
+    NoNumber {
+        /// The given text.
+        text: String,
+    },
+    /// A bare number where a unit is needed.
+    #[error("`{text}` has no unit; write for example `{example}`")]
+    NoUnit {
+        /// The given text.
+        text: String,
+        /// A valid value.
+        example: &'static str,
+    },
+    /// The unit is not known.
+    #[error("unknown unit of {kind} `{unit}` in `{text}`: expected {known}")]
+    UnknownUnit {
+        /// The given text.
+        text: String,
+        /// Its unit.
+        unit: String,
+        /// Kind of the expected value.
+        kind: &'static str,
+        /// The valid units.
+        known: &'static str,
+    },
+    /// The value does not fit.
+    #[error("`{text}` is negative or too large")]
+    OutOfRange {
+        /// The given text.
+        text: String,
+    },
+}
+
+const TIME_UNITS: &[(&str, f64)] = &[
+    ("ns", 1.0),
+    ("us", 1e3),
+    ("µs", 1e3),
+    ("ms", 1e6),
+    ("s", 1e9),
+    ("m", 60e9),
+    ("min", 60e9),
+    ("h", 3600e9),
+    ("d", 86_400e9),
+];
+
+const BYTE_UNITS: &[(&str, f64)] = &[
+    ("B", 1.0),
+    ("kB", 1e3),
+    ("KB", 1e3),
+    ("MB", 1e6),
+    ("GB", 1e9),
+    ("TB", 1e12),
+    ("KiB", 1024.0),
+    ("MiB", 1_048_576.0),
+    ("GiB", 1_073_741_824.0),
+    ("TiB", 1_099_511_627_776.0),
+];
+
+/// A duration in nanoseconds.
+///
+/// # Errors
+/// Without a number, a known unit of time, or a value from 0 to 500 years.
+pub fn duration_ns(text: &str) -> Result<u64, UnitError> {
+    duration(text, 1.0)
+}
+
+/// A duration in picoseconds, for what is spent very often.
+///
+/// ```
+/// assert_eq!(vcr_base::units::duration_ps("2.5ns"), Ok(2_500));
+/// ```
+///
+/// # Errors
+/// Without a number, a known unit of time, or a value from 0 to half a year.
+pub fn duration_ps(text: &str) -> Result<u64, UnitError> {
+    duration(text, 1e3)
+}
+
+fn duration(text: &str, per_ns: f64) -> Result<u64, UnitError> {
+    let (number, unit) = split(text)?;
+    if unit.is_empty() {
+        return Err(UnitError::NoUnit { text: text.to_owned(), example: "250ms" });
+    }
+    let scale = lookup(text, unit, TIME_UNITS, "time", "ns, us, ms, s, m, h, d")?;
+    whole(text, number * (scale * per_ns))
+}
+
+/// A number of bytes. Decimal (`KB`) and binary (`KiB`) units differ.
+///
+/// # Errors
+/// Without a number, a known unit of size, or a value in range.
+pub fn bytes(text: &str) -> Result<u64, UnitError> {
+    let (number, unit) = split(text)?;
+    if unit.is_empty() {
+        return Err(UnitError::NoUnit { text: text.to_owned(), example: "128KiB" });
+    }
+    whole(text, number * lookup(text, unit, BYTE_UNITS, "size", "B, KB, MB, GB, TB, KiB, MiB, GiB, TiB")?)
+}
+
+/// A bandwidth in bytes per second; `Gbps` and the like count bits.
+///
+/// # Errors
+/// Without a number, a known unit of bandwidth, or a value in range.
+pub fn bandwidth_bytes_per_s(text: &str) -> Result<u64, UnitError> {
+    const KNOWN: &str = "B/s, KB/s, MB/s, GB/s, TB/s, KiB/s, MiB/s, GiB/s, TiB/s, Mbps, Gbps";
+    let (number, unit) = split(text)?;
+    let scale = match unit {
+        "" => return Err(UnitError::NoUnit { text: text.to_owned(), example: "64GB/s" }),
+        "Mbps" | "Mbit/s" => 1e6 / 8.0,
+        "Gbps" | "Gbit/s" => 1e9 / 8.0,
+        _ => match unit.strip_suffix("/s") {
+            Some(size) => lookup(text, size, BYTE_UNITS, "bandwidth", KNOWN)?,
+            None => lookup(text, "", BYTE_UNITS, "bandwidth", KNOWN).map_err(|_| UnitError::UnknownUnit {
+                text: text.to_owned(),
+                unit: unit.to_owned(),
+                kind: "bandwidth",
+                known: KNOWN,
+            })?,
+        },
+    };
+    whole(text, number * scale)
+}
+
+/// A rate per second: `"20/s"`, `"90/min"`, `"600/h"`.
+///
+/// # Errors
+/// Without a number or a known unit.
+pub fn rate_per_s(text: &str) -> Result<f64, UnitError> {
+    let (number, unit) = split(text)?;
+    match unit {
+        "" => Err(UnitError::NoUnit { text: text.to_owned(), example: "20/s" }),
+        "/s" => Ok(number),
+        "/m" | "/min" => Ok(number / 60.0),
+        "/h" => Ok(number / 3600.0),
+        other => Err(UnitError::UnknownUnit {
+            text: text.to_owned(),
+            unit: other.to_owned(),
+            kind: "rate",
+            known: "/s, /min, /h",
+        }),
+    }
+}
+
+/// A share: a bare number, or a percentage.
+///
+/// # Errors
+/// Without a number, or with another unit than `%`.
+pub fn ratio(text: &str) -> Result<f64, UnitError> {
+    let (number, unit) = split(text)?;
+    match unit {
+        "" => Ok(number),
+        "%" => Ok(number / 100.0),
+        other => {
+            Err(UnitError::UnknownUnit { text: text.to_owned(), unit: other.to_owned(), kind: "share", known: "%" })
+        }
+    }
+}
+
+/// A bare number.
+///
+/// # Errors
+/// Without a number, or with a unit.
+pub fn number(text: &str) -> Result<f64, UnitError> {
+    let (number, unit) = split(text)?;
+    if unit.is_empty() {
+        return Ok(number);
+    }
+    Err(UnitError::UnknownUnit { text: text.to_owned(), unit: unit.to_owned(), kind: "number", known: "none" })
+}
+
+/// A number of bytes for people: `1.50 GiB`.
+///
+/// ```
+/// assert_eq!(vcr_base::units::format_bytes(1.0), "1 B");
+/// assert_eq!(vcr_base::units::format_bytes(1536.0), "1.50 KiB");
+/// assert_eq!(vcr_base::units::format_bytes(2e12), "1.82 TiB");
+/// ```
+#[must_use]
+pub fn format_bytes(bytes: f64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let (mut value, mut unit) = (bytes, "B");
+    for larger in units {
+        if value.abs() < 1024.0 {
+            break;
+        }
+        (value, unit) = (value / 1024.0, larger);
+    }
+    if unit == "B" { format!("{value:.0} B") } else { format!("{value:.2} {unit}") }
+}
+
+/// Nanoseconds for people: the largest unit that keeps the number above one.
+#[must_use]
+pub fn format_ns(ns: f64) -> String {
+    let (value, unit) = match ns.abs() {
+        n if n >= 3600e9 => (ns / 3600e9, "h"),
+        n if n >= 60e9 => (ns / 60e9, "m"),
+        n if n >= 1e9 => (ns / 1e9, "s"),
+        n if n >= 1e6 => (ns / 1e6, "ms"),
+        n if n >= 1e3 => (ns / 1e3, "us"),
+        _ => (ns, "ns"),
+    };
+    let decimals = if value.abs() >= 100.0 { 1 } else { 2 };
+    format!("{value:.decimals$}{unit}")
+}
+
+fn split(text: &str) -> Result<(f64, &str), UnitError> {
+    let trimmed = text.trim();
+    let end = trimmed
+        .char_indices()
+        .find(|&(at, c)| !(c.is_ascii_digit() || c == '.' || c == '_' || (at == 0 && (c == '-' || c == '+'))))
+        .map_or(trimmed.len(), |(at, _)| at);
+    let number: f64 =
+        trimmed[..end].replace('_', "").parse().map_err(|_| UnitError::NoNumber { text: text.to_owned() })?;
+    Ok((number, trimmed[end..].trim()))
+}
+
+fn lookup(
+    text: &str,
+    unit: &str,
+    units: &[(&str, f64)],
+    kind: &'static str,
+    known: &'static str,
+) -> Result<f64, UnitError> {
+    let found = units.iter().find(|(name, _)| *name == unit);
+    found.map(|(_, scale)| *scale).ok_or_else(|| UnitError::UnknownUnit {
+        text: text.to_owned(),
+        unit: unit.to_owned(),
+        kind,
+        known,
+    })
+}
+
+fn whole(text: &str, value: f64) -> Result<u64, UnitError> {
+    let rounded = value.round();
+    // Half of u64, so that sums of a few of them stay in range.
+    if (0.0..9.2e18).contains(&rounded) {
+        return Ok(rounded as u64);
+    }
+    Err(UnitError::OutOfRange { text: text.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn durations_are_exact() {
+        assert_eq!(duration_ns("250ms"), Ok(250_000_000));
+        assert_eq!(duration_ns("0.1ms"), Ok(100_000));
+        assert_eq!(duration_ns(" 1.5 s "), Ok(1_500_000_000));
+        assert_eq!(duration_ns("2m"), Ok(120_000_000_000));
+        assert_eq!(duration_ns("7ns"), Ok(7));
+    }
+
+    #[test]
+    fn sizes_and_bandwidths_tell_decimal_from_binary() {
+        assert_eq!(bytes("128KiB"), Ok(131_072));
+        assert_eq!(bytes("1KB"), Ok(1000));
+        assert_eq!(bandwidth_bytes_per_s("64GB/s"), Ok(64_000_000_000));
+        assert_eq!(bandwidth_bytes_per_s("400Gbps"), Ok(50_000_000_000));
+    }
+
+    #[test]
+    fn rates_and_shares() {
+        assert_eq!(rate_per_s("90/min"), Ok(1.5));
+        assert_eq!(ratio("90%"), Ok(0.9));
+        assert_eq!(ratio("0.25"), Ok(0.25));
+    }
+
+    #[test]
+    fn errors_say_what_to_write() {
+        let text = |error: UnitError| error.to_string();
+        assert_eq!(text(duration_ns("5").unwrap_err()), "`5` has no unit; write for example `250ms`");
+        assert_eq!(
+            text(duration_ns("5 parsec").unwrap_err()),
+            "unknown unit of time `parsec` in `5 parsec`: expected ns, us, ms, s, m, h, d"
+        );
+        assert_eq!(text(duration_ns("soon").unwrap_err()), "`soon` does not start with a number");
+        assert_eq!(text(duration_ns("-1s").unwrap_err()), "`-1s` is negative or too large");
+        assert!(bandwidth_bytes_per_s("64GB").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in ".*") {
+            let _ = (duration_ns(&text), bytes(&text), bandwidth_bytes_per_s(&text), rate_per_s(&text), ratio(&text));
+        }
+
+        #[test]
+        fn whole_milliseconds_come_back(ms in 0u64..1_000_000_000) {
+            prop_assert_eq!(duration_ns(&format!("{ms}ms")), Ok(ms * 1_000_000));
+        }
+    }
+}

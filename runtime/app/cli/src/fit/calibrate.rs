@@ -1,0 +1,204 @@
+//! `vcr calibrate`: predictions judged by measurements.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+use vcr_base::output::Outputs;
+use vcr_fit::calibrate::{Judged, judge};
+use vcr_fit::{Gate, Source, figures, read_gates};
+use vcr_fitted::ModelFile;
+use vcr_scenario::fitted;
+
+use super::args::{CalibrateArgs, MeasurementArgs};
+use super::{Refused, Stages, options, sources, within, write_comparisons};
+use crate::exit::{Exit, printed};
+use crate::terminal::style::{BOLD, DIM, GREEN, RED};
+use crate::terminal::text::{counted, printable};
+
+/// A share of extrapolated time above this is worth a word.
+const MUCH_OUTSIDE: f64 = 0.05;
+
+/// A gate with what it looked at.
+struct Verdict<'g> {
+    input: String,
+    gate: &'g Gate,
+    value: Option<f64>,
+}
+
+impl Verdict<'_> {
+    /// A metric that was not measured keeps no limit.
+    fn holds(&self) -> bool {
+        self.value.is_some_and(|value| self.gate.holds(value))
+    }
+}
+
+pub(crate) fn calibrate(args: &CalibrateArgs) -> Exit {
+    calibrated(args).unwrap_or_else(|refused| refused.print())
+}
+
+fn calibrated(args: &CalibrateArgs) -> Result<Exit, Refused> {
+    let mut outputs = Outputs::new(args.force);
+    let inputs = args.inputs.iter().chain(&args.fit).chain(&args.predict);
+    for input in inputs.chain(&args.leave_one_out).chain(&args.gates) {
+        outputs.reads(input)?;
+    }
+    let page = args.html.as_ref().map(|path| outputs.create(path)).transpose()?;
+    let mut gates = args.gate.clone();
+    if let Some(path) = &args.gates {
+        gates.extend(read_gates(path)?);
+    }
+    let progress = Stages::new(args.show.quiet);
+    let all = judged(args, &progress)?;
+    drop(progress);
+    // All files or none: one that may not be replaced is found before any is written.
+    let mut drawn = Vec::new();
+    if let Some(folder) = &args.figures {
+        for (index, judged) in all.iter().enumerate() {
+            for figure in figures::all(judged) {
+                drawn.push((outputs.create(&folder.join(format!("{index}-{}.svg", figure.name)))?, figure));
+            }
+        }
+    }
+    for (file, figure) in drawn {
+        file.write_with(|out| out.write_all(figure.svg.as_bytes()))?;
+    }
+    if let Some(page) = page {
+        page.write_with(|out| out.write_all(figures::page("Captured against predicted", &all).as_bytes()))?;
+    }
+    let verdicts: Vec<Verdict<'_>> = all
+        .iter()
+        .flat_map(|judged| {
+            gates.iter().map(|gate| Verdict { input: judged.name.clone(), gate, value: judged.value(gate) })
+        })
+        .collect();
+    let mut out = anstream::stdout().lock();
+    let written = if args.show.json { write_json(&mut out, &all, &verdicts) } else { write(&mut out, &all, &verdicts) };
+    let exit = if verdicts.iter().all(Verdict::holds) { Exit::Passed } else { Exit::CheckFailed };
+    Ok(printed(written, exit))
+}
+
+fn judged(args: &CalibrateArgs, progress: &Stages) -> Result<Vec<Judged>, Refused> {
+    let seed = args.measurements.seed;
+    let fit = |sources: &[Source]| {
+        let options = options(&args.prior, &args.measurements, 0, sources)?;
+        Ok::<_, Refused>(vcr_fit::fit(sources, &options, &mut |stage| progress.show(stage))?)
+    };
+    if let Some(folder) = &args.leave_one_out {
+        let sources =
+            self::sources(files(std::slice::from_ref(folder))?.iter().map(PathBuf::as_path), &[], &args.measurements)?;
+        if sources.len() < 2 {
+            let message = format!("{} input in `{}`: expected at least 2", sources.len(), folder.display());
+            return Err(Refused::Other(message, None));
+        }
+        return (0..sources.len())
+            .map(|left_out| {
+                let mut rest = sources.clone();
+                let source = rest.remove(left_out);
+                let model = fit(&rest)?.model;
+                Ok(judge(&model, &within(source, args.part), seed)?)
+            })
+            .collect();
+    }
+    let (model, inputs, engine): (ModelFile, &[PathBuf], _) = if args.fit.is_empty() {
+        let Some((path, inputs)) = args.inputs.split_first().filter(|(_, inputs)| !inputs.is_empty()) else {
+            let hint = "give both: vcr calibrate model.json capture.jsonl";
+            return Err(Refused::Other("a model file and at least one input are needed".to_owned(), Some(hint)));
+        };
+        let model = fitted::read_model(path).map_err(|message| Refused::Other(message, None))?;
+        let engine = model.provenance.engine.clone();
+        (model, inputs, Some(engine).filter(|engine| !engine.is_empty() && !engine.contains(';')))
+    } else {
+        let sources = sources(args.fit.iter().map(PathBuf::as_path), &[], &args.measurements)?;
+        (fit(&sources)?.model, &args.predict, None)
+    };
+    let given = &args.measurements;
+    let engine = if given.engine.is_empty() { engine.into_iter().collect() } else { given.engine.clone() };
+    let given = MeasurementArgs { engine, map: given.map.clone(), ..*given };
+    let sources = sources(files(inputs)?.iter().map(PathBuf::as_path), &[], &given)?;
+    sources.into_iter().map(|source| Ok(judge(&model, &within(source, args.part), seed)?)).collect()
+}
+
+/// Inputs, with the files of folders that are not input themselves.
+fn files(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, Refused> {
+    let mut files = Vec::new();
+    for input in inputs {
+        let is_run = |path: &Path| path.join("meta.json").is_file() || path.join("report.json").is_file();
+        if !input.is_dir() || is_run(input) {
+            files.push(input.clone());
+            continue;
+        }
+        let unreadable = |error: io::Error| Refused::Other(format!("cannot read `{}`: {error}", input.display()), None);
+        let mut inside = Vec::new();
+        for entry in std::fs::read_dir(input).map_err(unreadable)? {
+            inside.push(entry.map_err(unreadable)?.path());
+        }
+        inside.retain(|path| path.is_file() || is_run(path));
+        if inside.is_empty() {
+            return Err(Refused::Other(format!("the folder `{}` has no inputs", input.display()), None));
+        }
+        inside.sort();
+        files.extend(inside);
+    }
+    Ok(files)
+}
+
+fn write_json(out: &mut dyn Write, all: &[Judged], verdicts: &[Verdict<'_>]) -> io::Result<()> {
+    let gates: Vec<_> = verdicts
+        .iter()
+        .map(|verdict| {
+            json!({
+                "input": verdict.input,
+                "gate": verdict.gate.to_string(),
+                "value": verdict.value,
+                "holds": verdict.holds(),
+            })
+        })
+        .collect();
+    writeln!(out, "{:#}", json!({"predictions": all, "gates": gates}))
+}
+
+fn write(out: &mut dyn Write, all: &[Judged], verdicts: &[Verdict<'_>]) -> io::Result<()> {
+    for judged in all {
+        let sample = if judged.in_sample { " (in sample: the model was fitted on it)" } else { "" };
+        writeln!(out, "{BOLD}{}{BOLD:#}{sample}: {}", printable(&judged.name), counted(judged.requests, "request"))?;
+        write_comparisons(out, &judged.comparisons)?;
+        for each in &judged.per_request {
+            let pearson = each.pearson.map_or_else(String::new, |pearson| format!(", r {pearson:.3}"));
+            writeln!(
+                out,
+                " {} request by request: {:.1} % mean absolute error{pearson}",
+                each.metric,
+                each.mape * 100.0
+            )?;
+        }
+        let throughput = &judged.throughput;
+        writeln!(
+            out,
+            " output tokens/s: {:.1} measured, {:.1} simulated",
+            throughput.measured_tokens_per_s, throughput.simulated_tokens_per_s
+        )?;
+        if let Some(band) = &judged.interference {
+            writeln!(
+                out,
+                " gaps above 1.5 times the median: {:.1} % measured ({:.1} times), {:.1} % simulated ({:.1} times)",
+                band.measured_share * 100.0,
+                band.measured_factor,
+                band.simulated_share * 100.0,
+                band.simulated_factor
+            )?;
+        }
+        let outside = judged.outside_fitted_range;
+        let style = if outside > MUCH_OUTSIDE { RED } else { DIM };
+        writeln!(out, " {style}{:.1} % of the step time is outside the fitted range{style:#}\n", outside * 100.0)?;
+    }
+    for verdict in verdicts {
+        let (style, word) = if verdict.holds() { (GREEN, "holds") } else { (RED, "fails") };
+        let value = match verdict.value {
+            Some(value) => format!("{:.2} %", value * 100.0),
+            None => "not measured".to_owned(),
+        };
+        writeln!(out, "{style}{word}{style:#} {}: {} ({value})", printable(&verdict.input), verdict.gate)?;
+    }
+    Ok(())
+}

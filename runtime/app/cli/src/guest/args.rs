@@ -1,0 +1,162 @@
+//! Options of the commands about guests.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use vcr_guest_tools::template::Language;
+
+use crate::help::with_plain_exit_codes;
+
+pub(crate) const GUEST_EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
+  vcr guest new my-model --world latency-model   # a project that builds and passes its test
+  vcr guest build my-model                       # into my-model/dist/my-model.wasm
+  vcr guest check my-model/dist/my-model.wasm    # thousands of calls, all rules
+  vcr guest inspect my-model/dist/my-model.wasm  # its world, imports and limits
+  vcr guest push my-model/dist/my-model.wasm oci://ghcr.io/someone/my-model:1"
+);
+
+pub(crate) const NEW_EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
+  vcr guest new my-model --world latency-model
+  vcr guest new first-come --world scheduler-policy --path ~/guests/first-come
+  vcr guest new my-model --world latency-model --lang python
+
+Worlds: latency-model, scheduler-policy, router, autoscaler, failure-injector, token-source.
+A project needs only this binary to build: the SDK and the interface are in its folder `vendor`."
+);
+
+pub(crate) const INSPECT_EXAMPLES: &str = "Examples:
+  vcr guest inspect guests/dist/roofline.wasm
+  vcr guest inspect guests/dist/roofline.wasm --json
+  vcr guest inspect newer.wasm        # also what this build cannot run
+
+Nothing is compiled or run: `vcr guest check` does that.
+
+Exit codes:
+  0  the file is a component, whether or not this build can run it
+  2  bad usage, or a file that cannot be read or is not a component";
+
+pub(crate) const CHECK_EXAMPLES: &str = "Examples:
+  vcr guest check guests/dist/roofline.wasm              # with the example config inside
+  vcr guest check guests/dist/roofline.wasm \\
+      --config '{\"model\": \"llama-3.1-8b\", \"gpu\": \"h100-sxm\"}'
+  vcr guest check my-model/dist/my-model.wasm --config my-model/config.json --seed 7
+  vcr guest check my-model/dist/my-model.wasm --json > check.json
+
+A check makes thousands of calls as an engine would, drawn from the seed, in the real sandbox
+under the usual limits: every answer must keep to the interface, and instances configured alike
+must answer alike, alone, in turns, and however the host puts its work into calls.
+
+Exit codes:
+  0  every check passed
+  1  a check failed
+  2  bad usage, a file that is not a guest of this build, or a config that the guest refuses
+  3  the guest failed (it trapped, used up a limit, or answered an error), or memory ran out";
+
+pub(crate) const VOCABULARY_EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
+  vcr guest vocabulary tokenizer.json -o vocabulary.json
+  vcr play --tokens guests/dist/json-tokens.wasm --tokens-config @vocabulary.json
+
+It writes {\"vocabulary\": {...}, \"byte_tokens\": [...]}: the text of every token of the model but
+special ones. Byte-level and SentencePiece tokenizers are supported."
+);
+
+/// Options of `vcr guest build`.
+#[derive(Debug, Args)]
+pub(crate) struct BuildArgs {
+    /// Folders of guest crates, or of a workspace of them [default: guests].
+    pub(crate) paths: Vec<PathBuf>,
+
+    /// Output folder [default: `dist` in the guests' workspace].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+
+    /// Where no compiler for wasm32 is found, download Debian's packages of one into the user's cache folder.
+    #[arg(long)]
+    pub(crate) bootstrap: bool,
+
+    /// Print what was built as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print no progress.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// Options of `vcr guest vocabulary`.
+#[derive(Debug, Args)]
+pub(crate) struct VocabularyArgs {
+    /// The tokenizer.json of a model.
+    #[arg(value_parser = crate::values::InputPath)]
+    pub(crate) tokenizer: PathBuf,
+
+    /// Write to a file instead of standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Overwrite the file.
+    #[arg(long, requires = "output")]
+    pub(crate) force: bool,
+}
+
+/// Options of `vcr guest new`.
+#[derive(Debug, Args)]
+pub(crate) struct NewArgs {
+    /// Name of the guest: lower-case letters, digits and hyphens, a letter first.
+    pub(crate) name: String,
+
+    /// World of the guest: latency-model, scheduler-policy, router, autoscaler, failure-injector or token-source.
+    #[arg(long, value_name = "WORLD")]
+    pub(crate) world: String,
+
+    /// Language: rust or python.
+    #[arg(long, value_name = "LANGUAGE", default_value = "rust", value_parser = language)]
+    pub(crate) lang: Language,
+
+    /// Folder of the project; must not exist [default: ./NAME].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) path: Option<PathBuf>,
+}
+
+/// Options of `vcr guest inspect`.
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// The file.
+    #[arg(value_parser = crate::values::InputPath)]
+    pub(crate) path: PathBuf,
+
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Options of `vcr guest check`.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The component.
+    #[arg(value_parser = crate::values::InputPath)]
+    pub(crate) path: PathBuf,
+
+    /// The guest's config: a JSON document, or the name of a file that holds one, with or without @ before it
+    /// [default: the example inside the component, else {}].
+    #[arg(long, value_name = "JSON|FILE")]
+    pub(crate) config: Option<String>,
+
+    /// Seed of the guest and of the calls.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn language(text: &str) -> Result<Language, String> {
+    Language::ALL
+        .into_iter()
+        .find(|language| language.name() == text)
+        .ok_or_else(|| "expected rust or python".to_owned())
+}

@@ -1,0 +1,112 @@
+//! `vcr guest build`, and the other commands about guests.
+
+pub(crate) mod args;
+mod check;
+pub(crate) mod config;
+mod inspect;
+mod new;
+pub(crate) mod registry;
+mod vocabulary;
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+
+use vcr_guest::{GuestModule, Limits};
+use vcr_guest_tools::build::{
+    BuildError, BuiltGuest, Options, Progress, build, build_python, build_workspace, default_out_dir, is_python,
+};
+
+pub(crate) use check::check_command;
+pub(crate) use inspect::inspect_command;
+pub(crate) use new::new_command;
+pub(crate) use vocabulary::vocabulary_command;
+
+use crate::exit::{Exit, eprint_line, print_error, printed};
+use args::BuildArgs;
+
+fn build_all(args: &BuildArgs) -> Result<Vec<BuiltGuest>, BuildError> {
+    let mut options = Options::from_env()?;
+    options.bootstrap |= args.bootstrap;
+    let default = [PathBuf::from("guests")];
+    let paths = if args.paths.is_empty() { &default[..] } else { &args.paths[..] };
+    let spinner = spinner(args.quiet);
+    let mut report = |progress: Progress<'_>| show(&progress, spinner.as_ref(), args.quiet);
+    let mut built = Vec::new();
+    for path in paths {
+        // A workspace holds guests; a guest lies in one, or is one.
+        let is_python = is_python(path);
+        if is_python || path.join("src").is_dir() {
+            let out = args.out.clone().map_or_else(|| default_out_dir(path), Ok)?;
+            let build = if is_python { build_python } else { build };
+            built.push(build(path, &out, &options, &mut report)?);
+        } else {
+            let out = args.out.clone().unwrap_or_else(|| path.join("dist"));
+            built.extend(build_workspace(path, &out, &options, &mut report)?);
+        }
+    }
+    if let Some(spinner) = spinner {
+        spinner.finish_and_clear();
+    }
+    Ok(built)
+}
+
+pub(crate) fn build_command(args: &BuildArgs) -> Exit {
+    let built = match build_all(args) {
+        Ok(built) => built,
+        Err(error) => {
+            print_error(&error, error.hint().as_deref());
+            return Exit::BadInput;
+        }
+    };
+    // A guest that the host refuses is not built; and what the host compiles
+    // for this is kept, so that the first run starts at once.
+    for guest in &built {
+        if let Err(error) = GuestModule::load(&guest.component, Limits::default()) {
+            print_error(&error, error.hint().as_deref());
+            return Exit::BadInput;
+        }
+    }
+    printed(print(args, &built), Exit::Passed)
+}
+
+fn print(args: &BuildArgs, built: &[BuiltGuest]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if args.json {
+        let rows: Vec<_> = built.iter().map(row).collect();
+        return writeln!(out, "{:#}", serde_json::Value::Array(rows));
+    }
+    for guest in built {
+        writeln!(out, "{}  {} bytes  sha256 {}", guest.component.display(), guest.size_bytes, guest.digest)?;
+    }
+    Ok(())
+}
+
+fn row(guest: &BuiltGuest) -> serde_json::Value {
+    serde_json::json!({
+        "name": guest.name,
+        "component": guest.component.display().to_string(),
+        "size_bytes": guest.size_bytes,
+        "sha256": guest.digest,
+        "toolchain": guest.toolchain,
+    })
+}
+
+fn spinner(quiet: bool) -> Option<indicatif::ProgressBar> {
+    if quiet || !std::io::stderr().is_terminal() {
+        return None;
+    }
+    let spinner = indicatif::ProgressBar::new_spinner();
+    spinner.enable_steady_tick(std::time::Duration::from_millis(100));
+    Some(spinner)
+}
+
+/// Lines of cargo move past on a terminal; elsewhere only the stages are reported.
+fn show(progress: &Progress<'_>, spinner: Option<&indicatif::ProgressBar>, quiet: bool) {
+    match (spinner, progress) {
+        (Some(spinner), Progress::Cargo { .. }) => spinner.set_message(progress.to_string()),
+        (Some(spinner), _) => spinner.println(progress.to_string()),
+        (None, Progress::Cargo { .. }) => {}
+        (None, _) if quiet => {}
+        (None, _) => eprint_line(format_args!("{progress}")),
+    }
+}

@@ -1,0 +1,124 @@
+//! Options of a rendezvous between prefill and decode engines, and what they ask for.
+
+use clap::{Args, ValueEnum};
+use vcr_live::{Identity, MeetingSettings, PdRole};
+
+use super::unusable::Unusable;
+
+/// How prefill and decode engines find each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RendezvousArg {
+    /// By the prefill engine's answer, which a router passes on.
+    None,
+    /// By the TCP bootstrap of NVIDIA Dynamo's mocker.
+    Dynamo,
+    /// By SGLang's bootstrap server.
+    Sglang,
+    /// By the bootstrap server of vLLM's Mooncake connector.
+    Mooncake,
+}
+
+/// An engine's part in requests that do not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RoleArg {
+    Prefill,
+    Decode,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Prefill and decode apart")]
+pub(crate) struct RendezvousArgs {
+    /// Protocol by which prefill and decode engines find each other whose requests come at once.
+    #[arg(long, value_enum, value_name = "PROTOCOL", default_value = "none")]
+    kv_rendezvous: RendezvousArg,
+
+    /// Bootstrap port; the engine's number is added to it: of each engine with `dynamo`, else of the first one.
+    #[arg(long, value_name = "PORT", default_value_t = 8998)]
+    kv_rendezvous_port: u16,
+
+    /// Part of this process in requests that name a room but neither do_remote_decode nor do_remote_prefill;
+    /// `decode` also listens at no port.
+    #[arg(long, value_enum, value_name = "ROLE")]
+    kv_rendezvous_role: Option<RoleArg>,
+
+    /// Time after which a worker that does not come to a room is given up.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = crate::values::duration)]
+    kv_rendezvous_timeout: u64,
+}
+
+/// Settings of the engines that the rendezvous needs besides its own options.
+#[cfg_attr(not(feature = "rendezvous"), expect(dead_code, reason = "without it only the name of its feature matters"))]
+pub(crate) struct RendezvousEngines<'a> {
+    /// The host by which peers find the engines.
+    pub(crate) host: &'a str,
+    /// Tokens of a KV block.
+    pub(crate) block_tokens: u32,
+    /// How they present themselves.
+    pub(crate) identity: &'a Identity,
+}
+
+impl RendezvousArgs {
+    /// Settings of the rendezvous between engines, if there is one.
+    pub(crate) fn meetings(&self, engines: &RendezvousEngines<'_>) -> Result<Option<MeetingSettings>, Unusable> {
+        if self.kv_rendezvous == RendezvousArg::None {
+            return Ok(None);
+        }
+        self.start(engines).map(Some)
+    }
+
+    #[cfg_attr(
+        not(feature = "rendezvous"),
+        expect(dead_code, reason = "without it only the name of its feature matters")
+    )]
+    fn role(&self) -> Option<PdRole> {
+        self.kv_rendezvous_role.map(|role| match role {
+            RoleArg::Prefill => PdRole::Prefill,
+            RoleArg::Decode => PdRole::Decode,
+        })
+    }
+}
+
+#[cfg(feature = "rendezvous")]
+impl RendezvousArgs {
+    fn start(&self, engines: &RendezvousEngines<'_>) -> Result<MeetingSettings, Unusable> {
+        use vcr_live::RoomKeys;
+        use vcr_transfer::bootstrap::{Protocol, RendezvousSettings};
+        let (protocol, room_keys) = match self.kv_rendezvous {
+            RendezvousArg::None | RendezvousArg::Dynamo => (Protocol::Dynamo, RoomKeys::Bootstrap),
+            RendezvousArg::Sglang => (Protocol::Sglang, RoomKeys::Bootstrap),
+            RendezvousArg::Mooncake => (Protocol::Mooncake, RoomKeys::TransferId),
+        };
+        if self.kv_rendezvous_timeout == 0 {
+            return Err(Unusable::new("invalid --kv-rendezvous-timeout 0s: expected more than 0"));
+        }
+        let RendezvousEngines { host, block_tokens, identity } = engines;
+        let settings = RendezvousSettings {
+            protocol,
+            host: (*host).to_owned(),
+            port: self.kv_rendezvous_port,
+            first_rank: identity.first_rank,
+            num_ranks: identity.num_ranks,
+            tensor_parallel_size: identity.tensor_parallel_size,
+            block_tokens: *block_tokens,
+            timeout: std::time::Duration::from_nanos(self.kv_rendezvous_timeout),
+            serves: self.kv_rendezvous_role != Some(RoleArg::Decode),
+        };
+        let factory = vcr_transfer::bootstrap::start(settings).map_err(|error| Unusable {
+            message: error.to_string(),
+            hint: Some(
+                "give another --kv-rendezvous-port, or --kv-rendezvous-role decode where no decode engine is to come"
+                    .to_owned(),
+            ),
+        })?;
+        Ok(MeetingSettings { factory, room_keys, role: self.role() })
+    }
+}
+
+#[cfg(not(feature = "rendezvous"))]
+impl RendezvousArgs {
+    /// Names the feature that this build lacks.
+    fn start(&self, _engines: &RendezvousEngines<'_>) -> Result<MeetingSettings, Unusable> {
+        let (message, hint) = crate::absent::message("--kv-rendezvous", "rendezvous");
+        Err(Unusable { message, hint: Some(hint.to_owned()) })
+    }
+}

@@ -1,0 +1,305 @@
+//! `vcr run` of several files, scenarios and packs, one after the other or some at a time.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use serde::Serialize;
+use vcr_base::units::format_ns;
+use vcr_cluster::observe::Progress;
+use vcr_scenario::{Judge, Outcome, Reporter, RunOptions, Scenario, ScenarioError, parallel};
+
+use crate::args::RunArgs;
+use crate::exit::{Exit, eprint_line, print_error, printed};
+use crate::pack::{OpenedPack, Verdict};
+use crate::refusal::Refusal;
+use crate::stop;
+use crate::terminal::excerpt::with_line;
+use crate::terminal::layout::Layout;
+use crate::terminal::progress::TerminalReporter;
+use crate::terminal::style::{GREEN, RED};
+use crate::terminal::text::printable;
+use crate::terminal::{step_summary, summary};
+
+/// A file to be run.
+struct Job {
+    file: PathBuf,
+    scenario: Scenario,
+    pack: Option<Arc<OpenedPack>>,
+    options: RunOptions,
+}
+
+impl Job {
+    /// Reads and compiles a scenario, or that of a pack. Each gets the parameters that it reads.
+    fn open(args: &RunArgs, options: &RunOptions, file: &Path) -> Result<Self, Refusal> {
+        let mut pack = OpenedPack::open(file)?;
+        let scenario = Scenario::open(&pack.as_ref().map_or_else(|| file.to_owned(), OpenedPack::script))?;
+        let known = scenario.parameters();
+        let mut parameters = options.parameters.clone();
+        parameters.retain(|name, _| !known.are_all_known || known.names.contains(name));
+        let out = args.out.as_ref().map(|folder| folder.join(stem(file)));
+        let mut options = RunOptions { parameters, out, ..options.clone() };
+        if let Some(pack) = &mut pack {
+            pack.complete(&mut options);
+        }
+        let pack = pack.map(Arc::new);
+        options.judges.extend(pack.clone().map(|pack| pack as Arc<dyn Judge>));
+        Ok(Self { file: file.to_owned(), scenario, pack, options })
+    }
+
+    fn run(&self, threads: usize, terminal: &Arc<TerminalReporter>) -> Done {
+        let began = Instant::now();
+        let reporter = FileReporter { terminal: Arc::clone(terminal), name: stem(&self.file) };
+        let result = self.scenario.run(RunOptions { threads, ..self.options.clone() }, Arc::new(reporter));
+        let verdict = self.pack.as_ref().and_then(|pack| match &result {
+            Ok(outcome) => outcome.partial.is_none().then(|| pack.compare(outcome)),
+            Err(error) => Some(pack.compare_error(error)),
+        });
+        Done {
+            verdict,
+            result: Some(result),
+            wall_ns: began.elapsed().as_nanos() as f64,
+            ..Done::not_started(&self.file)
+        }
+    }
+}
+
+/// A file and its result; none if it was not started.
+struct Done {
+    file: PathBuf,
+    result: Option<Result<Outcome, ScenarioError>>,
+    /// How the result compares with that of its pack.
+    verdict: Option<Verdict>,
+    wall_ns: f64,
+}
+
+impl Done {
+    fn not_started(file: &Path) -> Self {
+        Self { file: file.to_owned(), result: None, verdict: None, wall_ns: 0.0 }
+    }
+
+    fn exit(&self) -> Exit {
+        match &self.result {
+            None => Exit::Passed,
+            Some(Err(error)) => error.blame.into(),
+            Some(Ok(outcome)) if outcome.passed => Exit::Passed,
+            Some(Ok(_)) => Exit::CheckFailed,
+        }
+    }
+}
+
+/// Prints results in the order of the files, as soon as those before are there.
+struct InOrder<'a> {
+    args: &'a RunArgs,
+    next: usize,
+    ready: BTreeMap<usize, Done>,
+    printed: Vec<Done>,
+    written: io::Result<()>,
+}
+
+impl InOrder<'_> {
+    fn add(&mut self, index: usize, done: Done) {
+        self.ready.insert(index, done);
+        while let Some(done) = self.ready.remove(&self.next) {
+            if self.written.is_ok() {
+                self.written = print(self.args, &done);
+            }
+            self.printed.push(done);
+            self.next += 1;
+        }
+    }
+}
+
+/// Gives the exit code, and the files that were read.
+pub(crate) fn many(args: &RunArgs, options: &RunOptions) -> Result<(Exit, Vec<PathBuf>), Refusal> {
+    let files: Vec<PathBuf> = std::iter::once(&args.file).chain(&args.several.more_files).cloned().collect();
+    check_folders(args, &files)?;
+    // All of them are compiled first, so that a typing mistake costs no run.
+    let all = files.iter().map(|file| Job::open(args, options, file)).collect::<Result<Vec<_>, _>>()?;
+    check_parameters(&all, options)?;
+    let jobs = usize::from(args.several.jobs.get()).min(files.len());
+    let threads = (options.threads / jobs).max(1);
+    let terminal = Arc::new(TerminalReporter::new(args.quiet));
+    let has_failed = AtomicBool::new(false);
+    let output = Mutex::new(InOrder { args, next: 0, ready: BTreeMap::new(), printed: Vec::new(), written: Ok(()) });
+    let started = Instant::now();
+    parallel(jobs, &all, |index, job| {
+        let ends = stop::cause().is_some() || (args.several.fail_fast && has_failed.load(Ordering::Relaxed));
+        let done = if ends { Done::not_started(&job.file) } else { job.run(threads, &terminal) };
+        if done.exit() != Exit::Passed {
+            has_failed.store(true, Ordering::Relaxed);
+        }
+        output.lock().unwrap_or_else(PoisonError::into_inner).add(index, done);
+    });
+    let InOrder { printed: all, mut written, .. } = output.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if args.json && written.is_ok() {
+        written = write_json(&all);
+    }
+    for done in &all {
+        match &done.result {
+            Some(Ok(outcome)) => step_summary::append(outcome),
+            Some(Err(error)) => step_summary::append_error(&done.file, error),
+            None => {}
+        }
+    }
+    let read = all.iter().filter_map(|done| done.result.as_ref()?.as_ref().ok());
+    let read: Vec<PathBuf> = read.flat_map(|outcome| outcome.files_read.clone()).chain(files).collect();
+    print_totals(args, &all, started);
+    let worst = all.iter().map(Done::exit).max_by_key(|exit| *exit as u8).unwrap_or(Exit::Passed);
+    let exit = stop::cause().filter(|_| all.iter().any(was_cut)).map_or(worst, |cause| cause.exit());
+    Ok((printed(written, exit), read))
+}
+
+/// Whether a signal has ended it, or kept it from its start.
+fn was_cut(done: &Done) -> bool {
+    done.result.as_ref().is_none_or(|result| result.as_ref().is_ok_and(|outcome| outcome.partial.is_some()))
+}
+
+/// Each scenario has its own folder in that of `--out`, called as its file.
+fn check_folders(args: &RunArgs, files: &[PathBuf]) -> Result<(), Refusal> {
+    let twice = (1..files.len()).find(|index| files[..*index].iter().any(|file| stem(file) == stem(&files[*index])));
+    match twice.filter(|_| args.out.is_some()) {
+        Some(index) => Err(Refusal::input(format!("--out: two scenarios are called `{}`", stem(&files[index])))
+            .hint("each has its own folder there; run them one by one")),
+        None => Ok(()),
+    }
+}
+
+/// A parameter must be read by one of the files at least.
+fn check_parameters(jobs: &[Job], options: &RunOptions) -> Result<(), Refusal> {
+    let known: Vec<_> = jobs.iter().map(|job| job.scenario.parameters()).collect();
+    let is_read = |name: &String| known.iter().any(|known| !known.are_all_known || known.names.contains(name));
+    match options.parameters.keys().find(|name| !is_read(name)) {
+        Some(unknown) => Err(Refusal::input(format!("none of the scenarios has a parameter `{unknown}`"))),
+        None => Ok(()),
+    }
+}
+
+fn stem(file: &Path) -> String {
+    file.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn print(args: &RunArgs, done: &Done) -> io::Result<()> {
+    let written = print_result(args, done);
+    for line in done.verdict.iter().flat_map(|verdict| &verdict.lines) {
+        eprint_line(format_args!("{}: {line}", printable(&done.file.display().to_string())));
+    }
+    written
+}
+
+fn print_result(args: &RunArgs, done: &Done) -> io::Result<()> {
+    let name = done.file.display().to_string();
+    let outcome = match &done.result {
+        Some(Ok(outcome)) => outcome,
+        Some(Err(error)) => {
+            print_error(&with_line(error), error.hint.as_deref());
+            return Ok(());
+        }
+        None => {
+            eprint_line(format_args!("{}: not started", printable(&name)));
+            return Ok(());
+        }
+    };
+    if args.json {
+        return Ok(());
+    }
+    let mut out = anstream::stdout().lock();
+    if args.full {
+        return summary::write(&mut out, outcome, Layout::of_stdout(true));
+    }
+    let is_passed = done.exit() == Exit::Passed;
+    if args.quiet && is_passed {
+        return Ok(());
+    }
+    let kept = outcome.assertions.iter().filter(|made| made.passed).count();
+    let (style, mark) = if is_passed { (GREEN, '✓') } else { (RED, '✗') };
+    let partial = if outcome.partial.is_some() { ", partial" } else { "" };
+    let of = outcome.assertions.len();
+    writeln!(out, "{style}{mark}{style:#} {}  {kept} of {of} assertions passed{partial}", printable(&name))?;
+    for broken in outcome.assertions.iter().filter(|made| !made.passed) {
+        writeln!(out, "    {RED}{}{RED:#}", printable(&broken.text()))?;
+    }
+    Ok(())
+}
+
+/// The result of a file, as JSON.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Element<'a> {
+    Report(&'a Outcome),
+    Failed { scenario: String, passed: bool, error: String },
+}
+
+/// An element for each file: its report, or the error in its place.
+fn write_json(all: &[Done]) -> io::Result<()> {
+    let elements = all.iter().map(|done| {
+        let scenario = done.file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        match &done.result {
+            Some(Ok(outcome)) => Element::Report(outcome),
+            Some(Err(error)) => Element::Failed { scenario, passed: false, error: error.to_string() },
+            None => Element::Failed { scenario, passed: false, error: "not started".to_owned() },
+        }
+    });
+    let elements: Vec<Element<'_>> = elements.collect();
+    let mut out = anstream::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, &elements)?;
+    writeln!(out)
+}
+
+/// Prints totals that differ between runs to standard error.
+fn print_totals(args: &RunArgs, all: &[Done], started: Instant) {
+    if args.quiet {
+        return;
+    }
+    let passed = all.iter().filter(|done| done.result.is_some() && done.exit() == Exit::Passed).count();
+    let slowest = all.iter().max_by(|one, other| one.wall_ns.total_cmp(&other.wall_ns));
+    let slowest =
+        slowest.map(|done| format!("; the slowest was {} in {}", done.file.display(), format_ns(done.wall_ns)));
+    let wall = format_ns(started.elapsed().as_nanos() as f64);
+    eprint_line(format_args!("{passed} of {} scenarios passed in {wall}{}", all.len(), slowest.unwrap_or_default()));
+}
+
+/// Says which file a run or a message is of.
+struct FileReporter {
+    terminal: Arc<TerminalReporter>,
+    name: String,
+}
+
+impl FileReporter {
+    fn of(&self, text: &str) -> String {
+        format!("{}: {text}", self.name)
+    }
+}
+
+impl Reporter for FileReporter {
+    fn run_started(&self, name: &str) {
+        self.terminal.run_started(&self.of(name));
+    }
+
+    fn progress(&self, name: &str, progress: &Progress) {
+        self.terminal.progress(&self.of(name), progress);
+    }
+
+    fn drawn(&self, name: &str, done: usize, of: usize) {
+        self.terminal.drawn(&self.of(name), done, of);
+    }
+
+    fn run_ended(&self, name: &str) {
+        self.terminal.run_ended(&self.of(name));
+    }
+
+    fn print(&self, text: &str) {
+        self.terminal.print(&self.of(text));
+    }
+
+    fn warn(&self, text: &str) {
+        self.terminal.warn(&self.of(text));
+    }
+
+    fn stop(&self) -> Option<&'static str> {
+        self.terminal.stop()
+    }
+}

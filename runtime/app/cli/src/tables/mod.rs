@@ -1,0 +1,46 @@
+//! `vcr tables`: what operator tables there are, and what they say of a model.
+
+pub(crate) mod args;
+mod check;
+mod json;
+mod list;
+mod price;
+
+use std::io;
+
+use serde_json::Value;
+use vcr_latency::tables::{Package, TablesError};
+
+use crate::exit::{Exit, print_error, printed};
+use crate::tables::args::{DataArgs, TablesCommand};
+
+pub(crate) fn tables(command: &TablesCommand) -> Exit {
+    match command {
+        TablesCommand::List(args) => finish(list::list(args)),
+        TablesCommand::Show(args) => finish(list::show(args)),
+        TablesCommand::Check(args) => finish(check::check(args)),
+        TablesCommand::Price(args) => price::price(args),
+    }
+}
+
+/// Ends a command that has printed, or could not begin to.
+fn finish(result: Result<io::Result<()>, TablesError>) -> Exit {
+    match result {
+        Ok(written) => printed(written, Exit::Passed),
+        Err(error) => refused(&error),
+    }
+}
+
+fn refused(error: &TablesError) -> Exit {
+    print_error(error, error.hint().as_deref());
+    Exit::BadInput
+}
+
+fn package(args: &DataArgs) -> Result<Package, TablesError> {
+    Package::find(args.data.as_deref())
+}
+
+fn print_json(value: &Value) -> io::Result<()> {
+    use io::Write as _;
+    writeln!(anstream::stdout(), "{value:#}")
+}

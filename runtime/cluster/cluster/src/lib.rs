@@ -1,0 +1,70 @@
+//! Clusters of simulated engines in virtual time.
+//!
+//! One call, [`simulate`], takes plain values (pools, links, workloads, faults
+//! and a seed) and returns a [`Report`]. The same values give the same bytes,
+//! always: time is integer nanoseconds, ties have a fixed order, and every
+//! random stream is named by its purpose.
+//!
+//! A program with a loop of its own steps a [`Cluster`]: it submits requests, lets time go on
+//! and sees the outputs and the state of the engines.
+//!
+//! Decisions in a cluster are behind traits, which callers implement:
+//!
+//! * placement: [`Router`], by [`RouterConfig::Made`];
+//! * scaling: [`vcr_core::scale::Autoscaler`], by [`ScalingConfig`];
+//! * timing: [`vcr_core::latency::LatencyModel`], by [`PoolConfig::latency`];
+//! * order within an engine: [`vcr_core::policy::SchedulingPolicy`], by [`PoolConfig::policy`];
+//! * telemetry: [`observe::Observer`], which sees and does not decide.
+
+#![warn(missing_docs)]
+
+mod config;
+mod disaggregation;
+mod error;
+mod estimate;
+mod event;
+mod fleet;
+mod in_flight;
+mod ledger;
+mod measured;
+pub mod observe;
+mod report;
+mod routing;
+mod simulation;
+mod target;
+mod traffic;
+mod window;
+
+pub use config::{
+    Adapters, Answers, Arrivals, CancelConfig, ClientConfig, ConditionalConfig, ConditionalPolicy, Conversations,
+    Curve, DataParallel, Documents, FaultConfig, FaultKind, GRAPH_TOKENS_MAX, Gaps, Histogram, InjectorFactory,
+    IslBucket, KvAwareConfig, KvEviction, KvKnowledge, KvPlane, KvPlaneTime, KvRouterConfig, LatencyFactory, Lengths,
+    Limit, LinkConfig, LinkSharing, MAX_PIECES, Media, Overheads, PERMILLE, PackedRows, Piece, PolicyFactory,
+    PoolConfig, PoolRole, ProfileConfig, QueueClass, QueueConfig, QueueOrder, QueueProfile, ReplicaConfig,
+    RequestClass, RequestMix, RetryConfig, RouterConfig, RouterFactory, RunConfig, RunConfigError, ScalerFactory,
+    ScalingConfig, Slo, SourceOutput, SyntheticInput, SyntheticProblem, TokenConfig, TokenFactory, Topology,
+    TracePacing, TransferScope, WhenFull, WorkloadConfig, WorkloadSource,
+};
+pub use disaggregation::{Link, TransferKey};
+pub use error::SimError;
+pub use estimate::MemoryEstimate;
+pub use fleet::{TokenRange, target_autoscaler};
+pub use ledger::kept::KeptRequest;
+pub use ledger::packed::PackedRecords;
+pub use ledger::{StepFacts, metrics, record};
+pub use measured::{DRAWN_TOKENS, Due, Ending, IssuedRequest, MeasuredRun, recorded_answers, structured_outputs};
+pub use observe::Overload;
+pub use report::{
+    ComputePeak, EngineReport, Goodput, Interval, KvMoved, KvPeerReport, KvTierReport, KvTransfer, LinkReport,
+    MeasuredFacts, MetricsReport, PoolPeak, PoolReport, ProfileReport, Report, RequestNames, ScalingEvent, Selection,
+    SloClassReport, SloCounts, SloMetric, TableCoverage, TargetReport, TrendReport, Uncertainty, WorkloadSlos,
+    quantile,
+};
+pub use simulation::{
+    Cluster, ClusterError, ClusterOutput, ClusterRequest, EngineState, RequestOrigin, RunClock, ServedRequest,
+    simulate, simulate_in_real_time,
+};
+pub use target::{AdapterNames, FrontendTarget, HttpTarget, Prompts, ServeTarget, Target, TargetDriver, TargetError};
+pub use traffic::{AgentsInput, Attempt, Patience, StructuredOutputs};
+pub use vcr_core::route::{Choice, EndedRequest, RouteError, RoutePhase, RouteQuery, Router, WorkerLoad};
+pub use vcr_policy::target_load::{TargetMetric, TargetPolicy};

@@ -1,0 +1,327 @@
+//! The KV router: Dynamo's cost function over its books and its index.
+//!
+//! Other routers are asked once for each request and see the engines' own loads.
+//! This one sees nothing of the engines but their KV events. It books what it has
+//! sent, may keep requests back while every engine is busy, and may be several
+//! routers that learn of each other late. The formulas are those of
+//! `dynamo-kv-router` 1.4; where that breaks ties by a global random generator,
+//! this one draws from the run's seed.
+
+mod active;
+mod books;
+mod cost;
+mod index;
+mod pool_router;
+mod queue;
+
+use std::collections::VecDeque;
+
+use vcr_base::random::Stream;
+use vcr_core::hash::BlockHash;
+use vcr_core::kv_event::KvEvent;
+use vcr_core::route::RouteQuery;
+use vcr_core::{KvTierChange, TierRun};
+
+use super::{RouteRequest, Routed, RoutedTo};
+use crate::config::{KvKnowledge, KvRouterConfig, PoolRole, QueueClass};
+use active::Chain;
+use books::{Books, Entry};
+use index::{EventIndex, GuessedIndex};
+use queue::{Queued, RouterQueue};
+
+/// An engine that is up, with its cached blocks of a prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Candidate {
+    worker: u32,
+    overlap_blocks: u32,
+    /// Further blocks in its tiers.
+    tiers: TierRun,
+}
+
+impl From<Candidate> for RoutedTo {
+    fn from(to: Candidate) -> Self {
+        Self { worker: to.worker, overlap_blocks: Some(to.overlap_blocks) }
+    }
+}
+
+/// Facts about a pool's engines that the router needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PoolFacts {
+    pub(super) workers: u32,
+    pub(super) block_size_tokens: u32,
+    pub(super) max_num_batched_tokens: u32,
+    pub(super) role: PoolRole,
+    /// Whether they keep KV below the device.
+    pub(super) has_tiers: bool,
+}
+
+/// One of the routers in front of a pool.
+struct Replica {
+    books: Books,
+    /// Without a class where requests do not wait.
+    queue: RouterQueue,
+    /// Decisions of other routers that this one does not know yet.
+    coming: VecDeque<(u64, Entry)>,
+    guesses: Vec<GuessedIndex>,
+}
+
+/// The KV routers of one pool.
+pub(super) struct KvRouter {
+    config: KvRouterConfig,
+    facts: PoolFacts,
+    replicas: Vec<Replica>,
+    /// By request, the router that it came to; empty where there is only one.
+    owners: Vec<u32>,
+    turn: u32,
+    /// By worker; empty where the caches are known as they are.
+    events: Vec<EventIndex>,
+    ties: Stream,
+    /// Scratch: cost of the request on each candidate.
+    costs: Vec<f64>,
+    no_blocks: Chain,
+    /// Scratch.
+    candidates: Vec<Candidate>,
+}
+
+impl KvRouter {
+    pub(super) fn new(mut config: KvRouterConfig, facts: PoolFacts, seed: u64) -> Self {
+        match facts.role {
+            PoolRole::Aggregated => {}
+            PoolRole::Prefill => config.track_active_blocks = false,
+            PoolRole::Decode => {
+                config.overlap_score_credit = 0.0;
+                config.assume_kv_reuse = false;
+                config.track_prefill_tokens = false;
+                // Without prompt tokens no engine is ever busy.
+                config.queue = None;
+            }
+        }
+        let classes = config.queue.as_ref().map_or(0, |queue| queue.classes().len());
+        let (predicted, reported) = match config.knowledge {
+            _ if !facts.role.is_routed_by_cache() => (0, 0),
+            KvKnowledge::Predicted { .. } => (facts.workers, 0),
+            KvKnowledge::Events { .. } if config.knowledge.is_late() => (0, facts.workers),
+            KvKnowledge::Events { .. } => (0, 0),
+        };
+        let each = |_| Replica {
+            books: Books::new(&config, facts.workers),
+            queue: RouterQueue::new(classes),
+            coming: VecDeque::new(),
+            guesses: (0..predicted).map(|_| GuessedIndex::default()).collect(),
+        };
+        Self {
+            replicas: (0..config.replicas.count).map(each).collect(),
+            owners: Vec::new(),
+            turn: 0,
+            events: (0..reported).map(|_| EventIndex::default()).collect(),
+            ties: Stream::new(seed, "ties"),
+            costs: Vec::new(),
+            no_blocks: Chain::from([]),
+            candidates: Vec::new(),
+            config,
+            facts,
+        }
+    }
+
+    /// Whether candidates must include the engines' current cache hits.
+    fn needs_overlap(&self) -> bool {
+        let knowledge = self.config.knowledge;
+        // Also without a credit: what is cached is not booked as prompt tokens to compute.
+        self.facts.role.is_routed_by_cache() && matches!(knowledge, KvKnowledge::Events { .. }) && !knowledge.is_late()
+    }
+
+    /// Whether it looks for KV below the device, too.
+    fn sees_tiers(&self) -> bool {
+        self.facts.has_tiers && self.config.overlap_score_credit > 0.0
+    }
+
+    /// Whether it wants the engines' KV events.
+    fn needs_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// Whether those of a step are out when it ends, not when it starts.
+    fn sees_events_at_step_end(&self) -> bool {
+        matches!(self.config.knowledge, KvKnowledge::Events { at_step_end: true, .. })
+    }
+
+    /// Whether it counts the blocks of outputs.
+    fn needs_outputs(&self) -> bool {
+        self.config.track_output_blocks && self.config.track_active_blocks
+    }
+
+    /// Whether it must see each step when it ends: other routers learn of it a fixed
+    /// time later.
+    fn needs_single_steps(&self) -> bool {
+        self.needs_outputs() && self.replicas.len() > 1 && self.config.replicas.sync_ns.is_some()
+    }
+
+    /// Chooses among the engines that are up, of which there is at least one, or
+    /// keeps the request back.
+    fn choose(&mut self, routed: &RouteRequest<'_>, candidates: &mut [Candidate]) -> Routed {
+        let query = &routed.query;
+        let owner = self.owner_in_turn(query.request);
+        self.catch_up(owner, query.now_ns);
+        self.look_up(owner, query.now_ns, query.blocks, candidates);
+        let chain = self.chain(query.blocks);
+        let RouteQuery { request, prompt_tokens, .. } = *query;
+        if let Some(config) = &self.config.queue {
+            let most_cached = candidates.iter().map(|to| self.cached_tokens(to)).max().unwrap_or(0);
+            let cached_tokens = most_cached.min(u64::from(prompt_tokens));
+            let class = config.class_of(routed.policy_class, u64::from(prompt_tokens) - cached_tokens);
+            let settings = &config.classes()[class];
+            let Replica { queue, books, .. } = &mut self.replicas[owner];
+            if config.keeps_back(class)
+                && (queue.has_waiting(class) || all_busy(books, candidates, settings, &self.facts))
+            {
+                if query.may_shed && queue.is_full(class, settings, candidates.len()) {
+                    return Routed::Shed;
+                }
+                let overlaps = candidates.to_vec();
+                let queued = Queued { request, prompt_tokens, cached_tokens, chain, overlaps };
+                queue.push(routed, class, settings.queue_policy, queued);
+                return Routed::Queued;
+            }
+        }
+        Routed::To(self.send(owner, query.now_ns, request, prompt_tokens, chain, candidates).into())
+    }
+
+    /// The next request that need not wait any more, if the engines that are up
+    /// are these.
+    fn release_to(&mut self, now_ns: u64, up: &[Candidate]) -> Option<(u64, RoutedTo)> {
+        for owner in 0..self.replicas.len() {
+            if self.replicas[owner].queue.is_empty() {
+                continue;
+            }
+            // Also with no engine up: the router's wake-up is over.
+            self.catch_up(owner, now_ns);
+            if up.is_empty() {
+                continue;
+            }
+            let classes = self.config.queue.as_ref()?.classes();
+            let Replica { queue, books, .. } = &mut self.replicas[owner];
+            let may_leave = |class: &QueueClass| !all_busy(books, up, class, &self.facts);
+            let Some(queued) = queue.pop(classes, may_leave) else { continue };
+            let as_it_came = |now: &Candidate| {
+                let known = queued.overlaps.iter().find(|candidate| candidate.worker == now.worker);
+                known.copied().unwrap_or(Candidate { worker: now.worker, ..Candidate::default() })
+            };
+            let candidates: Vec<Candidate> = up.iter().map(as_it_came).collect();
+            let Queued { request, prompt_tokens, chain, .. } = queued;
+            let to = self.send(owner, now_ns, request, prompt_tokens, chain, &candidates);
+            return Some((request, to.into()));
+        }
+        None
+    }
+
+    /// A KV event of a worker, sent at `at_ns`.
+    fn kv_event(&mut self, at_ns: u64, worker: u32, event: KvEvent<'_>) {
+        let KvKnowledge::Events { lag_ns, .. } = self.config.knowledge else { return };
+        if let Some(index) = self.events.get_mut(worker as usize) {
+            index.expect(at_ns.saturating_add(lag_ns), event);
+        }
+    }
+
+    /// A block has come to a tier of a worker, or left it.
+    fn tier_change(&mut self, worker: u32, change: KvTierChange) {
+        let KvKnowledge::Events { lag_ns, .. } = self.config.knowledge else { return };
+        if self.sees_tiers()
+            && let Some(index) = self.events.get_mut(worker as usize)
+        {
+            index.expect_change(change.at_ns.saturating_add(lag_ns), change);
+        }
+    }
+
+    fn owner_in_turn(&mut self, request: u64) -> usize {
+        let count = self.config.replicas.count;
+        if count == 1 {
+            return 0;
+        }
+        let owner = self.turn;
+        self.turn = (self.turn + 1) % count;
+        if self.owners.len() <= request as usize {
+            self.owners.resize(request as usize + 1, 0);
+        }
+        self.owners[request as usize] = owner;
+        owner as usize
+    }
+
+    fn owner(&self, request: u64) -> usize {
+        self.owners.get(request as usize).copied().unwrap_or(0) as usize
+    }
+
+    fn chain(&self, blocks: &[BlockHash]) -> Chain {
+        let guesses = self.replicas.iter().any(|replica| !replica.guesses.is_empty());
+        let needed = self.config.track_active_blocks || guesses;
+        if needed { Chain::from(blocks) } else { self.no_blocks.clone() }
+    }
+
+    /// Fills in the known cache hits, unless the caller has.
+    fn look_up(&mut self, owner: usize, now_ns: u64, blocks: &[BlockHash], candidates: &mut [Candidate]) {
+        if !self.facts.role.is_routed_by_cache() {
+            return;
+        }
+        let sees_tiers = self.sees_tiers();
+        for candidate in candidates {
+            let worker = candidate.worker as usize;
+            if let Some(index) = self.events.get_mut(worker) {
+                candidate.overlap_blocks = index.cached_blocks(now_ns, blocks);
+                if sees_tiers {
+                    candidate.tiers = index.kept_blocks(now_ns, &blocks[candidate.overlap_blocks as usize..]);
+                }
+            } else if let Some(guess) = self.replicas[owner].guesses.get_mut(worker) {
+                candidate.overlap_blocks = guess.cached_blocks(now_ns, blocks);
+            }
+        }
+    }
+
+    fn send(
+        &mut self,
+        owner: usize,
+        now_ns: u64,
+        request: u64,
+        prompt_tokens: u32,
+        chain: Chain,
+        candidates: &[Candidate],
+    ) -> Candidate {
+        let to = candidates[self.cheapest(owner, prompt_tokens, &chain, candidates)];
+        let cached = self.cached_tokens(&to);
+        if let KvKnowledge::Predicted { ttl_ns } = self.config.knowledge
+            && let Some(guess) = self.replicas[owner].guesses.get_mut(to.worker as usize)
+        {
+            guess.sent(now_ns.saturating_add(ttl_ns), &chain);
+        }
+        let prefill_tokens = u64::from(prompt_tokens).saturating_sub(cached);
+        self.book(owner, now_ns, Entry::Sent { request, worker: to.worker, prefill_tokens, chain });
+        to
+    }
+
+    /// Enters something into the books of `owner`, now, and into those of the
+    /// others, when they hear of it.
+    fn book(&mut self, owner: usize, now_ns: u64, entry: Entry) {
+        self.catch_up(owner, now_ns);
+        if let Some(sync_ns) = self.config.replicas.sync_ns {
+            for (other, replica) in self.replicas.iter_mut().enumerate().filter(|(other, _)| *other != owner) {
+                debug_assert_ne!(other, owner);
+                replica.coming.push_back((now_ns.saturating_add(sync_ns), entry.clone()));
+            }
+        }
+        self.replicas[owner].books.book(entry);
+    }
+
+    fn catch_up(&mut self, owner: usize, now_ns: u64) {
+        let Replica { books, coming, .. } = &mut self.replicas[owner];
+        while let Some((_, entry)) = coming.pop_front_if(|(at_ns, _)| *at_ns <= now_ns) {
+            books.book(entry);
+        }
+    }
+}
+
+/// Whether no engine takes a request of a class.
+fn all_busy(books: &Books, candidates: &[Candidate], class: &QueueClass, facts: &PoolFacts) -> bool {
+    let is_busy = |worker| class.is_busy(books.account(worker).prefill_tokens, facts.max_num_batched_tokens);
+    candidates.iter().all(|candidate| is_busy(candidate.worker))
+}
+
+#[cfg(test)]
+mod tests;

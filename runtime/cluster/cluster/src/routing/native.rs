@@ -1,0 +1,225 @@
+//! The routers that are asked once for each request, with the loads of the engines.
+
+use vcr_core::PluginContext;
+use vcr_core::route::{Choice, RouteError, RouteQuery, Router, WorkerLoad};
+
+use super::affinity::Affine;
+use crate::config::{KvAwareConfig, RouterConfig};
+
+impl RouterConfig {
+    /// A router in its initial state.
+    ///
+    /// # Errors
+    /// When its config makes no sense, or its maker fails; for [`Self::Kv`], which
+    /// is more than a [`Router`].
+    pub fn build(&self, plugin_context: &PluginContext<'_>) -> Result<Box<dyn Router>, RouteError> {
+        Ok(match self {
+            Self::RoundRobin => Box::new(RoundRobin::over(0, 1)),
+            Self::LeastLoaded => Box::new(LeastLoaded),
+            Self::KvAware(config) => Box::new(KvAware { config: *config }),
+            Self::Kv(_) => {
+                let reason = "it needs more than the inputs of other routers, so it cannot replace one";
+                return Err(RouteError { router: "kv_router".to_owned(), reason: reason.to_owned() });
+            }
+            Self::PrefixAffinity(config) => Box::new(Affine::new(*config, plugin_context.seed)?),
+            Self::Made(make) => make(plugin_context)?,
+        })
+    }
+}
+
+pub(crate) struct RoundRobin {
+    engines: u32,
+    ranks: u32,
+    next_turn: u32,
+}
+
+impl RoundRobin {
+    /// For `engines` engines with `ranks` ranks each, which take their engine's turns in
+    /// turn.
+    pub(crate) fn over(engines: u32, ranks: u32) -> Self {
+        Self { engines, ranks, next_turn: 0 }
+    }
+
+    /// When the turn of a worker comes, in a round of all.
+    fn turn(&self, worker: u32) -> u32 {
+        worker % self.ranks * self.engines + worker / self.ranks
+    }
+}
+
+impl Router for RoundRobin {
+    fn route(&mut self, _query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+        let turns = || workers.iter().map(|load| self.turn(load.worker)).enumerate();
+        // Workers that are down are absent; the turn passes to the next one up.
+        let next = turns().filter(|(_, turn)| *turn >= self.next_turn).min_by_key(|(_, turn)| *turn);
+        let (choice, turn) = next.or_else(|| turns().min_by_key(|(_, turn)| *turn)).unwrap_or((0, 0));
+        self.next_turn = turn + 1;
+        Ok(Choice::Worker(choice))
+    }
+
+    fn requests_before(&self, worker: u32) -> Option<u64> {
+        let round = self.engines * self.ranks;
+        // After the last turn of a round its number is not wrapped.
+        let next_turn = if self.next_turn < round { self.next_turn } else { 0 };
+        Some(u64::from((self.turn(worker) + round - next_turn) % round))
+    }
+}
+
+struct LeastLoaded;
+
+impl Router for LeastLoaded {
+    fn route(&mut self, _query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+        let load = |w: &WorkerLoad| (w.running_requests + w.waiting_requests, w.outstanding_prefill_tokens, w.worker);
+        let choice = (0..workers.len()).min_by_key(|&index| load(&workers[index])).unwrap_or(0);
+        Ok(Choice::Worker(choice))
+    }
+}
+
+/// The cost of Dynamo's KV router, with exact knowledge of the caches instead
+/// of an event-fed index, and ties broken by load instead of at random.
+struct KvAware {
+    config: KvAwareConfig,
+}
+
+impl KvAware {
+    fn cost(&self, query: &RouteQuery<'_>, load: &WorkerLoad) -> f64 {
+        let block = f64::from(query.block_size_tokens);
+        let prompt_tokens = u64::from(query.prompt_tokens);
+        let prefill_blocks = (load.outstanding_prefill_tokens + prompt_tokens) as f64 / block;
+        let credit = self.config.overlap_score_credit * f64::from(load.overlap_blocks);
+        let new_blocks = query.prompt_tokens.div_ceil(query.block_size_tokens) - load.overlap_blocks;
+        let requests = load.running_requests + load.waiting_requests;
+        self.config.prefill_load_scale * (prefill_blocks - credit).max(0.0)
+            + f64::from(load.active_blocks + new_blocks)
+            + self.config.decode_active_request_weight * f64::from(requests)
+    }
+}
+
+impl Router for KvAware {
+    fn route(&mut self, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+        let mut best = 0;
+        let mut best_cost = f64::INFINITY;
+        for (index, load) in workers.iter().enumerate() {
+            let cost = self.cost(query, load);
+            let busy = |w: &WorkerLoad| w.running_requests + w.waiting_requests;
+            if cost < best_cost || (cost == best_cost && busy(load) < busy(&workers[best])) {
+                best = index;
+                best_cost = cost;
+            }
+        }
+        Ok(Choice::Worker(best))
+    }
+
+    fn needs_overlap(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vcr_core::route::RoutePhase;
+    use vcr_policy::prefix_affinity::AffinityConfig;
+
+    use super::*;
+
+    fn loads(count: u32) -> Vec<WorkerLoad> {
+        (0..count).map(|worker| WorkerLoad { worker, total_blocks: 100, ..WorkerLoad::default() }).collect()
+    }
+
+    fn query(blocks: &[u64]) -> RouteQuery<'_> {
+        RouteQuery {
+            now_ns: 0,
+            request: 0,
+            prompt_tokens: 64,
+            max_tokens: 8,
+            priority: 0,
+            lora: None,
+            tenant: 0,
+            session: 0,
+            block_size_tokens: 16,
+            phase: RoutePhase::Whole,
+            may_shed: true,
+            blocks,
+        }
+    }
+
+    fn choices(router: &RouterConfig, loads: &[WorkerLoad], times: usize) -> Vec<u32> {
+        let query = query(&[1, 2, 3, 4]);
+        let mut router = router.build(&PluginContext::of_seed(1)).expect("it can be made");
+        let choices = (0..times).map(|_| match router.route(&query, loads) {
+            Ok(Choice::Worker(position)) => loads[position].worker,
+            answer => panic!("{answer:?}"),
+        });
+        choices.collect()
+    }
+
+    #[test]
+    fn round_robin_takes_turns_and_skips_missing_workers() {
+        let mut three = loads(3);
+        assert_eq!(choices(&RouterConfig::RoundRobin, &three, 4), [0, 1, 2, 0]);
+        three.remove(1);
+        assert_eq!(choices(&RouterConfig::RoundRobin, &three, 4), [0, 2, 0, 2]);
+    }
+
+    #[test]
+    fn engines_take_turns_and_so_do_the_ranks_of_each() {
+        let mut four = loads(4);
+        let mut router = RoundRobin::over(2, 2);
+        let mut next = |loads: &[WorkerLoad]| match router.route(&query(&[]), loads) {
+            Ok(Choice::Worker(position)) => loads[position].worker,
+            answer => panic!("{answer:?}"),
+        };
+        assert_eq!([0; 6].map(|_| next(&four)), [0, 2, 1, 3, 0, 2]);
+        four.drain(2..);
+        assert_eq!([0; 3].map(|_| next(&four)), [1, 0, 1]);
+    }
+
+    #[test]
+    fn least_loaded_counts_waiting_requests_too() {
+        let mut two = loads(2);
+        two[0].running_requests = 2;
+        two[1].running_requests = 1;
+        two[1].waiting_requests = 2;
+        assert_eq!(choices(&RouterConfig::LeastLoaded, &two, 1), [0]);
+    }
+
+    #[test]
+    fn kv_aware_prefers_the_cache_until_load_outweighs_it() {
+        let router = RouterConfig::KvAware(KvAwareConfig::default());
+        let mut two = loads(2);
+        two[1].overlap_blocks = 3;
+        assert_eq!(choices(&router, &two, 1), [1]);
+        two[1].active_blocks = 50;
+        assert_eq!(choices(&router, &two, 1), [0]);
+    }
+
+    #[test]
+    fn kv_aware_breaks_ties_by_requests_then_by_worker() {
+        let router = RouterConfig::KvAware(KvAwareConfig::default());
+        let mut two = loads(2);
+        assert_eq!(choices(&router, &two, 1), [0]);
+        two[0].running_requests = 1;
+        assert_eq!(choices(&router, &two, 1), [1]);
+    }
+
+    #[test]
+    fn prefix_affinity_sees_caches_and_refuses_what_may_be_refused() {
+        let config = AffinityConfig { max_waiting: Some(2), ..AffinityConfig::default() };
+        let affine = RouterConfig::PrefixAffinity(config);
+        let mut two = loads(2);
+        two[1].overlap_blocks = 4;
+        assert_eq!(choices(&affine, &two, 1), [1]);
+        two[0].waiting_requests = 3;
+        two[1].waiting_requests = 3;
+        let mut router = affine.build(&PluginContext::of_seed(1)).expect("it can be made");
+        assert_eq!(router.route(&query(&[1]), &two), Ok(Choice::Shed));
+        let served = RouteQuery { may_shed: false, ..query(&[1]) };
+        assert_eq!(router.route(&served, &two), Ok(Choice::Worker(1)));
+    }
+
+    #[test]
+    fn a_bad_config_is_an_error_that_names_the_router() {
+        let affine = RouterConfig::PrefixAffinity(AffinityConfig { load_factor: 0.0, ..AffinityConfig::default() });
+        let error = affine.build(&PluginContext::of_seed(1)).err().expect("it is bad").to_string();
+        assert_eq!(error, "router `prefix_affinity` failed: invalid `load_factor`: expected 1 to 1e6, got 0");
+    }
+}

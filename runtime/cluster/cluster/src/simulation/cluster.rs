@@ -1,0 +1,428 @@
+//! A cluster that its caller steps.
+//!
+//! [`Cluster`] is the simulation of [`simulate`](super::simulate) for programs that have a loop
+//! of their own: they submit requests, cancel them, let virtual time go on and read the
+//! outputs. Such a program cannot change the past: a request arrives at the
+//! present instant, and a step that would go beyond the horizon the program has set ends the
+//! run.
+
+mod listener;
+mod served;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use vcr_core::{Prompt, ServingEngine};
+
+use super::Simulation;
+use super::facts::RunFacts;
+use super::observation::engine_sample;
+use crate::config::{Arrivals, Limit, PackedRows, PoolRole, RequestMix, RunConfig, WorkloadConfig, WorkloadSource};
+use crate::error::SimError;
+use crate::fleet::{Fleet, Health};
+use crate::ledger::record::{GiveUp, RequestRecord};
+use crate::observe::EngineSample;
+use crate::report::Report;
+use crate::routing::{RoutedTo, Routing};
+use crate::traffic::{FollowUp, Traffic, Turn};
+use listener::Listener;
+pub use served::{RequestOrigin, ServedRequest};
+
+/// Name of the workload that submitted requests belong to.
+const SUBMITTED: &str = "submitted";
+
+/// A request to be submitted to a [`Cluster`].
+#[derive(Clone, Debug)]
+pub struct ClusterRequest {
+    /// Its prompt, from [`Cluster::empty_prompt`].
+    pub prompt: Prompt,
+    /// Output tokens that it gets.
+    pub max_tokens: u32,
+    /// Lower is sooner, where engines schedule by priority.
+    pub priority: i32,
+    /// Its session, for routers that mind.
+    pub session: u64,
+}
+
+/// Something that a [`Cluster`] has to tell.
+#[derive(Clone, Debug)]
+pub enum ClusterOutput {
+    /// A request has got output tokens. Only from a cluster [with tokens](Cluster::with_tokens).
+    Tokens {
+        /// The number that [`Cluster::submit`] gave, or that of a request of a workload.
+        request: u64,
+        /// Their number.
+        num_tokens: u32,
+        /// Virtual time at which they came, in nanoseconds.
+        at_ns: u64,
+    },
+    /// A request is over.
+    Ended {
+        /// Its number.
+        request: u64,
+        /// All that is known of it, its end among that.
+        record: Box<RequestRecord>,
+    },
+}
+
+/// One engine, or one rank of an engine, between two steps of the caller.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EngineState {
+    /// Index over all engines of the cluster, those of the prefill pool first.
+    pub index: u32,
+    /// The pool that it belongs to.
+    pub role: PoolRole,
+    /// Whether it takes requests.
+    pub is_up: bool,
+    /// Prompt tokens that it has to compute.
+    pub outstanding_prefill_tokens: u64,
+    /// Queues, KV usage and totals.
+    pub sample: EngineSample,
+}
+
+/// Why a cluster does not go on. Those of other runs do.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// It cannot be made, or its simulation failed.
+    #[error("run `{run}`: {reason}")]
+    Failed {
+        /// The name of the run.
+        run: String,
+        /// The problem.
+        reason: String,
+    },
+    /// A callback panicked.
+    #[error("run `{run}`: a callback panicked at {at_ms} ms: {message}")]
+    Panicked {
+        /// The name of the run.
+        run: String,
+        /// Virtual time.
+        at_ms: f64,
+        /// Its message.
+        message: String,
+    },
+    /// A step beyond the announced horizon, or back in time.
+    #[error("run `{run}`: invalid step to {to_ms} ms: expected {from_ms} ms to {horizon_ms} ms")]
+    OutOfReach {
+        /// The name of the run.
+        run: String,
+        /// The instant that was asked for.
+        to_ms: f64,
+        /// Virtual time.
+        from_ms: f64,
+        /// The horizon.
+        horizon_ms: f64,
+    },
+    /// A request names an engine that does not exist or takes none.
+    #[error("run `{run}`: invalid engine {engine}: expected one that is up")]
+    NoEngine {
+        /// The name of the run.
+        run: String,
+        /// The engine.
+        engine: u32,
+    },
+}
+
+/// A cluster in virtual time that its caller steps.
+///
+/// It has the pools, links, routers, autoscalers, faults and workloads of a [`RunConfig`]; of
+/// workloads it may have none. Requests that the caller submits are those of one more
+/// workload, `submitted`. A cluster to which the requests of a workload are submitted when
+/// they would have come does what [`simulate`](crate::simulate) does with that workload.
+///
+/// Time stands at an instant: all that happened before is done, all that is due then is
+/// handled, and the steps that start then are not decided yet, so that a request submitted now
+/// can be part of them.
+///
+/// After an error each further call gives the same error; other clusters are not concerned.
+pub struct Cluster {
+    simulation: Simulation<'static, Listener>,
+    submitted: u32,
+    horizon_ns: u64,
+    /// Output tokens that have not been taken yet, by request and place.
+    tokens: BTreeMap<(u64, u32), u32>,
+    failure: Option<ClusterError>,
+}
+
+impl Cluster {
+    /// A cluster at the instant 0.
+    ///
+    /// # Errors
+    /// When the configuration is invalid, or something that is made for an engine or a pool
+    /// cannot be made.
+    pub fn new(config: RunConfig) -> Result<Self, ClusterError> {
+        Self::made(config, false)
+    }
+
+    /// The same, which tells of each output token. It goes through steps one by one, which
+    /// takes longer and changes nothing else.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_tokens(config: RunConfig) -> Result<Self, ClusterError> {
+        Self::made(config, true)
+    }
+
+    fn made(mut config: RunConfig, wants_tokens: bool) -> Result<Self, ClusterError> {
+        // The records of all requests are there to be asked for.
+        config.packed_records = PackedRows::Never;
+        let run = config.name.clone();
+        let failed = |error: SimError| ClusterError::Failed { run: run.clone(), reason: error.to_string() };
+        // None of it comes by itself, which no workload of a script may ask for.
+        config.workloads.push(submitted_workload(1));
+        config.check_open().map_err(|errors| failed(SimError::Config(errors)))?;
+        config.workloads.pop();
+        config.workloads.push(submitted_workload(0));
+        let fleet = Fleet::new(&config, wants_tokens).map_err(failed)?;
+        let routing = Routing::new(&config, &fleet).map_err(failed)?;
+        let traffic = Traffic::new(&config, config.topology.pools()[0].engine.hashed_blocks(), false);
+        let submitted = config.workloads.len() as u32 - 1;
+        let listener = Listener::new(wants_tokens);
+        let mut simulation = Simulation::of(RunFacts::of(config), listener, fleet, routing, traffic);
+        simulation.begin();
+        Ok(Self { simulation, submitted, horizon_ns: u64::MAX, tokens: BTreeMap::new(), failure: None })
+    }
+
+    /// Virtual time.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.simulation.clock.now_ns()
+    }
+
+    /// A prompt without tokens, to be filled by [`Prompt::push_run`] or
+    /// [`Prompt::push_tokens`]. Equal contents at the beginning of two prompts are cached once.
+    #[must_use]
+    pub fn empty_prompt(&self) -> Prompt {
+        Prompt::new(self.simulation.facts.config.topology.pools()[0].engine.hashed_blocks(), 0)
+    }
+
+    /// Until when the caller is sure of what it submits: a step beyond ends the run. Where
+    /// several simulators go on side by side, each gets the instant that no other can reach it
+    /// before. Without one there is no end.
+    pub fn set_horizon_ns(&mut self, horizon_ns: Option<u64>) {
+        self.horizon_ns = horizon_ns.unwrap_or(u64::MAX);
+    }
+
+    /// Submits a request at the present instant; the router of the first pool chooses its
+    /// engine. Gives its number.
+    ///
+    /// # Errors
+    /// When the run has failed, or its router does.
+    pub fn submit(&mut self, request: ClusterRequest) -> Result<u64, ClusterError> {
+        self.enter(request, None)
+    }
+
+    /// Submits a request at the present instant to the engine with this index in the first
+    /// pool, whatever the router would choose. Gives its number.
+    ///
+    /// # Errors
+    /// As [`Self::submit`]; when there is no such engine, or it is not up.
+    pub fn submit_to(&mut self, engine: u32, request: ClusterRequest) -> Result<u64, ClusterError> {
+        self.enter(request, Some(engine))
+    }
+
+    fn enter(&mut self, request: ClusterRequest, engine: Option<u32>) -> Result<u64, ClusterError> {
+        self.check_alive()?;
+        let role = self.simulation.fleet.first_role();
+        if let Some(engine) = engine
+            && !self.simulation.fleet.workers_of(role).get(engine as usize).is_some_and(|w| w.lifecycle().is_up())
+        {
+            return Err(ClusterError::NoEngine { run: self.simulation.facts.config.name.clone(), engine });
+        }
+        let (workload, at_ns) = (self.submitted, self.simulation.clock.now_ns());
+        let turn = turn_of(request);
+        let tag = self.simulation.ledger.arrived();
+        let entered = self.simulation.open_instant(at_ns).and_then(|()| {
+            self.simulation.traffic.begin_session(workload);
+            match engine {
+                None => self.simulation.arrive(workload, turn),
+                Some(engine) => {
+                    self.simulation.arrive_at(workload, turn, RoutedTo { worker: engine, overlap_blocks: None });
+                    Ok(())
+                }
+            }
+        });
+        self.or_fail(entered)?;
+        Ok(tag)
+    }
+
+    /// Takes a request back at the present instant. False if it is over.
+    ///
+    /// # Errors
+    /// When the run has failed.
+    pub fn cancel(&mut self, request: u64) -> Result<bool, ClusterError> {
+        self.check_alive()?;
+        if request >= self.simulation.ledger.arrived() || self.simulation.in_flight.find(request).is_none() {
+            return Ok(false);
+        }
+        let opened = self.simulation.open_instant(self.simulation.clock.now_ns());
+        self.or_fail(opened)?;
+        self.simulation.take_back(request, GiveUp::Cancelled);
+        Ok(true)
+    }
+
+    /// When something happens next, if nothing is submitted before. That of the present
+    /// instant is done: what is submitted now comes after the steps that start now.
+    ///
+    /// # Errors
+    /// When the run has failed.
+    pub fn next_event_ns(&mut self) -> Result<Option<u64>, ClusterError> {
+        self.check_alive()?;
+        if self.simulation.clock.close() {
+            self.simulation.clock.expect_outside(self.simulation.clock.now_ns());
+            let done =
+                self.simulation.handle_due(self.simulation.clock.now_ns()).and_then(|()| self.simulation.end_instant());
+            self.or_fail(done)?;
+        }
+        Ok(self.simulation.events.next_time())
+    }
+
+    /// Goes on to the next instant at which something happens, and shows `callback` what has
+    /// to be told, in order. Gives that instant; none if nothing is to happen.
+    ///
+    /// # Errors
+    /// When it lies beyond the horizon, when the simulation fails, when the callback panics.
+    pub fn step(&mut self, callback: impl FnMut(&ClusterOutput)) -> Result<Option<u64>, ClusterError> {
+        let Some(at_ns) = self.next_event_ns()? else {
+            self.deliver(callback)?;
+            return Ok(None);
+        };
+        self.step_until(at_ns, callback)?;
+        Ok(Some(at_ns))
+    }
+
+    /// Goes on to `at_ns`, and shows `callback` what has to be told, in order of time.
+    ///
+    /// # Errors
+    /// As [`Self::step`]; when it lies in the past.
+    pub fn step_until(&mut self, at_ns: u64, callback: impl FnMut(&ClusterOutput)) -> Result<(), ClusterError> {
+        self.check_alive()?;
+        let now_ns = self.simulation.clock.now_ns();
+        if at_ns < now_ns || at_ns > self.horizon_ns {
+            let [to_ms, from_ms, horizon_ms] = [at_ns, now_ns, self.horizon_ns].map(|ns| ns as f64 / 1e6);
+            let run = self.simulation.facts.config.name.clone();
+            return Err(self.fail(ClusterError::OutOfReach { run, to_ms, from_ms, horizon_ms }));
+        }
+        let advanced = self.simulation.advance(Some(at_ns));
+        self.or_fail(advanced)?;
+        if self.simulation.clock.now_ns() < at_ns {
+            let opened = self.simulation.open_instant(at_ns);
+            self.or_fail(opened)?;
+        }
+        self.deliver(callback)
+    }
+
+    /// Goes on until nothing is left to happen.
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    pub fn run_to_end(&mut self, callback: impl FnMut(&ClusterOutput)) -> Result<(), ClusterError> {
+        self.check_alive()?;
+        let advanced = self.simulation.advance(None);
+        self.or_fail(advanced)?;
+        self.deliver(callback)
+    }
+
+    /// The engines, or their ranks, as they are.
+    #[must_use]
+    pub fn engines(&self) -> Vec<EngineState> {
+        let state = |(index, worker): (usize, &crate::fleet::Worker)| EngineState {
+            index: index as u32,
+            role: worker.role(),
+            is_up: worker.lifecycle().health() == Health::Up,
+            outstanding_prefill_tokens: worker.engine().load().outstanding_prefill_tokens,
+            sample: engine_sample(worker),
+        };
+        self.simulation.fleet.workers().iter().enumerate().map(state).collect()
+    }
+
+    /// Leading blocks of a prompt that an engine of the first pool has cached. None if there
+    /// is no such engine.
+    #[must_use]
+    pub fn cached_blocks(&self, engine: u32, prompt: &Prompt) -> Option<u32> {
+        let workers = self.simulation.fleet.workers_of(self.simulation.fleet.first_role());
+        workers.get(engine as usize).map(|worker| worker.engine().cached_prefix_blocks(prompt.block_hashes()))
+    }
+
+    /// Record of a request.
+    #[must_use]
+    pub fn request(&self, request: u64) -> Option<&RequestRecord> {
+        self.simulation.ledger.open_records().get(usize::try_from(request).ok()?)
+    }
+
+    /// Requests in front of the engines of a pool: in its router, or waiting for an engine.
+    #[must_use]
+    pub fn waiting_at_router(&self, pool: PoolRole) -> u64 {
+        let has_pool = self.simulation.facts.config.topology.roles().contains(&pool);
+        if has_pool { self.simulation.routing.waiting(pool) } else { 0 }
+    }
+
+    /// Sums up the run as it is; requests that have not ended are unfinished.
+    ///
+    /// # Errors
+    /// When it has failed, or not one request could ever run.
+    pub fn into_report(mut self) -> Result<Report, ClusterError> {
+        self.check_alive()?;
+        let run = self.simulation.facts.config.name.clone();
+        if self.simulation.ledger.ended() < self.simulation.ledger.arrived() {
+            self.simulation.observation.stop();
+        }
+        self.simulation.into_report().map_err(|error| ClusterError::Failed { run, reason: error.to_string() })
+    }
+
+    fn check_alive(&self) -> Result<(), ClusterError> {
+        self.failure.clone().map_or(Ok(()), Err)
+    }
+
+    fn fail(&mut self, failure: ClusterError) -> ClusterError {
+        self.failure.get_or_insert(failure).clone()
+    }
+
+    fn or_fail<T>(&mut self, done: Result<T, SimError>) -> Result<T, ClusterError> {
+        done.map_err(|error| {
+            let run = self.simulation.facts.config.name.clone();
+            self.fail(ClusterError::Failed { run, reason: error.to_string() })
+        })
+    }
+
+    /// Calls `callback` with the outputs of the present instant.
+    fn deliver(&mut self, mut callback: impl FnMut(&ClusterOutput)) -> Result<(), ClusterError> {
+        let mut outputs = self.simulation.observation.observer_mut().take_outputs();
+        let delivered = catch_unwind(AssertUnwindSafe(|| outputs.iter().for_each(&mut callback)));
+        outputs.clear();
+        self.simulation.observation.observer_mut().keep_room(outputs);
+        delivered.map_err(|panic| {
+            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let message = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+            let run = self.simulation.facts.config.name.clone();
+            self.fail(ClusterError::Panicked { run, at_ms: self.simulation.clock.now_ns() as f64 / 1e6, message })
+        })
+    }
+}
+
+/// The workload of submitted requests, of which `count` come by themselves.
+fn submitted_workload(count: u64) -> WorkloadConfig {
+    let one = || vcr_base::random::Distribution::Constant { value: 1.0 };
+    let arrivals = Arrivals::Constant { rate_per_s: 1.0, limit: Limit { count: Some(count), duration_ns: None } };
+    let classes = RequestMix::new(one(), one()).into();
+    WorkloadConfig::new(SUBMITTED, WorkloadSource::Synthetic { arrivals, classes })
+}
+
+fn turn_of(request: ClusterRequest) -> Turn {
+    let ClusterRequest { prompt, max_tokens, priority, session } = request;
+    Turn {
+        prompt,
+        max_tokens,
+        stop_after: None,
+        priority,
+        strict_priority: 0,
+        policy_class: None,
+        class: 0,
+        adapter: None,
+        session,
+        turn: 0,
+        earlier: None,
+        follow_up: FollowUp::None,
+        played_row: None,
+    }
+}

@@ -1,0 +1,300 @@
+//! Agents: sessions whose requests call tools and further agents, and wait for them.
+//!
+//! They are made as a [`Trace`] whose requests wait for each other, so that a tree of
+//! agents is played like a recorded one. An agent works in rounds. In each it asks the
+//! model, whose answer calls tools, all at once; what they say is part of the next
+//! round's prompt. A tool is a wait, or an agent of its own.
+
+use std::sync::Arc;
+
+use vcr_base::random::{Distribution, Stream};
+use vcr_core::seed;
+use vcr_trace::{Dependency, ItemRange, Trace, TraceRequest, Trigger};
+
+use crate::config::{Answers, Lengths, TracePacing, WorkloadSource};
+
+/// Tokens of a block, of which prompts share whole ones.
+const BLOCK_TOKENS: u32 = 16;
+/// The most requests of all agents together.
+const MAX_REQUESTS: usize = 10_000_000;
+/// The most blocks of all prompts together; each costs four bytes.
+const MAX_BLOCKS: usize = 250_000_000;
+/// The most rounds of an agent, and tools of a round.
+const MOST: f64 = 10_000.0;
+
+/// Trees of agents.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AgentsInput {
+    /// Number of trees.
+    pub count: u32,
+    /// Trees that start each second, with exponential gaps.
+    pub rate_per_s: Option<f64>,
+    /// Trees in flight instead.
+    pub concurrency: Option<u64>,
+    /// Tokens in front of every prompt of all agents: instructions and tools.
+    pub system_tokens: u32,
+    /// Tokens of the task of an agent.
+    pub task_tokens: Lengths,
+    /// Tokens of each answer of the model.
+    pub output_tokens: Lengths,
+    /// Rounds of an agent (rounded, at least 1).
+    pub rounds: Distribution,
+    /// Tools that are called after each round but the last (rounded).
+    pub tools: Distribution,
+    /// Milliseconds that a tool takes.
+    pub tool_time_ms: Distribution,
+    /// Tokens that a tool, or an agent, adds to its caller's next prompt.
+    pub result_tokens: Lengths,
+    /// The share of tools that are agents themselves, from 0 to 1.
+    pub agent_share: f64,
+    /// Maximum levels of agents; 1 for no agents among the tools.
+    pub depth: u32,
+    /// The seed of all draws.
+    pub seed: u64,
+}
+
+impl AgentsInput {
+    /// The source of a workload of such agents.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn source(&self) -> Result<WorkloadSource, String> {
+        self.check()?;
+        let pacing = match self.concurrency {
+            Some(concurrency) => TracePacing::ClosedLoop { concurrency, speedup: 1.0 },
+            None => TracePacing::Recorded { speedup: 1.0 },
+        };
+        let trace = Arc::new(Planner::new(self).plan()?);
+        Ok(WorkloadSource::Trace { trace, pacing, copies: 1, stagger_ns: 0, answers: Answers::Simulated })
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.count == 0 {
+            return Err("invalid `count`: expected at least 1".to_owned());
+        }
+        if self.rate_per_s.is_some() == self.concurrency.is_some() {
+            return Err("exactly one of `rate` and `concurrency` is needed".to_owned());
+        }
+        if self.rate_per_s.is_some_and(|rate| !(rate.is_finite() && rate > 0.0)) {
+            return Err("invalid `rate`: expected a finite number above 0".to_owned());
+        }
+        if !(0.0..=1.0).contains(&self.agent_share) {
+            return Err("invalid `agent_share`: expected 0 to 1".to_owned());
+        }
+        if !(1..=16).contains(&self.depth) {
+            return Err("invalid `depth`: expected 1 to 16".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Dependencies of a request, or of the next one of its agent.
+type Waits = Vec<Dependency>;
+
+struct Planner<'a> {
+    input: &'a AgentsInput,
+    trace: Trace,
+    /// Blocks of all prompts so far.
+    blocks: usize,
+    session: u32,
+    turn: u32,
+    rng: Stream,
+}
+
+impl<'a> Planner<'a> {
+    fn new(input: &'a AgentsInput) -> Self {
+        let trace = Trace {
+            // The instructions come first.
+            distinct_hash_ids: input.system_tokens / BLOCK_TOKENS,
+            block_size_tokens: BLOCK_TOKENS,
+            sessions: input.count,
+            has_free_turns: true,
+            ..Trace::default()
+        };
+        Self { input, trace, blocks: 0, session: 0, turn: 0, rng: Stream::new(input.seed, "agents") }
+    }
+
+    fn plan(mut self) -> Result<Trace, String> {
+        let mut gaps = Stream::new(self.input.seed, "arrivals");
+        let mut arrival_ns = 0;
+        for session in 0..self.input.count {
+            if let Some(rate_per_s) = self.input.rate_per_s.filter(|_| session > 0) {
+                arrival_ns += (gaps.exponential() * 1e9 / rate_per_s).round() as u64;
+            }
+            let tree = seed::derive(self.input.seed, "tree", u64::from(session));
+            (self.session, self.turn, self.rng) = (session, 0, Stream::new(tree, "draws"));
+            self.agent(1, Vec::new(), Some(arrival_ns))?;
+        }
+        Ok(self.trace)
+    }
+
+    /// An agent that starts when `waits` are over; gives its last request.
+    fn agent(&mut self, level: u32, mut waits: Waits, mut arrival_ns: Option<u64>) -> Result<u32, String> {
+        let rounds = self.input.rounds.draw(&mut self.rng).clamp(1.0, MOST).round() as u32;
+        let mut context = Context::new(self.input.system_tokens);
+        let task_tokens = self.input.task_tokens.draw(&mut self.rng);
+        context.grow(task_tokens, &mut self.trace.distinct_hash_ids);
+        let mut last = 0;
+        for round in 1..=rounds {
+            let output_tokens = self.input.output_tokens.draw(&mut self.rng);
+            last = self.request(&context, output_tokens, std::mem::take(&mut waits), arrival_ns.take())?;
+            if round < rounds {
+                context.grow(output_tokens, &mut self.trace.distinct_hash_ids);
+                waits = self.tools(level, last, &mut context)?;
+            }
+        }
+        Ok(last)
+    }
+
+    /// The tools that an answer calls; gives what the next round waits for.
+    fn tools(&mut self, level: u32, caller: u32, context: &mut Context) -> Result<Waits, String> {
+        let ended = |request, delay_ns| Dependency { request, trigger: Trigger::Completion, delay_ns };
+        let tools = self.input.tools.draw(&mut self.rng).clamp(0.0, MOST).round() as u32;
+        let mut waits = vec![ended(caller, 0)];
+        for _ in 0..tools {
+            let takes_ns = (self.input.tool_time_ms.draw(&mut self.rng) * 1e6).round() as u64;
+            let is_agent = self.rng.unit() < self.input.agent_share && level < self.input.depth;
+            let result_tokens = self.input.result_tokens.draw(&mut self.rng);
+            if is_agent {
+                let last = self.agent(level + 1, vec![ended(caller, takes_ns)], None)?;
+                waits.push(ended(last, 0));
+            } else {
+                // Of tools that are called together the slowest counts.
+                waits[0].delay_ns = waits[0].delay_ns.max(takes_ns);
+            }
+            context.grow(result_tokens, &mut self.trace.distinct_hash_ids);
+        }
+        Ok(waits)
+    }
+
+    fn request(
+        &mut self,
+        context: &Context,
+        output_tokens: u32,
+        waits: Waits,
+        arrival_ns: Option<u64>,
+    ) -> Result<u32, String> {
+        let trace = &mut self.trace;
+        let index = trace.requests.len();
+        let waits_start = trace.dependencies.len();
+        self.blocks += context.ids.len();
+        if index >= MAX_REQUESTS || self.blocks > MAX_BLOCKS {
+            return Err(format!(
+                "the agents ask for more than {MAX_REQUESTS} requests or {MAX_BLOCKS} prompt blocks in all; ask for \
+                 fewer or smaller trees"
+            ));
+        }
+        let hash_ids = trace.hash_ids.push(context.ids.iter().copied());
+        let waits_len = waits.len() as u32;
+        trace.dependencies.extend(waits);
+        trace.requests.push(TraceRequest {
+            request_id: None,
+            line: index as u32 + 1,
+            session: self.session,
+            turn: self.turn,
+            next_turn: None,
+            arrival_ns,
+            delay_ns: 0,
+            dependencies: ItemRange { start: waits_start as u32, len: waits_len },
+            input_tokens: context.len_tokens,
+            output_tokens,
+            hash_ids,
+            output_token_ids: ItemRange::default(),
+            items: ItemRange::default(),
+            priority: 0,
+            strict_priority: 0,
+            policy_class: None,
+        });
+        self.turn += 1;
+        Ok(index as u32)
+    }
+}
+
+/// The prompt of an agent, which grows from round to round.
+struct Context {
+    ids: Vec<u32>,
+    len_tokens: u32,
+}
+
+impl Context {
+    /// The instructions of all agents, of which whole blocks are shared.
+    fn new(system_tokens: u32) -> Self {
+        Self { ids: (0..system_tokens / BLOCK_TOKENS).collect(), len_tokens: system_tokens }
+    }
+
+    /// Adds tokens of its own. A block that was not full before is another one now.
+    fn grow(&mut self, tokens: u32, next_id: &mut u32) {
+        self.ids.truncate((self.len_tokens / BLOCK_TOKENS) as usize);
+        self.len_tokens = self.len_tokens.saturating_add(tokens);
+        for _ in self.ids.len()..self.len_tokens.div_ceil(BLOCK_TOKENS) as usize {
+            self.ids.push(*next_id);
+            *next_id += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input() -> AgentsInput {
+        let constant = |value| Distribution::Constant { value };
+        AgentsInput {
+            count: 2,
+            rate_per_s: None,
+            concurrency: Some(1),
+            system_tokens: 40,
+            task_tokens: constant(30.0).into(),
+            output_tokens: constant(10.0).into(),
+            rounds: constant(2.0),
+            tools: constant(3.0),
+            tool_time_ms: constant(50.0),
+            result_tokens: constant(20.0).into(),
+            agent_share: 1.0,
+            depth: 2,
+            seed: 1,
+        }
+    }
+
+    #[test]
+    fn an_agent_waits_for_all_that_it_has_called() {
+        let trace = Planner::new(&input()).plan().unwrap();
+        // A root, three agents of two rounds each, and the root again.
+        assert_eq!(trace.requests.len(), 2 * 8);
+        let waits = |row: usize| {
+            let waits = trace.dependencies(&trace.requests[row]).iter();
+            waits.map(|wait| (wait.request, wait.delay_ns / 1_000_000)).collect::<Vec<_>>()
+        };
+        assert_eq!(waits(0), []);
+        assert_eq!([waits(1), waits(3), waits(5)], [vec![(0, 50)], vec![(0, 50)], vec![(0, 50)]]);
+        // Agents at the last level call tools that are only waits.
+        assert_eq!(waits(2), [(1, 50)]);
+        assert_eq!(waits(7), [(0, 0), (2, 0), (4, 0), (6, 0)]);
+        assert_eq!(trace.requests[8].session, 1);
+    }
+
+    #[test]
+    fn prompts_grow_by_answers_and_results_and_share_what_is_before() {
+        let trace = Planner::new(&AgentsInput { depth: 1, ..input() }).plan().unwrap();
+        let [first, second, other, _] = &trace.requests[..] else { panic!("two trees of two requests") };
+        assert_eq!((first.input_tokens, second.input_tokens), (70, 70 + 10 + 3 * 20));
+        let ids = |request| trace.hash_ids(request).to_vec();
+        // 70 tokens are four whole blocks; 40 are two.
+        assert_eq!(ids(first)[..4], ids(second)[..4]);
+        assert_ne!(ids(first)[4], ids(second)[4]);
+        assert_eq!((ids(first)[..2].to_vec(), ids(other)[..2].to_vec()), (vec![0, 1], vec![0, 1]));
+        assert!(ids(other)[2..].iter().all(|id| !ids(second).contains(id)));
+        assert_eq!(ids(second).len(), 140_usize.div_ceil(16));
+    }
+
+    #[test]
+    fn what_cannot_be_planned_is_refused() {
+        let refused = |input: AgentsInput| input.source().err().unwrap();
+        assert!(refused(AgentsInput { rate_per_s: Some(1.0), ..input() }).starts_with("exactly one of"));
+        assert_eq!(refused(AgentsInput { agent_share: 2.0, ..input() }), "invalid `agent_share`: expected 0 to 1");
+        assert_eq!(refused(AgentsInput { depth: 0, ..input() }), "invalid `depth`: expected 1 to 16");
+        let many = Distribution::Constant { value: 1000.0 };
+        let vast = AgentsInput { count: u32::MAX, rounds: many, ..input() };
+        assert!(refused(vast).contains("requests or"));
+    }
+}

@@ -1,0 +1,115 @@
+//! Turns of generated workloads, made when they are due.
+
+use std::collections::VecDeque;
+
+use vcr_base::random::Stream;
+
+use super::super::turn::{FollowUp, Turn};
+use super::Common;
+use crate::config::SyntheticInput;
+
+/// The starts of sessions, of which some are foreseen before they are due.
+struct Starts {
+    gaps: Stream,
+    /// Those of the sessions from `first` on that have been drawn.
+    drawn: VecDeque<u64>,
+    first: u64,
+    last_ns: u64,
+}
+
+impl Starts {
+    fn new(input: &SyntheticInput) -> Self {
+        // The first one is at 0.
+        let drawn = VecDeque::from([0]);
+        Self { gaps: Stream::new(input.arrival_seed, "arrivals"), drawn, first: 0, last_ns: 0 }
+    }
+
+    /// When a session starts, if there is one. None before `started` is asked for again.
+    fn at_ns(&mut self, input: &SyntheticInput, session: u64, started: u64) -> Option<u64> {
+        if session >= u64::from(input.request_count) {
+            return None;
+        }
+        let Some(rate_per_s) = input.request_rate else { return Some(input.planned_ns(session)) };
+        while self.first + self.drawn.len() as u64 <= session {
+            let gap_ns = (self.gaps.exponential() * 1e9 / rate_per_s).round() as u64;
+            self.last_ns = self.last_ns.saturating_add(gap_ns);
+            self.drawn.push_back(self.last_ns);
+        }
+        while self.first < started.min(session) {
+            self.drawn.pop_front();
+            self.first += 1;
+        }
+        self.drawn.get((session - self.first) as usize).copied()
+    }
+}
+
+/// The sessions of a workload that is generated.
+pub(super) struct Generated {
+    input: SyntheticInput,
+    starts: Starts,
+}
+
+impl Generated {
+    pub(super) fn new(input: SyntheticInput) -> Self {
+        Self { starts: Starts::new(&input), input }
+    }
+
+    pub(super) fn num_sessions(&self) -> u64 {
+        u64::from(self.input.request_count)
+    }
+
+    /// Sessions to start at once, if others end in front of the rest.
+    pub(super) fn closed_loop(&self) -> Option<u64> {
+        self.input.replay_concurrency
+    }
+
+    /// When a session of an open loop starts, since the start of the workload. None before
+    /// `started` is asked for again.
+    pub(super) fn planned_ns(&mut self, session: u64, started: u64) -> Option<u64> {
+        let at_ns = self.starts.at_ns(&self.input, session, started)?;
+        Some(self.input.pacing().scale(at_ns))
+    }
+
+    /// The first turn of the session `number`.
+    pub(super) fn session(&self, number: u64, common: &Common) -> Turn {
+        self.turn(number as u32 * self.input.turns_per_session, common)
+    }
+
+    /// A turn of a session; turns are numbered session by session.
+    pub(super) fn turn(&self, row: u32, common: &Common) -> Turn {
+        let input = &self.input;
+        let mut prompt = common.empty_prompt(common.content_salt);
+        // The answer's blocks are hashed behind those of the prompt.
+        prompt.reserve(input.input_tokens.saturating_add(input.output_tokens));
+        let mut left = input.input_tokens;
+        for block in input.blocks_of(row) {
+            let len = left.min(input.block_size_tokens);
+            prompt.push_run(block, 0, len);
+            left -= len;
+        }
+        let (session, turn) = (row / input.turns_per_session, row % input.turns_per_session);
+        let is_last = turn + 1 == input.turns_per_session;
+        let follow_up = match is_last {
+            true => FollowUp::None,
+            false => {
+                let delay_ns = input.pacing().scale(input.delay_ns());
+                FollowUp::TraceRow { row: row + 1, copy: 0, delay_ns, conversation: None }
+            }
+        };
+        Turn {
+            prompt,
+            max_tokens: input.output_tokens,
+            stop_after: None,
+            priority: common.priority,
+            strict_priority: 0,
+            policy_class: None,
+            class: 0,
+            adapter: None,
+            session: u64::from(session),
+            turn,
+            earlier: None,
+            follow_up,
+            played_row: None,
+        }
+    }
+}

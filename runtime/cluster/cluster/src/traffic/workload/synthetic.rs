@@ -1,0 +1,162 @@
+//! Sessions that are drawn at random: when they start, and what they draw from.
+
+use vcr_base::random::{Stream, Weights};
+
+use super::super::drawn::Sessions;
+use super::super::turn::{DrawnSession, Turn};
+use super::Common;
+use crate::config::{Arrivals, CurveWalk, Gaps, RequestClass};
+
+const NS_PER_S: f64 = 1e9;
+const NS_PER_MS: f64 = 1e6;
+
+pub(super) struct Synthetic {
+    arrivals: Arrivals,
+    classes: Vec<RequestClass>,
+    /// How sessions are distributed over several classes.
+    shares: Option<Weights>,
+    gaps: Stream,
+    last_start_ns: u64,
+    /// Progress of a rate that changes, or of a number of users.
+    walk: CurveWalk,
+    /// The whole number of users that there should be at that place.
+    users: u64,
+}
+
+impl Synthetic {
+    pub(super) fn new(arrivals: Arrivals, classes: Vec<RequestClass>, seed: u64, start_ns: u64) -> Self {
+        let shares = (classes.len() > 1).then(|| {
+            let shares = Weights::new(classes.iter().map(|class| class.weight));
+            shares.expect("the weights have been checked")
+        });
+        let gaps = Stream::new(seed, "arrivals");
+        Self { arrivals, classes, shares, gaps, last_start_ns: start_ns, walk: CurveWalk::default(), users: 0 }
+    }
+
+    /// Number of sessions that an open loop starts, where that is known.
+    pub(super) fn sessions_known(&self) -> Option<u64> {
+        match &self.arrivals {
+            Arrivals::Burst { count, .. } => Some(*count),
+            Arrivals::Constant { rate_per_s, limit } | Arrivals::Poisson { rate_per_s, limit } => {
+                let during = |duration_ns: u64| (duration_ns as f64 / NS_PER_S * rate_per_s) as u64;
+                limit.count.into_iter().chain(limit.duration_ns.map(during)).min()
+            }
+            Arrivals::Varying { limit, .. } => limit.count,
+            Arrivals::ClosedLoop { .. } | Arrivals::Users { .. } => None,
+        }
+    }
+
+    /// Sessions to start at once, if others end in front of the rest.
+    pub(super) fn closed_loop(&self) -> Option<u64> {
+        match &self.arrivals {
+            Arrivals::ClosedLoop { concurrency, .. } => Some(*concurrency),
+            // They come one after another.
+            Arrivals::Users { .. } => Some(0),
+            Arrivals::Burst { .. }
+            | Arrivals::Constant { .. }
+            | Arrivals::Poisson { .. }
+            | Arrivals::Varying { .. } => None,
+        }
+    }
+
+    /// Whether a closed loop ends by number and not only by time.
+    pub(super) fn is_counted(&self) -> bool {
+        match &self.arrivals {
+            Arrivals::ClosedLoop { limit, .. } | Arrivals::Users { limit, .. } => limit.count.is_some(),
+            _ => true,
+        }
+    }
+
+    /// Whether the starts of an open loop are not drawn.
+    pub(super) fn is_planned(&self) -> bool {
+        !matches!(self.arrivals, Arrivals::Poisson { .. } | Arrivals::Varying { .. })
+    }
+
+    /// When the session `started` of an open loop starts. Called once for each.
+    pub(super) fn next_start_ns(&mut self, start_ns: u64, started: u64) -> Option<u64> {
+        match &self.arrivals {
+            Arrivals::Poisson { rate_per_s, limit } => {
+                let gap_ns = self.gaps.exponential() * (NS_PER_S / rate_per_s);
+                let at_ns = self.last_start_ns + gap_ns.round() as u64;
+                limit.allows(started, at_ns - start_ns).then_some(())?;
+                self.last_start_ns = at_ns;
+                Some(at_ns)
+            }
+            Arrivals::Varying { rate, gaps, limit } => {
+                let area = match *gaps {
+                    Gaps::Even => 1.0,
+                    Gaps::Exponential => self.gaps.exponential(),
+                    Gaps::Gamma { shape } => self.gaps.gamma(shape) / shape,
+                    Gaps::Weibull { shape } => self.gaps.weibull(shape),
+                };
+                let since_ns = self.walk.advance_by_area(rate, area)?;
+                limit.allows(started, since_ns).then(|| start_ns.saturating_add(since_ns))
+            }
+            _ => self.planned_start_ns(start_ns, started),
+        }
+    }
+
+    /// When a session of an open loop without drawn times starts, if there is one.
+    pub(super) fn planned_start_ns(&self, start_ns: u64, session: u64) -> Option<u64> {
+        match &self.arrivals {
+            Arrivals::Burst { count, over_ns } => {
+                let offset = u128::from(*over_ns) * u128::from(session) / u128::from(*count);
+                (session < *count).then_some(start_ns + offset as u64)
+            }
+            Arrivals::Constant { rate_per_s, limit } => {
+                let at_ns = start_ns + (session as f64 * (NS_PER_S / rate_per_s)).round() as u64;
+                limit.allows(session, at_ns - start_ns).then_some(at_ns)
+            }
+            Arrivals::Poisson { .. }
+            | Arrivals::Varying { .. }
+            | Arrivals::ClosedLoop { .. }
+            | Arrivals::Users { .. } => None,
+        }
+    }
+
+    /// When there should next be one more user. Called once for each.
+    pub(super) fn next_rise_ns(&mut self, start_ns: u64, started: u64) -> Option<u64> {
+        let Arrivals::Users { users, limit } = &self.arrivals else { return None };
+        let since_ns = self.walk.advance_to_rise(users, &mut self.users)?;
+        limit.allows(started, since_ns).then(|| start_ns.saturating_add(since_ns))
+    }
+
+    /// Whether a closed loop has another session to start, `since_ns` after the start of the
+    /// workload, with `active` in flight.
+    pub(super) fn has_next(&self, since_ns: u64, started: u64, active: u64) -> bool {
+        match &self.arrivals {
+            Arrivals::ClosedLoop { limit, .. } => limit.allows(started, since_ns),
+            Arrivals::Users { users, limit } => {
+                // Where the level rises to a whole number it may be a little below it.
+                let wanted = (users.level_at(since_ns) + 1e-6).floor() as u64;
+                limit.allows(started, since_ns) && active < wanted
+            }
+            Arrivals::Burst { .. }
+            | Arrivals::Constant { .. }
+            | Arrivals::Poisson { .. }
+            | Arrivals::Varying { .. } => false,
+        }
+    }
+
+    /// The first turn of the session `number`.
+    pub(super) fn first_turn(&self, number: u64, common: &Common) -> Turn {
+        let sessions = self.sessions(common);
+        sessions.turn(sessions.begin(number, |salt| common.empty_prompt(salt)))
+    }
+
+    /// The next turn of a session.
+    pub(super) fn turn(&self, session: DrawnSession, common: &Common) -> Turn {
+        self.sessions(common).turn(session)
+    }
+
+    fn sessions(&self, common: &Common) -> Sessions<'_> {
+        let (seed, priority) = (common.seed, common.priority);
+        Sessions { classes: &self.classes, shares: self.shares.as_ref(), seed, priority }
+    }
+
+    /// Think time of a user before the next turn of a session.
+    pub(super) fn think_time_ns(&self, session: &mut DrawnSession) -> u64 {
+        let mix = &self.classes[session.class as usize].mix;
+        (mix.think_time_ms.draw(&mut session.rng) * NS_PER_MS).max(0.0).round() as u64
+    }
+}

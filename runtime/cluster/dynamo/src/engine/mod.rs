@@ -1,0 +1,240 @@
+//! Engine arguments: read in both layouts, checked, and converted into a pool.
+
+mod names;
+mod pool;
+mod raw;
+mod read;
+mod rules;
+mod state;
+mod tables;
+mod tiers;
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use vcr_cluster::{KvEviction, PoolRole, QueueOrder, SourceOutput, TransferScope};
+use vcr_core::KvTiersConfig;
+use vcr_core::sglang::SchedulePolicy;
+use vcr_latency::PassSemantics;
+use vcr_latency::tables::TablesInput;
+
+use crate::problem::{DynamoError, Findings, Remark};
+
+pub use names::known_engine_key;
+pub use pool::PoolOptions;
+
+/// The version of Dynamo whose pass rules and report layout apply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Preset {
+    /// Dynamo 1.4: a first token costs a prefill and a decode step.
+    Dynamo1_4,
+    /// Dynamo 1.6: a first token comes out of the prefill.
+    #[default]
+    Dynamo1_6,
+}
+
+impl Preset {
+    /// Names and presets, for help texts and errors.
+    pub const NAMES: [(&'static str, Self); 2] = [("dynamo-1.4", Self::Dynamo1_4), ("dynamo-1.6", Self::Dynamo1_6)];
+
+    /// Part of the output that prefill workers generate before a prompt moves on. In
+    /// 1.4.2 that is all of it: passes that take no time unless there are prompts to
+    /// compute in them.
+    #[must_use]
+    pub fn source_output(self) -> SourceOutput {
+        match self {
+            Self::Dynamo1_4 => SourceOutput::Whole,
+            Self::Dynamo1_6 => SourceOutput::FirstToken,
+        }
+    }
+
+    pub(crate) fn semantics(self) -> PassSemantics {
+        match self {
+            Self::Dynamo1_4 => PassSemantics::Dynamo1_4,
+            Self::Dynamo1_6 => PassSemantics::Dynamo1_6,
+        }
+    }
+}
+
+impl FromStr for Preset {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::NAMES.iter().find(|(name, _)| *name == text);
+        found.map(|&(_, preset)| preset).ok_or_else(|| "expected dynamo-1.4 or dynamo-1.6".to_owned())
+    }
+}
+
+/// Settings of an SGLang-style engine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SglangArgs {
+    /// Order of admission.
+    pub schedule_policy: SchedulePolicy,
+    /// Maximum prompt tokens of the requests admitted in one pass.
+    pub max_prefill_tokens: u32,
+    /// Maximum prompt tokens of one request in a pass.
+    pub chunked_prefill_size: u32,
+    /// Maximum output tokens that are reserved for a request.
+    pub clip_max_new_tokens: u32,
+    /// Factor of the share of outputs that is reserved.
+    pub schedule_conservativeness: f64,
+    /// Passes of decoding between two that prefill.
+    pub prefill_decode_interval: u32,
+}
+
+/// The scheduler of an engine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum EngineType {
+    /// vLLM's.
+    Vllm,
+    /// SGLang's.
+    Sglang(SglangArgs),
+    /// TensorRT-LLM's: guaranteed no evict.
+    Trtllm,
+}
+
+impl EngineType {
+    /// Its name in engine arguments.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Vllm => "vllm",
+            Self::Sglang(_) => "sglang",
+            Self::Trtllm => "trtllm",
+        }
+    }
+}
+
+/// The latency model of passes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Timing {
+    /// Dynamo's default formula.
+    Polynomial,
+    /// Constants, in milliseconds.
+    Fixed {
+        /// For a pass that prefills.
+        prefill_ms: f64,
+        /// For a pass that decodes.
+        decode_ms: f64,
+    },
+    /// A planner profile: an `.npz` file or a profiler's folder.
+    Profile(PathBuf),
+    /// Operator tables (`aic_backend` and its companions).
+    Tables(Box<TablesInput>),
+}
+
+/// Multi-token prediction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mtp {
+    /// Maximum extra tokens per pass, 1 to 5.
+    pub extra_tokens: u32,
+    /// The chance that the first, second, ... of them is accepted, given that
+    /// those before it were.
+    pub acceptance_rates: Vec<f64>,
+}
+
+/// Costs of KV transfers from a prefill engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct KvTransfer {
+    /// KV bytes of one token.
+    pub bytes_per_token: Option<u64>,
+    /// Decimal gigabytes per second.
+    pub bandwidth_gb_per_s: Option<f64>,
+    /// The tokens that are moved.
+    pub scope: Option<TransferScope>,
+}
+
+/// The preemption victim when KV blocks run out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PreemptionMode {
+    /// The newest running request.
+    #[default]
+    Lifo,
+    /// The oldest running request.
+    Fifo,
+}
+
+/// Checked engine arguments; fields have the names of their keys.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineArgs {
+    /// The scheduler (`engine_type`, in 1.6 `backend`).
+    pub engine_type: EngineType,
+    /// Usable KV blocks.
+    pub num_gpu_blocks: u32,
+    /// Tokens per KV block.
+    pub block_size: u32,
+    /// Longest sequence.
+    pub max_model_len: Option<u32>,
+    /// Maximum running requests; none for no bound.
+    pub max_num_seqs: Option<u32>,
+    /// Maximum tokens per pass; none for no bound.
+    pub max_num_batched_tokens: Option<u32>,
+    /// Whether full blocks are kept for later requests.
+    pub enable_prefix_caching: bool,
+    /// Whether a prompt may be computed in several passes.
+    pub enable_chunked_prefill: bool,
+    /// Whether each step is decided before the outputs of the previous one are
+    /// known, as vLLM does; Dynamo does not simulate it. Only with engines of vLLM.
+    pub async_scheduling: bool,
+    /// Passes of which one starts prefills, as long as anything decodes. Engines of one rank start
+    /// them in each.
+    pub prefill_schedule_interval: u32,
+    /// Divides all times; above 0.
+    pub speedup_ratio: f64,
+    /// Divides decode times once more; above 0.
+    pub decode_speedup_ratio: f64,
+    /// Data-parallel ranks of a worker.
+    pub dp_size: u32,
+    /// GPUs of one rank.
+    pub tensor_parallel_size: u32,
+    /// Time until an added worker serves, in nanoseconds.
+    pub startup_time_ns: u64,
+    /// Role of its engines, if it is given.
+    pub worker_type: Option<PoolRole>,
+    /// The latency model of passes.
+    pub timing: Timing,
+    /// Multi-token prediction.
+    pub mtp: Option<Mtp>,
+    /// Costs of KV transfers.
+    pub kv_transfer: KvTransfer,
+    /// KV tiers below the device (`num_g2_blocks`, in 1.6 `native_host_offload`), if any.
+    pub kv_tiers: Option<KvTiersConfig>,
+    /// Blocks of a state of Mamba or linear attention (`state_cache`); 0 without.
+    pub state_blocks: u32,
+    /// The cached block that goes first (`kv_eviction_policy`).
+    pub kv_eviction: KvEviction,
+    /// The preemption victim.
+    pub preemption_mode: PreemptionMode,
+    /// Order of the router's queue, unless the router's configuration sets it.
+    pub router_queue_policy: Option<QueueOrder>,
+}
+
+impl EngineArgs {
+    /// Reads the JSON text `text`: the flat object of 1.4 or the nested one of 1.6, which
+    /// differ in shape. `place` is its origin for errors. Keys without meaning in a
+    /// simulation are returned as remarks, or are errors if `strict`.
+    ///
+    /// # Errors
+    /// Every key that is unknown, has an invalid value, contradicts another or is not
+    /// simulated.
+    pub fn read(place: &str, text: &str, strict: bool) -> Result<(Self, Vec<Remark>), DynamoError> {
+        let mut findings = Findings::default();
+        let args = read::engine_args(place, text, &mut findings);
+        findings.finish(strict, args)
+    }
+
+    /// GPUs of a worker: those of all its ranks.
+    #[must_use]
+    pub fn gpus_per_worker(&self) -> u32 {
+        self.tensor_parallel_size.saturating_mul(self.dp_size)
+    }
+}
+
+impl Default for EngineArgs {
+    fn default() -> Self {
+        Self::read("engine arguments", "{}", false).expect("the defaults are valid").0
+    }
+}
+
+#[cfg(test)]
+mod tests;

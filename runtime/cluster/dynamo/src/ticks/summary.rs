@@ -1,0 +1,118 @@
+//! Sums over the ticks of a replay.
+
+use serde::{Deserialize, Serialize};
+use vcr_core::ticks::TickConfig;
+
+use crate::ticks::fingerprint::{FINGERPRINT_LAYOUT, fingerprint};
+use crate::ticks::record::{RequestReport, RequestStatus, TickRecord};
+
+/// Sums over the ticks of a replay. Ratios and percentages are rounded to six decimals.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Fingerprint of the tick records.
+    pub fingerprint: String,
+    /// Version of its layout.
+    pub fingerprint_layout: u32,
+    /// Ticks from 0 to the last with work.
+    pub ticks: u64,
+    /// Those without work, which have no record.
+    pub idle_ticks: u64,
+    /// Requests of the workload.
+    pub requests: u64,
+    /// Those that completed.
+    pub completed: u64,
+    /// Those that were refused.
+    pub refused: u64,
+    /// Prompt tokens of admitted requests.
+    pub prompt_tokens: u64,
+    /// Output tokens.
+    pub decode_tokens: u64,
+    /// Pages reserved at all admissions.
+    pub reserved_kv_pages: u64,
+    /// Maximum of used pages.
+    pub peak_kv_pages: u64,
+    /// All pages.
+    pub total_kv_pages: u64,
+    /// That maximum in percent of all pages.
+    pub peak_kv_pressure_percent: f64,
+    /// Maximum of waiting requests.
+    pub max_queue_depth: u64,
+    /// Maximum of admitted requests.
+    pub max_active: u64,
+    /// Ticks in which a request still waits after admission.
+    pub queue_pressure_ticks: u64,
+    /// Their share of all ticks.
+    pub queue_pressure_ratio: f64,
+    /// Ticks with as many admitted requests as there may be.
+    pub active_capacity_ticks: u64,
+    /// Their share of all ticks.
+    pub active_capacity_ratio: f64,
+    /// Prompt tokens that all ticks could have admitted.
+    pub prefill_capacity_tokens: u64,
+    /// Tokens that all ticks could have decoded.
+    pub decode_capacity_tokens: u64,
+    /// Pages times ticks.
+    pub kv_capacity_page_ticks: u64,
+    /// Used share of `prefill_capacity_tokens`.
+    pub prefill_capacity_utilization: f64,
+    /// Used share of `decode_capacity_tokens`.
+    pub decode_capacity_utilization: f64,
+    /// Used share of `kv_capacity_page_ticks`.
+    pub kv_page_occupancy: f64,
+}
+
+impl Summary {
+    pub(crate) fn of(config: &TickConfig, requests: &[RequestReport], ticks: &[TickRecord]) -> Self {
+        let num_ticks = ticks.last().map_or(0, |last| last.tick + 1);
+        let sum = |of: fn(&TickRecord) -> u64| ticks.iter().map(of).sum::<u64>();
+        let max = |of: fn(&TickRecord) -> u64| ticks.iter().map(of).max().unwrap_or(0);
+        let ended = |status| requests.iter().filter(|request| request.status == status).count() as u64;
+        let capacity = |per_tick: u32| num_ticks.saturating_mul(u64::from(per_tick));
+        let total_kv_pages = u64::from(config.total_kv_pages());
+        let (prompt_tokens, decode_tokens) =
+            (sum(|tick| tick.admitted_prefill_tokens), sum(|tick| tick.decoded_tokens));
+        let peak_kv_pages = max(|tick| tick.used_kv_pages);
+        let queue_pressure_ticks = sum(|tick| u64::from(tick.queued > 0));
+        let full = |tick: &&TickRecord| tick.active == u64::from(config.max_active());
+        let active_capacity_ticks = ticks.iter().filter(full).count() as u64;
+        let prefill_capacity_tokens = capacity(config.prefill_tokens_per_tick());
+        let decode_capacity_tokens = capacity(config.decode_width());
+        let kv_capacity_page_ticks = capacity(config.total_kv_pages());
+        Self {
+            fingerprint: fingerprint(ticks),
+            fingerprint_layout: FINGERPRINT_LAYOUT,
+            ticks: num_ticks,
+            idle_ticks: num_ticks - ticks.len() as u64,
+            requests: requests.len() as u64,
+            completed: ended(RequestStatus::Completed),
+            refused: ended(RequestStatus::Refused),
+            prompt_tokens,
+            decode_tokens,
+            reserved_kv_pages: requests.iter().map(|request| request.reserved_kv_pages).sum(),
+            peak_kv_pages,
+            total_kv_pages,
+            peak_kv_pressure_percent: rounded(100.0 * share(peak_kv_pages, total_kv_pages)),
+            max_queue_depth: max(|tick| tick.queued),
+            max_active: max(|tick| tick.active),
+            queue_pressure_ticks,
+            queue_pressure_ratio: rounded(share(queue_pressure_ticks, num_ticks)),
+            active_capacity_ticks,
+            active_capacity_ratio: rounded(share(active_capacity_ticks, num_ticks)),
+            prefill_capacity_tokens,
+            decode_capacity_tokens,
+            kv_capacity_page_ticks,
+            prefill_capacity_utilization: rounded(share(prompt_tokens, prefill_capacity_tokens)),
+            decode_capacity_utilization: rounded(share(decode_tokens, decode_capacity_tokens)),
+            kv_page_occupancy: rounded(share(sum(|tick| tick.used_kv_pages), kv_capacity_page_ticks)),
+        }
+    }
+}
+
+/// 0 of nothing.
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+fn rounded(number: f64) -> f64 {
+    (number * 1e6).round() / 1e6
+}

@@ -1,0 +1,170 @@
+//! Files for people, and what they are made of: report.html and its charts, JUnit,
+//! Markdown, OpenMetrics, tables of requests. `vcr_report` writes them.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use serde::Serialize;
+use vcr_cluster::Report;
+use vcr_cluster::metrics::Trend;
+use vcr_cluster::observe::{EngineSample, Incident, RunSeries};
+use vcr_cluster::record::ns_to_ms;
+use vcr_report::{
+    Charts, Distribution, Document, EngineLine, Folder, MAX_DRAWN_RUNS, RequestCharts, RequestTable, RunCharts, Scope,
+    Source, Timeline,
+};
+use vcr_trace::import::table::TableFormat;
+
+use vcr_trace::RequestRow;
+
+use crate::results::out_file::OutFile;
+
+/// The latencies whose distributions are drawn.
+const DRAWN: [Trend; 3] = [Trend::Ttft, Trend::Itl, Trend::E2e];
+
+/// A scenario's results as files for people show them.
+pub(crate) struct Pictures<'a> {
+    folder: Folder,
+    /// Contents of `charts.json`.
+    charts: Vec<u8>,
+    runs: &'a [Arc<Report>],
+}
+
+impl<'a> Pictures<'a> {
+    /// Of the contents of `report.json`, and of the runs in it; `source` is that of the
+    /// script, and none where nothing is drawn.
+    pub(crate) fn new(report: &impl Serialize, runs: &'a [Arc<Report>], source: Option<Source>) -> io::Result<Self> {
+        // Through texts: what is read from files later may differ in the last digit.
+        let report: Document = serde_json::from_slice(&serde_json::to_vec(report)?)?;
+        let drawn = &runs[..runs.len().min(MAX_DRAWN_RUNS)];
+        let charts = match &source {
+            Some(_) => drawn.iter().map(|run| charts_of(run, drawn.len())).collect(),
+            None => Vec::new(),
+        };
+        let label = report.scenario.clone();
+        let json = serde_json::to_vec(&Charts::new(source, charts))?;
+        let charts = serde_json::from_slice(&json)?;
+        Ok(Self { folder: Folder { label, report, charts, files: Vec::new() }, charts: json, runs })
+    }
+
+    /// Names files beside report.html that it is to link to.
+    pub(crate) fn link_to(&mut self, files: &[&str]) {
+        self.folder.files = files.iter().map(|&name| name.to_owned()).collect();
+    }
+
+    /// Writes a file.
+    pub(crate) fn write(&self, file: OutFile, out: &mut (impl Write + Send)) -> io::Result<()> {
+        match file {
+            OutFile::Charts => {
+                out.write_all(&self.charts)?;
+                out.write_all(b"\n")
+            }
+            OutFile::Html => vcr_report::write_html(out, std::slice::from_ref(&self.folder)),
+            OutFile::Junit => vcr_report::write_junit(out, &self.folder.report),
+            OutFile::Summary => vcr_report::write_summary(out, &self.folder.report),
+            OutFile::OpenMetrics => vcr_report::write_openmetrics(out, &self.folder.report),
+            OutFile::Csv => self.write_table(out, TableFormat::Csv),
+            OutFile::Parquet => self.write_table(out, TableFormat::Parquet),
+            OutFile::Report | OutFile::Requests | OutFile::Steps | OutFile::Trace | OutFile::Guests => {
+                unreachable!("{file} is not a file for people")
+            }
+        }
+    }
+
+    fn write_table(&self, out: &mut (impl Write + Send), format: TableFormat) -> io::Result<()> {
+        request_table(self.runs).write(out, format)
+    }
+}
+
+/// The requests of all runs.
+pub(crate) fn request_table(runs: &[Arc<Report>]) -> RequestTable {
+    let mut table = RequestTable::default();
+    for run in runs {
+        for row in rows_of(run) {
+            table.add(&row);
+        }
+    }
+    table
+}
+
+/// The rows of the listed requests of a run.
+fn rows_of(run: &Report) -> impl Iterator<Item = RequestRow<'_>> {
+    (0..run.requests.len()).map(|place| RequestRow { of: Some(run.name.as_str().into()), ..run.request_row(place) })
+}
+
+/// The charts of a run, one of `runs` that are drawn.
+fn charts_of(run: &Report, runs: usize) -> RunCharts {
+    let mut charts = RunCharts { name: run.name.clone(), ..RunCharts::default() };
+    let mut requests = RequestCharts::new(run.duration_ms);
+    for row in rows_of(run) {
+        requests.add(&row);
+    }
+    let workloads = requests.workloads();
+    requests.finish(&mut charts);
+    for trend in DRAWN {
+        let Some(all) = distribution_of(run, trend, None, None) else { continue };
+        let bounds = all.histogram.bounds.clone();
+        charts.distributions.push(all);
+        charts
+            .distributions
+            .extend(workloads.iter().filter_map(|workload| distribution_of(run, trend, Some(workload), Some(&bounds))));
+    }
+    if let Some(series) = &run.series {
+        charts.timeline = Some(timeline_of(run, series, runs));
+        let incidents = series.incidents().iter().map(|&(at_ns, worker, incident)| vcr_report::Incident {
+            at_ms: ns_to_ms(at_ns),
+            engine: run.engine_names[worker as usize].clone(),
+            what: name_of(incident).to_owned(),
+        });
+        charts.incidents = incidents.collect();
+    }
+    charts
+}
+
+fn distribution_of(run: &Report, trend: Trend, workload: Option<&str>, bounds: Option<&[f64]>) -> Option<Distribution> {
+    let index = match workload {
+        Some(name) => Some(run.workload_names.iter().position(|known| known == name)?),
+        None => None,
+    };
+    let mut samples = Vec::new();
+    run.for_each_sample(trend, index, |value_ns, times| samples.push((ns_to_ms(value_ns), times)));
+    Distribution::of(Scope { metric: trend.info().name, workload, unit: "ms" }, samples, bounds)
+}
+
+/// The engines of a run that were ever started, over time, in a report with `runs` timelines.
+#[must_use]
+pub fn timeline_of(run: &Report, series: &RunSeries, runs: usize) -> Timeline {
+    let lines = run.engines.iter().map(|engine| {
+        let samples = &series.engines()[engine.worker as usize];
+        let counts = |of: fn(&EngineSample) -> u64| samples.iter().map(of).collect();
+        EngineLine {
+            pool: engine.pool.clone(),
+            name: run.engine_names[engine.worker as usize].clone(),
+            engines: 1,
+            running: counts(|sample| u64::from(sample.running)),
+            waiting: counts(|sample| u64::from(sample.waiting)),
+            kv_usage: samples.iter().map(|sample| sample.kv_usage).collect(),
+            prefill_tokens: counts(|sample| sample.prefill_tokens),
+            decode_tokens: counts(|sample| sample.decode_tokens),
+            preemptions: counts(|sample| sample.preemptions),
+        }
+    });
+    let timeline = Timeline::of(ns_to_ms(series.interval_ns()), lines.collect(), runs);
+    Timeline { router_queue_ms: series.router_queue_ns().map(ns_to_ms), ..timeline }
+}
+
+/// An incident for people.
+pub(crate) fn name_of(incident: Incident) -> &'static str {
+    match incident {
+        Incident::Crash => "crash",
+        Incident::Restart => "restart",
+        Incident::SlowDown => "slow-down",
+        Incident::SlowDownEnd => "slow-down ends",
+        Incident::Stall => "stall",
+        Incident::StallEnd => "stall ends",
+        Incident::StartUp => "start-up",
+        Incident::Up => "up",
+        Incident::Drain => "drain",
+        Incident::Off => "off",
+    }
+}

@@ -1,0 +1,167 @@
+//! State of a scenario while its script executes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use vcr_base::input::remote;
+use vcr_cluster::Report;
+use vcr_compare::Compared;
+
+use crate::assertion::AssertionResult;
+use crate::assertion::draws::Watched;
+use crate::results::guest_telemetry::Recorder;
+use crate::results::outputs::Outputs;
+use crate::results::provenance::Inputs;
+use crate::script::error::Thrown;
+use crate::script::loaded::Loaded;
+use crate::script::meter::Meter;
+use crate::script::refusal::Refusal;
+use crate::search::SearchReport;
+use crate::{Reporter, RunOptions};
+
+/// State shared by the vocabulary functions of one script.
+pub(crate) struct Context {
+    pub(crate) source: String,
+    /// Relative paths in the script start here.
+    pub(crate) folder: PathBuf,
+    pub(crate) options: RunOptions,
+    pub(crate) reporter: Arc<dyn Reporter>,
+    /// The guests and their telemetry.
+    pub(crate) recorder: Arc<Recorder>,
+    /// Maximum duration of a guest's call, for live engines.
+    pub(crate) guest_wall_time: Option<Duration>,
+    pub(crate) meter: Meter,
+    /// Whether runs are planned and checked, but not made.
+    pub(crate) is_check: bool,
+    /// Whether the script reads engines over time, which cost a little.
+    pub(crate) asks_series: bool,
+    /// Files loaded by this and other executions of the script.
+    pub(crate) loaded: Arc<Loaded>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    /// Parameters of the script, with their values as text.
+    pub(crate) parameters: BTreeMap<String, String>,
+    pub(crate) runs: Vec<Arc<Report>>,
+    pub(crate) run_names: RunNames,
+    pub(crate) assertions: Vec<AssertionResult>,
+    pub(crate) comparisons: Vec<Arc<Compared>>,
+    pub(crate) gates: Vec<Arc<vcr_gate::Report>>,
+    /// Values of drawn runs that assertions in the script may need.
+    pub(crate) watched: Vec<Watched>,
+    pub(crate) outputs: Option<Outputs>,
+    /// The captures that runs write, once there is one.
+    pub(crate) recordings: Option<vcr_base::output::Outputs>,
+    /// Files that the script has read.
+    pub(crate) inputs: Inputs,
+    /// Configs that guests have refused, in the order of the script.
+    pub(crate) refusals: Vec<Arc<Refusal>>,
+    /// Whether the script has read a result that is not there, in a check: what it does
+    /// from then on may not be what it does in truth.
+    pub(crate) has_read_results: bool,
+    /// URLs that cannot be fetched, and why.
+    pub(crate) unreadable: BTreeMap<PathBuf, String>,
+    /// Searches that have ended.
+    pub(crate) searches: Vec<SearchReport>,
+    /// Current values of the searches under way, the innermost last, as in names of runs.
+    pub(crate) probes: Vec<String>,
+}
+
+/// The names that runs have.
+#[derive(Default)]
+pub(crate) struct RunNames {
+    taken: BTreeSet<String>,
+    /// Of names that several runs ask for, the number that the next one tries first.
+    next_copy: BTreeMap<String, u64>,
+}
+
+impl RunNames {
+    /// `name`, or with a number behind it if another run has it.
+    pub(crate) fn unique(&mut self, name: &str) -> String {
+        let mut unique = name.to_owned();
+        while !self.taken.insert(unique.clone()) {
+            let copy = self.next_copy.entry(name.to_owned()).or_insert(2);
+            unique = format!("{name} {copy}");
+            *copy += 1;
+        }
+        unique
+    }
+}
+
+impl Context {
+    pub(crate) fn new(
+        source: String,
+        folder: PathBuf,
+        options: RunOptions,
+        reporter: Arc<dyn Reporter>,
+        outputs: Option<Outputs>,
+    ) -> Self {
+        let recorder = Arc::new(Recorder::new(outputs.as_ref().is_some_and(Outputs::wants_course)));
+        let state = Mutex::new(State { outputs, ..State::default() });
+        let (loaded, meter) = (Arc::default(), Meter::new());
+        Self {
+            source,
+            folder,
+            options,
+            reporter,
+            recorder,
+            guest_wall_time: None,
+            meter,
+            is_check: false,
+            asks_series: false,
+            loaded,
+            state,
+        }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        // A poisoned lock means that a vocabulary function panicked, which is a
+        // bug that has been reported already.
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Shows what the script prints, up to a limit.
+    pub(crate) fn print(&self, text: &str) {
+        if self.meter.may_print(text) {
+            self.reporter.print(text);
+        }
+    }
+
+    /// Whether a result that the script reads now is not there, because nothing is run.
+    pub(crate) fn reads_unmade_result(&self) -> bool {
+        self.state().has_read_results |= self.is_check;
+        self.is_check
+    }
+
+    /// A path of the script as seen from the process; of a URL that of a copy. One that cannot
+    /// be fetched is refused by [`reads`](Self::reads).
+    pub(crate) fn resolve(&self, path: &str) -> PathBuf {
+        if let Some(file) = self.options.files_by_name.get(path) {
+            return file.clone();
+        }
+        let path = match remote::url(Path::new(path)) {
+            Some(url) => PathBuf::from(url),
+            None => self.folder.join(path),
+        };
+        match remote::local(&path) {
+            Ok(local) => local.into_owned(),
+            Err(error) => {
+                self.state().unreadable.insert(path.clone(), remote::refusal(&error));
+                path
+            }
+        }
+    }
+
+    /// Refuses to read a file that the outputs will replace, or that cannot be fetched.
+    pub(crate) fn reads(&self, path: &Path) -> Result<(), Thrown> {
+        if let Some(reason) = self.state().unreadable.get(path) {
+            return Err(Thrown::input(reason.clone()));
+        }
+        let Some(outputs) = &mut self.state().outputs else { return Ok(()) };
+        outputs.reads(path).map_err(|error| Thrown::from(&error))
+    }
+}

@@ -1,0 +1,244 @@
+//! Errors of scenarios, and who is to blame.
+
+use std::fmt;
+
+use rhai::{Dynamic, EvalAltResult, LexError, ParseError, ParseErrorType, Position};
+use vcr_base::output::OutputError;
+use vcr_cluster::SimError;
+
+use crate::script::functions::FUNCTIONS;
+use crate::script::limits::{MAX_ARRAY_ELEMENTS, MAX_CALL_LEVELS, MAX_MAP_ENTRIES, MAX_STRING_BYTES, MEMORY_HINT};
+use crate::script::suggestion::{did_you_mean, nearest};
+
+/// Origin of an error; decides the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    /// The script, or a file it names.
+    Input,
+    /// A parameter's value that the script cannot take, whatever the other parameters are.
+    Argument,
+    /// A guest or an engine, while running.
+    Fault,
+}
+
+impl Blame {
+    /// Origin of a failed run, and the next step, if known.
+    #[must_use]
+    pub fn of(error: &SimError) -> (Self, Option<&'static str>) {
+        match error {
+            SimError::Config(_) | SimError::TimeStandsStill { .. } => (Self::Input, None),
+            SimError::Limit { .. } => (Self::Input, Some(MEMORY_HINT)),
+            SimError::NothingFits { .. } => {
+                (Self::Input, Some("raise `num_gpu_blocks` or `max_model_len`, or shorten the requests"))
+            }
+            SimError::Latency { .. }
+            | SimError::Policy { .. }
+            | SimError::Route { .. }
+            | SimError::Failures { .. }
+            | SimError::Tokens { .. }
+            | SimError::Scale { .. }
+            | SimError::Stuck { .. } => (Self::Fault, None),
+        }
+    }
+}
+
+/// A failed scenario.
+#[derive(Clone, Debug)]
+pub struct ScenarioError {
+    /// Origin of the error.
+    pub blame: Blame,
+    /// The script's name.
+    pub file: String,
+    /// Line and column (from 1) in the script, where known.
+    pub at: Option<(usize, usize)>,
+    /// The errors; one per line.
+    pub message: String,
+    /// The next step.
+    pub hint: Option<String>,
+}
+
+impl fmt::Display for ScenarioError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file)?;
+        if let Some((line, column)) = self.at {
+            write!(f, ":{line}:{column}")?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+impl std::error::Error for ScenarioError {}
+
+/// An error that a vocabulary function throws through the script engine.
+#[derive(Clone, Debug)]
+pub(crate) struct Thrown {
+    pub(crate) blame: Blame,
+    pub(crate) message: String,
+    pub(crate) hint: Option<String>,
+}
+
+impl From<&OutputError> for Thrown {
+    fn from(error: &OutputError) -> Self {
+        Self { hint: error.hint().map(str::to_owned), ..Self::input(error.to_string()) }
+    }
+}
+
+impl Thrown {
+    pub(crate) fn input(message: impl Into<String>) -> Self {
+        Self { blame: Blame::Input, message: message.into(), hint: None }
+    }
+
+    pub(crate) fn argument(message: impl Into<String>) -> Self {
+        Self { blame: Blame::Argument, ..Self::input(message) }
+    }
+
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The error of a script as a whole.
+    pub(crate) fn of_script(self, file: &str) -> ScenarioError {
+        let Self { blame, message, hint } = self;
+        ScenarioError { blame, file: file.to_owned(), at: None, message, hint }
+    }
+
+    pub(crate) fn at(self, position: Position) -> Box<EvalAltResult> {
+        Box::new(EvalAltResult::ErrorRuntime(Dynamic::from(self), position))
+    }
+}
+
+/// The result of vocabulary functions.
+pub(crate) type Scripted<T> = Result<T, Box<EvalAltResult>>;
+
+/// Whether the script was stopped from outside.
+pub(crate) fn is_stopped(error: &EvalAltResult) -> bool {
+    matches!(innermost(error), EvalAltResult::ErrorTerminated(..))
+}
+
+/// The error of a script as its author should read it.
+pub(crate) fn from_script(file: &str, error: &EvalAltResult) -> ScenarioError {
+    let inner = innermost(error);
+    let position = if inner.position().is_none() { error.position() } else { inner.position() };
+    let at = position.line().map(|line| (line, position.position().unwrap_or(1)));
+    let scenario = |blame, message, hint| ScenarioError { blame, file: file.to_owned(), at, message, hint };
+    match inner {
+        EvalAltResult::ErrorRuntime(value, _) | EvalAltResult::ErrorTerminated(value, _) => {
+            match value.clone().try_cast::<Thrown>() {
+                Some(thrown) => scenario(thrown.blame, thrown.message, thrown.hint),
+                None => scenario(Blame::Input, format!("the script threw: {value}"), None),
+            }
+        }
+        EvalAltResult::ErrorStackOverflow(_) => scenario(
+            Blame::Input,
+            format!("the script nests calls deeper than {} levels", MAX_CALL_LEVELS),
+            Some("look for a function that calls itself without end".to_owned()),
+        ),
+        EvalAltResult::ErrorDataTooLarge(what, _) => scenario(
+            Blame::Input,
+            format!("value too large: expected {}, those of values inside it included", most_of(what)),
+            Some("make runs in several steps, and keep numbers of them, not lists".to_owned()),
+        ),
+        EvalAltResult::ErrorFunctionNotFound(signature, _) => unknown_function(signature, &scenario),
+        other => scenario(Blame::Input, text_without_position(other), None),
+    }
+}
+
+/// A syntax error as the author of a script should read it.
+pub(crate) fn from_parser(file: &str, source: &str, error: &ParseError) -> ScenarioError {
+    let position = error.position();
+    let at = position.line().map(|line| (line, position.position().unwrap_or(1)));
+    let hint = at.and_then(|at| opened_block(source, at)).map(|(line, column)| {
+        format!("a map is written #{{ name: value }}; the `{{` at {line}:{column} begins a block of statements")
+    });
+    let message = match error.err_type() {
+        ParseErrorType::BadInput(LexError::UnexpectedInput(input)) => {
+            format!("unexpected character `{}`", input.escape_debug())
+        }
+        other => other.to_string(),
+    };
+    ScenarioError { blame: Blame::Input, file: file.to_owned(), at, message, hint }
+}
+
+/// The last `{` before a position where a value is expected, so that a map was probably
+/// meant; line and column from 1.
+fn opened_block(source: &str, (error_line, error_column): (usize, usize)) -> Option<(usize, usize)> {
+    let mut found = None;
+    let mut before = '\n';
+    for (line, text) in (1..=error_line).zip(source.lines()) {
+        for (column, c) in (1..).zip(text.chars()) {
+            if (line, column) >= (error_line, error_column) {
+                return found;
+            }
+            if c == '{' && "(,[:=".contains(before) {
+                found = Some((line, column));
+            }
+            if !c.is_whitespace() {
+                before = c;
+            }
+        }
+    }
+    found
+}
+
+/// The limit that a value exceeds, by the script engine's name for its size.
+fn most_of(what: &str) -> String {
+    if what.contains("string") {
+        format!("at most {MAX_STRING_BYTES} bytes of text")
+    } else if what.contains("map") {
+        format!("at most {MAX_MAP_ENTRIES} entries of maps")
+    } else {
+        format!("at most {MAX_ARRAY_ELEMENTS} elements of arrays")
+    }
+}
+
+fn unknown_function(
+    signature: &str,
+    scenario: &dyn Fn(Blame, String, Option<String>) -> ScenarioError,
+) -> ScenarioError {
+    let name = signature.split([' ', '(']).next().unwrap_or(signature);
+    match FUNCTIONS.iter().find(|(known, _)| *known == name) {
+        Some((_, usage)) => scenario(
+            Blame::Input,
+            format!("`{name}` was called with arguments it does not take: {signature}"),
+            Some(format!("call it as `{usage}`")),
+        ),
+        None => {
+            let names = FUNCTIONS.iter().map(|(known, _)| *known);
+            let known: Vec<&str> = names.clone().collect();
+            let hint =
+                nearest(name, names).map_or_else(|| format!("a scenario can call {}", known.join(", ")), did_you_mean);
+            scenario(Blame::Input, format!("unknown function `{name}`"), Some(hint))
+        }
+    }
+}
+
+fn innermost(error: &EvalAltResult) -> &EvalAltResult {
+    match error {
+        EvalAltResult::ErrorInFunctionCall(_, _, inner, _) | EvalAltResult::ErrorInModule(_, inner, _) => {
+            innermost(inner)
+        }
+        other => other,
+    }
+}
+
+/// The text of an error without its position, which is reported separately.
+fn text_without_position(error: &EvalAltResult) -> String {
+    let text = error.to_string();
+    let suffix = format!(" ({})", error.position());
+    text.strip_suffix(&suffix).unwrap_or(&text).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_brace_where_a_value_is_expected_is_taken_for_a_map() {
+        assert_eq!(opened_block("run({ a: 1 })", (1, 8)), Some((1, 5)));
+        assert_eq!(opened_block("let x =\n  { a: 1 };", (2, 6)), Some((2, 3)));
+        assert_eq!(opened_block("run(#{ a: 1 } b)", (1, 15)), None);
+        assert_eq!(opened_block("if x { y z }", (1, 10)), None);
+        assert_eq!(opened_block("run({ a: 1 })", (1, 3)), None, "it stands behind the error");
+    }
+}

@@ -1,0 +1,68 @@
+//! Limits of scripts, declared once. `docs/reference/scenarios/language.md` lists it.
+//!
+//! The script engine bounds operations, the depth of calls and the size of each
+//! single value. The [`Meter`](crate::script::meter::Meter) bounds what it cannot: all
+//! values together, runs, and printed text.
+
+use std::time::Duration;
+
+use vcr_base::input::memory;
+use vcr_base::units::format_bytes;
+use vcr_cluster::MemoryEstimate;
+
+/// Script operations after which a scenario counts as endless.
+pub const MAX_SCRIPT_OPERATIONS: u64 = 50_000_000;
+
+/// Processor time of the operations of a script, its runs and the reading of files not counted. An
+/// operation may copy a value, so their number alone does not bound it. Usual scripts take far less
+/// than a second.
+pub(crate) const MAX_SCRIPT_TIME: Duration = Duration::from_secs(60);
+
+/// Default maximum of runs of a scenario.
+pub const DEFAULT_MAX_RUNS: u64 = 10_000;
+
+/// Maximum depth of nested calls of a script.
+pub(crate) const MAX_CALL_LEVELS: usize = 64;
+
+/// Maximum bytes of a text, or of all texts in one array or map.
+pub(crate) const MAX_STRING_BYTES: usize = 1 << 20;
+/// Elements of an array, those of arrays in it included. The script engine counts
+/// them after every call on it, so building one takes time by its square.
+pub(crate) const MAX_ARRAY_ELEMENTS: usize = 20_000;
+/// Entries of a map, those of maps in it included.
+pub(crate) const MAX_MAP_ENTRIES: usize = 10_000;
+/// Maximum variables in scope at once.
+pub(crate) const MAX_VARIABLES: usize = 10_000;
+
+/// Hint for insufficient memory.
+pub const MEMORY_HINT: &str = "ask for fewer requests: lower the rate, the count or the duration, or cut the run off by \
+     its virtual time; --memory-limit SIZE sets the limit, by default 80 % of the available memory more than is in use";
+
+/// Checks that there is memory for a run, before it begins.
+///
+/// # Errors
+/// When there is not; with the needed and the available memory.
+pub fn check_room(estimate: MemoryEstimate) -> Result<(), String> {
+    let Some(used) = memory::resident_bytes() else { return Ok(()) };
+    let needed = used.saturating_add(estimate.bytes);
+    let Some(limit) = memory::limit_for(needed).filter(|limit| needed > *limit) else { return Ok(()) };
+    Err(format!(
+        "{} requests need at least {} of memory, and the limit is {}, of which {} are in use",
+        estimate.requests,
+        format_bytes(estimate.bytes as f64),
+        format_bytes(limit as f64),
+        format_bytes(used as f64),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_without_room_is_refused_with_its_numbers() {
+        assert!(check_room(MemoryEstimate { requests: 1, bytes: 1 }).is_ok());
+        let error = check_room(MemoryEstimate { requests: 3_600_000_000, bytes: 1 << 60 }).expect_err("too much");
+        assert!(error.starts_with("3600000000 requests need at least 1.00 EiB of memory, and the limit is"), "{error}");
+    }
+}

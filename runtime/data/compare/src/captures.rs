@@ -1,0 +1,225 @@
+//! Differences between two captures of the same traffic.
+//!
+//! [`join`] matches the requests.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use vcr_trace::capture::{CaptureLine, CaptureMeta, RequestRecord};
+use vcr_trace::import::summary::{Summary, SummaryBuilder};
+
+use crate::join::{Identity, MatchRule, join};
+
+/// One capture, as far as it is compared.
+#[derive(Default)]
+pub struct Side {
+    meta: CaptureMeta,
+    /// Without gaps, in the order of the file.
+    requests: Vec<RequestRecord>,
+    summary: SummaryBuilder,
+}
+
+/// The differences of one pair of requests.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PairDifference {
+    /// Place of the request in the first capture, by arrival, from 0.
+    pub left_index: usize,
+    /// Place of the request in the second capture.
+    pub right_index: usize,
+    /// Its name in the first capture, if it has one.
+    pub name: Option<String>,
+    /// The differences.
+    pub fields: Vec<FieldDifference>,
+}
+
+/// A field that differs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FieldDifference {
+    /// Its name in a request line; `output_token_ids` with the place.
+    pub field: String,
+    /// The value in the first capture.
+    pub left: String,
+    /// The value in the second capture.
+    pub right: String,
+}
+
+/// The differences of two captures.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// The rule by which requests were matched.
+    pub rule: MatchRule,
+    /// Pairs that were compared.
+    pub matched: u64,
+    /// Pairs whose answers both have known tokens.
+    pub with_tokens: u64,
+    /// Requests that only the first capture has.
+    pub only_left: u64,
+    /// Requests that only the second capture has.
+    pub only_right: u64,
+    /// Number of pairs that differ in each field.
+    pub fields: BTreeMap<String, u64>,
+    /// Every pair that differs, in the order of the first capture's arrivals.
+    pub different: Vec<PairDifference>,
+    /// The numbers of both.
+    pub summaries: [Summary; 2],
+}
+
+impl Comparison {
+    /// Whether the same was asked and answered. Times are not looked at.
+    #[must_use]
+    pub fn is_equal(&self) -> bool {
+        self.only_left == 0 && self.only_right == 0 && self.different.is_empty()
+    }
+}
+
+impl Side {
+    /// Takes a line.
+    pub fn add(&mut self, line: CaptureLine) {
+        self.summary.add(&line);
+        match line {
+            CaptureLine::Meta(meta) => self.meta = *meta,
+            CaptureLine::Request(mut request) => {
+                request.gap_ns = Vec::new();
+                request.gap_tokens = None;
+                request.steps = None;
+                request.prompt_token_ids = None;
+                self.requests.push(*request);
+            }
+            _ => {}
+        }
+    }
+
+    fn identities(&self) -> Vec<Identity> {
+        let identity = |request: &RequestRecord| Identity {
+            turn: None,
+            prompt_hash: request.prompt_hash.map(|hash| hash.0),
+            blocks: (request.prompt_tokens, request.block_hashes.iter().map(|hash| hash.0).collect()),
+            lengths: None,
+            name: request.external_id.clone().or_else(|| request.id.clone()),
+        };
+        self.requests.iter().map(identity).collect()
+    }
+}
+
+/// Compares two captures.
+#[must_use]
+pub fn compare(mut left: Side, mut right: Side) -> Comparison {
+    for side in [&mut left, &mut right] {
+        // Those of unknown arrival stay behind, in their order.
+        side.requests.sort_by_key(|request| (request.arrival_ns.is_none(), request.arrival_ns));
+    }
+    let same_hashes = (left.meta.hash, left.meta.block_size_tokens) == (right.meta.hash, right.meta.block_size_tokens);
+    let joined = join(&left.identities(), &right.identities(), same_hashes);
+    let mut with_tokens = 0;
+    let mut fields = BTreeMap::new();
+    let mut different = Vec::new();
+    for &(left_index, right_index) in &joined.pairs {
+        let request = &left.requests[left_index];
+        let other = &right.requests[right_index];
+        with_tokens += u64::from(request.output_token_ids.is_some() && other.output_token_ids.is_some());
+        let found = differences(request, other);
+        for difference in &found {
+            let field = difference.field.split('[').next().unwrap_or_default();
+            *fields.entry(field.to_owned()).or_default() += 1;
+        }
+        if !found.is_empty() {
+            let name = request.external_id.clone().or_else(|| request.id.clone());
+            different.push(PairDifference { left_index, right_index, name, fields: found });
+        }
+    }
+    let summaries = [left.summary.finish(), right.summary.finish()];
+    Comparison {
+        rule: joined.rule,
+        matched: joined.pairs.len() as u64,
+        with_tokens,
+        only_left: joined.only_left,
+        only_right: joined.only_right,
+        fields,
+        different,
+        summaries,
+    }
+}
+
+fn differences(left: &RequestRecord, right: &RequestRecord) -> Vec<FieldDifference> {
+    let mut found = Vec::new();
+    let mut add = |field: &str, left: String, right: String| {
+        if left != right {
+            found.push(FieldDifference { field: field.to_owned(), left, right });
+        }
+    };
+    let number = |count: u32| count.to_string();
+    add("prompt_tokens", number(left.prompt_tokens), number(right.prompt_tokens));
+    if let (Some(left_ids), Some(right_ids)) = (&left.output_token_ids, &right.output_token_ids) {
+        let token = |ids: &[u32], at: usize| ids.get(at).map_or_else(|| "none".to_owned(), u32::to_string);
+        let longest = left_ids.len().max(right_ids.len());
+        if let Some(at) = (0..longest).find(|at| left_ids.get(*at) != right_ids.get(*at)) {
+            add(&format!("output_token_ids[{at}]"), token(left_ids, at), token(right_ids, at));
+        }
+    }
+    add("output_tokens", number(left.output_tokens), number(right.output_tokens));
+    let reason = |request: &RequestRecord| request.finish_reason.clone().unwrap_or_else(|| "none".to_owned());
+    add("finish_reason", reason(left), reason(right));
+    add("cached_tokens", number(left.cached_tokens), number(right.cached_tokens));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vcr_trace::capture::BlockHash;
+
+    fn request(arrival_ns: u64, hash: Option<u64>, tokens: &[u32]) -> RequestRecord {
+        RequestRecord {
+            id: Some(format!("r{arrival_ns}")),
+            arrival_ns: Some(arrival_ns),
+            prompt_tokens: 3,
+            prompt_hash: hash.map(BlockHash),
+            output_tokens: tokens.len() as u32,
+            output_token_ids: Some(tokens.to_vec()),
+            ..RequestRecord::default()
+        }
+    }
+
+    fn side(requests: impl IntoIterator<Item = RequestRecord>) -> Side {
+        let mut side = Side::default();
+        requests.into_iter().for_each(|request| side.add(CaptureLine::Request(Box::new(request))));
+        side
+    }
+
+    #[test]
+    fn equal_prompts_are_matched_in_order_of_arrival() {
+        let left = [request(0, Some(7), &[1]), request(1, Some(8), &[2]), request(2, Some(7), &[3])];
+        // Written in another order, as those that end earlier come first.
+        let right = [request(5, Some(7), &[3]), request(3, Some(8), &[2]), request(4, Some(7), &[1])];
+        let found = compare(side(left), side(right));
+        assert_eq!((found.rule, found.matched, found.with_tokens), (MatchRule::PromptHash, 3, 3));
+        assert!(found.is_equal());
+    }
+
+    #[test]
+    fn the_first_token_that_differs_is_named() {
+        let found = compare(side([request(0, Some(7), &[1, 2, 3])]), side([request(0, Some(7), &[1, 9])]));
+        let fields: Vec<_> =
+            found.different[0].fields.iter().map(|f| (f.field.as_str(), f.left.as_str(), f.right.as_str())).collect();
+        assert_eq!(fields, [("output_token_ids[1]", "2", "9"), ("output_tokens", "3", "2")]);
+        assert_eq!(found.fields["output_token_ids"], 1);
+        assert!(!found.is_equal());
+    }
+
+    #[test]
+    fn rules_are_tried_in_order() {
+        let rule = |left: Vec<RequestRecord>, right: Vec<RequestRecord>| compare(side(left), side(right)).rule;
+        assert_eq!(rule(vec![request(0, None, &[])], vec![request(0, Some(1), &[])]), MatchRule::Id);
+        assert_eq!(rule(vec![request(0, None, &[])], vec![request(1, None, &[])]), MatchRule::Order);
+        let chained = || RequestRecord { block_hashes: vec![BlockHash(1)], ..request(0, None, &[]) };
+        assert_eq!(rule(vec![chained()], vec![chained()]), MatchRule::BlockHashes);
+    }
+
+    #[test]
+    fn what_only_one_side_has_is_counted() {
+        let found =
+            compare(side([request(0, Some(1), &[]), request(1, Some(2), &[])]), side([request(0, Some(3), &[])]));
+        assert_eq!((found.matched, found.only_left, found.only_right), (0, 2, 1));
+        assert!(!found.is_equal());
+    }
+}

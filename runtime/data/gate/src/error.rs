@@ -1,0 +1,86 @@
+//! Errors of inputs: always the file, and the place and the field where there is one.
+
+use std::fmt;
+use std::io;
+
+use vcr_base::input::LineError;
+use vcr_trace::import::ImportError;
+pub(crate) use vcr_trace::import::Problem;
+
+/// An input that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum GateError {
+    /// A file cannot be read.
+    #[error("cannot read `{name}`: {source}")]
+    Read {
+        /// The file, as the caller named it.
+        name: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Something in a file cannot be used, or an input of another tool cannot be read.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// A file holds no observation.
+    #[error("`{name}` holds no observation")]
+    Empty {
+        /// The file, as the caller named it.
+        name: String,
+    },
+    /// Requests cannot be joined.
+    #[error("{0}")]
+    Join(String),
+    /// The policy divides the requests too finely.
+    #[error(
+        "invalid segments: expected at most {most}, got {count} by {by}; name fewer labels in `by` of `[segments]`"
+    )]
+    Segments {
+        /// Segments of the requests.
+        count: usize,
+        /// The limit.
+        most: usize,
+        /// The labels that they differ by.
+        by: String,
+    },
+    /// A receiver of observations cannot take more.
+    #[error("cannot write: {0}")]
+    Write(io::Error),
+}
+
+/// A place in a file, small enough to be kept of each observation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Nowhere in particular.
+    File,
+    /// A line, from 1.
+    Line(u64),
+    /// A row of a table, from 1, without its header.
+    Row(u64),
+    /// A request, from 1.
+    Request(u64),
+}
+
+impl From<Place> for vcr_trace::import::Place {
+    fn from(place: Place) -> Self {
+        match place {
+            Place::File => Self::File,
+            Place::Line(line) => Self::Line(line),
+            Place::Row(row) => Self::Row(row),
+            Place::Request(request) => Self::Request(request),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        vcr_trace::import::Place::from(*self).fmt(f)
+    }
+}
+
+/// A line that cannot be read.
+pub(crate) fn of_line(name: &str, error: LineError) -> GateError {
+    match error {
+        LineError::Io(source) => GateError::Read { name: name.to_owned(), source },
+        LineError::TooLong { line } => Problem::new("", error.to_string()).at(name, Place::Line(line)).into(),
+    }
+}

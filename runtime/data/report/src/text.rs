@@ -1,0 +1,83 @@
+//! Texts of others in HTML, XML, Markdown and JSON inside HTML; numbers for people.
+
+use std::fmt::{self, Display, Write as _};
+
+/// A text in HTML or XML: nothing in it is markup. XML has no place for most control
+/// characters, not even as references, so they are shown as what Unicode pictures them by.
+pub struct Escaped<T>(
+    /// The text.
+    pub T,
+);
+
+impl<T: AsRef<str>> Display for Escaped<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for character in self.0.as_ref().chars() {
+            match character {
+                '&' => f.write_str("&amp;")?,
+                '<' => f.write_str("&lt;")?,
+                '>' => f.write_str("&gt;")?,
+                '"' => f.write_str("&quot;")?,
+                '\'' => f.write_str("&#39;")?,
+                '\n' | '\t' => f.write_char(character)?,
+                '\0'..='\x1f' => f.write_char(char::from_u32(0x2400 + u32::from(character)).unwrap_or('?'))?,
+                '\x7f'..='\u{9f}' | '\u{fffe}' | '\u{ffff}' => f.write_char('\u{fffd}')?,
+                _ => f.write_char(character)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A text in a cell of a Markdown table.
+pub(crate) struct Cell<T>(pub(crate) T);
+
+impl<T: AsRef<str>> Display for Cell<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for character in self.0.as_ref().chars() {
+            match character {
+                '\\' | '|' | '`' | '*' | '_' | '[' | ']' | '~' | '#' | '!' | '@' => write!(f, "\\{character}")?,
+                '&' => f.write_str("&amp;")?,
+                '<' => f.write_str("&lt;")?,
+                '>' => f.write_str("&gt;")?,
+                _ if character.is_control() => f.write_char(' ')?,
+                _ => f.write_char(character)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// JSON inside a `script` element, which any `</script` or `<!--` in it would end or change.
+pub(crate) fn json_in_html(json: &str) -> String {
+    // Outside of strings, JSON has none of these characters.
+    json.replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
+}
+
+/// Milliseconds for people, as the summary on the terminal shows them.
+pub(crate) fn time(ms: f64) -> String {
+    vcr_base::units::format_ns(ms * 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BAD: &str = "</script><img src=x onerror='alert(\"1\")'>&amp;\0\u{7f}\n|";
+
+    #[test]
+    fn nothing_in_a_text_is_markup() {
+        let escaped = Escaped(BAD).to_string();
+        assert!(!escaped.contains(['<', '>', '"', '\'', '\0', '\u{7f}']), "{escaped}");
+        assert!(escaped.contains("&amp;amp;"), "{escaped}");
+        let cell = Cell(BAD).to_string();
+        assert!(!cell.contains(['<', '\n', '\0']) && cell.ends_with("\\|"), "{cell}");
+    }
+
+    #[test]
+    fn json_in_html_is_the_same_json() {
+        let json = serde_json::to_string(BAD).expect("a text is JSON");
+        let inside = json_in_html(&json);
+        assert!(!inside.contains('<'));
+        assert_eq!(serde_json::from_str::<String>(&inside).expect("JSON"), BAD);
+    }
+}

@@ -1,0 +1,276 @@
+//! Why a capture could not be read: always the file, and the line and field
+//! where there is one.
+
+use std::io;
+
+use super::record::CAPTURE_VERSION;
+use crate::{MediaProblem, VcrOutput};
+
+/// An error of reading a capture.
+#[derive(Debug, thiserror::Error)]
+pub enum CaptureError {
+    /// A file could not be opened or read.
+    #[error("cannot read capture `{name}`: {source}")]
+    Io {
+        /// The file, as the caller named it.
+        name: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A packed file cannot be unpacked.
+    #[error("capture `{name}` is damaged after line {line}: {source}; unpack what is whole, and read that")]
+    Packed {
+        /// The file, as the caller named it.
+        name: String,
+        /// The last line before the damage; 0 if there is none.
+        line: u32,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The file holds nothing.
+    #[error("capture `{name}` holds no line; a capture starts with its meta line")]
+    Empty {
+        /// The file, as the caller named it.
+        name: String,
+    },
+    /// The file breaks off within its first line.
+    #[error("capture `{name}` breaks off before its first line ends, so nothing in it can be read; record it again")]
+    CutAtStart {
+        /// The file, as the caller named it.
+        name: String,
+    },
+    /// The file is something else that vcr writes.
+    #[error("`{name}` is {output}, not a capture; {}", output.next_step())]
+    VcrOutput {
+        /// The file, as the caller named it.
+        name: String,
+        /// Its kind.
+        output: VcrOutput,
+    },
+    /// The first line is not one that a capture starts with.
+    #[error(
+        "capture `{name}`, line {line}: a capture starts with a line of the kind `meta` (a trace of vllm-vcr: with a \
+         meta line or a request); give the whole file, or the format it has"
+    )]
+    NoMeta {
+        /// The file, as the caller named it.
+        name: String,
+        /// 1-based line.
+        line: u32,
+    },
+    /// The capture is of a version that is not known.
+    #[error(
+        "capture `{name}`, line {line}, field `version`: unknown version {version}, expected \
+         {CAPTURE_VERSION}; read it with the vcr that wrote it, or a newer one"
+    )]
+    Version {
+        /// The file, as the caller named it.
+        name: String,
+        /// 1-based line.
+        line: u32,
+        /// The version.
+        version: u64,
+    },
+    /// A rotated capture lacks a file.
+    #[error("capture `{name}` continues in `{missing}`, which is missing; put it beside the others, or read leniently")]
+    MissingPart {
+        /// The file before it, or the folder.
+        name: String,
+        /// The file that is missing.
+        missing: String,
+    },
+    /// A file of a rotated capture is not the one that its name says.
+    #[error("capture `{name}`, field `part`: invalid part {part}: expected {expected}; rename the files")]
+    WrongPart {
+        /// The file.
+        name: String,
+        /// The part it says it is.
+        part: u32,
+        /// The part that is needed.
+        expected: u32,
+    },
+    /// A file of a rotated capture broke off, but was not the last.
+    #[error(
+        "capture `{name}` breaks off, though `{next}` follows; lines are lost: read leniently to go on without them"
+    )]
+    BrokenPart {
+        /// The file.
+        name: String,
+        /// The file after it.
+        next: String,
+    },
+    /// A folder without a capture, or with several.
+    #[error("`{name}` holds {} captures{}; name the first file of the one to read", .found.len(), listed(.found))]
+    Folder {
+        /// The folder.
+        name: String,
+        /// The first files of the captures in it.
+        found: Vec<String>,
+    },
+    /// A line cannot be used.
+    #[error("capture `{name}`, line {line}{}: {problem}", in_field(.field))]
+    Line {
+        /// The file.
+        name: String,
+        /// 1-based line.
+        line: u32,
+        /// The field the problem lies in, if it lies in one.
+        field: Option<String>,
+        /// The problem, and the next step.
+        problem: CaptureProblem,
+    },
+}
+
+fn in_field(field: &Option<String>) -> String {
+    field.as_ref().map_or_else(String::new, |name| format!(", field `{name}`"))
+}
+
+fn listed(found: &[String]) -> String {
+    if found.is_empty() { String::new() } else { format!(" ({})", found.join(", ")) }
+}
+
+/// A problem of one line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CaptureProblem {
+    /// The line is not what the decoder expects.
+    #[error("{0}; correct the line, or read leniently to skip it")]
+    Malformed(String),
+    /// The line stops in its middle.
+    #[error("the line is cut off: {0}; remove it, or read leniently to skip it")]
+    CutOff(String),
+    /// The line is longer than a reader buffers.
+    #[error("the line is longer than {limit_bytes} bytes; is this a text file with one JSON object a line?")]
+    TooLong {
+        /// The limit.
+        limit_bytes: u64,
+    },
+    /// The file has more lines than are counted.
+    #[error("a file of a capture cannot hold more than {} lines; split it", u32::MAX)]
+    TooManyLines,
+    /// A field that is always given is absent.
+    #[error("the field is missing; add it")]
+    Missing,
+    /// A kind of line that is not known.
+    #[error(
+        "unknown kind of line `{kind}`: expected meta, engine, arrival, request, step, kv, break or end. A newer \
+         vcr may know it; read leniently to skip such lines"
+    )]
+    UnknownKind {
+        /// The kind.
+        kind: String,
+    },
+    /// A meta line that is not the first.
+    #[error("a second meta line; give each capture a file of its own")]
+    SecondMeta,
+    /// A meta line of another version that is not the first.
+    #[error(
+        "a second meta line, of version {second} where the first is of version {first}; give each a file of its own"
+    )]
+    MixedVersions {
+        /// Version of the capture.
+        first: u32,
+        /// Version of this line.
+        second: u32,
+    },
+    /// A line after the `end` line.
+    #[error("nothing may follow the `end` line; give what follows a file of its own")]
+    AfterEnd,
+    /// The `end` line counts other requests than there are.
+    #[error(
+        "the `end` line counts {said} requests that are over and {unfinished} that are not, but the file has {held} \
+         request lines; lines were lost or added: read leniently to go on with those that are there"
+    )]
+    WrongCount {
+        /// Requests that are over, by the `end` line.
+        said: u64,
+        /// Requests under way, by the `end` line.
+        unfinished: u64,
+        /// Request lines.
+        held: u64,
+    },
+    /// A prompt without tokens.
+    #[error("the prompt has no tokens; every request has at least one")]
+    EmptyPrompt,
+    /// A block size of 0.
+    #[error("a block has at least 1 token")]
+    EmptyBlock,
+    /// An output without tokens.
+    #[error("an output has at least 1 token; leave out those that have none, and add their gap to the next")]
+    EmptyChunk,
+    /// Outputs and their total disagree.
+    #[error(
+        "{output_tokens} tokens, but the outputs have {given} together (first_tokens and gap_tokens, 1 each where absent)"
+    )]
+    OutputsDoNotAddUp {
+        /// The total.
+        output_tokens: u32,
+        /// The sum.
+        given: u64,
+    },
+    /// Two lists, or a list and a count, that must agree.
+    #[error("expected {expected} items, got {given}: {rule}")]
+    WrongLength {
+        /// Items of the list.
+        given: u64,
+        /// Items it must have.
+        expected: u64,
+        /// The rule behind that number.
+        rule: &'static str,
+    },
+    /// Block hashes without the size of blocks.
+    #[error("block hashes need the size of their blocks; add `block_size_tokens` to the meta line")]
+    NoBlockSize,
+    /// Gaps are given one by one and as a mean.
+    #[error("both `gap_ns` and `gap_summary` are given; keep one")]
+    GapsTwice,
+    /// A mean over more gaps than there can be.
+    #[error("{count} gaps for {output_tokens} output tokens; there are fewer gaps than tokens")]
+    TooManyGaps {
+        /// The count.
+        count: u32,
+        /// The tokens.
+        output_tokens: u32,
+    },
+    /// A trace of vllm-vcr without gaps.
+    #[error("more than one output token needs `itl_ms` or `itl_summary`; add one")]
+    GapsMissing,
+    /// More cached tokens than the prompt has.
+    #[error("{cached_tokens} cached tokens of a prompt of {prompt_tokens}; there cannot be more than it has")]
+    CachedBeyondPrompt {
+        /// The cached tokens.
+        cached_tokens: u32,
+        /// The prompt's length.
+        prompt_tokens: u32,
+    },
+    /// Items are given with their places and by their hashes alone.
+    #[error("both `mm_items` and `mm_hashes` are given; keep `mm_items`, which have the hashes")]
+    MediaTwice,
+    /// A multimodal item cannot be used.
+    #[error("{0}")]
+    Item(MediaProblem),
+    /// An unknown finish reason.
+    #[error("invalid finish reason `{reason}`: expected {}", vcr_base::finish_reason::FinishReason::EXPECTED)]
+    UnknownFinishReason {
+        /// The name in the file.
+        reason: String,
+    },
+    /// Times beyond what 64 bits count.
+    #[error("the times add up to more than 584 years; they are nanoseconds")]
+    TimesOverflow,
+}
+
+/// A field and what is wrong with it.
+pub(super) struct LineProblem {
+    pub(super) field: Option<String>,
+    pub(super) problem: CaptureProblem,
+}
+
+impl LineProblem {
+    pub(super) fn of(field: &str, problem: CaptureProblem) -> Self {
+        LineProblem { field: Some(field.to_owned()), problem }
+    }
+
+    pub(super) fn of_line(problem: CaptureProblem) -> Self {
+        LineProblem { field: None, problem }
+    }
+}

@@ -1,0 +1,43 @@
+//! Captures: what was asked of an engine, what it answered, and when.
+//!
+//! A capture is a file of JSON lines, packed by its suffix (`.gz`, `.zst`).
+//! Each line says its `kind`; the first is the `meta` line. Lines are written
+//! when their subject is over, so that a file that breaks off holds everything
+//! that had ended. `docs/reference/captures.md` is the page of the format.
+
+mod acceptance;
+mod check;
+mod decode;
+mod error;
+mod file;
+mod hash;
+mod missing;
+mod reader;
+mod record;
+mod sessions;
+mod summary;
+mod vllm_vcr;
+mod workload;
+mod writer;
+
+pub use acceptance::AcceptanceTally;
+pub use decode::CaptureFormat;
+pub(crate) use decode::detect;
+pub use error::{CaptureError, CaptureProblem};
+pub use file::{CaptureFile, RequestHead};
+pub use hash::{BlockHash, ExtraKeys, HashScheme, MediaKey, PromptChain, PromptHasher};
+pub use reader::{CapturePosition, CaptureReader, ReadOptions, later_parts};
+pub use record::{
+    Arrival, Break, CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, EngineRecord, GapSummary,
+    Holds, KvRecord, RequestRecord, StepContext, StepRecord,
+};
+pub use sessions::{NamedSessions, TurnTimes};
+pub use summary::{BrokenOff, CaptureSummary, CaptureWarning, CaptureWarningKind};
+pub use vcr_base::finish_reason::FinishReason;
+pub use vllm_vcr::{VllmVcrDropped, VllmVcrWriter};
+pub(crate) use workload::read as read_workload;
+pub use writer::CaptureWriter;
+
+/// The JSON Schema (draft 2020-12) of one line of a capture of
+/// [`CAPTURE_VERSION`].
+pub const CAPTURE_SCHEMA: &str = include_str!("../../schema/capture.v1.schema.json");

@@ -1,0 +1,240 @@
+//! A capture as a workload: who asked when, for how much, what prompts share,
+//! and which request answers which.
+
+use std::collections::{HashMap, HashSet};
+use std::num::NonZeroU32;
+use std::ops::Range;
+use vcr_base::finish_reason::FinishReason;
+
+use super::reader::CapturePosition;
+use super::reader::CaptureReader;
+use super::record::{CaptureLine, RequestRecord};
+use super::sessions::{NamedSessions, TurnTimes};
+use crate::assemble::{Assembler, Row};
+use crate::{
+    AnswerEnd, AnswerTimes, ItemRange, MediaItem, OutputTime, RowProblem, Sessions, Trace, TraceError, TraceOptions,
+    TraceWarning, WarningKind,
+};
+
+/// A request until all have been read.
+struct Request {
+    position: CapturePosition,
+    name: Option<Box<str>>,
+    session: Option<Box<str>>,
+    turn_times: TurnTimes,
+    prompt_tokens: u32,
+    output_tokens: u32,
+    /// The range of the hashes of its full blocks in `Workload::hashes`.
+    chain: Range<usize>,
+    /// Whether the hash of what follows its full blocks comes right after them.
+    has_hashed_tail: bool,
+    /// Whether what its full blocks leave has content of its own, which no
+    /// `prompt_hash` distinguishes.
+    has_own_tail: bool,
+    /// The range of its answer in `Workload::output_token_ids`.
+    answer: Range<usize>,
+    /// The multimodal items of its prompt.
+    items: Vec<MediaItem>,
+    /// When it came, and where its outputs lie in `Workload::output_times`.
+    times: Option<(AnswerTimes, Range<usize>)>,
+    priority: i64,
+}
+
+/// The place of a request in its session.
+struct Turn {
+    session: Box<str>,
+    /// From the end of the turn before; `None` for the first.
+    think_ns: Option<u64>,
+}
+
+#[derive(Default)]
+struct Workload {
+    requests: Vec<Request>,
+    /// Block hashes of all prompts; the hash of a prompt's tail follows those of
+    /// its blocks, where it is known.
+    hashes: Vec<u64>,
+    output_token_ids: Vec<u32>,
+    output_times: Vec<OutputTime>,
+    /// The files, by the number that positions give.
+    names: Vec<String>,
+}
+
+/// Reads a capture to its end as a workload.
+pub(crate) fn read(mut reader: CaptureReader<'_>, options: &TraceOptions) -> Result<Trace, TraceError> {
+    let mut options = options.clone();
+    if let Some(tokens) = reader.meta().block_size_tokens.and_then(NonZeroU32::new) {
+        options.block_size_tokens = Some(tokens);
+    }
+    let mut workload = Workload::default();
+    while let Some((position, line)) = reader.next_placed()? {
+        if let CaptureLine::Request(record) = line {
+            workload.names.resize(position.file as usize + 1, String::new());
+            reader.file_name().clone_into(&mut workload.names[position.file as usize]);
+            workload.add(position, *record, &options);
+        }
+    }
+    let mut assembler = Assembler::new(&options);
+    for warning in reader.summary().warnings {
+        let kind = WarningKind::Capture(warning.to_string().into());
+        assembler.note(TraceWarning { kind, first_line: warning.first_line, rows: warning.lines });
+    }
+    workload.assemble(&options, &mut assembler)?;
+    assembler.finish(reader.file_name())
+}
+
+impl Workload {
+    fn add(&mut self, position: CapturePosition, record: RequestRecord, options: &TraceOptions) {
+        let block_size_tokens = options.block_size_or_default().get();
+        let start = self.hashes.len();
+        self.hashes.extend(record.block_hashes.iter().map(|hash| hash.0));
+        let chain = start..self.hashes.len();
+        let full_blocks = (record.prompt_tokens / block_size_tokens) as usize;
+        let has_content = chain.len() == full_blocks && (full_blocks > 0 || record.prompt_hash.is_some());
+        let has_tail = has_content && !record.prompt_tokens.is_multiple_of(block_size_tokens);
+        let tail_hash = record.prompt_hash.filter(|_| has_tail);
+        self.hashes.extend(tail_hash.map(|hash| hash.0));
+        let answer_start = self.output_token_ids.len();
+        self.output_token_ids.extend(record.output_token_ids.iter().flatten());
+        let times = options.answer_times.then(|| self.add_times(&record)).flatten();
+        self.requests.push(Request {
+            times,
+            position,
+            turn_times: TurnTimes {
+                arrival_ns: record.arrival_ns,
+                duration_ns: record.duration_ns(),
+                think_ns: record.think_ns,
+            },
+            prompt_tokens: record.prompt_tokens,
+            output_tokens: record.output_tokens,
+            // Hashes of fewer or more blocks than it has are of no use.
+            chain: if has_content { chain } else { start..start },
+            has_hashed_tail: tail_hash.is_some(),
+            has_own_tail: has_tail && tail_hash.is_none(),
+            answer: answer_start..self.output_token_ids.len(),
+            items: record.mm_items,
+            priority: record.priority,
+            name: record.external_id.or(record.id).map(Into::into),
+            session: record.session.map(Into::into),
+        });
+    }
+
+    fn add_times(&mut self, record: &RequestRecord) -> Option<(AnswerTimes, Range<usize>)> {
+        let outputs = record.output_times()?;
+        let last_ns = outputs.last().map_or(0, |(after_ns, _)| *after_ns);
+        let times = AnswerTimes {
+            queue_ns: record.queue_ns.unwrap_or(0),
+            end_ns: record.end_ns.map_or(last_ns, |end_ns| end_ns.max(last_ns)),
+            cached_tokens: record.cached_tokens,
+            end: match record.finish_reason.as_deref().and_then(FinishReason::parse) {
+                Some(FinishReason::Stop | FinishReason::Length | FinishReason::Repetition) => AnswerEnd::Whole,
+                Some(FinishReason::Error) => AnswerEnd::Failed,
+                Some(FinishReason::Abort) => AnswerEnd::Aborted,
+                None if record.error.is_some() => AnswerEnd::Failed,
+                // Sources without finish reasons still say when a request ended.
+                None if record.is_over() => AnswerEnd::Whole,
+                None => AnswerEnd::Aborted,
+            },
+            outputs: ItemRange::default(),
+        };
+        let start = self.output_times.len();
+        self.output_times.extend(outputs.into_iter().map(|(after_ns, num_tokens)| OutputTime { after_ns, num_tokens }));
+        Some((times, start..self.output_times.len()))
+    }
+
+    /// Hands the requests on: in order of arrival, or in the order of the file
+    /// if the arrival of some is not known.
+    fn assemble(&mut self, options: &TraceOptions, assembler: &mut Assembler) -> Result<(), TraceError> {
+        if self.requests.iter().all(|request| request.turn_times.arrival_ns.is_some()) {
+            self.requests.sort_by_key(|request| request.turn_times.arrival_ns);
+        }
+        for (index, turn) in self.turns(options).into_iter().enumerate() {
+            let request = &self.requests[index];
+            let pushed = self.row(request, turn).and_then(|row| assembler.push(request.position.line, row));
+            pushed.map_err(|(field, problem)| TraceError::Row {
+                name: self.names[request.position.file as usize].clone(),
+                line: request.position.line,
+                field: field.map(name_in_captures),
+                problem,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn row<'a>(&'a self, request: &'a Request, turn: Turn) -> Result<Row<'a>, (Option<&'static str>, RowProblem)> {
+        let beyond = |field, range: &str| (Some(field), RowProblem::Malformed(format!("the number is beyond {range}")));
+        let timestamp_ns = request.turn_times.arrival_ns.map(i64::try_from).transpose();
+        let ids_end = request.chain.end + usize::from(request.has_hashed_tail);
+        Ok(Row {
+            request_id: request.name.clone(),
+            session_id: Some(turn.session),
+            input_tokens: request.prompt_tokens,
+            output_tokens: request.output_tokens,
+            hash_ids: &self.hashes[request.chain.start..ids_end],
+            own_blocks: u32::from(request.has_own_tail),
+            output_token_ids: &self.output_token_ids[request.answer.clone()],
+            items: &request.items,
+            timestamp_ns: timestamp_ns.map_err(|_| beyond("arrival_ns", "292 years"))?,
+            delay_ns: turn.think_ns,
+            times: request.times.as_ref().map(|(times, outputs)| (*times, &self.output_times[outputs.clone()])),
+            priority: i32::try_from(request.priority).map_err(|_| beyond("priority", "32 bits"))?,
+            ..Row::default()
+        })
+    }
+
+    /// The session of each request: that of the request it is a turn of, else one
+    /// of its own.
+    fn turns(&self, options: &TraceOptions) -> Vec<Turn> {
+        let ignores_arrivals = !options.first_timestamp_required;
+        let mut named = NamedSessions::new(ignores_arrivals);
+        // Looked up, never iterated, so their order cannot show.
+        let mut last_of_chain: HashMap<(usize, u64), usize> = HashMap::new();
+        let mut begun: HashSet<&str> = HashSet::new();
+        let mut is_continued = vec![false; self.requests.len()];
+        let mut turns: Vec<Turn> = Vec::with_capacity(self.requests.len());
+        for (index, request) in self.requests.iter().enumerate() {
+            let parent = match (options.sessions, &request.session) {
+                (Sessions::None, _) | (Sessions::Recorded, None) => None,
+                (_, Some(name)) => named.add(name, index, request.turn_times),
+                (Sessions::ByPrefix, None) => {
+                    let chain = &self.hashes[request.chain.clone()];
+                    // A hash covers all before it, so that its depth and it are the whole chain.
+                    let parent = (1..chain.len()).rev().find_map(|depth| last_of_chain.get(&(depth, chain[depth - 1])));
+                    let parent = parent.copied().filter(|parent| !is_continued[*parent]);
+                    if let Some(last) = chain.last() {
+                        last_of_chain.insert((chain.len(), *last), index);
+                    }
+                    parent.and_then(|parent| {
+                        let before = &self.requests[parent].turn_times;
+                        Some((parent, request.turn_times.think_after(before, ignores_arrivals)?))
+                    })
+                }
+            };
+            turns.push(match parent {
+                Some((parent, think_ns)) => {
+                    is_continued[parent] = true;
+                    Turn { session: turns[parent].session.clone(), think_ns: Some(think_ns) }
+                }
+                None => {
+                    let name = request.session.as_deref().filter(|name| begun.insert(*name));
+                    Turn { session: session_key(name, index), think_ns: None }
+                }
+            });
+        }
+        turns
+    }
+}
+
+/// A session is called as its name where it begins, else by the number of its
+/// first request; the two must not meet.
+fn session_key(name: Option<&str>, index: usize) -> Box<str> {
+    name.map_or_else(|| format!("#{index}"), |name| format!("={name}")).into()
+}
+
+/// The name of a field of a row in a capture.
+fn name_in_captures(field: &'static str) -> &'static str {
+    match field {
+        "timestamp" => "arrival_ns",
+        "input_length" => "prompt_tokens",
+        other => other,
+    }
+}

@@ -1,0 +1,185 @@
+//! Why something could not be imported: always the file, and the place in it
+//! and the field where there is one.
+
+use std::fmt;
+use std::io;
+
+use crate::capture::CaptureError;
+use crate::{Format, FormatError, TraceError, VcrOutput};
+
+/// An error of importing or writing a file.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// The file could not be opened or read.
+    #[error("cannot read `{name}`: {source}")]
+    Read {
+        /// The file, as the caller named it.
+        name: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// An archive breaks off before any of it can be unpacked.
+    #[error("the archive `{name}` breaks off before its first block ends, so nothing in it can be read")]
+    CutAtStart {
+        /// The file, as the caller named it.
+        name: String,
+    },
+    /// The format cannot be told, or the file holds no requests.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// The file has answers only.
+    #[error(
+        "`{name}` has the format {format}: answers without the lengths of their prompts, which only `vcr gate` and \
+         `vcr mirror` read"
+    )]
+    OnlyAnswers {
+        /// The file, as the caller named it.
+        name: String,
+        /// Its format.
+        format: Format,
+    },
+    /// The file is of another format than was said.
+    #[error("`{name}` is {output}, not of the format {asked}; leave --from out, or pass --from requests")]
+    OtherFormat {
+        /// The file, as the caller named it.
+        name: String,
+        /// The format that was said.
+        asked: Format,
+        /// Its kind.
+        output: VcrOutput,
+    },
+    /// Something in the file cannot be used.
+    #[error("`{name}`{}{}: {problem}", at(.place), in_field(.field))]
+    Item {
+        /// The file, as the caller named it.
+        name: String,
+        /// The place in the file.
+        place: Place,
+        /// The field the problem lies in; empty if it lies in none.
+        field: String,
+        /// The problem, and the next step.
+        problem: String,
+    },
+    /// A workload trace could not be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// A capture could not be read.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// A data set is text, which only a tokenizer turns into tokens.
+    #[error(
+        "`{name}` is a data set of prompts and responses, which needs the tokenizer of the model they are for: name \
+         its tokenizer.json with `vcr inspect convert --tokenizer`"
+    )]
+    NoTokenizer {
+        /// The file, as the caller named it.
+        name: String,
+    },
+    /// The tokenizer is none.
+    #[error("cannot use the tokenizer `{name}`: {problem}; give the tokenizer.json of a model")]
+    Tokenizer {
+        /// Its file.
+        name: String,
+        /// The library's message.
+        problem: String,
+    },
+    /// This build lacks the library for it.
+    #[error("this build of vcr lacks the feature `formats`, which {needed_by} needs; build it with --features full")]
+    NotBuilt {
+        /// The option or format that needs it.
+        needed_by: &'static str,
+    },
+    /// The file holds no request.
+    #[error("`{name}` holds no request that can be imported{}", and_skipped(*.skipped))]
+    Empty {
+        /// The file, as the caller named it.
+        name: String,
+        /// Items that were skipped.
+        skipped: u64,
+    },
+    /// The output could not be written.
+    #[error("cannot write: {source}")]
+    Write {
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+/// A place in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Nowhere in particular.
+    File,
+    /// A line, from 1.
+    Line(u64),
+    /// A row of a table, from 1, without its header.
+    Row(u64),
+    /// A request, from 1.
+    Request(u64),
+    /// A path through a document, such as `benchmarks[0].requests`.
+    Path(String),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File => f.write_str("the file"),
+            Self::Line(line) => write!(f, "line {line}"),
+            Self::Row(row) => write!(f, "row {row}"),
+            Self::Request(request) => write!(f, "request {request}"),
+            Self::Path(path) => f.write_str(path),
+        }
+    }
+}
+
+/// A problem of one item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The field; empty if it is none.
+    pub field: String,
+    /// The problem, and the next step.
+    pub text: String,
+}
+
+impl Problem {
+    /// A problem of a field.
+    #[must_use]
+    pub fn new(field: &str, text: impl Into<String>) -> Self {
+        Self { field: field.to_owned(), text: text.into() }
+    }
+
+    /// As an error of a place in a file.
+    #[must_use]
+    pub fn at(self, name: &str, place: impl Into<Place>) -> ImportError {
+        ImportError::Item { name: name.to_owned(), place: place.into(), field: self.field, problem: self.text }
+    }
+}
+
+/// Reads a value of JSON; errors name the field.
+pub(crate) fn decode<'de, T, D>(deserializer: D) -> Result<T, Problem>
+where
+    T: serde::Deserialize<'de>,
+    D: serde::Deserializer<'de>,
+    D::Error: fmt::Display,
+{
+    serde_path_to_error::deserialize(deserializer).map_err(|error| {
+        let path = error.path().to_string();
+        let field = if path == "." { String::new() } else { path };
+        Problem { field, text: error.inner().to_string() }
+    })
+}
+
+fn at(place: &Place) -> String {
+    match place {
+        Place::File => String::new(),
+        place => format!(", {place}"),
+    }
+}
+
+fn in_field(field: &str) -> String {
+    if field.is_empty() { String::new() } else { format!(", field `{field}`") }
+}
+
+fn and_skipped(skipped: u64) -> String {
+    if skipped == 0 { String::new() } else { format!("; {skipped} items were skipped") }
+}

@@ -1,0 +1,164 @@
+//! A table with one row for each request.
+
+use std::io::{self, Write};
+
+use crate::capture::{CaptureLine, RequestRecord};
+
+use super::{LineTally, flushed};
+use crate::import::Note;
+use crate::import::table::{Cells, Column, TableFormat, csv_text, write};
+
+/// The columns; `docs/reference/inspect.md` describes them.
+const COLUMNS: [&str; 20] = [
+    "id",
+    "external_id",
+    "session",
+    "rank",
+    "arrival_ns",
+    "concurrency",
+    "prompt_tokens",
+    "cached_tokens",
+    "external_cached_tokens",
+    "output_tokens",
+    "queue_ns",
+    "ttft_ns",
+    "itl_mean_ns",
+    "itl_max_ns",
+    "end_ns",
+    "finish_reason",
+    "preemptions",
+    "priority",
+    "lora",
+    "prompt_hash",
+];
+
+pub(super) struct TableExport<W: Write> {
+    out: csv::Writer<W>,
+    left_out: LineTally,
+}
+
+impl<W: Write> TableExport<W> {
+    pub(super) fn new(out: W) -> io::Result<Self> {
+        let mut out = csv::Writer::from_writer(out);
+        out.write_record(COLUMNS)?;
+        Ok(Self { out, left_out: LineTally::default() })
+    }
+
+    pub(super) fn add(&mut self, line: &CaptureLine) -> io::Result<()> {
+        self.left_out.count(line);
+        if let CaptureLine::Request(request) = line {
+            for (name, cell) in COLUMNS.iter().zip(cells(request)) {
+                self.out.write_field(if TEXTS.contains(name) { csv_text(cell) } else { cell })?;
+            }
+            self.out.write_record(None::<&[u8]>)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(mut self) -> io::Result<Vec<Note>> {
+        self.out.flush()?;
+        Ok(self.left_out.notes())
+    }
+}
+
+/// The columns that are texts; all others are numbers.
+const TEXTS: [&str; 6] = ["id", "external_id", "session", "finish_reason", "lora", "prompt_hash"];
+
+/// The requests of a capture, column by column.
+#[derive(Debug)]
+pub struct RequestColumns(Vec<Column>);
+
+impl Default for RequestColumns {
+    fn default() -> Self {
+        let column = |name: &str| Column {
+            name: name.to_owned(),
+            cells: if TEXTS.contains(&name) { Cells::Texts(Vec::new()) } else { Cells::Numbers(Vec::new()) },
+        };
+        Self(COLUMNS.map(column).into())
+    }
+}
+
+impl RequestColumns {
+    /// Adds a row, if the line is of a request.
+    pub fn add(&mut self, line: &CaptureLine) {
+        if let CaptureLine::Request(request) = line {
+            for (column, cell) in self.0.iter_mut().zip(cells(request)) {
+                match &mut column.cells {
+                    Cells::Texts(texts) => texts.push(cell),
+                    // What is not known is empty, and no number.
+                    Cells::Numbers(numbers) => numbers.push(cell.parse().ok()),
+                    Cells::Counts(_) => {}
+                }
+            }
+        }
+    }
+
+    /// The columns.
+    #[must_use]
+    pub fn into_columns(self) -> Vec<Column> {
+        self.0
+    }
+}
+
+/// The same as Parquet, which is written column by column.
+pub(super) struct ParquetExport<W: Write + Send> {
+    out: W,
+    columns: RequestColumns,
+    left_out: LineTally,
+}
+
+impl<W: Write + Send> ParquetExport<W> {
+    pub(super) fn new(out: W) -> Self {
+        Self { out, columns: RequestColumns::default(), left_out: LineTally::default() }
+    }
+
+    pub(super) fn add(&mut self, line: &CaptureLine) {
+        self.left_out.count(line);
+        self.columns.add(line);
+    }
+
+    pub(super) fn finish(mut self) -> io::Result<Vec<Note>> {
+        write(&mut self.out, &self.columns.0, TableFormat::Parquet)?;
+        flushed(self.out)?;
+        Ok(self.left_out.notes())
+    }
+}
+
+/// Unknown values are empty.
+fn cells(request: &RequestRecord) -> [String; COLUMNS.len()] {
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    let time = |value: Option<u64>| value.map_or_else(String::new, |ns| ns.to_string());
+    let (itl_mean_ns, itl_max_ns) = gaps(request);
+    [
+        text(&request.id),
+        text(&request.external_id),
+        text(&request.session),
+        request.rank.to_string(),
+        time(request.arrival_ns),
+        time(request.concurrency.map(u64::from)),
+        request.prompt_tokens.to_string(),
+        request.cached_tokens.to_string(),
+        request.external_cached_tokens.to_string(),
+        request.output_tokens.to_string(),
+        time(request.queue_ns),
+        time(request.ttft_ns),
+        time(itl_mean_ns),
+        time(itl_max_ns),
+        time(request.duration_ns()),
+        text(&request.finish_reason),
+        request.preemptions.to_string(),
+        request.priority.to_string(),
+        text(&request.lora),
+        request.prompt_hash.map_or_else(String::new, |hash| hash.to_string()),
+    ]
+}
+
+/// Mean and largest gap, rounded to whole nanoseconds.
+fn gaps(request: &RequestRecord) -> (Option<u64>, Option<u64>) {
+    let count = request.gap_ns.len() as u128;
+    if count == 0 {
+        return (request.gap_summary.map(|gaps| gaps.mean_ns), None);
+    }
+    let sum: u128 = request.gap_ns.iter().map(|gap| u128::from(*gap)).sum();
+    (u64::try_from((sum + count / 2) / count).ok(), request.gap_ns.iter().max().copied())
+}

@@ -1,0 +1,230 @@
+//! Captures from and for other tools.
+//!
+//! An importer turns what another tool recorded into the lines of a capture:
+//! [`import`]. The exporters of [`export`] show captures to other tools; [`summary`] says what they
+//! hold in numbers, and [`demo`] makes one up. [`vocabulary`] says what the tokens of a tokenizer are.
+//! [`table`] writes tables of results. This crate knows files and formats, and prints nothing.
+//!
+//! Data of a source is kept or counted: an importer that leaves something out says so in the
+//! [`Imported::notes`] of its answer.
+
+#[cfg(not(feature = "formats"))]
+mod absent;
+mod chain;
+pub mod demo;
+mod error;
+pub mod export;
+mod input;
+mod output;
+mod outputs;
+#[cfg(feature = "formats")]
+mod parquet;
+mod readers;
+mod replay;
+pub mod summary;
+pub mod table;
+mod time;
+#[cfg(feature = "formats")]
+mod tokenizer;
+
+use std::io::{self, BufRead};
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+
+pub use crate::Format;
+use crate::capture::{CaptureLine, CaptureReader};
+use crate::{FormatError, PARQUET_MAGIC, VcrOutput, folder_format};
+
+#[cfg(not(feature = "formats"))]
+use absent::{parquet, tokenizer};
+pub use error::{ImportError, Place, Problem};
+pub use input::without_nan;
+use output::Out;
+pub use output::{Imported, Note};
+pub use outputs::Outputs;
+pub use readers::aiperf::AiperfRequest;
+use readers::{
+    agentic, aiperf, bench, dataset, dynamo, guidellm, inference_perf, llmservingsim, otel, own, requests, workload,
+};
+pub use replay::read_trace;
+pub use tokenizer::vocabulary;
+
+/// The receiver of the lines of an import.
+pub type Sink<'a> = dyn FnMut(CaptureLine) -> io::Result<()> + 'a;
+
+/// Options of an import.
+#[derive(Clone, Debug, Default)]
+pub struct ImportOptions {
+    /// The format; `None` finds it out.
+    pub format: Option<Format>,
+    /// Skip and count what cannot be used, which otherwise ends the import.
+    pub lenient: bool,
+    /// Prompt tokens that one hash covers, or that one id of a workload stands
+    /// for. `None`: what the file says, else what is usual (512 for Mooncake
+    /// rows, 16 elsewhere).
+    pub block_size_tokens: Option<NonZeroU32>,
+    /// The `tokenizer.json` for data sets.
+    pub tokenizer: Option<PathBuf>,
+    /// The workload of an LLMServingSim run, which has the tokens of its
+    /// prompts. `None` takes the one the run names, if it lies beside it.
+    pub workload: Option<PathBuf>,
+    /// The run whose requests are read, where a list of requests has several.
+    pub run: Option<String>,
+    /// Contents of a table's columns, as (standard name, own name): `("ttft_ms", "first_token")`. A
+    /// standard name says its unit.
+    pub columns: Vec<(String, String)>,
+    /// Keep the texts of answers, under [`OUTPUT_TEXT`] among the other fields of a record.
+    pub output_text: bool,
+}
+
+/// The field of a record that has the text of its answer, where it was asked for.
+pub const OUTPUT_TEXT: &str = "output_text";
+
+impl ImportOptions {
+    fn block_size_tokens(&self, usual: u32) -> u32 {
+        self.block_size_tokens.map_or(usual, NonZeroU32::get)
+    }
+}
+
+/// The format of a file or folder, by its content.
+///
+/// # Errors
+/// When it cannot be read or told.
+pub fn format_of(path: &Path) -> Result<Format, ImportError> {
+    if path.is_dir() {
+        return Ok(folder_format(path)?);
+    }
+    let name = path.display().to_string();
+    let (start, _) = input::peek(input::open(path)?, &name)?;
+    detect(path, &name, &start)
+}
+
+fn detect(path: &Path, name: &str, start: &[u8]) -> Result<Format, ImportError> {
+    if !start.starts_with(PARQUET_MAGIC) {
+        return Ok(Format::detect(name, start)?);
+    }
+    let columns = parquet::columns(path, name)?;
+    Ok(Format::of_columns(name, columns.iter().map(String::as_str))?)
+}
+
+/// Imports a file, or the folder of an LLMServingSim run, as lines of a capture.
+///
+/// # Errors
+/// [`ImportError`], always naming the file, and the place and the field where
+/// there is one. Lines may have gone to `sink` before.
+pub fn import(path: &Path, options: &ImportOptions, sink: &mut Sink<'_>) -> Result<Imported, ImportError> {
+    let name = path.display().to_string();
+    if path.is_dir() {
+        return import_folder(path, &name, options, sink);
+    }
+    let (start, reader) = input::peek(input::open(path)?, &name)?;
+    let format = match options.format {
+        Some(format) => fitting(format, &name, &start)?,
+        None => detect(path, &name, &start)?,
+    };
+    let mut out = Out::new(sink, options.lenient).keeping_output_text(options.output_text);
+    match format {
+        Format::Requests
+            if start.starts_with(PARQUET_MAGIC) && reader.packing().is_none() && vcr_base::input::is_regular(path) =>
+        {
+            requests::read_parquet_file(path, options, &mut out)?;
+        }
+        Format::Capture if vcr_base::input::is_regular(path) => {
+            own::read(CaptureReader::open(path, &own::rules(options))?, &mut out)?;
+        }
+        Format::LlmServingSim => llmservingsim::read_file(path, reader, options, &mut out)?,
+        Format::Dataset
+            if start.starts_with(PARQUET_MAGIC) && reader.packing().is_none() && vcr_base::input::is_regular(path) =>
+        {
+            dataset::read_parquet_file(path, options, &mut out)?;
+        }
+        format => read(reader, &start, &name, format, options, &mut out)?,
+    }
+    out.finish(format, &name)
+}
+
+/// The format that was said, unless the file is an output of vcr of another one.
+fn fitting(asked: Format, name: &str, start: &[u8]) -> Result<Format, ImportError> {
+    let name = || name.to_owned();
+    match VcrOutput::detect(start) {
+        Some(output) if !output.has_requests() => Err(FormatError::NoRequests { name: name(), output }.into()),
+        Some(output) if asked != Format::Requests && output != VcrOutput::RequestTable => {
+            Err(ImportError::OtherFormat { name: name(), asked, output })
+        }
+        _ => Ok(asked),
+    }
+}
+
+/// Imports a run of LLMServingSim, a folder of `vcr run --out`, a corpus of plays, or the parts of a capture.
+fn import_folder(
+    path: &Path,
+    name: &str,
+    options: &ImportOptions,
+    sink: &mut Sink<'_>,
+) -> Result<Imported, ImportError> {
+    let format = match options.format {
+        Some(format) => format,
+        None => folder_format(path)?,
+    };
+    if format == Format::Requests {
+        return import(&path.join("requests.jsonl"), options, sink);
+    }
+    let mut out = Out::new(sink, options.lenient);
+    match format {
+        Format::LlmServingSim => llmservingsim::read_run(path, options, &mut out)?,
+        Format::Weka => workload::read_folder(path, format, options, &mut out)?,
+        _ => own::read(CaptureReader::open(path, &own::rules(options))?, &mut out)?,
+    }
+    out.finish(format, name)
+}
+
+/// Imports a stream of a known format, unpacked; `name` is what errors call it.
+///
+/// # Errors
+/// See [`import`].
+pub fn import_bytes(
+    bytes: &[u8],
+    name: &str,
+    format: Format,
+    options: &ImportOptions,
+    sink: &mut Sink<'_>,
+) -> Result<Imported, ImportError> {
+    let mut out = Out::new(sink, options.lenient).keeping_output_text(options.output_text);
+    read(bytes, bytes, name, format, options, &mut out)?;
+    out.finish(format, name)
+}
+
+fn read(
+    reader: impl BufRead,
+    start: &[u8],
+    name: &str,
+    format: Format,
+    options: &ImportOptions,
+    out: &mut Out<'_>,
+) -> Result<(), ImportError> {
+    match format {
+        Format::Capture => own::read(CaptureReader::from_reader(reader, name, &own::rules(options))?, out),
+        Format::Guidellm => guidellm::read(reader, name, out),
+        Format::VllmBench | Format::SglangBench => bench::read(reader, name, format, out),
+        Format::Aiperf => aiperf::read(reader, name, out),
+        Format::InferencePerf => inference_perf::read(reader, name, out),
+        Format::Mooncake
+        | Format::MooncakeDelta
+        | Format::Azure
+        | Format::AppliedComputeAgentic
+        | Format::QwenBailian
+        | Format::BurstGpt
+        | Format::Vidur
+        | Format::Splitwise
+        | Format::Weka => workload::read(reader, name, format, options, out),
+        Format::AgenticMooncake => agentic::read(reader, name, options, out),
+        Format::Dynamo => dynamo::read(reader, name, out),
+        Format::LlmServingSim => llmservingsim::read_rows(reader, name, None, options, out),
+        Format::Dataset => dataset::read(reader, start, name, options, out),
+        Format::Otel => otel::read(reader, name, out),
+        Format::Requests => requests::read(reader, start, name, options, out),
+        Format::Observations | Format::Sse | Format::Responses | Format::Log => {
+            Err(ImportError::OnlyAnswers { name: name.to_owned(), format })
+        }
+    }
+}

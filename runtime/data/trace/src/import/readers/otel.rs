@@ -1,0 +1,243 @@
+//! OpenTelemetry spans with GenAI attributes, as OTLP JSON: one document, or
+//! one a line.
+//!
+//! vLLM puts the latencies of a request on its span, in seconds. Of spans
+//! without them only arrival and end are known.
+
+use std::io::BufRead;
+
+use crate::capture::{CaptureMeta, FinishReason, GapSummary, RequestRecord};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::import::error::{Place, Problem, decode};
+use crate::import::output::{Out, Timed, checked, since_earliest};
+use crate::import::time::{duration_ns, started_unix_ns, whole_unix_ns};
+use crate::import::{Format, ImportError, OUTPUT_TEXT};
+
+/// Prompt and answer lengths, by the names of the conventions and of vLLM.
+const PROMPT_TOKENS: [&str; 2] = ["gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"];
+const OUTPUT_TOKENS: [&str; 2] = ["gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"];
+/// Attributes that are sampling parameters, and what those are called.
+const PARAMS: [(&str, &str); 7] = [
+    ("gen_ai.request.max_tokens", "max_tokens"),
+    ("gen_ai.request.temperature", "temperature"),
+    ("gen_ai.request.top_p", "top_p"),
+    ("gen_ai.request.top_k", "top_k"),
+    ("gen_ai.request.seed", "seed"),
+    ("gen_ai.request.frequency_penalty", "frequency_penalty"),
+    ("gen_ai.request.presence_penalty", "presence_penalty"),
+];
+/// The answer, where spans are allowed to carry it, by today's name and the one before.
+const OUTPUTS: [&str; 2] = ["gen_ai.output.messages", "gen_ai.completion"];
+/// The status of a span that failed.
+const STATUS_ERROR: u64 = 2;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    resource_spans: Vec<ResourceSpans>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ResourceSpans {
+    #[serde(default)]
+    scope_spans: Vec<ScopeSpans>,
+}
+
+#[derive(Deserialize)]
+struct ScopeSpans {
+    #[serde(default)]
+    spans: Vec<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Span {
+    span_id: Option<String>,
+    start_time_unix_nano: Whole,
+    end_time_unix_nano: Option<Whole>,
+    #[serde(default)]
+    attributes: Vec<Attribute>,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Default, Deserialize)]
+struct Status {
+    code: Option<Value>,
+    message: Option<String>,
+}
+
+/// 64-bit numbers are texts in OTLP JSON; numbers are accepted as well.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(try_from = "Value")]
+struct Whole(u64);
+
+impl TryFrom<Value> for Whole {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        let number = value.as_u64().or_else(|| value.as_str()?.parse().ok());
+        number.map(Self).ok_or_else(|| format!("invalid time {value}: expected a whole number of nanoseconds"))
+    }
+}
+
+#[derive(Deserialize)]
+struct Attribute {
+    key: String,
+    #[serde(default)]
+    value: Map<String, Value>,
+}
+
+pub(crate) fn read(reader: impl BufRead, name: &str, out: &mut Out<'_>) -> Result<(), ImportError> {
+    let mut requests = Vec::new();
+    let mut model = None;
+    let documents = serde_json::Deserializer::from_reader(reader).into_iter::<Value>();
+    for (number, document) in documents.enumerate() {
+        let document = document.map_err(|error| Problem::new("", error.to_string()).at(name, Place::File))?;
+        let place = Place::Path(format!("document {}", number + 1));
+        let document = match decode::<Document, _>(document) {
+            Ok(document) => document,
+            Err(problem) => {
+                out.tally.refuse(problem.at(name, place))?;
+                continue;
+            }
+        };
+        let scopes = document.resource_spans.into_iter().flat_map(|resource| resource.scope_spans);
+        for (index, span) in scopes.flat_map(|scope| scope.spans).enumerate() {
+            match of_span(span) {
+                Ok(Some((timed, of_model))) => {
+                    model = model.or(of_model);
+                    requests.push(timed);
+                }
+                Ok(None) => out.tally.note("spans of something else than requests"),
+                Err(problem) => {
+                    let path = format!("document {}, span {}", number + 1, index + 1);
+                    out.tally.refuse(problem.at(name, Place::Path(path)))?;
+                }
+            }
+        }
+    }
+    let started_unix_ns = started_unix_ns(since_earliest(&mut requests));
+    out.meta(Format::Otel, CaptureMeta { started_unix_ns, model, ..CaptureMeta::default() })?;
+    requests.into_iter().try_for_each(|timed| out.request(timed.record))
+}
+
+/// The request of a span, and its model; none if the span is of something else.
+fn of_span(span: Value) -> Result<Option<(Timed, Option<String>)>, Problem> {
+    let span: Span = decode(span)?;
+    let mut attributes = Map::new();
+    for attribute in &span.attributes {
+        if let Some(value) = plain(&attribute.value) {
+            attributes.insert(attribute.key.clone(), value);
+        }
+    }
+    if !PROMPT_TOKENS.iter().any(|key| attributes.contains_key(*key)) {
+        return Ok(None);
+    }
+    let text = |key: &str| attributes.get(key).and_then(Value::as_str).map(str::to_owned);
+    let prompt_tokens = tokens(&attributes, &PROMPT_TOKENS)?.unwrap_or_default();
+    let output_tokens = tokens(&attributes, &OUTPUT_TOKENS)?.ok_or_else(|| {
+        Problem::new(OUTPUT_TOKENS[0], "the attribute is missing; add it, or read leniently to skip the span")
+    })?;
+    let seconds = |key: &str| match attributes.get(key) {
+        None => Ok(None),
+        Some(value) => {
+            let number = value
+                .as_f64()
+                .ok_or_else(|| Problem::new(key, format!("invalid time {value}: expected a number of seconds")))?;
+            duration_ns(key, number, 1e9).map(Some)
+        }
+    };
+    let ttft_ns = seconds("gen_ai.latency.time_to_first_token")?;
+    let lasted_ns = match span.end_time_unix_nano {
+        None => None,
+        Some(end) => Some(
+            end.0
+                .checked_sub(span.start_time_unix_nano.0)
+                .ok_or_else(|| Problem::new("endTimeUnixNano", "the span ends before it starts; correct it"))?,
+        ),
+    };
+    let end_ns = seconds("gen_ai.latency.e2e")?.or(lasted_ns);
+    let count = output_tokens.saturating_sub(1);
+    let decode_ns = ttft_ns.zip(end_ns).and_then(|(first, end)| end.checked_sub(first));
+    let mean_ns = decode_ns.filter(|_| count > 0).map(|ns| (ns + u64::from(count) / 2) / u64::from(count));
+    let (finish_reason, stop_reason) = finish(&attributes, &span.status);
+    let failed = span.status.failed();
+    let params = PARAMS.iter().filter_map(|(key, name)| Some(((*name).to_owned(), attributes.get(*key)?.clone())));
+    let record = RequestRecord {
+        id: text("gen_ai.request.id").or(span.span_id),
+        external_id: text("gen_ai.response.id"),
+        prompt_tokens,
+        cached_tokens: tokens(&attributes, &["gen_ai.usage.cache_read.input_tokens"])?.unwrap_or(0),
+        output_tokens,
+        ttft_ns,
+        gap_summary: mean_ns.map(|mean_ns| GapSummary { mean_ns, count }),
+        finish_reason,
+        stop_reason,
+        end_ns,
+        queue_ns: seconds("gen_ai.latency.time_in_queue")?,
+        params: params.collect(),
+        session: text("gen_ai.conversation.id"),
+        error: span.status.message.filter(|message| failed && !message.is_empty()),
+        other: OUTPUTS
+            .iter()
+            .find_map(|key| text(key))
+            .map(|text| (OUTPUT_TEXT.to_owned(), json!(text)))
+            .into_iter()
+            .collect(),
+        ..RequestRecord::default()
+    };
+    let at_ns = Some(whole_unix_ns("startTimeUnixNano", span.start_time_unix_nano.0)?);
+    let model = text("gen_ai.request.model").or_else(|| text("gen_ai.response.model"));
+    Ok(Some((Timed { at_ns, record: checked(record)? }, model)))
+}
+
+impl Status {
+    /// The code is a number, or its name.
+    fn failed(&self) -> bool {
+        self.code.as_ref().is_some_and(|code| code == STATUS_ERROR || code == "STATUS_CODE_ERROR")
+    }
+}
+
+fn tokens(attributes: &Map<String, Value>, keys: &[&str]) -> Result<Option<u32>, Problem> {
+    let Some((key, value)) = keys.iter().find_map(|key| Some((key, attributes.get(*key)?))) else { return Ok(None) };
+    let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+    number.map(Some).ok_or_else(|| Problem::new(key, format!("invalid count {value}: expected a number of tokens")))
+}
+
+/// The finish reason of a request, and the source's word if it has no equivalent.
+fn finish(attributes: &Map<String, Value>, status: &Status) -> (Option<String>, Option<Value>) {
+    let named = |reason: FinishReason| Some(reason.name().to_owned());
+    if status.failed() {
+        return (named(FinishReason::Error), None);
+    }
+    let reasons = attributes.get("gen_ai.response.finish_reasons");
+    let reason = reasons.and_then(|reasons| reasons.as_str().or_else(|| reasons.as_array()?.first()?.as_str()));
+    let Some(reason) = reason else { return (None, None) };
+    match (reason, FinishReason::parse(reason)) {
+        (_, Some(reason)) => (named(reason), None),
+        ("max_tokens", None) => (named(FinishReason::Length), None),
+        // Tool calls, filters and the like end by the model's own doing.
+        (other, None) => (named(FinishReason::Stop), Some(json!(other))),
+    }
+}
+
+/// The value of an attribute without its type; none if it is nothing simple.
+fn plain(value: &Map<String, Value>) -> Option<Value> {
+    let (kind, value) = value.iter().next()?;
+    match kind.as_str() {
+        "stringValue" | "boolValue" => Some(value.clone()),
+        "intValue" => value.as_str().map_or_else(|| Some(value.clone()), |text| Some(json!(text.parse::<i64>().ok()?))),
+        "doubleValue" => {
+            value.as_str().map_or_else(|| Some(value.clone()), |text| Some(json!(text.parse::<f64>().ok()?)))
+        }
+        "arrayValue" => {
+            let values = value.get("values")?.as_array()?;
+            Some(values.iter().filter_map(|value| plain(value.as_object()?)).collect())
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,91 @@
+//! Lines of a trace, numbered as errors of this crate number them.
+
+use std::io::{self, BufRead};
+
+use vcr_base::input::MAX_LINE_BYTES;
+
+use crate::{RowProblem, TraceError};
+
+/// Reads a stream line by line and counts the lines.
+pub(crate) struct Lines<R>(vcr_base::input::Lines<R>);
+
+/// The reason why a line cannot be read.
+pub(crate) enum LineError {
+    Io(io::Error),
+    TooLong { line: u32 },
+    TooMany { line: u32 },
+}
+
+impl LineError {
+    /// As an error of the trace called `name`.
+    pub(crate) fn of(self, name: &str) -> TraceError {
+        let (line, problem) = match self {
+            LineError::Io(source) => {
+                return TraceError::Io { name: name.to_owned(), source };
+            }
+            LineError::TooLong { line } => {
+                let limit_bytes = MAX_LINE_BYTES;
+                (line, RowProblem::RowTooLong { limit_bytes })
+            }
+            LineError::TooMany { line } => (line, RowProblem::TooMany { what: "lines" }),
+        };
+        TraceError::Row { name: name.to_owned(), line, field: None, problem }
+    }
+}
+
+impl From<vcr_base::input::LineError> for LineError {
+    fn from(error: vcr_base::input::LineError) -> Self {
+        match error {
+            vcr_base::input::LineError::Io(error) => Self::Io(error),
+            vcr_base::input::LineError::TooLong { line } => {
+                Self::TooLong { line: u32::try_from(line).unwrap_or(u32::MAX) }
+            }
+        }
+    }
+}
+
+impl<R: BufRead> Lines<R> {
+    pub(crate) fn new(reader: R) -> Self {
+        Self(vcr_base::input::Lines::new(reader))
+    }
+
+    /// The next line that is not blank, with its 1-based number; `None` at the
+    /// end. A byte-order mark before the first line is dropped.
+    pub(crate) fn next_row(&mut self) -> Result<Option<(u32, &[u8])>, LineError> {
+        match self.0.next_row()? {
+            None => Ok(None),
+            Some((line, row)) => match u32::try_from(line) {
+                Ok(line) => Ok(Some((line, row))),
+                Err(_) => Err(LineError::TooMany { line: u32::MAX }),
+            },
+        }
+    }
+
+    /// The row that was read last.
+    pub(crate) fn row(&self) -> &[u8] {
+        self.0.row()
+    }
+
+    /// The 1-based number of the line that was read last.
+    pub(crate) fn line(&self) -> u32 {
+        u32::try_from(self.0.line()).unwrap_or(u32::MAX)
+    }
+
+    /// Where the row that was read last starts, in bytes from the start of the
+    /// stream.
+    pub(crate) fn row_offset_bytes(&self) -> u64 {
+        self.0.row_offset_bytes()
+    }
+
+    /// The source of the lines.
+    pub(crate) fn reader(&self) -> &R {
+        self.0.reader()
+    }
+}
+
+/// A decoder's message about a row, without the line: a row is one line.
+pub(crate) fn describe(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let cause = text.split(" at line ").next().unwrap_or(&text);
+    format!("{cause} (column {})", error.column())
+}

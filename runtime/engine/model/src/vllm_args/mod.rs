@@ -1,0 +1,177 @@
+//! A command line of `vllm serve` as it is, read as the settings of a simulated engine.
+//!
+//! Owns `arguments.toml`, the table of vLLM's arguments from 0.27 to 0.33, the defaults that vLLM
+//! takes from the GPU and the model, files of `--config`, and the translation of both into [`EngineConfigInput`]. What an argument
+//! became is in [`VllmArgs::rows`]; one that would change decisions in a way that is not simulated
+//! is an error.
+//!
+//! Sources: `vllm/engine/arg_utils.py`, `vllm/config/vllm.py` and
+//! `vllm/utils/argparse_utils.py` of vLLM 0.27 to 0.33.
+
+mod config_file;
+mod error;
+mod gpu;
+mod model;
+mod number;
+mod settings;
+mod table;
+mod words;
+
+pub use error::ArgumentError;
+pub use gpu::{GPUS, Gpu};
+pub use model::ServedModel;
+pub use number::whole as human_readable_int;
+use std::path::{Path, PathBuf};
+pub use table::{Acts, Argument, Takes, arguments};
+
+use crate::DraftMethod;
+use vcr_core::EngineConfigInput;
+
+/// Where the command would run.
+#[derive(Clone, Copy, Debug)]
+pub struct Deployment<'a> {
+    /// Minor version of vLLM, `0.27` to `0.33`.
+    pub minor: &'a str,
+    /// GPU by its name in [`GPUS`], on which vLLM's defaults depend.
+    pub gpu: &'a str,
+    /// Folder from which files are named: that of `--config`, and of a model that is a folder.
+    pub folder: &'a Path,
+}
+
+impl Default for Deployment<'_> {
+    fn default() -> Self {
+        Self { minor: "0.33", gpu: "h100-sxm", folder: Path::new("") }
+    }
+}
+
+/// How an argument or a default acts on the simulation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It is a setting of the engine, its model or its memory.
+    Setting,
+    /// It changes the speed of steps, which the latency model states.
+    Speed,
+    /// It has no effect.
+    Nothing,
+    /// It was not given: vLLM's default.
+    Default,
+}
+
+impl Effect {
+    /// Its name in tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Setting => "setting",
+            Self::Speed => "latency model",
+            Self::Nothing => "no effect",
+            Self::Default => "default",
+        }
+    }
+}
+
+/// Result of one argument.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The argument, as `--max-num-seqs`.
+    pub argument: String,
+    /// Its value, as it was written; of a default, as vLLM has it.
+    pub value: String,
+    /// How it acts.
+    pub effect: Effect,
+    /// The engine's setting, or the reason why it has no effect.
+    pub result: String,
+}
+
+/// An engine as a command line of `vllm serve` starts it.
+#[derive(Clone, Debug)]
+pub struct VllmArgs {
+    /// Settings of the scheduler and the KV cache. `num_gpu_blocks` counts only if
+    /// [`num_gpu_blocks`](Self::num_gpu_blocks) has it; `rules` is the caller's.
+    pub input: EngineConfigInput,
+    /// KV blocks, if the command line states their number; else they follow from memory.
+    pub num_gpu_blocks: Option<u32>,
+    /// Share of the GPU's memory that the engine may use.
+    pub gpu_memory_utilization: f64,
+    /// Memory of each GPU for KV blocks, in bytes, instead of what is left beside the weights.
+    pub kv_cache_memory_bytes: Option<u64>,
+    /// The model's name or folder, if one is given.
+    pub model: Option<String>,
+    /// Whether the longest sequence is the longest one that fits (`--max-model-len auto`).
+    pub fits_model_len: bool,
+    /// Names under which the server offers it.
+    pub served_model_names: Vec<String>,
+    /// GPUs that share each layer.
+    pub tensor_parallel_size: u32,
+    /// Copies of each layer that share the tokens of a prompt.
+    pub prefill_context_parallel_size: u32,
+    /// Ranks with engines of their own.
+    pub data_parallel_size: u32,
+    /// Whether experts are distributed over all GPUs.
+    pub expert_parallel: bool,
+    /// Data type of weights and activations; `auto` follows the checkpoint.
+    pub dtype: String,
+    /// Data type of the KV cache; `auto` follows the model.
+    pub kv_cache_dtype: String,
+    /// Quantisation of the weights, if the command line names one.
+    pub quantization: Option<String>,
+    /// Whether layers with windows keep KV as those of full attention do.
+    pub disable_hybrid_kv_cache_manager: bool,
+    /// The model's layers and memory, if it is a folder with a `config.json` or in the table of
+    /// models; [`input`](Self::input) has its lengths and groups.
+    pub served: Option<ServedModel>,
+    /// The drafter that it names, if that has layers: vLLM's method, and the model of a head or a draft model.
+    pub drafter: Option<(DraftMethod, Option<String>)>,
+    /// Files that were read, as they are named and where they are.
+    pub files: Vec<(String, PathBuf)>,
+    /// Result of each argument, in their order, and then the defaults.
+    pub rows: Vec<Row>,
+}
+
+impl VllmArgs {
+    /// Reads a command line such as `vllm serve MODEL --max-num-seqs 512`, with variables in front of
+    /// it and lines ended by backslashes, or arguments alone.
+    ///
+    /// # Errors
+    /// All that is wrong with it: unknown arguments with the nearest name, arguments that this version
+    /// does not have, invalid values, and what is not simulated.
+    pub fn read(command: &str, deployment: Deployment<'_>) -> Result<Self, Vec<ArgumentError>> {
+        Self::read_split(words::split(command), deployment)
+    }
+
+    /// The same of a command line that a shell has split into words.
+    ///
+    /// # Errors
+    /// As [`VllmArgs::read`].
+    pub fn read_words(words: &[String], deployment: Deployment<'_>) -> Result<Self, Vec<ArgumentError>> {
+        Self::read_split(Ok(words.to_vec()), deployment)
+    }
+
+    fn read_split(
+        command: Result<Vec<String>, ArgumentError>,
+        deployment: Deployment<'_>,
+    ) -> Result<Self, Vec<ArgumentError>> {
+        let minor = table::minor(deployment.minor).ok_or_else(|| {
+            vec![ArgumentError::Version { found: deployment.minor.to_owned(), expected: table::minors() }]
+        })?;
+        let gpu = Gpu::named(deployment.gpu)
+            .ok_or_else(|| vec![ArgumentError::Gpu { found: deployment.gpu.to_owned(), expected: gpu::names() }])?;
+        let mut errors = Vec::new();
+        let mut files = Vec::new();
+        let given = words::read(command, minor, deployment.folder, &mut files, &mut errors);
+        let model = model::find(&given, deployment.folder, &mut files, &mut errors);
+        let mut read = settings::apply(&given, model.as_ref(), minor, gpu, &mut errors);
+        if let Some(model) = model {
+            let model = model::with_drafter(&mut read, model, deployment.folder, &mut files, &mut errors);
+            read.served = model::serve(&mut read, model, gpu, &mut errors);
+        }
+        read.files = files;
+        if errors.is_empty() { Ok(read) } else { Err(errors) }
+    }
+
+    /// Whether the command line has this argument.
+    #[must_use]
+    pub fn has(&self, argument: &str) -> bool {
+        self.rows.iter().any(|row| row.argument == argument && row.effect != Effect::Default)
+    }
+}

@@ -1,0 +1,191 @@
+//! `arguments.toml`: the arguments of all versions, and how each acts.
+
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+use vcr_core::VllmMinor;
+
+/// The table, as this build knows it.
+const ARGUMENTS: &str = include_str!("../../arguments.toml");
+
+/// The number behind `0.` of a version.
+pub(crate) fn minor(name: &str) -> Option<u8> {
+    name.parse().ok().map(VllmMinor::number)
+}
+
+/// All versions, for messages.
+pub(crate) fn minors() -> String {
+    VllmMinor::ALL.map(VllmMinor::name).join(", ")
+}
+
+/// Values that an argument takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// None.
+    Nothing,
+    /// None, and there is a form with `--no-`.
+    Switch,
+    /// One.
+    Value,
+    /// One or several.
+    Values,
+}
+
+/// How an argument acts.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Acts {
+    /// It is a setting of the engine, its model or its memory.
+    Setting,
+    /// It changes the speed of steps, which the latency model states.
+    Speed,
+    /// It has no effect.
+    Nothing,
+    /// Only its default is simulated.
+    Default,
+}
+
+/// An argument of `vllm serve`.
+#[derive(Debug)]
+pub struct Argument {
+    /// Its name, with two dashes.
+    pub name: &'static str,
+    /// Other names, short ones with one dash.
+    pub aliases: Vec<&'static str>,
+    /// Its values.
+    pub takes: Takes,
+    /// How it acts on a simulation.
+    pub acts: Acts,
+    /// Why it acts so; empty for settings.
+    pub reason: &'static str,
+    /// Why `vcr serve` has no effect of it, where it has none.
+    pub served: &'static str,
+    /// The value that is simulated, of one that acts by its default.
+    pub default: Option<&'static str>,
+    /// First and last version that has it.
+    pub(crate) since: u8,
+    pub(crate) until: u8,
+}
+
+impl Argument {
+    /// Its name and its aliases.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        std::iter::once(self.name).chain(self.aliases.iter().copied())
+    }
+
+    /// The versions that have it, in words.
+    pub(crate) fn versions(&self) -> String {
+        match (self.since > VllmMinor::OLDEST.number(), self.until < VllmMinor::NEWEST.number()) {
+            (true, false) => format!("it is there since 0.{}", self.since),
+            (_, true) => format!("it was there until 0.{}", self.until),
+            (false, false) => "all versions have it".to_owned(),
+        }
+    }
+
+    /// An entry of the table.
+    fn parse(entry: &'static str, group: &'static Group) -> Option<Self> {
+        let (entry, default) = match entry.split_once(" = ") {
+            Some((entry, rest)) => (entry, Some(rest)),
+            None => (entry, None),
+        };
+        let mut argument = Self {
+            name: "",
+            aliases: Vec::new(),
+            takes: Takes::Nothing,
+            acts: group.effect,
+            reason: &group.reason,
+            served: if group.served.is_empty() { &group.reason } else { &group.served },
+            default: None,
+            since: VllmMinor::OLDEST.number(),
+            until: VllmMinor::NEWEST.number(),
+        };
+        let mut words =
+            entry.split(' ').chain(default.into_iter().flat_map(|rest| std::iter::once("=").chain(rest.split(' '))));
+        while let Some(word) = words.next() {
+            match word {
+                "VALUE" => argument.takes = Takes::Value,
+                "VALUES..." => argument.takes = Takes::Values,
+                "[no]" => argument.takes = Takes::Switch,
+                "since" => argument.since = minor(words.next()?)?,
+                "until" => argument.until = minor(words.next()?)?,
+                "=" => argument.default = Some(words.next()?.trim_matches('"')),
+                name if !name.starts_with('-') => return None,
+                name if argument.name.is_empty() => argument.name = name,
+                name => argument.aliases.push(name),
+            }
+        }
+        (argument.name.starts_with("--")).then_some(argument)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    arguments: Vec<Group>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Group {
+    effect: Acts,
+    #[serde(default)]
+    reason: String,
+    #[serde(default)]
+    served: String,
+    names: Vec<String>,
+}
+
+/// All arguments.
+pub(crate) static TABLE: LazyLock<Vec<Argument>> = LazyLock::new(|| {
+    // The texts of entries live as long as the process, as the table does.
+    let table: &'static Table =
+        Box::leak(Box::new(toml::from_str(ARGUMENTS).expect("the table is part of this build and checked by a test")));
+    let entries = table.arguments.iter().flat_map(|group| group.names.iter().map(move |entry| (group, entry)));
+    entries.map(|(group, entry)| Argument::parse(entry, group).expect("a test reads all entries")).collect()
+});
+
+/// The arguments that a version of vLLM has, in the order of the table; none of a version that is not known.
+pub fn arguments(version: &str) -> impl Iterator<Item = &'static Argument> {
+    let minor = minor(version);
+    TABLE.iter().filter(move |argument| minor.is_some_and(|minor| (argument.since..=argument.until).contains(&minor)))
+}
+
+/// The argument with exactly this name.
+pub(crate) fn find(name: &str) -> Option<&'static Argument> {
+    TABLE.iter().find(|argument| argument.names().any(|known| known == name))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_table_is_well_formed() {
+        let mut names = BTreeSet::new();
+        for argument in TABLE.iter() {
+            for name in argument.names() {
+                assert!(names.insert(name), "{name} is there twice");
+            }
+            assert!(argument.since <= argument.until, "{argument:?}");
+            assert_eq!(argument.reason.is_empty(), argument.acts == Acts::Setting, "{argument:?}");
+            assert!(argument.default.is_none() || argument.acts == Acts::Default, "{argument:?}");
+        }
+        assert!(TABLE.len() > 300, "{}", TABLE.len());
+    }
+
+    #[test]
+    fn an_entry_has_all_its_parts() {
+        let found = find("-dcp").expect("it is in the table");
+        assert_eq!((found.name, found.takes, found.default), ("--decode-context-parallel-size", Takes::Value, None));
+        let found = find("--stream-interval").expect("it is in the table");
+        assert_eq!(found.default, Some("1"));
+        let found = find("--max-num-active-seqs").expect("it is in the table");
+        assert_eq!((found.since, found.until, found.versions().as_str()), (31, 33, "it is there since 0.31"));
+        let found = find("--calculate-kv-scales").expect("it is in the table");
+        assert_eq!((found.takes, found.versions().as_str()), (Takes::Switch, "it was there until 0.27"));
+        let found = find("--worker-extension-cls").expect("it is in the table");
+        assert_eq!(found.default, Some(""));
+    }
+}

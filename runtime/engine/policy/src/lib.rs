@@ -1,0 +1,132 @@
+//! What policies see and answer, and the scheduler policies that ship with vcr.
+//!
+//! The modules declare the types that the engine core, the host of guests, the guest SDK and the
+//! policies themselves share: shapes of steps ([`latency`]), events of requests and preferences
+//! ([`scheduling`]), requests and workers ([`routing`]), pools ([`scaling`]), faults ([`faults`])
+//! and requests for tokens ([`tokens`]).
+//!
+//! The scheduler policies decide who is admitted first, who is preempted, and in what chunks:
+//!
+//! * [`ShortestPromptFirst`]: the request with the fewest prompt tokens first,
+//!   and those that wait grow shorter with their age.
+//! * [`FairShare`]: tenants get tokens in proportion to their weights.
+//!
+//! Each is an [`Algorithm`]: it is notified of what happens to the requests of one engine and says
+//! preferences; [`decide`] feeds it the events of a step. Decisions are made in integers, so that
+//! the engine core and a guest decide alike to the last bit.
+//!
+//! The crate needs no std, and without features no other crate.
+
+#![warn(missing_docs)]
+#![no_std]
+
+extern crate alloc;
+
+mod error;
+mod fair_share;
+pub mod faults;
+pub mod latency;
+pub mod prefix_affinity;
+pub mod routing;
+pub mod scaling;
+pub mod scheduling;
+mod shortest_prompt;
+pub mod target_load;
+pub mod tokens;
+
+use alloc::vec::Vec;
+
+use crate::scheduling::{PolicyBatch, PolicyEvent, Preference};
+
+pub use error::InvalidConfig;
+pub use fair_share::{FairShare, FairShareConfig};
+pub use shortest_prompt::{ShortestPromptFirst, ShortestPromptFirstConfig};
+
+/// A request that came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Names the request: a dense number that goes to another one after it has
+    /// ended.
+    pub slot: u32,
+    /// When it arrived, in nanoseconds.
+    pub arrival_ns: u64,
+    /// Tokens of its prompt.
+    pub prompt_tokens: u32,
+    /// Its tenant; 0 where unknown.
+    pub tenant: u64,
+}
+
+/// Takes what a policy prefers; a kind may be said of a slot once in a call.
+pub trait PreferenceSink {
+    /// The lowest rank is admitted first; of equal ones the one that arrived
+    /// first.
+    fn admission_rank(&mut self, slot: u32, rank: i64);
+
+    /// The greatest rank is preempted first; of equal ones the one that arrived
+    /// last.
+    fn eviction_rank(&mut self, slot: u32, rank: i64);
+
+    /// The most tokens that it computes in a step; at least 1.
+    fn chunk_cap(&mut self, slot: u32, tokens: u32);
+}
+
+/// A policy of one engine.
+///
+/// Each call passes what happened since the last one, oldest first, then
+/// how far running requests have come, and then asked to decide.
+pub trait Algorithm {
+    /// Its name, as users write it.
+    const NAME: &'static str;
+
+    /// A request came in and waits.
+    fn arrived(&mut self, request: &Arrival);
+
+    /// It runs; this number of tokens need not be computed.
+    fn admitted(&mut self, slot: u32, cached_tokens: u32);
+
+    /// It waits again.
+    fn preempted(&mut self, slot: u32);
+
+    /// It is over, with this number of output tokens.
+    fn ended(&mut self, slot: u32, output_tokens: u32);
+
+    /// Its output tokens so far.
+    fn progressed(&mut self, slot: u32, output_tokens: u32);
+
+    /// Says what it prefers from now on.
+    fn decide(&mut self, say: &mut impl PreferenceSink);
+}
+
+/// Has an [`Algorithm`] decide upon the events of a step; appends its preferences.
+pub fn decide(algorithm: &mut impl Algorithm, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) {
+    for event in batch.events {
+        match *event {
+            PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, tenant, .. } => {
+                algorithm.arrived(&Arrival { slot, arrival_ns, prompt_tokens, tenant });
+            }
+            PolicyEvent::Admitted { slot, cached_tokens } => algorithm.admitted(slot, cached_tokens),
+            PolicyEvent::Preempted { slot } => algorithm.preempted(slot),
+            PolicyEvent::Ended { slot, output_tokens, .. } => algorithm.ended(slot, output_tokens),
+        }
+    }
+    for progress in batch.progress {
+        algorithm.progressed(progress.slot, progress.output_tokens);
+    }
+    algorithm.decide(&mut List(preferences));
+}
+
+struct List<'a>(&'a mut Vec<Preference>);
+
+impl PreferenceSink for List<'_> {
+    fn admission_rank(&mut self, slot: u32, rank: i64) {
+        self.0.push(Preference::AdmissionRank { slot, rank });
+    }
+
+    fn eviction_rank(&mut self, slot: u32, rank: i64) {
+        self.0.push(Preference::EvictionRank { slot, rank });
+    }
+
+    fn chunk_cap(&mut self, slot: u32, tokens: u32) {
+        self.0.push(Preference::ChunkCap { slot, tokens: Some(tokens) });
+    }
+}

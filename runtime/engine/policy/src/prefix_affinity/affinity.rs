@@ -1,0 +1,347 @@
+use crate::prefix_affinity::config::{AffinityConfig, AffinityError};
+
+/// An engine that may take the request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its index in the pool.
+    pub worker: u32,
+    /// Requests that it runs.
+    pub running_requests: u32,
+    /// Requests that wait for it.
+    pub waiting_requests: u32,
+    /// Prompt tokens assigned to it and not computed.
+    pub outstanding_prefill_tokens: u64,
+    /// Blocks at the beginning of the prompt that its cache holds.
+    pub overlap_blocks: u32,
+}
+
+impl Candidate {
+    fn requests(&self) -> u64 {
+        u64::from(self.running_requests) + u64::from(self.waiting_requests)
+    }
+}
+
+/// The request to be routed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// Tokens of its prompt.
+    pub prompt_tokens: u32,
+    /// Its priority; lower is sooner.
+    pub priority: i32,
+    /// Tokens in a KV block.
+    pub block_size_tokens: u32,
+    /// Whether it may be refused.
+    pub may_shed: bool,
+    /// A number for each full block of the prompt, which stands for its tokens
+    /// and all before it.
+    pub blocks: &'a [u64],
+}
+
+/// Decision for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// The candidate at this position takes it.
+    Candidate(usize),
+    /// It is refused.
+    Shed,
+}
+
+/// The router: its checked config and its seed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PrefixAffinity {
+    config: AffinityConfig,
+    seed: u64,
+    /// Prompt tokens of `max_queue_ms`.
+    max_queue_tokens: Option<f64>,
+}
+
+/// Numbers of priority beyond which limits neither shrink nor grow.
+const PRIORITIES_MAX: i32 = 64;
+
+impl PrefixAffinity {
+    /// A router; `seed` decides which prefixes belong to which engine.
+    ///
+    /// # Errors
+    /// When the config makes no sense.
+    pub fn new(config: AffinityConfig, seed: u64) -> Result<Self, AffinityError> {
+        config.check()?;
+        let max_queue_tokens = match (config.max_queue_ms, config.prefill_tokens_per_s) {
+            (Some(ms), Some(speed)) => Some(ms * speed / 1000.0),
+            _ => None,
+        };
+        Ok(Self { config, seed, max_queue_tokens })
+    }
+
+    /// Chooses among `candidates`, which must not be empty and give the same
+    /// each time they are gone through.
+    #[must_use]
+    pub fn choose(&self, request: &Request<'_>, candidates: impl Iterator<Item = Candidate> + Clone) -> Choice {
+        let mut seen = Seen::default();
+        for candidate in candidates.clone() {
+            seen.add(&candidate);
+        }
+        if request.may_shed && self.has_no_room(request.priority, &seen) {
+            return Choice::Shed;
+        }
+        let key = self.key(request.blocks).filter(|_| !seen.any_overlap);
+        let mut best: Option<(usize, Rank)> = None;
+        for (position, candidate) in candidates.enumerate() {
+            if !self.is_within_bound(&candidate, &seen) {
+                continue;
+            }
+            let rank = match key {
+                Some(key) => Rank::of_home(key, candidate.worker),
+                None => Rank::of_cost(self.cost(request, &candidate), candidate.requests()),
+            };
+            if best.is_none_or(|(_, other)| rank.is_before(&other)) {
+                best = Some((position, rank));
+            }
+        }
+        // The least busy is always within the bound, whose factor is at least 1.
+        Choice::Candidate(best.map_or(0, |(position, _)| position))
+    }
+
+    /// Whether every engine is over its limits for a request of this priority.
+    fn has_no_room(&self, priority: i32, seen: &Seen) -> bool {
+        let share = self.share(priority);
+        let waits = |most: u32| f64::from(seen.least_waiting) > f64::from(most) * share;
+        let queues = |most: f64| seen.least_outstanding_tokens as f64 > most * share;
+        self.config.max_waiting.is_some_and(waits) || self.max_queue_tokens.is_some_and(queues)
+    }
+
+    /// Factor of limits. A product, because a power would need a mathematics library.
+    fn share(&self, priority: i32) -> f64 {
+        let mut share = 1.0;
+        for _ in 0..priority.clamp(-PRIORITIES_MAX, PRIORITIES_MAX).unsigned_abs() {
+            share *= self.config.priority_factor;
+        }
+        if priority < 0 { 1.0 / share } else { share }
+    }
+
+    /// Key of a prompt's home; none for a prompt without a full block.
+    fn key(&self, blocks: &[u64]) -> Option<u64> {
+        let last = blocks.len().min(self.config.prefix_blocks as usize).checked_sub(1)?;
+        Some(mix(self.seed ^ blocks[last]))
+    }
+
+    /// Whether the engine's requests and one more are at most `load_factor`
+    /// times the mean, rounded up.
+    fn is_within_bound(&self, candidate: &Candidate, seen: &Seen) -> bool {
+        let before = (candidate.requests() * seen.candidates) as f64;
+        before < self.config.load_factor * (seen.requests + 1) as f64
+    }
+
+    /// Prompt tokens that the engine would have to compute, and a constant for
+    /// each of its requests.
+    fn cost(&self, request: &Request<'_>, candidate: &Candidate) -> f64 {
+        let to_compute = candidate.outstanding_prefill_tokens + u64::from(request.prompt_tokens);
+        let cached = u64::from(candidate.overlap_blocks) * u64::from(request.block_size_tokens);
+        to_compute as f64 - self.config.overlap_weight * cached as f64
+            + self.config.request_tokens * candidate.requests() as f64
+    }
+}
+
+/// Summary of all candidates.
+struct Seen {
+    candidates: u64,
+    requests: u64,
+    least_waiting: u32,
+    least_outstanding_tokens: u64,
+    any_overlap: bool,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self {
+            candidates: 0,
+            requests: 0,
+            least_waiting: u32::MAX,
+            least_outstanding_tokens: u64::MAX,
+            any_overlap: false,
+        }
+    }
+}
+
+impl Seen {
+    fn add(&mut self, candidate: &Candidate) {
+        self.candidates += 1;
+        self.requests += candidate.requests();
+        self.least_waiting = self.least_waiting.min(candidate.waiting_requests);
+        self.least_outstanding_tokens = self.least_outstanding_tokens.min(candidate.outstanding_prefill_tokens);
+        self.any_overlap |= candidate.overlap_blocks > 0;
+    }
+}
+
+/// Sort key of candidates; of equal ones the first wins.
+#[derive(Clone, Copy)]
+struct Rank {
+    cost: f64,
+    /// Breaks ties of the cost, less is better.
+    then: u64,
+}
+
+impl Rank {
+    fn of_home(key: u64, worker: u32) -> Self {
+        Self { cost: 0.0, then: u64::MAX - mix(key ^ mix(u64::from(worker))) }
+    }
+
+    fn of_cost(cost: f64, requests: u64) -> Self {
+        Self { cost, then: requests }
+    }
+
+    fn is_before(&self, other: &Self) -> bool {
+        self.cost < other.cost || (self.cost == other.cost && self.then < other.then)
+    }
+}
+
+/// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014).
+const fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate alloc;
+
+    use alloc::string::ToString as _;
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    fn router(config: AffinityConfig) -> PrefixAffinity {
+        PrefixAffinity::new(config, 7).expect("a good config")
+    }
+
+    fn idle(count: u32) -> Vec<Candidate> {
+        (0..count).map(|worker| Candidate { worker, ..Candidate::default() }).collect()
+    }
+
+    fn request(blocks: &[u64]) -> Request<'_> {
+        let prompt_tokens = 16 * blocks.len() as u32 + 3;
+        Request { prompt_tokens, priority: 0, block_size_tokens: 16, may_shed: true, blocks }
+    }
+
+    fn choose(router: &PrefixAffinity, request: &Request<'_>, candidates: &[Candidate]) -> Choice {
+        router.choose(request, candidates.iter().copied())
+    }
+
+    #[test]
+    fn equal_beginnings_have_the_same_home_and_others_are_spread() {
+        let router = router(AffinityConfig::default());
+        let eight = idle(8);
+        let mut homes = [0; 8];
+        for prefix in 0..800 {
+            let blocks = [1, 2, 3, prefix, 5];
+            let Choice::Candidate(home) = choose(&router, &request(&blocks), &eight) else { panic!("nothing is shed") };
+            let longer = [1, 2, 3, prefix, 99, 100];
+            assert_eq!(choose(&router, &request(&longer), &eight), Choice::Candidate(home));
+            homes[home] += 1;
+        }
+        assert!(homes.iter().all(|count| (60..140).contains(count)), "{homes:?}");
+    }
+
+    #[test]
+    fn an_engine_that_goes_moves_only_its_own() {
+        let router = router(AffinityConfig::default());
+        let eight = idle(8);
+        let mut seven = eight.clone();
+        seven.remove(3);
+        for prefix in 0..200 {
+            let blocks = [prefix; 4];
+            let Choice::Candidate(before) = choose(&router, &request(&blocks), &eight) else { panic!("not shed") };
+            let Choice::Candidate(after) = choose(&router, &request(&blocks), &seven) else { panic!("not shed") };
+            assert!(before == 3 || seven[after].worker == eight[before].worker);
+        }
+    }
+
+    #[test]
+    fn the_cache_wins_until_load_outweighs_it() {
+        let router = router(AffinityConfig { load_factor: 100.0, ..AffinityConfig::default() });
+        let mut two = idle(2);
+        two[1].overlap_blocks = 10;
+        let blocks = [5; 20];
+        assert_eq!(choose(&router, &request(&blocks), &two), Choice::Candidate(1));
+        two[1].outstanding_prefill_tokens = 160;
+        assert_eq!(choose(&router, &request(&blocks), &two), Choice::Candidate(0), "a tie goes to the first");
+        two[0].running_requests = 1;
+        assert_eq!(choose(&router, &request(&blocks), &two), Choice::Candidate(1), "a request is 128 tokens");
+    }
+
+    #[test]
+    fn no_engine_is_busier_than_the_bound() {
+        let router = router(AffinityConfig::default());
+        let mut four = idle(4);
+        let blocks = [9; 8];
+        for _ in 0..400 {
+            let Choice::Candidate(choice) = choose(&router, &request(&blocks), &four) else { panic!("not shed") };
+            four[choice].running_requests += 1;
+        }
+        let most = four.iter().map(|candidate| candidate.running_requests).max();
+        assert!(most <= Some(126), "one prefix, and yet 1.25 times the mean at most: {most:?}");
+        assert_eq!(most, Some(125), "but up to that its home has all of it");
+    }
+
+    #[test]
+    fn waiting_requests_shed_the_least_urgent_first() {
+        let router = router(AffinityConfig { max_waiting: Some(8), ..AffinityConfig::default() });
+        let mut two = idle(2);
+        let blocks = [1; 4];
+        let sheds = |two: &[Candidate], priority, may_shed| {
+            choose(&router, &Request { priority, may_shed, ..request(&blocks) }, two) == Choice::Shed
+        };
+        two[0].waiting_requests = 100;
+        two[1].waiting_requests = 5;
+        assert!(!sheds(&two, 0, true) && !sheds(&two, -3, true));
+        assert!(sheds(&two, 1, true), "the limit of priority 1 is 4");
+        two[1].waiting_requests = 9;
+        assert!(sheds(&two, 0, true) && !sheds(&two, -1, true));
+        assert!(!sheds(&two, 0, false), "it has been with an engine");
+        assert!(!sheds(&two, i32::MIN, true) && sheds(&two, i32::MAX, true));
+    }
+
+    #[test]
+    fn long_queues_of_prompt_tokens_shed() {
+        let limits = AffinityConfig {
+            max_queue_ms: Some(500.0),
+            prefill_tokens_per_s: Some(10_000.0),
+            ..AffinityConfig::default()
+        };
+        let router = router(limits);
+        let mut one = idle(1);
+        let blocks = [1; 4];
+        one[0].outstanding_prefill_tokens = 5_000;
+        assert_eq!(choose(&router, &request(&blocks), &one), Choice::Candidate(0));
+        one[0].outstanding_prefill_tokens = 5_001;
+        assert_eq!(choose(&router, &request(&blocks), &one), Choice::Shed);
+    }
+
+    #[test]
+    fn a_prompt_without_a_block_goes_to_the_cheapest() {
+        let router = router(AffinityConfig { load_factor: 10.0, ..AffinityConfig::default() });
+        let mut three = idle(3);
+        three[0].running_requests = 2;
+        three[1].outstanding_prefill_tokens = 100;
+        assert_eq!(choose(&router, &request(&[]), &three), Choice::Candidate(2));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let good = AffinityConfig::default();
+        for (config, expected) in [
+            (AffinityConfig { load_factor: 0.5, ..good }, "invalid `load_factor`: expected 1 to 1e6, got 0.5"),
+            (
+                AffinityConfig { overlap_weight: f64::NAN, ..good },
+                "invalid `overlap_weight`: expected 0 to 1e6, got NaN",
+            ),
+            (AffinityConfig { prefix_blocks: 0, ..good }, "invalid `prefix_blocks`: expected at least 1, got 0"),
+            (AffinityConfig { max_queue_ms: Some(1.0), ..good }, "a limit of the queue in time needs `prefill_"),
+            (AffinityConfig { priority_factor: 0.0, ..good }, "invalid `priority_factor`: expected above 0"),
+        ] {
+            let error = PrefixAffinity::new(config, 1).expect_err(expected).to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Autoscaling that needs nothing but a target: so much work for each engine.
+//!
+//! Owns the rule of one autoscaler, and nothing of what stands around it. It asks
+//! for more engines at once, and for fewer only when that was enough at each of
+//! the latest ticks, as Kubernetes' autoscaler does.
+//!
+//! The crate has no dependencies, needs no std and uses only integers, one
+//! division of `f64` and comparisons, so a native build and a WebAssembly build
+//! decide the same.
+
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::String;
+
+/// The most engines that are ever asked for.
+pub const ENGINES_MAX: u32 = 1_000_000;
+
+/// The most ticks that an autoscaler remembers.
+const MAX_DELAY_TICKS: u32 = 1_000_000;
+
+/// Metric whose value per engine is kept near a target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum TargetMetric {
+    /// Requests under way: running, or waiting in engines or in front of them.
+    #[default]
+    Requests,
+    /// Prompt tokens yet to be computed, there too.
+    PrefillTokens,
+}
+
+impl TargetMetric {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Requests, Self::PrefillTokens];
+
+    /// The name of the policy.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Requests => "target_requests",
+            Self::PrefillTokens => "target_prefill_tokens",
+        }
+    }
+
+    fn of(self, work: &PoolWork) -> u64 {
+        match self {
+            Self::Requests => work.running_requests.saturating_add(work.waiting_requests),
+            Self::PrefillTokens => work.outstanding_prefill_tokens,
+        }
+    }
+}
+
+/// Load of the engines of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolWork {
+    /// Requests that run.
+    pub running_requests: u64,
+    /// Requests that wait, in engines or in front of them.
+    pub waiting_requests: u64,
+    /// Prompt tokens yet to be computed.
+    pub outstanding_prefill_tokens: u64,
+}
+
+/// A target of work per engine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
+pub struct TargetPolicy {
+    /// Of what.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub metric: TargetMetric,
+    /// Part of it that an engine is to have; above 0.
+    pub target: f64,
+    /// For how many ticks before the present one fewer engines must have been
+    /// enough, too, before there are fewer.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub scale_down_delay_ticks: u32,
+}
+
+impl TargetPolicy {
+    /// Checks the numbers.
+    ///
+    /// # Errors
+    /// The name of the one that is wrong, and what it must be.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        if !(self.target.is_finite() && self.target > 0.0) {
+            return Err(("target", format!("expected a finite number above 0, got {}", self.target)));
+        }
+        if self.scale_down_delay_ticks > MAX_DELAY_TICKS {
+            let text = format!("expected at most {MAX_DELAY_TICKS}, got {}", self.scale_down_delay_ticks);
+            return Err(("scale_down_delay_ticks", text));
+        }
+        Ok(())
+    }
+}
+
+/// The autoscaler of one pool.
+#[derive(Clone, Debug)]
+pub struct TargetScaler {
+    policy: TargetPolicy,
+    /// Engines that would have been enough at the latest ticks, newest last.
+    wanted: VecDeque<u32>,
+}
+
+impl TargetScaler {
+    /// An autoscaler that has seen nothing yet.
+    ///
+    /// # Errors
+    /// Which number of the policy is wrong, and what it must be.
+    pub fn new(policy: TargetPolicy) -> Result<Self, String> {
+        policy.check().map_err(|(name, text)| format!("invalid `{name}`: {text}"))?;
+        Ok(Self { policy, wanted: VecDeque::new() })
+    }
+
+    /// Number of engines that are to be up or on their way, at most [`ENGINES_MAX`].
+    pub fn desired(&mut self, work: &PoolWork) -> u32 {
+        let share = self.policy.metric.of(work) as f64 / self.policy.target;
+        self.wanted.push_back(rounded_up(share).min(ENGINES_MAX));
+        if self.wanted.len() > self.policy.scale_down_delay_ticks as usize + 1 {
+            self.wanted.pop_front();
+        }
+        self.wanted.iter().copied().max().unwrap_or(0)
+    }
+}
+
+/// The least whole number that is not below one of at least 0; without std there
+/// is no `ceil`. A cast of what is too large gives the largest number.
+fn rounded_up(number: f64) -> u32 {
+    let whole = number as u32;
+    if f64::from(whole) < number { whole.saturating_add(1) } else { whole }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    fn answers(metric: TargetMetric, target: f64, scale_down_delay_ticks: u32, work: &[PoolWork]) -> Vec<u32> {
+        let policy = TargetPolicy { metric, target, scale_down_delay_ticks };
+        let mut scaler = TargetScaler::new(policy).expect("a good policy");
+        work.iter().map(|work| scaler.desired(work)).collect()
+    }
+
+    fn busy(running_requests: u64, waiting_requests: u64) -> PoolWork {
+        PoolWork { running_requests, waiting_requests, outstanding_prefill_tokens: 7 }
+    }
+
+    #[test]
+    fn requests_are_shared_out_and_rounded_up() {
+        let work = [busy(0, 0), busy(8, 0), busy(8, 1), busy(0, 17)];
+        assert_eq!(answers(TargetMetric::Requests, 8.0, 0, &work), [0, 1, 2, 3]);
+        assert_eq!(answers(TargetMetric::Requests, 2.5, 0, &[busy(5, 0), busy(6, 0)]), [2, 3]);
+    }
+
+    #[test]
+    fn prefill_tokens_are_another_measure() {
+        let tokens = |outstanding_prefill_tokens| PoolWork { outstanding_prefill_tokens, ..busy(9, 9) };
+        let work = [tokens(0), tokens(1000), tokens(1001), tokens(u64::MAX)];
+        assert_eq!(answers(TargetMetric::PrefillTokens, 1000.0, 0, &work), [0, 1, 2, ENGINES_MAX]);
+    }
+
+    #[test]
+    fn fewer_engines_wait_for_the_delay_and_more_do_not() {
+        let work = [busy(40, 0), busy(8, 0), busy(16, 0), busy(8, 0), busy(8, 0), busy(24, 0)];
+        assert_eq!(answers(TargetMetric::Requests, 8.0, 2, &work), [5, 5, 5, 2, 2, 3]);
+    }
+
+    #[test]
+    fn a_bad_number_is_named() {
+        let policy = |target, scale_down_delay_ticks| TargetPolicy {
+            metric: TargetMetric::Requests,
+            target,
+            scale_down_delay_ticks,
+        };
+        for target in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(policy(target, 0).check().expect_err("it is bad").0, "target");
+        }
+        assert_eq!(policy(1.0, u32::MAX).check().expect_err("it is bad").0, "scale_down_delay_ticks");
+        let text = "invalid `target`: expected a finite number above 0, got 0";
+        assert_eq!(TargetScaler::new(policy(0.0, 0)).expect_err("it is bad"), text);
+    }
+}

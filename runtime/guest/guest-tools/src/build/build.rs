@@ -1,0 +1,170 @@
+//! The build itself.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cargo_metadata::{Metadata, Package};
+
+use crate::build::command::{program, stream};
+use crate::build::error::BuildError;
+use crate::build::naming;
+use crate::build::options::Options;
+use crate::build::packages;
+use crate::build::progress::{BuiltGuest, Progress};
+use crate::build::python::is_python;
+use crate::build::toolchain::Toolchain;
+use crate::build::{TARGET, component, find};
+
+/// Builds the guest crate in `dir` into `out_dir/NAME.wasm`.
+///
+/// # Errors
+/// When `dir` is not a guest crate, no compiler is available, or the crate does
+/// not compile into a component.
+pub fn build(
+    dir: &Path,
+    out_dir: &Path,
+    options: &Options,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<BuiltGuest, BuildError> {
+    let dir = &canonical(dir)?;
+    let workspace = packages::workspace(dir)?;
+    let package = workspace
+        .packages
+        .iter()
+        .find(|package| package.manifest_path.as_std_path().parent() == Some(dir))
+        .ok_or_else(|| BuildError::NotACrate { dir: dir.clone() })?;
+    if !packages::is_guest(package) {
+        return Err(BuildError::NotAGuest { package: package.name.to_string() });
+    }
+    let mut built = build_packages(&workspace, &[package], out_dir, options, progress)?;
+    built.pop().ok_or_else(|| BuildError::NotAGuest { package: package.name.to_string() })
+}
+
+/// Builds every guest of the workspace in `guests_dir`, sorted by name, into
+/// `out_dir`. Other packages are skipped.
+///
+/// # Errors
+/// As [`build`], and when no package is a guest.
+pub fn build_workspace(
+    guests_dir: &Path,
+    out_dir: &Path,
+    options: &Options,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Vec<BuiltGuest>, BuildError> {
+    let dir = canonical(guests_dir)?;
+    let workspace = packages::workspace(&dir)?;
+    let mut guests: Vec<&Package> = workspace.packages.iter().filter(|package| packages::is_guest(package)).collect();
+    guests.sort_by(|a, b| a.name.cmp(&b.name));
+    if guests.is_empty() {
+        return Err(BuildError::NoGuests { dir });
+    }
+    build_packages(&workspace, &guests, out_dir, options, progress)
+}
+
+/// The default output folder of the guest in `dir`: `dist` of the
+/// workspace that it lies in, which may be the guest itself.
+///
+/// # Errors
+/// When `dir` is not a crate.
+pub fn default_out_dir(dir: &Path) -> Result<PathBuf, BuildError> {
+    let root =
+        if is_python(dir) { dir.to_path_buf() } else { packages::workspace(&canonical(dir)?)?.workspace_root.into() };
+    Ok(root.join("dist"))
+}
+
+fn canonical(dir: &Path) -> Result<PathBuf, BuildError> {
+    dir.canonicalize().map_err(|source| BuildError::Io { action: "read", path: dir.into(), source })
+}
+
+/// A run of cargo for each of `guests`: in one for all of them, what one guest
+/// asks of a shared dependency would change the bytes of the others.
+fn build_packages(
+    workspace: &Metadata,
+    guests: &[&Package],
+    out_dir: &Path,
+    options: &Options,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Vec<BuiltGuest>, BuildError> {
+    fs::create_dir_all(out_dir).map_err(|source| BuildError::Io { action: "create", path: out_dir.into(), source })?;
+    let place = |guest: &Package| out_dir.join(format!("{}.wasm", guest.name));
+    guests.iter().try_for_each(|guest| component::check_place(&place(guest)))?;
+    let toolchain = find::toolchain(workspace.workspace_root.as_std_path(), options, progress)?;
+
+    let mut built = Vec::with_capacity(guests.len());
+    for guest in guests {
+        progress(Progress::Compiling { packages: &guest.name });
+        let mut cargo = cargo_build(workspace, &guest.name, &toolchain);
+        naming::by_package(&mut cargo, workspace.target_directory.as_std_path())?;
+        let messages = stream(&mut cargo, |line| progress(Progress::Cargo { line })).map_err(|error| match error {
+            BuildError::ProgramFailed { message, .. } => BuildError::Compile { messages: message },
+            other => other,
+        })?;
+        let module = packages::module(&messages, guest.manifest_path.as_std_path())
+            .ok_or_else(|| BuildError::NotAGuest { package: guest.name.to_string() })?;
+        let module = fs::read(&module).map_err(|source| BuildError::Io { action: "read", path: module, source })?;
+        let mut bytes = component::encode(&guest.name, &module)?;
+        let folder = guest.manifest_path.parent().unwrap_or(&workspace.workspace_root);
+        component::add_example(&mut bytes, folder.as_std_path())?;
+        let path = place(guest);
+        component::write(&path, &bytes)?;
+        let done = BuiltGuest {
+            name: guest.name.to_string(),
+            component: path,
+            size_bytes: bytes.len() as u64,
+            digest: component::digest(&bytes),
+            toolchain: toolchain.route.name().to_owned(),
+        };
+        progress(Progress::Built { guest: &done });
+        built.push(done);
+    }
+    Ok(built)
+}
+
+fn cargo_build(workspace: &Metadata, name: &str, toolchain: &Toolchain) -> Command {
+    let mut cargo = program("cargo", workspace.workspace_root.as_std_path());
+    cargo
+        .args(["build", "--release", "--lib", "--target", TARGET, "--package", name])
+        .arg("--message-format=json-render-diagnostics")
+        .args(&toolchain.args);
+
+    // Settings meant for native builds would change a guest's bytes.
+    for (name, _) in env::vars_os() {
+        if name.to_string_lossy().starts_with("CARGO_PROFILE_") {
+            cargo.env_remove(name);
+        }
+    }
+    for name in ["RUSTFLAGS", "CARGO_BUILD_RUSTFLAGS", "CARGO_BUILD_TARGET"] {
+        cargo.env_remove(name);
+    }
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", remap_flags(workspace, toolchain));
+    cargo.envs(toolchain.env.iter().cloned());
+    cargo
+}
+
+/// Flags that replace this machine's paths, which panic messages contain, so
+/// that a guest has the same bytes wherever it is built.
+fn remap_flags(workspace: &Metadata, toolchain: &Toolchain) -> OsString {
+    let cargo_home =
+        env::var_os("CARGO_HOME").or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".cargo").into()));
+    let around = workspace.workspace_root.parent().unwrap_or(&workspace.workspace_root).as_std_path();
+
+    let mut flags = OsString::new();
+    let mut remap = |from: &Path, to: &str| {
+        if !flags.is_empty() {
+            flags.push("\u{1f}");
+        }
+        flags.push("--remap-path-prefix=");
+        flags.push(from);
+        flags.push("=");
+        flags.push(to);
+    };
+    remap(around, "/guest");
+    if let Some(home) = &cargo_home {
+        remap(Path::new(home), "/cargo");
+    }
+    remap(&toolchain.library_source, "/rust");
+    flags
+}

@@ -1,0 +1,128 @@
+//! From core module to component file.
+
+use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+
+use sha2::{Digest as _, Sha256};
+use wit_component::ComponentEncoder;
+
+use crate::build::error::BuildError;
+
+/// Wraps a core module into a component. The world comes from the section that
+/// the SDK's macro left in the module.
+pub(crate) fn encode(package: &str, module: &[u8]) -> Result<Vec<u8>, BuildError> {
+    ComponentEncoder::default()
+        .validate(true)
+        .module(module)
+        .and_then(|mut encoder| encoder.encode())
+        .map_err(|error| BuildError::Component { package: package.into(), reason: format!("{error:#}") })
+}
+
+/// The file in a guest's folder that holds a config to try it with.
+const EXAMPLE_FILE: &str = "config.json";
+
+/// The custom section that it goes into.
+const EXAMPLE_SECTION: &str = "vcr:example-config";
+
+/// The most bytes of it.
+const EXAMPLE_BYTES_MAX: usize = 64 << 10;
+
+/// Puts the example config of the guest in `dir`, if there is one, into a component:
+/// a custom section, which only tools read.
+pub(crate) fn add_example(component: &mut Vec<u8>, dir: &Path) -> Result<(), BuildError> {
+    let path = dir.join(EXAMPLE_FILE);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(BuildError::Io { action: "read", path, source }),
+    };
+    let wrong = |reason: String| BuildError::BadExample { path: path.clone(), reason };
+    if text.len() > EXAMPLE_BYTES_MAX {
+        return Err(wrong(format!("it has {} bytes, but an example may have {EXAMPLE_BYTES_MAX}", text.len())));
+    }
+    serde_json::from_str::<serde_json::Value>(&text).map_err(|error| wrong(error.to_string()))?;
+    let mut content = Vec::new();
+    put_number(&mut content, EXAMPLE_SECTION.len());
+    content.extend_from_slice(EXAMPLE_SECTION.as_bytes());
+    content.extend_from_slice(text.trim().as_bytes());
+    component.push(CUSTOM_SECTION);
+    put_number(component, content.len());
+    component.extend_from_slice(&content);
+    Ok(())
+}
+
+/// The id of custom sections.
+const CUSTOM_SECTION: u8 = 0;
+
+/// Appends a number as WebAssembly writes it: seven bits a byte, the lowest first.
+fn put_number(bytes: &mut Vec<u8>, mut number: usize) {
+    loop {
+        let low = (number & 0x7f) as u8;
+        number >>= 7;
+        if number == 0 {
+            bytes.push(low);
+            return;
+        }
+        bytes.push(low | 0x80);
+    }
+}
+
+/// Refuses to build into a file that is there and is no WebAssembly.
+pub(crate) fn check_place(path: &Path) -> Result<(), BuildError> {
+    let mut start = [0; 4];
+    let is_foreign = match fs::File::open(path) {
+        Ok(mut file) => file.read_exact(&mut start).is_err() || &start != b"\0asm",
+        Err(_) => false,
+    };
+    if is_foreign { Err(BuildError::Foreign { path: path.into() }) } else { Ok(()) }
+}
+
+/// Writes the file in one step, so that a simulator that loads it meanwhile
+/// sees the old one or the new one, and leaves it alone when nothing changed.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), BuildError> {
+    if fs::read(path).is_ok_and(|present| present == bytes) {
+        return Ok(());
+    }
+    let partial = path.with_extension(format!("wasm.{}.partial", std::process::id()));
+    fs::write(&partial, bytes).and_then(|()| fs::rename(&partial, path)).map_err(|source| BuildError::Io {
+        action: "write",
+        path: path.into(),
+        source,
+    })
+}
+
+/// SHA-256 in lower-case hexadecimal digits.
+pub(crate) fn digest(bytes: &[u8]) -> String {
+    hex::encode(Sha256::digest(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_example_goes_into_a_custom_section() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut bytes = vec![1, 2];
+        add_example(&mut bytes, folder.path()).expect("there is none to add");
+        assert_eq!(bytes, [1, 2]);
+        fs::write(folder.path().join(EXAMPLE_FILE), "{\"a\": 1}\n").expect("it is writable");
+        add_example(&mut bytes, folder.path()).expect("it is JSON");
+        let mut expected = vec![1, 2, 0, 27, 18];
+        expected.extend_from_slice(b"vcr:example-config{\"a\": 1}");
+        assert_eq!(bytes, expected);
+        fs::write(folder.path().join(EXAMPLE_FILE), "{a: 1}").expect("it is writable");
+        let error = add_example(&mut bytes, folder.path()).expect_err("it is not JSON").to_string();
+        assert!(error.contains("config.json") && error.contains("line 1"), "{error}");
+    }
+
+    #[test]
+    fn numbers_have_seven_bits_a_byte() {
+        for (number, expected) in [(0, &[0][..]), (127, &[127]), (128, &[0x80, 1]), (624_485, &[0xe5, 0x8e, 0x26])] {
+            let mut bytes = Vec::new();
+            put_number(&mut bytes, number);
+            assert_eq!(bytes, expected);
+        }
+    }
+}

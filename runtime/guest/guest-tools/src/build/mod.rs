@@ -1,0 +1,49 @@
+//! Builds a guest crate into a WebAssembly component.
+//!
+//! A guest is compiled for `wasm32-unknown-unknown` and its core module wrapped
+//! into a component by `wit-component`. The standard library for that target is
+//! one `rustup target add` away on most machines; where it cannot be had, the
+//! library is compiled from source instead (see [`Route`]), so that guests build
+//! wherever Rust does.
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use vcr_guest_tools::build::{Options, build_workspace};
+//!
+//! let built = build_workspace(
+//!     Path::new("guests"),
+//!     Path::new("guests/dist"),
+//!     &Options::from_env()?,
+//!     &mut |event| eprintln!("{event}"),
+//! )?;
+//! # Ok::<(), vcr_guest_tools::build::BuildError>(())
+//! ```
+//!
+//! A guest in Python is put into a component by componentize-py instead, which is
+//! installed into the cache directory.
+//!
+//! Nothing is installed outside rustup's own toolchain and the cache directory.
+
+mod build;
+mod command;
+mod component;
+mod debian;
+mod error;
+mod find;
+mod naming;
+mod options;
+mod packages;
+mod progress;
+mod python;
+mod route;
+mod toolchain;
+
+pub use build::{build, build_workspace, default_out_dir};
+pub use error::{BuildError, ProjectProblem};
+pub use options::Options;
+pub use progress::{BuiltGuest, Progress};
+pub use python::{build_python, is_python};
+pub use route::Route;
+
+/// The target that guests are compiled for.
+pub const TARGET: &str = "wasm32-unknown-unknown";

@@ -1,0 +1,5 @@
+//! Building, creating and distributing guests.
+
+pub mod build;
+pub mod registry;
+pub mod template;

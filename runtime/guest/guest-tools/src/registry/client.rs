@@ -1,0 +1,198 @@
+//! The distribution protocol, as far as guests need it.
+
+use std::io;
+use std::time::Duration;
+
+use oci_client::Client;
+use oci_client::client::{ClientConfig, ClientProtocol};
+use oci_client::errors::OciDistributionError;
+use oci_client::manifest::{OCI_IMAGE_MEDIA_TYPE, OciDescriptor, OciImageManifest};
+use oci_client::secrets::RegistryAuth;
+
+use crate::registry::digest::sha256;
+use crate::registry::download::Downloads;
+use crate::registry::error::RegistryError;
+use crate::registry::oci_reference::{OciReference, is_sha256};
+
+/// The media types of components, as other WebAssembly tools have them.
+const COMPONENT_MEDIA_TYPE: &str = "application/wasm";
+const OLD_COMPONENT_MEDIA_TYPE: &str = "application/vnd.wasm.content.layer.v1+wasm";
+const CONFIG_MEDIA_TYPE: &str = "application/vnd.wasm.config.v0+json";
+
+/// The longest manifest, which is what registries have to take.
+const MANIFEST_BYTES_MAX: u64 = 4 << 20;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest silence of a registry.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A client of one registry.
+pub(crate) struct RegistryClient<'a> {
+    reference: &'a OciReference,
+    auth: RegistryAuth,
+    client: Client,
+    runtime: tokio::runtime::Runtime,
+    what: &'static str,
+}
+
+/// A download whose digests have been checked.
+pub(crate) struct Pulled {
+    pub(crate) manifest_digest: String,
+    pub(crate) manifest: Vec<u8>,
+    pub(crate) component: Vec<u8>,
+}
+
+impl<'a> RegistryClient<'a> {
+    pub(crate) fn new(
+        reference: &'a OciReference,
+        auth: RegistryAuth,
+        what: &'static str,
+    ) -> Result<Self, RegistryError> {
+        // Fails if one is installed already, which will do.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let protocol = if reference.is_local() { ClientProtocol::Http } else { ClientProtocol::Https };
+        let client = Client::new(ClientConfig {
+            protocol,
+            connect_timeout: Some(CONNECT_TIMEOUT),
+            read_timeout: Some(READ_TIMEOUT),
+            user_agent: concat!("vcr/", env!("CARGO_PKG_VERSION")),
+            ..ClientConfig::default()
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+        let reason = |error: io::Error| RegistryError::Registry {
+            what,
+            reference: reference.to_string(),
+            reason: error.to_string(),
+        };
+        Ok(Self { reference, auth, client, runtime: runtime.map_err(reason)?, what })
+    }
+
+    /// Downloads the component, of at most `bytes_max` bytes.
+    pub(crate) fn pull(&self, bytes_max: u64) -> Result<Pulled, RegistryError> {
+        let image = self.reference.inner();
+        let is_local = self.reference.is_local();
+        let mut downloads = Downloads::new(image, is_local, self.auth.clone()).map_err(|reason| self.broken(reason))?;
+        let path = format!("manifests/{}", image.digest().or(image.tag()).unwrap_or("latest"));
+        let manifest = downloads.get(&path, OCI_IMAGE_MEDIA_TYPE, MANIFEST_BYTES_MAX);
+        let manifest = self.runtime.block_on(manifest).map_err(|reason| self.broken(reason))?;
+        let manifest_digest = sha256(&manifest);
+        if let Some(expected) = self.reference.digest() {
+            self.check(expected, &manifest_digest)?;
+        }
+        let layer = component_layer(self.reference, &manifest)?;
+        let size_bytes = u64::try_from(layer.size).unwrap_or(u64::MAX);
+        if size_bytes > bytes_max {
+            return Err(self.not_a_guest(format!("expected at most {bytes_max} bytes, got {size_bytes}")));
+        }
+        let path = format!("blobs/{}", layer.digest);
+        let component = downloads.get(&path, "*/*", size_bytes);
+        let component = self.runtime.block_on(component).map_err(|reason| self.broken(reason))?;
+        self.check(&layer.digest, &sha256(&component))?;
+        Ok(Pulled { manifest_digest, manifest, component })
+    }
+
+    /// Uploads a component and returns the digest of its manifest.
+    pub(crate) fn push(&self, component: Vec<u8>) -> Result<String, RegistryError> {
+        let image = self.reference.inner();
+        let layer = descriptor(COMPONENT_MEDIA_TYPE, &component);
+        // Nothing in it depends on the time or the place, so the same component
+        // always has the same digest.
+        let config = serde_json::json!({
+            "architecture": "wasm",
+            "os": "wasip2",
+            "layerDigests": [layer.digest],
+        });
+        let config = config.to_string().into_bytes();
+        let manifest = OciImageManifest {
+            media_type: Some(OCI_IMAGE_MEDIA_TYPE.to_owned()),
+            config: descriptor(CONFIG_MEDIA_TYPE, &config),
+            layers: vec![layer.clone()],
+            ..OciImageManifest::default()
+        };
+        let config_digest = manifest.config.digest.clone();
+        let manifest = serde_json::to_vec(&manifest).expect("a manifest is plain texts and numbers");
+        let digest = sha256(&manifest);
+        let push = async {
+            self.client.store_auth_if_needed(image.resolve_registry(), &self.auth).await;
+            let operation = oci_client::RegistryOperation::Push;
+            self.client.auth(image, &self.auth, operation).await?;
+            self.client.push_blob(image, component, &layer.digest).await?;
+            self.client.push_blob(image, config, &config_digest).await?;
+            let media_type = OCI_IMAGE_MEDIA_TYPE.parse().expect("it is letters and dots");
+            self.client.push_manifest_raw(image, manifest, media_type).await
+        };
+        self.runtime.block_on(push).map_err(|error| self.failed(&error))?;
+        Ok(digest)
+    }
+
+    fn check(&self, expected: &str, actual: &str) -> Result<(), RegistryError> {
+        if expected == actual {
+            return Ok(());
+        }
+        Err(RegistryError::Mismatch {
+            reference: self.reference.to_string(),
+            expected: expected.to_owned(),
+            actual: actual.to_owned(),
+        })
+    }
+
+    fn not_a_guest(&self, problem: String) -> RegistryError {
+        RegistryError::NoGuest { reference: self.reference.to_string(), problem }
+    }
+
+    /// The error of the protocol, with its causes.
+    fn failed(&self, error: &OciDistributionError) -> RegistryError {
+        let reference = self.reference.to_string();
+        if let OciDistributionError::DigestError(oci_client::errors::DigestError::VerificationError {
+            expected,
+            actual,
+        }) = error
+        {
+            return RegistryError::Mismatch { reference, expected: expected.clone(), actual: actual.clone() };
+        }
+        let mut reason = error.to_string();
+        let mut cause = std::error::Error::source(error);
+        while let Some(inner) = cause {
+            let text = inner.to_string();
+            if !reason.contains(&text) {
+                reason.push_str(": ");
+                reason.push_str(&text);
+            }
+            cause = inner.source();
+        }
+        self.broken(reason)
+    }
+
+    fn broken(&self, reason: String) -> RegistryError {
+        RegistryError::Registry { what: self.what, reference: self.reference.to_string(), reason }
+    }
+}
+
+fn descriptor(media_type: &str, bytes: &[u8]) -> OciDescriptor {
+    OciDescriptor {
+        media_type: media_type.to_owned(),
+        digest: sha256(bytes),
+        size: bytes.len() as i64,
+        ..OciDescriptor::default()
+    }
+}
+
+/// The layer of a manifest that is a component.
+pub(crate) fn component_layer(reference: &OciReference, manifest: &[u8]) -> Result<OciDescriptor, RegistryError> {
+    let not_a_guest = |problem: String| RegistryError::NoGuest { reference: reference.to_string(), problem };
+    let manifest: OciImageManifest = serde_json::from_slice(manifest)
+        .map_err(|error| not_a_guest(format!("expected the manifest of an artifact: {error}")))?;
+    match &manifest.layers[..] {
+        [layer] if [COMPONENT_MEDIA_TYPE, OLD_COMPONENT_MEDIA_TYPE].contains(&layer.media_type.as_str()) => {
+            // It becomes a part of a path.
+            let is_digest = layer.digest.strip_prefix("sha256:").is_some_and(is_sha256);
+            if is_digest {
+                Ok(layer.clone())
+            } else {
+                Err(not_a_guest("expected a layer with a SHA-256 digest".to_owned()))
+            }
+        }
+        [layer] => Err(not_a_guest(format!("expected a component, got a layer of the type `{}`", layer.media_type))),
+        layers => Err(not_a_guest(format!("expected 1 layer, got {}", layers.len()))),
+    }
+}

@@ -1,0 +1,67 @@
+use std::path::PathBuf;
+
+use crate::template::Language;
+
+/// An error of a new project; [`NewError::hint`] is the next step.
+#[derive(Debug, thiserror::Error)]
+pub enum NewError {
+    /// The name cannot be that of a package and a file.
+    #[error("`{name}` cannot be the name of a guest: {problem}")]
+    BadName {
+        /// The name.
+        name: String,
+        /// The problem.
+        problem: &'static str,
+    },
+    /// There is no such world, or no project of it in that language.
+    #[error("unknown world `{given}` for {}: expected {}", language.name(), listed(.known))]
+    UnknownWorld {
+        /// The text.
+        given: String,
+        /// The language of the project.
+        language: Language,
+        /// The worlds that there are.
+        known: Vec<&'static str>,
+    },
+    /// There is something where the project should go.
+    #[error("`{}` exists already", dir.display())]
+    Exists {
+        /// The folder.
+        dir: PathBuf,
+    },
+    /// A file cannot be written.
+    #[error("cannot write `{}`: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+}
+
+impl NewError {
+    /// The next step for the user, if there is one.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::BadName { .. } => {
+                Some("a name has lower-case letters, digits and hyphens, a letter first: `my-guest`".into())
+            }
+            Self::UnknownWorld { given, known, .. } => {
+                let near = known.iter().map(|world| (strsim::jaro_winkler(given, world), world));
+                let (similarity, world) = near.max_by(|a, b| a.0.total_cmp(&b.0))?;
+                (similarity > 0.8).then(|| format!("perhaps you mean `{world}`"))
+            }
+            Self::Exists { .. } => Some("give another place by `--path`, or move the existing files away".into()),
+            Self::Write { .. } => None,
+        }
+    }
+}
+
+/// Names as "a, b and c".
+fn listed(names: &[&str]) -> String {
+    match names {
+        [some @ .., last] if !some.is_empty() => format!("{} and {last}", some.join(", ")),
+        names => names.concat(),
+    }
+}

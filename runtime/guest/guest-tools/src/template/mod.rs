@@ -1,0 +1,224 @@
+//! Begins a guest: writes a project that builds into a component and passes its
+//! own tests, wherever it lies.
+//!
+//! The project has the SDK, the test harness and the interface inside, as of this
+//! build, so that it needs nothing of this repository. Nothing here prints,
+//! compiles or asks the network; no existing file is touched.
+
+mod embedded;
+mod error;
+mod manifest;
+mod name;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+pub use error::NewError;
+
+use crate::template::embedded::{PYTHON_FILES, PythonWorld, RUST_FILES, RustWorld};
+
+/// The language of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Language {
+    /// Rust, with the SDK of this repository.
+    Rust,
+    /// Python, by way of componentize-py.
+    Python,
+}
+
+impl Language {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Rust, Self::Python];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rust => "rust",
+            Self::Python => "python",
+        }
+    }
+}
+
+/// A guest to begin.
+#[derive(Clone, Copy, Debug)]
+pub struct NewGuest<'a> {
+    /// Its name, which the package and the component take.
+    pub name: &'a str,
+    /// Name of its world.
+    pub world: &'a str,
+    /// Its language.
+    pub language: Language,
+}
+
+/// A project that was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Created {
+    /// Files in it.
+    pub files: usize,
+}
+
+/// Writes the project of `guest` into `dir`, which must not exist.
+///
+/// # Errors
+/// When the name or the world will not do, there is no such project for the
+/// language, `dir` exists, or it cannot be written.
+pub fn create(guest: &NewGuest<'_>, dir: &Path) -> Result<Created, NewError> {
+    name::check(guest.name)?;
+    let files = match guest.language {
+        Language::Rust => rust_project(guest)?,
+        Language::Python => python_project(guest)?,
+    };
+    if dir.symlink_metadata().is_ok() {
+        return Err(NewError::Exists { dir: dir.into() });
+    }
+    for (path, text) in &files {
+        write(&dir.join(path), text)?;
+    }
+    Ok(Created { files: files.len() })
+}
+
+/// Writes the project of a latency guest with the step prices `model_json` inside into
+/// `dir`, which must not exist.
+///
+/// # Errors
+/// When `dir` exists, or it cannot be written.
+pub fn create_fitted(model_json: &str, dir: &Path) -> Result<Created, NewError> {
+    if dir.symlink_metadata().is_ok() {
+        return Err(NewError::Exists { dir: dir.into() });
+    }
+    let mut files: Files = vec![
+        ("Cargo.toml".into(), embedded::FITTED_GUEST_MANIFEST.into()),
+        ("model.json".into(), model_json.into()),
+        ("vendor/fitted/Cargo.toml".into(), manifest::alone(embedded::FITTED_MANIFEST)),
+    ];
+    files.extend(vendored(embedded::FITTED, ""));
+    files.extend(sdk());
+    for (path, text) in &files {
+        write(&dir.join(path), text)?;
+    }
+    Ok(Created { files: files.len() })
+}
+
+/// Files of a project: paths inside it, and what they hold.
+type Files = Vec<(PathBuf, String)>;
+
+fn rust_project(guest: &NewGuest<'_>) -> Result<Files, NewError> {
+    let world = find(RustWorld::ALL, guest, |world| world.name)?;
+    let mut files = templates(RUST_FILES, guest);
+    files.push(("src/lib.rs".into(), world.source.into()));
+    files.push(("config.json".into(), world.config.into()));
+    files.extend(sdk());
+    files.extend(vendored(embedded::HARNESS, "vendor"));
+    files.push(("vendor/guest-sdk/harness/Cargo.toml".into(), manifest::alone(embedded::HARNESS_MANIFEST)));
+    Ok(files)
+}
+
+/// The SDK, the types that it shares with the simulator, and the interface: each where it lies in
+/// this repository, so that they find each other.
+fn sdk() -> Files {
+    let mut files = vendored(embedded::SDK, "vendor");
+    files.extend(vendored(embedded::INTERFACE, "vendor"));
+    for (folder, text) in [("guest-sdk", embedded::SDK_MANIFEST), ("runtime/engine/policy", embedded::POLICY_MANIFEST)]
+    {
+        files.push((Path::new("vendor").join(folder).join("Cargo.toml"), manifest::alone(text)));
+    }
+    files
+}
+
+fn python_project(guest: &NewGuest<'_>) -> Result<Files, NewError> {
+    let world = find(PythonWorld::ALL, guest, |world| world.name)?;
+    let mut files = templates(PYTHON_FILES, guest);
+    files.push(("app.py".into(), world.source.into()));
+    files.push(("test_app.py".into(), world.test.into()));
+    files.push(("config.json".into(), world.config.into()));
+    files.extend(vendored(embedded::PYTHON, "vendor"));
+    files.extend(vendored(embedded::INTERFACE, "vendor"));
+    Ok(files)
+}
+
+/// The project of the wanted world, among those of its language.
+fn find<'a, W>(all: &'a [W], guest: &NewGuest<'_>, name: fn(&W) -> &'static str) -> Result<&'a W, NewError> {
+    all.iter().find(|world| name(world) == guest.world).ok_or_else(|| NewError::UnknownWorld {
+        given: guest.world.to_owned(),
+        language: guest.language,
+        known: all.iter().map(name).collect(),
+    })
+}
+
+fn templates(files: &[(&str, &str)], guest: &NewGuest<'_>) -> Files {
+    let filled = |text: &str| text.replace("{{name}}", guest.name).replace("{{world}}", guest.world);
+    files.iter().map(|(path, text)| (PathBuf::from(path), filled(text))).collect()
+}
+
+fn vendored(files: &[(&str, &str)], folder: &str) -> Files {
+    files.iter().map(|(path, text)| (Path::new(folder).join(path), (*text).to_owned())).collect()
+}
+
+fn write(path: &Path, text: &str) -> Result<(), NewError> {
+    let failed = |source| NewError::Write { path: path.into(), source };
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(failed)?;
+    }
+    fs::write(path, text).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guest(world: &'static str, language: Language) -> NewGuest<'static> {
+        NewGuest { name: "my-guest", world, language }
+    }
+
+    #[test]
+    fn a_project_is_whole_and_has_no_place_left_open() {
+        let dir = tempfile::tempdir().expect("a folder").path().join("deep/my-guest");
+        for (language, world) in [(Language::Rust, "latency-model"), (Language::Python, "latency-model")] {
+            let dir = dir.join(language.name());
+            let created = create(&guest(world, language), &dir).expect("it can be written");
+            assert!(created.files > 8, "{created:?}");
+            let own = ["README.md", ".gitignore", "config.json"];
+            for file in own {
+                let text = fs::read_to_string(dir.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+                assert!(!text.contains("{{"), "{file}: {text}");
+            }
+            assert!(dir.join("vendor/wit").join(format!("{world}.wit")).exists());
+            let again = create(&guest(world, language), &dir).expect_err("it is there");
+            assert!(matches!(again, NewError::Exists { .. }), "{again}");
+        }
+    }
+
+    #[test]
+    fn a_fitted_model_is_in_its_project() {
+        let dir = tempfile::tempdir().expect("a folder").path().join("model");
+        create_fitted("{}", &dir).expect("it can be written");
+        assert_eq!(fs::read_to_string(dir.join("model.json")).expect("it is there"), "{}");
+        for file in [
+            "src/lib.rs",
+            "vendor/fitted/src/terms.rs",
+            "vendor/guest-sdk/src/lib.rs",
+            "vendor/runtime/engine/policy/src/lib.rs",
+        ] {
+            assert!(dir.join(file).exists(), "{file}");
+        }
+        let manifest = fs::read_to_string(dir.join("vendor/fitted/Cargo.toml")).expect("it is there");
+        assert!(!manifest.contains("workspace"), "{manifest}");
+        assert!(matches!(create_fitted("{}", &dir), Err(NewError::Exists { .. })));
+    }
+
+    #[test]
+    fn an_unknown_world_gets_a_suggestion() {
+        let dir = Path::new("never-written");
+        let error = create(&guest("latency", Language::Rust), dir).expect_err("no such world");
+        assert_eq!(
+            error.to_string(),
+            "unknown world `latency` for rust: expected latency-model, scheduler-policy, router, \
+             autoscaler, failure-injector and token-source"
+        );
+        assert_eq!(error.hint().as_deref(), Some("perhaps you mean `latency-model`"));
+        let error = create(&guest("zzz", Language::Rust), dir).expect_err("no such world");
+        assert_eq!(error.hint(), None);
+        assert!(!dir.exists());
+    }
+}

@@ -1,0 +1,93 @@
+//! The interfaces of all worlds: the types that they share, and what guests may import.
+
+use wasmtime::component::{HasSelf, Linker};
+
+use crate::error::CallFault;
+use crate::sandbox::{HostState, Refused};
+use crate::versions::instance::Failure;
+
+use bindings::vcr::guest::{drafts, observe, requests, types};
+
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    unsafe_code,
+    clippy::all,
+    reason = "generated code follows the rules of its generator"
+)]
+pub(super) mod bindings {
+    wasmtime::component::bindgen!({
+        path: "../../../wit",
+        inline: "
+            package vcr:host;
+
+            world shared {
+                import vcr:guest/types@0.1.0;
+                import vcr:guest/observe@0.1.0;
+                import vcr:guest/requests@0.1.0;
+                import vcr:guest/drafts@0.1.0;
+            }
+        ",
+        imports: { default: trappable },
+    });
+}
+
+/// Offers what every guest may import.
+///
+/// # Errors
+/// When it is offered already.
+pub(super) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
+    observe::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
+}
+
+/// Offers what a token source may import.
+///
+/// # Errors
+/// When it is offered already.
+pub(super) fn link_source(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
+    link(linker)?;
+    requests::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)?;
+    drafts::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
+}
+
+impl From<types::Failure> for Failure {
+    fn from(types::Failure { message, traceback }: types::Failure) -> Self {
+        Self { message, traceback }
+    }
+}
+
+impl types::Host for HostState {}
+
+impl observe::Host for HostState {
+    fn count(&mut self, name: String, by: u64) -> wasmtime::Result<()> {
+        self.telemetry.count(&name, by).map_err(refused)
+    }
+
+    fn gauge(&mut self, name: String, at_ns: u64, value: f64) -> wasmtime::Result<()> {
+        self.telemetry.gauge(&name, at_ns, value).map_err(refused)
+    }
+
+    fn annotate(&mut self, at_ns: u64, text: String) -> wasmtime::Result<()> {
+        self.telemetry.annotate(at_ns, &text).map_err(refused)
+    }
+
+    fn log(&mut self, text: String) -> wasmtime::Result<()> {
+        self.telemetry.log(&text).map_err(refused)
+    }
+}
+
+impl requests::Host for HostState {
+    fn refuse(&mut self, slot: u32, reason: String) -> wasmtime::Result<()> {
+        self.remarks.refuse(slot, reason).map_err(refused)
+    }
+}
+
+impl drafts::Host for HostState {
+    fn accept(&mut self, slot: u32, count: u32) -> wasmtime::Result<()> {
+        self.remarks.accept(slot, count).map_err(refused)
+    }
+}
+
+fn refused(fault: CallFault) -> wasmtime::Error {
+    wasmtime::Error::new(Refused(fault))
+}

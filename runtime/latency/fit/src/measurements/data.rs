@@ -1,0 +1,353 @@
+//! Measured requests: read, checked, and as a workload.
+//!
+//! Everything that `vcr-trace` reads can be fitted to: captures, tables with a row for
+//! each request, reports of load generators. What the simulation needs of a request is
+//! when it arrived, its lengths and its content; what it is compared with are its times.
+
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::sync::Arc;
+
+use vcr_fitted::ProvenanceInput;
+use vcr_trace::capture::CaptureLine;
+use vcr_trace::import::{Format, ImportError, ImportOptions};
+use vcr_trace::{FormatError, Trace};
+
+use crate::error::FitError;
+use crate::measurements::aggregates::{self, MadeUp, Point};
+use crate::measurements::checks;
+use crate::measurements::digest::digest;
+use crate::measurements::emitted::{self, Emitter};
+use crate::measurements::measured::Measured;
+use crate::measurements::recorded::{self, RecordedSteps};
+use crate::measurements::row::{Row, emitter};
+use crate::measurements::steplog::{self, KvCache};
+use crate::measurements::workload::{share_cached, workload};
+
+/// Source that captures of `vcr record` name.
+const RECORDER: &str = "record";
+/// Fewer steps than this say less than the times of requests.
+const MIN_EMITTED_STEPS: usize = 200;
+
+/// How measurements are read.
+#[derive(Clone, Debug, Default)]
+pub struct ReadOptions {
+    /// The format; none to detect it.
+    pub format: Option<Format>,
+    /// Columns by what they hold: `ttft_ms` is in `first_token`.
+    pub columns: Vec<(String, String)>,
+    /// Tokens of a prompt block that an id or a hash stands for.
+    pub block_size_tokens: Option<NonZeroU32>,
+    /// Keep think times between the turns of a session, instead of literal arrivals.
+    pub sessions: bool,
+}
+
+/// The requests of one or several files that were served by one engine, in order of
+/// arrival, with their content as a workload.
+#[derive(Clone, Debug)]
+pub struct Measurements {
+    name: String,
+    requests: Vec<Measured>,
+    trace: Arc<Trace>,
+    inputs: Vec<ProvenanceInput>,
+    warnings: Vec<String>,
+    vllm_version: Option<String>,
+    gpu: Option<String>,
+    /// Of a capture whose tokens passed in messages of the engine.
+    emitters: Arc<Vec<Emitter>>,
+    /// Steps that were recorded; empty if none were.
+    steps: Arc<RecordedSteps>,
+    /// Report of the whole load, where single requests are not known.
+    point: Option<Arc<Point>>,
+}
+
+impl Measurements {
+    /// Reads a file: one load, or as many as a load generator's report is about.
+    ///
+    /// # Errors
+    /// When it cannot be read, or what it says cannot be: see [`FitError`].
+    pub fn read_all(path: &Path, options: &ReadOptions) -> Result<Vec<Self>, FitError> {
+        const WITH_TOTALS: [Format; 5] =
+            [Format::Guidellm, Format::VllmBench, Format::SglangBench, Format::Aiperf, Format::InferencePerf];
+        let is_open = options.format.is_none_or(|format| WITH_TOTALS.contains(&format)) && options.columns.is_empty();
+        let points = if is_open { aggregates::read(path)? } else { None };
+        let Some(points) = points else { return Ok(vec![Self::read(path, options)?]) };
+        let sha256 = digest(path).map_err(|source| FitError::Read { path: path.to_owned(), source })?;
+        points.into_iter().map(|point| Ok(Self::of_point(path, &sha256, point))).collect()
+    }
+
+    /// A load like the one that a report is about.
+    fn of_point(path: &Path, sha256: &str, point: Point) -> Self {
+        let row = |made: MadeUp| Row {
+            measured: Measured {
+                arrival_ns: made.arrival_ns,
+                prompt_tokens: made.prompt_tokens,
+                output_tokens: made.output_tokens,
+                is_whole: true,
+                ..Measured::default()
+            },
+            blocks: Vec::new(),
+            items: Vec::new(),
+            session: made.sender.map(|sender| sender.to_string()),
+            think_ns: Some(0),
+            priority: 0,
+        };
+        let rows: Vec<Row> = point.requests().into_iter().map(row).collect();
+        let trace = Arc::new(workload(&rows, 16, true));
+        let path = path.display().to_string();
+        let name = format!("{path} ({})", point.name);
+        let input =
+            ProvenanceInput { path, sha256: sha256.to_owned(), requests: u64::from(point.requests), part: None };
+        Self {
+            name,
+            requests: rows.into_iter().map(|row| row.measured).collect(),
+            trace,
+            inputs: vec![input],
+            warnings: Vec::new(),
+            vllm_version: None,
+            gpu: None,
+            emitters: Arc::default(),
+            steps: Arc::default(),
+            point: Some(Arc::new(point)),
+        }
+    }
+
+    /// Report of the whole load, if there is nothing else.
+    pub(crate) fn point(&self) -> Option<&Point> {
+        self.point.as_deref()
+    }
+
+    /// Whether anything of it is compared with a simulation.
+    pub(crate) fn is_compared(&self) -> bool {
+        self.point.is_some() || self.requests.iter().any(|request| request.is_whole && request.ttft_ns.is_some())
+    }
+
+    /// The same load without what was reported of it.
+    pub(crate) fn without_point(&self) -> Self {
+        Self { point: None, ..self.clone() }
+    }
+
+    /// Reads a file with requests.
+    ///
+    /// # Errors
+    /// When it cannot be read, or what it says cannot be: see [`FitError`].
+    pub fn read(path: &Path, options: &ReadOptions) -> Result<Self, FitError> {
+        let name = path.display().to_string();
+        // Names of columns say that it is a table, which the columns alone may not.
+        let is_table = !options.columns.is_empty();
+        let import = ImportOptions {
+            format: options.format.or(is_table.then_some(Format::Requests)),
+            block_size_tokens: options.block_size_tokens,
+            columns: options.columns.clone(),
+            ..ImportOptions::default()
+        };
+        let mut rows = Vec::new();
+        let mut emitters = Some(Vec::new());
+        let mut is_recorded = false;
+        let (mut block_size_tokens, mut vllm_version, mut gpu) = (None, None, None);
+        let imported = vcr_trace::import::import(path, &import, &mut |line| {
+            match line {
+                CaptureLine::Meta(meta) => {
+                    block_size_tokens = block_size_tokens.or(meta.block_size_tokens);
+                    vllm_version = vllm_version.take().or(meta.vllm_version);
+                    gpu = gpu.take().or(meta.gpu);
+                    is_recorded |= meta.source.as_deref() == Some(RECORDER);
+                }
+                CaptureLine::Engine(engine) => vllm_version = vllm_version.take().or(engine.vllm_version),
+                CaptureLine::Request(record) => {
+                    // Steps are seen only if all that was in them is.
+                    emitters = emitters.take().and_then(|mut emitters| {
+                        emitters.push(emitter(&record)?);
+                        Some(emitters)
+                    });
+                    rows.push(Row::new(*record));
+                }
+                _ => {}
+            }
+            Ok(())
+        })
+        .map_err(|error| unknown_columns(&name, error))?;
+        let mut rows: Vec<Row> =
+            rows.into_iter().collect::<Result<_, _>>().map_err(|what| FitError::data(&name, what))?;
+        rows.sort_by_key(|row| row.measured.arrival_ns);
+        let measured: Vec<&Measured> = rows.iter().map(|row| &row.measured).collect();
+        let unused: Vec<&str> = imported.notes.iter().filter_map(|note| column_of(&note.what)).collect();
+        let mut warnings = checks::rows(&name, &measured, &unused)?;
+        warnings.extend(imported.notes.iter().map(|note| format!("{name}: {} {} not used", note.count, note.what)));
+        let sha256 = digest(path).map_err(|source| FitError::Read { path: path.to_owned(), source })?;
+        let input = ProvenanceInput { path: name.clone(), sha256, requests: rows.len() as u64, part: None };
+        let block_size_tokens = block_size_tokens.filter(|size| *size > 0).unwrap_or(16);
+        let has_blocks = rows.iter().any(|row| !row.blocks.is_empty());
+        if !has_blocks {
+            share_cached(&mut rows, block_size_tokens, &name, &mut warnings);
+        }
+        let trace = Arc::new(workload(&rows, block_size_tokens, options.sessions));
+        let requests = rows.into_iter().map(|row| row.measured).collect();
+        let emitters = Arc::new(emitters.filter(|_| is_recorded).unwrap_or_default());
+        let inputs = vec![input];
+        Ok(Self {
+            name,
+            requests,
+            trace,
+            inputs,
+            warnings,
+            vllm_version,
+            gpu,
+            emitters,
+            steps: Arc::default(),
+            point: None,
+        })
+    }
+
+    /// The same with the steps of the engine's log; of which KV cache, if that is known.
+    ///
+    /// # Errors
+    /// When the log cannot be read, or does not say how long steps took.
+    pub(crate) fn with_steps(mut self, path: &Path, cache: Option<KvCache>) -> Result<Self, FitError> {
+        self.steps = Arc::new(steplog::read(path, cache)?);
+        let sha256 = digest(path).map_err(|source| FitError::Read { path: path.to_owned(), source })?;
+        let path = path.display().to_string();
+        self.inputs.push(ProvenanceInput { path, sha256, requests: 0, part: None });
+        Ok(self)
+    }
+
+    /// The same with the steps that the times of single tokens show, if there are such and
+    /// no log was given.
+    pub(crate) fn with_emitted_steps(mut self, max_num_batched_tokens: u32, is_async: bool) -> Self {
+        if self.steps.is_empty() && !self.emitters.is_empty() {
+            let steps = emitted::steps(&self.emitters, u64::from(max_num_batched_tokens), is_async);
+            if recorded::compared(&steps).count() >= MIN_EMITTED_STEPS {
+                self.steps = Arc::new(steps);
+            }
+        }
+        self
+    }
+
+    /// Steps that were recorded, by engine; empty if none were.
+    pub(crate) fn steps(&self) -> &RecordedSteps {
+        &self.steps
+    }
+
+    /// Name of the file.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The requests, in order of arrival.
+    #[must_use]
+    pub fn requests(&self) -> &[Measured] {
+        &self.requests
+    }
+
+    /// The same as a workload; its requests are in the same order.
+    #[must_use]
+    pub fn trace(&self) -> &Arc<Trace> {
+        &self.trace
+    }
+
+    /// The file, for provenance.
+    #[must_use]
+    pub fn inputs(&self) -> &[ProvenanceInput] {
+        &self.inputs
+    }
+
+    /// Warnings about the data.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// The version of vLLM, if the file says it.
+    #[must_use]
+    pub fn vllm_version(&self) -> Option<&str> {
+        self.vllm_version.as_deref()
+    }
+
+    /// The GPU, if the file says it.
+    #[must_use]
+    pub fn gpu(&self) -> Option<&str> {
+        self.gpu.as_deref()
+    }
+
+    /// The same, of which only the requests are compared for which `is_compared` holds,
+    /// by their index and the number of all; recorded steps likewise. The others load the
+    /// engine.
+    #[must_use]
+    pub fn compared(&self, is_compared: impl Fn(usize, usize) -> bool) -> Self {
+        let mut part = self.clone();
+        let count = part.requests.len();
+        for (index, request) in part.requests.iter_mut().enumerate() {
+            request.is_whole &= is_compared(index, count);
+        }
+        for steps in Arc::make_mut(&mut part.steps) {
+            let count = steps.len();
+            for (index, step) in steps.iter_mut().enumerate() {
+                step.is_compared &= is_compared(index, count);
+            }
+        }
+        part
+    }
+
+    /// The same, of which only the requests between two shares of all are compared, in
+    /// order of arrival; provenance says so.
+    #[must_use]
+    pub fn part(&self, from: f64, to: f64) -> Self {
+        let mut part = self.compared(|index, count| (from..to).contains(&(index as f64 / count as f64)));
+        for input in &mut part.inputs {
+            input.part = Some([from, to]);
+        }
+        part
+    }
+}
+/// The error of a table whose columns say nothing, with the way out.
+fn unknown_columns(name: &str, error: ImportError) -> FitError {
+    match error {
+        ImportError::Format(FormatError::UnknownColumns { columns, .. }) => FitError::data(
+            name,
+            format!(
+                "the columns are {columns}: expected arrival_ms, prompt_tokens, output_tokens, ttft_ms and e2e_ms; say \
+                 which column is which with `--map prompt_tokens=COLUMN --map ttft_ms=COLUMN`"
+            ),
+        ),
+        ImportError::Item { name, place, field, problem } if problem.starts_with("invalid column") => {
+            let problem = format!("{problem}, or name it with its unit: `--map {field}_ms={field}`");
+            ImportError::Item { name, place, field, problem }.into()
+        }
+        ImportError::Item { name, place, field, problem } if problem.starts_with("the row has none") => {
+            let problem = format!("{problem}, or say which column it is: `--map {field}=COLUMN`");
+            ImportError::Item { name, place, field, problem }.into()
+        }
+        error => error.into(),
+    }
+}
+
+/// The column that a note of an import is about.
+fn column_of(note: &str) -> Option<&str> {
+    note.strip_prefix("values of the column `")?.strip_suffix('`')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A mean over all gaps would hide the steps with prefills between them.
+    #[test]
+    fn results_of_vllm_bench_are_read_request_by_request() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let starts: Vec<f64> = (0..20).map(|index| 100.0 + 1.5 * f64::from(index)).collect();
+        let (prompts, ttfts, gaps) =
+            ([10, 20].repeat(10), [0.5, 0.25].repeat(10), [[0.01, 0.02], [0.03, 0.01]].repeat(10));
+        let result = serde_json::json!({"date": "x", "endpoint_type": "vllm", "backend": "vllm", "model_id": "m",
+            "request_rate": "inf", "max_concurrency": 2, "completed": 20, "input_lens": prompts,
+            "output_lens": vec![3; 20], "ttfts": ttfts, "itls": gaps, "start_times": starts, "errors": vec![""; 20],
+            "mean_ttft_ms": 375});
+        std::fs::write(file.path(), result.to_string()).expect("written");
+        let read = Measurements::read_all(file.path(), &ReadOptions::default()).expect("measurements");
+        let [load] = &read[..] else { panic!("one load") };
+        assert!(load.point().is_none());
+        let requests: Vec<_> = load.requests().iter().map(|r| (r.arrival_ns, r.ttft_ns, r.gaps_ns.clone())).collect();
+        assert_eq!(requests[0], (0, Some(500_000_000), vec![10_000_000, 20_000_000]));
+        assert_eq!(requests[1], (1_500_000_000, Some(250_000_000), vec![30_000_000, 10_000_000]));
+    }
+}

@@ -1,0 +1,232 @@
+//! Measured requests, simulated: the same arrivals, lengths and content on an engine with
+//! the exact scheduler, priced by the coefficients under trial.
+
+use std::sync::Arc;
+
+use vcr_cluster::observe::{Observer, StepRecord, Unobserved};
+use vcr_cluster::record::Outcome;
+use vcr_cluster::{
+    Answers, Overheads, PoolConfig, Report, RunConfig, Topology, TracePacing, WhenFull, WorkloadConfig, WorkloadSource,
+    simulate,
+};
+use vcr_core::ServingEngine;
+use vcr_fitted::{StepPrice, StepWork};
+use vcr_latency::{Fitted, fitted_work};
+
+use crate::error::FitError;
+use crate::measurements::aggregates::Point;
+use crate::measurements::data::Measurements;
+
+/// A model under trial.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// Prices of steps.
+    pub step: StepPrice,
+    /// Time outside of steps.
+    pub overheads: Overheads,
+}
+
+/// Simulated times of one request, in nanoseconds since its arrival at the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Simulated {
+    /// Virtual time of the arrival at the client.
+    pub arrival_ns: u64,
+    /// To its admission; none if it was never admitted.
+    pub scheduled_ns: Option<u64>,
+    /// From the engine's queue to its admission.
+    pub queue_ns: Option<u64>,
+    /// To its first token.
+    pub ttft_ns: Option<u64>,
+    /// To its last token.
+    pub e2e_ns: Option<u64>,
+    /// Tokens found in the cache.
+    pub cached_tokens: u32,
+    /// Prompt tokens.
+    pub prompt_tokens: u32,
+    /// Output tokens.
+    pub output_tokens: u32,
+    /// The engine that served it.
+    pub worker: u32,
+}
+
+/// One engine step.
+#[derive(Clone, Copy, Debug)]
+pub struct SimulatedStep {
+    /// Virtual time.
+    pub start_ns: u64,
+    /// Virtual time.
+    pub end_ns: u64,
+    /// Work of the step.
+    pub work: StepWork,
+    /// The step that was decided already when it started.
+    pub next: Option<StepWork>,
+}
+
+/// A simulation of measurements.
+#[derive(Debug)]
+pub struct Simulation {
+    /// By request, in the order of the measurements.
+    pub requests: Vec<Simulated>,
+    /// By engine, in order of time; empty unless they were asked for.
+    pub steps: Vec<Vec<SimulatedStep>>,
+    /// The whole report.
+    pub report: Report,
+}
+
+/// Simulates `measurements` on `pool`, whose latency model is replaced by the candidate.
+///
+/// # Errors
+/// When the pool cannot run.
+pub fn run(
+    measurements: &Measurements,
+    pool: &PoolConfig,
+    candidate: &Candidate,
+    seed: u64,
+    with_steps: bool,
+) -> Result<Simulation, FitError> {
+    let step = candidate.step;
+    let overheads = candidate.overheads;
+    let pool = PoolConfig {
+        name: "engine".to_owned(),
+        latency: Arc::new(move |context| Ok(Box::new(Fitted::new(step, context.seed)))),
+        overheads,
+        ..pool.clone()
+    };
+    let source = WorkloadSource::Trace {
+        trace: Arc::clone(measurements.trace()),
+        pacing: TracePacing::Recorded { speedup: 1.0 },
+        copies: 1,
+        stagger_ns: 0,
+        answers: Answers::Simulated,
+    };
+    let mut workload = WorkloadConfig::new("measured", source);
+    if let Some(most) = measurements.point().and_then(Point::most_at_once) {
+        workload.client.max_in_flight = Some(most.into());
+        workload.client.when_full = WhenFull::Delay;
+    }
+    let config = RunConfig { seed, workloads: vec![workload], ..RunConfig::new("fit", Topology::Aggregated(pool)) };
+    let mut steps = Steps::default();
+    let observer: &mut dyn Observer = if with_steps { &mut steps } else { &mut Unobserved };
+    let report = simulate(config, observer).map_err(|error| FitError::Simulation(error.to_string()))?;
+    let mut requests = requests(measurements, &overheads, &report)?;
+    for request in &mut requests {
+        take_up(request, &steps.0);
+    }
+    Ok(Simulation { requests, steps: steps.0, report })
+}
+
+/// An engine looks for new requests between two steps, and counts their wait from then
+/// on: takes what was left of the step under way from the wait.
+fn take_up(request: &mut Simulated, steps: &[Vec<SimulatedStep>]) {
+    let (Some(steps), Some(queue_ns), Some(scheduled_ns)) =
+        (steps.get(request.worker as usize), request.queue_ns, request.scheduled_ns)
+    else {
+        return;
+    };
+    let queued_ns = request.arrival_ns + scheduled_ns - queue_ns;
+    let under_way = steps.get(steps.partition_point(|step| step.end_ns <= queued_ns));
+    if let Some(step) = under_way.filter(|step| step.start_ns < queued_ns) {
+        request.queue_ns = Some(queue_ns.saturating_sub(step.end_ns - queued_ns));
+    }
+}
+
+/// By the order of the measurements, which is that of the trace's rows.
+fn requests(measurements: &Measurements, overheads: &Overheads, report: &Report) -> Result<Vec<Simulated>, FitError> {
+    let rows = &measurements.trace().requests;
+    let row_of = |session: u64, turn: u32| {
+        // Sessions are numbered by their first rows, and turns follow each other.
+        let mut row = rows.partition_point(|row| u64::from(row.session) < session && row.turn == 0);
+        if rows.get(row).is_none_or(|found| u64::from(found.session) != session || found.turn != 0) {
+            row = rows.iter().position(|row| u64::from(row.session) == session && row.turn == 0)?;
+        }
+        for _ in 0..turn {
+            row = rows[row].next_turn? as usize;
+        }
+        Some(row)
+    };
+    let mut simulated = vec![Simulated::default(); rows.len()];
+    let mut rejected = 0u64;
+    let mut reason = None;
+    for record in &report.requests {
+        let Some(row) = row_of(record.session, record.turn) else { continue };
+        let since = |at_ns: Option<u64>| at_ns.map(|at_ns| at_ns.saturating_sub(record.arrival_ns));
+        if let Outcome::Rejected(why) = record.outcome {
+            rejected += 1;
+            reason.get_or_insert_with(|| why.to_string());
+        }
+        simulated[row] = Simulated {
+            arrival_ns: record.arrival_ns,
+            scheduled_ns: since(record.scheduled_ns),
+            queue_ns: since(record.scheduled_ns)
+                .map(|ns| ns.saturating_sub(overheads.arrival_of_ns(record.prompt_tokens))),
+            ttft_ns: since(record.first_token_ns),
+            e2e_ns: since(record.last_token_ns),
+            cached_tokens: record.cached_tokens,
+            prompt_tokens: record.prompt_tokens,
+            output_tokens: record.output_tokens,
+            worker: record.decode_worker.or(record.prefill_worker).unwrap_or(0),
+        };
+    }
+    if let Some(reason) = reason {
+        let all = rows.len();
+        return Err(FitError::Engine(format!(
+            "{rejected} of {all} measured requests can never run on this engine: {reason}; correct `--engine`"
+        )));
+    }
+    Ok(simulated)
+}
+
+/// Collects the steps of all engines.
+#[derive(Default)]
+struct Steps(Vec<Vec<SimulatedStep>>);
+
+impl Observer for Steps {
+    fn wants_steps(&self) -> bool {
+        true
+    }
+
+    fn started(&mut self, step: &StepRecord<'_>) {
+        let worker = step.worker as usize;
+        if self.0.len() <= worker {
+            self.0.resize_with(worker + 1, Vec::new);
+        }
+        let work = fitted_work(&step.plan.shape);
+        let next = (step.engine.steps_in_flight() > 1).then(|| fitted_work(&step.engine.plan().shape));
+        self.0[worker].push(SimulatedStep { start_ns: step.start_ns, end_ns: step.end_ns, work, next });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A wait from 40 ns after the client sent it, until a step at 200 ns.
+    fn waited() -> Simulated {
+        Simulated { arrival_ns: 10, queue_ns: Some(150), scheduled_ns: Some(190), ..Simulated::default() }
+    }
+
+    fn queue_ns(request: Simulated, steps: &[(u64, u64)]) -> Option<u64> {
+        let work = StepWork::default();
+        let steps = steps.iter().map(|&(start_ns, end_ns)| SimulatedStep { start_ns, end_ns, work, next: None });
+        let mut request = request;
+        take_up(&mut request, &[steps.collect()]);
+        request.queue_ns
+    }
+
+    #[test]
+    fn engines_take_up_requests_between_steps() {
+        assert_eq!(queue_ns(waited(), &[(0, 30), (30, 80), (80, 200)]), Some(120), "30 ns of a step were left");
+        assert_eq!(queue_ns(waited(), &[(0, 30), (90, 200)]), Some(150), "the engine was idle");
+        assert_eq!(queue_ns(waited(), &[(0, 50), (50, 200)]), Some(150), "it came between two steps");
+        assert_eq!(queue_ns(waited(), &[(0, 20), (30, 400)]), Some(0), "the wait is within one step");
+        assert_eq!(queue_ns(waited(), &[]), Some(150));
+    }
+
+    #[test]
+    fn requests_that_never_waited_are_left_alone() {
+        let never = Simulated { queue_ns: None, scheduled_ns: None, ..waited() };
+        assert_eq!(queue_ns(never, &[(0, 400)]), None);
+        let elsewhere = Simulated { worker: 3, ..waited() };
+        assert_eq!(queue_ns(elsewhere, &[(0, 400)]), Some(150), "steps of another engine say nothing");
+    }
+}

@@ -1,0 +1,51 @@
+//! Native latency models: what a step costs, without a guest.
+//!
+//! | model | says |
+//! |---|---|
+//! | [`Fitted`] | a sum of terms with coefficients that `vcr fit` found |
+//! | [`Fixed`] | every step, or every prefill and decode part, costs the same |
+//! | [`Knobs`] | first-token and inter-token times drawn from distributions |
+//! | [`PerRequest`] | the same of each request, whatever the others do |
+//! | [`Polynomial`] | Dynamo's default formula of new tokens and KV occupancy |
+//! | [`Profile`] | interpolation between measured points of a planner profile |
+//! | [`Physics`] | the same limits, weighted by coefficients that were fitted |
+//! | [`Roofline`], [`LayeredRoofline`] | compute and memory limits of a transformer on a GPU |
+//! | [`Sampled`] | what a capture recorded of steps like it |
+//!
+//! Each has a raw input with public fields and a checked model that cannot be
+//! wrong; checking reports every problem at once and repairs none.
+//!
+//! Everything here is deterministic: doubles are only added, multiplied,
+//! divided and rounded, which IEEE 754 fixes to the bit, and the few
+//! transcendental functions come from the `libm` crate, never from the
+//! platform. Nothing here reads a clock or draws from a global source; only
+//! [`profile::read`] touches files.
+
+mod duration;
+mod fitted;
+mod fixed;
+mod knobs;
+mod pass;
+mod per_request;
+mod physics;
+mod polynomial;
+mod problem;
+pub mod profile;
+mod roofline;
+mod sampled;
+mod speed;
+pub mod tables;
+
+pub use duration::STEP_NS_MAX;
+pub use fitted::{Fitted, FittedDraws, fitted_work};
+pub use fixed::{Fixed, FixedInput};
+pub use knobs::{Knobs, KnobsInput};
+pub use pass::{PassSemantics, WorkerPhases};
+pub use per_request::PerRequest;
+pub use physics::Physics;
+pub use polynomial::{Polynomial, PolynomialInput};
+pub use problem::{ConfigProblem, InvalidConfig};
+pub use profile::{Deployment, Profile, ProfileInput};
+pub use roofline::{LayeredRoofline, Roofline};
+pub use sampled::{Sampled, SampledAnswer, SampledGrid};
+pub use speed::SpeedInput;

@@ -1,0 +1,149 @@
+//! Errors in the input of a model.
+
+use std::fmt;
+
+use vcr_base::random::{Distribution, DistributionProblem};
+
+/// One problem of one field.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ConfigProblem {
+    /// Not a number, or infinite.
+    #[error("invalid `{field}`: expected a finite number, got {value}")]
+    NotFinite {
+        /// The field.
+        field: String,
+        /// Its value.
+        value: f64,
+    },
+    /// Below zero.
+    #[error("invalid `{field}`: expected at least 0, got {value}")]
+    Negative {
+        /// The field.
+        field: String,
+        /// Its value.
+        value: f64,
+    },
+    /// Zero or below.
+    #[error("invalid `{field}`: expected above 0, got {value}")]
+    NotPositive {
+        /// The field.
+        field: String,
+        /// Its value.
+        value: f64,
+    },
+    /// Below the least value that means anything.
+    #[error("invalid `{field}`: expected at least {min}, got {value}")]
+    TooSmall {
+        /// The field.
+        field: String,
+        /// Its value.
+        value: f64,
+        /// The least allowed value.
+        min: f64,
+    },
+    /// Longer than any step.
+    #[error("`{field}` is {value_ms} ms, more than the {limit_ms} ms a step may last; is it in the right unit?")]
+    TooLong {
+        /// The field.
+        field: String,
+        /// Its value in milliseconds.
+        value_ms: f64,
+        /// The limit in milliseconds.
+        limit_ms: f64,
+    },
+    /// A distribution that cannot be drawn from.
+    #[error("`{field}`: {problem}")]
+    Distribution {
+        /// The field.
+        field: String,
+        /// The problem, in milliseconds.
+        problem: DistributionProblem,
+    },
+}
+
+/// Every problem of a model's input.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InvalidConfig {
+    /// The model's name.
+    pub model: &'static str,
+    /// All problems, in the order of the fields; never empty.
+    pub problems: Vec<ConfigProblem>,
+}
+
+impl fmt::Display for InvalidConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the `{}` latency model cannot be set up", self.model)?;
+        for (index, problem) in self.problems.iter().enumerate() {
+            let separator = if index == 0 { ": " } else { "; " };
+            write!(f, "{separator}{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for InvalidConfig {}
+
+/// Collects the problems of one model's input.
+#[derive(Default)]
+pub(crate) struct Problems(pub(crate) Vec<ConfigProblem>);
+
+impl Problems {
+    /// Checks that a number is finite; says so if not.
+    pub(crate) fn finite(&mut self, field: &str, value: f64) -> bool {
+        if !value.is_finite() {
+            let field = field.to_owned();
+            self.0.push(ConfigProblem::NotFinite { field, value });
+        }
+        value.is_finite()
+    }
+
+    /// Checks that a number is finite and at least 0.
+    pub(crate) fn not_negative(&mut self, field: &str, value: f64) {
+        if self.finite(field, value) && value < 0.0 {
+            let field = field.to_owned();
+            self.0.push(ConfigProblem::Negative { field, value });
+        }
+    }
+
+    /// Checks that a number is finite and above 0.
+    pub(crate) fn positive(&mut self, field: &str, value: f64) {
+        if self.finite(field, value) && value <= 0.0 {
+            let field = field.to_owned();
+            self.0.push(ConfigProblem::NotPositive { field, value });
+        }
+    }
+
+    /// Checks that a number is finite and at least `min`.
+    pub(crate) fn at_least(&mut self, field: &str, value: f64, min: f64) {
+        if self.finite(field, value) && value < min {
+            let field = field.to_owned();
+            self.0.push(ConfigProblem::TooSmall { field, value, min });
+        }
+    }
+
+    /// Checks that a number is a time that one step can last.
+    pub(crate) fn step_ms(&mut self, field: &str, value_ms: f64) {
+        let limit_ms = crate::duration::STEP_NS_MAX as f64 / 1e6;
+        self.not_negative(field, value_ms);
+        if value_ms.is_finite() && value_ms > limit_ms {
+            self.0.push(ConfigProblem::TooLong { field: field.to_owned(), value_ms, limit_ms });
+        }
+    }
+
+    /// Checks that a distribution gives times that one step can last.
+    pub(crate) fn distribution_ms(&mut self, field: &str, distribution: &Distribution) {
+        let limit_ms = crate::duration::STEP_NS_MAX as f64 / 1e6;
+        let problems = distribution.problems(limit_ms).into_iter();
+        self.0.extend(problems.map(|problem| ConfigProblem::Distribution { field: field.to_owned(), problem }));
+    }
+
+    /// The value, if nothing was wrong.
+    pub(crate) fn none_or<T>(self, model: &'static str, value: T) -> Result<T, InvalidConfig> {
+        if self.0.is_empty() {
+            Ok(value)
+        } else {
+            let problems = self.0;
+            Err(InvalidConfig { model, problems })
+        }
+    }
+}

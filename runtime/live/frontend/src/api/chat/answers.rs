@@ -1,0 +1,328 @@
+//! Answers of chats: whole, and as chunks of a stream.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+use tokio::time::{Sleep, sleep};
+use vcr_base::finish_reason::FinishReason;
+
+use super::reply::{Delta, Message, Progress, Reply, Update};
+use crate::api::answer::logprobs::{chat_logprobs, prompt_logprobs};
+use crate::api::answer::sse::{Events, Source};
+use crate::api::answer::usage::Usage;
+use crate::api::answer::{Answer, failure, stop_reason};
+use crate::generate::{Finish, Merged, Piece};
+use crate::parse::Parser;
+use crate::server::Counted;
+use crate::server::error::ApiError;
+
+/// Form of the answers.
+pub(in crate::api) struct Form {
+    pub(in crate::api) id: String,
+    pub(in crate::api) created: u64,
+    pub(in crate::api) model: String,
+    pub(in crate::api) role: String,
+    pub(in crate::api) prompt: Vec<u32>,
+    pub(in crate::api) n: usize,
+    /// Likeliest tokens to show, if logprobs are.
+    pub(in crate::api) top_logprobs: Option<usize>,
+    pub(in crate::api) returns_token_ids: bool,
+    pub(in crate::api) tokens_as_ids: bool,
+    pub(in crate::api) prompt_details: bool,
+    pub(in crate::api) include_reasoning: bool,
+    /// An answer that the client made a call ends as text does.
+    pub(in crate::api) is_call_named: bool,
+    /// Where the encoder's outputs for the prompt's media are, if they can be fetched.
+    pub(in crate::api) ec_transfer_params: Option<Value>,
+    /// Text answers end with an image, which takes this long.
+    pub(in crate::api) image: Option<Duration>,
+}
+
+#[derive(Serialize)]
+pub(in crate::api) struct Completion {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: String,
+    choices: Vec<Choice>,
+    service_tier: Option<String>,
+    usage: Usage,
+    metrics: Option<Value>,
+    system_fingerprint: Option<String>,
+    prompt_logprobs: Option<Value>,
+    prompt_token_ids: Option<Vec<u32>>,
+    prompt_text: Option<String>,
+    kv_transfer_params: Option<Value>,
+    ec_transfer_params: Option<Value>,
+}
+
+#[derive(Serialize)]
+struct Choice {
+    index: usize,
+    message: Message,
+    logprobs: Option<ChoiceLogprobs>,
+    finish_reason: Option<&'static str>,
+    stop_reason: Option<Value>,
+    token_ids: Option<Vec<u32>>,
+    routed_experts: Option<String>,
+    weight_versions: Option<Value>,
+}
+
+#[derive(Serialize)]
+struct ChoiceLogprobs {
+    content: Vec<Value>,
+}
+
+impl Form {
+    fn logprobs(&self, positions: &[crate::generate::Position]) -> Option<ChoiceLogprobs> {
+        self.top_logprobs.map(|top| ChoiceLogprobs { content: chat_logprobs(positions, top, self.tokens_as_ids) })
+    }
+
+    /// The whole of answers.
+    pub(in crate::api) fn whole(&self, answers: &[Answer], parsers: Vec<Parser>) -> Completion {
+        let mut reasoning_tokens = 0;
+        let choices = answers.iter().zip(parsers).enumerate().map(|(index, (answer, parser))| {
+            let mut reply = Reply::read(&self.role, parser, &answer.text, &answer.spans);
+            if self.has_image(reply.has_calls(), answer.tokens.len()) {
+                reply.add_image();
+            }
+            reasoning_tokens += reply.reasoning_tokens;
+            self.choice(index, answer, reply)
+        });
+        let choices = choices.collect();
+        let output_tokens = answers.iter().map(|answer| answer.tokens.len()).sum();
+        let cached = answers.first().map_or(0, |answer| answer.cached_tokens as usize);
+        let of_prompt = answers.first().and_then(|answer| answer.prompt_logprobs.as_ref());
+        Completion {
+            id: self.id.clone(),
+            object: "chat.completion",
+            created: self.created,
+            model: self.model.clone(),
+            choices,
+            service_tier: None,
+            usage: Usage::new(self.prompt.len(), output_tokens, self.prompt_details.then_some(cached))
+                .with_reasoning(reasoning_tokens),
+            metrics: None,
+            system_fingerprint: None,
+            prompt_logprobs: of_prompt
+                .and_then(|positions| serde_json::to_value(prompt_logprobs(positions, false)).ok()),
+            prompt_token_ids: self.returns_token_ids.then(|| self.prompt.clone()),
+            prompt_text: None,
+            kv_transfer_params: answers.first().and_then(Answer::kv_transfer_params),
+            ec_transfer_params: self.ec_transfer_params.clone(),
+        }
+    }
+
+    /// Whether an answer has an image: not if it calls tools, or says nothing.
+    fn has_image(&self, has_calls: bool, num_tokens: usize) -> bool {
+        self.image.is_some() && !has_calls && num_tokens > 0
+    }
+
+    fn choice(&self, index: usize, answer: &Answer, reply: Reply) -> Choice {
+        let shows_tokens = reply.shows_tokens(self.include_reasoning);
+        let finish_reason = answer.finish.as_ref().map(|finish| self.finish_reason(finish, reply.has_calls()));
+        Choice {
+            index,
+            message: reply.message(self.include_reasoning),
+            logprobs: self.logprobs(&answer.logprobs).filter(|_| shows_tokens),
+            finish_reason,
+            stop_reason: answer.stop_reason(),
+            token_ids: (self.returns_token_ids && shows_tokens).then(|| answer.tokens.clone()),
+            routed_experts: None,
+            weight_versions: None,
+        }
+    }
+
+    fn finish_reason(&self, finish: &Finish, has_calls: bool) -> &'static str {
+        let is_call = has_calls && !self.is_call_named && finish.reason == FinishReason::Stop;
+        if is_call { "tool_calls" } else { finish.name() }
+    }
+}
+
+#[derive(Serialize)]
+struct Chunk<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: &'a [ChunkChoice],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Usage>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<&'a [u32]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    modality: Option<&'static str>,
+}
+
+#[derive(Default, Serialize)]
+struct ChunkChoice {
+    index: usize,
+    delta: Delta,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<ChoiceLogprobs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop_reason: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<u32>>,
+}
+
+/// The events of answers that are streamed.
+pub(in crate::api) struct Stream {
+    form: Form,
+    merged: Merged,
+    include_usage: bool,
+    continuous_usage: bool,
+    /// Of each answer.
+    progress: Vec<Progress>,
+    /// Output tokens of each answer.
+    output_tokens: Vec<usize>,
+    cached_tokens: usize,
+    has_begun: bool,
+    image: ImageWait,
+    /// Ends of answers that wait for their images.
+    held: Vec<(usize, Finish)>,
+    _counted: Counted,
+}
+
+/// The time until images are there. It is kept while nobody polls the stream.
+enum ImageWait {
+    None,
+    Ahead(Duration),
+    Waiting(Pin<Box<Sleep>>),
+}
+
+impl ImageWait {
+    /// Waits until images are there; returns at once if there are none to come.
+    async fn wait(&mut self) {
+        if let Self::Ahead(time) = self {
+            *self = Self::Waiting(Box::pin(sleep(*time)));
+        }
+        if let Self::Waiting(sleep) = self {
+            sleep.as_mut().await;
+            *self = Self::None;
+        }
+    }
+}
+
+impl Stream {
+    pub(in crate::api) fn new(
+        form: Form,
+        merged: Merged,
+        parsers: Vec<Parser>,
+        (include_usage, continuous_usage): (bool, bool),
+        counted: Counted,
+    ) -> Self {
+        let output_tokens = vec![0; form.n];
+        let is_combined = form.top_logprobs.is_some() || form.returns_token_ids || continuous_usage;
+        let progress = |parser| Progress::new(parser, form.include_reasoning, is_combined);
+        let progress = parsers.into_iter().map(progress).collect();
+        let image = form.image.map_or(ImageWait::None, ImageWait::Ahead);
+        Self {
+            form,
+            merged,
+            progress,
+            include_usage,
+            continuous_usage,
+            output_tokens,
+            cached_tokens: 0,
+            has_begun: false,
+            image,
+            held: Vec::new(),
+            _counted: counted,
+        }
+    }
+
+    fn push(&self, out: &mut Events, choice: ChunkChoice) {
+        self.push_of(out, choice, None);
+    }
+
+    fn push_of(&self, out: &mut Events, choice: ChunkChoice, modality: Option<&'static str>) {
+        let output_tokens = self.output_tokens[choice.index];
+        let is_first = choice.delta.role.is_some() && self.form.returns_token_ids;
+        let reasoning_tokens = self.progress[choice.index].reasoning_tokens();
+        let usage = self
+            .continuous_usage
+            .then(|| Usage::new(self.form.prompt.len(), output_tokens, None).with_reasoning(reasoning_tokens));
+        let prompt_token_ids = is_first.then_some(self.form.prompt.as_slice());
+        out.push(&Chunk { usage, prompt_token_ids, modality, ..self.chunk(&[choice]) });
+    }
+
+    fn chunk<'a>(&'a self, choices: &'a [ChunkChoice]) -> Chunk<'a> {
+        let Form { id, created, model, .. } = &self.form;
+        let object = "chat.completion.chunk";
+        Chunk { id, object, created: *created, model, choices, usage: None, prompt_token_ids: None, modality: None }
+    }
+
+    /// The last chunk of an answer, behind its image if it has one.
+    fn push_end(&self, out: &mut Events, index: usize, finish: &Finish) {
+        let has_calls = self.progress[index].has_calls();
+        if self.form.has_image(has_calls, self.output_tokens[index]) {
+            let choice = ChunkChoice { index, delta: Delta::of_image(), ..ChunkChoice::default() };
+            self.push_of(out, choice, Some("image"));
+        }
+        let finish_reason = Some(self.form.finish_reason(finish, has_calls));
+        let stop_reason = stop_reason(finish);
+        self.push(out, ChunkChoice { index, finish_reason, stop_reason, ..ChunkChoice::default() });
+    }
+
+    fn take(&mut self, out: &mut Events, index: usize, piece: Piece) -> Result<(), ApiError> {
+        if let Some(error) = piece.finish.as_ref().and_then(failure) {
+            return Err(error);
+        }
+        self.output_tokens[index] += piece.tokens.len();
+        self.cached_tokens = piece.cached_tokens.map_or(self.cached_tokens, |cached| cached as usize);
+        let Update { mut deltas, shows_tokens } = self.progress[index].push(&piece.text, &piece.spans);
+        let has_tokens = shows_tokens && !piece.tokens.is_empty();
+        let mut logprobs = has_tokens.then(|| self.form.logprobs(&piece.logprobs)).flatten();
+        let mut token_ids = (has_tokens && self.form.returns_token_ids).then_some(piece.tokens);
+        if deltas.is_empty() && (logprobs.is_some() || token_ids.is_some()) {
+            deltas.push(Delta::default());
+        }
+        for delta in deltas {
+            let (logprobs, token_ids) = (logprobs.take(), token_ids.take());
+            self.push(out, ChunkChoice { index, delta, logprobs, token_ids, ..ChunkChoice::default() });
+        }
+        if let Some(finish) = piece.finish {
+            for delta in self.progress[index].finish() {
+                self.push(out, ChunkChoice { index, delta, ..ChunkChoice::default() });
+            }
+            match self.form.image {
+                Some(_) => self.held.push((index, finish)),
+                None => self.push_end(out, index, &finish),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Source for Stream {
+    async fn next(&mut self, out: &mut Events) -> Result<bool, ApiError> {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            for index in 0..self.form.n {
+                let delta = Delta::of_role(&self.form.role);
+                self.push(out, ChunkChoice { index, delta, ..ChunkChoice::default() });
+            }
+            return Ok(true);
+        }
+        if let Some((index, piece)) = self.merged.next().await? {
+            self.take(out, index, piece)?;
+            return Ok(true);
+        }
+        self.image.wait().await;
+        for (index, finish) in std::mem::take(&mut self.held) {
+            self.push_end(out, index, &finish);
+        }
+        if self.include_usage {
+            let output_tokens = self.output_tokens.iter().sum();
+            let cached = self.form.prompt_details.then_some(self.cached_tokens);
+            let reasoning_tokens = self.progress.iter().map(Progress::reasoning_tokens).sum();
+            let usage = Usage::new(self.form.prompt.len(), output_tokens, cached).with_reasoning(reasoning_tokens);
+            out.push(&Chunk { usage: Some(usage), ..self.chunk(&[]) });
+        }
+        Ok(false)
+    }
+}

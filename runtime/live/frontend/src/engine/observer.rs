@@ -1,0 +1,54 @@
+//! Notifications about requests and engines, for metrics.
+
+use vcr_base::finish_reason::FinishReason;
+use vcr_wire::{SchedulerStats, StepOutput};
+
+/// A request that is about to be sent to an engine.
+#[derive(Clone, Debug)]
+pub struct RequestStart {
+    /// The engine's number.
+    pub rank: u16,
+    /// The name that users see.
+    pub id: String,
+    /// Seconds on the monotonic clock.
+    pub arrival_s: f64,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u64,
+    /// Tokens of the output at most.
+    pub max_tokens: Option<u64>,
+    /// Sampling parameters, of a request for text.
+    pub temperature: Option<f64>,
+    /// The same.
+    pub top_p: Option<f64>,
+    /// The same.
+    pub n: Option<u32>,
+    /// Name of the adapter, if it uses one.
+    pub adapter: Option<String>,
+    /// Hashes of its images, audios and videos.
+    pub media: Vec<String>,
+}
+
+/// Hears of everything that engines send. It must not wait.
+pub trait EngineObserver: Send + Sync {
+    /// The scheduler's statistics of a step.
+    fn scheduler(&self, rank: u16, stats: &SchedulerStats);
+
+    /// A request begins; returns what hears of it.
+    fn request(&self, start: RequestStart) -> Box<dyn RequestObserver>;
+
+    /// All engines sleep at this level, or are awake.
+    fn sleep_level(&self, _level: Option<u32>) {}
+
+    /// All outputs of a message have been heard of.
+    fn message_ended(&self, rank: u16);
+}
+
+/// Hears of one request.
+pub trait RequestObserver: Send {
+    /// New output. `engine_s` is the engine's and `now_s` this thread's reading of
+    /// the same monotonic clock.
+    fn output(&mut self, now_s: f64, engine_s: f64, output: &StepOutput<'_>);
+
+    /// It has ended.
+    fn finish(self: Box<Self>, now_s: f64, reason: FinishReason);
+}

@@ -1,0 +1,92 @@
+//! The outputs of one request.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use vcr_base::finish_reason::FinishReason;
+use vcr_wire::{EngineCoreOutput, StepOutput};
+
+use super::EngineError;
+use super::collector::{Collector, Outputs};
+use super::rank::Rank;
+
+/// The outputs of a request. Dropped before its end, it aborts the request in the
+/// engine.
+pub struct RequestStream {
+    ranks: Arc<[Rank]>,
+    place: usize,
+    id: Arc<str>,
+    collector: Arc<Collector>,
+    /// Outputs that were taken together with an earlier one.
+    taken: Outputs,
+    is_done: bool,
+}
+
+impl RequestStream {
+    pub(super) fn new(ranks: Arc<[Rank]>, place: usize, id: Arc<str>, collector: Arc<Collector>) -> Self {
+        Self { ranks, place, id, collector, taken: Outputs::default(), is_done: false }
+    }
+
+    /// The next output, of which the name is left out; none after the one with a finish reason.
+    ///
+    /// # Errors
+    /// When the engine is lost.
+    pub async fn next(&mut self) -> Result<Option<EngineCoreOutput>, EngineError> {
+        poll_fn(|context| self.poll(context).map_ok(|output| output.map(owned))).await
+    }
+
+    /// As [`RequestStream::next`], for use in streams.
+    ///
+    /// # Errors
+    /// When the engine is lost.
+    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<StepOutput<'_>>, EngineError>> {
+        if self.is_done {
+            return Poll::Ready(Ok(None));
+        }
+        if self.taken.is_empty() {
+            let taken = ready!(self.collector.poll(&mut self.taken, context));
+            self.is_done = taken.is_err();
+            taken?;
+        }
+        let output = self.taken.pop();
+        if let Some(StepOutput::Whole(output)) = &output {
+            self.is_done = output.finish_reason.is_some();
+        }
+        Poll::Ready(Ok(output))
+    }
+
+    /// Ends it in the engine: the server has all it needs, by a stop string.
+    pub fn stop(&mut self) {
+        self.end(FinishReason::Stop);
+    }
+
+    /// The number of its engine.
+    #[must_use]
+    pub fn rank(&self) -> u16 {
+        self.ranks[self.place].number
+    }
+
+    fn end(&mut self, reason: FinishReason) {
+        if !self.is_done {
+            self.is_done = true;
+            self.ranks[self.place].abort(&self.id, reason);
+        }
+    }
+}
+
+impl Drop for RequestStream {
+    fn drop(&mut self) {
+        self.end(FinishReason::Abort);
+    }
+}
+
+/// An output with its own memory, and without a name.
+fn owned(output: StepOutput<'_>) -> EngineCoreOutput {
+    match output {
+        StepOutput::Whole(output) => *output,
+        StepOutput::Tokens(tokens) => {
+            EngineCoreOutput { new_token_ids: tokens.to_vec(), ..EngineCoreOutput::default() }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Requests that want a vector instead of text: one prefill, no tokens.
+
+use futures_util::future::try_join_all;
+use vcr_base::finish_reason::FinishReason;
+use vcr_wire::{EngineCoreRequest, PoolingParams};
+
+use super::params::Placement;
+use crate::engine::RequestStream;
+use crate::media::MediaPrompt;
+use crate::server::App;
+use crate::server::error::ApiError;
+
+/// Shared by all vectors of a request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pooling {
+    /// Numbers of a vector, if fewer than the model's are wanted.
+    pub(crate) dimensions: Option<u32>,
+    /// Whether vectors are brought to length 1; the model does so by default.
+    pub(crate) use_activation: Option<bool>,
+}
+
+/// The vectors of several prompts, in their order. The engines compute the prompts as
+/// those of any request, and end them at once.
+///
+/// # Errors
+/// When an engine refuses one; the others are aborted.
+pub(crate) async fn pooled(
+    app: &App,
+    id: &str,
+    prompts: Vec<MediaPrompt>,
+    pooling: &Pooling,
+    place: &Placement,
+) -> Result<Vec<Vec<f32>>, ApiError> {
+    app.engines.check_fits(prompts.len())?;
+    let mut streams = Vec::with_capacity(prompts.len());
+    for (index, (tokens, mm_features)) in prompts.into_iter().enumerate() {
+        let external = format!("{id}-{index}");
+        let request = EngineCoreRequest {
+            request_id: format!("{external}-{}", app.ids.next()),
+            external_req_id: Some(external),
+            prompt_token_ids: Some(tokens),
+            mm_features,
+            pooling_params: Some(PoolingParams {
+                use_activation: pooling.use_activation,
+                dimensions: pooling.dimensions,
+                task: Some("embed".to_owned()),
+                ..PoolingParams::default()
+            }),
+            arrival_time: crate::server::unix_s(),
+            lora_request: place.adapter.clone(),
+            cache_salt: place.cache_salt.clone(),
+            data_parallel_rank: place.rank,
+            priority: place.priority,
+            session_id: place.session_id.clone(),
+            ..EngineCoreRequest::default()
+        };
+        streams.push(app.engines.submit(request)?);
+    }
+    try_join_all(streams.into_iter().map(vector)).await
+}
+
+/// The vector that a request ends with.
+async fn vector(mut stream: RequestStream) -> Result<Vec<f32>, ApiError> {
+    while let Some(output) = stream.next().await? {
+        if output.finish_reason == Some(FinishReason::Error) {
+            return Err(ApiError::of_engine(output.error.as_ref()));
+        }
+        if let Some(tensor) = output.pooling_output {
+            let bytes = tensor.bytes(&[]).map_err(|error| ApiError::internal(error.to_string()))?;
+            let (numbers, _) = bytes.as_chunks();
+            return Ok(numbers.iter().map(|number| f32::from_le_bytes(*number)).collect());
+        }
+    }
+    // Aborted by a pause, or by the end of the server.
+    Err(ApiError::internal("Failed to generate results for all prompts"))
+}

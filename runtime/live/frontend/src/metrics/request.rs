@@ -1,0 +1,110 @@
+//! The life of one request, as its outputs tell it.
+
+use prometheus_client::metrics::histogram::Histogram;
+use vcr_base::finish_reason::FinishReason;
+use vcr_wire::{EngineCoreEvent, EventType, PrefillStats};
+
+use super::engine::{EngineRecorder, Finished, Iteration, Phases};
+
+/// The record of a request, from its arrival until it ends. Drop it unfinished
+/// if it never reached an engine: only requests of engines are counted.
+#[derive(Debug)]
+pub struct RequestRecord {
+    engine: EngineRecorder,
+    inter_token_latency: Histogram,
+    /// On the frontend's clock.
+    arrival_s: f64,
+    counts: Finished,
+    is_prefilling: bool,
+    /// On the engine's clock.
+    queued_s: f64,
+    scheduled_s: Option<f64>,
+    first_token_s: f64,
+    last_token_s: f64,
+}
+
+impl RequestRecord {
+    /// A request that goes to an engine.
+    ///
+    /// `arrival_s` is the arrival at the server, on any clock that the other
+    /// times of the server are taken from.
+    #[must_use]
+    pub fn new(engine: &EngineRecorder, arrival_s: f64, prompt_tokens: u64, max_tokens: Option<u64>) -> Self {
+        Self {
+            engine: engine.clone(),
+            inter_token_latency: engine.inter_token_latency(),
+            arrival_s,
+            counts: Finished { prompt_tokens, max_tokens, ..Finished::default() },
+            is_prefilling: true,
+            queued_s: 0.0,
+            scheduled_s: None,
+            first_token_s: 0.0,
+            last_token_s: 0.0,
+        }
+    }
+
+    /// Tokens that it got so far.
+    #[must_use]
+    pub fn generated_tokens(&self) -> u64 {
+        self.counts.generated_tokens
+    }
+
+    /// Takes an output of the engine.
+    ///
+    /// `now_s` is on the clock of the arrival, `engine_s` the timestamp of the
+    /// engine's message. `iteration` sums over the outputs of that message.
+    pub fn output(
+        &mut self,
+        iteration: &mut Iteration,
+        now_s: f64,
+        engine_s: f64,
+        new_tokens: u64,
+        events: &[EngineCoreEvent],
+        prefill: Option<&PrefillStats>,
+    ) {
+        for event in events {
+            match event.kind {
+                EventType::Queued => self.queued_s = event.timestamp,
+                EventType::Scheduled => {
+                    self.scheduled_s.get_or_insert(event.timestamp);
+                }
+                EventType::Preempted => {
+                    self.counts.preemptions += 1;
+                    iteration.preemptions += 1;
+                }
+            }
+        }
+        iteration.generated_tokens += new_tokens;
+        self.counts.generated_tokens += new_tokens;
+        if self.is_prefilling {
+            self.is_prefilling = false;
+            if let Some(prefill) = prefill {
+                iteration.computed_prompt_tokens += prefill.num_computed_tokens;
+                self.counts.cached_tokens = prefill.num_cached_tokens;
+            }
+            self.engine.first_token(now_s - self.arrival_s, prefill);
+            self.first_token_s = engine_s;
+        } else {
+            self.inter_token_latency.observe(engine_s - self.last_token_s);
+        }
+        self.last_token_s = engine_s;
+    }
+
+    /// Ends it: the engine says so, a stop string was found, or its client left.
+    /// Returns the tokens it got.
+    pub fn finish(self, now_s: f64, reason: FinishReason) -> u64 {
+        let scheduled_s = self.scheduled_s.unwrap_or(self.queued_s);
+        let after_first = self.counts.generated_tokens.saturating_sub(1);
+        let decode_s = self.last_token_s - self.first_token_s;
+        let phases = Phases {
+            e2e_s: now_s - self.arrival_s,
+            queue_s: scheduled_s - self.queued_s,
+            prefill_s: (self.first_token_s - scheduled_s).max(0.0),
+            decode_s,
+            inference_s: (self.last_token_s - scheduled_s).max(0.0),
+            time_per_output_token_s: if after_first > 0 { decode_s / after_first as f64 } else { 0.0 },
+        };
+        self.engine.finished(reason, &self.counts, &phases);
+        self.counts.generated_tokens
+    }
+}

@@ -1,0 +1,119 @@
+//! Commands for engines.
+
+use crate::{Command, FaultRule, FaultRuleError, LatencyFactory, PluginContext, Snapshot};
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+
+use crate::control::answer::Refusal;
+use crate::control::body::{Change, EngineChoice, FaultChange, LatencyChange, Nothing, TimeScaleChange};
+use crate::control::context::Context;
+use crate::control::view::{Engines, StateView};
+use crate::control::{LatencyReader, UnusableModel};
+
+/// The engines that got the command. They run it between two steps, or, without a
+/// frontend, when they have one: hence the status.
+type StateResponse = Result<(StatusCode, Json<Engines<StateView>>), Refusal>;
+
+fn states_of(mut engines: Vec<Snapshot>, wanted: Option<u16>) -> StateResponse {
+    engines.retain(|snapshot| wanted.is_none_or(|rank| snapshot.rank == rank));
+    Ok((StatusCode::ACCEPTED, Json(Engines::of(&engines, StateView::of))))
+}
+
+impl Context {
+    fn send_command(&self, engine: Option<u16>, what: &str, command: &Command) -> StateResponse {
+        self.check(engine)?;
+        self.engines.command(engine, command);
+        match engine {
+            Some(rank) => tracing::info!(rank, "command: {what}"),
+            None => tracing::info!("command for all engines: {what}"),
+        }
+        states_of(self.engines.snapshots(), engine)
+    }
+
+    /// Refuses engines that are not here.
+    fn check(&self, engine: Option<u16>) -> Result<(), Refusal> {
+        let Some(rank) = engine else { return Ok(()) };
+        let snapshots = self.engines.snapshots();
+        if snapshots.iter().any(|snapshot| snapshot.rank == rank) {
+            return Ok(());
+        }
+        let refusal = Refusal::new(StatusCode::NOT_FOUND, format!("unknown engine {rank}"));
+        Err(match &snapshots[..] {
+            [first, .., last] => refusal.hint(format!("engines here are {} to {}", first.rank, last.rank)),
+            [only] => refusal.hint(format!("the engine here is {}", only.rank)),
+            [] => refusal,
+        })
+    }
+}
+
+pub(crate) async fn latency(State(context): State<Context>, Change(change): Change<LatencyChange>) -> StateResponse {
+    context.check(change.engine)?;
+    let config = change.config.map(|config| serde_json::Value::from(config).to_string());
+    let reader = context.latency.clone();
+    // A guest is compiled here, which others need not wait for.
+    let build = tokio::task::spawn_blocking(move || make(&reader, &change.model, config.as_deref()));
+    let made = build.await.map_err(|error| {
+        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("building the model failed, a bug of vcr: {error}"))
+    })?;
+    let (factory, name) = made.map_err(|UnusableModel { message, hint }| {
+        let refusal = Refusal::bad(message);
+        if let Some(hint) = hint { refusal.hint(hint) } else { refusal }
+    })?;
+    let what = format!("price steps by {name}");
+    context.send_command(change.engine, &what, &Command::SetLatency { factory, name })
+}
+
+/// Makes the model once, so that an invalid one is refused in the answer.
+fn make(reader: &LatencyReader, model: &str, config: Option<&str>) -> Result<(LatencyFactory, String), UnusableModel> {
+    let (factory, name) = reader(model, config)?;
+    factory(&PluginContext::of_seed(0)).map_err(|error| UnusableModel { message: error.to_string(), hint: None })?;
+    Ok((factory, name))
+}
+
+pub(crate) async fn time_scale(
+    State(context): State<Context>,
+    Change(change): Change<TimeScaleChange>,
+) -> StateResponse {
+    let factor = change.factor;
+    // JSON has no infinity, so nothing else can be wrong with a number.
+    if factor <= 0.0 {
+        return Err(Refusal::bad("invalid `factor`: expected more than 0").hint("2.0 makes everything twice as fast"));
+    }
+    context.send_command(change.engine, &format!("divide times by {factor}"), &Command::SetTimeScale(factor))
+}
+
+pub(crate) async fn add_fault(State(context): State<Context>, Change(change): Change<FaultChange>) -> StateResponse {
+    let wrong = |error: FaultRuleError| {
+        Refusal::bad(error.to_string()).hint(format!("faults are written {}", FaultRule::SYNTAX))
+    };
+    let rule: FaultRule = change.fault.parse().map_err(wrong)?;
+    context.send_command(change.engine, &format!("apply the fault {rule}"), &Command::AddFault(rule))
+}
+
+pub(crate) async fn clear_faults(State(context): State<Context>, Change(which): Change<EngineChoice>) -> StateResponse {
+    context.send_command(which.engine, "clear the faults", &Command::ClearFaults)
+}
+
+pub(crate) async fn pause(State(context): State<Context>, Change(which): Change<EngineChoice>) -> StateResponse {
+    context.send_command(which.engine, "pause", &Command::SetPaused(true))
+}
+
+pub(crate) async fn resume(State(context): State<Context>, Change(which): Change<EngineChoice>) -> StateResponse {
+    context.send_command(which.engine, "resume", &Command::SetPaused(false))
+}
+
+pub(crate) async fn reset_prefix_cache(
+    State(context): State<Context>,
+    Change(which): Change<EngineChoice>,
+) -> StateResponse {
+    context.send_command(which.engine, "drop the prefix cache", &Command::ResetPrefixCache)
+}
+
+/// All engines end, as at a signal: a part of a deployment is of no use.
+pub(crate) async fn shut_down(State(context): State<Context>, Change(Nothing {}): Change<Nothing>) -> StateResponse {
+    let snapshots = context.engines.snapshots();
+    tracing::info!("all engines shut down");
+    context.engines.shut_down();
+    states_of(snapshots, None)
+}

@@ -1,0 +1,78 @@
+//! Faults that clients of a server meet: told, added and cleared while it serves.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+
+use crate::control::answer::Refusal;
+use crate::control::body::{Change, ChangeBody, Nothing};
+use crate::control::context::Context;
+
+/// The rules of a server. What a rule is, is the server's business.
+pub trait ClientFaultRules: Send + Sync {
+    /// The rules, as users write them.
+    fn rules(&self) -> Vec<String>;
+
+    /// Adds a rule behind the others.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn add(&self, rule: &str) -> Result<(), String>;
+
+    /// Removes all rules.
+    fn clear(&self);
+}
+
+/// One more rule.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ClientFaultChange {
+    fault: String,
+}
+
+impl ChangeBody for ClientFaultChange {
+    const EXAMPLE: &'static str = r#"{"fault": "status:code=503,rate=0.1"}"#;
+}
+
+/// The rules that apply.
+#[derive(Debug, Serialize)]
+pub(crate) struct ClientFaultsView {
+    faults: Vec<String>,
+}
+
+fn rules_of(context: &Context) -> Result<&Arc<dyn ClientFaultRules>, Refusal> {
+    context.client_faults.as_ref().ok_or_else(|| {
+        Refusal::new(StatusCode::NOT_FOUND, "there are no clients here, only a frontend").hint("vcr serve has clients")
+    })
+}
+
+fn view(rules: &Arc<dyn ClientFaultRules>) -> Json<ClientFaultsView> {
+    Json(ClientFaultsView { faults: rules.rules() })
+}
+
+pub(crate) async fn list(State(context): State<Context>) -> Result<Json<ClientFaultsView>, Refusal> {
+    rules_of(&context).map(view)
+}
+
+pub(crate) async fn add(
+    State(context): State<Context>,
+    Change(change): Change<ClientFaultChange>,
+) -> Result<Json<ClientFaultsView>, Refusal> {
+    let rules = rules_of(&context)?;
+    rules.add(&change.fault).map_err(Refusal::bad)?;
+    tracing::info!("command: clients meet the fault {}", change.fault);
+    Ok(view(rules))
+}
+
+pub(crate) async fn clear(
+    State(context): State<Context>,
+    Change(Nothing {}): Change<Nothing>,
+) -> Result<Json<ClientFaultsView>, Refusal> {
+    let rules = rules_of(&context)?;
+    rules.clear();
+    tracing::info!("command: clear the faults that clients meet");
+    Ok(view(rules))
+}

@@ -1,0 +1,171 @@
+//! Listen addresses of the control plane.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::Arc;
+
+use crate::control::{ClientFaultRules, FakeMetricValues, GuestReader};
+
+/// Listen addresses, as `HOST:PORT`; port 0 takes a free one. A part without an
+/// address is not served.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Addresses<'a> {
+    /// For the read-only part; any address.
+    pub metrics: Option<&'a str>,
+    /// For all of it; a loopback address.
+    pub admin: Option<&'a str>,
+}
+
+/// An error of a listen address.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// It is none, or its name is not known.
+    #[error("invalid listen address `{address}`: expected HOST:PORT")]
+    NoAddress {
+        /// The text.
+        address: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The admin part would be within reach of other machines.
+    #[error(
+        "invalid admin address {address}: expected a loopback address, since every client can change and stop engines"
+    )]
+    NotLoopback {
+        /// The address, as it was resolved.
+        address: SocketAddr,
+    },
+    /// It is taken, or not this machine's.
+    #[error("cannot listen at `{address}`")]
+    Bind {
+        /// The text.
+        address: String,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+/// The parts served at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Metrics,
+    Admin,
+}
+
+/// Sockets that listen and are not answered yet.
+pub struct Listeners {
+    pub(crate) bound: Vec<(Part, TcpListener)>,
+    pub(crate) guests: Option<GuestReader>,
+    pub(crate) client_faults: Option<Arc<dyn ClientFaultRules>>,
+    pub(crate) fake_metrics: Option<Arc<dyn FakeMetricValues>>,
+}
+
+impl fmt::Debug for Listeners {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Listeners").field("bound", &self.bound).finish_non_exhaustive()
+    }
+}
+
+impl Listeners {
+    /// Listens at `addresses`.
+    ///
+    /// # Errors
+    /// When one cannot be used, or is not allowed.
+    pub fn bind(addresses: &Addresses<'_>) -> Result<Self, ControlError> {
+        let wanted = [(Part::Metrics, addresses.metrics), (Part::Admin, addresses.admin)];
+        let given = wanted.into_iter().filter_map(|(part, address)| Some((part, address?)));
+        let bound = given.map(|(part, address)| Ok((part, listen(part, address)?)));
+        let bound = bound.collect::<Result<_, ControlError>>()?;
+        Ok(Self { bound, guests: None, client_faults: None, fake_metrics: None })
+    }
+
+    /// Adds the telemetry of guests to the metrics.
+    #[must_use]
+    pub fn with_guests(self, guests: GuestReader) -> Self {
+        Self { guests: Some(guests), ..self }
+    }
+
+    /// Adds the faults that clients of a server meet to the admin part.
+    #[must_use]
+    pub fn with_client_faults(self, rules: Arc<dyn ClientFaultRules>) -> Self {
+        Self { client_faults: Some(rules), ..self }
+    }
+
+    /// Adds the made-up metrics of a server to the admin part.
+    #[must_use]
+    pub fn with_fake_metrics(self, values: Arc<dyn FakeMetricValues>) -> Self {
+        Self { fake_metrics: Some(values), ..self }
+    }
+
+    /// The address of the metrics part, if it is served.
+    #[must_use]
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.address(Part::Metrics)
+    }
+
+    /// The address of the admin part, if it is served.
+    #[must_use]
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.address(Part::Admin)
+    }
+
+    fn address(&self, wanted: Part) -> Option<SocketAddr> {
+        let found = self.bound.iter().find(|(part, _)| *part == wanted);
+        found.and_then(|(_, listener)| listener.local_addr().ok())
+    }
+}
+
+fn listen(part: Part, address: &str) -> Result<TcpListener, ControlError> {
+    let no_address = |source| ControlError::NoAddress { address: address.to_owned(), source };
+    let resolved: Vec<SocketAddr> = address.to_socket_addrs().map_err(no_address)?.collect();
+    if part == Part::Admin
+        && let Some(address) = resolved.iter().find(|address| !address.ip().is_loopback())
+    {
+        return Err(ControlError::NotLoopback { address: *address });
+    }
+    let taken = |source| ControlError::Bind { address: address.to_owned(), source };
+    let listener = TcpListener::bind(&resolved[..]).map_err(taken)?;
+    listener.set_nonblocking(true).map_err(taken)?;
+    Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admin(address: &str) -> Result<Listeners, ControlError> {
+        Listeners::bind(&Addresses { admin: Some(address), ..Addresses::default() })
+    }
+
+    #[test]
+    fn port_0_takes_a_free_one() {
+        let both = Addresses { metrics: Some("0.0.0.0:0"), admin: Some("localhost:0") };
+        let listeners = Listeners::bind(&both).expect("there are free ports");
+        let metrics = listeners.metrics_address().expect("it is served");
+        let admin = listeners.admin_address().expect("it is served");
+        assert!(metrics.port() != 0 && admin.port() != 0 && metrics.port() != admin.port());
+        assert!(admin.ip().is_loopback() && metrics.ip().is_unspecified());
+    }
+
+    #[test]
+    fn the_admin_part_stays_on_this_machine() {
+        for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
+            let error = admin(address).expect_err(address);
+            assert!(matches!(error, ControlError::NotLoopback { .. }), "{address}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_used_is_named() {
+        for address in ["", "9090", "127.0.0.1", "127.0.0.1:99999", "127.0.0.1:port"] {
+            let error = admin(address).expect_err(address);
+            assert!(matches!(error, ControlError::NoAddress { .. }), "{address}: {error}");
+            assert!(error.to_string().contains(address), "{address}: {error}");
+        }
+        let taken = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+        let address = taken.local_addr().expect("it has one").to_string();
+        let error = admin(&address).expect_err("it is taken");
+        assert!(matches!(error, ControlError::Bind { .. }), "{error}");
+    }
+}

@@ -1,0 +1,86 @@
+//! The control plane: live engines watched and changed over HTTP.
+//!
+//! There are two parts, each at an address of its own. The *metrics* part is
+//! read-only (`/metrics`, `/healthz`) and may be served anywhere. The *admin* part
+//! has these and more, and changes engines while they serve; any client of
+//! it can stop them, so addresses that other machines reach are refused.
+//! `docs/reference/play` is the reference of both.
+//!
+//! Owns a thread, sockets and the wording of answers. The effects of commands are
+//! in `vcr-live`; the caller reads names of latency models by its
+//! [`LatencyReader`].
+//!
+//! ```no_run
+//! # fn parts() -> (crate::LiveEngines, crate::control::LatencyReader) { unimplemented!() }
+//! use vcr_live::control::{Addresses, Listeners};
+//!
+//! // Before the engines, so that a bad address is refused before they connect.
+//! let listeners = Listeners::bind(&Addresses { metrics: None, admin: Some("127.0.0.1:9090") })?;
+//! let (engines, latency) = parts();
+//! let control = listeners.serve(engines.handle(), latency)?;
+//! engines.wait()?;
+//! drop(control);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod answer;
+mod body;
+mod change;
+mod client_faults;
+mod context;
+mod fake_metrics;
+mod listen;
+mod metrics;
+mod routes;
+mod server;
+mod view;
+
+use std::sync::Arc;
+
+use crate::LatencyFactory;
+
+pub use client_faults::ClientFaultRules;
+pub use fake_metrics::FakeMetricValues;
+pub use listen::{Addresses, ControlError, Listeners};
+pub use server::ControlPlane;
+
+/// Makes a latency model of what a user wrote, and of a guest's configuration,
+/// a JSON text, if there is one. Also says what the model is called.
+pub type LatencyReader =
+    Arc<dyn Fn(&str, Option<&str>) -> Result<(LatencyFactory, String), UnusableModel> + Send + Sync>;
+
+/// Reads the telemetry of the engines' guests, in a fixed order.
+pub type GuestReader = Arc<dyn Fn() -> Vec<GuestSample> + Send + Sync>;
+
+/// An item of telemetry of a guest of an engine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GuestSample {
+    /// The guest's name.
+    pub guest: String,
+    /// Number of the engine; none for a guest that serves all of them.
+    pub engine: Option<u32>,
+    /// Its kind.
+    pub value: GuestValue,
+}
+
+/// A value of a guest's telemetry, or of its host.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GuestValue {
+    /// A counter and its total.
+    Counter(String, u64),
+    /// A gauge and its latest value.
+    Gauge(String, f64),
+    /// Notes that were dropped.
+    Dropped(u64),
+    /// Failures after which its fallback went on.
+    Failures(u64),
+}
+
+/// The reason why a text is not a latency model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnusableModel {
+    /// The problem.
+    pub message: String,
+    /// The next step.
+    pub hint: Option<String>,
+}

@@ -1,0 +1,141 @@
+//! The thread that answers.
+//!
+//! Each connection carries one request and has a limited time for all of it,
+//! and their number is limited: a client that is slow, or forgets its
+//! connection, costs little, and nothing for long.
+
+use std::io;
+use std::net::TcpListener as BoundListener;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::EnginesHandle;
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::control::LatencyReader;
+use crate::control::context::Context;
+use crate::control::listen::{Listeners, Part};
+use crate::control::routes::{admin_routes, metrics_routes};
+
+/// Connections of one part at once; further ones wait.
+const MAX_CONNECTIONS: usize = 64;
+/// Time for a request and its answer. Building the model of a large guest takes
+/// seconds.
+const CONNECTION_TIME: Duration = Duration::from_secs(60);
+/// Time for what is under way when the engines have ended.
+const END_TIME: Duration = Duration::from_secs(1);
+/// Pause of a listener that cannot accept: its usual reason is
+/// that there are no descriptors, which others must give back first.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Latency models made at once.
+const MAX_BLOCKING: usize = 2;
+
+/// A control plane that is served. Dropped, it lets answers under way finish,
+/// for a second at most, and ends.
+#[derive(Debug)]
+pub struct ControlPlane {
+    /// Dropped to end the thread.
+    stop: Option<watch::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Listeners {
+    /// Answers for `engines` until the result is dropped.
+    ///
+    /// # Errors
+    /// When the system has no more threads or descriptors.
+    pub fn serve(self, engines: EnginesHandle, latency: LatencyReader) -> io::Result<ControlPlane> {
+        ControlPlane::start(self, engines, latency)
+    }
+}
+
+impl ControlPlane {
+    fn start(listeners: Listeners, engines: EnginesHandle, latency: LatencyReader) -> io::Result<Self> {
+        if listeners.bound.is_empty() {
+            return Ok(Self { stop: None, thread: None });
+        }
+        let runtime = Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .thread_name("control-model")
+            .max_blocking_threads(MAX_BLOCKING)
+            .build()?;
+        let context = Context::new(engines, latency, listeners.guests, listeners.client_faults, listeners.fake_metrics);
+        let (stop, stopped) = watch::channel(());
+        let mut parts = JoinSet::new();
+        for (part, listener) in listeners.bound {
+            let address = listener.local_addr()?;
+            let routes = match part {
+                Part::Metrics => {
+                    tracing::info!("metrics are at http://{address}/metrics");
+                    metrics_routes(context.clone())
+                }
+                Part::Admin => {
+                    tracing::info!("the control plane is at http://{address}");
+                    admin_routes(context.clone())
+                }
+            };
+            parts.spawn_on(accept(listen_on(&runtime, listener)?, routes, stopped.clone()), runtime.handle());
+        }
+        let run = move || {
+            runtime.block_on(async { while parts.join_next().await.is_some() {} });
+            // A model that is still being made is of no use to anyone.
+            runtime.shutdown_background();
+        };
+        let thread = std::thread::Builder::new().name("control".to_owned()).spawn(run)?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for ControlPlane {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been printed already.
+            _ = thread.join();
+        }
+    }
+}
+
+fn listen_on(runtime: &Runtime, listener: BoundListener) -> io::Result<TcpListener> {
+    let _context = runtime.enter();
+    TcpListener::from_std(listener)
+}
+
+/// Answers at one address until the sender of `stopped` is gone.
+async fn accept(listener: TcpListener, routes: Router, mut stopped: watch::Receiver<()>) {
+    let mut connections = JoinSet::new();
+    loop {
+        let is_full = connections.len() >= MAX_CONNECTIONS;
+        tokio::select! {
+            _ = stopped.changed() => break,
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept(), if !is_full => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(answer(stream, routes.clone()));
+                }
+                Err(error) => {
+                    tracing::warn!("the control plane cannot accept a connection: {error}");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    }
+    drop(listener);
+    _ = timeout(END_TIME, async { while connections.join_next().await.is_some() {} }).await;
+}
+
+async fn answer(stream: TcpStream, routes: Router) {
+    let service = TowerToHyperService::new(routes);
+    let connection = http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), service);
+    // What can go wrong here is the client's doing, who sees it.
+    _ = timeout(CONNECTION_TIME, connection).await;
+}

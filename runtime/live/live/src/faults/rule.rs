@@ -1,0 +1,434 @@
+//! Fault rules in the user's syntax, such as `error:rate=0.1,after=5`.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use vcr_base::units;
+use vcr_wire::FinishReason;
+
+use crate::kv_transfer::settings::TransferFault;
+
+/// A fault with its occasions and requests.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FaultRule {
+    /// The fault.
+    pub kind: FaultKind,
+    /// Probability at each occasion.
+    pub rate: f64,
+    /// Every Nth occasion only.
+    pub nth: u32,
+    /// Nanoseconds since the engine began to serve, before which and from
+    /// which on nothing happens.
+    pub window_ns: (u64, u64),
+    /// Limit of occurrences.
+    pub count: u64,
+    /// Matching requests, if it concerns requests.
+    pub requests: RequestMatch,
+    /// The user's text.
+    text: String,
+}
+
+/// The kind of a fault.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FaultKind {
+    /// READY is delayed.
+    SlowStart {
+        /// Nanoseconds.
+        by_ns: u64,
+    },
+    /// The engine stalls when the window begins, or when a matching request has
+    /// some output.
+    Stall {
+        /// Nanoseconds.
+        for_ns: u64,
+        /// Output tokens of a matching request that trigger it.
+        after_tokens: Option<u32>,
+    },
+    /// A request ends with this reason.
+    Fail {
+        /// Output tokens before that.
+        after_tokens: u32,
+        /// Its finish reason.
+        finish: FinishReason,
+    },
+    /// The engine exits when the window begins, or when a matching request has
+    /// some output.
+    Crash {
+        /// Nanoseconds until it restarts; `None` if it does not.
+        restart_ns: Option<u64>,
+        /// Whether it sends `ENGINE_CORE_DEAD` first.
+        sends_dead: bool,
+        /// Output tokens of a matching request that trigger it.
+        after_tokens: Option<u32>,
+    },
+    /// A message to a frontend is lost.
+    Drop,
+    /// It is sent twice.
+    Duplicate,
+    /// It is sent late, and so are later messages to the same API server: a
+    /// connection keeps its order.
+    Late {
+        /// Nanoseconds.
+        by_ns: u64,
+    },
+    /// It is sent late, and later messages overtake it, which no real connection
+    /// does.
+    Reorder {
+        /// Nanoseconds.
+        by_ns: u64,
+    },
+    /// A byte of it is changed.
+    Corrupt,
+    /// All messages together take no more than this.
+    SlowSocket {
+        /// The bandwidth.
+        bytes_per_s: u64,
+    },
+    /// A batch of KV events is lost.
+    KvEventLoss,
+    /// A transfer of KV to the engine fails, or is slow.
+    KvTransfer(TransferFault),
+    /// A utility call fails.
+    UtilityFailure {
+        /// The method; `None` is any.
+        method: Option<String>,
+    },
+}
+
+/// The requests that a rule concerns.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RequestMatch {
+    /// Their name, internal or as users see it, contains this.
+    pub id: Option<String>,
+    /// Tokens of their prompt.
+    pub prompt_tokens: RangeInclusive<u32>,
+    /// They use this adapter.
+    pub lora: Option<String>,
+    /// They have this priority.
+    pub priority: Option<i64>,
+}
+
+/// An invalid fault rule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("in the fault `{text}`: {reason}")]
+pub struct FaultRuleError {
+    text: String,
+    reason: String,
+}
+
+/// The key of a value that has no name: `kv-transfer:drop` is short for `kv-transfer:mode=drop`.
+const MODE: &str = "mode";
+
+/// All kinds, with the keys that only they have.
+const KINDS: &[(&str, &[&str])] = &[
+    ("slow-start", &["by"]),
+    ("stall", &["for", "after"]),
+    ("error", &["after", "reason"]),
+    ("crash", &["restart", "after"]),
+    ("dead", &["restart", "after"]),
+    ("drop", &[]),
+    ("duplicate", &[]),
+    ("late", &["by"]),
+    ("reorder", &["by"]),
+    ("corrupt", &[]),
+    ("slow-socket", &["bandwidth"]),
+    ("kv-event-loss", &[]),
+    ("kv-transfer", &[MODE, "by", "bandwidth"]),
+    ("utility-failure", &["method"]),
+];
+
+const COMMON_KEYS: &[&str] = &["rate", "nth", "at", "from", "until", "count", "request", "prompt", "lora", "priority"];
+
+impl FaultRule {
+    /// The syntax, for the help.
+    pub const SYNTAX: &str = "KIND[:KEY=VALUE,...], where KIND is one of
+  slow-start:by=30s            stall:for=2s[,after=TOKENS]
+  error[:after=TOKENS,reason=error|abort|length|repetition]
+  crash[:restart=5s,after=TOKENS]   dead[:restart=5s,after=TOKENS]
+  drop  duplicate  corrupt  late:by=20ms  reorder:by=20ms  slow-socket:bandwidth=1MB/s
+  kv-event-loss  utility-failure[:method=NAME]
+  kv-transfer:drop  kv-transfer:corrupt  kv-transfer:refuse  kv-transfer:slow,by=20ms  kv-transfer:slow,bandwidth=1MB/s
+and every kind takes
+  rate=0.1  nth=10  count=3  at=10s  from=10s  until=20s
+  request=PART-OF-ID  prompt=100..200  lora=NAME  priority=5";
+
+    /// Whether it would stall the engine for ever.
+    fn never_ends(&self) -> bool {
+        let is_of_engine = matches!(self.kind, FaultKind::Stall { .. } | FaultKind::Crash { .. });
+        is_of_engine && !self.is_for_requests() && self.rate >= 1.0 && self.nth == 1
+    }
+
+    /// Whether it concerns requests, one by one.
+    pub(crate) fn is_for_requests(&self) -> bool {
+        match self.kind {
+            FaultKind::Fail { .. } => true,
+            FaultKind::Stall { after_tokens, .. } | FaultKind::Crash { after_tokens, .. } => {
+                after_tokens.is_some() || self.requests != RequestMatch::default()
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Default for RequestMatch {
+    fn default() -> Self {
+        Self { id: None, prompt_tokens: 0..=u32::MAX, lora: None, priority: None }
+    }
+}
+
+impl fmt::Display for FaultRule {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.text)
+    }
+}
+
+/// The keys and values of a rule, taken one by one.
+struct Keys<'a> {
+    text: &'a str,
+    kind: &'a str,
+    pairs: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Keys<'a> {
+    fn split(text: &'a str) -> Result<Self, FaultRuleError> {
+        let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
+        let mut keys = Self { text, kind: kind.trim(), pairs: Vec::new() };
+        let known = KINDS.iter().find(|(name, _)| *name == keys.kind);
+        let Some((_, own)) = known else {
+            let names: Vec<_> = KINDS.iter().map(|(name, _)| *name).collect();
+            return Err(keys.error(format!("unknown fault `{}`: expected {}", keys.kind, names.join(", "))));
+        };
+        for pair in rest.split(',').filter(|pair| !pair.trim().is_empty()) {
+            let (key, value) = match pair.split_once('=') {
+                Some(pair) => pair,
+                None if own.contains(&MODE) && keys.pairs.is_empty() => (MODE, pair),
+                None => return Err(keys.error(format!("invalid `{}`: expected KEY=VALUE", pair.trim()))),
+            };
+            let key = key.trim();
+            if !own.contains(&key) && !COMMON_KEYS.contains(&key) {
+                let all: Vec<_> = own.iter().chain(COMMON_KEYS).copied().collect();
+                return Err(keys.error(format!("`{}` has no `{key}`; it has {}", keys.kind, all.join(", "))));
+            }
+            if keys.pairs.iter().any(|(other, _)| *other == key) {
+                return Err(keys.error(format!("`{key}` is given twice")));
+            }
+            keys.pairs.push((key, value.trim()));
+        }
+        Ok(keys)
+    }
+
+    fn error(&self, reason: impl Into<String>) -> FaultRuleError {
+        FaultRuleError { text: self.text.to_owned(), reason: reason.into() }
+    }
+
+    fn text(&self, key: &str) -> Option<&'a str> {
+        self.pairs.iter().find(|(other, _)| *other == key).map(|(_, value)| *value)
+    }
+
+    fn get<T, E: fmt::Display>(
+        &self,
+        key: &str,
+        read: impl Fn(&str) -> Result<T, E>,
+    ) -> Result<Option<T>, FaultRuleError> {
+        let Some(value) = self.text(key) else { return Ok(None) };
+        read(value).map(Some).map_err(|error| self.error(format!("`{key}={value}`: {error}")))
+    }
+
+    fn needed<T>(&self, key: &str, value: Option<T>) -> Result<T, FaultRuleError> {
+        value.ok_or_else(|| self.error(format!("`{}` needs `{key}`", self.kind)))
+    }
+
+    fn kind(&self) -> Result<FaultKind, FaultRuleError> {
+        let duration = |key| self.get(key, units::duration_ns);
+        let after_tokens = self.get("after", str::parse::<u32>)?;
+        Ok(match self.kind {
+            "slow-start" => FaultKind::SlowStart { by_ns: self.needed("by", duration("by")?)? },
+            "stall" => FaultKind::Stall { for_ns: self.needed("for", duration("for")?)?, after_tokens },
+            "error" => FaultKind::Fail {
+                after_tokens: after_tokens.unwrap_or(0),
+                finish: self.get("reason", finish_reason)?.unwrap_or(FinishReason::Error),
+            },
+            "crash" | "dead" => {
+                FaultKind::Crash { restart_ns: duration("restart")?, sends_dead: self.kind == "dead", after_tokens }
+            }
+            "drop" => FaultKind::Drop,
+            "duplicate" => FaultKind::Duplicate,
+            "late" => FaultKind::Late { by_ns: self.needed("by", duration("by")?)? },
+            "reorder" => FaultKind::Reorder { by_ns: self.needed("by", duration("by")?)? },
+            "corrupt" => FaultKind::Corrupt,
+            "slow-socket" => {
+                let bandwidth = self.get("bandwidth", units::bandwidth_bytes_per_s)?;
+                let bytes_per_s = self.needed("bandwidth", bandwidth)?;
+                if bytes_per_s == 0 {
+                    return Err(self.error("invalid `bandwidth`: expected more than 0; `drop` loses everything"));
+                }
+                FaultKind::SlowSocket { bytes_per_s }
+            }
+            "kv-event-loss" => FaultKind::KvEventLoss,
+            "kv-transfer" => FaultKind::KvTransfer(self.transfer_fault()?),
+            "utility-failure" => FaultKind::UtilityFailure { method: self.text("method").map(str::to_owned) },
+            _ => unreachable!("kinds are checked when the text is split"),
+        })
+    }
+}
+
+impl Keys<'_> {
+    fn transfer_fault(&self) -> Result<TransferFault, FaultRuleError> {
+        let by_ns = self.get("by", units::duration_ns)?;
+        let bytes_per_s = self.get("bandwidth", units::bandwidth_bytes_per_s)?;
+        let mode = self.text(MODE);
+        let fault = match mode {
+            Some("drop") => TransferFault::Drop,
+            Some("corrupt") => TransferFault::Corrupt,
+            Some("refuse") => TransferFault::Refuse,
+            Some("slow") if by_ns.is_none() && bytes_per_s.is_none() => {
+                return Err(self.error("`kv-transfer:slow` needs `by` or `bandwidth`"));
+            }
+            Some("slow") if bytes_per_s == Some(0) => {
+                return Err(
+                    self.error("invalid `bandwidth`: expected more than 0; `kv-transfer:drop` loses everything")
+                );
+            }
+            Some("slow") => return Ok(TransferFault::Slow { by_ns: by_ns.unwrap_or(0), bytes_per_s }),
+            other => {
+                let given = other.map_or_else(|| "nothing".to_owned(), |other| format!("`{other}`"));
+                return Err(
+                    self.error(format!("`kv-transfer` is followed by {given}: expected drop, slow, corrupt or refuse"))
+                );
+            }
+        };
+        if by_ns.is_some() || bytes_per_s.is_some() {
+            return Err(self.error("`by` and `bandwidth` are for `kv-transfer:slow`"));
+        }
+        Ok(fault)
+    }
+}
+
+fn finish_reason(text: &str) -> Result<FinishReason, String> {
+    FinishReason::parse(text).ok_or_else(|| format!("expected {}", FinishReason::EXPECTED))
+}
+
+fn token_range(text: &str) -> Result<RangeInclusive<u32>, &'static str> {
+    const WRITE: &str = "expected a number of tokens, or a range such as 100..200, ..200 or 100..";
+    let number = |text: &str, default| if text.is_empty() { Ok(default) } else { text.parse().map_err(|_| WRITE) };
+    match text.split_once("..") {
+        Some((least, most)) => Ok(number(least, 0)?..=number(most, u32::MAX)?),
+        None => text.parse().map(|tokens| tokens..=tokens).map_err(|_| WRITE),
+    }
+}
+
+fn probability(text: &str) -> Result<f64, String> {
+    let rate = units::ratio(text).map_err(|error| error.to_string())?;
+    if (0.0..=1.0).contains(&rate) { Ok(rate) } else { Err("expected 0 to 1".to_owned()) }
+}
+
+impl FromStr for FaultRule {
+    type Err = FaultRuleError;
+
+    fn from_str(text: &str) -> Result<Self, FaultRuleError> {
+        let keys = Keys::split(text)?;
+        let kind = keys.kind()?;
+        let at_ns = keys.get("at", units::duration_ns)?;
+        let from_ns = keys.get("from", units::duration_ns)?;
+        let until_ns = keys.get("until", units::duration_ns)?;
+        if at_ns.is_some() && from_ns.is_some() {
+            return Err(keys.error("`at` means once, `from` means from then on; give one of them"));
+        }
+        let positive = |key: &str| match keys.get(key, str::parse::<u64>)? {
+            Some(0) => Err(keys.error(format!("invalid `{key}`: expected at least 1"))),
+            value => Ok(value),
+        };
+        let count = positive("count")?;
+        let mut rule = Self {
+            kind,
+            rate: keys.get("rate", probability)?.unwrap_or(1.0),
+            nth: positive("nth")?.map_or(1, |nth| u32::try_from(nth).unwrap_or(u32::MAX)),
+            window_ns: (at_ns.or(from_ns).unwrap_or(0), until_ns.unwrap_or(u64::MAX)),
+            count: count.unwrap_or(if at_ns.is_some() { 1 } else { u64::MAX }),
+            requests: RequestMatch {
+                id: keys.text("request").map(str::to_owned),
+                prompt_tokens: keys.get("prompt", token_range)?.unwrap_or(0..=u32::MAX),
+                lora: keys.text("lora").map(str::to_owned),
+                priority: keys.get("priority", str::parse::<i64>)?,
+            },
+            text: text.to_owned(),
+        };
+        if count.is_none() && rule.never_ends() {
+            rule.count = 1;
+        }
+        Ok(rule)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(text: &str) -> FaultRule {
+        text.parse().expect("it is a fault")
+    }
+
+    #[test]
+    fn a_rule_says_what_when_and_for_whom() {
+        let error = rule("error:after=5,rate=10%,prompt=100..200,request=chat,count=3");
+        assert_eq!(error.kind, FaultKind::Fail { after_tokens: 5, finish: FinishReason::Error });
+        assert_eq!((error.rate, error.count), (0.1, 3));
+        assert_eq!(error.requests.prompt_tokens, 100..=200);
+        assert!(error.is_for_requests());
+
+        let stall = rule("stall:for=1.5s,at=10s");
+        assert_eq!(stall.kind, FaultKind::Stall { for_ns: 1_500_000_000, after_tokens: None });
+        assert_eq!((stall.window_ns, stall.count), ((10_000_000_000, u64::MAX), 1));
+        assert!(!stall.is_for_requests());
+
+        let dropped = rule("kv-transfer:drop,rate=0.5,nth=2");
+        assert_eq!((dropped.kind, dropped.rate, dropped.nth), (FaultKind::KvTransfer(TransferFault::Drop), 0.5, 2));
+        let slow = TransferFault::Slow { by_ns: 20_000_000, bytes_per_s: None };
+        assert_eq!(rule("kv-transfer:slow,by=20ms").kind, FaultKind::KvTransfer(slow));
+        assert_eq!(stall.to_string(), "stall:for=1.5s,at=10s");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, wanted) in [
+            ("eror", "unknown fault `eror`: expected slow-start, stall, error"),
+            ("late", "`late` needs `by`"),
+            ("late:by=5", "`by=5`: `5` has no unit"),
+            ("reorder", "`reorder` needs `by`"),
+            ("drop:after=5", "`drop` has no `after`; it has rate, nth"),
+            ("drop:rate=1.5", "`rate=1.5`: expected 0 to 1"),
+            ("drop:nth=0", "invalid `nth`: expected at least 1"),
+            ("drop:rate", "invalid `rate`: expected KEY=VALUE"),
+            ("drop:rate=1,rate=1", "`rate` is given twice"),
+            ("stall:for=1s,at=1s,from=2s", "give one of them"),
+            ("error:prompt=a..b", "expected a number of tokens"),
+            ("slow-socket:bandwidth=0MB/s", "expected more than 0"),
+            ("kv-transfer", "is followed by nothing: expected drop, slow, corrupt or refuse"),
+            ("kv-transfer:lose", "is followed by `lose`: expected drop, slow, corrupt or refuse"),
+            ("kv-transfer:slow", "`kv-transfer:slow` needs `by` or `bandwidth`"),
+            ("kv-transfer:slow,bandwidth=0MB/s", "expected more than 0"),
+            ("kv-transfer:drop,by=1ms", "are for `kv-transfer:slow`"),
+            ("kv-transfer:rate=1,drop", "invalid `drop`: expected KEY=VALUE"),
+        ] {
+            let error = text.parse::<FaultRule>().expect_err(text).to_string();
+            assert!(error.contains(wanted), "{text}: {error}");
+        }
+    }
+
+    proptest::proptest! {
+        /// Rules come from users and over HTTP.
+        #[test]
+        fn any_text_is_a_rule_or_an_error(
+            text in "(slow-start|stall|error|crash|late|drop|[a-z-]{0,9})(:([a-z]{1,8}=[-0-9a-z.%/=]{0,9},?){0,4})?",
+            garbage in ".{0,60}",
+        ) {
+            for text in [text, garbage] {
+                if let Ok(rule) = text.parse::<FaultRule>() {
+                    proptest::prop_assert_eq!(rule.to_string(), text);
+                    proptest::prop_assert!((0.0..=1.0).contains(&rule.rate) && rule.nth >= 1 && rule.count >= 1);
+                }
+            }
+        }
+    }
+}

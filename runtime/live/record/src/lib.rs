@@ -1,0 +1,29 @@
+//! A transparent proxy between a vLLM frontend and its engines, which writes a
+//! capture of what passes.
+//!
+//! Engines join the [`Recorder`] in place of the frontend, and it joins the
+//! frontend in place of each of them. One thread relays: every frame is handed
+//! on as it came, and then the part of it that says what it is is copied into a
+//! bounded queue. Another thread decodes those copies and writes lines of
+//! [`vcr_trace::capture`]. No error there, from messages that
+//! cannot be decoded to a full disk, delays or changes relayed messages; unrecorded
+//! ones are counted, and marked in the capture where they are missing.
+
+mod counts;
+mod engines;
+mod error;
+mod json;
+mod kv;
+mod parts;
+mod peers;
+pub mod playback;
+mod queue;
+mod recorder;
+mod request;
+mod requests;
+mod writer;
+
+pub use counts::RecordSummary;
+pub use error::RecordError;
+pub use parts::Rotation;
+pub use recorder::{RecordConfig, Recorder, RecorderHandle};

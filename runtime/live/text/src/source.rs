@@ -1,0 +1,287 @@
+//! Output of a simulated model: English, structured outputs where requested, and reasoning before
+//! both where the model reasons.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use vcr_base::random::{Distribution, Stream};
+use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenError, TokenRefusal, TokenRequest, TokenWant};
+use vcr_structured::{ArgumentSettings, JsonTokens, Output, Structure};
+
+use crate::{English, EnglishText, ReasoningForm, Tokenizer};
+
+/// The name of the source in errors and refusals.
+const NAME: &str = "text";
+
+/// Tokens of reasoning at most, where no number is given.
+const REASONING_TOKENS: usize = 60;
+
+/// Structures that are kept at most, and bytes of what asked for them.
+const STRUCTURES_MAX: usize = 64;
+const STRUCTURE_BYTES_MAX: usize = 2 << 20;
+
+/// Structures by what asked for them, the latest last.
+#[derive(Default)]
+struct Structures(VecDeque<(String, Arc<Structure>)>);
+
+impl Structures {
+    fn get(&self, asked: &str) -> Option<Arc<Structure>> {
+        self.0.iter().rev().find(|(own, _)| own == asked).map(|(_, structure)| Arc::clone(structure))
+    }
+
+    fn insert(&mut self, asked: &str, structure: &Arc<Structure>) {
+        self.0.push_back((asked.to_owned(), Arc::clone(structure)));
+        while self.0.len() > 1
+            && (self.0.len() > STRUCTURES_MAX
+                || self.0.iter().map(|(own, _)| own.len()).sum::<usize>() > STRUCTURE_BYTES_MAX)
+        {
+            self.0.pop_front();
+        }
+    }
+}
+
+/// State shared by the sources of one model.
+#[derive(Clone)]
+pub struct TextModel {
+    tokenizer: Tokenizer,
+    english: English,
+    /// None where the vocabulary cannot make up JSON, and why.
+    structured: Arc<Result<JsonTokens, String>>,
+    structures: Arc<Mutex<Structures>>,
+    output_tokens: Option<Distribution>,
+    reasoning: Option<ReasoningForm>,
+    reasoning_tokens: Option<Distribution>,
+    arguments: ArgumentSettings,
+}
+
+impl std::fmt::Debug for TextModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TextModel").field("english", &self.english).finish_non_exhaustive()
+    }
+}
+
+impl TextModel {
+    /// The texts of a tokenizer.
+    #[must_use]
+    pub fn new(tokenizer: &Tokenizer) -> Self {
+        let plain = (0..tokenizer.vocab_size()).filter(|id| !tokenizer.is_special(*id));
+        let pieces = plain.map(|id| (tokenizer.token_bytes(id).to_vec(), id));
+        let structured = JsonTokens::of_pieces(pieces.filter(|(piece, _)| !piece.is_empty()).collect());
+        Self {
+            tokenizer: tokenizer.clone(),
+            english: English::new(tokenizer),
+            structured: Arc::new(structured),
+            structures: Arc::default(),
+            output_tokens: None,
+            reasoning: None,
+            reasoning_tokens: None,
+            arguments: ArgumentSettings::default(),
+        }
+    }
+
+    /// The same with English of drawn lengths.
+    #[must_use]
+    pub fn with_output_tokens(self, output_tokens: Option<Distribution>) -> Self {
+        Self { output_tokens, ..self }
+    }
+
+    /// The same with reasoning before each answer whose prompt leaves room for it; of
+    /// drawn lengths, or of a few sentences.
+    #[must_use]
+    pub fn with_reasoning(self, form: Option<ReasoningForm>, tokens: Option<Distribution>) -> Self {
+        Self { reasoning: form, reasoning_tokens: tokens, ..self }
+    }
+
+    /// The same with arguments of tools chosen by these settings.
+    #[must_use]
+    pub fn with_arguments(self, arguments: ArgumentSettings) -> Self {
+        Self { arguments, ..self }
+    }
+
+    /// The source of one engine.
+    #[must_use]
+    pub fn source(&self) -> TextSource {
+        TextSource { model: self.clone(), outputs: BTreeMap::new() }
+    }
+
+    /// Reads the structure that a request asks for, as engines get it, unless that was done for another one of late. A
+    /// server does so before it asks an engine, which then has no work of it.
+    ///
+    /// # Errors
+    /// When it cannot be followed, or takes too much work.
+    pub fn structure(&self, asked: &str) -> Result<Arc<Structure>, String> {
+        let structures = || self.structures.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(structure) = structures().get(asked) {
+            return Ok(structure);
+        }
+        let structured = self.structured.as_ref().as_ref().map_err(Clone::clone)?;
+        let structure = Arc::new(structured.structure(asked)?);
+        structures().insert(asked, &structure);
+        Ok(structure)
+    }
+
+    fn start(&self, request: &TokenRequest<'_>) -> Result<RequestOutput, String> {
+        let opening = self.opening(request);
+        let before = opening.len() as u32;
+        if request.structured_output.is_empty() {
+            return Ok(RequestOutput { opening, answer: Answer::English(self.english(request)) });
+        }
+        let structure = self.structure(request.structured_output)?;
+        let structured = self.structured.as_ref().as_ref().map_err(Clone::clone)?;
+        let request = TokenRequest {
+            max_tokens: request.max_tokens.saturating_sub(before),
+            min_tokens: request.min_tokens.saturating_sub(before),
+            ..*request
+        };
+        Ok(RequestOutput {
+            opening,
+            answer: Answer::Structured(structured.follow_structure(&structure, &request, &self.arguments)?),
+        })
+    }
+
+    /// The tokens of the reasoning, of which there are half of the output at most.
+    fn opening(&self, request: &TokenRequest<'_>) -> Vec<u32> {
+        let Some(form) = &self.reasoning else { return Vec::new() };
+        let drawn = drawn(self.reasoning_tokens.as_ref(), request.seed, "live.reasoning-tokens");
+        let wanted = drawn.map_or(REASONING_TOKENS, |tokens| tokens as usize);
+        let most = wanted.min(request.max_tokens as usize / 2);
+        let phase = form.phase(&self.tokenizer, request.prompt);
+        let budget = request.thinking_token_budget.map(|tokens| tokens as usize);
+        form.write(phase, &self.tokenizer, &self.english, request.seed, (most, budget))
+    }
+
+    fn english(&self, request: &TokenRequest<'_>) -> Sentences {
+        Sentences {
+            text: self.english.start(request.seed),
+            length: drawn(self.output_tokens.as_ref(), request.seed, "live.output-tokens"),
+            min_tokens: request.min_tokens,
+            eos_token: request.eos_token,
+            stop_tokens: request.stop_tokens.to_vec(),
+        }
+    }
+}
+
+/// A length from a distribution, one token at least.
+fn drawn(lengths: Option<&Distribution>, seed: u64, stream: &str) -> Option<u32> {
+    lengths.map(|lengths| (lengths.draw(&mut Stream::new(seed, stream)).round() as u32).max(1))
+}
+
+/// The token source of one engine. What is said depends on the prompt's end, and on
+/// the seed of the request. Structured outputs that cannot be followed are refused.
+#[derive(Debug)]
+pub struct TextSource {
+    model: TextModel,
+    outputs: BTreeMap<u32, RequestOutput>,
+}
+
+/// Output of one request.
+struct RequestOutput {
+    opening: Vec<u32>,
+    answer: Answer,
+}
+
+enum Answer {
+    English(Sentences),
+    Structured(Output),
+    /// It was refused, so its tokens mean nothing.
+    Nothing,
+}
+
+/// English that ends where the text is over or, if a length is given, behind that.
+struct Sentences {
+    text: EnglishText,
+    length: Option<u32>,
+    min_tokens: u32,
+    eos_token: Option<u32>,
+    stop_tokens: Vec<u32>,
+}
+
+impl std::fmt::Debug for RequestOutput {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self.answer {
+            Answer::English(_) => "English",
+            Answer::Structured(_) => "Structured",
+            Answer::Nothing => "Nothing",
+        })
+    }
+}
+
+impl RequestOutput {
+    /// The token at `index` of the output.
+    ///
+    /// # Errors
+    /// When the vocabulary lacks a piece of the text.
+    fn token(&mut self, index: u32, model: &TextModel) -> Result<u32, String> {
+        if let Some(token) = self.opening.get(index as usize) {
+            return Ok(*token);
+        }
+        match &mut self.answer {
+            Answer::Nothing => Ok(0),
+            Answer::English(sentences) => Ok(sentences.token(index, &model.english)),
+            Answer::Structured(output) => match model.structured.as_ref() {
+                Ok(structured) => structured.continued(output, index - self.opening.len() as u32),
+                Err(reason) => Err(reason.clone()),
+            },
+        }
+    }
+}
+
+impl Sentences {
+    fn token(&mut self, index: u32, english: &English) -> u32 {
+        let is_over = self.length.map_or_else(|| self.text.is_over(), |length| index >= length);
+        match self.eos_token.filter(|_| is_over && index >= self.min_tokens) {
+            Some(eos_token) => eos_token,
+            None => self.word(index, english),
+        }
+    }
+
+    /// The next token of the text; no stop token before `min_tokens`.
+    fn word(&mut self, index: u32, english: &English) -> u32 {
+        let mut token = self.text.next_token(english);
+        // A text whose tokens all stop it goes on with them after a while.
+        for _ in 0..64 {
+            if index >= self.min_tokens || !self.stop_tokens.contains(&token) {
+                break;
+            }
+            token = self.text.next_token(english);
+        }
+        token
+    }
+}
+
+impl BatchTokenSource for TextSource {
+    fn step(
+        &mut self,
+        started: &[TokenRequest<'_>],
+        ended: &[u32],
+        wants: &[TokenWant],
+        answer: &mut TokenAnswer,
+    ) -> Result<(), TokenError> {
+        let refusal = |slot, reason| TokenRefusal { slot, source: NAME.to_owned(), reason };
+        for slot in ended {
+            self.outputs.remove(slot);
+        }
+        for request in started {
+            let said = self.model.start(request).unwrap_or_else(|reason| {
+                answer.refusals.push(refusal(request.slot, reason));
+                RequestOutput { opening: Vec::new(), answer: Answer::Nothing }
+            });
+            self.outputs.insert(request.slot, said);
+        }
+        for want in wants {
+            let said = self.outputs.get_mut(&want.slot).ok_or_else(|| TokenError {
+                r#source: NAME.to_owned(),
+                reason: format!("slot {} was wanted, but not started", want.slot),
+            })?;
+            for index in want.first_index..want.first_index.saturating_add(want.count) {
+                let token = said.token(index, &self.model).unwrap_or_else(|reason| {
+                    answer.refusals.push(refusal(want.slot, reason));
+                    said.answer = Answer::Nothing;
+                    0
+                });
+                answer.tokens.push(token);
+            }
+        }
+        Ok(())
+    }
+}

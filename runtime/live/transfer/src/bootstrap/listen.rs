@@ -1,0 +1,156 @@
+//! The port of rooms: decode engines come, and wait for their prompts.
+
+use std::io;
+use std::net::TcpListener as BoundListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Room;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+use crate::bootstrap::rooms::{Entered, Prompt};
+use crate::bootstrap::shared::Shared;
+use crate::bootstrap::wire::{self, RoomKind, WireError};
+
+/// Decode engines at one port at once; more are refused.
+const MAX_CONNECTIONS: usize = 4096;
+/// Time for a decode engine to name its room, or to take what it gets.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How much longer than itself a decode engine is waited for, so that its own deadline comes first.
+const GRACE: Duration = Duration::from_secs(1);
+/// Pause of a listener that cannot accept: its usual reason is that there are no descriptors.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why a room could not be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReadError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Wire(#[from] WireError),
+}
+
+/// Serves decode engines as long as its runtime exists.
+pub(crate) async fn accept_rooms(listener: BoundListener, shared: Arc<Shared>) {
+    let listener = match TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!("cannot serve a KV rendezvous: {error}"),
+    };
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        match listener.accept().await {
+            Ok((stream, address)) => {
+                let (shared, place) = (Arc::clone(&shared), Arc::clone(&places).try_acquire_owned());
+                tokio::spawn(async move {
+                    let served = match &place {
+                        Ok(_) => serve(stream, &shared).await,
+                        Err(_) => refuse(stream, &format!("{MAX_CONNECTIONS} decode engines wait here")).await,
+                    };
+                    if let Err(error) = served {
+                        tracing::debug!(%address, "a decode engine has gone: {error}");
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::warn!("a decode engine cannot come: {error}");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn serve(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
+    _ = stream.set_nodelay(true);
+    let room = match timeout(PATIENCE, read_room(&mut stream, shared.settings.protocol.room_kind())).await {
+        Ok(Ok(room)) => room,
+        Ok(Err(ReadError::Io(error))) => return Err(error),
+        Ok(Err(ReadError::Wire(error))) => {
+            tracing::warn!("a decode engine is refused: {error}");
+            return refuse(stream, &error.to_string()).await;
+        }
+        Err(_) => return Err(io::Error::new(io::ErrorKind::TimedOut, "it names no room")),
+    };
+    match wait(&mut stream, shared, &room).await {
+        Some(Ok(prompt)) => deliver(stream, shared, prompt).await,
+        Some(Err(reason)) => {
+            tracing::warn!("a decode engine is refused in room {room}: {reason}");
+            refuse(stream, &reason).await
+        }
+        None => Ok(()),
+    }
+}
+
+/// Waits for the prompt of a room; `None` if the decode engine goes away.
+async fn wait(stream: &mut TcpStream, shared: &Shared, room: &Room) -> Option<Result<Prompt, String>> {
+    let mut answer = match shared.rooms.enter(room) {
+        Ok(Entered::Ready(prompt)) => return Some(Ok(*prompt)),
+        Ok(Entered::Waiting(answer)) => answer,
+        Err(error) => return Some(Err(error.to_string())),
+    };
+    let mut byte = [0];
+    let has_gone = tokio::select! {
+        answered = &mut answer => return Some(answered.unwrap_or_else(|_| Err("the prefill engine ends".to_owned()))),
+        // It has nothing to say before it is answered.
+        _ = stream.read(&mut byte) => true,
+        () = sleep(shared.settings.timeout.saturating_add(GRACE)) => false,
+    };
+    answer.close();
+    let late = answer.try_recv();
+    shared.rooms.leave(room);
+    match (late, has_gone) {
+        (Ok(answered), false) => Some(answered),
+        (Ok(answered), true) => {
+            if let Ok(prompt) = answered {
+                shared.taken(prompt);
+            }
+            None
+        }
+        (Err(_), true) => None,
+        (Err(_), false) => Some(Err(format!("its prompt was not finished within {:?} there", shared.settings.timeout))),
+    }
+}
+
+async fn deliver(mut stream: TcpStream, shared: &Shared, prompt: Prompt) -> io::Result<()> {
+    let body = wire::encode_description(&prompt.description);
+    let answer = [&[wire::READY][..], &wire::envelope(&body)].concat();
+    let handed_over = async {
+        stream.write_all(&answer).await?;
+        stream.read_u8().await
+    };
+    let taken = timeout(PATIENCE, handed_over).await;
+    if !matches!(taken, Ok(Ok(wire::READY))) {
+        // It is one of Dynamo's, or has gone: no notice will come.
+        shared.taken(prompt);
+    }
+    Ok(())
+}
+
+async fn refuse(mut stream: TcpStream, reason: &str) -> io::Result<()> {
+    let answer = [&[wire::REFUSED][..], &wire::envelope(reason.as_bytes())].concat();
+    timeout(PATIENCE, async {
+        stream.write_all(&answer).await?;
+        stream.shutdown().await?;
+        // What it has sent besides must not cut off the answer.
+        let mut rest = [0; 256];
+        while stream.read(&mut rest).await? > 0 {}
+        Ok(())
+    })
+    .await
+    .unwrap_or(Ok(()))
+}
+
+async fn read_room(stream: &mut TcpStream, kind: RoomKind) -> Result<Room, ReadError> {
+    match kind {
+        RoomKind::Number => Ok(Room::Number(stream.read_u64_le().await?)),
+        RoomKind::Name => {
+            let mut length = [0; 2];
+            stream.read_exact(&mut length).await?;
+            let mut name = vec![0; wire::name_bytes(length)?];
+            stream.read_exact(&mut name).await?;
+            Ok(wire::named_room(name)?)
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! How prefill and decode engines find each other when their requests come at once, in any order.
+//!
+//! Routers of NVIDIA Dynamo, of SGLang and of llm-d send a request to a prefill engine and to a decode engine at the same
+//! time, and name a **room** in both. The decode engine looks the prefill engine up by one of three protocols and waits
+//! in the room:
+//!
+//! * [`Protocol::Dynamo`]: the bootstrap port of the prefill engine is that of its rooms;
+//! * [`Protocol::Sglang`]: SGLang's bootstrap server, over HTTP, knows the ports of all ranks (`/route`) and the rank
+//!   that a room's request has come to (`/query_dp_ranks`);
+//! * [`Protocol::Mooncake`]: the bootstrap server of vLLM's Mooncake connector knows the ports of all workers (`/query`).
+//!
+//! At the port of rooms all speak [`wire`]. What a decode engine gets there is a [`crate::Description`]; the planes
+//! of `vcr-transfer` move the KV. The engines of a process share their rooms, and one thread for all of this.
+//!
+//! # Guarantees
+//!
+//! * Whatever peers send is read within limits of bytes and time; their claims about ranks and sizes are compared with
+//!   what is known, and hosts that they name are contacted only if the engine allows them.
+//! * A decode engine that waits gets its prompt, or the reason with the peer's name at the timeout at the latest. A prompt
+//!   that is not fetched leaves its room after the same time.
+
+mod engine;
+mod http;
+mod hub;
+mod join;
+mod listen;
+mod mooncake;
+mod peer;
+pub mod ranks;
+mod rooms;
+mod sglang;
+mod shared;
+pub mod wire;
+pub mod workers;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{RendezvousFactory, TransferError};
+
+use crate::bootstrap::engine::EngineRendezvous;
+use crate::bootstrap::hub::Hub;
+use crate::bootstrap::wire::RoomKind;
+
+/// How engines find each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// The TCP bootstrap of NVIDIA Dynamo's mocker.
+    Dynamo,
+    /// SGLang's bootstrap server.
+    Sglang,
+    /// The bootstrap server of vLLM's Mooncake connector.
+    Mooncake,
+}
+
+impl Protocol {
+    /// How requests name rooms.
+    #[must_use]
+    pub fn room_kind(self) -> RoomKind {
+        match self {
+            Self::Dynamo | Self::Sglang => RoomKind::Number,
+            Self::Mooncake => RoomKind::Name,
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Dynamo => "dynamo",
+            Self::Sglang => "sglang",
+            Self::Mooncake => "mooncake",
+        })
+    }
+}
+
+/// Settings of a rendezvous, for all engines of a process.
+#[derive(Clone, Debug)]
+pub struct RendezvousSettings {
+    /// How engines find each other.
+    pub protocol: Protocol,
+    /// The host to listen at, and what peers are told.
+    pub host: String,
+    /// The bootstrap port, to which an engine's number is added: that of each engine with Dynamo's protocol, else that of
+    /// the first engine for all of them; 0 is any free port.
+    pub port: u16,
+    /// The first engine of the process.
+    pub first_rank: u16,
+    /// Its engines.
+    pub num_ranks: u16,
+    /// Tensor-parallel ranks of each engine.
+    pub tensor_parallel_size: u32,
+    /// Tokens of a KV block.
+    pub block_tokens: u32,
+    /// Time after which a peer that has not come is given up.
+    pub timeout: Duration,
+    /// Whether decode engines may come here.
+    pub serves: bool,
+}
+
+/// Listens, if decode engines may come, and returns what makes the rendezvous of each engine.
+///
+/// # Errors
+/// When a port is in use, or the system has no more threads.
+pub fn start(settings: RendezvousSettings) -> Result<RendezvousFactory, TransferError> {
+    let hub = Arc::new(Hub::start(settings)?);
+    Ok(Arc::new(move |context| Ok(Box::new(EngineRendezvous::new(Arc::clone(&hub), context)))))
+}

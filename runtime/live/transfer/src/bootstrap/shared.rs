@@ -1,0 +1,107 @@
+//! State shared by tasks and engines of the process.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::{HostFilter, RendezvousEvent, Room, Wake};
+
+use crate::bootstrap::RendezvousSettings;
+use crate::bootstrap::ranks;
+use crate::bootstrap::rooms::{Prompt, Rooms};
+use crate::bootstrap::workers;
+
+/// Inbox of one engine.
+pub(crate) struct Inbox {
+    events: Mutex<Vec<RendezvousEvent>>,
+    allows: HostFilter,
+    wake: Wake,
+}
+
+impl Inbox {
+    pub(crate) fn new(allows: HostFilter, wake: Wake) -> Self {
+        Self { events: Mutex::default(), allows, wake }
+    }
+
+    /// Whether the engine may connect to this host.
+    pub(crate) fn allows(&self, host: &str) -> bool {
+        (self.allows)(host)
+    }
+
+    fn events(&self) -> MutexGuard<'_, Vec<RendezvousEvent>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn push(&self, event: RendezvousEvent) {
+        self.events().push(event);
+        (self.wake)();
+    }
+
+    pub(crate) fn take(&self) -> Vec<RendezvousEvent> {
+        std::mem::take(&mut *self.events())
+    }
+}
+
+/// The process's state for tasks.
+pub(crate) struct Shared {
+    pub(crate) settings: RendezvousSettings,
+    pub(crate) rooms: Rooms,
+    /// Ranks that have registered by SGLang's protocol.
+    pub(crate) sglang: Mutex<ranks::Table>,
+    /// Workers that have registered by that of the Mooncake connector.
+    pub(crate) mooncake: Mutex<workers::Table>,
+    /// The engines that serve, by their numbers.
+    inboxes: Mutex<HashMap<u16, Arc<Inbox>>>,
+}
+
+impl Shared {
+    pub(crate) fn new(settings: RendezvousSettings) -> Self {
+        Self {
+            settings,
+            rooms: Rooms::default(),
+            sglang: Mutex::default(),
+            mooncake: Mutex::default(),
+            inboxes: Mutex::default(),
+        }
+    }
+
+    /// Whether engines may connect to this host: that of any, as they have the same settings.
+    pub(crate) fn allows(&self, host: &str) -> bool {
+        self.inboxes().values().next().is_some_and(|inbox| inbox.allows(host))
+    }
+
+    /// An engine serves from now on.
+    pub(crate) fn add(&self, rank: u16, inbox: Arc<Inbox>) {
+        self.inboxes().insert(rank, inbox);
+    }
+
+    /// An engine serves no longer.
+    pub(crate) fn remove(&self, rank: u16, inbox: &Arc<Inbox>) {
+        let mut inboxes = self.inboxes();
+        if inboxes.get(&rank).is_some_and(|other| Arc::ptr_eq(other, inbox)) {
+            inboxes.remove(&rank);
+        }
+    }
+
+    fn inboxes(&self) -> MutexGuard<'_, HashMap<u16, Arc<Inbox>>> {
+        self.inboxes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells an engine something about a prompt that it holds.
+    pub(crate) fn send(&self, rank: u16, event: RendezvousEvent) {
+        let inbox = self.inboxes().get(&rank).cloned();
+        if let Some(inbox) = inbox {
+            inbox.push(event);
+        }
+    }
+
+    /// A decode engine has come that will send no notice.
+    pub(crate) fn taken(&self, prompt: Prompt) {
+        self.send(prompt.rank, RendezvousEvent::Taken { request: prompt.description.request });
+    }
+
+    /// No decode engine has come for a prompt.
+    pub(crate) fn expired(&self, room: &Room, prompt: Prompt, why: &str) {
+        let message = format!("KV rendezvous: no decode engine came to room {room} {why}");
+        self.send(prompt.rank, RendezvousEvent::Expired { request: prompt.description.request, message });
+    }
+}

@@ -1,0 +1,82 @@
+//! vLLM's engine-core protocol, versions 0.27 to 0.33: MessagePack over ZeroMQ,
+//! from both sides.
+//!
+//! A *frontend* (vllm-rs or the Python API server) binds every socket and sends
+//! [`Request`]s; an *engine* connects and answers with [`EngineCoreOutputs`]. An
+//! [`EngineLink`] is the engine's end, a [`FrontendLink`] the frontend's, and a
+//! [`KvEventPublisher`] publishes the contents of an engine's cache. A
+//! [`Relay`] stands between both ends and listens. The messages can be used
+//! without sockets: without the feature `sockets` this crate is a codec. With
+//! it, libzmq is built from the sources that come with its crate, which takes a
+//! C++ compiler (Debian: `g++`) and nothing else.
+//!
+//! Decoders are tolerant, since one binary meets seven versions: arrays are read by
+//! index with defaults for a missing tail, further elements and unknown keys are
+//! passed over. Encoders write the shortest array that says the same, since
+//! frontends accept shorter arrays than they know, but not longer ones. What
+//! the versions differ in is in `compat.toml`, see [`ProtocolRules`].
+//!
+//! Bytes from outside are never trusted: none panic a decoder, and none make it allocate more than
+//! a fixed multiple of their number.
+//!
+//! ```
+//! use vcr_wire::{EngineCoreOutputs, Protocol, VllmMinor, StepEncoder, StepEnd};
+//!
+//! let rules = VllmMinor::V0_33.rules();
+//! let mut step = StepEncoder::new(rules);
+//! step.tokens("cmpl-1", &[9707], None);
+//! let mut frame = Vec::new();
+//! step.finish(StepEnd { timestamp: 1.5, ..StepEnd::default() }, &mut frame);
+//!
+//! let outputs = EngineCoreOutputs::decode(&frame)?;
+//! assert_eq!(outputs.outputs[0].new_token_ids, [9707]);
+//! # Ok::<(), vcr_wire::DecodeError>(())
+//! ```
+
+#![warn(missing_docs)]
+
+mod codec;
+mod handshake;
+mod kv_events;
+#[cfg(feature = "sockets")]
+mod link;
+mod lora;
+mod nixl;
+mod output;
+mod request;
+mod sampling;
+mod stats;
+mod step_outputs;
+mod tensor;
+mod versions;
+
+pub use codec::error::{DecodeError, Problem, Step};
+pub use codec::json::AsJson;
+pub use codec::value::{Integer, Raw, Value};
+pub use handshake::{Addresses, Dtype, EngineHandshake, EngineStatus, Init, KvEventsConfig, ReadyResponse};
+pub use kv_events::{BlockHash, BlockRemoved, BlockStored, KvEvent, KvEventBatch, KvEventMessage, decode_sequence};
+#[cfg(feature = "sockets")]
+pub use link::{
+    DataAddress, EngineGreeting, EngineInputs, EngineLink, EngineLinkConfig, EngineOutputs, FrontendConfig,
+    FrontendLink, FrontendListener, FrontendMessage, KvEventPublisher, KvEventSubscriber, LinkError, LocalEvent,
+    LocalLink, LocalLinkError, LocalSink, MessageDamage, MetadataRequest, NoticeBoard, NoticeSender, Passed, Received,
+    Relay, RelayConfig, RelayNotice, RelayPath, RelayTap, Reminders, Source, Timer, Transport, WaitHook, Waiter,
+    WaitsFor, WakeUp, Waker, check_own_address, check_peer_address, is_same_place, monotonic_ns, unresolved_host,
+};
+pub use lora::{LoraLayout, LoraRequest};
+pub use nixl::{Blob, NixlAgentMetadata, NixlCompatibility, NixlHandshake, NixlQuery};
+pub use output::{
+    ENGINE_CORE_DEAD, EngineCoreEvent, EngineCoreOutput, EngineCoreOutputs, EngineMessage, EventType, RequestError,
+    StepEncoder, StepEnd, StopReason, UtilityOutput, UtilityResult,
+};
+pub use request::{EngineCoreRequest, MmFeature, PlaceholderRange, Request, StartDpWave, UtilityCall, encode_abort};
+pub use sampling::{LogitBias, OutputKind, PoolingParams, RepetitionDetection, SamplingParams, StopStrings};
+pub use stats::{
+    HitsBySource, IterationDetails, KvCacheEvictionEvent, KvFetchStages, NixlStats, PrefillStats, PrefixCacheStats,
+    RequestSpecDecodeMetrics, SchedulerStats, SpecDecodingStats,
+};
+pub use step_outputs::{StepKeeper, StepOutput, StepOutputs};
+pub use tensor::{LogprobRows, Logprobs, Tensor, TensorData};
+pub use vcr_base::finish_reason::FinishReason;
+pub use vcr_core::{UnknownVersion, VllmMinor};
+pub use versions::{Protocol, ProtocolRules, VersionEvidence, WakeUpResult};

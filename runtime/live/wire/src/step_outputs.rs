@@ -1,0 +1,252 @@
+//! Outputs of a step as a frontend takes them: read from a message without memory for each
+//! output, or kept as they are on their way within a process.
+
+use crate::codec::Elements;
+use crate::codec::error::{DecodeError, Step};
+use crate::codec::field::Wire;
+use crate::codec::read::{Reader, whole};
+use crate::output::{EngineCoreOutput, EngineCoreOutputs, StepEncoder, StepEnd};
+
+/// A message of an engine with its outputs apart, as a frontend reads it that has many
+/// requests: those with nothing but new tokens take no memory of their own.
+#[derive(Debug)]
+pub struct StepOutputs<'a> {
+    /// The message, without its outputs.
+    pub message: EngineCoreOutputs,
+    outputs: Vec<Entry<'a>>,
+    tokens: Vec<u32>,
+}
+
+/// The output of a step for one request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StepOutput<'a> {
+    /// New tokens, and nothing else.
+    Tokens(&'a [u32]),
+    /// Anything else.
+    Whole(Box<EngineCoreOutput>),
+}
+
+#[derive(Debug)]
+struct Entry<'a> {
+    request_id: &'a str,
+    kind: EntryKind,
+}
+
+#[derive(Debug)]
+enum EntryKind {
+    /// A number of the tokens.
+    Tokens(usize),
+    Whole(Box<EngineCoreOutput>),
+}
+
+/// The place of the outputs in [`EngineCoreOutputs`].
+const OUTPUTS: usize = 1;
+
+impl<'a> StepOutputs<'a> {
+    /// Decodes the first frame of a message.
+    ///
+    /// # Errors
+    ///
+    /// When it is none.
+    pub fn decode(frame: &'a [u8]) -> Result<Self, DecodeError> {
+        whole("EngineCoreOutputs", frame, |reader| {
+            let len = EngineCoreOutputs::read_len(reader)?;
+            let message = EngineCoreOutputs::default();
+            let mut step = Self { message, outputs: Vec::new(), tokens: Vec::new() };
+            step.message.read_range(reader, 0..len.min(OUTPUTS))?;
+            if len > OUTPUTS {
+                step.read_outputs(reader).map_err(|error| error.within(Step::Element(OUTPUTS, "outputs")))?;
+                step.message.read_tail(reader, OUTPUTS + 1..len)?;
+            }
+            Ok(step)
+        })
+    }
+
+    fn read_outputs(&mut self, reader: &mut Reader<'a>) -> Result<(), DecodeError> {
+        if reader.take_nil() {
+            return Ok(());
+        }
+        let len = reader.array()?;
+        self.outputs.reserve(reader.capacity::<Entry<'_>>(len));
+        for index in 0..len {
+            let entry = match self.plain(reader) {
+                Some(entry) => entry,
+                None => Self::entire(reader).map_err(|error| error.within(Step::Item(index)))?,
+            };
+            self.outputs.push(entry);
+        }
+        Ok(())
+    }
+
+    /// An output of a name and tokens; none, and nothing read, if it is another one.
+    fn plain(&mut self, reader: &mut Reader<'a>) -> Option<Entry<'a>> {
+        let mut ahead = reader.clone();
+        if ahead.array().ok()? != 2 {
+            return None;
+        }
+        let request_id = ahead.str().ok()?;
+        let before = self.tokens.len();
+        let count = ahead.array().ok()?;
+        for _ in 0..count {
+            match ahead.u32() {
+                Ok(token) => self.tokens.push(token),
+                Err(_) => {
+                    self.tokens.truncate(before);
+                    return None;
+                }
+            }
+        }
+        *reader = ahead;
+        Some(Entry { request_id, kind: EntryKind::Tokens(count) })
+    }
+
+    fn entire(reader: &mut Reader<'a>) -> Result<Entry<'a>, DecodeError> {
+        let mut ahead = reader.clone();
+        let output = Box::new(EngineCoreOutput::read(reader)?);
+        // A name that is nil is empty.
+        let request_id = ahead.array().and_then(|_| ahead.str()).unwrap_or_default();
+        Ok(Entry { request_id, kind: EntryKind::Whole(output) })
+    }
+
+    /// Hands the outputs on, each with the name of its request, in their order.
+    pub fn for_each(self, mut take: impl FnMut(&'a str, StepOutput<'_>)) {
+        let mut tokens = self.tokens.as_slice();
+        for Entry { request_id, kind } in self.outputs {
+            match kind {
+                EntryKind::Whole(output) => take(request_id, StepOutput::Whole(output)),
+                EntryKind::Tokens(count) => {
+                    let (own, rest) = tokens.split_at(count);
+                    tokens = rest;
+                    take(request_id, StepOutput::Tokens(own));
+                }
+            }
+        }
+    }
+}
+
+/// Gathers the outputs of one step for a frontend of the same process, which takes them
+/// without a message. Its buffers are kept from step to step.
+#[derive(Debug, Default)]
+pub struct StepKeeper {
+    /// The names of the requests, one behind the other.
+    names: String,
+    kept: Vec<Kept>,
+    tokens: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    name_len: usize,
+    kind: EntryKind,
+}
+
+impl StepKeeper {
+    /// Whether nothing was added since the last step.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    /// Adds new tokens of a request that goes on.
+    pub fn tokens(&mut self, request_id: &str, new_token_ids: &[u32]) {
+        self.tokens.extend_from_slice(new_token_ids);
+        self.keep(request_id, EntryKind::Tokens(new_token_ids.len()));
+    }
+
+    /// Adds an output that carries more.
+    pub fn output(&mut self, output: EngineCoreOutput) {
+        let output = Box::new(output);
+        self.names.push_str(&output.request_id);
+        self.kept.push(Kept { name_len: output.request_id.len(), kind: EntryKind::Whole(output) });
+    }
+
+    fn keep(&mut self, request_id: &str, kind: EntryKind) {
+        self.names.push_str(request_id);
+        self.kept.push(Kept { name_len: request_id.len(), kind });
+    }
+
+    /// Hands over what was added with the rest of a message. [`StepKeeper::clear`] follows.
+    pub fn step(&mut self, end: StepEnd<'_>) -> StepOutputs<'_> {
+        let message = EngineCoreOutputs {
+            engine_index: end.engine_index,
+            scheduler_stats: end.scheduler_stats.cloned(),
+            timestamp: end.timestamp,
+            weight_version: end.weight_version.map(str::to_owned),
+            ..EngineCoreOutputs::default()
+        };
+        let mut names = self.names.as_str();
+        let named = |Kept { name_len, kind }| {
+            let (request_id, rest) = names.split_at(name_len);
+            names = rest;
+            Entry { request_id, kind }
+        };
+        StepOutputs {
+            message,
+            outputs: self.kept.drain(..).map(named).collect(),
+            tokens: std::mem::take(&mut self.tokens),
+        }
+    }
+
+    /// Forgets what was handed over, but not the room for it.
+    pub fn clear(&mut self) {
+        self.names.clear();
+        self.kept.clear();
+        self.tokens.clear();
+    }
+
+    /// Adds everything to a message instead, and forgets it.
+    pub fn encode(&mut self, encoder: &mut StepEncoder) {
+        self.step(StepEnd::default()).for_each(|request_id, output| match output {
+            StepOutput::Tokens(tokens) => encoder.tokens(request_id, tokens, None),
+            StepOutput::Whole(output) => encoder.output(&output),
+        });
+        self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vcr_base::finish_reason::FinishReason;
+
+    use super::*;
+    use crate::stats::SchedulerStats;
+    use crate::{Protocol, VllmMinor};
+
+    fn filled() -> StepKeeper {
+        let mut keeper = StepKeeper::default();
+        keeper.tokens("a", &[1, 2]);
+        keeper.output(EngineCoreOutput {
+            request_id: "\u{e9}b".to_owned(),
+            new_token_ids: vec![3],
+            finish_reason: Some(FinishReason::Stop),
+            ..EngineCoreOutput::default()
+        });
+        keeper.tokens("", &[]);
+        keeper.tokens("c", &[4]);
+        keeper
+    }
+
+    fn all(step: StepOutputs<'_>) -> Vec<String> {
+        let mut all = vec![format!("{:?}", step.message)];
+        step.for_each(|id, output| all.push(format!("{id}: {output:?}")));
+        all
+    }
+
+    /// A client cannot tell whether there was a message between.
+    #[test]
+    fn kept_outputs_are_those_of_the_message() {
+        let stats = SchedulerStats { num_running_reqs: 3, ..SchedulerStats::default() };
+        let end = StepEnd { engine_index: 2, scheduler_stats: Some(&stats), timestamp: 1.5, weight_version: Some("v") };
+        let mut encoder = StepEncoder::new(VllmMinor::V0_33.rules());
+        filled().encode(&mut encoder);
+        let mut frame = Vec::new();
+        encoder.finish(end, &mut frame);
+        let mut keeper = filled();
+        let kept = all(keeper.step(end));
+        assert_eq!(kept, all(StepOutputs::decode(&frame).expect("it is a message")));
+        assert_eq!(kept.len(), 5);
+        keeper.clear();
+        assert!(keeper.is_empty());
+        assert_eq!(all(keeper.step(StepEnd::default())).len(), 1, "nothing comes twice");
+    }
+}
