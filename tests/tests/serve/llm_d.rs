@@ -1,7 +1,6 @@
 //! Options, headers and fields of llm-d-inference-sim that vLLM does not have.
 
 use std::io::Read as _;
-use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};

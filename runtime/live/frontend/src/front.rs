@@ -10,14 +10,14 @@ use tokio::sync::watch;
 
 use crate::api;
 use crate::faults::FaultLayer;
-use crate::http::{self, Around, ListenOptions, Site};
+use crate::http::{self, Around, ListenOptions, Service};
 use crate::server::App;
 use crate::server::frontend_kind::FrontendKind;
 use crate::traces::propagate;
 
 /// The settings of a whole server, without its API.
 #[derive(Clone, Debug)]
-pub struct Front {
+pub struct HttpServer {
     /// Layers around the routes.
     pub around: Around,
     /// Faults that clients meet.
@@ -28,9 +28,9 @@ pub struct Front {
     pub is_traced: bool,
 }
 
-impl Front {
+impl HttpServer {
     /// All routes with all layers around them.
-    fn site(&self, app: Arc<App>) -> Arc<dyn Site> {
+    fn site(&self, app: Arc<App>) -> Arc<dyn Service> {
         let is_python = app.options.frontend == FrontendKind::Python;
         let has_document = app.options.has_document && is_python;
         let routes = api::routes(app);

@@ -30,7 +30,7 @@ pub mod traces;
 
 pub use api::{RenderedApi, render_body};
 pub use engine::{EngineClient, EngineError};
-pub use front::Front;
+pub use front::HttpServer;
 pub use media::{EncoderAddress, EncoderOnly, ImageOptions, MediaLimits, MediaRules};
 pub use server::adapters::Adapters;
 pub use server::chats::{CallParsing, ChatOptions, StructureCheck};

@@ -22,7 +22,7 @@ pub(crate) struct LiveRequest {
     pub(crate) tag: u64,
     /// The engine's number for it; none if it is answered at recorded times.
     pub(crate) core: Option<RequestId>,
-    /// The lane of its outputs: the API server that waits for it, or beyond those
+    /// The channel of its outputs: the API server that waits for it, or beyond those
     /// one of another engine.
     pub(crate) client: u32,
     /// The router's handle, if the router gave it to this engine.

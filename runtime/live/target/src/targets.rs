@@ -96,9 +96,9 @@ impl TargetDriver for Targets {
 /// Refuses a run whose KV is to move although it has parts that only engines of virtual time have.
 fn check_moving(target: &Target, run: &RunConfig, parts: &[String]) -> Result<(), TargetError> {
     if run.topology.link().is_some_and(|link| link.plane.is_some()) && !parts.is_empty() {
-        let (name, lacking) = (target.name(), parts.join(", no "));
+        let (name, unsupported) = (target.name(), parts.join(", no "));
         let message = format!(
-            "the target `{name}` cannot move KV of `{}`: engines of `vcr play` have no {lacking}, and those that a clock \
+            "the target `{name}` cannot move KV of `{}`: engines of `vcr play` have no {unsupported}, and those that a clock \
              drives have no memory that bytes could move between",
             run.name
         );
@@ -110,12 +110,12 @@ fn check_moving(target: &Target, run: &RunConfig, parts: &[String]) -> Result<()
 
 /// Refuses structured outputs: no request can tell a server how long its grammar takes to compile.
 fn check_grammars(target: &Target, run: &RunConfig) -> Result<(), TargetError> {
-    let lacking = vcr_cluster::structured_outputs(run);
-    if lacking.is_empty() {
+    let unsupported = vcr_cluster::structured_outputs(run);
+    if unsupported.is_empty() {
         return Ok(());
     }
     let (target, name) = (target.name(), &run.name);
-    let message = format!("the target `{target}` cannot run `{name}`: it has no {}", lacking.join(", no "));
+    let message = format!("the target `{target}` cannot run `{name}`: it has no {}", unsupported.join(", no "));
     Err(TargetError::with_hint(
         message,
         "leave `structured_outputs` out on this target, or run it on `virtual` or `live`",
@@ -124,14 +124,14 @@ fn check_grammars(target: &Target, run: &RunConfig) -> Result<(), TargetError> {
 
 /// Refuses what a server that is not ours cannot do.
 fn check_foreign(run: &RunConfig) -> Result<(), TargetError> {
-    let mut lacking = vcr_cluster::recorded_answers(run);
+    let mut unsupported = vcr_cluster::recorded_answers(run);
     if !run.faults.is_empty() {
-        lacking.push("planned faults: its engines are not ours".to_owned());
+        unsupported.push("planned faults: its engines are not ours".to_owned());
     }
-    if lacking.is_empty() {
+    if unsupported.is_empty() {
         return Ok(());
     }
-    let message = format!("the target `http` cannot run `{}`: it has no {}", run.name, lacking.join(", no "));
+    let message = format!("the target `http` cannot run `{}`: it has no {}", run.name, unsupported.join(", no "));
     Err(TargetError::with_hint(message, "leave `faults` out on this target, or run it on `virtual`, `live` or `serve`"))
 }
 

@@ -22,7 +22,7 @@ use vcr_core::{EngineConfig, NamedValue as _};
 use vcr_frontend::http::ServerThreads;
 use vcr_frontend::metrics::CacheConfig;
 use vcr_frontend::{
-    App, ChatOptions, EncoderAddress, EncoderOnly, EngineClient, Front, Model, ServerOptions, StructureCheck,
+    App, ChatOptions, EncoderAddress, EncoderOnly, EngineClient, HttpServer, Model, ServerOptions, StructureCheck,
 };
 use vcr_live::control::Listeners;
 use vcr_live::{EnginesHandle, Identity, LiveConfig, LiveError, TokenChoice, TokenFactory};
@@ -279,7 +279,7 @@ async fn serve_http(
     client: EngineClient,
     model: Model,
     options: ServerOptions,
-    front: Front,
+    front: HttpServer,
     listeners: Vec<TcpListener>,
     mut stopped: watch::Receiver<bool>,
     quiet: bool,

@@ -14,7 +14,7 @@ use vcr_frontend::http::{ServerCertificate, Tls, TlsError, TlsSettings};
 use vcr_frontend::llm_d::{self, Translation};
 use vcr_frontend::metrics::{CacheConfig, CustomBuckets, EngineMetrics, FakeSlot, Metrics, MetricsOptions};
 use vcr_frontend::traces::TraceExporter;
-use vcr_frontend::{Front, FrontendKind};
+use vcr_frontend::{FrontendKind, HttpServer};
 use vcr_live::control::{ClientFaultRules, FakeMetricValues};
 
 use super::traces::{TraceArgs, traced};
@@ -190,7 +190,7 @@ pub(crate) struct Operations {
     /// Sends spans.
     pub(crate) exporter: Option<TraceExporter>,
     /// Layers and sockets.
-    pub(crate) front: Front,
+    pub(crate) front: HttpServer,
     /// Made-up metrics.
     pub(crate) fake_metrics: Arc<FakeSlot>,
 }
@@ -251,7 +251,7 @@ impl Operations {
         let observer = Arc::new(EngineMetrics::new(&metrics, server.engines.clone()));
         let (observer, exporter) = traced(traces, observer)?;
         let faults = FaultLayer { faults: rules, metrics, max_body_bytes: http.max_request_body_size };
-        let front = Front { around, faults, listen, is_traced: exporter.is_some() };
+        let front = HttpServer { around, faults, listen, is_traced: exporter.is_some() };
         Ok(Self { observer, exporter, front, fake_metrics })
     }
 }

@@ -350,7 +350,7 @@ impl Ledger {
         let record = &mut self.records[tag as usize];
         assert_eq!(record.outcome, Outcome::Unfinished, "request {tag} ended twice");
         record.outcome = outcome;
-        record.reach_client(&self.overheads);
+        record.apply_client_overheads(&self.overheads);
         record.end_ns = Some(now_ns);
         self.last_end_ns = self.last_end_ns.max(now_ns);
         self.ended += 1;
@@ -388,7 +388,7 @@ impl Ledger {
 /// Turns the times of a request that has not ended into those of its client.
 fn reach_unfinished(record: &mut RequestRecord, overheads: &Overheads) {
     if record.outcome == Outcome::Unfinished {
-        record.reach_client(overheads);
+        record.apply_client_overheads(overheads);
     }
 }
 

@@ -287,7 +287,7 @@ impl RequestRecord {
 
     /// Turns the times of its tokens, which so far are those of the engine, into those of
     /// its client. Called once, at the end.
-    pub(super) fn reach_client(&mut self, overheads: &Overheads) {
+    pub(super) fn apply_client_overheads(&mut self, overheads: &Overheads) {
         // A request that is answered as recorded has no engine, and its client's times.
         if self.prefill_worker.is_none() || *overheads == Overheads::default() {
             return;

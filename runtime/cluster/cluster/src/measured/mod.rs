@@ -6,7 +6,7 @@
 //! the report.
 
 mod clients;
-mod lacking;
+mod unsupported;
 
 use vcr_core::{AnyEngine, Prompt, PromptItem, RejectReason, ServingEngine};
 
@@ -24,7 +24,7 @@ use crate::simulation::RequestOrigin;
 use crate::traffic::{Start, Traffic, Turn};
 use clients::Pending;
 
-pub use lacking::{recorded_answers, structured_outputs};
+pub use unsupported::{recorded_answers, structured_outputs};
 
 /// Next action of a run's caller.
 #[derive(Debug)]

@@ -128,7 +128,7 @@ pub(crate) trait PoolRouter: Send {
 }
 
 /// The router in front of a pool, and its queue.
-struct Front {
+struct PoolQueue {
     router: Box<dyn PoolRouter>,
     needs: RouterNeeds,
     /// When the router is to look at its queue again, if it is.
@@ -139,7 +139,7 @@ struct Front {
     parked: Vec<u64>,
 }
 
-impl Front {
+impl PoolQueue {
     fn of(router: Box<dyn PoolRouter>) -> Self {
         let needs = router.needs();
         Self { router, needs, wakes_at_ns: None, may_release: false, parked: Vec::new() }
@@ -148,7 +148,7 @@ impl Front {
 
 /// The routers of a run, by pool.
 pub(crate) struct Routing {
-    fronts: Vec<Front>,
+    fronts: Vec<PoolQueue>,
 }
 
 impl Routing {
@@ -157,15 +157,15 @@ impl Routing {
     /// # Errors
     /// When a router cannot be made.
     pub(crate) fn new(run: &RunConfig, fleet: &Fleet) -> Result<Self, SimError> {
-        let fronts = fleet.pools().iter().map(|pool| Ok(Front::of(new_router(run, pool.config(), pool.role())?)));
+        let fronts = fleet.pools().iter().map(|pool| Ok(PoolQueue::of(new_router(run, pool.config(), pool.role())?)));
         Ok(Self { fronts: fronts.collect::<Result<_, _>>()? })
     }
 
-    fn front(&self, role: PoolRole) -> &Front {
+    fn front(&self, role: PoolRole) -> &PoolQueue {
         &self.fronts[role.index()]
     }
 
-    fn front_mut(&mut self, role: PoolRole) -> &mut Front {
+    fn front_mut(&mut self, role: PoolRole) -> &mut PoolQueue {
         &mut self.fronts[role.index()]
     }
 

@@ -109,7 +109,7 @@ impl<'c> Clock<'c> {
 
     /// Time goes on to `now_ns`.
     #[inline]
-    pub(super) fn go_on(&mut self, now_ns: u64) {
+    pub(super) fn advance_to(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
         self.due_ns = now_ns;
     }

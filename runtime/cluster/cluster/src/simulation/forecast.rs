@@ -31,9 +31,9 @@ pub(super) fn forecast(run: &RunConfig) -> Option<Forecast> {
 
 impl<O: Observer> Simulation<'_, O> {
     /// Requests are scheduled for the first time, or never will be.
-    pub(super) fn pass(&mut self, tags: &[u64]) {
+    pub(super) fn mark_scheduled(&mut self, tags: &[u64]) {
         for &tag in tags.iter().filter(|_| self.facts.foresees) {
-            self.fleet.workers_mut().iter_mut().for_each(|worker: &mut Worker| worker.pass(tag));
+            self.fleet.workers_mut().iter_mut().for_each(|worker: &mut Worker| worker.mark_scheduled(tag));
         }
     }
 }

@@ -224,7 +224,7 @@ impl<O: Observer> Simulation<'_, O> {
     /// A request is over for routers and engines; its client has yet to get the rest of
     /// the answer.
     pub(super) fn end(&mut self, tag: u64, outcome: Outcome) {
-        self.pass(&[tag]);
+        self.mark_scheduled(&[tag]);
         let outcome = self.end_wait(tag, outcome);
         let output_tokens = self.ledger.record(tag).output_tokens;
         let live = self.in_flight.get_mut(tag);

@@ -95,7 +95,7 @@ impl<O: Observer> Simulation<'_, O> {
         let requests = config.memory_estimate().requests;
         let forecast = forecast::forecast(&config).map(Arc::new);
         if let Some(forecast) = &forecast {
-            fleet.workers_mut().iter_mut().for_each(|worker| worker.foresee(forecast));
+            fleet.workers_mut().iter_mut().for_each(|worker| worker.use_forecast(forecast));
         }
         let facts = RunFacts { foresees: forecast.is_some(), ..RunFacts::of(config) };
         let mut simulation = Self::of(facts, observer, fleet, routing, traffic);
@@ -232,7 +232,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.observation.sample_series(at_ns, &self.fleet);
         self.observation.show_telemetry(at_ns, &self.ledger, &self.fleet, &self.routing);
         self.note_router_queue(now_ns);
-        self.clock.go_on(now_ns);
+        self.clock.advance_to(now_ns);
         Ok(())
     }
 

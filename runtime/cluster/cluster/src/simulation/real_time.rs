@@ -39,7 +39,7 @@ impl<O: Observer> Simulation<'_, O> {
             match self.clock.reach(at_ns) {
                 Reached::Event(now_ns) => return Some(now_ns),
                 Reached::Look(now_ns) if self.observation.stops(&mut self.fleet) => {
-                    self.clock.go_on(now_ns);
+                    self.clock.advance_to(now_ns);
                     return None;
                 }
                 Reached::Look(now_ns) => {

@@ -38,8 +38,8 @@ pub(super) fn counted(policy: &Policy, sides: &Sides<'_>, scope: &Scope, totals:
         let matched = scope.pairs.len() as u64;
         let with = |signal: Signal, has: &dyn Fn(usize) -> bool, of: u64, is_counted: &dyn Fn(&Pair) -> bool| {
             let counted = pairs().filter(|pair| is_counted(pair));
-            let lacking: Vec<&Pair> = counted.filter(|pair| !has(pair.candidate as usize)).collect();
-            let share = Counted::share(lacking.iter().copied(), of)?;
+            let missing: Vec<&Pair> = counted.filter(|pair| !has(pair.candidate as usize)).collect();
+            let share = Counted::share(missing.iter().copied(), of)?;
             Some((signal, Counted { observed: 1.0 - share.observed, ..share }))
         };
         let candidate = sides.candidate;

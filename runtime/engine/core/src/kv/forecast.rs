@@ -147,7 +147,7 @@ impl Outlook {
     }
 
     /// The prompt of a request is scheduled, or it never will be.
-    pub(crate) fn pass(&mut self, request: u64) {
+    pub(crate) fn mark_scheduled(&mut self, request: u64) {
         let forecast = Arc::clone(&self.forecast);
         let Some(has_come) = self.has_come.get_mut(request as usize) else { return };
         if std::mem::replace(has_come, true) {
@@ -207,10 +207,10 @@ mod tests {
         for (id, hash) in [(11, 1), (12, 2), (13, 3)] {
             outlook.add(id, hash, false);
         }
-        outlook.pass(2);
-        outlook.pass(0);
-        outlook.pass(0);
-        outlook.pass(77);
+        outlook.mark_scheduled(2);
+        outlook.mark_scheduled(0);
+        outlook.mark_scheduled(0);
+        outlook.mark_scheduled(77);
         // Nobody uses 1 again, 2 is used by request 3 and 3 by request 1.
         outlook.remove(12);
         outlook.add(12, 2, false);
@@ -243,7 +243,7 @@ mod tests {
             let mut cached: BTreeMap<BlockHash, BlockId> = BTreeMap::new();
             let mut misses = 0;
             for (request, &hash) in uses.iter().enumerate() {
-                outlook.pass(request as u64);
+                outlook.mark_scheduled(request as u64);
                 if let Some(&id) = cached.get(&hash) {
                     outlook.remove(id);
                     outlook.add(id, hash, false);

@@ -78,14 +78,14 @@ impl KvPool {
 
     /// From now on cached blocks go in the order of their next use, not of their last. To be said
     /// before the first request.
-    pub fn foresee(&mut self, forecast: &Arc<Forecast>) {
+    pub fn use_forecast(&mut self, forecast: &Arc<Forecast>) {
         self.outlook = Some(Box::new(Outlook::new(Arc::clone(forecast))));
     }
 
     /// The prompt of a request of the forecast is scheduled somewhere, or it never will be.
-    pub fn pass(&mut self, request: u64) {
+    pub fn mark_scheduled(&mut self, request: u64) {
         if let Some(outlook) = &mut self.outlook {
-            outlook.pass(request);
+            outlook.mark_scheduled(request);
         }
     }
 

@@ -56,7 +56,7 @@ impl SglangEngine {
     /// Admits requests, and returns the reason why it stopped.
     pub(super) fn admit(&mut self, plan: &mut StepPlan) -> AdmissionStop {
         self.order_waiting();
-        if let Some(stop) = self.gives_precedence() {
+        if let Some(stop) = self.precedence_stop() {
             return stop;
         }
         let mut budget = Budget {
@@ -75,7 +75,8 @@ impl SglangEngine {
             }
             let id = self.queues.pop(&mut self.requests).expect("some request waits");
             let is_begun = self.requests[id].status == RequestStatus::Running;
-            let admission = if is_begun { self.go_on(id, &mut budget) } else { self.begin(id, plan, &mut budget) };
+            let admission =
+                if is_begun { self.continue_prefill(id, &mut budget) } else { self.begin(id, plan, &mut budget) };
             match admission {
                 Admission::Whole => self.queues.end_begun(id),
                 Admission::Loading => {}
@@ -88,7 +89,7 @@ impl SglangEngine {
                 }
                 Admission::Blocked(stop) => {
                     self.queues.push_front(id, &mut self.requests);
-                    if !self.lets_begun_pass(id, plan, &mut budget) {
+                    if !self.resume_started_prefill(id, plan, &mut budget) {
                         return stop;
                     }
                 }
@@ -99,7 +100,7 @@ impl SglangEngine {
     /// Whether those that wait must let others pass: where pages are taken between passes,
     /// those with KV from elsewhere that wait for a running slot or for pages, unless nothing but
     /// prompts that have been begun can make room for these.
-    fn gives_precedence(&self) -> Option<AdmissionStop> {
+    fn precedence_stop(&self) -> Option<AdmissionStop> {
         if self.config.reservations() == Reservations::InSteps {
             return None;
         }
@@ -115,7 +116,7 @@ impl SglangEngine {
     /// must: the one that was begun first passes the head, and the others are retracted for it,
     /// the last one first. So it keeps what it has, and they cannot take turns in undoing
     /// each other. Gives whether there is a head to try.
-    fn lets_begun_pass(&mut self, head: RequestId, plan: &mut StepPlan, budget: &mut Budget) -> bool {
+    fn resume_started_prefill(&mut self, head: RequestId, plan: &mut StepPlan, budget: &mut Budget) -> bool {
         let goes_on = !self.running.is_empty() || !self.prefills.is_empty() || self.queues.num_loading() > 0;
         if goes_on || self.queues.begun().iter().all(|&id| id == head) {
             return false;
@@ -144,7 +145,7 @@ impl SglangEngine {
     }
 
     /// Computes more of a prompt that has been begun.
-    fn go_on(&mut self, id: RequestId, budget: &mut Budget) -> Admission {
+    fn continue_prefill(&mut self, id: RequestId, budget: &mut Budget) -> Admission {
         let from = self.requests[id].num_computed_tokens;
         let cut = match self.cut(id, from, budget) {
             Ok(cut) => cut,

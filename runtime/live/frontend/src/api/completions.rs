@@ -163,7 +163,7 @@ fn start(app: &Arc<App>, headers: &HeaderMap, mut request: Box<CompletionRequest
     let count = form.prompts.len() * form.n;
     let mut streams = Vec::with_capacity(count);
     for prompt in &form.prompts {
-        let asked = sampling.clone().ask(&app.model, Cow::Borrowed(&prompt.tokens), place.clone())?;
+        let asked = sampling.clone().into_engine_request(&app.model, Cow::Borrowed(&prompt.tokens), place.clone())?;
         for asked in std::iter::repeat_n(asked, form.n) {
             streams.push(submit(app, &form.id, streams.len(), count, asked)?);
         }

@@ -8,7 +8,7 @@ mod text;
 mod value;
 
 pub(crate) use logprobs::{Position, TokenLogprob};
-pub(crate) use params::{Asked, Chance, Placement, Repetition, Sampling, StringOrArray};
+pub(crate) use params::{EngineSubmission, OptionalStructure, Placement, Repetition, Sampling, StringOrArray};
 pub(crate) use pool::{Pooling, pooled};
 pub(crate) use text::{Finish, Merged, Piece, Span, StopCause, TextStream};
 pub(crate) use value::{json_of, wire_of, wire_of_text};

@@ -81,22 +81,22 @@ pub(crate) struct Sampling {
 
 /// A request for text, ready for an engine.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct EngineSubmission {
     /// Several hundred bytes, which are not moved.
     pub(crate) request: Box<EngineCoreRequest>,
     pub(crate) text: TextSettings,
     /// Probability of reasoning and tool calls that the request leaves open.
-    pub(crate) chance: Option<Chance>,
+    pub(crate) chance: Option<OptionalStructure>,
 }
 
 /// A structure that an output has with some probability.
 #[derive(Clone, Debug)]
-pub(crate) struct Chance {
+pub(crate) struct OptionalStructure {
     pub(crate) probability: f64,
     pub(crate) structured_outputs: Value,
 }
 
-impl Chance {
+impl OptionalStructure {
     /// Gives a request the structure or does not; the same request with the same seed
     /// gets the same.
     pub(crate) fn take(self, params: &mut SamplingParams, prompt: &[u32], index: usize) {
@@ -125,7 +125,12 @@ impl Sampling {
     ///
     /// # Errors
     /// When a parameter is out of its range, or the prompt is too long; in vLLM's words.
-    pub(crate) fn ask(self, model: &Model, prompt: Cow<'_, [u32]>, place: Placement) -> Result<Asked, ApiError> {
+    pub(crate) fn into_engine_request(
+        self,
+        model: &Model,
+        prompt: Cow<'_, [u32]>,
+        place: Placement,
+    ) -> Result<EngineSubmission, ApiError> {
         check_logprobs("logprobs", self.logprobs, model)?;
         check_logprobs("prompt_logprobs", self.prompt_logprobs, model)?;
         let generation = &model.generation;
@@ -227,7 +232,7 @@ impl Sampling {
             session_id: place.session_id,
             ..EngineCoreRequest::default()
         });
-        Ok(Asked { request, text, chance: None })
+        Ok(EngineSubmission { request, text, chance: None })
     }
 }
 

@@ -66,7 +66,7 @@ impl Next<'_> {
 }
 
 /// All that answers requests.
-pub trait Site: Send + Sync {
+pub trait Service: Send + Sync {
     /// Answers the request of a client. The future is in a box, so that a connection
     /// has no room for it once the answer has begun.
     fn answer(
@@ -104,7 +104,7 @@ impl Around {
     /// Puts the layers around routes: from the outside in, the access log, CORS,
     /// API keys and the metrics of HTTP. Faults are `innermost`, so that logs and
     /// metrics show them as clients meet them.
-    pub(crate) fn site(&self, routes: Routes, innermost: impl Innermost) -> Arc<dyn Site> {
+    pub(crate) fn site(&self, routes: Routes, innermost: impl Innermost) -> Arc<dyn Service> {
         let served = match &self.fake_metrics {
             None => get(metrics::serve).with_state(self.metrics.clone()),
             Some(fake) => {
@@ -128,7 +128,7 @@ impl Around {
     }
 }
 
-impl<I: Innermost> Site for Layers<I> {
+impl<I: Innermost> Service for Layers<I> {
     fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,

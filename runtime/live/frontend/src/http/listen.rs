@@ -21,11 +21,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::around::{Client, Site};
+use super::around::{Client, Service};
 use super::connection::{ClientSocket, ConnectionControl, reset_on_close};
 use super::head_timer::HeadTimer;
 use super::protocol::{Protocol, detect};
-use super::threads::Dealer;
+use super::threads::ThreadPool;
 use super::tls::Tls;
 use crate::metrics::{Held, Metrics};
 
@@ -56,7 +56,7 @@ pub struct ListenOptions {
     /// The engine of requests that name none, counted from 0; otherwise any.
     pub rank: Option<u32>,
     /// The threads of connections; the default leaves all to the one that accepts.
-    pub threads: Arc<Dealer>,
+    pub threads: Arc<ThreadPool>,
 }
 
 impl std::fmt::Debug for ListenOptions {
@@ -86,7 +86,7 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, ListenError> {
 /// or its time is up.
 pub async fn serve(
     listener: TcpListener,
-    site: Arc<dyn Site>,
+    site: Arc<dyn Service>,
     options: ListenOptions,
     shutdown: impl Future<Output = ()>,
 ) {
@@ -130,7 +130,7 @@ pub async fn serve(
 /// A connection and what it serves. There are thousands at a time, so what few of
 /// them need is in boxes.
 struct Connection {
-    site: Arc<dyn Site>,
+    site: Arc<dyn Service>,
     options: Arc<ListenOptions>,
     peer: SocketAddr,
     /// The server's port.

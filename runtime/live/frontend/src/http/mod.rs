@@ -16,11 +16,11 @@ mod tests;
 mod threads;
 mod tls;
 
-pub use around::{Around, Client, Innermost, Next, Site};
+pub use around::{Around, Client, Innermost, Next, Service};
 pub use body::BodyLimits;
 pub use connection::ConnectionControl;
 pub use layers::{ApiKeys, Cors, RequestLog};
 pub use listen::{ListenError, ListenOptions, bind, serve};
 pub use pod::PodHeaders;
-pub use threads::{Dealer, ServerThreads};
+pub use threads::{ServerThreads, ThreadPool};
 pub use tls::{ClientCertificates, ServerCertificate, Tls, TlsError, TlsSettings};

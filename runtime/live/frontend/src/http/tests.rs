@@ -49,7 +49,7 @@ impl Innermost for Direct {
     }
 }
 
-fn site(metrics: &Metrics) -> Arc<dyn Site> {
+fn site(metrics: &Metrics) -> Arc<dyn Service> {
     async fn panics() {
         panic!("on purpose");
     }

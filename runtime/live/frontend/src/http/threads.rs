@@ -42,9 +42,9 @@ impl ServerThreads {
 
     /// The dealer, which assigns connections to them.
     #[must_use]
-    pub fn dealer(&self) -> Dealer {
+    pub fn dealer(&self) -> ThreadPool {
         let handles = std::iter::once(&self.first).chain(&self.others).map(|runtime| runtime.handle().clone());
-        Dealer { handles: handles.collect(), next: AtomicUsize::new(0) }
+        ThreadPool { handles: handles.collect(), next: AtomicUsize::new(0) }
     }
 
     /// Ends them, without waiting for what they do.
@@ -68,12 +68,12 @@ fn start_one() -> io::Result<Runtime> {
 
 /// Deals connections to threads, in turn.
 #[derive(Debug, Default)]
-pub struct Dealer {
+pub struct ThreadPool {
     handles: Vec<Handle>,
     next: AtomicUsize,
 }
 
-impl Dealer {
+impl ThreadPool {
     /// The thread of the next connection; none where that is the one that accepts it.
     pub(super) fn next(&self) -> Option<&Handle> {
         if self.handles.len() < 2 {

@@ -80,9 +80,9 @@ impl Medium {
         let source = match (inline, text, content) {
             (Some(data), ..) => Source::Data(data),
             (_, Some(url), _) => Source::of_url(url)?,
-            (_, _, Value::Object(_) | Value::Array(_)) => Source::Elsewhere(content.to_string()),
+            (_, _, Value::Object(_) | Value::Array(_)) => Source::PreRouted(content.to_string()),
             // What the client has sent before goes by its name.
-            _ if uuid.is_some() => Source::Elsewhere(String::new()),
+            _ if uuid.is_some() => Source::PreRouted(String::new()),
             _ => return Err(refused(&format!("missing `{field}` in a content part"))),
         };
         let tokens = source.tokens(modality, rules).ok_or_else(|| refused(&format!("invalid base64 in `{field}`")))?;
@@ -100,7 +100,7 @@ enum Source<'a> {
     /// Here, in base64.
     Data(&'a str),
     /// Not here: its URL, or another description of it.
-    Elsewhere(String),
+    PreRouted(String),
 }
 
 /// Base64 that is decoded to look at the head of a file: metadata in front of an
@@ -116,7 +116,7 @@ impl<'a> Source<'a> {
     fn of_url(url: &'a str) -> Result<Self, ApiError> {
         let Some(rest) = url.strip_prefix("data:") else {
             return match url.split_once("://") {
-                Some(("http" | "https" | "file" | "s3" | "gs", _)) => Ok(Self::Elsewhere(url.to_owned())),
+                Some(("http" | "https" | "file" | "s3" | "gs", _)) => Ok(Self::PreRouted(url.to_owned())),
                 // Embeddings are plain base64.
                 None => Ok(Self::Data(url)),
                 Some((scheme, _)) => {
@@ -152,7 +152,7 @@ impl<'a> Source<'a> {
     fn hash(&self, modality: Modality) -> String {
         let content = match self {
             Self::Data(data) => data,
-            Self::Elsewhere(name) => name.as_str(),
+            Self::PreRouted(name) => name.as_str(),
         };
         format!("{:032x}", xxh3_128(content.as_bytes()) ^ (modality as u128 + 1))
     }

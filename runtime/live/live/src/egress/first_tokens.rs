@@ -13,65 +13,65 @@ struct Held {
     frame: Vec<u8>,
 }
 
-/// State of one lane.
-struct Lane {
+/// State of one channel.
+struct Channel {
     encoder: StepEncoder,
     /// In the order of their times.
     held: VecDeque<Held>,
 }
 
-impl Lane {
+impl Channel {
     fn new(rules: &'static ProtocolRules) -> Self {
         Self { encoder: StepEncoder::new(rules), held: VecDeque::new() }
     }
 }
 
-/// The first tokens of all lanes.
+/// The first tokens of all channels.
 pub(crate) struct FirstTokens {
-    lanes: Vec<Lane>,
+    channels: Vec<Channel>,
     delay_ns: u64,
 }
 
 impl FirstTokens {
-    pub(crate) fn new(lanes: usize, delay_ns: u64, rules: &'static ProtocolRules) -> Self {
-        Self { lanes: (0..lanes).map(|_| Lane::new(rules)).collect(), delay_ns }
+    pub(crate) fn new(channels: usize, delay_ns: u64, rules: &'static ProtocolRules) -> Self {
+        Self { channels: (0..channels).map(|_| Channel::new(rules)).collect(), delay_ns }
     }
 
     /// Changes the protocol version. Nothing has been gathered.
     pub(crate) fn set_version(&mut self, rules: &'static ProtocolRules) {
-        self.lanes.iter_mut().for_each(|lane| *lane = Lane::new(rules));
+        self.channels.iter_mut().for_each(|channel| *channel = Channel::new(rules));
     }
 
-    /// Gathers first tokens for a lane.
-    pub(crate) fn encoder(&mut self, lane: u32) -> &mut StepEncoder {
-        &mut self.lanes[lane as usize].encoder
+    /// Gathers first tokens for a channel.
+    pub(crate) fn encoder(&mut self, channel: u32) -> &mut StepEncoder {
+        &mut self.channels[channel as usize].encoder
     }
 
-    /// Holds what a step has gathered for a lane, if it has anything.
-    pub(crate) fn hold(&mut self, lane: usize, end: StepEnd<'_>, now_ns: u64) {
-        let lane = &mut self.lanes[lane];
-        if lane.encoder.is_empty() {
+    /// Holds what a step has gathered for a channel, if it has anything.
+    pub(crate) fn hold(&mut self, channel: usize, end: StepEnd<'_>, now_ns: u64) {
+        let channel = &mut self.channels[channel];
+        if channel.encoder.is_empty() {
             return;
         }
         let mut frame = Vec::new();
-        lane.encoder.finish(end, &mut frame);
-        lane.held.push_back(Held { at_ns: now_ns.saturating_add(self.delay_ns), frame });
+        channel.encoder.finish(end, &mut frame);
+        channel.held.push_back(Held { at_ns: now_ns.saturating_add(self.delay_ns), frame });
     }
 
-    /// Takes the oldest message of a lane.
-    pub(crate) fn next_of(&mut self, lane: usize) -> Option<Vec<u8>> {
-        self.lanes[lane].held.pop_front().map(|held| held.frame)
+    /// Takes the oldest message of a channel.
+    pub(crate) fn next_of(&mut self, channel: usize) -> Option<Vec<u8>> {
+        self.channels[channel].held.pop_front().map(|held| held.frame)
     }
 
-    /// Takes a message whose time has come, with its lane.
+    /// Takes a message whose time has come, with its channel.
     pub(crate) fn due(&mut self, now_ns: u64) -> Option<(usize, Vec<u8>)> {
-        let is_due = |lane: &Lane| lane.held.front().is_some_and(|held| held.at_ns <= now_ns);
-        let lane = self.lanes.iter().position(is_due)?;
-        self.next_of(lane).map(|frame| (lane, frame))
+        let is_due = |channel: &Channel| channel.held.front().is_some_and(|held| held.at_ns <= now_ns);
+        let channel = self.channels.iter().position(is_due)?;
+        self.next_of(channel).map(|frame| (channel, frame))
     }
 
     /// When the next message leaves.
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
-        self.lanes.iter().filter_map(|lane| lane.held.front()).map(|held| held.at_ns).min()
+        self.channels.iter().filter_map(|channel| channel.held.front()).map(|held| held.at_ns).min()
     }
 }

@@ -14,7 +14,7 @@ use crate::egress::gather::Gather;
 use crate::faults::active::Faults;
 use crate::routing::dispatcher::{Dispatcher, PeerMessage};
 
-/// A delayed message: time, sequence number, lane, whether later messages wait
+/// A delayed message: time, sequence number, channel, whether later messages wait
 /// for it, and its bytes.
 type Delayed = Reverse<(u64, u64, usize, bool, Vec<u8>)>;
 
@@ -29,7 +29,7 @@ struct Held {
 
 /// The outputs of one engine.
 ///
-/// A *lane* leads to an API server. Those of this engine's own link come first
+/// A *channel* leads to an API server. Those of this engine's own link come first
 /// and have the servers' numbers; with a router, those of the other engines'
 /// links follow, and their frames go to those engines as peer messages.
 pub(crate) struct Outputs {
@@ -39,7 +39,7 @@ pub(crate) struct Outputs {
     index: usize,
     first_rank: u16,
     rules: &'static ProtocolRules,
-    /// By lane.
+    /// By channel.
     encoders: Vec<StepEncoder>,
     /// In place of the first of them: outputs for a frontend of this process, which leave at once
     /// and without a frame.
@@ -70,13 +70,13 @@ impl Outputs {
         (delay_ns, first_token_ns): (u64, u64),
     ) -> Self {
         let clients = link.clients();
-        let lanes = clients * dispatcher.as_ref().map_or(1, |dispatcher| dispatcher.engines());
+        let channels = clients * dispatcher.as_ref().map_or(1, |dispatcher| dispatcher.engines());
         Self {
             dispatcher,
             index,
             first_rank,
             rules,
-            encoders: (0..lanes).map(|_| StepEncoder::new(rules)).collect(),
+            encoders: (0..channels).map(|_| StepEncoder::new(rules)).collect(),
             keeper: (link.is_local() && delay_ns == 0 && first_token_ns == 0).then(StepKeeper::default),
             lost: vec![false; clients],
             frame: Vec::new(),
@@ -84,7 +84,7 @@ impl Outputs {
             num_delayed: 0,
             held: vec![Held::default(); clients],
             delay_ns,
-            first_tokens: (first_token_ns > 0).then(|| FirstTokens::new(lanes, first_token_ns, rules)),
+            first_tokens: (first_token_ns > 0).then(|| FirstTokens::new(channels, first_token_ns, rules)),
             weight_version: None,
             sends_weight_version: true,
             messages: 0,
@@ -123,25 +123,25 @@ impl Outputs {
         self.sends_weight_version
     }
 
-    /// The lane to an API server of the engine `home`, if there is one.
-    pub(crate) fn lane(&self, origin: usize, client: u32) -> Option<u32> {
+    /// The channel to an API server of the engine `home`, if there is one.
+    pub(crate) fn channel(&self, origin: usize, client: u32) -> Option<u32> {
         let engines = self.dispatcher.as_ref().map_or(1, |dispatcher| dispatcher.engines());
         let (origin, clients) = ((origin + engines - self.index) % engines, self.link.clients());
         ((client as usize) < clients).then(|| (origin * clients) as u32 + client)
     }
 
-    /// The engine by whose link a lane leads.
-    pub(crate) fn origin_of(&self, lane: u32) -> usize {
-        let (lane, clients) = (lane as usize, self.link.clients());
+    /// The engine by whose link a channel leads.
+    pub(crate) fn origin_of(&self, channel: u32) -> usize {
+        let (channel, clients) = (channel as usize, self.link.clients());
         match &self.dispatcher {
-            Some(dispatcher) if lane >= clients => (lane / clients + self.index) % dispatcher.engines(),
+            Some(dispatcher) if channel >= clients => (channel / clients + self.index) % dispatcher.engines(),
             _ => self.index,
         }
     }
 
     /// The number of that engine.
-    fn engine_index(&self, lane: u32) -> u32 {
-        u32::from(self.first_rank) + self.origin_of(lane) as u32
+    fn engine_index(&self, channel: u32) -> u32 {
+        u32::from(self.first_rank) + self.origin_of(channel) as u32
     }
 
     /// Changes the protocol version. Nothing has been gathered.
@@ -164,13 +164,13 @@ impl Outputs {
         (client as usize) < self.link.clients()
     }
 
-    /// Gathers outputs for a lane; those with a request's first token apart.
+    /// Gathers outputs for a channel; those with a request's first token apart.
     #[inline]
-    pub(crate) fn gather(&mut self, lane: u32, is_first_token: bool) -> Gather<'_> {
+    pub(crate) fn gather(&mut self, channel: u32, is_first_token: bool) -> Gather<'_> {
         match (&mut self.keeper, &mut self.first_tokens) {
-            (Some(keeper), _) if lane == 0 => Gather::Keep(keeper),
-            (_, Some(first_tokens)) if is_first_token => Gather::Encode(first_tokens.encoder(lane)),
-            _ => Gather::Encode(&mut self.encoders[lane as usize]),
+            (Some(keeper), _) if channel == 0 => Gather::Keep(keeper),
+            (_, Some(first_tokens)) if is_first_token => Gather::Encode(first_tokens.encoder(channel)),
+            _ => Gather::Encode(&mut self.encoders[channel as usize]),
         }
     }
 
@@ -196,19 +196,19 @@ impl Outputs {
         self.hold_first_tokens(now_ns, faults, fault_now_ns)?;
         let first = self.encoders[..self.link.clients()].iter().position(|encoder| !encoder.is_empty());
         let stats_for = stats.map(|_| first.unwrap_or(0));
-        for lane in 0..self.encoders.len() {
-            if self.encoders[lane].is_empty() && stats_for != Some(lane) {
+        for channel in 0..self.encoders.len() {
+            if self.encoders[channel].is_empty() && stats_for != Some(channel) {
                 continue;
             }
             let mut frame = std::mem::take(&mut self.frame);
             frame.clear();
-            let stats = stats.filter(|_| stats_for == Some(lane));
-            let engine_index = self.engine_index(lane as u32);
+            let stats = stats.filter(|_| stats_for == Some(channel));
+            let engine_index = self.engine_index(channel as u32);
             let weight_version = self.weight_version.as_deref().filter(|_| self.sends_weight_version);
             let timestamp = now_ns as f64 / 1e9;
             let end = StepEnd { engine_index, scheduler_stats: stats, timestamp, weight_version };
-            self.encoders[lane].finish(end, &mut frame);
-            let sent = self.send(lane, &frame, faults, fault_now_ns);
+            self.encoders[channel].finish(end, &mut frame);
+            let sent = self.send(channel, &frame, faults, fault_now_ns);
             self.frame = frame;
             sent?;
         }
@@ -240,14 +240,14 @@ impl Outputs {
     fn hold_first_tokens(&mut self, now_ns: u64, faults: &mut Faults, fault_now_ns: u64) -> Result<(), LinkError> {
         let Some(mut first_tokens) = self.first_tokens.take() else { return Ok(()) };
         let mut sent = Ok(());
-        for lane in 0..self.encoders.len() {
-            while let Some(frame) = first_tokens.next_of(lane).filter(|_| !self.encoders[lane].is_empty()) {
-                sent = sent.and(self.send(lane, &frame, faults, fault_now_ns));
+        for channel in 0..self.encoders.len() {
+            while let Some(frame) = first_tokens.next_of(channel).filter(|_| !self.encoders[channel].is_empty()) {
+                sent = sent.and(self.send(channel, &frame, faults, fault_now_ns));
             }
             let weight_version = self.weight_version.as_deref().filter(|_| self.sends_weight_version);
-            let engine_index = self.engine_index(lane as u32);
+            let engine_index = self.engine_index(channel as u32);
             let end = StepEnd { engine_index, scheduler_stats: None, timestamp: now_ns as f64 / 1e9, weight_version };
-            first_tokens.hold(lane, end, fault_now_ns);
+            first_tokens.hold(channel, end, fault_now_ns);
         }
         self.first_tokens = Some(first_tokens);
         sent
@@ -260,7 +260,7 @@ impl Outputs {
     /// When the library fails.
     pub(crate) fn send_finish(
         &mut self,
-        lane: u32,
+        channel: u32,
         ids: &[&str],
         reason: FinishReason,
         error: Option<&RequestError>,
@@ -276,9 +276,9 @@ impl Outputs {
             outputs: ids.iter().map(output).collect(),
             finished_requests: Some(ids.iter().map(|id| (*id).to_owned()).collect()),
             timestamp: now_ns as f64 / 1e9,
-            ..self.message(lane)
+            ..self.message(channel)
         };
-        self.send_message(lane, &message)
+        self.send_message(channel, &message)
     }
 
     /// Answers a utility call.
@@ -290,15 +290,15 @@ impl Outputs {
         self.send_message(client, &message)
     }
 
-    fn message(&self, lane: u32) -> EngineCoreOutputs {
-        EngineCoreOutputs { engine_index: self.engine_index(lane), ..EngineCoreOutputs::default() }
+    fn message(&self, channel: u32) -> EngineCoreOutputs {
+        EngineCoreOutputs { engine_index: self.engine_index(channel), ..EngineCoreOutputs::default() }
     }
 
-    fn send_message(&mut self, lane: u32, message: &EngineCoreOutputs) -> Result<(), LinkError> {
+    fn send_message(&mut self, channel: u32, message: &EngineCoreOutputs) -> Result<(), LinkError> {
         let mut frame = Vec::new();
         message.encode(&mut frame, self.rules);
-        self.deliver_first_tokens(lane as usize)?;
-        self.deliver(lane as usize, &frame)
+        self.deliver_first_tokens(channel as usize)?;
+        self.deliver(channel as usize, &frame)
     }
 
     /// Sends outputs that another engine computed for this one's frontend.
@@ -339,15 +339,15 @@ impl Outputs {
     /// # Errors
     /// When the library fails.
     pub(crate) fn flush(&mut self) -> Result<(), LinkError> {
-        let lanes = if self.first_tokens.is_some() { self.encoders.len() } else { 0 };
-        (0..lanes).try_for_each(|lane| self.deliver_first_tokens(lane))?;
+        let channels = if self.first_tokens.is_some() { self.encoders.len() } else { 0 };
+        (0..channels).try_for_each(|channel| self.deliver_first_tokens(channel))?;
         self.send_due(u64::MAX)
     }
 
-    fn send(&mut self, lane: usize, frame: &[u8], faults: &mut Faults, fault_now_ns: u64) -> Result<(), LinkError> {
-        if lane >= self.link.clients() {
+    fn send(&mut self, channel: usize, frame: &[u8], faults: &mut Faults, fault_now_ns: u64) -> Result<(), LinkError> {
+        if channel >= self.link.clients() {
             // The faults of links are those of the other one's.
-            return self.deliver(lane, frame);
+            return self.deliver(channel, frame);
         }
         let fate = faults.message(frame.len(), fault_now_ns);
         if fate.is_dropped {
@@ -367,9 +367,9 @@ impl Outputs {
         }
         for _ in 0..1 + u32::from(fate.is_duplicated) {
             match fate.at_ns {
-                Some(at_ns) => self.delay(lane, at_ns.saturating_add(self.delay_ns), !fate.is_overtaken, frame),
-                None if self.delay_ns > 0 => self.delay(lane, fault_now_ns + self.delay_ns, true, frame),
-                None => self.deliver(lane, frame)?,
+                Some(at_ns) => self.delay(channel, at_ns.saturating_add(self.delay_ns), !fate.is_overtaken, frame),
+                None if self.delay_ns > 0 => self.delay(channel, fault_now_ns + self.delay_ns, true, frame),
+                None => self.deliver(channel, frame)?,
             }
         }
         Ok(())
@@ -377,8 +377,8 @@ impl Outputs {
 
     /// Sends `frame` at an instant; not before those that wait already, unless
     /// others may go before it, too.
-    fn delay(&mut self, lane: usize, at_ns: u64, keeps_order: bool, frame: &[u8]) {
-        let held = &mut self.held[lane];
+    fn delay(&mut self, channel: usize, at_ns: u64, keeps_order: bool, frame: &[u8]) {
+        let held = &mut self.held[channel];
         let mut at_ns = at_ns;
         if keeps_order {
             if held.waiting > 0 {
@@ -387,43 +387,43 @@ impl Outputs {
             *held = Held { waiting: held.waiting + 1, until_ns: at_ns };
         }
         self.num_delayed += 1;
-        self.delayed.push(Reverse((at_ns, self.num_delayed, lane, keeps_order, frame.to_vec())));
+        self.delayed.push(Reverse((at_ns, self.num_delayed, channel, keeps_order, frame.to_vec())));
     }
 
-    /// Sends the first tokens that are held for a lane, before a message that does not wait.
-    fn deliver_first_tokens(&mut self, lane: usize) -> Result<(), LinkError> {
-        while let Some(frame) = self.first_tokens.as_mut().and_then(|first_tokens| first_tokens.next_of(lane)) {
-            self.deliver(lane, &frame)?;
+    /// Sends the first tokens that are held for a channel, before a message that does not wait.
+    fn deliver_first_tokens(&mut self, channel: usize) -> Result<(), LinkError> {
+        while let Some(frame) = self.first_tokens.as_mut().and_then(|first_tokens| first_tokens.next_of(channel)) {
+            self.deliver(channel, &frame)?;
         }
         Ok(())
     }
 
     /// Sends `frame` behind everything that was sent there before.
-    fn deliver(&mut self, lane: usize, frame: &[u8]) -> Result<(), LinkError> {
+    fn deliver(&mut self, channel: usize, frame: &[u8]) -> Result<(), LinkError> {
         let clients = self.link.clients();
-        if lane >= clients {
+        if channel >= clients {
             if let Some(dispatcher) = &self.dispatcher {
-                let client = (lane % clients) as u32;
+                let client = (channel % clients) as u32;
                 // The frontend of an engine that has stopped does not wait.
                 _ = dispatcher
-                    .send(self.origin_of(lane as u32), PeerMessage::Outputs { client, frame: frame.to_vec() });
+                    .send(self.origin_of(channel as u32), PeerMessage::Outputs { client, frame: frame.to_vec() });
             }
             return Ok(());
         }
-        if self.held[lane].waiting > 0 {
-            self.delay(lane, 0, true, frame);
+        if self.held[channel].waiting > 0 {
+            self.delay(channel, 0, true, frame);
             return Ok(());
         }
-        self.transmit(lane, frame)
+        self.transmit(channel, frame)
     }
 
-    fn transmit(&mut self, lane: usize, frame: &[u8]) -> Result<(), LinkError> {
-        if self.lost[lane] {
+    fn transmit(&mut self, channel: usize, frame: &[u8]) -> Result<(), LinkError> {
+        if self.lost[channel] {
             return Ok(());
         }
         self.messages += 1;
         self.bytes += frame.len() as u64;
-        self.link.send(lane, frame)
+        self.link.send(channel, frame)
     }
 
     /// When the next delayed message is due, on the clock of faults.
@@ -441,17 +441,17 @@ impl Outputs {
     /// # Errors
     /// When the library fails.
     pub(crate) fn send_delayed(&mut self, faults: &mut Faults, fault_now_ns: u64) -> Result<(), LinkError> {
-        while let Some((lane, frame)) = self.first_tokens.as_mut().and_then(|held| held.due(fault_now_ns)) {
-            self.send(lane, &frame, faults, fault_now_ns)?;
+        while let Some((channel, frame)) = self.first_tokens.as_mut().and_then(|held| held.due(fault_now_ns)) {
+            self.send(channel, &frame, faults, fault_now_ns)?;
         }
         self.send_due(fault_now_ns)
     }
 
     fn send_due(&mut self, fault_now_ns: u64) -> Result<(), LinkError> {
         while self.next_message_ns().is_some_and(|at_ns| at_ns <= fault_now_ns) {
-            let Some(Reverse((_, _, lane, keeps_order, frame))) = self.delayed.pop() else { break };
-            self.held[lane].waiting -= u64::from(keeps_order);
-            self.transmit(lane, &frame)?;
+            let Some(Reverse((_, _, channel, keeps_order, frame))) = self.delayed.pop() else { break };
+            self.held[channel].waiting -= u64::from(keeps_order);
+            self.transmit(channel, &frame)?;
         }
         Ok(())
     }

@@ -193,11 +193,11 @@ impl Intake {
         now_ns: u64,
     ) -> Result<(), LiveError> {
         let Some(handle) = handle else { return self.start(serving, admin, request, None, now_ns).map(|_| ()) };
-        let (lane, id) = (request.client_index, request.request_id.clone());
+        let (channel, id) = (request.client_index, request.request_id.clone());
         if !self.start(serving, admin, request, Some(handle), now_ns)?
             && let Some(routes) = &mut serving.routes
         {
-            routes.end(serving.egress.outputs.origin_of(lane), handle, &id, 0, true);
+            routes.end(serving.egress.outputs.origin_of(channel), handle, &id, 0, true);
         }
         serving.counters.routed += 1;
         if let Some(routes) = &mut serving.routes {

@@ -106,13 +106,13 @@ impl Intake {
         now_ns: u64,
     ) -> Result<(), LiveError> {
         self.version_mut().adopt(serving, routed.version, routed.sends_weight_version);
-        let Some(lane) = serving.egress.outputs.lane(routed.origin, routed.request.client_index) else {
+        let Some(channel) = serving.egress.outputs.channel(routed.origin, routed.request.client_index) else {
             if let Some(routes) = &serving.routes {
                 routes.reject(routed);
             }
             return Ok(());
         };
-        routed.request.client_index = lane;
+        routed.request.client_index = channel;
         self.take(serving, admin, routed.request, Some(routed.handle), now_ns)
     }
 }

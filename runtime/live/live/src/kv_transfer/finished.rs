@@ -27,8 +27,8 @@ pub(crate) struct Finished {
 pub(crate) struct LateAnswer {
     pub(crate) finished: Finished,
     pub(crate) message: EngineCoreOutput,
-    /// The lane to its frontend.
-    pub(crate) lane: u32,
+    /// The channel to its frontend.
+    pub(crate) channel: u32,
     /// Whether it has the request's first token.
     pub(crate) is_first: bool,
 }

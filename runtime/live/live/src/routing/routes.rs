@@ -4,7 +4,7 @@
 //! The engine that a request was sent to is its *origin*: to the frontend it is
 //! there until it ends. The origin knows the request's name and the engine that
 //! computes it, and passes on the outputs of that engine. There, it is a request
-//! like any other, but for the lane of its outputs (`egress/outputs.rs`).
+//! like any other, but for the channel of its outputs (`egress/outputs.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

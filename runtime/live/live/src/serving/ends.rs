@@ -143,7 +143,7 @@ impl Serving {
             let Some(answer) = self.transfers.abort_late(&id) else { continue };
             tracing::warn!(rank = self.context.rank, request = &*id, "aborted: its KV is not written yet");
             self.stepper.release_held_kv(answer.finished.core);
-            self.egress.outputs.send_finish(answer.lane, &[&id], FinishReason::Abort, None, now_ns)?;
+            self.egress.outputs.send_finish(answer.channel, &[&id], FinishReason::Abort, None, now_ns)?;
         }
         Ok(())
     }

@@ -137,13 +137,13 @@ impl Serving {
 
     /// Sends the answers of finished prompts whose pages are written now.
     fn send_late(&mut self, answers: Vec<LateAnswer>, now_ns: u64) -> Result<(), LiveError> {
-        for LateAnswer { finished, mut message, lane, is_first } in answers {
+        for LateAnswer { finished, mut message, channel, is_first } in answers {
             message.kv_transfer_params = self.transfers.hold_or_log(&finished, now_ns);
             if message.kv_transfer_params.is_none() {
                 self.stepper.release_held_kv(finished.core);
             }
             let reports_end = self.egress.outputs.has_coordinator();
-            let mut gather = self.egress.outputs.gather(lane, is_first);
+            let mut gather = self.egress.outputs.gather(channel, is_first);
             if reports_end {
                 gather.finished(&finished.id);
             }

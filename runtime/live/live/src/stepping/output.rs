@@ -90,7 +90,7 @@ impl OutputParts<'_> {
                     room: extras.room.take(),
                 };
                 if let Some(id) = self.transfers.write(&finished) {
-                    let answer = LateAnswer { finished, message, lane: request.client, is_first };
+                    let answer = LateAnswer { finished, message, channel: request.client, is_first };
                     self.transfers.answer_later(id, answer);
                     return reason;
                 }

@@ -404,7 +404,7 @@ impl Stepper {
             return Ok(());
         }
         if self.engine.has_request_times() {
-            self.fly(start_ns, 0, shape);
+            self.push_in_flight(start_ns, 0, shape);
             return Ok(());
         }
         let since_start_ns = context.since_start_ns(start_ns);
@@ -414,12 +414,12 @@ impl Stepper {
         // A model prices the first step whatever the horizon.
         let duration_ns = durations_ns.first().map_or(0.0, |duration_ns| *duration_ns as f64 / self.time_scale);
         let wait_ns = self.engine.flush_for_newest(start_ns);
-        self.fly(start_ns, (duration_ns as u64).saturating_add(wait_ns), shape);
+        self.push_in_flight(start_ns, (duration_ns as u64).saturating_add(wait_ns), shape);
         Ok(())
     }
 
     /// A step is on its way, from the instant at which the one before ends where there are several stages.
-    fn fly(&mut self, start_ns: u64, duration_ns: u64, shape: StepShape) {
+    fn push_in_flight(&mut self, start_ns: u64, duration_ns: u64, shape: StepShape) {
         let flight = match &mut self.stages {
             None => Flight::new(start_ns, duration_ns, shape),
             Some(stages) => {

@@ -78,12 +78,13 @@ fn parts_beyond_servers(run: &RunConfig) -> Vec<(String, &'static str)> {
 /// # Errors
 /// When the run has parts that such engines lack; all of them are named, with the reasons.
 pub(crate) fn check_frontend(run: &RunConfig) -> Result<(), TargetError> {
-    let lacking = parts_beyond_servers(run);
-    if lacking.is_empty() {
+    let unsupported = parts_beyond_servers(run);
+    if unsupported.is_empty() {
         return Ok(());
     }
-    let lacking: Vec<String> = lacking.into_iter().map(|(part, reason)| format!("no {part}: {reason}")).collect();
-    let message = format!("the target `frontend` cannot run `{}`: it has {}", run.name, lacking.join("; "));
+    let unsupported: Vec<String> =
+        unsupported.into_iter().map(|(part, reason)| format!("no {part}: {reason}")).collect();
+    let message = format!("the target `frontend` cannot run `{}`: it has {}", run.name, unsupported.join("; "));
     Err(TargetError::with_hint(message, WITHOUT_FRONTEND))
 }
 

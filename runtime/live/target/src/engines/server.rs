@@ -11,7 +11,7 @@ use vcr_frontend::engine::EngineObserver;
 use vcr_frontend::faults::{ClientFault, ClientFaultError, ClientFaults, FaultLayer, Tenants};
 use vcr_frontend::http::{Around, BodyLimits, Cors, ListenOptions, PodHeaders, RequestLog, ServerThreads};
 use vcr_frontend::metrics::{EngineMetrics, Metrics, MetricsOptions};
-use vcr_frontend::{Adapters, App, ChatOptions, EngineClient, Front, MediaRules, Model, ServerOptions};
+use vcr_frontend::{Adapters, App, ChatOptions, EngineClient, HttpServer, MediaRules, Model, ServerOptions};
 use vcr_text::{ChatTemplate, GenerationConfig, Tokenizer};
 
 /// The name of the served model.
@@ -102,7 +102,7 @@ pub(crate) fn serve(
     let address = listener.local_addr().map_err(failed)?;
     let rules = Arc::new(ClientFaults::new(faults, seed, Tenants::default()));
     let refuses = Arc::clone(&rules);
-    let front = Front {
+    let front = HttpServer {
         around: Around {
             metrics: metrics.clone(),
             fake_metrics: None,

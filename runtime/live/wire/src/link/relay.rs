@@ -39,7 +39,7 @@ pub struct RelayConfig {
 }
 
 /// One engine's way to its frontend, from its HELLO on.
-struct Lane {
+struct EngineConnection {
     /// Tells it from earlier ones of the same engine.
     number: u64,
     identity: Vec<u8>,
@@ -49,7 +49,7 @@ struct Lane {
     handshake: Option<Inlet>,
 }
 
-impl Lane {
+impl EngineConnection {
     fn open(
         transport: &Transport,
         number: u64,
@@ -74,8 +74,8 @@ pub struct Relay {
     config: RelayConfig,
     handshake: Inlet,
     engine_handshake: String,
-    lanes: Vec<Lane>,
-    /// Lanes opened so far.
+    connections: Vec<EngineConnection>,
+    /// Connections opened so far.
     opened: u64,
     pipes: Pipes,
     waker: Waker,
@@ -98,7 +98,7 @@ impl Relay {
             config,
             handshake: Inlet::new(socket)?,
             engine_handshake,
-            lanes: Vec::new(),
+            connections: Vec::new(),
             opened: 0,
             pipes: Pipes::new(waker.clone()).map_err(LinkError::system("watch connections"))?,
             waker,
@@ -161,8 +161,8 @@ impl Relay {
 
     /// The sockets of handshakes.
     fn inlets(&mut self) -> impl Iterator<Item = &mut Inlet> {
-        let lanes = self.lanes.iter_mut().filter_map(|lane| lane.handshake.as_mut());
-        std::iter::once(&mut self.handshake).chain(lanes)
+        let connections = self.connections.iter_mut().filter_map(|connection| connection.handshake.as_mut());
+        std::iter::once(&mut self.handshake).chain(connections)
     }
 
     /// Hands on what engines say on the handshake socket.
@@ -170,7 +170,7 @@ impl Relay {
         while let Some(mut frames) = self.handshake.try_receive()? {
             let identity = frames.remove(0);
             let status = frames.first().and_then(|frame| EngineHandshake::decode(frame).ok()).map(|said| said.status);
-            let known = self.lanes.iter().position(|lane| lane.identity == identity);
+            let known = self.connections.iter().position(|connection| connection.identity == identity);
             let index = match known {
                 Some(index) if status != Some(EngineStatus::Hello) => index,
                 _ => {
@@ -184,40 +184,45 @@ impl Relay {
                     if is_refused {
                         continue;
                     }
-                    self.lanes.len() - 1
+                    self.connections.len() - 1
                 }
             };
-            let lane = &mut self.lanes[index];
-            let Some(handshake) = &mut lane.handshake else { continue };
+            let connection = &mut self.connections[index];
+            let Some(handshake) = &mut connection.handshake else { continue };
             send(&handshake.socket, &frames).map_err(LinkError::socket("hand a greeting on"))?;
             // Sending may have eaten the sign that something has come in.
             handshake.may_have_message = true;
             if status == Some(EngineStatus::Ready) {
                 // As the engine does: nothing more is said here, and one that
                 // takes its place must not find its name in use.
-                lane.handshake = None;
-                tap.noticed(lane.rank, monotonic_ns(), RelayNotice::Ready);
+                connection.handshake = None;
+                tap.noticed(connection.rank, monotonic_ns(), RelayNotice::Ready);
             }
         }
         Ok(())
     }
 
-    /// A new lane, in place of one that the engine had before.
+    /// A new connection, in place of one that the engine had before.
     fn open(&mut self, identity: Vec<u8>, known: Option<usize>) -> Result<(), LinkError> {
         if let Some(index) = known {
-            let before = self.lanes.swap_remove(index);
+            let before = self.connections.swap_remove(index);
             self.pipes.close(before.number);
         }
         self.opened += 1;
-        self.lanes.push(Lane::open(&self.transport, self.opened, identity, &self.config.frontend_handshake)?);
+        self.connections.push(EngineConnection::open(
+            &self.transport,
+            self.opened,
+            identity,
+            &self.config.frontend_handshake,
+        )?);
         Ok(())
     }
 
     /// Hands on what the frontend says to engines on the handshake socket.
     fn greet_frontend(&mut self, tap: &mut impl RelayTap) -> Result<(), LinkError> {
-        for lane in &mut self.lanes {
-            while let Some(mut frames) = lane.handshake.as_mut().map(Inlet::try_receive).transpose()?.flatten() {
-                let notice = match readdress(&mut self.pipes, lane, &mut frames, &self.config.data) {
+        for connection in &mut self.connections {
+            while let Some(mut frames) = connection.handshake.as_mut().map(Inlet::try_receive).transpose()?.flatten() {
+                let notice = match readdress(&mut self.pipes, connection, &mut frames, &self.config.data) {
                     Ok(init) => RelayNotice::Init {
                         clients: init.addresses.inputs.len(),
                         coordinator: init.addresses.coordinator_input.is_some(),
@@ -225,11 +230,11 @@ impl Relay {
                     Err(error) => RelayNotice::InitRefused { reason: with_sources(&error) },
                 };
                 let is_refused = matches!(notice, RelayNotice::InitRefused { .. });
-                tap.noticed(lane.rank, monotonic_ns(), notice);
+                tap.noticed(connection.rank, monotonic_ns(), notice);
                 if is_refused {
                     continue;
                 }
-                let message = std::iter::once(&lane.identity).chain(&frames);
+                let message = std::iter::once(&connection.identity).chain(&frames);
                 send(&self.handshake.socket, message).map_err(LinkError::socket("hand an answer on"))?;
                 self.handshake.may_have_message = true;
             }
@@ -240,7 +245,12 @@ impl Relay {
 
 /// Puts the relay's own addresses in the place of the frontend's. INIT is all
 /// that a frontend says on the handshake socket.
-fn readdress(pipes: &mut Pipes, lane: &Lane, frames: &mut [Vec<u8>], at: &DataAddress) -> Result<Init, LinkError> {
+fn readdress(
+    pipes: &mut Pipes,
+    connection: &EngineConnection,
+    frames: &mut [Vec<u8>],
+    at: &DataAddress,
+) -> Result<Init, LinkError> {
     let undecodable = |source| LinkError::Decode { from: "the frontend".to_owned(), source: Box::new(source) };
     let mut none = Vec::new();
     let frame = frames.first_mut().unwrap_or(&mut none);
@@ -250,8 +260,10 @@ fn readdress(pipes: &mut Pipes, lane: &Lane, frames: &mut [Vec<u8>], at: &DataAd
     if inputs != outputs || inputs == 0 {
         return Err(LinkError::UnpairedAddresses { inputs, outputs });
     }
-    pipes.close(lane.number);
-    let ours = pipes.open(lane.number, lane.rank, theirs, at).map_err(LinkError::system("listen for an engine"))?;
+    pipes.close(connection.number);
+    let ours = pipes
+        .open(connection.number, connection.rank, theirs, at)
+        .map_err(LinkError::system("listen for an engine"))?;
     *frame = Init::readdress(frame, &ours).map_err(undecodable)?;
     Ok(init)
 }

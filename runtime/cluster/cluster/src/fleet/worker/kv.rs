@@ -128,16 +128,16 @@ impl Worker {
     }
 
     /// Its cache knows all prompts of the run, if its pool says so.
-    pub(crate) fn foresee(&mut self, forecast: &Arc<Forecast>) {
+    pub(crate) fn use_forecast(&mut self, forecast: &Arc<Forecast>) {
         if let Some(engine) = self.engine.as_vllm_mut().filter(|_| self.facts.foresees) {
-            engine.pool_mut().foresee(forecast);
+            engine.pool_mut().use_forecast(forecast);
         }
     }
 
     /// The prompt of a request is scheduled somewhere, or it never will be.
-    pub(crate) fn pass(&mut self, tag: u64) {
+    pub(crate) fn mark_scheduled(&mut self, tag: u64) {
         if let Some(engine) = self.engine.as_vllm_mut().filter(|_| self.facts.foresees) {
-            engine.pool_mut().pass(tag);
+            engine.pool_mut().mark_scheduled(tag);
         }
     }
 

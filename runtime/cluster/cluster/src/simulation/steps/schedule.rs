@@ -64,7 +64,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.buffers.remote_loads = loads;
         if self.facts.foresees {
             let mut admitted = std::mem::take(&mut self.buffers.admitted);
-            self.pass(&admitted);
+            self.mark_scheduled(&admitted);
             admitted.clear();
             self.buffers.admitted = admitted;
         }

@@ -78,9 +78,9 @@ mod tests {
         let recordings = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/recordings");
         for version in versions {
             let folders = version["recordings"].as_array().expect("it has recordings");
-            assert!(!folders.is_empty(), "{version}");
+            assert!(!folders.is_empty(), "{version:?}");
             for folder in folders {
-                assert!(recordings.join(folder.as_str().expect("it is a name")).is_dir(), "{version}: {folder}");
+                assert!(recordings.join(folder.as_str().expect("it is a name")).is_dir(), "{version:?}: {folder:?}");
             }
         }
     }

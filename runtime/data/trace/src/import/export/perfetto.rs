@@ -1,7 +1,7 @@
 //! A capture as a trace for ui.perfetto.dev.
 //!
 //! Steps go out as they come; of each request only its times are kept until the
-//! end, when requests are packed into lanes.
+//! end, when requests are packed into threads.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -54,19 +54,19 @@ impl<W: Write> TrackSink for JsonSink<W> {
         self.0.process_name(process, name)
     }
 
-    fn lane(&mut self, process: u64, lane: u64, name: &str) -> io::Result<()> {
-        self.0.thread_name(process, lane, name)
+    fn name_thread(&mut self, process: u64, thread: u64, name: &str) -> io::Result<()> {
+        self.0.thread_name(process, thread, name)
     }
 
-    fn slice(&mut self, process: u64, lane: u64, slice: &Slice<'_>, parts: &[Slice<'_>]) -> io::Result<()> {
+    fn slice(&mut self, process: u64, thread: u64, slice: &Slice<'_>, parts: &[Slice<'_>]) -> io::Result<()> {
         for Slice { name, start_ns, end_ns, args, .. } in std::iter::once(slice).chain(parts) {
-            self.0.slice(process, lane, name, *start_ns, end_ns - start_ns, args)?;
+            self.0.slice(process, thread, name, *start_ns, end_ns - start_ns, args)?;
         }
         Ok(())
     }
 
-    fn instant(&mut self, process: u64, lane: u64, name: &str, at_ns: u64) -> io::Result<()> {
-        self.0.instant(process, lane, name, at_ns)
+    fn instant(&mut self, process: u64, thread: u64, name: &str, at_ns: u64) -> io::Result<()> {
+        self.0.instant(process, thread, name, at_ns)
     }
 
     fn counter(&mut self, process: u64, name: &str, at_ns: u64, value: f64) -> io::Result<()> {
@@ -80,7 +80,7 @@ impl<W: Write> TrackSink for JsonSink<W> {
 
 const REQUESTS: u64 = 1;
 const FIRST_ENGINE: u64 = 2;
-/// The lane of steps in the group of an engine.
+/// The thread of steps in the group of an engine.
 const STEPS: u64 = 1;
 /// Rates are averages over so long.
 const BIN_NS: u64 = 1_000_000_000;
@@ -197,7 +197,7 @@ impl<'a> PerfettoExport<'a> {
         let before = self.engines.insert(step.rank, (step.at_ns, runs_on));
         if before.is_none() {
             self.out.process(process, &format!("engine {}", step.rank))?;
-            self.out.lane(process, STEPS, "steps")?;
+            self.out.name_thread(process, STEPS, "steps")?;
         }
         let start_ns = before.filter(|(_, ran_on)| *ran_on).map_or(step.at_ns, |(at_ns, _)| at_ns.min(step.at_ns));
         let (tokens, outputs) = (u64::from(step.tokens), u64::from(step.outputs));
@@ -233,28 +233,28 @@ impl<'a> PerfettoExport<'a> {
         Ok(self.without_arrival)
     }
 
-    /// Each request takes the first lane that is free.
+    /// Each request takes the first thread that is free.
     fn write_lanes(&mut self) -> io::Result<()> {
         let mut busy: BinaryHeap<Reverse<(u64, u64)>> = BinaryHeap::new();
         let mut free = BTreeSet::new();
-        let mut lanes = 0;
+        let mut threads = 0;
         for span in &self.spans {
-            while let Some(Reverse((_, lane))) =
+            while let Some(Reverse((_, thread))) =
                 busy.peek().copied().filter(|Reverse((end, _))| *end <= span.arrival_ns)
             {
                 busy.pop();
-                free.insert(lane);
+                free.insert(thread);
             }
-            let lane = match free.pop_first() {
-                Some(lane) => lane,
+            let thread = match free.pop_first() {
+                Some(thread) => thread,
                 None => {
-                    lanes += 1;
-                    self.out.lane(REQUESTS, lanes, &format!("lane {lanes}"))?;
-                    lanes
+                    threads += 1;
+                    self.out.name_thread(REQUESTS, threads, &format!("lane {threads}"))?;
+                    threads
                 }
             };
-            busy.push(Reverse((span.end_ns, lane)));
-            write_span(self.out.as_mut(), lane, span)?;
+            busy.push(Reverse((span.end_ns, thread)));
+            write_span(self.out.as_mut(), thread, span)?;
         }
         Ok(())
     }
@@ -301,7 +301,7 @@ impl<'a> PerfettoExport<'a> {
     }
 }
 
-fn write_span(out: &mut dyn TrackSink, lane: u64, span: &Span) -> io::Result<()> {
+fn write_span(out: &mut dyn TrackSink, thread: u64, span: &Span) -> io::Result<()> {
     let part = |name, start_ns, end_ns| Slice { name, is_common: true, start_ns, end_ns, args: &[] };
     let mut parts = Vec::new();
     let admitted_ns = span.admitted_ns.unwrap_or(span.arrival_ns);
@@ -316,9 +316,9 @@ fn write_span(out: &mut dyn TrackSink, lane: u64, span: &Span) -> io::Result<()>
     let [prompt, output, cached] = span.args;
     let args = [("prompt_tokens", prompt), ("output_tokens", output), ("cached_tokens", cached)];
     let (start_ns, end_ns) = (span.arrival_ns, span.end_ns);
-    out.slice(REQUESTS, lane, &Slice { name: &span.name, is_common: false, start_ns, end_ns, args: &args }, &parts)?;
+    out.slice(REQUESTS, thread, &Slice { name: &span.name, is_common: false, start_ns, end_ns, args: &args }, &parts)?;
     match &span.ended {
-        Some(ended) => out.instant(REQUESTS, lane, ended, end_ns),
+        Some(ended) => out.instant(REQUESTS, thread, ended, end_ns),
         None => Ok(()),
     }
 }

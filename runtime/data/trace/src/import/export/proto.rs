@@ -105,11 +105,11 @@ const NEEDS_STATE: u32 = 2;
 /// The one sequence of packets that is written.
 const SEQUENCE: u32 = 1;
 
-/// A track: a process, a lane in it or a counter of it.
+/// A track: a process, a thread in it or a counter of it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Track {
     Process(u64),
-    Lane(u64, u64),
+    Thread(u64, u64),
     Counter(u64, String),
 }
 
@@ -175,8 +175,8 @@ impl<W: Write> ProtoSink<W> {
 }
 
 impl<W: Write> ProtoSink<W> {
-    fn begin(&mut self, process: u64, lane: u64, slice: &Slice<'_>) -> io::Result<()> {
-        let (track_uuid, _) = self.track(Track::Lane(process, lane));
+    fn begin(&mut self, process: u64, thread: u64, slice: &Slice<'_>) -> io::Result<()> {
+        let (track_uuid, _) = self.track(Track::Thread(process, thread));
         let mut interned = InternedData::default();
         let mut event = TrackEvent { r#type: Some(SLICE_BEGIN), track_uuid: Some(track_uuid), ..TrackEvent::default() };
         if slice.is_common {
@@ -191,8 +191,8 @@ impl<W: Write> ProtoSink<W> {
         self.event(slice.start_ns, event, interned)
     }
 
-    fn end(&mut self, process: u64, lane: u64, at_ns: u64) -> io::Result<()> {
-        let (track_uuid, _) = self.track(Track::Lane(process, lane));
+    fn end(&mut self, process: u64, thread: u64, at_ns: u64) -> io::Result<()> {
+        let (track_uuid, _) = self.track(Track::Thread(process, thread));
         let event = TrackEvent { r#type: Some(SLICE_END), track_uuid: Some(track_uuid), ..TrackEvent::default() };
         self.event(at_ns, event, InternedData::default())
     }
@@ -216,9 +216,9 @@ impl<W: Write> TrackSink for ProtoSink<W> {
         self.describe(TrackDescriptor { uuid: Some(uuid), process: Some(process), ..TrackDescriptor::default() })
     }
 
-    fn lane(&mut self, process: u64, lane: u64, name: &str) -> io::Result<()> {
+    fn name_thread(&mut self, process: u64, thread: u64, name: &str) -> io::Result<()> {
         let (parent, _) = self.track(Track::Process(process));
-        let (uuid, _) = self.track(Track::Lane(process, lane));
+        let (uuid, _) = self.track(Track::Thread(process, thread));
         let name = Some(name.to_owned());
         self.describe(TrackDescriptor {
             uuid: Some(uuid),
@@ -228,17 +228,17 @@ impl<W: Write> TrackSink for ProtoSink<W> {
         })
     }
 
-    fn slice(&mut self, process: u64, lane: u64, slice: &Slice<'_>, parts: &[Slice<'_>]) -> io::Result<()> {
-        self.begin(process, lane, slice)?;
+    fn slice(&mut self, process: u64, thread: u64, slice: &Slice<'_>, parts: &[Slice<'_>]) -> io::Result<()> {
+        self.begin(process, thread, slice)?;
         for part in parts {
-            self.begin(process, lane, part)?;
-            self.end(process, lane, part.end_ns)?;
+            self.begin(process, thread, part)?;
+            self.end(process, thread, part.end_ns)?;
         }
-        self.end(process, lane, slice.end_ns)
+        self.end(process, thread, slice.end_ns)
     }
 
-    fn instant(&mut self, process: u64, lane: u64, name: &str, at_ns: u64) -> io::Result<()> {
-        let (track_uuid, _) = self.track(Track::Lane(process, lane));
+    fn instant(&mut self, process: u64, thread: u64, name: &str, at_ns: u64) -> io::Result<()> {
+        let (track_uuid, _) = self.track(Track::Thread(process, thread));
         let (kind, name) = (Some(INSTANT), Some(name.to_owned()));
         let event = TrackEvent { r#type: kind, name, track_uuid: Some(track_uuid), ..TrackEvent::default() };
         self.event(at_ns, event, InternedData::default())

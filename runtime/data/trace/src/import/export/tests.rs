@@ -152,9 +152,9 @@ fn json_traces_have_lanes_phases_steps_and_counters() {
     let trace: Value = serde_json::from_slice(&traced(PerfettoFormat::Json)).expect("JSON");
     let events = trace["traceEvents"].as_array().expect("events");
     let named = |name: &str| events.iter().filter(|event| event["name"] == name).collect::<Vec<_>>();
-    // a and b overlap, c finds the first lane free.
-    let lanes: Vec<_> = ["a", "b", "c"].iter().map(|name| named(name)[0]["tid"].clone()).collect();
-    assert_eq!(lanes, [1, 2, 1]);
+    // a and b overlap, c finds the first thread free.
+    let threads: Vec<_> = ["a", "b", "c"].iter().map(|name| named(name)[0]["tid"].clone()).collect();
+    assert_eq!(threads, [1, 2, 1]);
     let (prefill, decode) = (named("prefill"), named("decode"));
     assert_eq!((&prefill[0]["ts"], &prefill[0]["dur"]), (&json!(0.1), &json!(0.9)));
     assert_eq!((&decode[0]["ts"], &decode[0]["dur"]), (&json!(1.0), &json!(1.0)));

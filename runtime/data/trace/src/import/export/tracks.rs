@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// A slice of a lane.
+/// A slice of a thread.
 pub(crate) struct Slice<'a> {
     pub(super) name: &'a str,
     /// Whether many slices have that name.
@@ -15,14 +15,14 @@ pub(crate) struct Slice<'a> {
 
 /// The common interface of both formats.
 pub(crate) trait TrackSink {
-    /// Names a group of lanes and counters.
+    /// Names a group of threads and counters.
     fn process(&mut self, process: u64, name: &str) -> io::Result<()>;
-    /// Names a lane.
-    fn lane(&mut self, process: u64, lane: u64, name: &str) -> io::Result<()>;
+    /// Names a thread.
+    fn name_thread(&mut self, process: u64, thread: u64, name: &str) -> io::Result<()>;
     /// A slice, and slices within it one after the other.
-    fn slice(&mut self, process: u64, lane: u64, slice: &Slice<'_>, parts: &[Slice<'_>]) -> io::Result<()>;
+    fn slice(&mut self, process: u64, thread: u64, slice: &Slice<'_>, parts: &[Slice<'_>]) -> io::Result<()>;
     /// Something at an instant.
-    fn instant(&mut self, process: u64, lane: u64, name: &str, at_ns: u64) -> io::Result<()>;
+    fn instant(&mut self, process: u64, thread: u64, name: &str, at_ns: u64) -> io::Result<()>;
     /// A counter from an instant on.
     fn counter(&mut self, process: u64, name: &str, at_ns: u64, value: f64) -> io::Result<()>;
     /// Ends the document.

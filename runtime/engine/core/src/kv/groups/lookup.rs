@@ -7,7 +7,7 @@ use crate::kv::pool::{BlockId, KvPool};
 
 /// Groups of one kind and block size, which are looked up together.
 #[derive(Debug)]
-pub(super) struct Kin {
+pub(super) struct LookupGroup {
     pub(super) kind: KvCacheKind,
     pub(super) block_size: u32,
     /// Whether the last block of a hit is dropped, to be computed again.
@@ -53,7 +53,7 @@ impl KvGroups {
         }
         let mut hits = std::mem::take(&mut self.hits);
         let of_kin = |kin: usize| {
-            let Kin { kind, block_size, drops_block, .. } = self.kin[kin];
+            let LookupGroup { kind, block_size, drops_block, .. } = self.kin[kin];
             let has_more = drops_block && !kind.is_mamba();
             let upto = if has_more { most_tokens.saturating_add(block_size) } else { most_tokens };
             self.find(&mut hits, pool, kin, hashes, upto, drops_block)
@@ -110,7 +110,7 @@ impl KvGroups {
                     tokens = tokens.min(known);
                     continue;
                 }
-                let Kin { block_size, drops_block, .. } = self.kin[kin];
+                let LookupGroup { block_size, drops_block, .. } = self.kin[kin];
                 let drops = drops_block && has_dropped >> kin & 1 == 0;
                 // With the block that is dropped it may end where it was looked for; a drafter has no states to drop.
                 let has_more = drops && !self.kin[kin].kind.is_mamba();
@@ -158,7 +158,7 @@ impl KvGroups {
         drops: bool,
     ) -> u32 {
         let alignment = self.aligned_tokens;
-        let Kin { kind, block_size, members, .. } = &self.kin[kin];
+        let LookupGroup { kind, block_size, members, .. } = &self.kin[kin];
         let (block_size, hash_size) = (*block_size, self.hash_block_size);
         // Blocks of a window lie in the room of all blocks before they are cut to the hit.
         let known_blocks = hashes.len() / (block_size / hash_size) as usize;

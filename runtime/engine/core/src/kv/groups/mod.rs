@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use group::Group;
 pub use kind::{KvCacheGroup, KvCacheKind, MambaCacheMode};
 pub(crate) use lookup::GroupHit;
-use lookup::Kin;
+use lookup::LookupGroup;
 use owned::OwnedBlocks;
 use states::States;
 pub(crate) use states::{Chunk, ChunkLimits};
@@ -89,7 +89,7 @@ struct Tables {
 pub(crate) struct KvGroups {
     groups: Vec<Group>,
     /// Groups by what they need, full attention first.
-    kin: Vec<Kin>,
+    kin: Vec<LookupGroup>,
     /// Length of a prefix of which a hash is known.
     hash_block_size: u32,
     /// Every hit is a multiple of this: of the block sizes of all groups.
@@ -128,14 +128,14 @@ impl KvGroups {
             Group { drops_block, ..Group::of(group, config) }
         };
         let mut groups: Vec<Group> = config.kv_cache_groups().iter().enumerate().map(group_of).collect();
-        let mut kin: Vec<Kin> = Vec::new();
+        let mut kin: Vec<LookupGroup> = Vec::new();
         for (index, &Group { kind, block_size, drops_block, .. }) in groups.iter().enumerate() {
             match kin.iter_mut().find(|kin| kin.kind == kind && kin.block_size == block_size) {
                 Some(kin) => {
                     kin.members.push(index);
                     kin.drops_block |= drops_block;
                 }
-                None => kin.push(Kin { kind, block_size, drops_block, members: vec![index] }),
+                None => kin.push(LookupGroup { kind, block_size, drops_block, members: vec![index] }),
             }
         }
         // Those that are looked up together drop it together.

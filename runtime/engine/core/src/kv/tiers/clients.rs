@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::blocks::TierBlocks;
 use super::connected::UnsentStore;
-use super::{KvTier, KvTierChange, KvTierStats, KvTiers, Way};
+use super::{KvTier, KvTierChange, KvTierStats, KvTiers, TransferDirection};
 use crate::kv::hash::BlockHash;
 use crate::kv::pool::BlockId;
 use crate::request::RequestId;
@@ -41,7 +41,7 @@ impl KvTiers {
         if self.config.shared_disk.is_none() {
             self.disks.push(TierBlocks::new(self.config.disk_blocks));
         }
-        self.roads.iter_mut().for_each(super::Road::add_client);
+        self.channels.iter_mut().for_each(super::Channel::add_client);
         let another = self.offloading.first().map(super::Offloading::empty_like);
         self.offloading.extend(another);
         self.clients.push(Client::default());
@@ -95,12 +95,12 @@ impl KvTiers {
     /// Totals of the engine at work since the start, as of the time it was advanced to.
     #[must_use]
     pub fn stats(&self) -> KvTierStats {
-        let bytes = |way: Way| self.roads[way as usize].bytes(self.at);
+        let bytes = |way: TransferDirection| self.channels[way as usize].bytes(self.at);
         KvTierStats {
-            device_to_host_bytes: bytes(Way::DeviceToHost),
-            host_to_device_bytes: bytes(Way::HostToDevice),
-            host_to_disk_bytes: bytes(Way::HostToDisk),
-            disk_to_host_bytes: bytes(Way::DiskToHost),
+            device_to_host_bytes: bytes(TransferDirection::DeviceToHost),
+            host_to_device_bytes: bytes(TransferDirection::HostToDevice),
+            host_to_disk_bytes: bytes(TransferDirection::HostToDisk),
+            disk_to_host_bytes: bytes(TransferDirection::DiskToHost),
             ..self.client().stats
         }
     }

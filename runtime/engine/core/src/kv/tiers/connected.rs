@@ -3,7 +3,7 @@
 
 use super::blocks::Slot;
 use super::offloading::{BegunLoad, Known, Offloading};
-use super::{KvTier, KvTiers, TierRun, Way};
+use super::{KvTier, KvTiers, TierRun, TransferDirection};
 use crate::kv::pool::BlockId;
 use crate::request::RequestId;
 
@@ -48,8 +48,8 @@ impl KvTiers {
         let mut start_ns = self.now_ns;
         if offloading.rules().loads_after_copies() {
             let written = &blocks[(local_tokens / offloading.block_tokens()) as usize..];
-            let road = &self.roads[Way::DeviceToHost as usize];
-            let ends = offloading.copies_of(written).filter_map(|job| road.arrival_ns(self.at, job as u32));
+            let channel = &self.channels[TransferDirection::DeviceToHost as usize];
+            let ends = offloading.copies_of(written).filter_map(|job| channel.arrival_ns(self.at, job as u32));
             start_ns = ends.fold(start_ns, u64::max);
         }
         let begun = offloading.begin_load(known, request, blocks, local_tokens, external_tokens);
@@ -57,7 +57,13 @@ impl KvTiers {
         let run = TierRun { host_blocks: host_chunks, disk_blocks: below.len() as u32 };
         if host_chunks > 0 {
             let size = (host_chunks, self.block_bytes);
-            self.roads[Way::HostToDevice as usize].send(start_ns, self.at, Some(job as u32), size, &[]);
+            self.channels[TransferDirection::HostToDevice as usize].send(
+                start_ns,
+                self.at,
+                Some(job as u32),
+                size,
+                &[],
+            );
         }
         if !below.is_empty() {
             let slots: Vec<Slot> = below.iter().filter_map(|&key| self.disk().find_ready(key)).collect();
@@ -70,7 +76,7 @@ impl KvTiers {
                 let has_place = self.offloading_mut().is_some_and(|offloading| offloading.begin_fill(key));
                 places.extend([slot, Slot::from(has_place)]);
             }
-            self.send(Way::DiskToHost, self.at, Some(job as u32), run.disk_blocks, &places);
+            self.send(TransferDirection::DiskToHost, self.at, Some(job as u32), run.disk_blocks, &places);
             self.spill_evicted();
         }
         let client = self.client_mut();
@@ -126,9 +132,16 @@ impl KvTiers {
                 {
                     let start_ns = start_ns.max(self.now_ns);
                     let (client, size) = (self.at, (store.num_blocks, self.block_bytes));
-                    self.roads[Way::DeviceToHost as usize].send(start_ns, client, Some(job as u32), size, &[]);
+                    self.channels[TransferDirection::DeviceToHost as usize].send(
+                        start_ns,
+                        client,
+                        Some(job as u32),
+                        size,
+                        &[],
+                    );
                 }
-                let arrival_ns = self.roads[Way::DeviceToHost as usize].arrival_ns(self.at, job as u32);
+                let arrival_ns =
+                    self.channels[TransferDirection::DeviceToHost as usize].arrival_ns(self.at, job as u32);
                 until_ns = until_ns.max(arrival_ns.unwrap_or(start_ns));
             }
         }
@@ -207,14 +220,14 @@ impl KvTiers {
     }
 
     fn send_store(&mut self, store: &UnsentStore) {
-        self.send(Way::DeviceToHost, self.at, Some(store.job as u32), store.num_blocks, &[]);
+        self.send(TransferDirection::DeviceToHost, self.at, Some(store.job as u32), store.num_blocks, &[]);
     }
 
     /// A transfer of the connector has arrived.
-    pub(super) fn arrive_connected(&mut self, way: Way, job: u64, num_blocks: u32, places: &[Slot]) {
+    pub(super) fn arrive_connected(&mut self, way: TransferDirection, job: u64, num_blocks: u32, places: &[Slot]) {
         let at = self.at as usize;
         match way {
-            Way::DeviceToHost => {
+            TransferDirection::DeviceToHost => {
                 let offloading = &mut self.offloading[at];
                 let keys = offloading.keys_of(job).to_vec();
                 if offloading.rules().holds_copied_blocks() {
@@ -227,7 +240,7 @@ impl KvTiers {
                     self.note(self.at, KvTier::Host, key, true);
                 }
             }
-            Way::DiskToHost => {
+            TransferDirection::DiskToHost => {
                 for pair in places.chunks_exact(2) {
                     self.disks[0].unpin(pair[0]);
                     if pair[1] != 0 {
@@ -236,15 +249,15 @@ impl KvTiers {
                         self.note(self.at, KvTier::Host, key, true);
                     }
                 }
-                self.send(Way::HostToDevice, self.at, Some(job as u32), num_blocks, &[]);
+                self.send(TransferDirection::HostToDevice, self.at, Some(job as u32), num_blocks, &[]);
             }
-            Way::HostToDevice => {
+            TransferDirection::HostToDevice => {
                 let load = self.offloading[at].end_part(job);
                 let client = self.client_mut();
                 client.num_loads -= u32::from(load.is_some());
                 client.complete.extend(load.map(|load| (load.request, load.end_tokens)));
             }
-            Way::HostToDisk => {}
+            TransferDirection::HostToDisk => {}
         }
         self.note_progress();
     }

@@ -25,37 +25,42 @@
 
 mod blocks;
 mod change;
+mod channel;
 mod clients;
 mod config;
 mod connected;
-mod fair;
-mod lane;
 pub(crate) mod offloading;
-mod road;
+mod shared_transfer_queue;
+mod transfer_queue;
 
 use crate::config::rules::SchedulerRules;
 use crate::kv::hash::BlockHash;
 use crate::request::RequestId;
 use blocks::{NIL, Slot, TierBlocks};
 pub use change::{KvTier, KvTierChange, KvTierStats, TierRun};
+use channel::Channel;
 use clients::Client;
 pub use config::{HostRules, KvTiersConfig, SharedTier};
-use fair::{Arrived, FairLane};
-use lane::Lane;
 use offloading::{ConnectorRules, Offloading};
-use road::Road;
+use shared_transfer_queue::{Arrived, SharedTransferQueue};
+use transfer_queue::TransferQueue;
 
 /// The ways between tiers, in the order in which what arrives at one instant is
 /// seen.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum TransferDirection {
     DeviceToHost,
     HostToDisk,
     DiskToHost,
     HostToDevice,
 }
 
-const WAYS: [Way; 4] = [Way::DeviceToHost, Way::HostToDisk, Way::DiskToHost, Way::HostToDevice];
+const TRANSFER_DIRECTIONS: [TransferDirection; 4] = [
+    TransferDirection::DeviceToHost,
+    TransferDirection::HostToDisk,
+    TransferDirection::DiskToHost,
+    TransferDirection::HostToDevice,
+];
 
 /// Blocks on their way to the device for one request.
 #[derive(Clone, Copy, Debug)]
@@ -78,8 +83,8 @@ pub struct KvTiers {
     /// By client, or one for all.
     hosts: Vec<TierBlocks>,
     disks: Vec<TierBlocks>,
-    /// By [`Way`].
-    roads: [Road; WAYS.len()],
+    /// By [`TransferDirection`].
+    channels: [Channel; TRANSFER_DIRECTIONS.len()],
     loads: Vec<Load>,
     vacant_loads: Vec<u32>,
     clients: Vec<Client>,
@@ -104,32 +109,43 @@ impl KvTiers {
             HostRules::Dynamo | HostRules::Vllm => ConnectorRules::Vllm(rules),
         };
         let offloading = by_connector.then(|| Offloading::new(config.offloading(), rules, block_size_tokens, true));
-        let own = |way: Way| match way {
-            Way::DeviceToHost => Lane::new(config.device_to_host_bytes_per_s, config.host_latency_ns, 0),
-            Way::HostToDisk => Lane::new(config.host_to_disk_bytes_per_s, 0, 0),
-            Way::DiskToHost => Lane::new(config.disk_to_host_bytes_per_s, 0, config.disk_latency_ns),
-            Way::HostToDevice => Lane::new(config.host_to_device_bytes_per_s, config.host_latency_ns, 0),
+        let own = |way: TransferDirection| match way {
+            TransferDirection::DeviceToHost => {
+                TransferQueue::new(config.device_to_host_bytes_per_s, config.host_latency_ns, 0)
+            }
+            TransferDirection::HostToDisk => TransferQueue::new(config.host_to_disk_bytes_per_s, 0, 0),
+            TransferDirection::DiskToHost => {
+                TransferQueue::new(config.disk_to_host_bytes_per_s, 0, config.disk_latency_ns)
+            }
+            TransferDirection::HostToDevice => {
+                TransferQueue::new(config.host_to_device_bytes_per_s, config.host_latency_ns, 0)
+            }
         };
-        let shared = |way: Way| {
+        let shared = |way: TransferDirection| {
             let (tier, latency_ns) = match way {
-                Way::DeviceToHost | Way::HostToDevice => (config.shared_host?, config.host_latency_ns),
-                Way::HostToDisk | Way::DiskToHost => (config.shared_disk?, config.disk_latency_ns),
+                TransferDirection::DeviceToHost | TransferDirection::HostToDevice => {
+                    (config.shared_host?, config.host_latency_ns)
+                }
+                TransferDirection::HostToDisk | TransferDirection::DiskToHost => {
+                    (config.shared_disk?, config.disk_latency_ns)
+                }
             };
             let (own_bytes_per_s, of_all) = match way {
-                Way::DeviceToHost => (config.device_to_host_bytes_per_s, tier.write_bytes_per_s),
-                Way::HostToDevice => (config.host_to_device_bytes_per_s, tier.read_bytes_per_s),
-                Way::HostToDisk => (config.host_to_disk_bytes_per_s, tier.write_bytes_per_s),
-                Way::DiskToHost => (config.disk_to_host_bytes_per_s, tier.read_bytes_per_s),
+                TransferDirection::DeviceToHost => (config.device_to_host_bytes_per_s, tier.write_bytes_per_s),
+                TransferDirection::HostToDevice => (config.host_to_device_bytes_per_s, tier.read_bytes_per_s),
+                TransferDirection::HostToDisk => (config.host_to_disk_bytes_per_s, tier.write_bytes_per_s),
+                TransferDirection::DiskToHost => (config.disk_to_host_bytes_per_s, tier.read_bytes_per_s),
             };
-            Some(FairLane::new(own_bytes_per_s, of_all, latency_ns))
+            Some(SharedTransferQueue::new(own_bytes_per_s, of_all, latency_ns))
         };
-        let road = |way: Way| shared(way).map_or_else(|| Road::Own(vec![own(way)]), Road::Shared);
+        let channel =
+            |way: TransferDirection| shared(way).map_or_else(|| Channel::Own(vec![own(way)]), Channel::Shared);
         Self {
             block_bytes: config.kv_bytes_per_token.saturating_mul(u64::from(block_size_tokens)),
             now_ns: 0,
             hosts: vec![TierBlocks::new(if by_connector { 0 } else { config.host_blocks })],
             disks: vec![TierBlocks::new(config.disk_blocks)],
-            roads: WAYS.map(road),
+            channels: TRANSFER_DIRECTIONS.map(channel),
             loads: Vec::new(),
             vacant_loads: Vec::new(),
             clients: vec![Client::default()],
@@ -166,9 +182,9 @@ impl KvTiers {
                 return None;
             }
         }
-        let stores = awaits_stores.then_some(Way::DeviceToHost);
-        let ways = [Way::DiskToHost, Way::HostToDevice].into_iter().chain(stores);
-        ways.filter_map(|way| self.roads[way as usize].next_of(self.at)).min()
+        let stores = awaits_stores.then_some(TransferDirection::DeviceToHost);
+        let ways = [TransferDirection::DiskToHost, TransferDirection::HostToDevice].into_iter().chain(stores);
+        ways.filter_map(|way| self.channels[way as usize].next_of(self.at)).min()
     }
 
     /// The blocks at the start of `hashes` that the tiers hold.
@@ -220,12 +236,12 @@ impl KvTiers {
             let Some(slot) = self.reserve_in_host(self.at, hash) else { break };
             batch.push(slot);
             if batch.len() == self.config.offload_batch_size as usize {
-                self.send(Way::DeviceToHost, self.at, None, batch.len() as u32, &batch);
+                self.send(TransferDirection::DeviceToHost, self.at, None, batch.len() as u32, &batch);
                 batch.clear();
             }
         }
         if !batch.is_empty() {
-            self.send(Way::DeviceToHost, self.at, None, batch.len() as u32, &batch);
+            self.send(TransferDirection::DeviceToHost, self.at, None, batch.len() as u32, &batch);
         }
         self.slots = batch;
         self.touch(hashes);
@@ -253,7 +269,7 @@ impl KvTiers {
         let parts = u32::from(run.host_blocks > 0) + u32::from(run.disk_blocks > 0);
         let load = self.add_load(Load { client, request: Some(request), end_tokens, parts });
         if run.host_blocks > 0 {
-            self.send(Way::HostToDevice, client, Some(load), run.host_blocks, &host_slots);
+            self.send(TransferDirection::HostToDevice, client, Some(load), run.host_blocks, &host_slots);
         }
         if run.disk_blocks > 0 {
             // Pairs of a place on the disk and one in the host, if there is one.
@@ -264,7 +280,7 @@ impl KvTiers {
                 let in_host = if is_there { None } else { self.reserve_in_host(client, hash) };
                 host_slots.extend([slot, in_host.unwrap_or(NIL)]);
             }
-            self.send(Way::DiskToHost, client, Some(load), run.disk_blocks, &host_slots);
+            self.send(TransferDirection::DiskToHost, client, Some(load), run.disk_blocks, &host_slots);
         }
         let client = self.client_mut();
         client.num_loads += 1;
@@ -312,18 +328,18 @@ impl KvTiers {
         self.offloading.iter().for_each(Offloading::assert_consistent);
     }
 
-    fn next_arrival(&self) -> Option<(u64, u32, Way)> {
-        let next = WAYS.into_iter().filter_map(|way| {
-            let (at_ns, client) = self.roads[way as usize].next()?;
+    fn next_arrival(&self) -> Option<(u64, u32, TransferDirection)> {
+        let next = TRANSFER_DIRECTIONS.into_iter().filter_map(|way| {
+            let (at_ns, client) = self.channels[way as usize].next()?;
             Some((at_ns, client, way))
         });
         // The first of those that arrive at one instant.
         next.min_by_key(|&(at_ns, ..)| at_ns)
     }
 
-    fn arrive(&mut self, way: Way, client: u32) {
+    fn arrive(&mut self, way: TransferDirection, client: u32) {
         let mut slots = std::mem::take(&mut self.slots);
-        if let Some(transfer) = self.roads[way as usize].pop(self.now_ns, client, &mut slots) {
+        if let Some(transfer) = self.channels[way as usize].pop(self.now_ns, client, &mut slots) {
             match transfer.load {
                 Some(job) if !self.offloading.is_empty() => {
                     let at = self.at;
@@ -337,35 +353,35 @@ impl KvTiers {
         self.slots = slots;
     }
 
-    fn end_transfer(&mut self, way: Way, transfer: Arrived, slots: &mut Vec<Slot>) {
+    fn end_transfer(&mut self, way: TransferDirection, transfer: Arrived, slots: &mut Vec<Slot>) {
         let client = transfer.client;
         let (host, disk) = (self.host_of(client), self.disk_of(client));
         match way {
-            Way::DeviceToHost => {
+            TransferDirection::DeviceToHost => {
                 for &slot in &*slots {
                     self.hosts[host].set_ready(slot);
                     self.note(client, KvTier::Host, self.hosts[host].hash(slot), true);
                 }
                 slots.iter().for_each(|&slot| self.hosts[host].unpin(slot));
             }
-            Way::HostToDisk => {
+            TransferDirection::HostToDisk => {
                 for &slot in &*slots {
                     self.disks[disk].set_ready(slot);
                     self.note(client, KvTier::Disk, self.disks[disk].hash(slot), true);
                     self.disks[disk].unpin(slot);
                 }
             }
-            Way::DiskToHost => {
+            TransferDirection::DiskToHost => {
                 let load = transfer.load.expect("the disk is read for loads");
                 self.leave_disk(client, slots);
                 if self.loads[load as usize].request.is_some() {
-                    self.send(Way::HostToDevice, client, Some(load), transfer.num_blocks, slots);
+                    self.send(TransferDirection::HostToDevice, client, Some(load), transfer.num_blocks, slots);
                 } else {
                     slots.iter().for_each(|&slot| self.hosts[host].unpin(slot));
                     self.end_part(load);
                 }
             }
-            Way::HostToDevice => {
+            TransferDirection::HostToDevice => {
                 slots.iter().for_each(|&slot| self.hosts[host].unpin(slot));
                 self.end_part(transfer.load.expect("the device is written for loads"));
             }
@@ -433,12 +449,12 @@ impl KvTiers {
             if let Some(evicted) = evicted {
                 self.note(client, KvTier::Disk, evicted, false);
             }
-            self.send(Way::HostToDisk, client, None, 1, &[slot]);
+            self.send(TransferDirection::HostToDisk, client, None, 1, &[slot]);
         }
     }
 
-    fn send(&mut self, way: Way, client: u32, load: Option<u32>, num_blocks: u32, slots: &[Slot]) {
-        self.roads[way as usize].send(self.now_ns, client, load, (num_blocks, self.block_bytes), slots);
+    fn send(&mut self, way: TransferDirection, client: u32, load: Option<u32>, num_blocks: u32, slots: &[Slot]) {
+        self.channels[way as usize].send(self.now_ns, client, load, (num_blocks, self.block_bytes), slots);
     }
 }
 

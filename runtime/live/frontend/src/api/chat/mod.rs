@@ -311,7 +311,7 @@ impl Chat {
         if request.echo && !request.stream {
             sampling.prompt_logprobs = sampling.prompt_logprobs.or(Some(top));
         }
-        let mut asked = sampling.ask(&app.model, Cow::Borrowed(&form.prompt), place)?;
+        let mut asked = sampling.into_engine_request(&app.model, Cow::Borrowed(&form.prompt), place)?;
         asked.request.mm_features = media;
         asked.text.has_spans = options.reasoning.is_some();
         if let Some(form) = calls {

@@ -8,7 +8,7 @@ use vcr_text::Value as Templated;
 use vcr_text::tools::{CallForm, Tool};
 
 use crate::api::request::structured;
-use crate::generate::{Asked, Chance};
+use crate::generate::{EngineSubmission, OptionalStructure};
 use crate::parse::ArgumentTypes;
 use crate::server::chats::{CallParsing, ChatOptions};
 use crate::server::error::ApiError;
@@ -183,7 +183,7 @@ impl ToolContext {
 
     /// Makes the engine's answer a call, or a call with the stated probability. What a
     /// tool has returned is answered in words, unless a call is asked for.
-    pub(in crate::api) fn constrain(&self, form: &CallForm, options: &ChatOptions, asked: &mut Asked) {
+    pub(in crate::api) fn constrain(&self, form: &CallForm, options: &ChatOptions, asked: &mut EngineSubmission) {
         let is_named = |tool: &&Function| !matches!(&self.choice, Choice::Named(name) if *name != tool.name);
         let tools: Vec<Tool> = self.offered.iter().filter(is_named).map(Function::tool).collect();
         let may_repeat = self.is_parallel && !self.is_named();
@@ -193,7 +193,7 @@ impl ToolContext {
                 params.structured_outputs = Some(structured_outputs);
             }
             (Choice::Auto, _) if options.call_probability > 0.0 && !self.has_result => {
-                asked.chance = Some(Chance { probability: options.call_probability, structured_outputs });
+                asked.chance = Some(OptionalStructure { probability: options.call_probability, structured_outputs });
             }
             _ => {}
         }

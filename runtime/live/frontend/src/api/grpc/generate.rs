@@ -53,7 +53,7 @@ pub(super) fn generate(
     };
     let sampling = Sampling { kv_transfer_params, ..sampling(params)? };
     let n = sampling.n.unwrap_or(1) as usize;
-    let asked = sampling.ask(&app.model, Cow::Borrowed(&prompt), place)?;
+    let asked = sampling.into_engine_request(&app.model, Cow::Borrowed(&prompt), place)?;
     let streams: Result<Vec<_>, _> = (0..n).map(|index| submit(app, &id, index, n, asked.clone())).collect();
     let generation = Generation {
         merged: Some(Merged::new(streams?)),

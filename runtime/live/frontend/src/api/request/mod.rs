@@ -344,12 +344,12 @@ pub(super) fn submit(
     id: &str,
     index: usize,
     count: usize,
-    asked: crate::generate::Asked,
+    asked: crate::generate::EngineSubmission,
 ) -> Result<crate::generate::TextStream, ApiError> {
     if index == 0 {
         app.engines.check_fits(count)?;
     }
-    let crate::generate::Asked { mut request, mut text, chance } = asked;
+    let crate::generate::EngineSubmission { mut request, mut text, chance } = asked;
     text.least_cached = text.least_cached.or(app.options.least_cached);
     // Engines read the place among several completions off this name.
     request.request_id = if count > 1 { app.ids.behind(&format!("{index}_{id}")) } else { app.ids.behind(id) };

@@ -209,7 +209,7 @@ pub(in crate::api) async fn generate(
     let sampling = request.take_sampling()?;
     let (n, has_logprobs) = (sampling.n.unwrap_or(1).max(1) as usize, sampling.logprobs.is_some());
     let prompt = std::mem::take(&mut request.token_ids);
-    let mut asked = sampling.ask(&app.model, Cow::Borrowed(&prompt), place)?;
+    let mut asked = sampling.into_engine_request(&app.model, Cow::Borrowed(&prompt), place)?;
     asked.request.mm_features = request.features.take().map(|features| features.placed(prompt.len())).transpose()?;
     let media = asked.request.mm_features.as_deref();
     let ec_transfer_params = app.options.encoder.as_ref().and_then(|encoder| encoder.params(media));

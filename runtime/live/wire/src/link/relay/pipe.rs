@@ -48,7 +48,7 @@ impl Purpose {
 
 /// Two connections, each of which gets what the other one gives.
 pub(in crate::link) struct Pipe {
-    pub(in crate::link) lane: u64,
+    pub(in crate::link) connection: u64,
     pub(in crate::link) rank: u32,
     pub(in crate::link) purpose: Purpose,
     /// By [`End`].
@@ -68,13 +68,13 @@ struct Side {
 }
 
 impl Pipe {
-    pub(in crate::link) fn new(lane: u64, rank: u32, purpose: Purpose, engine: Stream, frontend: Stream) -> Self {
+    pub(in crate::link) fn new(connection: u64, rank: u32, purpose: Purpose, engine: Stream, frontend: Stream) -> Self {
         let side = |stream, end| {
             let messages = purpose.path(end).map(|path| (path, Zmtp::new()));
             Side { stream, pending: Vec::new(), interest: Interest::READ, messages }
         };
         let sides = [side(engine, End::Engine), side(frontend, End::Frontend)];
-        Self { lane, rank, purpose, sides, closed: None }
+        Self { connection, rank, purpose, sides, closed: None }
     }
 
     /// Listens on both ends, by the names `key` and `key + 1`.

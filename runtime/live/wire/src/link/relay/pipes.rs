@@ -24,7 +24,7 @@ const PAUSE_NS: u64 = 1_000_000_000;
 
 /// A listener for connections of one engine for one purpose.
 struct RankListener {
-    lane: u64,
+    connection: u64,
     rank: u32,
     purpose: Purpose,
     listener: Listener,
@@ -38,7 +38,7 @@ struct RankListener {
 
 /// An engine's connection, and that to the frontend if there is one.
 struct PendingConnection {
-    lane: u64,
+    connection: u64,
     rank: u32,
     purpose: Purpose,
     address: String,
@@ -86,19 +86,19 @@ impl Pipes {
     /// Returns where.
     pub(in crate::link) fn open(
         &mut self,
-        lane: u64,
+        connection: u64,
         rank: u32,
         theirs: &Addresses,
         at: &DataAddress,
     ) -> io::Result<Addresses> {
         let mut ours = Addresses::default();
         let mut open = |purpose, name: &str, frontend: &String| {
-            let (listener, address) = Listener::bind(at, &format!("{lane}-{name}"))?;
+            let (listener, address) = Listener::bind(at, &format!("{connection}-{name}"))?;
             let key = self.next_key;
             self.next_key += 2;
             self.poller.add(&listener, key, Interest::READ)?;
             let (paused_until_ns, is_failing, frontend) = (None, false, frontend.clone());
-            let listener = RankListener { lane, rank, purpose, listener, frontend, paused_until_ns, is_failing };
+            let listener = RankListener { connection, rank, purpose, listener, frontend, paused_until_ns, is_failing };
             self.listeners.insert(key, listener);
             Ok::<_, io::Error>(address)
         };
@@ -116,11 +116,11 @@ impl Pipes {
     }
 
     /// Forgets everything of an engine that is there no more.
-    pub(in crate::link) fn close(&mut self, lane: u64) {
-        for (key, _) in self.listeners.extract_if(.., |_, listener| listener.lane == lane) {
+    pub(in crate::link) fn close(&mut self, connection: u64) {
+        for (key, _) in self.listeners.extract_if(.., |_, listener| listener.connection == connection) {
             self.poller.forget(key);
         }
-        for (key, _) in self.pipes.extract_if(.., |_, pipe| pipe.lane == lane) {
+        for (key, _) in self.pipes.extract_if(.., |_, pipe| pipe.connection == connection) {
             self.poller.forget(key);
             self.poller.forget(key + 1);
         }
@@ -153,13 +153,13 @@ impl Pipes {
             Err(error) if is_of_peer(&error) => return Ok(()),
             Err(error) => return self.pause(key, "accept a connection", &error, tap),
         };
-        let (lane, rank, purpose, address) =
-            (listener.lane, listener.rank, listener.purpose, listener.frontend.clone());
+        let (connection, rank, purpose, address) =
+            (listener.connection, listener.rank, listener.purpose, listener.frontend.clone());
         let (pending_sender, waker) = (self.pending_sender.clone(), self.waker.clone());
         let connect = move || {
             let frontend = Stream::connect(&address);
             // A relay that has ended needs no connections.
-            _ = pending_sender.send(PendingConnection { lane, rank, purpose, address, engine, frontend });
+            _ = pending_sender.send(PendingConnection { connection, rank, purpose, address, engine, frontend });
             waker.wake();
         };
         match thread::Builder::new().name("connect".to_owned()).spawn(connect) {
@@ -204,8 +204,8 @@ impl Pipes {
     }
 
     fn join(&mut self, pending: PendingConnection, tap: &mut impl RelayTap) -> io::Result<()> {
-        let PendingConnection { lane, rank, purpose, address, engine, frontend } = pending;
-        if self.listeners.values().all(|listeners| listeners.lane != lane) {
+        let PendingConnection { connection, rank, purpose, address, engine, frontend } = pending;
+        if self.listeners.values().all(|listeners| listeners.connection != connection) {
             return Ok(());
         }
         let frontend = match frontend {
@@ -219,7 +219,7 @@ impl Pipes {
         };
         let key = self.next_key;
         self.next_key += 2;
-        let pipe = Pipe::new(lane, rank, purpose, engine, frontend);
+        let pipe = Pipe::new(connection, rank, purpose, engine, frontend);
         pipe.watch(&mut self.poller, key)?;
         self.pipes.insert(key, pipe);
         Ok(())

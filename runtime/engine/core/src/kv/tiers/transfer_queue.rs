@@ -19,7 +19,7 @@ pub(super) struct Transfer {
 /// Transfers in order, the first in front. Each has the whole bandwidth from
 /// the end of the one before it.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct TransferQueue {
     bytes_per_s: Option<u64>,
     /// From when a transfer is asked for until its first byte is sent, at the earliest.
     first_byte_ns: u64,
@@ -33,7 +33,7 @@ pub(super) struct Lane {
     bytes: u64,
 }
 
-impl Lane {
+impl TransferQueue {
     pub(super) fn new(bytes_per_s: Option<u64>, first_byte_ns: u64, latency_ns: u64) -> Self {
         let (transfers, slots) = (VecDeque::new(), VecDeque::new());
         Self { bytes_per_s, first_byte_ns, latency_ns, free_at_ns: 0, transfers, slots, bytes: 0 }

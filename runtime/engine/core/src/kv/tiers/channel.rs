@@ -1,53 +1,54 @@
 //! One way between two tiers: of each engine its own, or one that all share.
 
 use super::blocks::Slot;
-use super::fair::{Arrived, FairLane};
-use super::lane::Lane;
+use super::shared_transfer_queue::{Arrived, SharedTransferQueue};
+use super::transfer_queue::TransferQueue;
 
 /// A way with its transfers.
 #[derive(Debug)]
-pub(super) enum Road {
+pub(super) enum Channel {
     /// By engine.
-    Own(Vec<Lane>),
+    Own(Vec<TransferQueue>),
     /// Of all engines.
-    Shared(FairLane),
+    Shared(SharedTransferQueue),
 }
 
-impl Road {
+impl Channel {
     /// Another engine comes.
     pub(super) fn add_client(&mut self) {
         match self {
-            Self::Own(lanes) => {
-                let lane = lanes[0].empty_like();
-                lanes.push(lane);
+            Self::Own(queues) => {
+                let queue = queues[0].empty_like();
+                queues.push(queue);
             }
-            Self::Shared(lane) => lane.add_client(),
+            Self::Shared(queue) => queue.add_client(),
         }
     }
 
     /// When something happens on it next, and on whose part of it.
     pub(super) fn next(&self) -> Option<(u64, u32)> {
         match self {
-            Self::Own(lanes) => {
-                let next = lanes.iter().enumerate().filter_map(|(client, lane)| Some((lane.next_ns()?, client as u32)));
+            Self::Own(queues) => {
+                let next =
+                    queues.iter().enumerate().filter_map(|(client, queue)| Some((queue.next_ns()?, client as u32)));
                 next.min()
             }
-            Self::Shared(lane) => Some((lane.next_ns()?, 0)),
+            Self::Shared(queue) => Some((queue.next_ns()?, 0)),
         }
     }
 
     /// When something happens next that may concern a load of an engine.
     pub(super) fn next_of(&self, client: u32) -> Option<u64> {
         match self {
-            Self::Own(lanes) => lanes[client as usize].next_ns(),
-            Self::Shared(lane) => lane.next_ns(),
+            Self::Own(queues) => queues[client as usize].next_ns(),
+            Self::Shared(queue) => queue.next_ns(),
         }
     }
 
     /// When the transfer of a load of an engine, or of another numbered job, arrives; unknown on a shared way.
     pub(super) fn arrival_ns(&self, client: u32, load: u32) -> Option<u64> {
         match self {
-            Self::Own(lanes) => lanes[client as usize].arrival_ns(load),
+            Self::Own(queues) => queues[client as usize].arrival_ns(load),
             Self::Shared(_) => None,
         }
     }
@@ -55,8 +56,8 @@ impl Road {
     /// Bytes of all transfers of an engine so far.
     pub(super) fn bytes(&self, client: u32) -> u64 {
         match self {
-            Self::Own(lanes) => lanes[client as usize].bytes(),
-            Self::Shared(lane) => lane.bytes(client),
+            Self::Own(queues) => queues[client as usize].bytes(),
+            Self::Shared(queue) => queue.bytes(client),
         }
     }
 
@@ -70,23 +71,23 @@ impl Road {
         slots: &[Slot],
     ) {
         match self {
-            Self::Own(lanes) => {
-                let lane = &mut lanes[client as usize];
-                lane.send(now_ns, load, num_blocks, block_bytes, slots.iter().copied());
+            Self::Own(queues) => {
+                let queue = &mut queues[client as usize];
+                queue.send(now_ns, load, num_blocks, block_bytes, slots.iter().copied());
             }
-            Self::Shared(lane) => lane.send(now_ns, client, load, (num_blocks, block_bytes), slots.to_vec()),
+            Self::Shared(queue) => queue.send(now_ns, client, load, (num_blocks, block_bytes), slots.to_vec()),
         }
     }
 
-    /// Takes a transfer that arrives at `now_ns`, which is [`Road::next`], if one does; `slots`
+    /// Takes a transfer that arrives at `now_ns`, which is [`Channel::next`], if one does; `slots`
     /// are its places.
     pub(super) fn pop(&mut self, now_ns: u64, client: u32, slots: &mut Vec<Slot>) -> Option<Arrived> {
         match self {
-            Self::Own(lanes) => {
-                let transfer = lanes[client as usize].pop(slots);
+            Self::Own(queues) => {
+                let transfer = queues[client as usize].pop(slots);
                 Some(Arrived { client, load: transfer.load, num_blocks: transfer.num_blocks })
             }
-            Self::Shared(lane) => lane.pop(now_ns, slots),
+            Self::Shared(queue) => queue.pop(now_ns, slots),
         }
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct Arrived {
 
 /// Transfers in the order in which they were asked for.
 #[derive(Debug)]
-pub(super) struct FairLane {
+pub(super) struct SharedTransferQueue {
     /// Of each engine; none for no limit.
     own_bytes_per_s: Option<u64>,
     /// Of all engines together.
@@ -49,7 +49,7 @@ pub(super) struct FairLane {
     next_ns: Option<u64>,
 }
 
-impl FairLane {
+impl SharedTransferQueue {
     pub(super) fn new(own_bytes_per_s: Option<u64>, shared_bytes_per_s: Option<u64>, first_byte_ns: u64) -> Self {
         Self {
             own_bytes_per_s,
@@ -103,7 +103,7 @@ impl FairLane {
         self.start_ready();
     }
 
-    /// Goes on to [`FairLane::next_ns`], and takes a transfer that has arrived then, if one has;
+    /// Goes on to [`SharedTransferQueue::next_ns`], and takes a transfer that has arrived then, if one has;
     /// `slots` are its places.
     pub(super) fn pop(&mut self, now_ns: u64, slots: &mut Vec<Slot>) -> Option<Arrived> {
         self.advance(now_ns);
@@ -188,22 +188,22 @@ mod tests {
 
     /// When transfers of one megabyte arrive: engine, time at which it is asked for.
     fn arrivals(own: Option<u64>, shared: Option<u64>, first_byte_ns: u64, sent: &[(u32, u64)]) -> Vec<(u32, u64)> {
-        let mut lane = FairLane::new(own, shared, first_byte_ns);
-        (0..4).for_each(|_| lane.add_client());
+        let mut queue = SharedTransferQueue::new(own, shared, first_byte_ns);
+        (0..4).for_each(|_| queue.add_client());
         let (mut arrived, mut slots) = (Vec::new(), Vec::new());
-        let mut until = |lane: &mut FairLane, end_ns: u64| {
-            while let Some(at_ns) = lane.next_ns().filter(|at_ns| *at_ns <= end_ns) {
-                if lane.pop(at_ns, &mut slots).is_some() {
+        let mut until = |queue: &mut SharedTransferQueue, end_ns: u64| {
+            while let Some(at_ns) = queue.next_ns().filter(|at_ns| *at_ns <= end_ns) {
+                if queue.pop(at_ns, &mut slots).is_some() {
                     arrived.push((slots[0], at_ns));
                 }
             }
         };
         for (number, &(client, at_ns)) in sent.iter().enumerate() {
-            until(&mut lane, at_ns);
-            lane.send(at_ns, client, None, (1, MB), vec![number as Slot]);
+            until(&mut queue, at_ns);
+            queue.send(at_ns, client, None, (1, MB), vec![number as Slot]);
         }
-        until(&mut lane, u64::MAX);
-        assert_eq!((lane.num_moving, lane.moving_of.iter().sum::<u32>()), (0, 0));
+        until(&mut queue, u64::MAX);
+        assert_eq!((queue.num_moving, queue.moving_of.iter().sum::<u32>()), (0, 0));
         arrived
     }
 
