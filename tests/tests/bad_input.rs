@@ -365,7 +365,7 @@ fn trace_refused(name: &str, contents: &str, needles: &[&str]) {
         Folder::with(&format!("{HEAD}\nrun(#{{ cluster: c, workloads: [ trace(#{{ path: \"{name}\" }}) ] }});"));
     folder.write(name, contents);
     let place = "error: test.rhai:2:33: ";
-    folder.run(&[]).failed(2, &[&[place, &format!("trace `{name}`")], needles].concat());
+    folder.run(&[]).failed(2, &[&[place, &format!("`{name}`")], needles].concat());
 }
 
 #[test]
@@ -391,7 +391,10 @@ fn malformed_trace_lines_are_named_by_file_line_and_field() {
     trace_refused("t.dat", "hello\n", &["cannot tell the format"]);
     // Seconds would be read as milliseconds.
     let seconds = r#"{"timestamp": 0.5, "input_length": 10, "output_length": 5, "user": "x"}"#;
-    let named = &["its first row has `user`", "It may be mooncake, mooncake-delta, qwen-bailian: name the format with"];
+    let named = &[
+        "its first row has `user`",
+        "It may be mooncake, mooncake-delta, qwen-bailian, requests, dataset: name it with",
+    ];
     trace_refused("t.jsonl", seconds, named);
     let dense = |at: &str| format!("{{\"timestamp\": {at}, \"input_length\": 10, \"output_length\": 5}}\n");
     let dense = dense("0.25") + &dense("0.5");

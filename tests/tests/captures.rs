@@ -135,6 +135,8 @@ fn every_command_reads_the_report_of_a_load_generator() {
     let mirrored = folder.vcr(&["mirror", "report.json", "--lengths", "-o", "-"]).ended(0);
     assert_eq!(mirrored.stdout.lines().count(), 2, "{}", mirrored.stdout);
 
+    // A capture of another model than the served one is refused.
+    folder.write("report.json", REPORT.replace("\"model\":\"m\"", ""));
     let path = folder.path().join("report.json");
     let serve = Serve::start(&["--playback", path.to_str().expect("a path of tests is a text")]);
     let tokens = |prompt: &str| {

@@ -376,7 +376,7 @@ fn runs_and_captures_are_gated_directly() {
     };
     let report = gate("out#old", "out#old", &[]).ended(0).json();
     assert_eq!((&report["totals"]["matched"], &report["totals"]["equal"]), (&250.into(), &250.into()));
-    assert_eq!(report["inputs"]["baseline"][0]["format"], "run");
+    assert_eq!(report["inputs"]["baseline"][0]["format"], "requests");
     let report = gate("out#old", "out#new", &[]).ended(10).json();
     assert!(report["reason"].as_str().is_some_and(|reason| reason.starts_with("latency_p95 of all")), "{report:#}");
     gate("out", "out#new", &[]).failed(2, &["field `of`", "several runs", "PATH#RUN"]);

@@ -47,6 +47,8 @@ pub const DATASET_KEYS: [&str; 13] = [
     "test",
     "data",
 ];
+/// How many of them, from the first on, are prompts.
+const PROMPT_KEYS: usize = 7;
 /// Keys under which a JSON object has the rows of a data set.
 pub const DATASET_SPLITS: [&str; 4] = ["train", "validation", "test", "data"];
 /// The first bytes of a Parquet file.
@@ -277,7 +279,10 @@ fn of_columns<'a>(columns: impl Iterator<Item = &'a str> + Clone) -> Result<Form
     match VcrOutput::of_columns(columns.clone()) {
         Some(output) if output.has_requests() => Ok(Format::Requests),
         Some(output) => Err(Undetected::NoRequests(output)),
-        None if has(&["request_id"]) && has(&LATENCY_COLUMNS) => Ok(Format::Requests),
+        // Observed answers have texts, too, but no prompts.
+        None if has(&["request_id"]) && (has(&LATENCY_COLUMNS) || !has(&DATASET_KEYS[..PROMPT_KEYS])) => {
+            Ok(Format::Requests)
+        }
         None if has(&DATASET_KEYS) => Ok(Format::Dataset),
         None => Err(Undetected::Columns(columns.collect::<Vec<_>>().join(", "))),
     }
@@ -422,6 +427,8 @@ mod tests {
         for name in ["a.csv", "a.csv.gz", "a.csv.zst"] {
             assert_eq!(certain(name, "prompt,response\n"), Format::Dataset);
             assert_eq!(certain(name, "request_id,latency_ms\n"), Format::Requests);
+            assert_eq!(certain(name, "request_id,text,backend\n"), Format::Requests);
+            assert_eq!(certain(name, "request_id,prompt,response\n"), Format::Dataset);
         }
         assert_eq!(certain("a.jsonl", r#"{"timestamp":0,"input_length"#), Format::Mooncake);
     }

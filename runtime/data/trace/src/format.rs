@@ -116,13 +116,6 @@ impl Format {
         matches!(self, Format::Dynamo | Format::Weka)
     }
 
-    /// Whether its files have answers without the lengths of their prompts, so that there are no requests to
-    /// repeat, only answers to compare.
-    #[must_use]
-    pub fn has_only_answers(self) -> bool {
-        matches!(self, Format::Observations | Format::Sse | Format::Responses | Format::Log)
-    }
-
     /// All names, for messages.
     #[must_use]
     pub fn names() -> String {

@@ -74,7 +74,7 @@ fn sources(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
 /// Rules of single formats.
 fn formats(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
     let trace = &args.trace;
-    let is_agentic = trace.trace_format == Some(Format::AppliedComputeAgentic);
+    let is_agentic = trace.trace_format.is_some_and(Format::needs_closed_loop);
     if is_agentic && trace.replay_concurrency.is_none() && args.profile.lanes.is_none() {
         problem("--trace-format applied_compute_agentic needs --replay-concurrency or --lanes: it has no timestamps");
     }

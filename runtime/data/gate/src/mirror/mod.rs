@@ -100,7 +100,7 @@ pub fn read(input: &Input, options: &MirrorOptions, sink: &mut Sink<'_>) -> Resu
     if input.path.is_dir() && input.path.join("report.json").is_file() && requests.is_file() {
         let name = requests.display().to_string();
         let reader = open(&requests, &name)?;
-        return read_stream(reader, &name, Format::Requests, input.run.as_deref(), options, sink);
+        return read_known(reader, &name, (Format::Requests, true), input.run.as_deref(), options, sink);
     }
     if input.path.is_dir() {
         return imported(&input.path, input, options, sink);
@@ -119,7 +119,13 @@ pub fn read(input: &Input, options: &MirrorOptions, sink: &mut Sink<'_>) -> Resu
         drop(reader);
         return imported(&input.path, input, options, sink);
     }
-    read_stream(reader, &name, format, input.run.as_deref(), options, sink)
+    let is_run = is_run(start);
+    read_known(reader, &name, (format, is_run), input.run.as_deref(), options, sink)
+}
+
+/// Whether a file that begins so is a list of requests of `vcr run`.
+fn is_run(start: &[u8]) -> bool {
+    VcrOutput::detect(start) == Some(VcrOutput::RunRequests)
 }
 
 fn open(path: &Path, name: &str) -> Result<Unpacked<'static>, GateError> {
@@ -158,17 +164,26 @@ pub fn read_stream(
     options: &MirrorOptions,
     sink: &mut Sink<'_>,
 ) -> Result<Mirrored, GateError> {
+    let start = reader.fill_buf().map_err(|source| GateError::Read { name: name.to_owned(), source })?;
+    let is_run = is_run(&start[..start.len().min(PEEKED_BYTES)]);
+    read_known(reader, name, (format, is_run), run, options, sink)
+}
+
+/// The same of a format, with whether it is a list of requests of `vcr run`.
+fn read_known(
+    reader: impl BufRead,
+    name: &str,
+    (format, is_run): (Format, bool),
+    run: Option<&str>,
+    options: &MirrorOptions,
+    sink: &mut Sink<'_>,
+) -> Result<Mirrored, GateError> {
     let mut out = Out::new(name.to_owned(), options, sink);
     let mut notes = Vec::new();
     match format {
         Format::Observations => own(ObservationReader::new(reader, name), &mut out)?,
-        Format::Requests => {
-            let start = reader.fill_buf().map_err(|source| GateError::Read { name: name.to_owned(), source })?;
-            match VcrOutput::detect(start) {
-                Some(VcrOutput::RunRequests) => run::read(reader, run, &mut out)?,
-                _ => table::read(reader, &mut out)?,
-            }
-        }
+        Format::Requests if is_run => run::read(reader, run, &mut out)?,
+        Format::Requests => table::read(reader, &mut out)?,
         Format::Sse => sse::read(reader, &mut out)?,
         Format::Responses => responses::read(reader, &mut out)?,
         Format::Log => notes = log::read(reader, &mut out)?,

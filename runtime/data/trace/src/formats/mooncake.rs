@@ -4,6 +4,7 @@
 //! in silence; where either ignores something, a warning counts it.
 
 mod agentic;
+mod decode;
 mod row;
 mod scan;
 mod text;
