@@ -51,7 +51,7 @@ pub use config::{
 };
 pub use counters::{CountUnit, CounterInfo, Counters};
 pub use error::LiveError;
-pub use faults::rule::{FaultKind, FaultRule, FaultRuleError, RequestMatch};
+pub use faults::rule::{FaultKind, FaultRule, RequestMatch};
 pub use handle::{Command, EngineState, EnginesHandle, PlaneTotals, Snapshot};
 pub use kv_transfer::link::SharedLink;
 pub use kv_transfer::peers::{KvPeer, KvPeerError};
@@ -64,5 +64,6 @@ pub use process::engines::LiveEngines;
 pub use process::time_slice::shorten_time_slice;
 pub use stepping::watch::StepObserver;
 pub use token_list::{PromptDigest, TokenList, TokenListError, prompt_digest};
+pub use vcr_base::units::rule::RuleError;
 pub use vcr_core::PluginContext;
 pub use vcr_transfer::PeerStatistics as PeerTotals;

@@ -3,6 +3,8 @@
 //! Amounts are read as decimal numbers and scaled once, so `"0.1ms"` is exactly
 //! 100,000 ns.
 
+pub mod rule;
+
 /// Why a text is not a value of the wanted kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use vcr_base::units;
 use vcr_frontend::engine::EngineObserver;
-use vcr_frontend::faults::{ClientFault, ClientFaultError, ClientFaults, FaultLayer, HeaderName, Tenants};
+use vcr_frontend::faults::{ClientFault, ClientFaults, FaultLayer, HeaderName, RuleError, Tenants};
 use vcr_frontend::http::{Around, BodyLimits, ClientCertificates, Cors, ListenOptions, PodHeaders, RequestLog};
 use vcr_frontend::http::{ServerCertificate, Tls, TlsError, TlsSettings};
 use vcr_frontend::llm_d::{self, Translation};
@@ -331,7 +331,7 @@ impl ClientFaultRules for ChangedFaults {
     }
 
     fn add(&self, rule: &str) -> Result<(), String> {
-        let rule: ClientFault = rule.parse().map_err(|error: ClientFaultError| error.to_string())?;
+        let rule: ClientFault = rule.parse().map_err(|error: RuleError| error.to_string())?;
         self.0.add(rule);
         Ok(())
     }

@@ -2,8 +2,7 @@
 
 use axum::http::HeaderValue;
 use vcr_base::units;
-
-use super::keys::{ClientFaultError, Keys};
+use vcr_base::units::rule::{Keys, RuleError};
 
 /// Fault that a client meets; at the start where `after_tokens` is `None`.
 #[derive(Clone, Debug, PartialEq)]
@@ -133,7 +132,7 @@ impl FaultKind {
     }
 }
 
-pub(super) fn kind(keys: &Keys) -> Result<FaultKind, ClientFaultError> {
+pub(super) fn kind(keys: &Keys) -> Result<FaultKind, RuleError> {
     let after_tokens = keys.get("after", str::parse::<u32>)?;
     let message = keys.text("message").map(str::to_owned);
     let retry_after_s =

@@ -7,10 +7,19 @@ use std::str::FromStr;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use serde_json::{Map, Value};
-use vcr_base::units;
+use vcr_base::units::rule::{Keys, Occasions, RuleError, Syntax};
 
-use super::keys::{ClientFaultError, Keys};
 use super::kind::{FaultKind, KINDS, kind, period};
+
+static CLIENT_RULES: Syntax = Syntax {
+    what: "client fault",
+    kinds: KINDS,
+    common_keys: &[
+        "rate", "nth", "call", "cycle", "count", "per", "at", "from", "until", "period", "path", "header", "api-key",
+        "tenant", "model",
+    ],
+    unnamed_key: "",
+};
 
 /// A fault that clients meet, with its occasions.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,14 +95,11 @@ impl ClientFault {
     ///
     /// # Errors
     /// What is wrong with the rule.
-    pub fn from_pairs<'a>(
-        kind: &str,
-        pairs: impl IntoIterator<Item = (&'a str, &'a str)>,
-    ) -> Result<Self, ClientFaultError> {
-        Self::of_keys(&Keys::of_pairs(kind, pairs, KINDS)?)
+    pub fn from_pairs<'a>(kind: &str, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, RuleError> {
+        Self::of_keys(&CLIENT_RULES.of_pairs(kind, pairs)?)
     }
 
-    fn of_keys(keys: &Keys) -> Result<Self, ClientFaultError> {
+    fn of_keys(keys: &Keys) -> Result<Self, RuleError> {
         let fault = Self { kind: kind(keys)?, when: FaultConditions::read(keys)?, text: keys.rule().to_owned() };
         if fault.kind == FaultKind::Refuse && fault.when.needs_request() {
             return Err(keys.error("a connection is refused before its requests are known; use `reset`"));
@@ -121,20 +127,14 @@ impl fmt::Display for ClientFault {
 }
 
 impl FaultConditions {
-    fn read(keys: &Keys) -> Result<FaultConditions, ClientFaultError> {
-        let at_ns = keys.get("at", units::duration_ns)?;
-        let from_ns = keys.get("from", units::duration_ns)?;
-        let until_ns = keys.get("until", units::duration_ns)?;
-        if at_ns.is_some() && from_ns.is_some() {
-            return Err(keys.error("`at` means once, `from` means from then on; give one of them"));
-        }
+    fn read(keys: &Keys) -> Result<FaultConditions, RuleError> {
+        let Occasions { rate, nth, count, window_ns } = keys.occasions()?;
         let period_ns = keys.get("period", period)?;
-        let window_ns = (at_ns.or(from_ns).unwrap_or(0), until_ns.unwrap_or(u64::MAX));
         if let Some(period_ns) = period_ns {
-            if at_ns.is_some() {
+            if keys.text("at").is_some() {
                 return Err(keys.error("`at` means once; give `from` and `until` with `period`"));
             }
-            if window_ns.0 >= period_ns || until_ns.is_some_and(|until_ns| until_ns > period_ns) {
+            if window_ns.0 >= period_ns || keys.text("until").is_some() && window_ns.1 > period_ns {
                 return Err(keys.error("`from` and `until` must lie within `period`"));
             }
         }
@@ -143,12 +143,12 @@ impl FaultConditions {
             None => (text.to_ascii_lowercase(), None),
         });
         Ok(FaultConditions {
-            rate: keys.get("rate", probability)?.unwrap_or(1.0),
-            nth: keys.positive("nth")?.unwrap_or(1),
+            rate,
+            nth,
             calls: keys.get("call", calls)?.unwrap_or(1..=u64::MAX),
             cycle: keys.positive("cycle")?.unwrap_or(u64::MAX),
             per: keys.get("per", CountedPer::parse)?,
-            count: keys.positive("count")?.unwrap_or(if at_ns.is_some() { 1 } else { u64::MAX }),
+            count,
             window_ns,
             period_ns,
             path: keys.text("path").map(str::to_owned),
@@ -173,11 +173,6 @@ impl FaultConditions {
     }
 }
 
-fn probability(text: &str) -> Result<f64, String> {
-    let rate = units::ratio(text).map_err(|error| error.to_string())?;
-    if (0.0..=1.0).contains(&rate) { Ok(rate) } else { Err("expected 0 to 1".to_owned()) }
-}
-
 fn calls(text: &str) -> Result<RangeInclusive<u64>, &'static str> {
     const WRITE: &str = "expected the number of a call from 1, or a range such as 3..5 or 3..";
     let number = |text: &str| text.parse::<u64>().ok().filter(|number| *number > 0).ok_or(WRITE);
@@ -189,26 +184,26 @@ fn calls(text: &str) -> Result<RangeInclusive<u64>, &'static str> {
 }
 
 impl FromStr for ClientFault {
-    type Err = ClientFaultError;
+    type Err = RuleError;
 
     /// Of `kind:key=value,...`, or of a JSON object of `kind` and the same keys.
-    fn from_str(text: &str) -> Result<Self, ClientFaultError> {
+    fn from_str(text: &str) -> Result<Self, RuleError> {
         if text.trim_start().starts_with('{') {
             let map = serde_json::from_str(text);
-            return Self::of_map(map.map_err(|error| ClientFaultError::new(text, error.to_string()))?);
+            return Self::of_map(map.map_err(|error| CLIENT_RULES.error(text, error.to_string()))?);
         }
-        Self::of_keys(&Keys::split(text, KINDS)?)
+        Self::of_keys(&CLIENT_RULES.split(text)?)
     }
 }
 
 impl ClientFault {
-    fn of_map(mut map: Map<String, Value>) -> Result<Self, ClientFaultError> {
+    fn of_map(mut map: Map<String, Value>) -> Result<Self, RuleError> {
         let plain = |value: Value| match value {
             Value::String(text) => text,
             other => other.to_string(),
         };
         let Some(kind) = map.remove("kind").map(plain) else {
-            return Err(ClientFaultError::new(Value::Object(map).to_string(), "expected a key `kind`"));
+            return Err(CLIENT_RULES.error(Value::Object(map).to_string(), "expected a key `kind`"));
         };
         let pairs: Vec<_> = map.into_iter().map(|(key, value)| (key, plain(value))).collect();
         Self::from_pairs(&kind, pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())))
@@ -260,7 +255,7 @@ mod tests {
         for (text, wanted) in [
             (r#"{"rate": 1}"#, "expected a key `kind`"),
             ("{", "EOF while parsing an object"),
-            ("statsu", "expected one of status, rate_limit"),
+            ("statsu", "unknown client fault `statsu`: expected one of status, rate_limit"),
             ("status", "`status` needs `code`"),
             ("status:code=42", "expected a status from 400 to 599"),
             ("status:code=500,body=a,message=b", "give one of them"),

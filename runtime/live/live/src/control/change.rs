@@ -1,6 +1,6 @@
 //! Commands for engines.
 
-use crate::{Command, FaultRule, FaultRuleError, LatencyFactory, PluginContext, Snapshot};
+use crate::{Command, FaultRule, LatencyFactory, PluginContext, RuleError, Snapshot};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -84,9 +84,8 @@ pub(crate) async fn time_scale(
 }
 
 pub(crate) async fn add_fault(State(context): State<Context>, Change(change): Change<FaultChange>) -> StateResponse {
-    let wrong = |error: FaultRuleError| {
-        Refusal::bad(error.to_string()).hint(format!("faults are written {}", FaultRule::SYNTAX))
-    };
+    let wrong =
+        |error: RuleError| Refusal::bad(error.to_string()).hint(format!("faults are written {}", FaultRule::SYNTAX));
     let rule: FaultRule = change.fault.parse().map_err(wrong)?;
     context.send_command(change.engine, &format!("apply the fault {rule}"), &Command::AddFault(rule))
 }

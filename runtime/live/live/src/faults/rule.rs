@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use vcr_base::units;
+use vcr_base::units::rule::{Keys, Occasions, RuleError, Syntax};
 use vcr_wire::FinishReason;
 
 use crate::kv_transfer::settings::TransferFault;
@@ -109,16 +110,15 @@ pub struct RequestMatch {
     pub priority: Option<i64>,
 }
 
-/// An invalid fault rule.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("in the fault `{text}`: {reason}")]
-pub struct FaultRuleError {
-    text: String,
-    reason: String,
-}
-
 /// The key of a value that has no name: `kv-transfer:drop` is short for `kv-transfer:mode=drop`.
 const MODE: &str = "mode";
+
+static RULES: Syntax = Syntax {
+    what: "fault",
+    kinds: KINDS,
+    common_keys: &["rate", "nth", "at", "from", "until", "count", "request", "prompt", "lora", "priority"],
+    unnamed_key: MODE,
+};
 
 /// All kinds, with the keys that only they have.
 const KINDS: &[(&str, &[&str])] = &[
@@ -137,8 +137,6 @@ const KINDS: &[(&str, &[&str])] = &[
     ("kv-transfer", &[MODE, "by", "bandwidth"]),
     ("utility-failure", &["method"]),
 ];
-
-const COMMON_KEYS: &[&str] = &["rate", "nth", "at", "from", "until", "count", "request", "prompt", "lora", "priority"];
 
 impl FaultRule {
     /// The syntax, for the help.
@@ -183,126 +181,65 @@ impl fmt::Display for FaultRule {
     }
 }
 
-/// The keys and values of a rule, taken one by one.
-struct Keys<'a> {
-    text: &'a str,
-    kind: &'a str,
-    pairs: Vec<(&'a str, &'a str)>,
+fn kind(keys: &Keys) -> Result<FaultKind, RuleError> {
+    let duration = |key| keys.get(key, units::duration_ns);
+    let after_tokens = keys.get("after", str::parse::<u32>)?;
+    Ok(match keys.kind() {
+        "slow-start" => FaultKind::SlowStart { by_ns: keys.needed("by", duration("by")?)? },
+        "stall" => FaultKind::Stall { for_ns: keys.needed("for", duration("for")?)?, after_tokens },
+        "error" => FaultKind::Fail {
+            after_tokens: after_tokens.unwrap_or(0),
+            finish: keys.get("reason", finish_reason)?.unwrap_or(FinishReason::Error),
+        },
+        "crash" | "dead" => {
+            FaultKind::Crash { restart_ns: duration("restart")?, sends_dead: keys.kind() == "dead", after_tokens }
+        }
+        "drop" => FaultKind::Drop,
+        "duplicate" => FaultKind::Duplicate,
+        "late" => FaultKind::Late { by_ns: keys.needed("by", duration("by")?)? },
+        "reorder" => FaultKind::Reorder { by_ns: keys.needed("by", duration("by")?)? },
+        "corrupt" => FaultKind::Corrupt,
+        "slow-socket" => {
+            let bandwidth = keys.get("bandwidth", units::bandwidth_bytes_per_s)?;
+            let bytes_per_s = keys.needed("bandwidth", bandwidth)?;
+            if bytes_per_s == 0 {
+                return Err(keys.error("invalid `bandwidth`: expected more than 0; `drop` loses everything"));
+            }
+            FaultKind::SlowSocket { bytes_per_s }
+        }
+        "kv-event-loss" => FaultKind::KvEventLoss,
+        "kv-transfer" => FaultKind::KvTransfer(transfer_fault(keys)?),
+        "utility-failure" => FaultKind::UtilityFailure { method: keys.text("method").map(str::to_owned) },
+        _ => unreachable!("kinds are checked when the text is split"),
+    })
 }
 
-impl<'a> Keys<'a> {
-    fn split(text: &'a str) -> Result<Self, FaultRuleError> {
-        let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
-        let mut keys = Self { text, kind: kind.trim(), pairs: Vec::new() };
-        let known = KINDS.iter().find(|(name, _)| *name == keys.kind);
-        let Some((_, own)) = known else {
-            let names: Vec<_> = KINDS.iter().map(|(name, _)| *name).collect();
-            return Err(keys.error(format!("unknown fault `{}`: expected {}", keys.kind, names.join(", "))));
-        };
-        for pair in rest.split(',').filter(|pair| !pair.trim().is_empty()) {
-            let (key, value) = match pair.split_once('=') {
-                Some(pair) => pair,
-                None if own.contains(&MODE) && keys.pairs.is_empty() => (MODE, pair),
-                None => return Err(keys.error(format!("invalid `{}`: expected KEY=VALUE", pair.trim()))),
-            };
-            let key = key.trim();
-            if !own.contains(&key) && !COMMON_KEYS.contains(&key) {
-                let all: Vec<_> = own.iter().chain(COMMON_KEYS).copied().collect();
-                return Err(keys.error(format!("`{}` has no `{key}`; it has {}", keys.kind, all.join(", "))));
-            }
-            if keys.pairs.iter().any(|(other, _)| *other == key) {
-                return Err(keys.error(format!("`{key}` is given twice")));
-            }
-            keys.pairs.push((key, value.trim()));
+fn transfer_fault(keys: &Keys) -> Result<TransferFault, RuleError> {
+    let by_ns = keys.get("by", units::duration_ns)?;
+    let bytes_per_s = keys.get("bandwidth", units::bandwidth_bytes_per_s)?;
+    let mode = keys.text(MODE);
+    let fault = match mode {
+        Some("drop") => TransferFault::Drop,
+        Some("corrupt") => TransferFault::Corrupt,
+        Some("refuse") => TransferFault::Refuse,
+        Some("slow") if by_ns.is_none() && bytes_per_s.is_none() => {
+            return Err(keys.error("`kv-transfer:slow` needs `by` or `bandwidth`"));
         }
-        Ok(keys)
-    }
-
-    fn error(&self, reason: impl Into<String>) -> FaultRuleError {
-        FaultRuleError { text: self.text.to_owned(), reason: reason.into() }
-    }
-
-    fn text(&self, key: &str) -> Option<&'a str> {
-        self.pairs.iter().find(|(other, _)| *other == key).map(|(_, value)| *value)
-    }
-
-    fn get<T, E: fmt::Display>(
-        &self,
-        key: &str,
-        read: impl Fn(&str) -> Result<T, E>,
-    ) -> Result<Option<T>, FaultRuleError> {
-        let Some(value) = self.text(key) else { return Ok(None) };
-        read(value).map(Some).map_err(|error| self.error(format!("`{key}={value}`: {error}")))
-    }
-
-    fn needed<T>(&self, key: &str, value: Option<T>) -> Result<T, FaultRuleError> {
-        value.ok_or_else(|| self.error(format!("`{}` needs `{key}`", self.kind)))
-    }
-
-    fn kind(&self) -> Result<FaultKind, FaultRuleError> {
-        let duration = |key| self.get(key, units::duration_ns);
-        let after_tokens = self.get("after", str::parse::<u32>)?;
-        Ok(match self.kind {
-            "slow-start" => FaultKind::SlowStart { by_ns: self.needed("by", duration("by")?)? },
-            "stall" => FaultKind::Stall { for_ns: self.needed("for", duration("for")?)?, after_tokens },
-            "error" => FaultKind::Fail {
-                after_tokens: after_tokens.unwrap_or(0),
-                finish: self.get("reason", finish_reason)?.unwrap_or(FinishReason::Error),
-            },
-            "crash" | "dead" => {
-                FaultKind::Crash { restart_ns: duration("restart")?, sends_dead: self.kind == "dead", after_tokens }
-            }
-            "drop" => FaultKind::Drop,
-            "duplicate" => FaultKind::Duplicate,
-            "late" => FaultKind::Late { by_ns: self.needed("by", duration("by")?)? },
-            "reorder" => FaultKind::Reorder { by_ns: self.needed("by", duration("by")?)? },
-            "corrupt" => FaultKind::Corrupt,
-            "slow-socket" => {
-                let bandwidth = self.get("bandwidth", units::bandwidth_bytes_per_s)?;
-                let bytes_per_s = self.needed("bandwidth", bandwidth)?;
-                if bytes_per_s == 0 {
-                    return Err(self.error("invalid `bandwidth`: expected more than 0; `drop` loses everything"));
-                }
-                FaultKind::SlowSocket { bytes_per_s }
-            }
-            "kv-event-loss" => FaultKind::KvEventLoss,
-            "kv-transfer" => FaultKind::KvTransfer(self.transfer_fault()?),
-            "utility-failure" => FaultKind::UtilityFailure { method: self.text("method").map(str::to_owned) },
-            _ => unreachable!("kinds are checked when the text is split"),
-        })
-    }
-}
-
-impl Keys<'_> {
-    fn transfer_fault(&self) -> Result<TransferFault, FaultRuleError> {
-        let by_ns = self.get("by", units::duration_ns)?;
-        let bytes_per_s = self.get("bandwidth", units::bandwidth_bytes_per_s)?;
-        let mode = self.text(MODE);
-        let fault = match mode {
-            Some("drop") => TransferFault::Drop,
-            Some("corrupt") => TransferFault::Corrupt,
-            Some("refuse") => TransferFault::Refuse,
-            Some("slow") if by_ns.is_none() && bytes_per_s.is_none() => {
-                return Err(self.error("`kv-transfer:slow` needs `by` or `bandwidth`"));
-            }
-            Some("slow") if bytes_per_s == Some(0) => {
-                return Err(
-                    self.error("invalid `bandwidth`: expected more than 0; `kv-transfer:drop` loses everything")
-                );
-            }
-            Some("slow") => return Ok(TransferFault::Slow { by_ns: by_ns.unwrap_or(0), bytes_per_s }),
-            other => {
-                let given = other.map_or_else(|| "nothing".to_owned(), |other| format!("`{other}`"));
-                return Err(
-                    self.error(format!("`kv-transfer` is followed by {given}: expected drop, slow, corrupt or refuse"))
-                );
-            }
-        };
-        if by_ns.is_some() || bytes_per_s.is_some() {
-            return Err(self.error("`by` and `bandwidth` are for `kv-transfer:slow`"));
+        Some("slow") if bytes_per_s == Some(0) => {
+            return Err(keys.error("invalid `bandwidth`: expected more than 0; `kv-transfer:drop` loses everything"));
         }
-        Ok(fault)
+        Some("slow") => return Ok(TransferFault::Slow { by_ns: by_ns.unwrap_or(0), bytes_per_s }),
+        other => {
+            let given = other.map_or_else(|| "nothing".to_owned(), |other| format!("`{other}`"));
+            return Err(
+                keys.error(format!("`kv-transfer` is followed by {given}: expected drop, slow, corrupt or refuse"))
+            );
+        }
+    };
+    if by_ns.is_some() || bytes_per_s.is_some() {
+        return Err(keys.error("`by` and `bandwidth` are for `kv-transfer:slow`"));
     }
+    Ok(fault)
 }
 
 fn finish_reason(text: &str) -> Result<FinishReason, String> {
@@ -318,34 +255,18 @@ fn token_range(text: &str) -> Result<RangeInclusive<u32>, &'static str> {
     }
 }
 
-fn probability(text: &str) -> Result<f64, String> {
-    let rate = units::ratio(text).map_err(|error| error.to_string())?;
-    if (0.0..=1.0).contains(&rate) { Ok(rate) } else { Err("expected 0 to 1".to_owned()) }
-}
-
 impl FromStr for FaultRule {
-    type Err = FaultRuleError;
+    type Err = RuleError;
 
-    fn from_str(text: &str) -> Result<Self, FaultRuleError> {
-        let keys = Keys::split(text)?;
-        let kind = keys.kind()?;
-        let at_ns = keys.get("at", units::duration_ns)?;
-        let from_ns = keys.get("from", units::duration_ns)?;
-        let until_ns = keys.get("until", units::duration_ns)?;
-        if at_ns.is_some() && from_ns.is_some() {
-            return Err(keys.error("`at` means once, `from` means from then on; give one of them"));
-        }
-        let positive = |key: &str| match keys.get(key, str::parse::<u64>)? {
-            Some(0) => Err(keys.error(format!("invalid `{key}`: expected at least 1"))),
-            value => Ok(value),
-        };
-        let count = positive("count")?;
+    fn from_str(text: &str) -> Result<Self, RuleError> {
+        let keys = RULES.split(text)?;
+        let Occasions { rate, nth, count, window_ns } = keys.occasions()?;
         let mut rule = Self {
-            kind,
-            rate: keys.get("rate", probability)?.unwrap_or(1.0),
-            nth: positive("nth")?.map_or(1, |nth| u32::try_from(nth).unwrap_or(u32::MAX)),
-            window_ns: (at_ns.or(from_ns).unwrap_or(0), until_ns.unwrap_or(u64::MAX)),
-            count: count.unwrap_or(if at_ns.is_some() { 1 } else { u64::MAX }),
+            kind: kind(&keys)?,
+            rate,
+            nth: u32::try_from(nth).unwrap_or(u32::MAX),
+            window_ns,
+            count,
             requests: RequestMatch {
                 id: keys.text("request").map(str::to_owned),
                 prompt_tokens: keys.get("prompt", token_range)?.unwrap_or(0..=u32::MAX),
@@ -354,7 +275,7 @@ impl FromStr for FaultRule {
             },
             text: text.to_owned(),
         };
-        if count.is_none() && rule.never_ends() {
+        if keys.text("count").is_none() && rule.never_ends() {
             rule.count = 1;
         }
         Ok(rule)
@@ -392,14 +313,14 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         for (text, wanted) in [
-            ("eror", "unknown fault `eror`: expected slow-start, stall, error"),
+            ("eror", "invalid fault `eror`: unknown fault `eror`: expected one of slow-start, stall, error"),
             ("late", "`late` needs `by`"),
             ("late:by=5", "`by=5`: `5` has no unit"),
             ("reorder", "`reorder` needs `by`"),
             ("drop:after=5", "`drop` has no `after`; it has rate, nth"),
             ("drop:rate=1.5", "`rate=1.5`: expected 0 to 1"),
             ("drop:nth=0", "invalid `nth`: expected at least 1"),
-            ("drop:rate", "invalid `rate`: expected KEY=VALUE"),
+            ("drop:rate", "expected KEY=VALUE, got `rate`"),
             ("drop:rate=1,rate=1", "`rate` is given twice"),
             ("stall:for=1s,at=1s,from=2s", "give one of them"),
             ("error:prompt=a..b", "expected a number of tokens"),
@@ -409,7 +330,7 @@ mod tests {
             ("kv-transfer:slow", "`kv-transfer:slow` needs `by` or `bandwidth`"),
             ("kv-transfer:slow,bandwidth=0MB/s", "expected more than 0"),
             ("kv-transfer:drop,by=1ms", "are for `kv-transfer:slow`"),
-            ("kv-transfer:rate=1,drop", "invalid `drop`: expected KEY=VALUE"),
+            ("kv-transfer:rate=1,drop", "expected KEY=VALUE, got `drop`"),
         ] {
             let error = text.parse::<FaultRule>().expect_err(text).to_string();
             assert!(error.contains(wanted), "{text}: {error}");

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use vcr_cluster::{AdapterNames, HttpTarget, ServeTarget, TargetError};
 use vcr_frontend::engine::EngineObserver;
-use vcr_frontend::faults::{ClientFault, ClientFaultError, ClientFaults, FaultLayer, Tenants};
+use vcr_frontend::faults::{ClientFault, ClientFaults, FaultLayer, RuleError, Tenants};
 use vcr_frontend::http::{Around, BodyLimits, Cors, ListenOptions, PodHeaders, RequestLog, ServerThreads};
 use vcr_frontend::metrics::{EngineMetrics, Metrics, MetricsOptions};
 use vcr_frontend::{Adapters, App, ChatOptions, EngineClient, HttpServer, MediaRules, Model, ServerOptions};
@@ -77,7 +77,7 @@ pub(crate) fn client_faults(target: &ServeTarget) -> Result<Vec<ClientFault>, Ta
         if is_placed { text.to_owned() } else { format!("{text}{separator}path={COMPLETIONS}") }
     };
     let rule = |text: &String| {
-        let error = |error: ClientFaultError| TargetError::unusable(error.to_string());
+        let error = |error: RuleError| TargetError::unusable(error.to_string());
         // Without the path first, whose addition would be a part of the error.
         text.parse::<ClientFault>().map_err(error)?;
         of_completions(text).parse().map_err(error)

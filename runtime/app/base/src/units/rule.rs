@@ -1,0 +1,202 @@
+//! Rules in the syntax `KIND:KEY=VALUE,...`, such as `error:rate=0.1,after=5`: one parser and one set of error texts
+//! for the faults of engines and of clients.
+
+use std::fmt;
+
+use crate::units::{duration_ns, ratio};
+
+/// An invalid rule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid {what} `{text}`: {reason}")]
+pub struct RuleError {
+    what: &'static str,
+    text: String,
+    reason: String,
+}
+
+/// The kinds and keys of rules.
+#[derive(Debug)]
+pub struct Syntax {
+    /// The name of a rule, such as `fault`.
+    pub what: &'static str,
+    /// All kinds, each with the keys that only it has.
+    pub kinds: &'static [(&'static str, &'static [&'static str])],
+    /// Keys of every kind.
+    pub common_keys: &'static [&'static str],
+    /// The key of a first value without a name, in kinds that have this key.
+    pub unnamed_key: &'static str,
+}
+
+impl Syntax {
+    /// The error of a text that is not a rule.
+    pub fn error(&self, text: impl Into<String>, reason: impl Into<String>) -> RuleError {
+        RuleError { what: self.what, text: text.into(), reason: reason.into() }
+    }
+
+    /// Splits a text such as `status:code=429,rate=0.1`.
+    ///
+    /// # Errors
+    /// An unknown kind or key, a key that is given twice, or a part that is not `KEY=VALUE`.
+    pub fn split(&'static self, text: &str) -> Result<Keys, RuleError> {
+        let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
+        let mut keys = Keys::new(self, text.to_owned(), kind)?;
+        for pair in rest.split(',').filter(|pair| !pair.trim().is_empty()) {
+            let (key, value) = match pair.split_once('=') {
+                Some(pair) => pair,
+                None if keys.own_keys().contains(&self.unnamed_key) && keys.pairs.is_empty() => {
+                    (self.unnamed_key, pair)
+                }
+                None => return Err(keys.error(format!("expected KEY=VALUE, got `{}`", pair.trim()))),
+            };
+            keys.add(key, value)?;
+        }
+        Ok(keys)
+    }
+
+    /// Takes the pairs of a map, whose values may contain any character.
+    ///
+    /// # Errors
+    /// As [`Self::split`].
+    pub fn of_pairs<'a>(
+        &'static self,
+        kind: &str,
+        pairs: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Keys, RuleError> {
+        let pairs: Vec<_> = pairs.into_iter().collect();
+        let shown: Vec<_> = pairs.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let text = if shown.is_empty() { kind.to_owned() } else { format!("{kind}:{}", shown.join(",")) };
+        let mut keys = Keys::new(self, text, kind)?;
+        pairs.into_iter().try_for_each(|(key, value)| keys.add(key, value))?;
+        Ok(keys)
+    }
+}
+
+/// The kind of a rule, and its keys with their values.
+#[derive(Debug)]
+pub struct Keys {
+    syntax: &'static Syntax,
+    text: String,
+    kind: String,
+    pairs: Vec<(String, String)>,
+}
+
+impl Keys {
+    fn new(syntax: &'static Syntax, text: String, kind: &str) -> Result<Self, RuleError> {
+        let keys = Self { syntax, text, kind: kind.trim().to_owned(), pairs: Vec::new() };
+        if syntax.kinds.iter().any(|(name, _)| *name == keys.kind) {
+            return Ok(keys);
+        }
+        let names: Vec<_> = syntax.kinds.iter().map(|(name, _)| *name).collect();
+        Err(keys.error(format!("unknown {} `{}`: expected one of {}", syntax.what, keys.kind, names.join(", "))))
+    }
+
+    fn own_keys(&self) -> &'static [&'static str] {
+        self.syntax.kinds.iter().find(|(name, _)| *name == self.kind).map_or(&[], |(_, own)| own)
+    }
+
+    fn add(&mut self, key: &str, value: &str) -> Result<(), RuleError> {
+        let key = key.trim();
+        let (own, common) = (self.own_keys(), self.syntax.common_keys);
+        if !own.contains(&key) && !common.contains(&key) {
+            let all: Vec<_> = own.iter().chain(common).copied().collect();
+            return Err(self.error(format!("`{}` has no `{key}`; it has {}", self.kind, all.join(", "))));
+        }
+        if self.text(key).is_some() {
+            return Err(self.error(format!("`{key}` is given twice")));
+        }
+        self.pairs.push((key.to_owned(), value.trim().to_owned()));
+        Ok(())
+    }
+
+    /// The rule, as users write it.
+    #[must_use]
+    pub fn rule(&self) -> &str {
+        &self.text
+    }
+
+    /// The kind, one of the syntax.
+    #[must_use]
+    pub fn kind(&self) -> &str {
+        &self.kind
+    }
+
+    /// The error of this rule for a reason.
+    pub fn error(&self, reason: impl Into<String>) -> RuleError {
+        self.syntax.error(&*self.text, reason)
+    }
+
+    /// The value of a key.
+    #[must_use]
+    pub fn text(&self, key: &str) -> Option<&str> {
+        self.pairs.iter().find(|(other, _)| other == key).map(|(_, value)| value.as_str())
+    }
+
+    /// The value of a key, read.
+    ///
+    /// # Errors
+    /// That of `read`, with the key and its value.
+    pub fn get<T, E: fmt::Display>(
+        &self,
+        key: &str,
+        read: impl Fn(&str) -> Result<T, E>,
+    ) -> Result<Option<T>, RuleError> {
+        let Some(value) = self.text(key) else { return Ok(None) };
+        read(value).map(Some).map_err(|error| self.error(format!("`{key}={value}`: {error}")))
+    }
+
+    /// The value of a key that the kind needs.
+    ///
+    /// # Errors
+    /// When it is not given.
+    pub fn needed<T>(&self, key: &str, value: Option<T>) -> Result<T, RuleError> {
+        value.ok_or_else(|| self.error(format!("`{}` needs `{key}`", self.kind)))
+    }
+
+    /// A number from 1.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn positive(&self, key: &str) -> Result<Option<u64>, RuleError> {
+        match self.get(key, str::parse::<u64>)? {
+            Some(0) => Err(self.error(format!("invalid `{key}`: expected at least 1"))),
+            value => Ok(value),
+        }
+    }
+
+    /// The keys `rate`, `nth`, `count`, `at`, `from` and `until`.
+    ///
+    /// # Errors
+    /// When one of them is invalid, or `at` and `from` are given.
+    pub fn occasions(&self) -> Result<Occasions, RuleError> {
+        let at_ns = self.get("at", duration_ns)?;
+        let from_ns = self.get("from", duration_ns)?;
+        let until_ns = self.get("until", duration_ns)?;
+        if at_ns.is_some() && from_ns.is_some() {
+            return Err(self.error("`at` means once, `from` means from then on; give one of them"));
+        }
+        Ok(Occasions {
+            rate: self.get("rate", probability)?.unwrap_or(1.0),
+            nth: self.positive("nth")?.unwrap_or(1),
+            count: self.positive("count")?.unwrap_or(if at_ns.is_some() { 1 } else { u64::MAX }),
+            window_ns: (at_ns.or(from_ns).unwrap_or(0), until_ns.unwrap_or(u64::MAX)),
+        })
+    }
+}
+
+/// When a rule applies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Occasions {
+    /// Probability at each occasion.
+    pub rate: f64,
+    /// Every Nth occasion only.
+    pub nth: u64,
+    /// Limit of occurrences.
+    pub count: u64,
+    /// Nanoseconds before which and from which on nothing happens.
+    pub window_ns: (u64, u64),
+}
+
+fn probability(text: &str) -> Result<f64, String> {
+    let rate = ratio(text).map_err(|error| error.to_string())?;
+    if (0.0..=1.0).contains(&rate) { Ok(rate) } else { Err("expected 0 to 1".to_owned()) }
+}
