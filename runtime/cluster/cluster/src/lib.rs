@@ -49,9 +49,8 @@ pub use disaggregation::{Link, TransferKey};
 pub use error::SimError;
 pub use estimate::MemoryEstimate;
 pub use fleet::{TokenRange, target_autoscaler};
-pub use ledger::kept::KeptRequest;
 pub use ledger::packed::PackedRecords;
-pub use ledger::{StepFacts, metrics, record};
+pub use ledger::{KeptRequest, StepFacts, metrics, record};
 pub use measured::{DRAWN_TOKENS, Due, Ending, IssuedRequest, MeasuredRun, recorded_answers, structured_outputs};
 pub use observe::Overload;
 pub use report::{

@@ -10,7 +10,7 @@ use vcr_core::host::Overheads;
 use vcr_wire::{Dtype, KvEventsConfig, VllmMinor};
 
 use crate::faults::rule::FaultRule;
-use crate::kv_transfer::link::SharedLink;
+use crate::kv_transfer::SharedLink;
 use crate::kv_transfer::peers::KvPeer;
 use crate::kv_transfer::settings::{LoadFailurePolicy, MeetingSettings, PlaneSettings};
 use crate::playback::capture::PlaybackSettings;

@@ -53,7 +53,7 @@ pub use counters::{CountUnit, CounterInfo, Counters};
 pub use error::LiveError;
 pub use faults::rule::{FaultKind, FaultRule, RequestMatch};
 pub use handle::{Command, EngineState, EnginesHandle, PlaneTotals, Snapshot};
-pub use kv_transfer::link::SharedLink;
+pub use kv_transfer::SharedLink;
 pub use kv_transfer::peers::{KvPeer, KvPeerError};
 pub use kv_transfer::settings::{
     EndedTransfer, LoadFailurePolicy, MeetingSettings, PdRole, PlaneSettings, RoomKeys, TransferFault,

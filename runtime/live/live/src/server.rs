@@ -15,11 +15,10 @@ use vcr_wire::{EngineInputs, EngineOutputs, Received, Request, Source, Transport
 use crate::admin::{Admin, shutdown};
 use crate::context::Context;
 use crate::counters::Counters;
-use crate::egress::Egress;
 use crate::egress::kv_events::KvEvents;
 use crate::egress::outputs::Outputs;
-use crate::egress::snapshot_timer::SnapshotTimer;
 use crate::egress::waves::Waves;
+use crate::egress::{Egress, SnapshotTimer};
 use crate::error::LiveError;
 use crate::faults::active::Faults;
 use crate::faults::injector::Injector;

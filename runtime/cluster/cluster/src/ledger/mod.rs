@@ -3,31 +3,26 @@
 //! The ledger is the only writer of a request's tokens and times, of samples and of
 //! counters; everything else reads its records. Tokens are entered in one place, `tokens`.
 
-pub(crate) mod kept;
 pub mod metrics;
 mod outcome;
 pub(crate) mod packed;
 pub mod record;
 mod samples;
 mod steady_decode;
-mod step_facts;
 mod store;
-mod tally;
 mod tokens;
 
 use vcr_core::EncoderCacheStats;
 use vcr_core::plan::TierLoad;
 use vcr_trace::capture::PromptChain;
 
+use self::metrics::Samples;
 use crate::config::{Overheads, PoolRole};
-use kept::{Kept, KeptRequest};
 use metrics::{Counter, MetricSet, Summarised, Trend};
 use packed::PackedRecords;
 use record::{GiveUp, Outcome, RequestDetail, RequestRecord};
 use steady_decode::SteadyDecode;
-pub use step_facts::StepFacts;
 use store::RecordStore;
-pub(crate) use tally::Tally;
 
 /// The most records that room is made for at the start.
 const MAX_RESERVED: u64 = 1 << 22;
@@ -415,5 +410,113 @@ fn sample_completed(record: &RequestRecord, metrics: &mut MetricSet) {
         metrics.sample(Trend::KvLoad, load_ns);
         metrics.add(Counter::HostCachedTokens, u64::from(record.detail.host_cached_tokens));
         metrics.add(Counter::DiskCachedTokens, u64::from(record.detail.disk_cached_tokens));
+    }
+}
+
+/// The steps of engines that are not those of virtual time.
+#[derive(Clone, Debug, Default)]
+pub struct StepFacts {
+    /// Duration of each, in nanoseconds.
+    pub durations_ns: Samples,
+    /// Requests in each.
+    pub batches: Samples,
+    /// Stalls of engines.
+    pub stalls: u64,
+}
+
+impl Ledger {
+    /// Takes the steps of engines whose run this ledger has not followed.
+    pub(crate) fn take_steps(&mut self, steps: StepFacts) {
+        let StepFacts { durations_ns, batches, stalls } = steps;
+        self.step_metrics.take(Trend::StepTime, durations_ns);
+        self.step_metrics.take(Trend::BatchSize, batches);
+        self.step_metrics.add(Counter::Stalls, stalls);
+    }
+}
+
+/// Requests of the cluster's clients and their outputs so far, without those that are
+/// answered as recorded: they are not a load of any engine.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) arrived_requests: u64,
+    pub(crate) arrived_prompt_tokens: u64,
+    pub(crate) arrived_output_tokens: u64,
+    pub(crate) completed_requests: u64,
+    pub(crate) ttft_count: u64,
+    pub(crate) ttft_sum_ns: u128,
+    pub(crate) token_gap_count: u64,
+    pub(crate) token_gap_sum_ns: u128,
+}
+
+impl Tally {
+    pub(super) fn arrived(&mut self, record: &RequestRecord) {
+        self.arrived_requests += 1;
+        self.arrived_prompt_tokens += u64::from(record.prompt_tokens);
+        self.arrived_output_tokens += u64::from(record.max_tokens);
+    }
+
+    pub(super) fn completed(&mut self, record: &RequestRecord) {
+        self.completed_requests += u64::from(record.prefill_worker.is_some());
+    }
+
+    pub(super) fn add_first_token(&mut self, after_ns: u64) {
+        self.ttft_count += 1;
+        self.ttft_sum_ns += u128::from(after_ns);
+    }
+
+    pub(super) fn add_gaps(&mut self, gap_ns: u64, times: u64) {
+        self.add_gap_sum(gap_ns, 1, times);
+    }
+
+    /// `gaps` gaps, which sum up to `sum_ns`, of each of `requests`.
+    pub(super) fn add_gap_sum(&mut self, sum_ns: u64, gaps: u64, requests: u64) {
+        self.token_gap_count += gaps * requests;
+        self.token_gap_sum_ns += u128::from(sum_ns) * u128::from(requests);
+    }
+}
+
+/// Outputs whose times are kept, over all requests of a run: 256 MiB of them.
+const MAX_OUTPUTS: usize = 16 << 20;
+
+/// Data of a request that is kept for a capture.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeptRequest {
+    /// When the engine emitted each output of its last attempt, and the tokens of each. Not
+    /// all of them in runs with very many.
+    pub outputs: Vec<(u64, u32)>,
+    /// The hashes of its prompt, where the run knows its tokens.
+    pub prompt: Option<PromptChain>,
+}
+
+/// Requests by tag.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    requests: Vec<KeptRequest>,
+    outputs: usize,
+}
+
+impl Kept {
+    pub(super) fn arrive(&mut self) {
+        self.requests.push(KeptRequest::default());
+    }
+
+    pub(super) fn enter_prompt(&mut self, tag: u64, prompt: PromptChain) {
+        self.requests[tag as usize].prompt = Some(prompt);
+    }
+
+    pub(super) fn emit(&mut self, tag: u64, num_tokens: u32, at_ns: u64) {
+        if num_tokens > 0 && self.outputs < MAX_OUTPUTS {
+            self.requests[tag as usize].outputs.push((at_ns, num_tokens));
+            self.outputs += 1;
+        }
+    }
+
+    /// A request has lost its outputs.
+    pub(super) fn lose(&mut self, tag: u64) {
+        self.requests[tag as usize].outputs.clear();
+    }
+
+    pub(super) fn into_requests(self) -> Vec<KeptRequest> {
+        self.requests
     }
 }

@@ -6,11 +6,10 @@
 //! the report.
 
 mod clients;
-mod unsupported;
 
 use vcr_core::{AnyEngine, Prompt, PromptItem, RejectReason, ServingEngine};
 
-use crate::config::{Overheads, RunConfig, RunConfigError};
+use crate::config::{Answers, Overheads, RunConfig, RunConfigError, WorkloadConfig, WorkloadSource};
 use crate::error::SimError;
 use crate::event::{Event, EventQueue};
 use crate::ledger::Ledger;
@@ -23,8 +22,6 @@ use crate::report::{MeasuredEnd, MeasuredFacts, Report, build_measured, measured
 use crate::simulation::RequestOrigin;
 use crate::traffic::{Start, Traffic, Turn};
 use clients::Pending;
-
-pub use unsupported::{recorded_answers, structured_outputs};
 
 /// Next action of a run's caller.
 #[derive(Debug)]
@@ -433,3 +430,22 @@ impl MeasuredRun {
 
 /// The bit that tokens of drawn content have; see [`Prompt::DRAWN_TOKENS`].
 pub const DRAWN_TOKENS: u32 = Prompt::DRAWN_TOKENS;
+
+/// Workloads that are answered as recorded, whatever the engines do: each as an error names it.
+#[must_use]
+pub fn recorded_answers(config: &RunConfig) -> Vec<String> {
+    let is_recorded =
+        |source: &WorkloadSource| matches!(source, WorkloadSource::Trace { answers: Answers::Recorded, .. });
+    named(config, "answers as recorded", |workload| is_recorded(&workload.source))
+}
+
+/// Workloads whose requests wait for grammars of a known time: each as an error names it.
+#[must_use]
+pub fn structured_outputs(config: &RunConfig) -> Vec<String> {
+    named(config, "structured outputs", |workload| workload.structured.is_some())
+}
+
+fn named(config: &RunConfig, what: &str, has_it: impl Fn(&WorkloadConfig) -> bool) -> Vec<String> {
+    let with_it = config.workloads.iter().filter(|workload| has_it(workload));
+    with_it.map(|workload| format!("{what} (workload `{}`)", workload.name)).collect()
+}

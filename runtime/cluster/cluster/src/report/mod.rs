@@ -5,13 +5,11 @@
 //! configuration serialise to the same bytes.
 
 mod build;
-mod coverage;
 mod ends;
 mod goodput;
 mod kv_transfers;
 mod measured;
 mod peak;
-mod profile;
 mod request_names;
 mod uncertainty;
 
@@ -21,21 +19,21 @@ use serde::Serialize;
 use vcr_trace::RequestRow;
 
 use crate::config::RunConfig;
-use crate::ledger::kept::KeptRequest;
+use crate::ledger::KeptRequest;
 use crate::ledger::metrics::{CountedSamples, Counter, Gauge, RunSamples, Trend, Unit};
 use crate::ledger::packed::PackedRecords;
-use crate::ledger::record::RequestRecord;
+use crate::ledger::record::{RequestRecord, ns_to_ms};
 use crate::observe::RunSeries;
+use crate::traffic::ProfileCounts;
 pub(crate) use build::{RunEnd, build};
-pub use coverage::TableCoverage;
 pub use goodput::{Goodput, Selection, SloClassReport, SloCounts, SloMetric, WorkloadSlos};
 pub use kv_transfers::{KvMoved, KvPeerReport, KvTransfer};
 pub(crate) use measured::{MeasuredEnd, build_measured, measured_ns};
 pub use measured::{MeasuredFacts, TargetReport};
 pub use peak::{ComputePeak, PoolPeak};
-pub use profile::ProfileReport;
 pub use request_names::RequestNames;
 pub use uncertainty::{Interval, Uncertainty, quantile};
+use vcr_core::latency::TableUse;
 
 /// A trend as it is written: times in milliseconds, counts as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -467,4 +465,81 @@ impl Report {
 
 fn none_scales(pools: &[PoolReport]) -> bool {
     pools.iter().all(|pool| !pool.scales)
+}
+
+/// Counts of a profile. Its warm-up is in no other number of the report; times count from the
+/// beginning of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ProfileReport {
+    /// Virtual time at which the profile began, after the warm-up.
+    #[serde(skip)]
+    pub began_ns: u64,
+    /// The same in milliseconds.
+    pub began_ms: f64,
+    /// Requests of the warm-up.
+    pub warmup_requests: u64,
+    /// Plays that were started.
+    pub plays_started: u64,
+    /// Plays of which all requests have ended.
+    pub plays_ended: u64,
+    /// Number of times that a wait was cut short.
+    pub idle_cuts: u64,
+    /// Time that was cut, over all of them.
+    pub idle_cut_ms: f64,
+}
+
+impl ProfileReport {
+    pub(super) fn of(counts: ProfileCounts) -> Self {
+        Self {
+            began_ns: counts.began_ns,
+            began_ms: ns_to_ms(counts.began_ns),
+            warmup_requests: counts.warmup_requests,
+            plays_started: counts.plays_started,
+            plays_ended: counts.plays_ended,
+            idle_cuts: counts.idle_cuts,
+            idle_cut_ms: ns_to_ms(counts.idle_cut_ns),
+        }
+    }
+}
+
+/// Shares of the step time that tables of measured operators have priced.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct TableCoverage {
+    /// By rows of the tables.
+    pub measured: f64,
+    /// Between rows.
+    pub interpolated: f64,
+    /// Beyond rows, or from those of another shape.
+    pub extrapolated: f64,
+    /// Without a table, by a formula.
+    pub formula: f64,
+}
+
+impl TableCoverage {
+    /// None where no table has priced anything.
+    pub(crate) fn of(used: &TableUse) -> Option<Self> {
+        let total_ns = used.total_ns();
+        let share = |ns: u64| ns as f64 / total_ns as f64;
+        (total_ns > 0).then(|| Self {
+            measured: share(used.measured_ns),
+            interpolated: share(used.interpolated_ns),
+            extrapolated: share(used.extrapolated_ns),
+            formula: share(used.formula_ns),
+        })
+    }
+}
+
+impl std::fmt::Display for TableCoverage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let percent = |share: f64| share * 100.0;
+        write!(
+            f,
+            "step time priced by tables: {:.1} % measured points, {:.1} % interpolation, {:.1} % extrapolation, {:.1} % \
+             formulas",
+            percent(self.measured),
+            percent(self.interpolated),
+            percent(self.extrapolated),
+            percent(self.formula)
+        )
+    }
 }

@@ -4,8 +4,6 @@
 //! the hooks of [`PoolRouter`], which default to nothing; those that could be called
 //! at every step are called only for routers that ask for them in [`RouterNeeds`].
 
-mod affinity;
-mod by_load;
 mod kv;
 mod native;
 
@@ -16,9 +14,8 @@ use crate::config::{PoolConfig, PoolRole, RouterConfig, RunConfig};
 use crate::error::SimError;
 use crate::event::{Event, EventQueue};
 use crate::fleet::{Fleet, Worker};
-use by_load::LoadRouter;
 use kv::{KvRouter, PoolFacts};
-use native::RoundRobin;
+use native::{LoadRouter, RoundRobin};
 
 /// A request to be routed.
 #[derive(Clone, Copy, Debug)]

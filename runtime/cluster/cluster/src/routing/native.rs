@@ -1,10 +1,12 @@
 //! The routers that are asked once for each request, with the loads of the engines.
 
-use vcr_core::PluginContext;
-use vcr_core::route::{Choice, RouteError, RouteQuery, Router, WorkerLoad};
+use super::{PoolRouter, RouteRequest, Routed, RoutedTo};
+use vcr_core::route::{Choice, EndedRequest, RouteError, RouteQuery, Router, WorkerLoad};
+use vcr_core::{PluginContext, ServingEngine};
 
-use super::affinity::Affine;
 use crate::config::{KvAwareConfig, RouterConfig};
+use crate::fleet::Worker;
+use vcr_policy::prefix_affinity::{AffinityConfig, Candidate, PrefixAffinity, Request};
 
 impl RouterConfig {
     /// A router in its initial state.
@@ -111,6 +113,99 @@ impl Router for KvAware {
 
     fn needs_overlap(&self) -> bool {
         true
+    }
+}
+
+/// Routes by prefix affinity.
+pub(crate) struct Affine(PrefixAffinity);
+
+impl Affine {
+    pub(crate) fn new(config: AffinityConfig, seed: u64) -> Result<Self, RouteError> {
+        let made = PrefixAffinity::new(config, seed);
+        let error = |reason: vcr_policy::prefix_affinity::AffinityError| RouteError {
+            router: "prefix_affinity".to_owned(),
+            reason: reason.to_string(),
+        };
+        made.map(Self).map_err(error)
+    }
+}
+
+impl Router for Affine {
+    fn route(&mut self, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+        let request = Request {
+            prompt_tokens: query.prompt_tokens,
+            priority: query.priority,
+            block_size_tokens: query.block_size_tokens,
+            may_shed: query.may_shed,
+            blocks: query.blocks,
+        };
+        let candidates = workers.iter().map(|load| Candidate {
+            worker: load.worker,
+            running_requests: load.running_requests,
+            waiting_requests: load.waiting_requests,
+            outstanding_prefill_tokens: load.outstanding_prefill_tokens,
+            overlap_blocks: load.overlap_blocks,
+        });
+        Ok(match self.0.choose(&request, candidates) {
+            vcr_policy::prefix_affinity::Choice::Candidate(position) => Choice::Worker(position),
+            vcr_policy::prefix_affinity::Choice::Shed => Choice::Shed,
+        })
+    }
+
+    fn needs_overlap(&self) -> bool {
+        true
+    }
+}
+
+pub(super) struct LoadRouter {
+    router: Box<dyn Router>,
+    /// Scratch.
+    loads: Vec<WorkerLoad>,
+}
+
+impl LoadRouter {
+    pub(super) fn new(router: Box<dyn Router>) -> Self {
+        Self { router, loads: Vec::new() }
+    }
+}
+
+impl PoolRouter for LoadRouter {
+    fn route(&mut self, request: &RouteRequest<'_>, workers: &mut [Worker]) -> Result<Routed, RouteError> {
+        let query = &request.query;
+        let needs_overlap = self.router.needs_overlap();
+        self.loads.clear();
+        self.loads.extend(workers.iter().filter(|worker| worker.lifecycle().is_up()).map(|worker| {
+            worker.load(if needs_overlap { worker.engine().cached_prefix_blocks(query.blocks) } else { 0 })
+        }));
+        if self.loads.is_empty() {
+            return Ok(Routed::Nowhere);
+        }
+        choose(self.router.as_mut(), query, &self.loads)
+    }
+
+    fn requests_before(&self, worker: u32) -> Option<u64> {
+        self.router.requests_before(worker)
+    }
+
+    fn ended(&mut self, _now_ns: u64, request: &EndedRequest) {
+        if self.router.needs_ended() {
+            self.router.ended(request);
+        }
+    }
+}
+
+fn choose(router: &mut dyn Router, query: &RouteQuery<'_>, loads: &[WorkerLoad]) -> Result<Routed, RouteError> {
+    let refused = |reason: String| Err(RouteError { router: "router".to_owned(), reason });
+    match router.route(query, loads)? {
+        Choice::Shed if query.may_shed => Ok(Routed::Shed),
+        Choice::Shed => refused("it refused a request that has been with an engine before".to_owned()),
+        Choice::Worker(position) => match loads.get(position) {
+            Some(load) => Ok(Routed::To(RoutedTo {
+                worker: load.worker,
+                overlap_blocks: router.needs_overlap().then_some(load.overlap_blocks),
+            })),
+            None => refused(format!("it chose position {position} of {} engines", loads.len())),
+        },
     }
 }
 

@@ -14,9 +14,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use vcr_core::{Prompt, ServingEngine};
 
-use super::Simulation;
-use super::facts::RunFacts;
 use super::observation::engine_sample;
+use super::{RunFacts, Simulation};
 use crate::config::{Arrivals, Limit, PackedRows, PoolRole, RequestMix, RunConfig, WorkloadConfig, WorkloadSource};
 use crate::error::SimError;
 use crate::fleet::{Fleet, Health};

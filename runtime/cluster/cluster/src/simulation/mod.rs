@@ -10,9 +10,7 @@ mod arrivals;
 mod clients;
 mod clock;
 mod cluster;
-mod facts;
 mod faults;
-mod forecast;
 mod grammars;
 mod kv_handoff;
 mod lifecycle;
@@ -25,7 +23,7 @@ mod watchdog;
 
 use std::sync::Arc;
 
-use crate::config::RunConfig;
+use crate::config::{KvEviction, Overheads, RunConfig, WorkloadConfig};
 use crate::disaggregation::KvHandoffs;
 use crate::error::{MAX_STEPS_AT_ONE_INSTANT, SimError};
 use crate::event::{Event, EventQueue};
@@ -35,14 +33,14 @@ use crate::ledger::Ledger;
 use crate::observe::Observer;
 use crate::report::{Report, RunEnd};
 use crate::routing::Routing;
-use crate::traffic::Traffic;
+use crate::traffic::{Start, Traffic};
 use clock::Clock;
 pub use clock::RunClock;
 pub use cluster::{Cluster, ClusterError, ClusterOutput, ClusterRequest, EngineState, RequestOrigin, ServedRequest};
-use facts::RunFacts;
 use observation::{Observation, sees_steps};
 pub use real_time::simulate_in_real_time;
 use steps::StepBuffers;
+use vcr_core::Forecast;
 
 /// Steps between two calls of [`Observer::progress`].
 const STEPS_PER_PROGRESS: u64 = 2048;
@@ -93,7 +91,7 @@ impl<O: Observer> Simulation<'_, O> {
         let routing = Routing::new(&config, &fleet)?;
         let traffic = Traffic::new(&config, config.topology.pools()[0].engine.hashed_blocks(), false);
         let requests = config.memory_estimate().requests;
-        let forecast = forecast::forecast(&config).map(Arc::new);
+        let forecast = forecast(&config).map(Arc::new);
         if let Some(forecast) = &forecast {
             fleet.workers_mut().iter_mut().for_each(|worker| worker.use_forecast(forecast));
         }
@@ -351,6 +349,70 @@ impl<O: Observer> Simulation<'_, O> {
     fn dissolve_all_steady_decode(&mut self) {
         for worker in 0..self.fleet.workers().len() as u32 {
             self.dissolve_steady_decode(worker);
+        }
+    }
+}
+
+pub(super) struct RunFacts {
+    pub(super) config: RunConfig,
+    pub(super) overheads: Overheads,
+    /// Whether the end of any step can bring about the arrival of a request
+    /// anywhere: because another ends, because the router kept it back, or because
+    /// of an injected crash.
+    pub(super) is_chained: bool,
+    /// Whether all workers are up from the beginning to the end.
+    pub(super) is_steady: bool,
+    /// Whether any pool has an autoscaler.
+    pub(super) scales: bool,
+    /// Whether its clients are elsewhere, and decide what follows on their requests.
+    pub(super) is_served: bool,
+    /// Whether caches know the prompts to come.
+    pub(super) foresees: bool,
+}
+
+impl RunFacts {
+    /// Those of a run whose clients are its own, and whose caches do not know the future.
+    pub(super) fn of(config: RunConfig) -> Self {
+        let pools = config.topology.pools();
+        Self {
+            overheads: config.topology.overheads(),
+            is_chained: config.workloads.iter().any(WorkloadConfig::is_chained)
+                || pools.iter().any(|pool| pool.failures.is_some() || pool.router.has_queue()),
+            is_steady: config.faults.is_empty()
+                && pools.iter().all(|pool| pool.failures.is_none() && pool.scaling.is_none()),
+            scales: pools.iter().any(|pool| pool.scaling.is_some()),
+            is_served: false,
+            foresees: false,
+            config,
+        }
+    }
+}
+
+/// The blocks of all requests, in the order in which they arrive; none where no pool asks.
+pub(super) fn forecast(run: &RunConfig) -> Option<Forecast> {
+    let pools = run.topology.pools();
+    if pools.iter().all(|pool| pool.kv_eviction == KvEviction::Lru) {
+        return None;
+    }
+    let mut traffic = Traffic::new(run, pools[0].engine.hashed_blocks(), false);
+    let mut events = EventQueue::new(pools.len());
+    traffic.begin(&mut events);
+    let mut prompts = Vec::new();
+    let last_ns = run.max_time_ns.unwrap_or(u64::MAX);
+    // All sessions start at times of their own.
+    while let Some((at_ns, workload)) = events.pop_arrival(last_ns) {
+        if let Start::Turn(turn) = traffic.start_session(workload, at_ns, &mut events) {
+            prompts.push(turn.prompt.block_hashes().to_vec());
+        }
+    }
+    Some(Forecast::new(&prompts))
+}
+
+impl<O: Observer> Simulation<'_, O> {
+    /// Requests are scheduled for the first time, or never will be.
+    pub(super) fn mark_scheduled(&mut self, tags: &[u64]) {
+        for &tag in tags.iter().filter(|_| self.facts.foresees) {
+            self.fleet.workers_mut().iter_mut().for_each(|worker: &mut Worker| worker.mark_scheduled(tag));
         }
     }
 }

@@ -8,7 +8,6 @@
 //! touched for blocks that were never taken.
 
 mod blocks;
-mod link;
 mod queue;
 
 use std::sync::Arc;

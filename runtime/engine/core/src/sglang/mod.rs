@@ -27,7 +27,6 @@ mod pages;
 mod queues;
 mod reserve;
 mod serving;
-mod slots;
 mod update;
 
 pub use config::{PassOrder, PrefixLookup, Retraction, SchedulePolicy, SglangConfig, SglangConfigInput};

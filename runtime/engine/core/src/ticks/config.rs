@@ -1,7 +1,7 @@
 //! Settings of an engine that schedules by ticks: raw input and the checked form.
 
-use super::options::OPTIONS;
 use crate::config::ConfigError;
+use crate::config::options::options;
 
 /// Settings as a user states them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +58,19 @@ impl TickConfig {
         let tokens = u64::from(prompt_tokens) + u64::from(max_tokens);
         u32::try_from(tokens.div_ceil(u64::from(self.input.page_size_tokens))).unwrap_or(u32::MAX)
     }
+}
+
+options! {
+    crate::ticks::TickConfigInput, crate::ticks::TickConfig;
+    TOTAL_KV_PAGES total_kv_pages: Count("count", 1..=u32::MAX), "total_kv_pages", None, Simulated, "KV pages";
+    PAGE_SIZE_TOKENS page_size_tokens: Count("tokens", 1..=u32::MAX), "page_size_tokens", None, Simulated,
+        "tokens of a KV page";
+    MAX_ACTIVE max_active: Count("count", 1..=u32::MAX), "max_active", None, Simulated,
+        "maximum number of admitted requests";
+    PREFILL_TOKENS_PER_TICK prefill_tokens_per_tick: Count("tokens", 1..=u32::MAX), "prefill_tokens_per_tick", None,
+        Simulated, "maximum prompt tokens of the requests that one tick admits; a longer prompt is refused";
+    DECODE_WIDTH decode_width: Count("count", 1..=u32::MAX), "decode_width", None, Simulated,
+        "maximum number of requests that get a token in one tick";
 }
 
 #[cfg(test)]

@@ -17,11 +17,9 @@
 
 mod config;
 mod engine;
-mod options;
 mod schedule;
 mod serving;
 mod update;
 
-pub use config::{TickConfig, TickConfigInput};
+pub use config::{OPTIONS, TickConfig, TickConfigInput, option};
 pub use engine::TickEngine;
-pub use options::{OPTIONS, option};

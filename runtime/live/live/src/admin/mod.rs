@@ -5,7 +5,6 @@
 //! requests against both.
 
 pub(crate) mod adapters;
-mod commands;
 pub(crate) mod pause;
 pub(crate) mod shutdown;
 mod snapshot;
@@ -14,8 +13,11 @@ mod utilities;
 use crate::admin::adapters::Adapters;
 use crate::admin::pause::Pauses;
 use crate::config::LiveConfig;
+use crate::context::plugin_context;
 use crate::counters::Counters;
+use crate::handle::Command;
 use crate::serving::Serving;
+use vcr_core::PauseState;
 
 /// Headers by which browsers name the page that asks. No web page may change engines: one from
 /// elsewhere could otherwise reach an address that only this machine should reach.
@@ -70,6 +72,30 @@ impl Admin {
             && !serving.is_at_limit();
         if let Some(routes) = &mut serving.routes {
             routes.report_load(serving.stepper.engine(), takes_requests);
+        }
+    }
+}
+
+impl Admin {
+    /// Handles the commands since the last call.
+    pub(crate) fn handle_commands(&mut self, serving: &mut Serving) {
+        while let Some(command) = serving.shared().next_command() {
+            serving.snapshot.expire();
+            let rank = serving.context.rank;
+            match command {
+                Command::SetLatency { factory, name } => {
+                    match factory(&plugin_context(serving.context.config.seed, "latency", rank)) {
+                        Ok(model) => serving.stepper.set_latency(model, name),
+                        Err(error) => tracing::error!(rank, "the latency model stays as it is: {error}"),
+                    }
+                }
+                Command::SetTimeScale(scale) => serving.stepper.set_time_scale(scale),
+                Command::AddFault(rule) => serving.faults.add(rule),
+                Command::ClearFaults => serving.faults.clear(),
+                Command::SetPaused(true) => serving.stepper.pause(PauseState::PausedAll),
+                Command::SetPaused(false) => self.resume(serving),
+                Command::ResetPrefixCache => _ = serving.reset_prefix_cache(true),
+            }
         }
     }
 }

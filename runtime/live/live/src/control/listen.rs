@@ -1,11 +1,12 @@
 //! Listen addresses of the control plane.
 
-use std::fmt;
-use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
+use std::{fmt, io};
 
-use crate::control::{ClientFaultRules, FakeMetricValues, GuestReader};
+use crate::EnginesHandle;
+use crate::control::{ClientFaultRules, FakeMetricValues, GuestReader, LatencyReader, metrics};
+use prometheus_client::registry::Registry;
 
 /// Listen addresses, as `HOST:PORT`; port 0 takes a free one. A part without an
 /// address is not served.
@@ -128,6 +129,31 @@ fn listen(part: Part, address: &str) -> Result<TcpListener, ControlError> {
     let listener = TcpListener::bind(&resolved[..]).map_err(taken)?;
     listener.set_nonblocking(true).map_err(taken)?;
     Ok(listener)
+}
+
+/// The state behind all answers.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub(crate) engines: EnginesHandle,
+    pub(crate) latency: LatencyReader,
+    pub(crate) registry: Arc<Registry>,
+    /// Where clients are asked, and not a frontend.
+    pub(crate) client_faults: Option<Arc<dyn ClientFaultRules>>,
+    /// The same.
+    pub(crate) fake_metrics: Option<Arc<dyn FakeMetricValues>>,
+}
+
+impl Context {
+    pub(crate) fn new(
+        engines: EnginesHandle,
+        latency: LatencyReader,
+        guests: Option<GuestReader>,
+        client_faults: Option<Arc<dyn ClientFaultRules>>,
+        fake_metrics: Option<Arc<dyn FakeMetricValues>>,
+    ) -> Self {
+        let registry = Arc::new(metrics::registry(engines.clone(), guests));
+        Self { engines, latency, registry, client_faults, fake_metrics }
+    }
 }
 
 #[cfg(test)]

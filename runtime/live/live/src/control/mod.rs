@@ -23,11 +23,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod answer;
 mod body;
 mod change;
 mod client_faults;
-mod context;
 mod fake_metrics;
 mod listen;
 mod metrics;

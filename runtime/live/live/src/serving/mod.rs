@@ -14,9 +14,8 @@ use vcr_wire::{IterationDetails, LinkError};
 
 use crate::context::Context;
 use crate::counters::Counters;
-use crate::egress::Egress;
 use crate::egress::outputs::Outputs;
-use crate::egress::snapshot_timer::SnapshotTimer;
+use crate::egress::{Egress, SnapshotTimer};
 use crate::error::LiveError;
 use crate::faults::active::Faults;
 use crate::faults::injector::Injector;

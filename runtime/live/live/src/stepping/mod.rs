@@ -1,7 +1,6 @@
 //! Steps of the engine core on the clock of the latency model, and the outputs
 //! that they bring.
 
-pub(crate) mod flight;
 pub(crate) mod output;
 pub(crate) mod results;
 pub(crate) mod stepper;

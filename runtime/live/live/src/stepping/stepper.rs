@@ -3,8 +3,6 @@
 //! A step starts at the instant at which the one before it ended, not when this
 //! thread noticed, so that delays of the thread never add up.
 
-mod waits;
-
 use std::collections::VecDeque;
 
 use vcr_core::host::{Launches, Overheads, Pipeline};
@@ -12,8 +10,8 @@ use vcr_core::kv_event::KvEventLog;
 use vcr_core::latency::{LatencyModel, StepBatch, StepShape};
 use vcr_core::plan::ScheduledKind;
 use vcr_core::policy::SchedulingPolicy;
-use vcr_core::{Engine, PauseState, RejectReason, RequestId, RequestSpec, SessionInput};
-use vcr_wire::EventType;
+use vcr_core::{Compilation, Engine, KvTiers, PauseState, RejectReason, RequestId, RequestSpec, SessionInput};
+use vcr_wire::{EventType, IterationDetails};
 
 use crate::config::Placement;
 use crate::context::Context;
@@ -22,7 +20,6 @@ use crate::egress::Egress;
 use crate::error::LiveError;
 use crate::kv_transfer::transfers::Transfers;
 use crate::requests::{LiveRequest, Requests};
-use crate::stepping::flight::{AppliedStep, DueStep, Flight};
 use crate::stepping::output::{OutputParts, finish_reason};
 use crate::stepping::results::StepResults;
 use crate::stepping::watch::StepWatch;
@@ -488,5 +485,80 @@ impl Stepper {
         if let Some(stages) = &mut self.stages {
             stages.pop();
         }
+    }
+}
+
+impl Stepper {
+    /// The grammar of a request that was submitted is compiled at that time, no earlier than those before it.
+    pub(crate) fn expect_grammar(&mut self, tag: u64, due_ns: u64) {
+        self.compilations.push_back((due_ns, tag));
+    }
+
+    /// When KV comes from a tier below the device.
+    pub(crate) fn next_tier_load_ns(&self) -> Option<u64> {
+        self.engine.kv_tiers().and_then(KvTiers::next_load_ns)
+    }
+
+    /// When the next grammar is compiled.
+    pub(crate) fn next_grammar_ns(&self) -> Option<u64> {
+        self.compilations.front().map(|(due_ns, _)| *due_ns)
+    }
+
+    /// Sees which grammars are compiled: their requests can be admitted.
+    pub(super) fn advance_grammars(&mut self, now_ns: u64) {
+        while let Some((_, tag)) = self.compilations.pop_front_if(|(due_ns, _)| *due_ns <= now_ns) {
+            self.may_decide |= self.engine.end_compilation(tag, Compilation::Succeeded);
+        }
+    }
+
+    /// Sees what has come from tiers: its requests can be admitted.
+    pub(super) fn advance_tiers(&mut self, now_ns: u64) {
+        if self.engine.kv_tiers().is_some() {
+            self.loaded.clear();
+            self.engine.advance_tiers(now_ns, &mut self.loaded);
+            self.may_decide |= !self.loaded.is_empty() || self.engine.has_deferred_lookups();
+        }
+    }
+}
+
+/// A step on the imagined GPU.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flight {
+    pub(super) start_ns: u64,
+    pub(super) end_ns: u64,
+    pub(super) shape: StepShape,
+    /// Whether its end is right for the host's launches, if they take time.
+    pub(super) is_paced: bool,
+}
+
+impl Flight {
+    pub(super) fn new(start_ns: u64, duration_ns: u64, shape: StepShape) -> Self {
+        Self { start_ns, end_ns: start_ns.saturating_add(duration_ns), shape, is_paced: false }
+    }
+
+    /// The step before it ends so much later, or earlier.
+    pub(super) fn shift(&mut self, by_ns: i64) {
+        self.start_ns = self.start_ns.saturating_add_signed(by_ns);
+        self.end_ns = self.end_ns.saturating_add_signed(by_ns);
+    }
+}
+
+/// A step that has ended and is to be applied.
+pub(crate) struct DueStep {
+    pub(super) flight: Flight,
+    pub(super) details: Option<IterationDetails>,
+}
+
+/// A step whose outputs have been gathered.
+pub(crate) struct AppliedStep {
+    pub(super) flight: Flight,
+    pub(crate) details: Option<IterationDetails>,
+    pub(crate) results: StepResults,
+}
+
+impl AppliedStep {
+    /// Its duration on the clock of the latency model.
+    pub(crate) fn duration_ns(&self) -> u64 {
+        self.flight.end_ns - self.flight.start_ns
     }
 }

@@ -4,11 +4,9 @@
 mod booking;
 mod chosen;
 mod drawn;
-mod facts;
 mod injector;
 mod kv;
 mod lifecycle;
-mod passes;
 mod plugins;
 mod pricing;
 mod shown;
@@ -32,7 +30,6 @@ use crate::error::MakeError;
 
 use booking::Booking;
 use chosen::{ChosenTokens, prompt_tokens_of};
-use facts::WorkerFacts;
 use injector::Injector;
 use plugins::{new_policy, new_token_source, pace, plugin_context};
 use pricing::Pricing;
@@ -425,4 +422,57 @@ fn new_engine(kind: &EngineKind, records_events: bool, reports_to_router: bool, 
         tiers.record_changes(reports_to_router);
     }
     engine
+}
+
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact by itself")]
+pub(super) struct WorkerFacts {
+    pub(super) role: PoolRole,
+    /// Index in the pool, where the ranks of an engine are neighbours.
+    pub(super) index: u32,
+    pub(super) seed: u64,
+    pub(super) block_size_tokens: u32,
+    pub(super) reserves_between_steps: bool,
+    /// Whether its ranks count passes together.
+    pub(super) counts_passes: bool,
+    /// Whether it shares tiers with others of its pool.
+    pub(super) shares_tiers: bool,
+    /// Whether its cache knows the future, which other workers change.
+    pub(super) foresees: bool,
+    /// Whether routers see its KV events and what its tiers keep.
+    pub(super) reports_to_router: bool,
+}
+
+impl Worker {
+    /// Whether it has decided a step that has not ended.
+    pub(crate) fn has_decided(&self) -> bool {
+        self.engine.steps_in_flight() > 0
+    }
+
+    /// Whether its engine has any requests, or KV that others are to take.
+    pub(crate) fn has_requests(&self) -> bool {
+        !self.engine.live_tags().is_empty()
+    }
+
+    /// Whether any of its requests decodes in its next pass; asked of SGLang's engines.
+    pub(crate) fn has_decodes(&self) -> bool {
+        self.engine.as_sglang().is_some_and(|engine| engine.has_decodes())
+    }
+
+    /// Its ranks begin a pass; see [`vcr_core::sglang::SglangEngine::begin_pass_of_ranks`] and
+    /// [`vcr_core::Engine::throttle_prefills`].
+    pub(crate) fn begin_pass(&mut self, any_decodes: bool, throttles_prefills: bool) {
+        if let Some(engine) = self.engine.as_sglang_mut() {
+            engine.begin_pass_of_ranks(any_decodes);
+        }
+        if let Some(engine) = self.engine.as_vllm_mut() {
+            engine.throttle_prefills(throttles_prefills);
+        }
+    }
+
+    /// This many passes of its ranks are decided.
+    pub(crate) fn end_passes(&mut self, passes: u32, any_prefills: bool) {
+        if let Some(engine) = self.engine.as_sglang_mut() {
+            engine.end_passes_of_ranks(passes, any_prefills);
+        }
+    }
 }

@@ -15,8 +15,7 @@ use crate::error::SimError;
 use crate::fleet::{Fleet, TokenRange};
 use crate::observe::StepSink;
 use crate::routing::Routing;
-use crate::simulation::Simulation;
-use crate::simulation::facts::RunFacts;
+use crate::simulation::{RunFacts, Simulation};
 use crate::traffic::{FollowUp, Traffic, Turn};
 
 /// Origin of a request: what of it no protocol carries.

@@ -4,9 +4,8 @@
 //! once as ever, so [`Observation::due_ns`] bounds the horizon of engines.
 
 mod overload;
-mod samples;
 
-use vcr_core::{AnyEngine, Compilation};
+use vcr_core::{AnyEngine, Compilation, ServingEngine};
 
 use crate::config::RunConfig;
 use crate::error::SimError;
@@ -17,7 +16,6 @@ use crate::observe::{EngineSample, Incident, Observer, Progress, RunSeries, Step
 use crate::routing::Routing;
 use crate::simulation::Simulation;
 pub(super) use overload::{OverloadWatch, Queues};
-pub(super) use samples::engine_sample;
 
 pub(super) struct Observation<O> {
     observer: O,
@@ -248,5 +246,17 @@ impl<O: Observer> Simulation<'_, O> {
     /// An engine changed its health.
     pub(super) fn note_incident(&mut self, worker: u32, incident: Incident) {
         self.observation.incident(self.clock.now_ns(), worker, incident);
+    }
+}
+
+pub(in crate::simulation) fn engine_sample(worker: &Worker) -> EngineSample {
+    let (load, totals) = (worker.engine().load(), worker.totals());
+    EngineSample {
+        running: load.num_running as u32,
+        waiting: load.num_waiting as u32,
+        kv_usage: f64::from(load.num_active_blocks) / f64::from(load.num_usable_blocks.max(1)),
+        prefill_tokens: totals.prefill_tokens,
+        decode_tokens: totals.computed_tokens - totals.prefill_tokens,
+        preemptions: worker.engine_stats().preemptions,
     }
 }

@@ -1,7 +1,7 @@
 //! The free blocks that were cached, in the order of their release.
 
 use super::BlockId;
-use super::link::Link;
+use super::blocks::Link;
 
 /// A ring of blocks from which any may be removed: a hole is left where it was.
 #[derive(Debug)]
