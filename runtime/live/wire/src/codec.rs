@@ -10,5 +10,5 @@ pub(crate) mod structs;
 pub(crate) mod value;
 pub(crate) mod write;
 
-pub(crate) use derived::{serde_message, serde_wire};
-pub(crate) use structs::{Elements, array_struct, array_wire, int_enum, map_struct};
+pub(crate) use derived::{as_array, serde_message, serde_wire};
+pub(crate) use structs::{Elements, array_struct, array_wire, map_struct};

@@ -1,13 +1,13 @@
 //! Messages of engines to frontends.
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use vcr_base::finish_reason::FinishReason;
 
 use crate::codec::error::{DecodeError, Problem};
 use crate::codec::field::{Wire, write_list};
 use crate::codec::read::{Reader, is_str, whole};
 use crate::codec::value::{Integer, Raw, Value};
-use crate::codec::{Elements, array_struct, array_wire, serde_wire, write};
+use crate::codec::{Elements, array_struct, array_wire, as_array, serde_wire, write};
 use crate::stats::{PrefillStats, RequestSpecDecodeMetrics, SchedulerStats};
 use crate::tensor::{Logprobs, Tensor};
 use crate::versions::ProtocolRules;
@@ -163,12 +163,6 @@ pub struct UtilityOutput {
     pub result: Option<UtilityResult>,
 }
 
-impl Serialize for UtilityOutput {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        (self.call_id, &self.failure_message, &self.result).serialize(serializer)
-    }
-}
-
 /// The result of a utility call.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct UtilityResult {
@@ -178,12 +172,10 @@ pub struct UtilityResult {
     pub value: Value,
 }
 
-impl Serialize for UtilityResult {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        (&self.type_info, &self.value).serialize(serializer)
-    }
+as_array! {
+    UtilityOutput(call_id, failure_message, result);
+    UtilityResult(type_info, value);
 }
-
 serde_wire!(UtilityOutput, EngineCoreEvent, RequestError);
 
 impl UtilityOutput {

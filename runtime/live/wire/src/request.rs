@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::Deserialize;
 
 use crate::codec::error::{DecodeError, Problem};
 use crate::codec::field::Wire;
 use crate::codec::read::{Reader, whole};
 use crate::codec::value::{Integer, Raw, Value};
-use crate::codec::{Elements, array_struct, array_wire, derived, map_struct, write};
+use crate::codec::{Elements, array_struct, array_wire, as_array, derived, map_struct, write};
 use crate::lora::LoraRequest;
 use crate::sampling::{PoolingParams, SamplingParams};
 use crate::tensor::{Tensor, TensorData};
@@ -103,12 +103,6 @@ pub struct StartDpWave {
     pub exclude_engine_index: Option<u32>,
 }
 
-impl Serialize for StartDpWave {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        (self.wave, self.exclude_engine_index).serialize(serializer)
-    }
-}
-
 /// A call of one of the engine's own functions.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct UtilityCall {
@@ -122,10 +116,9 @@ pub struct UtilityCall {
     pub args: Vec<Value>,
 }
 
-impl Serialize for UtilityCall {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        (self.client_index, self.call_id, &self.method, &self.args).serialize(serializer)
-    }
+as_array! {
+    StartDpWave(wave, exclude_engine_index);
+    UtilityCall(client_index, call_id, method, args);
 }
 
 /// A message from a frontend, or from a coordinator.

@@ -4,17 +4,35 @@ use crate::codec::error::{DecodeError, Problem};
 use crate::codec::field::Wire;
 use crate::codec::read::Reader;
 use crate::codec::value::{Integer, Raw, Value};
-use crate::codec::{array_struct, array_wire, int_enum, map_struct, write};
+use crate::codec::{array_struct, array_wire, map_struct, write};
 
-int_enum! {
-    /// The kind of output that a frontend wants.
-    OutputKind, "0 (cumulative), 1 (delta) or 2 (final only)" {
-        /// All tokens so far, each time.
-        Cumulative = 0,
-        /// New tokens only.
-        Delta = 1,
-        /// One output at the end.
-        FinalOnly = 2,
+/// The kind of output that a frontend wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputKind {
+    /// All tokens so far, each time.
+    Cumulative = 0,
+    /// New tokens only.
+    Delta = 1,
+    /// One output at the end.
+    FinalOnly = 2,
+}
+
+impl Wire for OutputKind {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let at = reader.offset();
+        match reader.integer()? {
+            0 => Ok(Self::Cumulative),
+            1 => Ok(Self::Delta),
+            2 => Ok(Self::FinalOnly),
+            found => {
+                let expected = "0 (cumulative), 1 (delta) or 2 (final only)";
+                Err(DecodeError::new(Problem::OutOfRange { expected, found }, at))
+            }
+        }
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        write::uint(out, *self as u64);
     }
 }
 

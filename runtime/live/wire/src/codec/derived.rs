@@ -53,7 +53,18 @@ macro_rules! serde_message {
     )*};
 }
 
-pub(crate) use {serde_message, serde_wire};
+/// Declares structures whose fields, in this order, are a positional array.
+macro_rules! as_array {
+    ($($name:ident($($field:ident),*);)*) => {$(
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                ($(&self.$field,)*).serialize(serializer)
+            }
+        }
+    )*};
+}
+
+pub(crate) use {as_array, serde_message, serde_wire};
 
 /// Reads the value that follows.
 pub(crate) fn read<T: DeserializeOwned>(reader: &mut Reader<'_>) -> Result<T, DecodeError> {

@@ -16,21 +16,15 @@ pub(crate) trait Wire: Sized {
     }
 }
 
-macro_rules! unsigned {
-    ($($type:ty: $expected:literal),*) => {$(
-        impl Wire for $type {
-            fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-                reader.narrow($expected)
-            }
+impl Wire for u64 {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        reader.narrow("an integer from 0 to 2^64 - 1")
+    }
 
-            fn write(&self, out: &mut Vec<u8>) {
-                write::uint(out, u64::from(*self));
-            }
-        }
-    )*};
+    fn write(&self, out: &mut Vec<u8>) {
+        write::uint(out, *self);
+    }
 }
-
-unsigned!(u8: "an integer from 0 to 255", u16: "an integer from 0 to 65535", u64: "an integer from 0 to 2^64 - 1");
 
 impl Wire for u32 {
     fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {

@@ -59,8 +59,7 @@ pub(crate) trait Elements: Default {
 }
 
 /// A map of named fields. Unknown keys are passed over, absent ones have their
-/// default. A `required` field must be there, an `always` field is always
-/// written, a `sparse` one only if it is not its default.
+/// default. An `always` field is always written, a `sparse` one only if it is not its default.
 macro_rules! map_struct {
     (
         $(#[$meta:meta])*
@@ -84,26 +83,18 @@ macro_rules! map_struct {
             fn read(
                 reader: &mut $crate::codec::read::Reader<'_>,
             ) -> Result<Self, $crate::codec::error::DecodeError> {
-                #[allow(non_camel_case_types, dead_code, reason = "variants are named by fields, and only counted")]
-                enum Field { $($field,)* Count }
                 use $crate::codec::error::Step;
                 let mut value = Self::default();
-                let mut seen = [false; Field::Count as usize];
                 for _ in 0..reader.map()? {
                     match reader.key()? {
                         $(Some($crate::codec::structs::key!($field $($key)?)) => {
                             const KEY: &str = $crate::codec::structs::key!($field $($key)?);
                             value.$field = $crate::codec::field::Wire::read_or(reader, $default)
                                 .map_err(|error| error.within(Step::Key(KEY.into())))?;
-                            seen[Field::$field as usize] = true;
                         })*
                         _ => reader.skip()?,
                     }
                 }
-                $($crate::codec::structs::require!(
-                    $mode, reader, seen[Field::$field as usize], $crate::codec::structs::key!($field $($key)?)
-                );)*
-                let _ = seen;
                 Ok(value)
             }
 
@@ -240,15 +231,6 @@ macro_rules! key {
     };
 }
 
-macro_rules! require {
-    (required, $reader:expr, $seen:expr, $key:expr) => {
-        if !$seen {
-            return Err($reader.error($crate::codec::error::Problem::Missing).within(Step::Key($key.into())));
-        }
-    };
-    ($mode:ident, $reader:expr, $seen:expr, $key:expr) => {};
-}
-
 macro_rules! is_written {
     (sparse, $value:expr, $default:expr) => {
         $value != $default
@@ -258,35 +240,4 @@ macro_rules! is_written {
     };
 }
 
-/// An enumeration that travels as an integer.
-macro_rules! int_enum {
-    (
-        $(#[$meta:meta])*
-        $name:ident, $expected:literal { $($(#[$variant_meta:meta])* $variant:ident = $number:literal,)* }
-    ) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $name {
-            $($(#[$variant_meta])* $variant = $number,)*
-        }
-
-        impl $crate::codec::field::Wire for $name {
-            fn read(
-                reader: &mut $crate::codec::read::Reader<'_>,
-            ) -> Result<Self, $crate::codec::error::DecodeError> {
-                use $crate::codec::error::{DecodeError, Problem};
-                let at = reader.offset();
-                match reader.integer()? {
-                    $($number => Ok(Self::$variant),)*
-                    found => Err(DecodeError::new(Problem::OutOfRange { expected: $expected, found }, at)),
-                }
-            }
-
-            fn write(&self, out: &mut Vec<u8>) {
-                $crate::codec::write::uint(out, *self as u64);
-            }
-        }
-    };
-}
-
-pub(crate) use {array_struct, array_wire, int_enum, is_written, key, len, map_struct, require};
+pub(crate) use {array_struct, array_wire, is_written, key, len, map_struct};

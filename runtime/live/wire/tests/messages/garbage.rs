@@ -169,3 +169,21 @@ fn errors_say_where_and_what() {
     );
     check(decode_sequence(b"1234567").unwrap_err(), "sequence number: expected a frame of 8 bytes, got 7 (byte 0)");
 }
+
+/// Elements behind the known ones and unknown keys, of any value but one that is nested without end.
+#[test]
+fn what_later_versions_add_is_passed_over() {
+    let deep = [vec![0x91; 100_000], vec![0xc0]].concat();
+    let extension = b"\xd6\x05\0\0\0\0";
+    let call = |more: &[u8]| Request::decode(&[&[3][..], &[b"\x95\x00\x01\xa1a\x90", more].concat()]);
+    let hello = |more: &[u8]| EngineHandshake::decode(&[b"\x82\xa6status\xa5HELLO\xa1x", more].concat());
+    let batch = |more: &[u8]| {
+        KvEventBatch::decode(&[b"\x94\x00\x91\x82\xa4type\xb0AllBlocksCleared\xa1x", more, b"\xc0\x07"].concat())
+    };
+    assert!(matches!(call(extension), Ok(Request::Utility(call)) if call.method == "a"));
+    assert_eq!(hello(extension).map(|hello| hello.status), Ok(EngineStatus::Hello));
+    assert_eq!(batch(extension).map(|batch| batch.events), Ok(vec![KvEvent::AllBlocksCleared]));
+    for error in [call(&deep).err(), hello(&deep).err(), batch(&deep).err()] {
+        assert_eq!(error.map(|error| error.problem), Some(Problem::TooDeep));
+    }
+}
