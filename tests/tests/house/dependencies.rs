@@ -134,6 +134,7 @@ const ONLY_USER: &[(&str, &str)] = &[
     ("nixl-sys", "vcr-nixl"),
     ("ndarray-npy", "vcr-latency"),
     ("rmp", "vcr-wire"),
+    ("rmp-serde", "vcr-wire"),
     ("tar", "vcr-pack"),
     ("tonic", "vcr-frontend"),
     ("zmq", "vcr-wire"),
