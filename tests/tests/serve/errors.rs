@@ -5,7 +5,7 @@ use vcr_tests::{Folder, Serve, byte_tokenizer};
 
 #[test]
 fn errors_are_those_of_vllm() {
-    let serve = Serve::start(&["--max-model-len", "100"]);
+    let serve = Serve::start(&["--max-model-len", "100", "--frontend", "rust"]);
     let cases: [(&str, Value, u16, &str, &str); 12] = [
         (
             "/v1/completions",
@@ -68,16 +68,7 @@ fn errors_are_those_of_vllm() {
             "top_logprobs is only allowed",
         ),
     ];
-    for (path, body, status, kind, message) in cases {
-        let reply = serve.post(path, &body);
-        let error = &reply.body["error"];
-        assert_eq!(
-            (reply.status, error["type"].as_str(), error["code"].as_u64()),
-            (status, Some(kind), Some(status.into())),
-            "{body}"
-        );
-        assert!(error["message"].as_str().is_some_and(|text| text.contains(message)), "{body}: {error}");
-    }
+    assert_errors(&serve, &cases);
     assert_eq!(serve.post_text("/v1/completions", "{\"prompt\"").status, 400);
     assert_eq!(serve.get("/nothing").status, 404);
     // More than engines take at once is no matter of waiting.
@@ -94,6 +85,67 @@ fn errors_are_those_of_vllm() {
     // None of them has left anything behind.
     assert_eq!(serve.get("/load").body["server_load"], 0);
     assert_eq!(serve.post("/v1/completions", &json!({"prompt": "a"})).status, 200);
+}
+
+fn assert_errors(serve: &Serve, cases: &[(&str, Value, u16, &str, &str)]) {
+    for (path, body, status, kind, message) in cases {
+        let reply = serve.post(path, body);
+        let error = &reply.body["error"];
+        assert_eq!(
+            (reply.status, error["type"].as_str(), error["code"].as_u64()),
+            (*status, Some(*kind), Some((*status).into())),
+            "{body}"
+        );
+        assert!(error["message"].as_str().is_some_and(|text| text.contains(message)), "{body}: {error}");
+    }
+}
+
+/// All of them are compared with the server itself in `serve_differential`.
+#[test]
+fn errors_are_those_of_the_python_server_by_default() {
+    let serve = Serve::start(&["--max-model-len", "100"]);
+    let messages = json!([{"role": "user", "content": "a"}]);
+    assert_errors(
+        &serve,
+        &[
+            ("/v1/completions", json!({"model": "x", "prompt": "a"}), 404, "NotFoundError", "Valid aliases: "),
+            ("/v1/completions", json!({"model": "sim"}), 400, "BadRequestError", "Either prompt or prompt_embeds must"),
+            (
+                "/v1/completions",
+                json!({"prompt": "a", "max_tokens": "b"}),
+                400,
+                "Bad Request",
+                "1 validation error:\n  {'type': 'int_parsing', 'loc': 'body.max_tokens', ",
+            ),
+            ("/v1/completions", json!({"prompt": "a", "n": null}), 400, "Bad Request", "'input': 'None'}"),
+            (
+                "/v1/completions",
+                json!({"prompt": "a", "top_p": 2}),
+                400,
+                "BadRequestError",
+                "top_p must be in (0, 1], got 2.0. (parameter=top_p, value=2.0)",
+            ),
+            ("/v1/chat/completions", json!({"messages": []}), 400, "BadRequestError", "to an empty conversation"),
+            (
+                "/v1/chat/completions",
+                json!({"messages": messages, "tool_choice": "auto"}),
+                400,
+                "BadRequestError",
+                "When using `tool_choice`, `tools` must be set.",
+            ),
+            (
+                "/v1/chat/completions",
+                json!({"messages": messages, "response_format": {"type": "xml"}}),
+                400,
+                "Bad Request",
+                "6 validation errors:",
+            ),
+        ],
+    );
+    // Values are converted as Pydantic converts them.
+    let converted = json!({"prompt": "a", "max_tokens": "3", "ignore_eos": 1, "n": true, "temperature": "0.5"});
+    let reply = serve.post("/v1/completions", &converted);
+    assert_eq!((reply.status, &reply.body["usage"]["completion_tokens"]), (200, &json!(3)), "{reply:?}");
 }
 
 #[test]

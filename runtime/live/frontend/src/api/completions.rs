@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::answer::{Answer, failure, gather, stop_reason};
-use super::request::{StreamOptions, request_id, submit, text_request};
+use super::request::{StreamOptions, check_length, request_id, submit, text_request};
 use crate::api::answer::logprobs::{CompletionLogprobs, prompt_logprobs};
 use crate::api::answer::sse::{self, Events, Source};
 use crate::api::answer::usage::Usage;
@@ -20,6 +20,7 @@ use crate::api::request::structured::{late_format, structure, wire};
 use crate::api::tokens::rendered::{Rendered, Rendering};
 use crate::generate::{Merged, Piece};
 use crate::server::error::ApiError;
+use crate::server::model::Model;
 use crate::server::{App, Counted, unix_s};
 
 text_request! {
@@ -45,8 +46,9 @@ text_request! {
 const DEFAULT_MAX_TOKENS: u32 = 16;
 
 impl CompletionRequest {
-    fn check(&self) -> Result<(), ApiError> {
-        self.check_shared()?;
+    fn check(&self, model: &Model) -> Result<(), ApiError> {
+        self.check_shared(model)?;
+        check_length(model, "max_tokens", self.max_tokens)?;
         if self.max_tokens == Some(0) && !self.echo {
             return Err(ApiError::invalid_param("max_tokens", "max_tokens=0 is only supported when echo=true."));
         }
@@ -70,7 +72,7 @@ impl CompletionRequest {
     /// The request in tokens, as render endpoints answer it: one for each prompt.
     pub(super) fn rendered(mut self, with: Rendering<'_>, headers: &HeaderMap) -> Result<Vec<Rendered>, ApiError> {
         let (model, _) = with.model.resolve(self.model.as_deref())?;
-        self.check()?;
+        self.check(with.model)?;
         let id = request_id(with.ids, headers, "cmpl", self.request_id.as_deref());
         let carried = self.carried(headers);
         let mut sampling = self.take_sampling();
@@ -107,10 +109,12 @@ struct Form {
 /// Answers text completions.
 pub(super) async fn completions(
     State(app): State<Arc<App>>,
-    Call { headers, body: request }: Call<Box<CompletionRequest>>,
+    Call { headers, body: request, given }: Call<Box<CompletionRequest>>,
 ) -> Result<Response, ApiError> {
     let counted = app.count();
-    let Started { form, merged, stream, usages } = start(&app, &headers, request)?;
+    let started = start(&app, &headers, request).map_err(|error| given.refusal(error));
+    drop(given);
+    let Started { form, merged, stream, usages } = started?;
     if stream {
         return Ok(sse::response(Stream::new(form, merged, usages, counted)));
     }
@@ -129,7 +133,7 @@ struct Started {
 /// Checks a request and hands its prompts to the engines.
 fn start(app: &Arc<App>, headers: &HeaderMap, mut request: Box<CompletionRequest>) -> Result<Started, ApiError> {
     let (model, adapter) = app.model.resolve(request.model.as_deref())?;
-    request.check()?;
+    request.check(&app.model)?;
     let id = request_id(&app.ids, headers, "cmpl", request.request_id.as_deref());
     let place = request.placement(headers, adapter);
     let is_prompt_only = request.max_tokens == Some(0);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use vcr_wire::LogitBias;
 
 use crate::server::error::ApiError;
+use crate::server::frontend_kind::FrontendKind;
 use crate::server::model::Model;
 
 /// Refuses ids that the model does not know.
@@ -18,12 +19,29 @@ pub(super) fn check_ids(name: &str, ids: &[u32], vocab_size: u32) -> Result<(), 
     )))
 }
 
+/// Refuses prompts of tokens that the model does not know.
+pub(super) fn check_prompt_ids(ids: &[u32], model: &Model) -> Result<(), ApiError> {
+    match (model.frontend, ids.iter().max()) {
+        (FrontendKind::Python, Some(greatest)) if *greatest >= model.vocab_size => {
+            Err(ApiError::invalid(format!("Token id {greatest} is out of vocabulary")))
+        }
+        (FrontendKind::Python, _) => Ok(()),
+        (FrontendKind::Rust, _) => check_ids("prompt", ids, model.vocab_size),
+    }
+}
+
 /// Tokens that are allowed must have a text.
 pub(super) fn check_allowed(ids: Option<&[u32]>, model: &Model) -> Result<(), ApiError> {
     match ids {
         None => Ok(()),
         Some([]) => Err(ApiError::invalid("allowed_token_ids should not be empty")),
-        Some(ids) => check_ids("allowed_token_ids", ids, model.tokenizer.vocab_size()),
+        Some(ids) => {
+            let vocab_size = match model.frontend {
+                FrontendKind::Python => model.vocab_size,
+                FrontendKind::Rust => model.tokenizer.vocab_size(),
+            };
+            check_ids("allowed_token_ids", ids, vocab_size)
+        }
     }
 }
 

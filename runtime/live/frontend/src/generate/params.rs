@@ -9,14 +9,17 @@ use vcr_base::random::Stream;
 use vcr_core::seed::mix;
 use vcr_wire::{EngineCoreRequest, LoraRequest, OutputKind, RepetitionDetection, SamplingParams, Value};
 
-use super::ids::{check_allowed, check_bad_words, check_ids, logit_bias, wide};
+use super::ids::{check_allowed, check_bad_words, check_ids, check_prompt_ids, logit_bias, wide};
 use super::text::TextSettings;
 use super::value::wire_of;
 use crate::server::error::ApiError;
+use crate::server::frontend_kind::FrontendKind;
 use crate::server::model::Model;
 
 /// Likeliest tokens that may be asked for at each position: vLLM's default.
 const MAX_LOGPROBS: i32 = 20;
+/// Below this temperature vLLM takes the likeliest token.
+const GREEDY_BELOW: f64 = 1e-5;
 /// Stop strings of a request at most.
 const MAX_STOP_STRINGS: usize = 4;
 
@@ -141,6 +144,9 @@ impl Sampling {
         let repetition_penalty = number(self.repetition_penalty, generation.repetition_penalty, 1.0);
         let frequency_penalty = number(self.frequency_penalty, None, 0.0);
         let presence_penalty = number(self.presence_penalty, None, 0.0);
+        if model.frontend == FrontendKind::Python {
+            check_count(self.n, temperature)?;
+        }
         let max_tokens = model.max_tokens(self.max_tokens, prompt.len())?;
         let min_tokens = self.min_tokens.unwrap_or(0);
         if min_tokens > max_tokens {
@@ -161,7 +167,7 @@ impl Sampling {
         check_range("presence_penalty", presence_penalty, is_penalty(presence_penalty), "[-2, 2]")?;
         check_range("repetition_penalty", repetition_penalty, repetition_penalty > 0.0, "(0, inf)")?;
         let stop = check_stop(self.stop)?;
-        check_ids("prompt", &prompt, model.vocab_size)?;
+        check_prompt_ids(&prompt, model)?;
         check_ids("stop_token_ids", self.stop_token_ids.as_deref().unwrap_or_default(), model.vocab_size)?;
         check_allowed(self.allowed_token_ids.as_deref(), model)?;
         check_bad_words(self.bad_words.as_deref())?;
@@ -233,6 +239,17 @@ impl Sampling {
             ..EngineCoreRequest::default()
         });
         Ok(EngineSubmission { request, text, chance: None })
+    }
+}
+
+/// The number of answers, in the words of the server in Python.
+fn check_count(n: Option<u32>, temperature: f64) -> Result<(), ApiError> {
+    match n {
+        Some(0) => Err(ApiError::invalid("n must be at least 1, got 0.")),
+        Some(n) if n > 1 && temperature < GREEDY_BELOW => {
+            Err(ApiError::invalid(format!("n must be 1 when using greedy sampling, got {n}.")))
+        }
+        _ => Ok(()),
     }
 }
 

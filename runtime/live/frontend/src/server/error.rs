@@ -1,5 +1,7 @@
 //! Errors as vLLM answers them.
 
+use std::borrow::Cow;
+
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::http::StatusCode;
@@ -93,7 +95,7 @@ pub struct ApiError {
     /// For the user.
     pub message: String,
     /// The parameter it is about.
-    pub param: Option<&'static str>,
+    pub param: Option<Cow<'static, str>>,
 }
 
 impl ApiError {
@@ -123,14 +125,14 @@ impl ApiError {
     /// As [`ApiError::invalid`], because of one parameter.
     #[must_use]
     pub fn invalid_param(param: &'static str, message: impl Into<String>) -> Self {
-        Self { param: Some(param), ..Self::invalid(message) }
+        Self { param: Some(param.into()), ..Self::invalid(message) }
     }
 
     /// A model that is not served.
     #[must_use]
     pub fn unknown_model(model: &str) -> Self {
         let message = format!("The model `{model}` does not exist.");
-        Self { param: Some("model"), ..Self::not_found(message) }
+        Self { param: Some("model".into()), ..Self::not_found(message) }
     }
 
     /// Something that this client may not do.
@@ -192,7 +194,7 @@ impl ApiError {
     #[must_use]
     pub fn body(&self) -> ErrorBody<'_> {
         let Self { status, kind, message, param } = self;
-        ErrorBody { error: ErrorObject { message, r#type: kind, param: *param, code: status.as_u16() } }
+        ErrorBody { error: ErrorObject { message, r#type: kind, param: param.as_deref(), code: status.as_u16() } }
     }
 }
 
@@ -206,7 +208,7 @@ pub struct ErrorBody<'a> {
 struct ErrorObject<'a> {
     message: &'a str,
     r#type: &'static str,
-    param: Option<&'static str>,
+    param: Option<&'a str>,
     code: u16,
 }
 

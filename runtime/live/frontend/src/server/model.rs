@@ -82,10 +82,15 @@ impl Model {
         let end = "Please reduce the length of the input prompt.";
         match prompt_tokens.cmp(&(limit as usize)) {
             Ordering::Greater => self.check_prompt(prompt_tokens).map(|()| 0),
-            Ordering::Equal => Err(ApiError::invalid_param(
-                "input_tokens",
-                format!("{start} fills it with {limit} input tokens, leaving no room for output tokens. {end}"),
+            Ordering::Equal if self.frontend == FrontendKind::Python => Err(ApiError::invalid_param(
+                "max_tokens",
+                "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)",
             )),
+            Ordering::Equal => {
+                let message =
+                    format!("{start} fills it with {limit} input tokens, leaving no room for output tokens. {end}");
+                Err(ApiError::invalid_param("input_tokens", message))
+            }
             Ordering::Less => {
                 let room = limit - prompt_tokens as u32;
                 Ok(asked.or(self.generation.max_new_tokens).map_or(room, |asked| asked.min(room)))
@@ -102,14 +107,35 @@ impl Model {
         if prompt_tokens <= limit as usize {
             return Ok(());
         }
-        Err(ApiError::invalid_param(
+        let end = match self.frontend {
+            FrontendKind::Python => format!(" (parameter=input_tokens, value={prompt_tokens})"),
+            FrontendKind::Rust => String::new(),
+        };
+        Err(self.too_long(&format!("{prompt_tokens}"), &end))
+    }
+
+    /// The same for the tokens of a text: the server in Python counts no more than it needs to.
+    ///
+    /// # Errors
+    /// When it is longer.
+    pub fn check_text_prompt(&self, prompt_tokens: usize) -> Result<(), ApiError> {
+        let counted = self.max_model_len as usize + 1;
+        if self.frontend == FrontendKind::Rust || prompt_tokens < counted {
+            return self.check_prompt(prompt_tokens);
+        }
+        Err(self.too_long(&format!("at least {counted}"), &format!(" (parameter=input_tokens, value={counted})")))
+    }
+
+    fn too_long(&self, count: &str, end: &str) -> ApiError {
+        let limit = self.max_model_len;
+        ApiError::invalid_param(
             "input_tokens",
             format!(
-                "This model's maximum context length is {limit} tokens. However, your prompt contains {prompt_tokens} \
-                 input tokens, which exceeds this limit even without any output tokens. Please reduce the length of \
-                 the input prompt."
+                "This model's maximum context length is {limit} tokens. However, your prompt contains {count} input \
+                 tokens, which exceeds this limit even without any output tokens. Please reduce the length of the \
+                 input prompt.{end}"
             ),
-        ))
+        )
     }
 
     /// Refuses a long text that cannot fit the model's longest sequence even if it has only
@@ -222,7 +248,7 @@ mod tests {
         assert!(most > LONG_TEXT_BYTES, "{most}");
         assert_eq!(model.check_text(&"a".repeat(most)), Ok(()));
         let error = model.check_text(&"a".repeat(most + 1)).expect_err("it is too long");
-        assert_eq!((error.status.as_u16(), error.param), (400, Some("input_text")));
+        assert_eq!((error.status.as_u16(), error.param), (400, Some("input_text".into())));
         let numbers =
             format!("passed {} input characters. However, the model's context length is only 20000", most + 1);
         assert!(error.message.contains(&numbers), "{}", error.message);

@@ -6,6 +6,7 @@ use serde_json::Value;
 use vcr_text::{Value as Templated, ValueKind};
 
 use crate::server::error::ApiError;
+use crate::server::frontend_kind::FrontendKind;
 
 /// A message by its role. The names of the types are part of error messages.
 #[derive(Deserialize)]
@@ -143,7 +144,7 @@ impl std::fmt::Debug for Printed<'_> {
 }
 
 /// Refuses messages of the right shape that cannot be answered.
-pub(in crate::api) fn check(messages: &[Templated]) -> Result<(), ApiError> {
+pub(in crate::api) fn check(messages: &[Templated], frontend: FrontendKind) -> Result<(), ApiError> {
     let refused = |what: &str| {
         let value = Printed(messages);
         Err(ApiError::invalid(format!("messages: Validation error: {what} [{{\"value\": {value:?}}}]")))
@@ -154,6 +155,10 @@ pub(in crate::api) fn check(messages: &[Templated]) -> Result<(), ApiError> {
     let attribute = |message: &Templated, name: &str| message.get_attr(name).unwrap_or_default();
     for message in messages {
         let (role, content) = (attribute(message, "role"), attribute(message, "content"));
+        // The server in Python leaves these to the template.
+        if frontend == FrontendKind::Python {
+            continue;
+        }
         if role.as_str() == Some("user") && content.as_str() == Some("") {
             return refused("message content cannot be empty");
         }
@@ -167,7 +172,9 @@ pub(in crate::api) fn check(messages: &[Templated]) -> Result<(), ApiError> {
             value.is_undefined() || value.is_none() || value.len() == Some(0)
         };
         match attribute(message, "role").as_str() {
-            Some("function") => return Err(ApiError::invalid("Function messages are not supported.")),
+            Some("function") if frontend == FrontendKind::Rust => {
+                return Err(ApiError::invalid("Function messages are not supported."));
+            }
             Some("assistant")
                 if ["content", "tool_calls", "reasoning", "reasoning_content"].iter().all(|name| is_empty(name)) =>
             {

@@ -24,7 +24,7 @@ use self::answers::{Form, Stream};
 use self::ranges::ChatFields;
 use self::tools::{OfferedTool, ToolChoice, ToolContext};
 use super::answer::gather;
-use super::request::{StreamOptions, request_id, submit, text_request};
+use super::request::{StreamOptions, check_length, request_id, submit, text_request};
 use crate::api::answer::sse::{self, Source};
 use crate::api::request::body::{Call, json};
 use crate::api::request::prompt::{no_tokens, truncate_to};
@@ -35,6 +35,7 @@ use crate::media::{ChatMedia, MediaPrompt, shifted};
 use crate::parse::Parser;
 use crate::server::chats::ChatOptions;
 use crate::server::error::ApiError;
+use crate::server::frontend_kind::FrontendKind;
 use crate::server::model::Model;
 use crate::server::{App, Counted, unix_s};
 
@@ -97,13 +98,19 @@ impl ReasoningEffort {
 }
 
 impl ChatRequest {
-    fn check(&self) -> Result<(), ApiError> {
-        message::check(&self.messages)?;
-        self.ranges().check()?;
+    fn check(&self, model: &Model) -> Result<(), ApiError> {
+        message::check(&self.messages, model.frontend)?;
+        // The server in Python checks them as parameters of sampling.
+        match model.frontend {
+            FrontendKind::Rust => self.ranges().check()?,
+            FrontendKind::Python => self.check_as_python()?,
+        }
+        check_length(model, "max_completion_tokens", self.max_completion_tokens)?;
+        check_length(model, "max_tokens", self.max_tokens.filter(|_| self.max_completion_tokens.is_none()))?;
         if self.echo && self.truncate_prompt_tokens.is_some() {
             return Err(ApiError::invalid_param("echo", "`echo=true` is not supported with `truncate_prompt_tokens`."));
         }
-        self.check_shared()?;
+        self.check_shared(model)?;
         if self.tools.as_ref().is_some_and(Vec::is_empty) {
             return Err(ApiError::invalid_param(
                 "tools",
@@ -112,6 +119,26 @@ impl ChatRequest {
         }
         if self.chat_template.is_some() {
             return Err(ApiError::untrusted_template());
+        }
+        Ok(())
+    }
+
+    /// What the server in Python alone refuses, or by other rules.
+    fn check_as_python(&self) -> Result<(), ApiError> {
+        let top = self.top_logprobs.unwrap_or(0);
+        if top < -1 {
+            return Err(ApiError::invalid_param("top_logprobs", "`top_logprobs` must be a positive value or -1."));
+        }
+        if top != 0 && !self.logprobs {
+            let message = "when using `top_logprobs`, `logprobs` must be set to true.";
+            return Err(ApiError::invalid_param("top_logprobs", message));
+        }
+        if self.max_completion_tokens.or(self.max_tokens) == Some(0) {
+            return Err(ApiError::invalid_param("max_tokens", "max_tokens must be at least 1, got 0."));
+        }
+        if self.continue_final_message && self.add_generation_prompt.unwrap_or(true) {
+            let message = "continue_final_message and add_generation_prompt are not compatible.";
+            return Err(ApiError::invalid(message));
         }
         Ok(())
     }
@@ -200,7 +227,7 @@ impl ChatRequest {
         prefix: &str,
     ) -> Result<Rendered, ApiError> {
         let (model, _) = with.model.resolve(self.model.as_deref())?;
-        self.check()?;
+        self.check(with.model)?;
         let id = request_id(with.ids, headers, prefix, self.request_id.as_deref());
         let carried = self.carried(headers);
         let structure = structure(self.response_format.as_ref(), self.structured_outputs.as_ref())?;
@@ -275,7 +302,7 @@ impl Chat {
     pub(super) fn start(app: &Arc<App>, headers: &HeaderMap, mut request: ChatRequest) -> Result<Self, ApiError> {
         let counted = app.count();
         let (model, adapter) = app.model.resolve(request.model.as_deref())?;
-        request.check()?;
+        request.check(&app.model)?;
         let id = request_id(&app.ids, headers, "chatcmpl", request.request_id.as_deref());
         let place = request.placement(headers, adapter);
         let usages = StreamOptions::usages(request.stream_options.as_ref(), app);
@@ -302,8 +329,9 @@ impl Chat {
             image: None,
         };
         if form.prompt.is_empty() {
-            return Err(no_tokens(&form.id));
+            return Err(no_tokens(&form.id, &app.model));
         }
+        app.model.check_text_prompt(form.prompt.len())?;
         let mut sampling = request.take_sampling();
         sampling.structured_outputs = structure.map(wire);
         sampling.max_tokens = request.max_completion_tokens.or(request.max_tokens);
@@ -363,7 +391,7 @@ impl Chat {
 /// The number of tokens of a chat's prompt, of any length.
 pub(super) fn count_tokens(app: &App, mut request: ChatRequest) -> Result<usize, ApiError> {
     app.model.resolve(request.model.as_deref())?;
-    message::check(&request.messages)?;
+    message::check(&request.messages, app.model.frontend)?;
     let tools = request.tool_context()?;
     Ok(request.prompt_if(&app.model, &tools, &app.options.chat, |_| Ok(()))?.0.len())
 }
@@ -371,10 +399,12 @@ pub(super) fn count_tokens(app: &App, mut request: ChatRequest) -> Result<usize,
 /// Answers chats.
 pub(super) async fn chat_completions(
     State(app): State<Arc<App>>,
-    Call { headers, body: request }: Call<ChatRequest>,
+    Call { headers, body: request, given }: Call<ChatRequest>,
 ) -> Result<Response, ApiError> {
     let is_streamed = request.stream;
-    let chat = Chat::start(&app, &headers, request)?.with_image(app.images.of_chat(&headers));
+    let started = Chat::start(&app, &headers, request).map_err(|error| given.refusal(error));
+    drop(given);
+    let chat = started?.with_image(app.images.of_chat(&headers));
     if is_streamed {
         return Ok(sse::response(chat.stream()));
     }

@@ -136,7 +136,7 @@ pub(in crate::api) async fn pause(
 ) -> Result<Json<Value>, ApiError> {
     let params = Params::read(query);
     // vLLM names this parameter whichever is wrong.
-    let of_mode = |error: ApiError| ApiError { param: Some("mode"), ..error };
+    let of_mode = |error: ApiError| ApiError { param: Some("mode".into()), ..error };
     let (mode, clears) = (params.mode().map_err(of_mode)?, params.flag("clear_cache", true).map_err(of_mode)?);
     app.engines.pause(mode, clears).await.map_err(call_error("pause"))?;
     Ok(Json(json!({"status": "paused"})))

@@ -167,7 +167,7 @@ impl PoolRequest {
             }
             Prompt::Tokens(tokens) => Ok((tokens, None)),
             Prompt::Chat(messages) => {
-                message::check(&messages)?;
+                message::check(&messages, model.frontend)?;
                 let (messages, media) = ChatMedia::take(&messages, model.template.as_ref(), &model.media)?;
                 let text = render(
                     model,

@@ -1,16 +1,21 @@
 //! JSON bodies of requests: how they are read, and what they may take.
 
+use std::sync::Arc;
+
 use axum::body::{Body as HttpBody, Bytes};
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{FromRequest, Request};
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Json, RequestExt as _};
 use futures_util::StreamExt as _;
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
+use super::python::{self, Limits, Refused};
+use crate::server::App;
 use crate::server::error::ApiError;
+use crate::server::frontend_kind::FrontendKind;
 
 /// Values in a body at most. Each may take a hundred bytes of memory, so that a body of
 /// a few megabytes would take gigabytes; prompts of all models are far shorter.
@@ -24,13 +29,77 @@ pub(in crate::api) type Body<T> = Result<FastJson<T>, ApiError>;
 #[derive(Clone, Copy, Debug)]
 pub(in crate::api) struct FastJson<T>(pub(in crate::api) T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for FastJson<T> {
+impl<T: DeserializeOwned> FromRequest<Arc<App>> for FastJson<T> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
-        check_kind(request.headers().get(header::CONTENT_TYPE)).await?;
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
+        let words = Words::of(&request, app);
+        words.kind(check_kind(request.headers().get(header::CONTENT_TYPE)).await)?;
         let length = body_length(request.headers());
-        read(&collected(request, length).await?).map(Self)
+        words.read(&collected(request, length).await?).map(Self)
+    }
+}
+
+/// Bodies up to this length are checked by the rules of vLLM's server in Python where they are not simply read.
+const CHECKED_BYTES_MAX: usize = 1 << 20;
+
+/// In whose words a body is refused.
+#[derive(Clone, Copy, Debug)]
+struct Words {
+    /// The path and what the model allows, where the words are those of the server in Python.
+    python: Option<(&'static str, Limits)>,
+}
+
+impl Words {
+    fn of(request: &Request, app: &App) -> Self {
+        let is_python = app.options.frontend == FrontendKind::Python;
+        let path = if is_python { python::known(request.uri().path()) } else { None };
+        let limits = Limits { max_model_len: app.model.max_model_len, vocab_size: app.model.vocab_size };
+        Self { python: path.map(|path| (path, limits)) }
+    }
+
+    /// The refusal of a content type.
+    fn kind(self, checked: Result<(), ApiError>) -> Result<(), ApiError> {
+        if self.python.is_some() { checked.map_err(|_| Refused::media_type().into()) } else { checked }
+    }
+
+    /// Reads the bytes of a body. Nulls are looked at twice: here one often means what is not given.
+    fn read<T: DeserializeOwned>(self, bytes: &[u8]) -> Result<T, ApiError> {
+        let Some((path, limits)) = self.python.filter(|_| bytes.len() <= CHECKED_BYTES_MAX) else {
+            return read(bytes);
+        };
+        let has_null = memchr::memmem::find(bytes, b"null").is_some();
+        let value = serde_json::from_slice(bytes).ok();
+        if let Some(value) = value.filter(|_| !has_null) {
+            return Ok(value);
+        }
+        let checked = python::checked(path, bytes, &limits)?;
+        match serde_json::from_slice(bytes) {
+            Ok(value) => Ok(value),
+            Err(_) => serde_json::from_value(checked).or_else(|_| read(bytes)),
+        }
+    }
+}
+
+/// The bytes of a request that is not with the engines yet, for the words in which it is refused.
+#[derive(Clone, Debug)]
+pub(in crate::api) struct Given(Option<(&'static str, Limits, Bytes)>);
+
+impl Given {
+    /// The refusal of a request in the words of the frontend that the server is like.
+    pub(in crate::api) fn refusal(&self, error: ApiError) -> ApiError {
+        let Some((path, limits, bytes)) = self.0.as_ref().filter(|_| error.status == StatusCode::BAD_REQUEST) else {
+            return error;
+        };
+        python::checked(path, bytes, limits).err().map_or(error, ApiError::from)
+    }
+}
+
+impl From<Refused> for ApiError {
+    fn from(refused: Refused) -> Self {
+        let Refused { status, kind, message, param } = refused;
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
+        Self { status, kind, message, param: param.map(Into::into) }
     }
 }
 
@@ -40,17 +109,21 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for FastJson<T> {
 pub(in crate::api) struct Call<T> {
     pub(in crate::api) headers: HeaderMap,
     pub(in crate::api) body: T,
+    pub(in crate::api) given: Given,
 }
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Call<T> {
+impl<T: DeserializeOwned> FromRequest<Arc<App>> for Call<T> {
     type Rejection = ApiError;
 
-    async fn from_request(mut request: Request, _: &S) -> Result<Self, ApiError> {
-        check_kind(request.headers().get(header::CONTENT_TYPE)).await?;
+    async fn from_request(mut request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
+        let words = Words::of(&request, app);
+        words.kind(check_kind(request.headers().get(header::CONTENT_TYPE)).await)?;
         let length = body_length(request.headers());
         let headers = std::mem::take(request.headers_mut());
-        let body = read(&collected(request, length).await?)?;
-        Ok(Self { headers, body })
+        let bytes = collected(request, length).await?;
+        let body = words.read(&bytes)?;
+        let python = words.python.filter(|_| bytes.len() <= CHECKED_BYTES_MAX);
+        Ok(Self { headers, body, given: Given(python.map(|(path, limits)| (path, limits, bytes))) })
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(super) mod body;
 pub(super) mod prompt;
+mod python;
 pub(super) mod structured;
 
 use std::sync::Arc;
@@ -11,7 +12,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::server::App;
 use crate::server::error::ApiError;
+use crate::server::frontend_kind::FrontendKind;
 use crate::server::ids::RequestIds;
+use crate::server::model::Model;
 
 /// Options of streams.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
@@ -136,8 +139,12 @@ macro_rules! text_request {
 
         impl $name {
             /// Checks that all requests pass, in the order of vLLM.
-            fn check_shared(&self) -> Result<(), $crate::server::error::ApiError> {
+            fn check_shared(
+                &self,
+                model: &$crate::server::model::Model,
+            ) -> Result<(), $crate::server::error::ApiError> {
                 super::request::check_shared(&super::request::Shared {
+                    frontend: model.frontend,
                     cache_salt: self.cache_salt.as_deref(),
                     cache_hit_threshold: self.cache_hit_threshold,
                     stream: self.stream,
@@ -224,6 +231,7 @@ pub(super) use text_request;
 
 /// Inputs of [`check_shared`].
 pub(super) struct Shared<'a> {
+    pub(super) frontend: FrontendKind,
     pub(super) cache_salt: Option<&'a str>,
     pub(super) cache_hit_threshold: Option<f64>,
     pub(super) stream: bool,
@@ -251,7 +259,9 @@ pub(super) fn check_shared(asked: &Shared<'_>) -> Result<(), ApiError> {
     if n > MAX_N {
         return Err(ApiError::invalid_param("n", format!("n must be from 1 to {MAX_N}, got {n}.")));
     }
-    if asked.best_of.is_some_and(|best_of| best_of != n.max(1)) {
+    // The server in Python has no such field, and takes lengths that bind nothing here.
+    let is_rust = asked.frontend == FrontendKind::Rust;
+    if is_rust && asked.best_of.is_some_and(|best_of| best_of != n.max(1)) {
         return Err(ApiError::invalid_param("best_of", "best_of is not supported."));
     }
     if let Some(count) = asked.prompt_logprobs {
@@ -267,10 +277,10 @@ pub(super) fn check_shared(asked: &Shared<'_>) -> Result<(), ApiError> {
     if asked.use_beam_search {
         return Err(ApiError::invalid_param("use_beam_search", "use_beam_search is not supported."));
     }
-    if asked.length_penalty.is_some_and(|penalty| penalty != 1.0) {
+    if is_rust && asked.length_penalty.is_some_and(|penalty| penalty != 1.0) {
         return Err(ApiError::invalid_param("length_penalty", "length_penalty is not supported."));
     }
-    if !asked.spaces_between_special_tokens {
+    if is_rust && !asked.spaces_between_special_tokens {
         return Err(ApiError::invalid_param(
             "spaces_between_special_tokens",
             "spaces_between_special_tokens is not supported.",
@@ -317,10 +327,25 @@ pub(super) fn session_of(headers: &HeaderMap) -> Option<String> {
     header(headers, "x-session-id").map(str::to_owned)
 }
 
-/// Where a model must be named, an empty name names none.
-pub(super) fn check_named(model: Option<&str>) -> Result<(), ApiError> {
-    match model {
-        Some("") => Err(ApiError::unknown_model("")),
+/// Where a model must be named, an empty name names none, but for the server in Python.
+pub(super) fn check_named(name: Option<&str>, model: &Model) -> Result<(), ApiError> {
+    match name {
+        Some("") if model.frontend == FrontendKind::Rust => Err(ApiError::unknown_model("")),
+        _ => Ok(()),
+    }
+}
+
+/// The server in Python refuses outputs that are longer than the longest sequence.
+pub(super) fn check_length(model: &Model, name: &'static str, tokens: Option<u32>) -> Result<(), ApiError> {
+    match (model.frontend, tokens) {
+        (FrontendKind::Python, Some(tokens)) if tokens > model.max_model_len => {
+            let limit = model.max_model_len;
+            let message = format!(
+                "{name}={tokens} cannot be greater than max_model_len={limit}. Please request fewer output tokens. \
+                 (parameter={name}, value={tokens})"
+            );
+            Err(ApiError::invalid_param(name, message))
+        }
         _ => Ok(()),
     }
 }

@@ -6,6 +6,7 @@ use serde::de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::server::error::ApiError;
+use crate::server::frontend_kind::FrontendKind;
 use crate::server::model::Model;
 
 /// One prompt or several, as text or tokens.
@@ -212,13 +213,13 @@ impl Prompt {
                 Some(_) => model.encode(&text, add_special)?,
             };
             if tokens.is_empty() {
-                return Err(without_tokens(id));
+                return Err(without_tokens(id, model));
             }
             Ok(Tokenized { tokens, text: Some(text) })
         };
         let of_tokens = |tokens: Vec<u32>| {
             if tokens.is_empty() {
-                return Err(no_tokens(id));
+                return Err(no_tokens(id, model));
             }
             Ok(Tokenized { tokens, text: None })
         };
@@ -231,20 +232,32 @@ impl Prompt {
         for prompt in &mut prompts {
             truncate_to(&mut prompt.tokens, truncate, model.max_model_len)?;
             if prompt.tokens.is_empty() {
-                return Err(without_tokens(id));
+                return Err(without_tokens(id, model));
+            }
+            if prompt.text.is_some() {
+                model.check_text_prompt(prompt.tokens.len())?;
             }
         }
         Ok(prompts)
     }
 }
 
-fn without_tokens(id: &str) -> ApiError {
-    ApiError::invalid(format!("generate request `{id}` has an empty prompt_token_ids"))
+fn without_tokens(id: &str, model: &Model) -> ApiError {
+    ApiError::invalid(match model.frontend {
+        FrontendKind::Python => NO_PROMPT.to_owned(),
+        FrontendKind::Rust => format!("generate request `{id}` has an empty prompt_token_ids"),
+    })
 }
 
+/// What the server in Python says of a prompt without tokens.
+const NO_PROMPT: &str = "The decoder prompt cannot be empty";
+
 /// The refusal of a list without tokens.
-pub(in crate::api) fn no_tokens(id: &str) -> ApiError {
-    ApiError::invalid(format!("text request `{id}` must contain at least one prompt token ID"))
+pub(in crate::api) fn no_tokens(id: &str, model: &Model) -> ApiError {
+    ApiError::invalid(match model.frontend {
+        FrontendKind::Python => NO_PROMPT.to_owned(),
+        FrontendKind::Rust => format!("text request `{id}` must contain at least one prompt token ID"),
+    })
 }
 
 /// Keeps the last tokens of a prompt; -1 keeps as many as the model takes.

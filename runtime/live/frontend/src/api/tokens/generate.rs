@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -17,13 +16,15 @@ use crate::api::answer::logprobs::{prompt_logprobs, token_logprobs};
 use crate::api::answer::sse::{self, Events, Source};
 use crate::api::answer::usage::Usage;
 use crate::api::answer::{Answer, failure, gather, stop_reason};
-use crate::api::request::body::{Body, FastJson};
+use crate::api::request::body::Call;
 use crate::api::request::structured;
 use crate::api::request::{
     MAX_N, StreamOptions, check_named, check_threshold, id_header, least_cached_of, rank_of, submit,
 };
 use crate::generate::{Merged, Placement, Position, Repetition, Sampling, StringOrArray};
 use crate::server::error::ApiError;
+use crate::server::frontend_kind::FrontendKind;
+use crate::server::model::Model;
 use crate::server::{App, Counted};
 
 /// Sampling parameters in the names of vLLM's own class. The name of the type is part of
@@ -85,7 +86,7 @@ pub(in crate::api) struct GenerateRequest {
 
 impl GenerateRequest {
     /// Checks the request, in the order of vLLM.
-    fn check(&self) -> Result<(), ApiError> {
+    fn check(&self, model: &Model) -> Result<(), ApiError> {
         let of_params = |message| Err(ApiError::invalid_param("sampling_params", message));
         let params = &self.sampling_params.inner;
         if self.token_ids.is_empty() {
@@ -104,11 +105,12 @@ impl GenerateRequest {
             return of_params("`prompt_logprobs` are not available when `stream=true`.");
         }
         // Stops by text take a detokenizer, which has no part in this API.
-        if self.sampling_params.stop.clone().is_some_and(|stop| !stop.into_vec().is_empty()) {
+        let is_rust = model.frontend == FrontendKind::Rust;
+        if is_rust && self.sampling_params.stop.clone().is_some_and(|stop| !stop.into_vec().is_empty()) {
             return Err(ApiError::invalid_param("stop", "stop is not supported."));
         }
         check_threshold(self.cache_hit_threshold)?;
-        if params.include_stop_str_in_output {
+        if is_rust && params.include_stop_str_in_output {
             let name = "include_stop_str_in_output";
             return Err(ApiError::invalid_param(name, "include_stop_str_in_output is not supported."));
         }
@@ -125,7 +127,7 @@ impl GenerateRequest {
     }
 
     fn take_sampling(&mut self) -> Result<Sampling, ApiError> {
-        let GenerateSamplingParams { n, inner: params, .. } = std::mem::take(&mut self.sampling_params);
+        let GenerateSamplingParams { n, stop, inner: params } = std::mem::take(&mut self.sampling_params);
         let structured_outputs = structured::own(params.structured_outputs.as_ref())?.map(structured::wire);
         Ok(Sampling {
             n,
@@ -139,6 +141,7 @@ impl GenerateRequest {
             seed: params.seed,
             max_tokens: params.max_tokens,
             min_tokens: params.min_tokens,
+            stop,
             stop_token_ids: params.stop_token_ids,
             include_stop_str_in_output: params.include_stop_str_in_output,
             ignore_eos: params.ignore_eos,
@@ -186,18 +189,34 @@ fn logprobs(positions: &[Position], are_wanted: bool) -> Option<Value> {
     are_wanted.then(|| json!({"content": token_logprobs(positions)}))
 }
 
+/// The length of a prompt, in the words of the server in Python.
+fn check_decoder_prompt(model: &Model, tokens: usize) -> Result<(), ApiError> {
+    let limit = model.max_model_len;
+    if model.frontend == FrontendKind::Rust || tokens < limit as usize {
+        return Ok(());
+    }
+    let start = format!("The decoder prompt (length {tokens})");
+    let end = "Make sure that `max_model_len` is no smaller than the number of text tokens";
+    Err(ApiError::invalid(if tokens > limit as usize {
+        format!("{start} is longer than the maximum model length of {limit}. {end}.")
+    } else {
+        format!(
+            "{start} plus the number of requested output tokens (at least 1) is longer than the maximum model length \
+             of {limit}. {end} (prompt + requested output tokens)."
+        )
+    }))
+}
+
 /// Answers in tokens.
 pub(in crate::api) async fn generate(
     State(app): State<Arc<App>>,
-    headers: HeaderMap,
-    body: Body<GenerateRequest>,
+    Call { headers, body: mut request, given }: Call<GenerateRequest>,
 ) -> Result<Response, ApiError> {
-    let FastJson(mut request) = body?;
     let counted = app.count();
-    check_named(request.model.as_deref())?;
+    check_named(request.model.as_deref(), &app.model)?;
     let (_, adapter) = app.model.resolve(request.model.as_deref())?;
     let id = id_header(&headers).map(str::to_owned).or(request.request_id.take()).unwrap_or_else(|| app.ids.next());
-    request.check()?;
+    request.check(&app.model).map_err(|error| given.refusal(error))?;
     let place = Placement {
         priority: request.priority.into(),
         cache_salt: request.cache_salt.take(),
@@ -206,10 +225,13 @@ pub(in crate::api) async fn generate(
         adapter,
         least_cached: least_cached_of(&headers).or(request.cache_hit_threshold),
     };
-    let sampling = request.take_sampling()?;
+    let sampling = request.take_sampling().map_err(|error| given.refusal(error))?;
     let (n, has_logprobs) = (sampling.n.unwrap_or(1).max(1) as usize, sampling.logprobs.is_some());
     let prompt = std::mem::take(&mut request.token_ids);
-    let mut asked = sampling.into_engine_request(&app.model, Cow::Borrowed(&prompt), place)?;
+    check_decoder_prompt(&app.model, prompt.len())?;
+    let asked = sampling.into_engine_request(&app.model, Cow::Borrowed(&prompt), place);
+    let mut asked = asked.map_err(|error| given.refusal(error))?;
+    drop(given);
     asked.request.mm_features = request.features.take().map(|features| features.placed(prompt.len())).transpose()?;
     let media = asked.request.mm_features.as_deref();
     let ec_transfer_params = app.options.encoder.as_ref().and_then(|encoder| encoder.params(media));

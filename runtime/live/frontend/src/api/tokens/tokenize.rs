@@ -54,7 +54,7 @@ pub(in crate::api) struct TextTokens {
 
 impl ChatTokens {
     fn tokens(&self, model: &Model) -> Result<Vec<u32>, ApiError> {
-        message::check(&self.messages)?;
+        message::check(&self.messages, model.frontend)?;
         if self.chat_template.is_some() {
             return Err(ApiError::untrusted_template());
         }
@@ -87,7 +87,7 @@ pub(in crate::api) async fn tokenize(
         TokenizeRequest::Chat(chat) => (&chat.model, chat.return_token_strs),
         TokenizeRequest::Text(text) => (&text.model, text.return_token_strs),
     };
-    check_named(model.as_deref())?;
+    check_named(model.as_deref(), &app.model)?;
     app.model.resolve(model.as_deref())?;
     let tokens = match &request {
         TokenizeRequest::Chat(chat) => chat.tokens(&app.model)?,
@@ -113,7 +113,7 @@ pub(in crate::api) async fn detokenize(
     body: Body<DetokenizeRequest>,
 ) -> Result<Json<Value>, ApiError> {
     let FastJson(request) = body?;
-    check_named(request.model.as_deref())?;
+    check_named(request.model.as_deref(), &app.model)?;
     app.model.resolve(request.model.as_deref())?;
     Ok(Json(json!({"prompt": app.model.tokenizer.decode(&request.tokens, false)})))
 }

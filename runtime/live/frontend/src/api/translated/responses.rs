@@ -82,7 +82,7 @@ impl Translation for StoredStream {
     }
 
     fn error(&self, error: &ApiError) -> Event {
-        self.stream.error(error.kind, &error.message, error.param)
+        self.stream.error(error.kind, &error.message, error.param.as_deref())
     }
 }
 

@@ -1,0 +1,112 @@
+//! Values and errors in the words of Python.
+
+use serde_json::Value;
+
+/// Characters of an input that an error repeats at most.
+const INPUT_CHARS_MAX: usize = 200;
+
+/// `repr` of a text.
+pub(super) fn quoted(text: &str) -> String {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    let mut out = String::from(quote);
+    for char in text.chars() {
+        match char {
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            char if char == quote => out.extend(['\\', char]),
+            char if (char as u32) < 0x20 || char as u32 == 0x7f => out.push_str(&format!("\\x{:02x}", char as u32)),
+            char => out.push(char),
+        }
+    }
+    out.push(quote);
+    out
+}
+
+/// `repr` of a number with a fraction.
+pub(super) fn float(value: f64) -> String {
+    let text = format!("{value:?}");
+    match text.split_once('e') {
+        Some((digits, exponent)) => {
+            let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |exponent| ('-', exponent));
+            format!("{digits}e{sign}{exponent:0>2}")
+        }
+        None => text,
+    }
+}
+
+/// `repr` of a value.
+pub(super) fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "None".to_owned(),
+        Value::Bool(true) => "True".to_owned(),
+        Value::Bool(false) => "False".to_owned(),
+        Value::Number(number) if number.is_f64() => float(number.as_f64().unwrap_or_default()),
+        Value::Number(number) => number.to_string(),
+        Value::String(text) => quoted(text),
+        Value::Array(items) => format!("[{}]", items.iter().map(shown).collect::<Vec<_>>().join(", ")),
+        Value::Object(fields) => {
+            let fields = fields.iter().map(|(name, value)| format!("{}: {}", quoted(name), shown(value)));
+            format!("{{{}}}", fields.collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+/// `str` of a value.
+pub(super) fn written(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        value => shown(value),
+    }
+}
+
+/// A value as an error of validation repeats it.
+pub(super) fn summary(value: &Value) -> String {
+    match value {
+        Value::Array(items) => format!("<list of {} items>", items.len()),
+        Value::Object(fields) => format!("<dict of {} items>", fields.len()),
+        value => {
+            let text = written(value);
+            match text.char_indices().nth(INPUT_CHARS_MAX) {
+                Some((end, _)) => format!("{}...[truncated]", &text[..end]),
+                None => text,
+            }
+        }
+    }
+}
+
+/// Names of values as a sentence lists them.
+pub(super) fn either(names: &[&str]) -> String {
+    let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
+    match names.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
+    }
+}
+
+/// The name of a value's class.
+pub(super) fn class(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "NoneType",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float",
+        Value::Number(_) => "int",
+        Value::String(_) => "str",
+        Value::Array(_) => "list",
+        Value::Object(_) => "dict",
+    }
+}
+
+/// Whether a value counts as true.
+pub(super) fn is_true(value: Option<&Value>) -> bool {
+    match value {
+        None | Some(Value::Null) => false,
+        Some(Value::Bool(value)) => *value,
+        Some(Value::Number(number)) => number.as_f64() != Some(0.0),
+        Some(Value::String(text)) => !text.is_empty(),
+        Some(Value::Array(items)) => !items.is_empty(),
+        Some(Value::Object(fields)) => !fields.is_empty(),
+    }
+}
