@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use vcr_tests::{Serve, wait_until};
 
 /// A client that goes away must not keep the engine busy.
@@ -60,4 +60,37 @@ fn readiness_waits_for_the_start_up() {
     let serve = Serve::start(&["--startup-duration", "1h"]);
     assert_eq!((serve.get("/health").status, serve.get("/ready").status), (200, 503));
     assert_eq!(serve.get("/health/ready").status, 503, "as llm-d-inference-sim calls it");
+}
+
+/// Structures of outputs that take a lot of work, each in a request for many answers.
+fn hostile_structures() -> Vec<(&'static str, Value)> {
+    let names: Vec<String> = (0..20_000).map(|index| format!("p{index}")).collect();
+    let text = json!({"type": "string"});
+    let properties: Value = names.iter().map(|name| (name.clone(), text.clone())).collect::<Map<_, _>>().into();
+    let definitions: Value =
+        names.iter().map(|name| (name.clone(), json!({"$ref": "#/$defs/p0"}))).collect::<Map<_, _>>().into();
+    let constants: Vec<Value> = (0..20_000).map(|index| json!({"const": index})).collect();
+    vec![
+        ("choices", json!({"choice": names})),
+        ("required", json!({"json": {"type": "object", "properties": properties, "required": names}})),
+        ("alternatives", json!({"json": {"type": "array", "minItems": 5_000, "items": {"anyOf": constants}}})),
+        ("definitions", json!({"json": {"$defs": definitions, "type": "object"}})),
+    ]
+}
+
+/// Others are served while such a request is under way, and it is given up when its client goes.
+#[test]
+fn hostile_structures_of_outputs_stop_nobody_else() {
+    let serve = Serve::start(&[]);
+    for (name, structure) in hostile_structures() {
+        let request = json!({"prompt": "a", "max_tokens": 20, "n": 128, "structured_outputs": structure});
+        let hostile = serve.begin("/v1/completions", &request);
+        for _ in 0..10 {
+            assert_eq!(serve.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 1})).status, 200, "{name}");
+        }
+        drop(hostile);
+        wait_until(name, || serve.get("/load").body["server_load"] == 0);
+        let reply = serve.post("/v1/completions", &request);
+        assert!([200, 400].contains(&reply.status), "{name}: {reply:?}");
+    }
 }

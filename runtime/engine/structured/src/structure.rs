@@ -13,7 +13,11 @@ use crate::values::draw::below;
 use crate::writer::{GENEROSITY_MAX, document};
 use crate::{JsonTokens, Output};
 
-/// An output that is cut off is not made anew for each request if it has as many tokens.
+/// Choices between two looks at whether somebody waits for them.
+const CHOICES_AT_ONCE: usize = 1_000;
+
+/// An output is not made anew for each request if the shortest one has as many tokens: the requests of one call would
+/// keep an engine for seconds.
 const LONG_TOKENS: usize = 4_096;
 
 /// A structure of outputs.
@@ -32,11 +36,24 @@ impl JsonTokens {
     /// # Errors
     /// When it cannot be read or followed, or nothing fits it, or that takes too much work.
     pub fn structure(&self, structured_output: &str) -> Result<Structure, String> {
+        self.structure_unless(structured_output, &|| false)
+    }
+
+    /// The same, unless nobody waits for it any more.
+    ///
+    /// # Errors
+    /// Also when it is given up.
+    pub fn structure_unless(&self, structured_output: &str, is_gone: &dyn Fn() -> bool) -> Result<Structure, String> {
+        let go_on = || if is_gone() { Err("nobody waits for the structured output".to_string()) } else { Ok(()) };
         let form = OutputForm::parse(structured_output)?;
+        go_on()?;
         let (mut least, mut lengths) = (Vec::new(), Vec::new());
         match &form {
             OutputForm::Choice(choices) => {
-                for choice in choices {
+                for (index, choice) in choices.iter().enumerate() {
+                    if index % CHOICES_AT_ONCE == 0 {
+                        go_on()?;
+                    }
                     lengths.push(self.vocabulary.tokens(choice)?.len() as u32);
                 }
             }
@@ -84,8 +101,8 @@ impl JsonTokens {
         };
         // Where the shortest output is far too long, all others are too long as well.
         let is_hopeless = structure.least.len() / 2 >= request.max_tokens as usize;
-        if is_hopeless && structure.least.len() >= LONG_TOKENS {
-            return structure.least[..request.max_tokens as usize].to_vec();
+        if structure.least.len() >= LONG_TOKENS {
+            return structure.least[..structure.least.len().min(request.max_tokens as usize)].to_vec();
         }
         for generosity in (1..=if is_hopeless { 0 } else { GENEROSITY_MAX }).rev() {
             match made(generosity) {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
 use hashbrown::HashTable;
 use vcr_core::{PromptItem, RequestId};
@@ -93,7 +94,7 @@ pub(crate) struct Turns {
 pub(crate) struct Turn {
     pub(crate) part: Vec<u32>,
     pub(crate) params: SamplingParams,
-    pub(crate) structured_output: String,
+    pub(crate) structured_output: Arc<str>,
 }
 
 /// The engine that holds a prompt's KV.

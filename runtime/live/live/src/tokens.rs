@@ -6,6 +6,7 @@
 //! same text for the same prompt.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use vcr_base::random::Stream;
 use vcr_core::plan::StepPlan;
@@ -14,6 +15,7 @@ use vcr_core::tokens::{
     BatchTokenSource, DecidedDrafts, TokenAnswer, TokenError, TokenRefusal, TokenRequest, TokenWant,
 };
 use vcr_core::{PluginContext, TokenSource};
+use vcr_wire::Value;
 
 use crate::config::{TokenChoice, TokenSettings};
 use crate::requests::slot_of;
@@ -29,7 +31,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) stop_tokens: &'a [u32],
     /// The only tokens that may be drawn; none given: all may.
     pub(crate) allowed_tokens: &'a [u32],
-    pub(crate) structured_output: &'a str,
+    pub(crate) structured_output: &'a Arc<str>,
     /// Tokens after which reasoning must end.
     pub(crate) thinking_token_budget: Option<u32>,
     /// Its recorded answer, if it has one; nothing of it is masked.
@@ -58,6 +60,8 @@ pub(crate) struct Tokens {
     decided: DecidedDrafts,
     acceptance: Stream,
     next_in_turn: usize,
+    /// The latest structure of an output, and its text: the requests of one call share it.
+    structure: Option<(Arc<Value>, Arc<str>)>,
 }
 
 /// A source that is asked once a step.
@@ -78,7 +82,7 @@ struct Started {
     min_tokens: u32,
     eos_token: Option<u32>,
     stop_tokens: Vec<u32>,
-    structured_output: String,
+    structured_output: Arc<str>,
     thinking_token_budget: Option<u32>,
 }
 
@@ -100,16 +104,22 @@ impl Tokens {
         };
         let acceptance = Stream::new(plugin_context.seed, "live.acceptance");
         let (slots, decided) = (Vec::new(), DecidedDrafts::default());
-        Ok(Self { settings, guest, slots, decided, acceptance, next_in_turn: 0 })
+        Ok(Self { settings, guest, slots, decided, acceptance, next_in_turn: 0, structure: None })
     }
 
     pub(crate) fn vocab_size(&self) -> u32 {
         self.settings.vocab_size
     }
 
-    /// Whether anybody looks at structured-output requests.
-    pub(crate) fn wants_structure(&self) -> bool {
-        self.guest.is_some()
+    /// The structure of an output as a token source gets it: as JSON, which is empty where nobody looks at it.
+    pub(crate) fn structure_text(&mut self, structure: Option<&Arc<Value>>) -> Arc<str> {
+        let Some(structure) = structure.filter(|_| self.guest.is_some()) else { return Arc::default() };
+        if let Some((_, text)) = self.structure.as_ref().filter(|(known, _)| Arc::ptr_eq(known, structure)) {
+            return Arc::clone(text);
+        }
+        let text: Arc<str> = serde_json::to_string(&**structure).unwrap_or_default().into();
+        self.structure = Some((Arc::clone(structure), Arc::clone(&text)));
+        text
     }
 
     /// Remembers a request that is about to be submitted.
@@ -142,7 +152,7 @@ impl Tokens {
                 min_tokens: asked.min_tokens,
                 eos_token: asked.eos_token,
                 stop_tokens: asked.stop_tokens.to_vec(),
-                structured_output: asked.structured_output.to_owned(),
+                structured_output: Arc::clone(asked.structured_output),
                 thinking_token_budget: asked.thinking_token_budget,
             });
         }

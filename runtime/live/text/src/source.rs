@@ -105,17 +105,18 @@ impl TextModel {
     }
 
     /// Reads the structure that a request asks for, as engines get it, unless that was done for another one of late. A
-    /// server does so before it asks an engine, which then has no work of it.
+    /// server does so before it asks an engine, which then has no work of it. The work is given up once `is_gone` says that
+    /// nobody waits for it.
     ///
     /// # Errors
-    /// When it cannot be followed, or takes too much work.
-    pub fn structure(&self, asked: &str) -> Result<Arc<Structure>, String> {
+    /// When it cannot be followed, or takes too much work, or is given up.
+    pub fn structure(&self, asked: &str, is_gone: &dyn Fn() -> bool) -> Result<Arc<Structure>, String> {
         let structures = || self.structures.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(structure) = structures().get(asked) {
             return Ok(structure);
         }
         let structured = self.structured.as_ref().as_ref().map_err(Clone::clone)?;
-        let structure = Arc::new(structured.structure(asked)?);
+        let structure = Arc::new(structured.structure_unless(asked, is_gone)?);
         structures().insert(asked, &structure);
         Ok(structure)
     }
@@ -126,7 +127,7 @@ impl TextModel {
         if request.structured_output.is_empty() {
             return Ok(RequestOutput { opening, answer: Answer::English(self.english(request)) });
         }
-        let structure = self.structure(request.structured_output)?;
+        let structure = self.structure(request.structured_output, &|| false)?;
         let structured = self.structured.as_ref().as_ref().map_err(Clone::clone)?;
         let request = TokenRequest {
             max_tokens: request.max_tokens.saturating_sub(before),

@@ -1,5 +1,7 @@
 //! Sampling parameters and the parameters of pooling.
 
+use std::sync::Arc;
+
 use crate::codec::error::{DecodeError, Problem};
 use crate::codec::field::Wire;
 use crate::codec::read::Reader;
@@ -113,8 +115,8 @@ map_struct! {
         /// Never to be stopped on.
         sparse all_stop_token_ids as "_all_stop_token_ids": Vec<u32> = Vec::new(),
         /// Form that the output must match: a map of one of `json`, `regex`, `choice`, `grammar`,
-        /// `json_object`, `structural_tag`, and flags.
-        sparse structured_outputs: Option<Value> = None,
+        /// `json_object`, `structural_tag`, and flags. The requests of one call share it.
+        sparse structured_outputs: Option<Arc<Value>> = None,
         /// Numbers added to the logits of tokens.
         sparse logit_bias: Option<LogitBias> = None,
         /// Tokens that may be sampled.

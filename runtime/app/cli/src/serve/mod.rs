@@ -189,8 +189,8 @@ fn english(
 
 /// The check of structures by readable answers, where those are what engines say.
 fn structure_check(text: Arc<OnceLock<TextModel>>) -> StructureCheck {
-    StructureCheck(Arc::new(move |asked| match text.get() {
-        Some(text) => text.structure(asked).map(drop),
+    StructureCheck(Arc::new(move |asked, is_gone| match text.get() {
+        Some(text) => text.structure(asked, is_gone).map(drop),
         None => Ok(()),
     }))
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::answer::{Answer, failure, gather, stop_reason};
-use super::request::{StreamOptions, check_length, request_id, submit, text_request};
+use super::request::{StreamOptions, check_length, check_structure, request_id, submit, text_request};
 use crate::api::answer::logprobs::{CompletionLogprobs, prompt_logprobs};
 use crate::api::answer::sse::{self, Events, Source};
 use crate::api::answer::usage::Usage;
@@ -112,7 +112,7 @@ pub(super) async fn completions(
     Call { headers, body: request, given }: Call<Box<CompletionRequest>>,
 ) -> Result<Response, ApiError> {
     let counted = app.count();
-    let started = start(&app, &headers, request).map_err(|error| given.refusal(error));
+    let started = start(&app, &headers, request).await.map_err(|error| given.refusal(error));
     drop(given);
     let Started { form, merged, stream, usages } = started?;
     if stream {
@@ -131,7 +131,7 @@ struct Started {
 }
 
 /// Checks a request and hands its prompts to the engines.
-fn start(app: &Arc<App>, headers: &HeaderMap, mut request: Box<CompletionRequest>) -> Result<Started, ApiError> {
+async fn start(app: &Arc<App>, headers: &HeaderMap, mut request: Box<CompletionRequest>) -> Result<Started, ApiError> {
     let (model, adapter) = app.model.resolve(request.model.as_deref())?;
     request.check(&app.model)?;
     let id = request_id(&app.ids, headers, "cmpl", request.request_id.as_deref());
@@ -167,7 +167,11 @@ fn start(app: &Arc<App>, headers: &HeaderMap, mut request: Box<CompletionRequest
     let count = form.prompts.len() * form.n;
     let mut streams = Vec::with_capacity(count);
     for prompt in &form.prompts {
-        let asked = sampling.clone().into_engine_request(&app.model, Cow::Borrowed(&prompt.tokens), place.clone())?;
+        let mut asked =
+            sampling.clone().into_engine_request(&app.model, Cow::Borrowed(&prompt.tokens), place.clone())?;
+        if streams.is_empty() {
+            check_structure(app, &mut asked).await?;
+        }
         for asked in std::iter::repeat_n(asked, form.n) {
             streams.push(submit(app, &form.id, streams.len(), count, asked)?);
         }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
@@ -76,7 +77,7 @@ pub(crate) struct Sampling {
     pub(crate) prompt_logprobs: Option<i32>,
     pub(crate) repetition_detection: Option<Repetition>,
     /// The structure that the output must have, in the terms of engines.
-    pub(crate) structured_outputs: Option<Value>,
+    pub(crate) structured_outputs: Option<Arc<Value>>,
     pub(crate) thinking_token_budget: Option<i64>,
     pub(crate) vllm_xargs: Option<Map<String, Json>>,
     pub(crate) kv_transfer_params: Option<Map<String, Json>>,
@@ -96,18 +97,25 @@ pub(crate) struct EngineSubmission {
 #[derive(Clone, Debug)]
 pub(crate) struct OptionalStructure {
     pub(crate) probability: f64,
-    pub(crate) structured_outputs: Value,
+    pub(crate) structured_outputs: Arc<Value>,
+    /// Why the engines cannot follow it, if they cannot.
+    pub(crate) refusal: Option<String>,
 }
 
 impl OptionalStructure {
     /// Gives a request the structure or does not; the same request with the same seed
     /// gets the same.
-    pub(crate) fn take(self, params: &mut SamplingParams, prompt: &[u32], index: usize) {
+    ///
+    /// # Errors
+    /// When it gets one that the engines cannot follow.
+    pub(crate) fn take(self, params: &mut SamplingParams, prompt: &[u32], index: usize) -> Result<(), ApiError> {
         let own = params.seed.and_then(|seed| seed.as_u64().or(seed.as_i64().map(i64::cast_unsigned))).unwrap_or(0);
         let content = prompt.iter().fold(own, |seed, token| mix(seed ^ u64::from(*token)));
         if Stream::new(content ^ index as u64, "structure").unit() < self.probability {
             params.structured_outputs = Some(self.structured_outputs);
+            return self.refusal.map_or(Ok(()), |reason| Err(ApiError::invalid(reason)));
         }
+        Ok(())
     }
 }
 

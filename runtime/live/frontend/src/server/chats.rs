@@ -1,7 +1,6 @@
 //! Settings of chats.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use vcr_text::tools::CallForm;
 use vcr_text::{ReasoningForm, Value};
@@ -21,19 +20,6 @@ pub struct ChatOptions {
     pub excludes_unused_tools: bool,
     /// Variables of the chat template that requests may override.
     pub template_kwargs: BTreeMap<String, Value>,
-}
-
-/// Says of a structure, as engines get it, why they cannot follow it, if they cannot.
-type CheckStructure = dyn Fn(&str) -> Result<(), String> + Send + Sync;
-
-/// Whether the engines can follow a structure that an output must have.
-#[derive(Clone)]
-pub struct StructureCheck(pub Arc<CheckStructure>);
-
-impl std::fmt::Debug for StructureCheck {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("StructureCheck")
-    }
 }
 
 /// How calls of tools are found in answers.

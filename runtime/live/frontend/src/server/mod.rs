@@ -9,6 +9,7 @@ pub mod model;
 mod openapi;
 pub(crate) mod responses;
 pub(crate) mod routes;
+pub mod structures;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,11 +17,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::engine::EngineClient;
 use crate::media::{EncoderAddress, ImageOptions, Images};
-use chats::{ChatOptions, StructureCheck};
+use chats::ChatOptions;
 use frontend_kind::FrontendKind;
 use ids::RequestIds;
 use model::Model;
 use responses::ResponseStore;
+use structures::{StructureCheck, Structures};
 
 /// The server's state. Handlers share it.
 pub struct App {
@@ -33,6 +35,7 @@ pub struct App {
     pub(crate) ids: RequestIds,
     pub(crate) responses: ResponseStore,
     pub(crate) images: Images,
+    pub(crate) structures: Structures,
     /// Requests for text under way, for `/load`.
     pub(crate) load: AtomicUsize,
     ready_at: Instant,
@@ -82,6 +85,7 @@ impl App {
         let ready_at = Instant::now() + options.startup_duration;
         Arc::new(Self {
             images: Images::new(options.images),
+            structures: Structures::new(options.structures.clone()),
             responses: ResponseStore::new(options.stored_responses_bytes),
             engines,
             model,

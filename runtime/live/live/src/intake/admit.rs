@@ -241,12 +241,13 @@ fn start_tokens(
     max_tokens: u32,
     recorded: Option<&[u32]>,
 ) {
-    let structured_output = match &params.structured_outputs {
-        Some(value) if serving.tokens.wants_structure() => serde_json::to_string(value).unwrap_or_default(),
-        _ => String::new(),
-    };
+    let structured_output = serving.tokens.structure_text(params.structured_outputs.as_ref());
     if !structured_output.is_empty() {
-        tracing::debug!(rank = serving.context.rank, structured_output, "the request wants structured output");
+        tracing::debug!(
+            rank = serving.context.rank,
+            structured_output = &*structured_output,
+            "the request wants structured output"
+        );
     }
     serving.tokens.start(&Asked {
         tag,

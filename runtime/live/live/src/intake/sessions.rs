@@ -45,10 +45,7 @@ impl Serving {
             );
         }
         self.counters.prompt_tokens += part.len() as u64;
-        let structured_output = match &params.structured_outputs {
-            Some(value) if self.tokens.wants_structure() => serde_json::to_string(value).unwrap_or_default(),
-            _ => String::new(),
-        };
+        let structured_output = self.tokens.structure_text(params.structured_outputs.as_ref());
         let turn = Turn { part, params, structured_output };
         let Some(live) = self.requests.get_mut(tag) else { return Ok(()) };
         if waits {

@@ -147,7 +147,7 @@ fn deciding_params(params: &SamplingParams) -> Map<String, Value> {
         ("seed", params.seed.map_or(Value::Null, |seed| seed.as_u64().map_or(seed.as_i64().into(), Value::from))),
         ("stop", stop.into()),
         ("stop_token_ids", params.stop_token_ids.clone().into()),
-        ("structured_outputs", serde_json::to_value(&params.structured_outputs).unwrap_or_default()),
+        ("structured_outputs", serde_json::to_value(params.structured_outputs.as_deref()).unwrap_or_default()),
         ("temperature", params.temperature.into()),
         ("thinking_token_budget", params.thinking_token_budget.into()),
         ("top_k", params.top_k.into()),

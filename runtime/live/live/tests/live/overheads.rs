@@ -76,7 +76,7 @@ fn a_step_takes_as_long_as_its_launch() {
 
 fn structured(id: &str) -> Request {
     let json = Value::Map(vec![(Value::from("json_object"), Value::from(true))]);
-    let params = SamplingParams { structured_outputs: Some(json), ..params(3) };
+    let params = SamplingParams { structured_outputs: Some(json.into()), ..params(3) };
     Request::Add(Box::new(request(id, &prompt(20), params)))
 }
 

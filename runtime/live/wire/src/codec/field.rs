@@ -1,5 +1,7 @@
 //! Types of fields.
 
+use std::sync::Arc;
+
 use super::error::DecodeError;
 use super::read::Reader;
 use super::write;
@@ -63,6 +65,17 @@ impl Wire for f64 {
 
     fn write(&self, out: &mut Vec<u8>) {
         write::f64(out, *self);
+    }
+}
+
+/// A value that clones share.
+impl<T: Wire> Wire for Arc<T> {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        T::read(reader).map(Self::new)
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        T::write(self, out);
     }
 }
 

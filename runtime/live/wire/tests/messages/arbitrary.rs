@@ -1,5 +1,7 @@
 //! Messages that say anything.
 
+use std::sync::Arc;
+
 use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
@@ -101,7 +103,7 @@ pub(crate) fn sampling_params() -> impl Strategy<Value = SamplingParams> {
             eos_token_id: t.6,
             stop: x.0.map(StopStrings),
             bad_words: x.1,
-            structured_outputs: x.2,
+            structured_outputs: x.2.map(Arc::new),
             extra_args: x.3,
             trace_decode_token_ids: x.4,
             prompt_logprob_token_ids: x.5,

@@ -24,7 +24,7 @@ use self::answers::{Form, Stream};
 use self::ranges::ChatFields;
 use self::tools::{OfferedTool, ToolChoice, ToolContext};
 use super::answer::gather;
-use super::request::{StreamOptions, check_length, request_id, submit, text_request};
+use super::request::{StreamOptions, check_length, check_structure, request_id, submit, text_request};
 use crate::api::answer::sse::{self, Source};
 use crate::api::request::body::{Call, json};
 use crate::api::request::prompt::{no_tokens, truncate_to};
@@ -299,7 +299,7 @@ pub(super) struct Chat {
 
 impl Chat {
     /// Checks a request, renders its prompt and hands it to the engines.
-    pub(super) fn start(app: &Arc<App>, headers: &HeaderMap, mut request: ChatRequest) -> Result<Self, ApiError> {
+    pub(super) async fn start(app: &Arc<App>, headers: &HeaderMap, mut request: ChatRequest) -> Result<Self, ApiError> {
         let counted = app.count();
         let (model, adapter) = app.model.resolve(request.model.as_deref())?;
         request.check(&app.model)?;
@@ -345,6 +345,7 @@ impl Chat {
         if let Some(form) = calls {
             tools.constrain(form, options, &mut asked);
         }
+        check_structure(app, &mut asked).await?;
         let mut streams = Vec::with_capacity(form.n);
         for index in 0..form.n {
             streams.push(submit(app, &form.id, index, form.n, asked.clone())?);
@@ -402,7 +403,7 @@ pub(super) async fn chat_completions(
     Call { headers, body: request, given }: Call<ChatRequest>,
 ) -> Result<Response, ApiError> {
     let is_streamed = request.stream;
-    let started = Chat::start(&app, &headers, request).map_err(|error| given.refusal(error));
+    let started = Chat::start(&app, &headers, request).await.map_err(|error| given.refusal(error));
     drop(given);
     let chat = started?.with_image(app.images.of_chat(&headers));
     if is_streamed {

@@ -193,7 +193,11 @@ impl ToolContext {
                 params.structured_outputs = Some(structured_outputs);
             }
             (Choice::Auto, _) if options.call_probability > 0.0 && !self.has_result => {
-                asked.chance = Some(OptionalStructure { probability: options.call_probability, structured_outputs });
+                asked.chance = Some(OptionalStructure {
+                    probability: options.call_probability,
+                    structured_outputs,
+                    refusal: None,
+                });
             }
             _ => {}
         }

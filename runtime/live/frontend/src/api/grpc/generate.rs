@@ -17,13 +17,13 @@ use super::messages::{
 };
 use crate::api::answer::failure;
 use crate::api::request::structured;
-use crate::api::request::submit;
+use crate::api::request::{check_structure, submit};
 use crate::generate::{Finish, Merged, Piece, Placement, Position, Sampling, StopCause, StringOrArray, json_of};
 use crate::server::error::ApiError;
 use crate::server::{App, Counted};
 
 /// Begins to answer.
-pub(super) fn generate(
+pub(super) async fn generate(
     app: &Arc<App>,
     request: GenerateRequest,
     id: String,
@@ -53,7 +53,8 @@ pub(super) fn generate(
     };
     let sampling = Sampling { kv_transfer_params, ..sampling(params)? };
     let n = sampling.n.unwrap_or(1) as usize;
-    let asked = sampling.into_engine_request(&app.model, Cow::Borrowed(&prompt), place)?;
+    let mut asked = sampling.into_engine_request(&app.model, Cow::Borrowed(&prompt), place)?;
+    check_structure(app, &mut asked).await?;
     let streams: Result<Vec<_>, _> = (0..n).map(|index| submit(app, &id, index, n, asked.clone())).collect();
     let generation = Generation {
         merged: Some(Merged::new(streams?)),

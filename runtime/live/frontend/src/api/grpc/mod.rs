@@ -77,7 +77,7 @@ fn generate(State(service): State<Arc<Service>>, request: Request) -> Answering 
             service.received();
             let id = service.id(std::mem::take(&mut request.request_id));
             let registration = service.aborts.register(&id);
-            generate::generate(&service.app, request, id, registration)
+            generate::generate(&service.app, request, id, registration).await
         }
     })
 }

@@ -363,6 +363,22 @@ pub(super) fn request_id(ids: &RequestIds, headers: &HeaderMap, prefix: &str, ow
     }
 }
 
+/// Reads the structure that the answers to a call must or may have, once for all of them and before an engine gets it.
+///
+/// # Errors
+/// When they must have it and the engines cannot follow it.
+pub(super) async fn check_structure(app: &App, asked: &mut crate::generate::EngineSubmission) -> Result<(), ApiError> {
+    let certain = asked.request.sampling_params.as_ref().and_then(|params| params.structured_outputs.as_ref());
+    if let Some(structure) = certain {
+        return app.structures.check(std::sync::Arc::clone(structure)).await.map_err(ApiError::invalid);
+    }
+    if let Some(chance) = &mut asked.chance {
+        // Those that draw it are refused.
+        chance.refusal = app.structures.check(std::sync::Arc::clone(&chance.structured_outputs)).await.err();
+    }
+    Ok(())
+}
+
 /// Sends the `index`th of the requests of one call to an engine.
 pub(super) fn submit(
     app: &Arc<App>,
@@ -388,11 +404,7 @@ pub(super) fn submit(
     }
     let prompt = request.prompt_token_ids.as_deref().unwrap_or_default();
     if let (Some(chance), Some(params)) = (chance, request.sampling_params.as_mut()) {
-        chance.take(params, prompt, index);
-    }
-    let structure = request.sampling_params.as_ref().and_then(|params| params.structured_outputs.as_ref());
-    if let (Some(structure), Some(check)) = (structure, &app.options.structures) {
-        (check.0)(&serde_json::to_string(structure).unwrap_or_default()).map_err(ApiError::invalid)?;
+        chance.take(params, prompt, index)?;
     }
     let detokenizer = vcr_text::Detokenizer::after(&app.model.tokenizer, text.skip_special, prompt);
     let outputs = app.engines.submit(request)?;

@@ -1,5 +1,7 @@
 //! Structured outputs: what requests ask for, by vLLM's rules and in its words.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value as Json};
@@ -237,7 +239,7 @@ pub(in crate::api) fn structure(
 }
 
 /// A structure in the terms of engines.
-pub(in crate::api) fn wire(structure: Structure) -> Value {
+pub(in crate::api) fn wire(structure: Structure) -> Arc<Value> {
     let name = structure.constraint.name();
     let constraint = match structure.constraint {
         Constraint::Json(schema) => wire_of_text(&schema),
@@ -258,12 +260,13 @@ pub(in crate::api) fn wire(structure: Structure) -> Value {
         pairs.push(("whitespace_pattern".into(), pattern.as_str().into()));
     }
     pairs.push(("_backend".into(), "xgrammar".into()));
-    Value::Map(pairs)
+    Arc::new(Value::Map(pairs))
 }
 
 /// A structural tag in the terms of engines.
-pub(in crate::api) fn tag(tag: String) -> Value {
-    Value::Map(vec![("structural_tag".into(), tag.as_str().into()), ("_backend".into(), "xgrammar".into())])
+pub(in crate::api) fn tag(tag: String) -> Arc<Value> {
+    let pairs = vec![("structural_tag".into(), tag.as_str().into()), ("_backend".into(), "xgrammar".into())];
+    Arc::new(Value::Map(pairs))
 }
 
 fn check_nesting(value: &Json, most: usize) -> Result<(), String> {
@@ -292,7 +295,7 @@ mod tests {
         let format = late_format(read(format).as_ref()).map_err(|error| error.message)?;
         let structure = structure(format.as_ref(), read(given).as_ref());
         let value = structure.map_err(|error| error.message)?.map(wire);
-        Ok(value.map_or(Json::Null, |value| serde_json::to_value(&value).expect("it is JSON")))
+        Ok(value.map_or(Json::Null, |value| serde_json::to_value(&*value).expect("it is JSON")))
     }
 
     #[test]

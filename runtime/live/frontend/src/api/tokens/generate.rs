@@ -19,7 +19,7 @@ use crate::api::answer::{Answer, failure, gather, stop_reason};
 use crate::api::request::body::Call;
 use crate::api::request::structured;
 use crate::api::request::{
-    MAX_N, StreamOptions, check_named, check_threshold, id_header, least_cached_of, rank_of, submit,
+    MAX_N, StreamOptions, check_named, check_structure, check_threshold, id_header, least_cached_of, rank_of, submit,
 };
 use crate::generate::{Merged, Placement, Position, Repetition, Sampling, StringOrArray};
 use crate::server::error::ApiError;
@@ -235,6 +235,7 @@ pub(in crate::api) async fn generate(
     asked.request.mm_features = request.features.take().map(|features| features.placed(prompt.len())).transpose()?;
     let media = asked.request.mm_features.as_deref();
     let ec_transfer_params = app.options.encoder.as_ref().and_then(|encoder| encoder.params(media));
+    check_structure(&app, &mut asked).await?;
     let streams: Result<Vec<_>, _> = (0..n).map(|index| submit(&app, &id, index, n, asked.clone())).collect();
     let merged = Merged::new(streams?);
     let returns_prompt = request.return_token_ids.unwrap_or(false);

@@ -135,7 +135,7 @@ fn sampling_params(sampling: Sampling) -> Map<String, Value> {
         "allowed_token_ids": sampling.allowed_token_ids,
         "bad_words": sampling.bad_words,
         "repetition_detection": repetition,
-        "structured_outputs": sampling.structured_outputs.as_ref().map(given_structure),
+        "structured_outputs": sampling.structured_outputs.as_deref().map(given_structure),
         "thinking_token_budget": sampling.thinking_token_budget,
         "vllm_xargs": sampling.vllm_xargs,
     });

@@ -135,7 +135,7 @@ pub(in crate::api) async fn responses(
     if let Some(fields) = request.as_object_mut() {
         fields.remove("input");
     }
-    let chat = Chat::start(&app, &headers, translated::chat(translated)?)?;
+    let chat = Chat::start(&app, &headers, translated::chat(translated)?).await?;
     let head = ResponseHead::new(id.as_str(), unix_s() as u64, chat.model(), &request);
     if request["stream"] == true {
         let translation = StoredStream { stream: ResponseStream::new(head), slot };
