@@ -21,7 +21,7 @@ use chats::ChatOptions;
 use frontend_kind::FrontendKind;
 use ids::RequestIds;
 use model::Model;
-use responses::ResponseStore;
+use responses::{RepeatedMemory, ResponseStore};
 use structures::{StructureCheck, Structures};
 
 /// The server's state. Handlers share it.
@@ -34,6 +34,7 @@ pub struct App {
     pub options: ServerOptions,
     pub(crate) ids: RequestIds,
     pub(crate) responses: ResponseStore,
+    pub(crate) repeated: RepeatedMemory,
     pub(crate) images: Images,
     pub(crate) structures: Structures,
     /// Requests for text under way, for `/load`.
@@ -87,6 +88,7 @@ impl App {
             images: Images::new(options.images),
             structures: Structures::new(options.structures.clone()),
             responses: ResponseStore::new(options.stored_responses_bytes),
+            repeated: RepeatedMemory::new(),
             engines,
             model,
             options,

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use serde::Serialize;
+use serde_json::Value;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Bytes that an entry of the store takes in addition to its texts.
 const ENTRY_BYTES: usize = 256;
@@ -141,6 +143,64 @@ impl ResponseStore {
     }
 }
 
+/// Memory that running responses may take for what they repeat of their requests, such as metadata.
+const REPEATED_BYTES_MAX: usize = 256 << 20;
+/// Less is not counted.
+const SMALL_BYTES: usize = 64 << 10;
+/// Memory is counted in parts of this size.
+const PART_BYTES: usize = 1 << 10;
+/// Memory of a value without its texts.
+const VALUE_BYTES: usize = 96;
+
+/// Memory of what running responses repeat of their requests: a response that waits or runs holds it until its end.
+#[derive(Debug)]
+pub(crate) struct RepeatedMemory(Arc<Semaphore>);
+
+/// A part of it, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Repeated {
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl RepeatedMemory {
+    pub(crate) fn new() -> Self {
+        Self::of_bytes(REPEATED_BYTES_MAX)
+    }
+
+    fn of_bytes(bytes: usize) -> Self {
+        Self(Arc::new(Semaphore::new(bytes / PART_BYTES)))
+    }
+
+    /// Room for what is repeated of a request. None where others hold too much.
+    pub(crate) fn hold(&self, request: &Value) -> Option<Repeated> {
+        // The request itself, and what the answer repeats of it.
+        let bytes = 2 * memory(request);
+        if bytes < SMALL_BYTES {
+            return Some(Repeated { _permit: None });
+        }
+        let parts = u32::try_from(bytes / PART_BYTES).unwrap_or(u32::MAX);
+        Arc::clone(&self.0).try_acquire_many_owned(parts).ok().map(|permit| Repeated { _permit: Some(permit) })
+    }
+}
+
+/// Bytes that a value takes, about.
+fn memory(value: &Value) -> usize {
+    let (mut bytes, mut open) = (0, vec![value]);
+    while let Some(value) = open.pop() {
+        bytes += VALUE_BYTES;
+        match value {
+            Value::String(text) => bytes += text.len(),
+            Value::Array(items) => open.extend(items),
+            Value::Object(fields) => {
+                bytes += fields.keys().map(String::len).sum::<usize>();
+                open.extend(fields.values());
+            }
+            _ => {}
+        }
+    }
+    bytes
+}
+
 /// Bytes that are written, up to a limit.
 struct Bounded {
     bytes: Vec<u8>,
@@ -198,6 +258,19 @@ mod tests {
         assert_eq!(store.packed(&"abc"), Some(Bytes::from_static(b"\"abc\"")));
         assert_eq!(store.packed(&"abcd"), None);
         assert_eq!(ResponseStore::new(0).packed(&1), None);
+    }
+
+    #[test]
+    fn running_responses_hold_what_they_repeat() {
+        let memory = RepeatedMemory::of_bytes(1 << 20);
+        let request = |bytes: usize| serde_json::json!({"metadata": {"a": "b".repeat(bytes)}});
+        let small: Vec<_> = (0..1000).map(|_| memory.hold(&request(100))).collect();
+        assert!(small.iter().all(Option::is_some), "small ones are not counted");
+        let first = memory.hold(&request(300 << 10)).expect("there is room");
+        assert!(memory.hold(&request(300 << 10)).is_none(), "twice the half is too much");
+        assert!(memory.hold(&request(100 << 10)).is_some());
+        drop(first);
+        assert!(memory.hold(&request(300 << 10)).is_some(), "it has ended");
     }
 
     #[test]

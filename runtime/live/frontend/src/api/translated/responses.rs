@@ -17,7 +17,7 @@ use crate::api::translated;
 use crate::dialects::responses::{self, ResponseHead, ResponseStream, input_messages};
 use crate::dialects::{ChatAnswer, ChatDelta, Event};
 use crate::server::error::ApiError;
-use crate::server::responses::{KeyOwner, ResponseId, StoredResponse};
+use crate::server::responses::{KeyOwner, Repeated, ResponseId, StoredResponse};
 use crate::server::{App, unix_s};
 
 /// The owner of a request, in an extension where there are API keys.
@@ -67,6 +67,7 @@ fn joined(first: &[u8], second: &[u8]) -> Vec<u8> {
 struct StoredStream {
     stream: ResponseStream,
     slot: Option<ResponseSlot>,
+    _repeated: Repeated,
 }
 
 impl Translation for StoredStream {
@@ -135,10 +136,17 @@ pub(in crate::api) async fn responses(
     if let Some(fields) = request.as_object_mut() {
         fields.remove("input");
     }
+    let repeated = app.repeated.hold(&request).ok_or_else(|| {
+        ApiError::unavailable(
+            "the metadata and other fields of running responses take too much memory: try again later",
+        )
+    })?;
     let chat = Chat::start(&app, &headers, translated::chat(translated)?).await?;
     let head = ResponseHead::new(id.as_str(), unix_s() as u64, chat.model(), &request);
-    if request["stream"] == true {
-        let translation = StoredStream { stream: ResponseStream::new(head), slot };
+    let is_streamed = request["stream"] == true;
+    drop(request);
+    if is_streamed {
+        let translation = StoredStream { stream: ResponseStream::new(head), slot, _repeated: repeated };
         return Ok(sse::response(Translated { chat: chat.stream(), translation }));
     }
     let completion = serde_json::to_value(chat.whole().await?)
@@ -147,6 +155,7 @@ pub(in crate::api) async fn responses(
     if let Some(slot) = slot {
         slot.store(&response);
     }
+    drop(repeated);
     Ok(Json(response).into_response())
 }
 
