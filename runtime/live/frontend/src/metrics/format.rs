@@ -14,7 +14,12 @@ const PROMETHEUS: &str = "text/plain; version=1.0.0; charset=utf-8";
 
 /// The page for a client with these headers, with its type. The Rust frontend of vLLM has one format, its Python frontend
 /// OpenMetrics for those that ask for it.
-pub(crate) fn page(open_metrics: String, frontend: FrontendKind, headers: &HeaderMap) -> (&'static str, String) {
+pub(crate) fn page(
+    open_metrics: String,
+    frontend: FrontendKind,
+    headers: &HeaderMap,
+    start_s: Option<f64>,
+) -> (&'static str, String) {
     if frontend == FrontendKind::Rust {
         return (CONTENT_TYPE, open_metrics);
     }
@@ -22,7 +27,7 @@ pub(crate) fn page(open_metrics: String, frontend: FrontendKind, headers: &Heade
     let asks = accepted
         .flat_map(|value| value.split(','))
         .any(|kind| kind.split(';').next().is_some_and(|kind| kind.trim() == "application/openmetrics-text"));
-    if asks { (CONTENT_TYPE, summaries(&open_metrics)) } else { (PROMETHEUS, prometheus(&open_metrics)) }
+    if asks { (CONTENT_TYPE, summaries(&open_metrics)) } else { (PROMETHEUS, prometheus(&open_metrics, start_s)) }
 }
 
 /// Whether a line or a family is one of a summary.
@@ -53,28 +58,74 @@ fn summaries(open_metrics: &str) -> String {
     out
 }
 
+/// Ends of names of samples that come once for each series of a counter, a histogram or a summary.
+const ONCE: [&str; 2] = ["_total", "_count"];
+
+/// When the series of a family were made, as `prometheus_client` tells it.
+#[derive(Default)]
+struct Created<'a> {
+    /// Name and help.
+    family: Option<(&'a str, &'a str)>,
+    labels: Vec<&'a str>,
+}
+
+impl<'a> Created<'a> {
+    /// Begins a family; what the system counts of a process has no time.
+    fn begin(&mut self, name: &'a str, help: &'a str, kind: &str) {
+        let has_times = matches!(kind, "counter" | "histogram" | "summary") && !name.starts_with("process_");
+        self.family = has_times.then_some((name, help));
+        self.labels.clear();
+    }
+
+    /// Looks at a sample.
+    fn see(&mut self, line: &'a str) {
+        let Some((name, _)) = self.family else { return };
+        let Some(rest) = line.strip_prefix(name) else { return };
+        let Some(rest) = ONCE.iter().find_map(|end| rest.strip_prefix(end)) else { return };
+        if let Some((labels, _)) = rest.rsplit_once(' ') {
+            self.labels.push(labels);
+        }
+    }
+
+    /// Writes the times behind the family.
+    fn end(&mut self, out: &mut String, start_s: Option<f64>) {
+        let family = self.family.take().filter(|_| !self.labels.is_empty());
+        let (Some((name, help)), Some(start_s)) = (family, start_s) else { return };
+        out.extend(["# HELP ", name, "_created ", help, "\n# TYPE ", name, "_created gauge\n"]);
+        for labels in self.labels.drain(..) {
+            out.push_str(&format!("{name}_created{labels} {start_s}\n"));
+        }
+    }
+}
+
 /// The Prometheus text format: counters have their suffix in the heads of their families, and there is no end mark.
-fn prometheus(open_metrics: &str) -> String {
+fn prometheus(open_metrics: &str, start_s: Option<f64>) -> String {
     let mut out = String::with_capacity(open_metrics.len());
-    let mut help = None;
+    let (mut help, mut created) = (None, Created::default());
     for line in open_metrics.lines().filter(|line| *line != "# EOF" && !is_no_bucket(line)) {
         if let Some(rest) = line.strip_prefix("# HELP ") {
             // The type, which comes behind it, decides the name.
             help = rest.split_once(' ').map(|(_, help)| help);
+            created.end(&mut out, start_s);
             continue;
         }
         match line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
             Some((name, kind)) => {
                 let suffix = if kind == "counter" { "_total" } else { "" };
+                created.begin(name, help.unwrap_or_default(), kind);
                 if let Some(help) = help.take() {
                     out.extend(["# HELP ", name, suffix, " ", help, "\n"]);
                 }
                 out.extend(["# TYPE ", name, suffix, " ", kind_of(name, kind)]);
             }
-            None => out.push_str(line),
+            None => {
+                created.see(line);
+                out.push_str(line);
+            }
         }
         out.push('\n');
     }
+    created.end(&mut out, start_s);
     out
 }
 
@@ -93,11 +144,15 @@ mod tests {
         let with = |accept: Option<&'static str>, frontend| {
             let mut headers = HeaderMap::new();
             headers.extend(accept.map(|accept| (header::ACCEPT, HeaderValue::from_static(accept))));
-            page(TEXT.to_owned(), frontend, &headers)
+            page(TEXT.to_owned(), frontend, &headers, Some(7.5))
         };
         let summary = "# HELP http_request_size_bytes S.\n# TYPE http_request_size_bytes summary\n\
             http_request_size_bytes_sum 5\nhttp_request_size_bytes_count 1\n";
-        let plain = format!("# HELP a_total A.\n# TYPE a_total counter\na_total{{x=\"1\"}} 2\n{summary}");
+        let created = "# HELP a_created A.\n# TYPE a_created gauge\na_created{x=\"1\"} 7.5\n";
+        let of_summary = "# HELP http_request_size_bytes_created S.\n# TYPE http_request_size_bytes_created gauge\n\
+            http_request_size_bytes_created 7.5\n";
+        let plain =
+            format!("# HELP a_total A.\n# TYPE a_total counter\na_total{{x=\"1\"}} 2\n{created}{summary}{of_summary}");
         for accept in [None, Some("*/*"), Some("text/plain;version=0.0.4;q=0.3,*/*;q=0.2")] {
             assert_eq!(with(accept, FrontendKind::Python), (PROMETHEUS, plain.clone()), "{accept:?}");
         }

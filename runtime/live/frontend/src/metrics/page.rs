@@ -17,6 +17,7 @@ use super::buckets::CustomBuckets;
 use super::table::{Kind, NAMES, Name, Series, TABLE};
 use super::{format, frontends, process};
 use crate::server::frontend_kind::FrontendKind;
+use crate::server::unix_s;
 
 /// The settings of an engine's KV cache that `vllm:cache_config_info` shows.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -90,6 +91,8 @@ struct Inner {
     model_name: String,
     frontend: FrontendKind,
     max_loras: Option<u32>,
+    /// When its series were made.
+    start_s: f64,
 }
 
 impl Metrics {
@@ -123,6 +126,7 @@ impl Metrics {
             model_name: options.model_name.clone(),
             frontend,
             max_loras: options.max_loras,
+            start_s: unix_s(),
         }));
         for ((metric, name), slot) in TABLE.iter().zip(NAMES).zip(&metrics.0.slots) {
             match frontends::series(*name, metric, frontend) {
@@ -153,8 +157,10 @@ impl Metrics {
 
     /// The page for a client with these headers, of the text that it may have instead of these metrics.
     pub(crate) fn answer(&self, text: Option<String>, headers: &HeaderMap) -> Response {
+        // Those that are given have no series but their own.
+        let start_s = text.is_none().then_some(self.0.start_s);
         let text = text.unwrap_or_else(|| self.exposition());
-        let (kind, text) = format::page(text, self.0.frontend, headers);
+        let (kind, text) = format::page(text, self.0.frontend, headers, start_s);
         ([(header::CONTENT_TYPE, kind)], text).into_response()
     }
 
