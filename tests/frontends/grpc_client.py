@@ -17,8 +17,8 @@ def tell(call, **fields):
     print(json.dumps({"call": call, **fields}), flush=True)
 
 
-def params(**fields):
-    return pb.SamplingParams(temperature=0.0, ignore_eos=True, **fields)
+def params(temperature=0.0, **fields):
+    return pb.SamplingParams(temperature=temperature, ignore_eos=True, **fields)
 
 
 def answers(stub, **fields):
@@ -58,7 +58,7 @@ def main():
             stub, request_id="stream", tokenized=tokens, sampling_params=params(max_tokens=6), stream=True
         )
         tell("stream", tokens=[token for chunk in chunks for token in chunk.token_ids], reason=complete.finish_reason)
-        _, several = answers(stub, text="Say it twice.", sampling_params=params(max_tokens=3, n=2))
+        _, several = answers(stub, text="Say it twice.", sampling_params=params(max_tokens=3, n=2, temperature=1.0))
         tell("several", indexes=sorted(answer.index for answer in several))
 
         ended = []

@@ -29,7 +29,8 @@ fn both_with(parsers: &[&str], answer: &str) -> Option<(Frontend, Play, Serve, N
     let play = Play::start(&frontend.handshake_address(), &["--max-model-len", "4096", "--tokens", &path]);
     frontend.wait_until_it_serves();
     let model = model.to_str().expect("a path is a text").to_owned();
-    let args = [&model, "--served-model-name", "sim", "--max-model-len", "4096", "--tokens", &path];
+    let args =
+        [&model, "--served-model-name", "sim", "--max-model-len", "4096", "--frontend", "rust", "--tokens", &path];
     let serve = Serve::start(&[&args[..], parsers].concat());
     Some((frontend, play, serve, file))
 }

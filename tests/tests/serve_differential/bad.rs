@@ -399,6 +399,70 @@ fn others() -> Vec<Case> {
     cases
 }
 
+/// Mistakes that people make: in tools, structures of outputs, and pairs of fields.
+pub(crate) fn common_mistakes() -> Vec<Case> {
+    let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]);
+    let of_chats = [
+        json!({"tool_choice": "auto"}),
+        json!({"tool_choice": "auto", "tools": tools}),
+        json!({"tool_choice": "always", "tools": tools}),
+        json!({"tool_choice": 5, "tools": tools}),
+        json!({"tool_choice": {"type": "function"}, "tools": tools}),
+        json!({"tool_choice": {"type": "function", "function": {}}, "tools": tools}),
+        json!({"tool_choice": {"type": "function", "function": {"name": "g"}}, "tools": tools}),
+        json!({"tools": []}),
+        json!({"tools": {}}),
+        json!({"tools": [{}]}),
+        json!({"tools": [5]}),
+        json!({"tools": [{"type": "web_search", "function": {"name": 5}}]}),
+        json!({"reasoning_effort": "extreme"}),
+        json!({"chat_template": "{{ messages }}"}),
+        json!({"parallel_tool_calls": 5}),
+        json!({"documents": ["a"]}),
+        json!({"top_logprobs": 5}),
+        json!({"continue_final_message": true, "add_generation_prompt": true}),
+        json!({"max_completion_tokens": 100_000}),
+        json!({"max_tokens": "many"}),
+    ];
+    let of_all = [
+        json!({"model": "gpt-4o"}),
+        json!({"response_format": {"type": "xml"}}),
+        json!({"response_format": "json_object"}),
+        json!({"response_format": {}}),
+        json!({"response_format": {"type": "json_schema"}}),
+        json!({"response_format": {"type": "json_schema", "json_schema": {}}}),
+        json!({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": 5}}}),
+        json!({"response_format": {"type": "structural_tag"}}),
+        json!({"structured_outputs": {}}),
+        json!({"structured_outputs": 5}),
+        json!({"structured_outputs": {"choice": 5}}),
+        json!({"structured_outputs": {"regex": "a", "choice": ["a"]}}),
+        json!({"structured_outputs": {"json": "{"}}),
+        json!({"n": 2, "temperature": 0}),
+        json!({"n": 0}),
+        json!({"stream": true, "stream_options": {"include_usage": "maybe"}}),
+        json!({"stream_options": {"include_usage": true}}),
+        json!({"vllm_xargs": {"a": {}}}),
+        json!({"repetition_detection": {"max_pattern_size": 5}}),
+        json!({"temperature": "hot"}),
+        json!({"stop": ["a", "b", "c", "d", "e"]}),
+        json!({"logit_bias": {"hello": 1}}),
+    ];
+    let mut cases = Vec::new();
+    for (paths, mistakes) in [(&[CHAT][..], &of_chats[..]), (&[CHAT, COMPLETIONS], &of_all)] {
+        for path in paths {
+            for mistake in mistakes {
+                let mut body = base(path);
+                for (field, value) in mistake.as_object().into_iter().flatten() {
+                    body[field] = value.clone();
+                }
+                cases.push(Case::post(format!("{mistake}"), path, body));
+            }
+        }
+    }
+    cases
+}
+
 /// All of them.
 pub(crate) fn cases() -> Vec<Case> {
     [odd_fields(), edges(), prompts(), messages(), bodies(), others()].concat()

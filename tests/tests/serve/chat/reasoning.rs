@@ -60,7 +60,8 @@ fn a_budget_ends_the_reasoning() {
     assert_eq!(short["choices"][0]["message"]["content"], whole["choices"][0]["message"]["content"]);
     assert_eq!(reasoning(&ask(json!(0)).body), "");
     let refused = ask(json!(-2));
-    let message = "`thinking_token_budget` must be a non-negative integer or -1 for unlimited.";
+    let message = "`thinking_token_budget` must be a non-negative integer or -1 for unlimited. \
+                   (parameter=thinking_token_budget, value=-2)";
     assert_eq!((refused.status, &refused.body["error"]["message"]), (400, &json!(message)));
     assert_eq!(ask(json!("many")).status, 400);
 }
