@@ -24,7 +24,9 @@ use crate::deferred::{Deferred, with_negative_numbers};
 #[cfg(feature = "fit")]
 use crate::fit::args::{CALIBRATE_EXAMPLES, CalibrateArgs, FIT_EXAMPLES, FitArgs};
 use crate::gate::args::{GATE_EXAMPLES, GateArgs, MIRROR_EXAMPLES, MirrorArgs};
-use crate::guest::args::{self as guest, BuildArgs, CheckArgs as CheckGuestArgs, InspectArgs, NewArgs, VocabularyArgs};
+use crate::guest::args::{
+    self as guest, BuildArgs, CallArgs, CheckArgs as CheckGuestArgs, InspectArgs, NewArgs, VocabularyArgs,
+};
 use crate::guest::registry::{self, PullArgs, PushArgs};
 use crate::health;
 use crate::help::{
@@ -168,6 +170,9 @@ pub(crate) enum GuestCommand {
     /// Call a guest thousands of times and check every answer.
     #[command(after_help = guest::CHECK_EXAMPLES)]
     Check(Deferred<CheckGuestArgs>),
+    /// Make one call of a guest by hand, and print its answer.
+    #[command(after_help = guest::CALL_EXAMPLES)]
+    Call(Deferred<CallArgs>),
     /// Convert a tokenizer.json to the config of the token source json-tokens.
     #[command(after_help = guest::VOCABULARY_EXAMPLES)]
     Vocabulary(Deferred<VocabularyArgs>),

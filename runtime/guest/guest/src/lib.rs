@@ -27,6 +27,7 @@
 
 mod adapters;
 mod address_space;
+mod by_hand;
 mod check;
 mod component;
 mod error;
@@ -44,7 +45,8 @@ mod world;
 pub use adapters::fallback::{FailureSink, NoFaults, SeededTokens, WithFallback};
 pub use adapters::latency::DURATION_NS_MAX;
 pub use adapters::policy_fallback::{PolicyWithFallback, RanksOfEngine};
-pub use check::{CallCost, Check, CheckReport, Outcome, Used, check};
+pub use by_hand::{HandCallError, call};
+pub use check::{CallCost, Check, CheckReport, FailedCall, Outcome, Used, check};
 pub use component::api_version::{ApiVersion, SUPPORTED_VERSIONS};
 pub use component::describe::{DeclaredMemory, Description, FileKind};
 pub use error::{ActionProblem, CallFault, GuestError, LoadProblem};

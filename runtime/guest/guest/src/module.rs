@@ -11,6 +11,7 @@ use vcr_core::policy::SchedulingPolicy;
 use vcr_core::route::Router;
 use vcr_core::scale::Autoscaler;
 use vcr_core::tokens::BatchTokenSource;
+use wasmtime::component::Component;
 
 use crate::component::api_version::ApiVersion;
 use crate::component::cache::Cache;
@@ -47,6 +48,7 @@ struct Shared {
     api_version: ApiVersion,
     example_config: Option<String>,
     limits: Limits,
+    component: Component,
     guest: OpenGuest,
 }
 
@@ -127,7 +129,8 @@ impl GuestModule {
 
         let shown = shown.to_owned();
         let example_config = declared.example_config;
-        let shared = Arc::new(Shared { name, shown, digest, world, api_version, example_config, limits, guest });
+        let shared =
+            Arc::new(Shared { name, shown, digest, world, api_version, example_config, limits, component, guest });
         Ok(Self { shared, sink: None })
     }
 
@@ -193,6 +196,11 @@ impl GuestModule {
             OpenGuest::Router(maker) => self.configure(maker.as_ref(), config_json, seed).map(drop),
             OpenGuest::Scaler(maker) => self.configure(maker.as_ref(), config_json, seed).map(drop),
         }
+    }
+
+    /// The compiled component, for calls by hand.
+    pub(crate) fn component(&self) -> &Component {
+        &self.shared.component
     }
 
     /// The compiled guest, for who makes instances of its own.

@@ -13,6 +13,7 @@ pub(crate) const GUEST_EXAMPLES: &str = with_plain_exit_codes!(
   vcr guest build my-model                       # into my-model/dist/my-model.wasm
   vcr guest check my-model/dist/my-model.wasm    # thousands of calls, all rules
   vcr guest inspect my-model/dist/my-model.wasm  # its world, imports and limits
+  vcr guest call my-model/dist/my-model.wasm price-step '{\"step\": {\"decode-requests\": 4}}'
   vcr guest push my-model/dist/my-model.wasm oci://ghcr.io/someone/my-model:1"
 );
 
@@ -54,6 +55,19 @@ Exit codes:
   2  bad usage, a file that is not a guest of this build, or a config that the guest refuses
   3  the guest failed (it trapped, used up a limit, or answered an error), or memory ran out";
 
+pub(crate) const CALL_EXAMPLES: &str = "Examples:
+  vcr guest call guests/dist/roofline.wasm price-step '{\"step\": {\"decode-requests\": 4, \"decode-tokens\": 4}}'
+  vcr guest call my-router/dist/my-router.wasm route @call.json --config my-router/config.json
+
+A call makes a fresh instance, configures it and prints its answer as JSON. The input is an object
+with the function's parameters and the names of `wit/`; what is left out is 0, empty or none.
+
+Exit codes:
+  0  the guest answered
+  2  bad usage, a file that is not a guest of this build, an input that does not fit, or a config that
+     the guest refuses
+  3  the guest failed (it trapped, used up a limit, or answered a failure), or memory ran out";
+
 pub(crate) const VOCABULARY_EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:
   vcr guest vocabulary tokenizer.json -o vocabulary.json
@@ -84,6 +98,30 @@ pub(crate) struct BuildArgs {
     /// Print no progress.
     #[arg(short, long)]
     pub(crate) quiet: bool,
+}
+
+/// Options of `vcr guest call`.
+#[derive(Debug, Args)]
+pub(crate) struct CallArgs {
+    /// The component.
+    #[arg(value_parser = crate::values::InputPath)]
+    pub(crate) path: PathBuf,
+
+    /// Function of the guest's world, such as `decide`.
+    pub(crate) function: String,
+
+    /// The parameters as JSON, or @ and the name of a file that holds them.
+    #[arg(value_name = "JSON|@FILE", default_value = "{}")]
+    pub(crate) input: String,
+
+    /// The guest's config: a JSON document, or the name of a file that holds one, with or without @ before it
+    /// [default: the example inside the component, else {}].
+    #[arg(long, value_name = "JSON|FILE")]
+    pub(crate) config: Option<String>,
+
+    /// Seed of the guest.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
 }
 
 /// Options of `vcr guest vocabulary`.

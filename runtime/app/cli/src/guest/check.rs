@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use vcr_guest::{CallCost, CallFault, CheckReport, GuestError, GuestModule, Limits, Outcome, Used};
+use vcr_guest::{CallCost, CallFault, CheckReport, FailedCall, GuestError, GuestModule, Limits, Outcome, Used};
 
 use crate::exit::{Exit, print_error, printed};
 use crate::guest::args::CheckArgs;
@@ -40,7 +40,7 @@ pub(crate) fn check_command(args: &CheckArgs) -> Exit {
     let written = if args.json {
         writeln!(out, "{:#}", row(&report, args.seed, &config))
     } else {
-        write_report(&mut anstream::AutoStream::auto(out), &report, &config)
+        write_report(&mut anstream::AutoStream::auto(out), &report, &config, &args.path.display().to_string())
     };
     let exit = if report.has_failed_call() {
         Exit::Fault
@@ -53,7 +53,7 @@ pub(crate) fn check_command(args: &CheckArgs) -> Exit {
 }
 
 /// The config that a guest is checked with.
-enum Config {
+pub(super) enum Config {
     /// Text of `--config`.
     Given(String),
     /// The example that the component brings.
@@ -63,7 +63,7 @@ enum Config {
 }
 
 impl Config {
-    fn of(given: Option<String>, module: &GuestModule) -> Self {
+    pub(super) fn of(given: Option<String>, module: &GuestModule) -> Self {
         match (given, module.example_config()) {
             (Some(given), _) => Self::Given(given),
             (None, Some(example)) => Self::Example(example.to_owned()),
@@ -71,7 +71,7 @@ impl Config {
         }
     }
 
-    fn json(&self) -> &str {
+    pub(super) fn json(&self) -> &str {
         match self {
             Self::Given(json) | Self::Example(json) => json,
             Self::Empty => "{}",
@@ -104,7 +104,7 @@ impl Config {
 
 /// The config as JSON: the text itself where it is some, else the content of the
 /// file of that name.
-fn config(text: &str) -> Result<String, String> {
+pub(super) fn config(text: &str) -> Result<String, String> {
     let is_json = |text: &str| serde_json::from_str::<Value>(text).map_err(|error| error.to_string());
     if text.trim_start().starts_with('{') {
         return is_json(text).map(|_| text.to_owned()).map_err(|error| format!("`--config` is not JSON: {error}"));
@@ -116,7 +116,7 @@ fn config(text: &str) -> Result<String, String> {
 }
 
 /// Whose fault it is that a guest cannot be checked.
-fn blamed(error: &GuestError) -> Exit {
+pub(super) fn blamed(error: &GuestError) -> Exit {
     match error {
         GuestError::Call { fault: CallFault::Rejected { .. }, .. } => Exit::BadInput,
         GuestError::Call { .. } | GuestError::Host { .. } | GuestError::Sandbox { .. } => Exit::Fault,
@@ -154,6 +154,7 @@ fn row(report: &CheckReport, seed: u64, config: &Config) -> Value {
         },
         "passed": report.has_passed(),
         "checks": checks.collect::<Value>(),
+        "failed_call": report.failed_call.as_ref().map(|call| json!({"function": call.function, "input": call.input})),
         "configure_fuel": used(report.configure_fuel),
         "memory_bytes": used(report.memory_bytes),
         "calls": calls.collect::<Value>(),
@@ -173,7 +174,7 @@ fn in_words(outcome: &Outcome) -> (&'static str, Option<&str>) {
     }
 }
 
-fn write_report(out: &mut dyn Write, report: &CheckReport, config: &Config) -> io::Result<()> {
+fn write_report(out: &mut dyn Write, report: &CheckReport, config: &Config, path: &str) -> io::Result<()> {
     let (world, version) = (report.world.name(), report.api_version);
     writeln!(
         out,
@@ -188,6 +189,13 @@ fn write_report(out: &mut dyn Write, report: &CheckReport, config: &Config) -> i
                 writeln!(out, "  {RED}✗{RED:#} {:<12} {}\n    {reason}", check.name, check.claim)?;
             }
         }
+    }
+    if let Some(FailedCall { function, input }) = &report.failed_call {
+        writeln!(out, "\n  {BOLD}THE CALL{BOLD:#}\n    {function} {input}")?;
+        writeln!(
+            out,
+            "  {DIM}Repeat it alone: vcr guest call {path} {function} @FILE, with this input in the file{DIM:#}"
+        )?;
     }
     writeln!(out, "\n  {BOLD}LIMITS{BOLD:#}")?;
     let mut table = bare_table();

@@ -1,6 +1,7 @@
 //! `vcr guest build`, and the other commands about guests.
 
 pub(crate) mod args;
+mod call;
 mod check;
 pub(crate) mod config;
 mod inspect;
@@ -16,6 +17,7 @@ use vcr_guest_tools::build::{
     BuildError, BuiltGuest, Options, Progress, build, build_python, build_workspace, default_out_dir, is_python,
 };
 
+pub(crate) use call::call_command;
 pub(crate) use check::check_command;
 pub(crate) use inspect::inspect_command;
 pub(crate) use new::new_command;

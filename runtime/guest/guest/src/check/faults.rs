@@ -6,7 +6,7 @@ use vcr_core::fault::{FaultAction, FaultBatch, FaultEvent};
 
 use crate::adapters::faults;
 use crate::check::draw::Draw;
-use crate::check::{Driver, GuestFailure, Split, Step, Table};
+use crate::check::{Driver, GuestFailure, Split, Step, Table, input};
 use crate::latest::FaultInstance;
 
 /// Engine steps of the workload, and requests that run at most.
@@ -91,8 +91,10 @@ impl Driver for FaultWorkload {
         let batch = FaultBatch { now_ns: self.now_ns, step: self.steps, events: &events };
         let actions = table
             .meter
-            .call("decide", events.len(), budget, table.instance, |instance, budget| instance.decide(&batch, budget))?;
-        faults::check(&actions, &mut self.may_fail, has_utility)?;
+            .call("decide", events.len(), budget, table.instance, |instance, budget| instance.decide(&batch, budget));
+        let checked =
+            actions.and_then(|actions| faults::check(&actions, &mut self.may_fail, has_utility).map(|()| actions));
+        let actions = table.meter.explained("decide", checked, || input::faults(&batch))?;
         self.apply_actions(&actions);
         self.steps += 1;
         Ok(Step::Answered(actions.iter().flat_map(words).collect()))

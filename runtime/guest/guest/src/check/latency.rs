@@ -5,7 +5,7 @@ use vcr_core::latency::StepShape;
 
 use crate::adapters::latency;
 use crate::check::draw::Draw;
-use crate::check::{Driver, GuestFailure, Split, Step, Table};
+use crate::check::{Driver, GuestFailure, Split, Step, Table, input};
 use crate::latest::{DecodeRun, LatencyInstance};
 
 /// Runs of steps that follow each other, with a gap before each.
@@ -94,8 +94,10 @@ impl Pricing {
         let start_ns = self.now_ns;
         let value = table.meter.call("price-step", 1, budget, table.instance, |instance, budget| {
             instance.price_step(start_ns, &shape, budget)
-        })?;
-        self.now_ns += latency::checked(start_ns, value)?;
+        });
+        let checked = value.and_then(|value| latency::checked(start_ns, value).map(|duration_ns| (value, duration_ns)));
+        let (value, duration_ns) = table.meter.explained("price-step", checked, || input::step(start_ns, &shape))?;
+        self.now_ns += duration_ns;
         Ok(Step::Answered(vec![value.to_bits()]))
     }
 
@@ -126,8 +128,12 @@ impl Pricing {
         let run = DecodeRun { start_ns, horizon_ns, first: &self.ahead[0], kv_active_blocks: &kv_active_blocks };
         let answer = table.meter.call("price-decodes", sent, budget, table.instance, |instance, budget| {
             instance.price_decodes(run, budget)
-        })?;
-        self.now_ns = latency::accept(&answer, sent, start_ns, horizon_ns, &mut Vec::new())?;
+        });
+        let checked = answer.and_then(|answer| {
+            latency::accept(&answer, sent, start_ns, horizon_ns, &mut Vec::new()).map(|end_ns| (answer, end_ns))
+        });
+        let (answer, end_ns) = table.meter.explained("price-decodes", checked, || input::run(&run))?;
+        self.now_ns = end_ns;
         self.ahead.drain(..answer.len());
         Ok(Step::Answered(answer.into_iter().map(f64::to_bits).collect()))
     }

@@ -1,6 +1,6 @@
 //! The cost of calls.
 
-use crate::check::report::{CallCost, Used};
+use crate::check::report::{CallCost, FailedCall, Used};
 use crate::error::CallFault;
 use crate::latest::{Chosen, Metered};
 use crate::limits::Budget;
@@ -11,6 +11,7 @@ pub(super) struct Meter<'a> {
     /// crate reads none.
     clock_ns: &'a dyn Fn() -> u64,
     pub(super) memory_bytes: usize,
+    pub(super) failed_call: Option<FailedCall>,
     functions: Vec<Function>,
 }
 
@@ -28,7 +29,7 @@ struct Function {
 
 impl<'a> Meter<'a> {
     pub(super) fn new(clock_ns: &'a dyn Fn() -> u64) -> Self {
-        Self { clock_ns, memory_bytes: 0, functions: Vec::new() }
+        Self { clock_ns, memory_bytes: 0, failed_call: None, functions: Vec::new() }
     }
 
     /// Makes a call of the function `name` about `items` things.
@@ -55,6 +56,19 @@ impl<'a> Meter<'a> {
         function.fuel_most.keep_larger(Used { used: fuel, limit: budget.fuel });
         function.answer_bytes_most.keep_larger(Used { used: answer_bytes, limit: budget.answer_bytes as u64 });
         answer
+    }
+
+    /// Keeps the input of a call that failed, or whose answer was wrong.
+    pub(super) fn explained<R>(
+        &mut self,
+        function: &'static str,
+        outcome: Result<R, CallFault>,
+        input: impl FnOnce() -> serde_json::Value,
+    ) -> Result<R, CallFault> {
+        if outcome.is_err() {
+            self.failed_call = Some(FailedCall { function, input: input() });
+        }
+        outcome
     }
 
     fn function(&mut self, name: &'static str) -> &mut Function {

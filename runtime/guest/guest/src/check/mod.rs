@@ -12,6 +12,7 @@
 
 mod draw;
 mod faults;
+mod input;
 mod latency;
 mod meter;
 mod policy;
@@ -24,7 +25,7 @@ mod tokens;
 
 use crate::check::draw::Draw;
 use crate::check::meter::Meter;
-pub use crate::check::report::{CallCost, Check, CheckReport, Outcome, Used};
+pub use crate::check::report::{CallCost, Check, CheckReport, FailedCall, Outcome, Used};
 use crate::error::{CallFault, GuestError};
 use crate::latest::{Maker, Metered, OpenGuest, Setup};
 use crate::limits::Limits;
@@ -61,6 +62,7 @@ pub fn check(
         api_version: module.api_version(),
         digest: module.digest().to_owned(),
         checks: findings.checks,
+        failed_call: findings.failed_call,
         configure_fuel: findings.configure_fuel,
         memory_bytes: findings.memory_bytes,
         calls: findings.calls,
@@ -147,6 +149,7 @@ struct Subject<'a> {
 /// The report.
 struct Findings {
     checks: Vec<Check>,
+    failed_call: Option<FailedCall>,
     configure_fuel: Used,
     memory_bytes: Used,
     calls: Vec<CallCost>,
@@ -212,6 +215,7 @@ impl Subject<'_> {
         let mut meter = Meter::new(clock_ns);
         let mut findings = Findings {
             checks: Vec::new(),
+            failed_call: None,
             configure_fuel: Used::default(),
             memory_bytes: Used::default(),
             calls: Vec::new(),
@@ -219,6 +223,7 @@ impl Subject<'_> {
         self.examine_into::<D>(maker, &mut meter, &mut findings);
         findings.memory_bytes = Used { used: meter.memory_bytes as u64, limit: self.limits.memory_bytes as u64 };
         findings.calls = meter.costs();
+        findings.failed_call = meter.failed_call.take();
         findings
     }
 

@@ -5,7 +5,7 @@ use vcr_core::policy::{PolicyBatch, PolicyEvent, Preference, PreferenceCheck, Pr
 
 use crate::adapters::policy;
 use crate::check::draw::Draw;
-use crate::check::{Driver, GuestFailure, Split, Step, Table};
+use crate::check::{Driver, GuestFailure, Split, Step, Table, input};
 use crate::latest::PolicyInstance;
 
 /// Requests of the workload.
@@ -95,8 +95,10 @@ impl Driver for Scheduling {
         let preferences = table.meter.call("decide", count, budget, table.instance, |instance, budget| {
             let mut preferences = Vec::new();
             instance.decide(&batch, &mut preferences, budget).map(|()| preferences)
-        })?;
-        policy::accept(&preferences, &mut self.check)?;
+        });
+        let checked =
+            preferences.and_then(|preferences| policy::accept(&preferences, &mut self.check).map(|()| preferences));
+        let preferences = table.meter.explained("decide", checked, || input::policy(&batch))?;
         preferences.iter().for_each(|preference| self.prefer(preference));
         self.admit();
         self.compute();

@@ -17,12 +17,24 @@ pub struct CheckReport {
     /// Every check, in the order in which they were made. After one in which the
     /// guest or the machine failed no other follows.
     pub checks: Vec<Check>,
+    /// The call that failed or whose answer was wrong, where there was one.
+    pub failed_call: Option<FailedCall>,
     /// Fuel that instantiating and configuring took, and might have taken.
     pub configure_fuel: Used,
     /// Bytes of the largest memory that an instance had, and might have had.
     pub memory_bytes: Used,
     /// The cost of each function, by name.
     pub calls: Vec<CallCost>,
+}
+
+/// A call of a check that failed, to be repeated by hand with [`call`](crate::call). The guest's state
+/// at that time is that of all calls before it, so it may not fail alike alone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FailedCall {
+    /// The function as `wit/` names it.
+    pub function: &'static str,
+    /// Its parameters, with the names of `wit/`.
+    pub input: serde_json::Value,
 }
 
 /// One claim about a guest.

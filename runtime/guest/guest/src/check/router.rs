@@ -5,7 +5,7 @@ use vcr_core::route::{Choice, EndedRequest, RoutePhase, RouteQuery, WorkerLoad};
 
 use crate::adapters::router;
 use crate::check::draw::Draw;
-use crate::check::{Driver, GuestFailure, Split, Step, Table};
+use crate::check::{Driver, GuestFailure, Split, Step, Table, input};
 use crate::latest::{RouteCall, RouterInstance};
 
 /// Requests of the workload.
@@ -88,10 +88,11 @@ impl Driver for Routing {
         let items = blocks.len() + workers.len();
         let budget = table.limits.budget(items, 0);
         let call = RouteCall { ended: &ended, query: &query, workers: &workers };
-        let answer = table
-            .meter
-            .call("route", items, budget, table.instance, |instance, budget| instance.route(call, budget))?;
-        let Choice::Worker(position) = router::accept(answer, &query, &workers)? else {
+        let answer =
+            table.meter.call("route", items, budget, table.instance, |instance, budget| instance.route(call, budget));
+        let checked = answer.and_then(|answer| router::accept(answer, &query, &workers));
+        let choice = table.meter.explained("route", checked, || input::route(&call))?;
+        let Choice::Worker(position) = choice else {
             return Ok(Step::Answered(vec![REFUSED]));
         };
         let worker = workers[position].worker;

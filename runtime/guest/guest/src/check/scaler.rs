@@ -5,7 +5,7 @@ use vcr_core::scale::ScaleView;
 
 use crate::adapters::scaler::accept;
 use crate::check::draw::Draw;
-use crate::check::{Driver, GuestFailure, Split, Step, Table};
+use crate::check::{Driver, GuestFailure, Split, Step, Table, input};
 use crate::latest::ScalerInstance;
 
 /// Decisions of the workload.
@@ -39,8 +39,10 @@ impl Driver for Scaling {
         let budget = table.limits.budget(1, 0);
         let view = &self.view;
         let answer =
-            table.meter.call("decide", 1, budget, table.instance, |instance, budget| instance.decide(view, budget))?;
-        self.follow(accept(answer)?);
+            table.meter.call("decide", 1, budget, table.instance, |instance, budget| instance.decide(view, budget));
+        let checked = answer.and_then(accept);
+        let answer = table.meter.explained("decide", checked, || input::pool(view))?;
+        self.follow(answer);
         Ok(Step::Answered(vec![u64::from(answer)]))
     }
 }

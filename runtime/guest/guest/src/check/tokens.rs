@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use vcr_core::tokens::{TokenRequest, TokenWant};
 
 use crate::check::draw::Draw;
-use crate::check::{Driver, GuestFailure, Split, Step, Table};
+use crate::check::{Driver, GuestFailure, Split, Step, Table, input};
 use crate::error::CallFault;
 use crate::latest::{TokenCall, TokenInstance};
 use crate::remarks::{Remarks, RunningSlots};
@@ -258,14 +258,18 @@ impl Emitting {
             return Ok(Vec::new());
         }
         let budget = table.limits.budget(items, wanted * size_of::<u32>());
+        let call = TokenCall { started: &started, ended, wants };
         let mut remarks = Remarks::default();
-        let answer = table.meter.call("step", items, budget, table.instance, |instance, budget| {
-            instance.step(TokenCall { started: &started, ended, wants }, &mut remarks, budget)
-        })?;
-        if answer.len() != wanted {
-            return Err(CallFault::TokenCount { given: answer.len(), wanted }.into());
-        }
-        self.slots.check(&mut remarks, 0, 0)?;
+        let answer = table
+            .meter
+            .call("step", items, budget, table.instance, |instance, budget| instance.step(call, &mut remarks, budget));
+        let checked = answer.and_then(|answer| {
+            if answer.len() != wanted {
+                return Err(CallFault::TokenCount { given: answer.len(), wanted });
+            }
+            self.slots.check(&mut remarks, 0, 0).map(|()| answer)
+        });
+        let answer = table.meter.explained("step", checked, || input::tokens(&call))?;
         self.refused.extend(remarks.refused.into_iter().map(|one| one.slot));
         self.accepted.extend(remarks.accepted.into_iter().map(|one| (one.slot, one.count)));
         Ok(answer)

@@ -9,12 +9,15 @@ mod instance;
 mod tests;
 mod v0_1;
 
-use wasmtime::component::Component;
+use wasmtime::Engine;
+use wasmtime::component::{Component, Linker};
 
 use crate::component::api_version::ApiVersion;
 use crate::error::CallFault;
 use crate::latest::OpenGuest;
 use crate::limits::Limits;
+use crate::sandbox::HostState;
+use crate::wasi;
 use crate::world::World;
 
 /// The reason why a compiled component cannot be used.
@@ -39,4 +42,17 @@ pub(crate) fn open(
         (0, 1) => v0_1::open(world, component, limits),
         _ => Err(OpenError::Unfit(format!("version {declared} has no adapter"))),
     }
+}
+
+/// What a version offers to guests of all worlds, for calls by hand.
+///
+/// # Errors
+/// When something is offered twice.
+pub(crate) fn linker(declared: ApiVersion, engine: &Engine, limits: &Limits) -> wasmtime::Result<Linker<HostState>> {
+    let mut linker = Linker::new(engine);
+    if (declared.major, declared.minor) == (0, 1) {
+        v0_1::link(&mut linker)?;
+    }
+    wasi::link(&mut linker, limits.wasi)?;
+    Ok(linker)
 }

@@ -1,6 +1,7 @@
 //! Behaviour of hostile guests, and the host's reaction.
 
 mod answers;
+mod by_hand;
 mod components;
 mod faults;
 mod hostile;

@@ -43,6 +43,8 @@ macro_rules! generated {
 }
 use generated;
 
+pub(crate) use shared::link_source as link;
+
 pub(crate) fn open(world: World, component: &Component, limits: &Limits) -> Result<OpenGuest, OpenError> {
     Ok(match world {
         World::LatencyModel => {

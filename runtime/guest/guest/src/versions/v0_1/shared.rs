@@ -44,7 +44,7 @@ pub(super) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
 ///
 /// # Errors
 /// When it is offered already.
-pub(super) fn link_source(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
+pub(crate) fn link_source(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     link(linker)?;
     requests::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)?;
     drafts::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
