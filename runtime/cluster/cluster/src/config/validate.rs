@@ -30,7 +30,7 @@ pub struct RunConfigError {
 
 /// The groups of layers of a pool's engines.
 fn groups_of(pool: &PoolConfig) -> &[KvCacheGroup] {
-    pool.engine.as_vllm().map_or(&[], |engine| &engine.kv_cache_groups())
+    pool.engine.as_vllm().map_or(&[], |engine| engine.kv_cache_groups())
 }
 
 impl RunConfig {

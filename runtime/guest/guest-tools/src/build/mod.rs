@@ -24,7 +24,6 @@
 //!
 //! Nothing is installed outside rustup's own toolchain and the cache directory.
 
-mod build;
 mod command;
 mod component;
 mod debian;
@@ -36,14 +35,15 @@ mod packages;
 mod progress;
 mod python;
 mod route;
+mod run;
 mod toolchain;
 
-pub use build::{build, build_workspace, default_out_dir};
 pub use error::{BuildError, ProjectProblem};
 pub use options::Options;
 pub use progress::{BuiltGuest, Progress};
 pub use python::{build_python, is_python};
 pub use route::Route;
+pub use run::{build, build_workspace, default_out_dir};
 
 /// The target that guests are compiled for.
 pub const TARGET: &str = "wasm32-unknown-unknown";

@@ -165,7 +165,7 @@ mod tests {
             for event in batch.events {
                 if let PolicyEvent::Arrived { slot, prompt_tokens, .. } = *event {
                     preferences.push(Preference::AdmissionRank { slot, rank: prompt_tokens.into() });
-                    preferences.push(Preference::ChunkCap { slot, tokens: 1 });
+                    preferences.push(Preference::ChunkCap { slot, tokens: Some(1) });
                 }
             }
             let error = || PolicyError { policy: "tired".to_owned(), reason: "it is tired".to_owned() };

@@ -123,7 +123,7 @@ impl KvGroups {
             return None;
         }
         let group_of = |(index, group): (usize, &KvCacheGroup)| {
-            let drops_block = config.drafting().drops_in(&config.kv_cache_groups(), index);
+            let drops_block = config.drafting().drops_in(config.kv_cache_groups(), index);
             Group { drops_block, ..Group::of(group, config) }
         };
         let mut groups: Vec<Group> = config.kv_cache_groups().iter().enumerate().map(group_of).collect();
