@@ -70,7 +70,8 @@ mod tests {
             drop((first, second));
             for _ in 0..2 {
                 let taken = begins.recv().expect("it has begun");
-                assert!([1, 10].contains(&taken), "{taken} bytes: they were there at the same time");
+                // The small one may begin beside the second, before that has gone.
+                assert!([1, 7, 10].contains(&taken), "{taken} bytes: they were there at the same time");
             }
         });
         assert_eq!(*room.taken(), 0);
