@@ -158,7 +158,7 @@ pub enum CallFault {
         /// The record.
         record: &'static str,
         /// Its columns.
-        names: [&'static str; 2],
+        names: &'static [&'static str; 2],
         /// Entries in each.
         lengths: [usize; 2],
     },

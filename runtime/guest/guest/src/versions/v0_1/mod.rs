@@ -74,7 +74,7 @@ pub(crate) fn open(world: World, component: &Component, limits: &Limits) -> Resu
 /// When one has more entries.
 fn paired<'a, A: Copy, B: Copy>(
     record: &'static str,
-    names: [&'static str; 2],
+    names: &'static [&'static str; 2],
     first: &'a [A],
     second: &'a [B],
 ) -> Result<impl Iterator<Item = (A, B)> + use<'a, A, B>, CallFault> {

@@ -98,9 +98,9 @@ fn wit_event(event: &PolicyEvent) -> wit::Event {
 /// Appends the preferences of an answer.
 fn read(answer: &wit::Preferences, preferences: &mut Vec<Preference>) -> Result<(), CallFault> {
     let wit::Preferences { admission, eviction, chunk_caps, uncapped } = answer;
-    let admissions = paired("admission", ["slot", "rank"], &admission.slot, &admission.rank)?;
-    let evictions = paired("eviction", ["slot", "rank"], &eviction.slot, &eviction.rank)?;
-    let caps = paired("chunk-caps", ["slot", "tokens"], &chunk_caps.slot, &chunk_caps.tokens)?;
+    let admissions = paired("admission", &["slot", "rank"], &admission.slot, &admission.rank)?;
+    let evictions = paired("eviction", &["slot", "rank"], &eviction.slot, &eviction.rank)?;
+    let caps = paired("chunk-caps", &["slot", "tokens"], &chunk_caps.slot, &chunk_caps.tokens)?;
     preferences.extend(admissions.map(|(slot, rank)| Preference::AdmissionRank { slot, rank }));
     preferences.extend(evictions.map(|(slot, rank)| Preference::EvictionRank { slot, rank }));
     preferences.extend(caps.map(|(slot, tokens)| Preference::ChunkCap { slot, tokens: Some(tokens) }));
