@@ -92,9 +92,7 @@ mod tests {
         for path in ["a", "a/b.rhai", "traces/x y.jsonl.zst"] {
             assert!(check_path(path).is_ok(), "{path}");
         }
-        for path in
-            ["", "/a", "../../a", "a/../b", "a//b", "a/", "./a", "C:/a", "a\\b", "a\0", "a/ ", &"a".repeat(2000)]
-        {
+        for path in ["", "/a", "../a", "a/../b", "a//b", "a/", "./a", "C:/a", "a\\b", "a\0", "a/ ", &"a".repeat(2000)] {
             assert!(check_path(path).is_err(), "{path}");
         }
     }
@@ -107,7 +105,7 @@ mod tests {
     #[test]
     fn files_keep_their_places_to_each_other() {
         assert_eq!(placed(&[]).0, "s.rhai");
-        let (scenario, inputs) = placed(&["traces/t.jsonl", "../../guests/dist/g.wasm"]);
+        let (scenario, inputs) = placed(&["traces/t.jsonl", "../guests/dist/g.wasm"]);
         assert_eq!(scenario, "scenarios/s.rhai");
         assert_eq!(inputs, ["scenarios/traces/t.jsonl", "guests/dist/g.wasm"]);
     }

@@ -3,9 +3,23 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::config::{NamedValue, SchedulerRules};
-
+/// The list: a macro is called with all versions.
 macro_rules! versions {
+    ($declare:ident) => {
+        $declare! {
+            V0_27 = 27, "0.27";
+            V0_28 = 28, "0.28";
+            V0_29 = 29, "0.29";
+            V0_30 = 30, "0.30";
+            V0_31 = 31, "0.31";
+            V0_32 = 32, "0.32";
+            V0_33 = 33, "0.33";
+        }
+    };
+}
+pub(crate) use versions;
+
+macro_rules! declare_versions {
     ($($version:ident = $minor:literal, $name:literal;)*) => {
         /// A version (minor release) of vLLM.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,29 +39,10 @@ macro_rules! versions {
                 }
             }
         }
-
-        impl SchedulerRules {
-            $(
-                #[doc = concat!("The rules of vLLM ", $name, ".")]
-                pub const $version: Self = Self::of(VllmMinor::$version);
-            )*
-        }
-
-        impl NamedValue for SchedulerRules {
-            const NAMES: &'static [(&'static str, Self)] = &[$(($name, Self::$version)),*];
-        }
     };
 }
 
-versions! {
-    V0_27 = 27, "0.27";
-    V0_28 = 28, "0.28";
-    V0_29 = 29, "0.29";
-    V0_30 = 30, "0.30";
-    V0_31 = 31, "0.31";
-    V0_32 = 32, "0.32";
-    V0_33 = 33, "0.33";
-}
+versions!(declare_versions);
 
 impl VllmMinor {
     /// The oldest version.

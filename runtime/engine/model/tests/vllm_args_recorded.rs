@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use vcr_core::Policy;
 use vcr_model::vllm_args::{Deployment, VllmArgs};
 
-const RECORDED: &str = include_str!("recorded.jsonl");
+const RECORDED: &str = include_str!("vllm_args_recorded.jsonl");
 
 /// The settings under vLLM's names, as the recording has them.
 fn settings(args: &VllmArgs, recorded: &Value) -> Value {

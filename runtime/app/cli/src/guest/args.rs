@@ -56,16 +56,16 @@ Exit codes:
   3  the guest failed (it trapped, used up a limit, or answered an error), or memory ran out";
 
 pub(crate) const CALL_EXAMPLES: &str = "Examples:
-  vcr guest call guests/dist/roofline.wasm price-step '{\"step\": {\"decode-requests\": 4, \"decode-tokens\": 4}}'
-  vcr guest call my-router/dist/my-router.wasm route @call.json --config my-router/config.json
+  vcr guest call guests/dist/roofline.wasm price-step '{\"step\": {\"decode-requests\": 4}}'
+  vcr guest call guests/dist/target-load.wasm decide '{\"pool\": {\"running-requests\": 9}}'
 
 A call makes a fresh instance, configures it and prints its answer as JSON. The input is an object
-with the function's parameters and the names of `wit/`; what is left out is 0, empty or none.
+with the function's parameters and the names of `wit/`, or @FILE with one; what is left out is 0,
+empty or none.
 
 Exit codes:
   0  the guest answered
-  2  bad usage, a file that is not a guest of this build, an input that does not fit, or a config that
-     the guest refuses
+  2  bad usage, not a guest of this build, a wrong input, or a config that the guest refuses
   3  the guest failed (it trapped, used up a limit, or answered a failure), or memory ran out";
 
 pub(crate) const VOCABULARY_EXAMPLES: &str = with_plain_exit_codes!(

@@ -122,7 +122,7 @@ fn what_the_manifest_does_not_allow_is_refused() {
     assert!(with("s.rhai", EntryType::Link, b"").contains("is a link"));
     assert!(with("s.rhai", EntryType::Directory, b"").contains("is a link, a folder"));
     assert!(with("s.rhai", regular, b"x").contains("has 1 bytes: its manifest has 0"));
-    assert!(with("../../s.rhai", regular, b"").contains("holds `../s.rhai`"));
+    assert!(with("../s.rhai", regular, b"").contains("holds `../s.rhai`"));
     let more = archive(&[(MANIFEST, regular, &good), ("s.rhai", regular, b""), ("t", regular, b"")]);
     assert!(error(&more).contains("holds `t` where its manifest has `nothing`"));
     assert!(error(&archive(&[(MANIFEST, regular, &good)])).contains("holds `its end` where its manifest has `s.rhai`"));
@@ -137,7 +137,7 @@ fn a_wrong_manifest_is_refused() {
     let with = |change: fn(&mut serde_json::Value)| error(&archive(&[(MANIFEST, EntryType::Regular, &json(change))]));
     assert!(with(|value| value["version"] = 2.into()).contains("version 2 of its format"));
     assert!(with(|value| value["format"] = "tar".into()).starts_with("not a pack"));
-    for path in ["../../s.rhai", "/etc/passwd", "a/../../b", ""] {
+    for path in ["../s.rhai", "/etc/passwd", "a/../../b", ""] {
         let text =
             error(&archive(&[(MANIFEST, EntryType::Regular, &json(|value| value["files"][0]["path"] = path.into()))]));
         assert!(text.starts_with("invalid path"), "{text}");

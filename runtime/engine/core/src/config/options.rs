@@ -5,6 +5,7 @@
 //! [`EngineConfig::new`](super::EngineConfig::new) checks their ranges by it, step logs
 //! write them by it, and their references in the docs are written from it.
 
+use super::rules::SchedulerRules;
 use super::{ConfigError, Drafter, EngineConfigInput, Policy};
 use crate::compat::{CapacityPolicy, Reservations, Victim};
 use crate::kv::groups::kind::{KvCacheGroup, MambaCacheMode};
@@ -41,6 +42,10 @@ pub trait NamedValue: Copy + PartialEq + 'static {
     fn of_name(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
+}
+
+impl NamedValue for SchedulerRules {
+    const NAMES: &'static [(&'static str, Self)] = Self::BY_NAME;
 }
 
 impl NamedValue for Policy {

@@ -2,7 +2,7 @@
 //!
 //! Every difference is one predicate here, so that a rule is read without the releases that had another.
 
-use crate::version::VllmMinor;
+use crate::version::{VllmMinor, versions};
 
 /// The scheduler rules of a minor release of vLLM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,6 +13,22 @@ pub struct SchedulerRules {
     #[cfg(feature = "mutated-rules")]
     mutated: u8,
 }
+
+macro_rules! declare_rules {
+    ($($version:ident = $minor:literal, $name:literal;)*) => {
+        impl SchedulerRules {
+            $(
+                #[doc = concat!("The rules of vLLM ", $name, ".")]
+                pub const $version: Self = Self::of(VllmMinor::$version);
+            )*
+
+            /// Rules of all releases by name, oldest first.
+            pub(super) const BY_NAME: &'static [(&'static str, Self)] = &[$(($name, Self::$version)),*];
+        }
+    };
+}
+
+versions!(declare_rules);
 
 impl Default for SchedulerRules {
     fn default() -> Self {

@@ -302,7 +302,7 @@ mod tests {
         for (wrong, said) in [
             ("[project]\nname = \"mine\"\n", "it has no table `tool.vcr`"),
             ("[tool.vcr]\nworld = \"router\"\nwit = \"wit\"\n", "it has no `name` in the table `project`"),
-            (&GOOD.replace("mine", "../../mine"), "`../mine` cannot be the name of a file"),
+            (&GOOD.replace("mine", "../mine"), "`../mine` cannot be the name of a file"),
             (&GOOD.replace("\"router\"", "\"rooter\""), "unknown world `rooter`"),
             (&format!("{GOOD}module = \"other\"\n"), "other.py` is missing"),
             (&format!("{GOOD}wold = \"x\"\n"), "unknown field `wold`"),

@@ -103,23 +103,9 @@ mod tests {
             assert!(check(good).is_ok(), "{good}");
         }
         let long = "a".repeat(65);
-        for bad in [
-            "",
-            "-a",
-            "a-",
-            "a--b",
-            "A",
-            "2a",
-            "a_b",
-            "a/b",
-            "../../a",
-            "a b",
-            "ü",
-            "fn",
-            "core",
-            "vcr-guest-sdk",
-            &long,
-        ] {
+        for bad in
+            ["", "-a", "a-", "a--b", "A", "2a", "a_b", "a/b", "../a", "a b", "ü", "fn", "core", "vcr-guest-sdk", &long]
+        {
             assert!(check(bad).is_err(), "{bad}");
         }
     }

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 
 use crate::control::body::{Change, EngineChoice, FaultChange, LatencyChange, Nothing, TimeScaleChange};
 use crate::control::listen::Context;
-use crate::control::server::Refusal;
+use crate::control::refusal::Refusal;
 use crate::control::view::{Engines, StateView};
 use crate::control::{LatencyReader, UnusableModel};
 

@@ -29,6 +29,7 @@ mod client_faults;
 mod fake_metrics;
 mod listen;
 mod metrics;
+mod refusal;
 mod routes;
 mod server;
 mod view;

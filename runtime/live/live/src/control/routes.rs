@@ -7,7 +7,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 
 use crate::control::listen::Context;
-use crate::control::server::Refusal;
+use crate::control::refusal::Refusal;
 use crate::control::view::{EngineView, Engines, FaultsView, Health};
 use crate::control::{change, client_faults, fake_metrics, metrics};
 

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::EnginesHandle;
-use axum::{Json, Router};
+use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
@@ -23,9 +23,6 @@ use tokio::time::{sleep, timeout};
 use crate::control::LatencyReader;
 use crate::control::listen::{Context, Listeners, Part};
 use crate::control::routes::{admin_routes, metrics_routes};
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use serde::Serialize;
 
 /// Connections of one part at once; further ones wait.
 const MAX_CONNECTIONS: usize = 64;
@@ -140,39 +137,4 @@ async fn answer(stream: TcpStream, routes: Router) {
     let connection = http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), service);
     // What can go wrong here is the client's doing, who sees it.
     _ = timeout(CONNECTION_TIME, connection).await;
-}
-
-/// The refusal of a request.
-#[derive(Debug)]
-pub(crate) struct Refusal {
-    status: StatusCode,
-    message: String,
-    hint: Option<String>,
-}
-
-/// It as clients see it.
-#[derive(Serialize)]
-struct Body {
-    error: String,
-    hint: Option<String>,
-}
-
-impl Refusal {
-    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), hint: None }
-    }
-
-    pub(crate) fn bad(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, message)
-    }
-
-    pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
-        Self { hint: Some(hint.into()), ..self }
-    }
-}
-
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        (self.status, Json(Body { error: self.message, hint: self.hint })).into_response()
-    }
 }

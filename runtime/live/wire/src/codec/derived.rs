@@ -9,8 +9,7 @@ use serde::{Deserializer, Serialize, forward_to_deserialize_any};
 use serde_path_to_error::Segment;
 
 use super::error::{DecodeError, Problem, Step};
-use super::read::{Reader, name};
-use super::value::Value;
+use super::read::{MAX_DEPTH, Reader, name};
 
 /// Characters of an error of serde that are kept: it may quote a text of the message.
 const ERROR_CHARS_MAX: usize = 300;
@@ -92,7 +91,7 @@ type Decoder<'a> = rmp_serde::Deserializer<rmp_serde::decode::ReadRefReader<'a, 
 
 fn decoder(bytes: &[u8]) -> Decoder<'_> {
     let mut decoder = Decoder::from_read_ref(bytes);
-    decoder.set_max_depth(Value::MAX_DEPTH + 1);
+    decoder.set_max_depth(MAX_DEPTH + 1);
     decoder
 }
 

@@ -9,8 +9,7 @@ use serde::ser::{Error, SerializeMap as _, SerializeSeq as _};
 use serde::{Serialize, Serializer};
 
 use super::error::{DecodeError, Problem};
-use super::read::{Reader, is_ext, is_str};
-use super::value::Value;
+use super::read::{MAX_DEPTH, Reader, is_ext, is_str};
 
 /// One MessagePack value, serialised as JSON without building a tree of values.
 ///
@@ -52,7 +51,7 @@ impl<'a> Next<'_, 'a> {
 
     fn marker<E: Error>(&self) -> Result<Marker, E> {
         self.read(|reader| {
-            if self.depth > Value::MAX_DEPTH {
+            if self.depth > MAX_DEPTH {
                 return Err(reader.error(Problem::TooDeep));
             }
             reader.peek().ok_or_else(|| reader.error(Problem::Truncated { expected: "a value" }))

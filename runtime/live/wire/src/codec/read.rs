@@ -14,6 +14,9 @@ use super::error::{DecodeError, Problem, Step};
 /// frame itself is not longer.
 const RESERVED_BYTES_MAX: usize = 1 << 20;
 
+/// Most levels of values within values.
+pub(super) const MAX_DEPTH: usize = 64;
+
 /// A cursor over one frame.
 #[derive(Clone)]
 pub(crate) struct Reader<'a> {

@@ -11,7 +11,7 @@ use serde_bytes::{ByteBuf, Bytes};
 use super::error::DecodeError;
 use super::field::Wire;
 use super::json::AsJson;
-use super::read::{Reader, whole};
+use super::read::{MAX_DEPTH, Reader, whole};
 use super::{serde_message, serde_wire};
 
 /// Any integer of MessagePack: from -2^63 to 2^64 - 1.
@@ -115,7 +115,7 @@ pub enum Value {
 
 impl Value {
     /// Values may be nested this deep; vLLM's own stay below ten.
-    pub const MAX_DEPTH: usize = 64;
+    pub const MAX_DEPTH: usize = MAX_DEPTH;
 
     /// A map of nothing.
     #[must_use]

@@ -6,7 +6,7 @@
 //! follows links or reads hashes, and links are as narrow as the pool allows.
 
 use super::BlockId;
-use super::queue::FreeQueue;
+use super::queue::{FreeQueue, Link};
 use crate::kv::hash::BlockHash;
 
 #[derive(Clone, Debug)]
@@ -334,41 +334,4 @@ fn most_buckets(num_blocks: u32) -> usize {
 /// Whether the numbers of this many blocks fit into narrow links.
 pub(super) fn are_narrow(num_blocks: u32) -> bool {
     num_blocks <= u16::MAX.into()
-}
-
-/// The number of a block as it is kept.
-pub(super) trait Link: Copy + Eq + std::fmt::Debug {
-    /// The null block.
-    const NULL: Self;
-    fn of(number: u32) -> Self;
-    fn number(self) -> u32;
-}
-
-impl Link for u16 {
-    const NULL: Self = 0;
-
-    #[inline]
-    fn of(number: u32) -> Self {
-        debug_assert!(number <= Self::MAX.into());
-        number as Self
-    }
-
-    #[inline]
-    fn number(self) -> u32 {
-        self.into()
-    }
-}
-
-impl Link for u32 {
-    const NULL: Self = 0;
-
-    #[inline]
-    fn of(number: u32) -> Self {
-        number
-    }
-
-    #[inline]
-    fn number(self) -> u32 {
-        self
-    }
 }
