@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use vcr_frontend::{Adapters, CallParsing, ChatOptions, MediaRules, Model};
+use vcr_frontend::{Adapters, CallParsing, ChatOptions, FrontendKind, MediaRules, Model};
 use vcr_text::tools::CallForm;
 use vcr_text::{ChatTemplate, GenerationConfig, Tokenizer};
 
@@ -23,6 +23,7 @@ pub fn model() -> &'static (Model, ChatOptions) {
             embedding_dimensions: 8,
             media: MediaRules::default(),
             adapters: Adapters::new([]),
+            frontend: FrontendKind::Python,
         };
         let calls = CallForm::named("hermes").map_or(CallParsing::Disabled, CallParsing::Form);
         (model, ChatOptions { calls, ..ChatOptions::default() })
