@@ -11,7 +11,7 @@
 //! [`LatencyReader`].
 //!
 //! ```no_run
-//! # fn parts() -> (crate::LiveEngines, crate::control::LatencyReader) { unimplemented!() }
+//! # fn parts() -> (vcr_live::LiveEngines, vcr_live::control::LatencyReader) { unimplemented!() }
 //! use vcr_live::control::{Addresses, Listeners};
 //!
 //! // Before the engines, so that a bad address is refused before they connect.
