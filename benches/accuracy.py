@@ -2,7 +2,7 @@
 """How close fitted models come to measurements that they have not seen.
 
 Fits and predicts with `vcr fit` and `vcr calibrate`, and prints the tables of
-docs/accuracy/fitted.md:
+docs/appendix/fitted-models.md:
 
     python3 benches/accuracy.py --vcr target/release/vcr
     python3 benches/accuracy.py --vcr target/release/vcr --llmservingsim DIR --vllm-cpu DIR --tables DIR

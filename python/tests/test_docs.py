@@ -9,11 +9,11 @@ from conftest import ROOT, SMALL
 
 import vcr
 
-#: Pages whose blocks are run here; those of ``docs/scale.md`` need a cluster: ``test_ray.py``.
+#: Pages whose blocks are run here; those of ``docs/how-to/sweep-on-ray.md`` need a cluster: ``test_ray.py``.
 PAGES = ["docs/reference/python.md", "python/README.md"]
 
 #: Blocks that something else runs.
-ELSEWHERE = ["docs/scale.md", "docs/reference/guests/python.md"]
+ELSEWHERE = ["docs/how-to/sweep-on-ray.md", "docs/reference/guests/python.md"]
 
 
 def blocks(page: str) -> list[str]:

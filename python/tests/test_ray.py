@@ -239,7 +239,7 @@ def test_an_input_at_a_url_is_fetched_by_the_driver_alone(cluster, scenario, tmp
 
 
 def test_the_code_of_the_page_on_scale_runs(cluster, tmp_path, monkeypatch):
-    page = (ROOT / "docs/scale.md").read_text()
+    page = (ROOT / "docs/how-to/sweep-on-ray.md").read_text()
     (block,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
@@ -247,7 +247,7 @@ def test_the_code_of_the_page_on_scale_runs(cluster, tmp_path, monkeypatch):
     for shown, own in {"repeat=20": "repeat=2", "ray://head:10001": cluster.address}.items():
         assert shown in block
         block = block.replace(shown, own)
-    exec(compile(block, "docs/scale.md", "exec"), {})
+    exec(compile(block, "docs/how-to/sweep-on-ray.md", "exec"), {})
     here = vcr.sweep("scenarios/failure_drill.rhai", {"rate": range(8, 33)}, repeat=2)
     assert (tmp_path / "grid.csv").read_bytes() == written(here, tmp_path / "here.csv")
 

@@ -1,4 +1,4 @@
-//! Prefill and decode apart: the set-ups of `docs/pd.md`, and KV that moves between two processes.
+//! Prefill and decode apart: the set-ups of `docs/how-to/pd.md`, and KV that moves between two processes.
 
 mod groups;
 mod hosts;

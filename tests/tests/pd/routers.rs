@@ -106,7 +106,7 @@ fn complete(url: &str, prompt: &str) -> (Duration, String) {
 
 /// Predicted time to first token of one prompt, in virtual time.
 fn predicted() -> Duration {
-    let scenario = std::fs::read_to_string(root().join("docs/pd.rhai")).expect("the scenario is there");
+    let scenario = std::fs::read_to_string(root().join("docs/how-to/pd.rhai")).expect("the scenario is there");
     let folder = Folder::with(&scenario);
     let said = folder.run(&["--json", "-q"]).ended(0);
     let ttft_ms = said.json()["runs"][0]["metrics"]["trends"]["ttft_ms"]["p50"].as_f64();
@@ -253,7 +253,7 @@ fn dynamo_routes_by_kv_events() {
 /// Both pools in one process.
 #[test]
 fn a_scenario_in_real_time() {
-    let scenario = std::fs::read_to_string(root().join("docs/pd.rhai")).expect("the scenario is there");
+    let scenario = std::fs::read_to_string(root().join("docs/how-to/pd.rhai")).expect("the scenario is there");
     let folder = Folder::with(&scenario);
     let said = folder.run(&["--target", "live", "--json", "-q"]).ended(0);
     let measured_ms = said.json()["runs"][0]["metrics"]["trends"]["ttft_ms"]["min"].as_f64();

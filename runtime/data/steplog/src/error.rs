@@ -33,7 +33,7 @@ pub enum LogError {
     },
     /// A recording of what the core does not do. It is refused, never replayed
     /// by rules that are nearly right.
-    #[error("{}{}: {what}; this is out of scope, see docs/reference/engine/scope.md", path.display(), of_line(*line))]
+    #[error("{}{}: {what}; this is out of scope, see docs/appendix/scope.md", path.display(), of_line(*line))]
     OutOfScope {
         /// The file.
         path: PathBuf,

@@ -18,7 +18,7 @@ fn refused(copy: &CaseCopy, words: &[&str]) {
     assert!(matches!(error, LogError::OutOfScope { .. }), "{error}");
     let message = error.to_string();
     assert!(words.iter().all(|word| message.contains(word)), "{words:?} are not all in: {message}");
-    assert!(message.ends_with("this is out of scope, see docs/reference/engine/scope.md"), "{message}");
+    assert!(message.ends_with("this is out of scope, see docs/appendix/scope.md"), "{message}");
 }
 
 #[track_caller]

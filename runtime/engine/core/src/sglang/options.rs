@@ -48,7 +48,7 @@ options! {
         "whether running requests wait during a pass that prefills (Dynamo 1.6, SGLang itself) or decode in it, too (1.4)";
     RETRACTION retraction: Name(), "retraction", None, Simulated,
         "where a retracted request waits, and the reserve afterwards (Dynamo 1.6, SGLang itself, or 1.4; see \
-         [retraction](../engine/other-schedulers.md#sglang))";
+         [retraction](../../appendix/other-schedulers.md#sglang))";
     MAX_EXTRA_TOKENS_PER_STEP max_extra_tokens_per_step: Count("tokens", 0..=u32::MAX), "max_extra_tokens_per_step", None,
         Simulated, "further tokens that a decode may emit in a pass: multi-token prediction as Dynamo's mocker models it";
     PREFILL_DECODE_INTERVAL prefill_decode_interval: Count("count", 0..=u32::MAX), "prefill_decode_interval", None, Simulated,
