@@ -3,8 +3,6 @@ use serde_json::{Value, json};
 use super::*;
 
 mod grammars;
-mod limits;
-mod schemas;
 mod tags;
 
 const EOS: u32 = 999;
@@ -284,4 +282,174 @@ fn strings_have_the_format_that_is_asked_for() {
     has("uuid", &is_uuid);
     let wrapped = json!({ "allOf": [{ "type": "string", "format": "uri" }] });
     assert!(documents(&wrapped).iter().all(|text| text.as_str().is_some_and(|text| text.starts_with("https://"))));
+}
+
+/// What is asked for with a lot of something.
+fn many(count: usize) -> Vec<(&'static str, Value)> {
+    let names: Vec<String> = (0..count).map(|index| format!("p{index}")).collect();
+    let text = json!({ "type": "string" });
+    let properties: Value =
+        names.iter().map(|name| (name.clone(), text.clone())).collect::<serde_json::Map<_, _>>().into();
+    let definitions: Value = names
+        .iter()
+        .map(|name| (name.clone(), json!({ "$ref": "#/$defs/p0" })))
+        .collect::<serde_json::Map<_, _>>()
+        .into();
+    let references: Vec<Value> = names.iter().map(|name| json!({ "$ref": format!("#/$defs/{name}") })).collect();
+    let constants: Vec<Value> = (0..count).map(|index| json!({ "const": index })).collect();
+    vec![
+        ("required", json!({ "json": { "type": "object", "properties": properties, "required": names } })),
+        (
+            "optional",
+            json!({ "json": { "type": "array", "minItems": 5_000, "items": { "type": "object", "properties": properties } } }),
+        ),
+        ("any_of", json!({ "json": { "type": "array", "minItems": 5_000, "items": { "anyOf": constants } } })),
+        ("one_of", json!({ "json": { "type": "array", "minItems": 5_000, "items": { "oneOf": constants } } })),
+        (
+            "enum",
+            json!({ "json": { "type": "array", "minItems": 5_000, "uniqueItems": true, "items": { "enum": names } } }),
+        ),
+        ("definitions", json!({ "json": { "$defs": definitions, "anyOf": references } })),
+        ("choices", json!({ "choice": names })),
+        ("patterns", json!({ "json": { "patternProperties": properties, "minProperties": count } })),
+        (
+            "nested",
+            json!({ "json": { "type": "array", "minItems": count, "items": { "type": "string", "pattern": "^(?=(a|a)*b)(a*)*c$" } } }),
+        ),
+        (
+            "tags",
+            json!({ "structural_tag": { "format": { "type": "repeat", "min": count, "max": -1, "content":
+            { "type": "json_schema", "json_schema": { "type": "object", "properties": properties } } } } }),
+        ),
+        (
+            "text",
+            json!({ "structural_tag": { "format": { "type": "repeat", "min": 4_000_000_000_u32, "max": -1,
+            "content": { "type": "const_string", "value": "" } } } }),
+        ),
+    ]
+}
+
+/// Each either has an output, made with bounded work, or is refused in words.
+#[test]
+fn a_lot_of_anything_is_made_or_refused() {
+    let mut source = guest();
+    for count in [300, 3_000, 100_000] {
+        for (name, wanted) in many(count) {
+            let wanted = wanted.to_string();
+            let structure = match source.structure(&wanted) {
+                Ok(structure) => structure,
+                Err(problem) => {
+                    assert!(count > 300 || ["nested", "patterns", "tags", "text"].contains(&name), "{name}: {problem}");
+                    assert!(problem.contains(" more than ") || problem.contains("may have"), "{name}: {problem}");
+                    continue;
+                }
+            };
+            for seed in 0..16 {
+                let request = request(&wanted, seed);
+                let mut output = source.follow_structure(&structure, &request, &settings::USUAL).expect(name);
+                source.next_token(&mut output, 0).expect(name);
+            }
+        }
+    }
+}
+
+/// Requests with room for a few tokens of a long output share what they are cut from.
+#[test]
+fn a_long_output_that_is_cut_off_is_made_once() {
+    let source = guest();
+    let wanted = json!({ "json": { "type": "array", "items": { "type": "integer" }, "minItems": 4_000 } }).to_string();
+    let structure = source.structure(&wanted).expect("it can be followed");
+    let said = |seed| {
+        let request = TokenRequest { max_tokens: 50, ..request(&wanted, seed) };
+        let mut output = source.follow_structure(&structure, &request, &settings::USUAL).expect("it is followed");
+        (0..50).map(|index| source.continued(&mut output, index).expect("it goes on")).collect::<Vec<_>>()
+    };
+    assert_eq!(said(1), said(2));
+    assert_eq!(said(1)[0], u32::from(b'['));
+}
+
+/// Texts for many seeds, with as much room as there is.
+fn values(schema: &Value) -> Vec<Value> {
+    documents(schema)
+}
+
+#[test]
+fn keywords_of_objects_are_followed() {
+    let record = json!({ "type": "object", "additionalProperties": { "type": "integer" } });
+    let all = values(&record);
+    assert!(all.iter().all(|value| value.as_object().expect("a record").values().all(Value::is_i64)));
+    assert!(all.iter().any(|value| value.as_object().is_some_and(|record| record.len() > 1)));
+    let keyed = json!({ "type": "object", "propertyNames": { "enum": ["a", "b"] }, "additionalProperties": { "type": "null" } });
+    for value in values(&keyed) {
+        assert!(value.as_object().expect("a record").keys().all(|key| ["a", "b"].contains(&key.as_str())), "{value}");
+    }
+    let counted = json!({ "type": "object", "minProperties": 5, "maxProperties": 6, "patternProperties": { "^x-[0-9]{3}$": { "type": "boolean" } }, "additionalProperties": false });
+    for value in values(&counted) {
+        let object = value.as_object().expect("an object");
+        assert!((5..=6).contains(&object.len()), "{value}");
+        assert!(
+            object.iter().all(|(key, value)| key.starts_with("x-") && key.len() == 5 && value.is_boolean()),
+            "{value}"
+        );
+    }
+    let undescribed = json!({ "type": "object", "properties": { "a": { "type": "null" } }, "required": ["a", "b"] });
+    assert!(values(&undescribed).iter().all(|value| value.get("b").is_some()));
+    let dependent = json!({ "properties": { "a": { "const": 1 }, "b": { "const": 2 } }, "required": ["a"], "dependentRequired": { "a": ["b"] } });
+    assert!(values(&dependent).iter().all(|value| value["b"] == 2));
+    let parts = json!({ "allOf": [
+        { "type": "object", "properties": { "a": { "type": "string" } }, "required": ["a"] },
+        { "$ref": "#/$defs/B" }
+    ], "properties": { "a": { "maxLength": 3, "minLength": 3 } }, "$defs": { "B": { "properties": { "b": { "type": "integer" } }, "required": ["b"] } } });
+    assert!(
+        values(&parts).iter().all(|value| value["a"].as_str().is_some_and(|a| a.len() == 3) && value["b"].is_i64())
+    );
+}
+
+#[test]
+fn keywords_of_arrays_are_followed() {
+    let tuple = json!({ "type": "array", "prefixItems": [{ "type": "string" }, { "type": "number" }] });
+    for value in values(&tuple) {
+        let items = value.as_array().expect("a list");
+        assert!(items.len() == 2 && items[0].is_string() && items[1].is_number(), "{value}");
+    }
+    let older = json!({ "type": "array", "items": [{ "type": "null" }], "additionalItems": { "type": "boolean" }, "minItems": 3 });
+    for value in values(&older) {
+        let items = value.as_array().expect("a list");
+        assert!(items.len() >= 3 && items[0].is_null() && items[1..].iter().all(Value::is_boolean), "{value}");
+    }
+    let unique = json!({ "type": "array", "items": { "enum": ["a", "b", "c"] }, "uniqueItems": true, "minItems": 3 });
+    for value in values(&unique) {
+        let mut items: Vec<&str> = value.as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+        items.sort_unstable();
+        assert_eq!(items, ["a", "b", "c"]);
+    }
+    let contains = json!({ "type": "array", "items": { "type": "integer" }, "contains": { "const": 3 } });
+    assert!(values(&contains).iter().all(|value| value.as_array().is_some_and(|items| items.contains(&json!(3)))));
+}
+
+#[test]
+fn values_that_must_not_be_are_not() {
+    let not = json!({ "type": "string", "enum": ["a", "b", "c"], "not": { "const": "b" } });
+    assert!(values(&not).iter().all(|value| value != "b"));
+    let one = json!({ "properties": { "a": { "type": "null" }, "b": { "type": "null" } }, "oneOf": [{ "required": ["a"] }, { "required": ["b"] }] });
+    assert!(values(&one).iter().all(|value| value.get("a").is_some() != value.get("b").is_some()));
+    let given = json!({ "type": "object", "properties": { "kind": { "enum": ["x", "y"] }, "size": { "type": "integer" } },
+        "required": ["kind"], "if": { "properties": { "kind": { "const": "x" } } }, "then": { "required": ["size"] } });
+    let all = values(&given);
+    assert!(all.iter().all(|value| value["kind"] != "x" || value["size"].is_i64()));
+    assert!(all.iter().any(|value| value["kind"] == "y"));
+}
+
+#[test]
+fn references_lead_anywhere_in_the_document() {
+    let schema = json!({ "type": "object", "properties": {
+        "a": { "type": "null" }, "b": { "$ref": "#/properties/a" }, "c": { "$ref": "#/$defs/a~1b%20c/items" },
+        "d": { "$ref": "#here" }, "e": { "$ref": "https://example.com/e" }, "f": { "$ref": "#/$defs/list/anyOf/1" }
+    }, "required": ["a", "b", "c", "d", "e", "f"], "$defs": {
+        "a/b c": { "items": { "type": "null" } }, "anchor": { "$anchor": "here", "type": "null" },
+        "id": { "$id": "https://example.com/e", "type": "null" }, "list": { "anyOf": [{}, { "type": "null" }] }
+    } });
+    for value in values(&schema) {
+        assert!(value.as_object().expect("an object").values().all(Value::is_null), "{value}");
+    }
 }

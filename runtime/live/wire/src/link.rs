@@ -1,7 +1,6 @@
 //! The sockets of both ends.
 
 mod address;
-mod clock;
 mod engine;
 mod error;
 mod frontend;
@@ -16,7 +15,6 @@ mod transport;
 mod wait;
 
 pub use address::{check_own_address, check_peer_address, is_same_place, unresolved_host};
-pub use clock::monotonic_ns;
 pub use engine::{EngineGreeting, EngineLink, EngineLinkConfig, EngineOutputs, WaitHook, WaitsFor};
 pub use error::LinkError;
 pub use frontend::{FrontendLink, FrontendMessage};
@@ -33,3 +31,12 @@ pub use transport::Transport;
 pub use wait::Waiter;
 pub use wait::reminders::Reminders;
 pub use wait::waker::Waker;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// The system's monotonic clock in nanoseconds: the clock of vLLM's timestamps.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}

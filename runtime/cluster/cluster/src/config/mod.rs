@@ -1,13 +1,9 @@
 //! Configuration of a run: pools, links, workloads, faults. All plain values.
 
-mod arrivals;
-mod client;
-mod conditional;
 mod curve;
 mod kv_router;
 mod mix;
 mod pool;
-mod profile;
 mod queue_classes;
 mod router;
 mod synthetic;
@@ -17,9 +13,6 @@ mod workload;
 
 use std::collections::BTreeSet;
 
-pub use arrivals::{Arrivals, Gaps, Limit};
-pub use client::{CancelConfig, ClientConfig, RetryConfig, WhenFull};
-pub use conditional::{ConditionalConfig, ConditionalPolicy};
 pub(crate) use curve::CurveWalk;
 pub use curve::{Curve, MAX_PIECES, Piece};
 pub use kv_router::{KvKnowledge, KvRouterConfig, ReplicaConfig};
@@ -29,7 +22,6 @@ pub use pool::{
     DataParallel, InjectorFactory, KvEviction, LatencyFactory, PolicyFactory, PoolConfig, ScalerFactory, ScalingConfig,
     TokenConfig, TokenFactory,
 };
-pub use profile::ProfileConfig;
 pub use queue_classes::{IslBucket, QueueClass, QueueConfig, QueueOrder, QueueProfile};
 pub use router::{KvAwareConfig, RouterConfig, RouterFactory};
 pub use synthetic::{SyntheticInput, SyntheticProblem};
@@ -37,6 +29,8 @@ pub use topology::{KvPlane, KvPlaneTime, LinkConfig, LinkSharing, PoolRole, Sour
 pub use validate::RunConfigError;
 pub use vcr_core::host::{GRAPH_TOKENS_MAX, Overheads, PERMILLE};
 pub use workload::{Answers, TracePacing, WorkloadConfig, WorkloadSource};
+
+use vcr_base::random::Distribution;
 
 /// A fault at a virtual time.
 #[derive(Clone, Debug, PartialEq)]
@@ -164,5 +158,300 @@ impl RunConfig {
         });
         let adapters = classes.filter_map(|class| class.adapters.as_ref());
         adapters.flat_map(|Adapters { first, popularity }| (*first..).take(popularity.count())).collect()
+    }
+}
+
+/// How the plays of a trace are kept going. A play is a session, or sessions that wait for each
+/// other; a lane has one at a time and takes the next of the trace when it ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ProfileConfig {
+    /// Lanes.
+    pub lanes: u32,
+    /// Waits are divided by it; above 1 is faster.
+    pub speedup: f64,
+    /// The seed by which the first play of each lane starts somewhere between a quarter and three
+    /// quarters of its recorded time; none if they start at their beginning.
+    pub snapshot_seed: Option<u64>,
+    /// Requests of each lane that warm the caches before the profile begins, besides those that
+    /// fill them with what snapshots had sent before. They are not measured.
+    pub warmup_requests: u32,
+    /// Duration of the profile, for which plays follow on each other, the trace from its beginning
+    /// again after its last; none if each play is played once.
+    pub duration_ns: Option<u64>,
+    /// Time after the profile for which requests in flight are waited for, and then cancelled.
+    pub grace_ns: u64,
+    /// The longest that a play may have nothing in flight. All that it waits for comes earlier by
+    /// what is beyond.
+    pub play_idle_cap_ns: Option<u64>,
+    /// The longest that all plays may have nothing in flight.
+    pub idle_cap_ns: Option<u64>,
+}
+
+impl ProfileConfig {
+    /// Each play once, from its beginning, without warm-up.
+    #[must_use]
+    pub fn new(lanes: u32) -> Self {
+        Self {
+            lanes,
+            speedup: 1.0,
+            snapshot_seed: None,
+            warmup_requests: 0,
+            duration_ns: None,
+            grace_ns: 0,
+            play_idle_cap_ns: None,
+            idle_cap_ns: None,
+        }
+    }
+}
+
+// Prompts of a disaggregated cluster that need no prefill engine.
+//
+// Moving KV pays where there is much to compute. A short prompt, or one that a
+// decode engine has cached, may as well be computed where its output is
+// generated, as Dynamo's conditional disaggregation does.
+
+/// The policy of conditional disaggregation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConditionalPolicy {
+    /// Few prompt tokens to compute.
+    #[default]
+    IslBounding,
+    /// Busy prefill engines.
+    PrefillLoad,
+    /// Either.
+    IslOrLoad,
+}
+
+/// Conditional disaggregation, with Dynamo's names and defaults.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ConditionalConfig {
+    /// The policy.
+    pub policy: ConditionalPolicy,
+    /// It stays with at most this many prompt tokens that no decode engine has cached.
+    pub eff_isl_threshold_tokens: u32,
+    /// It stays with at most this share of its prompt that no decode engine has
+    /// cached.
+    pub eff_isl_ratio_threshold: f64,
+    /// Prefill is busy while each of its engines has prompt tokens for more than
+    /// this many steps of full budget; none for never.
+    pub prefill_busy_threshold: Option<f64>,
+    /// Decode is busy while each of its engines has more than this share of its KV
+    /// blocks in use, and then nothing stays; none for never.
+    pub decode_busy_threshold: Option<f64>,
+}
+
+impl Default for ConditionalConfig {
+    fn default() -> Self {
+        Self {
+            policy: ConditionalPolicy::default(),
+            eff_isl_threshold_tokens: 2048,
+            eff_isl_ratio_threshold: 0.7,
+            prefill_busy_threshold: None,
+            decode_busy_threshold: None,
+        }
+    }
+}
+
+impl ConditionalConfig {
+    /// Checks every number.
+    ///
+    /// # Errors
+    /// The first invalid field, with its valid range.
+    pub fn check(&self) -> Result<(), String> {
+        let numbers = [
+            ("eff_isl_ratio_threshold", Some(self.eff_isl_ratio_threshold)),
+            ("prefill_busy_threshold", self.prefill_busy_threshold),
+            ("decode_busy_threshold", self.decode_busy_threshold),
+        ];
+        for (name, value) in numbers {
+            if let Some(value) = value
+                && !(value.is_finite() && value >= 0.0)
+            {
+                return Err(format!("invalid `{name}`: expected a finite number of at least 0, got {value}"));
+            }
+        }
+        if self.policy == ConditionalPolicy::PrefillLoad && self.prefill_busy_threshold.is_none() {
+            return Err("`prefill_load` needs a `prefill_busy_threshold`: without one prefill is never busy".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// When the requests (or sessions) of a synthetic workload start.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Arrivals {
+    /// `count` of them, spread evenly over `over_ns` (0: all at once).
+    Burst {
+        /// Their number.
+        count: u64,
+        /// Over how long.
+        over_ns: u64,
+    },
+    /// At a fixed rate.
+    Constant {
+        /// Starts per second.
+        rate_per_s: f64,
+        /// When to stop.
+        limit: Limit,
+    },
+    /// With exponential gaps.
+    Poisson {
+        /// Mean starts per second.
+        rate_per_s: f64,
+        /// When to stop.
+        limit: Limit,
+    },
+    /// At a rate that changes over time.
+    Varying {
+        /// Starts per second.
+        rate: Curve,
+        /// How regularly they come.
+        gaps: Gaps,
+        /// When to stop, besides at the end of the curve.
+        limit: Limit,
+    },
+    /// A new one whenever one ends, so that `concurrency` are in flight.
+    ClosedLoop {
+        /// Number in flight.
+        concurrency: u64,
+        /// When to stop.
+        limit: Limit,
+    },
+    /// Users who come and go; each starts a new one whenever their last has ended.
+    Users {
+        /// Their number. Those who are too many leave when their last has ended.
+        users: Curve,
+        /// When to stop, besides at the end of the curve.
+        limit: Limit,
+    },
+}
+
+/// How regularly starts come, at whatever rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Gaps {
+    /// Equal gaps.
+    Even,
+    /// Exponential gaps.
+    Exponential,
+    /// Gamma-distributed gaps; the shape is what vLLM's benchmark calls burstiness.
+    Gamma {
+        /// 1 is exponential, below 1 in bursts, above 1 more even.
+        shape: f64,
+    },
+    /// Weibull-distributed gaps.
+    Weibull {
+        /// 1 is exponential, below 1 in bursts, above 1 more even.
+        shape: f64,
+    },
+}
+
+/// End of a workload: whichever comes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limit {
+    /// After this many starts.
+    pub count: Option<u64>,
+    /// No starts at or after this long from the workload's start.
+    pub duration_ns: Option<u64>,
+}
+
+impl Limit {
+    /// Whether start number `index` may be, so long after the workload's own.
+    pub(crate) fn allows(self, index: u64, elapsed_ns: u64) -> bool {
+        self.count.is_none_or(|count| index < count) && self.duration_ns.is_none_or(|duration| elapsed_ns < duration)
+    }
+}
+
+/// How the clients of a workload behave. By default they wait for ever.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClientConfig {
+    /// A client gives up without a first token so long after it has sent.
+    pub first_token_timeout_ns: Option<u64>,
+    /// A client gives up without the whole answer so long after it has sent.
+    pub timeout_ns: Option<u64>,
+    /// A client gives up, for good, so long after it has sent for the first time.
+    pub deadline_ns: Option<u64>,
+    /// Clients that change their minds.
+    pub cancel: Option<CancelConfig>,
+    /// Whether and how clients try again.
+    pub retry: Option<RetryConfig>,
+    /// An open loop starts no session while this many are in flight.
+    pub max_in_flight: Option<u64>,
+    /// Sessions that may not start.
+    pub when_full: WhenFull,
+}
+
+/// What becomes of a session that is due while as many are in flight as may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It is dropped.
+    #[default]
+    Drop,
+    /// It starts when another one ends.
+    Delay,
+}
+
+/// When clients lose interest in an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CancelConfig {
+    /// The share of requests whose client does, from 0 to 1.
+    pub share: f64,
+    /// Milliseconds after it has sent.
+    pub after_ms: Option<Distribution>,
+    /// Output tokens (rounded, at least 1).
+    pub after_tokens: Option<Distribution>,
+}
+
+/// How clients try again what timed out, failed or was refused by a router.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RetryConfig {
+    /// Attempts in all, the first included.
+    pub max_attempts: u32,
+    /// Wait before the second attempt.
+    pub backoff_ns: u64,
+    /// Factor of each further wait.
+    pub factor: f64,
+    /// The longest wait.
+    pub max_backoff_ns: u64,
+    /// The share of a wait that is left to chance, from 0 to 1.
+    pub jitter: f64,
+}
+
+impl ClientConfig {
+    /// Whether a client does anything but wait once it has sent.
+    #[must_use]
+    pub fn is_patient(&self) -> bool {
+        *self == Self { max_in_flight: self.max_in_flight, when_full: self.when_full, ..Self::default() }
+    }
+
+    /// Every problem of it.
+    fn check(&self, problem: &mut dyn FnMut(&str)) {
+        let times = [
+            ("timeout", self.timeout_ns),
+            ("first_token_timeout", self.first_token_timeout_ns),
+            ("deadline", self.deadline_ns),
+            ("max_in_flight", self.max_in_flight),
+        ];
+        for (name, _) in times.iter().filter(|(_, value)| *value == Some(0)) {
+            problem(&format!("invalid `{name}`: expected above 0; leave it out for none"));
+        }
+        if let Some(cancel) = &self.cancel {
+            if !(0.0..=1.0).contains(&cancel.share) {
+                problem("invalid `share` of `cancel`: expected 0 to 1");
+            }
+            if cancel.after_ms.is_none() && cancel.after_tokens.is_none() {
+                problem("`cancel` needs `after`, `after_tokens`, or both");
+            }
+        }
+        if let Some(retry) = &self.retry {
+            if retry.max_attempts == 0 {
+                problem("invalid `max_attempts` of `retry`: expected at least 1");
+            }
+            if !(retry.factor.is_finite() && retry.factor >= 1.0) {
+                problem("invalid `factor` of `retry`: expected a finite number of at least 1");
+            }
+            if !(0.0..=1.0).contains(&retry.jitter) {
+                problem("invalid `jitter` of `retry`: expected 0 to 1");
+            }
+        }
     }
 }

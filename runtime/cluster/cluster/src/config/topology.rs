@@ -1,6 +1,6 @@
 //! How pools are put together.
 
-use super::conditional::ConditionalConfig;
+use super::ConditionalConfig;
 use super::pool::PoolConfig;
 use super::router::RouterConfig;
 use vcr_core::host::Overheads;

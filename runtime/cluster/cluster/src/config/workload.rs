@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use vcr_trace::Trace;
 
-use super::arrivals::Arrivals;
-use super::client::ClientConfig;
+use super::Arrivals;
+use super::ClientConfig;
+use super::ProfileConfig;
 use super::mix::{RequestClass, Slo};
-use super::profile::ProfileConfig;
 use super::synthetic::SyntheticInput;
 use crate::traffic::StructuredOutputs;
 

@@ -6,23 +6,23 @@
 //! instant and all end at the slowest, and what comes meanwhile to a rank without
 //! work waits until then.
 
-mod changed;
-mod passes;
 mod scaling;
-mod target_scaler;
 mod worker;
 
 use std::collections::BTreeMap;
 use std::iter::StepBy;
 use std::ops::Range;
+use std::sync::Arc;
 
-use crate::config::{PoolConfig, PoolRole, RunConfig};
+use crate::config::{PoolConfig, PoolRole, RunConfig, ScalerFactory};
 use crate::error::{SimError, make_error};
 pub(crate) use scaling::Rescaled;
 use scaling::Scaler;
-pub use target_scaler::target_autoscaler;
 pub use worker::TokenRange;
 pub(crate) use worker::{Health, Worker};
+
+use vcr_core::scale::{Autoscaler, DESIRED_ENGINES_MAX, ScaleError, ScaleView};
+use vcr_policy::target_load::{ENGINES_MAX, PoolWork, TargetPolicy, TargetScaler};
 
 pub(crate) struct Pool {
     role: PoolRole,
@@ -262,5 +262,179 @@ impl Fleet {
     /// Whether a worker may start a step now.
     pub(crate) fn may_start(&self, index: u32) -> bool {
         self.worker(index).can_start() && (!self.has_barrier(index) || self.is_between_steps(index))
+    }
+}
+
+impl Fleet {
+    /// The situation of a worker has changed.
+    #[inline]
+    pub(crate) fn note_change(&mut self, worker: u32) {
+        self.changed.push(worker);
+    }
+
+    /// The workers whose situation has changed, in any order and maybe more than once.
+    pub(crate) fn changed(&self) -> &[u32] {
+        &self.changed
+    }
+
+    /// Takes them, each once, with all ranks of those that step together.
+    pub(crate) fn take_changed(&mut self) -> Vec<u32> {
+        let mut workers = std::mem::take(&mut self.changed);
+        self.widen_to_engines(&mut workers);
+        workers.sort_unstable();
+        workers.dedup();
+        workers
+    }
+
+    /// Takes those from the worker `first` on.
+    pub(crate) fn take_changed_from(&mut self, first: u32) -> impl Iterator<Item = u32> {
+        self.changed.extract_if(.., move |worker| *worker >= first)
+    }
+
+    /// Their steps have started at this instant, but for those of `postponed`; `room` is the
+    /// list of [`Self::take_changed`], kept for its room.
+    pub(crate) fn keep_changed(&mut self, mut room: Vec<u32>, postponed: &[u32]) {
+        // Starting a step only ever adds events, never changes other workers.
+        debug_assert!(self.changed.is_empty());
+        room.clear();
+        room.extend_from_slice(postponed);
+        self.changed = room;
+    }
+
+    /// Adds the other ranks of those that step together.
+    fn widen_to_engines(&self, workers: &mut Vec<u32>) {
+        if !self.barriers {
+            return;
+        }
+        workers.sort_unstable();
+        let mut widened = 0;
+        for position in 0..workers.len() {
+            let worker = workers[position];
+            if worker >= widened && self.has_barrier(worker) {
+                let ranks = self.ranks_of(worker);
+                widened = ranks.end;
+                workers.extend(ranks);
+            }
+        }
+    }
+}
+
+const _: () = assert!(ENGINES_MAX <= DESIRED_ENGINES_MAX, "what a guest asks for is taken");
+
+/// Makes the autoscalers of a policy.
+#[must_use]
+pub fn target_autoscaler(policy: TargetPolicy) -> ScalerFactory {
+    Arc::new(move |_plugin_context| {
+        let failed = |reason| ScaleError { autoscaler: policy.metric.name().to_owned(), reason };
+        Ok(Box::new(Target(TargetScaler::new(policy).map_err(failed)?)))
+    })
+}
+
+struct Target(TargetScaler);
+
+impl Autoscaler for Target {
+    fn desired(&mut self, view: &ScaleView) -> Result<u32, ScaleError> {
+        Ok(self.0.desired(&PoolWork {
+            running_requests: view.running_requests,
+            waiting_requests: view.waiting_requests,
+            outstanding_prefill_tokens: view.outstanding_prefill_tokens,
+        }))
+    }
+}
+
+// Passes that the ranks of an engine count together: those between two that prefill.
+//
+// vLLM's ranks all start prefills in every N-th step of a wave, which lasts as long as
+// any of them has requests. SGLang's all wait for as many passes after one in which any of
+// them prefills.
+
+impl PoolConfig {
+    /// Whether the ranks of an engine count their passes together.
+    pub(crate) fn counts_passes(&self) -> bool {
+        let has_interval = match &self.engine {
+            vcr_core::EngineKind::Vllm(_) => self.prefill_schedule_interval > 1,
+            vcr_core::EngineKind::Sglang(engine) => engine.prefill_decode_interval() > 0,
+            vcr_core::EngineKind::Ticks(_) => false,
+        };
+        self.has_barrier() && has_interval
+    }
+}
+
+impl Fleet {
+    /// Whether the ranks of a worker's engine count their passes together.
+    pub(crate) fn counts_passes(&self, worker: u32) -> bool {
+        self.barriers && self.pool_of(worker).config.counts_passes()
+    }
+
+    /// A request comes to a worker. With the first one a wave of passes begins.
+    pub(crate) fn note_request(&mut self, worker: u32) {
+        if self.counts_passes(worker) {
+            let ranks = self.ranks_of(worker);
+            let is_idle = |worker: &Worker| !worker.has_decided() && !worker.has_requests();
+            if ranks.clone().all(|rank| is_idle(self.worker(rank))) {
+                self.wave_passes.insert(ranks.start, 0);
+            }
+        }
+    }
+
+    /// The ranks of a worker are about to decide, unless some have done so already.
+    pub(crate) fn begin_pass(&mut self, worker: u32) {
+        let ranks = self.ranks_of(worker);
+        if !self.is_between_steps(worker) || ranks.clone().any(|rank| self.worker(rank).has_decided()) {
+            return;
+        }
+        let any_decodes = ranks.clone().any(|rank| self.worker(rank).has_decodes());
+        let interval = u64::from(self.pool_of(worker).config.prefill_schedule_interval);
+        let passes = self.wave_passes.get(&ranks.start).copied().unwrap_or(0);
+        for rank in ranks {
+            self.worker_mut(rank).begin_pass(any_decodes, !passes.is_multiple_of(interval));
+        }
+    }
+
+    /// The ranks have decided this many passes, of which those of `together` take part in the
+    /// first.
+    pub(crate) fn end_passes(&mut self, ranks: Range<u32>, together: &[u32], passes: u32) {
+        if !self.counts_passes(ranks.start) {
+            return;
+        }
+        let prefills = |&rank: &u32| self.worker(rank).plan().shape.prefill_requests > 0;
+        let any_prefills = together.iter().any(prefills);
+        *self.wave_passes.entry(ranks.start).or_insert(0) += u64::from(passes);
+        for rank in ranks {
+            self.worker_mut(rank).end_passes(passes, any_prefills);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vcr_core::PluginContext;
+    use vcr_policy::target_load::TargetMetric;
+
+    use super::*;
+
+    #[test]
+    fn each_measure_is_that_of_the_pool() {
+        let view = ScaleView {
+            running_requests: 3,
+            waiting_requests: 5,
+            outstanding_prefill_tokens: 100,
+            ..ScaleView::default()
+        };
+        let desired = |metric, target| {
+            let policy = TargetPolicy { metric, target, scale_down_delay_ticks: 0 };
+            let mut scaler = target_autoscaler(policy)(&PluginContext::of_seed(1)).expect("it can be made");
+            scaler.desired(&view).expect("it decides")
+        };
+        assert_eq!(desired(TargetMetric::Requests, 1.0), 8);
+        assert_eq!(desired(TargetMetric::PrefillTokens, 1.0), 100);
+    }
+
+    #[test]
+    fn a_bad_target_is_named() {
+        let policy = TargetPolicy { metric: TargetMetric::Requests, target: 0.0, scale_down_delay_ticks: 0 };
+        let error = target_autoscaler(policy)(&PluginContext::of_seed(1)).err().expect("it is bad");
+        let text = "autoscaler `target_requests` failed: invalid `target`: expected a finite number above 0, got 0";
+        assert_eq!(error.to_string(), text);
     }
 }

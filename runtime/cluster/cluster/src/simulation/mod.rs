@@ -11,7 +11,6 @@ mod clients;
 mod clock;
 mod cluster;
 mod faults;
-mod grammars;
 mod kv_handoff;
 mod lifecycle;
 mod observation;
@@ -30,17 +29,18 @@ use crate::event::{Event, EventQueue};
 use crate::fleet::{Fleet, Worker};
 use crate::in_flight::InFlight;
 use crate::ledger::Ledger;
+use crate::ledger::record::Outcome;
 use crate::observe::Observer;
 use crate::report::{Report, RunEnd};
 use crate::routing::Routing;
-use crate::traffic::{Start, Traffic};
+use crate::traffic::{GrammarCompilation, Start, Traffic};
 use clock::Clock;
 pub use clock::RunClock;
 pub use cluster::{Cluster, ClusterError, ClusterOutput, ClusterRequest, EngineState, RequestOrigin, ServedRequest};
 use observation::{Observation, sees_steps};
 pub use real_time::simulate_in_real_time;
 use steps::StepBuffers;
-use vcr_core::Forecast;
+use vcr_core::{Compilation, Forecast, RejectReason};
 
 /// Steps between two calls of [`Observer::progress`].
 const STEPS_PER_PROGRESS: u64 = 2048;
@@ -414,5 +414,46 @@ impl<O: Observer> Simulation<'_, O> {
         for &tag in tags.iter().filter(|_| self.facts.foresees) {
             self.fleet.workers_mut().iter_mut().for_each(|worker: &mut Worker| worker.mark_scheduled(tag));
         }
+    }
+}
+
+impl<O: Observer> Simulation<'_, O> {
+    /// The compilation of a request's grammar, if it has structured outputs.
+    fn compilation_of(&self, tag: u64) -> Option<GrammarCompilation> {
+        let workload = self.ledger.record(tag).workload;
+        let structured = self.facts.config.workloads[workload as usize].structured.as_ref()?;
+        structured.draw(self.traffic.output_seeds()[tag as usize])
+    }
+
+    /// A request with structured outputs has come to a worker, which has its grammar after a time.
+    fn begin_compilation(&mut self, tag: u64, worker: u32, compilation: GrammarCompilation) {
+        let incarnation = self.fleet.worker(worker).incarnation();
+        let compiled = Event::GrammarCompiled { tag, worker, incarnation, succeeds: compilation.succeeds };
+        self.events.push(self.clock.now_ns().saturating_add(compilation.duration_ns), compiled);
+    }
+
+    /// The compilation of a request's grammar has ended, unless the worker was restarted since.
+    fn end_compilation(&mut self, tag: u64, worker: u32, incarnation: u32, succeeds: bool) {
+        if self.fleet.worker(worker).incarnation() != incarnation {
+            return;
+        }
+        let compilation = if succeeds { Compilation::Succeeded } else { Compilation::Failed };
+        if self.fleet.worker_mut(worker).end_compilation(tag, compilation) {
+            self.observation.compiled(worker, tag, compilation);
+            self.fleet.note_change(worker);
+        }
+    }
+
+    /// A worker with nothing to compute has come to requests without a grammar: they end at once.
+    fn end_without_grammars(&mut self, index: u32) {
+        for tag in self.fleet.worker_mut(index).end_without_grammars() {
+            self.observation.failed(index, tag);
+            self.reject_without_grammar(tag);
+        }
+    }
+
+    /// A request's engine has ended it for want of a grammar.
+    fn reject_without_grammar(&mut self, tag: u64) {
+        self.end(tag, Outcome::Rejected(RejectReason::GrammarFailed));
     }
 }

@@ -12,7 +12,7 @@ mod synthetic;
 use vcr_core::hash::HashedBlocks;
 use vcr_core::{Prompt, seed};
 
-use super::answer::PacedAnswer;
+use super::PacedAnswer;
 use super::graph::Graph;
 use super::profile::Profile;
 use super::turn::{FollowUp, Turn};

@@ -2,7 +2,6 @@
 
 mod names;
 mod pool;
-mod raw;
 mod read;
 mod rules;
 mod state;
@@ -238,3 +237,80 @@ impl Default for EngineArgs {
 
 #[cfg(test)]
 mod tests;
+
+/// Maximum extra tokens of multi-token prediction.
+const MAX_EXTRA_TOKENS: u64 = 5;
+
+const ABOUT_MEMORY: &str = "the number of KV blocks is given, not estimated";
+
+/// Values of the keys, before they are checked against each other.
+#[derive(Default)]
+pub(crate) struct Raw {
+    engine_type: Option<Kind>,
+    num_gpu_blocks: Option<u32>,
+    block_size: Option<u32>,
+    max_model_len: Option<u32>,
+    /// The inner none removes the bound.
+    max_num_seqs: Option<Option<u32>>,
+    max_num_batched_tokens: Option<Option<u32>>,
+    enable_prefix_caching: Option<bool>,
+    enable_chunked_prefill: Option<bool>,
+    async_scheduling: Option<bool>,
+    speedup_ratio: Option<f64>,
+    decode_speedup_ratio: Option<f64>,
+    nextn: Option<u64>,
+    rates: Option<Vec<f64>>,
+    worker_type: Option<PoolRole>,
+    preemption_mode: PreemptionMode,
+    kv_transfer: KvTransfer,
+    /// Its bytes per token are 0 unless they are given.
+    kv_tiers: Option<KvTiersConfig>,
+    state_cache: Option<StateCache>,
+    kv_eviction: KvEviction,
+    sglang: Option<SglangRaw>,
+    prefill_schedule_interval: Option<u32>,
+    prefill_decode_interval: Option<u32>,
+    dp_size: Option<u32>,
+    tensor_parallel_size: Option<u32>,
+    attention_dp_size: Option<u32>,
+    moe_tp_size: Option<u32>,
+    moe_ep_size: Option<u32>,
+    startup_time_s: Option<f64>,
+    timing: Option<Timing>,
+    router_queue_policy: Option<QueueOrder>,
+    is_nested: bool,
+}
+
+/// Sizes that say how many blocks a state takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StateCache {
+    bytes_per_request: u64,
+    /// 0 unless it is given.
+    kv_bytes_per_token: u64,
+}
+
+impl StateCache {
+    /// Blocks of a state, by the tokens of a block; none where the KV of a token has no size.
+    fn blocks(self, block_size: u32) -> Option<u64> {
+        let block_bytes = self.kv_bytes_per_token.checked_mul(u64::from(block_size)).filter(|&bytes| bytes > 0)?;
+        Some(self.bytes_per_request.div_ceil(block_bytes))
+    }
+}
+
+/// Names of engine types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Vllm,
+    Sglang,
+    Trtllm,
+}
+
+#[derive(Default)]
+pub(crate) struct SglangRaw {
+    schedule_policy: Option<SchedulePolicy>,
+    page_size: Option<u32>,
+    max_prefill_tokens: Option<u32>,
+    chunked_prefill_size: Option<u32>,
+    clip_max_new_tokens: Option<u32>,
+    schedule_conservativeness: Option<f64>,
+}

@@ -8,7 +8,7 @@ use vcr_core::sglang::{self, SchedulePolicy, SglangConfigInput};
 use vcr_core::{EngineConfigInput, NamedValue, option};
 
 use super::names::{is_nested, nested_place};
-use super::raw::{ABOUT_MEMORY, Kind, MAX_EXTRA_TOKENS, Raw, SglangRaw};
+use super::{ABOUT_MEMORY, Kind, MAX_EXTRA_TOKENS, Raw, SglangRaw};
 use super::{EngineArgs, EngineType, KvTransfer, Mtp, PreemptionMode, SglangArgs, Timing};
 use super::{rules, state, tables, tiers};
 use crate::keys::{Keys, parse};

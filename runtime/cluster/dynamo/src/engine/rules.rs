@@ -2,7 +2,7 @@
 
 use vcr_core::sglang::SglangConfigInput;
 
-use super::raw::{Kind, MAX_EXTRA_TOKENS, Raw};
+use super::{Kind, MAX_EXTRA_TOKENS, Raw};
 use super::{state, tiers};
 use crate::keys::Keys;
 

@@ -6,7 +6,7 @@
 
 use vcr_core::{KvCacheGroup, KvCacheKind};
 
-use super::raw::{Kind, Raw, StateCache};
+use super::{Kind, Raw, StateCache};
 use crate::keys::Keys;
 
 /// The most blocks of a state: those of an engine with 64 groups of layers.

@@ -6,7 +6,7 @@ use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape, price_
 use vcr_latency::WorkerPhases;
 use vcr_latency::tables::{Tables, TablesInput};
 
-use super::raw::Raw;
+use super::Raw;
 use crate::keys::Keys;
 
 /// Dynamo's own default.

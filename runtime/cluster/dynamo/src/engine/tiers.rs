@@ -5,7 +5,7 @@
 
 use vcr_core::{HostRules, KvTiersConfig, SharedTier};
 
-use super::raw::{ABOUT_MEMORY, Kind, Raw};
+use super::{ABOUT_MEMORY, Kind, Raw};
 use crate::keys::Keys;
 
 /// Default bandwidth to and from the host in 1.6.

@@ -8,10 +8,10 @@ use vcr_cluster::{EngineReport, Report};
 use vcr_core::NamedValue as _;
 
 use super::ReportFormat;
+use super::Sla;
+use super::Sums;
 use super::distribution::Distribution;
-use super::sla::Sla;
 use super::summary::Summary;
-use super::sums::Sums;
 use super::time::TimeSpent;
 
 /// Facts about the run that its report does not contain.

@@ -7,7 +7,7 @@ use vcr_cluster::Report;
 use vcr_cluster::record::{FailReason, Outcome, RequestRecord, ns_to_ms};
 use vcr_core::seed;
 
-use super::sums::tpot_ms;
+use super::tpot_ms;
 
 /// A line. Its keys are Dynamo's; times are milliseconds of virtual time.
 #[derive(Debug, Serialize)]

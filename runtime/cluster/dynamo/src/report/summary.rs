@@ -3,9 +3,9 @@
 use vcr_cluster::metrics::Trend;
 use vcr_cluster::{KvEviction, Report};
 
+use super::Sla;
 use super::distribution::Distribution;
-use super::sla::Sla;
-use super::sums::{Sums, Times};
+use super::{Sums, Times};
 
 /// Settings of a report.
 #[derive(Clone, Copy, Debug, Default)]

@@ -5,18 +5,170 @@
 //! tick; nothing is scheduled here. Equal workloads and settings have equal reports.
 
 mod fields;
-mod fingerprint;
-mod record;
-mod report;
 mod run;
 mod settings;
 mod summary;
 mod workload;
 
-pub use fingerprint::FINGERPRINT_LAYOUT;
-pub use record::{Bound, RequestReport, RequestStatus, TickRecord};
-pub use report::{SCHEMA_VERSION, TickReport};
+use std::hash::Hasher;
+
 pub use run::{TICK_NS, TickRunError, replay};
 pub use settings::TickSettings;
 pub use summary::Summary;
 pub use workload::{TickRequest, Workload, WorkloadError};
+
+use fnv::FnvHasher;
+use serde::{Deserialize, Serialize};
+
+/// Version of the report's schema.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// The report of a replay.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TickReport {
+    /// Name of this schema: `ticks`.
+    pub kind: String,
+    /// Its version.
+    pub schema_version: u32,
+    /// The scheduler's settings.
+    pub config: TickSettings,
+    /// Why the replay was stopped early, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped_by: Option<String>,
+    /// Sums over the ticks.
+    pub summary: Summary,
+    /// The requests, in order of arrival.
+    pub requests: Vec<RequestReport>,
+    /// The ticks with work, in order.
+    pub ticks: Vec<TickRecord>,
+}
+
+impl TickReport {
+    /// Value of [`TickReport::kind`].
+    pub const KIND: &'static str = "ticks";
+}
+
+// The fingerprint of a replay: FNV-1a 64 over its tick records.
+//
+// The layout is vcr's own. Other tools that print a fingerprint of ticks hash other bytes,
+// which are not published, so equal schedules have different fingerprints there.
+//
+// Layout 1: for each tick record in order, its JSON without spaces and with the keys in the
+// order of [`TickRecord`], as UTF-8, then a line break (0x0A). Texts are escaped as by
+// `serde_json`: quotation marks, backslashes and control characters only.
+
+/// Version of the layout; it changes whenever a record's bytes do.
+pub const FINGERPRINT_LAYOUT: u32 = 1;
+
+/// The fingerprint as 16 hexadecimal digits.
+fn fingerprint(ticks: &[TickRecord]) -> String {
+    let mut hasher = FnvHasher::default();
+    for tick in ticks {
+        let json = serde_json::to_string(tick).expect("a record is JSON");
+        hasher.write(json.as_bytes());
+        hasher.write(b"\n");
+    }
+    format!("{:016x}", hasher.finish())
+}
+
+/// Resource that a waiting request lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// A place among the admitted requests.
+    MaxActive,
+    /// Free pages.
+    KvPages,
+    /// Prompt tokens of the tick.
+    PrefillTokens,
+}
+
+/// A tick with work. Keys are in this order in JSON, which the fingerprint covers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TickRecord {
+    /// Its number, from 0.
+    pub tick: u64,
+    /// Requests that it admits, in order of admission.
+    pub admitted_ids: Vec<String>,
+    /// Prompt tokens of these.
+    pub admitted_prefill_tokens: u64,
+    /// Requests that get a token, in turn.
+    pub decoded_ids: Vec<String>,
+    /// Tokens that they get.
+    pub decoded_tokens: u64,
+    /// Requests that end with it, in turn.
+    pub completed_ids: Vec<String>,
+    /// Requests that still wait after admission.
+    pub queued: u64,
+    /// Admitted requests, those that end with it included.
+    pub active: u64,
+    /// Pages that these have reserved.
+    pub used_kv_pages: u64,
+    /// Resource that the first waiting request lacks; none if no request waits.
+    pub held_by: Option<Bound>,
+}
+
+/// The end of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestStatus {
+    /// With its whole output.
+    Completed,
+    /// It could never be admitted.
+    Refused,
+    /// The replay was stopped before.
+    Unfinished,
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestReport {
+    /// Its name.
+    pub id: String,
+    /// Its end.
+    pub status: RequestStatus,
+    /// Why it was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Tick of its arrival.
+    pub arrival_tick: u64,
+    /// Tick of its admission.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admitted_tick: Option<u64>,
+    /// Tick of its last token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completed_tick: Option<u64>,
+    /// Pages that it has reserved.
+    pub reserved_kv_pages: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ticks::Bound;
+
+    #[test]
+    fn the_layout_is_frozen() {
+        let tick = TickRecord {
+            tick: 3,
+            admitted_ids: vec!["a\"b".to_owned()],
+            admitted_prefill_tokens: 7,
+            decoded_ids: vec!["c".to_owned()],
+            decoded_tokens: 1,
+            completed_ids: Vec::new(),
+            queued: 2,
+            active: 2,
+            used_kv_pages: 5,
+            held_by: Some(Bound::KvPages),
+        };
+        let bytes = r#"{"tick":3,"admitted_ids":["a\"b"],"admitted_prefill_tokens":7,"decoded_ids":["c"],"decoded_tokens":1,"completed_ids":[],"queued":2,"active":2,"used_kv_pages":5,"held_by":"kv_pages"}"#;
+        assert_eq!(serde_json::to_string(&tick).expect("JSON"), bytes);
+        // FNV-1a 64 by its definition.
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        for byte in format!("{bytes}\n").bytes() {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        assert_eq!(fingerprint(std::slice::from_ref(&tick)), format!("{hash:016x}"));
+        assert_eq!(fingerprint(&[]), "cbf29ce484222325");
+    }
+}

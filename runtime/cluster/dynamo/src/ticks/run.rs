@@ -16,11 +16,11 @@ use vcr_core::{AnyEngine, ServingEngine};
 use vcr_latency::{Fixed, FixedInput};
 use vcr_trace::{Trace, TraceRequest};
 
-use crate::ticks::record::{Bound, RequestReport, RequestStatus, TickRecord};
-use crate::ticks::report::{SCHEMA_VERSION, TickReport};
 use crate::ticks::settings::TickSettings;
 use crate::ticks::summary::Summary;
 use crate::ticks::workload::{TickRequest, Workload};
+use crate::ticks::{Bound, RequestReport, RequestStatus, TickRecord};
+use crate::ticks::{SCHEMA_VERSION, TickReport};
 
 /// Virtual time of a tick.
 pub const TICK_NS: u64 = 1_000_000;

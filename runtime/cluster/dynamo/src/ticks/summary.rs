@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use vcr_core::ticks::TickConfig;
 
-use crate::ticks::fingerprint::{FINGERPRINT_LAYOUT, fingerprint};
-use crate::ticks::record::{RequestReport, RequestStatus, TickRecord};
+use crate::ticks::{FINGERPRINT_LAYOUT, fingerprint};
+use crate::ticks::{RequestReport, RequestStatus, TickRecord};
 
 /// Sums over the ticks of a replay. Ratios and percentages are rounded to six decimals.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

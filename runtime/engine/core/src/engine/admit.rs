@@ -6,9 +6,9 @@
 
 use crate::config::Drafting;
 use crate::engine::Engine;
+use crate::engine::PauseState;
 use crate::engine::kv_cache::Claim;
 use crate::engine::kv_loads::External;
-use crate::engine::pause::PauseState;
 use crate::engine::queues::QueueKind;
 use crate::engine::schedule::{Scan, spare_lookahead};
 use crate::kv::groups::KvGroups;

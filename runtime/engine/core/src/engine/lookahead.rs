@@ -6,7 +6,7 @@
 //! blocks they fill; the result is that of single steps.
 
 use crate::engine::Engine;
-use crate::engine::pause::PauseState;
+use crate::engine::PauseState;
 use crate::plan::AdmissionStop;
 use crate::plugins::latency::{BlockChange, DecodeSteps};
 use crate::request::{Flags, RequestId};

@@ -13,20 +13,19 @@ mod grammar;
 mod kv_cache;
 mod kv_loads;
 mod lookahead;
-mod pause;
 mod policy_hook;
 mod prefills;
 mod queues;
 mod reject;
-mod running;
 mod schedule;
 mod session;
 mod turns;
 mod update;
 
+use std::ops::Deref;
+
 pub use grammar::Compilation;
 pub use kv_loads::KvTransferReport;
-pub use pause::PauseState;
 pub use reject::RejectReason;
 pub use session::SessionInput;
 
@@ -39,7 +38,6 @@ use self::kv_loads::KvLoads;
 use self::policy_hook::PolicyBook;
 use self::prefills::Prefills;
 use self::queues::WaitingQueues;
-use self::running::RunningRequests;
 use self::session::Sessions;
 use self::turns::Turns;
 use crate::config::{Drafting, EngineConfig};
@@ -322,5 +320,134 @@ impl Engine {
         self.note_arrived(id, priority, tenant);
         self.queues.enter(id, &mut self.requests);
         Ok(id)
+    }
+}
+
+/// Extent of a pause of the scheduler. Names are vLLM's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PauseState {
+    /// Everything.
+    #[default]
+    Unpaused,
+    /// Running requests go on, and so do waiting ones whose KV a transfer has brought. Other
+    /// requests are taken and wait, among them those that are preempted. With the rules of vLLM up to
+    /// 0.31 requests with KV wait, too, and are not among [`Engine::num_unfinished`].
+    PausedNew,
+    /// Nothing. Steps in flight may still be applied.
+    PausedAll,
+}
+
+impl Engine {
+    /// The pause state.
+    #[must_use]
+    pub fn pause_state(&self) -> PauseState {
+        self.pause_state
+    }
+
+    /// Says how much is scheduled from the next step on.
+    pub fn set_pause_state(&mut self, state: PauseState) {
+        self.pause_state = state;
+    }
+
+    /// Requests on which the engine goes on to work (vLLM's
+    /// `get_num_unfinished_requests`): without a pause all that run or wait but for the next part of their prompt,
+    /// under [`PauseState::PausedNew`] those that run, load KV or have loaded
+    /// it, under [`PauseState::PausedAll`] none.
+    #[must_use]
+    pub fn num_unfinished(&self) -> usize {
+        match self.pause_state {
+            PauseState::Unpaused => self.num_running() + self.num_waiting() - self.num_waiting_sessions(),
+            PauseState::PausedNew if self.config.rules().admits_loaded_under_pause() => {
+                let holding = self.queues.num_kv_ready() + self.queues.num_loading();
+                self.num_running() + holding.saturating_sub(self.num_waiting_sessions())
+            }
+            PauseState::PausedNew => self.num_running(),
+            PauseState::PausedAll => 0,
+        }
+    }
+
+    /// Whether [`Engine::schedule`] could find work.
+    #[must_use]
+    pub fn has_schedulable_requests(&self) -> bool {
+        let runs = !self.running.is_empty() && self.pause_state != PauseState::PausedAll;
+        let num_blocked = self.num_waiting_sessions() + self.num_compiling();
+        runs || (self.queues.num_queued() > num_blocked && self.queues.next(self.pause_state).is_some())
+    }
+
+    /// Whether a request could be admitted if there were room and no pause.
+    fn has_waiting_requests(&self) -> bool {
+        self.queues.num_queued() > 0
+    }
+}
+
+/// The requests that run, in order of admission.
+#[derive(Debug, Default)]
+struct RunningRequests {
+    ids: Vec<RequestId>,
+    /// Tags of requests preempted since the last plan took them over.
+    preempted: Vec<u64>,
+    /// Scratch for the adapters that count against the cap.
+    loras: Vec<u32>,
+}
+
+impl Deref for RunningRequests {
+    type Target = [RequestId];
+
+    #[inline]
+    fn deref(&self) -> &[RequestId] {
+        &self.ids
+    }
+}
+
+impl RunningRequests {
+    /// A request is admitted.
+    #[inline]
+    fn push(&mut self, id: RequestId) {
+        self.ids.push(id);
+    }
+
+    /// Takes the newest out of the list.
+    fn pop(&mut self) -> Option<RequestId> {
+        self.ids.pop()
+    }
+
+    /// Takes a request out of the list, and gives the place that it had.
+    ///
+    /// # Panics
+    /// When it does not run.
+    fn remove(&mut self, id: RequestId) -> usize {
+        let position = self.ids.iter().position(|&other| other == id).expect("a victim is running");
+        self.ids.remove(position);
+        position
+    }
+
+    /// Keeps those of which this is true.
+    #[inline]
+    fn retain(&mut self, is_kept: impl FnMut(&RequestId) -> bool) {
+        self.ids.retain(is_kept);
+    }
+
+    /// A request that has left the list is one of those that the next plan names as preempted.
+    fn note_preempted(&mut self, tag: u64) {
+        self.preempted.push(tag);
+    }
+
+    /// Moves the tags of preempted requests into a plan.
+    #[inline]
+    fn take_preempted(&mut self, into: &mut Vec<u64>) {
+        into.append(&mut self.preempted);
+    }
+
+    /// Takes the scratch for adapters, to be put back.
+    #[inline]
+    fn take_loras(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.loras)
+    }
+
+    /// Puts the scratch for adapters back.
+    #[inline]
+    fn put_loras(&mut self, mut loras: Vec<u32>) {
+        loras.clear();
+        self.loras = loras;
     }
 }

@@ -5,7 +5,7 @@
 //! prefills. An engine by itself counts its own steps, from the latest one with a part of a prompt.
 
 use crate::engine::Engine;
-use crate::engine::pause::PauseState;
+use crate::engine::PauseState;
 use crate::engine::schedule::Scan;
 use crate::request::table::RequestTable;
 use crate::request::{Flags, Request, RequestId, RequestStatus};

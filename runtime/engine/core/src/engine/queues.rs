@@ -1,7 +1,7 @@
 //! Requests that wait: the queues of those that wait for their admission, and the counts of the others.
 
 use crate::config::{EngineConfig, Policy, SchedulerRules};
-use crate::engine::pause::PauseState;
+use crate::engine::PauseState;
 use crate::request::queue::WaitingQueue;
 use crate::request::table::RequestTable;
 use crate::request::{KvRole, RequestId, RequestStatus};

@@ -7,7 +7,7 @@
 
 use crate::config::{Drafting, Policy};
 use crate::engine::Engine;
-use crate::engine::pause::PauseState;
+use crate::engine::PauseState;
 use crate::engine::queues::QueueKind;
 use crate::plan::{AdmissionStop, CountRequests as _, ScheduledKind, ScheduledRequest, StepPlan};
 use crate::request::{Flags, Request, RequestId, RequestStatus};

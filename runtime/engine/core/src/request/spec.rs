@@ -1,7 +1,7 @@
 //! A request as its driver submits it.
 
+use super::StopRules;
 use super::prompt::Prompt;
-use super::stop::StopRules;
 
 /// Source and destination of a request's prompt KV.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

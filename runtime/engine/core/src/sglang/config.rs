@@ -1,7 +1,7 @@
 //! Settings of an SGLang-style engine: raw input with SGLang's names where it
 //! has one, Dynamo's defaults, and the checked form.
 
-use super::options::OPTIONS;
+use super::OPTIONS;
 use crate::compat::Reservations;
 use crate::config::ConfigError;
 use crate::config::options::checked_value;

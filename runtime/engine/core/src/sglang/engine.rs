@@ -6,8 +6,8 @@ use crate::plan::{CountRequests as _, ScheduledKind, ScheduledRequest, StepOutpu
 use crate::request::table::RequestTable;
 use crate::request::{Flags, KvRole, RequestId, RequestStatus};
 use crate::serving::ServingEngine;
+use crate::sglang::PrefillInterval;
 use crate::sglang::config::SglangConfig;
-use crate::sglang::interval::PrefillInterval;
 use crate::sglang::pages::KvPages;
 use crate::sglang::queues::WaitingQueues;
 use crate::sglang::reserve::OutputReserve;

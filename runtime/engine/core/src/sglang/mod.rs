@@ -20,9 +20,6 @@ mod ahead;
 mod config;
 mod decode;
 mod engine;
-mod finish;
-mod interval;
-mod options;
 mod pages;
 mod queues;
 mod reserve;
@@ -31,4 +28,210 @@ mod update;
 
 pub use config::{PassOrder, PrefixLookup, Retraction, SchedulePolicy, SglangConfig, SglangConfigInput};
 pub use engine::SglangEngine;
-pub use options::{OPTIONS, derived_settings, option};
+
+use crate::compat::Reservations;
+use crate::config::NamedValue;
+use crate::config::options::options;
+use crate::request::{RequestId, RequestStatus};
+
+// Passes that decode between two that prefill, where data-parallel ranks may count them together.
+//
+// SGLang's ranks tell each other whether any of them prefills, so all wait for as many passes.
+// The driver, which knows the ranks, says when a pass of theirs begins and ends.
+
+/// Passes between two that prefill.
+#[derive(Clone, Copy, Debug)]
+struct PrefillInterval {
+    /// Passes that decode between two that prefill.
+    length: u32,
+    /// Passes to come that decode before one prefills.
+    decodes_due: u32,
+    /// Whether that is counted by the driver, for several ranks.
+    counts_together: bool,
+}
+
+impl PrefillInterval {
+    fn new(length: u32) -> Self {
+        Self { length, decodes_due: 0, counts_together: false }
+    }
+
+    /// Passes to come that decode before one prefills.
+    fn decodes_due(self) -> u32 {
+        self.decodes_due
+    }
+
+    /// Whether passes are counted by the driver, for several ranks.
+    fn counts_together(self) -> bool {
+        self.counts_together
+    }
+
+    /// The driver counts passes from now on.
+    fn count_together(&mut self) {
+        self.counts_together = true;
+    }
+
+    /// This many passes have been decided, in the first of which a prompt was begun or went on, or in none.
+    fn end_passes(&mut self, passes: u32, any_prefills: bool) {
+        self.decodes_due = if any_prefills { self.length } else { self.decodes_due.saturating_sub(passes) };
+    }
+
+    /// All passes that are due decode nothing. False if none is due.
+    fn skip(&mut self) -> bool {
+        std::mem::take(&mut self.decodes_due) > 0
+    }
+}
+
+impl SglangEngine {
+    /// Ends a request early and frees what it holds. One that has ended is left
+    /// alone.
+    fn abort_request(&mut self, id: RequestId) {
+        match self.requests[id].status {
+            RequestStatus::HoldingKv if self.released.contains(&id) => return,
+            RequestStatus::Finished => return,
+            _ => {}
+        }
+        if !self.queues.leave(id, &mut self.requests) {
+            self.running.retain(|&other| other != id);
+        }
+        self.outstanding_prefill_tokens -= u64::from(self.requests[id].outstanding_prefill_tokens());
+        self.drop_request(id);
+    }
+
+    /// Applies the end of a request that has left all lists. The KV of that many of its
+    /// tokens may be reused, and is held if another engine is to have it.
+    fn finish(&mut self, id: RequestId, kept_tokens: u32) {
+        self.reserve.end(&mut self.requests[id]);
+        if self.is_source(id) && self.stores_sources_late() {
+            self.pages.store_late(id, kept_tokens);
+            self.requests[id].status = RequestStatus::HoldingKv;
+            return;
+        }
+        self.pages.store_ended(id, &self.requests[id], kept_tokens);
+        if self.is_source(id) {
+            self.requests[id].status = RequestStatus::HoldingKv;
+        } else {
+            self.drop_request(id);
+        }
+    }
+
+    /// Whether KV that another engine is to have is offered to the cache when that has it, not when
+    /// it is computed. Source: `aisimulate-core` of Dynamo 1.6.
+    fn stores_sources_late(&self) -> bool {
+        self.config.reservations() == Reservations::BetweenSteps && self.config.pass_order() == PassOrder::PrefillFirst
+    }
+
+    /// Frees the KV that a request holds for another engine: at the end of a pass in flight.
+    fn release_source(&mut self, id: RequestId) {
+        if self.step_in_flight && self.stores_sources_late() {
+            self.released.push(id);
+            return;
+        }
+        self.pages.store_what_is_late(id, &self.requests[id]);
+        self.drop_request(id);
+    }
+
+    fn drop_request(&mut self, id: RequestId) {
+        self.reserve.end(&mut self.requests[id]);
+        self.pages.release(id);
+        self.requests.retire(id, self.stats.steps);
+        self.requests.recycle(self.applied_steps);
+    }
+
+    /// The KV of a request's prompt has arrived: others may reuse it, and the
+    /// request decodes from the next pass on.
+    fn end_load(&mut self, id: RequestId) {
+        let request = &mut self.requests[id];
+        assert_eq!(request.status, RequestStatus::WaitingForRemoteKv, "no transfer was pending");
+        request.status = RequestStatus::RemoteKvReady;
+        let prompt_tokens = request.prompt_tokens;
+        // The last token is computed again, here, to get logits to sample from.
+        request.num_computed_tokens = prompt_tokens - 1;
+        self.pages.store_now(id, request, prompt_tokens);
+        self.queues.end_load(id, &mut self.requests);
+    }
+}
+
+impl NamedValue for SchedulePolicy {
+    const NAMES: &'static [(&'static str, Self)] = &[("fifo", Self::Fifo), ("fcfs", Self::Fifo), ("lpm", Self::Lpm)];
+}
+
+impl NamedValue for PassOrder {
+    const NAMES: &'static [(&'static str, Self)] = &[("prefill-first", Self::PrefillFirst), ("mixed", Self::Mixed)];
+}
+
+impl NamedValue for PrefixLookup {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("whole-prompt", Self::WholePrompt), ("first-chunk", Self::FirstChunk)];
+}
+
+impl NamedValue for Retraction {
+    const NAMES: &'static [(&'static str, Self)] = &[("behind-all", Self::BehindAll), ("before-all", Self::BeforeAll)];
+}
+
+options! {
+    crate::sglang::SglangConfigInput, crate::sglang::SglangConfig;
+    PAGE_SIZE page_size: Count("tokens", 1..=u32::MAX), "page_size", None, Simulated, "tokens of a KV page";
+    NUM_PAGES num_pages: Count("count", 1..=u32::MAX), "num_pages", None, Simulated,
+        "KV pages; with pages of one token the default is a small engine";
+    MAX_NUM_SEQS max_num_seqs: Count("count", 1..=u32::MAX), "max_num_seqs", None, Simulated,
+        "maximum number of running requests, those that load KV included";
+    MAX_MODEL_LEN max_model_len: Limit("tokens", 1..=u32::MAX, "no limit but the pool"), "max_model_len", None, Simulated,
+        "longest sequence, prompt and output";
+    ENABLE_PREFIX_CACHING enable_prefix_caching: Switch(), "prefix_caching", None, Simulated,
+        "keep computed pages in the radix cache";
+    SCHEDULE_POLICY schedule_policy: Name(), "schedule_policy", None, Simulated,
+        "order of admission; `\"fcfs\"` is `\"fifo\"`; `\"lpm\"` is the longest cached prefix first, while at most \
+         128 requests wait";
+    MAX_PREFILL_TOKENS max_prefill_tokens: Count("tokens", 1..=u32::MAX), "max_prefill_tokens", None, Simulated,
+        "maximum prompt tokens of a pass";
+    CHUNKED_PREFILL_SIZE chunked_prefill_size: Count("tokens", 1..=u32::MAX), "chunked_prefill_size", None, Simulated,
+        "maximum prompt tokens of a pass, too; longer prompts are computed in chunks of this size; full pages";
+    CLIP_MAX_NEW_TOKENS clip_max_new_tokens: Count("tokens", 0..=u32::MAX), "clip_max_new_tokens", None, Simulated,
+        "maximum part of an output that is reserved for a request";
+    SCHEDULE_CONSERVATIVENESS schedule_conservativeness: Factor("number"), "schedule_conservativeness", None, Simulated,
+        "scales the share of running requests' outputs that is reserved";
+    PASS_ORDER pass_order: Name(), "pass_order", None, Simulated,
+        "whether running requests wait during a pass that prefills (Dynamo 1.6, SGLang itself) or decode in it, too (1.4)";
+    RETRACTION retraction: Name(), "retraction", None, Simulated,
+        "where a retracted request waits, and the reserve afterwards (Dynamo 1.6, SGLang itself, or 1.4; see \
+         [retraction](../../appendix/other-schedulers.md#sglang))";
+    MAX_EXTRA_TOKENS_PER_STEP max_extra_tokens_per_step: Count("tokens", 0..=u32::MAX), "max_extra_tokens_per_step", None,
+        Simulated, "further tokens that a decode may emit in a pass: multi-token prediction as Dynamo's mocker models it";
+    PREFILL_DECODE_INTERVAL prefill_decode_interval: Count("count", 0..=u32::MAX), "prefill_decode_interval", None, Simulated,
+        "passes that decode after one that prefills, before the next that does, as long as anything decodes";
+}
+
+/// Settings that have no option of their own in a scenario, by their key in a step log.
+#[must_use]
+pub fn derived_settings(input: &SglangConfigInput) -> [(&'static str, &'static str); 2] {
+    [("prefix_lookup", input.prefix_lookup.name()), ("reservations", input.reservations.name())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::OptionValue;
+
+    #[test]
+    fn every_option_sets_what_it_gets() {
+        let own = SglangConfigInput::default();
+        for option in OPTIONS {
+            let mut input = own.clone();
+            let other = match (option.get)(&input) {
+                OptionValue::Count(count) => OptionValue::Count(count + 7),
+                OptionValue::Limit(_) => OptionValue::Limit(Some(7)),
+                OptionValue::Share(number) | OptionValue::Factor(number) => OptionValue::Factor(number + 0.5),
+                OptionValue::Switch(on) => OptionValue::Switch(!on),
+                OptionValue::Name(name) => {
+                    let names = (option.names)();
+                    assert_eq!(names.first(), Some(&name), "the default of {} is listed first", option.name);
+                    OptionValue::Name(names.last().copied().expect("there are names"))
+                }
+            };
+            (option.set)(&mut input, other);
+            assert_eq!((option.get)(&input), other, "{}", option.name);
+            let changed = OPTIONS.iter().filter(|o| (o.get)(&input) != (o.get)(&own));
+            assert_eq!(changed.count(), 1, "{} sets another option", option.name);
+        }
+    }
+}

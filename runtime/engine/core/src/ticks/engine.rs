@@ -7,7 +7,7 @@ use crate::plan::{StepOutputs, StepPlan};
 use crate::request::table::RequestTable;
 use crate::request::{KvRole, Request, RequestId, RequestSpec, RequestStatus};
 use crate::stats::EngineStats;
-use crate::ticks::config::TickConfig;
+use crate::ticks::TickConfig;
 
 /// The place of a waiting request: smaller is tried first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

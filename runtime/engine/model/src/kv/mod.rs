@@ -1,15 +1,14 @@
 //! KV-cache groups and KV blocks, by the rules of vLLM 0.32.
 
-mod groups;
 pub(crate) mod spec;
 
 use vcr_core::{Drafter, KvCacheGroup, KvCacheKind, SchedulerRules};
 
-use self::groups::Parts;
 use crate::drafter::DraftMethod;
 use crate::error::{ModelError, gib};
 use crate::layers::{Attention, Layer, Mixer, Reach};
 use crate::serving::{Serving, Shape};
+use spec::Spec;
 
 /// Part of a sequence whose KV a group of layers keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -129,7 +128,7 @@ impl KvPlan {
             model.draft.is_some_and(|draft| draft.kind(1).is_eagle_like()) && model.layers.iter().any(is_chunked);
         let stage_count = ends.len();
         let parts = Parts { first_of_drafter: caches(model.layers), stage_ends: ends };
-        let groups = groups::of(model.name, specs, &parts, serving.disable_hybrid_kv_cache_manager || keeps_all)?;
+        let groups = of(model.name, specs, &parts, serving.disable_hybrid_kv_cache_manager || keeps_all)?;
         let of_stage = |stage: usize| groups.iter().map(|group| group.stage_page_bytes[stage]).max().unwrap_or(0);
         let stage_block_bytes: Vec<u64> = (0..stage_count).map(of_stage).collect();
         let block_size = groups.iter().map(|group| group.block_size).min().unwrap_or(1);
@@ -269,4 +268,98 @@ impl KvPlan {
         let is_plain = matches!(groups[..], [KvCacheGroup { kind: KvCacheKind::FullAttention, .. }]);
         if is_plain { Vec::new() } else { groups }
     }
+}
+
+/// Caches by the part of the engine that they are of.
+struct Parts {
+    /// Behind the last cache of the model in each stage; those of the drafter are in the last one.
+    stage_ends: Vec<usize>,
+    /// The first cache of the drafter.
+    first_of_drafter: usize,
+}
+
+/// The groups of these caches.
+fn of(model: &str, mut specs: Vec<Spec>, parts: &Parts, is_hybrid_off: bool) -> Result<Vec<KvGroup>, ModelError> {
+    let has_full = specs.iter().any(|spec| spec.kind == KvKind::Full);
+    if is_hybrid_off && has_full {
+        // Blocks are kept for all tokens, whatever a layer computes with.
+        for spec in &mut specs {
+            if spec.kind.window_tokens().is_some() {
+                spec.kind = KvKind::Full;
+            }
+        }
+    }
+    let Some(first) = specs.first().copied() else {
+        let reason = "expected a layer with attention or a state".to_owned();
+        return Err(ModelError::File { place: model.to_owned(), reason });
+    };
+    if specs.iter().all(|spec| spec.block_size == first.block_size && is_one_type(first.kind, spec.kind)) {
+        let members: Vec<usize> = (0..specs.len()).collect();
+        return Ok(vec![group(&specs, &members, parts)]);
+    }
+    unify_pages(model, &mut specs)?;
+    Ok(of_equal_pages(&specs, parts))
+}
+
+/// The group of caches of one kind, which are numbered in the order of their layers.
+fn group(specs: &[Spec], members: &[usize], parts: &Parts) -> KvGroup {
+    let stage_ends = &parts.stage_ends;
+    let mut stage_page_bytes = vec![0; stage_ends.len()];
+    for &member in members {
+        let stage = stage_ends.partition_point(|end| *end <= member).min(stage_ends.len() - 1);
+        stage_page_bytes[stage] += specs[member].page_bytes;
+    }
+    let Spec { kind, block_size, .. } = specs[members[0]];
+    let page_bytes = stage_page_bytes.iter().sum();
+    let has_drafter = members.iter().any(|&member| member >= parts.first_of_drafter);
+    KvGroup { kind, layers: members.len(), block_size, page_bytes, stage_page_bytes, has_drafter }
+}
+
+/// Whether layers of these kinds always need the same blocks.
+fn is_one_type(kind: KvKind, other: KvKind) -> bool {
+    let is_full = |kind| matches!(kind, KvKind::Full | KvKind::Latent);
+    kind == other || is_full(kind) && is_full(other)
+}
+
+/// Gives all caches pages of the size of the largest: with more tokens, or with padding.
+fn unify_pages(model: &str, specs: &mut [Spec]) -> Result<(), ModelError> {
+    let page_bytes = specs.iter().map(|spec| spec.page_bytes).max().unwrap_or(0);
+    for spec in specs {
+        if !matches!(spec.kind, KvKind::State { .. }) && page_bytes.is_multiple_of(spec.page_bytes) {
+            spec.block_size *= page_bytes / spec.page_bytes;
+        } else if spec.kind == KvKind::Latent {
+            let reason = format!(
+                "a page of {} bytes does not divide the largest, of {page_bytes}, and cannot be padded",
+                spec.page_bytes
+            );
+            return Err(ModelError::File { place: model.to_owned(), reason });
+        }
+        spec.page_bytes = page_bytes;
+    }
+    Ok(())
+}
+
+/// Groups of as many layers as the rarest kind has, or the most frequent one if that is not much more
+/// (`_get_kv_cache_groups_uniform_page_size`).
+fn of_equal_pages(specs: &[Spec], parts: &Parts) -> Vec<KvGroup> {
+    let mut kinds: Vec<(Spec, Vec<usize>)> = Vec::new();
+    for (number, spec) in specs.iter().enumerate() {
+        match kinds.iter_mut().find(|(known, _)| known == spec) {
+            Some((_, members)) => members.push(number),
+            None => kinds.push((*spec, vec![number])),
+        }
+    }
+    let fewest = kinds.iter().map(|(_, members)| members.len()).min().unwrap_or(1);
+    let most = kinds.iter().map(|(_, members)| members.len()).max().unwrap_or(1);
+    let size = if 2 * most < 3 * fewest { most } else { fewest };
+    let mut groups = Vec::new();
+    for (_, members) in kinds {
+        let count = members.len().div_ceil(size);
+        // In turns, so that each stage has as many layers of each group.
+        for number in 0..count {
+            let own: Vec<usize> = members.iter().copied().skip(number).step_by(count).collect();
+            groups.push(group(specs, &own, parts));
+        }
+    }
+    groups
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use crate::vllm_args::error::ArgumentError;
+use crate::vllm_args::ArgumentError;
 use crate::vllm_args::table::{self, Takes};
 
 const ARGUMENT: &str = "--config";

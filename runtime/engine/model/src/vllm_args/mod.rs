@@ -9,16 +9,12 @@
 //! `vllm/utils/argparse_utils.py` of vLLM 0.27 to 0.33.
 
 mod config_file;
-mod error;
-mod gpu;
 mod model;
 mod number;
 mod settings;
 mod table;
 mod words;
 
-pub use error::ArgumentError;
-pub use gpu::{GPUS, Gpu};
 pub use model::ServedModel;
 pub use number::whole as human_readable_int;
 use std::path::{Path, PathBuf};
@@ -26,6 +22,7 @@ pub use table::{Acts, Argument, Takes, arguments};
 
 use crate::DraftMethod;
 use vcr_core::EngineConfigInput;
+use vcr_roofline::presets;
 
 /// Where the command would run.
 #[derive(Clone, Copy, Debug)]
@@ -155,7 +152,7 @@ impl VllmArgs {
             vec![ArgumentError::Version { found: deployment.minor.to_owned(), expected: table::minors() }]
         })?;
         let gpu = Gpu::named(deployment.gpu)
-            .ok_or_else(|| vec![ArgumentError::Gpu { found: deployment.gpu.to_owned(), expected: gpu::names() }])?;
+            .ok_or_else(|| vec![ArgumentError::Gpu { found: deployment.gpu.to_owned(), expected: names() }])?;
         let mut errors = Vec::new();
         let mut files = Vec::new();
         let given = words::read(command, minor, deployment.folder, &mut files, &mut errors);
@@ -174,4 +171,175 @@ impl VllmArgs {
     pub fn has(&self, argument: &str) -> bool {
         self.rows.iter().any(|row| row.argument == argument && row.effect != Effect::Default)
     }
+}
+
+/// A GPU with the memory that its driver reports.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gpu {
+    /// Its name, in the notation of latency models.
+    pub name: &'static str,
+    /// Memory that the driver reports, in GiB; about, for the tiers of defaults.
+    pub memory_gib: f64,
+}
+
+/// The GPUs that are known, by name.
+pub const GPUS: &[Gpu] = &[
+    Gpu { name: "a100-40gb", memory_gib: 39.5 },
+    Gpu { name: "a100-80gb", memory_gib: 79.3 },
+    Gpu { name: "b200", memory_gib: 178.4 },
+    Gpu { name: "b300", memory_gib: 267.7 },
+    Gpu { name: "gb10", memory_gib: 119.7 },
+    Gpu { name: "gb200", memory_gib: 184.3 },
+    Gpu { name: "h100-sxm", memory_gib: 79.2 },
+    Gpu { name: "h200-sxm", memory_gib: 139.8 },
+    Gpu { name: "l4", memory_gib: 22.0 },
+    Gpu { name: "l40s", memory_gib: 44.4 },
+    Gpu { name: "mi300x", memory_gib: 192.0 },
+    Gpu { name: "rtx-4090", memory_gib: 23.5 },
+];
+
+/// Names of all GPUs, for messages.
+fn names() -> String {
+    GPUS.iter().map(|gpu| gpu.name).collect::<Vec<_>>().join(", ")
+}
+
+/// Defaults of `vllm serve` for a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BatchDefaults {
+    pub(crate) max_num_batched_tokens: u32,
+    pub(crate) max_num_seqs: u32,
+}
+
+impl Gpu {
+    /// The GPU of a name, as [`presets::gpu_name`] knows them: `h100` is `h100-sxm`.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        let name = presets::gpu_name(name)?;
+        GPUS.iter().find(|gpu| gpu.name == name).copied()
+    }
+
+    /// Memory that the driver reports, in bytes.
+    #[must_use]
+    pub fn memory_bytes(self) -> f64 {
+        self.memory_gib * f64::from(1 << 30)
+    }
+
+    /// `EngineArgs.get_batch_defaults` for an API server: 0.27 has no tier above that of an H100, and
+    /// from 0.33 on a GB10 is counted as a small GPU.
+    pub(crate) fn batch_defaults(self, minor: u8) -> BatchDefaults {
+        let is_small = self.name.starts_with("a100") || (self.name == "gb10" && minor >= 33);
+        let (max_num_batched_tokens, max_num_seqs) = match self.memory_gib {
+            gib if gib >= 160.0 && minor >= 28 => (16_384, 1_024),
+            gib if gib >= 70.0 && !is_small => (8_192, 1_024),
+            _ => (2_048, 256),
+        };
+        BatchDefaults { max_num_batched_tokens, max_num_seqs }
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ArgumentError {
+    /// A version that is not known.
+    #[error("invalid vLLM version `{found}`: expected one of {expected}")]
+    Version {
+        /// As it was given.
+        found: String,
+        /// All of them.
+        expected: String,
+    },
+    /// A GPU that is not known.
+    #[error("invalid GPU `{found}`: expected one of {expected}")]
+    Gpu {
+        /// As it was given.
+        found: String,
+        /// All of them.
+        expected: String,
+    },
+    /// Quotes or backslashes that do not end.
+    #[error("invalid command line: expected every quotation mark to be closed")]
+    Quotes,
+    /// Another command.
+    #[error("invalid command `{found}`: expected `vllm serve MODEL ...` or its arguments alone")]
+    Command {
+        /// Its first word.
+        found: String,
+    },
+    /// A second word that no argument takes.
+    #[error("invalid argument `{found}`: expected one model, here `{model}`, and arguments that begin with `-`")]
+    Word {
+        /// The word.
+        found: String,
+        /// The word that is the model.
+        model: String,
+    },
+    /// An argument that no version has.
+    #[error("unknown argument `{found}`{}", .hint.as_ref().map(|name| format!(": did you mean `{name}`?")).unwrap_or_default())]
+    Unknown {
+        /// As it was written.
+        found: String,
+        /// The nearest name.
+        hint: Option<String>,
+    },
+    /// The beginning of several arguments.
+    #[error("ambiguous argument `{found}`: it may be {names}")]
+    Ambiguous {
+        /// As it was written.
+        found: String,
+        /// Those that begin with it.
+        names: String,
+    },
+    /// An argument of other versions.
+    #[error("vLLM {minor} has no `{name}`: {since}")]
+    OtherVersion {
+        /// The argument.
+        name: String,
+        /// The version that was asked for.
+        minor: String,
+        /// The versions that have it, in words.
+        since: String,
+    },
+    /// An argument without its value.
+    #[error("invalid `{name}`: expected a value after it")]
+    NoValue {
+        /// The argument.
+        name: String,
+    },
+    /// A value behind a switch.
+    #[error("invalid `{name}={value}`: expected `{name}` or `--no-{}` alone", .name.trim_start_matches('-'))]
+    ValueOfSwitch {
+        /// The switch.
+        name: String,
+        /// Value of the argument.
+        value: String,
+    },
+    /// A value that the argument does not take.
+    #[error("invalid `{name} {value}`: expected {expected}")]
+    Value {
+        /// The argument.
+        name: String,
+        /// Its value.
+        value: String,
+        /// Allowed values.
+        expected: String,
+    },
+    /// A file of `--config` that cannot be used.
+    #[error("invalid `--config {file}`: {reason}")]
+    ConfigFile {
+        /// As it was named.
+        file: String,
+        /// The problem.
+        reason: String,
+    },
+    /// A model that cannot be used, or not so.
+    #[error("{0}")]
+    Model(String),
+    /// A setting that changes decisions in a way that is not simulated.
+    #[error("`{written}` is not simulated: {reason}")]
+    NotSimulated {
+        /// Argument and value.
+        written: String,
+        /// Why not, and what to do.
+        reason: String,
+    },
 }

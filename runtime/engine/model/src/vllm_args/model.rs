@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::{DraftMethod, KvPlan, Model, ModelError, Serving};
 
-use crate::vllm_args::error::ArgumentError;
-use crate::vllm_args::gpu::Gpu;
+use crate::vllm_args::ArgumentError;
+use crate::vllm_args::Gpu;
 use crate::vllm_args::settings::FITS;
 use crate::vllm_args::words::Word;
 use crate::vllm_args::{Effect, Row, VllmArgs};

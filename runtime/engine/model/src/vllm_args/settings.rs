@@ -11,8 +11,8 @@ use vcr_core::{EngineConfigInput, EngineOption, OPTIONS, OptionValue, Policy, op
 use self::defaults::{BLOCK_SIZE_TOKENS, GPU_MEMORY_UTILIZATION};
 use self::speculation::Speculation;
 use self::states::States;
-use crate::vllm_args::error::ArgumentError;
-use crate::vllm_args::gpu::Gpu;
+use crate::vllm_args::ArgumentError;
+use crate::vllm_args::Gpu;
 use crate::vllm_args::number::whole;
 use crate::vllm_args::table::Acts;
 use crate::vllm_args::words::{Given, Word};

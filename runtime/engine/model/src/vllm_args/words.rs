@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use crate::vllm_args::ArgumentError;
 use crate::vllm_args::config_file;
-use crate::vllm_args::error::ArgumentError;
 use crate::vllm_args::table::{self, Argument, TABLE, Takes};
 
 /// The words with which vLLM's API server is started.

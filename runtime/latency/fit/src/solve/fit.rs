@@ -22,7 +22,7 @@ use crate::solve::polish;
 use crate::solve::prior::{LAUNCH_SPREAD_PERMILLE, prior};
 use crate::solve::regress::{Estimate, Prior, solve};
 use crate::solve::shape::Shape;
-use crate::solve::verdict::{check, quality, uncertainty};
+use crate::solve::{check, quality, uncertainty};
 use crate::source::Source;
 
 /// How to fit.

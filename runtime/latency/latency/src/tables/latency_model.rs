@@ -7,14 +7,14 @@ use vcr_core::latency::{
     DecodeSteps, LatencyError, LatencyModel, RangeUse, StepBatch, StepShape, TableUse, price_until_horizon,
 };
 
-use crate::tables::dtype::Dtype;
+use crate::tables::Dtype;
 use crate::tables::error::TablesError;
 use crate::tables::files::package::{ModelFiles, Package};
 use crate::tables::interpolation::curve::Curve;
 use crate::tables::memory::MemoryNeed;
 use crate::tables::model::Model;
 use crate::tables::plan::{AttentionOperator, Group, Parallel, Plan, TokenOperator};
-use crate::tables::source::{Priced, Source};
+use crate::tables::{Priced, Source};
 
 /// The longest step: a day, in nanoseconds.
 const STEP_NS_MAX: f64 = 24.0 * 3600.0 * 1e9;

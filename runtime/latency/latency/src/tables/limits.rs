@@ -1,7 +1,7 @@
 //! The least times of operators on a system, in nanoseconds: what the hardware's peaks
 //! allow. They say how times grow beyond the rows of a table.
 
-use crate::tables::dtype::Dtype;
+use crate::tables::Dtype;
 use crate::tables::system::System;
 
 /// Of a matrix multiplication: `m` rows by `n` columns over `k`.

@@ -1,6 +1,6 @@
 //! GPU memory of a model and its KV cache.
 
-use crate::tables::dtype::Dtype;
+use crate::tables::Dtype;
 use crate::tables::model::{Attention, Experts, LatentSizes, Model};
 use crate::tables::plan::Parallel;
 

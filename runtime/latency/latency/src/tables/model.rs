@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use crate::tables::dtype::Dtype;
+use crate::tables::Dtype;
 use crate::tables::error::TablesError;
 use crate::tables::files::package::ModelFiles;
 

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::tables::dtype::Dtype;
+use crate::tables::Dtype;
+use crate::tables::Source;
 use crate::tables::error::TablesError;
 use crate::tables::files::package::Stack;
 use crate::tables::interpolation::curve::Curve;
@@ -14,7 +15,6 @@ use crate::tables::operators::attention::{AttentionTables, Grouped, LatentTables
 use crate::tables::operators::collective::{Collective, Collectives};
 use crate::tables::operators::experts::ExpertTable;
 use crate::tables::operators::gemm::{Gemm, Gemms};
-use crate::tables::source::Source;
 use crate::tables::system::System;
 
 /// How a model is spread over GPUs.

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::tables::dtype::{Dtype, Pipe};
 use crate::tables::error::TablesError;
+use crate::tables::{Dtype, Pipe};
 
 /// The file, as far as it is used. Bandwidths are in bytes a second, times in seconds.
 #[derive(Debug, Deserialize)]

@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::control::refusal::Refusal;
+use crate::control::Refusal;
 
 /// The largest body, in bytes.
 const MAX_BODY: usize = 64 << 10;

@@ -5,9 +5,9 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 
+use crate::control::Refusal;
 use crate::control::body::{Change, EngineChoice, FaultChange, LatencyChange, Nothing, TimeScaleChange};
 use crate::control::listen::Context;
-use crate::control::refusal::Refusal;
 use crate::control::view::{Engines, StateView};
 use crate::control::{LatencyReader, UnusableModel};
 

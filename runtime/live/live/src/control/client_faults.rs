@@ -7,9 +7,9 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 
+use crate::control::Refusal;
 use crate::control::body::{Change, ChangeBody, Nothing};
 use crate::control::listen::Context;
-use crate::control::refusal::Refusal;
 
 /// The rules of a server. What a rule is, is the server's business.
 pub trait ClientFaultRules: Send + Sync {

@@ -8,9 +8,9 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::control::Refusal;
 use crate::control::body::{Change, ChangeBody, Nothing};
 use crate::control::listen::Context;
-use crate::control::refusal::Refusal;
 
 /// The made-up metrics of a server. Their names and values are the server's business.
 pub trait FakeMetricValues: Send + Sync {

@@ -29,7 +29,6 @@ mod client_faults;
 mod fake_metrics;
 mod listen;
 mod metrics;
-mod refusal;
 mod routes;
 mod server;
 mod view;
@@ -42,6 +41,11 @@ pub use client_faults::ClientFaultRules;
 pub use fake_metrics::FakeMetricValues;
 pub use listen::{Addresses, ControlError, Listeners};
 pub use server::ControlPlane;
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 
 /// Makes a latency model of what a user wrote, and of a guest's configuration,
 /// a JSON text, if there is one. Also says what the model is called.
@@ -82,4 +86,39 @@ pub struct UnusableModel {
     pub message: String,
     /// The next step.
     pub hint: Option<String>,
+}
+
+/// The refusal of a request.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    status: StatusCode,
+    message: String,
+    hint: Option<String>,
+}
+
+/// What clients see of it.
+#[derive(Serialize)]
+struct Body {
+    error: String,
+    hint: Option<String>,
+}
+
+impl Refusal {
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), hint: None }
+    }
+
+    pub(crate) fn bad(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.status, Json(Body { error: self.message, hint: self.hint })).into_response()
+    }
 }

@@ -6,8 +6,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 
+use crate::control::Refusal;
 use crate::control::listen::Context;
-use crate::control::refusal::Refusal;
 use crate::control::view::{EngineView, Engines, FaultsView, Health};
 use crate::control::{change, client_faults, fake_metrics, metrics};
 

@@ -6,8 +6,8 @@ use vcr_wire::{DecodeError, EngineCoreRequest, EngineInputs, FinishReason, Sourc
 use crate::admin::Admin;
 use crate::config::Placement;
 use crate::error::LiveError;
+use crate::intake::Arrivals;
 use crate::intake::admit::{Admitted, admit, announce_arrival};
-use crate::intake::arrivals::Arrivals;
 use crate::intake::version::FrontendVersion;
 use crate::lifecycle::End;
 use crate::playback::capture::{Found, Script};

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use vcr_transfer::{Direction, ErrorKind, Expected, Held, Moved, Transfer, TransferError};
 
-use super::pages::check_block;
+use super::check_block;
 use super::{Active, Waiting, Worker, vacate};
 use crate::links::{name_of, place_of};
 

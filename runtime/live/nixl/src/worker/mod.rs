@@ -1,7 +1,6 @@
 //! The thread of an agent: it starts transfers, looks after them, and compares what came with the pattern.
 
 mod ending;
-mod pages;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use nixl_sys::XferOp;
 use vcr_transfer::{
-    Arena, Direction, ErrorKind, Expected, Moved, Peer, PlaneContext, PlaneEvent, Transfer, TransferError,
+    Arena, BlockPair, Direction, ErrorKind, Expected, Geometry, Held, Moved, Peer, PlaneContext, PlaneEvent, Span,
+    Transfer, TransferError,
 };
 use vcr_wire::{NoticeBoard, Transport};
 
-use self::pages::{check_block, extents};
 use crate::NixlSettings;
-use crate::agent::{NixlAgent, Posted};
-use crate::links::{Links, Look, Place, name_of, place_of};
+use crate::agent::{Extent, NixlAgent, Posted};
+use crate::links::{Link, Links, Look, Place, name_of, place_of};
 use crate::shared::{Command, Shared, locked};
 
 /// An idle agent looks for notices this often.
@@ -414,4 +413,42 @@ fn vacate(shared: &Shared, transfer: &Transfer) {
 
 fn lost_notice(name: &str, reason: &str) {
     tracing::warn!(peer = name, "a KV peer cannot be notified and holds blocks until their lease ends: {reason}");
+}
+
+/// The pages of some blocks, here and at a peer.
+fn extents(context: &PlaneContext, link: &Link, blocks: &[BlockPair]) -> Vec<Extent> {
+    let (arena, layout) = (&context.arena, &link.layout);
+    let regions = arena.geometry().regions();
+    let mut extents = Vec::with_capacity(blocks.len() * regions as usize * layout.pieces().len());
+    for piece in layout.pieces() {
+        for region in 0..regions {
+            for pair in blocks {
+                let local = arena.page_address(piece.local_rank, region, pair.local) + piece.local_offset as usize;
+                extents.push((local, layout.address(piece, region, pair.remote), piece.bytes as usize));
+            }
+        }
+    }
+    extents
+}
+
+fn whole_pages(geometry: &Geometry, block: u32) -> impl Iterator<Item = Span> {
+    let (bytes, num_regions) = (geometry.page_bytes(), geometry.regions());
+    let regions = (0..geometry.ranks()).flat_map(move |rank| (0..num_regions).map(move |region| (rank, region)));
+    regions.map(move |(rank, region)| Span { rank, region, block, offset: 0, bytes })
+}
+
+/// Compares a block with its pattern, after `corrupts` has changed it.
+fn check_block(context: &PlaneContext, owner: u64, held: &Held, corrupts: bool) -> Result<(), TransferError> {
+    let pages = || whole_pages(context.arena.geometry(), held.block);
+    if corrupts && let Some(page) = pages().next() {
+        context.arena.corrupt(&page, owner);
+    }
+    for page in pages() {
+        if let Some(offset) = context.arena.first_wrong(&page, held.content) {
+            let Span { rank, region, block, .. } = page;
+            let message = format!("wrong bytes from offset {offset} of block {block}, rank {rank}, region {region}");
+            return Err(TransferError::new(ErrorKind::Corrupt, message));
+        }
+    }
+    Ok(())
 }

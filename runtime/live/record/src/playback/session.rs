@@ -6,10 +6,10 @@ use serde::Serialize;
 use vcr_trace::capture::RequestRecord;
 
 use crate::playback::capture_index::{CaptureIndex, PlaybackError};
-use crate::playback::counts::{Counts, Divergence, Divergences};
 use crate::playback::index::Row;
 use crate::playback::matcher::{Lookup, Match, MatchBy, Matcher, Unmatched};
 use crate::playback::params;
+use crate::playback::{Counts, Divergence, Divergences};
 
 /// A capture that is being played back. Engines may share it: whichever of them a
 /// request comes to, its record is used up for all.

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use zmq::Socket;
 
-use super::clock::monotonic_ns;
 use super::error::LinkError;
+use super::monotonic_ns;
 use super::transport::{Linger, Transport, bind, connect, send, try_receive};
 use crate::nixl::{NixlHandshake, NixlQuery, encode_clock};
 

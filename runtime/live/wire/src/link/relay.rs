@@ -19,10 +19,10 @@ use zmq::PollItem;
 
 use self::pipes::Pipes;
 use self::tap::{RelayNotice, RelayTap};
-use super::clock::monotonic_ns;
 use super::error::LinkError;
 use super::handshake::DataAddress;
 use super::inputs::Inlet;
+use super::monotonic_ns;
 use super::transport::{Linger, Transport, bind, connect, send};
 use crate::handshake::{EngineHandshake, EngineStatus, Init};
 use crate::link::wait::waker::Waker;

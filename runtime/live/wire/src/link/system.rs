@@ -40,7 +40,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::time::{Duration, Instant};
 
-    use super::super::clock::monotonic_ns;
+    use super::super::monotonic_ns;
     use super::*;
 
     /// Whether a descriptor is readable within a second, or at once.

@@ -8,9 +8,9 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 use self::waker::Waker;
-use super::clock::monotonic_ns;
 use super::error::LinkError;
 use super::inputs::EngineInputs;
+use super::monotonic_ns;
 use super::notices::NoticeBoard;
 use super::system::Timer;
 use crate::link::kv_events::publisher::KvEventPublisher;

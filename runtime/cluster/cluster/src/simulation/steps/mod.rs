@@ -7,19 +7,19 @@
 //! one its outputs are seen ([`end`]).
 
 mod barrier;
-mod bursts;
-mod end;
-mod horizon;
 mod schedule;
 
-use vcr_core::ServingEngine;
 use vcr_core::latency::LatencyError;
 use vcr_core::plan::{RemoteLoad, RequestOutput, TierLoad};
+use vcr_core::{Engine, FinishReason, ServingEngine};
 
 use super::Simulation;
-use crate::config::PoolConfig;
-use crate::error::{SimError, latency_error};
+use crate::config::{PoolConfig, PoolRole};
+use crate::error::{MakeError, SimError, latency_error, make_error};
 use crate::event::Event;
+use crate::fleet::Worker;
+use crate::in_flight::Stage;
+use crate::ledger::record::Outcome;
 use crate::observe::Observer;
 
 /// Lists that are kept for their room.
@@ -173,5 +173,198 @@ impl<O: Observer> Simulation<'_, O> {
         let config: &PoolConfig = self.fleet.pool(worker.role()).config();
         let step = worker.step_number();
         latency_error(config, worker.index(), step..step + worker.num_priced(), self.clock.now_ns(), reason)
+    }
+}
+
+// Steps in a row whose requests get several tokens each.
+//
+// Their number is drawn at the end of a step, so such steps cannot be predicted. While nothing
+// from outside reaches the engine and no request can end, they are taken one after another
+// without going through the event queue.
+
+impl<O: Observer> Simulation<'_, O> {
+    /// Goes on from the step of a worker that ends at `end_ns` to the last one that starts before
+    /// `horizon_ns` and must follow, or to one before it. Gives when that ends.
+    fn decode_bursts(&mut self, index: u32, mut end_ns: u64, horizon_ns: u64) -> Result<u64, SimError> {
+        let role = self.fleet.worker(index).role();
+        let needs = self.routing.needs(role);
+        // Blocks for other engines are taken between steps, and events of the cache told in them.
+        if role != PoolRole::Aggregated || needs.kv_events {
+            return Ok(end_ns);
+        }
+        // As for steps that are predicted, the observer is asked now and then.
+        for _ in 0..Engine::MAX_PREDICTED_STEPS {
+            if end_ns >= horizon_ns || !self.fleet.worker(index).decodes_bursts_on() {
+                break;
+            }
+            let (pools, worker) = self.fleet.split(index);
+            let batch_requests = worker.plan().shape.batch_requests();
+            self.ledger.end_step(end_ns - worker.step_start_ns(), batch_requests);
+            worker.decode_bursts(self.traffic.output_seeds(), &pools[role.index()].config().acceptance_rates);
+            for output in &worker.engine().outputs().outputs {
+                if self.ledger.emit(output.tag, output.num_tokens, end_ns) {
+                    self.routing.prefilled(role, end_ns, output.tag);
+                }
+                if needs.outputs {
+                    let output_tokens = self.ledger.record(output.tag).output_tokens;
+                    self.routing.generated(role, end_ns, output.tag, output_tokens);
+                }
+            }
+            self.ledger.start_steps(1);
+            end_ns = match worker.price(end_ns, end_ns, false) {
+                Ok(range) => worker.book(end_ns, range),
+                Err(reason) => return Err(self.pricing_error(index, reason)),
+            };
+        }
+        Ok(end_ns)
+    }
+}
+
+impl<O: Observer> Simulation<'_, O> {
+    /// Whether the step that a worker has scheduled must be taken by itself.
+    fn must_single_step(&self, index: u32) -> bool {
+        let worker = self.fleet.worker(index);
+        let role = worker.role();
+        self.observation.wants_steps()
+            || self.clock.is_real()
+            || self.routing.needs(role).single_steps
+            || worker.takes_single_steps()
+            || !worker.plan().refused.is_empty()
+            // A prompt that is computed for another pool ends with its first token.
+            || role == PoolRole::Prefill
+    }
+
+    /// Until when nothing from outside can reach a worker.
+    ///
+    /// The next instant at which anything outside may reach the engine. What is not in the queue
+    /// yet comes out of a step of another engine: the end of a request that another one depends on,
+    /// or a prompt that moves on to decode. A prefill engine that waits for blocks may start such a
+    /// step as soon as any decode engine takes a prompt from it.
+    fn horizon_ns(&mut self, index: u32, all_priced: bool) -> u64 {
+        if self.clock.is_real() {
+            // Steps may end late, and arrivals come earlier among them than planned.
+            return self.clock.now_ns();
+        }
+        let role = self.fleet.worker(index).role();
+        let any_pool = self.facts.is_chained || self.fleet.workers_before(role).iter().any(Worker::can_step);
+        // What is due of handoffs comes at this instant, too.
+        if any_pool && !all_priced || self.handoffs.has_due() {
+            return self.clock.now_ns();
+        }
+        let foreseen = self.foreseen_arrival_ns(index);
+        let roles = self.facts.config.topology.roles();
+        let feeding = if any_pool { roles } else { &roles[..role.index()] };
+        let steps = feeding.iter().filter_map(|&other| self.events.next_step_end(other));
+        // Steps that start after the last instant of the run do not happen.
+        let end = self.facts.config.max_time_ns.map(|max| max.saturating_add(1));
+        let arrival = foreseen.or_else(|| {
+            // A request that starts then is on the way to the queue for at least as long.
+            self.events.next_arrival().map(|at_ns| at_ns.saturating_add(self.facts.overheads.arrival_ns))
+        });
+        let others = self.events.next_other().into_iter().chain(self.observation.due_ns());
+        others.chain(arrival).chain(self.clock.outside_ns()).chain(steps).chain(end).min().unwrap_or(u64::MAX)
+    }
+
+    /// When the next session comes to a worker, where that is known: those of a single
+    /// workload start at times of its own and go to the workers in turn, unless they may
+    /// overtake each other on the way.
+    fn foreseen_arrival_ns(&mut self, index: u32) -> Option<u64> {
+        let worker = self.fleet.worker(index);
+        let may_overtake = self.facts.overheads.delays_arrivals() || self.clock.outside_ns().is_some();
+        if worker.role() != PoolRole::Aggregated || self.facts.is_chained || !self.facts.is_steady || may_overtake {
+            return None;
+        }
+        self.traffic.foreseen_start_ns(self.routing.requests_before(worker.role(), worker.index())?)
+    }
+}
+
+impl<O: Observer> Simulation<'_, O> {
+    pub(in crate::simulation) fn end_step(&mut self, index: u32) -> Result<(), SimError> {
+        let now_ns = self.clock.now_ns();
+        let worker = self.fleet.worker(index);
+        let role = worker.role();
+        let mut refused = std::mem::take(&mut self.buffers.refused);
+        refused.clear();
+        refused.extend_from_slice(&worker.plan().refused);
+        let start_ns = self.apply_step(index)?;
+        self.expect_loads_of_others(index);
+        self.go_on_between_steps(index)?;
+        let worker = self.fleet.worker_mut(index);
+        self.observation.applied(index, [start_ns, now_ns], worker.engine());
+        self.routing.show_kv_events(now_ns, worker);
+        worker.clear_kv_events();
+        self.enter_left_steady_decode(index);
+        let ended = self.fleet.worker(index).engine().outputs();
+        self.ledger.end_steady_decode_step(index, ended, now_ns);
+        let mut outputs = std::mem::take(&mut self.buffers.outputs);
+        outputs.clear();
+        outputs.extend_from_slice(&ended.outputs);
+        for output in &outputs {
+            if output.finish == Some(FinishReason::Error) {
+                self.reject_without_grammar(output.tag);
+                continue;
+            }
+            match (role, output.finish.is_some()) {
+                (PoolRole::Prefill, true) => self.end_prefill(index, output)?,
+                (PoolRole::Prefill, false) => {}
+                (_, has_finished) => {
+                    self.emit(output.tag, output.num_tokens, role);
+                    if has_finished {
+                        self.keep_answer(index, output.tag);
+                        self.end(output.tag, Outcome::Completed);
+                    }
+                }
+            }
+        }
+        for tag in refused.drain(..) {
+            // Its client may have given it up since.
+            if self.in_flight.find(tag).is_some_and(|live| live.stage == Stage::Refused) {
+                self.reject_in_queue(tag, role);
+            }
+        }
+        self.buffers.refused = refused;
+        self.inject(index, &outputs)?;
+        self.buffers.outputs = outputs;
+        self.fleet.note_change(index);
+        Ok(())
+    }
+
+    /// Applies the result of a worker's step to its engine. Gives when the step started.
+    fn apply_step(&mut self, index: u32) -> Result<u64, SimError> {
+        let now_ns = self.clock.now_ns();
+        let (pools, worker) = self.fleet.split(index);
+        let config = pools[worker.role().index()].config();
+        let start_ns = worker.step_start_ns();
+        self.ledger.end_step(now_ns - start_ns, worker.plan().shape.batch_requests());
+        let num_output_tokens = |tag: u64| self.ledger.record(tag).output_tokens;
+        worker
+            .update(now_ns, self.traffic.output_seeds(), &config.acceptance_rates, num_output_tokens)
+            .map_err(|reason| make_error(config, worker.index(), now_ns, MakeError::Tokens(reason)))?;
+        Ok(start_ns)
+    }
+
+    /// Output tokens become visible to the client.
+    fn emit(&mut self, tag: u64, num_tokens: u32, pool: PoolRole) {
+        self.observation.tokens(tag, num_tokens, self.clock.now_ns());
+        let needs = self.routing.needs(pool);
+        if needs.queue {
+            self.release_first(pool);
+        }
+        if self.ledger.emit(tag, num_tokens, self.clock.now_ns()) {
+            self.routing.prefilled(pool, self.clock.now_ns(), tag);
+        }
+        if needs.outputs {
+            self.routing.generated(pool, self.clock.now_ns(), tag, self.ledger.record(tag).output_tokens);
+        }
+    }
+
+    /// Keeps the chosen output of a request that is about to be complete, if the
+    /// next turn of its session needs it.
+    fn keep_answer(&mut self, index: u32, tag: u64) {
+        if let Some(answer) = self.fleet.worker_mut(index).take_chosen(tag)
+            && self.in_flight.get(tag).follow_up.needs_answer()
+        {
+            self.traffic.keep_answer(tag, answer);
+        }
     }
 }

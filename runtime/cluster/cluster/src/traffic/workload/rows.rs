@@ -5,7 +5,7 @@ use std::sync::Arc;
 use vcr_core::{Prompt, seed};
 use vcr_trace::Trace;
 
-use super::super::answer::PacedAnswer;
+use super::super::PacedAnswer;
 use super::super::graph::Graph;
 use super::super::profile::{DueRow, Profile};
 use super::super::turn::{FollowUp, Turn};

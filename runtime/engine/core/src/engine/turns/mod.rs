@@ -1,11 +1,12 @@
 //! When requests that run may have their next tokens, where that is not in every step.
 
 mod pace;
-mod stagger;
 
 use self::pace::Pace;
-use self::stagger::Stagger;
 use crate::config::EngineConfig;
+use crate::engine::Engine;
+use crate::plan::StepPlan;
+use crate::request::{Flags, RequestId};
 
 /// The turns of running requests.
 #[derive(Debug)]
@@ -39,5 +40,82 @@ impl Turns {
     #[inline]
     pub(super) fn are_staggered(&self) -> bool {
         self.stagger.is_some()
+    }
+}
+
+// Turns of requests in a pipeline under async scheduling.
+//
+// The last stage sends the tokens it samples to the others a fixed number of steps later, so that a
+// request decodes in every schedule that is a multiple of the stages after the one before (vLLM's
+// `next_decode_eligible_step`). Schedules that come to nothing count, also while no step is in flight, so the driver
+// makes as many of them as vLLM's engine core ([`Pipeline`](crate::host::Pipeline) says when).
+
+/// The requests that sampled in the latest schedules.
+#[derive(Debug)]
+struct Stagger {
+    /// By the number of the schedule, modulo the stages; with their tags.
+    sampled: Box<[Vec<(RequestId, u64)>]>,
+    turn: usize,
+    /// Whether a request has ended since the latest schedule.
+    has_finished: bool,
+}
+
+impl Stagger {
+    /// None where a request may decode in each schedule.
+    fn of(config: &EngineConfig) -> Option<Box<Self>> {
+        let stages = config.decode_stagger();
+        let sampled = vec![Vec::new(); stages].into_boxed_slice();
+        (stages > 1).then(|| Box::new(Self { sampled, turn: 0, has_finished: false }))
+    }
+
+    fn note_finished(&mut self) {
+        self.has_finished = true;
+    }
+}
+
+impl Engine {
+    /// Whether vLLM's engine core makes a schedule, also under a pause, to tell its workers of requests that have ended
+    /// (`has_finished_requests`). Always false for engines without turns: there such a schedule decides nothing.
+    #[must_use]
+    pub fn has_finished_requests(&self) -> bool {
+        self.turns.stagger.as_ref().is_some_and(|stagger| stagger.has_finished)
+    }
+
+    /// Begins a schedule: those that sampled as many schedules ago as there are stages may decode again.
+    #[cold]
+    pub(in crate::engine) fn begin_turn(&mut self) {
+        let Some(stagger) = &mut self.turns.stagger else { return };
+        stagger.turn = (stagger.turn + 1) % stagger.sampled.len();
+        stagger.has_finished = false;
+        // Requests with times of their own wait for these: with no step in flight their drivers make no schedules that come to
+        // nothing, and all are due.
+        let due = match self.steps.count() {
+            0 if self.turns.pace.is_some() => 0..stagger.sampled.len(),
+            _ => stagger.turn..stagger.turn + 1,
+        };
+        for ids in &mut stagger.sampled[due] {
+            for (id, tag) in ids.drain(..) {
+                let request = &mut self.requests[id];
+                // The slot of one that has ended may have been reused.
+                if request.tag == tag {
+                    request.flags.set(Flags::OUT_OF_TURN, false);
+                }
+            }
+        }
+    }
+
+    /// Ends a schedule, whose plan this is.
+    #[cold]
+    pub(in crate::engine) fn end_turn(&mut self, plan: &StepPlan) {
+        let Some(stagger) = &mut self.turns.stagger else { return };
+        for entry in plan.scheduled.iter().filter(|entry| entry.samples) {
+            let request = &mut self.requests[entry.request];
+            if request.flags.has(Flags::OUT_OF_TURN) {
+                // It was preempted and is back: its latest turn counts.
+                stagger.sampled.iter_mut().for_each(|ids| ids.retain(|&(id, _)| id != entry.request));
+            }
+            request.flags.set(Flags::OUT_OF_TURN, true);
+            stagger.sampled[stagger.turn].push((entry.request, request.tag));
+        }
     }
 }

@@ -4,8 +4,8 @@ use super::Late;
 use crate::Model;
 use vcr_core::{Drafter, option};
 
-use crate::vllm_args::error::ArgumentError;
-use crate::vllm_args::gpu::Gpu;
+use crate::vllm_args::ArgumentError;
+use crate::vllm_args::Gpu;
 use crate::vllm_args::{Effect, Row, VllmArgs};
 
 /// vLLM's default share of a GPU's memory.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use vcr_core::{DraftRange, Drafter, EngineConfigInput};
 
 use super::object;
-use crate::vllm_args::error::ArgumentError;
+use crate::vllm_args::ArgumentError;
 use crate::vllm_args::words::Word;
 
 /// Keys of `--speculative-config` with which vLLM decides in a way that is not followed, unless they are off.

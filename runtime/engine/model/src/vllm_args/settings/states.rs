@@ -4,8 +4,8 @@ use crate::Model;
 use vcr_core::{MambaCacheMode, NamedValue};
 
 use super::{count, invalid};
+use crate::vllm_args::ArgumentError;
 use crate::vllm_args::VllmArgs;
-use crate::vllm_args::error::ArgumentError;
 use crate::vllm_args::words::Word;
 
 /// The first release without states at the ends of all blocks.

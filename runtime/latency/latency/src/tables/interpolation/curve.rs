@@ -1,6 +1,6 @@
 //! A time over one axis: the tokens of a step.
 
-use crate::tables::source::{Priced, Source};
+use crate::tables::{Priced, Source};
 
 /// Sizes at which every curve has a knot, so that what grows beyond a table's rows is
 /// followed up to two million tokens.

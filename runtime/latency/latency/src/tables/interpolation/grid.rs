@@ -1,7 +1,7 @@
 //! A time over batch and sequence: attention, for the heads of one GPU.
 
 use crate::tables::interpolation::nested::{Node, Rules};
-use crate::tables::source::{Priced, Source};
+use crate::tables::{Priced, Source};
 
 /// Sequences and batches beyond the rows, to which tables are continued before the first
 /// step: a million tokens, four thousand requests.

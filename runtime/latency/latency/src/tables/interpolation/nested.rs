@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::tables::source::Source;
+use crate::tables::Source;
 
 /// Rows that a point beyond the table takes its utilisation from.
 const NEIGHBOURS: usize = 4;

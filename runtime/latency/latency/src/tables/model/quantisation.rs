@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use crate::tables::dtype::Dtype;
+use crate::tables::Dtype;
 use crate::tables::error::TablesError;
 use crate::tables::model::Dtypes;
 

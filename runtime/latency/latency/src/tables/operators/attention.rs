@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::tables::dtype::Dtype;
+use crate::tables::Dtype;
 use crate::tables::error::TablesError;
 use crate::tables::files::frame::Frame;
 use crate::tables::files::package::Stack;

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use crate::tables::Source;
 use crate::tables::error::TablesError;
 use crate::tables::files::frame::Frame;
 use crate::tables::files::package::Stack;
 use crate::tables::files::parquet;
 use crate::tables::interpolation::curve::Curve;
-use crate::tables::operators::rows::Rows;
-use crate::tables::source::Source;
+use crate::tables::operators::Rows;
 use crate::tables::system::System;
 
 /// Bytes of a value that is sent.

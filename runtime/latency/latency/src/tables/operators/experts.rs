@@ -1,13 +1,13 @@
 //! Experts: `moe_perf.parquet`.
 
-use crate::tables::dtype::Dtype;
+use crate::tables::Dtype;
+use crate::tables::Source;
 use crate::tables::error::TablesError;
 use crate::tables::files::package::Stack;
 use crate::tables::files::parquet;
 use crate::tables::interpolation::curve::Curve;
 use crate::tables::limits::ExpertShape;
-use crate::tables::operators::rows::Rows;
-use crate::tables::source::Source;
+use crate::tables::operators::Rows;
 use crate::tables::system::System;
 
 /// Measured experts of one data type.

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use crate::tables::dtype::Dtype;
+use crate::tables::Dtype;
+use crate::tables::Source;
 use crate::tables::error::TablesError;
 use crate::tables::files::package::Stack;
 use crate::tables::files::parquet;
 use crate::tables::interpolation::curve::Curve;
 use crate::tables::interpolation::nested::{Node, Rules};
 use crate::tables::limits;
-use crate::tables::operators::rows::Rows;
-use crate::tables::source::Source;
+use crate::tables::operators::Rows;
 use crate::tables::system::System;
 
 /// The largest distance in doublings, over both sizes of a matrix, of a shape whose rows

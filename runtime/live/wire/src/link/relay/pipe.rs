@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 use super::stream::Stream;
 use super::tap::{Passed, RelayPath, RelayTap};
 use super::zmtp::Zmtp;
-use crate::link::clock::monotonic_ns;
+use crate::link::monotonic_ns;
 use crate::link::system::{Interest, Poller};
 
 /// Bytes read at once, and so the most that waits for a slow peer.

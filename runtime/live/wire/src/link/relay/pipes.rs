@@ -9,8 +9,8 @@ use super::pipe::{BUFFER_BYTES, End, Pipe, Purpose};
 use super::stream::{Listener, Stream};
 use super::tap::{RelayNotice, RelayTap};
 use crate::handshake::Addresses;
-use crate::link::clock::monotonic_ns;
 use crate::link::handshake::DataAddress;
+use crate::link::monotonic_ns;
 use crate::link::system::{Interest, Poller};
 use crate::link::wait::waker::Waker;
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::super::clock::monotonic_ns;
+use super::super::monotonic_ns;
 use super::Interest;
 
 /// Two ends of which neither blocks.

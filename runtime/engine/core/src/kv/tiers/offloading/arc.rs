@@ -1,6 +1,6 @@
 //! Eviction by an adaptive replacement cache (vLLM's `v1/kv_offload/cpu/policies/arc.py`).
 
-use super::recency::Recency;
+use super::Recency;
 use crate::kv::hash::BlockHash;
 
 /// Chunks used once and more often, and as many of each kind that were evicted lately. An offer of an evicted one shifts

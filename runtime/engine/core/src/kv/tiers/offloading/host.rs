@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::Recency;
 use super::arc::AdaptiveOrder;
 use super::options::{EvictionPolicy, OffloadingOptions};
-use super::recency::Recency;
 use super::rules::ConnectorRules;
 use crate::kv::hash::BlockHash;
 

@@ -7,7 +7,6 @@
 mod arc;
 mod host;
 mod options;
-mod recency;
 mod rules;
 mod step;
 #[cfg(test)]
@@ -430,5 +429,56 @@ impl Offloading {
     /// The key of a chunk is that of its last block.
     fn key(&self, hashes: &[BlockHash], index: u32) -> BlockHash {
         hashes[((index + 1) * self.options.blocks_per_chunk - 1) as usize]
+    }
+}
+
+/// Chunks from the oldest to the newest.
+#[derive(Debug, Default)]
+struct Recency {
+    by_age: BTreeMap<u64, BlockHash>,
+    ages: BTreeMap<BlockHash, u64>,
+    next_age: u64,
+}
+
+impl Recency {
+    fn len(&self) -> usize {
+        self.ages.len()
+    }
+
+    fn contains(&self, key: BlockHash) -> bool {
+        self.ages.contains_key(&key)
+    }
+
+    /// Adds a chunk as the newest; one that is there keeps its place.
+    fn add(&mut self, key: BlockHash) {
+        if !self.contains(key) {
+            self.renew(key);
+        }
+    }
+
+    /// Makes a chunk the newest, whether or not it was there.
+    fn renew(&mut self, key: BlockHash) {
+        self.next_age += 1;
+        if let Some(age) = self.ages.insert(key, self.next_age) {
+            self.by_age.remove(&age);
+        }
+        self.by_age.insert(self.next_age, key);
+    }
+
+    /// Takes a chunk out; false if it was not there.
+    fn remove(&mut self, key: BlockHash) -> bool {
+        let age = self.ages.remove(&key);
+        age.is_some_and(|age| self.by_age.remove(&age).is_some())
+    }
+
+    fn remove_oldest(&mut self) -> Option<BlockHash> {
+        let (_, key) = self.by_age.pop_first()?;
+        self.ages.remove(&key);
+        Some(key)
+    }
+
+    /// From the oldest on.
+    fn iter(&self) -> impl Iterator<Item = BlockHash> + '_ {
+        self.by_age.values().copied()
     }
 }
