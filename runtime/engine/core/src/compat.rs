@@ -33,7 +33,7 @@ pub enum Victim {
 /// When an engine takes blocks for a prompt that another engine computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reservations {
-    /// While it decides a step, as one of those that wait: vLLM.
+    /// While the engine decides a step, like any waiting request: vLLM.
     #[default]
     InSteps,
     /// Between two steps, whenever the driver has it
@@ -78,9 +78,8 @@ impl Quirks {
         self.capacity == CapacityPolicy::GuaranteedNoEvict
     }
 
-    /// Whether a prompt may be found in the cache as a whole, of which then only the
-    /// last token is computed, not the last block. Source: TensorRT-LLM, as Dynamo's
-    /// mockers model it.
+    /// Whether a prompt may be cached as a whole. Then only its last token is computed, not its last block.
+    /// Source: TensorRT-LLM, as Dynamo's mockers model it.
     #[inline]
     pub(crate) fn caches_whole_prompts(self) -> bool {
         self.capacity == CapacityPolicy::GuaranteedNoEvict
@@ -111,8 +110,8 @@ impl Quirks {
         self.reservations == Reservations::BetweenSteps
     }
 
-    /// Whether KV that arrives may be hit at once. vLLM takes KV over at the turn of its request.
-    /// Source: Dynamo's mockers, that of TensorRT-LLM among them.
+    /// Whether KV that arrives may be hit at once. vLLM makes it available when the scheduler reaches its
+    /// request. Source: Dynamo's mockers, including the TensorRT-LLM one.
     #[inline]
     pub(crate) fn takes_over_on_arrival(self) -> bool {
         self.reservations == Reservations::BetweenSteps || self.capacity == CapacityPolicy::GuaranteedNoEvict

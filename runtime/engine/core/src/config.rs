@@ -124,8 +124,9 @@ pub struct EngineConfigInput {
     /// States of Mamba and linear attention that are kept; without prefix caching one of each sequence, whatever is asked
     /// for.
     pub mamba_cache_mode: MambaCacheMode,
-    /// With sliding windows or Mamba: distance in tokens between prefixes of which a window's blocks, or a state, are
-    /// kept for later requests; 0 for the ends of prompts alone, none for every prefix that may be hit.
+    /// With sliding windows or Mamba: distance in tokens between the prefixes whose window blocks or states
+    /// are kept for later requests. 0 keeps only the ends of prompts; none keeps every prefix that may be
+    /// hit.
     pub prefix_cache_retention_interval: Option<u32>,
 }
 
@@ -406,7 +407,7 @@ impl EngineConfig {
         (is_consumer || self.offloads_tiers()) && self.max_steps_in_flight() > 1
     }
 
-    /// Whether a connector for offloading answers lookups: that of the tiers, or a driver's.
+    /// Whether an offloading connector, of the tiers or of a driver, answers lookups.
     pub(crate) fn has_offloading(&self) -> bool {
         self.offloads_tiers() || self.input.kv_connector.is_some_and(|connector| connector.offloading.is_some())
     }
@@ -415,7 +416,7 @@ impl EngineConfig {
         self.host_rules().is_connector()
     }
 
-    /// Rules of the host below the device; those of Dynamo's KV block manager where there is none.
+    /// Rules of the host tier; the rules of Dynamo's KV block manager if there is no host tier.
     pub(crate) fn host_rules(&self) -> HostRules {
         self.input.kv_tiers.map_or(HostRules::Dynamo, |tiers| tiers.rules)
     }
@@ -485,8 +486,7 @@ impl EngineConfig {
         kind::most_blocks(held, &sizes, tokens)
     }
 
-    /// The least common multiple of the block sizes of all groups, of which every prefix hit is a
-    /// multiple.
+    /// The least common multiple of the block sizes of all groups. Every prefix hit is a multiple of it.
     #[must_use]
     pub fn aligned_tokens(&self) -> u32 {
         let aligned = kind::aligned_tokens(&self.input.kv_cache_groups, self.input.block_size);

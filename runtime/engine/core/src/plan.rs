@@ -332,8 +332,8 @@ pub struct StepOutputs {
     pub joined: Vec<u64>,
     /// Tags of resumable requests whose outputs have ended, and which go on with the next part of their prompt.
     pub continuing: Vec<u64>,
-    /// Tags of requests with drafts that do not fit their grammar, and how many: of those proposed for the next step, or
-    /// under async scheduling of those verified in this one.
+    /// Tags of requests with drafts that do not fit their grammar, with the number of such drafts. They are
+    /// the drafts proposed for the next step, or, under async scheduling, the drafts verified in this step.
     pub invalid_drafts: Vec<(u64, u16)>,
 }
 

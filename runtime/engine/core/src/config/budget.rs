@@ -36,7 +36,8 @@ impl EngineConfig {
         self.input.max_num_scheduled_tokens.map_or(most, |tokens| tokens.min(most))
     }
 
-    /// Most tokens that a step computes of one request, for which its drafter needs room besides.
+    /// Largest number of tokens that a step computes for one request, including the slots that its drafter
+    /// needs.
     #[must_use]
     pub fn longest_chunk(&self) -> u32 {
         self.step_tokens().min(self.input.max_num_batched_tokens.saturating_sub(self.drafting.draft_slots))

@@ -20,11 +20,12 @@ impl NamedValue for LoadFailures {
 /// A KV connector beside the scheduler, whose answers come from the [driver](crate::Engine::answer_lookups).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvConnector {
-    /// Whether KV comes here (vLLM's roles `kv_consumer` and `kv_both`). With several steps in flight blocks that one of
-    /// them may still write are freed when it is over, since a load is not ordered after that.
+    /// Whether KV is loaded here (vLLM's roles `kv_consumer` and `kv_both`). With several steps in flight,
+    /// blocks that a step may still write are freed when that step ends, because a load is not ordered after
+    /// the write.
     pub is_consumer: bool,
-    /// Whether KV that is handed over must be that of the tokens which were delivered (`requires_kv_delivery`): of a
-    /// preempted request, outputs of steps in flight are dropped.
+    /// Whether transferred KV must match the delivered tokens (`requires_kv_delivery`). When a request is
+    /// preempted, its outputs in flight are dropped.
     pub requires_delivery: bool,
     /// The fate of requests whose KV did not arrive.
     pub load_failures: LoadFailures,
@@ -36,9 +37,9 @@ pub struct KvConnector {
 }
 
 impl EngineConfig {
-    /// Tokens at the end of a prompt that an engine which hands it over does not compute (NIXL's `_prefill_backoff`): one
-    /// with states, since the next token is computed from the state before it, and with one drafter module for each draft
-    /// those that the drafter reads ahead, of which drafts would be a part.
+    /// Tokens at the end of a prompt that a prefill engine leaves to the decode engine (NIXL's
+    /// `_prefill_backoff`). A model with states leaves one, since the next token needs the state before it.
+    /// With one drafter module per draft, the tokens that the drafter reads ahead are left as well.
     pub(crate) fn tokens_left_to_decode(&self) -> u32 {
         if !self.input.kv_connector.is_some_and(|connector| connector.is_nixl) {
             return 0;

@@ -41,7 +41,7 @@ impl Drafter {
 pub struct Drafting {
     /// Slots that a step reserves beyond its tokens (vLLM's `num_lookahead_tokens`).
     pub lookahead_tokens: u32,
-    /// Tokens of the budget that each scheduled request costs besides its own (`max_num_new_slots_for_drafting`).
+    /// Additional tokens of the budget that each scheduled request costs (`max_num_new_slots_for_drafting`).
     pub draft_slots: u32,
     /// Tokens of the budget that no step computes (in 0.27, the slots of as many requests as may run).
     pub withheld_tokens: u32,

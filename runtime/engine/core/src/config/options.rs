@@ -1,5 +1,5 @@
-//! The options of an engine with vLLM's scheduler, declared once; those of SGLang's are in a
-//! table of the same kind, `sglang/options.rs`.
+//! The options of an engine with vLLM's scheduler, declared once. SGLang's options are in a table of the same
+//! kind, `sglang/options.rs`.
 //!
 //! Scenarios, `vcr play` and Dynamo's engine arguments read them by this table,
 //! [`EngineConfig::new`](super::EngineConfig::new) checks their ranges by it, step logs
@@ -94,7 +94,7 @@ pub enum Drivers {
 /// An option of an engine whose settings are `C`.
 #[derive(Debug)]
 pub struct EngineOption<C = EngineConfigInput> {
-    /// The engine's own name for it, or that of the field of `C`.
+    /// The option's own name, or the name of the field of `C`.
     pub name: &'static str,
     /// Its key in the settings of a step log.
     pub log_key: &'static str,
@@ -244,7 +244,7 @@ impl GroupsOption {
 }
 
 impl RatesOption {
-    /// The problem of these values, if one is out of range.
+    /// The problem with these values, if one is out of range.
     #[must_use]
     pub fn problem(&self, rates: &[f64]) -> Option<String> {
         let wrong = rates.iter().find(|rate| !(0.0..=1.0).contains(*rate))?;

@@ -9,7 +9,7 @@ use crate::version::{VllmMinor, versions};
 pub struct SchedulerRules {
     /// The release is 0 and this.
     minor: u8,
-    /// The number of a rule that is not this release's; none if it is that of no rule.
+    /// Number of the rule that differs from this release; none if no rule has this number.
     #[cfg(feature = "mutated-rules")]
     mutated: u8,
 }
@@ -59,14 +59,14 @@ impl SchedulerRules {
         self.minor <= 31
     }
 
-    /// Whether vLLM finds the groups of layers that have those of any drafter.
+    /// Whether vLLM recognises the groups of layers that belong to a drafter.
     #[must_use]
     pub fn finds_groups_of_drafters(self) -> bool {
         self.minor >= 33
     }
 
-    /// Whether vLLM finds the groups of layers that have those of modules for multi-token prediction; up to 0.30 it does
-    /// so for DeepSeek V4 alone.
+    /// Whether vLLM recognises the groups of layers of multi-token-prediction modules. Up to 0.30 it does so
+    /// only for DeepSeek V4.
     #[must_use]
     pub fn finds_groups_of_modules(self) -> bool {
         self.minor >= 31
@@ -127,8 +127,7 @@ rules! {
     /// Adapters of all running requests count against `max_loras` (since 0.33), not those alone of
     /// requests that got tokens in this step.
     counts_adapters_of_all_running: 33..,
-    /// A waiting request of which nothing can be computed now is stepped over (since 0.33) instead
-    /// of ending the admissions.
+    /// A waiting request with no computable token is skipped (since 0.33) instead of ending admission.
     steps_over_empty_chunks: 33..,
     /// An engine by itself puts prefills off for `prefill_schedule_interval` (since 0.33); before, ranks that step
     /// together alone.
@@ -145,8 +144,8 @@ rules! {
     /// A draft model costs its slots for `max_num_seqs` requests in each step (0.27), not for those
     /// that are scheduled.
     reserves_slots_of_all_seqs: 27,
-    /// Chunks leave the tokens that a drafter reads ahead, of which each module for multi-token
-    /// prediction has one (since 0.28).
+    /// Chunks leave out the tokens that a drafter reads ahead, one for each module for multi-token prediction
+    /// (since 0.28).
     spares_lookahead: 28..,
     /// A request with one token left that finds no room for all drafts below the longest sequence
     /// ends the admissions (up to 0.28), instead of being admitted without drafts.
@@ -186,7 +185,7 @@ rules! {
     offers_prompt_states_again: 32,
 
     // States of Mamba and linear attention that are kept where blocks end.
-    /// A chunk can leave a state within it behind (since 0.29), besides that at its end.
+    /// A chunk can leave a state at a boundary inside it (since 0.29), in addition to the state at its end.
     has_checkpoints: 29..,
     /// Every chunk that begins where a block does leaves such a state, unless a drafter drops a block, and ends
     /// anywhere (0.29); later the last chunk of a prompt alone, if the state is one that the layer's kernel can leave.
@@ -210,8 +209,7 @@ rules! {
     /// Blocks for drafts before the latest state move on, even onto the place of a state that the chunk
     /// leaves (up to 0.29).
     moves_all_drafts: 27..=29,
-    /// A state that is left within a chunk is cached, even if it is not one of those that are to be kept (0.30 and
-    /// 0.31).
+    /// A state left inside a chunk is cached even if it is not one of the states to keep (0.30 and 0.31).
     caches_any_checkpoint: 30 | 31,
     /// The state at the end of a prompt is forgotten again where only such are kept (0.30).
     forgets_prompt_checkpoints: 30,
@@ -263,7 +261,7 @@ rules! {
     offers_blocks_of_ended: 32..,
     /// Blocks that are offered do not leave for those offered with them.
     keeps_offered_blocks: 32..,
-    /// Copies of a preempted request's blocks, and of those of one that has ended whose blocks are taken again, are
-    /// finished at once.
+    /// Copies of the blocks of a preempted request are finished at once; so are copies of an ended request's
+    /// blocks when these are reused.
     flushes_copies: 32..,
 }

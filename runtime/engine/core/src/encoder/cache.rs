@@ -74,7 +74,7 @@ impl EncoderCache {
         self.entries.contains_key(&key)
     }
 
-    /// Adds a reference of one more request to an entry that is there.
+    /// Adds a reference of one more request to an existing entry.
     pub(crate) fn refer(&mut self, key: Key) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
         entry.references += 1;
@@ -117,8 +117,8 @@ impl EncoderCache {
         }
     }
 
-    /// Identities of entries that were evicted since the last call, in order; of those that have come back only if
-    /// `lists_returned`.
+    /// Identities of entries evicted since the last call, in order. Entries that have returned are included
+    /// only if `lists_returned`.
     pub(crate) fn take_evicted(&mut self, lists_returned: bool, identities: &mut Vec<u64>) {
         let entries = &self.entries;
         let gone = self.evicted.drain(..).filter(|key| lists_returned || !entries.contains_key(key));

@@ -26,7 +26,7 @@ pub(crate) struct Encoder {
     /// In place of the cache, where a decoder reads the outputs by cross attention.
     unshared: Option<UnsharedOutputs>,
     budget_embeds: u32,
-    /// Whether the largest item counts, as that of the model does in vLLM.
+    /// Whether the largest item counts towards the budget, as the model's largest item does in vLLM.
     budget_grows: bool,
     cache_grows: bool,
     rules: SchedulerRules,

@@ -268,7 +268,8 @@ impl Engine {
                 }
             }
         } else {
-            // The slots of the drafter come with its first step, and those of tokens that are not loaded with theirs.
+            // The drafter's slots come with the first step; the slots of tokens that are not loaded come with
+            // theirs.
             lookahead_tokens = 0;
             tokens = if remote { tokens } else { tier_blocks * self.config.block_size() };
         }
@@ -342,7 +343,7 @@ impl Engine {
         Admission::Admitted { scheduled_tokens: tokens }
     }
 
-    /// The admission of a request of which nothing can be computed now.
+    /// Decides the admission of a request with no computable token.
     fn without_chunk(&self, stop: AdmissionStop) -> Admission {
         if self.config.rules().steps_over_empty_chunks() { Admission::SteppedOver } else { Admission::Blocked(stop) }
     }

@@ -108,9 +108,9 @@ impl Engine {
         }
     }
 
-    /// A request enters a step with drafts: notes whether they are checked before they are verified. The worker has the
-    /// drafts of the step before, which in a pipeline are those of other requests, if any has come between; of a padded
-    /// admission there are none.
+    /// Notes, when a request enters a step with drafts, whether its drafts are checked against the grammar
+    /// before they are verified. The worker has the drafts of the step before. In a pipeline these are drafts
+    /// of other requests, if any came between. A padded admission has none.
     #[cold]
     pub(super) fn note_checked_drafts(&self, plan: &mut StepPlan, id: RequestId) {
         let request = &self.requests[id];

@@ -171,8 +171,8 @@ impl Engine {
         self.steps.count() > 0
     }
 
-    /// Steps scheduled and not yet applied; up to two under async scheduling, in a pipeline as many
-    /// as it has stages besides.
+    /// Steps scheduled and not yet applied: up to two under async scheduling; with pipeline stages, one more
+    /// for each stage.
     #[must_use]
     pub fn steps_in_flight(&self) -> usize {
         self.steps.count()
@@ -224,10 +224,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a request of these lengths could run here to its end. One that
-    /// could not may be submitted all the same, as to vLLM's scheduler: a stop or
-    /// an abort may end it before. Otherwise it would wait for ever, so drivers
-    /// that cannot wait ask before.
+    /// Whether a request of these lengths could run here to its end. A request that could not may still be
+    /// submitted, as to vLLM's scheduler, because a stop or an abort may end it earlier. Otherwise it would
+    /// wait for ever, so drivers that cannot wait ask first.
     ///
     /// # Errors
     /// The reason why it could not.
@@ -421,13 +420,13 @@ impl RunningRequests {
         position
     }
 
-    /// Keeps those of which this is true.
+    /// Keeps the entries for which the predicate holds.
     #[inline]
     fn retain(&mut self, is_kept: impl FnMut(&RequestId) -> bool) {
         self.ids.retain(is_kept);
     }
 
-    /// A request that has left the list is one of those that the next plan names as preempted.
+    /// Notes that a request has left the list, so that the next plan names it as preempted.
     fn note_preempted(&mut self, tag: u64) {
         self.preempted.push(tag);
     }

@@ -23,7 +23,7 @@ pub(super) struct Prefills {
 /// Prefills that wait for every N-th step.
 #[derive(Clone, Copy, Debug, Default)]
 struct PrefillThrottle {
-    /// Whether the next step is one of those between, by the count of all ranks.
+    /// Whether the next step lies between prefill steps, by the count of all ranks.
     is_on: bool,
     /// Whether requests still waited after the latest step that could start prefills: then
     /// steps between do so, too.

@@ -1,4 +1,4 @@
-//! Requests that wait: the queues of those that wait for their admission, and the counts of the others.
+//! Waiting requests: the queues for admission, and the counts of the other waiting requests.
 
 use crate::config::{EngineConfig, Policy, SchedulerRules};
 use crate::engine::PauseState;
@@ -26,8 +26,8 @@ pub(super) struct WaitingQueues {
     /// Requests that wait for blocks for their remote KV, where these are taken
     /// between steps.
     destinations: WaitingQueue,
-    /// Requests that wait for a transfer of the tiers and are not tried before one is over, where the rules of the host have
-    /// it so: in the order in which they began to wait for one.
+    /// Requests that wait for a transfer of the tiers and are not retried until one ends, if the host's rules
+    /// say so. They are in the order in which they began to wait.
     asleep: Vec<RequestId>,
     sleep_until_transfers: bool,
     /// Whether the latest attempt to take such blocks came to nothing, and no request has given blocks back since.
@@ -112,7 +112,7 @@ impl WaitingQueues {
         }
     }
 
-    /// Whether requests that were skipped because of a transfer sleep until one is over.
+    /// Whether requests skipped because of a transfer sleep until a transfer ends.
     pub(super) fn sleep_until_transfers(&self) -> bool {
         self.sleep_until_transfers
     }
@@ -129,15 +129,15 @@ impl WaitingQueues {
         self.asleep.insert(place, id);
     }
 
-    /// A transfer is over: those that wait for one may be tried again.
+    /// Notes that a transfer has ended: requests waiting for one may be retried.
     pub(super) fn wake(&mut self, requests: &mut RequestTable) {
         for id in self.asleep.drain(..) {
             self.skipped.push_in_order(id, requests);
         }
     }
 
-    /// Whether a request that waited for a transfer goes before the first of those whose KV has arrived: both are in one
-    /// order.
+    /// Whether a request that waited for a transfer goes before the first request whose KV has arrived. Both
+    /// kinds share one order.
     pub(super) fn is_skipped_first(&mut self, requests: &RequestTable) -> bool {
         let Some(skipped) = self.skipped.peek(requests).filter(|_| self.sleep_until_transfers) else { return false };
         // What another engine has computed goes before all that waits for the host.
@@ -146,8 +146,8 @@ impl WaitingQueues {
         })
     }
 
-    /// Of the requests that hold no KV, the queue whose turn it is: that of skipped ones first, or the one whose head ranks
-    /// before that of the other.
+    /// The queue to take the next request without KV from: the queue of skipped requests first, unless the
+    /// head of the other queue ranks before its head.
     pub(super) fn next_without_kv(&mut self, requests: &RequestTable) -> QueueKind {
         if self.skipped.len() == 0 {
             return QueueKind::Waiting;

@@ -18,7 +18,7 @@ pub(super) struct Scan {
     pub(super) scheduled_budget: u32,
     /// Tokens that the model's input still has room for.
     pub(super) input_budget: u32,
-    /// Room of the input that each scheduled request takes besides its tokens.
+    /// Additional input slots that each scheduled request takes.
     pub(super) draft_slots: u32,
     pub(super) per_request_cap: u32,
     /// Embeddings that the encoder may still compute; unused while no request has items.
@@ -133,7 +133,7 @@ impl Engine {
         }
     }
 
-    /// Enters into a plan, all else of which is decided, how full the engine is.
+    /// Records the engine's occupancy in a plan that is otherwise complete.
     pub(super) fn note_occupancy(&self, plan: &mut StepPlan) {
         plan.shape.kv_active_blocks = u64::from(self.pool().num_active());
         plan.shape.kv_total_blocks = u64::from(self.pool().num_usable());

@@ -1,8 +1,9 @@
 //! Requests whose prompt comes in parts, with outputs between them: vLLM's resumable requests (streaming inputs).
 //!
-//! The outputs to a part end as those of any request do. Then the request waits for its next part with its blocks and
-//! all that is computed, and takes a running slot as before. When the part comes the last output token is dropped,
-//! the others become prompt, and the request is admitted like one whose KV has been loaded.
+//! The outputs to a part end as the outputs of any request. Then the request waits for its next part with its
+//! blocks and all computed tokens, and takes a running slot as before. When the part arrives, the last output
+//! token is dropped, the other outputs become prompt, and the request is admitted like a request whose KV has
+//! been loaded.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -30,7 +31,7 @@ pub(super) struct Sessions {
     open: BTreeMap<RequestId, Session>,
     /// Those that wait for their next part.
     num_waiting: usize,
-    /// Tags of those that go on after the end of their outputs in the step being applied.
+    /// Tags of sessions that continue after the outputs of the step being applied.
     continuing: Vec<u64>,
 }
 
@@ -180,7 +181,7 @@ impl Engine {
         request.status = if holds_kv { RequestStatus::RemoteKvReady } else { RequestStatus::Waiting };
     }
 
-    /// Moves the tags of those that go on after the end of their outputs in the step being applied.
+    /// Moves out the tags of sessions that continue after the outputs of the step being applied.
     #[inline]
     pub(super) fn take_continuing_sessions(&mut self, into: &mut Vec<u64>) {
         if let Some(sessions) = &mut self.sessions {

@@ -30,8 +30,8 @@ impl Launches {
         overheads.has_launches().then_some(host)
     }
 
-    /// Corrects the durations of steps of which the first, `shape`, starts at `now_ns`.
-    /// `next` was decided already, and is launched during the last of them.
+    /// Corrects the durations of consecutive steps. The first, `shape`, starts at `now_ns`. `next` was
+    /// decided already, and is launched during the last step.
     pub fn pace(&mut self, shape: &StepShape, next: Option<&StepShape>, now_ns: u64, durations_ns: &mut [u64]) {
         let goes_on = self.is_async && self.is_launched && now_ns == self.last_end_ns;
         let own_launch_ns = if goes_on { 0 } else { self.overheads.launch_ns(shape) };
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn a_launch_that_is_longer_than_the_step_before_delays_its_end() {
         let steps = [(DECODE, 8), (LARGE, 22), (DECODE, 8), (PREFILL, 9), (DECODE, 8)];
-        // The large step has computed for 22 ns when its launch is over, and is done.
+        // The large step has computed for 22 ns when its launch ends, and is done.
         assert_eq!(paced(&mut host(true), &steps), [30, 0, 12, 5, 8]);
     }
 

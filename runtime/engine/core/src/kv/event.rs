@@ -17,7 +17,7 @@ pub enum KvEvent<'a> {
         tag: u64,
         /// Hash of the block before the first one; none at a sequence start.
         parent: Option<BlockHash>,
-        /// Hashes in sequence order; none where a group of layers keeps none of these blocks.
+        /// Hashes in sequence order; empty if a group of layers keeps none of the blocks.
         blocks: &'a [BlockHash],
         /// All tokens of these blocks, if the request's prompt kept its tokens.
         tokens: &'a [u32],
@@ -146,7 +146,7 @@ impl KvEventLog {
         }
     }
 
-    /// All events, oldest first, with their groups; those of stored blocks with the places of these.
+    /// All events, oldest first, with their groups; stored blocks have their positions.
     ///
     /// # Panics
     /// Unless places are recorded.
@@ -171,7 +171,7 @@ impl KvEventLog {
         })
     }
 
-    /// The events, oldest first; where layers are in groups those of the first group alone.
+    /// The events, oldest first; with groups of layers, only the events of the first group.
     pub fn iter(&self) -> impl Iterator<Item = KvEvent<'_>> {
         self.iter_by_group().filter(|(group, _)| *group == 0).map(|(_, event)| event)
     }
@@ -183,7 +183,7 @@ impl KvEventLog {
         self.entries.iter().map(move |entry| self.event(entry, &mut cursor))
     }
 
-    /// Shows the events from `cursor` up to the one at index `end`, those of all groups counted, as
+    /// Passes the events from `cursor` to index `end`, counted over all groups, to `show` as
     /// [`KvEventLog::iter`] gives them, and moves the cursor there.
     pub fn read(&self, cursor: &mut KvEventCursor, end: usize, mut show: impl FnMut(KvEvent<'_>)) {
         let end = end.min(self.entries.len());

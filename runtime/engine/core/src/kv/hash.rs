@@ -88,8 +88,8 @@ impl ChainHasher {
         Some(identity(self.state))
     }
 
-    /// Makes all blocks from the next token on depend on `content`, which its tokens
-    /// do not say: an image, say, whose placeholders are those of any other.
+    /// Makes all following blocks depend on `content` that the tokens do not show, for example an image,
+    /// whose placeholders equal the placeholders of any other image.
     pub fn push_mark(&mut self, content: u64) {
         self.state = mark(self.state(), content);
         self.run = None;

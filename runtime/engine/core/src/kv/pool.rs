@@ -169,8 +169,7 @@ impl KvPool {
         }
     }
 
-    /// Length in blocks of the longest cached run at the start of `hashes`, which
-    /// are those of one sequence.
+    /// Length in blocks of the longest cached prefix of `hashes`, the block hashes of one sequence.
     ///
     /// A block is released before its parent and used no later, so it is evicted
     /// before it: a cached block has all its parents. So the end of the run can be

@@ -127,7 +127,7 @@ pub struct TableUse {
     pub measured_ns: u64,
     /// Between rows.
     pub interpolated_ns: u64,
-    /// Beyond rows, or from those of another shape.
+    /// Extrapolated beyond rows, or from rows of another shape.
     pub extrapolated_ns: u64,
     /// Without a table, by a formula.
     pub formula_ns: u64,
@@ -184,9 +184,8 @@ pub trait LatencyModel: Send {
     /// When the model cannot return a finite, non-negative duration.
     fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError>;
 
-    /// Prices decode steps in a row, of which the first starts at `start_ns`: what
-    /// [`LatencyModel::price`] would give. A model that prices them by the million may
-    /// have a shorter way.
+    /// Prices consecutive decode steps, the first starting at `start_ns`, as [`LatencyModel::price`] would. A
+    /// model that prices millions of them may have a faster way.
     ///
     /// # Errors
     /// As [`LatencyModel::price`].
@@ -212,8 +211,7 @@ pub trait LatencyModel: Send {
         false
     }
 
-    /// Share of what it has priced that lies in the range that it was fitted on; none for
-    /// a model without such a range.
+    /// Share of the priced steps that lie in the fitted range; none for a model without such a range.
     fn range_use(&self) -> Option<RangeUse> {
         None
     }

@@ -50,8 +50,9 @@ pub trait TokenSource {
         0
     }
 
-    /// How many of these `num_drafts` (at least 1) drafts of a request with structured outputs fit its grammar, from the
-    /// first on: of those just proposed, or under async scheduling of those about to be verified.
+    /// How many of the `num_drafts` (at least 1) drafts of a request with structured outputs fit its grammar,
+    /// counted from the first. They are the drafts just proposed, or, under async scheduling, the drafts
+    /// about to be verified.
     fn valid_drafts(&mut self, tag: u64, num_drafts: u32) -> u32 {
         let _ = tag;
         num_drafts

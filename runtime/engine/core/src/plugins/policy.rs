@@ -70,7 +70,7 @@ pub enum PreferenceProblem {
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     is_there: bool,
-    /// The last answer with a preference for it, and the kinds of those.
+    /// The last answer with a preference for it, and the kinds of that answer.
     said_in: u64,
     said: u8,
 }

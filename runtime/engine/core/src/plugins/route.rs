@@ -31,7 +31,7 @@ pub trait Router: Send {
         false
     }
 
-    /// A request is over that this router has routed.
+    /// A request that this router has routed has ended.
     fn ended(&mut self, _request: &EndedRequest) {}
 }
 

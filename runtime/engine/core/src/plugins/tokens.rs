@@ -19,11 +19,10 @@ pub struct TokenRefusal {
 /// A source's answer to a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenAnswer {
-    /// For each want in order, exactly `count` tokens; those of refused requests
-    /// mean nothing.
+    /// For each want in order, exactly `count` tokens. The tokens of refused requests are ignored.
     pub tokens: Vec<u32>,
-    /// Requests that must end with an error, each once. Their slots are among
-    /// `ended` later, as those of other requests.
+    /// Requests that must end with an error, each once. Like other requests, their slots appear in `ended`
+    /// later.
     pub refusals: Vec<TokenRefusal>,
     /// Accepted drafts of requests for which that changes; of several for one request the
     /// last counts. Requests that were never here have the engine's acceptance rates.
@@ -108,8 +107,8 @@ pub trait BatchTokenSource: Send {
     /// tokens, to its refusals the requests that it cannot serve, and to its accepted
     /// drafts those that it decides.
     ///
-    /// Requests of `ended` are gone before those of `started` come, so that a
-    /// slot may be in both. A slot is wanted at most once in a call.
+    /// Requests in `ended` leave before requests in `started` arrive, so a slot may be in both. A call wants
+    /// a slot at most once.
     ///
     /// # Errors
     /// When the source cannot choose them. Appended tokens then are invalid,

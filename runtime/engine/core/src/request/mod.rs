@@ -25,7 +25,7 @@ impl RequestId {
     }
 }
 
-/// Status of a request. Names are those of vLLM's `RequestStatus`.
+/// Status of a request, with the names of vLLM's `RequestStatus`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RequestStatus {
@@ -158,7 +158,7 @@ impl Flags {
     pub(crate) const WAS_PREEMPTED: Self = Self(1 << 10);
     /// It loads KV, or has a part of its prompt still to compute: loads leave it the blocks it needs.
     pub(crate) const IN_FLIGHT_PREFILL: Self = Self(1 << 11);
-    /// Its load is over and it has come to its turn since.
+    /// The request's load has ended, and the scheduler has reached the request since.
     pub(crate) const TAKEN_OVER: Self = Self(1 << 12);
     /// Of what it loads, something is missing.
     pub(crate) const LOAD_FAILED: Self = Self(1 << 13);
@@ -291,8 +291,9 @@ impl Request {
         }
     }
 
-    /// Tells the block that the prompt ends within, which outputs complete, apart from one whose key has all of these items:
-    /// it gets the last one alone. (It is told apart from all other such blocks, too.)
+    /// Hashes the block in which the prompt ends, for when outputs complete it. If the key of another block
+    /// has all of these items, this block gets only the last item. It also differs from every other block of
+    /// this kind.
     pub(crate) fn omit_items(&mut self, items: &[PromptItem], block_size_tokens: u32) {
         let start = self.block_hashes.len() as u32 * block_size_tokens;
         let [.., before, _] = items else { return };
@@ -393,8 +394,8 @@ impl Request {
 /// asked first, then the length, then `repetition`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StopRules {
-    /// Output tokens any of which ends the request, in any order: end of
-    /// sequence and the client's `stop_token_ids`.
+    /// Tokens that end the request, in any order: the end-of-sequence token and the client's
+    /// `stop_token_ids`.
     pub tokens: Vec<u32>,
     /// Output tokens before which `repetition` is not asked. They do not keep
     /// `tokens` from ending the request: as vLLM's sampler never gives one of
@@ -404,8 +405,8 @@ pub struct StopRules {
     pub repetition: Option<Repetition>,
 }
 
-/// Outputs end once they end with a pattern that is there `min_count` times in
-/// a row (vLLM's `RepetitionDetectionParams`).
+/// Ends a request whose outputs repeat a pattern `min_count` times in a row (vLLM's
+/// `RepetitionDetectionParams`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repetition {
     /// Length of the longest pattern that counts, in tokens. With 0 none does.

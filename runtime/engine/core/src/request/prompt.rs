@@ -24,7 +24,7 @@ pub struct Prompt {
     pub(crate) is_hashed: bool,
 }
 
-/// Separates the contents of items from those of runs of text.
+/// Separates the contents of items from the contents of runs of text.
 const ITEM_CONTENT: u64 = 0x6974_656d;
 
 impl Prompt {
@@ -58,9 +58,8 @@ impl Prompt {
         }
     }
 
-    /// A prompt whose tokens are kept, and those of its outputs with them.
-    /// Blocks are hashed when the request's turn comes, so that waiting costs
-    /// the tokens alone.
+    /// A prompt whose tokens are kept, with the tokens of its outputs. Blocks are hashed when the scheduler
+    /// reaches the request, so that a waiting request costs only its tokens.
     ///
     /// # Panics
     /// With more than `u32::MAX` tokens.
@@ -130,9 +129,9 @@ impl Prompt {
         }
     }
 
-    /// Appends a run of shared content; see [`ChainHasher::push_run`]. If the tokens are
-    /// kept, those of a run are drawn from its content and its prompt's salt, so that
-    /// prompts share tokens where they share content; see [`Prompt::DRAWN_TOKENS`].
+    /// Appends a run of shared content; see [`ChainHasher::push_run`]. If tokens are kept, the run's tokens
+    /// are drawn from its content and the prompt's salt, so that prompts with shared content share tokens;
+    /// see [`Prompt::DRAWN_TOKENS`].
     pub fn push_run(&mut self, content: u64, offset_tokens: u32, len_tokens: u32) {
         self.len_tokens += len_tokens;
         if self.keeps_tokens {
@@ -151,8 +150,8 @@ impl Prompt {
         self.blocks
     }
 
-    /// Appends a multimodal item of `len_tokens` placeholder tokens, all of which are replaced by embeddings. Blocks that
-    /// it touches are those of other prompts only where these have the same item at the same place.
+    /// Appends a multimodal item of `len_tokens` placeholder tokens, all replaced by embeddings. Blocks that
+    /// it touches are shared only with prompts that have the same item at the same position.
     pub fn push_item(&mut self, identity: u64, len_tokens: u32) {
         self.items.push(PromptItem::new(identity, self.len_tokens, len_tokens));
         self.push_run(mix(identity ^ ITEM_CONTENT), 0, len_tokens);
@@ -170,7 +169,7 @@ impl Prompt {
         self.push_run(mix(identity ^ ITEM_CONTENT), 0, len_tokens);
     }
 
-    /// Appends tokens some of which are the placeholders of multimodal items, in the order of their places.
+    /// Appends tokens that include the placeholders of multimodal items, in the order of their positions.
     pub fn push_tokens_with_items(&mut self, tokens: &[u32], items: Vec<PromptItem>) {
         let before = self.len_tokens;
         let marks: Vec<(u32, u64)> =

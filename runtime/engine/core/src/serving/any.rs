@@ -109,7 +109,7 @@ impl AnyEngine {
     }
 }
 
-/// Implements methods by those of the engine that it is.
+/// Forwards methods to the engine in each variant.
 macro_rules! forward {
     (ref $(fn $name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {
         $(fn $name(&self, $($arg: $type),*) -> $out {

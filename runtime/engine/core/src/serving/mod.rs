@@ -47,8 +47,8 @@ pub struct EngineLoad {
 /// requests are vLLM's engine's alone; drivers find them by [`AnyEngine::as_vllm`]. Whoever only
 /// looks at an engine takes a `&dyn ServingEngine`.
 pub trait ServingEngine: fmt::Debug {
-    /// Whether a request of these lengths could run here to its end. One that
-    /// could not may wait for ever, so drivers ask before they submit.
+    /// Whether a request of these lengths could run here to its end. A request that could not may wait for
+    /// ever, so drivers ask before they submit.
     ///
     /// # Errors
     /// The reason why it could not.

@@ -261,8 +261,8 @@ impl SglangEngine {
         Ok(Cut { end: from + tokens, is_whole, charged_tokens })
     }
 
-    /// Charges the budget with a part of a prompt, of which `hit` is cached. False, and
-    /// nothing is charged, if there is no room for it.
+    /// Charges the budget with a part of a prompt, `hit` tokens of which are cached. Returns false, and
+    /// charges nothing, if it does not fit.
     fn charge(&mut self, id: RequestId, cut: Cut, hit: Hit, budget: &mut Budget) -> bool {
         let output_tokens = if cut.is_whole { self.reserve.of(&self.requests[id]) } else { 0 };
         let missing_pages = self.pages.for_tokens(cut.end) - self.pages.held(id) - hit.pages;
@@ -320,8 +320,7 @@ impl SglangEngine {
         self.pages.lookup(id, &mut self.requests[id], end)
     }
 
-    /// Makes room for the hashes of the output, so that decoding rarely moves
-    /// those that are there.
+    /// Reserves room for the hashes of the output, so that decoding rarely moves existing hashes.
     fn reserve_hashes(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         let to_come = request.end_tokens / self.config.page_size() - request.num_tokens / self.config.page_size();
@@ -340,7 +339,7 @@ impl SglangEngine {
         stats.hit_tokens += u64::from(cached_tokens);
     }
 
-    /// Whether the order of those that wait is the policy's, anew in every pass.
+    /// Whether the policy orders the waiting requests anew in every pass.
     pub(super) fn reorders(&self) -> bool {
         self.config.schedule_policy() == SchedulePolicy::Lpm && self.config.enable_prefix_caching()
     }
@@ -362,8 +361,8 @@ impl SglangEngine {
 }
 
 impl SglangEngine {
-    /// Gives pages for their first output to the requests whose prompts are computed in
-    /// this pass. If there are too few, none of these gives its first token in it.
+    /// Gives pages for the first output to the requests whose prompts are completed in this pass. If there
+    /// are too few pages, no request gives its first token in this pass.
     pub(super) fn take_first_slots(&mut self) {
         let missing: u32 = self.joining.iter().map(|&id| self.missing_for_first(id)).sum();
         if missing > self.pages.num_available() {

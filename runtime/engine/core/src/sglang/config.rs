@@ -12,9 +12,8 @@ pub enum SchedulePolicy {
     /// First come, first served.
     #[default]
     Fifo,
-    /// Longest cached prefix first, as long as at most
-    /// [`SchedulePolicy::MAX_ORDERED_REQUESTS`] wait. Of those that begin alike
-    /// and have nearly nothing cached, one goes before and fills the cache.
+    /// Longest cached prefix first, while at most [`SchedulePolicy::MAX_ORDERED_REQUESTS`] wait. Of requests
+    /// with the same prefix and almost nothing cached, one goes first and fills the cache.
     Lpm,
 }
 
@@ -67,7 +66,7 @@ impl Retraction {
     pub const STEPS_AHEAD: u32 = 20;
 }
 
-/// Settings as a user states them. Defaults are those of Dynamo's mocker.
+/// Settings as a user states them. Defaults are from Dynamo's mocker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SglangConfigInput {
     /// Tokens per KV page; pages are what other engines call blocks.

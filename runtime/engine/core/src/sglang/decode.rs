@@ -119,8 +119,7 @@ impl SglangEngine {
         self.retracted.push(id);
     }
 
-    /// Takes the KV of a request, all of which is to be computed again unless
-    /// the tree still holds it then.
+    /// Drops the KV of a request, which is computed again unless the tree still holds it then.
     fn forget_kv(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         self.reserve.end(request);

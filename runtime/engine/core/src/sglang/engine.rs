@@ -94,8 +94,7 @@ impl SglangEngine {
         }
     }
 
-    /// This many passes of the ranks have been decided, in the first of which any rank
-    /// prefills, or in none.
+    /// Ends passes of the ranks. If `any_prefills`, a rank prefills in the first of them.
     pub fn end_passes_of_ranks(&mut self, passes: u32, any_prefills: bool) {
         self.interval.end_passes(passes, any_prefills);
     }

@@ -1,16 +1,15 @@
 //! An SGLang-style engine: a radix cache, passes that prefill first, reserves
 //! that are estimated, and retraction where the estimate was wrong.
 //!
-//! Owns its requests, its KV pages and its scheduler, as [`Engine`] does by
-//! vLLM's rules, and returns the same plans. Pages are counted and not numbered: shared ones
-//! are in the radix tree, others belong to one request.
-//! The rules are those of Dynamo's mocker, whose numbers it gives under either
-//! [`PassOrder`], with three differences. A prompt that is computed in chunks
-//! is the same request all along, so its own chunks are not reuse (1.4 counts
-//! them as such). What can never fit is refused by [`ServingEngine::check`]
-//! instead of waiting for ever. And where nothing else could go on, a request
-//! that was retracted is admitted without a reserve for its output, and of
-//! prompts that have been begun the first one stays.
+//! Owns its requests, its KV pages and its scheduler, as [`Engine`] does under vLLM's rules, and returns the
+//! same plans. Pages are counted, not numbered: shared pages are in the radix tree, others belong to one
+//! request. The rules are those of Dynamo's mocker, and give its numbers under either [`PassOrder`], with
+//! three differences:
+//! * A prompt computed in chunks stays the same request, so its own chunks are not reuse (1.4 counts them as
+//!   reuse).
+//! * [`ServingEngine::check`] refuses a request that can never fit, instead of letting it wait for ever.
+//! * If nothing else can continue, a retracted request is admitted without a reserve for its output, and the
+//!   first started prompt stays.
 //!
 //! [`Engine`]: crate::Engine
 //! [`ServingEngine::check`]: crate::ServingEngine::check
@@ -70,7 +69,7 @@ impl PrefillInterval {
         self.counts_together = true;
     }
 
-    /// This many passes have been decided, in the first of which a prompt was begun or went on, or in none.
+    /// Ends passes. If `any_prefills`, a prompt was started or continued in the first of them.
     fn end_passes(&mut self, passes: u32, any_prefills: bool) {
         self.decodes_due = if any_prefills { self.length } else { self.decodes_due.saturating_sub(passes) };
     }

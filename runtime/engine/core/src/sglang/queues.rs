@@ -11,7 +11,7 @@ use crate::sglang::config::SglangConfig;
 /// A waiting request, with what its place in the order by the longest cached prefix depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
-    /// Goes behind all others, because one that begins alike goes before.
+    /// Whether the request goes behind all others, because a request with the same prefix goes first.
     is_deferred: bool,
     /// Cached pages.
     longest_first: std::cmp::Reverse<u32>,
@@ -30,7 +30,7 @@ pub(super) struct WaitingQueues {
     /// Requests that wait for pages for KV from elsewhere, where these are taken between
     /// passes.
     destinations: WaitingQueue,
-    /// Whether there was no page for the first of these when it was tried.
+    /// Whether there was no page for the first of them when it was tried.
     is_destination_blocked: bool,
     /// Requests whose KV has arrived.
     kv_ready: WaitingQueue,
@@ -197,12 +197,12 @@ impl WaitingQueues {
         self.destinations.push_front(id, requests);
     }
 
-    /// Says whether there was no page for the first of those that wait for some.
+    /// Sets whether there was no page for the first request that waits for pages.
     pub(super) fn set_destination_blocked(&mut self, is_blocked: bool) {
         self.is_destination_blocked = is_blocked;
     }
 
-    /// Whether there was no page for the first of those that wait for some.
+    /// Whether there was no page for the first request that waits for pages.
     pub(super) fn is_destination_blocked(&self) -> bool {
         self.is_destination_blocked
     }

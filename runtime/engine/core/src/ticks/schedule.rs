@@ -75,8 +75,8 @@ impl TickEngine {
         self.active.push_back(id);
     }
 
-    /// Enters one token for each of the first requests in turn, and the prompts of those
-    /// that the tick admits, which stand behind the `num_before` others.
+    /// Adds one token for each request at the front of the queue, and the prompts that this tick admits. The
+    /// admitted requests stand behind the `num_before` running ones.
     fn decode(&self, num_before: usize, plan: &mut StepPlan) {
         let mut slots = self.config.decode_width();
         for (index, &id) in self.active.iter().enumerate() {

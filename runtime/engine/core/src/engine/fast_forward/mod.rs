@@ -1,8 +1,8 @@
 //! Many steps of pure decode applied at once.
 //!
-//! Steps that [`Engine::predict_decode_steps`] has predicted are applied at the cost of their
-//! tokens and of the blocks they fill, with no work per request and step. Block
-//! ids, events and their order are those of single steps.
+//! Steps predicted by [`Engine::predict_decode_steps`] are applied at the cost of their tokens and of the
+//! blocks they fill, with no work per request and step. Block ids, and the order of events, equal those of
+//! single steps.
 
 pub(super) mod steady_decode;
 
@@ -155,7 +155,7 @@ impl Engine {
         self.fast_forward.due_by_step = due;
     }
 
-    /// Makes the entries of the plan in flight those of the fast-forward's last step.
+    /// Replaces the entries of the plan in flight by the entries of the fast-forward's last step.
     fn repeat_plan(&mut self, steps: u32) {
         let mut plan = self.steps.take_newest();
         plan.block_ids.clear();
@@ -217,9 +217,9 @@ impl FastForward {
 // as long as no request can end, each is followed by another one of the same requests.
 
 impl Engine {
-    /// Whether the step in flight decodes every request with bursts, none of which may end in it,
-    /// and the next step decodes the same again, whatever the bursts are. This holds as long as
-    /// nothing comes from outside.
+    /// Whether the step in flight decodes every request with bursts, no request may end in it, and the next
+    /// step decodes the same requests again, whatever the bursts are. This holds until an input comes from
+    /// outside.
     #[must_use]
     pub fn decodes_bursts_on(&self) -> bool {
         let most_tokens = self.config.quirks().burst_tokens() + 1;

@@ -37,7 +37,7 @@ const MAX_BLOCK_TOKENS: u32 = 4096;
 struct Place {
     drawn: Option<DrawnOutputs>,
     is_member: bool,
-    /// Order of joining, which is that of the running list.
+    /// Order of joining, which equals the order of the running list.
     handle: u64,
     /// The step up to which the request itself is known, on the steady decode's clock.
     known_at: u64,
@@ -176,7 +176,7 @@ fn steps_until_end(request: &Request) -> u32 {
 }
 
 impl Engine {
-    /// Lets requests at the front of those that are not members become members.
+    /// Makes requests at the front of the list of other requests members.
     pub(in crate::engine) fn join_steady_decode(&mut self) {
         if !self.steady_decode.enabled {
             return;
@@ -269,7 +269,7 @@ impl Engine {
         self.count_steady_decode(plan);
     }
 
-    /// `steps` steps of all members in a row, of which some may end in the last.
+    /// Advances all members by `steps` steps. Some members may end in the last step.
     pub(in crate::engine) fn advance_steady_decode_by(
         &mut self,
         plan: &mut StepPlan,

@@ -1,4 +1,4 @@
-//! Blocks of requests that are admitted: the prefix that is cached, and what a request takes besides.
+//! Blocks of admitted requests: the cached prefix, and the new blocks.
 
 use super::{KvCacheManager, blocks_for};
 use crate::config::EngineConfig;
@@ -12,7 +12,7 @@ const MAX_SPARE_TABLE_BLOCKS: u32 = 256;
 /// Needs of a request that is to be admitted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::engine) struct Claim {
-    /// Tokens before those that it computes, of which those beyond the latest lookup come from elsewhere.
+    /// Tokens before the chunk. Tokens beyond the latest lookup are loaded from elsewhere.
     pub(in crate::engine) computed_tokens: u32,
     /// Slots for tokens that it takes now.
     pub(in crate::engine) slots_tokens: u32,
@@ -24,7 +24,7 @@ pub(in crate::engine) struct Claim {
     pub(in crate::engine) full_tokens: u32,
     /// Blocks that stay free for others.
     pub(in crate::engine) reserved_blocks: u32,
-    /// Blocks that stay free besides.
+    /// Blocks that must also stay free.
     pub(in crate::engine) watermark_blocks: u32,
 }
 
@@ -64,8 +64,8 @@ impl KvCacheManager {
         (self.hit.len() as u32 * config.block_size()).min(request.num_tokens - 1)
     }
 
-    /// All tokens of a request whose whole prompt the device has, of which the last block is computed again behind
-    /// `computed` tokens: nothing is to be looked up elsewhere.
+    /// All tokens of a request whose whole prompt is cached on the device. The last block is computed again
+    /// behind `computed` tokens, so no lookup elsewhere is needed.
     pub(in crate::engine) fn whole_tokens(
         &self,
         request: &Request,

@@ -1,7 +1,7 @@
 //! The KV cache manager: blocks of requests, from their lookup to their release.
 //!
-//! Owns the pool, what there is besides where layers are in groups, and the latest prefix lookup. The
-//! scheduler asks it for blocks as vLLM's does its `KVCacheManager`; requests and settings come as arguments.
+//! Owns the block pool, the groups of layers, and the latest prefix lookup. The scheduler asks it for blocks
+//! as vLLM's scheduler asks its `KVCacheManager`; requests and settings come as arguments.
 
 mod admission;
 mod groups;
@@ -35,7 +35,7 @@ pub(super) struct KvCacheManager {
     group_hit: GroupHit,
     /// Whether a lookup takes of states and full attention what each has by itself.
     looks_up_apart: bool,
-    /// Blocks that are free once a step is over, by its number, oldest first.
+    /// Blocks to free when a step ends, by the step's number, oldest first.
     deferred_frees: VecDeque<(u64, Vec<BlockId>)>,
 }
 
@@ -181,7 +181,7 @@ impl KvCacheManager {
         self.pool.store(tag, parent, blocks, hashes, known.get(start as usize..end as usize).unwrap_or(&[]));
     }
 
-    /// Frees all blocks of a request, at once or when the step of this number is over.
+    /// Frees all blocks of a request, either at once or when the step with this number ends.
     pub(super) fn release(&mut self, id: RequestId, request: &Request, after_step: Option<u64>) {
         let Some(step) = after_step else {
             return match &mut self.groups {

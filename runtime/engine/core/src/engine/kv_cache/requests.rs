@@ -33,8 +33,7 @@ impl Engine {
         self.kv_cache.groups().into_iter().flat_map(move |groups| groups.blocks_of(id))
     }
 
-    /// Length in blocks of the longest cached run at the start of `hashes`, which are those of one
-    /// sequence.
+    /// Length in blocks of the longest cached prefix of `hashes`, the block hashes of one sequence.
     #[must_use]
     pub fn cached_prefix_blocks(&self, hashes: &[BlockHash]) -> u32 {
         match self.kv_cache.groups() {

@@ -1,8 +1,9 @@
 //! A KV connector beside the scheduler: KV found elsewhere, its loads, and their failures.
 //!
-//! vLLM's `Scheduler` with a `KVConnectorBase_V1` (`vllm/v1/core/sched/scheduler.py`, 0.32 and 0.33). The connector itself is
-//! the driver's: it says before a step what is found of which request, and after it which transfers are over. Of the
-//! connector for offloading it says the latter alone.
+//! vLLM's `Scheduler` with a `KVConnectorBase_V1` (`vllm/v1/core/sched/scheduler.py`, 0.32 and 0.33). The
+//! connector itself belongs to the driver. Before a step the driver reports what the connector finds for each
+//! request; after the step it reports finished transfers. For the offloading connector it reports only
+//! finished transfers.
 
 use std::collections::BTreeMap;
 
@@ -125,9 +126,9 @@ impl KvLoads {
 }
 
 impl Engine {
-    /// Says what a connector answers to the lookups of the coming step, by tag; it has nothing of requests that are not
-    /// there, and the whole prompt of those that are a [`KvRole::Destination`], once. The
-    /// lookups that were made are in [`StepPlan::external_lookups`].
+    /// Sets the connector's answers to the lookups of the coming step, by tag. Without an answer, a lookup
+    /// finds nothing, except that a [`KvRole::Destination`] finds its whole prompt once. The lookups made are
+    /// in [`StepPlan::external_lookups`].
     ///
     /// # Panics
     /// When the engine has no connector: a driver bug.
@@ -137,8 +138,8 @@ impl Engine {
         connector.answers.extend(answers);
     }
 
-    /// Says what the workers report with the result that [`Engine::update`] applies next, or with that of an empty step
-    /// ([`Engine::apply_transfers`]).
+    /// Sets what the workers report with the result that [`Engine::update`] applies next, or with an empty
+    /// step ([`Engine::apply_transfers`]).
     ///
     /// # Panics
     /// When the engine has no connector, or blocks are invalid where there are several groups: a driver bug.
@@ -196,15 +197,15 @@ impl Engine {
         self.prefills.note_in_flight(id, &mut self.requests);
     }
 
-    /// The load of a request is over: it goes on from its computed tokens, where it has waited.
+    /// Ends the load of a request, which continues from its computed tokens.
     pub(in crate::engine) fn end_load(&mut self, id: RequestId) {
         self.end_remote_load(id, RequestStatus::RemoteKvReady);
         let by_arrival = self.config.quirks().admits_in_order_of_arrival();
         self.queues.push_kv_ready(id, by_arrival, &mut self.requests);
     }
 
-    /// A request whose load is over comes to its turn: its blocks are offered to the cache. If nothing has arrived it has
-    /// no blocks any more.
+    /// Handles a request whose load has ended when the scheduler reaches it: its blocks are offered to the
+    /// cache. If nothing arrived, it has no blocks any more.
     pub(in crate::engine) fn take_over_load(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         let has_failed = request.flags.has(Flags::LOAD_FAILED);

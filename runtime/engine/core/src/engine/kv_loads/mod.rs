@@ -20,7 +20,7 @@ pub(super) struct KvLoads {
     tiers: Option<Box<KvTiers>>,
     /// State for a KV connector, if any.
     connector: Option<Box<ConnectorState>>,
-    /// Whether vLLM's connector for offloading decides what is found beyond the device: that of the tiers, or a driver's.
+    /// Whether vLLM's offloading connector, of the tiers or of a driver, answers lookups beyond the device.
     offloads: bool,
     /// Tokens at the end of a prompt from elsewhere that are computed here.
     left_to_decode: u32,
@@ -83,7 +83,7 @@ impl KvLoads {
         self.connector.as_ref()?.offloading()
     }
 
-    /// The connector for offloading, a driver's or that of the tiers.
+    /// The offloading connector, of a driver or of the tiers.
     fn offloading(&self) -> Option<&Offloading> {
         self.driven().or_else(|| self.tiers.as_ref()?.offloading())
     }

@@ -1,4 +1,4 @@
-//! vLLM's connector for offloading beside the scheduler: with transfers of the tiers' own, or those of a driver.
+//! vLLM's offloading connector beside the scheduler, with the transfers of the tiers or of a driver.
 
 use super::{External, KvLoads};
 use crate::OffloadingMoves;
@@ -57,8 +57,8 @@ impl Engine {
         self.kv_loads.store_step(&StepPlan::default(), &self.requests, self.stats.steps, block_size);
     }
 
-    /// Requests that wait for a transfer of the tiers may go on where one is over, and blocks that were held until they are
-    /// copied are free.
+    /// Wakes requests that wait for a transfer of the tiers when one has ended, and frees blocks held for
+    /// finished copies.
     pub(in crate::engine) fn see_transfers(&mut self) {
         let Some(tiers) = &mut self.kv_loads.tiers else { return };
         if !tiers.take_progress() {
@@ -71,7 +71,7 @@ impl Engine {
         self.queues.wake(&mut self.requests);
     }
 
-    /// Blocks that the latest step has copied to a host that engines share are held until that is over.
+    /// Holds the blocks that the latest step copies to a shared host until the copy ends.
     pub(in crate::engine) fn hold_copied_blocks(&mut self) {
         let Some(tiers) = &self.kv_loads.tiers else { return };
         for blocks in tiers.blocks_to_hold() {
@@ -79,7 +79,7 @@ impl Engine {
         }
     }
 
-    /// A load is over.
+    /// Ends a load.
     pub(super) fn end_offloaded_load(&mut self, id: RequestId) {
         match self.requests[id].status {
             RequestStatus::WaitingForRemoteKv => {

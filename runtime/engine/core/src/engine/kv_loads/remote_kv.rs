@@ -36,9 +36,10 @@ impl Engine {
         Some(self.start_remote_load(id))
     }
 
-    /// Blocks that a load must leave free, so that requests which hold KV already can go on: those that prompts which are
-    /// being computed and loads still need, and those of a step with drafts (vLLM's `_inflight_prefill_reserved_blocks` and
-    /// `_spec_decode_step_blocks`). Those that this step computes a chunk of count as before it.
+    /// Blocks that a load must leave free, so that requests that hold KV can continue: the blocks that
+    /// unfinished prefills and loads still need, and the blocks of a step with drafts (vLLM's
+    /// `_inflight_prefill_reserved_blocks` and `_spec_decode_step_blocks`). Prefills of this step count as
+    /// before the step.
     pub(in crate::engine) fn blocks_reserved_from_loads(&self, plan: &StepPlan) -> u32 {
         let step_tokens = self.draft_step_tokens();
         let missing = |id: RequestId| {
@@ -132,9 +133,8 @@ impl Engine {
     /// computed here, as by vLLM whose `kv_load_failure_policy` is `recompute`.
     /// What the cache holds by then it need not compute.
     ///
-    /// It waits at the head of those that hold nothing. (vLLM leaves it among
-    /// those that hold KV, some of which may wait for it then, and admits it even
-    /// under [`crate::PauseState::PausedNew`].)
+    /// The request waits at the head of the requests without KV. (vLLM leaves it among the requests with KV,
+    /// which may then wait for it, and admits it even under [`crate::PauseState::PausedNew`].)
     ///
     /// # Panics
     /// When the request does not wait for a transfer, or was aborted: a driver bug.
@@ -155,8 +155,7 @@ impl Engine {
         self.drop_request(id);
     }
 
-    /// Takes the KV of a request, all of which is to be computed here, again or
-    /// for the first time.
+    /// Drops the KV of a request, which is then computed here from the start.
     pub(in crate::engine) fn forget_kv(&mut self, id: RequestId) {
         self.end_reservation(id);
         self.release_blocks(id);

@@ -1,10 +1,10 @@
 //! Requests with times of their own: each token comes when it is due for its request,
 //! not when a step ends.
 //!
-//! Owns the times at which tokens are due. Admission, blocks, preemption and stops are
-//! those of any engine. A request that is admitted computes its prompt at once but for
-//! the last token; the step that computes this one, and samples, is decided when its
-//! output is due. So each step holds the requests whose tokens are due, and takes no time.
+//! Owns the times at which tokens are due. Admission, blocks, preemption and stops work as in any engine. An
+//! admitted request computes its prompt at once except for the last token. The step that computes the last
+//! token, and samples, is decided when its output is due. So each step holds the requests whose tokens are
+//! due, and takes no time.
 
 use std::collections::BTreeSet;
 

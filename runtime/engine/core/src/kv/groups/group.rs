@@ -15,7 +15,7 @@ pub(super) struct Group {
     pub(super) drops_block: bool,
     /// Most blocks that an admission counts of a request.
     pub(super) admission_cap: u32,
-    /// Blocks behind those of a sequence: of states after drafts.
+    /// Blocks behind the blocks of a sequence, for states after drafts.
     pub(super) draft_blocks: u32,
     /// Of states that are kept at the ends of steps.
     pub(super) states: Option<States>,
@@ -45,8 +45,8 @@ impl Group {
         Self { kind, held, block_size, drops_block: false, admission_cap, draft_blocks: 0, states: None }
     }
 
-    /// Blocks for the slots of a chunk, up to the last of which there are `slots`; of cross attention those that it takes
-    /// with the first one, and no more.
+    /// Blocks for the slots of a chunk that ends at slot `slots`. Cross attention takes all its blocks with
+    /// the first chunk.
     pub(super) fn blocks_of(&self, chunk: Chunk, slots: u32) -> u32 {
         match self.kind {
             KvCacheKind::CrossAttention => chunk.encoder_tokens.div_ceil(self.block_size),

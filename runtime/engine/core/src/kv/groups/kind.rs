@@ -8,7 +8,7 @@ use std::str::FromStr;
 pub struct KvCacheGroup {
     /// Blocks that its layers need.
     pub kind: KvCacheKind,
-    /// Tokens of a block; none for the engine's `block_size`, of which it is a multiple.
+    /// Tokens of a block, a multiple of the engine's `block_size`; none for that size itself.
     pub block_size: Option<u32>,
     /// Whether it has layers of the drafter; if no group has, any may.
     pub has_drafter: bool,
@@ -19,7 +19,8 @@ pub struct KvCacheGroup {
 pub enum KvCacheKind {
     /// All of it.
     FullAttention,
-    /// All of it, compressed (MLA). The rules are those of full attention, but vLLM looks it up apart from that.
+    /// Full attention over compressed KV (MLA). It follows the rules of full attention, but vLLM looks it up
+    /// separately.
     LatentAttention,
     /// That of the latest tokens, the next one included.
     SlidingWindow {
@@ -241,7 +242,7 @@ pub(crate) fn most_blocks(groups: impl Iterator<Item = KvCacheGroup>, sizes: &En
             KvCacheKind::Mamba { checkpoint_tokens } => {
                 let states = tokens.div_ceil(size).min(match sizes.mamba_cache_mode {
                     MambaCacheMode::None => 1,
-                    // Of the tokens before a step and of those after it, and what the step leaves behind.
+                    // The state before a step, the state after it, and the state that the step leaves inside.
                     MambaCacheMode::Align => 2 + u32::from(checkpoint_tokens.is_some()),
                     MambaCacheMode::All => u32::MAX,
                 });

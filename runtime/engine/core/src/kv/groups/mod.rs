@@ -1,9 +1,9 @@
 //! KV-cache groups: the blocks of layers that need different parts of a sequence.
 //!
-//! Owns the block tables of requests by group, which hold the null block where a group needs none,
-//! and what is cached of them. All groups take their blocks from one [`KvPool`]. The rules are
-//! those of vLLM 0.32 and 0.33 (`vllm/v1/core/single_type_kv_cache_manager.py` and
-//! `kv_cache_coordinator.py`). An engine with one group of full attention has none of this.
+//! Owns the block tables of requests by group, with the null block where a group needs none, and the cache of
+//! each group. All groups take their blocks from one [`KvPool`]. The rules are from vLLM 0.32 and 0.33
+//! (`vllm/v1/core/single_type_kv_cache_manager.py` and `kv_cache_coordinator.py`). An engine with one group
+//! of full attention does not use this.
 
 mod group;
 pub(crate) mod kind;
@@ -89,7 +89,7 @@ pub(crate) struct KvGroups {
     groups: Vec<Group>,
     /// Groups by what they need, full attention first.
     kin: Vec<LookupGroup>,
-    /// Length of a prefix of which a hash is known.
+    /// Prefix lengths in tokens at which hashes are known.
     hash_block_size: u32,
     /// Every hit is a multiple of this: of the block sizes of all groups.
     aligned_tokens: u32,
@@ -208,9 +208,9 @@ impl KvGroups {
         tables.map(of_table).min().unwrap_or(0)
     }
 
-    /// Blocks that the hit in `self.hits` costs, and further blocks up to the end of a chunk, of which those of windows
-    /// are counted up to their cap if `is_capped`. The tokens before the chunk are computed, here or elsewhere: those of
-    /// the hit, at least.
+    /// Blocks that the hit in `self.hits` costs, plus the blocks up to the end of a chunk. The blocks of
+    /// windows count up to their cap if `is_capped`. At least the tokens of the hit before the chunk are
+    /// computed, here or elsewhere.
     pub(crate) fn admission_cost(&self, pool: &KvPool, chunk: Chunk, is_capped: bool) -> u32 {
         let mut cost = 0;
         for (group, hit) in self.groups.iter().zip(&self.hits) {
@@ -286,8 +286,8 @@ impl KvGroups {
         self.grow_table(pool, id, chunk, true);
     }
 
-    /// Gives a request blocks for tokens whose KV comes from elsewhere, as far as coming tokens need them: those of all groups
-    /// before any block of what it computes itself.
+    /// Gives a request the blocks for tokens whose KV is loaded, as far as later tokens need them. All groups
+    /// get these blocks before any group gets blocks for computed tokens.
     fn take_loaded(&mut self, pool: &mut KvPool, id: RequestId, computed: u32) {
         let Self { groups, requests, owned, .. } = self;
         for (index, (group, table)) in groups.iter().zip(&mut requests[id.index()].by_group).enumerate() {
@@ -298,7 +298,7 @@ impl KvGroups {
         }
     }
 
-    /// States after loaded tokens, which a chunk behind them takes besides its own.
+    /// States after loaded tokens that a chunk behind them takes in addition to its own.
     pub(crate) fn loaded_states(&self, chunk: Chunk) -> u32 {
         let goes_beyond = |group: &&Group| {
             let end = |tokens: u32| tokens.div_ceil(group.block_size);
@@ -351,8 +351,8 @@ impl KvGroups {
         }
     }
 
-    /// Frees the blocks of a request that no token after its first `computed` ones needs, and tells
-    /// those of each group.
+    /// Frees the blocks of a request that no token after its first `computed` ones needs, and reports the
+    /// freed blocks of each group.
     pub(crate) fn skip(
         &mut self,
         pool: &mut KvPool,
@@ -411,7 +411,7 @@ impl KvGroups {
         sure
     }
 
-    /// Frees all blocks of a request, those of one group after those of another.
+    /// Frees all blocks of a request, group by group.
     pub(crate) fn release(&mut self, pool: &mut KvPool, id: RequestId) {
         let Some(tables) = self.requests.get_mut(id.index()) else { return };
         for (group, table) in self.groups.iter().zip(std::mem::take(tables).by_group) {
@@ -423,7 +423,7 @@ impl KvGroups {
         }
     }
 
-    /// Takes all blocks of a request, those of one group before those of another, without freeing them.
+    /// Takes all blocks of a request, group by group, without freeing them.
     pub(crate) fn take_blocks(&mut self, id: RequestId) -> Vec<BlockId> {
         let Some(tables) = self.requests.get_mut(id.index()) else { return Vec::new() };
         let tables = std::mem::take(tables).by_group;
@@ -451,9 +451,9 @@ fn chunk_group(groups: &[Group]) -> Option<Group> {
 }
 
 impl KvGroups {
-    /// Tokens whose KV over all layers has as many bytes as what moves of a prompt of which `cached` tokens are here: of
-    /// each group its missing tokens from the first block on that the next token needs. Blocks of all groups have the
-    /// same bytes, so tokens of larger blocks have fewer.
+    /// Tokens whose KV over all layers has as many bytes as the transfer of a prompt with `cached` tokens
+    /// here. Each group moves its missing tokens from the first block that the next token needs. Blocks of
+    /// all groups have the same bytes, so tokens of larger blocks have fewer bytes.
     pub(crate) fn moved_tokens(&self, cached: u32, prompt: u32) -> u32 {
         let (mut moved, mut whole) = (0, 0);
         for group in &self.groups {

@@ -6,7 +6,7 @@ use super::lookup::content;
 use crate::kv::hash::BlockHash;
 use crate::kv::pool::{BlockId, KvPool};
 
-/// Groups of blocks, and their keys besides those that the pool knows.
+/// Groups of blocks, and the keys that the pool does not know.
 #[derive(Debug, Default)]
 pub(super) struct OwnedBlocks {
     /// By block, the group that holds it, or did last.

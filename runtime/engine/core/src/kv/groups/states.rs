@@ -65,14 +65,14 @@ impl Group {
         end.div_ceil(self.block_size).checked_sub(2)
     }
 
-    /// Whether a chunk can leave the state at the boundary `position` behind, besides that at its end.
+    /// Whether a chunk can leave a state at the boundary `position`, in addition to the state at its end.
     fn can_checkpoint(&self, start: u32, end: u32, position: u32) -> bool {
         let Some(checkpoint_tokens) = self.states.and_then(|states| states.checkpoint_tokens) else { return false };
         let size = self.block_size;
         if self.rules().leaves_any_checkpoint() {
             return start.is_multiple_of(size);
         }
-        // The boundary has a place of its own between those of the state before and the state after.
+        // The boundary has its own place between the state before and the state after.
         let place_before = start.checked_sub(1).map(|last| last / size);
         start.is_multiple_of(size)
             && self.checkpoint_place(end).is_some_and(|place| Some(place) > place_before)
@@ -180,8 +180,8 @@ impl Group {
         allocate(required.saturating_sub(table.blocks.len()) as u32, &mut table.blocks);
     }
 
-    /// The end of a chunk of which up to `end` tokens may be computed, with `start` before it: where a state is to be
-    /// kept, unless a state in a step's middle serves as well.
+    /// The end of a chunk that starts at `start` and may compute up to token `end`: a position where a state
+    /// must be kept, unless a state inside the step also serves.
     pub(super) fn aligned_end(&self, start: u32, end: u32, limits: &ChunkLimits) -> u32 {
         let (size, prefill_end) = (self.block_size, limits.prefill_end);
         let leaves_any = self.rules().leaves_any_checkpoint();

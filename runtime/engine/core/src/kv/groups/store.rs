@@ -22,7 +22,7 @@ pub(crate) struct Offered<'a> {
 }
 
 impl<'a> Offered<'a> {
-    /// A block that is found by its first `units` hashed blocks, which is announced as the last of these.
+    /// A block identified by its first `units` hashed blocks and announced by the last hash.
     fn unit(&self, group: usize, units: usize, hash_size: u32) -> StoredBlocks<'a, std::iter::Once<(BlockHash, u32)>> {
         let end = units as u32 * hash_size;
         StoredBlocks {
@@ -136,9 +136,9 @@ impl KvGroups {
         })
     }
 
-    /// By some rules a state that was left within the chunk is cached, even if it is none of those that are to be kept; where
-    /// those at the ends of prompts alone are, any other is forgotten, and by some rules that one, too. `stored` are the
-    /// keys of states that this offer has cached.
+    /// Caches a state left inside the chunk if the rules say so, even if it is not one of the states to keep.
+    /// If only states at the ends of prompts are kept, other states are forgotten, by some rules this one
+    /// too. `stored` has the keys of the states that this offer has cached.
     fn store_checkpoint(
         &mut self,
         pool: &mut KvPool,
@@ -255,7 +255,7 @@ struct Sparse<'a> {
     dropped: u32,
     /// Blocks from one end of hits to the next; none if only those at `boundaries` are kept.
     per_segment: Option<u32>,
-    /// Ends of hits that are kept besides, in blocks; unused where all are kept.
+    /// Additional ends of hits that are kept, in blocks; unused if all are kept.
     boundaries: Option<(&'a [Option<u32>], u32, u32)>,
 }
 

@@ -44,9 +44,8 @@ pub(super) struct Blocks<L> {
     /// By block, the hash that it was cached under last.
     hashes: Vec<BlockHash>,
     num_blocks: u32,
-    /// Free blocks without a hash, which are taken first, the last of these before
-    /// all others. After them come blocks that were never taken, then those of
-    /// the queue.
+    /// Free blocks without a hash, taken before all others, last one first. Blocks that were never taken
+    /// follow, then the blocks of the queue.
     unhashed: Vec<BlockId>,
     /// Free blocks that were cached when they were released, in that order.
     queue: FreeQueue<L>,
@@ -107,8 +106,8 @@ impl<L: Link> Blocks<L> {
         is_free
     }
 
-    /// Moves `count` of the free blocks, of which there are enough, into `table`. Calls
-    /// `removed` for each that was cached.
+    /// Moves `count` free blocks into `table`. The caller has checked that there are enough. Calls `removed`
+    /// for each cached block.
     pub(super) fn take(&mut self, count: u32, table: &mut Vec<BlockId>, removed: impl FnMut(BlockId, &BlockHash)) {
         let mut left = count as usize;
         let unhashed = left.min(self.unhashed.len());

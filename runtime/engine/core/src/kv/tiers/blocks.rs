@@ -40,7 +40,7 @@ impl TierBlocks {
         Self { capacity, places: Vec::new(), oldest: NIL, newest: NIL, num_idle: 0, buckets: vec![NIL; buckets] }
     }
 
-    /// Blocks that are there or on their way.
+    /// Number of blocks that are stored or being written.
     pub(super) fn len(&self) -> u32 {
         self.places.len() as u32
     }

@@ -24,7 +24,7 @@ pub(super) struct Client {
     pub(super) flushes: VecDeque<(u64, Vec<u64>)>,
     /// A request was stepped over because of a transfer.
     pub(super) has_deferred: bool,
-    /// A transfer that a request may wait for is over, of which the engine does not know yet.
+    /// Whether a transfer has ended that a request may wait for, and the engine does not know it yet.
     pub(super) has_progress: bool,
     /// Blocks on the device that were copied, by transfer, and are still held for that.
     pub(super) copied: Vec<Vec<BlockId>>,

@@ -3,8 +3,8 @@
 use super::offloading::{EvictionPolicy, OffloadingOptions};
 use crate::config::error::ConfigError;
 
-/// A tier that the engines of a pool share, with the bandwidths of all of them together. The
-/// bandwidths of [`KvTiersConfig`] are those of one engine then. None means no limit.
+/// A tier that the engines of a pool share, with the total bandwidths of all engines. The bandwidths of
+/// [`KvTiersConfig`] then apply to one engine. None means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedTier {
     /// Of all writes.
@@ -32,8 +32,8 @@ impl HostRules {
         self != Self::Dynamo
     }
 
-    /// Whether a request that waits for a transfer is not tried again before one is over, and keeps its place among those
-    /// that load, before all others. Source: Dynamo 1.6's mocker.
+    /// Whether a request that waits for a transfer is not retried until a transfer ends, and keeps its
+    /// position among the loading requests, before all others. Source: Dynamo 1.6's mocker.
     pub(crate) fn sleeps_until_transfers(self) -> bool {
         self == Self::Dynamo16
     }

@@ -1,5 +1,5 @@
-//! Tiers whose host is a connector for offloading: vLLM's, with our disk below it, of one engine; or that of Dynamo's mocker,
-//! which engines may share.
+//! Tiers whose host is an offloading connector: vLLM's, with our disk below it, for one engine; or the host
+//! of Dynamo's mocker, which several engines may share.
 
 use super::blocks::Slot;
 use super::offloading::{BegunLoad, Known, Offloading};
@@ -7,7 +7,7 @@ use super::{KvTier, KvTiers, TierRun, TransferDirection};
 use crate::kv::pool::BlockId;
 use crate::request::RequestId;
 
-/// A store that begins when its step is over.
+/// A store that begins when its step ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnsentStore {
     /// Number of the step.
@@ -88,7 +88,7 @@ impl KvTiers {
         run
     }
 
-    /// The stores of a step are known. They are sent when it is over, or at once if it computes nothing.
+    /// Queues the stores of a step. They are sent when the step ends, or at once if it computes nothing.
     pub(crate) fn queue_stores(&mut self, step: Option<u64>) {
         let Some(offloading) = self.offloading.get(self.at as usize) else { return };
         let stores = offloading.latest().stores.iter();
@@ -114,7 +114,7 @@ impl KvTiers {
         }
     }
 
-    /// Sends the stores of steps up to this one, which is over.
+    /// Sends the stores of the steps up to this one, which has ended.
     pub(crate) fn send_stores(&mut self, step: u64) {
         while let Some(store) = self.client_mut().unsent.pop_front_if(|store| store.step <= step) {
             self.send_store(&store);
@@ -151,7 +151,7 @@ impl KvTiers {
     /// Whether a step in flight, or the next one, stores something.
     pub(crate) fn has_pending_stores(&self) -> bool {
         let is_pending = |offloading: &Offloading| offloading.has_pending_work() || offloading.stores_outputs();
-        // One that was stepped over may be admitted when a copy is over.
+        // A request that was skipped may be admitted when a copy ends.
         let client = self.client();
         !client.unsent.is_empty() || client.has_deferred || self.offloading().is_some_and(is_pending)
     }
@@ -162,8 +162,8 @@ impl KvTiers {
         self.client().has_deferred
     }
 
-    /// Whether the engine at work may go on when a copy to the host is over: a request was stepped over because of a
-    /// transfer, or blocks are held until they are copied.
+    /// Whether the current engine may continue when a copy to the host ends: a request was skipped because of
+    /// a transfer, or blocks are held until they are copied.
     #[must_use]
     pub fn awaits_stores(&self) -> bool {
         let client = self.client();
@@ -175,7 +175,7 @@ impl KvTiers {
         self.config.rules.recomputes_last_block()
     }
 
-    /// Whether a transfer is over that a request may wait for, since the last call.
+    /// Whether a transfer that a request may wait for has ended since the last call.
     pub(crate) fn take_progress(&mut self) -> bool {
         let has_progress = std::mem::take(&mut self.client_mut().has_progress);
         if has_progress && self.config.rules.sleeps_until_transfers() {
@@ -189,7 +189,7 @@ impl KvTiers {
         std::mem::take(&mut self.client_mut().copied)
     }
 
-    /// The blocks that the latest step copies, by transfer, which are held until that is over.
+    /// The blocks that the latest step copies, by transfer. They are held until the transfer ends.
     pub(crate) fn blocks_to_hold(&self) -> impl Iterator<Item = &[BlockId]> {
         let offloading = self.offloading().filter(|offloading| offloading.rules().holds_copied_blocks());
         offloading
@@ -212,7 +212,7 @@ impl KvTiers {
         }
     }
 
-    /// Whether another engine than the one at work may go on when a transfer is over.
+    /// Whether an engine other than the current one may continue when a transfer ends.
     #[must_use]
     pub fn others_await_stores(&self) -> bool {
         let others = self.clients.iter().enumerate().filter(|&(client, _)| client as u32 != self.at);

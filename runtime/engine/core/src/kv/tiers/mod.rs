@@ -5,16 +5,14 @@
 //! that has arrived by then is seen. Nothing here is iterated in an order that
 //! could vary, and nothing depends on how often it is asked.
 //!
-//! * **To the host** go full blocks of prompts. By the [rules](HostRules) of vLLM
-//!   its [connector](offloading) decides what, and what is found and leaves again.
-//!   By those of Dynamo's KV block manager blocks go when the step that computes
-//!   them is over, as far as the host does not hold them, in batches, each of which
-//!   arrives as a whole (`offload_batch_size`). What finds no place is not kept.
-//! * **To the disk** goes what has to make room in the host; what has to make
-//!   room on the disk is gone. In both the block used longest ago goes first.
-//! * **Back to the device** goes what a prompt goes on with beyond the device's
-//!   own cache. Blocks of the disk are read into the host, and stay there if
-//!   there is a place; their copy on the disk stays as well.
+//! * **Host**: full blocks of prompts are stored here. Under the [rules](HostRules) of vLLM, its
+//!   [connector](offloading) decides what is stored, found and evicted. Under the rules of Dynamo's KV block
+//!   manager, new blocks are stored when the step that computes them ends, in batches that arrive as a whole
+//!   (`offload_batch_size`). Blocks that do not fit are not stored.
+//! * **Disk**: blocks evicted from the host are stored here; blocks evicted from the disk are lost. Both
+//!   evict the least recently used block.
+//! * **Device**: the blocks of a prompt beyond the device's own cache are loaded. Blocks of the disk are read
+//!   into the host, and stay there if they fit; their copy on the disk stays as well.
 //!
 //! Each of the four ways has a bandwidth of its own, and its transfers go one
 //! after another. A block that is read or written keeps its place meanwhile.
@@ -223,8 +221,8 @@ impl KvTiers {
         }
     }
 
-    /// Sends the blocks of `hashes`, which are those of a sequence from its start,
-    /// to the host, from block `first` on and as far as it has none of them.
+    /// Sends `hashes`, the blocks of a sequence from its start, to the host: from block `first` on, and only
+    /// blocks that the host does not hold.
     pub(crate) fn offload(&mut self, hashes: &[BlockHash], first: usize) {
         let mut batch = std::mem::take(&mut self.slots);
         batch.clear();
@@ -247,7 +245,7 @@ impl KvTiers {
         self.touch(hashes);
     }
 
-    /// Starts to bring `hashes`, all of which the tiers hold, to the device.
+    /// Starts to load `hashes` to the device. The tiers hold all of them.
     pub(crate) fn start_load(&mut self, request: RequestId, hashes: &[BlockHash], end_tokens: u32) -> TierRun {
         let mut host_slots = std::mem::take(&mut self.slots);
         let mut disk_slots = std::mem::take(&mut self.disk_slots);
@@ -333,7 +331,7 @@ impl KvTiers {
             let (at_ns, client) = self.channels[way as usize].next()?;
             Some((at_ns, client, way))
         });
-        // The first of those that arrive at one instant.
+        // The first of the transfers that arrive at the same instant.
         next.min_by_key(|&(at_ns, ..)| at_ns)
     }
 

@@ -1,10 +1,9 @@
 //! One way between two tiers that several engines share.
 //!
-//! Each transfer under way gets an equal share of the bandwidth of all engines, and an equal
-//! share of that of its own engine among those of this engine; the smaller one counts, and what
-//! it leaves is not given to others. Before its first byte a transfer takes no share.
-//! Arithmetic is in whole 1e-9 bytes, so the same transfers arrive at the same nanosecond
-//! everywhere; time passes in steps that end where the shares change.
+//! Each transfer in progress gets an equal share of the bandwidth of all engines, and an equal share of its
+//! own engine's bandwidth. The smaller share counts; the remainder is not given to others. Before its first
+//! byte a transfer takes no share. Arithmetic is in whole 1e-9 bytes, so the same transfers arrive at the
+//! same nanosecond on every machine. Time advances in steps that end where the shares change.
 
 use super::blocks::Slot;
 

@@ -107,8 +107,8 @@ impl KvPages {
         self.num_free += unused;
     }
 
-    /// Moves the full pages among a request's first `tokens` tokens into the tree, as
-    /// used at that time. Those that are there already are given back.
+    /// Moves the full pages among a request's first `tokens` tokens into the tree, with this time of use.
+    /// Pages that the tree already has are freed.
     pub(super) fn store(&mut self, id: RequestId, request: &Request, tokens: u32, used_at: u64) {
         if !self.is_caching {
             return;

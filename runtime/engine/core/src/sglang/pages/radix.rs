@@ -99,8 +99,8 @@ impl RadixCache {
         Hit { pages: found.pages + partial, evictable_pages: found.evictable_pages }
     }
 
-    /// Locks what is cached of pages that follow those of `node`, which is the
-    /// root or locked by the caller, whose lock moves on. Gives where they end.
+    /// Locks the cached pages that follow `node`, which is the root or locked by the caller; the lock moves
+    /// to the last page. Returns where they end.
     pub(crate) fn take(&mut self, node: NodeId, hashes: &[BlockHash]) -> NodeId {
         let found = self.descend(node, hashes);
         let end = self.end_of(found);
@@ -111,9 +111,8 @@ impl RadixCache {
         end
     }
 
-    /// Adds pages that follow those of `node`, which the caller has locked, as used at
-    /// that time; its lock moves on to the last of them. Gives that node and how many of
-    /// the pages had been there before.
+    /// Adds pages behind `node`, which the caller has locked, with this time of use; the lock moves to the
+    /// last page. Returns that node and the number of pages that existed before.
     pub(crate) fn extend(
         &mut self,
         node: NodeId,

@@ -96,7 +96,7 @@ impl AdaptiveOrder {
         Some(chosen.into_iter().map(|(key, _)| key).collect())
     }
 
-    /// All chunks that are there, the one that is looked at first in front.
+    /// All chunks, the next candidate for eviction first.
     pub(super) fn iter(&self) -> impl Iterator<Item = BlockHash> + '_ {
         self.once.iter().chain(self.often.iter())
     }

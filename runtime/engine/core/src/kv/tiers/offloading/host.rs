@@ -145,7 +145,7 @@ impl HostCache {
         }
     }
 
-    /// Chunks that are there or on their way.
+    /// Number of chunks that are stored or being written.
     pub(super) fn len(&self) -> u32 {
         self.chunks.len() as u32
     }
@@ -158,7 +158,7 @@ impl HostCache {
         }
     }
 
-    /// Keeps chunks, all of which are there, until [`HostCache::end_load`]. Gives their places.
+    /// Pins these chunks, which the host holds, until [`HostCache::end_load`]. Returns their places.
     pub(super) fn begin_load(&mut self, uses: &mut Uses, offers: &[Offer]) -> Vec<u32> {
         let mut places = Vec::with_capacity(offers.len());
         for offer in offers {
@@ -190,7 +190,7 @@ impl HostCache {
         }
     }
 
-    /// All of `keys` that are there, and that nothing reads, are used, the last one first.
+    /// Marks the chunks of `keys` that the host holds and nothing reads as used, last one first.
     pub(super) fn use_again(&mut self, keys: impl DoubleEndedIterator<Item = BlockHash>) {
         for key in keys.rev() {
             if self.chunks.get(&key).is_some_and(|chunk| chunk.readers == Some(0)) {
@@ -280,7 +280,8 @@ impl HostCache {
         chunk.readers = Some(1);
     }
 
-    /// A request has ended: it has used its chunks now, the last of them first. `key_of` gives those of its sequence.
+    /// Marks the chunks of an ended request as used now, last one first. `key_of` gives the keys of its
+    /// sequence.
     pub(super) fn end_uses(&mut self, uses: &Uses, key_of: impl Fn(u32) -> BlockHash) {
         if !self.rules.uses_blocks_at_ends() {
             return;
@@ -371,8 +372,8 @@ impl HostCache {
         Some(())
     }
 
-    /// Takes a place, of which there is one, for a chunk that is about to be written. Places that were never taken go
-    /// first, then the one that was left last.
+    /// Takes a free place for a chunk that is about to be written. The caller has checked that there is one.
+    /// Places that were never taken go first, then the place freed last.
     fn insert(&mut self, uses: &mut Uses, offer: Offer) -> u32 {
         let place = if self.first_fresh_place < self.options.chunks {
             self.first_fresh_place += 1;

@@ -1,8 +1,8 @@
 //! vLLM's `OffloadingConnector` in the role of the scheduler
 //! (`vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`, 0.32 and 0.33), for one group of full attention.
 //!
-//! It decides what of which request is stored in the host, found there, and loaded from there. Transfers are jobs; when
-//! they are over is up to the caller. Requests are known by their sequence numbers.
+//! Decides which chunks of a request are stored in the host, found there, and loaded from it. Transfers are
+//! jobs; the caller decides when they end. Requests are known by their sequence numbers.
 
 mod arc;
 mod host;
@@ -30,7 +30,7 @@ pub(crate) struct Known<'a> {
     pub(crate) sequence: u64,
     pub(crate) hashes: &'a [BlockHash],
     pub(crate) num_tokens: u32,
-    /// Of these those of the prompt.
+    /// Of these, tokens of the prompt.
     pub(crate) prompt_tokens: u32,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct BegunLoad {
     pub(crate) below: Vec<BlockHash>,
 }
 
-/// A load that is over.
+/// A load that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EndedLoad {
     pub(crate) request: RequestId,
@@ -57,7 +57,7 @@ struct Ended {
     tokens: Storing,
 }
 
-/// A request, until its last job is over.
+/// A request, until its last job ends.
 #[derive(Debug, Default)]
 struct RequestState {
     tag: u64,
@@ -345,7 +345,7 @@ impl Offloading {
         self.requests.get(&sequence).is_some_and(|state| !state.jobs.is_empty())
     }
 
-    /// A transfer of a job is over. Gives the load that is over with it.
+    /// Ends one transfer of a job. Returns the load that ends with it.
     pub(crate) fn end_part(&mut self, number: u64) -> Option<EndedLoad> {
         let job = self.jobs.get_mut(&number)?;
         job.parts -= 1;
@@ -355,7 +355,7 @@ impl Offloading {
         self.end_job(number)
     }
 
-    /// A job is over, whatever it still had to do; unknown ones are passed over. Gives the load if it is one.
+    /// Ends a job, whatever it still had to do; unknown jobs are ignored. Returns the load if the job is one.
     pub(crate) fn end_job(&mut self, number: u64) -> Option<EndedLoad> {
         let job = self.jobs.remove(&number)?;
         if job.load.is_some() {
@@ -426,7 +426,7 @@ impl Offloading {
         if self.rules.finds_prompts_alone() { keyed.min(known.prompt_tokens / self.chunk_tokens()) } else { keyed }
     }
 
-    /// The key of a chunk is that of its last block.
+    /// The key of a chunk, which is the key of its last block.
     fn key(&self, hashes: &[BlockHash], index: u32) -> BlockHash {
         hashes[((index + 1) * self.options.blocks_per_chunk - 1) as usize]
     }
@@ -449,7 +449,7 @@ impl Recency {
         self.ages.contains_key(&key)
     }
 
-    /// Adds a chunk as the newest; one that is there keeps its place.
+    /// Adds a chunk as the newest; an existing chunk keeps its position.
     fn add(&mut self, key: BlockHash) {
         if !self.contains(key) {
             self.renew(key);

@@ -1,4 +1,4 @@
-//! Rules of a connector for offloading: those of vLLM's releases, and those of Dynamo's mocker.
+//! Rules of an offloading connector: the rules of vLLM's releases, and of Dynamo's mocker.
 
 use crate::config::rules::SchedulerRules;
 
@@ -15,7 +15,7 @@ pub(crate) enum ConnectorRules {
 }
 
 impl ConnectorRules {
-    /// vLLM's rules; none if they are those of Dynamo's mocker.
+    /// vLLM's rules; none for Dynamo's mocker.
     fn vllm(self) -> Option<SchedulerRules> {
         match self {
             Self::Vllm(rules) => Some(rules),
@@ -95,14 +95,14 @@ impl ConnectorRules {
         self.is_dynamo()
     }
 
-    /// A lookup, and a store, are a use of all blocks of the prompt, the last one first. So is the end of a transfer of those
-    /// that it moved.
+    /// Whether a lookup or a store uses all blocks of the prompt, last one first, and the end of a transfer
+    /// uses the blocks that it moved.
     pub(super) fn uses_blocks_at_lookups(self) -> bool {
         self.is_dynamo()
     }
 
-    /// A load into blocks that are being copied begins when the copy is over; the step that computes behind them does not
-    /// wait.
+    /// Whether a load into blocks that are being copied begins when the copy ends. The step that computes
+    /// behind them does not wait.
     pub(crate) fn loads_after_copies(self) -> bool {
         self.is_dynamo()
     }

@@ -10,7 +10,7 @@ use crate::kv::pool::BlockId;
 /// Tokens of a request from which follows what it stores.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Storing {
-    /// Those that are computed when the step is over.
+    /// Tokens that are computed when the step ends.
     pub(crate) computed: u32,
     /// Those that are known.
     pub(crate) known: u32,
@@ -33,7 +33,7 @@ pub struct OffloadingJob {
 pub struct OffloadingMoves {
     /// Copies from the host, in order.
     pub loads: Vec<OffloadingJob>,
-    /// Copies to the host, in order; they begin when the step is over.
+    /// Copies to the host, in order; they begin when the step ends.
     pub stores: Vec<OffloadingJob>,
     /// Numbers of copies that are over before the step begins.
     pub flushed: BTreeSet<u64>,
@@ -50,7 +50,8 @@ impl OffloadingMoves {
 /// A step: requests are given blocks, then preempted ones are named, then what blocks that were taken again waited for is
 /// flushed, then requests store, then the step ends.
 impl Offloading {
-    /// A request is scheduled and gets blocks: all that it has, of which it has found or loaded `known`, or those that are new.
+    /// Records the blocks that a scheduled request gets: all its blocks, `known` of which it has found or
+    /// loaded, or only the new ones.
     pub(crate) fn give(&mut self, sequence: u64, are_all: bool, blocks: &[BlockId], known: usize) {
         let state = self.requests.get_mut(&sequence).expect("a request that has come");
         if are_all {
