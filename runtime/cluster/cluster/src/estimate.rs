@@ -13,9 +13,8 @@ use crate::config::{Arrivals, Limit, RunConfig, SyntheticInput, TracePacing, Wor
 use crate::in_flight::Live;
 use crate::ledger::record::RequestRecord;
 
-/// Samples of the metrics for each request: times to first token, queue times and
-/// the like, at four to eight bytes, fewer where they are alike. Measured with
-/// outputs of one token.
+/// Samples of the metrics for each request, such as times to first token and queue times, at four to eight
+/// bytes, fewer where samples are similar. Measured with outputs of one token.
 const SAMPLE_BYTES: u64 = 16;
 
 /// The record of a request that has ended, its place among those in flight and the seed of its output.
@@ -39,7 +38,7 @@ impl MemoryEstimate {
         Self { requests: self.requests.saturating_add(other.requests), bytes: self.bytes.saturating_add(other.bytes) }
     }
 
-    /// Requests of which only measurements are kept.
+    /// Ended requests, of which only measurements are kept.
     fn ended(requests: u64) -> Self {
         Self { requests, bytes: requests.saturating_mul(RECORD_BYTES + SAMPLE_BYTES) }
     }
@@ -58,8 +57,8 @@ impl MemoryEstimate {
 }
 
 impl RunConfig {
-    /// Memory that the run needs at least, besides its engines. More requests may come: later turns
-    /// of sessions, or closed loops that end by time.
+    /// Memory that the run needs at least, without its engines. More requests may come: later turns of
+    /// sessions, or closed loops that end by time.
     #[must_use]
     pub fn memory_estimate(&self) -> MemoryEstimate {
         let each = self.workloads.iter().map(|workload| workload.memory_estimate(self.max_time_ns));

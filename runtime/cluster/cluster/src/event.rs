@@ -23,7 +23,7 @@ pub(crate) enum Event {
     TokenDue { worker: u32, incarnation: u32 },
     /// Something happens to a request that is answered as recorded.
     Played { tag: u64 },
-    /// The answer to a request is whole at its client, and the request is over.
+    /// The client has the complete answer to a request, and the request ends.
     Answered { tag: u64, outcome: Outcome },
     /// A link's next transfer completes, unless its load changed since.
     LinkProgress { link: u32, version: u64 },
@@ -39,7 +39,7 @@ pub(crate) enum Event {
     Fault { index: u32 },
     /// A worker that crashed or was started is up, unless that was called off.
     WorkerUp { worker: u32, incarnation: u32 },
-    /// A slow-down of a worker is over.
+    /// A slow-down of a worker ends.
     SlowDownEnd { worker: u32, fault: u32 },
     /// A stall of a worker may be over, unless the worker was restarted since.
     StallEnd { worker: u32, incarnation: u32 },
@@ -95,7 +95,7 @@ impl EventQueue {
     /// Schedules anything but the end of a step.
     pub(crate) fn push(&mut self, at_ns: u64, event: Event) {
         if let Event::Arrival { workload } = event {
-            // Those of one workload at one instant are alike.
+            // Arrivals of one workload at one instant are interchangeable.
             self.arrivals.push(Reverse((at_ns, workload)));
             return;
         }

@@ -50,14 +50,14 @@ pub(crate) struct Live {
     pub(crate) client: Option<Box<Client>>,
     /// Whether the decode engine computes its prompt, too.
     pub(crate) stays_with_decode: bool,
-    /// Distinguishes transfers of this attempt from those of earlier ones.
+    /// Distinguishes transfers of this attempt from transfers of earlier attempts.
     pub(crate) attempt: u32,
     /// The worker of each pool that it was last routed to, by index in the pool.
     pub(crate) routed: [Option<u32>; 2],
 }
 
 impl Live {
-    /// Whether any of these workers computes it or holds blocks for it.
+    /// Whether one of these workers computes it or holds blocks for it.
     pub(crate) fn is_at(&self, workers: &Range<u32>) -> bool {
         let on = match self.stage {
             Stage::Prefill { worker, .. } | Stage::Decode { worker, .. } => Some(worker),

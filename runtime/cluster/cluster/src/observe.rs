@@ -78,7 +78,7 @@ pub enum Incident {
     Off,
     /// An engine became slower.
     SlowDown,
-    /// A slow-down is over.
+    /// A slow-down has ended.
     SlowDownEnd,
     /// An engine does nothing for a while.
     Stall,
@@ -125,8 +125,8 @@ impl std::fmt::Display for Overload<'_> {
 /// Watches a run. All that it can change is when the run ends: see
 /// [`wants_stop`](Observer::wants_stop).
 ///
-/// Engines are named by their index over all engines of the run; where they have
-/// several ranks, each of those is an engine here.
+/// Engines are named by their index among all engines of the run. Each rank of an engine with several ranks
+/// counts as an engine.
 pub trait Observer {
     /// Whether it wants to see each step. If not, runs of decode steps are
     /// applied at once, and only incidents and progress are shown. Asked now and
@@ -176,7 +176,7 @@ pub trait Observer {
     /// A request has got output tokens. Only if the observer wants requests and steps.
     fn tokens(&mut self, _tag: u64, _num_tokens: u32, _at_ns: u64) {}
 
-    /// A request is over. Only if the observer wants requests.
+    /// A request has ended. Called only if the observer wants requests.
     fn ended(&mut self, _tag: u64, _record: &RequestRecord) {}
 
     /// A request entered an engine.

@@ -64,7 +64,7 @@ pub struct HttpTarget {
     pub tokenizer: Option<String>,
     /// Tokens of prompts are below this; none asks the server's tokenizer, or is safe for most.
     pub vocab_size: Option<u32>,
-    /// A file with certificates (PEM) to trust besides the system's.
+    /// A file with certificates (PEM) to trust in addition to the system's.
     pub ca_file: Option<String>,
     /// Longest wait for the next bytes of an answer, in nanoseconds.
     pub idle_timeout_ns: Option<u64>,

@@ -1,4 +1,4 @@
-//! Items by number, of which the first ones are forgotten as time goes on.
+//! Items by number. The first items are dropped as time advances.
 
 use std::ops::{Index, IndexMut};
 

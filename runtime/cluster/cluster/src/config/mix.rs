@@ -65,7 +65,7 @@ impl From<RequestMix> for Vec<RequestClass> {
     }
 }
 
-/// Requests that are drawn alike. A workload may have several such classes.
+/// Requests that are drawn from the same distributions. A workload may have several such classes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestClass {
     /// Frequency of sessions of this class, relative to the other classes.
@@ -74,7 +74,7 @@ pub struct RequestClass {
     pub mix: RequestMix,
     /// Added to the priority of the workload.
     pub priority: i32,
-    /// LoRA adapters, of which each session has one.
+    /// LoRA adapters. Each session uses one.
     pub adapters: Option<Adapters>,
     /// Its SLO, if it differs from the workload's.
     pub slo: Option<Slo>,
@@ -151,7 +151,7 @@ impl Histogram {
     }
 }
 
-/// A pool of documents, of which some are in front of each question.
+/// A pool of documents. Some of them precede each question.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Documents {
     /// How likely each is; the first is the most popular.
@@ -169,7 +169,7 @@ pub struct Media {
     pub items: Distribution,
     /// Tokens of each, as the model's rule has it.
     pub tokens_per_item: u32,
-    /// Number of different ones, of which each is as likely; none for new ones each time.
+    /// Number of different documents, all equally likely; none for new documents each time.
     pub distinct: Option<u32>,
     /// Whether tokens of the prompt stand for them; else an encoder reads the latest one before its decoder reads the
     /// prompt.

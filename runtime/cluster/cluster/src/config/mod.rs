@@ -80,12 +80,12 @@ pub struct RunConfig {
     pub faults: Vec<FaultConfig>,
     /// Maximum retries of a request lost to a fault, each from the start.
     pub max_retries: u32,
-    /// Virtual time at which the run is cut off. Unfinished requests are counted
-    /// as such; of the statistics only gaps between tokens include them.
+    /// Virtual time at which the run is cut off. Unfinished requests are counted as unfinished. Of the
+    /// statistics, only gaps between tokens include them.
     pub max_time_ns: Option<u64>,
     /// Whether the report has the durations and batch sizes of steps.
     pub samples_steps: bool,
-    /// Whether the report has what a capture has of requests besides their records,
+    /// Whether the report keeps the data of requests that a capture has in addition to their records,
     /// [`Report::kept`](crate::Report::kept). Steps are then made one by one, with the same results.
     pub keeps_requests: bool,
     /// Records of requests in [`Report::packed_requests`](crate::Report::packed_requests) instead
@@ -172,8 +172,8 @@ pub struct ProfileConfig {
     /// The seed by which the first play of each lane starts somewhere between a quarter and three
     /// quarters of its recorded time; none if they start at their beginning.
     pub snapshot_seed: Option<u64>,
-    /// Requests of each lane that warm the caches before the profile begins, besides those that
-    /// fill them with what snapshots had sent before. They are not measured.
+    /// Requests of each lane that warm the caches before the profile begins, in addition to the requests that
+    /// replay what snapshots had sent before. They are not measured.
     pub warmup_requests: u32,
     /// Duration of the profile, for which plays follow on each other, the trace from its beginning
     /// again after its last; none if each play is played once.
@@ -307,7 +307,7 @@ pub enum Arrivals {
         rate: Curve,
         /// How regularly they come.
         gaps: Gaps,
-        /// When to stop, besides at the end of the curve.
+        /// When to stop before the end of the curve.
         limit: Limit,
     },
     /// A new one whenever one ends, so that `concurrency` are in flight.
@@ -321,7 +321,7 @@ pub enum Arrivals {
     Users {
         /// Their number. Those who are too many leave when their last has ended.
         users: Curve,
-        /// When to stop, besides at the end of the curve.
+        /// When to stop before the end of the curve.
         limit: Limit,
     },
 }

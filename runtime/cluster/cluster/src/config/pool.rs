@@ -69,7 +69,7 @@ impl Default for DataParallel {
 pub struct PoolConfig {
     /// Name in reports.
     pub name: String,
-    /// Number of engines; where it changes, of those that are up at the start.
+    /// Number of engines; with an autoscaler, the number that is up at the start.
     pub engines: u32,
     /// How that number changes; none for not at all.
     pub scaling: Option<ScalingConfig>,
@@ -137,7 +137,7 @@ impl PoolConfig {
         self.scaling.as_ref().map_or(self.engines, |scaling| scaling.max_engines.max(self.engines))
     }
 
-    /// The ranks of all of those.
+    /// The largest number of ranks that the pool can have.
     #[must_use]
     pub fn most_ranks(&self) -> u32 {
         self.most_engines().saturating_mul(self.data_parallel.size)

@@ -78,7 +78,7 @@ pub struct QueueClass {
     /// The same in their prompt tokens.
     #[serde(default)]
     pub raw_isl_token_queue_limit_per_worker: Option<u64>,
-    /// The same in those of their prompt tokens that the best cache holds.
+    /// The same limit in prompt tokens that the best cache holds.
     #[serde(default)]
     pub cached_token_queue_limit_per_worker: Option<u64>,
 }
@@ -96,7 +96,7 @@ impl QueueClass {
                 .is_some_and(|share| prefill_tokens as f64 > share * f64::from(max_num_batched_tokens))
     }
 
-    /// Its problems, apart from those of several classes together.
+    /// Problems of this class, apart from problems between several classes.
     fn problems(&self, buckets: &[IslBucket]) -> Vec<String> {
         let mut problems = Vec::new();
         check_name(&self.name, "a class", &mut problems);

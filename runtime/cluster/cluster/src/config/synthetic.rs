@@ -1,8 +1,8 @@
 //! Synthetic workloads of Dynamo's replay: requests of one size.
 //!
-//! They have the sizes and the sharing that Dynamo's own generator gives, though not
-//! the same draws: every turn has a prompt of its own of `input_tokens`, whose leading
-//! blocks are those of the session's group. A request is made when it is due.
+//! Requests have the sizes and the sharing of Dynamo's own generator, though not the same draws. Every turn
+//! has its own prompt of `input_tokens`; its leading blocks are the blocks of the session's group. A request
+//! is made when it is due.
 
 use vcr_core::seed;
 
@@ -36,7 +36,7 @@ pub struct SyntheticInput {
     pub inter_turn_delay_ms: f64,
     /// Divides arrivals and delays.
     pub arrival_speedup_ratio: f64,
-    /// Tokens of a block, of which prompts share whole ones: the engines'.
+    /// Tokens of a block of the engines. Prompts share whole blocks.
     pub block_size_tokens: u32,
     /// The seed of the groups.
     pub seed: u64,
@@ -138,8 +138,8 @@ impl SyntheticInput {
         ns_of_ms(self.inter_turn_delay_ms)
     }
 
-    /// Content of the blocks of a turn, which are numbered session by session: those of its
-    /// group, then its own.
+    /// Content of the blocks of a turn, numbered session by session: first the blocks of its group, then its
+    /// own.
     pub(crate) fn blocks_of(&self, row: u32) -> impl Iterator<Item = u64> {
         let shared = u64::from(self.num_shared_blocks());
         let own = u64::from(self.input_tokens.div_ceil(self.block_size_tokens)) - shared;

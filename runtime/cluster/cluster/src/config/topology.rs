@@ -43,7 +43,7 @@ pub enum SourceOutput {
 pub enum KvPlaneTime {
     /// That of the bytes.
     Real,
-    /// The one of the link; the bytes move besides.
+    /// The modelled time of the link. Real bytes move in addition.
     Modelled,
     /// The longer one of both.
     #[default]

@@ -49,7 +49,7 @@ pub enum WorkloadSource {
     Synthetic {
         /// When they start.
         arrivals: Arrivals,
-        /// Classes of requests: one, or several of which each session has one.
+        /// One or more classes of requests. Each session belongs to one class.
         classes: Vec<RequestClass>,
     },
     /// Read from a trace.

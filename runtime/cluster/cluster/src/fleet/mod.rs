@@ -197,7 +197,7 @@ impl Fleet {
         &mut self.workers[workers]
     }
 
-    /// The workers of the pools before that of `role`, which send requests there.
+    /// The workers of the pools before the pool of `role`, which send requests there.
     pub(crate) fn workers_before(&self, role: PoolRole) -> &[Worker] {
         &self.workers[..self.pool(role).first_worker as usize]
     }
@@ -277,7 +277,7 @@ impl Fleet {
         &self.changed
     }
 
-    /// Takes them, each once, with all ranks of those that step together.
+    /// Takes the changed workers, each once, with all ranks of engines that step together.
     pub(crate) fn take_changed(&mut self) -> Vec<u32> {
         let mut workers = std::mem::take(&mut self.changed);
         self.widen_to_engines(&mut workers);
@@ -291,8 +291,8 @@ impl Fleet {
         self.changed.extract_if(.., move |worker| *worker >= first)
     }
 
-    /// Their steps have started at this instant, but for those of `postponed`; `room` is the
-    /// list of [`Self::take_changed`], kept for its room.
+    /// Notes that these workers have started their steps at this instant, except for `postponed`. `room` is
+    /// the list of [`Self::take_changed`], returned for reuse.
     pub(crate) fn keep_changed(&mut self, mut room: Vec<u32>, postponed: &[u32]) {
         // Starting a step only ever adds events, never changes other workers.
         debug_assert!(self.changed.is_empty());
@@ -301,7 +301,7 @@ impl Fleet {
         self.changed = room;
     }
 
-    /// Adds the other ranks of those that step together.
+    /// Adds the other ranks of engines that step together.
     fn widen_to_engines(&self, workers: &mut Vec<u32>) {
         if !self.barriers {
             return;
@@ -391,8 +391,7 @@ impl Fleet {
         }
     }
 
-    /// The ranks have decided this many passes, of which those of `together` take part in the
-    /// first.
+    /// Ends passes of the ranks. The ranks in `together` take part in the first.
     pub(crate) fn end_passes(&mut self, ranks: Range<u32>, together: &[u32], passes: u32) {
         if !self.counts_passes(ranks.start) {
             return;

@@ -312,7 +312,7 @@ impl Counter {
     }
 }
 
-/// The metrics of a set of requests: all of a run, or those of one workload.
+/// The metrics of a set of requests: all requests of a run, or of one workload.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MetricSet {
     trends: [Samples; Trend::ALL.len()],
@@ -375,7 +375,7 @@ impl MetricSet {
                 summaries.trends[trend] = counted.summary();
                 let is_all = !several && summaries.trends[trend].is_some();
                 if is_all {
-                    // Samples of one set only are those of the whole run.
+                    // If only one set has samples, they are the samples of the whole run.
                     all.trends[trend] = summaries.trends[trend];
                 }
                 // The gaps of a run are by far the most samples: they are not kept twice.
@@ -409,13 +409,13 @@ pub(crate) struct Summarised {
 /// The samples of a run, for percentiles that its report does not list.
 #[derive(Clone, Debug, Default)]
 pub struct RunSamples {
-    /// By workload, and last those of engine steps; in each by [`Trend`]. Where
-    /// only one set has gaps between tokens, these are `Report::token_gaps_ns`.
+    /// By workload, and last the samples of engine steps; in each by [`Trend`]. If only one set has gaps
+    /// between tokens, these are `Report::token_gaps_ns`.
     sets: Vec<Vec<Samples>>,
 }
 
 impl RunSamples {
-    /// Takes the samples of engine steps from those of the engines' own run.
+    /// Takes the samples of engine steps from the engines' own run.
     pub(crate) fn take_steps(&mut self, engines: &mut Self) {
         if let (Some(own), Some(steps)) = (self.sets.last_mut(), engines.sets.last_mut()) {
             *own = std::mem::take(steps);

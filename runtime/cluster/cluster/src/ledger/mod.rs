@@ -30,7 +30,7 @@ const MAX_RESERVED: u64 = 1 << 22;
 pub(crate) struct Ledger {
     /// By tag.
     records: RecordStore,
-    /// When the last request ended of those that have.
+    /// When the last ended request ended.
     last_end_ns: u64,
     /// By workload.
     metrics: Vec<MetricSet>,
@@ -85,17 +85,17 @@ impl Ledger {
         self.records.pack_ended();
     }
 
-    /// The first tag whose record is not packed: that of the first request that may not have ended.
+    /// The first tag whose record is not packed: the tag of the first request that may not have ended.
     pub(crate) fn first_open(&self) -> u64 {
         self.records.first_open()
     }
 
-    /// When the last request ended of those that have.
+    /// When the last ended request ended.
     pub(crate) fn last_end_ns(&self) -> u64 {
         self.last_end_ns
     }
 
-    /// Keeps what a capture has of requests besides their records. Outputs must then be
+    /// Keeps the data of requests that a capture has in addition to their records. Outputs must then be
     /// entered one by one.
     pub(crate) fn keep_requests(&mut self) {
         self.kept = Some(Kept::default());
@@ -340,7 +340,7 @@ impl Ledger {
         };
     }
 
-    /// A request is over.
+    /// Ends a request.
     pub(crate) fn end(&mut self, tag: u64, outcome: Outcome, now_ns: u64) {
         let record = &mut self.records[tag as usize];
         assert_eq!(record.outcome, Outcome::Unfinished, "request {tag} ended twice");
@@ -380,7 +380,7 @@ impl Ledger {
     }
 }
 
-/// Turns the times of a request that has not ended into those of its client.
+/// Converts the times of an unfinished request to its client's times.
 fn reach_unfinished(record: &mut RequestRecord, overheads: &Overheads) {
     if record.outcome == Outcome::Unfinished {
         record.apply_client_overheads(overheads);
@@ -413,7 +413,7 @@ fn sample_completed(record: &RequestRecord, metrics: &mut MetricSet) {
     }
 }
 
-/// The steps of engines that are not those of virtual time.
+/// Facts about the steps of engines that do not run in virtual time.
 #[derive(Clone, Debug, Default)]
 pub struct StepFacts {
     /// Duration of each, in nanoseconds.

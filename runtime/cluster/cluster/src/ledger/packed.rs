@@ -36,7 +36,7 @@ pub struct PackedRecords {
 enum Expected {
     /// That of an earlier word of the same record.
     As(usize),
-    /// None; if it has one, about that of an earlier word of the same record.
+    /// None; if present, close to an earlier word of the same record.
     NoneOrAbout(usize),
 }
 
@@ -79,7 +79,7 @@ const TRANSFER_END: usize = word_of("transfer_end_ns");
 const FIRST_TOKEN: usize = word_of("first_token_ns");
 const SECOND_TOKEN: usize = word_of("second_token_ns");
 const LAST_TOKEN: usize = word_of("last_token_ns");
-/// The word of the outcome, behind those of the fields.
+/// The word of the outcome, behind the words of the fields.
 const OUTCOME: usize = WORDS - 1;
 
 /// The words that are expected to be like another one of their record, in the order in which they are written,
@@ -221,7 +221,7 @@ fn read(bytes: &mut &[u8]) -> u128 {
 
 /// Reads a word that is not as expected.
 fn read_word(bytes: &mut &[u8], about: u64) -> Option<u64> {
-    // A difference of 65 bits is one more than that of 64.
+    // A difference of 65 bits takes one more than a difference of 64.
     read(bytes).checked_sub(1).map(|folded| about.wrapping_add(unfolded(folded as u64)))
 }
 
@@ -275,7 +275,7 @@ mod tests {
     use super::super::record::{FailReason, GiveUp, RequestDetail};
     use super::*;
 
-    /// Small, alike or extreme words: what records have and what they could have.
+    /// Small, similar or extreme words: what records have and what they could have.
     fn arb_word() -> impl Strategy<Value = Option<u64>> {
         prop_oneof![
             Just(None),

@@ -285,8 +285,8 @@ impl RequestRecord {
         self.last_token_ns = Some(last_ns);
     }
 
-    /// Turns the times of its tokens, which so far are those of the engine, into those of
-    /// its client. Called once, at the end.
+    /// Converts the times of its tokens from the engine's times to its client's times. Called once, at the
+    /// end.
     pub(super) fn apply_client_overheads(&mut self, overheads: &Overheads) {
         // A request that is answered as recorded has no engine, and its client's times.
         if self.prefill_worker.is_none() || *overheads == Overheads::default() {

@@ -29,8 +29,8 @@ impl Ledger {
         is_first
     }
 
-    /// The tokens of all steps of a fast-forward but the last, which is under way: those
-    /// that the engine lists and those of its steady decode. Gives when they have ended.
+    /// Records the tokens of all steps of a fast-forward except the last, which is in flight: the tokens that
+    /// the engine lists and the tokens of its steady decode. Returns when these steps have ended.
     pub(crate) fn fast_forward(
         &mut self,
         worker: u32,
@@ -137,8 +137,8 @@ impl Ledger {
         }
     }
 
-    /// The gaps between tokens of N requests of a workload, the first of which is
-    /// that before the second token for `first_gaps` of them.
+    /// Samples the gaps between tokens of N requests of a workload. For `first_gaps` of them the first gap
+    /// precedes the second token.
     #[inline]
     fn sample_gaps(&mut self, workload: usize, gaps_ns: &[u64], requests: u64, first_gaps: u64) {
         if requests == 0 || gaps_ns.is_empty() {

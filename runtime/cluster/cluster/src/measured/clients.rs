@@ -87,15 +87,14 @@ impl MeasuredRun {
         true
     }
 
-    /// The client of a request that is over gives up no more.
+    /// Cancels the give-up of a request that has ended.
     pub(super) fn call_off_give_up(&mut self, tag: u64, pending: &Pending) {
         if let Some((at_ns, _)) = pending.client.as_ref().and_then(|client| client.gives_up) {
             self.events.call_off_give_up(at_ns, tag);
         }
     }
 
-    /// Has the client of a request that is over try again, if it does. Otherwise what follows
-    /// on the request is given back.
+    /// Retries an ended request, if its client does so. Otherwise returns what follows the request.
     pub(super) fn retry(&mut self, tag: u64, pending: Pending, outcome: Outcome, at_ns: u64) -> Option<FollowUp> {
         let Pending { turn, client } = pending;
         let Some(Client { attempt, .. }) = client else { return Some(turn.follow_up) };

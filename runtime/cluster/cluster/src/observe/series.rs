@@ -63,7 +63,7 @@ impl RunSeries {
         &self.engines
     }
 
-    /// Changes of engines' health: when, of which engine, and what.
+    /// Changes of engines' health: time, engine, and kind of change.
     #[must_use]
     pub fn incidents(&self) -> &[(u64, u32, Incident)] {
         &self.incidents

@@ -250,9 +250,8 @@ pub(super) fn metrics_report(
     }
 }
 
-/// Adds what requests got, whether they completed or not: the tokens of their
-/// records, and those of attempts that a fault cut off. It follows from what the
-/// fingerprint covers, and is not part of it.
+/// Adds the tokens that requests received, completed or not: the tokens of their records, and of attempts
+/// that a fault cut off. The sums follow from data that the fingerprint covers, and are not part of it.
 pub(super) fn add_generated_tokens(report: &mut Report, ends: &Ends) {
     let seconds = report.duration_ms / 1e3;
     let name = Counter::GeneratedTokens.info().name;

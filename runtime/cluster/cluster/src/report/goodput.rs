@@ -47,7 +47,7 @@ pub struct Goodput {
     pub good: u64,
 }
 
-/// Requests of which a goodput is asked: of those that fit all that is given.
+/// Requests over which a goodput is computed: the requests that match all given conditions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Selection<'a> {
     /// Name of their workload.

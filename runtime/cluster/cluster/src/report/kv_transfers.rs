@@ -9,7 +9,7 @@ use crate::ledger::record::ns_to_ms;
 /// A transfer that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvTransfer {
-    /// The engine that generates the output, by index among those of the report.
+    /// The engine that generates the output, by its index in the report.
     pub engine: u32,
     /// The engine that computed the prompt, by the same index.
     pub from: u32,
@@ -26,7 +26,7 @@ pub struct KvMoved {
     pub bytes: u64,
     /// Pages, or parts of pages.
     pub pages: u64,
-    /// Nanoseconds until the first page was asked for, without those of a new connection.
+    /// Nanoseconds until the first page was requested, without the time of a new connection.
     pub queue_ns: u64,
     /// Nanoseconds of a new connection.
     pub connect_ns: u64,

@@ -44,8 +44,8 @@ pub struct TargetReport {
     /// Output files that nothing is known for on this target, with the reasons.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub absent_files: BTreeMap<&'static str, String>,
-    /// Why the run's engines are those of virtual time, by a clock: the parts of it that engines
-    /// of `vcr play` lack.
+    /// Parts of a run by a clock that engines of `vcr play` lack, which is why its engines are simulated in
+    /// virtual time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cluster_parts: Vec<String>,
     /// Transfers of KV whose bytes moved, by engines.
@@ -56,7 +56,7 @@ pub struct TargetReport {
     pub notes: Vec<String>,
 }
 
-/// Facts of a target about a run, besides the times of its clients.
+/// Facts that a target reports about a run, in addition to the times of its clients.
 #[derive(Clone, Debug, Default)]
 pub struct MeasuredFacts {
     /// The target.
@@ -229,7 +229,7 @@ fn send_delay_ms(send_delays_ns: Samples) -> Option<TrendReport> {
 }
 
 impl MetricsReport {
-    /// Replaces totals by those of a target; what follows from them follows.
+    /// Replaces totals by the target's totals, and updates the values derived from them.
     fn replace_counters(&mut self, counters: &BTreeMap<&'static str, u64>, seconds: f64) {
         for (&name, &total) in counters {
             self.counters.insert(name, total);
@@ -242,7 +242,7 @@ impl MetricsReport {
         }
     }
 
-    /// Takes what only engines know. Their seconds are those of their own run.
+    /// Takes the metrics that only engines know. Rates use the duration of the engines' own run.
     fn take_engines(&mut self, engines: &Self, seconds: f64) {
         for name in Counter::ALL
             .iter()

@@ -60,7 +60,7 @@ pub struct TrendReport {
     pub std: f64,
 }
 
-/// Metrics of all requests, or of those of one workload.
+/// Metrics of all requests, or of the requests of one workload.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct MetricsReport {
     /// Totals by name.
@@ -174,7 +174,7 @@ pub struct KvTierReport {
 pub struct PoolReport {
     /// Name of the pool.
     pub pool: String,
-    /// Index of the first rank of its first engine over all those of the run.
+    /// Index of the first rank of its first engine among all ranks of the run.
     #[serde(skip)]
     pub first_worker: u32,
     /// Nanoseconds during the run for which engines had their places, over all of
@@ -248,8 +248,8 @@ pub struct Report {
     /// The links between prefill and decode engines.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<LinkReport>,
-    /// Share of the time of all steps that lies outside the range that their latency
-    /// models were fitted on; only there if any of these knows such a range.
+    /// Share of the time of all steps that lies outside the fitted range of their latency models; present
+    /// only if one of them knows such a range.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outside_fitted_range: Option<f64>,
     /// How the time is known of steps that tables of measured operators have priced; only
@@ -308,7 +308,7 @@ pub struct Report {
     /// Every transfer of KV whose bytes moved between live engines, in order of their ends.
     #[serde(skip)]
     pub kv_transfers: Vec<KvTransfer>,
-    /// By request, what a capture has of it besides its record, if the run was to keep that.
+    /// By request, the data that a capture has in addition to the record, if the run was to keep it.
     #[serde(skip)]
     pub kept: Option<Vec<KeptRequest>>,
 }
@@ -480,7 +480,7 @@ pub struct ProfileReport {
     pub warmup_requests: u64,
     /// Plays that were started.
     pub plays_started: u64,
-    /// Plays of which all requests have ended.
+    /// Plays whose requests have all ended.
     pub plays_ended: u64,
     /// Number of times that a wait was cut short.
     pub idle_cuts: u64,
@@ -509,7 +509,7 @@ pub struct TableCoverage {
     pub measured: f64,
     /// Between rows.
     pub interpolated: f64,
-    /// Beyond rows, or from those of another shape.
+    /// Extrapolated beyond rows, or from rows of another shape.
     pub extrapolated: f64,
     /// Without a table, by a formula.
     pub formula: f64,

@@ -49,7 +49,7 @@ pub fn quantile(values: &mut [f64], share: f64) -> Option<f64> {
 }
 
 impl Uncertainty {
-    /// Of the metrics of these draws.
+    /// The uncertainty of metrics, from these draws.
     #[must_use]
     pub fn of(draws: &[&MetricsReport]) -> Self {
         let mut values: BTreeMap<String, BTreeMap<String, Vec<f64>>> = BTreeMap::new();

@@ -49,7 +49,7 @@ pub(crate) enum Routed {
     Nowhere,
 }
 
-/// Information that a router needs besides requests. It never changes.
+/// Information that a router needs in addition to requests. It never changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RouterNeeds {
     /// Whether requests may wait in it.
@@ -60,7 +60,7 @@ pub(crate) struct RouterNeeds {
     pub(crate) single_steps: bool,
     /// KV events of the engines.
     pub(crate) kv_events: bool,
-    /// Whether it sees those of a step when it ends, not when it starts.
+    /// Whether the router sees the events of a step when the step ends, not when it starts.
     pub(crate) kv_events_at_step_end: bool,
 }
 
@@ -114,7 +114,7 @@ pub(crate) trait PoolRouter: Send {
     /// A request has left its engine without being over.
     fn left(&mut self, _now_ns: u64, _request: u64) {}
 
-    /// A request that it has routed is over.
+    /// A request that this router has routed has ended.
     fn ended(&mut self, _now_ns: u64, _request: &EndedRequest) {}
 
     /// KV events of a worker that are out at `at_ns`: those before `upto` in its log.
@@ -285,7 +285,7 @@ impl Routing {
         }
     }
 
-    /// A request is over, which was last sent to the workers in `routed`.
+    /// Notes that a request, last sent to the workers in `routed`, has ended.
     pub(crate) fn ended(
         &mut self,
         now_ns: u64,

@@ -117,7 +117,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.events.push(at_ns, Event::Played { tag });
     }
 
-    /// The next output of such a request, or its end, unless it is over.
+    /// Plays the next output of such a request, or its end, unless it has ended.
     pub(super) fn play(&mut self, tag: u64) {
         // Its client may have taken it back.
         let Some(&Live { stage: Stage::Played { row, next_output }, .. }) = self.in_flight.find(tag) else { return };

@@ -73,8 +73,8 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// A request is over for its engine, and its client gives up no more: what is on its
-    /// way arrives. Gives how it ended for the client, who may have cut it short.
+    /// Ends the wait of a request that has ended for its engine: its client no longer gives up, and outputs
+    /// on their way arrive. Returns the outcome for the client, who may have cut it short.
     pub(super) fn end_wait(&mut self, tag: u64, outcome: Outcome) -> Outcome {
         let record = self.ledger.record(tag);
         let Some(client) = &mut self.in_flight.get_mut(tag).client else { return outcome };
@@ -89,8 +89,7 @@ impl<O: Observer> Simulation<'_, O> {
         Outcome::GivenUp(GiveUp::Cancelled)
     }
 
-    /// Has the client of a request that is over try again, if it does. Else the request
-    /// is given back.
+    /// Retries an ended request, if its client does so. Otherwise returns the request.
     pub(super) fn retry(&mut self, tag: u64, mut live: Box<Live>, outcome: Outcome) -> Option<Box<Live>> {
         let Some(client) = &live.client else { return Some(live) };
         let record = self.ledger.record(tag);

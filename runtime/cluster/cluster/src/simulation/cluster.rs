@@ -48,14 +48,14 @@ pub struct ClusterRequest {
 pub enum ClusterOutput {
     /// A request has got output tokens. Only from a cluster [with tokens](Cluster::with_tokens).
     Tokens {
-        /// The number that [`Cluster::submit`] gave, or that of a request of a workload.
+        /// The number that [`Cluster::submit`] returned, or the number of a request of a workload.
         request: u64,
         /// Their number.
         num_tokens: u32,
         /// Virtual time at which they came, in nanoseconds.
         at_ns: u64,
     },
-    /// A request is over.
+    /// A request has ended.
     Ended {
         /// Its number.
         request: u64,
@@ -67,7 +67,7 @@ pub enum ClusterOutput {
 /// One engine, or one rank of an engine, between two steps of the caller.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EngineState {
-    /// Index over all engines of the cluster, those of the prefill pool first.
+    /// Index among all engines of the cluster; the engines of the prefill pool come first.
     pub index: u32,
     /// The pool that it belongs to.
     pub role: PoolRole,
@@ -124,10 +124,10 @@ pub enum ClusterError {
 
 /// A cluster in virtual time that its caller steps.
 ///
-/// It has the pools, links, routers, autoscalers, faults and workloads of a [`RunConfig`]; of
-/// workloads it may have none. Requests that the caller submits are those of one more
-/// workload, `submitted`. A cluster to which the requests of a workload are submitted when
-/// they would have come does what [`simulate`](crate::simulate) does with that workload.
+/// It has the pools, links, routers, autoscalers, faults and workloads of a [`RunConfig`], which may have no
+/// workload. Requests that the caller submits form one more workload, `submitted`. A cluster to which the
+/// requests of a workload are submitted at their arrival times does what [`simulate`](crate::simulate) does
+/// with that workload.
 ///
 /// Time stands at an instant: all that happened before is done, all that is due then is
 /// handled, and the steps that start then are not decided yet, so that a request submitted now
@@ -245,7 +245,7 @@ impl Cluster {
         Ok(tag)
     }
 
-    /// Takes a request back at the present instant. False if it is over.
+    /// Cancels a request at the present instant. Returns false if it has ended.
     ///
     /// # Errors
     /// When the run has failed.
@@ -293,7 +293,7 @@ impl Cluster {
     /// Goes on to `at_ns`, and shows `callback` what has to be told, in order of time.
     ///
     /// # Errors
-    /// As [`Self::step`]; when it lies in the past.
+    /// As [`Self::step`], and if `at_ns` is in the past.
     pub fn step_until(&mut self, at_ns: u64, callback: impl FnMut(&ClusterOutput)) -> Result<(), ClusterError> {
         self.check_alive()?;
         let now_ns = self.simulation.clock.now_ns();
@@ -399,7 +399,7 @@ impl Cluster {
     }
 }
 
-/// The workload of submitted requests, of which `count` come by themselves.
+/// The workload of submitted requests, `count` of which arrive by themselves.
 fn submitted_workload(count: u64) -> WorkloadConfig {
     let one = || vcr_base::random::Distribution::Constant { value: 1.0 };
     let arrivals = Arrivals::Constant { rate_per_s: 1.0, limit: Limit { count: Some(count), duration_ns: None } };

@@ -1,11 +1,10 @@
 //! Prompts that move from prefill to decode engines.
 //!
-//! Where blocks for prompts are taken between steps ([`vcr_core::Reservations`]), as in
-//! Dynamo's replay, an engine does nothing for a handoff while it is in a step. Of those
-//! that wait at it, the oldest is tried once for each of these: a prompt comes while the
-//! engine is idle; one of its steps ends; KV that has arrived is taken over. KV that
-//! arrives during a step is taken over at its end. All of that precedes the steps that
-//! start at the same instant, so a prompt whose KV takes no time is part of one.
+//! If blocks for prompts are taken between steps ([`vcr_core::Reservations`]), as in Dynamo's replay, an
+//! engine does nothing for a handoff while it is in a step. The oldest handoff that waits at the engine is
+//! tried once when a prompt arrives while the engine is idle, when one of its steps ends, and when arrived KV
+//! is made available. KV that arrives during a step becomes available at its end. All of this precedes the
+//! steps that start at the same instant, so a prompt whose KV takes no time is part of such a step.
 
 use vcr_core::ServingEngine;
 use vcr_core::plan::{RemoteLoad, RequestOutput};

@@ -221,8 +221,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.end(tag, Outcome::Failed(FailReason::NoEngine));
     }
 
-    /// A request is over for routers and engines; its client has yet to get the rest of
-    /// the answer.
+    /// Ends a request for routers and engines. Its client has yet to get the rest of the answer.
     pub(super) fn end(&mut self, tag: u64, outcome: Outcome) {
         self.mark_scheduled(&[tag]);
         let outcome = self.end_wait(tag, outcome);

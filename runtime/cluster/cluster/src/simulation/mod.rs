@@ -234,7 +234,7 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Handles the events planned at `at_ns`, and those that a clock has passed besides.
+    /// Handles the events planned at `at_ns`, and any others that a clock has passed.
     fn handle_due(&mut self, at_ns: u64) -> Result<(), SimError> {
         let mut planned = Some(at_ns);
         while let Some(at_ns) = planned {

@@ -78,8 +78,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Turns off workers that have finished draining, of those whose situation has
-    /// changed at this instant.
+    /// Turns off workers that have finished draining, among the workers that changed at this instant.
     pub(super) fn turn_off_drained(&mut self) {
         for position in 0..self.fleet.changed().len() {
             let index = self.fleet.changed()[position];

@@ -13,7 +13,7 @@ use vcr_trace::{Dependency, ItemRange, Trace, TraceRequest, Trigger};
 
 use crate::config::{Answers, Lengths, TracePacing, WorkloadSource};
 
-/// Tokens of a block, of which prompts share whole ones.
+/// Tokens of a block. Prompts share whole blocks.
 const BLOCK_TOKENS: u32 = 16;
 /// The most requests of all agents together.
 const MAX_REQUESTS: usize = 10_000_000;
@@ -217,7 +217,7 @@ struct Context {
 }
 
 impl Context {
-    /// The instructions of all agents, of which whole blocks are shared.
+    /// The instructions of all agents, in whole shared blocks.
     fn new(system_tokens: u32) -> Self {
         Self { ids: (0..system_tokens / BLOCK_TOKENS).collect(), len_tokens: system_tokens }
     }

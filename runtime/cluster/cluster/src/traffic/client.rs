@@ -13,7 +13,7 @@ const NS_PER_MS: f64 = 1e6;
 /// One attempt of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// Number of those before it.
+    /// Number of earlier attempts.
     pub number: u32,
     /// When the first of them was sent.
     pub first_sent_ns: u64,

@@ -118,7 +118,7 @@ impl Graph {
         self.happened(node, Trigger::Dispatch, now_ns);
     }
 
-    /// A request has ended, however it did. Whether its play is over.
+    /// Ends a request, whatever its outcome. Returns whether its play has ended.
     pub(crate) fn ended(&mut self, node: u64, now_ns: u64) -> bool {
         self.happened(node, Trigger::Completion, now_ns);
         let (row, copy) = self.place(node);

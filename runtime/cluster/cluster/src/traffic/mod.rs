@@ -203,7 +203,7 @@ impl Traffic {
         events.push(at_ns, Event::NextAttempt { after: tag });
     }
 
-    /// The attempt that follows on that of `after`, with its workload.
+    /// The next attempt after `after`, with its workload.
     pub(crate) fn next_attempt(&mut self, after: u64) -> Option<(u32, Turn)> {
         self.attempts.remove(&after)
     }
@@ -251,8 +251,8 @@ impl Traffic {
         self.answers.insert(tag, answer);
     }
 
-    /// A request has ended: its session continues, or makes room for another. Whether a warm-up
-    /// is over with it.
+    /// Ends a request: its session continues, or makes room for another. Returns whether a warm-up ends with
+    /// it.
     pub(crate) fn ended(
         &mut self,
         tag: u64,
@@ -295,8 +295,8 @@ impl Traffic {
         false
     }
 
-    /// A request of a workload's graph or lanes has ended: requests that wait for it continue.
-    /// Whether a warm-up is over with it.
+    /// Ends a request of a workload's graph or lanes: requests that wait for it continue. Returns whether a
+    /// warm-up ends with it.
     fn end_node(&mut self, index: u32, node: u64, is_completed: bool, now_ns: u64, events: &mut EventQueue) -> bool {
         let workload = &mut self.workloads[index as usize];
         if let Some(profile) = workload.profile_mut() {

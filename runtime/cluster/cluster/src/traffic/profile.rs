@@ -1,9 +1,8 @@
 //! Lanes of plays: each has one play at a time, and takes the next when it ends.
 //!
-//! Before the profile begins, lanes may warm the caches. A request of a play is a *node*, named by
-//! the number of the play's start and its place in the play; those of the warm-up are named by
-//! their lane. Times of nodes may come forward while nothing is in flight, so an event of a node
-//! counts only if the node is due then still.
+//! Before the profile begins, lanes may warm the caches. A request of a play is a *node*, named by the number
+//! of the play's start and its position in the play. Warm-up nodes are named by their lane. Nodes may become
+//! due earlier while nothing is in flight, so an event of a node counts only if the node is still due then.
 
 mod play;
 
@@ -33,7 +32,7 @@ pub(crate) struct ProfileCounts {
     pub(crate) warmup_requests: u64,
     /// Plays that were started.
     pub(crate) plays_started: u64,
-    /// Plays of which all requests have ended.
+    /// Plays whose requests have all ended.
     pub(crate) plays_ended: u64,
     /// Number of times that waits were cut short.
     pub(crate) idle_cuts: u64,
@@ -151,7 +150,7 @@ impl Profile {
         Some(DueRow { row, copy, is_warmup: false })
     }
 
-    /// A request has ended, completed or not. Whether the warm-up is over with it.
+    /// Notes that a request has ended, completed or not. Returns whether the warm-up ends with it.
     pub(super) fn ended(&mut self, node: u64, is_completed: bool, now_ns: u64) -> bool {
         if node & WARMUP != 0 {
             let warmup = &self.warmups[(node & !WARMUP) as usize];

@@ -39,7 +39,7 @@ pub(crate) struct Earlier {
 /// The turn after one that has ended.
 #[derive(Debug)]
 pub(crate) enum FollowUp {
-    /// The session is over.
+    /// The session has ended.
     None,
     /// A row of the workload's trace, `delay_ns` later.
     TraceRow {

@@ -240,7 +240,8 @@ impl Workload {
         self.is_delayed = true;
     }
 
-    /// A session is over, whose turns do not wait for others. Whether one that waited for it starts.
+    /// Ends a session whose turns do not wait for others. Returns whether a session that waited for it
+    /// starts.
     pub(crate) fn end_session(&mut self) -> bool {
         self.active -= 1;
         std::mem::take(&mut self.is_delayed)

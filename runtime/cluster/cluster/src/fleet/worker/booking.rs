@@ -74,8 +74,8 @@ impl Booking {
         start_ns
     }
 
-    /// Books that it is in a step of its engine from `now_ns` to `until_ns`, its own
-    /// part of which, if it has one, is booked. Gives for how long it waits for others.
+    /// Records that the worker is in a step of its engine from `now_ns` to `until_ns`. Its own part of the
+    /// step, if any, is already recorded. Returns how long it waits for others.
     pub(super) fn wait(&mut self, now_ns: u64, until_ns: u64) -> u64 {
         if !self.executing {
             self.computes_until_ns = now_ns;
@@ -96,7 +96,7 @@ impl Booking {
         [rest_ns, wait_ns]
     }
 
-    /// The step that was executing is over.
+    /// Ends the step that was executing.
     pub(super) fn end(&mut self) {
         self.executing = false;
     }

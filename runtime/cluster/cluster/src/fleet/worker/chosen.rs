@@ -94,8 +94,8 @@ impl ChosenTokens {
         std::mem::take(&mut self.outputs[slot as usize])
     }
 
-    /// Has the source choose all tokens that the step `plan` may give, of which
-    /// each request may get `more` beyond one and its drafts.
+    /// Lets the source choose all tokens that the step `plan` may give. Each request may get `more` tokens
+    /// beyond one and its drafts.
     ///
     /// # Errors
     /// When the source fails, or refuses a request.

@@ -13,7 +13,7 @@ pub(super) struct DrawnTokens<'a> {
 
 impl TokenSource for DrawnTokens<'_> {
     fn token(&mut self, tag: u64, output_index: u32) -> u32 {
-        // Tokens of a request that is over, which it may get in a step in flight, are discarded.
+        // Tokens that an ended request gets from a step in flight are discarded.
         let output_seed = self.output_seeds.get(tag).copied().unwrap_or_default();
         seed::output_token(output_seed, output_index)
     }

@@ -24,7 +24,7 @@ pub(crate) struct Lifecycle {
     provisioned_since_ns: Option<u64>,
     /// Earlier spans, from when to when.
     provisioned_ns: Vec<(u64, u64)>,
-    /// Number of the start among those of its pool: larger is newer.
+    /// Number of this start in its pool: larger is newer.
     start_number: u64,
 }
 

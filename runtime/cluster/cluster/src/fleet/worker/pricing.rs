@@ -22,7 +22,7 @@ impl PricedSteps {
         index.checked_sub(1).map_or(self.first, |index| self.decodes.shape(index))
     }
 
-    /// Blocks in use in the steps of a range after its first, all of which decode.
+    /// Blocks in use in the steps of a range after its first step. All of them decode.
     pub(super) fn active_blocks_after(&self, range: &Range<usize>) -> &[u64] {
         &self.decodes.kv_active_blocks()[range.start..range.end - 1]
     }
@@ -34,7 +34,7 @@ pub(super) struct Pricing {
     slow_downs: Vec<(u32, f64)>,
     /// The host's launches, where they take time.
     launches: Option<Box<Launches>>,
-    /// The steps of the latest pricing call, of which the first `taken` are taken.
+    /// The steps of the latest pricing call. The first `taken` of them are taken.
     priced: PricedSteps,
     taken: usize,
 }
@@ -216,8 +216,8 @@ impl Worker {
         1 + self.pricing.priced.decodes.len() as u64
     }
 
-    /// Books steps that start at `start_ns`, one after another: those of the range of
-    /// what was priced. Gives when the last one ends.
+    /// Records consecutive steps that start at `start_ns`: the steps of a range of the priced steps. Returns
+    /// when the last one ends.
     pub(crate) fn book(&mut self, start_ns: u64, range: Range<usize>) -> u64 {
         let priced = &self.pricing.priced;
         let end_ns = self.booking.book(start_ns, priced, range.clone());
@@ -231,8 +231,8 @@ impl Worker {
         end_ns
     }
 
-    /// Books that it is in a step of its engine from `now_ns` to `until_ns`, its own
-    /// part of which, if it has one, is booked.
+    /// Records that the worker is in a step of its engine from `now_ns` to `until_ns`. Its own part of the
+    /// step, if any, is already recorded.
     pub(crate) fn wait(&mut self, now_ns: u64, until_ns: u64) {
         self.totals.waited_ns += self.booking.wait(now_ns, until_ns);
     }

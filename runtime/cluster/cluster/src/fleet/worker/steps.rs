@@ -158,8 +158,8 @@ impl Worker {
         }
     }
 
-    /// Goes through the step in flight and on to the one `steps` later, which
-    /// then is the one in flight; outputs of those before it are in the engine.
+    /// Skips from the step in flight to the step `steps` later, which is then in flight. The engine has the
+    /// outputs of the steps before it.
     pub(crate) fn skip(&mut self, steps: u32, output_seeds: &Window<u64>) {
         let acceptance = Acceptance { rates: &[], stream: &mut self.acceptance };
         let mut source = DrawnTokens { output_seeds, acceptance };

@@ -23,14 +23,13 @@ pub(crate) struct WorkerTotals {
 }
 
 impl WorkerTotals {
-    /// Adds the statistics of an engine that is gone. `tiers` are those of all incarnations
-    /// until now.
+    /// Adds the statistics of a lost engine. `tiers` has the statistics of all incarnations so far.
     pub(super) fn lose(&mut self, engine: &EngineStats, tiers: KvTierStats) {
         combine(&mut self.lost, engine, u64::saturating_add);
         self.lost_tiers = tiers;
     }
 
-    /// The statistics of all engines, of which `present` is the last, since the measurement began.
+    /// The statistics of all engines since the measurement began; `present` is the last engine.
     pub(super) fn engine_stats(&self, present: &EngineStats) -> EngineStats {
         let mut all = self.lost;
         combine(&mut all, present, u64::saturating_add);
@@ -59,12 +58,12 @@ impl WorkerTotals {
         self.lost_range_use = self.range_use(model);
     }
 
-    /// The range use of all latency models, of which `present` is the last.
+    /// The range use of all latency models; `present` is the last one.
     pub(super) fn range_use(&self, present: Option<RangeUse>) -> Option<RangeUse> {
         self.lost_range_use.into_iter().chain(present).reduce(RangeUse::plus)
     }
 
-    /// The statistics of all tiers, of which `present` are the last.
+    /// The statistics of all tiers; `present` are the last ones.
     pub(super) fn all_tier_stats(&self, present: &KvTierStats) -> KvTierStats {
         let mut all = self.lost_tiers;
         all.add(present);

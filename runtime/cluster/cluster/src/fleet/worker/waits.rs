@@ -1,4 +1,4 @@
-//! Instants that a worker waits for besides the ends of its steps.
+//! Instants that a worker waits for in addition to the ends of its steps.
 
 #[derive(Default)]
 pub(super) struct Waits {

@@ -105,7 +105,7 @@ impl Samples {
         self.counts.len() + self.single.len() + self.packed.len() + self.wide.len()
     }
 
-    /// Adds those of `other`.
+    /// Adds the samples of `other`.
     pub(crate) fn absorb(&mut self, other: Self) {
         let most = self.counts.len().max(other.counts.len());
         self.counts.resize(most, 0);
@@ -194,7 +194,7 @@ impl CountedSamples {
         self.samples.for_each(give);
     }
 
-    /// The samples of these ranks, which ascend; that of rank 0 is the smallest.
+    /// The samples at these ranks, which ascend; rank 0 is the smallest sample.
     ///
     /// # Panics
     /// When ranks descend, or one is not below the number of samples.

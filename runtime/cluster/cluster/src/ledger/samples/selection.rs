@@ -1,7 +1,7 @@
 //! Samples of given ranks, found without sorting.
 //!
-//! Samples of about one size are counted together, and only those of the sizes in
-//! which a rank lies are looked at closer: two passes, however many samples there are.
+//! Samples of similar size are counted together. Only the sizes in which a rank lies are examined further, so
+//! any number of samples takes two passes.
 
 use super::{PACKED_COUNT_BITS, Samples};
 
@@ -11,8 +11,8 @@ type Run = (u64, u64);
 /// Distances within one power of two are cut into this many sizes.
 const SIZES_PER_OCTAVE: usize = 1 << SIZE_BITS;
 const SIZE_BITS: u32 = 7;
-/// One for what is smaller than all distances are counted from, one for what is not
-/// farther, those of 64 powers of two, and one for what is rounded up to the next.
+/// One size for samples below the origin of the distances, one for equal samples, the sizes of 64 powers of
+/// two, and one for samples that are rounded up to the next size.
 const NUM_SIZES: usize = 2 + u64::BITS as usize * SIZES_PER_OCTAVE + 1;
 
 /// Runs of so few values are sorted.
@@ -29,8 +29,8 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// For samples of which none are counted yet. Distances are from one of the
-    /// smallest, since most samples may differ by little.
+    /// A selection before any sample is counted. Distances start at one of the smallest samples, since most
+    /// samples may differ by little.
     pub(super) fn for_samples(samples: &Samples) -> Self {
         const LOOKED_AT: usize = 512;
         if samples.num_runs() <= FEW_COUNTED {

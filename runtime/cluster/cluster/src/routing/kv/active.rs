@@ -42,7 +42,7 @@ impl ActivePrompts {
         self.distinct_blocks
     }
 
-    /// Leading blocks of `chain` that are among those of the set.
+    /// Number of leading blocks of `chain` that the set contains.
     pub(super) fn shared_blocks(&self, chain: &[BlockHash]) -> usize {
         let first = chain.first().copied();
         self.shared_at(self.prompts.partition_point(|other| other.order(first, chain).is_lt()), chain)

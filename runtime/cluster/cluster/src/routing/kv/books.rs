@@ -16,7 +16,7 @@ pub(super) enum Entry {
     Prefilled { request: u64 },
     /// Its output fills `blocks` blocks.
     Generated { request: u64, blocks: u64 },
-    /// It is over, or its engine is.
+    /// The request has ended, or its engine has.
     Over { request: u64 },
 }
 

@@ -1,11 +1,9 @@
 //! The KV router: Dynamo's cost function over its books and its index.
 //!
-//! Other routers are asked once for each request and see the engines' own loads.
-//! This one sees nothing of the engines but their KV events. It books what it has
-//! sent, may keep requests back while every engine is busy, and may be several
-//! routers that learn of each other late. The formulas are those of
-//! `dynamo-kv-router` 1.4; where that breaks ties by a global random generator,
-//! this one draws from the run's seed.
+//! Other routers are asked once for each request and see the engines' own loads. This router sees only the
+//! engines' KV events. It records what it has sent, may hold requests back while every engine is busy, and
+//! may consist of several routers that learn of each other late. The formulas are from `dynamo-kv-router`
+//! 1.4. Where that breaks ties by a global random generator, this router draws from the run's seed.
 
 mod active;
 mod books;
@@ -139,7 +137,7 @@ impl KvRouter {
         !self.events.is_empty()
     }
 
-    /// Whether those of a step are out when it ends, not when it starts.
+    /// Whether the events of a step are sent when it ends, not when it starts.
     fn sees_events_at_step_end(&self) -> bool {
         matches!(self.config.knowledge, KvKnowledge::Events { at_step_end: true, .. })
     }
@@ -155,8 +153,7 @@ impl KvRouter {
         self.needs_outputs() && self.replicas.len() > 1 && self.config.replicas.sync_ns.is_some()
     }
 
-    /// Chooses among the engines that are up, of which there is at least one, or
-    /// keeps the request back.
+    /// Chooses among the running engines, of which there is at least one, or holds the request back.
     fn choose(&mut self, routed: &RouteRequest<'_>, candidates: &mut [Candidate]) -> Routed {
         let query = &routed.query;
         let owner = self.owner_in_turn(query.request);
@@ -192,7 +189,7 @@ impl KvRouter {
             if self.replicas[owner].queue.is_empty() {
                 continue;
             }
-            // Also with no engine up: the router's wake-up is over.
+            // Also with no running engine: the router's wake-up has passed.
             self.catch_up(owner, now_ns);
             if up.is_empty() {
                 continue;
@@ -295,8 +292,8 @@ impl KvRouter {
         to
     }
 
-    /// Enters something into the books of `owner`, now, and into those of the
-    /// others, when they hear of it.
+    /// Records an entry in the books of `owner` now, and in the books of the other routers when they hear of
+    /// it.
     fn book(&mut self, owner: usize, now_ns: u64, entry: Entry) {
         self.catch_up(owner, now_ns);
         if let Some(sync_ns) = self.config.replicas.sync_ns {
@@ -355,7 +352,7 @@ impl KvRouter {
         for (position, &cost) in self.costs.iter().enumerate().filter(|(_, cost)| **cost == lowest) {
             debug_assert!(cost.is_finite());
             equal += 1;
-            // Each of those that cost the same is as likely as the others.
+            // All engines with the same cost are equally likely.
             if equal == 1 || self.ties.unit() * f64::from(equal) < 1.0 {
                 chosen = position;
             }

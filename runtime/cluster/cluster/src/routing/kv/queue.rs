@@ -151,7 +151,7 @@ impl RouterQueue {
         class.waiting.insert(rank, queued);
     }
 
-    /// The next one that leaves, of those classes that `may_leave`.
+    /// Takes the next request out of the classes that `may_leave`.
     pub(super) fn pop(&mut self, configs: &[QueueClass], may_leave: impl Fn(&QueueClass) -> bool) -> Option<Queued> {
         let carried = self.carried.take();
         for ((cost, class), config) in self.costs.iter_mut().zip(&self.classes).zip(configs) {

@@ -423,7 +423,7 @@ fn limits_count_what_waits_for_each_engine_that_is_up() {
             QueueClass { cache_bucket: Some("long".to_owned()), policy_family: Some("chat".to_owned()), ..limited },
         ])
     };
-    // Each asks for 32 tokens, of which one block of 16 is cached.
+    // Each asks for 32 tokens. One block of 16 is cached.
     let taken = |limited, engines: usize| {
         let mut router = all(limited);
         for worker in 0..engines as u32 {

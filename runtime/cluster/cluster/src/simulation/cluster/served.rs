@@ -154,7 +154,7 @@ impl Cluster {
         (first..first + count).map(|place| self.tokens.remove(&(request, place)).unwrap_or(0)).collect()
     }
 
-    /// Forgets the tokens of a request that is over.
+    /// Forgets the tokens of an ended request.
     pub fn forget_tokens(&mut self, request: u64) {
         let mut later = self.tokens.split_off(&(request, 0));
         self.tokens.append(&mut later.split_off(&(request + 1, 0)));

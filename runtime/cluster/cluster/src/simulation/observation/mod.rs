@@ -25,7 +25,7 @@ pub(super) struct Observation<O> {
     wants_requests: bool,
     /// Whether the ledger keeps more than records, for which it must see each step.
     keeps_requests: bool,
-    /// Whether the run is over before its end.
+    /// Whether the run was stopped before its end.
     is_stopped: bool,
     /// The engines over time, where the observer wants them.
     series: Option<RunSeries>,
@@ -77,7 +77,7 @@ impl<O: Observer> Observation<O> {
         self.is_stopped
     }
 
-    /// The run is over before its end.
+    /// Stops the run before its end.
     pub(super) fn stop(&mut self) {
         self.is_stopped = true;
     }

@@ -47,8 +47,7 @@ pub(in crate::simulation) struct OverloadWatch {
 }
 
 impl OverloadWatch {
-    /// Whether the queues are to be checked at an instant that is over, before which and in
-    /// which this many requests arrived.
+    /// Whether the queues are to be checked at a completed instant. `arrived` requests arrived up to its end.
     pub(in crate::simulation) fn is_due(&mut self, at_ns: u64, arrived: u64) -> bool {
         let is_new = std::mem::replace(&mut self.seen, arrived) != arrived;
         let (last_ns, before) = self.latest_due;
@@ -59,8 +58,8 @@ impl OverloadWatch {
         is_due
     }
 
-    /// Checks the queues, of which those of `pool` are the longest, at an instant for which
-    /// that was due; in order. Gives what there is to report, once.
+    /// Checks the queues at an instant at which a check was due; instants come in order. The queues of `pool`
+    /// are the longest. Returns the overload to report, once.
     pub(in crate::simulation) fn check<'a>(&mut self, now: Queues, pool: &'a str) -> Option<Overload<'a>> {
         if self.is_reported {
             return None;
@@ -83,14 +82,13 @@ impl OverloadWatch {
 }
 
 impl<O: Observer> Observation<O> {
-    /// Whether the queues are to be checked, now that an instant is over; `arrived` requests have
-    /// come until its end.
+    /// Whether the queues are to be checked after an instant; `arrived` requests have arrived up to its end.
     pub(in crate::simulation) fn checks_queues(&mut self, at_ns: u64, arrived: u64) -> bool {
         self.overload.is_due(at_ns, arrived)
     }
 
-    /// Warns the observer, once, of queues that have grown several checks in a row; those of
-    /// `waiting` are by pool.
+    /// Warns the observer once if queues have grown in several consecutive checks. `waiting` has the queues
+    /// by pool.
     pub(in crate::simulation) fn check_queues(&mut self, queues: Queues, waiting: &[u64], fleet: &Fleet) {
         let (longest, _) = waiting.iter().enumerate().max_by_key(|(_, waiting)| **waiting).unwrap_or((0, &0));
         let now = Queues { waiting: waiting.iter().sum(), ..queues };
@@ -101,7 +99,7 @@ impl<O: Observer> Observation<O> {
 }
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Has the queues checked, now that an instant is over.
+    /// Checks the queues after an instant.
     pub(in crate::simulation) fn watch_for_overload(&mut self) {
         if self.observation.checks_queues(self.clock.now_ns(), self.ledger.arrived()) {
             let waiting: Vec<u64> = self.fleet.pools().iter().map(|pool| self.waiting_in(pool.role())).collect();

@@ -13,9 +13,9 @@ use crate::observe::Observer;
 use crate::simulation::Simulation;
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Starts a step of an engine with the ranks `ranks`, of which those in `together` have work,
-    /// and goes through those that must follow unless they are watched. `is_last` unless other
-    /// workers have yet to start at this instant.
+    /// Starts a step of an engine with the ranks `ranks`, and applies the following steps unless they are
+    /// observed. The ranks in `together` have work. `is_last` unless other workers have yet to start at this
+    /// instant.
     pub(super) fn start_together(
         &mut self,
         ranks: Range<u32>,
@@ -101,7 +101,7 @@ impl<O: Observer> Simulation<'_, O> {
         ranks.clone().map(|rank| self.horizon_ns(rank, is_last)).min().unwrap_or(self.clock.now_ns())
     }
 
-    /// Has all of these ranks predict up to `most` steps. Gives how many of them all have.
+    /// Lets all of these ranks predict up to `most` steps. Returns how many steps all of them predicted.
     fn predict_together(&mut self, together: &[u32], most: u64) -> usize {
         let most = usize::try_from(most).unwrap_or(usize::MAX).min(Engine::MAX_PREDICTED_STEPS);
         together.iter().fold(most, |most, &index| match most {

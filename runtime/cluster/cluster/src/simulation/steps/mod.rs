@@ -265,9 +265,8 @@ impl<O: Observer> Simulation<'_, O> {
         others.chain(arrival).chain(self.clock.outside_ns()).chain(steps).chain(end).min().unwrap_or(u64::MAX)
     }
 
-    /// When the next session comes to a worker, where that is known: those of a single
-    /// workload start at times of its own and go to the workers in turn, unless they may
-    /// overtake each other on the way.
+    /// When the next session arrives at a worker, if that is known. The sessions of a single workload start
+    /// at times of its own and go to the workers in turn, unless they may overtake each other on the way.
     fn foreseen_arrival_ns(&mut self, index: u32) -> Option<u64> {
         let worker = self.fleet.worker(index);
         let may_overtake = self.facts.overheads.delays_arrivals() || self.clock.outside_ns().is_some();

@@ -74,8 +74,8 @@ impl Source {
         Play { play, copy, nodes, due: BTreeSet::new(), num_left, num_in_flight: 0, has_completed: false }
     }
 
-    /// Rows that warm the caches for a play: the last request before the cut of each session that
-    /// goes on, and then `requests` of these in turn, or of the first one to come.
+    /// Rows that warm the caches for a play: for each session that continues, the last request before the
+    /// cut; then `requests` of these in turn, or of the first request to come.
     pub(super) fn warmup(&self, play: &Play, requests: usize) -> Vec<u32> {
         let rows = self.rows_of(play.play);
         let session = |index: usize| self.trace.requests[rows[index] as usize].session;
@@ -97,7 +97,7 @@ impl Source {
         &self.rows[self.first_of_play[play as usize] as usize..self.first_of_play[play as usize + 1] as usize]
     }
 
-    /// Dependencies of a row, all of which are on rows of its play, by their places there.
+    /// Dependencies of a row on rows of its play, by their positions there.
     fn inside<'a>(&'a self, rows: &'a [u32], row: u32) -> impl Iterator<Item = (usize, &'a Dependency)> {
         let dependencies = self.trace.dependencies(&self.trace.requests[row as usize]).iter();
         dependencies.filter_map(|other| Some((rows.binary_search(&other.request).ok()?, other)))

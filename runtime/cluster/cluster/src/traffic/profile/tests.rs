@@ -4,8 +4,8 @@ use super::*;
 
 const S: u64 = 1_000_000_000;
 
-/// A play of a main conversation of three requests at 0, 40 and 100 s, each of which took 10 s,
-/// and of a branch at 20 and 60 s.
+/// A play of a main conversation of three requests at 0, 40 and 100 s, each 10 s long, and of a branch at 20
+/// and 60 s.
 fn trace() -> Arc<Trace> {
     let row = |id: &str, session: &str, at_s: u64, ids: &str, dependencies: &str| {
         format!(
@@ -95,7 +95,7 @@ fn snapshots_follow_from_their_seed_and_lane() {
     assert_eq!(cut(7), cut(7));
     let all: std::collections::BTreeSet<_> = (0..20).map(cut).collect();
     assert!(all.len() > 10, "{all:?}");
-    // No cut is before 25 s or after 75 s, so the second row is over and the last is to come.
+    // No cut is before 25 s or after 75 s, so the second row has ended and the last is to come.
     assert!(all.iter().all(|times| times.iter().all(|at_ns| *at_ns <= 75 * S)));
 }
 

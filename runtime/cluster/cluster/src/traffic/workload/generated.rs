@@ -8,7 +8,7 @@ use super::super::turn::{FollowUp, Turn};
 use super::Common;
 use crate::config::SyntheticInput;
 
-/// The starts of sessions, of which some are foreseen before they are due.
+/// The starts of sessions. Some starts are forecast before they are due.
 struct Starts {
     gaps: Stream,
     /// Those of the sessions from `first` on that have been drawn.
@@ -79,7 +79,7 @@ impl Generated {
     pub(super) fn turn(&self, row: u32, common: &Common) -> Turn {
         let input = &self.input;
         let mut prompt = common.empty_prompt(common.content_salt);
-        // The answer's blocks are hashed behind those of the prompt.
+        // The answer's blocks are hashed behind the blocks of the prompt.
         prompt.reserve(input.input_tokens.saturating_add(input.output_tokens));
         let mut left = input.input_tokens;
         for block in input.blocks_of(row) {

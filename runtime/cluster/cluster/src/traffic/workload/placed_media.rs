@@ -19,7 +19,8 @@ impl<'a> PlacedMedia<'a> {
         Self { items, salt, begin_tokens: 0, ahead_tokens: 0 }
     }
 
-    /// Pushes the next `len_tokens` tokens to a prompt: those of `content`, but for the placeholders of items.
+    /// Pushes the next `len_tokens` tokens to a prompt: tokens of `content`, with the placeholders of items
+    /// between them.
     #[inline]
     pub(super) fn push_run(&mut self, content: u64, len_tokens: u32, prompt: &mut Prompt) {
         if self.items.is_empty() && self.ahead_tokens == 0 {

@@ -24,7 +24,7 @@ pub(super) struct Rows {
     pub(super) plan: Plan,
 }
 
-/// The first turn of a session. The order is that of starts.
+/// The first turn of a session, in order of starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct FirstTurn {
     /// Since the start of the workload.
@@ -37,7 +37,8 @@ pub(super) struct FirstTurn {
 pub(super) enum Plan {
     /// By sessions, in the order of their first turns.
     Sessions(Vec<FirstTurn>),
-    /// Not all wait for the turn before. In a closed loop, the first turns are those of its plays.
+    /// Some turns do not wait for the turn before. In a closed loop, the first turns are the first turns of
+    /// its plays.
     Graph { graph: Graph, first_turns: Vec<FirstTurn> },
     /// In lanes of plays.
     Lanes(Profile),
@@ -187,7 +188,7 @@ impl Rows {
             media.push_run(content, request.input_tokens, &mut prompt);
             return prompt;
         }
-        // The answer's blocks are hashed behind those of the prompt.
+        // The answer's blocks are hashed behind the blocks of the prompt.
         prompt.reserve(request.input_tokens.saturating_add(request.output_tokens));
         let mut left = request.input_tokens;
         for id in ids.iter() {
