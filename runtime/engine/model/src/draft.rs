@@ -1,4 +1,4 @@
-//! Drafters: the layers and the weights that an engine has beside those of its model.
+//! Drafters: the layers and weights that an engine has in addition to its model's.
 //!
 //! vLLM 0.32's `v1/worker/gpu/spec_decode`, and `models/{llama_eagle,llama_eagle3,deepseek_mtp}.py`.
 
@@ -90,7 +90,7 @@ impl Draft {
         let hidden = own.sizes.hidden as f64;
         let target_hidden = own.head.target_hidden.unwrap_or(own.sizes.hidden);
         let joined = (own.head.aux_states.unwrap_or(AUX_STATES) * target_hidden) as f64 * hidden;
-        // The first layer's queries, keys and values are those of the embedding and of what was joined.
+        // The first layer's queries, keys and values read the embedding joined with the hidden state.
         let wider = match self.layers.first().map(|layer| layer.mixer) {
             Some(Mixer::Attention(attention)) => hidden * projected(attention, tensor),
             _ => 0.0,

@@ -38,7 +38,7 @@ impl DraftMethod {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DraftShape<'a> {
     pub(crate) method: DraftMethod,
-    /// Its layers, in the order in which vLLM has them behind those of the model.
+    /// Its layers, in vLLM's order, behind the layers of the model.
     pub(crate) layers: &'a [Layer],
 }
 

@@ -2,10 +2,10 @@
 //! makes of them, bytes of a token and of a block, KV blocks in a given memory, and bytes of the
 //! weights.
 //!
-//! Owns `models.toml`, the shapes of published models, and the reader of `config.json`, which reads
-//! both. The rules are those of vLLM 0.32 on GPUs: `vllm/v1/core/kv_cache_utils.py`,
-//! `vllm/v1/kv_cache_interface.py` and `vllm/platforms/interface.py`. Attention in 0.32 chooses its
-//! blocks by backend; those of a Hopper GPU are used here.
+//! Owns `models.toml`, the shapes of published models, and the reader of `config.json`, which reads both. The
+//! rules are from vLLM 0.32 on GPUs: `vllm/v1/core/kv_cache_utils.py`, `vllm/v1/kv_cache_interface.py` and
+//! `vllm/platforms/interface.py`. Attention in 0.32 chooses its block sizes by backend; the block sizes of a
+//! Hopper GPU are used here.
 //!
 //! Not counted: weights of encoders of images and sound, and what a backend pads.
 

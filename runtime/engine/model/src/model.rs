@@ -139,8 +139,8 @@ impl Model {
         self.layers.iter().any(|layer| matches!(layer.mixer, Mixer::State(State::Mamba { .. })))
     }
 
-    /// Bytes of the weights on each GPU, or each of the largest stage, with those of its drafter, without norms, biases
-    /// and encoders of images.
+    /// Bytes of the weights on each GPU, for the largest stage, including its drafter, without norms, biases
+    /// and image encoders.
     ///
     /// # Errors
     /// If it cannot be served so.

@@ -20,7 +20,7 @@ pub(crate) struct Shape<'a> {
 }
 
 impl Shape<'_> {
-    /// The layers of the model, and behind them those of its drafter.
+    /// The layers of the model, followed by the layers of its drafter.
     pub(crate) fn all_layers(&self) -> impl Iterator<Item = &Layer> {
         self.layers.iter().chain(self.draft.into_iter().flat_map(|draft| draft.layers))
     }
@@ -55,7 +55,7 @@ pub struct Serving {
     pub enable_prefix_caching: bool,
     /// Drafts of a request's step.
     pub num_speculative_tokens: u64,
-    /// Whether layers with windows keep KV as those of full attention do.
+    /// Whether layers with windows keep KV as layers of full attention do.
     pub disable_hybrid_kv_cache_manager: bool,
 }
 
@@ -155,7 +155,7 @@ impl Serving {
         }
     }
 
-    /// Checks the GPUs that share KV: those of a layer, or of its copies (`ParallelConfig`,
+    /// Checks the number of GPUs that share the KV of a layer, or of its copies (`ParallelConfig`,
     /// `verify_with_parallel_config`).
     fn check_context(&self, model: Shape<'_>) -> Result<(), ModelError> {
         let Self { tensor_parallel: tensor, decode_context_parallel: ranks, prefill_context_parallel: copies, .. } =

@@ -19,7 +19,7 @@ struct Table {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
-    /// Its names, that of its publication first.
+    /// Its names; the published name comes first.
     names: Vec<String>,
     /// Fields of its `config.json` about its shape. A list for layers may be shorter: it is repeated.
     config: Map<String, Value>,

@@ -18,7 +18,7 @@ const BYTES_MAX: usize = 1 << 20;
 /// Required form of a request's output.
 #[derive(Debug)]
 pub(crate) enum OutputForm {
-    /// One of these texts, which are not none.
+    /// One of these texts; there is at least one.
     Choice(Vec<String>),
     /// JSON of this schema.
     Json(Schemas),

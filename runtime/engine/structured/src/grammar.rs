@@ -1,5 +1,5 @@
-//! Texts of a grammar in the notation that vLLM sends to its backends: rules of the
-//! form `name ::= expression`, the first of which to be followed is `root`.
+//! Texts of a grammar in the notation that vLLM sends to its backends: rules of the form `name ::=
+//! expression`. The start rule is `root`.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -43,7 +43,7 @@ enum Node {
     Text(String),
     Class(Pattern),
     Sequence(Vec<Node>),
-    /// Parts, those of them that end, and that of these which is the shortest.
+    /// Alternatives, the indices of the alternatives that end, and the shortest of these.
     Alternatives {
         parts: Vec<Node>,
         ending: Vec<usize>,
@@ -350,7 +350,7 @@ impl Reader<'_> {
         (!name.is_empty()).then(|| String::from(name))
     }
 
-    /// Whether a name and `::=` come next: the rule before is over then.
+    /// Whether a name and `::=` come next, which ends the rule before.
     fn begins_a_rule(&self) -> bool {
         let mut ahead = Reader { rest: self.rest, whole: self.whole, depth: 0 };
         let _ = ahead.name();

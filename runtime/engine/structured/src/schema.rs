@@ -101,7 +101,7 @@ pub(crate) struct ObjectRule {
     pub(crate) properties: Vec<Property>,
     /// Of the values of all other keys.
     pub(crate) further: Option<Place>,
-    /// Of the values of those keys that no other schema of the object describes, either.
+    /// Schema of the values of keys that no other schema of the object describes.
     pub(crate) unevaluated: Option<Place>,
     /// Of the values of keys that match.
     pub(crate) patterns: Vec<(Pattern, Place)>,

@@ -2,8 +2,8 @@
 
 use vcr_guest_sdk::Rng;
 
-/// Ranges and probabilities for the arguments of tools; those of the schema come first.
-/// What is not given is chosen as in all other documents.
+/// Ranges and probabilities for the arguments of tools. The schema's own limits take precedence. Settings
+/// that are not given are chosen as in other documents.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ArgumentSettings {
     /// The least and the greatest integer.

@@ -51,7 +51,7 @@ pub(crate) enum Format {
 pub(crate) struct Tag {
     begin: String,
     content: Box<Format>,
-    /// Any of these ends it.
+    /// Texts that end it; any of them does.
     end: Vec<String>,
 }
 

@@ -3,7 +3,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Characters for which every vocabulary must have a piece: those of JSON and of our words.
+/// Characters for which every vocabulary must have a piece: the characters of JSON and of our words.
 const NEEDED: &str = "{}[]\",:.- 0123456789abcdefghijklmnopqrstuvwxyz";
 
 /// Pieces of text and their tokens.
@@ -25,7 +25,7 @@ impl Vocabulary {
             let bytes = (0..=u8::MAX).map(|byte| Box::from([byte]));
             all.extend(bytes.zip(tokens));
         }
-        // Equal pieces stay in order, so that those of the vocabulary come
+        // Equal pieces stay in order, so that the pieces of the vocabulary come before the bytes.
         // before the bytes.
         Self::of_pieces(all)
     }

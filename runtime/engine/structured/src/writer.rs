@@ -284,8 +284,8 @@ fn range(parts: &[&Schema]) -> Range {
 }
 
 impl<'a> Writer<'a> {
-    /// All schemas that a value of these schemas must fit: those that they refer to, and one of their alternatives. Each
-    /// try takes another alternative.
+    /// Gathers all schemas that a value of these schemas must fit: the schemas that they refer to, and one of
+    /// their alternatives. Each try takes another alternative.
     fn gather(&mut self, places: &[Place], tried: u32) -> Result<Gathered<'a>, String> {
         let depth = self.depth;
         let gathered = self.gather_from(places, tried);

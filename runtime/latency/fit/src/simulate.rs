@@ -130,7 +130,7 @@ fn take_up(request: &mut Simulated, steps: &[Vec<SimulatedStep>]) {
     }
 }
 
-/// By the order of the measurements, which is that of the trace's rows.
+/// In the order of the measurements, which is the order of the trace's rows.
 fn requests(measurements: &Measurements, overheads: &Overheads, report: &Report) -> Result<Vec<Simulated>, FitError> {
     let rows = &measurements.trace().requests;
     let row_of = |session: u64, turn: u32| {

@@ -48,7 +48,7 @@ impl FittedRange {
         }
     }
 
-    /// Whether a step is like those of the fit.
+    /// Whether a step lies within the fitted range.
     #[must_use]
     #[inline]
     pub fn contains(&self, work: &StepWork) -> bool {

@@ -3,9 +3,8 @@ use alloc::string::String;
 use crate::arithmetic::{Peak, QuantisedPeaks, WEIGHT_DTYPES, WeightDtype, weight_dtype};
 use crate::{Arithmetic, Deployment, GpuSpec, Roofline, RooflineError, TransformerSpec, presets};
 
-/// A roofline as a user writes it: preset names, and numbers that replace
-/// those of the presets. Every field may be left out as long as a preset or a
-/// default gives it a value.
+/// A roofline as a user writes it: preset names, and numbers that override the presets. Every field may be
+/// left out if a preset or a default gives it a value.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
@@ -269,7 +268,7 @@ mod tests {
         assert_eq!(cost("h100-sxm", of_bytes, &prompt), cost("h100-sxm", fp8, &prompt));
         let int4: fn(&mut RooflineConfig) = |config| config.weight_dtype = Some("int4".into());
         assert_eq!(cost("h100-sxm", int4, &prompt).gemm_ns, cost("h100-sxm", plain, &prompt).gemm_ns);
-        // A stated peak is that of all arithmetic.
+        // A stated peak applies to all arithmetic.
         let stated: fn(&mut RooflineConfig) = |config| {
             config.weight_dtype = Some("fp8".into());
             config.peak_flops = Some(989.4e12);

@@ -165,8 +165,8 @@ pub(crate) fn count(value: u64) -> f64 {
 /// 2^63.
 const COUNT_MAX: f64 = 9_223_372_036_854_775_808.0;
 
-/// The larger of two numbers, neither of which is NaN. `f64::max` minds NaN,
-/// which WebAssembly has no instruction for, and becomes a function call there.
+/// The larger of two numbers that are not NaN. `f64::max` handles NaN, which no WebAssembly instruction does,
+/// and becomes a function call there.
 pub(crate) fn larger(a: f64, b: f64) -> f64 {
     if a > b { a } else { b }
 }

@@ -62,16 +62,17 @@ pub struct AttentionSpec {
 
 /// A model of any layers on its GPUs, ready to price steps.
 ///
-/// The formulas are those of [`Roofline`](crate::Roofline). Of routed experts a step reads those that
-/// at least one of its tokens uses, if each token uses `k` of `n` at random: `n (1 - (1 - k / n)^tokens)`
-/// on average. A window limits context and pairs by the averages of the step's requests, since a step is
+/// Uses the formulas of [`Roofline`](crate::Roofline). A step reads the routed experts that at least one of
+/// its tokens uses. If each token uses `k` of `n` at random, that is `n (1 - (1 - k / n)^tokens)` on average.
+/// A window limits context and pairs by the averages of the step's requests, since a step is known by its
+/// sums.
 /// known by its sums.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayeredRoofline {
     spec: LayeredSpec,
     ns_per_flop: f64,
     ns_per_byte: f64,
-    /// Weights that a token is multiplied with, in the time of those of 16 bits.
+    /// Weights that a token is multiplied with, scaled by their time relative to 16-bit weights.
     weights_per_token: f64,
     all_reduce_ns_per_token: f64,
     all_reduce_fixed_ns: f64,
@@ -89,7 +90,7 @@ impl LayeredRoofline {
         let layers = spec.layers as f64;
         let all_reduces = if deployment.tensor_parallel > 1 { ALL_REDUCES_PER_LAYER * layers } else { 0.0 };
         let ring_bytes_per_token = 2.0 * (gpus - 1.0) / gpus * spec.hidden_size as f64 * ACTIVATION_BYTES;
-        // Weights in the time of those of 16 bits.
+        // Weights scaled by their time relative to 16-bit weights.
         let saved = 1.0 - gpu.relative_time(spec.arithmetic);
         let in_time = |weights: f64, quantised: f64| weights - quantised * saved;
         let shared = in_time(spec.shared_weights, spec.quantised_shared_weights);

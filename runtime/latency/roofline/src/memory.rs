@@ -36,7 +36,7 @@ pub struct MemoryNeed {
 }
 
 impl MemoryNeed {
-    /// `weights` are those of all layers.
+    /// `weights` covers all layers.
     fn new(model: &TransformerSpec, weights: f64, model_name: Option<&str>, gpu: Option<&str>, gpus: u64) -> Self {
         let is_tied = model_name.is_some_and(|name| {
             let spec = presets::model(name);

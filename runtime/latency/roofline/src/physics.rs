@@ -1,9 +1,9 @@
 //! A latency model that is trained: physical terms, each with a coefficient that
 //! was fitted to measurements.
 //!
-//! The terms and the units of the coefficients are those of the model
-//! "trained-physics" of BLIS (github.com/inference-sim/inference-sim), in its form
-//! with prefill and decode split into arithmetic and memory:
+//! The terms, and the units of the coefficients, are from the model "trained-physics" of BLIS
+//! (github.com/inference-sim/inference-sim), in its form with prefill and decode split into arithmetic and
+//! memory:
 //!
 //! ```text
 //! step = prefill_compute * T_pf_compute + prefill_kv * T_pf_kv
@@ -79,7 +79,7 @@ pub struct PhysicsConfig {
     pub layers: Option<u64>,
     /// See [`TransformerSpec::hidden_size`].
     pub hidden_size: Option<u64>,
-    /// See [`TransformerSpec::intermediate_size`]: that of the dense layers.
+    /// See [`TransformerSpec::intermediate_size`]; for the dense layers.
     pub intermediate_size: Option<u64>,
     /// See [`TransformerSpec::attention_heads`].
     pub attention_heads: Option<u64>,
@@ -148,8 +148,8 @@ impl PhysicsConfig {
         Ok(Physics::new(&self.coefficients, &model, &gpu, deployment.tensor_parallel as f64, &experts))
     }
 
-    /// The same as a roofline knows it. What a roofline has besides plays no part
-    /// here: the output head, the interconnect, efficiencies.
+    /// The same model as a roofline. Other parts of a roofline are not used here: the output head, the
+    /// interconnect, efficiencies.
     #[must_use]
     pub fn roofline(&self) -> RooflineConfig {
         RooflineConfig {
@@ -242,7 +242,7 @@ impl Physics {
         let mlp = 3.0 * hidden * model.intermediate_size as f64;
         let expert = 3.0 * hidden * experts.intermediate_size as f64;
         let attention = model.layer_weights() - mlp;
-        // Weights that a token goes through, and weights that are there.
+        // Weights that a token uses, and all weights.
         let active = layers * attention + dense_layers * mlp + moe_layers * experts.per_token as f64 * expert;
         let all = layers * attention + dense_layers * mlp + moe_layers * experts.experts as f64 * expert;
 

@@ -1,10 +1,8 @@
 //! Models and GPUs by name.
 //!
-//! Model numbers are meant to be those of the `config.json` published with each
-//! model, GPU numbers those of the vendors' datasheets: dense tensor throughput,
-//! peak memory bandwidth, and NVLink or PCIe bandwidth in one direction. Only
-//! llama-3.1-8b is tested against published sizes; check a preset before relying
-//! on its absolute times.
+//! Model numbers come from the `config.json` published with each model, GPU numbers from the vendors'
+//! datasheets: dense tensor throughput, peak memory bandwidth, and NVLink or PCIe bandwidth in one direction.
+//! Only llama-3.1-8b is tested against published sizes; check a preset before relying on its absolute times.
 
 use alloc::string::String;
 
@@ -70,7 +68,7 @@ pub const MODELS: &[(&str, TransformerSpec)] = &[
     ("qwen3-32b", transformer(64, 5_120, 25_600, 64, 8, 128, 151_936)),
 ];
 
-/// Every GPU preset, by name. Quantised peaks are those of fp8, int8 and fp4.
+/// Every GPU preset, by name. Quantised peaks are for fp8, int8 and fp4.
 pub const GPUS: &[(&str, GpuSpec)] = &[
     // NVLink 3: 600 GB/s both ways.
     ("a100-40gb", quantised([0.0, 624.0, 0.0], gpu(312.0, 1_555.0, 300.0))),
@@ -116,7 +114,7 @@ pub fn gpu_name(text: &str) -> Option<&'static str> {
     GPU_NAMES.iter().find(|(name, others)| *name == text || others.contains(&text)).map(|(name, _)| *name)
 }
 
-/// The model preset of a name: its own, or that of a publication such as `meta-llama/Llama-3.1-8B-Instruct`.
+/// The model preset with this name, its own or a published one such as `meta-llama/Llama-3.1-8B-Instruct`.
 #[must_use]
 pub fn model(name: &str) -> Option<TransformerSpec> {
     find(MODELS, name).or_else(|| {

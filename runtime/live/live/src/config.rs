@@ -101,7 +101,7 @@ pub struct Identity {
     pub num_ranks: u16,
     /// The frontend's vLLM version; `None` detects it.
     pub version: Option<VllmMinor>,
-    /// The version to report; `None` is that of the protocol.
+    /// The version to report; `None` reports the protocol's version.
     pub vllm_version: Option<String>,
     /// Any name of this process; the rank is appended where there are several.
     pub instance_id: String,
@@ -194,10 +194,10 @@ pub struct TransferSettings {
     pub engine_id: String,
     /// Where notices of decode engines arrive.
     pub side_channel_host: String,
-    /// The port of rank 0; those of others follow.
+    /// The port of rank 0; the ports of the other ranks follow.
     pub side_channel_port: u16,
-    /// Hosts that requests may name as their prefill engine, besides this
-    /// machine and `side_channel_host`.
+    /// Hosts that requests may name as their prefill engine, in addition to this machine and
+    /// `side_channel_host`.
     pub allowed_peers: Vec<KvPeer>,
     /// Duration of every transfer.
     pub latency_ns: u64,
@@ -205,7 +205,7 @@ pub struct TransferSettings {
     pub per_token_ns: u64,
     /// Standard deviation of the sum.
     pub std_dev_ns: u64,
-    /// The link that transfers share, whose durations count instead of these.
+    /// The link that transfers share. Its durations replace these.
     pub shared_link: Option<Arc<dyn SharedLink>>,
     /// How long blocks are held for a decode engine.
     pub lease_ns: u64,

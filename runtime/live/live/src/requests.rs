@@ -144,7 +144,7 @@ pub(crate) struct Medium {
     pub(crate) identifier: String,
     /// Its first placeholder token in the prompt.
     pub(crate) offset: u32,
-    /// The number of those tokens.
+    /// The number of tokens of the output.
     pub(crate) tokens: u32,
     /// Positions that embeddings replace, if not all do.
     pub(crate) embed_runs: Option<Vec<Range<u32>>>,

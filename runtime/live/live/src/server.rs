@@ -230,7 +230,7 @@ impl Server {
         Ok(())
     }
 
-    /// Does what is due by the clock, besides steps and playback.
+    /// Does what is due by the clock, except for steps and playback.
     fn fire_timers(&mut self, now_ns: u64) -> Result<(), LiveError> {
         let serving = &mut self.serving;
         self.intake.add_arrived(serving, &mut self.admin, now_ns)?;

@@ -238,7 +238,7 @@ pub struct KvEventsConfig {
     pub enable_kv_cache_events: bool,
     /// `zmq` or `null`.
     pub publisher: String,
-    /// Its PUB socket, already that of this rank.
+    /// Its PUB socket, already with the port of this rank.
     pub endpoint: String,
     /// Its ROUTER socket for those who missed something.
     pub replay_endpoint: Option<String>,

@@ -32,7 +32,7 @@ pub struct LoraRequest {
     pub tensorizer_config: Option<Raw>,
     /// Whether a loaded adapter of this name is replaced.
     pub load_inplace: bool,
-    /// Whether its weights are those of a mixture of experts in three dimensions.
+    /// Whether its weights belong to a mixture of experts in three dimensions.
     pub is_3d: bool,
     /// The layout it came in, or is to be written in.
     pub layout: LoraLayout,

@@ -196,8 +196,8 @@ impl UtilityOutput {
 array_struct! {
     /// A message on an output socket.
     ///
-    /// vllm-rs takes it only if it is one of these: outputs, statistics and
-    /// finished requests; a utility result; the end of a wave; its start.
+    /// vllm-rs accepts only one of four kinds: outputs, statistics and finished requests; a utility result;
+    /// the end of a wave; the start of a wave.
     EngineCoreOutputs, 1 required {
         /// The engine's number.
         engine_index: u32 = 0,
@@ -211,7 +211,7 @@ array_struct! {
         utility_output: Option<UtilityOutput> = None,
         /// Requests that ended.
         finished_requests: Option<Vec<String>> = None,
-        /// This wave is over.
+        /// The wave has ended.
         wave_complete: Option<u32> = None,
         /// This wave begins.
         start_wave: Option<u32> = None,

@@ -31,7 +31,7 @@ array_struct! {
         arrival_time: f64 = 0.0,
         /// The adapter it uses.
         lora_request: Option<LoraRequest> = None,
-        /// Keeps its blocks apart from those of requests with another salt.
+        /// Keeps its blocks apart from the blocks of requests with another salt.
         cache_salt: Option<String> = None,
         /// The engine it must run on.
         data_parallel_rank: Option<u32> = None,
@@ -51,7 +51,7 @@ array_struct! {
         resumable: bool = false,
         /// The name that users see.
         external_req_id: Option<String> = None,
-        /// Whether reasoning is over already.
+        /// Whether reasoning has ended already.
         reasoning_ended: Option<bool> = None,
         /// Arguments of the reasoning parser.
         reasoning_parser_kwargs: Option<Raw> = None,
@@ -135,8 +135,8 @@ pub enum Request {
 }
 
 impl Request {
-    /// Decodes the frames of one message: its type, its payload. What follows
-    /// are the bytes of large tensors, of which masks of placeholders are taken.
+    /// Decodes the frames of one message: its type, then its payload. The bytes of large tensors follow;
+    /// masks of placeholders are taken from them.
     ///
     /// # Errors
     ///

@@ -209,8 +209,7 @@ impl LogprobRows {
 }
 
 impl Logprobs {
-    /// The numbers, some of which may be in `aux`: the frames behind the
-    /// payload.
+    /// The numbers. Some may be in `aux`, the frames behind the payload.
     ///
     /// # Errors
     ///

@@ -95,12 +95,12 @@ impl KvGroup {
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvPlan {
     model: String,
-    /// Tokens of the smallest block, of which the others are multiples; with decode context parallelism those that one GPU
-    /// has of it.
+    /// Tokens of the smallest block; the other block sizes are multiples of it. With decode context
+    /// parallelism, the tokens that one GPU holds.
     pub block_size: u64,
     /// The groups, in vLLM's order.
     pub groups: Vec<KvGroup>,
-    /// Bytes of a block on a GPU: that of the largest group, and of the largest stage.
+    /// Bytes of a block on a GPU, for the largest group and the largest stage.
     pub bytes_per_block: u64,
     /// Bytes of a block on a GPU of each stage.
     pub stage_block_bytes: Vec<u64>,
@@ -111,7 +111,7 @@ pub struct KvPlan {
     in_flight_tokens: u64,
     /// How drafts come about, if there are some.
     method: Option<DraftMethod>,
-    /// Tokens that windows keep besides, for modules that compute them again (`extra_retained_tokens`).
+    /// Additional tokens that windows keep for modules that compute them again (`extra_retained_tokens`).
     unsettled_tokens: u64,
 }
 
@@ -272,13 +272,13 @@ impl KvPlan {
 
 /// Caches by the part of the engine that they are of.
 struct Parts {
-    /// Behind the last cache of the model in each stage; those of the drafter are in the last one.
+    /// End of the model's caches in each stage; the drafter's caches are in the last one.
     stage_ends: Vec<usize>,
     /// The first cache of the drafter.
     first_of_drafter: usize,
 }
 
-/// The groups of these caches.
+/// Builds the groups of these caches.
 fn of(model: &str, mut specs: Vec<Spec>, parts: &Parts, is_hybrid_off: bool) -> Result<Vec<KvGroup>, ModelError> {
     let has_full = specs.iter().any(|spec| spec.kind == KvKind::Full);
     if is_hybrid_off && has_full {

@@ -138,7 +138,7 @@ fn state_kind(state: State, served: &Serving) -> KvKind {
     KvKind::State { blocks: blocks + drafts, checkpoint_tokens }
 }
 
-/// Bytes of a state on each GPU: that of the convolution and that of the heads.
+/// Bytes of a state on each GPU: convolution state plus head states.
 pub(crate) fn state_bytes(state: State, served: &Serving, plain_bytes: u64) -> u64 {
     let tensor = served.tensor_parallel;
     // The convolution of each draft needs the inputs before it.

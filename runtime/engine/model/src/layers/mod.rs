@@ -46,7 +46,7 @@ pub struct Latent {
     pub(crate) value_head_dim: u64,
     /// Heads and numbers of the indexer of sparse attention.
     pub(crate) indexer: Option<(u64, u64)>,
-    /// Whether tokens are chosen by an indexer, be it that of another layer.
+    /// Whether an indexer, possibly of another layer, chooses the tokens.
     pub(crate) is_sparse: bool,
 }
 
@@ -108,7 +108,7 @@ pub struct Experts {
     pub intermediate_size: u64,
     /// Width of the expert of all tokens; 0 without one.
     pub shared_intermediate_size: u64,
-    /// Width of their inputs, where it is not that of the model.
+    /// Width of their inputs, if it differs from the model's.
     pub latent_size: Option<u64>,
     /// Width of a dense part beside them; 0 without one.
     pub dense_intermediate_size: u64,

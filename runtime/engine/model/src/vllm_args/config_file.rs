@@ -1,4 +1,4 @@
-//! `--config FILE`: arguments in YAML, which those of the command line override
+//! `--config FILE`: arguments in YAML. Arguments of the command line override them
 //! (`FlexibleArgumentParser._pull_args_from_config`).
 
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::vllm_args::table::{self, Takes};
 
 const ARGUMENT: &str = "--config";
 
-/// The words with those of the file in front of them, behind a model that they name.
+/// Inserts the words of the file before the given words, behind the model that they name.
 pub(crate) fn insert(
     words: &[String],
     folder: &Path,
@@ -35,7 +35,7 @@ pub(crate) fn insert(
     let has_model = words.first().is_some_and(|first| !first.starts_with('-'));
     let mut all: Vec<String> = words[..usize::from(has_model)].to_vec();
     for (key, value) in &config {
-        // A model on the command line goes before that of the file.
+        // A model on the command line overrides the model in the file.
         if !(has_model && key == "model") {
             push(&mut all, key, value);
         }

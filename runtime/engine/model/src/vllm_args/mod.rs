@@ -31,7 +31,7 @@ pub struct Deployment<'a> {
     pub minor: &'a str,
     /// GPU by its name in [`GPUS`], on which vLLM's defaults depend.
     pub gpu: &'a str,
-    /// Folder from which files are named: that of `--config`, and of a model that is a folder.
+    /// Folder that file names are relative to: the folder of `--config`, or of a model that is a folder.
     pub folder: &'a Path,
 }
 
@@ -112,7 +112,7 @@ pub struct VllmArgs {
     pub kv_cache_dtype: String,
     /// Quantisation of the weights, if the command line names one.
     pub quantization: Option<String>,
-    /// Whether layers with windows keep KV as those of full attention do.
+    /// Whether layers with windows keep KV as layers of full attention do.
     pub disable_hybrid_kv_cache_manager: bool,
     /// The model's layers and memory, if it is a folder with a `config.json` or in the table of
     /// models; [`input`](Self::input) has its lengths and groups.
@@ -224,8 +224,8 @@ impl Gpu {
         self.memory_gib * f64::from(1 << 30)
     }
 
-    /// `EngineArgs.get_batch_defaults` for an API server: 0.27 has no tier above that of an H100, and
-    /// from 0.33 on a GB10 is counted as a small GPU.
+    /// `EngineArgs.get_batch_defaults` for an API server. 0.27 has no tier above the H100's, and from 0.33 on
+    /// a GB10 counts as a small GPU.
     pub(crate) fn batch_defaults(self, minor: u8) -> BatchDefaults {
         let is_small = self.name.starts_with("a100") || (self.name == "gb10" && minor >= 33);
         let (max_num_batched_tokens, max_num_seqs) = match self.memory_gib {

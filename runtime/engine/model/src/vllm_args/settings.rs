@@ -42,7 +42,7 @@ impl Late {
     }
 }
 
-/// The engine of these arguments.
+/// Applies these arguments to the engine's settings.
 pub(crate) fn apply(
     words: &[Word],
     model: Option<&Model>,
@@ -108,7 +108,7 @@ pub(crate) fn apply(
     defaults::set(args, &late, model, minor, gpu, errors)
 }
 
-/// GPUs that share sequences: those of a layer, or of its copies (`ParallelConfig`).
+/// Checks the number of GPUs that share the sequences of a layer, or of its copies (`ParallelConfig`).
 fn check_context(args: &VllmArgs, late: &Late, model: Option<&Model>, errors: &mut Vec<ArgumentError>) {
     let (tensor, copies) = (u64::from(args.tensor_parallel_size), u64::from(args.prefill_context_parallel_size));
     let ranks = u64::from(args.input.decode_context_parallel_size);

@@ -196,7 +196,7 @@ impl<'a> Writer<'a> {
         self.string(&gathered.parts)
     }
 
-    /// Of a key that is not required. The arguments of a tool are those of the outermost
+    /// Probability of a key that is not required. The arguments of a tool are the keys of the outermost
     /// object.
     fn optional_probability(&self) -> f64 {
         let settings = self.room.settings;

@@ -100,7 +100,7 @@ impl Point {
         }
     }
 
-    /// Requests like those of the load, in order of arrival; the same ones each time.
+    /// Requests with the load's distribution, in order of arrival; the same ones each time.
     pub(crate) fn requests(&self) -> Vec<MadeUp> {
         let mut lengths = Stream::new(1, "aggregate.lengths");
         let mut gaps = Stream::new(1, "aggregate.arrivals");
@@ -591,7 +591,7 @@ mod tests {
         assert!((mean - 1000.0).abs() < 25.0, "{mean}");
         let seconds = requests[199].arrival_ns as f64 / 1e9;
         assert!((14.0..27.0).contains(&seconds), "{seconds}");
-        // The variance of the times between requests is that of a gamma distribution: 1 / burstiness.
+        // Times between requests have the variance of a gamma distribution: 1 / burstiness.
         let variance = |burstiness: f64| {
             let requests = Point { arrivals: open(burstiness), requests: 2_000, ..point.clone() }.requests();
             let gaps: Vec<f64> =

@@ -270,9 +270,8 @@ impl Measurements {
         self.gpu.as_deref()
     }
 
-    /// The same, of which only the requests are compared for which `is_compared` holds,
-    /// by their index and the number of all; recorded steps likewise. The others load the
-    /// engine.
+    /// The same data, comparing only the requests for which `is_compared` holds, by their index and the
+    /// number of all requests; recorded steps likewise. The other requests only load the engine.
     #[must_use]
     pub fn compared(&self, is_compared: impl Fn(usize, usize) -> bool) -> Self {
         let mut part = self.clone();
@@ -289,8 +288,8 @@ impl Measurements {
         part
     }
 
-    /// The same, of which only the requests between two shares of all are compared, in
-    /// order of arrival; provenance says so.
+    /// The same data, comparing only the requests between two shares of all requests, in order of arrival;
+    /// provenance says so.
     #[must_use]
     pub fn part(&self, from: f64, to: f64) -> Self {
         let mut part = self.compared(|index, count| (from..to).contains(&(index as f64 / count as f64)));

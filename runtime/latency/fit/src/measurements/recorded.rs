@@ -1,8 +1,8 @@
 //! Steps whose content and duration were recorded: observations that need no simulation.
 //!
-//! A step that only reads and computes takes the sum of its terms. Where the host's
-//! launch is longer it takes the launch instead: from its own begin, or under async
-//! scheduling from that of the step before, during which it was launched.
+//! A step that only reads and computes takes the sum of its terms. If the host's launch takes longer, the
+//! step takes the launch time instead: from its own start, or under async scheduling from the start of the
+//! step before, during which it was launched.
 
 use vcr_base::percentile::at_share;
 use vcr_cluster::GRAPH_TOKENS_MAX;
@@ -33,12 +33,12 @@ pub(crate) type RecordedSteps = Vec<Vec<RecordedStep>>;
 const MAX_GAP: f64 = 0.25;
 /// A step this much above its price may have waited for its launch.
 const LAUNCHED_FROM: f64 = 1.05;
-/// Errors of steps with prefills are outliers from this many times those of decodes on.
+/// Errors of steps with prefills are outliers from this multiple of the errors of decode steps on.
 const PREFILL_DOUBT: f64 = 6.0;
 /// Fewer steps than this say little of rare stalls.
 const MIN_STEPS: usize = 500;
 
-/// Steps in order of their ends, of which `(start, end, work)` is known, without overlaps.
+/// Steps in order of their ends, from `(start, end, work)`, without overlaps.
 pub(crate) fn in_order(mut steps: Vec<(u64, u64, StepWork)>) -> Vec<RecordedStep> {
     steps.sort_by_key(|(start_ns, end_ns, _)| (*end_ns, *start_ns));
     let mut durations: Vec<u64> = steps.iter().map(|(start_ns, end_ns, _)| end_ns.saturating_sub(*start_ns)).collect();
@@ -64,7 +64,7 @@ fn launch(work: &StepWork) -> Option<usize> {
     }
 }
 
-/// Observations of steps, whose launches are those of `values`.
+/// Observations of steps. `values` gives their launches.
 pub(crate) fn observe(engines: &RecordedSteps, values: &Row, is_async: bool) -> Vec<Observation> {
     let mut observations = Vec::new();
     for steps in engines {

@@ -98,7 +98,7 @@ fn table(path: &Path, name: &str, cache: Option<KvCache>) -> Result<Timed, FitEr
         }
         let chunks = row.chunks.unwrap_or_else(|| match row.prefill_requests {
             0 => Vec::new(),
-            // Without single chunks they are taken to be alike.
+            // Without single chunks, all chunks are assumed equal.
             n => vec![(row.prefill_tokens / n, row.prefill_context_tokens / n); usize::try_from(n).unwrap_or(1)],
         });
         let work = StepWork {

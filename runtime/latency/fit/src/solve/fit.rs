@@ -303,7 +303,7 @@ impl<'s> Fitter<'s> {
     /// Leaves out one part, and compares it with what the rest predicts. Gives the number
     /// of simulations too.
     fn fold(&self, best: &Trial, fold: u32, folds: u32) -> Result<(Vec<Comparison>, u32), FitError> {
-        // Of loads of which only a report is known, whole loads are left out.
+        // If only the report of a load is known, the whole load is left out.
         let is_left_out = |index: usize| index * folds as usize / self.sources.len() == fold as usize;
         let rest = |(index, source): (usize, &Source)| match source.measurements.point() {
             Some(_) if is_left_out(index) => {
@@ -440,7 +440,7 @@ fn is_of_prompts(index: usize) -> bool {
     TERMS.get(index).is_some_and(|term| names.contains(&term.name) || term.name == "attention_pair")
 }
 
-/// `others`, but for prices of prompts, which are a multiple of those of `prices`.
+/// `others`, with the prices of prompts replaced by a multiple of the prices in `prices`.
 fn with_prompts(prices: &Row, others: &Row, scale: f64) -> Row {
     let mut values = *others;
     for (index, value) in values.iter_mut().enumerate().filter(|(index, _)| is_of_prompts(*index)) {

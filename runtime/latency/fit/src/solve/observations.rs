@@ -68,9 +68,8 @@ fn add(sum: &mut Row, row: &Row, times: f64) {
     }
 }
 
-/// Terms of each step's duration, or where the host's launches are longer, the terms of those. The
-/// same rules as those of the simulation's host (`cluster/src/fleet/worker/launch.rs`), for sums
-/// instead of times.
+/// Terms of each step's duration, or the terms of the host's launch if that takes longer. The rules equal
+/// those of the simulation's host (`cluster/src/fleet/worker/launch.rs`), for sums instead of times.
 fn paced(steps: &[SimulatedStep], values: &Row, is_async: bool) -> Vec<Row> {
     let time = |row: &Row| row.iter().zip(values).map(|(amount, value)| amount * value).sum::<f64>();
     let launch = |row: &mut Row, work: &StepWork| {
@@ -180,8 +179,7 @@ pub(crate) fn observe(
     observations
 }
 
-/// The observations of a load of which only means are known: what is in the mean of all
-/// its requests.
+/// The observations of a load with known means only: the mean of all its requests.
 fn observe_point(point: &Point, simulation: &Simulation, timelines: &[Timeline<'_>]) -> Vec<Observation> {
     let mut sums = [[0.0; PARAMETERS]; 2];
     let mut counts = [0.0; 2];

@@ -13,8 +13,8 @@ use crate::solve::parameters::{ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQU
 use crate::solve::regress::Prior;
 use crate::solve::shape::Shape;
 
-/// Operations that a GPU does while it reads a byte, with weights of two bytes: 989 TFLOP/s
-/// over 3.35 TB/s on an H100, of which about three quarters each are reached.
+/// Operations that a GPU does while it reads a byte, with weights of two bytes: 989 TFLOP/s over 3.35 TB/s on
+/// an H100. Both reach about three quarters in practice.
 const OPERATIONS_PER_BYTE: f64 = 290.0;
 
 /// Spread of launches, which means alone cannot show: a standard deviation

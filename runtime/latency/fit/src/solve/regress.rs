@@ -60,8 +60,8 @@ fn residual(observation: &Observation, values: &Row) -> f64 {
     (observation.measured_ns - predicted) / observation.scale_ns
 }
 
-/// A robust standard deviation of the relative errors: the median of their sizes over
-/// that of a normal distribution.
+/// A robust standard deviation of the relative errors: the median of their absolute values over that median
+/// for a normal distribution.
 fn spread(observations: &[Observation], values: &Row) -> f64 {
     let mut sizes: Vec<f64> =
         observations.iter().map(|each| residual(each, values).abs() * each.weight.sqrt()).collect();

@@ -27,7 +27,7 @@ pub struct FittedDraws {
     model: ModelFile,
     /// The parameters that vary.
     parameters: Vec<Parameter>,
-    /// By row: the Cholesky factor of their correlations, and the inverse of these.
+    /// By row: the Cholesky factor of the correlations, and its inverse.
     factor: Vec<Vec<f64>>,
     precision: Vec<Vec<f64>>,
 }

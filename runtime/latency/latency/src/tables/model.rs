@@ -13,8 +13,7 @@ use crate::tables::Dtype;
 use crate::tables::error::TablesError;
 use crate::tables::files::package::ModelFiles;
 
-/// Architectures that can be priced: transformers whose layers are all alike, but for
-/// attention in windows.
+/// Architectures that can be priced: transformers with equal layers, except for attention in windows.
 const DENSE: &[&str] =
     &["LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MiMoForCausalLM", "Qwen3VLForConditionalGeneration"];
 const EXPERTS: &[&str] = &[

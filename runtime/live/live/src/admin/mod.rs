@@ -33,7 +33,7 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// For an engine of these settings.
+    /// The state for an engine with these settings.
     pub(crate) fn new(config: &LiveConfig, base: Counters) -> Self {
         let max_loras = config.engine.max_loras();
         // None are loaded where none may run.

@@ -80,7 +80,7 @@ fn add_logprobs(request: &mut LiveRequest, tokens: &[u32], vocab_size: u32, mess
     if let Some((k, prompt)) = extras.prompt_logprobs.take() {
         // The first token has no context to be predicted from.
         let positions = prompt.iter().zip(0..).skip(1).map(|(token, index)| Position {
-            // Apart from those of outputs, and not chosen by the model.
+            // Differs from the seed of outputs; the model does not choose it.
             seed: !seed,
             index,
             token: *token,

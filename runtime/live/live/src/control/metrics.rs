@@ -97,7 +97,7 @@ impl Collector for GuestCollector {
     }
 }
 
-/// Writes a counter of those samples that have it.
+/// Writes a counter for the samples that have it.
 fn guest_counter(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,

@@ -36,7 +36,7 @@ pub(crate) struct KvEvents {
 
 /// How blocks get their names.
 enum Names {
-    /// Each by that of its parent, which is cached, too.
+    /// By block; each names its parent, which is cached as well.
     Chained(EngineHashes),
     /// By the tokens of their sequence.
     OfSequences(Box<SequenceHashes>),
@@ -294,7 +294,7 @@ fn value_of(key: &ExtraKey<'_>) -> Value {
     }
 }
 
-/// Names of an empty cache; those of sequences with groups of layers, or tokens behind blocks.
+/// Names of an empty cache, for sequences with groups of layers or for tokens behind blocks.
 fn new_names(
     settings: &KvEventSettings,
     version: VllmMinor,

@@ -31,7 +31,7 @@ use crate::faults::active::Faults;
 use crate::requests::Requests;
 use crate::routing::dispatcher::Dispatcher;
 
-/// Requests `(waiting, running)` outside of the engine core: those of playback.
+/// Requests `(waiting, running)` outside the engine core, in playback.
 pub(crate) type PlaybackLoad = (usize, usize);
 
 /// The outgoing side of one engine.

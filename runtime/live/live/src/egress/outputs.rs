@@ -29,9 +29,9 @@ struct Held {
 
 /// The outputs of one engine.
 ///
-/// A *channel* leads to an API server. Those of this engine's own link come first
-/// and have the servers' numbers; with a router, those of the other engines'
-/// links follow, and their frames go to those engines as peer messages.
+/// A *channel* leads to an API server. The channels of this engine's own link come first and have the
+/// servers' numbers. With a router, the channels of the other engines' links follow, and their frames go to
+/// those engines as peer messages.
 pub(crate) struct Outputs {
     link: EngineOutputs,
     /// The other engines, if there is a router, and the place among them.
@@ -235,8 +235,8 @@ impl Outputs {
         is_handed_over
     }
 
-    /// The first tokens of a step are held until their time; those of the step before leave
-    /// now, since they may not come after the second ones.
+    /// Holds the first tokens of a step until their time. Held first tokens of the step before are sent now,
+    /// since they may not follow the second tokens.
     fn hold_first_tokens(&mut self, now_ns: u64, faults: &mut Faults, fault_now_ns: u64) -> Result<(), LinkError> {
         let Some(mut first_tokens) = self.first_tokens.take() else { return Ok(()) };
         let mut sent = Ok(());
@@ -346,7 +346,7 @@ impl Outputs {
 
     fn send(&mut self, channel: usize, frame: &[u8], faults: &mut Faults, fault_now_ns: u64) -> Result<(), LinkError> {
         if channel >= self.link.clients() {
-            // The faults of links are those of the other one's.
+            // The other link's faults apply.
             return self.deliver(channel, frame);
         }
         let fate = faults.message(frame.len(), fault_now_ns);

@@ -1,5 +1,5 @@
-//! Digests of blocks that are named by their sequence alone: those of several groups of layers, of which a group keeps
-//! only some, and those that are told apart by the tokens behind them.
+//! Digests of blocks that are named only by their sequence: blocks of several groups of layers, where a group
+//! keeps only some, and blocks that differ by the tokens behind them.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use vcr_core::kv_event::StoredPlaces;
 
 use crate::requests::BlockKeys;
 
-/// The digests of the sequences of requests, and those of the blocks that each group has cached.
+/// The digests of the sequences of requests, and of the blocks that each group has cached.
 pub(super) struct SequenceHashes {
     hasher: BlockHasher,
     /// Tokens of a hashed block.
@@ -104,7 +104,7 @@ impl SequenceHashes {
     }
 }
 
-/// The keys of these tokens of a sequence, which begin where a block does.
+/// The keys of these tokens of a sequence, starting at the start of a block.
 pub(super) fn extra_keys(keys: &BlockKeys, start: u64, len: u64) -> Vec<ExtraKey<'_>> {
     let end = start + len;
     let lora = keys.lora.as_ref().map(|(name, path, _)| ExtraKey::Lora { name, path });

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 
 use vcr_wire::EngineCoreRequest;
 
-/// Delayed requests by when they reach the queue, in real time; those of one instant in
-/// the order in which they came.
+/// Delayed requests by the real time at which they reach the queue; requests due at one instant keep their
+/// order of arrival.
 #[derive(Debug, Default)]
 struct Arrivals {
     waiting: BTreeMap<(u64, u64), Box<EngineCoreRequest>>,

@@ -103,8 +103,7 @@ fn width(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// The address that a host is written as, if it is one; brackets around IPv6 are
-/// those of URLs.
+/// The address that a host is written as, if it is one; brackets around IPv6 come from URLs.
 fn address_of(host: &str) -> Option<IpAddr> {
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     bare.parse::<IpAddr>().ok().map(|address| address.to_canonical())

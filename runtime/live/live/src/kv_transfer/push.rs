@@ -1,7 +1,7 @@
 //! The registration by which a decode engine asks for its blocks to be written.
 //!
-//! It follows `PUSH_REG:` in a notice. vLLM's own registration is that of its push connector, in msgpack; this one is
-//! JSON and between engines of vcr alone.
+//! It follows `PUSH_REG:` in a notice. vLLM's push connector sends its registration in msgpack; this one is
+//! JSON and is used only between vcr engines.
 
 use serde::{Deserialize, Serialize};
 use vcr_transfer::Peer;

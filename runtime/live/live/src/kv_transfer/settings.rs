@@ -89,7 +89,7 @@ pub enum PdRole {
 pub enum TransferTime {
     /// That of the bytes.
     Real,
-    /// The modelled one; the bytes move besides.
+    /// The modelled time. The bytes move in addition.
     Modelled,
     /// The longer one of both.
     #[default]
@@ -109,7 +109,7 @@ pub enum LoadFailurePolicy {
 /// A fault of one KV transfer to this engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferFault {
-    /// Nothing arrives, until the transfer's time is over.
+    /// Nothing arrives until the transfer's time has passed.
     Drop,
     /// A byte is changed.
     Corrupt,

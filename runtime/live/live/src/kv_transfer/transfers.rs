@@ -1,8 +1,8 @@
 //! KV transfers between prefill and decode engines.
 //!
-//! The parameters are those of vLLM's NIXL connector. The prefill engine holds a finished prompt's blocks until
-//! a decode engine notifies it, or until their lease ends; the decode engine waits as long as the transfer
-//! takes: a modelled time, or that of the bytes, if a plane moves them.
+//! The parameters are from vLLM's NIXL connector. The prefill engine holds a finished prompt's blocks until a
+//! decode engine notifies it, or until their lease ends. The decode engine waits for the transfer: a modelled
+//! time, or the time of the bytes if a data plane moves them.
 
 use std::collections::BTreeMap;
 

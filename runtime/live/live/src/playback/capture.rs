@@ -17,7 +17,7 @@ pub struct PlaybackSettings {
     pub playback: Arc<Playback>,
     /// Answer with the recorded tokens, where there are any.
     pub tokens: bool,
-    /// Answer at the recorded times instead of those of the latency model.
+    /// Answer at the recorded times instead of the latency model's times.
     pub times: bool,
 }
 

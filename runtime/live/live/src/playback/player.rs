@@ -38,7 +38,7 @@ pub(crate) struct Player {
     playing: BTreeMap<u64, Playing>,
     /// Requests without output yet.
     num_waiting: usize,
-    /// Times, sequence numbers and tags; those of aborted requests are skipped.
+    /// Times, sequence numbers and tags; entries of aborted requests are skipped.
     due: BinaryHeap<Reverse<(u64, u64, u64)>>,
     num_scheduled: u64,
     /// Tokens of one output, kept for its memory.

@@ -15,8 +15,8 @@ use crate::handle::{Ends, EnginesHandle, Shared, Snapshot};
 use crate::process::rank::{Rank, start_mover};
 use crate::routing::dispatcher::Dispatcher;
 
-/// Engines that share a context of ZeroMQ. It takes 1,023 sockets, of which each
-/// engine has four for each API server and some more.
+/// Engines that share a ZeroMQ context. A context has 1,023 sockets; each engine needs four for each API
+/// server and some more.
 const ENGINES_OF_A_CONTEXT: usize = 8;
 
 /// Engines that live on threads of their own.

@@ -335,8 +335,8 @@ pub(crate) fn start_mover(config: &LiveConfig, rank: u16, waker: Waker) -> Resul
     Mover::start(settings, transfer, engine_id, rank, Arc::new(move || waker.wake())).map(Some)
 }
 
-/// Compares the engines of this process with those of the frontend, where it
-/// says how many it has. `false` if it has others besides.
+/// Compares the engines of this process with the number that the frontend states, if it does. Returns `false`
+/// if the frontend also has other engines.
 fn check_size(identity: &Identity, init: &Init) -> Result<bool, LiveError> {
     let Some(frontend) = init.data_parallel_size() else { return Ok(true) };
     let (first, last) = (identity.first_rank, identity.first_rank + (identity.num_ranks - 1));

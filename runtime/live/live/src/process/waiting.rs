@@ -8,7 +8,7 @@ use vcr_wire::{Reminders, WaitHook, WaitsFor, unresolved_host};
 
 use crate::handle::{EngineState, Shared};
 
-/// A waiting engine among those of its process.
+/// Log of an engine that waits for its frontend.
 struct WaitLog {
     shared: Arc<[Shared]>,
     index: usize,

@@ -1,5 +1,5 @@
-//! One engine's part in routing: the requests that it delegated, and those of
-//! others that it computes.
+//! One engine's part in routing: the requests that it delegated, and the requests of other engines that it
+//! computes.
 //!
 //! The engine that a request was sent to is its *origin*: to the frontend it is
 //! there until it ends. The origin knows the request's name and the engine that

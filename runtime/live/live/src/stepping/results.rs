@@ -13,7 +13,7 @@ pub(crate) struct StepResults {
     pub(crate) ended: Vec<(u64, FinishReason)>,
     /// Requests ended by a fault, which the engine would continue.
     pub(crate) failed: Vec<(u64, FinishReason)>,
-    /// Requests that end with a message of their own, after that of the step.
+    /// Requests that end with a message of their own, after the step's message.
     pub(crate) ended_apart: Vec<(u64, FinishReason)>,
     /// Held blocks that no decode engine can learn of.
     pub(crate) unheld: Vec<RequestId>,

@@ -148,7 +148,7 @@ impl Stepper {
         self.may_decide = true;
     }
 
-    /// Aborts all requests, each of which is reported by its tag.
+    /// Aborts all requests and reports each by its tag.
     pub(crate) fn abort_all(&mut self, mut aborted: impl FnMut(u64)) {
         let watch = &self.watch;
         self.engine.abort_all(|tag| {
@@ -328,8 +328,8 @@ impl Stepper {
         Ok(())
     }
 
-    /// Corrects the end of the step that computes now for the host's launches: its own, and
-    /// that of the step decided after it. Later steps move with it.
+    /// Corrects the end of the executing step for the host's launches: its own launch, and the launch of the
+    /// step decided after it. Later steps move with it.
     fn pace_oldest(&mut self) {
         let Some(launches) = self.launches.as_mut().filter(|_| !self.engine.has_request_times()) else { return };
         let next = self.pipeline.get(1).map(|flight| flight.shape);

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use vcr_core::Engine;
 
-/// Sees the steps of engines, from their threads. Each engine shows its own in order, and waits
-/// meanwhile. Times are those of the system's monotonic clock, by which steps follow each other,
-/// in nanoseconds.
+/// Observes the steps of engines on their threads. Each engine reports its steps in order, and waits
+/// meanwhile. Times are nanoseconds of the system's monotonic clock.
 pub trait StepObserver: fmt::Debug + Send + Sync {
     /// Whether it looks at requests and engines; otherwise it sees ends of steps, stalls and
     /// nothing else. Asked once, before an engine serves.

@@ -21,7 +21,7 @@ use crate::step_outputs::StepOutputs;
 pub struct EngineLinkConfig {
     /// The frontend's handshake socket, `tcp://...` or `ipc://...`.
     pub handshake_address: String,
-    /// The engine's number among those of a deployment.
+    /// The engine's number in the deployment.
     pub rank: u16,
     /// Whether the frontend started this engine itself; a Python frontend
     /// insists on the right answer.
@@ -240,8 +240,8 @@ impl EngineGreeting {
 /// The interval at which a waiting thread checks whether it should stop.
 const STOP_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The next message, waiting through signals until the time is over. `look` says
-/// what is waited for.
+/// Returns the next message. Signals do not end the wait; the timeout does. `look` describes the awaited
+/// message.
 fn receive(
     socket: &Socket,
     deadline: Deadline,

@@ -145,8 +145,7 @@ struct Client {
 }
 
 impl EngineInputs {
-    /// Of the API servers' sockets, each with its monitor, and of that of the
-    /// coordinator.
+    /// Watches the API servers' sockets, each with its monitor, and the coordinator's socket.
     pub(super) fn new(
         transport: Transport,
         sockets: Vec<(Socket, Socket)>,

@@ -113,8 +113,8 @@ impl Deadline {
         Self(Instant::now().checked_add(timeout))
     }
 
-    /// Waits for a message on one of `sockets`. `false`: the time is over, or
-    /// a signal came, which the caller may want to look at.
+    /// Waits for a message on one of `sockets`. Returns `false` after the timeout, or after a signal, which
+    /// the caller may want to handle.
     pub(super) fn wait<'a>(self, sockets: impl Iterator<Item = &'a Socket>) -> Result<bool, LinkError> {
         let mut items: Vec<_> = sockets.map(|socket| socket.as_poll_item(zmq::POLLIN)).collect();
         loop {
@@ -122,8 +122,8 @@ impl Deadline {
                 None => -1,
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(Instant::now());
-                    // Rounded up: the library waits whole milliseconds, and a
-                    // wait of none would be a busy loop until the time is over.
+                    // Rounded up: the library waits whole milliseconds, and a wait of zero would be a busy
+                    // loop until the timeout.
                     i64::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i64::MAX)
                 }
             };

@@ -21,9 +21,8 @@ const LOOK_INTERVAL_NS: u64 = 50_000;
 
 /// Waits on behalf of one engine.
 ///
-/// The library's own timeouts are whole milliseconds, and those of the
-/// system's `poll` may be late by the slack of timers; a timer of the system
-/// is neither.
+/// The library's own timeouts are whole milliseconds, and timeouts of the system's `poll` may be late by the
+/// slack of timers. A system timer has neither problem.
 pub struct Waiter {
     timer: Timer,
     /// The last setting of the timer.
@@ -50,16 +49,13 @@ impl Waiter {
         self.waker.clone()
     }
 
-    /// Waits until something may have come in on any of these, someone calls
-    /// [`Waker::wake`], a signal comes, or [`monotonic_ns`] has reached
-    /// `until_ns`; at an instant that has passed it only looks, and not even
-    /// that within 50 microseconds of the last look. Without `messages`, those
-    /// of frontends and coordinators are left where they are. `true` if it was
-    /// someone's call.
+    /// Waits until input may have arrived on any of these, someone calls [`Waker::wake`], a signal comes, or
+    /// [`monotonic_ns`] has reached `until_ns`. If that instant has passed, it only checks, and skips even
+    /// that within 50 microseconds of the last check. Without `messages`, messages of frontends and
+    /// coordinators are left in place. Returns `true` after a call of [`Waker::wake`].
     ///
-    /// Inputs of which not everything was received end it at once. Of `events`
-    /// and `notices` everything must have been: only what comes later is
-    /// noticed.
+    /// Inputs that were not fully received end the wait at once. `events` and `notices` must have been fully
+    /// received: only later ones are noticed.
     ///
     /// # Errors
     ///

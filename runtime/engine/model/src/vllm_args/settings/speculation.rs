@@ -20,7 +20,7 @@ const MUST_BE_OFF: &[(&str, &str)] = &[
 /// The key of drafts by the size of the batch.
 const BY_BATCH: &str = "num_speculative_tokens_per_batch_size";
 
-/// The modules of these models for multi-token prediction, where the model itself is not known.
+/// Multi-token-prediction modules of these models, for when the model itself is unknown.
 const MULTI_MODULE: &[&str] = &["step3p5_mtp", "step5_mtp", "inkling_mtp"];
 
 /// Text of the row of an argument that is about the drafter.
@@ -152,7 +152,7 @@ impl Speculation {
     }
 }
 
-/// Whether a key has a value other than that of something which is not asked for.
+/// Whether a key has a value that turns its feature on.
 fn is_on(map: &Map<String, Value>, key: &str) -> bool {
     !matches!(map.get(key), None | Some(Value::Null | Value::Bool(false)))
 }

@@ -86,7 +86,7 @@ pub(super) fn dtypes(
     })
 }
 
-/// Quantisation sections in the files of a checkpoint: those of the model, and a file of its own.
+/// Quantisation sections in the files of a checkpoint: the model's, and a separate file.
 pub(super) fn sections<'a>(
     config: &'a Map<String, Value>,
     text: &'a Map<String, Value>,

@@ -26,7 +26,7 @@ pub struct KvEventPublisher {
 }
 
 impl KvEventPublisher {
-    /// Opens the sockets of `config`, whose addresses are those of rank 0.
+    /// Opens the sockets of `config`. Its addresses belong to rank 0.
     ///
     /// As in vLLM, an endpoint with `*` or `::` and one of `ipc` or `inproc`
     /// is bound, any other is connected to.

@@ -77,7 +77,7 @@ impl KvEventSubscriber {
                 waited: timeout,
             };
             let frames = receive(socket, timeout)?.ok_or_else(silent)?;
-            // An empty frame as REQ sockets have it, then those of a batch.
+            // An empty frame, as REQ sockets send it, then the frames of a batch.
             let [_, batch @ ..] = frames.as_slice() else {
                 let problem = Problem::Frames { expected: "an empty frame and a batch", found: frames.len() };
                 return Err(malformed(DecodeError::new(problem, 0).of("replay")));

@@ -46,7 +46,7 @@ impl Purpose {
     }
 }
 
-/// Two connections, each of which gets what the other one gives.
+/// Two connections; each gets what the other sends.
 pub(in crate::link) struct Pipe {
     pub(in crate::link) connection: u64,
     pub(in crate::link) rank: u32,

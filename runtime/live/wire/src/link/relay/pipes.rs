@@ -115,7 +115,7 @@ impl Pipes {
         Ok(ours)
     }
 
-    /// Forgets everything of an engine that is there no more.
+    /// Drops all state of an engine that has disconnected.
     pub(in crate::link) fn close(&mut self, connection: u64) {
         for (key, _) in self.listeners.extract_if(.., |_, listener| listener.connection == connection) {
             self.poller.forget(key);
@@ -184,7 +184,7 @@ impl Pipes {
         self.poller.remove(&listener.listener, key)
     }
 
-    /// Watches the listeners again whose pause is over.
+    /// Watches the listeners again whose pause has ended.
     fn watch_again(&mut self, now_ns: u64) -> io::Result<()> {
         for (key, listener) in &mut self.listeners {
             if listener.paused_until_ns.is_some_and(|until_ns| until_ns <= now_ns) {
@@ -195,8 +195,7 @@ impl Pipes {
         Ok(())
     }
 
-    /// Milliseconds until the next pause of a listener is over; none where none is
-    /// paused.
+    /// Milliseconds until the next pause of a listener ends; none if no listener is paused.
     pub(in crate::link) fn retry_in_ms(&self) -> Option<i64> {
         let next_ns = self.listeners.values().filter_map(|listener| listener.paused_until_ns).min()?;
         let left_ns = next_ns.saturating_sub(monotonic_ns());

@@ -5,8 +5,7 @@
 //! flags, a length of one or eight bytes, and the body. Whom a ROUTER means is
 //! not among them.
 
-/// Frames of a message that say what it is; what follows them are the bytes of
-/// large tensors, of which no copy is kept.
+/// Frames of a message that describe it. The bytes of large tensors follow them; no copy of these is kept.
 const HEAD_FRAMES: usize = 2;
 /// Of a longer frame only so much is kept.
 const LONGEST_FRAME_BYTES: usize = 256 << 20;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::super::monotonic_ns;
 use super::Interest;
 
-/// Two ends of which neither blocks.
+/// Two non-blocking ends.
 fn pair() -> io::Result<(UnixStream, UnixStream)> {
     let (one, other) = UnixStream::pair()?;
     one.set_nonblocking(true)?;
@@ -19,7 +19,7 @@ fn pair() -> io::Result<(UnixStream, UnixStream)> {
     Ok((one, other))
 }
 
-/// Reads all that is there; whether there was anything.
+/// Reads all available bytes; returns whether there were any.
 fn drain(mut stream: &UnixStream) -> io::Result<bool> {
     let (mut was_any, mut buffer) = (false, [0; 4096]);
     loop {
