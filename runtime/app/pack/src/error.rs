@@ -39,7 +39,7 @@ pub enum PackError {
     /// An entry is not a plain file.
     #[error("`{0}` in the pack is a link, a folder or a device: expected plain files")]
     NotAFile(String),
-    /// The entries are not those of the manifest.
+    /// The entries differ from the manifest.
     #[error("the pack holds `{found}` where its manifest has `{expected}`")]
     Unexpected {
         /// The entry.

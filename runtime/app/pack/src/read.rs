@@ -89,7 +89,7 @@ pub fn read<'a>(stream: impl BufRead + 'a, sink: &mut Sink<'_>) -> Result<Manife
             return Err(PackError::Digest { path: expected.path.clone(), found, expected: expected.sha256.clone() });
         }
     }
-    // An archive ends with zeros, of which writers add some kilobytes.
+    // An archive ends with zeros; writers add some kilobytes of them.
     let mut rest = archive.into_inner().take(MAX_REST_BYTES + 1);
     if io::copy(&mut rest, &mut io::sink()).map_err(unreadable)? > MAX_REST_BYTES {
         let (found, expected) = ("more behind its end".to_owned(), "nothing".to_owned());
@@ -109,7 +109,7 @@ pub fn verify(path: &Path) -> Result<Manifest, PackError> {
     read(open(path)?, &mut |_, _| Ok(()))
 }
 
-/// Unpacks a pack into a folder that is there and empty.
+/// Unpacks a pack into an existing, empty folder.
 ///
 /// # Errors
 /// See [`read`]; and when a file is there already or cannot be written.

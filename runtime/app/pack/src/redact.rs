@@ -107,7 +107,7 @@ pub fn redact(name: &str, path: &Path, out: &Path) -> Result<(), PackError> {
                      convert` first"
                 ))
             })?;
-        // In the order of keys, whatever that of the row was.
+        // In the order of keys, whatever order the row had.
         let row: BTreeMap<String, Value> = row.into_iter().map(|(key, value)| (key, without_texts(value))).collect();
         let line = serde_json::to_vec(&row).map_err(|error| refused(error.to_string()))?;
         written.write_all(&line).and_then(|()| written.write_all(b"\n")).map_err(PackError::file(name))?;

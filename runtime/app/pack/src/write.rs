@@ -92,7 +92,7 @@ pub fn write(out: impl Write, mut manifest: Manifest, mut files: Vec<PackFile>) 
     Ok(manifest)
 }
 
-/// Appends a file of which nothing but path and content is kept.
+/// Appends a file, keeping only its path and content.
 fn append<W: Write>(archive: &mut Builder<W>, path: &str, bytes: u64, content: impl Read) -> io::Result<()> {
     let mut header = Header::new_gnu();
     header.set_entry_type(EntryType::Regular);

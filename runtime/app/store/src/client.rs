@@ -23,7 +23,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_RETRIES: usize = 5;
 
-/// Credentials of S3 that take the place of those in `~/.aws/credentials`.
+/// S3 credentials that take precedence over `~/.aws/credentials`.
 const OTHER_CREDENTIALS: [&str; 4] = [
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -76,7 +76,7 @@ pub(crate) fn open(object: &Object) -> Result<Client, StoreError> {
     opened.map_err(StoreError::object(&object.name))
 }
 
-/// Settings of the environment first, then those of Amazon's command line.
+/// Settings of the environment first, then the settings of Amazon's command line.
 fn s3(bucket: &str) -> AmazonS3Builder {
     let profile = Profile::from_env();
     let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);

@@ -85,7 +85,7 @@ fn check_count(object: &Object, count: usize) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// An object, and the parts of the capture of which it may be the first.
+/// An object, and the later parts of the capture if it is the first part.
 async fn with_later_parts(
     store: &dyn ObjectStore,
     object: &Object,

@@ -12,8 +12,8 @@ use crate::location::DataSet;
 /// Attempts to go on with a download that breaks off.
 const MAX_RETRIES: usize = 5;
 
-/// The path of a copy of a file or folder. The settings are those of the Hub's own tools:
-/// `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`, and the token that `hf auth login` stores.
+/// The path of a copy of a file or folder. The settings are shared with the Hub's own tools: `HF_HOME`,
+/// `HF_ENDPOINT`, `HF_TOKEN`, and the token that `hf auth login` stores.
 pub(crate) fn fetch(data_set: &DataSet) -> Result<PathBuf, StoreError> {
     let failed = |error: ApiError| StoreError::Hub { url: data_set.name.clone(), reason: reason(&error) };
     let api = api().map_err(failed)?;

@@ -5,7 +5,7 @@ use vcr_base::input::remote::without_secrets;
 
 use crate::error::StoreError;
 
-/// The longest URL. Clients take those of 64 KiB, after they have encoded it and added to it.
+/// The longest URL. Clients take 64 KiB, after encoding it and adding to it.
 const MAX_BYTES: usize = 4096;
 
 /// Bytes of a longer one that its error shows.

@@ -49,7 +49,7 @@ pub(crate) struct Sent {
 pub(crate) struct Note {
     pub(crate) file: PathBuf,
     pub(crate) url: String,
-    /// Whether an object that is there may be replaced.
+    /// Whether an existing object may be replaced.
     pub(crate) replaces: bool,
     pub(crate) begun: Option<Begun>,
     /// Parts that the store has, by their indices.

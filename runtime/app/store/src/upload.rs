@@ -43,8 +43,8 @@ pub(crate) async fn exists(location: &Location) -> Result<bool, StoreError> {
     }
 }
 
-/// Uploads a file. Without `replaces` nothing that is there is replaced, as far as the store
-/// can tell. Returns the object's version.
+/// Uploads a file. Without `replaces`, an existing object is not replaced, as far as the store can tell.
+/// Returns the object's version.
 pub(crate) async fn upload(location: &Location, file: &Path, replaces: bool) -> Result<Option<String>, StoreError> {
     let object = location.writable()?;
     let client = client::open(object)?;
@@ -89,8 +89,8 @@ pub(crate) async fn upload_noted(
 }
 
 fn is_forgotten(error: &Error) -> bool {
-    // By the codes of S3 and Azure. Azure knows no uploads, only parts: it forgets those of a blob
-    // after a week, and as soon as another upload makes the blob.
+    // By the codes of S3 and Azure. Azure has no uploads, only parts: it drops the parts of a blob after a
+    // week, and as soon as another upload makes the blob.
     let codes = ["InvalidPart", "InvalidBlockList"];
     matches!(error, Error::NotFound { .. }) || codes.iter().any(|code| error.to_string().contains(code))
 }

@@ -34,8 +34,8 @@ pub struct AutoscaleArgs {
 }
 
 impl AutoscaleArgs {
-    /// Reads it from JSON text, given at `place`. `is_guest` returns whether the name of a
-    /// policy is that of a guest.
+    /// Reads it from JSON text, given at `place`. `is_guest` returns whether a policy's name is a guest's
+    /// name.
     ///
     /// # Errors
     /// All problems of it.

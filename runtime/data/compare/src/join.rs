@@ -20,8 +20,8 @@ pub enum MatchRule {
     BlockHashes,
     /// By the name that the sender gave, else by that on the wire.
     Id,
-    /// By their order of arrival among those of the same lengths, if that leaves no request
-    /// of the smaller side without partner.
+    /// By their order of arrival among requests of the same lengths, if that leaves no request of the smaller
+    /// side without partner.
     Lengths,
     /// By their order of arrival.
     Order,

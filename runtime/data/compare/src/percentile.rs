@@ -29,8 +29,7 @@ pub struct PercentileChange {
 }
 
 impl PercentileChange {
-    /// The change that this share of resamples lies below; that of the sample itself where
-    /// nothing was resampled.
+    /// The change below which this share of resamples lies; the sample's own change if nothing was resampled.
     #[must_use]
     pub fn bound(&self, share: f64) -> f64 {
         let at = (self.resampled.len() as f64 * share) as usize;
@@ -46,9 +45,8 @@ struct Group {
     pairs: usize,
 }
 
-/// Resamples the change of a percentile; `change` is that of two values, and `resamples` says of
-/// that of the sample how many it is worth. None without pairs, or where the statistic is no
-/// percentile.
+/// Resamples the change of a percentile. `change` compares two values; `resamples` returns how many resamples
+/// the sample's change is worth. None without pairs, or if the statistic is not a percentile.
 #[must_use]
 pub fn percentile_change(
     pairs: &[(f64, f64)],

@@ -88,7 +88,7 @@ pub struct ExampleSide {
     /// To its first token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttft_ns: Option<u64>,
-    /// Fingerprint of its answer, as 16 hexadecimal digits, or that of its source.
+    /// Fingerprint of its answer, or of its source, as 16 hexadecimal digits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_fingerprint: Option<String>,
     /// Fingerprint of its stream events.

@@ -83,8 +83,7 @@ pub struct LogDiff {
     pub not_compared: Vec<(&'static str, Side)>,
     /// Engines that only one log has.
     pub unpaired: Vec<(EngineName, Side)>,
-    /// The first difference: the earliest, where the logs have times, and else
-    /// that of the first engine.
+    /// The first difference: the earliest if the logs have times, else the first engine's.
     pub first: Option<StepDifference>,
 }
 

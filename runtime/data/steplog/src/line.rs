@@ -456,8 +456,8 @@ pub struct StepLine {
     /// Draft tokens proposed for the next step.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub drafts: Vec<(Id, u32)>,
-    /// Drafts that do not fit the grammar of their request: of those proposed for the next step, or under async
-    /// scheduling of those verified in this one.
+    /// Drafts that do not fit the grammar of their request: the drafts proposed for the next step, or under
+    /// async scheduling the drafts verified in this step.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub inv: Vec<(Id, u32)>,
     /// Requests that ended with this result, and why.

@@ -38,7 +38,7 @@ pub(crate) struct LiveEngine {
     /// Monotonic seconds at which the scheduler was made.
     #[serde(default, rename = "t")]
     _t: IgnoredAny,
-    /// Unknown keys; those of options until [`LiveLog::read`] has taken them.
+    /// Unknown keys, including options until [`LiveLog::read`] has taken them.
     #[serde(flatten)]
     pub(crate) rest: Map<String, Value>,
     /// The options among the keys; `block_size` is the length to which the scheduler rounds.

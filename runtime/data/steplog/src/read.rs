@@ -89,7 +89,7 @@ fn is_live(text: &str) -> bool {
 
 pub(crate) fn step_line(text: &str) -> Result<StepLine, String> {
     if !text.trim_start().starts_with('{') {
-        // Text that is not JSON is reported as such.
+        // Text that is not JSON is reported as not JSON.
         let value: Value = from_text(text)?;
         let kind = if value.is_array() { "an array" } else { "a single value" };
         return Err(format!("a line of a step log is a JSON object, but this is {kind}"));

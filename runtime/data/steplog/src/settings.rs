@@ -44,7 +44,7 @@ impl<'a> Settings<'a> {
     }
 }
 
-/// The first of these settings that is set.
+/// The first of these settings that has a value.
 fn first<'a>(settings: &'a Map<String, Value>, names: &[&str]) -> Option<&'a Value> {
     names.iter().filter_map(|name| settings.get(*name)).find(|value| !value.is_null())
 }

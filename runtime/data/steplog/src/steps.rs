@@ -82,8 +82,7 @@ pub struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// When it started. The times of a line are those of the step whose result
-    /// is in it.
+    /// When it started. The times of a line belong to the step whose result is in it.
     #[must_use]
     pub fn start_ms(&self) -> Option<f64> {
         self.result?.start_ms

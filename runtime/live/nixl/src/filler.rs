@@ -21,7 +21,7 @@ enum Job {
     Finish(Finish),
 }
 
-/// A finished prompt, of which some blocks are not written.
+/// A finished prompt with some unwritten blocks.
 pub(crate) struct Finish {
     pub(crate) id: u64,
     /// Blocks that are wanted with a pattern.
@@ -30,7 +30,7 @@ pub(crate) struct Finish {
     pub(crate) busy: Vec<Held>,
 }
 
-/// Writes patterns, those of finished prompts first and a block of each in turn.
+/// Writes patterns: finished prompts first, one block of each in turn.
 pub(crate) struct Filler {
     jobs: Option<Sender<Job>>,
     stop: Arc<AtomicBool>,

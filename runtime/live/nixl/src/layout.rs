@@ -89,7 +89,7 @@ pub(crate) struct RemoteLayout {
     /// Base addresses and strides by rank and region.
     regions: Vec<Vec<(u64, u64)>>,
     num_blocks: u64,
-    /// How its pages fill those of this engine.
+    /// How its pages map to the pages of this engine.
     pieces: Vec<Piece>,
 }
 

@@ -1,10 +1,10 @@
 //! The NIXL plane: KV pages moved by NVIDIA's transfer library.
 //!
-//! Peers find each other as vLLM's NIXL connectors do: the reader asks the owner's side channel for metadata
-//! (`vcr-wire`), adds the owner's agent to its own, and reads pages by their addresses without the owner's help. The
-//! owner learns from a notification that it may free the blocks. So a real vLLM may read from an engine of vcr, whose
-//! metadata is that of a worker with the same KV cache; vLLM's have K and V of a layer in one region
-//! ([`vcr_transfer::Regions::Together`]).
+//! Peers find each other as vLLM's NIXL connectors do. The reader asks the owner's side channel for metadata
+//! (`vcr-wire`), adds the owner's agent to its own, and reads pages by their addresses without the owner's
+//! help. The owner learns from a notification that it may free the blocks. So a real vLLM may read from a vcr
+//! engine, whose metadata equals the metadata of a worker with the same KV cache. vLLM has K and V of a layer
+//! in one region ([`vcr_transfer::Regions::Together`]).
 //!
 //! The library is opened when the program runs ([`open_library`]); without it nothing here may be called.
 //!
@@ -46,7 +46,7 @@ pub struct NixlSettings {
     pub version: VllmMinor,
     /// Settings that peers must have in common.
     pub compatibility: NixlCompatibility,
-    /// The hash that peers are told, instead of that of `compatibility`.
+    /// The hash that peers are told, instead of the hash of `compatibility`.
     pub hash: Option<String>,
     /// Whether peers with another hash are refused.
     pub enforces_compatibility: bool,

@@ -17,7 +17,7 @@ use crate::symbols::{FUNCTIONS, PREFIX};
 /// The file's name, which is also the name by which `nixl-sys` looks for it.
 const FILE: &str = "libnixl_capi.so";
 
-/// Descriptors of a process with more than 64 agents, each of which has about ten.
+/// Descriptors of a process with more than 64 agents; each agent has about ten.
 const MAX_DESCRIPTORS: u64 = 4096;
 
 /// Hint for a missing library.
@@ -87,8 +87,9 @@ impl LibraryError {
 /// The library that is open, by its path.
 static OPEN: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// Opens NIXL's library, if it is not open yet, and returns its path. `named` is the file or a folder with it; without
-/// it, that of the environment variable `NIXL_LIBRARY`, or the package `nixl` in the active Python environment.
+/// Opens NIXL's library, if it is not open yet, and returns its path. `named` is the file or a folder with
+/// it. Without it, the path is the environment variable `NIXL_LIBRARY`, or the package `nixl` in the active
+/// Python environment.
 ///
 /// # Errors
 /// When there is none, or it cannot be used. The process goes on.
@@ -197,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_library_without_the_functions_is_refused() {
-        // Whatever library this process has open besides.
+        // The other libraries that this process has open.
         let maps = std::fs::read_to_string("/proc/self/maps").expect("the system lists them");
         let other =
             maps.split_whitespace().find(|word| word.contains("/libc.so")).expect("the tests are linked to libc");

@@ -213,7 +213,7 @@ fn waited(since: Instant, name: &str) -> Result<bool, TransferError> {
     Err(TransferError::new(ErrorKind::Unreachable, message))
 }
 
-/// Adds the agents of all ranks: one, if they share it, as those of vcr do.
+/// Adds the agents of all ranks; vcr's ranks share one agent.
 fn connect(
     name: &str,
     ranks: &[NixlAgentMetadata],

@@ -32,7 +32,7 @@ pub(crate) struct Shared {
 }
 
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each change of these is complete in itself.
+    // Each change of this state is complete in itself.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -137,7 +137,7 @@ impl ReasoningForm {
         self.end_id
     }
 
-    /// Text right before a mark: that of the start, or of the end.
+    /// Text right before the start mark or the end mark.
     #[must_use]
     pub fn before(&self, is_end: bool) -> &'static str {
         if is_end { self.marks.before_end } else { self.marks.before_start }

@@ -140,7 +140,7 @@ impl TextModel {
         })
     }
 
-    /// The tokens of the reasoning, of which there are half of the output at most.
+    /// The tokens of the reasoning, at most half of the output.
     fn opening(&self, request: &TokenRequest<'_>) -> Vec<u32> {
         let Some(form) = &self.reasoning else { return Vec::new() };
         let drawn = drawn(self.reasoning_tokens.as_ref(), request.seed, "live.reasoning-tokens");
@@ -188,7 +188,7 @@ enum Answer {
     Nothing,
 }
 
-/// English that ends where the text is over or, if a length is given, behind that.
+/// English that ends at the end of the text or, if a length is given, after that length.
 struct Sentences {
     text: EnglishText,
     length: Option<u32>,

@@ -1,4 +1,4 @@
-//! Tokenizers: the built-in one and those of model folders.
+//! Tokenizers: the built-in one, and tokenizers of model folders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -64,8 +64,7 @@ impl EngineHashes {
     /// Consecutive blocks were cached: appends their digests to `out` and gives
     /// the one of their parent.
     ///
-    /// `tokens` are those of all blocks; `extra_of` gives a block's extra keys
-    /// by its place in `blocks`.
+    /// `tokens` covers all blocks; `extra_of` returns a block's extra keys by its position in `blocks`.
     ///
     /// # Errors
     ///

@@ -3,19 +3,17 @@
 use crate::block_hash::HashRules;
 use crate::block_hash::encode::Encode;
 
-/// A key that distinguishes blocks of the same tokens, besides what precedes them.
+/// A key that distinguishes blocks with the same tokens and the same predecessors.
 ///
 /// A block's keys come in the order of the variants
 /// (`generate_block_hash_extra_keys`); there may be several multimodal inputs,
 /// but only one of each other kind. How one is written, bare or tagged, is a
 /// matter of the rules.
 ///
-/// Pickle writes an object that it has written before as a reference, so it
-/// matters which strings are one object. In an engine, a process of its own
-/// that decodes its requests from a socket, these are: the tags, which are
-/// constants of the program, and equal strings of at most one character up to
-/// U+00FF, of which CPython keeps one each. All other strings, equal or not,
-/// are objects of their own, even the same image's identifier given twice.
+/// Pickle writes an object that it has written before as a reference, so it matters which strings are the
+/// same object. In an engine, a process that decodes its requests from a socket, the same objects are the
+/// tags, which are constants of the program, and equal strings of at most one character up to U+00FF, which
+/// CPython shares. All other strings are separate objects, even the same image's identifier given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtraKey<'a> {
     /// The adapter of a request, on each of its blocks.
@@ -41,8 +39,8 @@ pub enum ExtraKey<'a> {
 }
 
 impl<'a> ExtraKey<'a> {
-    /// The key of a multimodal input that has `len` tokens from `offset` on in its prompt, for the tokens from `start` to
-    /// before `end`; none where it has none of these.
+    /// The key of a multimodal input with `len` tokens from `offset` on in its prompt, for the tokens from
+    /// `start` to before `end`; none if it has no token there.
     #[must_use]
     pub fn of_input(identifier: &'a str, (offset, len): (u32, u32), start: u64, end: u64) -> Option<Self> {
         let (first, behind) = (u64::from(offset), u64::from(offset) + u64::from(len));

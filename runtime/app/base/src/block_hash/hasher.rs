@@ -57,8 +57,8 @@ impl BlockHasher {
         Self { algorithm, rules, none_hash, buffer }
     }
 
-    /// Whether an engine without `PYTHONHASHSEED` starts from random bytes, so
-    /// that its hashes are those of no other process.
+    /// Whether an engine without `PYTHONHASHSEED` starts from random bytes, so that no other process has its
+    /// hashes.
     #[must_use]
     pub fn draws_seed(algorithm: HashAlgorithm, rules: HashRules) -> bool {
         !rules.has_fixed_seed() || !algorithm.is_cryptographic()

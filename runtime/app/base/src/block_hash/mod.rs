@@ -7,8 +7,8 @@
 //! [`EngineHashes`] gives the blocks of an engine, which has faster names for
 //! them, their hashes for as long as they are cached.
 //!
-//! Rules are those of vLLM 0.27 to 0.33 (`vllm/v1/core/kv_cache_utils.py`,
-//! `vllm/utils/hashing.py`) under CPython 3.11; 3.10 to 3.13 pickle alike.
+//! The rules are from vLLM 0.27 to 0.33 (`vllm/v1/core/kv_cache_utils.py`, `vllm/utils/hashing.py`) under
+//! CPython 3.11; 3.10 to 3.13 pickle identically.
 //!
 //! With EAGLE or MTP hashes of 0.33 cover tokens after their block, too
 //! ([`BlockHasher::hash_block_ahead`]). Blocks of groups of layers that are larger than

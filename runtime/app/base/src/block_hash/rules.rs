@@ -1,6 +1,6 @@
 //! Differences of vLLM's versions.
 
-/// The versions of vLLM whose block hashes are alike, named by the first.
+/// Ranges of vLLM versions with the same block hashes, named by the first version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HashRules {
     /// 0.27 and 0.28: the hash before the first block is random, extra keys

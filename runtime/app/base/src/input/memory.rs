@@ -1,10 +1,9 @@
 //! The memory that the process may have resident.
 //!
-//! The limit is that of [`set_limit`], or by default what is resident when it is
-//! first asked for and [`DEFAULT_SHARE_PERCENT`] of what is available then: to the
-//! machine, and to the control groups that the process is in. Readers of input
-//! and simulations call [`check`] now and then, so that too much is an error with
-//! a text, and not the kernel's SIGKILL.
+//! The limit is set by [`set_limit`]. By default it is the resident memory when it is first requested plus
+//! [`DEFAULT_SHARE_PERCENT`] of the memory that is then available to the machine and to the control groups of
+//! the process. Readers of input and simulations call [`check`] regularly, so that too much memory is an
+//! error with a text, not the kernel's SIGKILL.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};

@@ -6,8 +6,8 @@
 //! limit is one of the constants of this file or the process's memory limit ([`memory`]). An input
 //! at a URL is read as a copy on disk ([`remote`]).
 //!
-//! This crate knows no format but that of gzip and of zstd, and prints nothing:
-//! [`on_notice`] gets notices for a person who waits.
+//! This crate knows no formats except gzip and zstd, and prints nothing: [`on_notice`] gets notices for a
+//! waiting person.
 
 mod file;
 mod lines;
@@ -28,7 +28,7 @@ pub const MAX_SCRIPT_BYTES: u64 = 1 << 20;
 /// config, queue policies, coefficients.
 pub const MAX_CONFIG_BYTES: u64 = 64 << 20;
 
-/// Largest data set of answers, all of which are kept. ShareGPT's has 700 MB.
+/// Largest data set of answers, which are all kept. ShareGPT's has 700 MB.
 pub const MAX_ANSWERS_BYTES: u64 = 1 << 30;
 
 /// Largest description of a tokenizer.

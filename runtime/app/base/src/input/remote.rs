@@ -15,8 +15,8 @@ pub const SCHEMES: [&str; 6] = ["az", "gs", "hf", "http", "https", "s3"];
 
 /// Makes copies of objects.
 pub trait Fetch: Send + Sync {
-    /// The path of a copy of the object at `url`, or of a folder of objects where it ends with
-    /// `/`. The suffix of its name is that of the URL.
+    /// The path of a copy of the object at `url`, or of a folder of objects if `url` ends with `/`. Its name
+    /// has the URL's suffix.
     ///
     /// # Errors
     /// When it cannot be read, without credentials in the text.
@@ -52,8 +52,7 @@ pub fn url(path: &Path) -> Option<&str> {
     SCHEMES.contains(&scheme).then_some(text)
 }
 
-/// The path itself, or that of a copy if it is a URL. The object of a URL is fetched once in a
-/// process.
+/// The path itself, or the path of a copy if it is a URL. The object of a URL is fetched once in a process.
 ///
 /// # Errors
 /// When it cannot be fetched, or the build has no network.
@@ -71,14 +70,14 @@ pub fn local(path: &Path) -> io::Result<Cow<'_, Path>> {
     Ok(Cow::Owned(copy))
 }
 
-/// The URL of which a path is a copy.
+/// The URL that a path is a copy of.
 #[must_use]
 pub fn origin(path: &Path) -> Option<PathBuf> {
     Some(copies().as_ref()?.urls.get(path)?.into())
 }
 
-/// The name that a caller knows a file by: the URL of which it is a copy, else its path. A file beside
-/// a copy, such as a later part of a capture, is beside the URL.
+/// The name under which the user knows a file: its URL if it is a copy, else its path. A file next to a copy,
+/// such as a later part of a capture, is next to the URL.
 #[must_use]
 pub fn named(path: &Path) -> PathBuf {
     let copies = copies();

@@ -36,7 +36,7 @@ impl fmt::Display for Packing {
     }
 }
 
-/// The stream as it is stored, of which the first bytes were looked at.
+/// The stream as stored. Its first bytes have been inspected.
 type Stored<'a> = Counted<Chain<Cursor<Vec<u8>>, Box<dyn BufRead + 'a>>>;
 
 enum Inner<'a> {
@@ -99,7 +99,7 @@ impl<'a> Unpacked<'a> {
         } else {
             Inner::Plain(Box::new(stored))
         };
-        // An archive of which hardly anything was written.
+        // An archive that was cut off after a few bytes.
         let is_stub = (1..ZSTD_MAGIC.len()).contains(&len)
             && (magic == &GZIP_MAGIC[..1] || (len > 1 && ZSTD_MAGIC.starts_with(magic)));
         Ok(Self { end: is_stub.then_some(End::Cut), ..Self::of(inner) })

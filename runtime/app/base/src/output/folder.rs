@@ -1,4 +1,4 @@
-//! Folders of files that belong together, such as those of `vcr run --out`.
+//! Folders of files that belong together, such as the folder of `vcr run --out`.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};

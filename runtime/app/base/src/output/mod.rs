@@ -101,8 +101,8 @@ impl Outputs {
         Ok(!claim.is_special && claim.path.symlink_metadata().is_ok())
     }
 
-    /// Takes a folder for files of these names. Where an earlier command has
-    /// marked it, the files listed there may be replaced.
+    /// Takes a folder for files of these names. If an earlier command has marked the folder, the files listed
+    /// there may be replaced.
     ///
     /// # Errors
     /// When the rule forbids one of the names, or the folder cannot be made.

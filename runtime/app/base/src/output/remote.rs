@@ -17,8 +17,8 @@ pub trait Upload: Send + Sync {
     /// When the store does not say.
     fn exists(&self, url: &str) -> io::Result<bool>;
 
-    /// Makes an object of a file. Without `replaces`, one that is there stays, which is an error
-    /// of the kind [`io::ErrorKind::AlreadyExists`].
+    /// Makes an object of a file. Without `replaces`, an existing object stays, and the result is an error of
+    /// the kind [`io::ErrorKind::AlreadyExists`].
     ///
     /// # Errors
     /// When the store does not take it.
@@ -62,13 +62,13 @@ pub trait Pending: Debug + Send {
     /// Whether it is uploaded, and kept only for the sake of others.
     fn is_sent(&self) -> bool;
 
-    /// Allows it to replace an object that is there.
+    /// Allows it to replace an existing object.
     fn replace(&mut self);
 
     /// Uploads what the store does not have of it yet.
     ///
     /// # Errors
-    /// As those of [`Upload::upload`].
+    /// As [`Upload::upload`].
     fn upload(&mut self) -> io::Result<()>;
 
     /// Removes the file and its note.

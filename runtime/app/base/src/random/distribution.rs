@@ -4,9 +4,8 @@ use crate::random::Stream;
 
 /// A distribution of values that are never below zero.
 ///
-/// The unit is the owner's: milliseconds, tokens. Means and standard deviations
-/// are those of the values themselves, also for the log-normal and gamma
-/// distributions. Nothing is rounded and no tail is cut.
+/// The unit is the owner's: milliseconds, tokens. Means and standard deviations are of the values themselves,
+/// also for the log-normal and gamma distributions. Nothing is rounded and no tail is cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
     /// Always the same.

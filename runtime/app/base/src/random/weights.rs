@@ -2,7 +2,7 @@
 
 use crate::random::Stream;
 
-/// Things by number, of which one is drawn as often as its weight says.
+/// Things by number, drawn in proportion to their weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weights {
     /// Sums of the weights up to and with each.
@@ -46,8 +46,8 @@ impl Weights {
         }
     }
 
-    /// `count` things of which number `k`, from 1, weighs `1 / k^skew`: Zipf's law. With
-    /// a skew of 0 all are equally likely. At least one thing is assumed.
+    /// `count` things; number `k`, from 1, weighs `1 / k^skew` (Zipf's law). With a skew of 0 all are equally
+    /// likely. At least one thing is assumed.
     #[must_use]
     pub fn zipf(count: u32, skew: f64) -> Self {
         let mut sum = 0.0;

@@ -175,8 +175,8 @@ pub struct EngineArgs {
     /// Whether each step is decided before the outputs of the previous one are
     /// known, as vLLM does; Dynamo does not simulate it. Only with engines of vLLM.
     pub async_scheduling: bool,
-    /// Passes of which one starts prefills, as long as anything decodes. Engines of one rank start
-    /// them in each.
+    /// One in this many passes starts prefills while anything decodes. Engines of one rank start prefills in
+    /// each pass.
     pub prefill_schedule_interval: u32,
     /// Divides all times; above 0.
     pub speedup_ratio: f64,
@@ -222,7 +222,7 @@ impl EngineArgs {
         findings.finish(strict, args)
     }
 
-    /// GPUs of a worker: those of all its ranks.
+    /// GPUs of a worker, over all its ranks.
     #[must_use]
     pub fn gpus_per_worker(&self) -> u32 {
         self.tensor_parallel_size.saturating_mul(self.dp_size)

@@ -21,13 +21,13 @@ const UNBOUNDED_TOKENS: u32 = 1 << 30;
 /// Factor of SGLang's `schedule_conservativeness` with data-parallel attention.
 const DATA_PARALLEL_CONSERVATIVENESS: f64 = 0.3;
 
-/// Parts of a pool besides the engine arguments.
+/// Options of a pool beyond the engine arguments.
 pub struct PoolOptions<'a> {
     /// Origin of the engine arguments, for errors.
     pub place: &'a str,
     /// Name in reports.
     pub name: &'a str,
-    /// Number of engines; with an autoscaler, of those at the start.
+    /// Number of engines; with an autoscaler, the number at the start.
     pub engines: u32,
     /// The autoscaler and its settings, if any.
     pub autoscale: Option<(&'a AutoscaleArgs, ScalerFactory)>,

@@ -39,7 +39,7 @@ pub(super) fn engine_args(place: &str, text: &str, findings: &mut Findings) -> E
 
 fn checked(raw: Raw) -> EngineArgs {
     let sglang = raw.sglang.unwrap_or_default();
-    // Most of Dynamo's defaults are those of the engine.
+    // Most of Dynamo's defaults equal the engine's.
     let (own, own_sglang) = (EngineConfigInput::default(), SglangConfigInput::default());
     let kind = raw.engine_type.unwrap_or(Kind::Vllm);
     let engine_type = match kind {

@@ -1,15 +1,15 @@
 //! State blocks of models with Mamba or linear attention (`state_cache` of 1.6).
 //!
-//! Dynamo counts a state in blocks of its one pool. Here each of these blocks is a group of layers
-//! that keeps a state, so that what holds for states is vLLM's: a request has one state besides its
-//! KV, chunks of prompts end where states are kept, and a prefix is hit up to a state.
+//! Dynamo counts a state in blocks of its one pool. Here each of these blocks is a group of layers that keeps
+//! a state, so vLLM's rules for states apply: a request has one state in addition to its KV, chunks of
+//! prompts end where states are kept, and a prefix is hit up to a state.
 
 use vcr_core::{KvCacheGroup, KvCacheKind};
 
 use super::{Kind, Raw, StateCache};
 use crate::keys::Keys;
 
-/// The most blocks of a state: those of an engine with 64 groups of layers.
+/// The most blocks of a state: one for each of 64 groups of layers, without the first.
 const MAX_BLOCKS: u64 = 63;
 
 /// Reads the keys inside `engine`.

@@ -1,7 +1,7 @@
 //! Host and disk tiers of both layouts.
 //!
-//! The flat one has 1.4's names (`num_g2_blocks`, ...), the nested one 1.6's
-//! (`native_host_offload`, `g3_offload`). Defaults are those of each version.
+//! The flat layout has 1.4's names (`num_g2_blocks`, ...), the nested layout 1.6's (`native_host_offload`,
+//! `g3_offload`). Each has the defaults of its version.
 
 use vcr_core::{HostRules, KvTiersConfig, SharedTier};
 

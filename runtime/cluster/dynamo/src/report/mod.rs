@@ -95,7 +95,7 @@ pub(crate) struct Sums {
     decode_cached_tokens: u64,
     host_cached_tokens: u64,
     disk_cached_tokens: u64,
-    /// Requests of which any tokens were found at the first admission.
+    /// Requests with at least one prefix-hit token at the first admission.
     with_a_hit: u64,
     /// Those that kept the SLA.
     good: u64,

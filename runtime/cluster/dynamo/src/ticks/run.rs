@@ -31,7 +31,7 @@ const NAME: &str = "ticks";
 /// Why a replay has no report.
 #[derive(Debug, thiserror::Error)]
 pub enum TickRunError {
-    /// The cluster cannot be made of these settings.
+    /// These settings do not make a valid cluster.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Config(Vec<RunConfigError>),
     /// The simulation ended with an error.

@@ -1,11 +1,10 @@
 //! The decision: rollback before hold before promote.
 //!
-//! All matched requests are judged together, and each segment of enough of them by itself.
-//! Regressions fail if they exceed their limit and a bootstrap interval excludes that there is
-//! none; an increase of errors, if it exceeds its limit and an exact test of the requests that
-//! failed on one side only excludes chance. The chance of a false alarm is divided by the number
-//! of these tests and of looks (Bonferroni), so that it holds for all of them together. All else
-//! is counted, not tested.
+//! All matched requests are judged together, and each large enough segment separately. A regression fails if
+//! it exceeds its limit and its bootstrap interval excludes zero. An increase of errors fails if it exceeds
+//! its limit and an exact test of the requests that failed on one side only excludes chance. The probability
+//! of a false alarm is divided by the number of these tests and of looks (Bonferroni), so that it holds for
+//! all of them together. Everything else is counted, not tested.
 
 mod evidence;
 mod regression;

@@ -80,8 +80,8 @@ fn check_count(policy: &Policy, count: usize) -> Result<(), GateError> {
     Err(GateError::Segments { count, most: SEGMENTS_MAX, by: policy.segment_by.join(", ") })
 }
 
-/// Segments of the baseline that are large enough, of which no request has a partner. They are
-/// found by the labels of the baseline without its backend, which is expected to change.
+/// Segments of the baseline that are large enough but have no matched request. They are found by the labels
+/// of the baseline without its backend, which is expected to change.
 fn missing(policy: &Policy, sides: &Sides<'_>) -> Result<Vec<Scope>, GateError> {
     if policy.limit(crate::Signal::Matched).is_none() || sides.pairs.is_empty() {
         return Ok(Vec::new());

@@ -59,7 +59,7 @@ pub(super) fn set_labels(observation: &mut Observation<'_>, row: &Map<String, Va
     Ok(())
 }
 
-/// A value that is there: neither null nor an empty cell.
+/// A value that is neither null nor an empty cell.
 pub(super) fn known<'a>(row: &'a Map<String, Value>, field: &str) -> Option<&'a Value> {
     row.get(field).filter(|value| !value.is_null() && value.as_str() != Some(""))
 }

@@ -74,7 +74,7 @@ fn observation(meta: &CaptureMeta, mut record: RequestRecord, number: u64) -> Ob
     // Rounded means add up to another end than the one that was measured.
     let latency_ns = record.end_ns.max(last_ns.filter(|_| are_single)).or(last_ns).or(record.ttft_ns);
     let content = record.prompt_hash.map(|hash| format!("{:016x} {}", hash.0, record.prompt_tokens));
-    // Hashes are chained, so the last one is that of all full blocks.
+    // Hashes are chained, so the last hash covers all full blocks.
     let content =
         content.or_else(|| record.block_hashes.last().map(|hash| format!("{:016x} {}", hash.0, record.prompt_tokens)));
     let text = match record.other.remove(OUTPUT_TEXT) {

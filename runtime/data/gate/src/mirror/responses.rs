@@ -1,9 +1,9 @@
 //! Responses of servers, one a line.
 //!
-//! A line is `{"request_id", "latency_ms", "response"}` with labels, times, `status` and `error`
-//! as a client has them, or the response alone where it says its own latency, as SGLang's
-//! `meta_info` does. Responses are those of SGLang's `/generate`, of vLLM's
-//! `/inference/v1/generate`, and of OpenAI's completions, chats and embeddings.
+//! A line is `{"request_id", "latency_ms", "response"}` with labels, times, `status` and `error` as a client
+//! records them, or only the response if it states its own latency, as SGLang's `meta_info` does. Responses
+//! come from SGLang's `/generate`, vLLM's `/inference/v1/generate`, and OpenAI's completions, chats and
+//! embeddings.
 
 use std::io::BufRead;
 

@@ -200,8 +200,7 @@ impl Observation<'_> {
         self.ttft_ns.or_else(|| self.event_ns.as_ref()?.first().copied())
     }
 
-    /// The gap that stands for those of the request. A chunk of several tokens counts as one
-    /// gap, divided by their number.
+    /// The mean gap of the request. A chunk of several tokens counts as one gap, divided by their number.
     pub(crate) fn gap(&self) -> Option<Gap> {
         let mut gaps: Vec<u64> = match (&self.event_ns, &self.gap_ns) {
             (Some(events), _) => {

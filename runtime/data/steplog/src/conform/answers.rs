@@ -114,7 +114,7 @@ pub(super) struct RecordedAnswers {
     pub(super) stop_at: HashMap<u64, u32>,
     pub(super) sampled: BTreeMap<u64, u32>,
     pub(super) drafts: HashMap<u64, u32>,
-    /// Of these drafts, or of those that are verified, those that do not fit a grammar.
+    /// Proposed or verified drafts that do not fit a grammar, by request.
     pub(super) invalid: HashMap<u64, u32>,
 }
 

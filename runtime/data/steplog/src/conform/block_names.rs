@@ -16,7 +16,7 @@ pub(super) struct BlockNames {
     marked: HashMap<u64, Marks>,
 }
 
-/// What separates blocks of a request besides their tokens.
+/// What distinguishes blocks of a request in addition to their tokens.
 #[derive(Default)]
 struct Marks {
     items: Vec<LiveItem>,

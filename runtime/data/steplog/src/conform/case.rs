@@ -295,7 +295,7 @@ fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Res
         ("disable_chunked_mm_input", json!(config.disable_chunked_mm_input()), as_asked),
     ]);
     expected.push(("decode_stagger", json!(config.decode_stagger()), "it follows from the stages of the pipeline"));
-    // Where blocks are those of groups, of several ranks or of several steps in flight.
+    // Blocks of groups, of several ranks or of several steps in flight.
     expected.extend(expected_of_blocks(config));
     expected.push(expected_coordinator(config));
     if config.drafter().has_kv() {
@@ -446,7 +446,8 @@ impl From<&CaseGroup> for KvCacheGroup {
 #[derive(Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CaseConnector {
-    /// Its answers are those of the lines, or follow from the requests, or for offloading from what it has stored.
+    /// Its answers come from the lines, or follow from the requests, or for offloading from what it has
+    /// stored.
     kind: ConnectorKind,
     role: ConnectorRole,
     load_failures: FailurePolicy,

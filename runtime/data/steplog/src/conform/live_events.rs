@@ -1,10 +1,9 @@
 //! KV events of a live engine, batch by batch.
 //!
-//! A batch is published when a step's outputs have been processed and any
-//! event is pending. Its blocks are compared with ours one for one: the same
-//! block of ours must always be the same block of theirs. Where the capture
-//! tells all tokens of a block and of those before it, its hash is computed as
-//! vLLM computes it and must be theirs, bit for bit.
+//! A batch is published when a step's outputs have been processed and an event is pending. Its blocks are
+//! compared with ours one by one: the same block of ours must always be the same block of theirs. If the
+//! capture has all tokens of a block and of the blocks before it, its hash is computed as vLLM computes it
+//! and must equal theirs, bit for bit.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
@@ -49,7 +48,7 @@ struct LiveStored {
     group_idx: Option<u32>,
     kv_cache_spec_kind: Option<String>,
     lookahead_token_ids: Option<Vec<Vec<u32>>>,
-    /// What separates each block besides its tokens.
+    /// What distinguishes each block in addition to its tokens.
     extra_keys: Option<Vec<Option<Vec<Value>>>>,
 }
 

@@ -257,7 +257,7 @@ impl Replay {
             dropped.extend(theirs.sampled.iter().filter(|(tag, _)| !was_live(tag)));
             self.update(theirs)?;
             if self.engine.config().kv_connector().is_some() || !self.parts.is_empty() {
-                // Nor is it read where KV has not arrived, or is to be that of delivered tokens.
+                // It is also not read if KV has not arrived, or must match the delivered tokens.
                 let outputs = &self.engine.outputs().outputs;
                 let is_read = |tag: &u64| outputs.iter().any(|output| output.tag == *tag && output.num_tokens > 0);
                 dropped.extend(theirs.sampled.iter().filter(|(tag, _)| !is_read(tag)));
@@ -330,7 +330,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Enters what is recorded besides of cases with structured outputs.
+    /// Adds the further recorded counts of cases with structured outputs.
     fn add_counts(&mut self, ours: &mut StepLine) {
         ours.skip = ours.s.map(|_| self.skipped);
         if ours.u.is_some() {

@@ -54,7 +54,7 @@ pub enum PointsFault {
     NoSeries,
 }
 
-/// A fault with the array it lies in.
+/// A problem with the array that has it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("array `{array}` {fault}")]
 pub struct PointsProblem {

@@ -204,8 +204,8 @@ impl DecodeSurface {
     }
 }
 
-/// The mean slope of each row; a row of one point has that of the nearest row
-/// of several, the shorter context first where two are as near.
+/// The mean slope of each row. A row of one point takes the slope of the nearest row with several points, the
+/// shorter context first if two are equally near.
 fn mean_slopes(rows: &[(f64, Vec<(f64, f64)>)]) -> Vec<f64> {
     let own: Vec<(f64, f64)> = rows
         .iter()

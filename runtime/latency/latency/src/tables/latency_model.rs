@@ -22,7 +22,7 @@ const STEP_NS_MAX: f64 = 24.0 * 3600.0 * 1e9;
 /// The priced engine, and the tables to use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TablesInput {
-    /// The package's folder; that of the environment if absent.
+    /// The package's folder; by default the folder named by the environment.
     pub data: Option<PathBuf>,
     /// The GPU, such as `h100_sxm`.
     pub system: String,
@@ -134,8 +134,8 @@ struct Prices {
     tokens: Vec<TokenOperator>,
 }
 
-/// Prompts of equal lengths that have as many tokens, query-key pairs and, if they are
-/// alike, as much before them as the prompts of a step.
+/// Prompts of equal lengths with the same number of tokens and query-key pairs as the prompts of a step, and,
+/// if those are equal, the same context.
 struct Prompts {
     batch: f64,
     before: f64,

@@ -36,7 +36,7 @@ impl Heads {
         system.limit_ns(4.0 * batch * pairs * heads * dim, compute, batch * rows)
     }
 
-    /// Of the attention of a batch of decodes, each of which looks at a sequence.
+    /// The limit for the attention of a batch of decodes, each over one sequence.
     pub(crate) fn decode(&self, system: &System, heads: f64, batch: f64, sequence: f64) -> f64 {
         let dim = f64::from(self.head_dim);
         let before = sequence - 1.0;

@@ -59,8 +59,8 @@ fn grouped(model: &Model, tensor: f64) -> (f64, f64) {
     (2.0 * hidden * (projected + kv_values) * model.dtypes.gemm.bytes, 2.0 * kv_values)
 }
 
-/// The same of latent attention: the projections to and from the latent vectors are on
-/// every GPU, those of heads are split, and every GPU caches the whole latent vector.
+/// The same for latent attention: every GPU has the projections to and from the latent vectors, the
+/// projections of heads are split, and every GPU caches the whole latent vector.
 fn latent(model: &Model, sizes: LatentSizes, tensor: f64) -> (f64, f64) {
     let hidden = f64::from(model.hidden_size);
     let heads = f64::from(model.heads) / tensor;

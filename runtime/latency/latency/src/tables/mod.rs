@@ -110,8 +110,8 @@ pub enum Source {
     Measured,
     /// Between rows.
     Interpolated,
-    /// Beyond the rows, or from those of another shape: a measured utilisation of the
-    /// hardware, applied to this size.
+    /// Extrapolated beyond the rows, or from rows of another shape: a measured utilisation of the hardware,
+    /// applied to this size.
     Extrapolated,
     /// No table: bytes and operations against the system's peaks.
     Formula,

@@ -116,7 +116,7 @@ impl System {
         self.file.node.num_gpus_per_node
     }
 
-    /// Operations a second with a data type; those of bfloat16 where the file has none.
+    /// Operations a second with a data type; with bfloat16 if the file does not have the type.
     pub(crate) fn flops(&self, dtype: Dtype) -> f64 {
         self.peak(dtype).1
     }

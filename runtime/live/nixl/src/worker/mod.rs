@@ -26,7 +26,7 @@ const NOTICE_INTERVAL: Duration = Duration::from_micros(200);
 /// After something happened the thread looks for more this long before it sleeps: on a busy machine it takes longer to be
 /// woken than to read a small transfer, and transfers come in numbers. It does not yield then, which would cost it its turn.
 const LINGER: Duration = Duration::from_micros(100);
-/// A transfer that takes longer than this gives way to other threads.
+/// After this time a waiting transfer yields to other threads.
 const SPIN: Duration = Duration::from_micros(300);
 /// Between two looks at answers of peers, and at transfers that were given up.
 const NAP: Duration = Duration::from_micros(50);

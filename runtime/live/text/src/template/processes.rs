@@ -72,8 +72,8 @@ pub(super) struct Job {
 
 type Rendered = Result<String, TemplateError>;
 
-/// Renders for the process at the other end of these pipes until it closes them. Must be the only
-/// work of its process, which gets a limit of memory and may end at any time.
+/// Renders for the process at the other end of these pipes until it closes them. Must be the only work of its
+/// process, which gets a memory limit and may end at any time.
 ///
 /// # Errors
 /// When a pipe fails.
@@ -130,7 +130,7 @@ fn processor_time() -> Duration {
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-/// The limit is that of address space, which has what the program takes at its start.
+/// The limit applies to address space, which includes what the program takes at its start.
 fn limit_memory() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let pages = std::fs::read_to_string("/proc/self/statm").ok();

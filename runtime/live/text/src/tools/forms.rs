@@ -47,8 +47,8 @@ pub struct SectionForm {
     pub call_end: &'static str,
     /// Between two calls.
     pub separator: &'static str,
-    /// Whether a name is that of a kind, such as `functions.`, and has a number, such as
-    /// `:0`, around that of the tool.
+    /// Whether the tool's name has a kind, such as `functions.`, before it and a number, such as `:0`, after
+    /// it.
     pub is_numbered: bool,
 }
 
@@ -187,8 +187,8 @@ const GLM45: CallForm = CallForm::Xml(XmlForm {
 const PYTHONIC: CallForm = CallForm::Python(PythonForm { start: "", end: "" });
 const LLAMA4_PYTHONIC: CallForm = CallForm::Python(PythonForm { start: "<|python_start|>", end: "<|python_end|>" });
 
-/// vLLM's tool-call parsers; `pythonic` and `llama4_pythonic` are those of its Python frontend. Calls in forms that are not simulated are written in that of
-/// `hermes`.
+/// vLLM's tool-call parsers; `pythonic` and `llama4_pythonic` belong to its Python frontend. Calls in forms
+/// that are not simulated are written as `hermes` calls.
 const NAMES: [(&str, &CallForm); 25] = [
     ("deepseek_v3", &DEEPSEEK_V3),
     ("deepseek_v31", &DEEPSEEK_V31),

@@ -69,7 +69,7 @@ impl Frame {
         }
     }
 
-    /// A column of whole numbers that may be absent, of which zeros are read then.
+    /// A column of whole numbers that may be absent, which reads as zeros.
     ///
     /// # Errors
     /// If one of them is not a whole number of 32 bits.

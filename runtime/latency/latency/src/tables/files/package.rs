@@ -1,4 +1,4 @@
-//! The installed package: its folders, and what lies in them.
+//! The installed package: its folders and their files.
 
 use std::cell::RefCell;
 use std::cmp::Ordering;
@@ -148,7 +148,7 @@ pub struct Stack {
     version: String,
     pub(crate) system: System,
     data: PathBuf,
-    /// The file of the system, and those of the tables that were asked for.
+    /// The file of the system, and the files of the requested tables.
     used: RefCell<BTreeSet<PathBuf>>,
 }
 
@@ -233,7 +233,7 @@ impl Stack {
         let used = self.used.borrow();
         let is_used = |folder: &Path| used.iter().any(|file| file.parent() == Some(folder));
         let folder_of = |operator: &str| self.data.join(operator).join(&self.backend).join(&self.version);
-        // The latest version is chosen among those of matrix multiplications.
+        // The latest version is chosen among the versions of matrix multiplications.
         let own = folder_of("gemm");
         let mut folders = vec![own.clone()];
         if !own.is_dir() {
@@ -254,7 +254,7 @@ impl Stack {
         path.is_file().then_some(path).inspect(|path| self.uses(path))
     }
 
-    /// All files of the tables, those of older versions only where there are no newer.
+    /// All files of the tables; files of older versions only if there is no newer file.
     #[must_use]
     pub fn tables(&self) -> Vec<TableFile> {
         let mut tables = Vec::new();

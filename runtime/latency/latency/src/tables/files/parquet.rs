@@ -12,7 +12,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use crate::tables::error::TablesError;
 use crate::tables::files::frame::{Frame, Values};
 
-/// The most rows of a file: a hundred times those of the largest.
+/// The most rows of a file: a hundred times the rows of the largest known one.
 const ROWS_MAX: usize = 10_000_000;
 
 /// Reads a file.

@@ -12,8 +12,8 @@ pub(crate) struct Curve {
     knots: Vec<f64>,
     /// At each knot.
     at: Vec<Priced>,
-    /// On the way from each knot to the next: at its beginning and at its end. The sums
-    /// are those of the knots; the sources are those of what lies between.
+    /// Between each knot and the next: at the start and at the end. The sums are taken from the knots; the
+    /// sources are taken from the points between them.
     between: Vec<(Priced, Priced)>,
 }
 

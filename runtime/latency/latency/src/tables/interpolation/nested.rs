@@ -141,9 +141,9 @@ impl Node {
     }
 }
 
-/// The time at a point beyond the rows: that of the hardware's limit, by the utilisation
-/// of the nearest rows in doublings along all axes. Their weights fall to nothing at the
-/// next row's distance, so that no row enters or leaves with a jump.
+/// The time at a point beyond the rows: the time at the hardware's limit, by the utilisation of the nearest
+/// rows in doublings along all axes. Their weights fall to nothing at the next row's distance, so that no row
+/// enters or leaves with a jump.
 fn beyond(rules: &Rules<'_>, leaves: &[(Vec<f64>, f64)], point: &[f64]) -> Option<f64> {
     let log = |value: f64| libm::log2(value.max(1e-12));
     let here: Vec<f64> = point.iter().map(|&value| log(value)).collect();

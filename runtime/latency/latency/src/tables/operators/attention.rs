@@ -102,7 +102,7 @@ fn rows(
             None => by_kernel.push((kernel, vec![row])),
         }
     }
-    // The first of those that have most.
+    // The first kernel with the most rows.
     let most = by_kernel.iter().rev().max_by_key(|(_, rows)| rows.len());
     let mut table = Node::default();
     for &row in most.map_or(&[][..], |(_, rows)| rows) {

@@ -59,8 +59,8 @@ impl ExpertTable {
         Ok(Some(Self { shapes: shapes.collect() }))
     }
 
-    /// The time of the experts of a GPU over the tokens of a rank, of which there are
-    /// `ranks`. Shapes without rows take the utilisation of the most similar one.
+    /// The time of a GPU's experts over the tokens of one of `ranks` ranks. Shapes without rows take the
+    /// utilisation of the most similar shape.
     pub(crate) fn curve(&self, system: &System, dtype: Dtype, shape: ExpertShape, spread: &str, ranks: f64) -> Curve {
         let limit = |tokens: f64| shape.limit(system, dtype, tokens);
         let of_spread =
