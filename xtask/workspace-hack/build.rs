@@ -1,0 +1,3 @@
+//! Cargo looks at build dependencies only if there is a build script.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Nothing: the manifest requests features of dependencies for all builds.
