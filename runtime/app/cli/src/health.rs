@@ -68,7 +68,7 @@ fn status(address: &str, path: &str) -> io::Result<u16> {
     status.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP"))
 }
 
-/// A name may have several addresses, of which the server listens on one.
+/// A name may have several addresses; the server listens on one.
 fn connect(address: &str) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     for address in address.to_socket_addrs()? {

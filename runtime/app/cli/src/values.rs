@@ -20,7 +20,7 @@ pub(crate) fn look<T>(read: impl FnOnce() -> T) -> T {
     looked
 }
 
-/// The path of an input; of a URL, that of a copy.
+/// The path of an input; for a URL, the path of its copy.
 ///
 /// # Errors
 /// When it cannot be fetched; without the URL, which may have a secret.
@@ -32,7 +32,7 @@ pub(crate) fn input(path: &Path) -> Result<PathBuf, String> {
     Ok(local.into_owned())
 }
 
-/// The path of an input; of a URL, that of a copy.
+/// The path of an input; for a URL, the path of its copy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InputPath;
 

@@ -151,7 +151,7 @@ fn engines_of_args(name: &str, source: &str) -> Result<PoolConfig, ScenarioError
     let script = format!("{POOL} vllm_args(command, #{{ num_gpu_blocks: blocks }}) }})");
     let context = context(String::new(), Path::new(""), None);
     let made = script_engine(&context).eval_expression_with_scope::<Dynamic>(&mut scope, &script);
-    // Places are those of the script above, which the user has not written.
+    // Positions refer to the generated script, which the user has not written.
     let made = made.map_err(|error| ScenarioError { at: None, ..error::from_script(name, &error) })?;
     pool_of(name, made)
 }

@@ -85,7 +85,7 @@ pub struct RunOptions {
     pub requests: Option<PathBuf>,
     /// Whether files that exist are replaced.
     pub force: bool,
-    /// Files in the place of those that the script names, by their names in it: of a pack.
+    /// Files of a pack that replace the files that the script names, by their names in it.
     pub files_by_name: BTreeMap<String, PathBuf>,
     /// Write no captures of runs, whatever the script says: it is executed to be packed, or
     /// many times.
@@ -102,7 +102,7 @@ pub struct RunOptions {
     pub digests_inputs: bool,
     /// For data sets whose lengths a tokenizer counts.
     pub tokenizers: Option<Tokenizers>,
-    /// Checks beyond those of the script, in this order. Scenarios that were stopped are not judged.
+    /// Checks in addition to the script's, in this order. Stopped scenarios are not judged.
     pub judges: Vec<Arc<dyn Judge>>,
 }
 
@@ -199,7 +199,7 @@ pub struct Outcome {
     /// assertions that were checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partial: Option<Partial>,
-    /// The assertions of the script, in order, then those of [`RunOptions::judges`].
+    /// The assertions of the script, in order, followed by the results of [`RunOptions::judges`].
     pub assertions: Vec<AssertionResult>,
     /// The searches that the script has made, in the order of their ends.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -227,8 +227,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Writes a file as `--out` writes it, of those that are made of results alone; `source` is
-    /// the text of the script. Charts of engines over time need [`RunOptions::keeps_series`].
+    /// Writes one of the files that are made only of results, as `--out` does; `source` is the text of the
+    /// script. Charts of engines over time need [`RunOptions::keeps_series`].
     ///
     /// # Errors
     /// Those of the writer; a file that is written while runs are made.

@@ -249,8 +249,7 @@ impl Scenario {
     }
 }
 
-/// Relative paths in a script start at its folder.
-/// Base of relative paths of a script; that of a copy is its URL.
+/// The folder that relative paths of a script start at. For a copy it is the folder of its URL.
 fn folder(path: &Path) -> PathBuf {
     let path = vcr_base::input::remote::origin(path).unwrap_or_else(|| path.to_owned());
     path.parent().unwrap_or(Path::new("")).to_owned()

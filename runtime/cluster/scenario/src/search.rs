@@ -177,7 +177,7 @@ impl Bisection {
     }
 }
 
-/// Result of a search: neighbours, or one of them where all values are alike.
+/// Result of a search: two neighbours, or one value if all values have the same result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Bracket {
     /// The value that keeps the condition; absent if none does.

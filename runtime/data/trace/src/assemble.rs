@@ -122,7 +122,7 @@ impl Assembler {
     }
 
     fn count_warning(&mut self, kind: WarningKind, line: u32) {
-        // Fields do not start so, and events are called none of these.
+        // No field starts like this, and no event has one of these names.
         let key = match &kind {
             WarningKind::UnknownField(name) => name.clone(),
             WarningKind::InputLengthClamped => "\0\0clamped".into(),
@@ -303,8 +303,7 @@ impl Assembler {
         Ok(self.trace.hash_ids.push(numbers))
     }
 
-    /// The ids of a conversation of `blocks`, of which the first are those of its
-    /// group and the others its own.
+    /// The ids of a conversation of `blocks`: first the blocks of its group, then its own.
     pub(crate) fn push_conversation(
         &mut self,
         group: Option<u32>,

@@ -44,7 +44,7 @@ impl DenseIds {
         if self.distinct == 0 {
             self.run_start = id;
         }
-        // The run goes on only while every number given out lies in it.
+        // The run continues only while it contains every number given out.
         let is_next = id.wrapping_sub(self.run_start) == u64::from(self.run_len);
         if is_next && self.run_len == self.distinct {
             self.run_len += 1;

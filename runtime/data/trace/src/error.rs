@@ -121,7 +121,7 @@ pub enum TraceError {
         name: String,
         /// 1-based line.
         line: u32,
-        /// The field the problem lies in, if it lies in one.
+        /// The field with the problem, if it is in a field.
         field: Option<&'static str>,
         /// The problem, and the next step.
         problem: RowProblem,

@@ -82,14 +82,12 @@ pub struct TraceRequest {
     pub input_tokens: u32,
     /// Tokens to generate; may be 0.
     pub output_tokens: u32,
-    /// Where what it waits for lies in [`Trace::dependencies`]; empty unless
-    /// [`Trace::has_free_turns`].
+    /// Range in [`Trace::dependencies`] of what it waits for; empty unless [`Trace::has_free_turns`].
     pub dependencies: ItemRange,
     /// Where the prompt's ids lie in [`Trace::hash_ids`]. Empty when the source
     /// says nothing about content: such a prompt shares nothing with any other.
     pub hash_ids: HashIdRange,
-    /// Where the recorded output lies in [`Trace::output_token_ids`]: empty, or
-    /// `output_tokens` long.
+    /// Range of the recorded output in [`Trace::output_token_ids`]: empty, or `output_tokens` long.
     pub output_token_ids: ItemRange,
     /// Where the prompt's multimodal items lie in [`Trace::items`].
     pub items: ItemRange,

@@ -24,7 +24,7 @@ pub struct HttpServer {
     pub faults: FaultLayer,
     /// Sockets.
     pub listen: ListenOptions,
-    /// Whether requests have spans, so that those of their callers are kept.
+    /// Whether requests have spans, so that the spans of their callers are kept.
     pub is_traced: bool,
 }
 

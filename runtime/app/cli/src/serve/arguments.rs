@@ -72,7 +72,7 @@ impl ArgumentArgs {
     }
 }
 
-/// Both bounds, if one is given; the other one is that of llm-d-inference-sim.
+/// Both bounds if one is given; the other one is llm-d-inference-sim's default.
 fn range<T: PartialOrd + Copy + std::fmt::Display>(
     name: &str,
     least: Option<T>,

@@ -30,7 +30,7 @@ type FromFile = (String, Vec<String>);
 /// Options whose values are secrets.
 const SECRETS: &[&str] = &["api_key", "tenant_key"];
 
-/// The command line; that of `vcr serve --config FILE` is completed by the file.
+/// The command line. The file completes the command line of `vcr serve --config FILE`.
 pub(crate) fn matches(command: Command, line: &[OsString]) -> Result<ArgMatches, clap::Error> {
     if !line.iter().any(|word| word == "serve") {
         return command.try_get_matches_from(line);

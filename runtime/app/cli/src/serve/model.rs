@@ -93,8 +93,8 @@ pub(crate) fn model(
     Ok((model, OwnSettings { max_model_len: folder.max_model_len, config, hidden_size }))
 }
 
-/// The configuration of the tokenizer for clients, if the options show it: that of its file, with special tokens as their
-/// texts, and the chat template.
+/// The configuration of the tokenizer for clients, if the options show it: the contents of its file, with
+/// special tokens as their texts, and the chat template.
 pub(crate) fn tokenizer_info(args: &ServerArgs, model: &Model) -> Result<Option<Value>, Unusable> {
     let is_shown = args.enable_tokenizer_info_endpoint && matches!(args.frontend, FrontendArg::Python);
     if !is_shown {

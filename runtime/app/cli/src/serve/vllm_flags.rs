@@ -9,7 +9,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Id};
 use vcr_model::vllm_args::{Acts, Argument, Takes, arguments};
 
-/// The version of vLLM whose arguments are accepted: that of the server.
+/// The version of vLLM whose arguments are accepted, which is the server's version.
 const VERSION: &str = "0.33";
 
 /// Settings of the engine that `--vllm-args` reads in the same way.
@@ -137,7 +137,7 @@ impl FromArgMatches for VllmFlags {
 }
 
 impl VllmFlags {
-    /// The words of those that are settings of the engine.
+    /// The words of the arguments that are settings of the engine.
     pub(crate) fn engine_words(&self) -> Vec<String> {
         let applied = self.given.iter().filter(|given| APPLIED.contains(&given.argument.name));
         applied.flat_map(|given| std::iter::once(given.form.to_owned()).chain(given.values.iter().cloned())).collect()

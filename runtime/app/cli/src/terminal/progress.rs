@@ -63,7 +63,7 @@ impl TerminalReporter {
         }
     }
 
-    /// A bar for things of which `done` are done.
+    /// A bar with `done` of `of` things done.
     fn count(&self, key: &str, done: usize, of: usize) {
         let Some(lines) = &self.lines else { return };
         let mut bars = self.bars();

@@ -1,4 +1,4 @@
-//! Colours and tables, alike in every command.
+//! Colours and tables, shared by all commands.
 
 use std::io::{self, Write};
 

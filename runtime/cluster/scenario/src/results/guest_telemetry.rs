@@ -1,8 +1,7 @@
 //! Telemetry of the guests of a scenario, by instance.
 //!
-//! The telemetry of an instance is written by the one thread that simulates its run, and read when the
-//! run is over. Everything is read in the order of guests, runs, pools and
-//! engines, so the thread count cannot show.
+//! The telemetry of an instance is written by the thread that simulates its run, and read when the run ends.
+//! Everything is read in the order of guests, runs, pools and engines, so the thread count has no effect.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -178,7 +177,7 @@ impl Recorder {
 /// A guest that took part in a scenario.
 #[derive(Clone, Debug, Serialize)]
 pub struct GuestReport {
-    /// Its name: that of its file.
+    /// Its name, which is the name of its file.
     pub name: String,
     /// Its world, as in `wit/`.
     pub world: &'static str,
@@ -192,7 +191,7 @@ pub struct GuestReport {
     pub instances: u64,
     /// Instances that failed and were replaced by their fallback.
     pub failures: u64,
-    /// The first of these failures, in the order of runs and engines.
+    /// The first failure in the order of runs and engines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_failure: Option<String>,
     /// Its telemetry by instance, without instances that sent none.

@@ -31,8 +31,8 @@ pub(crate) struct Pictures<'a> {
 }
 
 impl<'a> Pictures<'a> {
-    /// Of the contents of `report.json`, and of the runs in it; `source` is that of the
-    /// script, and none where nothing is drawn.
+    /// Pictures of the contents of `report.json` and of its runs. `source` is the script's source; none if
+    /// nothing is drawn.
     pub(crate) fn new(report: &impl Serialize, runs: &'a [Arc<Report>], source: Option<Source>) -> io::Result<Self> {
         // Through texts: what is read from files later may differ in the last digit.
         let report: Document = serde_json::from_slice(&serde_json::to_vec(report)?)?;

@@ -17,7 +17,7 @@ pub struct Input {
     /// `trace` (captures, too), `capture` (of latencies), `workload_file`, `dataset`,
     /// `profile`, `coefficients`, `model`, `tables` or `guest`.
     pub kind: &'static str,
-    /// Its path as the script names it; of a folder, that of the file in it.
+    /// Its path as the script names it; for a folder, the path of the file in it.
     pub path: String,
     /// SHA-256 of the file's bytes, compressed or not, as hex.
     pub sha256: String,
@@ -32,7 +32,7 @@ pub struct SourceFile {
     pub name: String,
     /// Its path: a file, the first one of a rotated capture, or a folder.
     pub path: PathBuf,
-    /// Of a folder of which only some files were read, these.
+    /// The files that were read, if only some files of a folder were read.
     pub parts: Option<Vec<PathBuf>>,
 }
 
@@ -146,8 +146,8 @@ pub(crate) fn sha256_of(bytes: &[u8]) -> String {
     hex::encode(Sha256::digest(bytes))
 }
 
-/// The file called `name`, or all files in the folder of that name and below, or
-/// all files of a capture of which `name` is the first.
+/// The file called `name`, or all files in and below the folder of that name, or all files of a capture that
+/// starts with `name`.
 fn files_of(name: &str, path: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     let with_path = |error: io::Error| io::Error::new(error.kind(), format!("`{}`: {error}", path.display()));
     if !path.is_dir() {

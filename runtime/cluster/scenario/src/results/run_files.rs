@@ -96,8 +96,8 @@ impl RunFiles {
         })
     }
 
-    /// Gauges over time, and annotations on the track of the engine; those of a guest that
-    /// serves a whole pool have a track before all engines.
+    /// Gauges over time, and annotations on the track of the engine. A guest that serves a whole pool has a
+    /// track before all engines.
     fn trace_notes(&self, instance: &InstanceTelemetry) -> io::Result<()> {
         let (process, engines) = (self.steps.process(), self.steps.engines());
         let (place, thread) = match instance.engine {

@@ -1,8 +1,8 @@
 //! The steps of a run's engines in its files: `steps.jsonl`, and the engines' tracks of
 //! `trace.json`.
 //!
-//! Engines in real time show their steps on threads of their own. Each engine's log has a lock of
-//! its own; that of the files is held as long as a line is written.
+//! Engines in real time report their steps on their own threads. Each engine's log has its own lock; the lock
+//! of the files is held while a line is written.
 
 use std::fs;
 use std::io::{self, BufWriter, Write};
@@ -162,7 +162,7 @@ impl StepFiles {
         &self.engines
     }
 
-    /// The engines' number in the trace; that of requests follows.
+    /// The engines' number in the trace; the number of requests follows.
     pub(super) fn process(&self) -> u64 {
         self.process
     }

@@ -137,8 +137,8 @@ impl Context {
         self.is_check
     }
 
-    /// A path of the script as seen from the process; of a URL that of a copy. One that cannot
-    /// be fetched is refused by [`reads`](Self::reads).
+    /// A path of the script relative to the process; for a URL, the path of its copy. [`reads`](Self::reads)
+    /// refuses a URL that cannot be fetched.
     pub(crate) fn resolve(&self, path: &str) -> PathBuf {
         if let Some(file) = self.options.files_by_name.get(path) {
             return file.clone();

@@ -91,7 +91,7 @@ impl<'s> Options<'s> {
         }
     }
 
-    /// Takes the value of an option's former name as that of its present one.
+    /// Takes the value of an option's former name as the value of its present name.
     pub(crate) fn accept_former_name(&mut self, former: &str, present: &str) {
         if !self.map.contains_key(present)
             && let Some(value) = self.map.remove(former)

@@ -7,8 +7,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::thread::Builder;
 
-/// Sizes of the stack, of which the first is taken that the process may have. A level of nested
-/// closures takes about 190 bytes of memory, of which a script has 256 MiB, and 350 bytes of stack.
+/// Stack sizes; the first size that the process may have is taken. A level of nested closures takes about 190
+/// bytes of memory, of the 256 MiB that a script has, and 350 bytes of stack.
 const STACK_BYTES: [usize; 3] = [1 << 30, 128 << 20, 8 << 20];
 
 /// Does work on a thread with a large stack. The caller waits.

@@ -35,7 +35,7 @@ pub(crate) struct EngineSpec {
     /// The cached block that goes first.
     pub(crate) kv_eviction: KvEviction,
     pub(crate) memory: MemoryPlan,
-    /// Instead of those of its latency model.
+    /// Overrides the overheads of its latency model.
     pub(crate) overheads: Option<Overheads>,
     /// Settings of an engine whose `num_gpu_blocks` is computed once its model is known.
     auto_blocks: Option<EngineConfigInput>,

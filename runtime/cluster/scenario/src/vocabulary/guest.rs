@@ -37,8 +37,8 @@ pub(crate) struct GuestSpec {
 }
 
 impl GuestSpec {
-    /// The guest at a path or in a registry, without a fallback. `position` is that of
-    /// its call in the script, if there is one.
+    /// The guest at a path or in a registry, without a fallback. `position` is the position of its call in
+    /// the script, if any.
     ///
     /// # Errors
     /// When it cannot be loaded, or fails with its config for another reason than the

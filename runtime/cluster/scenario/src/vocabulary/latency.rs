@@ -50,7 +50,7 @@ pub(crate) struct LatencySpec {
 }
 
 impl LatencySpec {
-    /// A model of which nothing else is known.
+    /// A model without further known facts.
     pub(crate) fn new(factory: LatencyFactory) -> Self {
         Self { factory, memory: None, peak: None, overheads: None, placement: None, draws: None }
     }
@@ -105,7 +105,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     spread::register(engine, context);
 }
 
-/// A native model of which each engine gets a copy.
+/// A native model. Each engine gets a copy.
 fn copied<M: LatencyModel + Clone + Sync + 'static>(
     model: Result<M, InvalidConfig>,
     options: &mut Options<'_>,

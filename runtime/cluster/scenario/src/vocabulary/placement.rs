@@ -36,8 +36,8 @@ impl Placement {
         Self { function, tensor_parallel, pipeline_parallel: None }
     }
 
-    /// Of a latency model or an engine with `model: model(...)`. The price of a step is that of all stages, so a
-    /// latency model without `pipeline_parallel` fits any number of them.
+    /// The placement of a latency model or an engine with `model: model(...)`. The price of a step covers all
+    /// stages, so a latency model without `pipeline_parallel` fits any number of them.
     pub(crate) fn of_model(function: &'static str, model: &ModelSpec) -> Self {
         let (serving, name) = (model.serving(), model.name());
         let stated = |option: &str, number: u64, write| {

@@ -91,6 +91,6 @@ fn column(report: &Report, key: &str) -> Result<Array, Thrown> {
 }
 
 fn as_map(value: &impl Serialize) -> Map {
-    // Reports are made of numbers, texts and maps, all of which scripts have.
+    // Reports consist of numbers, texts and maps, and scripts have all of these.
     rhai::serde::to_dynamic(value).ok().and_then(Dynamic::try_cast::<Map>).unwrap_or_default()
 }

@@ -114,7 +114,7 @@ pub enum CaptureError {
         name: String,
         /// 1-based line.
         line: u32,
-        /// The field the problem lies in, if it lies in one.
+        /// The field with the problem, if it is in a field.
         field: Option<String>,
         /// The problem, and the next step.
         problem: CaptureProblem,

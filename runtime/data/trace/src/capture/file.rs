@@ -41,8 +41,7 @@ struct OpenPart {
     is_cut: bool,
 }
 
-/// The fields by which a request is found and ordered. The fields are those of its
-/// [`RequestRecord`].
+/// The fields by which a request is found and ordered, as in its [`RequestRecord`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RequestHead<'a> {
     /// The position of its line.

@@ -187,8 +187,8 @@ impl PromptHasher {
 }
 
 impl ExtraKeys<'_> {
-    /// Each key as its length in 8 bytes and its text, those of `media` last. The salt belongs to the
-    /// first block only.
+    /// Writes each key as its length in 8 bytes and its text; the keys of `media` come last. Only the first
+    /// block has the salt.
     fn write(&self, is_first: bool, media: &[MediaKey<'_>], bytes: &mut Vec<u8>) {
         let salt = self.cache_salt.filter(|_| is_first);
         for key in self.lora.into_iter().chain(salt).chain(media.iter().map(|medium| medium.identifier)) {

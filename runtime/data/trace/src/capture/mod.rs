@@ -1,9 +1,8 @@
 //! Captures: what was asked of an engine, what it answered, and when.
 //!
-//! A capture is a file of JSON lines, packed by its suffix (`.gz`, `.zst`).
-//! Each line says its `kind`; the first is the `meta` line. Lines are written
-//! when their subject is over, so that a file that breaks off holds everything
-//! that had ended. `docs/reference/captures.md` is the page of the format.
+//! A capture is a file of JSON lines, compressed by its suffix (`.gz`, `.zst`). Each line states its `kind`;
+//! the first is the `meta` line. Lines are written when their subject ends, so that a file that breaks off
+//! has everything that had ended. `docs/reference/captures.md` describes the format.
 
 mod acceptance;
 mod check;

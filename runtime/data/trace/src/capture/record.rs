@@ -28,7 +28,7 @@ pub enum CaptureLine {
     Engine(Box<EngineRecord>),
     /// A request has arrived.
     Arrival(Arrival),
-    /// A request is over.
+    /// A request has ended.
     Request(Box<RequestRecord>),
     /// A step has ended.
     Step(Box<StepRecord>),
@@ -47,7 +47,7 @@ pub struct CaptureMeta {
     pub format: String,
     /// Version of the schema: [`CAPTURE_VERSION`].
     pub version: u32,
-    /// Place of this file among those of a rotated capture, from 0.
+    /// Index of this file in a rotated capture, from 0.
     #[serde(default)]
     pub part: u32,
     /// Its producer: `record`, `guidellm`, `vllm-vcr`, ...
@@ -116,7 +116,7 @@ pub struct EngineRecord {
     pub fingerprint: Option<String>,
 }
 
-/// A request that has arrived; its `request` line follows when it is over.
+/// A request that has arrived; its `request` line follows when it ends.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Arrival {
     /// Its name on the wire.
@@ -127,7 +127,7 @@ pub struct Arrival {
     pub prompt_tokens: u32,
 }
 
-/// A request that is over.
+/// A request that has ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequestRecord {
     /// Its name on the wire, chosen by the frontend.

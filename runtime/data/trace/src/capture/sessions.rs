@@ -36,9 +36,9 @@ impl TurnTimes {
 
 /// Finds the turn before each request of a named session.
 ///
-/// A request is a turn of one that ended before it arrived: of those that have
-/// no next turn yet, the one that ended last. Requests that overlap are not turns
-/// of each other; the later one starts at its own arrival.
+/// A request is the next turn of a request that ended before it arrived: of the requests without a next turn,
+/// the one that ended last. Overlapping requests are not turns of each other; the later one starts at its own
+/// arrival.
 #[derive(Debug, Default)]
 pub struct NamedSessions<'a> {
     ignores_arrivals: bool,

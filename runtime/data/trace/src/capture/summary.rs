@@ -53,7 +53,7 @@ pub enum CaptureWarningKind {
     UnknownField(String),
     /// Lines that cannot be used were skipped; only if read leniently.
     Skipped {
-        /// The field of the first of them, if the problem lies in one.
+        /// The field of the first problem, if it is in a field.
         field: Option<String>,
         /// The problem of the first of them.
         problem: CaptureProblem,
@@ -105,7 +105,7 @@ impl fmt::Display for CaptureWarning {
     }
 }
 
-/// The warnings of a capture, alike ones counted together.
+/// The warnings of a capture; equal warnings are counted together.
 #[derive(Default)]
 pub(super) struct Warnings {
     list: Vec<CaptureWarning>,

@@ -50,8 +50,7 @@ struct Turn {
 #[derive(Default)]
 struct Workload {
     requests: Vec<Request>,
-    /// Block hashes of all prompts; the hash of a prompt's tail follows those of
-    /// its blocks, where it is known.
+    /// Block hashes of all prompts. The hash of a prompt's tail, if known, follows the hashes of its blocks.
     hashes: Vec<u64>,
     output_token_ids: Vec<u32>,
     output_times: Vec<OutputTime>,
@@ -181,8 +180,7 @@ impl Workload {
         })
     }
 
-    /// The session of each request: that of the request it is a turn of, else one
-    /// of its own.
+    /// The session of each request: the session of the request it is a turn of, else its own.
     fn turns(&self, options: &TraceOptions) -> Vec<Turn> {
         let ignores_arrivals = !options.first_timestamp_required;
         let mut named = NamedSessions::new(ignores_arrivals);

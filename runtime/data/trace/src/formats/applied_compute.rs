@@ -62,7 +62,7 @@ fn decode(row: &[u8]) -> Result<Session, FieldProblem> {
     Ok(session)
 }
 
-/// The field that a path of the decoder lies in.
+/// The field at a path of the decoder.
 fn field_of(path: &str) -> Option<&'static str> {
     const FIELDS: [&str; 6] = [
         "num_turns",

@@ -1,8 +1,7 @@
 //! Traces as CSV: a header, then a row for each request.
 //!
-//! The lines are split here, not by the csv reader, whose line numbers are off
-//! after blank lines and in files with Windows line ends. A cell therefore
-//! cannot span lines, which no cell of these formats does.
+//! The lines are split here, not by the csv reader, whose line numbers are wrong after blank lines and in
+//! files with Windows line ends. A cell therefore cannot span lines, and no cell of these formats does.
 
 use std::collections::HashMap;
 use std::io::BufRead;

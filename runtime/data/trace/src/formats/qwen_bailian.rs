@@ -105,7 +105,7 @@ fn decode(row: &[u8]) -> Result<Chat, FieldProblem> {
     Ok(chat)
 }
 
-/// The field that a path of the decoder lies in.
+/// The field at a path of the decoder.
 fn field_of(path: &str) -> Option<&'static str> {
     const FIELDS: [&str; 6] = ["chat_id", "parent_chat_id", "timestamp", "input_length", "output_length", "hash_ids"];
     let name = path.split('[').next().unwrap_or(path);

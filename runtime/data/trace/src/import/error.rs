@@ -55,7 +55,7 @@ pub enum ImportError {
         name: String,
         /// The place in the file.
         place: Place,
-        /// The field the problem lies in; empty if it lies in none.
+        /// The field with the problem; empty if it is in no field.
         field: String,
         /// The problem, and the next step.
         problem: String,

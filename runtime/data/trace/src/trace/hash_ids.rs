@@ -58,7 +58,7 @@ impl HashIds {
         self.words.is_empty()
     }
 
-    /// Adds the ids of a prompt, of which there are fewer than 2^32.
+    /// Adds the ids of a prompt, fewer than 2^32.
     pub fn push(&mut self, ids: impl IntoIterator<Item = u32>) -> HashIdRange {
         let start = self.words.len();
         let mut len = 0;

@@ -13,7 +13,7 @@ pub struct Usage {
     pub cached_tokens: u64,
     /// Tokens of the answer.
     pub completion_tokens: u64,
-    /// Of them, those of the reasoning.
+    /// Of them, tokens of the reasoning.
     pub reasoning_tokens: u64,
 }
 

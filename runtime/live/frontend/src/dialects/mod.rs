@@ -49,7 +49,7 @@ fn list<'a>(value: &'a Value, param: &str) -> Result<&'a [Value], InvalidRequest
     value.as_array().map(Vec::as_slice).ok_or_else(|| InvalidRequest::new(param, "expected a list"))
 }
 
-/// A field that is there and not null.
+/// A field that is present and not null.
 fn given<'a>(value: &'a Value, field: &str) -> Option<&'a Value> {
     value.get(field).filter(|value| !value.is_null())
 }

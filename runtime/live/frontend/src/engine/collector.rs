@@ -104,8 +104,7 @@ impl Collector {
         self.waker.wake();
     }
 
-    /// Takes all outputs, in exchange for `taken`, of which nothing is left; an error
-    /// comes behind all of them.
+    /// Takes all outputs in exchange for the empty `taken`; an error comes behind all of them.
     pub(super) fn poll(&self, taken: &mut Outputs, context: &mut Context<'_>) -> Poll<Result<(), EngineError>> {
         taken.clear();
         self.waker.register(context.waker());

@@ -28,7 +28,7 @@ impl RequestStream {
         Self { ranks, place, id, collector, taken: Outputs::default(), is_done: false }
     }
 
-    /// The next output, of which the name is left out; none after the one with a finish reason.
+    /// The next output, without its name; none after the output with a finish reason.
     ///
     /// # Errors
     /// When the engine is lost.

@@ -19,8 +19,8 @@ pub(crate) struct Pooling {
     pub(crate) use_activation: Option<bool>,
 }
 
-/// The vectors of several prompts, in their order. The engines compute the prompts as
-/// those of any request, and end them at once.
+/// The vectors of several prompts, in their order. The engines compute the prompts like any request's prompt,
+/// and end them at once.
 ///
 /// # Errors
 /// When an engine refuses one; the others are aborted.

@@ -11,7 +11,7 @@ use vcr_wire::{EngineCoreOutput, RequestError, StepOutput, StopReason, Value};
 use super::logprobs::Position;
 use crate::engine::{EngineError, RequestStream};
 
-/// Cause of an answer's end besides the end of the text.
+/// Cause of an answer's end other than the end of the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StopCause {
     Token(u32),
@@ -185,7 +185,7 @@ impl TextStream {
         Some(Piece { cached_tokens: Some(cached), finish: Some(finish), ..Piece::default() })
     }
 
-    /// Takes what an output has besides tokens.
+    /// Takes the parts of an output other than tokens.
     fn take_rest(&mut self, output: &EngineCoreOutput, piece: &mut Piece, text: &mut String) {
         let read = |logprobs| Position::read(logprobs, &self.tokenizer);
         piece.logprobs = output.new_logprobs.as_ref().map(read).unwrap_or_default();

@@ -107,8 +107,8 @@ impl<B> LimitedBody<B> {
         }
     }
 
-    /// Whether the client's time is over. The alarm stays as it was set, since bytes only
-    /// postpone it, and is set again when it goes off early.
+    /// Whether the client's time has passed. The alarm stays as it was set, since bytes only postpone it, and
+    /// is set again when it goes off early.
     fn is_late(&mut self, context: &mut Context<'_>) -> bool {
         let since = *self.since.get_or_insert_with(Instant::now);
         let left = self.allowed().saturating_sub(self.waited);

@@ -26,7 +26,7 @@ struct State {
 }
 
 impl ConnectionControl {
-    /// A connection that came by this port, which is that of an engine if engines have their own.
+    /// A connection on this port. The port belongs to an engine if engines have their own ports.
     pub(super) fn by_port(port: u16, rank: Option<u32>) -> Self {
         Self(Arc::new(State { rank, port, ..State::default() }))
     }

@@ -60,7 +60,7 @@ impl std::fmt::Debug for ApiKeys {
 }
 
 impl ApiKeys {
-    /// Keys, none of which is empty.
+    /// Non-empty keys.
     #[must_use]
     pub fn new(keys: impl IntoIterator<Item = String>, metrics: &Metrics) -> Self {
         Self { keys: keys.into_iter().collect(), metrics: metrics.clone() }

@@ -154,7 +154,7 @@ fn feature(medium: &Medium, offset: usize) -> MmFeature {
     }
 }
 
-/// The media of a prompt of which the first `removed` tokens were taken away.
+/// The media of a prompt whose first `removed` tokens were removed.
 pub(crate) fn shifted(features: Option<Vec<MmFeature>>, removed: usize) -> Option<Vec<MmFeature>> {
     let removed = removed as u64;
     let mut features = features?;

@@ -109,7 +109,7 @@ fn one_two_five(most: u64) -> Vec<f64> {
     all.take_while(|bound| *bound <= most).map(|bound| bound as f64).collect()
 }
 
-/// Bounds that replace those of families.
+/// Bounds that override the default bounds of families.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CustomBuckets(BTreeMap<Buckets, Vec<f64>>);
 

@@ -221,7 +221,7 @@ impl EngineRecorder {
         self.observe(Name::RequestMaxNumGenerationTokens, longest_choice_tokens as f64);
     }
 
-    /// Adds to a counter that is there at start, or need not be there at 0.
+    /// Adds to a counter that exists from the start, or may be absent at 0.
     pub(super) fn count(&self, name: Name, amount: u64) {
         if amount > 0 {
             self.add(name, amount);

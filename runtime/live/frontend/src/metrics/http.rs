@@ -106,7 +106,7 @@ pub(crate) async fn count<F: Future<Output = Response>>(
     let start = Instant::now();
     let response = next(request).await;
     if !UNCOUNTED.contains(&handler) && method != Method::OPTIONS {
-        // A body that is there as a whole gets its length later.
+        // A complete body gets its length later.
         let response_bytes = response.body().size_hint().exact().unwrap_or(0);
         let (class, elapsed_s) = (response.status().as_u16() / 100, start.elapsed().as_secs_f64());
         recorder.record(handler, &method, class, elapsed_s, Sizes { request_bytes, response_bytes });

@@ -44,7 +44,7 @@ impl MediaCache {
 }
 
 impl EngineRecorder {
-    /// Media that were looked up, and those of them that were found.
+    /// Counts looked-up media, and the found ones among them.
     fn media(&self, queries: u64, hits: u64) {
         self.count(Name::MmCacheQueries, queries);
         self.count(Name::MmCacheHits, hits);

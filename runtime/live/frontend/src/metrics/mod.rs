@@ -1,5 +1,5 @@
-//! The metrics of vLLM's frontend, with its names, labels and buckets; those of
-//! the process, and ours.
+//! The metrics of vLLM's frontend, with its names, labels and buckets; the metrics of the process; and our
+//! own.
 
 mod buckets;
 mod engine;

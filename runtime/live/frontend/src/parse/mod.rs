@@ -67,7 +67,7 @@ impl Parser {
         self.reasoning_tokens
     }
 
-    /// The parts of more text, which is that of the spans one after another.
+    /// The parts of more text, which the spans contain in order.
     pub(crate) fn push(&mut self, text: &str, spans: &[Span]) -> Vec<Part> {
         let mut parts = Vec::new();
         match self.reasoning.take() {

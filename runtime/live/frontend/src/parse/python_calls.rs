@@ -18,7 +18,7 @@ enum Mode {
     Calls,
     /// Behind the list.
     End,
-    /// The answer is not a list, or the list is over.
+    /// The answer is not a list, or the list has ended.
     Text,
 }
 

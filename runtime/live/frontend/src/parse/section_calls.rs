@@ -102,7 +102,7 @@ impl SectionCalls {
         }
     }
 
-    /// The name of the tool in that of a call.
+    /// The name of the tool in the name of a call.
     fn name(&self, name: &str) -> String {
         let name = name.trim();
         if !self.form.is_numbered {

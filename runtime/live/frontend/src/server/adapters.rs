@@ -29,12 +29,12 @@ pub struct NewAdapter {
     pub path: String,
     /// Replace the adapter of this name.
     pub load_inplace: bool,
-    /// Its weights are those of a mixture of experts.
+    /// Whether its weights belong to a mixture of experts.
     pub is_3d: bool,
 }
 
 impl Adapters {
-    /// Adapters that are there from the start: names and paths.
+    /// Adapters that exist from the start: names and paths.
     #[must_use]
     pub fn new(modules: impl IntoIterator<Item = (String, String)>) -> Self {
         let adapter = |((name, path), int_id)| LoraRequest { name, int_id, path, ..LoraRequest::default() };

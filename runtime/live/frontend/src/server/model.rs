@@ -43,9 +43,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Checks the `model` of a request: none and an empty one are the served model.
-    /// Returns the name for its answer, the first one of the model or that of the adapter, and the adapter if it names
-    /// one.
+    /// Checks the `model` of a request; a missing or empty one means the served model. Returns the name for
+    /// its answer, which is the model's first name or the adapter's name, and the adapter if it names one.
     ///
     /// # Errors
     /// When no model has this name.

@@ -45,8 +45,8 @@ pub struct TraceExporter {
 }
 
 impl TraceExporter {
-    /// Starts it. Certificates of collectors rest on those of the system and on
-    /// `authorities`, which are PEM.
+    /// Starts it. Collectors' certificates are checked against the system's authorities and `authorities`,
+    /// which are PEM.
     ///
     /// # Errors
     /// When these cannot be read, or the system has no more threads.
@@ -66,7 +66,7 @@ impl TraceExporter {
 
     /// Sends what waits, as far as the collector takes it, and ends.
     pub fn finish(self) {
-        // A queue that is full is that of a collector that does not answer.
+        // A full queue belongs to a collector that does not answer.
         if self.sender.0.try_send(Item::End).is_ok() {
             _ = self.thread.join();
         }

@@ -30,7 +30,7 @@ pub(super) enum Transport {
 }
 
 impl Transport {
-    /// A way to `endpoint`. Certificates of collectors rest on those of the system and on
+    /// A connection to `endpoint`. Collectors' certificates are checked against the system's authorities and
     /// `authorities`, which are PEM.
     ///
     /// # Errors

@@ -31,7 +31,7 @@ fn make(mut options: Options<'_>) -> Scripted<ScalingConfig> {
     Ok(ScalingConfig { interval_ns, min_engines, max_engines, startup_ns, policy })
 }
 
-/// The option `policy`, and those of the built-in policies.
+/// The option `policy`, and the options of the built-in policies.
 fn policy(options: &mut Options<'_>) -> Option<ScalerFactory> {
     let value = options.take("policy");
     let has_target = options.has("target");

@@ -9,7 +9,7 @@ use crate::vocabulary::latency::{Draws, LatencySpec};
 #[derive(Clone)]
 pub(crate) struct DrawnPool {
     draw: Draws,
-    /// Whether the option `overheads` replaces those of the model.
+    /// Whether the option `overheads` overrides the model's overheads.
     keeps_overheads: bool,
 }
 

@@ -14,7 +14,7 @@ const GIB: f64 = 1_073_741_824.0;
 pub(crate) struct MemoryPlan {
     /// Share of a GPU's memory that it may use.
     pub(crate) utilization: f64,
-    /// Memory of each GPU besides weights and KV cache.
+    /// Memory of each GPU that is used for neither weights nor KV cache.
     pub(crate) activation_bytes: u64,
     /// Memory of each GPU for KV blocks, instead of what is left.
     pub(crate) kv_cache_bytes: Option<u64>,

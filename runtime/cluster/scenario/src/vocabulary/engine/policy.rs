@@ -1,4 +1,4 @@
-//! Scheduling policies: those of vLLM, native ones and guests.
+//! Scheduling policies: vLLM's, native ones and guests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ impl PolicySpec {
         Self { policy: Policy::Ranked, factory: Some(factory) }
     }
 
-    /// A native policy of which each engine gets a copy.
+    /// A native policy. Each engine gets a copy.
     fn native<A: Algorithm + Clone + Send + Sync + 'static>(
         algorithm: Result<A, InvalidConfig>,
     ) -> Result<Self, InvalidConfig> {

@@ -41,7 +41,7 @@ fn count(spec: &EngineSpec, number: impl Fn(&VllmArgs) -> u32) -> i64 {
     spec.served.as_ref().map_or(1, |args| number(args).into())
 }
 
-/// The engine of a command line. Options are those of `engine(...)`, and go before its arguments.
+/// The engine of a command line. Options are the options of `engine(...)`, and override its arguments.
 fn make(context: &Context, command: &str, mut options: Options<'_>) -> Scripted<EngineSpec> {
     let default = Deployment::default();
     let minor = options.string("vllm_minor").unwrap_or_else(|| default.minor.to_owned());

@@ -14,7 +14,7 @@ use crate::script::register::with_options;
 #[derive(Clone)]
 pub(crate) struct TiersSpec {
     config: KvTiersConfig,
-    /// None for those of the engine, or of what its pool shares.
+    /// None uses the rules of the engine, or of the tier that its pool shares.
     rules: Option<HostRules>,
 }
 

@@ -41,7 +41,7 @@ fn read(path: &Path) -> Result<SampledGrid, String> {
 }
 
 fn answer(record: &RequestRecord, all: &UnderWay) -> SampledAnswer {
-    // Gaps of several tokens are not those of one step's.
+    // Gaps of several tokens are not gaps of one step.
     let gaps_ns = if record.gap_tokens.is_none() { record.gap_ns.clone() } else { Vec::new() };
     let summary = record.gap_summary.filter(|_| gaps_ns.is_empty());
     let mean = summary.into_iter().flat_map(|summary| std::iter::repeat_n(summary.mean_ns, summary.count as usize));

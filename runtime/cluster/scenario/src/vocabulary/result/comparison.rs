@@ -129,7 +129,7 @@ fn compare_sides(
 /// Resamples whose time would not be noticed as a mistake.
 const MAX_RESAMPLES: usize = 100_000;
 
-/// The name and the requests of a side; of a run those of one workload, if it is named.
+/// The name and the requests of a side; of a run, the requests of one workload if it is named.
 fn side(value: &Dynamic, workload: Option<&str>) -> Result<(String, Arc<Requests>), Thrown> {
     if let Some(capture) = value.clone().try_cast::<CaptureSpec>() {
         return Ok((capture.path, capture.requests));

@@ -230,7 +230,7 @@ fn toml_of(value: &Dynamic) -> Option<String> {
     value.as_int().map(|number| number.to_string()).or_else(|_| value.as_bool().map(|flag| flag.to_string())).ok()
 }
 
-/// Basic strings of TOML are written as those of JSON.
+/// Basic strings of TOML have the syntax of JSON strings.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

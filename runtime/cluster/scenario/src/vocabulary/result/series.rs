@@ -178,8 +178,8 @@ fn value(engines: &[&[EngineSample]], interval_ns: u64, asked: &SeriesQuery, int
         Quantity::Sum(state) => Some(mean(state)),
         Quantity::Mean(state) => Some(mean(state) / engines.len() as f64),
         Quantity::Growth(total) => {
-            // From its first sample to that of the next interval, or to the last one, before
-            // which there is always one.
+            // From its first sample to the first sample of the next interval, or to the last sample. There is
+            // always a sample before.
             let end = to.min(taken - 1);
             let from = from.min(end.saturating_sub(1));
             let grown: u64 = engines.iter().map(|engine| total(&engine[end]) - total(&engine[from])).sum();

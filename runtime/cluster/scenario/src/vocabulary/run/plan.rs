@@ -20,7 +20,7 @@ const DEFAULT_SEED: u64 = 1;
 pub(super) struct PlannedRun {
     pub(super) config: RunConfig,
     pub(super) target: Target,
-    /// Whether its maximum time is not that of the script.
+    /// Whether its maximum time overrides the script's.
     pub(super) is_limited: bool,
     /// The capture to write, as the script names it.
     pub(super) record: Option<String>,

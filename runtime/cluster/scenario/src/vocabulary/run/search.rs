@@ -94,8 +94,8 @@ impl Drop for Trying<'_> {
     }
 }
 
-/// Calls the function of the script with value number `index`. The assertions that it makes
-/// decide, and are those of the search, not of the scenario.
+/// Calls the function of the script with value number `index`. Its assertions decide the probe; they belong
+/// to the search, not to the scenario.
 fn probe(
     context: &Context,
     call: &NativeCallContext<'_>,

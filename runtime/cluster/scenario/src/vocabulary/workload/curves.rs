@@ -74,7 +74,7 @@ fn level(options: &mut Options<'_>, name: &'static str) -> Option<f64> {
     options.rate_per_s(name)
 }
 
-/// k6's stages: `[["1m", 10], ["5m", 100]]`, of which the first begins at 0.
+/// k6's stages: `[["1m", 10], ["5m", 100]]`. The first begins at 0.
 fn read_stages(stages: &Array) -> Result<Curve, String> {
     if stages.is_empty() || stages.len() > MAX_PIECES {
         return Err(format!("expected 1 to {MAX_PIECES} stages such as [\"1m\", 10], found {}", stages.len()));

@@ -1,4 +1,4 @@
-//! `dataset`: conversations of a file, of which the lengths are used, and the content if asked.
+//! `dataset`: conversations of a file. It uses their lengths, and their content on request.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -119,7 +119,7 @@ fn adapters(options: &mut Options<'_>) -> Option<Adapters> {
     one.or(several)
 }
 
-/// `count` things, of which number `k` weighs `1 / k^skew`.
+/// `count` things; number `k` weighs `1 / k^skew`.
 fn popularity(options: &mut Options<'_>) -> Weights {
     let count = options.u32("count");
     let count = options.required("count", count);

@@ -382,8 +382,8 @@ pub(in crate::capture) fn first_file(path: &Path) -> Result<PathBuf, CaptureErro
     }
 }
 
-/// Whether a name is that of a part after the first of another file in `names`,
-/// or after one that is missing while its neighbours are there.
+/// Whether a name belongs to a later part of another file in `names`, or follows a missing part with existing
+/// neighbours.
 fn is_later_part(name: &str, names: &[String]) -> bool {
     let Some((base, number)) = part_number(name) else { return false };
     let is_of_base = |other: &String| {

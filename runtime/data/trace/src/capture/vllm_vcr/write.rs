@@ -14,8 +14,8 @@ use crate::capture::record::{CaptureLine, CaptureMeta, RequestRecord};
 pub struct VllmVcrDropped {
     /// Requests that were not over.
     pub unfinished: u64,
-    /// Requests without the times that their schema asks for: that of the first
-    /// output, and, with more than one output token, the gaps or their mean.
+    /// Requests without the times that their schema requires: the time of the first output, and, with more
+    /// than one output token, the gaps or their mean.
     pub without_times: u64,
     /// Requests that lost the field of this name.
     pub fields: BTreeMap<&'static str, u64>,

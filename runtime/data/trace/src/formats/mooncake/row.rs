@@ -30,7 +30,7 @@ pub(super) enum Field {
     Payload,
     /// Fields of the body of a request, which say nothing to a replay.
     Extra,
-    // From here on those of agentic rows alone.
+    // Only agentic rows have the following fields.
     PlayId,
     NotBefore,
     Dependencies,

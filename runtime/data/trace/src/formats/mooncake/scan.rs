@@ -139,8 +139,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// The integers of a list up to one that is long, or not followed by one comma and
-    /// one space, as in published files. Whether the list is over.
+    /// Reads integers of a list up to a long one, or one not followed by one comma and one space, as in
+    /// published files. Returns whether the list has ended.
     fn short_integers<T>(&mut self, list: &mut Vec<T>, convert: impl Fn(u64) -> Option<T>) -> Option<bool> {
         let mut rest = self.rest;
         let mut is_over = false;
@@ -189,8 +189,8 @@ impl<'a> Scanner<'a> {
 fn few_digits(bytes: [u8; 8]) -> Option<(u64, usize)> {
     const ONES: u64 = 0x0101_0101_0101_0101;
     let word = u64::from_le_bytes(bytes);
-    // The high bit of a byte is set if it is below '0', which borrows, above '9', which
-    // carries, or no ASCII. What comes behind the first of these does not matter.
+    // The high bit of a byte is set if it is below '0', which borrows, above '9', which carries, or not
+    // ASCII. Bytes behind the first such byte do not matter.
     let below = word.wrapping_sub(ONES * u64::from(b'0'));
     let above = (word & (ONES * 0x7f)) + ONES * u64::from(0x7f - b'9');
     let others = (below | above | word) & (ONES * 0x80);
@@ -222,7 +222,7 @@ mod tests {
             prop_assert_eq!(few_digits(bytes), (1..8).contains(&digits).then_some((value, digits)));
         }
 
-        /// A list is read alike however it is spaced.
+        /// A list reads the same with any spacing.
         #[test]
         fn lists_are_their_integers(
             integers in prop::collection::vec(prop_oneof![0..20u64, 0..10_000_000u64, any::<u64>()], 0..40),

@@ -25,8 +25,8 @@ pub(super) fn block_ids(text: &str, block_size_tokens: u32, ids: &mut Vec<u64>) 
     ids.extend(text.as_bytes().chunks(bytes).map(xxh3_64));
 }
 
-/// Messages of a chat and its tools as one text. The text of a conversation continues that of its
-/// earlier turns.
+/// Messages of a chat and its tools as one text. The text of a turn starts with the text of the
+/// conversation's earlier turns.
 pub(super) fn of_messages(messages: &[Value], tools: Option<&Value>) -> String {
     let mut text = String::new();
     if let Some(tools) = tools {

@@ -238,7 +238,7 @@ fn located(error: &serde_json::Error) -> (u32, String) {
     (below, crate::lines::describe(error))
 }
 
-/// The field of a document that a path of the decoder lies in.
+/// The field of a document at a path of the decoder.
 fn field_of(path: &str) -> Option<&'static str> {
     const FIELDS: [&str; 4] = ["id", "block_size", "hash_id_scope", "requests"];
     FIELDS

@@ -49,8 +49,8 @@ struct Chain {
     is_joined: bool,
 }
 
-/// Finds the conversations of an agent, of which there is at least one request: first that of its
-/// first request, then the others by their first requests.
+/// Finds the conversations of an agent with at least one request: first the conversation of its first
+/// request, then the others in the order of their first requests.
 pub(super) fn find(mut seen: Vec<Seen<'_>>) -> Vec<Found> {
     seen.sort_by(|a, b| a.start_s.total_cmp(&b.start_s).then(a.call.cmp(&b.call)));
     let preamble = usize::from(has_preamble(&seen));
@@ -120,9 +120,9 @@ fn extends(request: &Seen<'_>, tail: &Seen<'_>) -> bool {
     request.ids.starts_with(tail.ids) && tail.model == request.model && tail.end_s <= request.start_s + SLACK_S
 }
 
-/// Joins a conversation that went no further with the branch that continues it: of those that left
-/// it at its end, the one with the most in common, then the earliest. The other branches may then
-/// have left what it became.
+/// Joins a conversation that ends with the branch that continues it: of the branches from its end, the one
+/// with the most in common, then the earliest. The other branches may then start from the joined
+/// conversation.
 fn join_continuations(seen: &[Seen<'_>], chains: &mut [Chain]) {
     let mut chain_of = vec![0; seen.len()];
     let mut branches: BTreeMap<usize, Vec<usize>> = BTreeMap::new();

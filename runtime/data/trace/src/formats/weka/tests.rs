@@ -60,7 +60,7 @@ fn a_conversation_is_a_chain_with_the_recorded_pauses() {
 
 #[test]
 fn prompts_that_leave_a_conversation_are_branches_unless_it_ended_there() {
-    // Request 1 starts while 0 runs; both begin alike, and 0 goes on with 2.
+    // Request 1 starts while 0 runs; both have the same start, and 0 continues with 2.
     let branch = play("p", &[call(0.0, 5.0, &[1, 2]), call(1.0, 1.0, &[1, 9]), call(6.0, 1.0, &[1, 2, 3])]);
     let trace = read(&branch);
     assert_eq!(sessions(&trace), ["p", "p/branch-1", "p"]);

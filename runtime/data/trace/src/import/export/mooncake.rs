@@ -20,8 +20,7 @@ pub(super) struct MooncakeExport<W: Write> {
     left_out: LineTally,
 }
 
-/// The key of a block: its hash, or for the last, cut one that of the
-/// whole prompt.
+/// The key of a block: its hash, or for the last, cut block the hash of the whole prompt.
 type BlockKey = (bool, u64);
 
 impl<W: Write> MooncakeExport<W> {

@@ -188,8 +188,8 @@ impl<'a> PerfettoExport<'a> {
         }
     }
 
-    /// A step is over when its message passes, and began when the one before it
-    /// was over, if anything ran on then.
+    /// A step ends when its message is sent, and began when the step before it ended, if anything was still
+    /// running.
     fn add_step(&mut self, step: &StepRecord) -> io::Result<()> {
         let process = FIRST_ENGINE + u64::from(step.rank);
         let running = scheduler_number(step, "num_running_reqs");

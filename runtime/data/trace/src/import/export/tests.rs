@@ -87,7 +87,7 @@ fn mooncake_rows_keep_arrivals_sessions_and_prefixes() {
     let names: Vec<_> = trace.requests.iter().map(|request| request.request_id.as_deref().expect("a name")).collect();
     assert_eq!(names, ["a", "b", "c"]);
     let ids: Vec<_> = trace.requests.iter().map(|request| trace.hash_ids(request).to_vec()).collect();
-    // The cut blocks of a and b are the same, that of c is another.
+    // The cut blocks of a and b are equal; the cut block of c differs.
     assert_eq!(ids, [[0, 1, 2], [0, 1, 2], [0, 3, 4]]);
     assert_eq!(trace.requests[1].arrival_ns, Some(1500));
     // c comes 1000 ns after the end of a, which took 2000.

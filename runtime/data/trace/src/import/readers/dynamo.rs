@@ -100,7 +100,7 @@ impl Request {
                 format!("{given} hashes for {input_length} tokens in blocks of {block_size}; there must be {all}");
             return Err(Problem::new("request.replay.input_sequence_hashes", text));
         }
-        // Where the last block is cut, its hash is that of the whole prompt.
+        // If the last block is cut, its hash is the hash of the whole prompt.
         let whole = input_sequence_hashes.last().copied().filter(|_| given == all as usize);
         input_sequence_hashes.truncate(full as usize);
         let end_ns = self.total_time_ms.map(|ms| duration_ns("request.total_time_ms", ms, 1e6)).transpose()?;

@@ -1,7 +1,7 @@
 //! Reports of guidellm, 0.6 to 0.8.
 //!
-//! A report is read as a stream, one request in memory at a time besides what
-//! is kept of each. It knows no gaps between tokens, only their mean.
+//! A report is read as a stream, with one request in memory at a time plus the kept data of each. It has no
+//! gaps between tokens, only their mean.
 
 use std::fmt;
 use std::io::BufRead;

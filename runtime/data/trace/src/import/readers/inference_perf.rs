@@ -103,7 +103,7 @@ impl Request {
             ..RequestRecord::default()
         };
         let field = "info.response_metrics.output_token_times";
-        // Without corrected times of tokens, those of chunks tell as much.
+        // Without corrected times of tokens, the times of chunks serve as well.
         let places = ["/response_metrics/output_token_times", "/output_token_times", "/response_metrics/chunk_times"];
         let list = |place: &&str| self.info.pointer(place)?.as_array().filter(|times| !times.is_empty());
         let times = places.iter().find_map(list);
@@ -128,7 +128,7 @@ fn outputs(times: &[u64], output_tokens: u32) -> Option<Outputs> {
     }
     let gaps_ns: Vec<u64> = chunks.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
     if times.len() != output_tokens as usize {
-        // Counts of the client's tokenizer differ from those of the server.
+        // The client's tokenizer and the server may count differently.
         return Some(Outputs::of_pieces(first_ns, gaps_ns, output_tokens));
     }
     let tokens: Vec<u32> = chunks.iter().map(|(_, tokens)| *tokens).collect();

@@ -1,10 +1,9 @@
 //! Runs of LLMServingSim's benchmark on real engines, and its workloads.
 //!
-//! A run is a folder with `meta.json` and `requests.jsonl`. Its arrivals are on
-//! the clock of the sender and everything after on that of the engine, which
-//! nothing ties together; so a request counts as arrived when the engine queued
-//! it. `timeseries.csv` holds samples once a second, which are not steps, and is
-//! not imported.
+//! A run is a folder with `meta.json` and `requests.jsonl`. Its arrivals are on the sender's clock and
+//! everything else is on the engine's clock, with no link between them. So a request counts as arrived when
+//! the engine queued it. `timeseries.csv` holds samples once a second, which are not steps, and is not
+//! imported.
 
 use std::io::BufRead;
 use std::path::{Path, PathBuf};

@@ -57,8 +57,8 @@ pub struct Summary {
     pub queue_ns: Option<Quantiles>,
     /// Tokens of outputs that brought more than one.
     pub bursts: Option<Bursts>,
-    /// The share of outputs that accepted a first, second, ... draft, of those that accepted the ones
-    /// before.
+    /// The share of outputs that accepted a first, second, ... draft, among the outputs that accepted the
+    /// drafts before it.
     pub acceptance_rates: Vec<f64>,
     /// Most requests that were under way at a time.
     pub peak_concurrency: Option<u64>,

@@ -54,7 +54,7 @@ impl CompletionLogprobs {
 
 /// Those of chats: for each token the token itself and the likeliest `top`.
 pub(in crate::api) fn chat_logprobs(positions: &[Position], top: usize, as_id: bool) -> Vec<Value> {
-    // As in vLLM, the bytes are those of the name: parts of characters are replacement characters.
+    // As in vLLM, the bytes are the bytes of the name: parts of characters are replacement characters.
     let one = |entry: &TokenLogprob| {
         let name = name(entry, as_id);
         json!({"token": name, "logprob": number(entry.logprob), "bytes": name.as_bytes()})

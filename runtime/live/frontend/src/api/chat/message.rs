@@ -38,7 +38,7 @@ enum ChatMessage {
     Other,
 }
 
-/// A text, or parts of which other modules read those that are not text.
+/// A text, or parts. Other modules read the parts that are not text.
 #[derive(Deserialize)]
 #[expect(dead_code, reason = "only the shape is checked")]
 #[serde(untagged)]

@@ -54,7 +54,7 @@ where
     }
 }
 
-/// The body's limit is that of the server, which the layers around it know.
+/// The server's limit for bodies applies, which the layers around it know.
 fn server<A, Q>() -> Grpc<ProstCodec<A, Q>>
 where
     A: Message + Default + 'static,

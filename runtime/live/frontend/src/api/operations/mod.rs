@@ -18,8 +18,8 @@ use vcr_live::WEB_PAGE_HEADERS;
 use crate::server::App;
 use crate::server::error::ApiError;
 
-/// A route that changes the engines or stops requests. Web pages may not ask it, also those of
-/// allowed origins: a form on any page could send such a request.
+/// A route that changes the engines or stops requests. Web pages may not call it, not even pages of allowed
+/// origins: a form on any page could send such a request.
 pub(super) fn changes<H: Handler<T, Arc<App>>, T: 'static>(handler: H) -> MethodRouter<Arc<App>> {
     post(handler).layer(from_fn(refuse_web_pages))
 }

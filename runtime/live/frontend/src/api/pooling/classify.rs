@@ -46,7 +46,7 @@ pub(in crate::api) async fn classify(
     body: Body<PoolRequest>,
 ) -> Result<Json<Classes>, ApiError> {
     let FastJson(mut request) = body?;
-    // The activation is that of the classes, not of the embedding.
+    // The activation applies to the classes, not to the embedding.
     let has_softmax = request.options.use_activation.take().unwrap_or(true);
     let answer = request.vectors(&app, &headers, "classify", None).await?;
     let class = |(index, vector): (usize, &Vec<f32>)| {

@@ -113,7 +113,7 @@ impl PoolUsage {
     }
 }
 
-/// Vectors with what their answer says besides.
+/// Vectors with the other parts of their answer.
 pub(super) struct Vectors {
     pub(super) id: String,
     pub(super) created: u64,

@@ -46,7 +46,7 @@ const CHECKED_BYTES_MAX: usize = 1 << 20;
 /// In whose words a body is refused.
 #[derive(Clone, Copy, Debug)]
 struct Words {
-    /// The path and what the model allows, where the words are those of the server in Python.
+    /// The path and the model's limits, for errors in the words of the Python server.
     python: Option<(&'static str, Limits)>,
 }
 
@@ -229,7 +229,7 @@ mod tests {
         assert!(check_kind(None).await.is_err_and(|error| error.message.contains("application/json")));
     }
 
-    /// A body in several frames, of which at most `limit` bytes may be read.
+    /// A body in several frames with a limit of `limit` bytes.
     fn framed(limit: usize) -> Request {
         let frames = ["ab", "", "cde"].map(Ok::<_, std::io::Error>);
         let mut request = Request::new(HttpBody::from_stream(futures_util::stream::iter(frames)));

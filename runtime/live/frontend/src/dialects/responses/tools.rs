@@ -1,4 +1,4 @@
-//! Tools of the Responses API as the function tools of a chat, and calls of these as the client knows them.
+//! Tools of the Responses API as function tools of a chat, and calls of these as the client knows them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ const CUSTOM_INPUT: &str = "input";
 /// Between a namespace and the name of a function in it.
 const SEPARATOR: &str = "__";
 
-/// The names of a request's tools that are not those of plain functions.
+/// The names of a request's tools that are not plain functions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ToolNames {
     /// Namespaces and names, by the name of the function that a chat has.

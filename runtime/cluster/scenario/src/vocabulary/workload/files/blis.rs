@@ -56,7 +56,7 @@ pub(super) fn workloads(file: &mut Fields, ignored: &mut Vec<String>) -> Result<
 }
 
 impl Whole {
-    /// A client, or a population of those that are alike.
+    /// A client, or a population of identical clients.
     fn client(
         &mut self,
         name: &str,

@@ -17,7 +17,7 @@ const MAX_BLOCK_TOKENS: u32 = 4096;
 pub(super) enum PromptBlocks {
     /// Nothing.
     Unknown,
-    /// An id for each block, the last of which may be cut short or left out.
+    /// An id for each block. The last block may be cut or left out.
     Ids(Vec<u64>),
     /// All tokens.
     Tokens(Vec<u32>),

@@ -306,7 +306,7 @@ fn gaps(record: &RequestRecord, mean_ns: u64) -> Option<GapSummary> {
     Some(GapSummary { mean_ns, count })
 }
 
-/// A value that is there.
+/// A present value.
 struct Cell<'v> {
     title: &'v str,
     value: &'v Value,

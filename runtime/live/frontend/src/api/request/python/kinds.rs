@@ -19,7 +19,7 @@ pub(super) enum Kind {
     Int64,
     OneOf(&'static [&'static str]),
     List(&'static Kind),
-    /// A list of so many items at least and at most.
+    /// A list with a minimum and a maximum number of items.
     ListOf(&'static Kind, usize, usize),
     Dict(&'static Kind),
     Optional(&'static Kind),

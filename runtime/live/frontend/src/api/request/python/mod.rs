@@ -1,7 +1,7 @@
 //! Requests as vLLM's API server in Python reads them: what it converts, and what it refuses in which words.
 //!
-//! A body that is read at once does not come here. One that is not is checked as Pydantic would, which either says
-//! what is wrong in the words of that server or converts its values to those of the kinds that are wanted.
+//! A body that parses at once does not come here. Any other body is checked as Pydantic would, which either
+//! reports errors in that server's words or converts its values to the expected kinds.
 
 mod decode;
 mod kinds;
@@ -43,7 +43,7 @@ impl Refused {
         Self { status: 500, kind: "InternalServerError", message, param: None }
     }
 
-    /// Because of these errors of validation, one at least.
+    /// A refusal for at least one validation error.
     fn validation(problems: &[Problem]) -> Self {
         let count = problems.len();
         let label = if count == 1 { "error" } else { "errors" };

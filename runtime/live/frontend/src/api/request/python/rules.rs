@@ -1,5 +1,5 @@
-//! Checks of vLLM's API server in Python besides the kinds of fields: those before, and those of the parameters of
-//! sampling behind.
+//! Checks of vLLM's Python API server beyond the kinds of fields: checks before them, and checks of sampling
+//! parameters after them.
 
 use serde_json::{Map, Value};
 
