@@ -1,10 +1,12 @@
-//! The site of the documentation: it has every page, once, and its links lead somewhere.
+//! The site of the documentation: it has every page, once, its links lead somewhere, and two of its
+//! pages are completed from what the program and the schemas declare.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use vcr_tests::{Folder, Said, client, root};
+use serde_json::Value;
+use vcr_tests::{Folder, Said, client, root, vcr};
 
 /// Markdown files of a folder, relative to `docs`.
 fn pages(folder: &Path, into: &mut Vec<String>) {
@@ -61,13 +63,47 @@ fn normal(path: &Path) -> PathBuf {
     })
 }
 
+/// The site, built with the program under test. None where mdBook is not installed.
+fn built() -> Option<Folder> {
+    let site = client("site")?;
+    let folder = Folder::new();
+    let mut build = site.program("mdbook");
+    build.args(["build", "docs", "--dest-dir"]).arg(folder.path()).env("VCR", vcr()).current_dir(root());
+    assert!(!Said::of(&mut build).ended(0).stderr.contains("WARN"));
+    Some(folder)
+}
+
+#[test]
+fn commands_and_schemas_are_completed_by_the_build() {
+    let Some(folder) = built() else { return };
+    let page = |name: &str| fs::read_to_string(folder.path().join("reference").join(name)).expect("the page is text");
+    let _ = folder.vcr(&["man", "--out", ".", "--format", "markdown"]).ended(0);
+    let commands = fs::read_to_string(folder.path().join("commands.md")).expect("it was written");
+    let names: Vec<&str> = between(&commands, "\n## ", '\n').collect();
+    assert!(names.len() > 40, "{names:?}");
+    let html = page("commands.html");
+    let missing: Vec<_> =
+        names.iter().filter(|name| !html.contains(&format!("id=\"{}\"", name.replace(' ', "-")))).collect();
+    assert!(missing.is_empty(), "the page of commands lacks {missing:?}");
+
+    let html = page("schemas.html");
+    let (mut schemas, mut missing) = (Vec::new(), Vec::new());
+    files(&root().join("docs/schemas"), &mut schemas);
+    for path in &schemas {
+        let schema: Value = serde_json::from_slice(&fs::read(path).expect("it is readable")).expect("it is JSON");
+        let fields = schema["properties"].as_object().expect("a schema has properties");
+        // The list above the tables also links it.
+        let name = path.file_name().expect("a file").to_str().expect("names are text");
+        let (_, section) = html.rsplit_once(&format!(">{name}</a>")).unwrap_or_default();
+        let section = section.split("<h2").next().unwrap_or_default();
+        missing.extend(fields.keys().filter(|name| !section.contains(&format!("<code>{name}</code>"))).cloned());
+    }
+    assert!(schemas.len() > 7 && missing.is_empty(), "the page of schemas lacks {missing:?}");
+}
+
 #[test]
 fn links_of_the_site_lead_somewhere() {
-    let Some(site) = client("site") else { return };
-    let folder = Folder::new();
-    let built =
-        Said::of(site.program("mdbook").args(["build", "docs", "--dest-dir"]).arg(folder.path()).current_dir(root()));
-    assert!(!built.ended(0).stderr.contains("WARN"));
+    let Some(folder) = built() else { return };
     let mut paths = Vec::new();
     files(folder.path(), &mut paths);
     let texts: BTreeMap<&Path, String> = paths

@@ -234,6 +234,15 @@ fn tutorials_show_the_scenarios_that_they_run() {
     }
 }
 
+/// Pages whose outputs are compared.
+const COMPARED: [&str; 5] = [
+    "tutorials/first-scenario.md",
+    "tutorials/compare-two-clusters.md",
+    "tutorials/replay-a-trace.md",
+    "how-to/use-in-ci.md",
+    "how-to/attach-a-scenario.md",
+];
+
 /// Outputs in tutorials that do not depend on the machine: a block of text after one of
 /// commands is part of their standard output.
 #[test]
@@ -241,8 +250,9 @@ fn tutorials_show_what_their_commands_print() {
     let Some(_) = shipped_guest("roofline") else { return };
     let pantry = Pantry::new();
     let mut compared = 0;
-    for page in ["first-scenario.md", "compare-two-clusters.md", "replay-a-trace.md", "use-in-ci.md"] {
-        let blocks = blocks(&format!("docs/tutorials/{page}"));
+    let mut wrong = Vec::new();
+    for page in COMPARED {
+        let blocks = blocks(&format!("docs/{page}"));
         for pair in blocks.windows(2) {
             let [(bash, line), (text, shown)] = pair else { continue };
             if (bash.as_str(), text.as_str()) != ("bash", "text") {
@@ -251,10 +261,14 @@ fn tutorials_show_what_their_commands_print() {
             let said = Said::of(&mut shell(line.trim_end(), &pantry.folder_for(line)));
             let printed: Vec<&str> = said.stdout.lines().map(str::trim).collect();
             for shown in shown.lines().map(str::trim).filter(|line| !line.is_empty() && *line != "...") {
-                assert!(printed.contains(&shown), "{page} shows `{shown}`, but `{line}` prints:\n{}", said.stdout);
                 compared += 1;
+                if !printed.contains(&shown) {
+                    wrong.push(format!("{page} shows `{shown}`, but `{line}` prints:\n{}", said.stdout));
+                    break;
+                }
             }
         }
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
     assert!(compared > 60, "only {compared} lines were compared");
 }
