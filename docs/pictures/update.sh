@@ -18,6 +18,8 @@ run scenarios/failure_drill.rhai --out "$folder/drill"
 draw "$folder/drill/report.html" report 1750
 run scenarios/pd_burst.rhai --out "$folder/pd"
 draw "$folder/pd/report.html" requests 1150 "#phases"
+run scenarios/same_everywhere.rhai -e sessions=100 --target serve --out "$folder/serve"
+draw "$folder/serve/report.html" serve 900
 run scenarios/pd_burst.rhai -e burst=45 --out "$folder/burst"
 "$vcr" report "$folder/pd" "$folder/burst" -o "$folder/comparison.html" >"$folder/said"
 draw "$folder/comparison.html" comparison 1150
