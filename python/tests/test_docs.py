@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from conftest import ROOT, SMALL
@@ -13,7 +17,7 @@ import vcr
 PAGES = ["docs/reference/python.md", "python/README.md"]
 
 #: Blocks that something else runs.
-ELSEWHERE = ["docs/how-to/sweep-on-ray.md", "docs/reference/guests/python.md"]
+ELSEWHERE = ["docs/how-to/pytest.md", "docs/how-to/sweep-on-ray.md", "docs/reference/guests/python.md"]
 
 
 def blocks(page: str) -> list[str]:
@@ -52,3 +56,14 @@ def test_the_guest_of_the_page_prices_a_step(monkeypatch):
     assert model.price(vcr_guest.Step(start_ns=0, prefill_tokens=4, decode_tokens=1)) == 15
     with pytest.raises(vcr_guest.GuestError, match="ns_per_tokens"):
         names["PerToken"]({"ns_per_tokens": 3}, 0)
+
+
+def test_the_tests_of_the_page_about_pytest_pass(tmp_path):
+    fixture, tests = blocks("docs/how-to/pytest.md")
+    (tmp_path / "conftest.py").write_text(fixture)
+    (tmp_path / "test_client.py").write_text(tests)
+    # The package's own `vcr`.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    said = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True)
+    assert said.returncode == 0 and "2 passed" in said.stdout, said.stdout + said.stderr
