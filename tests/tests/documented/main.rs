@@ -50,6 +50,8 @@ const SPECIAL: &[(&str, How, &str)] = &[
     ("shape=aggregated", How::Ends(1), "README says so: an assertion fails"),
     ("-e burst=", How::Ends(1), "with more documents assertions fail"),
     ("compare.rhai", How::Ends(1), "the tutorial says so: assertions fail"),
+    ("size.rhai -", How::Ends(0), "searches, and settings that keep the assertions"),
+    ("size.rhai", How::Ends(1), "the tutorial says so: an assertion fails"),
     (
         "only-up.wasm",
         How::Lacks("cannot read guest"),
@@ -223,24 +225,27 @@ fn blocks(page: &str) -> Vec<(String, String)> {
 #[test]
 fn tutorials_show_the_scenarios_that_they_run() {
     for (page, scenario) in [
-        ("first-scenario.md", "first.rhai"),
-        ("compare-two-clusters.md", "compare.rhai"),
-        ("fit-a-model.md", "capacity.rhai"),
+        ("start/tour.md", "first.rhai"),
+        ("tutorials/compare-two-clusters.md", "compare.rhai"),
+        ("tutorials/fit-a-model.md", "capacity.rhai"),
+        ("tutorials/size-a-cluster.md", "size.rhai"),
     ] {
         let file =
             std::fs::read_to_string(root().join("docs/tutorials").join(scenario)).expect("the scenario is there");
-        let blocks = blocks(&format!("docs/tutorials/{page}"));
+        let blocks = blocks(&format!("docs/{page}"));
         assert!(blocks.iter().any(|(language, text)| language == "rhai" && *text == file), "{page}: {scenario}");
     }
 }
 
 /// Pages whose outputs are compared.
-const COMPARED: [&str; 5] = [
-    "tutorials/first-scenario.md",
-    "tutorials/compare-two-clusters.md",
-    "tutorials/replay-a-trace.md",
+const COMPARED: [&str; 7] = [
+    "start/tour.md",
+    "concepts/determinism.md",
     "how-to/use-in-ci.md",
-    "how-to/attach-a-scenario.md",
+    "tutorials/compare-two-clusters.md",
+    "tutorials/find-the-limit.md",
+    "tutorials/replay-a-trace.md",
+    "tutorials/size-a-cluster.md",
 ];
 
 /// Outputs in tutorials that do not depend on the machine: a block of text after one of
@@ -271,4 +276,21 @@ fn tutorials_show_what_their_commands_print() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
     assert!(compared > 60, "only {compared} lines were compared");
+}
+
+/// The tutorial's commands as one script, on ports that are free.
+#[test]
+fn the_fake_server_of_the_tutorial_answers_and_fails_as_it_says() {
+    let page = blocks("docs/tutorials/fake-vllm.md");
+    let script: String = page.into_iter().filter(|(language, _)| language == "bash").map(|(_, text)| text).collect();
+    let port = vcr_tests::free_ports(2);
+    let script = script.replace("8000", &port.to_string()).replace("8001", &(port + 1).to_string());
+    let folder = vcr_tests::Folder::new();
+    std::os::unix::fs::symlink(vcr_tests::vcr(), folder.path().join("vcr")).expect("the folder is writable");
+    let mut bash = Command::new("bash");
+    bash.args(["-ec", &format!("PATH=$PWD:$PATH\ntrap 'kill $!' EXIT\n{script}trap - EXIT")]);
+    let said = Said::of(bash.current_dir(folder.path())).ended(0);
+    for shown in ["\"content\":\"", "\"name\":\"weather\"", "vllm:generation_tokens_total{", "\n503 "] {
+        assert!(said.stdout.contains(shown), "no `{shown}` in:\n{}", said.stdout);
+    }
 }
