@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
-BUILD = ["cargo", "run", "--release", "--quiet", "--package", "vcr", "--features", "full", "--"]
+BUILD = ["cargo", "run", "--release", "--locked", "--quiet", "--package", "vcr", "--features", "full", "--"]
 LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)")
 SCHEMA = re.compile(r"\]\(\.\./(schemas/[a-z-]+\.schema\.json)\)")
 
