@@ -25,6 +25,7 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("tables", "tables(#{ system: \"h100_sxm\", model: \"meta-llama/Meta-Llama-3.1-70B\", tensor_parallel: 4 })"),
     ("trained_physics", "trained_physics(#{ coefficients: \"fit.json\", model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })"),
     ("roofline", "roofline(#{ model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })"),
+    ("sampled", "sampled(#{ capture: \"run.jsonl.zst\" })"),
     ("shortest_prompt_first", "shortest_prompt_first(#{ aging_tokens_per_s: 200, max_chunk_tokens: 2_048 })"),
     ("fair_share", "fair_share(#{ weights: #{ \"3\": 2.0 }, default_weight: 1.0 })"),
     ("guest", "guest(#{ path: \"guest.wasm\", config: #{ ... } })"),
@@ -112,17 +113,40 @@ pub(crate) fn kind_of(type_name: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::FUNCTIONS;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+    use std::sync::Arc;
 
-    /// The index of functions on the page of the language has every function.
+    use super::FUNCTIONS;
+    use crate::scenario::Scenario;
+    use crate::vocabulary::script_engine;
+    use crate::{RunOptions, Silent};
+
+    /// Names that the script engine has beside the language's own, without operators, properties
+    /// and the functions that it refuses.
+    fn registered() -> BTreeSet<String> {
+        let scenario = Scenario::compile(Path::new("a.rhai"), String::new()).expect("an empty script is one");
+        let engine = script_engine(&Arc::new(scenario.context(RunOptions::default(), Arc::new(Silent), None)));
+        let names = engine.collect_fn_metadata(None, |function| Some(function.metadata.name.to_string()), false);
+        let is_word = |name: &String| name.chars().all(|char| char.is_ascii_lowercase() || char == '_');
+        let is_listed = |name: &String| is_word(name) && !["exit", "sleep", "len"].contains(&name.as_str());
+        names.into_iter().filter(is_listed).collect()
+    }
+
+    #[test]
+    fn every_registered_function_has_its_usage() {
+        let listed: BTreeSet<String> = FUNCTIONS.iter().map(|(name, _)| (*name).to_owned()).collect();
+        assert_eq!(listed, registered());
+    }
+
+    /// The index of functions on the page of the language has every function, in order.
     #[test]
     fn the_page_of_the_language_lists_every_function() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/reference/scenarios/language.md");
         let page = std::fs::read_to_string(page).expect("the page exists");
-        let table = page.lines().skip_while(|line| !line.starts_with("| functions | page |"));
-        let table: Vec<&str> = table.take_while(|line| line.starts_with('|')).collect();
-        let listed = |name: &str| table.iter().any(|row| row.contains(&format!("`{name}`")));
-        let missing: Vec<&str> = FUNCTIONS.iter().map(|(name, _)| *name).filter(|name| !listed(name)).collect();
-        assert!(missing.is_empty(), "not in the table of functions: {missing:?}");
+        let index = page.lines().skip_while(|line| *line != "## Function index").skip(1);
+        let entries = index.take_while(|line| !line.starts_with("## ")).filter_map(|line| line.strip_prefix("* [`"));
+        let listed: Vec<&str> = entries.filter_map(|entry| entry.split('`').next()).collect();
+        assert_eq!(listed, registered().iter().collect::<Vec<_>>());
     }
 }
