@@ -59,9 +59,6 @@ const SPECIAL: &[(&str, How, &str)] = &[
     ),
     ("guest build guests/per-token", How::Parses, "the reader's own guest, whose source is in docs/reference/guests"),
     ("guest build guests-python", How::Parses, "needs componentize-py; `guest_tools` builds it"),
-    ("fit real/", How::Parses, "the requests of a real vLLM; `tests/tests/fit` has others"),
-    ("same_everywhere.rhai -e model=model.json", How::Parses, "the model is fitted to those"),
-    ("compare simulated real", How::Parses, "they are compared"),
     ("--on ", How::Parses, "there is no cluster; `python/tests/test_ray.py` has one"),
     ("prompts.parquet", How::Parses, "the tests have nothing that writes Parquet files of prompts"),
 ];
