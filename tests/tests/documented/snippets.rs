@@ -176,7 +176,7 @@ fn outputs_behind_commands_are_what_they_print() {
         }
     }
     assert!(problems.is_empty(), "{}", problems.join("\n\n"));
-    assert!(compared > 40, "only {compared} lines were compared");
+    assert!(compared > 25, "only {compared} lines were compared");
 }
 
 /// Use of the file that a block is.
