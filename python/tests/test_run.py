@@ -160,6 +160,29 @@ def test_ctrl_c_ends_a_sweep_with_the_rows_that_are_there():
     assert rows == ["1"]
 
 
+def test_a_sweep_that_was_killed_resumes_from_its_folder(tmp_path):
+    script = tmp_path / "small.rhai"
+    script.write_text(SMALL)
+    folder = tmp_path / "results"
+    killed = f"""
+import os, signal, vcr
+vcr.sweep({str(script)!r}, {{"rate": [1, 2, 3]}}, threads=1, results={str(folder)!r},
+          on_row=lambda point, values: point == 1 and os.kill(os.getpid(), signal.SIGKILL))
+"""
+    done = subprocess.run([sys.executable, "-c", killed], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    rows = []
+    grid = {"rate": [1, 2, 3]}
+    table = vcr.sweep(script, grid, results=folder, on_row=lambda point, values: rows.append(values["rate"]))
+    assert rows == ["3"]
+    whole = vcr.sweep(script, grid)
+    columns = [{name: of[name] for name in of.column_names} for of in (table, whole)]
+    assert columns[0] == columns[1]
+    script.write_text(SMALL.replace("5s", "6s"))
+    with pytest.raises(vcr.InputError, match="had other contents"):
+        vcr.sweep(script, grid, results=folder)
+
+
 def test_ctrl_c_ends_a_replay():
     seen = []
 

@@ -10,6 +10,7 @@ from typing import Any
 from vcr import _vcr, _words
 from vcr._errors import InputError
 from vcr._report import JsonMapping, Progress, ReplayReport, Report
+from vcr._results import Results
 from vcr._scenario import Scenario, located
 from vcr._shipped import scenarios
 from vcr._table import Table, html_table
@@ -95,6 +96,7 @@ def sweep(
     trace: Path | list[Path] | None = None,
     params: Mapping[str, object] | None = None,
     threads: int | None = None,
+    results: Path | None = None,
     on_row: Callable[[int, dict[str, str]], object] | None = None,
     **options: object,
 ) -> Table:
@@ -106,6 +108,8 @@ def sweep(
         trace: Files to replay in the place of a scenario.
         params: Parameters of all points.
         threads: Points at a time; all cores if none is given.
+        results: A folder that keeps each result as it comes. A sweep of the same grid resumes
+            from it; any other is refused.
         on_row: Called with the number and the values of each point as it ends.
         **options: Further options of ``vcr run`` or ``vcr replay``: ``repeat=5``,
             ``search="rate=1..64"``, ``num_workers=4``.
@@ -115,20 +119,31 @@ def sweep(
     """
     words, source = sweep_words(scenario, grid, trace=trace, params=params, **options)
     with located(scenario):
-        return _swept(_vcr.Sweep(words, source=source), threads, on_row)
+        return _swept(_vcr.Sweep(words, source=source), threads, results, on_row)
 
 
-def _swept(planned: _vcr.Sweep, threads: int | None, on_row: Callable[[int, dict[str, str]], object] | None) -> Table:
-    results: list[tuple[int, str]] = []
+def _swept(
+    planned: _vcr.Sweep,
+    threads: int | None,
+    results: Path | None,
+    on_row: Callable[[int, dict[str, str]], object] | None,
+) -> Table:
+    if results is not None:
+        # The header has the digests of what points read.
+        planned.check()
+    kept = Results(results, planned.header(), planned.points)
 
     def done(point: int, result: str) -> None:
-        results.append((point, result))
+        kept.add(point, result)
         if on_row:
             on_row(point, dict(zip(planned.axes, planned.values(point))))
 
     count = threads or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    planned.execute(list(range(planned.points)), threads=count, done=done)
-    return Table(planned.table(results))
+    try:
+        planned.execute(kept.missing(), threads=count, done=done)
+        return Table(planned.table(kept.all()))
+    finally:
+        kept.close()
 
 
 def sweep_words(
