@@ -21,6 +21,9 @@ LEFT_OUT = re.compile(
 ALIASES = {
     "Meta-Llama-3.1": ("Llama-3.1",),
     "Llama-3.1-70B-Instruct-FP8": (),
+    "Llama-3.2-": ("Llama-3.2-",),
+    "Llama-3.3-70B-Instruct": ("Llama-3.3-70B",),
+    "Mistral-7B-v0.3": ("Mistral-7B", "Mistral-7B-Instruct-v0.3"),
 }
 KEPT = (
     "num_hidden_layers hidden_size intermediate_size num_attention_heads num_key_value_heads head_dim vocab_size "
@@ -89,7 +92,8 @@ def toml(value: object) -> str:
 def names(folder: str) -> list[str]:
     name = folder.replace("--", "/")
     more = [name.replace(part, each) for part, others in ALIASES.items() if part in name for each in others]
-    return [name, *more, *(f"{each}-Instruct" for each in more)]
+    instructed = [f"{each}-Instruct" for each in more if "Instruct" not in each]
+    return list(dict.fromkeys([name, *more, *instructed]))
 
 
 def main() -> None:

@@ -38,12 +38,22 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 /// Names that a text may mean: with the publisher or without it.
 fn aliases(entry: &'static Entry) -> impl Iterator<Item = &'static str> {
-    entry.names.iter().flat_map(|name| [name.as_str(), name.rsplit('/').next().unwrap_or_default()])
+    entry.names.iter().flat_map(|name| [name.as_str(), without_publisher(name)])
 }
 
-/// The model of a name, whatever its case: its name and configuration.
+fn without_publisher(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or_default()
+}
+
+/// The entry of a name, whatever its case. Other publishers have copies under the same name.
+fn entry(name: &str) -> Option<&'static Entry> {
+    let of = |name: &str| TABLE.model.iter().find(|entry| aliases(entry).any(|known| known.eq_ignore_ascii_case(name)));
+    of(name).or_else(|| of(without_publisher(name)))
+}
+
+/// The model of a name: its name and configuration.
 pub(crate) fn find(name: &str) -> Option<(String, Map<String, Value>)> {
-    let entry = TABLE.model.iter().find(|entry| aliases(entry).any(|known| known.eq_ignore_ascii_case(name)))?;
+    let entry = entry(name)?;
     let mut config = entry.config.clone();
     let layers = config.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or(0) as usize;
     for list in BY_LAYER {
@@ -56,8 +66,7 @@ pub(crate) fn find(name: &str) -> Option<(String, Map<String, Value>)> {
 
 /// All names of the model of a name, by which it is published; none if it is not in the table.
 pub fn names_of(name: &str) -> &'static [String] {
-    let entry = TABLE.model.iter().find(|entry| aliases(entry).any(|known| known.eq_ignore_ascii_case(name)));
-    entry.map_or(&[], |entry| &entry.names)
+    entry(name).map_or(&[], |entry| &entry.names)
 }
 
 /// The name that is most like this one.

@@ -54,15 +54,21 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "conditional", |_, options| make_conditional(options));
     with_options(engine, context, "cluster", |_, options| make_cluster(options));
     engine.register_fn("kv_bytes_per_token", |call: NativeCallContext<'_>, model: ImmutableString| -> Scripted<i64> {
-        let found = vcr_roofline::presets::model(&model);
-        found.map(|spec| spec.kv_bytes_per_token() as i64).ok_or_else(|| {
-            let known: Vec<&str> = vcr_roofline::presets::MODELS.iter().map(|(name, _)| *name).collect();
-            let hint = match nearest(&model, known.iter().copied()) {
-                Some(close) => did_you_mean(close),
-                None => format!("known models are {}", known.join(", ")),
-            };
-            Thrown::input(format!("unknown model `{model}`")).hint(hint).at(call.call_position())
-        })
+        if let Some(preset) = vcr_roofline::presets::model(&model) {
+            return Ok(preset.kv_bytes_per_token() as i64);
+        }
+        if !vcr_model::names_of(&model).is_empty() {
+            let found = model::ModelSpec::of_table(&model, 1);
+            let of_model = |problem| Thrown::input(problem).at(call.call_position());
+            return Ok(found.map_err(of_model)?.kv_bytes_per_token() as i64);
+        }
+        let presets = vcr_roofline::presets::MODELS.iter().map(|(name, _)| *name);
+        let known: Vec<&str> = presets.chain(vcr_model::names()).collect();
+        let hint = match nearest(&model, known.iter().copied()) {
+            Some(close) => did_you_mean(close),
+            None => format!("known models are {}", known.join(", ")),
+        };
+        Err(Thrown::input(format!("unknown model `{model}`")).hint(hint).at(call.call_position()))
     });
 }
 

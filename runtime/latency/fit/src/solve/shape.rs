@@ -1,7 +1,7 @@
 //! The shape of a model, as far as prices depend on it.
 
 use vcr_model::{AttentionWork, Model, ModelWork, Serving};
-use vcr_roofline::{Arithmetic, TransformerSpec, presets};
+use vcr_roofline::Arithmetic;
 
 use crate::error::FitError;
 
@@ -23,21 +23,18 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// A model of the table by name, a preset, or a `config.json` as models are published with.
+    /// A model of the table by name, or a `config.json` as models are published with.
     ///
     /// # Errors
     /// When there is none, or the file lacks a size.
     pub fn read(text: &str) -> Result<Self, FitError> {
         let invalid = |what: String| FitError::data(text, format!("invalid model shape: {what}"));
-        if let Some(model) = Model::find_any(text).map_err(|error| invalid(error.to_string()))? {
-            let work = model.work(&Serving::default()).map_err(|error| invalid(error.to_string()))?;
-            return Ok(Self::of(&work));
-        }
-        presets::model(text).map(|spec| Self::of_dense(&spec)).ok_or_else(|| {
-            let presets = presets::MODELS.iter().map(|(name, _)| *name);
-            let known: Vec<&str> = vcr_model::names().chain(presets).collect();
+        let found = Model::find_any(text).map_err(|error| invalid(error.to_string()))?.ok_or_else(|| {
+            let known: Vec<&str> = vcr_model::names().collect();
             invalid(format!("expected the path of a config.json or one of {}", known.join(", ")))
-        })
+        })?;
+        let work = found.work(&Serving::default()).map_err(|error| invalid(error.to_string()))?;
+        Ok(Self::of(&work))
     }
 
     /// Layers with windows have no part in the price of context: their own does not grow.
@@ -53,19 +50,6 @@ impl Shape {
             arithmetic: work.arithmetic,
         }
     }
-
-    fn of_dense(spec: &TransformerSpec) -> Self {
-        let layers = spec.layers as f64;
-        let weights = layers * spec.layer_weights() + (spec.vocab_size * spec.hidden_size) as f64;
-        Self {
-            weight_bytes: weights * spec.weight_bytes,
-            weights_per_token: weights,
-            kv_bytes_per_token: spec.kv_bytes_per_token(),
-            flops_per_pair: 4.0 * layers * (spec.attention_heads * spec.head_dim) as f64,
-            bytes_per_weight: spec.weight_bytes,
-            arithmetic: spec.arithmetic,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -75,8 +59,6 @@ mod tests {
     #[test]
     fn published_models_have_the_sizes_that_their_names_say() {
         let shape = |name: &str| Shape::read(name).expect("it is known");
-        let preset = presets::model("llama-3.1-8b").expect("a preset");
-        assert_eq!(shape("llama-3.1-8b"), Shape::of_dense(&preset), "the table and the preset agree");
         assert_eq!(shape("llama-3.1-8b").kv_bytes_per_token, 131_072.0);
         let moe = shape("Qwen/Qwen3-30B-A3B-FP8");
         assert!((29e9..32e9).contains(&moe.weight_bytes), "{moe:?}");
@@ -86,7 +68,7 @@ mod tests {
         assert_eq!(latent.kv_bytes_per_token, 61.0 * 576.0 * 2.0);
         // Half of the layers have a window, whose context does not grow.
         assert_eq!(shape("openai/gpt-oss-120b").kv_bytes_per_token, 18.0 * 2.0 * 8.0 * 64.0 * 2.0);
-        assert_eq!(shape("mistral-7b").bytes_per_weight, 2.0, "presets that are not in the table");
+        assert_eq!(shape("mistral-7b").bytes_per_weight, 2.0);
     }
 
     #[test]

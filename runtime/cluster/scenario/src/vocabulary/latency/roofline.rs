@@ -196,6 +196,19 @@ mod tests {
 
     use super::*;
 
+    /// What `roofline` knows, `model`, `vllm_args`, `tables` and `fit --shape` know too.
+    #[test]
+    fn each_preset_is_in_the_tables_of_models_and_gpus() {
+        for (name, preset) in presets::MODELS {
+            let model = ModelSpec::of_table(name, 1).unwrap_or_else(|problem| panic!("{name}: {problem}"));
+            assert_eq!(model.kv_bytes_per_token(), preset.kv_bytes_per_token(), "{name}");
+            assert!(vcr_model::names_of(name).iter().all(|name| presets::model(name) == Some(*preset)), "{name}");
+        }
+        for (name, _) in presets::GPUS {
+            assert!(Gpu::named(name).is_some(), "{name}");
+        }
+    }
+
     fn step_ns(model: &mut dyn LatencyModel, shape: StepShape) -> u64 {
         let mut durations_ns = Vec::new();
         let batch = StepBatch { start_ns: 0, horizon_ns: u64::MAX, shapes: &[shape] };
