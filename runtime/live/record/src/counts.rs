@@ -78,4 +78,8 @@ counts! {
     breaks,
     /// Files of the capture.
     parts,
+    /// Files that were removed while they were written.
+    removed_files,
+    /// Requests that were over in them.
+    removed_requests,
 }

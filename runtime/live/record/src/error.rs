@@ -23,7 +23,7 @@ pub enum RecordError {
     },
     /// A file of the capture lost its name while it was written.
     #[error(
-        "`{}` was removed or replaced while it was written: all it had is lost, with {requests} finished {}",
+        "`{}` was removed, renamed or replaced while it was written: the capture lacks its {requests} finished {}",
         path.display(),
         if *requests == 1 { "request" } else { "requests" }
     )]

@@ -131,10 +131,30 @@ impl Parts {
         engines: impl Iterator<Item = &'a EngineRecord>,
     ) -> Result<(), RecordError> {
         self.end(at_ns, unfinished, true)?;
-        for engine in engines {
-            self.write(&CaptureLine::Engine(Box::new(engine.clone())))?;
+        self.write_engines(engines)
+    }
+
+    /// Begins the file again that was removed or renamed while it was written, with the same engines.
+    /// Nothing may have its name.
+    pub(crate) fn begin_again<'a>(
+        &mut self,
+        removed: RecordError,
+        engines: impl Iterator<Item = &'a EngineRecord>,
+    ) -> Result<(), RecordError> {
+        let RecordError::Removed { path, .. } = &removed else { return Err(removed) };
+        if fs::symlink_metadata(path).is_ok() {
+            return Err(removed);
         }
-        Ok(())
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(|source| RecordError::Write { path: path.clone(), source })?;
+        }
+        self.open = None;
+        self.begun -= 1;
+        self.write_engines(engines)
+    }
+
+    fn write_engines<'a>(&mut self, mut engines: impl Iterator<Item = &'a EngineRecord>) -> Result<(), RecordError> {
+        engines.try_for_each(|engine| self.write(&CaptureLine::Engine(Box::new(engine.clone()))))
     }
 
     /// Ends this file, and with it the capture unless it `continues`.
@@ -302,6 +322,34 @@ mod tests {
         let mut replaced = begun();
         fs::write(&path, "another").expect("it is writable");
         is_removed(replaced.end(1, 0, false));
+    }
+
+    #[test]
+    fn a_removed_file_begins_again_unless_another_has_its_name() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("captures/a.jsonl");
+        let rotation = Rotation { size_bytes: Some(1), time: None };
+        let mut parts = Parts::new(&path, rotation, false, CaptureMeta::default()).expect("it is writable");
+        let engine = EngineRecord { rank: 3, ..EngineRecord::default() };
+        parts.write(&line()).expect("it is writable");
+        fs::remove_dir_all(folder.path().join("captures")).expect("it is there");
+        let removed = parts.rotate(1, 0, [].into_iter()).expect_err("it is removed");
+        parts.begin_again(removed, [&engine].into_iter()).expect("nothing has its name");
+        parts.end(2, 0, false).expect("it is writable");
+        let text = fs::read_to_string(&path).expect("it is there again");
+        let lines: Vec<CaptureLine> = text.lines().map(|line| serde_json::from_str(line).expect("a line")).collect();
+        assert!(matches!(&lines[0], CaptureLine::Meta(meta) if meta.part == 0));
+        assert!(matches!(&lines[1], CaptureLine::Engine(engine) if engine.rank == 3));
+        assert_eq!((lines.len(), parts.begun()), (3, 1));
+
+        let mut parts = Parts::new(&path, rotation, true, CaptureMeta::default()).expect("it is writable");
+        parts.write(&line()).expect("it is writable");
+        fs::remove_file(&path).expect("it is there");
+        fs::write(&path, "another").expect("it is writable");
+        let replaced = parts.rotate(1, 0, [].into_iter()).expect_err("it is replaced");
+        let refused = parts.begin_again(replaced, [].into_iter());
+        assert!(matches!(refused, Err(RecordError::Removed { .. })), "{refused:?}");
+        assert_eq!(fs::read_to_string(&path).expect("it is there"), "another");
     }
 
     #[test]

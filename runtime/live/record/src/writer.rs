@@ -61,7 +61,8 @@ impl Writer {
         }
         if self.parts.is_full() {
             let (at_ns, open) = (self.since_start_ns(item.at_ns), self.requests.open().into());
-            self.parts.rotate(at_ns, open, self.engines.values().filter_map(|engine| engine.record.as_ref()))?;
+            let rotated = self.parts.rotate(at_ns, open, registered(&self.engines));
+            self.begin_again_if_removed(rotated)?;
         }
         self.counts.open.set(self.requests.open().into());
         self.counts.parts.set(self.parts.begun().into());
@@ -70,7 +71,22 @@ impl Writer {
 
     /// Hands on what was written, unless that was done a moment ago.
     pub(crate) fn flush(&mut self) -> Result<(), RecordError> {
-        self.parts.flush()
+        let flushed = self.parts.flush();
+        self.begin_again_if_removed(flushed)
+    }
+
+    /// Goes on in a new file where the one that was written was removed. What it had is lost, and counted.
+    fn begin_again_if_removed(&mut self, written: Result<(), RecordError>) -> Result<(), RecordError> {
+        let (removed, requests) = match written {
+            Err(RecordError::Removed { path, requests }) => (RecordError::Removed { path, requests }, requests),
+            other => return other,
+        };
+        let text = removed.to_string();
+        self.parts.begin_again(removed, registered(&self.engines))?;
+        tracing::error!("{text}; recording continues in a new file of this name");
+        self.counts.removed_files.add(1);
+        self.counts.removed_requests.add(requests);
+        Ok(())
     }
 
     /// Ends the capture: what is under way stays unfinished.
@@ -336,4 +352,9 @@ impl Writer {
             tracing::warn!(rank, problems = self.complaints, "{problem}");
         }
     }
+}
+
+/// The engines that have presented themselves.
+fn registered(engines: &BTreeMap<u32, Engine>) -> impl Iterator<Item = &EngineRecord> {
+    engines.values().filter_map(|engine| engine.record.as_ref())
 }

@@ -25,6 +25,13 @@ pub(crate) fn record(args: &RecordArgs) -> Exit {
             let written = print_summary(&summary, args);
             let is_timeout = stop::cause() == Some(Cause::Timeout);
             let exit = if is_timeout { Exit::TimedOut } else { Exit::Passed };
+            if summary.removed_files > 0 {
+                let (files, requests) =
+                    (counted(summary.removed_files, "file"), counted(summary.removed_requests, "finished request"));
+                let message = format!("the capture lacks {requests}: {files} removed or renamed while written");
+                print_error(&message, Some(REMOVED));
+                return printed(written, Exit::Fault);
+            }
             if summary.refused_inits == 0 {
                 return printed(written, exit);
             }
@@ -44,6 +51,8 @@ pub(crate) fn record(args: &RecordArgs) -> Exit {
     }
 }
 
+const REMOVED: &str = "move or remove only complete files of the capture, which --rotate-size and --rotate-time end";
+
 fn hint(error: &RecordError) -> Option<&'static str> {
     match error {
         RecordError::Output(error) => error.hint(),
@@ -51,10 +60,7 @@ fn hint(error: &RecordError) -> Option<&'static str> {
             "--frontend-handshake is where the frontend waits for engines, --engine-handshake a free address of this \
              machine, which engines are given in its place",
         ),
-        RecordError::Removed { .. } => Some(
-            "nothing was recorded from then on; complete files of the capture, which --rotate-size and --rotate-time \
-             end, may be moved or removed, the one that is written may not",
-        ),
+        RecordError::Removed { .. } => Some(REMOVED),
         RecordError::NoEngines { .. } => Some("start engines with --handshake-address at that address"),
         _ => None,
     }
