@@ -14,7 +14,6 @@ use vcr_fitted::{StepPrice, StepWork};
 use vcr_latency::{Fitted, fitted_work};
 
 use crate::error::FitError;
-use crate::measurements::aggregates::Point;
 use crate::measurements::data::Measurements;
 
 /// A model under trial.
@@ -100,7 +99,7 @@ pub fn run(
         answers: Answers::Simulated,
     };
     let mut workload = WorkloadConfig::new("measured", source);
-    if let Some(most) = measurements.point().and_then(Point::most_at_once) {
+    if let Some(most) = measurements.most_at_once() {
         workload.client.max_in_flight = Some(most.into());
         workload.client.when_full = WhenFull::Delay;
     }

@@ -8,6 +8,7 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 
+use serde_json::Value;
 use vcr_fitted::ProvenanceInput;
 use vcr_trace::capture::CaptureLine;
 use vcr_trace::import::{Format, ImportError, ImportOptions};
@@ -57,6 +58,8 @@ pub struct Measurements {
     emitters: Arc<Vec<Emitter>>,
     /// Steps that were recorded; empty if none were.
     steps: Arc<RecordedSteps>,
+    /// Requests that the load generator had in flight at most.
+    most_at_once: Option<u32>,
     /// Report of the whole load, where single requests are not known.
     point: Option<Arc<Point>>,
 }
@@ -108,6 +111,7 @@ impl Measurements {
             gpu: None,
             emitters: Arc::default(),
             steps: Arc::default(),
+            most_at_once: point.most_at_once(),
             point: Some(Arc::new(point)),
         }
     }
@@ -115,6 +119,11 @@ impl Measurements {
     /// Report of the whole load, if there is nothing else.
     pub(crate) fn point(&self) -> Option<&Point> {
         self.point.as_deref()
+    }
+
+    /// Requests that the load generator had in flight at most: others waited for an end.
+    pub(crate) fn most_at_once(&self) -> Option<u32> {
+        self.most_at_once
     }
 
     /// Whether anything of it is compared with a simulation.
@@ -144,13 +153,15 @@ impl Measurements {
         let mut rows = Vec::new();
         let mut emitters = Some(Vec::new());
         let mut is_recorded = false;
-        let (mut block_size_tokens, mut vllm_version, mut gpu) = (None, None, None);
+        let (mut block_size_tokens, mut vllm_version, mut gpu, mut most_at_once) = (None, None, None, None);
         let imported = vcr_trace::import::import(path, &import, &mut |line| {
             match line {
                 CaptureLine::Meta(meta) => {
                     block_size_tokens = block_size_tokens.or(meta.block_size_tokens);
                     vllm_version = vllm_version.take().or(meta.vllm_version);
                     gpu = gpu.take().or(meta.gpu);
+                    let limit = meta.other.get("max_concurrency").and_then(Value::as_u64);
+                    most_at_once = most_at_once.or(limit.and_then(|limit| u32::try_from(limit).ok()));
                     is_recorded |= meta.source.as_deref() == Some(RECORDER);
                 }
                 CaptureLine::Engine(engine) => vllm_version = vllm_version.take().or(engine.vllm_version),
@@ -172,6 +183,7 @@ impl Measurements {
         rows.sort_by_key(|row| row.measured.arrival_ns);
         let measured: Vec<&Measured> = rows.iter().map(|row| &row.measured).collect();
         let unused: Vec<&str> = imported.notes.iter().filter_map(|note| column_of(&note.what)).collect();
+        let most_at_once = most_at_once.filter(|most| most_in_flight(&measured) <= *most);
         let mut warnings = checks::rows(&name, &measured, &unused)?;
         warnings.extend(imported.notes.iter().map(|note| format!("{name}: {} {} not used", note.count, note.what)));
         let sha256 = digest(path).map_err(|source| FitError::Read { path: path.to_owned(), source })?;
@@ -195,6 +207,7 @@ impl Measurements {
             gpu,
             emitters,
             steps: Arc::default(),
+            most_at_once,
             point: None,
         })
     }
@@ -299,6 +312,20 @@ impl Measurements {
         part
     }
 }
+/// Requests that were in flight at once. One that ends as another begins is not beside it.
+fn most_in_flight(requests: &[&Measured]) -> u32 {
+    let spans = requests.iter().filter_map(|request| Some((request.arrival_ns, request.e2e_ns?)));
+    let mut changes: Vec<(u64, i32)> =
+        spans.flat_map(|(from, e2e_ns)| [(from, 1), (from.saturating_add(e2e_ns), -1)]).collect();
+    changes.sort_unstable();
+    let (mut now, mut most) = (0, 0);
+    for (_, change) in changes {
+        now += change;
+        most = most.max(now);
+    }
+    most.unsigned_abs()
+}
+
 /// The error of a table whose columns say nothing, with the way out.
 fn unknown_columns(name: &str, error: ImportError) -> FitError {
     match error {
