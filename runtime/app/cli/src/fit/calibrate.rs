@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use vcr_base::output::Outputs;
-use vcr_fit::calibrate::{Judged, judge};
-use vcr_fit::{Gate, Source, figures, read_gates};
+use vcr_fit::calibrate::{Judged, Verdict, judge};
+use vcr_fit::{Source, figures, read_gates};
 use vcr_fitted::ModelFile;
 use vcr_scenario::fitted;
 
@@ -18,20 +18,6 @@ use crate::terminal::text::{counted, printable};
 
 /// A share of extrapolated time above this is worth a word.
 const MUCH_OUTSIDE: f64 = 0.05;
-
-/// A gate with what it looked at.
-struct Verdict<'g> {
-    input: String,
-    gate: &'g Gate,
-    value: Option<f64>,
-}
-
-impl Verdict<'_> {
-    /// A metric that was not measured keeps no limit.
-    fn holds(&self) -> bool {
-        self.value.is_some_and(|value| self.gate.holds(value))
-    }
-}
 
 pub(crate) fn calibrate(args: &CalibrateArgs) -> Exit {
     calibrated(args).unwrap_or_else(|refused| refused.print())
@@ -63,15 +49,11 @@ fn calibrated(args: &CalibrateArgs) -> Result<Exit, Refused> {
     for (file, figure) in drawn {
         file.write_with(|out| out.write_all(figure.svg.as_bytes()))?;
     }
+    let verdicts = Verdict::all(&all, &gates);
     if let Some(page) = page {
-        page.write_with(|out| out.write_all(figures::page("Captured against predicted", &all).as_bytes()))?;
+        let html = figures::page("Captured against predicted", &all, &verdicts);
+        page.write_with(|out| out.write_all(html.as_bytes()))?;
     }
-    let verdicts: Vec<Verdict<'_>> = all
-        .iter()
-        .flat_map(|judged| {
-            gates.iter().map(|gate| Verdict { input: judged.name.clone(), gate, value: judged.value(gate) })
-        })
-        .collect();
     let mut out = anstream::stdout().lock();
     let written = if args.show.json { write_json(&mut out, &all, &verdicts) } else { write(&mut out, &all, &verdicts) };
     let exit = if verdicts.iter().all(Verdict::holds) { Exit::Passed } else { Exit::CheckFailed };
@@ -143,7 +125,7 @@ fn files(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, Refused> {
     Ok(files)
 }
 
-fn write_json(out: &mut dyn Write, all: &[Judged], verdicts: &[Verdict<'_>]) -> io::Result<()> {
+fn write_json(out: &mut dyn Write, all: &[Judged], verdicts: &[Verdict]) -> io::Result<()> {
     let gates: Vec<_> = verdicts
         .iter()
         .map(|verdict| {
@@ -158,7 +140,7 @@ fn write_json(out: &mut dyn Write, all: &[Judged], verdicts: &[Verdict<'_>]) -> 
     writeln!(out, "{:#}", json!({"predictions": all, "gates": gates}))
 }
 
-fn write(out: &mut dyn Write, all: &[Judged], verdicts: &[Verdict<'_>]) -> io::Result<()> {
+fn write(out: &mut dyn Write, all: &[Judged], verdicts: &[Verdict]) -> io::Result<()> {
     for judged in all {
         let sample = if judged.in_sample { " (in sample: the model was fitted on it)" } else { "" };
         writeln!(out, "{BOLD}{}{BOLD:#}{sample}: {}", printable(&judged.name), counted(judged.requests, "request"))?;
@@ -194,11 +176,8 @@ fn write(out: &mut dyn Write, all: &[Judged], verdicts: &[Verdict<'_>]) -> io::R
     }
     for verdict in verdicts {
         let (style, word) = if verdict.holds() { (GREEN, "holds") } else { (RED, "fails") };
-        let value = match verdict.value {
-            Some(value) => format!("{:.2} %", value * 100.0),
-            None => "not measured".to_owned(),
-        };
-        writeln!(out, "{style}{word}{style:#} {}: {} ({value})", printable(&verdict.input), verdict.gate)?;
+        let (input, value) = (printable(&verdict.input), verdict.value_text());
+        writeln!(out, "{style}{word}{style:#} {input}: {} ({value})", verdict.gate)?;
     }
     Ok(())
 }

@@ -151,6 +151,42 @@ impl Judged {
     }
 }
 
+/// A gate of one prediction.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// The measurements.
+    pub input: String,
+    /// The limit.
+    pub gate: Gate,
+    /// What is limited; none if it was not measured.
+    pub value: Option<f64>,
+}
+
+impl Verdict {
+    /// The gates of each prediction.
+    #[must_use]
+    pub fn all(all: &[Judged], gates: &[Gate]) -> Vec<Self> {
+        let of = |judged: &Judged, gate: &Gate| Self {
+            input: judged.name.clone(),
+            gate: gate.clone(),
+            value: judged.value(gate),
+        };
+        all.iter().flat_map(|judged| gates.iter().map(move |gate| of(judged, gate))).collect()
+    }
+
+    /// A metric that was not measured keeps no limit.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.value.is_some_and(|value| self.gate.holds(value))
+    }
+
+    /// The value for people.
+    #[must_use]
+    pub fn value_text(&self) -> String {
+        self.value.map_or_else(|| "not measured".to_owned(), |value| format!("{:.2} %", value * 100.0))
+    }
+}
+
 fn throughput(measurements: &Measurements, simulation: &Simulation) -> Throughput {
     let (mut tokens, mut measured_end_ns, mut simulated_end_ns) = (0.0, 0, 0);
     for (measured, simulated) in measurements.requests().iter().zip(&simulation.requests) {

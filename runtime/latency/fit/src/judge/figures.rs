@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use crate::judge::calibrate::Judged;
+use crate::judge::calibrate::{Judged, Verdict};
 use crate::judge::metrics::{measured_ns, simulated_ns};
 use vcr_base::percentile::at_share;
 use vcr_compare::{Metric, Pairs, Statistic};
@@ -60,11 +60,29 @@ pub fn all(judged: &Judged) -> Vec<Figure> {
     figures
 }
 
-/// All figures and the tables of several predictions, as a page that needs no other file.
+/// Gates, figures and tables of several predictions, as a page that needs no other file.
 #[must_use]
-pub fn page(title: &str, all_judged: &[Judged]) -> String {
+pub fn page(title: &str, all_judged: &[Judged], verdicts: &[Verdict]) -> String {
     let mut html = String::from("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
     let _ = write!(html, "<title>{}</title>{STYLE}</head><body><h1>{}</h1>", escaped(title), escaped(title));
+    if !verdicts.is_empty() {
+        let broken = verdicts.iter().filter(|verdict| !verdict.holds()).count();
+        let _ = match broken {
+            0 => write!(html, "<p class=\"kept\">All {} gates hold.</p>", verdicts.len()),
+            _ => write!(html, "<p class=\"broken\">{broken} of {} gates fail.</p>", verdicts.len()),
+        };
+        html.push_str("<table><tr><th>gate</th><th>measurements</th><th>value</th><th></th></tr>");
+        for verdict in verdicts {
+            let (class, word) = if verdict.holds() { ("kept", "holds") } else { ("broken", "fails") };
+            let (gate, input) = (escaped(&verdict.gate.to_string()), escaped(&verdict.input));
+            let value = verdict.value_text();
+            let _ = write!(
+                html,
+                "<tr><td>{gate}</td><td>{input}</td><td>{value}</td><td class=\"{class}\">{word}</td></tr>"
+            );
+        }
+        html.push_str("</table>");
+    }
     for judged in all_judged {
         let sample = if judged.in_sample { " (in sample)" } else { "" };
         let _ = write!(html, "<h2>{}{sample}</h2><p>{} requests", escaped(&judged.name), judged.requests);
@@ -99,7 +117,7 @@ pub fn page(title: &str, all_judged: &[Judged]) -> String {
 
 const STYLE: &str = "<style>body{font:15px sans-serif;margin:2em auto;max-width:1180px;color:#222}\
 table{border-collapse:collapse}td,th{padding:2px 12px;text-align:right;border-bottom:1px solid #ddd}\
-td:first-child{text-align:left}.figures{display:flex;flex-wrap:wrap}figure{margin:8px}</style>";
+td:first-child{text-align:left}.kept{color:#17692f}.broken{color:#b3261e;font-weight:bold}.figures{display:flex;flex-wrap:wrap}figure{margin:8px}</style>";
 
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
@@ -301,11 +319,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_from_outside_is_escaped() {
+    fn gates_are_listed_and_text_from_outside_is_escaped() {
         let hostile = "a<script>alert('1 & 2')</script>.csv";
         assert_eq!(escaped(hostile), "a&lt;script&gt;alert('1 &amp; 2')&lt;/script&gt;.csv");
-        let html = page(hostile, &[]);
+        let gate: vcr_compare::Gate = "ttft p50 < 10%".parse().expect("valid");
+        let verdict = |value| Verdict { input: hostile.to_owned(), gate, value };
+        let html = page(hostile, &[], &[verdict(Some(0.05)), verdict(Some(0.25)), verdict(None)]);
         assert!(html.contains("<title>a&lt;script&gt;") && html.contains("<h1>a&lt;script&gt;"), "{html}");
         assert!(!html.contains("<script>"), "{html}");
+        for text in
+            ["2 of 3 gates fail", "ttft p50 &lt; 10%", "25.00 %</td><td class=\"broken\">fails", ">not measured<"]
+        {
+            assert!(html.contains(text), "{text}: {html}");
+        }
     }
 }
