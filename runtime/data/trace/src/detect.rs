@@ -10,6 +10,7 @@ use crate::capture;
 use crate::formats::csv::{Columns, cells_of};
 use crate::formats::mooncake::is_field as is_mooncake_field;
 use crate::formats::{azure, burstgpt, splitwise, vidur};
+use crate::start::{Start, has_all};
 use crate::{Format, FormatError, OUTPUT_COLUMNS, PROMPT_COLUMNS, VcrOutput};
 
 /// The formats that are tables.
@@ -51,6 +52,8 @@ pub const DATASET_KEYS: [&str; 13] = [
 const PROMPT_KEYS: usize = 7;
 /// Keys under which a JSON object has the rows of a data set.
 pub const DATASET_SPLITS: [&str; 4] = ["train", "validation", "test", "data"];
+/// The settings of a benchmark stand at the start of its result, which is one long line.
+const SETTINGS_BYTES: usize = 16 << 10;
 /// The first bytes of a Parquet file.
 pub const PARQUET_MAGIC: &[u8] = b"PAR1";
 /// Beginnings of lines of a stream, as `curl -iN` writes it.
@@ -64,11 +67,11 @@ impl Format {
     /// # Errors
     /// When they do not determine it, or the file is an output of vcr without requests.
     pub fn detect(name: &str, start: &[u8]) -> Result<Self, FormatError> {
-        let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
-        let row = text.split(|byte| *byte == b'\n').next().unwrap_or(text).trim_ascii_end();
+        let start = Start::new(start);
+        let (text, row) = (start.text, start.row);
         let stem = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(name);
         let name = || name.to_owned();
-        match VcrOutput::detect(start) {
+        match VcrOutput::of(&start) {
             Some(output) if output.has_requests() => return Ok(Self::Requests),
             Some(output) => return Err(FormatError::NoRequests { name: name(), output }),
             None => {}
@@ -77,7 +80,7 @@ impl Format {
             None => return Err(FormatError::Empty { name: name() }),
             Some(_) if text.starts_with(PARQUET_MAGIC) => Ok(Self::Dataset),
             Some(b'{') if stem.ends_with(".csv") => Err(Undetected::Unknown),
-            Some(b'{') => of_object(text, row, stem),
+            Some(b'{') => of_object(&start, stem),
             Some(b'[') if is_array(text) => match has_all(&text[..text.len().min(400)], &["start_time", "end_time"]) {
                 // Requests of inference-perf begin with their times.
                 true => Ok(Self::InferencePerf),
@@ -126,29 +129,33 @@ fn is_array(text: &[u8]) -> bool {
 }
 
 /// The format of a file that begins with a JSON object.
-fn of_object(text: &[u8], row: &[u8], stem: &str) -> Result<Format, Undetected> {
-    if is_play(text) {
-        return Ok(Format::Weka);
-    }
-    if let Some(format) = of_bench(text) {
-        return Ok(format);
-    }
-    match serde_json::from_slice::<Map<String, Value>>(row) {
-        Ok(row) => of_row(&row, text),
+fn of_object(start: &Start<'_>, stem: &str) -> Result<Format, Undetected> {
+    let (text, row) = (start.text, start.row);
+    match &start.object {
+        Some(Ok(row)) => of_row(row, text),
+        _ if starts_play(text) => Ok(Format::Weka),
         // A capture that breaks off in its first line says so best itself.
-        Err(error) if error.is_eof() && row.starts_with(b"{\"kind\":\"meta\"") => Ok(Format::Capture),
-        Err(_) => of_part(text, row).or_else(|| damaged(row, stem)).ok_or(Undetected::Unknown),
+        Some(Err(error)) if error.is_eof() && row.starts_with(b"{\"kind\":\"meta\"") => Ok(Format::Capture),
+        _ => of_bench(|keys| has_all(&text[..text.len().min(SETTINGS_BYTES)], keys))
+            .or_else(|| of_part(text, row))
+            .or_else(|| damaged(row, stem))
+            .ok_or(Undetected::Unknown),
     }
 }
 
 /// The format of a first row that is a whole object. `text` has the timestamps of the rows after it.
 fn of_row(row: &Map<String, Value>, text: &[u8]) -> Result<Format, Undetected> {
     let has = |keys: &[&str]| keys.iter().any(|key| row.contains_key(*key));
+    let has_all = |keys: &[&str]| keys.iter().all(|key| row.contains_key(*key));
     let schema = row.get("schema").and_then(Value::as_str).unwrap_or_default();
     let is_event = row.get("event").and_then(Value::as_str).is_some_and(|event| event.starts_with("request."));
     let is_timed = row.keys().any(|key| ARRIVAL_STEMS.iter().any(|stem| key.starts_with(stem)));
     let is_table = has(&PROMPT_COLUMNS) && has(&OUTPUT_COLUMNS);
+    if let Some(format) = of_bench(has_all) {
+        return Ok(format);
+    }
     Ok(match () {
+        () if is_play(has_all) => Format::Weka,
         () if has(&["observation"]) => Format::Observations,
         () if has(&["meta"]) || row.get("kind").is_some_and(|kind| kind == "meta") => Format::Capture,
         () if has(&["metadata"]) && has(&["metrics"]) => Format::Aiperf,
@@ -288,30 +295,24 @@ fn of_columns<'a>(columns: impl Iterator<Item = &'a str> + Clone) -> Result<Form
     }
 }
 
-/// A result of a benchmark, which is one long line: by its settings, which come first.
-fn of_bench(text: &[u8]) -> Option<Format> {
-    const SETTINGS_BYTES: usize = 16 << 10;
-    let settings = &text[..text.len().min(SETTINGS_BYTES)];
+/// The format of a benchmark's result, by its settings.
+fn of_bench(has_all: impl Fn(&[&str]) -> bool) -> Option<Format> {
     match () {
-        () if !has_all(settings, &["backend", "request_rate", "max_concurrency"]) => None,
-        () if has_all(settings, &["endpoint_type"]) || has_all(settings, &["tokenizer_id"]) => Some(Format::VllmBench),
-        () if has_all(settings, &["dataset_name", "random_input_len"]) => Some(Format::SglangBench),
+        () if !has_all(&["backend", "request_rate", "max_concurrency"]) => None,
+        () if has_all(&["endpoint_type"]) || has_all(&["tokenizer_id"]) => Some(Format::VllmBench),
+        () if has_all(&["dataset_name", "random_input_len"]) => Some(Format::SglangBench),
         () => None,
     }
 }
 
-/// Whether a text has all these keys, or strings.
-fn has_all(text: &[u8], keys: &[&str]) -> bool {
-    keys.iter().all(|key| {
-        let quoted = format!("\"{key}\"");
-        text.windows(quoted.len()).any(|window| window == quoted.as_bytes())
-    })
+/// Whether a corpus of plays starts so. A play may take many lines, and its end may be missing.
+pub(crate) fn starts_play(start: &[u8]) -> bool {
+    let is_object = start.trim_ascii_start().starts_with(b"{");
+    is_object && is_play(|keys| has_all(start, keys))
 }
 
-/// Whether a corpus of plays starts so. A play may take many lines, and its end may be missing.
-pub(crate) fn is_play(start: &[u8]) -> bool {
-    let is_object = start.trim_ascii_start().starts_with(b"{");
-    is_object && has_all(start, &["hash_id_scope", "requests"]) && !has_all(start, &["schema"])
+fn is_play(has_all: impl Fn(&[&str]) -> bool) -> bool {
+    has_all(&["hash_id_scope", "requests"]) && !has_all(&["schema"])
 }
 
 /// The mean difference of the timestamps of the whole rows at the start, if one is a fraction.
@@ -320,6 +321,10 @@ fn mean_gap_of_fractions(text: &[u8]) -> Option<f64> {
     struct Stamped {
         #[serde(alias = "created_time")]
         timestamp: Option<f64>,
+    }
+    // Most traces have no fraction at all; their rows need not be parsed.
+    if !text.contains(&b'.') {
+        return None;
     }
     let rows = text.split(|byte| *byte == b'\n').filter_map(|row| serde_json::from_slice::<Stamped>(row).ok());
     let timestamps: Vec<f64> = rows.filter_map(|row| row.timestamp).collect();

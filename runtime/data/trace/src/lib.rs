@@ -35,6 +35,7 @@ mod open;
 mod outputs;
 pub mod perfetto;
 mod request_row;
+mod start;
 mod trace;
 mod write;
 

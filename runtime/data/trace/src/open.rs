@@ -1,7 +1,7 @@
 //! Opening a trace: which format, packed or not, and with which rules.
 
 use crate::capture::{self, CaptureReader, ReadOptions};
-use crate::detect::is_play;
+use crate::detect::starts_play;
 use crate::formats::dynamo::DynamoReader;
 use crate::formats::weka::{self, WekaReader};
 use crate::formats::{applied_compute, azure, burstgpt, csv, mooncake, qwen_bailian, splitwise, vidur};
@@ -103,14 +103,15 @@ pub fn read_files(paths: &[impl AsRef<Path>], options: &TraceOptions) -> Result<
     }
     let (name, mut reader) = unpacked(first)?;
     let start = reader.peek(PEEKED_BYTES).map_err(|source| TraceError::Io { name: name.clone(), source })?;
-    let inferred = block_size::infer(start);
-    let format = match (format, VcrOutput::detect(start)) {
-        (Some(_), Some(output)) if !output.has_requests() => {
-            return Err(FormatError::NoRequests { name, output }.into());
-        }
-        (Some(format), _) => format,
-        (None, _) => Format::detect(&name, start)?,
+    let format = match format {
+        None => Format::detect(&name, start)?,
+        Some(format) => match VcrOutput::detect(start) {
+            Some(output) if !output.has_requests() => return Err(FormatError::NoRequests { name, output }.into()),
+            _ => format,
+        },
     };
+    let is_inferred = format == Format::Mooncake && options.block_size_tokens.is_none();
+    let inferred = is_inferred.then(|| block_size::infer(start)).flatten();
     only_one(format)?;
     if format == Format::Capture {
         if is_regular(first) {
@@ -119,9 +120,7 @@ pub fn read_files(paths: &[impl AsRef<Path>], options: &TraceOptions) -> Result<
         }
         return Trace::read(reader, &name, format, options);
     }
-    if let Some(block_size_tokens) = inferred.filter(|_| options.block_size_tokens.is_none())
-        && format == Format::Mooncake
-    {
+    if let Some(block_size_tokens) = inferred {
         return read_inferred(reader, &name, block_size_tokens, options);
     }
     if paths.len() == 1 {
@@ -169,7 +168,7 @@ pub fn folder_format(path: &Path) -> Result<Format, TraceError> {
     let Some(first) = files.first() else { return Ok(Format::Capture) };
     let (name, mut reader) = unpacked(first)?;
     let start = reader.peek(PEEKED_BYTES).map_err(|source| TraceError::Io { name, source })?;
-    Ok(if is_play(start) { Format::Weka } else { Format::Capture })
+    Ok(if starts_play(start) { Format::Weka } else { Format::Capture })
 }
 
 fn read_corpus(files: &[PathBuf], place: &Path, options: &TraceOptions) -> Result<Trace, TraceError> {

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use serde_json::{Map, Value};
+use crate::start::{Start, has_all};
 
 /// A file that vcr wrote and that is neither a capture nor a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,15 +31,20 @@ impl VcrOutput {
     /// Kind of an unpacked file that starts with these bytes; `None` if vcr does not write it.
     #[must_use]
     pub fn detect(start: &[u8]) -> Option<Self> {
-        let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
-        let row = text.split(|byte| *byte == b'\n').next().unwrap_or(text).trim_ascii_end();
-        match text.first()? {
-            b'{' => match serde_json::from_slice::<Map<String, Value>>(row) {
-                Ok(row) => Self::of_keys(|key| row.contains_key(key)),
-                Err(_) => Self::of_document(text),
-            },
-            b'[' => Self::of_document(text).filter(|output| *output == Self::SweepTable),
-            _ => Self::of_columns(std::str::from_utf8(row).ok()?.split(',').map(|cell| cell.trim_matches(['"', ' ']))),
+        Self::of(&Start::new(start))
+    }
+
+    pub(crate) fn of(start: &Start<'_>) -> Option<Self> {
+        match &start.object {
+            Some(Ok(row)) => Self::of_keys(|key| row.contains_key(key)),
+            Some(Err(_)) => Self::of_document(start),
+            None if start.text.starts_with(b"[") => {
+                Self::of_document(start).filter(|output| *output == Self::SweepTable)
+            }
+            None => {
+                let cells = std::str::from_utf8(start.row).ok()?.split(',');
+                Self::of_columns(cells.map(|cell| cell.trim_matches(['"', ' '])))
+            }
         }
     }
 
@@ -70,19 +75,15 @@ impl VcrOutput {
     }
 
     /// By what stands near the beginning of a document over many lines.
-    fn of_document(text: &[u8]) -> Option<Self> {
-        let has = |key: &str| {
-            let quoted = format!("\"{key}\"");
-            text.windows(quoted.len()).any(|window| window == quoted.as_bytes())
-        };
-        let has_all = |keys: &[&str]| keys.iter().all(|key| has(key));
+    fn of_document(start: &Start<'_>) -> Option<Self> {
+        let has_all = |keys: &[&str]| has_all(start.text, keys);
         match () {
-            () if text.starts_with(b"[") => has_all(&SWEEP_KEYS).then_some(Self::SweepTable),
+            () if start.text.starts_with(b"[") => has_all(&SWEEP_KEYS).then_some(Self::SweepTable),
             () if has_all(&["schema_version", "scenario", "passed"]) => Some(Self::RunReport),
             () if has_all(&["coverage", "capture_per_request"]) || has_all(&["num_requests", "vcr"]) => {
                 Some(Self::ReplayReport)
             }
-            () if has("traceEvents") => Some(Self::TraceEvents),
+            () if has_all(&["traceEvents"]) => Some(Self::TraceEvents),
             () => None,
         }
     }

@@ -1,0 +1,29 @@
+//! The first bytes of a file, by which its format is detected.
+
+use serde_json::{Map, Value};
+
+/// The first bytes of an unpacked file. Its first row is parsed once.
+pub(crate) struct Start<'a> {
+    /// Without byte-order mark and leading whitespace.
+    pub(crate) text: &'a [u8],
+    pub(crate) row: &'a [u8],
+    /// The first row of a text that begins with a brace.
+    pub(crate) object: Option<serde_json::Result<Map<String, Value>>>,
+}
+
+impl<'a> Start<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes).trim_ascii_start();
+        let row = text.split(|byte| *byte == b'\n').next().unwrap_or(text).trim_ascii_end();
+        let object = text.starts_with(b"{").then(|| serde_json::from_slice(row));
+        Self { text, row, object }
+    }
+}
+
+/// Whether a text has all these keys, or strings.
+pub(crate) fn has_all(text: &[u8], keys: &[&str]) -> bool {
+    keys.iter().all(|key| {
+        let quoted = format!("\"{key}\"");
+        text.windows(quoted.len()).any(|window| window == quoted.as_bytes())
+    })
+}
