@@ -125,11 +125,13 @@ impl Said {
     }
 
     /// Asserts that it failed with this code and said these things, all of them
-    /// on standard error.
+    /// on standard error. With `--json` the results are the error.
     #[track_caller]
     pub fn failed(self, code: i32, needles: &[&str]) {
         let said = self.ended(code);
-        assert_eq!(said.stdout, "", "an error prints no results");
+        let error = serde_json::from_str::<Value>(&said.stdout).ok().filter(|failed| failed["passed"] == false);
+        let is_error = said.stdout.is_empty() || error.is_some_and(|failed| failed["error"].is_string());
+        assert!(is_error, "an error prints no results: {}", said.stdout);
         assert!(said.stderr.starts_with("error: "), "{}", said.stderr);
         for needle in needles {
             assert!(said.stderr.contains(needle), "`{needle}` is not in:\n{}", said.stderr);

@@ -141,6 +141,40 @@ fn a_regression_ends_with_exit_code_1() {
     refused("batch.mean=5%", &["`batch` has no direction"]);
 }
 
+/// Tables of results fit the terminal: columns are left out, and `--full` shows all.
+#[test]
+fn tables_fit_a_terminal_of_80_columns() {
+    let folder = folder();
+    for (out, step) in [("before", "step=10ms"), ("after", "step=11ms")] {
+        let _ = folder.vcr(&["run", "plain.rhai", "-q", "-e", step, "--out", out]).ended(0);
+    }
+    let said = |args: &[&str]| {
+        let mut command = std::process::Command::new(vcr_tests::vcr());
+        Said::of(command.args(args).current_dir(folder.path()).env("COLUMNS", "80")).stdout
+    };
+    let compare = ["compare", "before", "after"];
+    for args in [
+        &compare[..],
+        &["gate", "--baseline", "before", "--candidate", "after"],
+        &["inspect", "steps", "after/steps.jsonl"],
+        &["inspect", "model", "llama-3.1-8b", "--gpu", "h100"],
+        &["inspect", "vllm-args", "vllm serve Qwen/Qwen3-8B -tp 2"],
+        &["run", "plain.rhai", "--sweep", "step=10ms,11ms"],
+    ] {
+        let text = said(args);
+        assert!(text.lines().count() > 3, "{args:?}: {text}");
+        let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > 80).collect();
+        assert!(wide.is_empty(), "{args:?} writes wide lines:\n{}", wide.join("\n"));
+    }
+    let narrow = said(&compare);
+    assert!(
+        narrow.contains("--full also shows") && !narrow.contains("Wasserstein") && narrow.contains("p99"),
+        "{narrow}"
+    );
+    let full = said(&[&compare[..], &["--full"]].concat());
+    assert!(!full.contains("--full also shows") && full.contains("Wasserstein"), "{full}");
+}
+
 #[test]
 fn a_run_is_compared_with_its_baseline() {
     let folder = folder();

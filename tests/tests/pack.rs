@@ -187,6 +187,32 @@ fn a_failure_is_packed_if_asked_for() {
     assert_eq!(bytes(&folder, "mine.txt"), b"mine");
 }
 
+/// Each failure of several scenarios has its own pack; a name for all of them, and sweeps, are refused.
+#[test]
+fn each_failure_of_several_scenarios_is_packed() {
+    let folder = folder();
+    let text = bytes(&folder, "scenarios/s.rhai");
+    folder.write("scenarios/t.rhai", &text);
+    let files = ["run", "scenarios/s.rhai", "scenarios/t.rhai", "-q", "-e", "completed=1"];
+    let said = folder.vcr(&[&files[..], &["--pack-on-failure"]].concat()).ended(1);
+    for name in ["s.vcr", "t.vcr"] {
+        assert!(said.stderr.contains(&format!("packed into {name}; run it with: vcr run {name}")), "{}", said.stderr);
+        let said = folder.vcr(&["run", name, "-q"]).ended(1);
+        assert!(said.stderr.contains("same: "), "{}", said.stderr);
+    }
+    folder
+        .vcr(&[&files[..], &["--pack-on-failure=all.vcr"]].concat())
+        .failed(2, &["--pack-on-failure=all.vcr names one pack for several scenarios", "leave out the name"]);
+    folder.write("s.rhai", &text);
+    folder
+        .vcr(&["run", "s.rhai", "scenarios/s.rhai", "--pack-on-failure"])
+        .failed(2, &["two scenarios are packed into `s.vcr`"]);
+    for question in [&["--sweep", "completed=1,2"][..], &["--search", "completed=1..2"], &["--repeat", "2"]] {
+        let run = ["run", "scenarios/s.rhai", "--pack-on-failure"];
+        folder.vcr(&[&run[..], question].concat()).failed(2, &["'--pack-on-failure[=<FILE>]' cannot be used with"]);
+    }
+}
+
 #[test]
 fn a_model_that_fails_is_packed_with_its_error() {
     let folder = Folder::new();
@@ -198,7 +224,10 @@ fn a_model_that_fails_is_packed_with_its_error() {
         run(#{ cluster: cluster(#{ engines: pool(#{ engine: engine(#{}), latency: model }) }),
             workloads: [ burst(#{ count: 5, prompt_tokens: 100, output_tokens: 20 }) ] });"#,
     );
-    let _ = folder.vcr(&["run", "s.rhai", "-q", "--pack-on-failure=f.vcr"]).ended(3);
+    let said = folder.vcr(&["run", "s.rhai", "-q", "--json", "--pack-on-failure=f.vcr"]).ended(3);
+    let failed = said.json();
+    assert_eq!((&failed["scenario"], &failed["passed"]), (&"s.rhai".into(), &false.into()), "{failed}");
+    assert!(failed["error"].as_str().is_some_and(|error| error.contains("a step comes out at")), "{failed}");
     let elsewhere = Folder::new();
     elsewhere.write("f.vcr", bytes(&folder, "f.vcr"));
     let said = elsewhere.vcr(&["run", "f.vcr"]).ended(3);

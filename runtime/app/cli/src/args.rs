@@ -368,7 +368,8 @@ pub(crate) struct RunArgs {
     pub(crate) baseline: BaselineArgs,
 
     /// Pack the scenario if an assertion, a guest or an engine fails [default file: SCENARIO.vcr].
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "",
+          conflicts_with_all = ["search", "sweeps", "repeat"])]
     pub(crate) pack_on_failure: Option<String>,
 
     /// Replace outputs that exist; a folder that an earlier run has written needs no --force.

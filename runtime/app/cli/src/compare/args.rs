@@ -46,6 +46,10 @@ pub(crate) struct CompareArgs {
     /// Print JSON instead of tables.
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Show every column, however wide.
+    #[arg(long)]
+    pub(crate) full: bool,
 }
 
 /// How intervals are found.

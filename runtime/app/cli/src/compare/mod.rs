@@ -15,6 +15,7 @@ use vcr_scenario::{AssertionResult, Judge, Outcome};
 
 use crate::args::RunArgs;
 use crate::exit::{Exit, print_error, printed};
+use crate::terminal::layout::Layout;
 use args::CompareArgs;
 use load::{Side, load};
 
@@ -78,7 +79,11 @@ pub(crate) fn compare(args: &CompareArgs) -> Exit {
     match comparison(args) {
         Ok(comparison) => {
             let mut out = anstream::stdout().lock();
-            let written = if args.json { comparison.write_json(&mut out) } else { show::write(&mut out, &comparison) };
+            let written = if args.json {
+                comparison.write_json(&mut out)
+            } else {
+                show::write(&mut out, &comparison, Layout::of_stdout(args.full))
+            };
             printed(written, comparison.exit())
         }
         Err(message) => {
@@ -122,9 +127,10 @@ impl Baseline {
     /// Prints the comparison of a command that otherwise ends with `exit`.
     pub(crate) fn print(&self, args: &RunArgs, exit: Exit) -> Exit {
         match self.comparison.get() {
-            Some(Ok(comparison)) if !args.json && !args.quiet => {
-                printed(show::write_changes(&mut anstream::stdout().lock(), comparison), exit)
-            }
+            Some(Ok(comparison)) if !args.json && !args.quiet => printed(
+                show::write_changes(&mut anstream::stdout().lock(), comparison, Layout::of_stdout(args.full)),
+                exit,
+            ),
             Some(Err(message)) => {
                 print_error(message, None);
                 Exit::BadInput

@@ -9,6 +9,7 @@ use vcr_cluster::metrics::{Metric, Unit};
 use vcr_compare::{Change, Compared, Interval, Statistic};
 
 use super::{Comparison, Pair, Verdict};
+use crate::terminal::layout::{Layout, write_wrapped};
 use crate::terminal::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
 use crate::terminal::text::{counted, printable};
 
@@ -19,8 +20,11 @@ const OF_OTHERS: [&str; 3] = ["count", "rate", "value"];
 /// Changes below this are not called better or worse.
 const NOTABLE: f64 = 0.01;
 
-pub(super) fn write(out: &mut dyn Write, comparison: &Comparison) -> io::Result<()> {
-    write_changes(out, comparison)?;
+/// Columns that are left out where the table does not fit, first to last. docs/reference/compare.md has them.
+const LEFT_OUT: [&str; 4] = ["Wasserstein", "KS", "p50", "mean"];
+
+pub(super) fn write(out: &mut dyn Write, comparison: &Comparison, layout: Layout) -> io::Result<()> {
+    write_changes(out, comparison, layout)?;
     if !comparison.limits.is_empty() {
         writeln!(out, "\n  {BOLD}LIMITS{BOLD:#}")?;
     }
@@ -32,17 +36,19 @@ pub(super) fn write(out: &mut dyn Write, comparison: &Comparison) -> io::Result<
 }
 
 /// Writes all but the limits.
-pub(super) fn write_changes(out: &mut dyn Write, comparison: &Comparison) -> io::Result<()> {
+pub(super) fn write_changes(out: &mut dyn Write, comparison: &Comparison, layout: Layout) -> io::Result<()> {
     let (reference, compared) = (printable(&comparison.reference), printable(&comparison.compared));
     writeln!(out, "\n  {BOLD}{compared}{BOLD:#} compared with {BOLD}{reference}{BOLD:#}")?;
     for pair in &comparison.pairs {
-        write_pair(out, pair)?;
+        write_pair(out, pair, layout)?;
     }
     for (name, runs) in
         [(&comparison.reference, &comparison.only_reference), (&comparison.compared, &comparison.only_compared)]
     {
         if !runs.is_empty() {
-            writeln!(out, "\n  only {} has the runs {}", printable(name), printable(&runs.join(", ")))?;
+            writeln!(out)?;
+            let text = format!("only {} has the runs {}", printable(name), printable(&runs.join(", ")));
+            write_wrapped(out, "  ", &text, layout.width)?;
         }
     }
     Ok(())
@@ -75,7 +81,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-fn write_pair(out: &mut dyn Write, pair: &Pair) -> io::Result<()> {
+fn write_pair(out: &mut dyn Write, pair: &Pair, layout: Layout) -> io::Result<()> {
     let run =
         |run: &Option<String>| run.as_deref().map_or_else(|| "capture".to_owned(), |name| printable(name).into_owned());
     let (reference, compared) = (run(&pair.reference_run), run(&pair.compared_run));
@@ -96,7 +102,7 @@ fn write_pair(out: &mut dyn Write, pair: &Pair) -> io::Result<()> {
     align_right(&mut table);
     write_table(out, &table)?;
     match (&pair.requests, &pair.requests_problem) {
-        (Some(requests), _) => write_requests(out, requests),
+        (Some(requests), _) => write_requests(out, requests, layout),
         (None, Some(problem)) => writeln!(out, "  {DIM}requests were not compared: {}{DIM:#}", printable(problem)),
         (None, None) => writeln!(out, "  {DIM}requests were not compared: one side has no requests.jsonl{DIM:#}"),
     }
@@ -126,10 +132,9 @@ fn row(metric: Metric, change: &Change) -> Vec<String> {
 }
 
 /// Requests that both sides have, with intervals.
-fn write_requests(out: &mut dyn Write, compared: &Compared) -> io::Result<()> {
-    writeln!(
-        out,
-        "\n  {} matched by {}, {} answered whole on both sides{}",
+fn write_requests(out: &mut dyn Write, compared: &Compared, layout: Layout) -> io::Result<()> {
+    let matched = format!(
+        "{} matched by {}, {} answered whole on both sides{}",
         counted(compared.matched, "request"),
         compared.rule.text(),
         compared.whole,
@@ -137,7 +142,9 @@ fn write_requests(out: &mut dyn Write, compared: &Compared) -> io::Result<()> {
             0 => String::new(),
             count => format!(", {count} of them with other lengths"),
         }
-    )?;
+    );
+    writeln!(out)?;
+    write_wrapped(out, "  ", &matched, layout.width)?;
     for (count, side) in [(compared.only_reference, &compared.reference), (compared.only_compared, &compared.compared)]
     {
         if count > 0 {
@@ -168,7 +175,12 @@ fn write_requests(out: &mut dyn Write, compared: &Compared) -> io::Result<()> {
         ]);
     }
     align_right(&mut table);
-    write_table(out, &table)
+    let is_narrowed = layout.fit(&mut table, &LEFT_OUT);
+    write_table(out, &table)?;
+    match is_narrowed {
+        true => writeln!(out, "  {DIM}--full also shows columns that do not fit{DIM:#}"),
+        false => Ok(()),
+    }
 }
 
 fn percents(interval: Option<Interval>) -> String {

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use vcr_gate::{Decision, Example, Report, SegmentJudgement, Triage, Verdict};
 
-use crate::terminal::layout::Layout;
+use crate::terminal::layout::{Layout, wrapped, write_wrapped};
 use crate::terminal::style::{BOLD, DIM, GREEN, RED, bare_table, write_marked};
 use crate::terminal::text::{counted, printable};
 
@@ -17,8 +17,10 @@ pub(super) fn write(out: &mut dyn Write, report: &Report) -> io::Result<()> {
     let judgement = &report.judgement;
     let style = if judgement.decision == Decision::Promote { GREEN } else { RED };
     let name = judgement.decision.name();
-    writeln!(out, "  {style}{name}{style:#}: {}\n", printable(&judgement.reason))?;
-    write_totals(out, report)?;
+    let width = Layout::of_stdout(false).width;
+    let reason = wrapped(&format!("{name}: {}", printable(&judgement.reason)), width.saturating_sub(2)).join("\n  ");
+    writeln!(out, "  {style}{name}{style:#}{}\n", reason.strip_prefix(name).unwrap_or(&reason))?;
+    write_totals(out, report, width)?;
     for segment in judgement.segments.iter().take(MAX_SEGMENTS) {
         write_segment(out, segment)?;
     }
@@ -27,18 +29,18 @@ pub(super) fn write(out: &mut dyn Write, report: &Report) -> io::Result<()> {
     }
     if !report.triage.is_empty() {
         writeln!(out, "\n  {BOLD}TRIAGE{BOLD:#}")?;
-        report.triage.iter().take(MAX_ITEMS).try_for_each(|item| write_item(out, item))?;
+        report.triage.iter().take(MAX_ITEMS).try_for_each(|item| write_item(out, item, width))?;
     }
     Ok(())
 }
 
-fn write_totals(out: &mut dyn Write, report: &Report) -> io::Result<()> {
+fn write_totals(out: &mut dyn Write, report: &Report, width: usize) -> io::Result<()> {
     let totals = &report.judgement.totals;
-    writeln!(
-        out,
-        "  {} of {} of the baseline and {} of the candidate matched by {}",
+    let matched = format!(
+        "{} of {} of the baseline and {} of the candidate matched by {}",
         totals.matched, totals.baseline, totals.candidate, report.judgement.joined_by
-    )?;
+    );
+    write_wrapped(out, "  ", &matched, width)?;
     let counts = [
         (totals.equal, "equal"),
         (totals.tolerated, "tolerated"),
@@ -47,7 +49,8 @@ fn write_totals(out: &mut dyn Write, report: &Report) -> io::Result<()> {
         (totals.incomparable, "incomparable"),
     ];
     let words: Vec<String> = counts.iter().filter(|(n, _)| *n > 0).map(|(n, word)| format!("{n} {word}")).collect();
-    writeln!(out, "  {}: {}", counted(totals.answered, "compared answer"), words.join(", "))?;
+    let answers = format!("{}: {}", counted(totals.answered, "compared answer"), words.join(", "));
+    write_wrapped(out, "  ", &answers, width)?;
     for (transition, requests) in report.judgement.version_transitions.iter().take(MAX_SEGMENTS) {
         writeln!(out, "  {requests} × {}", printable(transition))?;
     }
@@ -73,9 +76,10 @@ fn write_segment(out: &mut dyn Write, segment: &SegmentJudgement) -> io::Result<
     write_marked(out, &table, Layout::of_stdout(false).width, signals().map(|signal| signal.verdict != Verdict::Failed))
 }
 
-fn write_item(out: &mut dyn Write, item: &Triage) -> io::Result<()> {
-    writeln!(out, "  {} of {}: {}", item.signal.name(), printable(&item.segment), item.text)?;
-    writeln!(out, "    owner {}; {}", printable(&item.owner), item.next_action)?;
+fn write_item(out: &mut dyn Write, item: &Triage, width: usize) -> io::Result<()> {
+    let text = format!("{} of {}: {}", item.signal.name(), printable(&item.segment), item.text);
+    write_wrapped(out, "  ", &text, width)?;
+    write_wrapped(out, "    ", &format!("owner {}; {}", printable(&item.owner), item.next_action), width)?;
     item.examples.iter().try_for_each(|example| write_example(out, example))
 }
 

@@ -228,7 +228,7 @@ fn write_tables(out: &mut dyn Write, found: &Found) -> io::Result<()> {
     write_table(out, &table)?;
     writeln!(out, "\n{BOLD}GROUPS{BOLD:#}")?;
     let mut table = bare_table();
-    table.set_header(["  kind", "layers", "window", "block_size", "bytes of a block", "bytes of a token"]);
+    table.set_header(["  kind", "layers", "window", "block_size", "bytes/block", "bytes/token"]);
     for group in &kv.groups {
         table.add_row([
             format!("  {}", group.kind.name()),

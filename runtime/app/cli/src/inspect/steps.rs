@@ -9,6 +9,7 @@ use vcr_steplog::{Step, Steps};
 use super::text;
 use crate::args::StepsArgs;
 use crate::exit::{Exit, printed};
+use crate::terminal::layout::Layout;
 use crate::terminal::style::{DIM, bare_table, write_table};
 use crate::terminal::text::counted;
 
@@ -113,6 +114,9 @@ const COLUMNS: [Column; 15] = [
     ("why", |row| Some(row.why.to_string()).filter(|why| !why.is_empty())),
 ];
 
+/// Columns that are left out where the table does not fit, first to last. docs/reference/inspect-steps.md has them.
+const LEFT_OUT: [&str; 6] = ["events", "preempted", "p", "n", "r", "free"];
+
 fn write_rows(steps: &Steps<'_>, rows: &[Row], rest: &[&Step<'_>]) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
     if rows.is_empty() {
@@ -143,7 +147,11 @@ fn write_rows(steps: &Steps<'_>, rows: &[Row], rest: &[&Step<'_>]) -> io::Result
             column.set_cell_alignment(comfy_table::CellAlignment::Right);
         }
     }
+    let is_narrowed = Layout::of_stdout(false).fit(&mut table, &LEFT_OUT);
     write_table(&mut out, &table)?;
+    if is_narrowed {
+        writeln!(out, "{DIM}  --json also shows columns that do not fit{DIM:#}")?;
+    }
     let Some(next) = rest.first() else { return Ok(()) };
     let more = counted(rest.len() as u64, "more step");
     match of_one_engine {

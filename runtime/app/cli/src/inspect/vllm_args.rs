@@ -9,6 +9,7 @@ use vcr_model::vllm_args::{Deployment, Row, VllmArgs};
 use vcr_steplog::settings_of;
 
 use crate::exit::{Exit, print_error, printed};
+use crate::terminal::layout::Layout;
 use crate::terminal::style::{BOLD, bare_table, write_table};
 
 pub(crate) const VLLM_ARGS_EXAMPLES: &str = "Examples:
@@ -85,6 +86,7 @@ fn write_rows(out: &mut dyn Write, rows: &[Row], blocks: Option<u32>) -> io::Res
     for row in rows {
         table.add_row([&format!("  {}", row.argument), &row.value, row.effect.name(), &row.result]);
     }
+    Layout::of_stdout(true).wrap_last(&mut table);
     writeln!(out, "{BOLD}ARGUMENTS{BOLD:#}")?;
     write_table(out, &table)?;
     match blocks {

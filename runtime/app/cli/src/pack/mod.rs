@@ -140,7 +140,7 @@ pub(crate) fn pack_failure(
 }
 
 /// The pack of a scenario that has no other name.
-fn default_pack(script: &Path) -> PathBuf {
+pub(crate) fn default_pack(script: &Path) -> PathBuf {
     PathBuf::from(script.file_name().unwrap_or(script.as_os_str())).with_extension(EXTENSION)
 }
 

@@ -10,12 +10,14 @@ use std::time::Instant;
 use serde::Serialize;
 use vcr_base::units::format_ns;
 use vcr_cluster::observe::Progress;
-use vcr_scenario::{Judge, Outcome, Reporter, RunOptions, Scenario, ScenarioError, parallel};
+use vcr_pack::Settings;
+use vcr_scenario::{Blame, Judge, Outcome, Reporter, RunOptions, Scenario, ScenarioError, SourceFile, parallel};
 
 use crate::args::RunArgs;
 use crate::exit::{Exit, eprint_line, print_error, printed};
-use crate::pack::{OpenedPack, Verdict};
+use crate::pack::{OpenedPack, Verdict, default_pack, pack_failure};
 use crate::refusal::Refusal;
+use crate::run::single::Failed;
 use crate::stop;
 use crate::terminal::excerpt::with_line;
 use crate::terminal::layout::Layout;
@@ -30,6 +32,8 @@ struct Job {
     scenario: Scenario,
     pack: Option<Arc<OpenedPack>>,
     options: RunOptions,
+    /// What a pack of it says about its run.
+    settings: Settings,
 }
 
 impl Job {
@@ -47,19 +51,31 @@ impl Job {
         }
         let pack = pack.map(Arc::new);
         options.judges.extend(pack.clone().map(|pack| pack as Arc<dyn Judge>));
-        Ok(Self { file: file.to_owned(), scenario, pack, options })
+        let settings =
+            Settings { parameters: options.parameters.clone(), seed: options.seed, uncertainty: args.uncertainty };
+        Ok(Self { file: file.to_owned(), scenario, pack, options, settings })
     }
 
     fn run(&self, threads: usize, terminal: &Arc<TerminalReporter>) -> Done {
         let began = Instant::now();
-        let reporter = FileReporter { terminal: Arc::clone(terminal), name: stem(&self.file) };
-        let result = self.scenario.run(RunOptions { threads, ..self.options.clone() }, Arc::new(reporter));
+        let reporter =
+            FileReporter { terminal: Arc::clone(terminal), name: stem(&self.file), sources: Mutex::default() };
+        let reporter = Arc::new(reporter);
+        let result = self
+            .scenario
+            .run(RunOptions { threads, ..self.options.clone() }, Arc::clone(&reporter) as Arc<dyn Reporter>);
         let verdict = self.pack.as_ref().and_then(|pack| match &result {
             Ok(outcome) => outcome.partial.is_none().then(|| pack.compare(outcome)),
             Err(error) => Some(pack.compare_error(error)),
         });
+        // A pack that fails is packed already.
+        let packable = self.pack.is_none().then(|| Packable {
+            settings: self.settings.clone(),
+            sources: reporter.sources.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        });
         Done {
             verdict,
+            packable,
             result: Some(result),
             wall_ns: began.elapsed().as_nanos() as f64,
             ..Done::not_started(&self.file)
@@ -73,12 +89,19 @@ struct Done {
     result: Option<Result<Outcome, ScenarioError>>,
     /// How the result compares with that of its pack.
     verdict: Option<Verdict>,
+    packable: Option<Packable>,
     wall_ns: f64,
+}
+
+/// What a pack of a failure holds besides its result.
+struct Packable {
+    settings: Settings,
+    sources: Vec<SourceFile>,
 }
 
 impl Done {
     fn not_started(file: &Path) -> Self {
-        Self { file: file.to_owned(), result: None, verdict: None, wall_ns: 0.0 }
+        Self { file: file.to_owned(), result: None, verdict: None, packable: None, wall_ns: 0.0 }
     }
 
     fn exit(&self) -> Exit {
@@ -87,6 +110,18 @@ impl Done {
             Some(Err(error)) => error.blame.into(),
             Some(Ok(outcome)) if outcome.passed => Exit::Passed,
             Some(Ok(_)) => Exit::CheckFailed,
+        }
+    }
+
+    /// Packs a failure of an assertion, a guest or an engine.
+    fn pack_failure(&self) {
+        let (Some(packable), Some(result)) = (&self.packable, &self.result) else { return };
+        let has_failed = match result {
+            Ok(outcome) => !outcome.passed && outcome.partial.is_none(),
+            Err(error) => error.blame == Blame::Fault,
+        };
+        if has_failed {
+            pack_failure(&self.file, "", packable.settings.clone(), result.as_ref(), &packable.sources);
         }
     }
 }
@@ -117,6 +152,7 @@ impl InOrder<'_> {
 pub(crate) fn many(args: &RunArgs, options: &RunOptions) -> Result<(Exit, Vec<PathBuf>), Refusal> {
     let files: Vec<PathBuf> = std::iter::once(&args.file).chain(&args.several.more_files).cloned().collect();
     check_folders(args, &files)?;
+    check_packs(args, &files)?;
     // All of them are compiled first, so that a typing mistake costs no run.
     let all = files.iter().map(|file| Job::open(args, options, file)).collect::<Result<Vec<_>, _>>()?;
     check_parameters(&all, options)?;
@@ -168,6 +204,24 @@ fn check_folders(args: &RunArgs, files: &[PathBuf]) -> Result<(), Refusal> {
     }
 }
 
+/// Each failure is packed into the file of its scenario's name.
+fn check_packs(args: &RunArgs, files: &[PathBuf]) -> Result<(), Refusal> {
+    let Some(output) = &args.pack_on_failure else { return Ok(()) };
+    if !output.is_empty() {
+        let refusal = Refusal::input(format!("--pack-on-failure={output} names one pack for several scenarios"));
+        return Err(refusal.hint("leave out the name: each failure is packed into SCENARIO.vcr"));
+    }
+    let packs: Vec<PathBuf> = files.iter().map(|file| default_pack(file)).collect();
+    match (1..packs.len()).find(|index| packs[..*index].contains(&packs[*index])) {
+        Some(index) => Err(Refusal::input(format!(
+            "--pack-on-failure: two scenarios are packed into `{}`",
+            packs[index].display()
+        ))
+        .hint("run them one by one")),
+        None => Ok(()),
+    }
+}
+
 /// A parameter must be read by one of the files at least.
 fn check_parameters(jobs: &[Job], options: &RunOptions) -> Result<(), Refusal> {
     let known: Vec<_> = jobs.iter().map(|job| job.scenario.parameters()).collect();
@@ -186,6 +240,9 @@ fn print(args: &RunArgs, done: &Done) -> io::Result<()> {
     let written = print_result(args, done);
     for line in done.verdict.iter().flat_map(|verdict| &verdict.lines) {
         eprint_line(format_args!("{}: {line}", printable(&done.file.display().to_string())));
+    }
+    if args.pack_on_failure.is_some() {
+        done.pack_failure();
     }
     written
 }
@@ -230,18 +287,15 @@ fn print_result(args: &RunArgs, done: &Done) -> io::Result<()> {
 #[serde(untagged)]
 enum Element<'a> {
     Report(&'a Outcome),
-    Failed { scenario: String, passed: bool, error: String },
+    Failed(Failed),
 }
 
 /// An element for each file: its report, or the error in its place.
 fn write_json(all: &[Done]) -> io::Result<()> {
-    let elements = all.iter().map(|done| {
-        let scenario = done.file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        match &done.result {
-            Some(Ok(outcome)) => Element::Report(outcome),
-            Some(Err(error)) => Element::Failed { scenario, passed: false, error: error.to_string() },
-            None => Element::Failed { scenario, passed: false, error: "not started".to_owned() },
-        }
+    let elements = all.iter().map(|done| match &done.result {
+        Some(Ok(outcome)) => Element::Report(outcome),
+        Some(Err(error)) => Element::Failed(Failed::new(&done.file, error.to_string())),
+        None => Element::Failed(Failed::new(&done.file, "not started".to_owned())),
     });
     let elements: Vec<Element<'_>> = elements.collect();
     let mut out = anstream::stdout().lock();
@@ -266,6 +320,8 @@ fn print_totals(args: &RunArgs, all: &[Done], started: Instant) {
 struct FileReporter {
     terminal: Arc<TerminalReporter>,
     name: String,
+    /// Files that the scenario has named.
+    sources: Mutex<Vec<SourceFile>>,
 }
 
 impl FileReporter {
@@ -275,6 +331,10 @@ impl FileReporter {
 }
 
 impl Reporter for FileReporter {
+    fn has_read(&self, files: &[SourceFile]) {
+        *self.sources.lock().unwrap_or_else(PoisonError::into_inner) = files.to_vec();
+    }
+
     fn run_started(&self, name: &str) {
         self.terminal.run_started(&self.of(name));
     }

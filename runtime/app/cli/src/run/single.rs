@@ -2,10 +2,11 @@
 //! command line wants of it.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use serde::Serialize;
 use vcr_base::units::format_ns;
 use vcr_cluster::Report;
 use vcr_pack::Settings;
@@ -22,6 +23,21 @@ use crate::terminal::layout::Layout;
 use crate::terminal::progress::TerminalReporter;
 use crate::terminal::text::{counted, quoted};
 use crate::terminal::{step_summary, summary, write_at_once};
+
+/// A scenario without a report, in the JSON of results.
+#[derive(Serialize)]
+pub(super) struct Failed {
+    scenario: String,
+    passed: bool,
+    error: String,
+}
+
+impl Failed {
+    pub(super) fn new(file: &Path, error: String) -> Self {
+        let scenario = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Self { scenario, passed: false, error }
+    }
+}
 
 /// Gives the files that were read, too.
 pub(super) fn single(args: &RunArgs, mut options: RunOptions) -> (Exit, Vec<PathBuf>) {
@@ -70,7 +86,16 @@ pub(super) fn single(args: &RunArgs, mut options: RunOptions) -> (Exit, Vec<Path
             if error.blame == Blame::Fault {
                 pack_failure(Err(&error));
             }
-            (exit_of(Err(Refusal::from(error))), Vec::new())
+            let text = error.to_string();
+            let exit = exit_of(Err(Refusal::from(error)));
+            if !args.json {
+                return (exit, Vec::new());
+            }
+            let written = write_at_once(|out| {
+                serde_json::to_writer_pretty(&mut *out, &Failed::new(&args.file, text))?;
+                writeln!(out)
+            });
+            (printed(written, exit), Vec::new())
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use comfy_table::{ColumnConstraint, Table};
+use comfy_table::{ColumnConstraint, Table, Width};
 
 /// Columns of a file or a pipe, in which lines do not wrap.
 const UNLIMITED: usize = usize::MAX;
@@ -43,6 +43,18 @@ impl Layout {
             }
         }
         is_hidden
+    }
+
+    /// Wraps the words of a table's last column until it fits.
+    pub(crate) fn wrap_last(self, table: &mut Table) {
+        /// Narrower columns are hard to read.
+        const MIN_CELL: usize = 24;
+        let excess = width_of(table).saturating_sub(self.width);
+        let content = table.column_max_content_widths().last().copied().unwrap_or(0);
+        let Some(column) = table.column_iter_mut().last().filter(|_| excess > 0) else { return };
+        let width = usize::from(content) + usize::from(column.padding_width());
+        let width = width.saturating_sub(excess).max(MIN_CELL);
+        column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(u16::try_from(width).unwrap_or(u16::MAX))));
     }
 }
 
@@ -116,5 +128,20 @@ mod tests {
         assert_eq!(lines(of(24)), (true, Some(2)));
         assert_eq!(lines(of(1)), (true, Some(2)), "what is in no order stays");
         assert_eq!(lines(Layout { full: true, width: 1 }), (false, Some(4)));
+    }
+
+    #[test]
+    fn words_of_the_last_column_are_wrapped() {
+        let lines = |width: usize| {
+            let mut table = bare_table();
+            table.add_row(["one", "a text of many words that is wider than most terminals are"]);
+            table.add_row(["two", "short"]);
+            Layout { full: true, width }.wrap_last(&mut table);
+            table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(lines(80).len(), 2);
+        let narrow = lines(40);
+        assert!(narrow.len() > 2 && narrow.iter().all(|line| line.chars().count() <= 40), "{narrow:#?}");
+        assert_eq!(narrow.join(" ").split_whitespace().count(), 15, "{narrow:#?}");
     }
 }
