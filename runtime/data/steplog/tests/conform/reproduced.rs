@@ -242,7 +242,7 @@ fn the_cases_with_structured_outputs() {
 #[test]
 fn the_cases_with_connectors() {
     let folder = group("connectors");
-    assert_eq!(all_reproduced(&folder).len(), 61);
+    assert_eq!(all_reproduced(&folder).len(), 62);
     for version in ["0.32.0", "0.33.0"] {
         let all = cases(&folder).into_iter().map(|case| (json_of(&case, "config.json"), text_of(&case, "steps.jsonl")));
         let own: Vec<(Value, String)> = all.filter(|(config, _)| config["vllm"] == version).collect();

@@ -129,6 +129,10 @@ impl KvLoads {
             let hit = ExternalHit { tokens: found, is_async: found.is_some_and(|tokens| tokens > 0) };
             plan.external_lookups.push(ExternalLookup { tag: request.tag, local_tokens, hit });
         }
+        // The scheduler takes no answer for such a request, not even one that is not known yet.
+        if is_skipped {
+            return Some(External::default());
+        }
         found.map(|tokens| External { tokens, is_async: tokens > 0 })
     }
 
