@@ -95,3 +95,20 @@ fn slow_prompts_of_a_small_gpu_are_fitted() {
         assert!(error(&found, name).abs() < most, "{name} is {} off: {found:#}", error(&found, name));
     }
 }
+
+/// Three loads with 1, 2 and 4 requests in flight. Prefills of others were noise of each step, and a slower simulation
+/// let more requests in: TTFT of the first came out nine times too long.
+#[test]
+fn closed_loops_of_a_small_gpu_do_not_run_away() {
+    let Some(first) = vcr_skips::sample("small-gpu/laptop-qwen3-8b-awq/in2048_out128_c1.json") else { return };
+    let files = ["c1", "c2", "c4"].map(|loop_of| first.with_file_name(format!("in2048_out128_{loop_of}.json")));
+    let files = files.map(|path| path.display().to_string());
+    let folder = Folder::new();
+    let engine = "num_gpu_blocks: 2_000, max_num_seqs: 8, max_num_batched_tokens: 8192";
+    let fit = ["fit", &files[0], &files[1], &files[2], "--engine", engine, "--folds", "0", "-o", "model.json"];
+    let _ = folder.vcr(&fit).ended(0);
+    let found = prediction(&folder, &["model.json", &files[0]]);
+    for (name, most) in [("ttft mean", 0.25), ("ttft p90", 0.25), ("itl mean", 0.05), ("e2e p50", 0.1)] {
+        assert!(error(&found, name).abs() < most, "{name} is {} off: {found:#}", error(&found, name));
+    }
+}
