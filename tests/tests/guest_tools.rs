@@ -252,7 +252,7 @@ fn what_cannot_be_checked_is_bad_input() {
 #[test]
 fn a_guest_in_python_builds_and_passes() {
     let folder = Folder::new();
-    let source = root().join("guests-python/per-token");
+    let source = root().join("guests/python/per-token");
     let Some(component) = built_guest(&source, &folder.path().join("dist")) else { return };
     let report = check(&folder, &component, "{\"ns_per_token\": 20000}", 0);
     assert_eq!((&report["passed"], &report["world"]), (&true.into(), &"latency-model".into()));

@@ -58,7 +58,7 @@ const SPECIAL: &[(&str, How, &str)] = &[
         "the reader's own guest, whose source is in docs/reference/guests",
     ),
     ("guest build guests/per-token", How::Parses, "the reader's own guest, whose source is in docs/reference/guests"),
-    ("guest build guests-python", How::Parses, "needs componentize-py; `guest_tools` builds it"),
+    ("guest build guests/python", How::Parses, "needs componentize-py; `guest_tools` builds it"),
     ("--on ", How::Parses, "there is no cluster; `python/tests/test_ray.py` has one"),
     ("prompts.parquet", How::Parses, "the tests have nothing that writes Parquet files of prompts"),
 ];

@@ -16,7 +16,7 @@ const OUTPUTS: [&str; 9] =
 pub(crate) const HOME: &str = "home";
 
 /// Folders of the repository that commands name.
-const OF_THE_REPOSITORY: [&str; 5] = ["scenarios", "guests", "guests-python", "tests", "docs"];
+const OF_THE_REPOSITORY: [&str; 4] = ["scenarios", "guests", "tests", "docs"];
 
 /// Guests of the reader, which the documents build, and shipped ones that take the same
 /// configs.

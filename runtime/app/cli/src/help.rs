@@ -149,7 +149,7 @@ pub(crate) const BUILD_EXAMPLES: &str = with_plain_exit_codes!(
   vcr guest build                     # every guest of ./guests, into guests/dist
   vcr guest build guests/roofline     # one guest
   vcr guest build my-guest --out .
-  vcr guest build guests-python/per-token        # a guest in Python, by componentize-py
+  vcr guest build guests/python/per-token        # a guest in Python, by componentize-py
 
 The compiler is the first of these that works: an installed wasm32 target, one that rustup can
 add, the toolchain's own library source (rust-src), or Debian's rustc-web packages, which
