@@ -1,0 +1,158 @@
+/// <reference path="./vcr-guest-types.d.ts" />
+declare module 'vcr:guest/faults@0.1.0' {
+  /**
+   * Makes the instance the injector of one engine: the first call, made once.
+   *
+   * `config` is one JSON document, `{}` where the user gave none. `seed` is the only source of
+   * randomness; two instances configured from the same arguments must answer the same calls alike.
+   */
+  export function configure(config: string, seed: bigint): void;
+  /**
+   * Injects faults now, in the order of the answer. Called at least once for each step that the
+   * engine finishes: `step` is the number of these. `events` lists what happened since the last
+   * call, oldest first, and may be empty.
+   */
+  export function decide(nowNs: bigint, step: bigint, events: Array<Event>): Array<Action>;
+  export type Failure = import('vcr:guest/types@0.1.0').Failure;
+  /**
+   * A duration in nanoseconds, at most 1e18 (about 32 years).
+   */
+  export type DurationNs = bigint;
+  /**
+   * A request that came in.
+   */
+  export interface ArrivedRequest {
+    /**
+     * Names the request from now on.
+     */
+    slot: number,
+    /**
+     * Its name at the frontend.
+     */
+    requestId: string,
+    /**
+     * Tokens of its prompt.
+     */
+    promptTokens: number,
+    /**
+     * Output tokens it may have.
+     */
+    maxTokens: number,
+    /**
+     * Its priority; lower is sooner.
+     */
+    priority: number,
+    /**
+     * The number of its LoRA adapter, where it has one.
+     */
+    adapter?: number,
+  }
+  /**
+   * Columns: requests that got output tokens, in the order in which they run.
+   */
+  export interface Emissions {
+    /**
+     * The request.
+     */
+    slot: Uint32Array,
+    /**
+     * All of its output tokens so far.
+     */
+    outputTokens: Uint32Array,
+  }
+  /**
+   * Something that happened in the engine.
+   */
+  export type Event = EventArrived | EventEmitted | EventEnded | EventUtility;
+  /**
+   * A request came in.
+   */
+  export interface EventArrived {
+    tag: 'arrived',
+    val: ArrivedRequest,
+  }
+  /**
+   * Requests got output tokens.
+   */
+  export interface EventEmitted {
+    tag: 'emitted',
+    val: Emissions,
+  }
+  /**
+   * The request in this slot ended, completed or not. The slot goes to another request later.
+   */
+  export interface EventEnded {
+    tag: 'ended',
+    val: number,
+  }
+  /**
+   * The utility call of this name is about to be answered. At most one in a call.
+   */
+  export interface EventUtility {
+    tag: 'utility',
+    val: string,
+  }
+  /**
+   * A fault to inject.
+   */
+  export type Action = ActionFailRequest | ActionStall | ActionCrash | ActionDropMessage | ActionDuplicateMessage | ActionCorruptMessage | ActionDelayMessage | ActionLoseKvEvents | ActionFailUtility;
+  /**
+   * The request in this slot ends with an error: one that has arrived, not ended and not been
+   * failed before.
+   */
+  export interface ActionFailRequest {
+    tag: 'fail-request',
+    val: number,
+  }
+  /**
+   * The engine does nothing for so long.
+   */
+  export interface ActionStall {
+    tag: 'stall',
+    val: DurationNs,
+  }
+  /**
+   * The engine dies. It restarts after so long, or never.
+   */
+  export interface ActionCrash {
+    tag: 'crash',
+    val: DurationNs | undefined,
+  }
+  /**
+   * The output message that is sent next is lost.
+   */
+  export interface ActionDropMessage {
+    tag: 'drop-message',
+  }
+  /**
+   * The output message that is sent next is sent twice.
+   */
+  export interface ActionDuplicateMessage {
+    tag: 'duplicate-message',
+  }
+  /**
+   * The output message that is sent next cannot be read.
+   */
+  export interface ActionCorruptMessage {
+    tag: 'corrupt-message',
+  }
+  /**
+   * The output message that is sent next is late by so long.
+   */
+  export interface ActionDelayMessage {
+    tag: 'delay-message',
+    val: DurationNs,
+  }
+  /**
+   * The next batch of KV events is lost.
+   */
+  export interface ActionLoseKvEvents {
+    tag: 'lose-kv-events',
+  }
+  /**
+   * The utility call of this call's event fails.
+   */
+  export interface ActionFailUtility {
+    tag: 'fail-utility',
+  }
+}

@@ -1,0 +1,136 @@
+/// <reference path="./vcr-guest-types.d.ts" />
+declare module 'vcr:guest/latency@0.1.0' {
+  /**
+   * Makes the instance the model of one engine: the first call, made once.
+   *
+   * `config` is one JSON document, `{}` where the user gave none. `seed` is the only source of
+   * randomness; two instances configured from the same arguments must answer the same calls alike.
+   */
+  export function configure(config: string, seed: bigint): void;
+  /**
+   * Prices one step, which starts at `start-ns`: its duration in nanoseconds.
+   *
+   * A duration must be finite, not negative and at most 1e18 (about 32 years). The host rounds it
+   * to the nearest whole nanosecond, halves upwards; any other value fails the run and is named.
+   */
+  export function priceStep(startNs: bigint, step: Step): number;
+  /**
+   * Prices the steps of a run: the duration in nanoseconds of each, in order, as `price-step` would
+   * answer step by step. The model must be in the same state after either call: the host uses
+   * whichever is cheaper.
+   *
+   * The first step starts at `start-ns` and each further one when its predecessor, rounded, ends.
+   * The answer holds at least one duration and stops before the first step (other than the very
+   * first) that would start at or after `horizon-ns`: such a step may never happen, and the state
+   * of the model must not have seen it. The horizon says how many steps to price, never what a step
+   * takes.
+   */
+  export function priceDecodes(startNs: bigint, horizonNs: bigint, run: DecodeRun): Float64Array;
+  export type Failure = import('vcr:guest/types@0.1.0').Failure;
+  /**
+   * One engine step, summed over its requests.
+   *
+   * A *prefill chunk* is a piece of a sequence that is not yet in the KV cache: a prompt, or a
+   * preempted sequence that is computed again. A *decode* appends to a sequence whose known tokens
+   * are all cached but the last.
+   */
+  export interface Step {
+    /**
+     * Requests with a prefill chunk.
+     */
+    prefillRequests: bigint,
+    /**
+     * New tokens over all prefill chunks.
+     */
+    prefillTokens: bigint,
+    /**
+     * Tokens computed or cached before each prefill chunk, summed.
+     */
+    prefillContextTokens: bigint,
+    /**
+     * Query-key pairs of all prefill chunks: a chunk of n tokens at depth c adds
+     * n * c + n * (n + 1) / 2.
+     */
+    prefillAttentionPairs: bigint,
+    /**
+     * Prefill chunks that reach the end of the known tokens of their request.
+     */
+    prefillCompletions: bigint,
+    /**
+     * Context length of each such request at the end of its chunk, summed.
+     */
+    prefillCompletionContextTokens: bigint,
+    /**
+     * Requests that decode.
+     */
+    decodeRequests: bigint,
+    /**
+     * Tokens over all decodes; more than `decode-requests` with speculative decoding.
+     */
+    decodeTokens: bigint,
+    /**
+     * Context length of each decode including the tokens of this step, summed.
+     */
+    decodeContextTokens: bigint,
+    /**
+     * Requests that emit an output token.
+     */
+    sampledRequests: bigint,
+    /**
+     * Distinct KV blocks that a request refers to.
+     */
+    kvActiveBlocks: bigint,
+    /**
+     * KV blocks that requests can use in all.
+     */
+    kvTotalBlocks: bigint,
+    /**
+     * Tokens in a KV block.
+     */
+    blockSizeTokens: bigint,
+    /**
+     * Requests still waiting after scheduling.
+     */
+    waitingRequests: bigint,
+  }
+  /**
+   * Consecutive steps that only decode: in each the same requests as in the first, with every
+   * context one token longer than in the step before. What a step has beside these fields is 0.
+   */
+  export interface DecodeRun {
+    /**
+     * Requests that decode in each step.
+     */
+    decodeRequests: bigint,
+    /**
+     * Tokens over all decodes of each step.
+     */
+    decodeTokens: bigint,
+    /**
+     * Context length of each decode of the first step, summed. In each further step it is larger
+     * by `decode-requests`.
+     */
+    firstContextTokens: bigint,
+    /**
+     * Requests that emit an output token in each step.
+     */
+    sampledRequests: bigint,
+    /**
+     * Distinct KV blocks that a request refers to, of each step in order: the run has as many
+     * steps as this list has entries, at least one.
+     */
+    kvActiveBlocks: BigUint64Array,
+    /**
+     * KV blocks that requests can use in all.
+     */
+    kvTotalBlocks: bigint,
+    /**
+     * Tokens in a KV block.
+     */
+    blockSizeTokens: bigint,
+    /**
+     * Requests that wait during each step.
+     */
+    waitingRequests: bigint,
+  }
+}

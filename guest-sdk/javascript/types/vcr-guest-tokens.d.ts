@@ -1,0 +1,91 @@
+/// <reference path="./vcr-guest-types.d.ts" />
+declare module 'vcr:guest/tokens@0.1.0' {
+  /**
+   * Makes the instance the source of one engine: the first call, made once.
+   *
+   * `config` is one JSON document, `{}` where the user gave none. `seed` is, with the seeds of the
+   * requests, the only source of randomness; two instances configured from the same arguments must
+   * answer the same calls alike.
+   */
+  export function configure(config: string, seed: bigint): void;
+  /**
+   * Chooses the output tokens of one step of the engine.
+   *
+   * First the requests in the slots `ended` are gone: no more is wanted of them. Then those of
+   * `started` come, perhaps in slots that were just freed. Then tokens are wanted.
+   *
+   * The answer holds the tokens of all wants, in their order: exactly as many as were wanted. To end
+   * an output, answer its `eos-token` or a stop token; what was wanted beyond it still has to be
+   * filled, and is thrown away.
+   *
+   * The host may spread the requests that start in one step over several calls, where they are too
+   * long for one; the last of them has the wants.
+   *
+   * A failure fails the run. To fail one request instead, call `refuse` of the interface `requests`.
+   */
+  export function step(started: Array<Request>, ended: Uint32Array, wants: Wants): Uint32Array;
+  export type Failure = import('vcr:guest/types@0.1.0').Failure;
+  /**
+   * A request that starts.
+   */
+  export interface Request {
+    /**
+     * Names the request from now on.
+     */
+    slot: number,
+    /**
+     * Derived from what the request contains, so that the same request gets the same output
+     * wherever it runs.
+     */
+    seed: bigint,
+    /**
+     * The tokens of its prompt.
+     */
+    prompt: Uint32Array,
+    /**
+     * The output ends with this many tokens at the latest.
+     */
+    maxTokens: number,
+    /**
+     * Before it has this many tokens nothing ends the output.
+     */
+    minTokens: number,
+    /**
+     * The token that ends the output, where one does.
+     */
+    eosToken?: number,
+    /**
+     * Further tokens that end the output.
+     */
+    stopTokens: Uint32Array,
+    /**
+     * What the frontend sent as structured outputs, as JSON: in vLLM a map with one of `json`,
+     * `json_object`, `choice`, `regex`, `grammar` and `structural_tag`. None in scenarios.
+     */
+    structuredOutput?: string,
+    /**
+     * Tokens after which reasoning must end, where the request limits them. None in scenarios.
+     */
+    thinkingTokenBudget?: number,
+  }
+  /**
+   * Columns: tokens that are wanted.
+   *
+   * A request is asked for each of its tokens once and in order: its first want is from index 0,
+   * each further one from where the last ended. It is wanted once at most in a call.
+   */
+  export interface Wants {
+    /**
+     * The request.
+     */
+    slot: Uint32Array,
+    /**
+     * Index in its output of the first token wanted.
+     */
+    firstIndex: Uint32Array,
+    /**
+     * How many are wanted, at least one.
+     */
+    count: Uint32Array,
+  }
+}
