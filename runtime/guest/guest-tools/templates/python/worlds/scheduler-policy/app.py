@@ -3,6 +3,7 @@
 from vcr_guest import (
     Arrived,
     Decision,
+    Ended,
     GuestError,
     Preferences,
     SchedulerPolicy,
@@ -21,11 +22,17 @@ class ShortestFirst(SchedulerPolicy):
             raise GuestError(f"invalid `tokens_per_second`: expected 0 to 1e9, got {self.tokens_per_second}")
 
     def decide(self, decision: Decision, preferences: Preferences) -> None:
+        ranks = {}
         for event in decision.events:
             if isinstance(event, Arrived):
-                # All age alike, so the time of arrival says it once and for all.
+                # All requests age alike, so a rank by the time of arrival holds for ever.
                 age = int(event.arrival_ns * self.tokens_per_second / 1e9)
-                preferences.wait_at(event.slot, event.prompt_tokens + age)
+                ranks[event.slot] = event.prompt_tokens + age
+            elif isinstance(event, Ended):
+                # A request that arrived and ended since the last call has no rank.
+                ranks.pop(event.slot, None)
+        for slot, rank in ranks.items():
+            preferences.wait_at(slot, rank)
 
 
 Scheduling = scheduling(ShortestFirst)
