@@ -17,7 +17,7 @@ case "${1-}" in
 esac
 
 require_packages
-for program in chromium-headless-shell zsh fish buildah; do
+for program in chromium-headless-shell zsh fish buildah npm; do
   command -v $program >/dev/null || absent="${absent-} $program"
 done
 [ -z "${absent-}" ] || echo "tests that need these packages will be skipped:$absent"

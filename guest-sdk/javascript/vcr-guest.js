@@ -635,7 +635,7 @@ function failure(/** @type {unknown} */ error) {
   if (error instanceof GuestError) return { message: error.message, traceback: undefined };
   if (!(error instanceof Error)) return { message: `${shown(error)} was thrown`, traceback: undefined };
   const message = error.message ? `${error.name}: ${error.message}` : error.name;
-  return { message, traceback: frames(error.stack ?? '').join('\n') };
+  return { message, traceback: frames(error.stack ?? '').join('\n') || undefined };
 }
 
 /** Files whose frames are not the guest's own. */
@@ -655,12 +655,17 @@ function frames(/** @type {string} */ stack) {
   return own;
 }
 
-// In a component both would give what they gave when it was built.
+// In a component these would give what they gave when it was built.
 if (host()) {
+  const noClock = () => {
+    throw new Error('a guest has no clock: use the times of its calls, such as `nowNs`');
+  };
   Math.random = () => {
     throw new Error('a guest has no `Math.random`: use `new Random(seed)`');
   };
-  Date.now = () => {
-    throw new Error('a guest has no clock: use the times of its calls, such as `nowNs`');
-  };
+  Date.now = noClock;
+  globalThis.Date = new Proxy(Date, {
+    apply: noClock,
+    construct: (target, values) => (values.length === 0 ? noClock() : new target(.../** @type {[any]} */ (values))),
+  });
 }

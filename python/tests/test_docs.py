@@ -17,7 +17,12 @@ import vcr
 PAGES = ["docs/reference/python.md", "python/README.md"]
 
 #: Blocks that something else runs.
-ELSEWHERE = ["docs/how-to/pytest.md", "docs/how-to/sweep-on-ray.md", "docs/reference/guests/python.md"]
+ELSEWHERE = [
+    "docs/how-to/pytest.md",
+    "docs/how-to/sweep-on-ray.md",
+    "docs/reference/guests/python.md",
+    "docs/tutorials/write-a-guest-in-python.md",
+]
 
 
 def blocks(page: str) -> list[str]:

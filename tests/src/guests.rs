@@ -113,7 +113,14 @@ pub fn built_guest(source: &Path, out: &Path) -> Option<PathBuf> {
     command.args(["guest", "build", "--json", "--quiet", "--out"]).arg(out).arg(source);
     let said = Said::of(command.env("CARGO_TARGET_DIR", guests_target()));
     // What is not to be had, rather than what is wrong with the guest.
-    let lacks = ["no compiler for ", "componentize-py cannot be installed", "`python3` is not installed"];
+    let lacks = [
+        "no compiler for ",
+        "componentize-py cannot be installed",
+        "componentize-js cannot be installed",
+        "`python3` is not installed",
+        "`node` is not installed",
+        "`npm` is not installed",
+    ];
     if said.code != 0 && lacks.iter().any(|lack| said.stderr.contains(lack)) {
         skip(&said.stderr);
         return None;

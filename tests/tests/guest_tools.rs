@@ -87,7 +87,7 @@ fn a_project_is_not_made_over_another_or_by_a_wrong_name() {
     new(&["../up", "--world", "latency-model"]).failed(2, &["`../up` cannot be the name of a guest"]);
     new(&["other", "--world", "latncy-model"]).failed(2, &["unknown world `latncy-model`", "you mean `latency-model`"]);
     new(&["other", "--world", "route", "--lang", "python"]).failed(2, &["unknown world `route` for python"]);
-    new(&["other", "--world", "router", "--lang", "cobol"]).failed(2, &["expected rust or python"]);
+    new(&["other", "--world", "router", "--lang", "cobol"]).failed(2, &["expected rust, python or js"]);
     assert!(!folder.path().join("other").exists());
     let _ = new(&["other", "--world", "latency-model", "--path", "deep/er"]).ended(0);
     assert!(folder.path().join("deep/er/src/lib.rs").exists());

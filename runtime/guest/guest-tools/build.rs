@@ -13,6 +13,7 @@ const TABLES: &[(&str, &[(&str, &str)])] = &[
     ("INTERFACE", &[("wit", "wit")]),
     ("FITTED", &[("runtime/latency/fitted/src", "vendor/fitted/src"), ("guests/fitted/src", "src")]),
     ("PYTHON", &[("guest-sdk/python", "")]),
+    ("JAVASCRIPT", &[("guest-sdk/javascript", "")]),
 ];
 
 fn main() {

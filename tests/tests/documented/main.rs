@@ -59,6 +59,11 @@ const SPECIAL: &[(&str, How, &str)] = &[
     ),
     ("guest build guests/per-token", How::Parses, "the reader's own guest, whose source is in docs/reference/guests"),
     ("guest build guests/python", How::Parses, "needs componentize-py; `guest_tools` builds it"),
+    ("guest build my-router", How::Parses, "needs componentize-js; `guest_javascript` builds it"),
+    ("my-router/dist", How::Parses, "it is not built"),
+    ("guest build my-prices", How::Parses, "needs componentize-py; `guest_tools` builds one"),
+    ("my-prices/dist", How::Parses, "it is not built"),
+    ("guest build guests/javascript", How::Parses, "needs componentize-js; `guest_javascript` builds it"),
     ("--on ", How::Parses, "there is no cluster; `python/tests/test_ray.py` has one"),
     ("prompts.parquet", How::Parses, "the tests have nothing that writes Parquet files of prompts"),
 ];

@@ -57,8 +57,10 @@ let result = run(#{ cluster: c, workloads: [chat] });
 
 /// Guests of the reader, which no test has with the configs of these blocks. Where the guest is the
 /// only thing that a block lacks, all of it was read.
-const OWN_GUESTS: [&str; 7] = [
+const OWN_GUESTS: [&str; 9] = [
     "my-policy.wasm",
+    "my-prices.wasm",
+    "my-router/dist/my-router.wasm",
     "only-up.wasm",
     "per-token.wasm",
     "shortest.wasm",

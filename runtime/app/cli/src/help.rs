@@ -150,6 +150,7 @@ pub(crate) const BUILD_EXAMPLES: &str = with_plain_exit_codes!(
   vcr guest build guests/roofline     # one guest
   vcr guest build my-guest --out .
   vcr guest build guests/python/per-token        # a guest in Python, by componentize-py
+  vcr guest build guests/javascript/least-loaded # a guest in JavaScript, by componentize-js
 
 The compiler is the first of these that works: an installed wasm32 target, one that rustup can
 add, the toolchain's own library source (rust-src), or Debian's rustc-web packages, which

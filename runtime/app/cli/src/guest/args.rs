@@ -22,6 +22,7 @@ pub(crate) const NEW_EXAMPLES: &str = with_plain_exit_codes!(
   vcr guest new my-model --world latency-model
   vcr guest new first-come --world scheduler-policy --path ~/guests/first-come
   vcr guest new my-model --world latency-model --lang python
+  vcr guest new my-router --world router --lang js
 
 Worlds: latency-model, scheduler-policy, router, autoscaler, failure-injector, token-source.
 A project needs only this binary to build: the SDK and the interface are in its folder `vendor`."
@@ -150,7 +151,7 @@ pub(crate) struct NewArgs {
     #[arg(long, value_name = "WORLD")]
     pub(crate) world: String,
 
-    /// Language: rust or python.
+    /// Language: rust, python or js.
     #[arg(long, value_name = "LANGUAGE", default_value = "rust", value_parser = language)]
     pub(crate) lang: Language,
 
@@ -196,5 +197,5 @@ fn language(text: &str) -> Result<Language, String> {
     Language::ALL
         .into_iter()
         .find(|language| language.name() == text)
-        .ok_or_else(|| "expected rust or python".to_owned())
+        .ok_or_else(|| "expected rust, python or js".to_owned())
 }

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use vcr_guest::{GuestModule, Limits};
 use vcr_guest_tools::build::{
-    BuildError, BuiltGuest, Options, Progress, build, build_python, build_workspace, default_out_dir, is_python,
+    BuildError, BuiltGuest, Options, Progress, build, build_workspace, default_out_dir, is_one,
 };
 
 pub(crate) use call::call_command;
@@ -36,10 +36,8 @@ fn build_all(args: &BuildArgs) -> Result<Vec<BuiltGuest>, BuildError> {
     let mut built = Vec::new();
     for path in paths {
         // A workspace holds guests; a guest lies in one, or is one.
-        let is_python = is_python(path);
-        if is_python || path.join("src").is_dir() {
+        if is_one(path) {
             let out = args.out.clone().map_or_else(|| default_out_dir(path), Ok)?;
-            let build = if is_python { build_python } else { build };
             built.push(build(path, &out, &options, &mut report)?);
         } else {
             let out = args.out.clone().unwrap_or_else(|| path.join("dist"));

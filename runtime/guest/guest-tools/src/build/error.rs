@@ -82,25 +82,33 @@ pub enum BuildError {
         /// The last lines of what cargo said.
         messages: String,
     },
-    /// A project in Python is not as it must be.
-    #[error("`{}` is not a guest in Python: {problem}", path.display())]
+    /// A project in another language is not as it must be.
+    #[error("`{}` is not a guest in {language}: {problem}", path.display())]
     BadProject {
-        /// Its `pyproject.toml`.
+        /// Its language.
+        language: &'static str,
+        /// Its `pyproject.toml` or `package.json`.
         path: PathBuf,
         /// The problem.
         problem: ProjectProblem,
     },
-    /// The Python of this machine is too old.
-    #[error("guests in Python need Python {needed} or later to be built, but `python3` is {found}")]
-    OldPython {
+    /// The interpreter of a language is too old on this machine.
+    #[error("guests in {language} need `{program}` {needed} or later to be built, but it is {found}")]
+    OldProgram {
+        /// The language.
+        language: &'static str,
+        /// The interpreter.
+        program: &'static str,
         /// The version that was found.
         found: String,
         /// The oldest that will do.
         needed: String,
     },
-    /// componentize-py cannot be installed.
-    #[error("componentize-py cannot be installed: {reason}")]
-    NoComponentizePy {
+    /// The tool of a language cannot be installed.
+    #[error("{tool} cannot be installed: {reason}")]
+    NoTool {
+        /// The tool.
+        tool: &'static str,
         /// The cause.
         reason: String,
     },
@@ -125,17 +133,17 @@ pub enum BuildError {
     },
 }
 
-/// A problem of a project in Python.
+/// A problem of a project in Python or JavaScript.
 #[derive(Debug, thiserror::Error)]
 pub enum ProjectProblem {
-    /// It is no TOML, or has other fields than it may.
+    /// It cannot be parsed, or has other fields than it may.
     #[error("it cannot be read: {reason}")]
     Unreadable {
         /// The parser's message.
         reason: String,
     },
     /// It has no name.
-    #[error("it has no `name` in the table `project`")]
+    #[error("it has no `name` of the project")]
     NoName,
     /// Its name will not do.
     #[error("`{name}` cannot be the name of a file")]
@@ -144,8 +152,11 @@ pub enum ProjectProblem {
         name: String,
     },
     /// It does not say that it is a guest.
-    #[error("it has no table `tool.vcr`, which says what `world` it is of and where the interface lies (`wit`)")]
-    NoSettings,
+    #[error("it has no `{table}`, which names its `world` and the folder of the interface (`wit`)")]
+    NoSettings {
+        /// The settings of a guest.
+        table: &'static str,
+    },
     /// The module of the guest is not there.
     #[error("its module `{}` is missing", module.display())]
     NoModule {
@@ -172,12 +183,21 @@ impl BuildError {
             }
             Self::ProgramMissing { program } if program == "python3" => "install Python from https://www.python.org",
             Self::Foreign { .. } => "move the file away, or name another folder with --out",
-            Self::OldPython { .. } => "put a later `python3` on the PATH",
-            Self::NoComponentizePy { .. } => {
-                "it comes from the Python package index: look at the network, at pip's settings, and whether Python \
-                 has its module `venv`"
+            Self::ProgramMissing { program } if program == "node" || program == "npm" => {
+                "install Node.js from https://nodejs.org"
             }
-            Self::BadProject { .. } => "`vcr guest new --lang python` makes a project to compare with",
+            Self::OldProgram { program, .. } => return Some(format!("put a later `{program}` on the PATH")),
+            Self::NoTool { tool: "componentize-js", .. } => {
+                "it comes from the npm registry: check the network and npm's settings"
+            }
+            Self::NoTool { .. } => {
+                "it comes from the Python package index: check the network, pip's settings, and whether Python has its \
+                 module `venv`"
+            }
+            Self::BadProject { language, .. } => {
+                let lang = if *language == "Python" { "python" } else { "js" };
+                return Some(format!("`vcr guest new --lang {lang}` makes a project to compare with"));
+            }
             Self::NoCache => "name a folder in `VCR_CACHE_DIR`",
             Self::NotACrate { .. } | Self::NoGuests { .. } => {
                 "give the directory of a guest crate, or of a workspace of guests"

@@ -19,8 +19,8 @@
 //! # Ok::<(), vcr_guest_tools::build::BuildError>(())
 //! ```
 //!
-//! A guest in Python is put into a component by componentize-py instead, which is
-//! installed into the cache directory.
+//! Guests in Python and JavaScript are put into components by componentize-py and componentize-js
+//! instead, which are installed into the cache directory.
 //!
 //! Nothing is installed outside rustup's own toolchain and the cache directory.
 
@@ -29,21 +29,23 @@ mod component;
 mod debian;
 mod error;
 mod find;
+mod javascript;
 mod naming;
 mod options;
 mod packages;
 mod progress;
+mod project;
 mod python;
 mod route;
 mod run;
+mod tool;
 mod toolchain;
 
 pub use error::{BuildError, ProjectProblem};
 pub use options::Options;
 pub use progress::{BuiltGuest, Progress};
-pub use python::{build_python, is_python};
 pub use route::Route;
-pub use run::{build, build_workspace, default_out_dir};
+pub use run::{build, build_workspace, default_out_dir, is_one};
 
 /// The target that guests are compiled for.
 pub const TARGET: &str = "wasm32-unknown-unknown";

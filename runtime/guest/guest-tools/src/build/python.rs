@@ -12,19 +12,17 @@ use std::process::Command;
 use serde::Deserialize;
 
 use crate::build::command::{output, program, stream};
-use crate::build::component;
 use crate::build::error::{BuildError, ProjectProblem};
 use crate::build::options::Options;
 use crate::build::progress::{BuiltGuest, Progress};
+use crate::build::project::{Project, compile_error};
+use crate::build::tool::{Tool, io, version_in};
 
 /// The version of componentize-py that guests are built with.
 const COMPONENTIZE_PY: &str = "0.25.1";
 
 /// The oldest Python that it runs with, as (major, minor).
 const OLDEST_PYTHON: (u32, u32) = (3, 10);
-
-/// Written last, so that an environment that has it is whole.
-const MARKER: &str = "complete";
 
 /// Runs the tool whose entry is a function and no module. The scripts of an
 /// environment name its first place; the interpreter finds it wherever it is.
@@ -75,15 +73,8 @@ fn app() -> String {
     "app".to_owned()
 }
 
-/// A project that was read.
-struct Project {
-    name: String,
-    settings: Settings,
-}
-
 /// Whether `dir` holds a guest in Python rather than one in Rust.
-#[must_use]
-pub fn is_python(dir: &Path) -> bool {
+pub(crate) fn is_python(dir: &Path) -> bool {
     dir.join("pyproject.toml").is_file() && !dir.join("Cargo.toml").exists()
 }
 
@@ -93,91 +84,53 @@ pub fn is_python(dir: &Path) -> bool {
 /// # Errors
 /// When `dir` is not such a project, there is no Python or no componentize-py to be
 /// had, or the project makes no component.
-pub fn build_python(
+pub(crate) fn build_python(
     dir: &Path,
     out_dir: &Path,
     options: &Options,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<BuiltGuest, BuildError> {
-    let io = |action, path: &Path| {
-        let path = path.to_path_buf();
-        move |source| BuildError::Io { action, path, source }
-    };
-    let dir = &dir.canonicalize().map_err(io("read", dir))?;
-    let project = read(dir)?;
-    fs::create_dir_all(out_dir).map_err(io("create", out_dir))?;
-    let path = out_dir.join(format!("{}.wasm", project.name));
-    component::check_place(&path)?;
-    let python = environment(dir, options, progress)?;
-
-    progress(Progress::Compiling { packages: &project.name });
-    let work = out_dir.join(format!(".{}-{}", project.name, std::process::id()));
-    let built = fs::create_dir_all(&work).map_err(io("create", &work)).and_then(|()| {
-        let work = work.canonicalize().map_err(io("read", &work))?;
-        let wit = interface(dir, &project.settings, &work)?;
-        let mut bytes = componentize(&python, dir, &project, &wit, &work, progress)?;
-        component::add_example(&mut bytes, dir)?;
-        component::write(&path, &bytes)?;
-        Ok(BuiltGuest {
-            name: project.name.clone(),
-            component: path,
-            size_bytes: bytes.len() as u64,
-            digest: component::digest(&bytes),
-            toolchain: format!("componentize-py {COMPONENTIZE_PY}"),
-        })
-    });
-    // Leftovers cost space and nothing else.
-    let _ = fs::remove_dir_all(&work);
-    let built = built?;
-    progress(Progress::Built { guest: &built });
-    Ok(built)
+    let (project, settings) = read(&dir.canonicalize().map_err(io("read", dir))?)?;
+    // Before the tool is installed, which takes time.
+    project.component(out_dir)?;
+    let python = environment(&project.dir, options, progress)?;
+    project.build(out_dir, format!("componentize-py {COMPONENTIZE_PY}"), progress, |work, progress| {
+        let wit = interface(&project.wit, settings.observe, work)?;
+        componentize(&python, &project, &settings, &wit, work, progress)
+    })
 }
 
-fn read(dir: &Path) -> Result<Project, BuildError> {
+fn read(dir: &Path) -> Result<(Project, Settings), BuildError> {
     let path = dir.join("pyproject.toml");
-    let text =
-        fs::read_to_string(&path).map_err(|source| BuildError::Io { action: "read", path: path.clone(), source })?;
-    let wrong = |problem| BuildError::BadProject { path: path.clone(), problem };
+    let text = fs::read_to_string(&path).map_err(io("read", &path))?;
+    let wrong = |problem| BuildError::BadProject { language: "Python", path: path.clone(), problem };
     let manifest: Manifest =
         toml::from_str(&text).map_err(|error| wrong(ProjectProblem::Unreadable { reason: error.to_string() }))?;
     let name = manifest.project.map(|package| package.name).ok_or_else(|| wrong(ProjectProblem::NoName))?;
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    if name.is_empty() || !name.chars().all(is_plain) {
-        return Err(wrong(ProjectProblem::BadName { name }));
-    }
-    let settings = manifest.tool.vcr.ok_or_else(|| wrong(ProjectProblem::NoSettings))?;
-    let module = dir.join(format!("{}.py", settings.module));
-    if !module.is_file() {
-        return Err(wrong(ProjectProblem::NoModule { module }));
-    }
-    let world = dir.join(&settings.wit).join(format!("{}.wit", settings.world));
-    if !world.is_file() {
-        return Err(wrong(ProjectProblem::NoWorld { world: settings.world, path: world }));
-    }
-    Ok(Project { name, settings })
+    let settings = manifest.tool.vcr.ok_or_else(|| wrong(ProjectProblem::NoSettings { table: "tool.vcr" }))?;
+    let project = Project {
+        dir: dir.into(),
+        name,
+        world: settings.world.clone(),
+        wit: dir.join(&settings.wit),
+        module: dir.join(format!("{}.py", settings.module)),
+    };
+    Ok((project.check().map_err(wrong)?, settings))
 }
 
 /// The interface as the tool is to see it.
-fn interface(dir: &Path, settings: &Settings, work: &Path) -> Result<PathBuf, BuildError> {
-    let from = dir.join(&settings.wit);
-    let io = |action, path: &Path| {
-        let path = path.to_path_buf();
-        move |source| BuildError::Io { action, path, source }
-    };
+fn interface(from: &Path, observe: bool, work: &Path) -> Result<PathBuf, BuildError> {
     let wit = work.join("wit");
     fs::create_dir_all(&wit).map_err(io("create", &wit))?;
-    for entry in fs::read_dir(&from).map_err(io("read", &from))? {
-        let path = entry.map_err(io("read", &from))?.path();
+    for entry in fs::read_dir(from).map_err(io("read", from))? {
+        let path = entry.map_err(io("read", from))?.path();
         let Some(name) = path.file_name().filter(|_| path.extension().is_some_and(|extension| extension == "wit"))
         else {
             continue;
         };
         let text = fs::read_to_string(&path).map_err(io("read", &path))?;
-        let seen: String = text
-            .lines()
-            .filter(|line| settings.observe || line.trim() != TELLING)
-            .flat_map(|line| [line, "\n"])
-            .collect();
+        let seen: String =
+            text.lines().filter(|line| observe || line.trim() != TELLING).flat_map(|line| [line, "\n"]).collect();
         let to = wit.join(name);
         fs::write(&to, seen).map_err(io("write", &to))?;
     }
@@ -187,27 +140,22 @@ fn interface(dir: &Path, settings: &Settings, work: &Path) -> Result<PathBuf, Bu
 /// Runs the tool and gives the component.
 fn componentize(
     python: &Path,
-    dir: &Path,
     project: &Project,
+    settings: &Settings,
     wit: &Path,
     work: &Path,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Vec<u8>, BuildError> {
-    let settings = &project.settings;
     let component = work.join("component.wasm");
-    let mut command = tool(python, dir);
-    command.arg("-d").arg(wit).args(["-w", &settings.world, "componentize", "--stub-wasi", &settings.module]);
-    command.arg("-p").arg(dir);
+    let mut command = tool(python, &project.dir);
+    command.arg("-d").arg(wit).args(["-w", &project.world, "componentize", "--stub-wasi", &settings.module]);
+    command.arg("-p").arg(&project.dir);
     for folder in &settings.python_path {
-        command.arg("-p").arg(dir.join(folder));
+        command.arg("-p").arg(project.dir.join(folder));
     }
     command.arg("-o").arg(&component);
-    let run = stream(&mut command, |line| progress(Progress::Cargo { line }));
-    run.map_err(|error| match error {
-        BuildError::ProgramFailed { message, .. } => BuildError::Compile { messages: message },
-        other => other,
-    })?;
-    fs::read(&component).map_err(|source| BuildError::Io { action: "read", path: component, source })
+    stream(&mut command, |line| progress(Progress::Cargo { line })).map_err(compile_error)?;
+    fs::read(&component).map_err(io("read", &component))
 }
 
 fn tool(python: &Path, dir: &Path) -> Command {
@@ -225,58 +173,33 @@ fn tool(python: &Path, dir: &Path) -> Command {
 /// The Python of an environment that has the tool, made first where there is none.
 fn environment(dir: &Path, options: &Options, progress: &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf, BuildError> {
     let version = output(program("python3", dir).args(["-c", "import sys; print(*sys.version_info[:2])"]))?;
-    let found = version_in(&version);
-    if found.is_none_or(|found| found < OLDEST_PYTHON) {
+    let (major, minor) = version_in(&version).unwrap_or_default();
+    if (major, minor) < OLDEST_PYTHON {
         let (major, minor) = OLDEST_PYTHON;
-        let found = version.trim().replace(' ', ".");
-        return Err(BuildError::OldPython { found, needed: format!("{major}.{minor}") });
+        let (found, needed) = (version.trim().replace(' ', "."), format!("{major}.{minor}"));
+        return Err(BuildError::OldProgram { language: "Python", program: "python3", found, needed });
     }
-    let cache = options.cache_dir().ok_or(BuildError::NoCache)?.join("python");
-    let (major, minor) = found.unwrap_or(OLDEST_PYTHON);
-    let place = cache.join(format!("componentize-py-{COMPONENTIZE_PY}-python{major}.{minor}"));
-    if !place.join(MARKER).exists() {
-        install(&cache, &place, progress)?;
-    }
-    Ok(interpreter(&place))
-}
-
-fn version_in(text: &str) -> Option<(u32, u32)> {
-    let mut parts = text.split_whitespace();
-    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+    let folder = format!("componentize-py-{COMPONENTIZE_PY}-python{major}.{minor}");
+    let tool = Tool { language: "python", folder: &folder };
+    Ok(interpreter(&tool.place(options, |place| install(place, progress))?))
 }
 
 fn interpreter(place: &Path) -> PathBuf {
     if cfg!(windows) { place.join("Scripts/python.exe") } else { place.join("bin/python3") }
 }
 
-/// Makes an environment and installs the tool there, by the package index that
+/// Makes an environment and installs the tool there, from the package index that
 /// the user's pip is set to.
-fn install(cache: &Path, place: &Path, progress: &mut dyn FnMut(Progress<'_>)) -> Result<(), BuildError> {
-    let io = |action, path: &Path| {
-        let path = path.to_path_buf();
-        move |source| BuildError::Io { action, path, source }
-    };
-    fs::create_dir_all(cache).map_err(io("create", cache))?;
-    let work = cache.join(format!(".installing-{}", std::process::id()));
+fn install(place: &Path, progress: &mut dyn FnMut(Progress<'_>)) -> Result<(), BuildError> {
     progress(Progress::Fetching { what: "componentize-py from the Python package index (about 50 MB)" });
-    let made = output(program("python3", cache).args(["-m", "venv"]).arg(&work)).and_then(|_| {
-        let mut pip = program(interpreter(&work), cache);
+    let dir = place.parent().unwrap_or(place);
+    let made = output(program("python3", dir).args(["-m", "venv"]).arg(place)).and_then(|_| {
+        let mut pip = program(interpreter(place), dir);
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--retries=1"]);
         output(pip.arg(format!("componentize-py=={COMPONENTIZE_PY}")))?;
-        output(tool(&interpreter(&work), cache).arg("--version"))
+        output(tool(&interpreter(place), dir).arg("--version"))
     });
-    let done = made.map_err(|error| BuildError::NoComponentizePy { reason: error.to_string() }).and_then(|_| {
-        let marker = work.join(MARKER);
-        fs::write(&marker, COMPONENTIZE_PY).map_err(io("write", &marker))?;
-        match fs::rename(&work, place) {
-            // Someone else installed the same meanwhile.
-            Err(_) if place.join(MARKER).exists() => Ok(()),
-            renamed => renamed.map_err(io("create", place)),
-        }
-    });
-    // Leftovers cost space and nothing else.
-    let _ = fs::remove_dir_all(&work);
-    done
+    made.map(drop).map_err(|error| BuildError::NoTool { tool: "componentize-py", reason: error.to_string() })
 }
 
 #[cfg(test)]
@@ -300,8 +223,8 @@ mod tests {
     fn a_project_says_what_it_lacks() {
         assert_eq!(problem(GOOD), "");
         for (wrong, said) in [
-            ("[project]\nname = \"mine\"\n", "it has no table `tool.vcr`"),
-            ("[tool.vcr]\nworld = \"router\"\nwit = \"wit\"\n", "it has no `name` in the table `project`"),
+            ("[project]\nname = \"mine\"\n", "it has no `tool.vcr`"),
+            ("[tool.vcr]\nworld = \"router\"\nwit = \"wit\"\n", "it has no `name` of the project"),
             (&GOOD.replace("mine", "../mine"), "`../mine` cannot be the name of a file"),
             (&GOOD.replace("\"router\"", "\"rooter\""), "unknown world `rooter`"),
             (&format!("{GOOD}module = \"other\"\n"), "other.py` is missing"),
@@ -321,19 +244,10 @@ mod tests {
         fs::write(wit.join("router.wit"), "world router {\n  import observe;\n  export routing;\n}\n")
             .expect("writable");
         for (observe, expected) in [(false, "world router {\n  export routing;\n}\n"), (true, "import observe;")] {
-            let settings =
-                Settings { world: "router".into(), wit: "wit".into(), module: app(), python_path: Vec::new(), observe };
             let work = folder.path().join(format!("work-{observe}"));
-            let passed_on = interface(folder.path(), &settings, &work).expect("it is copied");
+            let passed_on = interface(&wit, observe, &work).expect("it is copied");
             let text = fs::read_to_string(passed_on.join("router.wit")).expect("it is there");
             assert!(text.contains(expected), "{text}");
         }
-    }
-
-    #[test]
-    fn the_version_of_python_is_read() {
-        assert_eq!(version_in("3 11\n"), Some((3, 11)));
-        assert!(version_in("3 9\n") < Some(OLDEST_PYTHON));
-        assert_eq!(version_in("nonsense"), None);
     }
 }

@@ -10,25 +10,38 @@ use cargo_metadata::{Metadata, Package};
 
 use crate::build::command::{program, stream};
 use crate::build::error::BuildError;
+use crate::build::javascript::{build_javascript, is_javascript};
 use crate::build::naming;
 use crate::build::options::Options;
 use crate::build::packages;
 use crate::build::progress::{BuiltGuest, Progress};
-use crate::build::python::is_python;
+use crate::build::python::{build_python, is_python};
 use crate::build::toolchain::Toolchain;
 use crate::build::{TARGET, component, find};
 
-/// Builds the guest crate in `dir` into `out_dir/NAME.wasm`.
+/// Whether `dir` holds one guest, in whatever language, rather than a workspace of guests.
+#[must_use]
+pub fn is_one(dir: &Path) -> bool {
+    is_python(dir) || is_javascript(dir) || dir.join("src").is_dir()
+}
+
+/// Builds the guest in `dir` into `out_dir/NAME.wasm`.
 ///
 /// # Errors
-/// When `dir` is not a guest crate, no compiler is available, or the crate does
-/// not compile into a component.
+/// When `dir` is not a guest, no compiler or tool is available, or the guest does not compile into
+/// a component.
 pub fn build(
     dir: &Path,
     out_dir: &Path,
     options: &Options,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<BuiltGuest, BuildError> {
+    if is_python(dir) {
+        return build_python(dir, out_dir, options, progress);
+    }
+    if is_javascript(dir) {
+        return build_javascript(dir, out_dir, options, progress);
+    }
     let dir = &canonical(dir)?;
     let workspace = packages::workspace(dir)?;
     let package = workspace
@@ -70,8 +83,10 @@ pub fn build_workspace(
 /// # Errors
 /// When `dir` is not a crate.
 pub fn default_out_dir(dir: &Path) -> Result<PathBuf, BuildError> {
-    let root =
-        if is_python(dir) { dir.to_path_buf() } else { packages::workspace(&canonical(dir)?)?.workspace_root.into() };
+    if is_python(dir) || is_javascript(dir) {
+        return Ok(dir.join("dist"));
+    }
+    let root: PathBuf = packages::workspace(&canonical(dir)?)?.workspace_root.into();
     Ok(root.join("dist"))
 }
 

@@ -32,6 +32,14 @@ pub(crate) const PYTHON_FILES: &[(&str, &str)] = &[
     (".gitignore", template!("python/gitignore")),
 ];
 
+/// Files of every project in JavaScript.
+pub(crate) const JAVASCRIPT_FILES: &[(&str, &str)] = &[
+    ("package.json", template!("javascript/package.json")),
+    ("jsconfig.json", template!("javascript/jsconfig.json")),
+    ("README.md", template!("javascript/README.md")),
+    (".gitignore", template!("javascript/gitignore")),
+];
+
 /// The file of a project in Rust for its world.
 pub(crate) struct RustWorld {
     pub(crate) name: &'static str,
@@ -49,21 +57,21 @@ macro_rules! rust_world {
     };
 }
 
-/// The files of a project in Python for its world.
-pub(crate) struct PythonWorld {
+/// The files of a project in Python or JavaScript for its world.
+pub(crate) struct ScriptWorld {
     pub(crate) name: &'static str,
     pub(crate) source: &'static str,
     pub(crate) test: &'static str,
     pub(crate) config: &'static str,
 }
 
-macro_rules! python_world {
-    ($name:literal) => {
-        PythonWorld {
+macro_rules! script_world {
+    ($language:literal, $name:literal, $source:literal, $test:literal) => {
+        ScriptWorld {
             name: $name,
-            source: template!(concat!("python/worlds/", $name, "/app.py")),
-            test: template!(concat!("python/worlds/", $name, "/test_app.py")),
-            config: template!(concat!("python/worlds/", $name, "/config.json")),
+            source: template!(concat!($language, "/worlds/", $name, "/", $source)),
+            test: template!(concat!($language, "/worlds/", $name, "/", $test)),
+            config: template!(concat!($language, "/worlds/", $name, "/config.json")),
         }
     };
 }
@@ -80,14 +88,24 @@ impl RustWorld {
     ];
 }
 
-impl PythonWorld {
-    /// Every world, in the same order.
-    pub(crate) const ALL: &'static [Self] = &[
-        python_world!("latency-model"),
-        python_world!("scheduler-policy"),
-        python_world!("router"),
-        python_world!("autoscaler"),
-        python_world!("failure-injector"),
-        python_world!("token-source"),
+impl ScriptWorld {
+    /// Every world in Python, in the same order.
+    pub(crate) const PYTHON: &'static [Self] = &[
+        script_world!("python", "latency-model", "app.py", "test_app.py"),
+        script_world!("python", "scheduler-policy", "app.py", "test_app.py"),
+        script_world!("python", "router", "app.py", "test_app.py"),
+        script_world!("python", "autoscaler", "app.py", "test_app.py"),
+        script_world!("python", "failure-injector", "app.py", "test_app.py"),
+        script_world!("python", "token-source", "app.py", "test_app.py"),
+    ];
+
+    /// Every world in JavaScript, in the same order.
+    pub(crate) const JAVASCRIPT: &'static [Self] = &[
+        script_world!("javascript", "latency-model", "app.js", "app.test.js"),
+        script_world!("javascript", "scheduler-policy", "app.js", "app.test.js"),
+        script_world!("javascript", "router", "app.js", "app.test.js"),
+        script_world!("javascript", "autoscaler", "app.js", "app.test.js"),
+        script_world!("javascript", "failure-injector", "app.js", "app.test.js"),
+        script_world!("javascript", "token-source", "app.js", "app.test.js"),
     ];
 }

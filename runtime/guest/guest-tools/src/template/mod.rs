@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 pub use error::NewError;
 
-use crate::template::embedded::{PYTHON_FILES, PythonWorld, RUST_FILES, RustWorld};
+use crate::template::embedded::{JAVASCRIPT_FILES, PYTHON_FILES, RUST_FILES, RustWorld, ScriptWorld};
 
 /// The language of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,11 +24,13 @@ pub enum Language {
     Rust,
     /// Python, by way of componentize-py.
     Python,
+    /// JavaScript, by way of componentize-js.
+    JavaScript,
 }
 
 impl Language {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Rust, Self::Python];
+    pub const ALL: [Self; 3] = [Self::Rust, Self::Python, Self::JavaScript];
 
     /// Its name on the command line.
     #[must_use]
@@ -36,6 +38,7 @@ impl Language {
         match self {
             Self::Rust => "rust",
             Self::Python => "python",
+            Self::JavaScript => "js",
         }
     }
 }
@@ -68,6 +71,7 @@ pub fn create(guest: &NewGuest<'_>, dir: &Path) -> Result<Created, NewError> {
     let files = match guest.language {
         Language::Rust => rust_project(guest)?,
         Language::Python => python_project(guest)?,
+        Language::JavaScript => javascript_project(guest)?,
     };
     if dir.symlink_metadata().is_ok() {
         return Err(NewError::Exists { dir: dir.into() });
@@ -127,12 +131,23 @@ fn sdk() -> Files {
 }
 
 fn python_project(guest: &NewGuest<'_>) -> Result<Files, NewError> {
-    let world = find(PythonWorld::ALL, guest, |world| world.name)?;
+    let world = find(ScriptWorld::PYTHON, guest, |world| world.name)?;
     let mut files = templates(PYTHON_FILES, guest);
     files.push(("app.py".into(), world.source.into()));
     files.push(("test_app.py".into(), world.test.into()));
     files.push(("config.json".into(), world.config.into()));
     files.extend(vendored(embedded::PYTHON, "vendor"));
+    files.extend(vendored(embedded::INTERFACE, "vendor"));
+    Ok(files)
+}
+
+fn javascript_project(guest: &NewGuest<'_>) -> Result<Files, NewError> {
+    let world = find(ScriptWorld::JAVASCRIPT, guest, |world| world.name)?;
+    let mut files = templates(JAVASCRIPT_FILES, guest);
+    files.push(("app.js".into(), world.source.into()));
+    files.push(("app.test.js".into(), world.test.into()));
+    files.push(("config.json".into(), world.config.into()));
+    files.extend(vendored(embedded::JAVASCRIPT, "vendor"));
     files.extend(vendored(embedded::INTERFACE, "vendor"));
     Ok(files)
 }
@@ -174,7 +189,7 @@ mod tests {
     #[test]
     fn a_project_is_whole_and_has_no_place_left_open() {
         let dir = tempfile::tempdir().expect("a folder").path().join("deep/my-guest");
-        for (language, world) in [(Language::Rust, "latency-model"), (Language::Python, "latency-model")] {
+        for (language, world) in Language::ALL.map(|language| (language, "latency-model")) {
             let dir = dir.join(language.name());
             let created = create(&guest(world, language), &dir).expect("it can be written");
             assert!(created.files > 8, "{created:?}");

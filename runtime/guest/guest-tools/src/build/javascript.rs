@@ -1,0 +1,173 @@
+//! Guests in JavaScript and TypeScript, by way of componentize-js.
+//!
+//! The tool puts a JavaScript engine, the project's modules and the SDK into one component. It is
+//! installed from npm into the cache directory, in one fixed version: what it makes depends on it.
+//! The engine's imports of WASI are replaced by traps, because guests get none.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::build::command::{output, output_within, program, stream};
+use crate::build::error::{BuildError, ProjectProblem};
+use crate::build::options::Options;
+use crate::build::progress::{BuiltGuest, Progress};
+use crate::build::project::{Project, compile_error};
+use crate::build::tool::{Tool, io, version_in};
+
+/// The version of componentize-js that guests are built with.
+const COMPONENTIZE_JS: &str = "0.23.0";
+
+/// The version of jco, which componentize-js takes parts of.
+const JCO: &str = "1.35.0";
+
+/// The oldest Node.js that the tool runs with.
+const OLDEST_NODE: (u32, u32) = (20, 0);
+
+/// The time limit of npm to install both.
+const NPM_LIMIT: std::time::Duration = std::time::Duration::from_secs(900);
+
+/// The program that drives the tool, beside which the tool is installed.
+const DRIVER: (&str, &str) = ("javascript.mjs", include_str!("javascript.mjs"));
+
+/// `package.json`, as far as it is about guests.
+#[derive(Debug, Deserialize)]
+struct Manifest {
+    name: Option<String>,
+    vcr: Option<Settings>,
+}
+
+/// The object `vcr`. Paths are relative to the project.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    /// The world of the guest.
+    world: String,
+    /// The folder of the interface.
+    wit: PathBuf,
+    /// The module that exports the guest.
+    #[serde(default = "app")]
+    module: PathBuf,
+}
+
+fn app() -> PathBuf {
+    "app.js".into()
+}
+
+/// Whether `dir` holds a guest in JavaScript or TypeScript.
+pub(crate) fn is_javascript(dir: &Path) -> bool {
+    dir.join("package.json").is_file() && !dir.join("Cargo.toml").exists()
+}
+
+/// Builds the guest in JavaScript in `dir` into `out_dir/NAME.wasm`. Two builds of one source
+/// differ in their bytes: the engine's state before the first call is part of them.
+///
+/// # Errors
+/// When `dir` is not such a project, Node.js or componentize-js is not available, or the project
+/// makes no component.
+pub(crate) fn build_javascript(
+    dir: &Path,
+    out_dir: &Path,
+    options: &Options,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<BuiltGuest, BuildError> {
+    let project = read(&dir.canonicalize().map_err(io("read", dir))?)?;
+    // Before the tool is installed, which takes time.
+    project.component(out_dir)?;
+    let tool = environment(&project.dir, options, progress)?;
+    project.build(out_dir, format!("componentize-js {COMPONENTIZE_JS}"), progress, |work, progress| {
+        let component = work.join("component.wasm");
+        let arguments = serde_json::json!({
+            "dir": project.dir, "module": project.module, "wit": project.wit, "world": project.world,
+            "work": work, "out": component,
+        });
+        // Another `vcr` may have installed the tool.
+        let driver = tool.join(DRIVER.0);
+        fs::write(&driver, DRIVER.1).map_err(io("write", &driver))?;
+        let mut node = program("node", &tool);
+        node.arg("--no-warnings").arg(&driver).arg(arguments.to_string()).env_remove("NODE_OPTIONS");
+        stream(&mut node, |line| progress(Progress::Cargo { line })).map_err(compile_error)?;
+        fs::read(&component).map_err(io("read", &component))
+    })
+}
+
+fn read(dir: &Path) -> Result<Project, BuildError> {
+    let path = dir.join("package.json");
+    let text = fs::read_to_string(&path).map_err(io("read", &path))?;
+    let wrong = |problem| BuildError::BadProject { language: "JavaScript", path: path.clone(), problem };
+    let manifest: Manifest = serde_json::from_str(&text)
+        .map_err(|error| wrong(ProjectProblem::Unreadable { reason: format!("it is not JSON: {error}") }))?;
+    let name = manifest.name.ok_or_else(|| wrong(ProjectProblem::NoName))?;
+    let settings = manifest.vcr.ok_or_else(|| wrong(ProjectProblem::NoSettings { table: "vcr" }))?;
+    let project = Project {
+        dir: dir.into(),
+        name,
+        world: settings.world,
+        wit: dir.join(settings.wit),
+        module: dir.join(settings.module),
+    };
+    project.check().map_err(wrong)
+}
+
+/// The folder that has the tool, installed first where there is none.
+fn environment(dir: &Path, options: &Options, progress: &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf, BuildError> {
+    let version = output(program("node", dir).arg("--version"))?;
+    if version_in(&version).is_none_or(|found| found < OLDEST_NODE) {
+        let (found, needed) = (version.trim().to_owned(), OLDEST_NODE.0.to_string());
+        return Err(BuildError::OldProgram { language: "JavaScript", program: "node", found, needed });
+    }
+    let folder = format!("componentize-js-{COMPONENTIZE_JS}-jco-{JCO}");
+    let tool = Tool { language: "javascript", folder: &folder };
+    tool.place(options, |place| install(place, progress))
+}
+
+/// Installs the tool from the registry that the user's npm is set to.
+fn install(place: &Path, progress: &mut dyn FnMut(Progress<'_>)) -> Result<(), BuildError> {
+    progress(Progress::Fetching { what: "componentize-js from the npm registry (390 MB unpacked)" });
+    fs::create_dir_all(place).map_err(io("create", place))?;
+    let mut npm = program("npm", place);
+    npm.args(["install", "--silent", "--no-audit", "--no-fund", "--no-package-lock", "--prefix"]).arg(place);
+    npm.arg(format!("@bytecodealliance/componentize-js@{COMPONENTIZE_JS}"));
+    npm.arg(format!("@bytecodealliance/jco@{JCO}"));
+    let made = output_within(&mut npm, NPM_LIMIT);
+    made.map(drop).map_err(|error| match error {
+        missing @ BuildError::ProgramMissing { .. } => missing,
+        other => BuildError::NoTool { tool: "componentize-js", reason: other.to_string() },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"{"name": "mine", "type": "module", "vcr": {"world": "router", "wit": "wit"}}"#;
+
+    fn problem(manifest: &str) -> String {
+        let folder = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("it is writable");
+        fs::create_dir(folder.path().join("wit")).expect("it is writable");
+        write("wit/router.wit", "");
+        write("app.js", "");
+        write("package.json", manifest);
+        assert!(is_javascript(folder.path()));
+        read(folder.path()).err().map_or_else(String::new, |error| error.to_string())
+    }
+
+    #[test]
+    fn a_project_says_what_it_lacks() {
+        assert_eq!(problem(GOOD), "");
+        for (wrong, said) in [
+            (r#"{"name": "mine"}"#, "is not a guest in JavaScript: it has no `vcr`"),
+            (r#"{"vcr": {"world": "router", "wit": "wit"}}"#, "it has no `name` of the project"),
+            (&GOOD.replace("mine", "../mine"), "`../mine` cannot be the name of a file"),
+            (&GOOD.replace("router", "rooter"), "unknown world `rooter`"),
+            (&GOOD.replace("\"wit\"}", "\"wit\", \"module\": \"other.js\"}"), "other.js` is missing"),
+            (&GOOD.replace("\"world\"", "\"wold\""), "unknown field `wold`"),
+            ("{", "it is not JSON"),
+        ] {
+            let text = problem(wrong);
+            assert!(text.contains(said), "{text}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Projects of guests in languages that have a tool of their own: what they share.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::build::component;
+use crate::build::error::{BuildError, ProjectProblem};
+use crate::build::progress::{BuiltGuest, Progress};
+use crate::build::tool::io;
+
+/// A guest in Python or JavaScript, as the file in its folder describes it.
+pub(crate) struct Project {
+    /// The folder.
+    pub(crate) dir: PathBuf,
+    /// The name of the guest, and of its file without `.wasm`.
+    pub(crate) name: String,
+    /// The world of the guest.
+    pub(crate) world: String,
+    /// The folder of the interface.
+    pub(crate) wit: PathBuf,
+    /// The file of the guest's module.
+    pub(crate) module: PathBuf,
+}
+
+impl Project {
+    /// A project whose files exist and whose name is one of a file.
+    pub(crate) fn check(self) -> Result<Self, ProjectProblem> {
+        let Self { name, world, module, .. } = &self;
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if name.is_empty() || !name.chars().all(is_plain) {
+            return Err(ProjectProblem::BadName { name: name.clone() });
+        }
+        if !module.is_file() {
+            return Err(ProjectProblem::NoModule { module: module.clone() });
+        }
+        let path = self.wit.join(format!("{world}.wit"));
+        if !path.is_file() {
+            return Err(ProjectProblem::NoWorld { world: world.clone(), path });
+        }
+        Ok(self)
+    }
+
+    /// Builds the project into `out_dir/NAME.wasm`. `make` gives the bytes of the component, and
+    /// may leave files in the folder that it gets.
+    pub(crate) fn build(
+        &self,
+        out_dir: &Path,
+        toolchain: String,
+        progress: &mut dyn FnMut(Progress<'_>),
+        make: impl FnOnce(&Path, &mut dyn FnMut(Progress<'_>)) -> Result<Vec<u8>, BuildError>,
+    ) -> Result<BuiltGuest, BuildError> {
+        let path = self.component(out_dir)?;
+        progress(Progress::Compiling { packages: &self.name });
+        let work = out_dir.join(format!(".{}-{}", self.name, std::process::id()));
+        let built = fs::create_dir_all(&work).map_err(io("create", &work)).and_then(|()| {
+            let mut bytes = make(&work.canonicalize().map_err(io("read", &work))?, progress)?;
+            component::add_example(&mut bytes, &self.dir)?;
+            component::write(&path, &bytes)?;
+            Ok(BuiltGuest {
+                name: self.name.clone(),
+                component: path,
+                size_bytes: bytes.len() as u64,
+                digest: component::digest(&bytes),
+                toolchain,
+            })
+        });
+        // Leftovers cost space and nothing else.
+        let _ = fs::remove_dir_all(&work);
+        let built = built?;
+        progress(Progress::Built { guest: &built });
+        Ok(built)
+    }
+
+    /// The file of the component, in a folder that exists afterwards.
+    pub(crate) fn component(&self, out_dir: &Path) -> Result<PathBuf, BuildError> {
+        fs::create_dir_all(out_dir).map_err(io("create", out_dir))?;
+        let path = out_dir.join(format!("{}.wasm", self.name));
+        component::check_place(&path)?;
+        Ok(path)
+    }
+}
+
+/// What a failed tool said, as the error of a guest that does not compile.
+pub(crate) fn compile_error(error: BuildError) -> BuildError {
+    match error {
+        BuildError::ProgramFailed { message, .. } => BuildError::Compile { messages: message },
+        other => other,
+    }
+}

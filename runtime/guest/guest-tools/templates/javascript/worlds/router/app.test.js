@@ -1,0 +1,29 @@
+// The guest, natively: `node --test`.
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { LeastLoaded } from './app.js';
+import { REFUSE } from './vendor/vcr-guest.js';
+import { request, worker } from './vendor/testing.js';
+
+function choice(waitingRequests, cachedPromptBlocks, mayRefuse = true) {
+  const router = new LeastLoaded({ cached_block_weight: 2, max_waiting: 8 });
+  return router.route(request({ mayRefuse }), [
+    worker({ worker: 0, waitingRequests, activeBlocks: 40 }),
+    worker({ worker: 3, waitingRequests, activeBlocks: 50, cachedPromptBlocks }),
+  ]);
+}
+
+test('a cached prefix outweighs some load', () => {
+  assert.equal(choice(0, 0), 0);
+  assert.equal(choice(0, 6), 3);
+});
+
+test('a request is refused where all are full and it may be', () => {
+  assert.equal(choice(9, 0), REFUSE);
+  assert.equal(choice(9, 0, false), 0);
+});
+
+test('a misspelt field is named', () => {
+  assert.throws(() => new LeastLoaded({ max_wait: 1 }), /unknown field `max_wait`/);
+});

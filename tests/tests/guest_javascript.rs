@@ -1,0 +1,343 @@
+//! Guests in JavaScript: projects of all worlds, which decide as guests in Rust, and the SDK.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use vcr_tests::{Folder, Said, built_guest, root, skip, vcr};
+
+/// Whether Node.js is installed; a test without it is skipped.
+fn has_node() -> bool {
+    let has = Command::new("node").arg("--version").output().is_ok_and(|output| output.status.success());
+    if !has {
+        skip("`node` is not installed");
+    }
+    has
+}
+
+/// A project of `vcr guest new` and its component; none without a tool or compiler.
+fn project(folder: &Folder, world: &str, language: &str) -> Option<PathBuf> {
+    let name = format!("my-{language}");
+    let _ = folder.vcr(&["guest", "new", &name, "--world", world, "--lang", language]).ended(0);
+    let project = folder.path().join(&name);
+    built_guest(&project, &project.join("dist"))
+}
+
+/// `guest(...)` of a component, with the example config of its project.
+fn guest(component: &Path) -> String {
+    let project = component.parent().and_then(Path::parent).expect("it is in dist");
+    let config = std::fs::read_to_string(project.join("config.json")).expect("it is there");
+    format!("guest(#{{ path: \"{}\", config: {} }})", component.display(), config.trim().replace('{', "#{"))
+}
+
+/// A run of two small engines with more load than they can take, in whose pool these options are.
+fn run(folder: &Folder, options: &str, engine: &str, latency: &str) -> Value {
+    folder.write(
+        "test.rhai",
+        format!(
+            r#"let engine = engine(#{{ num_gpu_blocks: 300, max_num_seqs: 6, {engine} }});
+let p = pool(#{{ engine: engine, latency: {latency}, {options} }});
+let work = poisson(#{{ name: "work", rate: "20/s", count: 80, shared_prefix_tokens: 64, prefix_groups: 4,
+    prompt_tokens: uniform(20, 300), output_tokens: uniform(5, 40) }});
+run(#{{ name: "r", seed: 3, cluster: cluster(#{{ engines: p }}), workloads: [ work ] }});
+"#
+        ),
+    );
+    folder.run(&["--json"]).ended(0).json()["runs"][0].take()
+}
+
+/// Whether the projects of a world in JavaScript and Rust, with one config, make one run of it, which
+/// differs from a run without either.
+#[track_caller]
+fn decides_as_in_rust(world: &str, run: impl Fn(&Folder, Option<&str>) -> Value) {
+    let folder = Folder::new();
+    let Some(javascript) = project(&folder, world, "js") else { return };
+    let seen = folder.vcr(&["guest", "inspect", javascript.to_str().expect("UTF-8"), "--json"]).ended(0).json();
+    assert_eq!(seen["worlds"][0]["world"], world);
+    let imports = seen["imports"].as_array().expect("a list").iter().filter_map(Value::as_str);
+    let foreign: Vec<&str> = imports.filter(|import| !import.starts_with("vcr:guest/")).collect();
+    assert!(foreign.is_empty(), "imports of WASI: {foreign:?}");
+    let own = run(&folder, Some(&guest(&javascript)));
+    assert_ne!(own["fingerprint"], run(&folder, None)["fingerprint"], "the guest decides nothing");
+    let Some(rust) = project(&folder, world, "rust") else { return };
+    assert_eq!(own, run(&folder, Some(&guest(&rust))), "the whole report, with the fingerprint over every step");
+}
+
+const FIXED: &str = r#"fixed(#{ step: "10ms" })"#;
+
+#[test]
+fn a_latency_model_prices_as_in_rust() {
+    decides_as_in_rust("latency-model", |folder, guest| run(folder, "engines: 2", "", guest.unwrap_or(FIXED)));
+}
+
+#[test]
+fn a_router_routes_as_in_rust() {
+    decides_as_in_rust("router", |folder, guest| {
+        run(folder, &format!("engines: 2, router: {}", guest.unwrap_or("\"round-robin\"")), "", FIXED)
+    });
+}
+
+#[test]
+fn a_scheduler_policy_decides_as_in_rust() {
+    decides_as_in_rust("scheduler-policy", |folder, guest| {
+        run(folder, "engines: 2", &guest.map_or_else(String::new, |guest| format!("policy: {guest}")), FIXED)
+    });
+}
+
+#[test]
+fn an_autoscaler_scales_as_in_rust() {
+    decides_as_in_rust("autoscaler", |folder, guest| {
+        let policy = guest.unwrap_or("\"target_requests\", target: 1000");
+        let scaled = format!(r#"autoscale(#{{ policy: {policy}, interval: "200ms", max: 5, startup: "100ms" }})"#);
+        run(folder, &format!("autoscale: {scaled}"), "", FIXED)
+    });
+}
+
+#[test]
+fn a_failure_injector_fails_requests_as_in_rust() {
+    decides_as_in_rust("failure-injector", |folder, guest| {
+        run(folder, &guest.map_or_else(String::new, |guest| format!("engines: 2, failures: {guest}")), "", FIXED)
+    });
+}
+
+#[test]
+fn a_token_source_says_the_tokens_of_rust() {
+    decides_as_in_rust("token-source", |folder, guest| {
+        let tokens = guest.map_or_else(String::new, |guest| format!(", tokens: {guest}, eos_token: 0"));
+        run(folder, &format!("engines: 2{tokens}"), "", FIXED)
+    });
+}
+
+#[test]
+fn projects_pass_their_own_tests() {
+    if !has_node() {
+        return;
+    }
+    let folder = Folder::new();
+    for world in ["latency-model", "router", "scheduler-policy", "autoscaler", "failure-injector", "token-source"] {
+        let _ = folder.vcr(&["guest", "new", world, "--world", world, "--lang", "js"]).ended(0);
+        node_tests(&folder.path().join(world));
+    }
+}
+
+#[test]
+fn shipped_guests_pass_their_own_tests() {
+    if has_node() {
+        node_tests(&root().join("guests/javascript"));
+    }
+}
+
+/// Runs the tests in a folder, as their author does.
+#[track_caller]
+fn node_tests(folder: &Path) {
+    let said = Said::of(Command::new("node").arg("--test").current_dir(folder)).ended(0);
+    assert!(said.stdout.contains("# fail 0") && !said.stdout.contains("# pass 0"), "{}", said.stdout);
+}
+
+#[test]
+fn a_shipped_guest_builds_and_passes_every_check() {
+    let folder = Folder::new();
+    let source = root().join("guests/javascript/least-loaded");
+    let Some(component) = built_guest(&source, &folder.path().join("dist")) else { return };
+    let path = component.to_str().expect("a path in UTF-8");
+    let report = folder.vcr(&["guest", "check", path, "--json"]).ended(0).json();
+    assert_eq!((&report["passed"], &report["world"]), (&true.into(), &"router".into()));
+    assert_eq!(report["config_origin"], "example");
+    let said = folder.vcr(&["guest", "check", path, "--config", "{\"max_wait\": 1}"]);
+    said.failed(2, &["unknown field `max_wait`: expected `cached_block_weight`, `max_waiting`"]);
+}
+
+/// A router that goes wrong as its config says.
+const WRONG: &str = r"import { load } from './load.js';
+import { GuestError, Random, Router, guest } from './vendor/vcr-guest.js';
+
+class Wrong extends Router {
+  constructor({ wrong }, seed) {
+    super();
+    this.wrong = wrong;
+    this.random = new Random(42, 54);
+  }
+
+  route(request, workers) {
+    switch (this.wrong) {
+      case 'type': return load(workers[0]);
+      case 'guest-error': throw new GuestError('set `x` to 1');
+      case 'text': throw 'a text';
+      case 'none': return;
+      case 'random': return Math.random();
+      case 'clock': return Date.now();
+      case 'date': return new Date().getTime();
+      case 'recursion': return this.route(request, workers) + 1;
+      case 'stream': throw new GuestError([1, 2, 3].map(() => this.random.nextU32().toString(16)).join(' '));
+      case 'plain': throw new GuestError(`${typeof request.id} ${typeof request.nowNs} ${workers[0].worker}`);
+    }
+  }
+}
+
+export const routing = guest(Wrong);
+";
+
+#[test]
+fn an_exception_is_shown_with_the_stack_of_the_guests_own_code() {
+    let folder = Folder::new();
+    let _ = folder.vcr(&["guest", "new", "mine", "--world", "router", "--lang", "js"]).ended(0);
+    folder.write("mine/app.js", WRONG);
+    folder.write("mine/load.js", "export function load(worker) {\n  return worker.load.total;\n}\n");
+    let project = folder.path().join("mine");
+    let Some(component) = built_guest(&project, &project.join("dist")) else { return };
+    folder.write("call.json", r#"{"now-ns": 7, "request": {"id": 1}, "workers": {"worker": [3]}}"#);
+    for (wrong, expected) in [
+        ("type", "worker.load is undefined\n    at load (load.js:2:"),
+        ("type", "\n    at route (app.js:13:"),
+        ("guest-error", "set `x` to 1"),
+        ("text", "\"a text\" was thrown"),
+        ("none", "invalid worker: expected a whole number from 0 to 4294967295, got undefined"),
+        ("random", "a guest has no `Math.random`: use `new Random(seed)`\n    at route (app.js:17:"),
+        ("clock", "a guest has no clock"),
+        ("date", "a guest has no clock"),
+        ("recursion", "it looped for ever, or worked too long"),
+        // The first numbers of the reference implementation of this generator.
+        ("stream", "a15c02b7 7b47f409 ba1d3330"),
+        ("plain", "bigint number 3"),
+    ] {
+        let path = component.to_str().expect("a path in UTF-8");
+        let config = format!("{{\"wrong\": \"{wrong}\"}}");
+        let said = folder.vcr(&["guest", "call", path, "route", "@call.json", "--config", &config]);
+        assert!(said.code != 0 && said.stderr.contains(expected), "{wrong}: {}", said.stderr);
+        assert!(!said.stderr.contains("vcr-guest.js"), "a frame of the SDK: {}", said.stderr);
+    }
+}
+
+#[test]
+fn a_project_that_cannot_be_built_says_why() {
+    let folder = Folder::new();
+    let _ = folder.vcr(&["guest", "new", "mine", "--world", "router", "--lang", "js"]).ended(0);
+    let manifest = std::fs::read_to_string(folder.path().join("mine/package.json")).expect("it is there");
+    folder.write("mine/package.json", manifest.replace("\"world\"", "\"wold\""));
+    folder.vcr(&["guest", "build", "mine"]).failed(2, &["is not a guest in JavaScript", "unknown field `wold`"]);
+    folder.write("mine/package.json", r#"{"name": "mine"}"#);
+    folder.vcr(&["guest", "build", "mine"]).failed(2, &["it has no `vcr`", "`vcr guest new --lang js`"]);
+    folder.write("mine/package.json", manifest);
+    // Says whether there is a tool.
+    let project = folder.path().join("mine");
+    let Some(_) = built_guest(&project, &project.join("dist")) else { return };
+    for (source, expected) in [
+        ("import lodash from 'lodash';\n", &["app.js` imports `lodash`", "relative paths only"][..]),
+        ("import './other.js';\n", &["cannot read", "other.js"]),
+        ("export const routing = 1 +;\n", &["SyntaxError"]),
+        ("throw new Error('at the start');\n", &["at the start"]),
+        ("export const rooting = {};\n", &["routing"]),
+    ] {
+        folder.write("mine/app.js", source);
+        folder.vcr(&["guest", "build", "mine"]).failed(2, expected);
+    }
+}
+
+/// The folder that has componentize-js, as `vcr guest build` installs it; none where it cannot be.
+fn packages() -> Option<PathBuf> {
+    let folder = Folder::new();
+    let _ = built_guest(&root().join("guests/javascript/per-token"), &folder.path().join("dist"))?;
+    let set = |name| std::env::var_os(name).map(PathBuf::from);
+    let cache = set("VCR_CACHE_DIR")
+        .or_else(|| set("XDG_CACHE_HOME").map(|dir| dir.join("vcr")))
+        .or_else(|| set("HOME").map(|dir| dir.join(".cache/vcr")))?;
+    let folders = std::fs::read_dir(cache.join("javascript")).expect("the tool is there");
+    folders.map(|entry| entry.expect("it can be listed").path()).find(|path| path.join("complete").exists())
+}
+
+/// Fields of the interface change without a change of the SDK, so its types must follow.
+#[test]
+fn types_for_editors_are_those_of_the_interface() {
+    let Some(packages) = packages() else { return };
+    let written = root().join("guest-sdk/javascript/types");
+    let folder = Folder::new();
+    let out = if std::env::var_os("UPDATE_DOCS").is_some() { written.clone() } else { folder.path().join("types") };
+    let mut node = Command::new("node");
+    node.arg(root().join("tests/guests/javascript-types.mjs")).args([&packages, &root().join("wit"), &out]);
+    let _ = Said::of(&mut node).ended(0);
+    let list = |folder: &Path| {
+        let entries = std::fs::read_dir(folder).expect("it is there");
+        let mut files: Vec<(PathBuf, String)> = entries
+            .map(|entry| entry.expect("it can be listed").path())
+            .map(|path| (path.file_name().expect("a name").into(), std::fs::read_to_string(&path).expect("readable")))
+            .collect();
+        files.sort();
+        files
+    };
+    assert_eq!(list(&written), list(&out), "run the test with UPDATE_DOCS=1");
+
+    // The editor's checks of every project.
+    for world in ["latency-model", "router", "scheduler-policy", "autoscaler", "failure-injector", "token-source"] {
+        let _ = folder.vcr(&["guest", "new", world, "--world", world, "--lang", "js"]).ended(0);
+        let mut tsc = Command::new(packages.join("node_modules/.bin/tsc"));
+        let _ = Said::of(tsc.args(["-p", "jsconfig.json"]).current_dir(folder.path().join(world))).ended(0);
+    }
+    folder.write("router/app.js", "import { step } from './vendor/testing.js';\nstep().prefillTokns;\n");
+    let mut tsc = Command::new(packages.join("node_modules/.bin/tsc"));
+    let said = Said::of(tsc.args(["-p", "jsconfig.json"]).current_dir(folder.path().join("router")));
+    assert!(said.code != 0 && said.stdout.contains("Did you mean 'prefillTokens'?"), "{}", said.stdout);
+}
+
+/// The SDK makes numbers of quantities by the end of their names: every other field of 64 bits must be
+/// known to be none.
+#[test]
+fn every_field_of_64_bits_is_a_quantity_or_an_id() {
+    let text = std::fs::read_to_string(root().join("guest-sdk/javascript/plain.js")).expect("it is there");
+    let units = text.split_once("const UNIT = /(").and_then(|(_, rest)| rest.split_once(")$/")).expect("the list").0;
+    let types = std::fs::read_to_string(root().join("guest-sdk/javascript/plain.d.ts")).expect("it is there");
+    for unit in units.split('|') {
+        assert!(types.contains(&format!("'{unit}'")), "plain.d.ts lacks {unit}");
+    }
+    let mut others = std::collections::BTreeSet::new();
+    for entry in std::fs::read_dir(root().join("guest-sdk/javascript/types")).expect("it is there") {
+        let text = std::fs::read_to_string(entry.expect("it can be listed").path()).expect("it is readable");
+        for line in text.lines() {
+            let Some((name, kind)) = line.trim().split_once(": ") else { continue };
+            let is_field = ["bigint,", "BigUint64Array,", "BigInt64Array,"].contains(&kind);
+            if is_field && !units.split('|').any(|unit| name.trim_end_matches('?').ends_with(unit)) {
+                others.insert(name.to_owned());
+            }
+        }
+    }
+    let others: Vec<&str> = others.iter().map(String::as_str).filter(|name| *name != "val").collect();
+    let ids = ["blockHashes", "id", "rank", "seed", "session", "tenant"];
+    assert_eq!(others, ids, "add the unit of a quantity to plain.js and plain.d.ts, or an id to this test");
+}
+
+/// Blocks of code in the pages about guests in JavaScript and Python are parts of files.
+#[test]
+fn pages_show_code_that_is_built() {
+    let read =
+        |path: &str| std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let templates = "runtime/guest/guest-tools/templates";
+    for (page, fence, files) in [
+        ("reference/guests/javascript", "```js\n", ["guests/javascript/per-token/app.js".to_owned(), String::new()]),
+        (
+            "tutorials/write-a-guest-in-javascript",
+            "```js\n",
+            ["app.js", "app.test.js"].map(|file| format!("{templates}/javascript/worlds/router/{file}")),
+        ),
+        (
+            "tutorials/write-a-guest-in-python",
+            "```python\n",
+            ["app.py", "test_app.py"].map(|file| format!("{templates}/python/worlds/latency-model/{file}")),
+        ),
+    ] {
+        let text: String = files.iter().filter(|file| !file.is_empty()).map(|file| read(file)).collect();
+        let page = read(&format!("docs/{page}.md"));
+        let blocks: Vec<&str> = page.split(fence).skip(1).filter_map(|rest| rest.split("```").next()).collect();
+        assert!(blocks.len() > 2, "{blocks:?}");
+        for block in blocks {
+            assert!(text.contains(block), "no file has this code:\n{block}");
+        }
+    }
+}
+
+#[test]
+fn a_project_without_nodejs_says_what_to_install() {
+    let folder = Folder::new();
+    let _ = folder.vcr(&["guest", "new", "mine", "--world", "router", "--lang", "js"]).ended(0);
+    let mut command = Command::new(vcr());
+    command.args(["guest", "build", "mine"]).current_dir(folder.path()).env("PATH", folder.path());
+    Said::of(&mut command).failed(2, &["`node` is not installed", "https://nodejs.org"]);
+}
