@@ -42,6 +42,7 @@ fn route(router: &mut dyn Router, shown: &[Vec<WorkerLoad>], blocks: &[u64], req
         priority: 0,
         lora: None,
         tenant: 0,
+        slo: Default::default(),
         session: request,
         block_size_tokens: 16,
         phase: RoutePhase::Whole,

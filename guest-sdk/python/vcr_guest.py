@@ -89,6 +89,7 @@ class Step(NamedTuple):
     kv_total_blocks: int = 0
     block_size_tokens: int = 0
     waiting_requests: int = 0
+    encoder_tokens: int = 0
 
     def tokens(self) -> int:
         """Tokens that the step computes."""
@@ -243,6 +244,14 @@ def latency(make: Callable[[dict[str, Any], int], LatencyModel]) -> type:
     return Latency
 
 
+class Slo(NamedTuple):
+    """The latency objectives of a request in nanoseconds; `None` for no limit."""
+
+    ttft_ns: int | None = None
+    tpot_ns: int | None = None
+    e2e_ns: int | None = None
+
+
 class Arrived(NamedTuple):
     """A request came in and waits."""
 
@@ -253,6 +262,7 @@ class Arrived(NamedTuple):
     priority: int
     adapter: int | None
     tenant: int
+    slo: Slo = Slo()
 
 
 class Admitted(NamedTuple):
@@ -297,6 +307,7 @@ class Decision(NamedTuple):
     total_blocks: int
     events: list[Event]
     progress: list[Progress]
+    block_size_tokens: int = 16
 
 
 class Preferences:
@@ -335,10 +346,15 @@ class SchedulerPolicy:
         raise NotImplementedError
 
 
+def with_slo(record: Any) -> dict[str, Any]:
+    """The fields of a record, its latency objectives as an `Slo`."""
+    return {**vars(record), "slo": Slo(**vars(record.slo))}
+
+
 def _policy_event(event: Any) -> Event:
     name = kind(event)
     if name == "Arrived":
-        return Arrived(**vars(event.value))
+        return Arrived(**with_slo(event.value))
     if name == "Admitted":
         return Admitted(**vars(event.value))
     if name == "Preempted":
@@ -372,6 +388,7 @@ def scheduling(make: Callable[[dict[str, Any], int], SchedulerPolicy]) -> type:
                 engine.total_blocks,
                 [_policy_event(event) for event in engine.events],
                 [Progress(*row) for row in zip(rows.slot, rows.computed_tokens, rows.output_tokens)],
+                engine.block_size_tokens,
             )
             said = Preferences()
             policy.decide(decision, said)
@@ -409,6 +426,7 @@ class RouteRequest(NamedTuple):
     adapter: int | None = None
     tenant: int = 0
     session: int = 0
+    slo: Slo = Slo()
     block_size_tokens: int = 16
     phase: str = "whole"
     may_refuse: bool = True
@@ -458,7 +476,7 @@ def routing(make: Callable[[dict[str, Any], int], Router]) -> type:
         def route(self, now_ns: int, ended: list[Any], request: Any, workers: Any) -> Any:
             for one in ended:
                 router.ended(EndedRequest(**vars(one)))
-            fields = {**vars(request), "phase": request.phase.name.lower()}
+            fields = {**with_slo(request), "phase": request.phase.name.lower()}
             rows = zip(*(getattr(workers, field) for field in Worker._fields))
             chosen = router.route(RouteRequest(now_ns, **fields), [Worker(*row) for row in rows])
             return wit.Choice_Refuse() if chosen is REFUSE else wit.Choice_Worker(chosen)
@@ -480,6 +498,10 @@ class Pool(NamedTuple):
     completed_requests: int = 0
     ttft_count: int = 0
     ttft_sum_ns: int = 0
+    queue_count: int = 0
+    queue_sum_ns: int = 0
+    slo_requests: int = 0
+    slo_met_requests: int = 0
     token_gap_count: int = 0
     token_gap_sum_ns: int = 0
     running_requests: int = 0

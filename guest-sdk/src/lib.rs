@@ -99,7 +99,7 @@ pub use vcr_policy::faults::{FaultAction, FaultBatch, FaultEvent};
 pub use vcr_policy::latency::{EncoderShape, RecomputeShape, StepShape};
 pub use vcr_policy::routing::{Choice, EndedRequest, RoutePhase, RouteQuery, WorkerLoad};
 pub use vcr_policy::scaling::ScaleView;
-pub use vcr_policy::scheduling::{PolicyBatch, PolicyEvent, Preference, Progress};
+pub use vcr_policy::scheduling::{PolicyBatch, PolicyEvent, Preference, Progress, Slo};
 pub use vcr_policy::tokens::TokenRequest;
 
 /// Exports a [`LatencyGuest`] as the component's latency model.

@@ -11,7 +11,7 @@ use vcr_policy::scheduling::{PolicyBatch, Preference};
 /// answer the same calls alike whenever it is configured alike.
 ///
 /// ```
-/// use vcr_guest_sdk::{PolicyBatch, PolicyEvent, PolicyGuest, Preference, export_scheduler_policy, serde};
+/// use vcr_guest_sdk::{PolicyBatch, PolicyEvent, PolicyGuest, Preference, Slo, export_scheduler_policy, serde};
 ///
 /// #[derive(serde::Deserialize)]
 /// #[serde(crate = "vcr_guest_sdk::serde", deny_unknown_fields)]
@@ -47,6 +47,7 @@ use vcr_policy::scheduling::{PolicyBatch, Preference};
 ///     priority: 0,
 ///     lora: None,
 ///     tenant: 0,
+///     slo: Slo::default(),
 /// };
 /// let mut preferences = Vec::new();
 /// Shortest.decide(&PolicyBatch { events: &[arrived], ..PolicyBatch::default() }, &mut preferences)?;

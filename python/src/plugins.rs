@@ -260,7 +260,7 @@ fn batch_of<'py>(py: Python<'py>, batch: &PolicyBatch<'_>) -> PyResult<Bound<'py
 fn event_of<'py>(py: Python<'py>, event: &PolicyEvent) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     match *event {
-        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens, priority, lora, tenant } => {
+        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens, priority, lora, tenant, slo } => {
             dict.set_item("event", "arrived")?;
             dict.set_item("slot", slot)?;
             dict.set_item("arrival_ns", arrival_ns)?;
@@ -269,6 +269,9 @@ fn event_of<'py>(py: Python<'py>, event: &PolicyEvent) -> PyResult<Bound<'py, Py
             dict.set_item("priority", priority)?;
             dict.set_item("lora", lora)?;
             dict.set_item("tenant", tenant)?;
+            dict.set_item("ttft_limit_ns", slo.ttft_ns)?;
+            dict.set_item("tpot_limit_ns", slo.tpot_ns)?;
+            dict.set_item("e2e_limit_ns", slo.e2e_ns)?;
         }
         PolicyEvent::Admitted { slot, cached_tokens } => {
             dict.set_item("event", "admitted")?;

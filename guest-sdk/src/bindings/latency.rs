@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 use super::Exported;
-use crate::{LatencyGuest, Pricing, StepShape, parse_config};
+use crate::{EncoderShape, LatencyGuest, Pricing, StepShape, parse_config};
 use exports::vcr::guest::latency::{DecodeRun, Failure, Guest, Step};
 
 wit_bindgen::generate!({
@@ -50,6 +50,7 @@ impl<G: LatencyGuest + Exported<Kept = Pricing<G>>> Guest for Component<G> {
             kv_total_blocks: step.kv_total_blocks,
             block_size_tokens: step.block_size_tokens,
             waiting_requests: step.waiting_requests,
+            encoder: EncoderShape { embeds: step.encoder_tokens, ..EncoderShape::default() },
             ..StepShape::default()
         };
         Ok(G::slot().with(|pricing| pricing.price_step(start_ns, &shape))?)

@@ -59,6 +59,7 @@ impl<G: RouterGuest + Exported<Kept = G>> Guest for Component<G> {
             lora: request.adapter,
             tenant: request.tenant,
             session: request.session,
+            slo: request.slo.into(),
             block_size_tokens: request.block_size_tokens,
             phase: match request.phase {
                 wit::Phase::Whole => RoutePhase::Whole,

@@ -49,6 +49,7 @@ impl<G: PolicyGuest + Exported<Kept = Policy<G>>> Guest for Component<G> {
             running_slots: engine.running_slots,
             free_blocks: engine.free_blocks,
             total_blocks: engine.total_blocks,
+            block_size_tokens: engine.block_size_tokens,
             events: &events,
             progress: &progress,
         };
@@ -66,6 +67,7 @@ fn event(event: &Event) -> PolicyEvent {
             priority: arrived.priority,
             lora: arrived.adapter,
             tenant: arrived.tenant,
+            slo: arrived.slo.into(),
         },
         Event::Admitted(ref admitted) => {
             PolicyEvent::Admitted { slot: admitted.slot, cached_tokens: admitted.cached_tokens }

@@ -26,3 +26,9 @@ impl From<String> for vcr::guest::types::Failure {
         Self { message, traceback: None }
     }
 }
+
+impl From<vcr::guest::types::Slo> for vcr_policy::scheduling::Slo {
+    fn from(slo: vcr::guest::types::Slo) -> Self {
+        Self { ttft_ns: slo.ttft_ns, tpot_ns: slo.tpot_ns, e2e_ns: slo.e2e_ns }
+    }
+}

@@ -13,7 +13,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use serde::Deserialize;
-use vcr_fitted::{NoiseStream, StepPrice, StepWork, distinct_tokens};
+use vcr_fitted::{NoiseStream, StepPrice, StepWork};
 use vcr_guest_sdk::{Batch, LatencyGuest, StepShape, export_latency_model};
 
 /// The model inside.
@@ -56,16 +56,7 @@ impl LatencyGuest for FittedGuest {
     }
 
     fn price(&mut self, _start_ns: u64, step: &StepShape) -> f64 {
-        let work = StepWork {
-            prefill_requests: step.prefill_requests,
-            prefill_tokens: step.prefill_tokens,
-            prefill_context_tokens: step.prefill_context_tokens,
-            prefill_attention_pairs: step.prefill_attention_pairs,
-            decode_tokens: step.decode_tokens,
-            decode_context_tokens: step.decode_context_tokens,
-            kv_distinct_tokens: distinct_tokens(step.kv_active_blocks, step.block_size_tokens),
-            sampled_requests: step.sampled_requests,
-        };
+        let work = StepWork::from(step);
         let ns = self.price.step_ns(&work);
         match self.price.noise() {
             Some(noise) => ns * noise.factor(work.prefill_requests > 0, self.noise.share()),

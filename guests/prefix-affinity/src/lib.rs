@@ -10,7 +10,7 @@ extern crate alloc;
 use alloc::string::{String, ToString};
 
 use vcr_guest_sdk::{Choice, RouteQuery, RouterGuest, Workers, export_router};
-use vcr_policy::prefix_affinity::{AffinityConfig, Candidate, PrefixAffinity, Request};
+use vcr_policy::prefix_affinity::{AffinityConfig, PrefixAffinity};
 
 struct PrefixAffinityGuest(PrefixAffinity);
 
@@ -22,24 +22,7 @@ impl RouterGuest for PrefixAffinityGuest {
     }
 
     fn route(&mut self, request: &RouteQuery<'_>, workers: Workers<'_>) -> Result<Choice, String> {
-        let candidates = workers.iter().map(|load| Candidate {
-            worker: load.worker,
-            running_requests: load.running_requests,
-            waiting_requests: load.waiting_requests,
-            outstanding_prefill_tokens: load.outstanding_prefill_tokens,
-            overlap_blocks: load.overlap_blocks,
-        });
-        let request = Request {
-            prompt_tokens: request.prompt_tokens,
-            priority: request.priority,
-            block_size_tokens: request.block_size_tokens,
-            may_shed: request.may_shed,
-            blocks: request.blocks,
-        };
-        Ok(match self.0.choose(&request, candidates) {
-            vcr_policy::prefix_affinity::Choice::Candidate(position) => Choice::Worker(position),
-            vcr_policy::prefix_affinity::Choice::Shed => Choice::Shed,
-        })
+        Ok(self.0.choose(request, workers.iter()))
     }
 }
 
@@ -47,7 +30,7 @@ export_router!(PrefixAffinityGuest);
 
 #[cfg(test)]
 mod tests {
-    use vcr_guest_sdk::{RoutePhase, WorkerColumns, WorkerLoad};
+    use vcr_guest_sdk::{WorkerColumns, WorkerLoad};
 
     use super::*;
 
@@ -63,18 +46,12 @@ mod tests {
         };
         let workers: WorkerColumns = [load(2, 0), load(5, 2)].into_iter().collect();
         let request = RouteQuery {
-            now_ns: 0,
-            request: 0,
             prompt_tokens: 40,
             max_tokens: 8,
-            priority: 0,
-            lora: None,
-            tenant: 0,
-            session: 0,
             block_size_tokens: 16,
-            phase: RoutePhase::Whole,
             may_shed: true,
             blocks: &[1, 2],
+            ..RouteQuery::default()
         };
         assert_eq!(guest.route(&request, workers.view()), Ok(Choice::Worker(1)));
     }

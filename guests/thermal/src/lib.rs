@@ -16,7 +16,7 @@ mod thermal;
 use alloc::string::String;
 
 use vcr_guest_sdk::{LatencyGuest, Rng, StepShape, export_latency_model};
-use vcr_roofline::{Roofline, RooflineConfig, StepWork};
+use vcr_roofline::{Roofline, RooflineConfig};
 
 pub use crate::decay::decay;
 pub use crate::diary::Diary;
@@ -49,15 +49,7 @@ impl LatencyGuest for ThermalGuest {
     }
 
     fn price(&mut self, start_ns: u64, step: &StepShape) -> f64 {
-        let cool_ns = self.roofline.step_ns(&StepWork {
-            prefill_tokens: step.prefill_tokens,
-            prefill_context_tokens: step.prefill_context_tokens,
-            prefill_attention_pairs: step.prefill_attention_pairs,
-            decode_requests: step.decode_requests,
-            decode_tokens: step.decode_tokens,
-            decode_context_tokens: step.decode_context_tokens,
-            sampled_requests: step.sampled_requests,
-        });
+        let cool_ns = self.roofline.step_ns(step);
         let duration_ns = self.thermal.run(start_ns, cool_ns);
         self.diary.step(&self.thermal, start_ns.saturating_add(duration_ns as u64));
         duration_ns

@@ -12,7 +12,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use vcr_guest_sdk::{Batch, LatencyGuest, StepShape, export_latency_model};
-use vcr_roofline::{Physics, PhysicsConfig, StepWork};
+use vcr_roofline::{Physics, PhysicsConfig};
 
 struct PhysicsGuest(Physics);
 
@@ -24,16 +24,7 @@ impl LatencyGuest for PhysicsGuest {
     }
 
     fn price(&mut self, _start_ns: u64, step: &StepShape) -> f64 {
-        let work = StepWork {
-            prefill_tokens: step.prefill_tokens,
-            prefill_context_tokens: step.prefill_context_tokens,
-            prefill_attention_pairs: step.prefill_attention_pairs,
-            decode_requests: step.decode_requests,
-            decode_tokens: step.decode_tokens,
-            decode_context_tokens: step.decode_context_tokens,
-            sampled_requests: step.sampled_requests,
-        };
-        self.0.step_ns(&work, step.batch_requests())
+        self.0.step_ns(step, step.batch_requests())
     }
 
     fn price_batch(&mut self, batch: &Batch<'_>, durations_ns: &mut Vec<f64>) -> Result<(), String> {

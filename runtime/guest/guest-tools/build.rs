@@ -11,7 +11,7 @@ const TABLES: &[(&str, &[(&str, &str)])] = &[
     ("SDK", &[("guest-sdk/src", "guest-sdk/src"), ("runtime/engine/policy/src", "runtime/engine/policy/src")]),
     ("HARNESS", &[("guest-sdk/harness/src", "guest-sdk/harness/src")]),
     ("INTERFACE", &[("wit", "wit")]),
-    ("FITTED", &[("runtime/latency/fitted/src", "vendor/fitted/src"), ("guests/fitted/src", "src")]),
+    ("FITTED", &[("runtime/latency/fitted/src", "vendor/runtime/latency/fitted/src"), ("guests/fitted/src", "src")]),
     ("PYTHON", &[("guest-sdk/python", "")]),
     ("JAVASCRIPT", &[("guest-sdk/javascript", "")]),
 ];

@@ -74,6 +74,7 @@ fn a_request_is_reported_from_its_arrival_to_its_end() {
         priority: -3,
         lora: None,
         tenant: 42,
+        slo: vcr_core::policy::Slo { ttft_ns: Some(5), ..Default::default() },
     };
     let ended = PolicyEvent::Ended { slot, computed_tokens: 12, output_tokens: 3 };
     let admitted = PolicyEvent::Admitted { slot, cached_tokens: 0 };

@@ -1,5 +1,7 @@
 //! Requests and workers, as routers see them, and the choice that they answer.
 
+use crate::scheduling::Slo;
+
 /// A router's view of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerLoad {
@@ -35,7 +37,7 @@ pub enum RoutePhase {
 }
 
 /// The request to be routed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouteQuery<'a> {
     /// The time; never less than in the call before.
     pub now_ns: u64,
@@ -54,6 +56,8 @@ pub struct RouteQuery<'a> {
     pub tenant: u64,
     /// Its session: the turns of a conversation share the number.
     pub session: u64,
+    /// Its latency objectives.
+    pub slo: Slo,
     /// Tokens per KV block in the pool.
     pub block_size_tokens: u32,
     /// The part of it that the worker will compute.

@@ -33,6 +33,14 @@ pub struct ScaleView {
     pub ttft_count: u64,
     /// Sum of their times from arrival to that token, in nanoseconds.
     pub ttft_sum_ns: u128,
+    /// Completed requests since the last tick whose time in the queue is known.
+    pub queue_count: u64,
+    /// Sum of their times from reaching the queue to their first step, in nanoseconds.
+    pub queue_sum_ns: u128,
+    /// Requests with an SLO that ended since the last tick, completed or not.
+    pub slo_requests: u64,
+    /// Of these, requests that met their SLO.
+    pub slo_met_requests: u64,
     /// Gaps between consecutive output tokens that ended since the last tick.
     pub token_gap_count: u64,
     /// Their sum, in nanoseconds.

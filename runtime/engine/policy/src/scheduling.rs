@@ -2,6 +2,17 @@
 
 use core::fmt;
 
+/// Latency objectives of a request. Without an SLO, or on live targets, none of them is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slo {
+    /// Arrival to first token, at most.
+    pub ttft_ns: Option<u64>,
+    /// Mean gap between tokens, at most.
+    pub tpot_ns: Option<u64>,
+    /// Arrival to last token, at most.
+    pub e2e_ns: Option<u64>,
+}
+
 /// An event of a request of an engine. Requests are named by slot: the
 /// index of the engine's request, a dense number that goes to
 /// another request after this one has ended.
@@ -23,6 +34,8 @@ pub enum PolicyEvent {
         lora: Option<u32>,
         /// Its tenant; 0 if unknown.
         tenant: u64,
+        /// Its latency objectives.
+        slo: Slo,
     },
     /// It was admitted and runs.
     Admitted {
@@ -72,6 +85,8 @@ pub struct PolicyBatch<'a> {
     pub free_blocks: u32,
     /// KV blocks there are for requests.
     pub total_blocks: u32,
+    /// Tokens in a KV block.
+    pub block_size_tokens: u32,
     /// Events since the last call, oldest first.
     pub events: &'a [PolicyEvent],
     /// The running requests whose computed or output tokens have changed since

@@ -9,10 +9,10 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use vcr_core::latency::{StepBatch, StepShape};
-use vcr_core::policy::{PolicyBatch, PolicyEvent, Progress};
+use vcr_core::policy::{PolicyBatch, PolicyEvent, Progress, Slo};
 use vcr_core::route::{EndedRequest, RoutePhase, RouteQuery, WorkerLoad};
 use vcr_guest::{GuestModule, Limits};
-use vcr_roofline::{RooflineConfig, StepWork};
+use vcr_roofline::RooflineConfig;
 
 /// The best of several rounds: the least disturbed one.
 const ROUNDS: usize = 300;
@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         });
         let native_ns = best_ns(10_000 / steps, || {
             for shape in black_box(&shapes) {
-                black_box(native.step_ns(&work(shape)));
+                black_box(native.step_ns(shape));
             }
         });
         println!(
@@ -72,6 +72,7 @@ fn scheduling(dist: &str) -> Result<(), Box<dyn std::error::Error>> {
         priority: 0,
         lora: None,
         tenant: 0,
+        slo: Slo::default(),
     };
     let all: Vec<PolicyEvent> = (0..1_256).map(arrived).collect();
     let progress: Vec<Progress> =
@@ -82,6 +83,7 @@ fn scheduling(dist: &str) -> Result<(), Box<dyn std::error::Error>> {
         running_slots: 0,
         free_blocks: 10_000,
         total_blocks: 40_000,
+        block_size_tokens: 16,
         events,
         progress,
     };
@@ -131,6 +133,7 @@ fn routing(dist: &str) -> Result<(), Box<dyn std::error::Error>> {
                 lora: None,
                 tenant: 0,
                 session: request,
+                slo: Slo::default(),
                 block_size_tokens: 16,
                 phase: RoutePhase::Whole,
                 may_shed: true,
@@ -153,18 +156,6 @@ fn decode_step(index: u64) -> StepShape {
         kv_total_blocks: 20_000,
         block_size_tokens: 16,
         ..StepShape::default()
-    }
-}
-
-fn work(shape: &StepShape) -> StepWork {
-    StepWork {
-        prefill_tokens: shape.prefill_tokens,
-        prefill_context_tokens: shape.prefill_context_tokens,
-        prefill_attention_pairs: shape.prefill_attention_pairs,
-        decode_requests: shape.decode_requests,
-        decode_tokens: shape.decode_tokens,
-        decode_context_tokens: shape.decode_context_tokens,
-        sampled_requests: shape.sampled_requests,
     }
 }
 

@@ -11,7 +11,7 @@ use vcr_cluster::{
 };
 use vcr_core::ServingEngine;
 use vcr_fitted::{StepPrice, StepWork};
-use vcr_latency::{Fitted, fitted_work};
+use vcr_latency::Fitted;
 
 use crate::error::FitError;
 use crate::measurements::data::Measurements;
@@ -189,8 +189,8 @@ impl Observer for Steps {
         if self.0.len() <= worker {
             self.0.resize_with(worker + 1, Vec::new);
         }
-        let work = fitted_work(&step.plan.shape);
-        let next = (step.engine.steps_in_flight() > 1).then(|| fitted_work(&step.engine.plan().shape));
+        let work = StepWork::from(&step.plan.shape);
+        let next = (step.engine.steps_in_flight() > 1).then(|| StepWork::from(&step.engine.plan().shape));
         self.0[worker].push(SimulatedStep { start_ns: step.start_ns, end_ns: step.end_ns, work, next });
     }
 }

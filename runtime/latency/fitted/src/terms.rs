@@ -1,6 +1,8 @@
 //! Terms of the price of a step.
 
-/// Inputs of the terms, summed over the requests of a step; the fields of a latency model's step of
+use vcr_policy::latency::StepShape;
+
+/// Inputs of the terms, summed over the requests of a step. [`StepShape`] documents the fields of
 /// the same names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepWork {
@@ -21,6 +23,21 @@ pub struct StepWork {
     pub kv_distinct_tokens: u64,
     /// Requests that emit a token at the end of the step.
     pub sampled_requests: u64,
+}
+
+impl From<&StepShape> for StepWork {
+    fn from(shape: &StepShape) -> Self {
+        Self {
+            prefill_requests: shape.prefill_requests,
+            prefill_tokens: shape.prefill_tokens,
+            prefill_context_tokens: shape.prefill_context_tokens,
+            prefill_attention_pairs: shape.prefill_attention_pairs,
+            decode_tokens: shape.decode_tokens,
+            decode_context_tokens: shape.decode_context_tokens,
+            kv_distinct_tokens: distinct_tokens(shape.kv_active_blocks, shape.block_size_tokens),
+            sampled_requests: shape.sampled_requests,
+        }
+    }
 }
 
 /// Stands for [`StepWork::kv_distinct_tokens`] where nothing is known of the KV blocks: no context

@@ -5,8 +5,8 @@
 
 mod draw;
 
-use vcr_core::latency::{LatencyError, LatencyModel, RangeUse, StepBatch, StepShape, price_until_horizon};
-use vcr_fitted::{NoiseStream, StepPrice, StepWork, distinct_tokens};
+use vcr_core::latency::{LatencyError, LatencyModel, RangeUse, StepBatch, price_until_horizon};
+use vcr_fitted::{NoiseStream, StepPrice, StepWork};
 
 use crate::duration::rounded_ns;
 pub use draw::FittedDraws;
@@ -30,7 +30,7 @@ impl Fitted {
 impl LatencyModel for Fitted {
     fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
         price_until_horizon(batch, durations_ns, |shape| {
-            let work = fitted_work(shape);
+            let work = StepWork::from(shape);
             let mut ns = self.price.step_ns(&work);
             if let Some(noise) = self.price.noise() {
                 ns *= noise.factor(work.prefill_requests > 0, self.noise.share());
@@ -43,20 +43,5 @@ impl LatencyModel for Fitted {
 
     fn range_use(&self) -> Option<RangeUse> {
         Some(self.range_use)
-    }
-}
-
-/// Inputs of the terms of a fitted price.
-#[must_use]
-pub fn fitted_work(shape: &StepShape) -> StepWork {
-    StepWork {
-        prefill_requests: shape.prefill_requests,
-        prefill_tokens: shape.prefill_tokens,
-        prefill_context_tokens: shape.prefill_context_tokens,
-        prefill_attention_pairs: shape.prefill_attention_pairs,
-        decode_tokens: shape.decode_tokens,
-        decode_context_tokens: shape.decode_context_tokens,
-        kv_distinct_tokens: distinct_tokens(shape.kv_active_blocks, shape.block_size_tokens),
-        sampled_requests: shape.sampled_requests,
     }
 }

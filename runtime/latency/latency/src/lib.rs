@@ -37,7 +37,7 @@ mod speed;
 pub mod tables;
 
 pub use duration::STEP_NS_MAX;
-pub use fitted::{Fitted, FittedDraws, fitted_work};
+pub use fitted::{Fitted, FittedDraws};
 pub use fixed::{Fixed, FixedInput};
 pub use knobs::{Knobs, KnobsInput};
 pub use pass::{PassSemantics, WorkerPhases};

@@ -6,7 +6,6 @@
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horizon};
 
 use crate::duration::rounded_ns;
-use crate::roofline::work;
 
 /// Trained physics, ready to price steps.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +25,7 @@ impl LatencyModel for Physics {
     fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
         price_until_horizon(batch, durations_ns, |shape| {
             let requests = shape.prefill_requests.saturating_add(shape.decode_requests);
-            rounded_ns("trained_physics", self.formulas.step_ns(&work(shape), requests))
+            rounded_ns("trained_physics", self.formulas.step_ns(shape, requests))
         })
     }
 }

@@ -3,8 +3,7 @@
 //! The same formulas as the guest of that name; both round a step's price to
 //! whole nanoseconds in the same way, so a run gives the same bytes with either.
 
-use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape, price_until_horizon};
-use vcr_roofline::StepWork;
+use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horizon};
 
 use crate::duration::rounded_ns;
 
@@ -24,7 +23,7 @@ impl Roofline {
 
 impl LatencyModel for Roofline {
     fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
-        price_until_horizon(batch, durations_ns, |shape| rounded_ns("roofline", self.formulas.step_ns(&work(shape))))
+        price_until_horizon(batch, durations_ns, |shape| rounded_ns("roofline", self.formulas.step_ns(shape)))
     }
 }
 
@@ -45,20 +44,7 @@ impl LayeredRoofline {
 impl LatencyModel for LayeredRoofline {
     fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
         price_until_horizon(batch, durations_ns, |shape| {
-            rounded_ns("roofline", self.formulas.step_ns(&work(shape), shape.prefill_requests))
+            rounded_ns("roofline", self.formulas.step_ns(shape, shape.prefill_requests))
         })
-    }
-}
-
-/// Inputs of the formulas.
-pub(crate) fn work(shape: &StepShape) -> StepWork {
-    StepWork {
-        prefill_tokens: shape.prefill_tokens,
-        prefill_context_tokens: shape.prefill_context_tokens,
-        prefill_attention_pairs: shape.prefill_attention_pairs,
-        decode_requests: shape.decode_requests,
-        decode_tokens: shape.decode_tokens,
-        decode_context_tokens: shape.decode_context_tokens,
-        sampled_requests: shape.sampled_requests,
     }
 }

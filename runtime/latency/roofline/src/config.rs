@@ -174,6 +174,8 @@ impl RooflineConfig {
 
 #[cfg(test)]
 mod tests {
+    use vcr_policy::latency::StepShape;
+
     use alloc::string::ToString;
 
     use super::*;
@@ -238,14 +240,14 @@ mod tests {
 
     #[test]
     fn the_data_type_of_weights_decides_their_bytes_and_their_peak() {
-        let prompt = crate::StepWork {
+        let prompt = StepShape {
             prefill_tokens: 8_000,
             prefill_attention_pairs: 32_004_000,
             sampled_requests: 1,
-            ..crate::StepWork::default()
+            ..StepShape::default()
         };
-        let decode = crate::StepWork { decode_requests: 1, decode_tokens: 1, ..crate::StepWork::default() };
-        let cost = |gpu: &str, change: fn(&mut RooflineConfig), work: &crate::StepWork| {
+        let decode = StepShape { decode_requests: 1, decode_tokens: 1, ..StepShape::default() };
+        let cost = |gpu: &str, change: fn(&mut RooflineConfig), work: &StepShape| {
             let mut config = RooflineConfig::of_presets("qwen3-32b", gpu);
             config.tensor_parallel = Some(2);
             change(&mut config);

@@ -1,24 +1,7 @@
+use vcr_policy::latency::StepShape;
+
 use crate::check::check;
 use crate::{Deployment, GpuSpec, RooflineError, TransformerSpec};
-
-/// Work of one step, as far as the roofline depends on it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StepWork {
-    /// New tokens over all prefill chunks.
-    pub prefill_tokens: u64,
-    /// Cached tokens before each prefill chunk, summed.
-    pub prefill_context_tokens: u64,
-    /// Query-key pairs over all prefill chunks.
-    pub prefill_attention_pairs: u64,
-    /// Requests that decode.
-    pub decode_requests: u64,
-    /// Tokens over all decodes.
-    pub decode_tokens: u64,
-    /// Context of each decode including this step's tokens, summed.
-    pub decode_context_tokens: u64,
-    /// Requests that sample an output token.
-    pub sampled_requests: u64,
-}
 
 /// The parts of one step's time, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -108,14 +91,14 @@ impl Roofline {
     /// The time of one step in nanoseconds, finite and not negative.
     #[must_use]
     #[inline]
-    pub fn step_ns(&self, work: &StepWork) -> f64 {
+    pub fn step_ns(&self, work: &StepShape) -> f64 {
         self.step_cost(work).total_ns()
     }
 
     /// The time of one step, split into its parts.
     #[must_use]
     #[inline]
-    pub fn step_cost(&self, work: &StepWork) -> StepCost {
+    pub fn step_cost(&self, work: &StepShape) -> StepCost {
         let mut cost = StepCost { overhead_ns: self.step_overhead_ns, ..StepCost::default() };
 
         let tokens = count(work.prefill_tokens.saturating_add(work.decode_tokens));
@@ -143,7 +126,7 @@ impl Roofline {
 /// Query-key pairs of the decodes. With speculation each of a request's tokens
 /// looks at (nearly) the whole context; the sums say only how many on average.
 #[inline]
-pub(crate) fn decode_pairs(work: &StepWork) -> f64 {
+pub(crate) fn decode_pairs(work: &StepShape) -> f64 {
     let pairs_of_one_each = count(work.decode_context_tokens);
     if work.decode_tokens == work.decode_requests || work.decode_requests == 0 {
         return pairs_of_one_each;
@@ -229,12 +212,12 @@ mod tests {
 
     #[test]
     fn a_small_decode_step_reads_the_weights() {
-        let work = StepWork {
+        let work = StepShape {
             decode_requests: 1,
             decode_tokens: 1,
             decode_context_tokens: 10,
             sampled_requests: 1,
-            ..StepWork::default()
+            ..StepShape::default()
         };
         let cost = roofline().step_cost(&work);
         // 2 layers * 576 weights: 2 FLOPs and 2 bytes each; they tie.
@@ -249,11 +232,11 @@ mod tests {
 
     #[test]
     fn a_prefill_step_is_bound_by_arithmetic() {
-        let work = StepWork {
+        let work = StepShape {
             prefill_tokens: 4,
             prefill_context_tokens: 100,
             prefill_attention_pairs: 410,
-            ..StepWork::default()
+            ..StepShape::default()
         };
         let cost = roofline().step_cost(&work);
         assert_eq!(cost.gemm_ns, 4.0 * 2304.0);
@@ -267,15 +250,16 @@ mod tests {
         model.kv_bytes = 8.0;
         let roofline = Roofline::new(&model, &gpu, &deployment).expect("valid");
         let work =
-            StepWork { decode_requests: 1, decode_tokens: 1, decode_context_tokens: 1_000, ..StepWork::default() };
+            StepShape { decode_requests: 1, decode_tokens: 1, decode_context_tokens: 1_000, ..StepShape::default() };
         // 2 layers * (key and value) * 2 heads * 2 channels * 8 bytes = 128 bytes a token.
         assert_eq!(roofline.step_cost(&work).attention_ns, 128_000.0);
     }
 
     #[test]
     fn speculation_multiplies_the_pairs() {
-        let plain = StepWork { decode_requests: 2, decode_tokens: 2, decode_context_tokens: 50, ..StepWork::default() };
-        let speculative = StepWork { decode_tokens: 8, ..plain };
+        let plain =
+            StepShape { decode_requests: 2, decode_tokens: 2, decode_context_tokens: 50, ..StepShape::default() };
+        let speculative = StepShape { decode_tokens: 8, ..plain };
         let (a, b) = (roofline().step_cost(&plain), roofline().step_cost(&speculative));
         assert_eq!(b.attention_ns, 4.0 * a.attention_ns);
     }
@@ -286,7 +270,7 @@ mod tests {
         deployment.tensor_parallel = 4;
         let split = Roofline::new(&model, &gpu, &deployment).expect("4 heads over 4 GPUs");
         let work =
-            StepWork { prefill_tokens: 10, prefill_attention_pairs: 55, sampled_requests: 1, ..StepWork::default() };
+            StepShape { prefill_tokens: 10, prefill_attention_pairs: 55, sampled_requests: 1, ..StepShape::default() };
         let cost = split.step_cost(&work);
         assert_eq!(cost.gemm_ns, 10.0 * 2304.0 / 4.0);
         assert_eq!(cost.attention_ns, 64.0 * 55.0 / 4.0);
@@ -301,14 +285,14 @@ mod tests {
         deployment.tensor_parallel = 4;
         model.kv_bytes = 1e6;
         let split = Roofline::new(&model, &gpu, &deployment).expect("4 GPUs over 2 heads");
-        let work = StepWork { prefill_tokens: 1, ..StepWork::default() };
+        let work = StepShape { prefill_tokens: 1, ..StepShape::default() };
         // One head of 2 channels, key and value, 2 layers: 8 elements.
         assert_eq!(split.step_cost(&work).attention_ns, 8e6);
     }
 
     #[test]
     fn an_empty_step_costs_its_overhead() {
-        assert_eq!(roofline().step_ns(&StepWork::default()), 7.0);
+        assert_eq!(roofline().step_ns(&StepShape::default()), 7.0);
     }
 
     #[test]
@@ -316,12 +300,12 @@ mod tests {
         let llama = presets::model("llama-3.1-8b").expect("a preset");
         let h100 = presets::gpu_named("h100-sxm").expect("a preset");
         let roofline = Roofline::new(&llama, &h100, &Deployment::default()).expect("valid");
-        let work = StepWork {
+        let work = StepShape {
             decode_requests: 1,
             decode_tokens: 1,
             decode_context_tokens: 1_000,
             sampled_requests: 1,
-            ..StepWork::default()
+            ..StepShape::default()
         };
         // 7.5e9 weights * 2 bytes / (0.8 * 3.35e12 bytes/s) = 5.6 ms, and 0.5 ms overhead.
         let step_ms = roofline.step_ns(&work) / 1e6;

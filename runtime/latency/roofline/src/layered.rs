@@ -2,9 +2,11 @@
 
 use alloc::vec::Vec;
 
+use vcr_policy::latency::StepShape;
+
 use crate::check::check_hardware;
 use crate::cost::{ACTIVATION_BYTES, ALL_REDUCES_PER_LAYER, NS_PER_S, count, decode_pairs, larger};
-use crate::{Arithmetic, Deployment, GpuSpec, RooflineError, StepCost, StepWork};
+use crate::{Arithmetic, Deployment, GpuSpec, RooflineError, StepCost};
 
 /// A model as one GPU has it, summed over all layers. No number is negative.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -110,13 +112,13 @@ impl LayeredRoofline {
 
     /// The time of one step in nanoseconds, finite and not negative. `prefill_requests`: prefill chunks.
     #[must_use]
-    pub fn step_ns(&self, work: &StepWork, prefill_requests: u64) -> f64 {
+    pub fn step_ns(&self, work: &StepShape, prefill_requests: u64) -> f64 {
         self.step_cost(work, prefill_requests).total_ns()
     }
 
     /// The time of one step, split into its parts.
     #[must_use]
-    pub fn step_cost(&self, work: &StepWork, prefill_requests: u64) -> StepCost {
+    pub fn step_cost(&self, work: &StepShape, prefill_requests: u64) -> StepCost {
         let mut cost = StepCost { overhead_ns: self.step_overhead_ns, ..StepCost::default() };
         let step_tokens = work.prefill_tokens.saturating_add(work.decode_tokens);
         if step_tokens > 0 {
@@ -146,7 +148,7 @@ impl LayeredRoofline {
 }
 
 /// Query-key pairs and cached tokens of a step in layers with this window.
-fn reached(work: &StepWork, prefill_requests: u64, window: Option<u64>) -> (f64, f64) {
+fn reached(work: &StepShape, prefill_requests: u64, window: Option<u64>) -> (f64, f64) {
     let decoded = decode_pairs(work);
     let prefilled = count(work.prefill_attention_pairs);
     let contexts = count(work.prefill_context_tokens);
@@ -208,12 +210,12 @@ mod tests {
         LayeredRoofline::new(spec, &gpu, &deployment).expect("the numbers are valid")
     }
 
-    fn decodes(requests: u64, context: u64) -> StepWork {
-        StepWork {
+    fn decodes(requests: u64, context: u64) -> StepShape {
+        StepShape {
             decode_requests: requests,
             decode_tokens: requests,
             decode_context_tokens: requests * context,
-            ..StepWork::default()
+            ..StepShape::default()
         }
     }
 
@@ -234,18 +236,18 @@ mod tests {
     #[test]
     fn windows_limit_contexts() {
         let part = AttentionSpec { window_tokens: Some(100), kv_bytes_per_token: 8.0, flops_per_pair: 4.0 };
-        let cost = |attention: AttentionSpec, work: &StepWork, chunks| {
+        let cost = |attention: AttentionSpec, work: &StepShape, chunks| {
             let spec = LayeredSpec { attention: vec![attention], ..LayeredSpec::default() };
             layered(spec).step_cost(work, chunks).attention_ns
         };
         let whole = AttentionSpec { window_tokens: None, ..part };
         assert_eq!(cost(part, &decodes(3, 40), 0), cost(whole, &decodes(3, 40), 0));
         assert_eq!(cost(part, &decodes(3, 4_000), 0), 3.0 * 100.0 * 8.0);
-        let chunk = StepWork {
+        let chunk = StepShape {
             prefill_tokens: 1_000,
             prefill_context_tokens: 5_000,
             prefill_attention_pairs: 5_500_500,
-            ..StepWork::default()
+            ..StepShape::default()
         };
         assert_eq!(cost(part, &chunk, 1), 100.0 * 1_000.0 * 4.0);
         assert_eq!(cost(whole, &chunk, 1), 5_500_500.0 * 4.0);
@@ -270,7 +272,7 @@ mod tests {
             attention: vec![AttentionSpec { window_tokens: None, kv_bytes_per_token: 0.0, flops_per_pair: 4.0 }],
             ..LayeredSpec::default()
         };
-        let work = StepWork { sampled_requests: 1, ..decodes(1, 7) };
+        let work = StepShape { sampled_requests: 1, ..decodes(1, 7) };
         let cost = |spec: &LayeredSpec| layered(spec.clone()).step_cost(&work, 0);
         // Two FLOPs of each of 2 plain weights, and of 14 at twice the peak.
         assert_eq!(cost(&spec).gemm_ns, 2.0 * (2.0 + 14.0 / 2.0));

@@ -36,7 +36,7 @@
 //! Beside it stands a model of the same physics whose terms are weighted by
 //! coefficients that were fitted: [`Physics`].
 //!
-//! The crate has no dependencies, needs no std and uses only `+ - * /` and
+//! The crate needs no std and uses only `+ - * /` and
 //! comparisons on `f64`, so a native build and a WebAssembly build give the same bits.
 
 #![no_std]
@@ -56,7 +56,7 @@ mod spec;
 
 pub use arithmetic::{Arithmetic, Peak, QuantisedPeaks, WEIGHT_DTYPES, WeightDtype};
 pub use config::RooflineConfig;
-pub use cost::{Roofline, StepCost, StepWork};
+pub use cost::{Roofline, StepCost};
 pub use error::RooflineError;
 pub use layered::{AttentionSpec, ExpertsSpec, LayeredRoofline, LayeredSpec};
 pub use memory::MemoryNeed;

@@ -24,7 +24,9 @@
 use alloc::string::String;
 
 use crate::config::RooflineConfig;
-use crate::cost::{ACTIVATION_BYTES, ALL_REDUCES_PER_LAYER, NS_PER_S, StepWork, count, decode_pairs};
+use vcr_policy::latency::StepShape;
+
+use crate::cost::{ACTIVATION_BYTES, ALL_REDUCES_PER_LAYER, NS_PER_S, count, decode_pairs};
 use crate::error::RooflineError;
 use crate::spec::{GpuSpec, TransformerSpec};
 
@@ -273,7 +275,7 @@ impl Physics {
     /// coefficients make it so: no step is that, and the caller must reject it.
     #[must_use]
     #[inline]
-    pub fn step_ns(&self, work: &StepWork, requests: u64) -> f64 {
+    pub fn step_ns(&self, work: &StepShape, requests: u64) -> f64 {
         let prefill_tokens = count(work.prefill_tokens);
         let decode_tokens = count(work.decode_tokens);
         self.prefill_ns_per_token * prefill_tokens
@@ -339,7 +341,7 @@ mod tests {
 
     fn step_ns(set: fn(&mut Coefficients), on: PhysicsConfig) -> f64 {
         let physics = PhysicsConfig { coefficients: only(set), ..on }.build().expect("the numbers are valid");
-        let work = StepWork {
+        let work = StepShape {
             prefill_tokens: 4,
             prefill_context_tokens: 100,
             prefill_attention_pairs: 410,
@@ -347,6 +349,7 @@ mod tests {
             decode_tokens: 3,
             decode_context_tokens: 50,
             sampled_requests: 3,
+            ..StepShape::default()
         };
         physics.step_ns(&work, 5)
     }

@@ -210,6 +210,14 @@ pub struct Slo {
     pub e2e_ns: Option<u64>,
 }
 
+impl Slo {
+    /// The limits, as policies see them.
+    pub(crate) fn limits(&self) -> vcr_core::policy::Slo {
+        let Self { class: _, ttft_ns, tpot_ns, e2e_ns } = *self;
+        vcr_core::policy::Slo { ttft_ns, tpot_ns, e2e_ns }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

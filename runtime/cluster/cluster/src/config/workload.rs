@@ -99,6 +99,11 @@ impl WorkloadConfig {
         Self { name: name.into(), start_ns: 0, priority: 0, tenant: 0, slo: None, structured: None, client, source }
     }
 
+    /// Latency objectives of the requests of a class, as policies see them.
+    pub(crate) fn objectives_of(&self, class: u32) -> vcr_core::policy::Slo {
+        self.slo_of(class).map(Slo::limits).unwrap_or_default()
+    }
+
     /// SLO of the requests of a class, by its number.
     pub(crate) fn slo_of(&self, class: u32) -> Option<&Slo> {
         let own = match &self.source {

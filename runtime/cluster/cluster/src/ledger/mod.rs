@@ -180,6 +180,12 @@ impl Ledger {
         self.tally.arrived(&self.records[tag as usize]);
     }
 
+    /// A request with an SLO has ended.
+    pub(crate) fn count_slo(&mut self, is_met: bool) {
+        self.tally.slo_requests += 1;
+        self.tally.slo_met_requests += u64::from(is_met);
+    }
+
     /// A request that is answered as recorded was admitted then, with this many tokens
     /// cached.
     pub(crate) fn replay_admission(&mut self, tag: u64, scheduled_ns: Option<u64>, cached_tokens: u32) {
@@ -442,6 +448,10 @@ pub(crate) struct Tally {
     pub(crate) arrived_prompt_tokens: u64,
     pub(crate) arrived_output_tokens: u64,
     pub(crate) completed_requests: u64,
+    pub(crate) queue_count: u64,
+    pub(crate) queue_sum_ns: u128,
+    pub(crate) slo_requests: u64,
+    pub(crate) slo_met_requests: u64,
     pub(crate) ttft_count: u64,
     pub(crate) ttft_sum_ns: u128,
     pub(crate) token_gap_count: u64,
@@ -456,7 +466,14 @@ impl Tally {
     }
 
     pub(super) fn completed(&mut self, record: &RequestRecord) {
-        self.completed_requests += u64::from(record.prefill_worker.is_some());
+        if record.prefill_worker.is_none() {
+            return;
+        }
+        self.completed_requests += 1;
+        if let Some(scheduled_ns) = record.scheduled_ns {
+            self.queue_count += 1;
+            self.queue_sum_ns += u128::from(scheduled_ns - record.queued_ns);
+        }
     }
 
     pub(super) fn add_first_token(&mut self, after_ns: u64) {

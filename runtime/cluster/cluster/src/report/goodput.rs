@@ -83,7 +83,7 @@ impl WorkloadSlos {
 }
 
 impl Slo {
-    fn is_kept(&self, record: &RequestRecord) -> bool {
+    pub(crate) fn is_kept(&self, record: &RequestRecord) -> bool {
         let limits = [(SloMetric::Ttft, self.ttft_ns), (SloMetric::Tpot, self.tpot_ns), (SloMetric::E2e, self.e2e_ns)];
         let is_kept = |(metric, limit_ns): (SloMetric, Option<u64>)| {
             limit_ns.is_none_or(|limit_ns| metric.of(record).is_none_or(|ns| ns <= limit_ns))

@@ -6,7 +6,7 @@ use vcr_core::{PluginContext, ServingEngine};
 
 use crate::config::{KvAwareConfig, RouterConfig};
 use crate::fleet::Worker;
-use vcr_policy::prefix_affinity::{AffinityConfig, Candidate, PrefixAffinity, Request};
+use vcr_policy::prefix_affinity::{AffinityConfig, PrefixAffinity};
 
 impl RouterConfig {
     /// A router in its initial state.
@@ -132,24 +132,7 @@ impl Affine {
 
 impl Router for Affine {
     fn route(&mut self, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
-        let request = Request {
-            prompt_tokens: query.prompt_tokens,
-            priority: query.priority,
-            block_size_tokens: query.block_size_tokens,
-            may_shed: query.may_shed,
-            blocks: query.blocks,
-        };
-        let candidates = workers.iter().map(|load| Candidate {
-            worker: load.worker,
-            running_requests: load.running_requests,
-            waiting_requests: load.waiting_requests,
-            outstanding_prefill_tokens: load.outstanding_prefill_tokens,
-            overlap_blocks: load.overlap_blocks,
-        });
-        Ok(match self.0.choose(&request, candidates) {
-            vcr_policy::prefix_affinity::Choice::Candidate(position) => Choice::Worker(position),
-            vcr_policy::prefix_affinity::Choice::Shed => Choice::Shed,
-        })
+        Ok(self.0.choose(query, workers.iter().copied()))
     }
 
     fn needs_overlap(&self) -> bool {
@@ -229,6 +212,7 @@ mod tests {
             priority: 0,
             lora: None,
             tenant: 0,
+            slo: Default::default(),
             session: 0,
             block_size_tokens: 16,
             phase: RoutePhase::Whole,

@@ -140,6 +140,7 @@ impl<O: Observer> Simulation<'_, O> {
             lora: record.adapter,
             priority: live.priority,
             tenant: self.facts.config.workloads[record.workload as usize].tenant,
+            slo: self.facts.config.workloads[record.workload as usize].objectives_of(record.class),
             arrival_ns: record.queued_ns,
             kv_role,
             drawn,
@@ -245,6 +246,11 @@ impl<O: Observer> Simulation<'_, O> {
     pub(super) fn answer(&mut self, tag: u64, outcome: Outcome) {
         let live = self.in_flight.remove(tag);
         self.ledger.end(tag, outcome, self.clock.now_ns());
+        let record = self.ledger.record(tag);
+        let slo = self.facts.config.workloads[record.workload as usize].slo_of(record.class);
+        if let Some(is_met) = slo.map(|slo| slo.is_kept(record)) {
+            self.ledger.count_slo(is_met);
+        }
         self.observation.ended(tag, self.ledger.record(tag));
         if self.facts.is_served {
             return;

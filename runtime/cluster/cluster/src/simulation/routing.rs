@@ -30,6 +30,7 @@ impl<O: Observer> Simulation<'_, O> {
             priority: live.priority,
             lora: record.adapter,
             tenant: self.facts.config.workloads[record.workload as usize].tenant,
+            slo: self.facts.config.workloads[record.workload as usize].objectives_of(record.class),
             // Sessions are numbered within their workload.
             session: u64::from(record.workload) << 48 | record.session,
             block_size_tokens: config.engine.block_size(),

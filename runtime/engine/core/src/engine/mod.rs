@@ -284,7 +284,7 @@ impl Engine {
         }
         debug_assert_eq!(spec.prompt.blocks, self.config.hashed_blocks(), "a prompt for another engine");
         let sequence = self.requests.next_sequence();
-        let (priority, tenant, drawn) = (spec.priority, spec.tenant, spec.drawn);
+        let (priority, tenant, slo, drawn) = (spec.priority, spec.tenant, spec.slo, spec.drawn);
         let (resumable, structured) = (spec.resumable, spec.structured);
         let items = std::mem::take(&mut spec.prompt.items);
         let mut request = Request::new(spec, sequence, self.config.block_size(), self.config.max_model_len());
@@ -316,7 +316,7 @@ impl Engine {
         if !self.kv_cache.caching() {
             self.requests[id].next_store_tokens = u32::MAX;
         }
-        self.note_arrived(id, priority, tenant);
+        self.note_arrived(id, priority, tenant, slo);
         self.queues.enter(id, &mut self.requests);
         Ok(id)
     }

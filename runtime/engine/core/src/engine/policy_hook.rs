@@ -6,7 +6,7 @@
 use crate::config::Policy;
 use crate::engine::Engine;
 use crate::plugins::policy::{
-    PolicyBatch, PolicyError, PolicyEvent, Preference, PreferenceCheck, Progress, SchedulingPolicy,
+    PolicyBatch, PolicyError, PolicyEvent, Preference, PreferenceCheck, Progress, SchedulingPolicy, Slo,
 };
 use crate::request::{Flags, RequestId};
 
@@ -79,6 +79,7 @@ impl Engine {
             running_slots: self.config.max_running().saturating_sub(self.running.len()) as u32,
             free_blocks: self.pool().num_free(),
             total_blocks: self.pool().num_usable(),
+            block_size_tokens: self.config.block_size(),
             events: &book.events,
             progress: &book.progress,
         };
@@ -148,7 +149,7 @@ impl Engine {
         self.queues.reorder(id, &mut self.requests);
     }
 
-    pub(super) fn note_arrived(&mut self, id: RequestId, priority: i32, tenant: u64) {
+    pub(super) fn note_arrived(&mut self, id: RequestId, priority: i32, tenant: u64, slo: Slo) {
         let Some(book) = &mut self.policy_book else { return };
         let request = &mut self.requests[id];
         // Until the policy sets it, independent of the priority.
@@ -165,6 +166,7 @@ impl Engine {
             priority,
             lora: request.lora,
             tenant,
+            slo,
         });
     }
 

@@ -8,7 +8,7 @@
 
 use vcr_policy::{Algorithm, decide};
 
-pub use vcr_policy::scheduling::{PolicyBatch, PolicyEvent, Preference, Progress};
+pub use vcr_policy::scheduling::{PolicyBatch, PolicyEvent, Preference, Progress, Slo};
 
 /// Decides the order of admission, the preemption victims and the chunk sizes of one engine.
 ///
@@ -154,7 +154,8 @@ mod tests {
 
     fn arrived(slot: u32) -> PolicyEvent {
         let (arrival_ns, prompt_tokens, max_tokens, priority, tenant) = (0, 1, 1, 0, 0);
-        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens, priority, lora: None, tenant }
+        let slo = Slo::default();
+        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens, priority, lora: None, tenant, slo }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! A request as its driver submits it.
 
+use vcr_policy::scheduling::Slo;
+
 use super::StopRules;
 use super::prompt::Prompt;
 
@@ -44,6 +46,8 @@ pub struct RequestSpec {
     pub priority: i32,
     /// Its tenant, for policies; 0 if unknown.
     pub tenant: u64,
+    /// Its latency objectives, for policies.
+    pub slo: Slo,
     /// Arrival time; breaks ties of priority, before order of submission.
     pub arrival_ns: u64,
     /// Adapter id, if any.
@@ -79,6 +83,7 @@ impl RequestSpec {
             stops: None,
             priority: 0,
             tenant: 0,
+            slo: Slo::default(),
             arrival_ns: 0,
             lora: None,
             kv_role: KvRole::Local,

@@ -1,49 +1,9 @@
 use crate::prefix_affinity::config::{AffinityConfig, AffinityError};
+use crate::routing::{Choice, RouteQuery, WorkerLoad};
 
-/// An engine that may take the request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Candidate {
-    /// Its index in the pool.
-    pub worker: u32,
-    /// Requests that it runs.
-    pub running_requests: u32,
-    /// Requests that wait for it.
-    pub waiting_requests: u32,
-    /// Prompt tokens assigned to it and not computed.
-    pub outstanding_prefill_tokens: u64,
-    /// Blocks at the beginning of the prompt that its cache holds.
-    pub overlap_blocks: u32,
-}
-
-impl Candidate {
-    fn requests(&self) -> u64 {
-        u64::from(self.running_requests) + u64::from(self.waiting_requests)
-    }
-}
-
-/// The request to be routed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request<'a> {
-    /// Tokens of its prompt.
-    pub prompt_tokens: u32,
-    /// Its priority; lower is sooner.
-    pub priority: i32,
-    /// Tokens in a KV block.
-    pub block_size_tokens: u32,
-    /// Whether it may be refused.
-    pub may_shed: bool,
-    /// A number for each full block of the prompt, which stands for its tokens
-    /// and all before it.
-    pub blocks: &'a [u64],
-}
-
-/// Decision for a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
-    /// The candidate at this position takes it.
-    Candidate(usize),
-    /// It is refused.
-    Shed,
+/// Requests that run on an engine or wait for it.
+fn requests(load: &WorkerLoad) -> u64 {
+    u64::from(load.running_requests) + u64::from(load.waiting_requests)
 }
 
 /// The router: its checked config and its seed.
@@ -72,33 +32,35 @@ impl PrefixAffinity {
         Ok(Self { config, seed, max_queue_tokens })
     }
 
-    /// Chooses among `candidates`, which must not be empty and give the same
+    /// Chooses among `workers`, which must not be empty and give the same
     /// each time they are gone through.
     #[must_use]
-    pub fn choose(&self, request: &Request<'_>, candidates: impl Iterator<Item = Candidate> + Clone) -> Choice {
+    pub fn choose(&self, request: &RouteQuery<'_>, workers: impl Iterator<Item = WorkerLoad> + Clone) -> Choice {
         let mut seen = Seen::default();
-        for candidate in candidates.clone() {
-            seen.add(&candidate);
+        for load in workers.clone() {
+            seen.add(&load);
         }
+        let most_requests = self.most_requests(&seen);
         if request.may_shed && self.has_no_room(request.priority, &seen) {
             return Choice::Shed;
         }
         let key = self.key(request.blocks).filter(|_| !seen.any_overlap);
         let mut best: Option<(usize, Rank)> = None;
-        for (position, candidate) in candidates.enumerate() {
-            if !self.is_within_bound(&candidate, &seen) {
+        for (position, load) in workers.enumerate() {
+            let requests = requests(&load);
+            if requests > most_requests {
                 continue;
             }
             let rank = match key {
-                Some(key) => Rank::of_home(key, candidate.worker),
-                None => Rank::of_cost(self.cost(request, &candidate), candidate.requests()),
+                Some(key) => Rank::of_home(key, load.worker),
+                None => Rank::of_cost(self.cost(request, &load, requests), requests),
             };
             if best.is_none_or(|(_, other)| rank.is_before(&other)) {
                 best = Some((position, rank));
             }
         }
         // The least busy is always within the bound, whose factor is at least 1.
-        Choice::Candidate(best.map_or(0, |(position, _)| position))
+        Choice::Worker(best.map_or(0, |(position, _)| position))
     }
 
     /// Whether every engine is over its limits for a request of this priority.
@@ -124,26 +86,34 @@ impl PrefixAffinity {
         Some(mix(self.seed ^ blocks[last]))
     }
 
-    /// Whether the engine's requests and one more are at most `load_factor`
-    /// times the mean, rounded up.
-    fn is_within_bound(&self, candidate: &Candidate, seen: &Seen) -> bool {
-        let before = (candidate.requests() * seen.candidates) as f64;
-        before < self.config.load_factor * (seen.requests + 1) as f64
+    /// The most requests of an engine that may take one more: with it, an engine has at most
+    /// `load_factor` times the mean, rounded up.
+    fn most_requests(&self, seen: &Seen) -> u64 {
+        let bound = self.config.load_factor * (seen.requests + 1) as f64;
+        let is_within = |requests: u64| ((requests.saturating_mul(seen.workers)) as f64) < bound;
+        // The division may round either way.
+        let mut most = (bound / seen.workers as f64) as u64;
+        while most > 0 && !is_within(most) {
+            most -= 1;
+        }
+        while is_within(most + 1) {
+            most += 1;
+        }
+        most
     }
 
     /// Prompt tokens that the engine would have to compute, and a constant for
     /// each of its requests.
-    fn cost(&self, request: &Request<'_>, candidate: &Candidate) -> f64 {
-        let to_compute = candidate.outstanding_prefill_tokens + u64::from(request.prompt_tokens);
-        let cached = u64::from(candidate.overlap_blocks) * u64::from(request.block_size_tokens);
-        to_compute as f64 - self.config.overlap_weight * cached as f64
-            + self.config.request_tokens * candidate.requests() as f64
+    fn cost(&self, request: &RouteQuery<'_>, load: &WorkerLoad, requests: u64) -> f64 {
+        let to_compute = load.outstanding_prefill_tokens + u64::from(request.prompt_tokens);
+        let cached = u64::from(load.overlap_blocks) * u64::from(request.block_size_tokens);
+        to_compute as f64 - self.config.overlap_weight * cached as f64 + self.config.request_tokens * requests as f64
     }
 }
 
-/// Summary of all candidates.
+/// Summary of all engines.
 struct Seen {
-    candidates: u64,
+    workers: u64,
     requests: u64,
     least_waiting: u32,
     least_outstanding_tokens: u64,
@@ -153,7 +123,7 @@ struct Seen {
 impl Default for Seen {
     fn default() -> Self {
         Self {
-            candidates: 0,
+            workers: 0,
             requests: 0,
             least_waiting: u32::MAX,
             least_outstanding_tokens: u64::MAX,
@@ -163,16 +133,16 @@ impl Default for Seen {
 }
 
 impl Seen {
-    fn add(&mut self, candidate: &Candidate) {
-        self.candidates += 1;
-        self.requests += candidate.requests();
-        self.least_waiting = self.least_waiting.min(candidate.waiting_requests);
-        self.least_outstanding_tokens = self.least_outstanding_tokens.min(candidate.outstanding_prefill_tokens);
-        self.any_overlap |= candidate.overlap_blocks > 0;
+    fn add(&mut self, load: &WorkerLoad) {
+        self.workers += 1;
+        self.requests += requests(load);
+        self.least_waiting = self.least_waiting.min(load.waiting_requests);
+        self.least_outstanding_tokens = self.least_outstanding_tokens.min(load.outstanding_prefill_tokens);
+        self.any_overlap |= load.overlap_blocks > 0;
     }
 }
 
-/// Sort key of candidates; of equal ones the first wins.
+/// Sort key of engines; of equal ones the first wins.
 #[derive(Clone, Copy)]
 struct Rank {
     cost: f64,
@@ -215,17 +185,17 @@ mod tests {
         PrefixAffinity::new(config, 7).expect("a good config")
     }
 
-    fn idle(count: u32) -> Vec<Candidate> {
-        (0..count).map(|worker| Candidate { worker, ..Candidate::default() }).collect()
+    fn idle(count: u32) -> Vec<WorkerLoad> {
+        (0..count).map(|worker| WorkerLoad { worker, ..WorkerLoad::default() }).collect()
     }
 
-    fn request(blocks: &[u64]) -> Request<'_> {
+    fn request(blocks: &[u64]) -> RouteQuery<'_> {
         let prompt_tokens = 16 * blocks.len() as u32 + 3;
-        Request { prompt_tokens, priority: 0, block_size_tokens: 16, may_shed: true, blocks }
+        RouteQuery { prompt_tokens, block_size_tokens: 16, may_shed: true, blocks, ..RouteQuery::default() }
     }
 
-    fn choose(router: &PrefixAffinity, request: &Request<'_>, candidates: &[Candidate]) -> Choice {
-        router.choose(request, candidates.iter().copied())
+    fn choose(router: &PrefixAffinity, request: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Choice {
+        router.choose(request, workers.iter().copied())
     }
 
     #[test]
@@ -235,9 +205,9 @@ mod tests {
         let mut homes = [0; 8];
         for prefix in 0..800 {
             let blocks = [1, 2, 3, prefix, 5];
-            let Choice::Candidate(home) = choose(&router, &request(&blocks), &eight) else { panic!("nothing is shed") };
+            let Choice::Worker(home) = choose(&router, &request(&blocks), &eight) else { panic!("nothing is shed") };
             let longer = [1, 2, 3, prefix, 99, 100];
-            assert_eq!(choose(&router, &request(&longer), &eight), Choice::Candidate(home));
+            assert_eq!(choose(&router, &request(&longer), &eight), Choice::Worker(home));
             homes[home] += 1;
         }
         assert!(homes.iter().all(|count| (60..140).contains(count)), "{homes:?}");
@@ -251,8 +221,8 @@ mod tests {
         seven.remove(3);
         for prefix in 0..200 {
             let blocks = [prefix; 4];
-            let Choice::Candidate(before) = choose(&router, &request(&blocks), &eight) else { panic!("not shed") };
-            let Choice::Candidate(after) = choose(&router, &request(&blocks), &seven) else { panic!("not shed") };
+            let Choice::Worker(before) = choose(&router, &request(&blocks), &eight) else { panic!("not shed") };
+            let Choice::Worker(after) = choose(&router, &request(&blocks), &seven) else { panic!("not shed") };
             assert!(before == 3 || seven[after].worker == eight[before].worker);
         }
     }
@@ -263,11 +233,11 @@ mod tests {
         let mut two = idle(2);
         two[1].overlap_blocks = 10;
         let blocks = [5; 20];
-        assert_eq!(choose(&router, &request(&blocks), &two), Choice::Candidate(1));
+        assert_eq!(choose(&router, &request(&blocks), &two), Choice::Worker(1));
         two[1].outstanding_prefill_tokens = 160;
-        assert_eq!(choose(&router, &request(&blocks), &two), Choice::Candidate(0), "a tie goes to the first");
+        assert_eq!(choose(&router, &request(&blocks), &two), Choice::Worker(0), "a tie goes to the first");
         two[0].running_requests = 1;
-        assert_eq!(choose(&router, &request(&blocks), &two), Choice::Candidate(1), "a request is 128 tokens");
+        assert_eq!(choose(&router, &request(&blocks), &two), Choice::Worker(1), "a request is 128 tokens");
     }
 
     #[test]
@@ -276,12 +246,26 @@ mod tests {
         let mut four = idle(4);
         let blocks = [9; 8];
         for _ in 0..400 {
-            let Choice::Candidate(choice) = choose(&router, &request(&blocks), &four) else { panic!("not shed") };
+            let Choice::Worker(choice) = choose(&router, &request(&blocks), &four) else { panic!("not shed") };
             four[choice].running_requests += 1;
         }
-        let most = four.iter().map(|candidate| candidate.running_requests).max();
+        let most = four.iter().map(|load| load.running_requests).max();
         assert!(most <= Some(126), "one prefix, and yet 1.25 times the mean at most: {most:?}");
         assert_eq!(most, Some(125), "but up to that its home has all of it");
+    }
+
+    #[test]
+    fn the_bound_in_whole_requests_is_that_of_the_mean() {
+        for load_factor in [1.0, 1.1, 1.25, 3.0, 1e6] {
+            let router = router(AffinityConfig { load_factor, ..AffinityConfig::default() });
+            for (workers, requests) in [(1, 0), (3, 0), (3, 2), (7, 48), (10, 99), (64, 3_001), (5_000, 1 << 40)] {
+                let seen = Seen { workers, requests, ..Seen::default() };
+                let is_within =
+                    |requests: u64| ((requests * workers) as f64) < load_factor * (seen.requests + 1) as f64;
+                let most = router.most_requests(&seen);
+                assert!(is_within(most) && !is_within(most + 1), "{load_factor} {workers} {requests}: {most}");
+            }
+        }
     }
 
     #[test]
@@ -289,8 +273,8 @@ mod tests {
         let router = router(AffinityConfig { max_waiting: Some(8), ..AffinityConfig::default() });
         let mut two = idle(2);
         let blocks = [1; 4];
-        let sheds = |two: &[Candidate], priority, may_shed| {
-            choose(&router, &Request { priority, may_shed, ..request(&blocks) }, two) == Choice::Shed
+        let sheds = |two: &[WorkerLoad], priority, may_shed| {
+            choose(&router, &RouteQuery { priority, may_shed, ..request(&blocks) }, two) == Choice::Shed
         };
         two[0].waiting_requests = 100;
         two[1].waiting_requests = 5;
@@ -313,7 +297,7 @@ mod tests {
         let mut one = idle(1);
         let blocks = [1; 4];
         one[0].outstanding_prefill_tokens = 5_000;
-        assert_eq!(choose(&router, &request(&blocks), &one), Choice::Candidate(0));
+        assert_eq!(choose(&router, &request(&blocks), &one), Choice::Worker(0));
         one[0].outstanding_prefill_tokens = 5_001;
         assert_eq!(choose(&router, &request(&blocks), &one), Choice::Shed);
     }
@@ -324,7 +308,7 @@ mod tests {
         let mut three = idle(3);
         three[0].running_requests = 2;
         three[1].outstanding_prefill_tokens = 100;
-        assert_eq!(choose(&router, &request(&[]), &three), Choice::Candidate(2));
+        assert_eq!(choose(&router, &request(&[]), &three), Choice::Worker(2));
     }
 
     #[test]

@@ -24,5 +24,5 @@
 mod affinity;
 mod config;
 
-pub use affinity::{Candidate, Choice, PrefixAffinity, Request};
+pub use affinity::PrefixAffinity;
 pub use config::{AffinityConfig, AffinityError};

@@ -94,7 +94,7 @@ pub fn create_fitted(model_json: &str, dir: &Path) -> Result<Created, NewError> 
     let mut files: Files = vec![
         ("Cargo.toml".into(), embedded::FITTED_GUEST_MANIFEST.into()),
         ("model.json".into(), model_json.into()),
-        ("vendor/fitted/Cargo.toml".into(), manifest::alone(embedded::FITTED_MANIFEST)),
+        ("vendor/runtime/latency/fitted/Cargo.toml".into(), manifest::alone(embedded::FITTED_MANIFEST)),
     ];
     files.extend(vendored(embedded::FITTED, ""));
     files.extend(sdk());
@@ -211,13 +211,13 @@ mod tests {
         assert_eq!(fs::read_to_string(dir.join("model.json")).expect("it is there"), "{}");
         for file in [
             "src/lib.rs",
-            "vendor/fitted/src/terms.rs",
+            "vendor/runtime/latency/fitted/src/terms.rs",
             "vendor/guest-sdk/src/lib.rs",
             "vendor/runtime/engine/policy/src/lib.rs",
         ] {
             assert!(dir.join(file).exists(), "{file}");
         }
-        let manifest = fs::read_to_string(dir.join("vendor/fitted/Cargo.toml")).expect("it is there");
+        let manifest = fs::read_to_string(dir.join("vendor/runtime/latency/fitted/Cargo.toml")).expect("it is there");
         assert!(!manifest.contains("workspace"), "{manifest}");
         assert!(matches!(create_fitted("{}", &dir), Err(NewError::Exists { .. })));
     }

@@ -149,6 +149,8 @@ impl SchedulingPolicy for RanksOfEngine {
 mod tests {
     use std::sync::{Arc, Mutex};
 
+    use vcr_core::policy::Slo;
+
     use super::*;
 
     /// Ranks by the length of the prompt, until it is tired.
@@ -176,7 +178,8 @@ mod tests {
 
     fn arrived(slot: u32, priority: i32) -> PolicyEvent {
         let (arrival_ns, prompt_tokens, max_tokens, tenant) = (0, 100, 1, 0);
-        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens, priority, lora: None, tenant }
+        let slo = Slo::default();
+        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens, priority, lora: None, tenant, slo }
     }
 
     fn ask(policy: &mut dyn SchedulingPolicy, events: &[PolicyEvent]) -> Vec<Preference> {
@@ -186,6 +189,7 @@ mod tests {
             running_slots: 1,
             free_blocks: 1,
             total_blocks: 1,
+            block_size_tokens: 16,
             events,
             progress: &[],
         };

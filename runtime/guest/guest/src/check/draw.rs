@@ -1,5 +1,6 @@
 //! Random numbers of a workload: the same for the same seed, everywhere.
 
+use vcr_core::policy::Slo;
 use vcr_core::seed;
 
 /// A seeded stream.
@@ -42,6 +43,19 @@ impl Draw {
         let doublings = u64::from((most / least.max(1)).max(1).ilog2());
         let low = least << self.below(doublings + 1);
         self.within(low, (2 * low).min(most).max(low)).min(most)
+    }
+
+    /// The latency objectives of a request, which most do not have.
+    pub(super) fn slo(&mut self) -> Slo {
+        if !self.once_in(4) {
+            return Slo::default();
+        }
+        let limit = |draw: &mut Self, most: u64| draw.once_in(2).then(|| draw.length(1_000_000, most));
+        Slo {
+            ttft_ns: limit(self, 10_000_000_000),
+            tpot_ns: limit(self, 200_000_000),
+            e2e_ns: limit(self, 100_000_000_000),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use vcr_core::fault::{FaultBatch, FaultEvent};
 use vcr_core::latency::StepShape;
-use vcr_core::policy::{PolicyBatch, PolicyEvent};
+use vcr_core::policy::{PolicyBatch, PolicyEvent, Slo};
 use vcr_core::route::RoutePhase;
 use vcr_core::scale::ScaleView;
 
@@ -27,8 +27,13 @@ pub(super) fn step(start_ns: u64, step: &StepShape) -> Value {
             "kv-total-blocks": step.kv_total_blocks,
             "block-size-tokens": step.block_size_tokens,
             "waiting-requests": step.waiting_requests,
+            "encoder-tokens": step.encoder.embeds,
         },
     })
+}
+
+fn objectives(slo: Slo) -> Value {
+    json!({"ttft-ns": slo.ttft_ns, "tpot-ns": slo.tpot_ns, "e2e-ns": slo.e2e_ns})
 }
 
 pub(super) fn run(run: &DecodeRun<'_>) -> Value {
@@ -50,7 +55,7 @@ pub(super) fn run(run: &DecodeRun<'_>) -> Value {
 
 pub(super) fn policy(batch: &PolicyBatch<'_>) -> Value {
     let event = |event: &PolicyEvent| match *event {
-        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens, priority, lora, tenant } => {
+        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens, priority, lora, tenant, slo } => {
             json!({"arrived": {
                 "slot": slot,
                 "arrival-ns": arrival_ns,
@@ -59,6 +64,7 @@ pub(super) fn policy(batch: &PolicyBatch<'_>) -> Value {
                 "priority": priority,
                 "adapter": lora,
                 "tenant": tenant,
+                "slo": objectives(slo),
             }})
         }
         PolicyEvent::Admitted { slot, cached_tokens } => {
@@ -77,6 +83,7 @@ pub(super) fn policy(batch: &PolicyBatch<'_>) -> Value {
             "running-slots": batch.running_slots,
             "free-blocks": batch.free_blocks,
             "total-blocks": batch.total_blocks,
+            "block-size-tokens": batch.block_size_tokens,
             "events": batch.events.iter().map(event).collect::<Value>(),
             "progress": {
                 "slot": rows.clone().map(|row| row.slot).collect::<Value>(),
@@ -109,6 +116,7 @@ pub(super) fn route(call: &RouteCall<'_>) -> Value {
             "adapter": query.lora,
             "tenant": query.tenant,
             "session": query.session,
+            "slo": objectives(query.slo),
             "block-size-tokens": query.block_size_tokens,
             "phase": match query.phase {
                 RoutePhase::Whole => "whole",
@@ -145,6 +153,10 @@ pub(super) fn pool(view: &ScaleView) -> Value {
             "completed-requests": view.completed_requests,
             "ttft-count": view.ttft_count,
             "ttft-sum-ns": narrow(view.ttft_sum_ns),
+            "queue-count": view.queue_count,
+            "queue-sum-ns": narrow(view.queue_sum_ns),
+            "slo-requests": view.slo_requests,
+            "slo-met-requests": view.slo_met_requests,
             "token-gap-count": view.token_gap_count,
             "token-gap-sum-ns": narrow(view.token_gap_sum_ns),
             "running-requests": view.running_requests,

@@ -88,6 +88,7 @@ impl Driver for Scheduling {
             budget_tokens: BUDGET_TOKENS as u32,
             running_slots: (RUNNING_SLOTS - self.running.len()) as u32,
             free_blocks: self.free_blocks() as u32,
+            block_size_tokens: BLOCK_TOKENS as u32,
             total_blocks: KV_BLOCKS as u32,
             events: &events,
             progress: &progress,
@@ -145,6 +146,7 @@ impl Scheduling {
                 priority: draw.below(5) as i32 - 2,
                 lora: draw.once_in(6).then(|| draw.below(4) as u32),
                 tenant: draw.below(4),
+                slo: draw.slo(),
             });
             self.waiting.push(Request {
                 slot,

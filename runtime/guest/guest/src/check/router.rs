@@ -161,6 +161,7 @@ impl Routing {
             lora: draw.once_in(6).then(|| draw.below(4) as u32),
             tenant: draw.below(4),
             session,
+            slo: draw.slo(),
             block_size_tokens: BLOCK_TOKENS as u32,
             phase,
             may_shed: phase != RoutePhase::Decode,

@@ -72,6 +72,10 @@ impl Scaling {
         view.waiting_requests = left - view.running_requests;
         view.ttft_count = draw.below(view.arrived_requests + 1);
         view.ttft_sum_ns = u128::from(view.ttft_count) * u128::from(draw.length(1_000, 10_000_000_000));
+        view.queue_count = view.ttft_count;
+        view.queue_sum_ns = view.ttft_sum_ns / 2;
+        view.slo_requests = draw.below(view.completed_requests + 1);
+        view.slo_met_requests = draw.below(view.slo_requests + 1);
         view.token_gap_count = view.completed_requests * draw.below(200);
         view.token_gap_sum_ns = u128::from(view.token_gap_count) * u128::from(draw.length(1_000, 1_000_000_000));
         view.total_blocks = u64::from(view.up_engines + view.draining_engines) * KV_BLOCKS;

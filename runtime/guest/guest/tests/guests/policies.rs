@@ -1,7 +1,7 @@
 //! Scheduler policies: what reaches them, and what the host makes of their
 //! answers.
 
-use vcr_core::policy::{Native, PolicyBatch, PolicyEvent, Preference, Progress, SchedulingPolicy};
+use vcr_core::policy::{Native, PolicyBatch, PolicyEvent, Preference, Progress, SchedulingPolicy, Slo};
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, Policy, Prompt, RequestSpec, TokenSource};
 use vcr_policy::{FairShareConfig, ShortestPromptFirstConfig};
 
@@ -21,6 +21,7 @@ fn arrived(slot: u32) -> PolicyEvent {
         priority: -2,
         lora: None,
         tenant: u64::MAX - 1,
+        slo: Slo { ttft_ns: Some(900), tpot_ns: None, e2e_ns: Some(1 << 40) },
     }
 }
 
@@ -36,6 +37,7 @@ fn decide(policy: &mut dyn SchedulingPolicy, events: &[PolicyEvent]) -> Result<V
     let batch = PolicyBatch {
         now_ns: 5_000,
         budget_tokens: 1,
+        block_size_tokens: 16,
         running_slots: 20,
         free_blocks: 300,
         total_blocks: 4_000,
@@ -118,7 +120,7 @@ fn events_and_numbers_arrive_in_order() {
         PolicyEvent::Ended { slot: 3, computed_tokens: 12, output_tokens: 6 },
         arrived(3),
     ];
-    // Kind and slot, arrival, prompt and output tokens, priority, adapter, tenant.
+    // Kind and slot, arrival, prompt and output tokens, priority, adapter, tenant, objectives.
     let arrival: &[(&str, usize, u64)] = &[
         ("i64.load8_u", 0, 0),
         ("i64.load32_u", 8, 3),
@@ -128,6 +130,11 @@ fn events_and_numbers_arrive_in_order() {
         ("i64.load32_s", 32, u64::MAX - 1),
         ("i64.load8_u", 36, 0),
         ("i64.load", 48, u64::MAX - 1),
+        ("i64.load8_u", 56, 1),
+        ("i64.load", 64, 900),
+        ("i64.load8_u", 72, 0),
+        ("i64.load8_u", 88, 1),
+        ("i64.load", 96, 1 << 40),
     ];
     let expected: [&[(&str, usize, u64)]; 5] = [
         arrival,
@@ -138,7 +145,7 @@ fn events_and_numbers_arrive_in_order() {
     ];
     for (index, fields) in expected.into_iter().enumerate() {
         for (load, offset, value) in fields {
-            let load = format!("({load} offset={} (local.get $events))", 56 * index + offset);
+            let load = format!("({load} offset={} (local.get $events))", 104 * index + offset);
             assert_eq!(observed(&load, &events), *value, "event {index}, offset {offset}");
         }
     }
@@ -152,6 +159,7 @@ fn events_and_numbers_arrive_in_order() {
         "(i64.add (local.get $now) (i64.extend_i32_u (i32.add (local.get $budget) (i32.add (local.get $running_slots)
         (i32.add (local.get $free_blocks) (local.get $total_blocks))))))";
     assert_eq!(observed(rest, &events), 9_321);
+    assert_eq!(observed("(i64.extend_i32_u (local.get $block_size))", &events), 16);
     let lengths = "(i64.add (i64.mul (i64.const 100) (i64.extend_i32_u (local.get $events_len)))
         (i64.extend_i32_u (local.get $progress_len)))";
     assert_eq!(observed(lengths, &events), 502);
@@ -263,6 +271,7 @@ fn decisions(policy: &mut dyn SchedulingPolicy) -> Vec<(u64, u32, u64)> {
             let spec = RequestSpec {
                 arrival_ns: step * 1_000_000,
                 tenant: (drawn >> 40) % 5,
+                slo: Slo::default(),
                 ..RequestSpec::new(submitted, prompt, 1 + (drawn >> 20) as u32 % 200)
             };
             engine.submit(spec).expect("it fits");

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use proptest::prelude::*;
 use vcr_core::latency::{LatencyModel, StepBatch, StepShape};
-use vcr_roofline::{RooflineConfig, StepWork};
+use vcr_roofline::RooflineConfig;
 
 use crate::components::built::built;
 
@@ -49,18 +49,6 @@ fn shape() -> impl Strategy<Value = StepShape> {
         })
 }
 
-pub(crate) fn work(shape: &StepShape) -> StepWork {
-    StepWork {
-        prefill_tokens: shape.prefill_tokens,
-        prefill_context_tokens: shape.prefill_context_tokens,
-        prefill_attention_pairs: shape.prefill_attention_pairs,
-        decode_requests: shape.decode_requests,
-        decode_tokens: shape.decode_tokens,
-        decode_context_tokens: shape.decode_context_tokens,
-        sampled_requests: shape.sampled_requests,
-    }
-}
-
 fn priced(model: &mut dyn LatencyModel, horizon_ns: u64, shapes: &[StepShape]) -> Vec<u64> {
     let batch = StepBatch { start_ns: 0, horizon_ns, shapes };
     let mut durations_ns = Vec::new();
@@ -96,7 +84,7 @@ fn agree(native: &vcr_roofline::Roofline, guest: Box<dyn LatencyModel>) {
                 if index > 0 && now_ns >= horizon_ns {
                     break;
                 }
-                let duration_ns = native.step_ns(&work(shape)).round() as u64;
+                let duration_ns = native.step_ns(shape).round() as u64;
                 expected.push(duration_ns);
                 now_ns += duration_ns;
             }

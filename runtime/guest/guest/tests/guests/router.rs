@@ -1,5 +1,6 @@
 //! Routers: what reaches them, and what the host makes of their answers.
 
+use vcr_core::policy::Slo;
 use vcr_core::route::{Choice, EndedRequest, RoutePhase, RouteQuery, Router, WorkerLoad};
 
 use crate::components::wat::{ANSWER_REFUSAL, answer_error, answer_worker, open, router};
@@ -18,6 +19,7 @@ fn query() -> RouteQuery<'static> {
         lora: None,
         tenant: 3,
         session: 77,
+        slo: Slo { ttft_ns: Some(8), ..Slo::default() },
         block_size_tokens: 16,
         phase: RoutePhase::Decode,
         may_shed: true,
@@ -63,7 +65,7 @@ fn field_is(offset: usize, value: u32) -> String {
 }
 
 /// Offset of the columns of workers in a call.
-const WORKERS: usize = 80;
+const WORKERS: usize = 128;
 
 #[test]
 fn all_fields_arrive_in_order() {
@@ -71,14 +73,14 @@ fn all_fields_arrive_in_order() {
     for (offset, value) in [(0, 5_000), (12, 0), (16, 9), (24, 40), (28, 20), (32, (-2_i32).cast_unsigned())] {
         assert_passed(&field_is(offset, value), &[]);
     }
-    for (offset, value) in [(48, 3), (56, 77), (64, 16), (76, 2)] {
+    for (offset, value) in [(48, 3), (56, 77), (72, 8), (112, 16), (124, 2)] {
         assert_passed(&field_is(offset, value), &[]);
     }
-    for (offset, value) in [(36, 0), (68, 2), (69, 1)] {
+    for (offset, value) in [(36, 0), (64, 1), (80, 0), (96, 0), (116, 2), (117, 1)] {
         let byte = format!("(i32.eq (i32.load8_u offset={offset} (local.get $call)) (i32.const {value}))");
         assert_passed(&byte, &[]);
     }
-    let first_hash = format!("(i64.eq (i64.load (i32.load offset=72 (local.get $call))) (i64.const {}))", i64::MIN);
+    let first_hash = format!("(i64.eq (i64.load (i32.load offset=120 (local.get $call))) (i64.const {}))", i64::MIN);
     assert_passed(&first_hash, &[]);
     for (column, value) in [4, 10, 11, 12, 13, 14, 15, 16].into_iter().enumerate() {
         let at = WORKERS + 8 * column;

@@ -24,6 +24,10 @@ fn view() -> ScaleView {
         completed_requests: 7,
         ttft_count: 8,
         ttft_sum_ns: 9,
+        queue_count: 16,
+        queue_sum_ns: 17,
+        slo_requests: 18,
+        slo_met_requests: 19,
         token_gap_count: 10,
         token_gap_sum_ns: u128::MAX,
         running_requests: 11,
@@ -41,7 +45,7 @@ fn decide(scaler: &mut dyn Autoscaler) -> Result<u32, String> {
 
 #[test]
 fn all_that_is_seen_arrives_in_order() {
-    let words = [4, 5, 6, 7, 8, 9, 10, u64::MAX, 11, 12, 13, 14, 15];
+    let words = [4, 5, 6, 7, 8, 9, 16, 17, 18, 19, 10, u64::MAX, 11, 12, 13, 14, 15];
     let mut conditions: Vec<String> = words
         .iter()
         .enumerate()

@@ -6,8 +6,7 @@ use vcr_compare::Statistic;
 use vcr_core::PluginContext;
 use vcr_core::factory::LatencyFactory;
 use vcr_core::latency::{StepBatch, StepShape};
-use vcr_fitted::{TERM_COUNT, amounts};
-use vcr_latency::fitted_work;
+use vcr_fitted::{StepWork, TERM_COUNT, amounts};
 
 use crate::error::FitError;
 use crate::solve::parameters::{Observation, PARAMETERS, Row};
@@ -93,7 +92,7 @@ impl Base {
 
 fn observation(shape: &StepShape, measured_ns: f64) -> Observation {
     let mut row: Row = [0.0; PARAMETERS];
-    row[..TERM_COUNT].copy_from_slice(&amounts(&fitted_work(shape)));
+    row[..TERM_COUNT].copy_from_slice(&amounts(&StepWork::from(shape)));
     Observation { row, measured_ns, scale_ns: measured_ns, weight: 1.0 }
 }
 

@@ -3,6 +3,7 @@
 
 use vcr_core::Prompt;
 use vcr_core::hash::HashedBlocks;
+use vcr_core::policy::Slo;
 use vcr_core::route::{RoutePhase, RouteQuery};
 use vcr_wire::{EngineCoreRequest, FinishReason, RequestError};
 use xxhash_rust::xxh3::xxh3_64;
@@ -154,6 +155,7 @@ fn decide(
         lora: request.lora_request.as_ref().map(|lora| lora.int_id as u32),
         tenant: tenant_of(&keys),
         session: keys.session_id.as_ref().map_or(0, |session| xxh3_64(session.as_bytes())),
+        slo: Slo::default(),
         block_size_tokens: blocks.size_tokens,
         phase,
         may_shed: phase != RoutePhase::Decode,

@@ -396,6 +396,7 @@ mod tests {
             lora: None,
             tenant: 0,
             session: 0,
+            slo: Default::default(),
             block_size_tokens: 16,
             phase: vcr_core::route::RoutePhase::Whole,
             may_shed: true,

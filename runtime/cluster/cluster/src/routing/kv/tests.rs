@@ -29,6 +29,7 @@ fn query(now_ns: u64, request: u64, blocks: &[BlockHash]) -> RouteRequest<'_> {
         priority: 0,
         lora: None,
         tenant: 0,
+        slo: Default::default(),
         session: 0,
         block_size_tokens: BLOCK,
         phase: RoutePhase::Whole,

@@ -70,6 +70,7 @@ mod tests {
             priority: 0,
             lora: None,
             tenant: 0,
+            slo: Default::default(),
             session: 0,
             block_size_tokens: 16,
             phase: RoutePhase::Whole,

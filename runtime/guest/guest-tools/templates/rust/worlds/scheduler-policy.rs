@@ -48,6 +48,8 @@ export_scheduler_policy!(Policy);
 
 #[cfg(test)]
 mod tests {
+    use vcr_guest_sdk::Slo;
+
     use super::*;
 
     fn decided(events: &[PolicyEvent]) -> Vec<Preference> {
@@ -58,7 +60,8 @@ mod tests {
     }
 
     fn arrived(slot: u32, arrival_ns: u64, prompt_tokens: u32) -> PolicyEvent {
-        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens: 9, priority: 0, lora: None, tenant: 0 }
+        let slo = Slo::default();
+        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens: 9, priority: 0, lora: None, tenant: 0, slo }
     }
 
     #[test]

@@ -61,5 +61,6 @@ fn wit_step(step: &StepShape) -> wit::Step {
         kv_total_blocks: step.kv_total_blocks,
         block_size_tokens: step.block_size_tokens,
         waiting_requests: step.waiting_requests,
+        encoder_tokens: step.encoder.embeds,
     }
 }

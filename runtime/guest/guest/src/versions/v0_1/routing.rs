@@ -96,6 +96,7 @@ fn wit_request<'a>(query: &RouteQuery<'a>) -> wit::Request<'a> {
         adapter: query.lora,
         tenant: query.tenant,
         session: query.session,
+        slo: query.slo.into(),
         block_size_tokens: query.block_size_tokens,
         phase: match query.phase {
             RoutePhase::Whole => wit::Phase::Whole,

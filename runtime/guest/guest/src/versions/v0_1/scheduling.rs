@@ -59,6 +59,7 @@ impl PolicyInstance for Instance<Bindings> {
                 running_slots: batch.running_slots,
                 free_blocks: batch.free_blocks,
                 total_blocks: batch.total_blocks,
+                block_size_tokens: batch.block_size_tokens,
                 events: &columns.events,
                 progress: wit::Progress {
                     slot: &columns.slot,
@@ -74,7 +75,7 @@ impl PolicyInstance for Instance<Bindings> {
 
 fn wit_event(event: &PolicyEvent) -> wit::Event {
     match *event {
-        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens, priority, lora, tenant } => {
+        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens, priority, lora, tenant, slo } => {
             wit::Event::Arrived(wit::ArrivedRequest {
                 slot,
                 arrival_ns,
@@ -83,6 +84,7 @@ fn wit_event(event: &PolicyEvent) -> wit::Event {
                 priority,
                 adapter: lora,
                 tenant,
+                slo: slo.into(),
             })
         }
         PolicyEvent::Admitted { slot, cached_tokens } => {

@@ -1,5 +1,6 @@
 //! The interfaces of all worlds: the types that they share, and what guests may import.
 
+use vcr_core::policy::Slo;
 use wasmtime::component::{HasSelf, Linker};
 
 use crate::error::CallFault;
@@ -53,6 +54,12 @@ pub(crate) fn link_source(linker: &mut Linker<HostState>) -> wasmtime::Result<()
 impl From<types::Failure> for Failure {
     fn from(types::Failure { message, traceback }: types::Failure) -> Self {
         Self { message, traceback }
+    }
+}
+
+impl From<Slo> for types::Slo {
+    fn from(Slo { ttft_ns, tpot_ns, e2e_ns }: Slo) -> Self {
+        Self { ttft_ns, tpot_ns, e2e_ns }
     }
 }
 

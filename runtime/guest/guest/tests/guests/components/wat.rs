@@ -139,7 +139,7 @@ pub(crate) fn core_text(api: &str, bodies: &Bodies<'_>) -> String {
     {price})
   (func (export "vcr:guest/latency@{api}#price-step")
     (param $start i64) (param $field0 i64)
-    (param i64 i64 i64 i64 i64 i64 i64 i64 i64 i64 i64 i64) (param $field13 i64) (result i32)
+    (param i64 i64 i64 i64 i64 i64 i64 i64 i64 i64 i64 i64) (param $field13 i64) (param $encoder i64) (result i32)
     (local $result i32)
     {price_step})"#
     ))
@@ -198,7 +198,7 @@ pub(crate) fn scheduler_policy(decide: &str) -> Vec<u8> {
         r#"{configure}
   (func (export "vcr:guest/scheduling@0.1.0#decide")
     (param $now i64) (param $budget i32) (param $running_slots i32) (param $free_blocks i32) (param $total_blocks i32)
-    (param $events i32) (param $events_len i32) (param $slots i32) (param $progress_len i32)
+    (param $block_size i32) (param $events i32) (param $events_len i32) (param $slots i32) (param $progress_len i32)
     (param $computed i32) (param i32) (param $outputs i32) (param i32) (result i32)
     (local $index i32)
     {BEGIN_CALL}
