@@ -17,8 +17,9 @@ use crate::component::api_version::ApiVersion;
 use crate::component::cache::Cache;
 use crate::component::compile::{self, CompileError};
 use crate::component::digest::digest;
+use crate::component::schema::ConfigSchema;
 use crate::component::{inspect, size};
-use crate::error::{GuestError, LoadProblem};
+use crate::error::{CallFault, GuestError, LoadProblem};
 use crate::latest::{Maker, OpenGuest, Setup};
 use crate::limits::Limits;
 use crate::observe::NoteSink;
@@ -47,6 +48,7 @@ struct Shared {
     world: World,
     api_version: ApiVersion,
     example_config: Option<String>,
+    schema: Option<ConfigSchema>,
     limits: Limits,
     component: Component,
     guest: OpenGuest,
@@ -100,6 +102,8 @@ impl GuestModule {
         }
         let declared = inspect::declared(bytes, limits.wasi).map_err(refused)?;
         size::check(bytes).map_err(refused)?;
+        let schema = declared.config_schema.map(ConfigSchema::new).transpose();
+        let schema = schema.map_err(|reason| refused(LoadProblem::BadSchema { reason }))?;
         let (world, api_version) = (declared.world, declared.api_version);
         // Only now: most files that are not guests never need an engine.
         let engine = match limits.wall_time_per_call {
@@ -129,8 +133,18 @@ impl GuestModule {
 
         let shown = shown.to_owned();
         let example_config = declared.example_config;
-        let shared =
-            Arc::new(Shared { name, shown, digest, world, api_version, example_config, limits, component, guest });
+        let shared = Arc::new(Shared {
+            name,
+            shown,
+            digest,
+            world,
+            api_version,
+            example_config,
+            schema,
+            limits,
+            component,
+            guest,
+        });
         Ok(Self { shared, sink: None })
     }
 
@@ -169,6 +183,17 @@ impl GuestModule {
     #[must_use]
     pub fn example_config(&self) -> Option<&str> {
         self.shared.example_config.as_deref()
+    }
+
+    /// The JSON schema of its configs, where the component brings one.
+    #[must_use]
+    pub fn config_schema(&self) -> Option<&str> {
+        self.shared.schema.as_ref().map(ConfigSchema::text)
+    }
+
+    /// The problems of a config by the schema, each with the path of its value.
+    pub(crate) fn schema_problems(&self, config_json: &str) -> Option<String> {
+        self.shared.schema.as_ref()?.problems(config_json)
     }
 
     /// The limits that its instances run under.
@@ -284,9 +309,15 @@ impl GuestModule {
         seed: u64,
     ) -> Result<Box<I>, GuestError> {
         let setup = Setup { limits: &self.shared.limits, config_json, seed, sink: self.sink.clone() };
-        maker
-            .configure(setup)
-            .map_err(|fault| GuestError::of_call(&self.shared.name, "configure", fault, self.example_config()))
+        let configured = match (maker.configure(setup), self.schema_problems(config_json)) {
+            // The guest knows more of its config than the schema, but not the path.
+            (Err(CallFault::Rejected { reason }), Some(problems)) => {
+                Err(CallFault::Rejected { reason: format!("{reason}\n{problems}") })
+            }
+            (Ok(_), Some(reason)) => Err(CallFault::Rejected { reason }),
+            (configured, _) => configured,
+        };
+        configured.map_err(|fault| GuestError::of_call(&self.shared.name, "configure", fault, self.example_config()))
     }
 
     pub(crate) fn of_other_world(&self, expected: World) -> GuestError {

@@ -19,32 +19,34 @@ pub(crate) fn encode(package: &str, module: &[u8]) -> Result<Vec<u8>, BuildError
         .map_err(|error| BuildError::Component { package: package.into(), reason: format!("{error:#}") })
 }
 
-/// The file in a guest's folder that holds a config to try it with.
-const EXAMPLE_FILE: &str = "config.json";
+/// Files in a guest's folder about its config, each with the custom section that it goes into: a config
+/// to try it with, and the JSON schema of its configs.
+const CONFIG_FILES: [(&str, &str); 2] =
+    [("config.json", "vcr:example-config"), ("config.schema.json", "vcr:config-schema")];
 
-/// The custom section that it goes into.
-const EXAMPLE_SECTION: &str = "vcr:example-config";
+/// The most bytes of such a file.
+const CONFIG_FILE_BYTES_MAX: usize = 256 << 10;
 
-/// The most bytes of it.
-const EXAMPLE_BYTES_MAX: usize = 64 << 10;
+/// Puts the files of `dir` about the guest's config, as far as there are any, into a component: custom
+/// sections, which guests do not read.
+pub(crate) fn add_config_files(component: &mut Vec<u8>, dir: &Path) -> Result<(), BuildError> {
+    CONFIG_FILES.into_iter().try_for_each(|(file, section)| add_file(component, &dir.join(file), section))
+}
 
-/// Puts the example config of the guest in `dir`, if there is one, into a component:
-/// a custom section, which only tools read.
-pub(crate) fn add_example(component: &mut Vec<u8>, dir: &Path) -> Result<(), BuildError> {
-    let path = dir.join(EXAMPLE_FILE);
-    let text = match fs::read_to_string(&path) {
+fn add_file(component: &mut Vec<u8>, path: &Path, section: &str) -> Result<(), BuildError> {
+    let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(BuildError::Io { action: "read", path, source }),
+        Err(source) => return Err(BuildError::Io { action: "read", path: path.into(), source }),
     };
-    let wrong = |reason: String| BuildError::BadExample { path: path.clone(), reason };
-    if text.len() > EXAMPLE_BYTES_MAX {
-        return Err(wrong(format!("it has {} bytes, but an example may have {EXAMPLE_BYTES_MAX}", text.len())));
+    let wrong = |reason: String| BuildError::BadExample { path: path.into(), reason };
+    if text.len() > CONFIG_FILE_BYTES_MAX {
+        return Err(wrong(format!("it has {} bytes: expected at most {CONFIG_FILE_BYTES_MAX}", text.len())));
     }
     serde_json::from_str::<serde_json::Value>(&text).map_err(|error| wrong(error.to_string()))?;
     let mut content = Vec::new();
-    put_number(&mut content, EXAMPLE_SECTION.len());
-    content.extend_from_slice(EXAMPLE_SECTION.as_bytes());
+    put_number(&mut content, section.len());
+    content.extend_from_slice(section.as_bytes());
     content.extend_from_slice(text.trim().as_bytes());
     component.push(CUSTOM_SECTION);
     put_number(component, content.len());
@@ -105,15 +107,15 @@ mod tests {
     fn an_example_goes_into_a_custom_section() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut bytes = vec![1, 2];
-        add_example(&mut bytes, folder.path()).expect("there is none to add");
+        add_config_files(&mut bytes, folder.path()).expect("there is none to add");
         assert_eq!(bytes, [1, 2]);
-        fs::write(folder.path().join(EXAMPLE_FILE), "{\"a\": 1}\n").expect("it is writable");
-        add_example(&mut bytes, folder.path()).expect("it is JSON");
+        fs::write(folder.path().join("config.json"), "{\"a\": 1}\n").expect("it is writable");
+        add_config_files(&mut bytes, folder.path()).expect("it is JSON");
         let mut expected = vec![1, 2, 0, 27, 18];
         expected.extend_from_slice(b"vcr:example-config{\"a\": 1}");
         assert_eq!(bytes, expected);
-        fs::write(folder.path().join(EXAMPLE_FILE), "{a: 1}").expect("it is writable");
-        let error = add_example(&mut bytes, folder.path()).expect_err("it is not JSON").to_string();
+        fs::write(folder.path().join("config.json"), "{a: 1}").expect("it is writable");
+        let error = add_config_files(&mut bytes, folder.path()).expect_err("it is not JSON").to_string();
         assert!(error.contains("config.json") && error.contains("line 1"), "{error}");
     }
 

@@ -123,8 +123,8 @@ pub enum BuildError {
         /// The message of `wit-component`.
         reason: String,
     },
-    /// The example config beside the guest is none.
-    #[error("the example config `{}` cannot be put into the guest: {reason}", path.display())]
+    /// A file about the config beside the guest cannot go into it.
+    #[error("cannot put `{}` into the guest: {reason}", path.display())]
     BadExample {
         /// The file.
         path: PathBuf,
@@ -209,7 +209,8 @@ impl BuildError {
                  (needs apt-get)"
             }
             Self::BadExample { .. } => {
-                "`config.json` beside a guest is the config that tools try it with: make it one JSON document"
+                "make `config.json` (an example config) and `config.schema.json` (the JSON schema of configs) beside the guest JSON \
+                 documents"
             }
             Self::Component { .. } => {
                 "export a world of `wit/`; with the SDK: `export_latency_model!` in the root of \

@@ -54,7 +54,7 @@ impl Project {
         let work = out_dir.join(format!(".{}-{}", self.name, std::process::id()));
         let built = fs::create_dir_all(&work).map_err(io("create", &work)).and_then(|()| {
             let mut bytes = make(&work.canonicalize().map_err(io("read", &work))?, progress)?;
-            component::add_example(&mut bytes, &self.dir)?;
+            component::add_config_files(&mut bytes, &self.dir)?;
             component::write(&path, &bytes)?;
             Ok(BuiltGuest {
                 name: self.name.clone(),

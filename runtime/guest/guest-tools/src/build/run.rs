@@ -122,7 +122,7 @@ fn build_packages(
         let module = fs::read(&module).map_err(|source| BuildError::Io { action: "read", path: module, source })?;
         let mut bytes = component::encode(&guest.name, &module)?;
         let folder = guest.manifest_path.parent().unwrap_or(&workspace.workspace_root);
-        component::add_example(&mut bytes, folder.as_std_path())?;
+        component::add_config_files(&mut bytes, folder.as_std_path())?;
         let path = place(guest);
         component::write(&path, &bytes)?;
         let done = BuiltGuest {

@@ -6,7 +6,7 @@ use wasmparser::{Encoding, KnownCustom, MemoryType, Parser, Payload, ProducersSe
 
 use crate::component::api_version::ApiVersion;
 use crate::component::digest::digest;
-use crate::component::inspect::{self};
+use crate::component::inspect::{self, ConfigSections};
 use crate::error::{GuestError, LoadProblem};
 use crate::limits::Limits;
 use crate::module::{read_up_to, size_of_file};
@@ -39,6 +39,8 @@ pub struct Description {
     pub memories: Vec<DeclaredMemory>,
     /// A config that it takes, as JSON, where its builder put one inside.
     pub example_config: Option<String>,
+    /// The JSON schema of its configs, where its builder put one inside.
+    pub config_schema: Option<String>,
     /// Why this build cannot run it, if so. Only the names are looked at: whether
     /// the functions fit shows when it is loaded.
     pub problem: Option<LoadProblem>,
@@ -117,6 +119,7 @@ impl Description {
             producers: Vec::new(),
             memories: Vec::new(),
             example_config: None,
+            config_schema: None,
             problem: inspect::declared(bytes, WasiGrants::default()).err(),
         };
         if description.kind == FileKind::Damaged {
@@ -133,7 +136,7 @@ impl Description {
     }
 
     fn read(&mut self, bytes: &[u8]) -> Result<(), wasmparser::BinaryReaderError> {
-        let mut depth = 0_usize;
+        let (mut depth, mut config) = (0_usize, ConfigSections::default());
         for payload in Parser::new(0).parse_all(bytes) {
             match payload? {
                 Payload::Version { encoding, .. } if depth == 0 => {
@@ -172,7 +175,7 @@ impl Description {
                 }
                 Payload::CustomSection(section) => {
                     if depth == 0 {
-                        self.example_config = inspect::example_in(&section).or(self.example_config.take());
+                        config.read(&section);
                     }
                     if let KnownCustom::Producers(producers) = section.as_known() {
                         self.note_producers(producers)?;
@@ -181,7 +184,21 @@ impl Description {
                 _ => {}
             }
         }
+        (self.example_config, self.config_schema) = (config.example, config.schema);
         Ok(())
+    }
+
+    /// The SDK that the guest was written with: its name and version.
+    #[must_use]
+    pub fn sdk(&self) -> Option<&str> {
+        let sdk = self.producers.iter().find(|(field, _)| field == "sdk");
+        // Other languages leave the tool that made the component.
+        let tool = || {
+            const TOOLS: [&str; 3] = ["componentize-py", "componentize-js", "wit-bindgen-rust"];
+            let is_maker = |name: &str| TOOLS.iter().any(|tool| name.contains(tool));
+            self.producers.iter().find(|(_, name)| is_maker(name))
+        };
+        sdk.or_else(tool).map(|(_, name)| name.as_str())
     }
 
     /// Components are put together of modules that say much the same of

@@ -5,6 +5,7 @@
 use wasmparser::{Encoding, Parser, Payload};
 
 use crate::component::api_version::{ApiVersion, is_supported};
+use crate::component::schema::SCHEMA_SECTION;
 use crate::error::LoadProblem;
 use crate::wasi::WasiGrants;
 use crate::world::World;
@@ -24,15 +25,31 @@ pub(crate) struct Declared {
     pub(crate) api_version: ApiVersion,
     /// A config that it takes, where its builder put one inside.
     pub(crate) example_config: Option<String>,
+    /// The JSON schema of its configs, where its builder put one inside.
+    pub(crate) config_schema: Option<String>,
 }
 
 /// The custom section of a component that holds a config to try it with, a JSON
 /// document. `vcr guest build` writes it from the guest's `config.json`.
 pub(crate) const EXAMPLE_SECTION: &str = "vcr:example-config";
 
-/// The example config in a custom section, if it is one.
-pub(crate) fn example_in(section: &wasmparser::CustomSectionReader<'_>) -> Option<String> {
-    (section.name() == EXAMPLE_SECTION).then(|| String::from_utf8_lossy(section.data()).trim().to_owned())
+/// The JSON documents about configs that a component holds in custom sections.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ConfigSections {
+    pub(crate) example: Option<String>,
+    pub(crate) schema: Option<String>,
+}
+
+impl ConfigSections {
+    /// Keeps the document in a custom section, if it is one of them.
+    pub(crate) fn read(&mut self, section: &wasmparser::CustomSectionReader<'_>) {
+        let place = match section.name() {
+            EXAMPLE_SECTION => &mut self.example,
+            SCHEMA_SECTION => &mut self.schema,
+            _ => return,
+        };
+        *place = Some(String::from_utf8_lossy(section.data()).trim().to_owned());
+    }
 }
 
 /// Checks that `bytes` are a component that exports the interface of one world
@@ -59,7 +76,12 @@ pub(crate) fn declared(bytes: &[u8], grants: WasiGrants) -> Result<Declared, Loa
     }
     match found[..] {
         [] => Err(LoadProblem::NoWorld { exports: names.exports }),
-        [(world, api_version)] => Ok(Declared { world, api_version, example_config: names.example_config }),
+        [(world, api_version)] => Ok(Declared {
+            world,
+            api_version,
+            example_config: names.config.example,
+            config_schema: names.config.schema,
+        }),
         [(first, _), (second, _), ..] => Err(LoadProblem::SeveralWorlds { first, second }),
     }
 }
@@ -88,7 +110,7 @@ pub(crate) fn world_of(export: &str) -> Option<(World, ApiVersion)> {
 struct OuterNames {
     imports: Vec<String>,
     exports: Vec<String>,
-    example_config: Option<String>,
+    config: ConfigSections,
 }
 
 /// Names that the outermost component imports and exports.
@@ -121,7 +143,7 @@ fn outer_names(bytes: &[u8]) -> Result<OuterNames, LoadProblem> {
                 }
             }
             Payload::CustomSection(section) if depth == 0 => {
-                names.example_config = example_in(&section).or(names.example_config.take());
+                names.config.read(&section);
             }
             _ => {}
         }

@@ -7,4 +7,5 @@ pub(crate) mod describe;
 pub(crate) mod digest;
 pub(crate) mod inspect;
 pub(crate) mod key;
+pub(crate) mod schema;
 pub(crate) mod size;

@@ -87,6 +87,12 @@ pub enum LoadProblem {
         /// The limit.
         limit: Duration,
     },
+    /// The section with the schema of its configs holds none.
+    #[error("the JSON schema of its configuration is invalid: {reason}")]
+    BadSchema {
+        /// The problem.
+        reason: String,
+    },
     /// The component does not compile.
     #[error("it does not compile: {reason}")]
     Compile {
@@ -129,6 +135,7 @@ impl LoadProblem {
             Self::UnsupportedVersion { .. } => {
                 "rebuild the guest with the `wit/` of this build, or update the simulator"
             }
+            Self::BadSchema { .. } => "mend `config.schema.json` beside the guest and build it again",
             Self::Compile { .. } | Self::Unfit { .. } => "rebuild the guest: `vcr guest build`",
         };
         Some(hint.into())

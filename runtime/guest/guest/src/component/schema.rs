@@ -1,0 +1,85 @@
+//! The JSON schema of a guest's configuration: a custom section of the component.
+
+use jsonschema::{PatternOptions, Validator};
+use serde_json::Value;
+
+/// The custom section of a component that holds the JSON schema of its configuration.
+/// `vcr guest build` writes it from the guest's `config.schema.json`.
+pub(crate) const SCHEMA_SECTION: &str = "vcr:config-schema";
+
+/// The most bytes of a schema.
+const SCHEMA_BYTES_MAX: usize = 256 << 10;
+
+/// The problems of a configuration that an error lists at most.
+const PROBLEMS_MAX: usize = 5;
+
+/// A schema, ready to check configurations.
+pub(crate) struct ConfigSchema {
+    text: String,
+    validator: Validator,
+}
+
+impl ConfigSchema {
+    /// Reads a schema. References to other documents are not resolved.
+    ///
+    /// # Errors
+    /// What is wrong with the schema.
+    pub(crate) fn new(text: String) -> Result<Self, String> {
+        if text.len() > SCHEMA_BYTES_MAX {
+            return Err(format!("it has {} bytes: expected at most {SCHEMA_BYTES_MAX}", text.len()));
+        }
+        let schema: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        // The other engine for patterns can take exponential time.
+        let options = jsonschema::options().with_pattern_options(PatternOptions::regex());
+        let validator = options.build(&schema).map_err(|error| error.to_string())?;
+        Ok(Self { text, validator })
+    }
+
+    /// The schema as the component holds it.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The problems of a configuration, each with the path of its value; none if it is valid.
+    pub(crate) fn problems(&self, config_json: &str) -> Option<String> {
+        // The guest says what is wrong with a text that is not JSON.
+        let config: Value = serde_json::from_str(config_json).ok()?;
+        let problems = self.validator.iter_errors(&config).take(PROBLEMS_MAX).map(|problem| {
+            let path = problem.instance_path().to_string();
+            let place = if path.is_empty() { "the config".to_owned() } else { format!("the config at `{path}`") };
+            format!("{place}: {problem}")
+        });
+        let problems: Vec<String> = problems.collect();
+        (!problems.is_empty()).then(|| problems.join("\n"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCHEMA: &str = r#"{"type": "object", "additionalProperties": false, "properties": {
+        "gpu": {"type": "object", "properties": {"watts": {"type": "number", "minimum": 0}}},
+        "names": {"type": "array", "items": {"type": "string", "pattern": "^(a+)+$"}}}}"#;
+
+    #[test]
+    fn problems_have_the_path_of_the_value() {
+        let schema = ConfigSchema::new(SCHEMA.to_owned()).expect("it is a schema");
+        assert_eq!(schema.problems(r#"{"gpu": {"watts": 700}, "names": ["aaa"]}"#), None);
+        let watts = schema.problems(r#"{"gpu": {"watts": -1}}"#).expect("it is negative");
+        assert_eq!(watts, "the config at `/gpu/watts`: -1 is less than the minimum of 0");
+        let several = schema.problems(r#"{"names": ["a", 5], "colour": 1}"#).expect("both are wrong");
+        assert!(several.contains("the config at `/names/1`: 5 is not of type \"string\""), "{several}");
+        assert!(several.contains("colour"), "{several}");
+        // A pattern that backtracking engines never finish.
+        let long = format!(r#"{{"names": ["{}b"]}}"#, "a".repeat(50_000));
+        assert!(schema.problems(&long).is_some_and(|problem| problem.starts_with("the config at `/names/0`")));
+    }
+
+    #[test]
+    fn a_bad_schema_is_refused() {
+        for bad in ["{", r#"{"type": "colour"}"#, r#"{"$ref": "https://example.com/other.json"}"#] {
+            assert!(ConfigSchema::new(bad.to_owned()).is_err(), "{bad}");
+        }
+    }
+}
