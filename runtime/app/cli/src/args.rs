@@ -170,6 +170,9 @@ pub(crate) enum GuestCommand {
     /// Call a guest thousands of times and check every answer.
     #[command(after_help = guest::CHECK_EXAMPLES)]
     Check(Deferred<CheckGuestArgs>),
+    /// Measure time, fuel and memory of a guest's calls.
+    #[command(after_help = guest::BENCH_EXAMPLES)]
+    Bench(Deferred<CheckGuestArgs>),
     /// Make one call of a guest by hand, and print its answer.
     #[command(after_help = guest::CALL_EXAMPLES)]
     Call(Deferred<CallArgs>),

@@ -140,6 +140,7 @@ fn guest(command: &GuestCommand) -> Exit {
         GuestCommand::Build(args) => guest::build_command(args),
         GuestCommand::Inspect(args) => guest::inspect_command(args),
         GuestCommand::Check(args) => guest::check_command(args),
+        GuestCommand::Bench(args) => guest::bench_command(args),
         GuestCommand::Call(args) => guest::call_command(args),
         GuestCommand::Vocabulary(args) => guest::vocabulary_command(args),
         GuestCommand::Pull(args) => guest::registry::pull(args),

@@ -46,7 +46,7 @@ pub use adapters::fallback::{FailureSink, NoFaults, SeededTokens, WithFallback};
 pub use adapters::latency::DURATION_NS_MAX;
 pub use adapters::policy_fallback::{PolicyWithFallback, RanksOfEngine};
 pub use by_hand::{HandCallError, call};
-pub use check::{CallCost, Check, CheckReport, FailedCall, Outcome, Used, check};
+pub use check::{BenchReport, CallCost, Check, CheckReport, FailedCall, NativeTwin, Outcome, Used, bench, check};
 pub use component::api_version::{ApiVersion, SUPPORTED_VERSIONS};
 pub use component::describe::{DeclaredMemory, Description, FileKind};
 pub use error::{ActionProblem, CallFault, GuestError, LoadProblem};

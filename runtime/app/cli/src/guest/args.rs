@@ -12,6 +12,7 @@ pub(crate) const GUEST_EXAMPLES: &str = with_plain_exit_codes!(
   vcr guest new my-model --world latency-model   # a project that builds and passes its test
   vcr guest build my-model                       # into my-model/dist/my-model.wasm
   vcr guest check my-model/dist/my-model.wasm    # thousands of calls, all rules
+  vcr guest bench my-model/dist/my-model.wasm    # time, fuel and memory of its calls
   vcr guest inspect my-model/dist/my-model.wasm  # its world, imports and limits
   vcr guest call my-model/dist/my-model.wasm price-step '{\"step\": {\"decode-requests\": 4}}'
   vcr guest push my-model/dist/my-model.wasm oci://ghcr.io/someone/my-model:1"
@@ -68,6 +69,18 @@ Exit codes:
   0  the guest answered
   2  bad usage, not a guest of this build, a wrong input, or a config that the guest refuses
   3  the guest failed (it trapped, used up a limit, or answered a failure), or memory ran out";
+
+pub(crate) const BENCH_EXAMPLES: &str = "Examples:
+  vcr guest bench guests/dist/prefix-affinity.wasm
+  vcr guest bench my-model/dist/my-model.wasm --config my-model/config.json --json
+
+Makes the calls of `vcr guest check` and prints the time, fuel and memory of each function. Shipped
+guests are measured beside the same algorithm compiled natively. Times are medians on this machine.
+
+Exit codes:
+  0  measured
+  2  bad usage, a file that is not a guest of this build, or a config that the guest refuses
+  3  the guest failed (it trapped, used up a limit, or answered an error), or memory ran out";
 
 pub(crate) const VOCABULARY_EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:
@@ -172,7 +185,7 @@ pub(crate) struct InspectArgs {
     pub(crate) json: bool,
 }
 
-/// Options of `vcr guest check`.
+/// Options of `vcr guest check` and `vcr guest bench`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     /// The component.

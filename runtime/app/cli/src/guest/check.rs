@@ -88,7 +88,7 @@ impl Config {
     }
 
     /// Hint for an error that it caused.
-    fn hint(&self, error: &GuestError) -> Option<String> {
+    pub(super) fn hint(&self, error: &GuestError) -> Option<String> {
         let is_refused = matches!(error, GuestError::Call { fault: CallFault::Rejected { .. }, .. });
         match self {
             Self::Empty if is_refused => {

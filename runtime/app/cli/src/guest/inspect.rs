@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use serde_json::{Value, json};
-use vcr_guest::{Description, FileKind, SUPPORTED_VERSIONS};
+use vcr_guest::{Description, FileKind, Limits, SUPPORTED_VERSIONS};
 
 use crate::exit::{Exit, print_error, printed};
 use crate::guest::args::InspectArgs;
@@ -49,14 +49,25 @@ fn row(path: &str, description: &Description) -> Value {
         "exports": description.exports,
         "producers": producers.collect::<Value>(),
         "memories": memories.collect::<Value>(),
-        "example_config": description
-            .example_config
-            .as_deref()
-            .map(|text| serde_json::from_str::<Value>(text).unwrap_or_else(|_| text.into())),
+        "sdk": description.sdk(),
+        "limits": limits(),
+        "example_config": description.example_config.as_deref().map(document),
+        "config_schema": description.config_schema.as_deref().map(document),
         "supported": description.problem.is_none(),
         "problem": description.problem.as_ref().map(ToString::to_string),
         "hint": description.problem.as_ref().and_then(vcr_guest::LoadProblem::hint),
     })
+}
+
+/// A document of the component: as JSON, or as its text if it is none.
+fn document(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| text.into())
+}
+
+/// The limits of instances, unless options of `guest(...)` change them.
+fn limits() -> Value {
+    let limits = Limits::default();
+    json!({"fuel_per_call": limits.fuel_per_call, "memory_bytes": limits.memory_bytes})
 }
 
 fn write_description(out: &mut dyn Write, path: &str, description: &Description) -> io::Result<()> {
@@ -72,6 +83,9 @@ fn write_description(out: &mut dyn Write, path: &str, description: &Description)
         add("world", format!("{} ({world})", world.name()));
         add("guest API", version.to_string());
     }
+    if let Some(sdk) = description.sdk() {
+        add("SDK", sdk.to_owned());
+    }
     add("imports", listed(&description.imports));
     add("exports", listed(&description.exports));
     for (field, name) in &description.producers {
@@ -82,9 +96,18 @@ fn write_description(out: &mut dyn Write, path: &str, description: &Description)
         add("memory", format!("{} bytes at first, {most}", memory.initial_bytes));
     }
     write_table(out, &table)?;
-    if let Some(example) = &description.example_config {
-        writeln!(out, "\n  {BOLD}example config{BOLD:#}")?;
-        for line in example.lines() {
+    let limits = Limits::default();
+    writeln!(
+        out,
+        "\n  {BOLD}limits{BOLD:#}  {} fuel a call, {} bytes of memory; options of `guest(...)` change them",
+        limits.fuel_per_call, limits.memory_bytes
+    )?;
+    let documents =
+        [("example config", &description.example_config), ("JSON schema of the config", &description.config_schema)];
+    for (name, text) in documents {
+        let Some(text) = text else { continue };
+        writeln!(out, "\n  {BOLD}{name}{BOLD:#}")?;
+        for line in text.lines() {
             writeln!(out, "  {line}")?;
         }
     }

@@ -1,6 +1,7 @@
 //! `vcr guest build`, and the other commands about guests.
 
 pub(crate) mod args;
+mod bench;
 mod call;
 mod check;
 pub(crate) mod config;
@@ -10,13 +11,14 @@ pub(crate) mod registry;
 mod vocabulary;
 
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use vcr_guest::{GuestModule, Limits};
 use vcr_guest_tools::build::{
     BuildError, BuiltGuest, Options, Progress, build, build_workspace, default_out_dir, is_one,
 };
 
+pub(crate) use bench::bench_command;
 pub(crate) use call::call_command;
 pub(crate) use check::check_command;
 pub(crate) use inspect::inspect_command;
@@ -37,8 +39,7 @@ fn build_all(args: &BuildArgs) -> Result<Vec<BuiltGuest>, BuildError> {
     for path in paths {
         // A workspace holds guests; a guest lies in one, or is one.
         if is_one(path) {
-            let out = args.out.clone().map_or_else(|| default_out_dir(path), Ok)?;
-            built.push(build(path, &out, &options, &mut report)?);
+            built.push(build_guest(path, args.out.as_deref(), &options, &mut report)?);
         } else {
             let out = args.out.clone().unwrap_or_else(|| path.join("dist"));
             built.extend(build_workspace(path, &out, &options, &mut report)?);
@@ -48,6 +49,20 @@ fn build_all(args: &BuildArgs) -> Result<Vec<BuiltGuest>, BuildError> {
         spinner.finish_and_clear();
     }
     Ok(built)
+}
+
+/// Builds the guest in a folder into `out`, or into its default folder.
+///
+/// # Errors
+/// When it does not build.
+pub(crate) fn build_guest(
+    path: &Path,
+    out: Option<&Path>,
+    options: &Options,
+    report: &mut dyn FnMut(Progress<'_>),
+) -> Result<BuiltGuest, BuildError> {
+    let out = out.map_or_else(|| default_out_dir(path), |out| Ok(out.to_owned()))?;
+    build(path, &out, options, report)
 }
 
 pub(crate) fn build_command(args: &BuildArgs) -> Exit {

@@ -5,6 +5,7 @@ pub(crate) mod grid;
 mod many;
 pub(crate) mod measured;
 pub(crate) mod points;
+mod rebuild;
 mod repeated;
 pub(crate) mod search;
 pub(crate) mod searches;

@@ -8,6 +8,7 @@ use oci_client::client::{ClientConfig, ClientProtocol};
 use oci_client::errors::OciDistributionError;
 use oci_client::manifest::{OCI_IMAGE_MEDIA_TYPE, OciDescriptor, OciImageManifest};
 use oci_client::secrets::RegistryAuth;
+use wasmparser::{Encoding, Parser, Payload};
 
 use crate::registry::digest::sha256;
 use crate::registry::download::Downloads;
@@ -17,6 +18,8 @@ use crate::registry::oci_reference::{OciReference, is_sha256};
 /// The media types of components, as other WebAssembly tools have them.
 const COMPONENT_MEDIA_TYPE: &str = "application/wasm";
 const OLD_COMPONENT_MEDIA_TYPE: &str = "application/vnd.wasm.content.layer.v1+wasm";
+/// The file name of a layer.
+const TITLE_ANNOTATION: &str = "org.opencontainers.image.title";
 const CONFIG_MEDIA_TYPE: &str = "application/vnd.wasm.config.v0+json";
 
 /// The longest manifest, which is what registries have to take.
@@ -94,13 +97,19 @@ impl<'a> RegistryClient<'a> {
     /// Uploads a component and returns the digest of its manifest.
     pub(crate) fn push(&self, component: Vec<u8>) -> Result<String, RegistryError> {
         let image = self.reference.inner();
-        let layer = descriptor(COMPONENT_MEDIA_TYPE, &component);
+        let mut layer = descriptor(COMPONENT_MEDIA_TYPE, &component);
+        // `oras pull` only writes layers with a file name.
+        let file_name = format!("{}.wasm", self.reference.name());
+        layer.annotations = Some([(TITLE_ANNOTATION.to_owned(), file_name)].into());
+        let (imports, exports) = names(&component).map_err(|reason| self.not_a_guest(reason))?;
         // Nothing in it depends on the time or the place, so the same component
-        // always has the same digest.
+        // always has the same digest. The layout wants a time.
         let config = serde_json::json!({
+            "created": "1970-01-01T00:00:00Z",
             "architecture": "wasm",
             "os": "wasip2",
             "layerDigests": [layer.digest],
+            "component": {"imports": imports, "exports": exports},
         });
         let config = config.to_string().into_bytes();
         let manifest = OciImageManifest {
@@ -166,6 +175,33 @@ impl<'a> RegistryClient<'a> {
     fn broken(&self, reason: String) -> RegistryError {
         RegistryError::Registry { what: self.what, reference: self.reference.to_string(), reason }
     }
+}
+
+/// Names that a component imports and exports.
+fn names(component: &[u8]) -> Result<(Vec<String>, Vec<String>), String> {
+    let damaged = |error: wasmparser::BinaryReaderError| format!("the component is damaged: {error}");
+    let (mut imports, mut exports, mut depth) = (Vec::new(), Vec::new(), 0_usize);
+    for payload in Parser::new(0).parse_all(component) {
+        match payload.map_err(damaged)? {
+            Payload::Version { encoding: Encoding::Module, .. } if depth == 0 => {
+                return Err("expected a component, got a core module".to_owned());
+            }
+            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
+            Payload::End(_) => depth = depth.saturating_sub(1),
+            Payload::ComponentImportSection(section) if depth == 0 => {
+                for import in section {
+                    imports.push(import.map_err(damaged)?.name.name.to_owned());
+                }
+            }
+            Payload::ComponentExportSection(section) if depth == 0 => {
+                for export in section {
+                    exports.push(export.map_err(damaged)?.name.name.to_owned());
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok((imports, exports))
 }
 
 fn descriptor(media_type: &str, bytes: &[u8]) -> OciDescriptor {

@@ -74,6 +74,11 @@ impl Server {
         *self.state.lies.lock().expect("no holder panicked") = Some(part);
     }
 
+    /// The content at a path.
+    pub(crate) fn content(&self, path: &str) -> Vec<u8> {
+        self.state.contents.lock().expect("no holder panicked").get(path).cloned().expect("it is there")
+    }
+
     pub(crate) fn put_manifest(&self, path: &str, bytes: Vec<u8>) {
         self.state.contents.lock().expect("no holder panicked").insert(path.to_owned(), bytes);
     }

@@ -10,6 +10,7 @@
 //! A module for each world plays the engine; this one makes the instances and
 //! compares. Nothing here prints, and the clock is an argument.
 
+mod bench;
 mod draw;
 mod faults;
 mod input;
@@ -23,6 +24,7 @@ mod scaler;
 mod tests;
 mod tokens;
 
+pub use crate::check::bench::{BenchReport, NativeTwin, bench};
 use crate::check::draw::Draw;
 use crate::check::meter::Meter;
 pub use crate::check::report::{CallCost, Check, CheckReport, FailedCall, Outcome, Used};
@@ -199,10 +201,10 @@ impl<D: Driver> Player<D> {
 
 /// Claims about every guest.
 const ANSWERS: (&str, &str) = ("answers", "every answer keeps to the interface");
-const REPEATED: (&str, &str) = ("repeated", "a second instance answers the same calls alike");
+const REPEATED: (&str, &str) = ("repeated", "a second instance gives the same answers to the same calls");
 const INTERLEAVED: (&str, &str) = ("interleaved", "two instances that are called in turns answer as one alone");
 const UNSTAINED: (&str, &str) =
-    ("unstained", "an instance answers alike after another was dropped in the middle of other work");
+    ("unstained", "an instance gives the same answers after another was dropped during other work");
 
 /// Steps of other work before its instance is dropped.
 const STAINING_STEPS: usize = 200;
