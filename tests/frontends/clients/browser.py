@@ -1,5 +1,5 @@
-"""Opens a page of `vcr run --out` or `vcr report` in headless Chromium and prints, as JSON,
-what it draws: browser.py PAGE [SCREENSHOT].
+"""Opens a page of vcr in headless Chromium and prints, as JSON, what it draws, and what does not
+fit at three widths, light and dark: browser.py PAGE.
 
 The network is shut: a page that asks for anything is an error of its own.
 """
@@ -14,7 +14,7 @@ from playwright.sync_api import sync_playwright
 # Debian's name first: its package is what the tests install.
 NAMES = ["chromium-headless-shell", "chromium", "google-chrome"]
 
-CHARTS = """() => window.vcrCharts.map(({ id, title, plot }) => {
+CHARTS = """() => (window.vcrCharts ?? []).map(({ id, title, plot }) => {
   const { canvas } = plot.ctx;
   const pixels = plot.ctx.getImageData(0, 0, canvas.width, canvas.height).data;
   let painted = 0;
@@ -32,6 +32,37 @@ CHARTS = """() => window.vcrCharts.map(({ id, title, plot }) => {
 # The rows of all tables of a section, cell by cell.
 TABLE = "(rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent))"
 
+# Elements that reach over the side of the page, or whose text is cut off. Boxes that scroll may hide
+# what is in them; drawn bars and cells have no text.
+OVERFLOWING = """() => [...document.querySelectorAll("main *")].filter((one) => {
+  const scrolls = (element) => ["auto", "scroll"].includes(getComputedStyle(element).overflowX);
+  for (let parent = one; parent && parent.tagName !== "MAIN"; parent = parent.parentElement) if (scrolls(parent)) return false;
+  if (one.closest(".tip, [hidden]") || !one.getClientRects().length) return false;
+  const { right, left } = one.getBoundingClientRect();
+  const isCut = getComputedStyle(one).overflowX === "hidden" && one.scrollWidth > one.clientWidth + 1 && one.textContent.trim();
+  return right > innerWidth + 0.5 || left < -0.5 || isCut;
+}).map((one) => `${one.tagName} ${one.className} ${one.textContent.slice(0, 40)}`)"""
+
+# The lowest contrast of a text with what is behind it, and the text.
+CONTRAST = """() => {
+  const light = (text) => {
+    const [r, g, b] = text.match(/[\\d.]+/g).map(Number).map((one) => one / 255).map((one) => (one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const opaque = (color) => !/rgba\\(.*, 0(\\.\\d+)?\\)|color\\(|transparent/.test(color);
+  let worst = [21, ""];
+  for (const one of document.querySelectorAll("main *")) {
+    if (![...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim()) || !one.getClientRects().length) continue;
+    if (one.closest("td.heat, .u-off")) continue;
+    let behind = one;
+    while (behind.parentElement && !opaque(getComputedStyle(behind).backgroundColor)) behind = behind.parentElement;
+    const [a, b] = [light(getComputedStyle(one).color), light(getComputedStyle(behind).backgroundColor)];
+    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (contrast < worst[0]) worst = [contrast, one.textContent.slice(0, 40)];
+  }
+  return worst;
+}"""
+
 
 def background(page):
     return page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -39,7 +70,6 @@ def background(page):
 
 def main():
     path = Path(sys.argv[1]).resolve().as_uri()
-    screenshot = sys.argv[2] if len(sys.argv) > 2 else None
     binary = next(filter(None, map(shutil.which, NAMES)))
     seen = {"errors": [], "requests": []}
     with sync_playwright() as playwright:
@@ -52,6 +82,13 @@ def main():
         page.goto(path)
         rows = lambda section: page.eval_on_selector_all(f"{section} tbody tr", TABLE)
         seen["title"] = page.title()
+        seen["banner"] = page.eval_on_selector_all(".banner > *", "(all) => all.map((one) => one.textContent)")
+        seen["tiles"] = page.eval_on_selector_all(
+            ".tiles:not([hidden]) > li", "(all) => all.map((one) => [...one.children].map((child) => child.textContent))"
+        )
+        if page.locator("#run option").count() > 1:
+            # The first run, whichever the page shows.
+            page.select_option("#run", index=0)
         seen["sections"] = page.eval_on_selector_all("h2", "(all) => all.map((one) => one.textContent)")
         for section in [".assertions", ".runs", "#distributions", "#timelines", "#phases", "#slowest", "#engines"]:
             seen[section] = rows(section)
@@ -70,14 +107,28 @@ def main():
         seen["dark"] = background(page)
         seen["dark_charts"] = len(page.evaluate(CHARTS))
         seen["paper"] = len(page.pdf())
-        page.set_viewport_size({"width": 420, "height": 800})
-        seen["narrow"] = page.evaluate("document.documentElement.scrollWidth")
-        if screenshot:
-            # Small enough for a page of documentation.
-            small = browser.new_context(viewport={"width": 1200, "height": 1750}, device_scale_factor=0.7)
-            picture = small.new_page()
-            picture.goto(path)
-            picture.screenshot(path=screenshot)
+        seen["layouts"] = []
+        for scheme in ["light", "dark"]:
+            page.emulate_media(color_scheme=scheme)
+            for width in [1280, 768, 390]:
+                page.set_viewport_size({"width": width, "height": 900})
+                page.wait_for_timeout(50)
+                seen["layouts"].append({
+                    "width": width,
+                    "scheme": scheme,
+                    "page": page.evaluate("document.documentElement.scrollWidth"),
+                    "overflowing": page.evaluate(OVERFLOWING),
+                    "contrast": page.evaluate(CONTRAST),
+                })
+        page.set_viewport_size({"width": 1280, "height": 900})
+        seen["tooltips"] = {}
+        for chart in page.evaluate("(window.vcrCharts ?? []).map(({ id }) => id)"):
+            over = page.locator(f"#{chart} .u-over").first
+            over.scroll_into_view_if_needed()
+            box = over.bounding_box()
+            for share in [0.5, 0.4]:
+                page.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] / 2)
+            seen["tooltips"][chart] = page.locator(f"#{chart} .tip").inner_text()
         browser.close()
     print(json.dumps(seen))
 

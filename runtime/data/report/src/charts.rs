@@ -52,6 +52,9 @@ pub struct RunCharts {
     /// Arrivals and ends of requests over time; none without requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load: Option<Load>,
+    /// Percentiles of latencies over time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub courses: Vec<Course>,
     /// Where the time of completed requests went, of the run and its workloads.
     pub phases: Vec<Bar>,
     /// The requests that took longest, the slowest first.
@@ -78,6 +81,21 @@ pub struct Load {
     pub arrived: Vec<u64>,
     /// Requests that ended in any way, by interval.
     pub ended: Vec<u64>,
+}
+
+/// Percentiles of a latency of completed requests over time; none in intervals without samples.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Course {
+    /// `ttft`, `tpot` or `e2e`.
+    pub metric: String,
+    /// Length of an interval; the first begins at 0.
+    pub interval_ms: f64,
+    /// The 50th percentile, by interval.
+    pub p50: Vec<Option<f64>>,
+    /// The 95th percentile.
+    pub p95: Vec<Option<f64>>,
+    /// The 99th percentile.
+    pub p99: Vec<Option<f64>>,
 }
 
 /// A part of a request's life, in its order.

@@ -1,38 +1,32 @@
-//! `report.html`: one file without links to a network.
+//! `report.html`, and the page that compares several folders.
 //!
-//! Rust writes the parts that need no drawing, so that they can be read without scripts:
-//! the verdict, assertions, the list of runs, the scenario. `assets/page.js` draws the rest
-//! from JSON inside the page, with uPlot.
+//! The verdict, tiles, assertions, the list of runs and the scenario are written here;
+//! `assets/report.js` draws the rest from [`Data`].
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::charts::{RunCharts, Source};
+use crate::charts::RunCharts;
 use crate::distribution::PERCENTS;
 use crate::document::{Document, Engine, Link, Metrics, Partial, Run, Scaling};
 use crate::folder::Folder;
 use crate::kv_transfers;
-use crate::text::{Escaped, json_in_html, time};
-
-const UPLOT_JS: &str = include_str!("../assets/uPlot.iife.min.js");
-const UPLOT_CSS: &str = include_str!("../assets/uPlot.min.css");
-const UPLOT_LICENSE: &str = include_str!("../assets/uPlot.LICENSE");
-const PAGE_JS: &str = include_str!("../assets/page.js");
-const PAGE_CSS: &str = include_str!("../assets/page.css");
-
-/// Nothing is fetched, whatever a text of the report says.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
+use crate::limit::Limit;
+use crate::page::{Tone, write_banner, write_headroom, write_page, write_tiles};
+use crate::sources::write_sources;
+use crate::text::{Escaped, time};
+use crate::tiles::{chart_of, tiles_of};
 
 /// Rows of the tables of assertions and runs at most.
 const MAX_ROWS: usize = 1000;
-/// Length of the scenario's text at most.
-const MAX_SOURCE_BYTES: usize = 256 << 10;
 
 /// The JSON inside the page.
 #[derive(Serialize)]
 struct Data<'a> {
     percents: &'a [f64],
+    /// The run that is shown first.
+    first: usize,
     runs: Vec<DrawnRun<'a>>,
 }
 
@@ -45,6 +39,7 @@ struct DrawnRun<'a> {
     seed: u64,
     duration_ms: f64,
     partial: bool,
+    limits: Vec<Limit>,
     metrics: &'a Metrics,
     engines: &'a [Engine],
     links: &'a [Link],
@@ -62,28 +57,14 @@ pub fn write(out: &mut dyn Write, folders: &[Folder]) -> io::Result<()> {
         1 => titles.join(""),
         _ => folders.iter().map(|folder| folder.label.as_str()).collect::<Vec<_>>().join(" and "),
     };
-    let title = Escaped(title);
-    write!(
-        out,
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title} - vcr</title>\n\
-         <style>{UPLOT_CSS}</style>\n<style>{PAGE_CSS}</style>\n</head>\n<body>\n<main>\n"
-    )?;
-    for folder in folders {
-        write_head(out, folder, folders.len() > 1)?;
-    }
-    write_drawn(out, folders)?;
-    for folder in folders {
-        write_source(out, folder, folders.len() > 1)?;
-    }
-    writeln!(out, "</main>")?;
-    let data = serde_json::to_string(&data(folders))?;
-    writeln!(out, "<script type=\"application/json\" id=\"data\">{}</script>", json_in_html(&data))?;
-    // The licence asks for its text in every copy.
-    writeln!(out, "<script>/*!\n{UPLOT_LICENSE}*/\n{UPLOT_JS}</script>")?;
-    writeln!(out, "<script>\n{PAGE_JS}</script>\n</body>\n</html>")
+    write_page(out, &title, &data(folders), &mut |out| {
+        match folders {
+            [folder] => write_head(out, folder)?,
+            _ => write_compared_head(out, &title, folders)?,
+        }
+        write_drawn(out, folders)?;
+        write_sources(out, folders)
+    })
 }
 
 fn data(folders: &[Folder]) -> Data<'_> {
@@ -93,6 +74,7 @@ fn data(folders: &[Folder]) -> Data<'_> {
         timeline: None,
         incidents: Vec::new(),
         load: None,
+        courses: Vec::new(),
         phases: Vec::new(),
         slowest: Vec::new(),
     };
@@ -105,6 +87,7 @@ fn data(folders: &[Folder]) -> Data<'_> {
             seed: run.seed,
             duration_ms: run.duration_ms,
             partial: run.partial,
+            limits: folder.report.assertions_of(&run.name).filter_map(|assertion| assertion.limit()).collect(),
             metrics: &run.metrics,
             engines: &run.engines,
             links: &run.links,
@@ -112,41 +95,110 @@ fn data(folders: &[Folder]) -> Data<'_> {
             charts: folder.charts.runs.get(index).filter(|charts| charts.name == run.name).unwrap_or(&NONE),
         })
     });
-    Data { percents: &PERCENTS, runs: drawn.collect() }
+    let first = if several { 0 } else { folders.first().map_or(0, |folder| first_of(&folder.report)) };
+    Data { percents: &PERCENTS, first, runs: drawn.collect() }
 }
 
-/// Verdict, claim, parameters, assertions, runs.
-fn write_head(out: &mut dyn Write, folder: &Folder, several: bool) -> io::Result<()> {
-    let report = &folder.report;
-    let label = if several { format!("{}: {}", folder.label, report.scenario) } else { report.scenario.clone() };
+/// The run that is shown first: that of the first failed assertion, or the first one.
+fn first_of(report: &Document) -> usize {
+    let failed = report.assertions.iter().find(|assertion| !assertion.passed);
+    let name = failed.and_then(|assertion| assertion.run.as_ref());
+    let drawn = &report.runs[..report.runs.len().min(crate::MAX_DRAWN_RUNS)];
+    name.and_then(|name| drawn.iter().position(|run| run.name == *name)).unwrap_or(0)
+}
+
+fn verdict_of(report: &Document) -> (Tone, String) {
     let failed = report.assertions.iter().filter(|assertion| !assertion.passed).count();
-    let (class, verdict) = match (failed, report.assertions.len(), &report.partial) {
-        (_, _, Some(Partial { error: Some(error), .. })) => ("failed", format!("failed with an error: {error}")),
-        (_, _, Some(partial)) => ("failed", format!("stopped early by {}", partial.stopped_by)),
-        (0, 0, None) => ("neutral", "no assertions".to_owned()),
-        (0, all, None) => ("passed", format!("{all} of {all} assertions passed")),
-        (failed, all, None) => ("failed", format!("{failed} of {all} assertions failed")),
-    };
-    writeln!(out, "<header>\n<h1>{}</h1>", Escaped(label))?;
-    writeln!(out, "<p class=\"verdict {class}\">{}</p>", Escaped(verdict))?;
-    if let Some(claim) = &report.claim {
-        writeln!(out, "<p class=\"claim\">{}</p>", Escaped(claim))?;
+    match (failed, report.assertions.len(), &report.partial) {
+        (_, _, Some(Partial { error: Some(error), .. })) => (Tone::Failed, format!("failed with an error: {error}")),
+        (_, _, Some(partial)) => (Tone::Failed, format!("stopped early by {}", partial.stopped_by)),
+        (0, 0, None) => (Tone::Neutral, "no assertions".to_owned()),
+        (0, all, None) => (Tone::Passed, format!("{all} of {all} assertions passed")),
+        (failed, all, None) => (Tone::Failed, format!("{failed} of {all} assertions failed")),
     }
-    writeln!(out, "</header>")?;
+}
+
+/// Verdict, claim, tiles, assertions, runs.
+fn write_head(out: &mut dyn Write, folder: &Folder) -> io::Result<()> {
+    let report = &folder.report;
+    let (tone, verdict) = verdict_of(report);
+    write_banner(out, &report.scenario, tone, &verdict, report.claim.as_deref().unwrap_or_default())?;
+    let first = first_of(report);
+    for (index, run) in report.runs.iter().take(crate::MAX_DRAWN_RUNS).enumerate() {
+        write_tiles(out, &tiles_of(report, run), Some((index, index == first)))?;
+    }
+    write_pricing(out, report)?;
     write_assertions(out, report)?;
     write_runs(out, report)?;
+    write_transfers(out, report)?;
+    if !folder.files.is_empty() {
+        let link = |name: &String| format!("<a href=\"{0}\">{0}</a>", Escaped(name));
+        let links: Vec<String> = folder.files.iter().map(link).collect();
+        writeln!(out, "<p class=\"files\">Files: {}</p>", links.join(", "))?;
+    }
+    Ok(())
+}
+
+/// One header for all folders: the verdict of each, and in what they differ.
+fn write_compared_head(out: &mut dyn Write, title: &str, folders: &[Folder]) -> io::Result<()> {
+    let verdicts: Vec<(Tone, String)> = folders.iter().map(|folder| verdict_of(&folder.report)).collect();
+    let tone = match verdicts.iter().any(|(tone, _)| *tone == Tone::Failed) {
+        true => Tone::Failed,
+        false => Tone::Neutral,
+    };
+    let text = folders.iter().zip(&verdicts).map(|(folder, (_, verdict))| format!("{}: {verdict}", folder.label));
+    write_banner(out, title, tone, &text.collect::<Vec<_>>().join("; "), "")?;
+    let heads = folders.iter().map(|folder| format!("<th scope=\"col\">{}</th>", Escaped(&folder.label)));
+    let mut rows = vec![("scenario".to_owned(), folders.iter().map(|one| one.report.scenario.clone()).collect())];
+    let mut keys: Vec<&String> = folders.iter().flat_map(|folder| folder.report.parameters.keys()).collect();
+    keys.sort();
+    keys.dedup();
+    for key in keys {
+        let values = folders.iter().map(|folder| folder.report.parameters.get(key).cloned().unwrap_or_default());
+        rows.push((key.clone(), values.collect::<Vec<String>>()));
+    }
+    rows.push(("version of vcr".to_owned(), folders.iter().map(|one| one.report.vcr_version.clone()).collect()));
+    rows.retain(|(_, values)| values.windows(2).any(|pair| pair[0] != pair[1]));
+    if rows.is_empty() {
+        writeln!(out, "<p class=\"note\">Scenario, parameters and version are the same.</p>")?;
+    } else {
+        writeln!(out, "<div class=\"wide\"><table class=\"difference\"><thead><tr><th scope=\"col\">Differs in</th>")?;
+        writeln!(out, "{}</tr></thead><tbody>", heads.collect::<String>())?;
+        for (name, values) in rows {
+            let cells: String =
+                values.iter().map(|value| format!("<td><code>{}</code></td>", Escaped(value))).collect();
+            writeln!(out, "<tr><th scope=\"row\">{}</th>{cells}</tr>", Escaped(name))?;
+        }
+        writeln!(out, "</tbody></table></div>")?;
+    }
+    writeln!(out, "<div id=\"differences\"></div>")?;
+    for folder in folders {
+        let label = Escaped(&folder.label);
+        writeln!(out, "<details><summary>Assertions and runs of {label}</summary>")?;
+        write_pricing(out, &folder.report)?;
+        write_assertions(out, &folder.report)?;
+        write_runs(out, &folder.report)?;
+        write_transfers(out, &folder.report)?;
+        writeln!(out, "</details>")?;
+    }
+    Ok(())
+}
+
+/// How the times of the runs were priced; runs that say the same are one line.
+fn write_pricing(out: &mut dyn Write, report: &Document) -> io::Result<()> {
+    let mut pricings: Vec<(String, Tone)> = report.runs.iter().map(Run::pricing).collect();
+    pricings.dedup();
+    for (text, tone) in pricings.iter().take(4) {
+        writeln!(out, "<p class=\"note {}\">Times: {}.</p>", tone.class(), Escaped(text))?;
+    }
+    Ok(())
+}
+
+fn write_transfers(out: &mut dyn Write, report: &Document) -> io::Result<()> {
     let pairs = kv_transfers::write_html(out, &report.runs, MAX_ROWS)?;
     if pairs > 0 {
         write_rest(out, pairs)?;
         writeln!(out, "</section>")?;
-    }
-    if !several && !folder.files.is_empty() {
-        let link = |name: &String| format!("<a href=\"{0}\">{0}</a>", Escaped(name));
-        writeln!(
-            out,
-            "<p class=\"files\">Files: {}</p>",
-            folder.files.iter().map(link).collect::<Vec<_>>().join(", ")
-        )?;
     }
     Ok(())
 }
@@ -155,26 +207,30 @@ fn write_assertions(out: &mut dyn Write, report: &Document) -> io::Result<()> {
     if report.assertions.is_empty() {
         return Ok(());
     }
-    writeln!(
-        out,
-        "<section class=\"assertions\"><h2>Assertions</h2>\n<table><thead><tr><th scope=\"col\">Result</th>"
-    )?;
-    writeln!(
-        out,
-        "<th scope=\"col\">Run</th><th scope=\"col\">Assertion</th><th scope=\"col\">Observed</th></tr></thead><tbody>"
-    )?;
+    writeln!(out, "<section class=\"assertions\"><h2>Assertions</h2>\n<div class=\"wide\"><table><thead><tr>")?;
+    for title in ["Result", "Run", "Assertion", "Observed", "Headroom"] {
+        write!(out, "<th scope=\"col\">{title}</th>")?;
+    }
+    writeln!(out, "</tr></thead><tbody>")?;
     let by_result = |passed: bool| report.assertions.iter().filter(move |assertion| assertion.passed == passed);
     for assertion in by_result(false).chain(by_result(true)).take(MAX_ROWS) {
         let (class, result) = if assertion.passed { ("passed", "✓ passed") } else { ("failed", "✗ failed") };
-        writeln!(
-            out,
-            "<tr><td class=\"{class}\">{result}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-            Escaped(assertion.run.as_deref().unwrap_or_default()),
-            Escaped(assertion.title()),
-            Escaped(assertion.observed()),
-        )?;
+        let run = assertion.run.as_deref().unwrap_or_default();
+        write!(out, "<tr><td class=\"{class}\">{result}</td><td>{}</td><td>", Escaped(run))?;
+        let title = assertion.title();
+        let title = Escaped(&title);
+        let place = report.runs.iter().take(crate::MAX_DRAWN_RUNS).position(|known| known.name == run);
+        match assertion.limit().and_then(|limit| chart_of(&limit.metric)).zip(place) {
+            Some((chart, run)) => write!(out, "<a href=\"#{chart}\" data-run=\"{run}\">{title}</a>")?,
+            None => write!(out, "{title}")?,
+        }
+        write!(out, "</td><td>{}</td><td>", Escaped(assertion.observed_text()))?;
+        if let Some(headroom) = assertion.headroom() {
+            write_headroom(out, headroom)?;
+        }
+        writeln!(out, "</td></tr>")?;
     }
-    writeln!(out, "</tbody></table>")?;
+    writeln!(out, "</tbody></table></div>")?;
     write_rest(out, report.assertions.len())?;
     writeln!(out, "</section>")
 }
@@ -244,51 +300,14 @@ fn write_drawn(out: &mut dyn Write, folders: &[Folder]) -> io::Result<()> {
     writeln!(out, "<div id=\"drawn\"></div>")
 }
 
-/// The scenario with what it ran with.
-fn write_source(out: &mut dyn Write, folder: &Folder, several: bool) -> io::Result<()> {
-    let report = &folder.report;
-    let of = if several { format!(" of {}", folder.label) } else { String::new() };
-    writeln!(out, "<section class=\"source\"><h2>Scenario{}</h2>\n<dl>", Escaped(of))?;
-    let mut seeds: Vec<u64> = report.runs.iter().map(|run| run.seed).collect();
-    seeds.dedup();
-    seeds.truncate(16);
-    let seeds: Vec<String> = seeds.iter().map(u64::to_string).collect();
-    let facts = [
-        ("Fingerprint", report.fingerprint.clone()),
-        (if seeds.len() == 1 { "Seed" } else { "Seeds" }, seeds.join(", ")),
-        ("SHA-256 of the script", report.scenario_sha256.clone()),
-        ("Version of vcr", report.vcr_version.clone()),
-    ];
-    for (name, value) in facts.iter().filter(|(_, value)| !value.is_empty()) {
-        writeln!(out, "<dt>{name}</dt><dd><code>{}</code></dd>", Escaped(value))?;
-    }
-    for (key, value) in &report.parameters {
-        writeln!(out, "<dt>Parameter <code>{}</code></dt><dd><code>{}</code></dd>", Escaped(key), Escaped(value))?;
-    }
-    for input in &report.inputs {
-        let (kind, path) = (Escaped(&input.kind), Escaped(&input.path));
-        let sha256 = Escaped(&input.sha256);
-        writeln!(out, "<dt>Input ({kind})</dt><dd><code>{path}</code><br><code>sha256 {sha256}</code></dd>")?;
-    }
-    writeln!(out, "</dl>")?;
-    if let Some(Source { name, text }) = &folder.charts.source {
-        let end = (0..=MAX_SOURCE_BYTES.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-        writeln!(out, "<details open><summary>{}</summary>", Escaped(name))?;
-        writeln!(out, "<pre tabindex=\"0\"><code>{}</code></pre></details>", Escaped(&text[..end]))?;
-        if end < text.len() {
-            writeln!(out, "<p>The first {end} of {} bytes are shown.</p>", text.len())?;
-        }
-    }
-    writeln!(out, "</section>")
-}
-
 #[cfg(test)]
 mod tests {
     use sha2::{Digest, Sha256};
 
     use super::*;
-    use crate::charts::Charts;
+    use crate::charts::{Charts, Source};
     use crate::document::Assertion;
+    use crate::page::{UPLOT_CSS, UPLOT_JS};
     use vcr_trace::RequestRow;
 
     use crate::{Distribution, EngineLine, RequestCharts, Timeline};

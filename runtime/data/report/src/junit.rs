@@ -35,7 +35,7 @@ pub fn write(out: &mut dyn Write, report: &Document) -> io::Result<()> {
             writeln!(out, "/>")?;
             continue;
         }
-        let observed = assertion.observed();
+        let observed = assertion.observed_text();
         let message = if observed.is_empty() { "not true".to_owned() } else { format!("observed {observed}") };
         writeln!(out, ">\n      <failure message=\"{}\"/>\n    </testcase>", Escaped(message))?;
     }

@@ -5,6 +5,7 @@
 //! either from a run that has just ended or from a [folder](Folder) of an earlier one.
 //! Everything it writes is a function of these, so equal runs have equal files.
 
+mod chart;
 mod charts;
 mod distribution;
 mod document;
@@ -12,23 +13,30 @@ mod folder;
 mod html;
 mod junit;
 mod kv_transfers;
+mod limit;
 mod markdown;
 mod openmetrics;
+mod page;
 mod pressure;
 mod request_charts;
 mod requests;
+mod sources;
 mod text;
+mod tiles;
 mod timeline;
 
-pub use charts::{Bar, Charts, Incident, LifeLine, Load, Phase, Pieces, RunCharts, Source};
+pub use chart::{Axis, Chart, Level, Line};
+pub use charts::{Bar, Charts, Course, Incident, LifeLine, Load, Phase, Pieces, RunCharts, Source};
 pub use distribution::{Distribution, Histogram, PERCENTS, Scope};
 pub use document::{Assertion, Document, Engine, Metrics, Partial, Run};
 pub use folder::{Folder, FolderError, for_each_request};
 
 pub use html::write as write_html;
 pub use junit::write as write_junit;
+pub use limit::{Limit, headroom_text};
 pub use markdown::write as write_summary;
 pub use openmetrics::write as write_openmetrics;
+pub use page::{Tile, Tone, write_banner, write_headroom, write_page, write_tiles};
 pub use pressure::{Bound, BoundShare, Bucket, PoolPressure, Pressure, RunPressure, Share, read_pressure};
 pub use request_charts::RequestCharts;
 pub use requests::RequestTable;

@@ -37,7 +37,7 @@ pub fn write(out: &mut dyn Write, report: &Document) -> io::Result<()> {
         for assertion in by_result(false).chain(by_result(true)).take(MAX_ROWS) {
             let mark = if assertion.passed { "✅" } else { "❌" };
             let run = Cell(assertion.run.as_deref().unwrap_or_default());
-            writeln!(out, "| {mark} | {run} | {} | {} |", Cell(assertion.title()), Cell(assertion.observed()))?;
+            writeln!(out, "| {mark} | {run} | {} | {} |", Cell(assertion.title()), Cell(assertion.observed_text()))?;
         }
         write_rest(out, report.assertions.len())?;
     }

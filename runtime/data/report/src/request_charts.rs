@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use vcr_base::percentile::percentile_rank;
 use vcr_trace::RequestRow;
 
-use crate::charts::{Bar, LifeLine, Load, Phase, RunCharts};
+use crate::charts::{Bar, Course, LifeLine, Load, Phase, RunCharts};
 use crate::distribution::{Distribution, Scope};
 use crate::requests::phases;
 
@@ -13,6 +14,10 @@ use crate::requests::phases;
 const SLOWEST: usize = 20;
 /// Intervals of the load.
 const INTERVALS: usize = 120;
+/// Intervals of latencies over time: few enough that most have samples.
+const COURSE_INTERVALS: usize = 60;
+/// Latencies that are drawn over time. A request has one time per output token: the mean of its gaps.
+const COURSES: [&str; 3] = ["ttft", "tpot", "e2e"];
 /// Workloads with lines of their own: those with the most requests.
 const MAX_WORKLOADS: usize = 8;
 
@@ -25,6 +30,8 @@ pub struct RequestCharts {
     requests: u64,
     phases: BTreeMap<String, Sums>,
     slowest: Vec<LifeLine>,
+    /// Samples of [`COURSES`], by interval.
+    courses: [Vec<Vec<f64>>; COURSES.len()],
     /// Latencies by workload, where they are known from requests alone.
     latencies: Option<BTreeMap<String, Latencies>>,
 }
@@ -48,7 +55,8 @@ impl RequestCharts {
     #[must_use]
     pub fn new(duration_ms: f64) -> Self {
         let none = vec![0; INTERVALS];
-        Self { duration_ms, arrived: none.clone(), ended: none, ..Self::default() }
+        let courses = std::array::from_fn(|_| vec![Vec::new(); COURSE_INTERVALS]);
+        Self { duration_ms, arrived: none.clone(), ended: none, courses, ..Self::default() }
     }
 
     /// Also makes distributions, of what can be known from requests.
@@ -60,12 +68,13 @@ impl RequestCharts {
     /// Adds a request.
     pub fn add(&mut self, row: &RequestRow<'_>) {
         self.requests += 1;
-        let interval = self.interval(row.arrival_ms);
+        let interval = self.interval(row.arrival_ms, INTERVALS);
         self.arrived[interval] += 1;
         if let Some(end_ms) = row.end_ms {
-            let interval = self.interval(end_ms);
+            let interval = self.interval(end_ms, INTERVALS);
             self.ended[interval] += 1;
         }
+        self.add_to_courses(row);
         if !self.phases.contains_key(row.workload.as_ref()) {
             self.phases.insert(row.workload.to_string(), Sums::default());
         }
@@ -86,10 +95,26 @@ impl RequestCharts {
         self.keep_if_slow(row);
     }
 
-    fn interval(&self, at_ms: f64) -> usize {
+    fn interval(&self, at_ms: f64, intervals: usize) -> usize {
         let share = if self.duration_ms > 0.0 { at_ms / self.duration_ms } else { 0.0 };
         // A conversion to an integer stays within its range.
-        ((share * INTERVALS as f64) as usize).min(INTERVALS - 1)
+        ((share * intervals as f64) as usize).min(intervals - 1)
+    }
+
+    /// Each latency belongs to the interval in which it is known.
+    fn add_to_courses(&mut self, row: &RequestRow<'_>) {
+        if !row.is_completed() {
+            return;
+        }
+        let between = row.first_token_ms.zip(row.last_token_ms).filter(|_| row.output_tokens > 1);
+        let tpot = between.map(|(first, last)| (last, (last - first) / f64::from(row.output_tokens - 1)));
+        for (course, sample) in
+            [row.first_token_ms.zip(row.ttft_ms), tpot, row.end_ms.zip(row.e2e_ms)].into_iter().enumerate()
+        {
+            let Some((at_ms, value)) = sample else { continue };
+            let interval = self.interval(at_ms, COURSE_INTERVALS);
+            self.courses[course][interval].push(value);
+        }
     }
 
     fn keep_if_slow(&mut self, row: &RequestRow<'_>) {
@@ -143,6 +168,10 @@ impl RequestCharts {
         let all = [bar(None, self.phases.values())].into_iter();
         charts.phases = all.chain(workloads.iter().map(own)).filter(|bar| bar.requests > 0).collect();
         charts.slowest = self.slowest;
+        let interval_ms = self.duration_ms / COURSE_INTERVALS as f64;
+        let courses =
+            COURSES.into_iter().zip(self.courses).filter(|(_, samples)| samples.iter().any(|own| !own.is_empty()));
+        charts.courses = courses.map(|(metric, samples)| course(metric, interval_ms, samples)).collect();
         if let Some(mut latencies) = self.latencies {
             for (index, metric) in LATENCIES.into_iter().enumerate() {
                 let all = latencies.values().flat_map(|Latencies(own)| own[index].iter().copied()).collect();
@@ -158,6 +187,19 @@ impl RequestCharts {
             }
         }
     }
+}
+
+fn course(metric: &str, interval_ms: f64, mut samples: Vec<Vec<f64>>) -> Course {
+    samples.iter_mut().for_each(|own| own.sort_unstable_by(f64::total_cmp));
+    let of = |percent: f64| {
+        let one = |own: &Vec<f64>| {
+            let rank = percentile_rank(own.len() as u64, percent)?;
+            // Microseconds are enough for a chart.
+            own.get(rank as usize).map(|value| (value * 1e3).round() / 1e3)
+        };
+        samples.iter().map(one).collect()
+    };
+    Course { metric: metric.to_owned(), interval_ms, p50: of(50.0), p95: of(95.0), p99: of(99.0) }
 }
 
 fn bar<'a>(workload: Option<String>, sums: impl Iterator<Item = &'a Sums>) -> Bar {
@@ -211,6 +253,26 @@ mod tests {
         assert_eq!(run.phases[0].mean_ms, [0.0, 1.0, 2.0, 0.0, 499.5]);
         let counts: Vec<_> = run.distributions.iter().map(|own| (own.metric.as_str(), own.count)).collect();
         assert_eq!(counts, [("ttft", 1000), ("ttft", 250), ("ttft", 750), ("e2e", 1000), ("e2e", 250), ("e2e", 750)]);
+    }
+
+    #[test]
+    fn percentiles_over_time_are_those_of_the_requests_of_an_interval() {
+        let row = |id: u64| RequestRow {
+            first_token_ms: Some(id as f64 + 3.0),
+            last_token_ms: Some(id as f64 + 13.0),
+            output_tokens: 11,
+            ..row(id, "a")
+        };
+        let courses = charts((0..1000).map(row)).courses;
+        let names: Vec<_> = courses.iter().map(|own| own.metric.as_str()).collect();
+        assert_eq!(names, ["ttft", "tpot", "e2e"]);
+        // First tokens of 35 ms, from 3 ms on, are in an interval of 2100 / 60 ms.
+        assert_eq!((courses[0].p50[0], courses[0].p99[29]), (Some(3.0), None));
+        assert_eq!((courses[1].p50[1], courses[1].interval_ms), (Some(1.0), 35.0));
+        // A request ends 3 ms and its number after it arrived: at twice its number and 3 ms.
+        let (least, most) = (courses[2].p50[0], courses[2].p99[57]);
+        assert!(least.is_some_and(|value| (3.0..20.0).contains(&value)), "{least:?}");
+        assert_eq!(most, Some(1001.0 + 0.0), "the last of an interval of 17 or 18");
     }
 
     #[test]

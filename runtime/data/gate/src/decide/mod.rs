@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 
 use serde::Serialize;
+use vcr_report::Chart;
 
 use crate::error::GateError;
 use crate::join::{Joined, JoinedBy};
@@ -197,6 +198,9 @@ pub struct Judgement {
     pub resamples: u32,
     /// All requests, then each segment.
     pub segments: Vec<SegmentJudgement>,
+    /// Latencies of both sides, of all matched requests.
+    #[serde(skip)]
+    pub distributions: Vec<Chart>,
 }
 
 /// A pair and the comparison of its answers.
@@ -250,6 +254,7 @@ pub(crate) fn judge(
         alpha_each: level.alpha,
         resamples: level.resamples,
         segments,
+        distributions: scopes.first().map(|all| regression::distributions(&sides, all)).unwrap_or_default(),
     })
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use vcr_base::random::Stream;
 use vcr_compare::{Statistic, percentile_change};
+use vcr_report::Chart;
 
 use super::scope::Scope;
 use super::{EXAMPLES, Pair, Sides, SignalJudgement, Verdict};
@@ -125,6 +126,21 @@ fn values(sides: &Sides<'_>, pair: &Pair, signal: Signal) -> Option<(f64, f64)> 
         }
         _ => Some((baseline.kv_usage(b)?, candidate.kv_usage(c)?)),
     }
+}
+
+/// The CDFs of both sides of each latency.
+pub(super) fn distributions(sides: &Sides<'_>, scope: &Scope) -> Vec<Chart> {
+    let latencies = [
+        (Signal::LatencyP95, "latency", "Latency: CDF"),
+        (Signal::TtftP95, "ttft", "Time to first token (TTFT): CDF"),
+        (Signal::TokenGapP95, "token-gap", "Time between tokens: CDF"),
+    ];
+    let chart = |(signal, id, title): (Signal, &str, &str)| {
+        let both = scope.pairs.iter().filter_map(|pair| values(sides, &sides.pairs[*pair as usize], signal));
+        let (baseline, candidate) = both.map(|(b, c)| (b / 1e6, c / 1e6)).unzip();
+        Chart::cdf(id, title, vec![("baseline", baseline), ("candidate", candidate)])
+    };
+    latencies.into_iter().filter_map(chart).collect()
 }
 
 fn relative(baseline: f64, candidate: f64) -> f64 {

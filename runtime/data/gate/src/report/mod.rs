@@ -1,16 +1,18 @@
 //! The report of a decision: JSON as `docs/schemas/gate.schema.json` describes it, a page, JUnit
 //! and a summary for the pages of CI systems.
 
+mod html;
+
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use serde::Serialize;
-use vcr_report::{Assertion, Document, Escaped};
+use vcr_report::{Assertion, Document};
 
-use crate::decide::{Decision, Judgement, SegmentJudgement, SignalJudgement, Verdict};
+use crate::decide::{Decision, Judgement, SignalJudgement, Verdict};
 use crate::mirror::{Format, Input, Mirrored};
 use crate::policy::Policy;
-use crate::triage::{Example, ExampleSide, Triage};
+use crate::triage::Triage;
 
 /// Version of the schema.
 const REPORT_VERSION: u32 = 1;
@@ -92,7 +94,7 @@ impl Report {
     /// # Errors
     /// Those of the writer.
     pub fn write_html(&self, out: &mut dyn Write) -> io::Result<()> {
-        write(out, self)
+        html::write(out, self)
     }
 
     /// Writes each signal of each segment as a JUnit test case.
@@ -148,161 +150,6 @@ fn assertion(segment: &str, signal: &SignalJudgement) -> Assertion {
         condition: Some(format!("{bound} {}", info.value_text(signal.limit))),
         observed_text: Some(signal.text.clone()),
         passed: signal.verdict != Verdict::Failed,
+        ..Assertion::default()
     }
-}
-
-const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem}\
-table{border-collapse:collapse;width:100%;margin:.5rem 0 1.5rem}td,th{text-align:left;padding:.3rem .6rem;\
-border-bottom:1px solid #8884;vertical-align:top}code,pre{font-family:ui-monospace,monospace;font-size:.9em}\
-.promote,.passed{color:#1a7f37}.hold,.within_noise{color:#9a6700}.rollback,.failed{color:#cf222e}\
-@media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}}";
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
-/// Segments that are shown at most.
-const MAX_SEGMENTS: usize = 500;
-
-fn write(out: &mut dyn Write, report: &Report) -> io::Result<()> {
-    let judgement = &report.judgement;
-    let decision = judgement.decision.name();
-    write!(
-        out,
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{decision} - vcr gate</title>\n\
-         <style>{STYLE}</style>\n</head>\n<body>\n\
-         <h1 class=\"{decision}\">{decision}</h1>\n<p>{}</p>\n",
-        Escaped(&judgement.reason)
-    )?;
-    write_totals(out, report)?;
-    if !report.triage.is_empty() {
-        writeln!(out, "<h2>Triage</h2>")?;
-        report.triage.iter().try_for_each(|item| write_triage(out, item))?;
-    }
-    writeln!(out, "<h2>Segments</h2>")?;
-    judgement.segments.iter().take(MAX_SEGMENTS).try_for_each(|segment| write_segment(out, segment))?;
-    if let Some(rest) = judgement.segments.len().checked_sub(MAX_SEGMENTS).filter(|rest| *rest > 0) {
-        writeln!(out, "<p>and {rest} more in gate.json</p>")?;
-    }
-    write_pairs(out, "Version transitions", judgement.version_transitions.iter())?;
-    write_pairs(out, "Candidate routes", judgement.candidate_routes.iter())?;
-    let rates = judgement.rates.iter().map(|(name, [b, c])| (name, format!("{:.1} % → {:.1} %", b * 1e2, c * 1e2)));
-    write_pairs(out, "Observations with", rates)?;
-    write_pairs(out, &format!("Policy {}", report.policy.name), report.policy.settings.iter())?;
-    writeln!(
-        out,
-        "<p>vcr {}, fingerprint <code>{}</code></p>\n</body>\n</html>",
-        report.vcr_version,
-        report.fingerprint()
-    )
-}
-
-fn write_totals(out: &mut dyn Write, report: &Report) -> io::Result<()> {
-    let totals = &report.judgement.totals;
-    let rows = [
-        ("observations", totals.baseline, totals.candidate),
-        ("repeated", totals.baseline_duplicates, totals.candidate_duplicates),
-        ("without partner", totals.only_baseline, totals.only_candidate),
-        ("failed of matched", totals.baseline_errors, totals.candidate_errors),
-    ];
-    writeln!(out, "<table>\n<tr><th></th><th>baseline</th><th>candidate</th></tr>")?;
-    for (name, baseline, candidate) in rows {
-        writeln!(out, "<tr><td>{name}</td><td>{baseline}</td><td>{candidate}</td></tr>")?;
-    }
-    writeln!(
-        out,
-        "</table>\n<p>{} matched by {}; of {} pairs of answers {} equal, {} tolerated, {} different, {} drifted, \
-         {} incomparable</p>",
-        totals.matched,
-        report.judgement.joined_by,
-        totals.answered,
-        totals.equal,
-        totals.tolerated,
-        totals.mismatched,
-        totals.drifted,
-        totals.incomparable
-    )
-}
-
-fn write_triage(out: &mut dyn Write, item: &Triage) -> io::Result<()> {
-    let class = Decision::from(item.response).name();
-    writeln!(
-        out,
-        "<h3 class=\"{class}\">{class}: {} of {}</h3>\n<p>{}</p>\n<p>Owner: {}. Next: {}.</p>",
-        item.signal.name(),
-        Escaped(&item.segment),
-        Escaped(&item.text),
-        Escaped(&item.owner),
-        Escaped(item.next_action)
-    )?;
-    item.examples.iter().try_for_each(|example| write_example(out, example))
-}
-
-fn write_example(out: &mut dyn Write, example: &Example) -> io::Result<()> {
-    let id = Escaped(&example.request_id);
-    writeln!(out, "<table>\n<tr><th><code>{id}</code></th><th>baseline</th><th>candidate</th></tr>")?;
-    let sides = [&example.baseline, &example.candidate];
-    let mut row = |name: &str, of: &dyn Fn(&ExampleSide) -> Option<String>| {
-        let [b, c] = sides.map(|side| side.as_ref().and_then(of).unwrap_or_default());
-        if b.is_empty() && c.is_empty() {
-            return Ok(());
-        }
-        writeln!(out, "<tr><td>{name}</td><td>{}</td><td>{}</td></tr>", Escaped(b), Escaped(c))
-    };
-    row("origin", &|side| side.provenance.clone())?;
-    row("error", &|side| side.error.clone())?;
-    row("latency", &|side| side.latency_ns.map(ms))?;
-    row("first token", &|side| side.ttft_ns.map(ms))?;
-    row("output", &|side| side.output_fingerprint.clone())?;
-    row("stream", &|side| side.stream_fingerprint.clone())?;
-    if let Some(difference) = &example.difference {
-        writeln!(
-            out,
-            "<tr><td>{} from {}</td><td><code>{}</code></td><td><code>{}</code></td></tr>",
-            difference.of,
-            difference.at,
-            Escaped(&difference.baseline),
-            Escaped(&difference.candidate)
-        )?;
-    }
-    writeln!(out, "</table>")
-}
-
-fn ms(ns: u64) -> String {
-    format!("{} ms", (ns as f64 / 1e4).round() / 1e2)
-}
-
-fn write_segment(out: &mut dyn Write, segment: &SegmentJudgement) -> io::Result<()> {
-    let decision = segment.decision.name();
-    writeln!(
-        out,
-        "<h3>{}: <span class=\"{decision}\">{decision}</span>, {} matched</h3>\n<table>",
-        Escaped(&segment.name),
-        segment.matched
-    )?;
-    for signal in segment.signals.iter().filter(|signal| signal.verdict != Verdict::NotObserved) {
-        let (class, words) = match signal.verdict {
-            Verdict::Passed => ("passed", "passed"),
-            Verdict::WithinNoise => ("within_noise", "within noise"),
-            _ => ("failed", "failed"),
-        };
-        let name = signal.signal.name();
-        let text = Escaped(&signal.text);
-        writeln!(out, "<tr><td class=\"{class}\">{words}</td><td>{name}</td><td>{text}</td></tr>")?;
-    }
-    writeln!(out, "</table>")
-}
-
-fn write_pairs<K: AsRef<str>, V: ToString>(
-    out: &mut dyn Write,
-    title: &str,
-    pairs: impl ExactSizeIterator<Item = (K, V)>,
-) -> io::Result<()> {
-    if pairs.len() == 0 {
-        return Ok(());
-    }
-    writeln!(out, "<h2>{}</h2>\n<table>", Escaped(title))?;
-    for (key, value) in pairs {
-        writeln!(out, "<tr><td>{}</td><td>{}</td></tr>", Escaped(key), Escaped(value.to_string()))?;
-    }
-    writeln!(out, "</table>")
 }
