@@ -147,10 +147,14 @@ function drawMarks(u, { limits = [], marks = [] }) {
   ctx.restore();
 }
 
-// The value of a line at an index, or the nearest one before it: lines share an x axis.
-function valueAt(column, index) {
-  for (let i = index; i >= 0 && i > index - 400; i--) if (column[i] !== null && column[i] !== undefined) return column[i];
-  return null;
+// The value of a line at an index: lines share an x axis, so it may be between two points of its own.
+function valueAt([xs, ...columns], column, index) {
+  const ys = columns[column - 1];
+  let before = index, after = index;
+  while (before >= 0 && !isKnown(ys[before])) before--;
+  while (after < ys.length && !isKnown(ys[after])) after++;
+  if (before < 0 || after >= ys.length || before === after) return ys[before] ?? null;
+  return ys[before] + ((ys[after] - ys[before]) * (xs[index] - xs[before])) / (xs[after] - xs[before]);
 }
 
 // The values under the cursor; written only where the pointer or the focus is.
@@ -162,7 +166,7 @@ function tooltip(u, tip, chart, shown) {
   const x = u.data[0][idx];
   const rows = shown.flatMap(({ line, column, low, high }) => {
     if (u.series[column].show === false) return [];
-    const value = line.points || line.step ? u.data[column][idx] : valueAt(u.data[column], idx);
+    const value = line.points || line.step || line.gaps ? u.data[column][idx] : valueAt(u.data, column, idx);
     if (!isKnown(value)) return [];
     const at = line.points && line.names ? line.names[line.xs.indexOf(x)] : undefined;
     const range = low && isKnown(u.data[low][idx]) ? ` (${chart.y.value(u.data[low][idx])} to ${chart.y.value(u.data[high][idx])})` : "";
@@ -214,6 +218,8 @@ function chart(into, spec) {
   });
   const columnsJoined = spec.shared ? [lines[0].xs, ...columns.map(({ ys }) => ys)] : joined(columns);
   const levels = spec.limits ?? [];
+  // A logarithmic axis would else go on to the next power of ten.
+  if (made.x.log) made.x.range ??= [columnsJoined[0][0], columnsJoined[0].at(-1)];
   const line = { stroke: color("--faint"), grid: { stroke: color("--grid"), width: 1 }, ticks: { stroke: color("--line"), width: 1 } };
   const labels = (axis) => (axis.log ? { splits: magnitudes, values: sparse(axis.tick), filter: (u, splits) => splits }
     : { values: (u, splits) => splits.map((value) => axis.tick(value)), incrs: axis.unit === "s" ? SECONDS : undefined });

@@ -303,7 +303,7 @@ if (data.runs) {
       const change = a ? (b - a) / Math.abs(a) : b ? Infinity * Math.sign(b) : 0;
       // An interval that has no change in it, or without one a change that is large enough to show.
       const isClear = interval ? interval[0] > 0 || interval[1] < 0 : Math.abs(change) >= CHANGED;
-      rows.push({ group, name, a, b, format, change, interval, tone: !better || !isClear ? "neutral" : Math.sign(change) === better ? "passed" : "failed" });
+      rows.push({ group, name, a, b, format, change, interval, better, tone: !better || !isClear ? "neutral" : Math.sign(change) === better ? "passed" : "failed" });
     };
     const all = (read) => [...new Set([...Object.keys(read(one)), ...Object.keys(read(other))])];
     const place = (name) => FIRST.indexOf(name) + 1 || FIRST.length + 1;
@@ -336,7 +336,7 @@ if (data.runs) {
     const wanted = [["ttft p95", "TTFT p95"], ["itl p99", "ITL p99"], ["output_tokens per second", "Output tokens/s"], ["completed per second", "Requests/s"], ["kv_peak_usage", "KV peak"], ["prefix_hit_ratio", "Prefix hits"]];
     const tiles = wanted.flatMap(([name, title]) => rows.filter((row) => row.name === name).map((row) => element("li", { class: "tile " + row.tone },
       element("span", {}, title), element("strong", {}, percent(row.change)), element("small", {}, `${row.format(row.a)} → ${row.format(row.b)}`),
-      element("small", {}, (row.interval && `95 % interval ${intervalText(row)}`) || (row.tone === "neutral" ? "no clear change" : row.tone === "passed" ? "better" : "worse")))));
+      element("small", {}, (row.interval && `95 % interval ${intervalText(row)}`) || (!row.better ? "" : row.tone === "neutral" ? "no clear change" : row.tone === "passed" ? "better" : "worse")))));
     into.replaceChildren(element("ul", { class: "tiles" }, ...tiles));
   }
 
