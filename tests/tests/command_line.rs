@@ -27,19 +27,21 @@ fn the_summary_shows_assertions_then_metrics_then_the_fingerprint() {
     };
     let order = [
         at("test.rhai  n=20"),
+        at("3 of 3 assertions passed"),
         at("A burst on two engines. Claim: all of it is served."),
         at("ASSERTIONS"),
         at("✓  base  ttft"),
         at("✓  base  completed  count == 20  20"),
         at("✓        sane"),
         at("RUN base  seed 1"),
+        at("times: set by the scenario"),
         at("ttft"),
         at("requests: 20 arrived, 20 completed"),
         at("engines 1"),
         at("fingerprint "),
-        at("3 of 3 assertions passed"),
     ];
     assert!(order.is_sorted(), "{order:?}\n{}", said.stdout);
+    assert!(said.stdout.contains("p99 < 10s    ") && said.stdout.contains(" % left"), "{}", said.stdout);
     // Wall time differs from run to run, so it does not belong to the results.
     assert!(said.stderr.contains("of virtual time in"), "{}", said.stderr);
     assert!(!said.stdout.contains("of virtual time in"));

@@ -190,7 +190,8 @@ check("an assertion in words, that are more than fit into a line", true, "with w
     assert!(widest(&narrow) <= Some(80), "{narrow}");
     assert!(has(&narrow, "p99") && has(&narrow, "med") && !has(&narrow, "min"), "{narrow}");
     assert!(!has(&narrow, "step") && narrow.contains("answers") && !narrow.contains("answers 7"), "{narrow}");
-    let omitted = "--full also shows the metrics prefill, step, batch; each engine; columns that do not fit";
+    let omitted =
+        "--full also shows the metrics prefill, step, batch; each engine; each workload; columns that do not fit";
     assert!(narrow.split_whitespace().collect::<Vec<_>>().join(" ").contains(omitted), "{narrow}");
     let wide = shown("140", &[]);
     assert!(widest(&wide) <= Some(140) && widest(&wide) > Some(100), "{wide}");

@@ -121,7 +121,7 @@ impl Results<'_> {
     fn print_ours(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut omitted = Omitted::default();
         let layout = Layout::of_stdout(false);
-        summary::write_run(out, self.run, layout, &mut omitted)?;
+        summary::write_run(out, self.run, &[], layout, &mut omitted)?;
         omitted.write(out, "--json", layout.width)?;
         writeln!(out, "\n  {BOLD}WHERE THE TIME WENT{BOLD:#}")?;
         let mut times = bare_table();

@@ -22,7 +22,7 @@ use crate::stop::{self, Cause};
 use crate::terminal::layout::Layout;
 use crate::terminal::progress::TerminalReporter;
 use crate::terminal::text::{counted, quoted};
-use crate::terminal::{step_summary, summary, write_at_once};
+use crate::terminal::{checks, step_summary, summary, write_at_once};
 
 /// A scenario without a report, in the JSON of results.
 #[derive(Serialize)]
@@ -130,7 +130,7 @@ fn print(args: &RunArgs, outcome: &Outcome) -> std::io::Result<()> {
             return writeln!(out);
         }
         if args.quiet {
-            return summary::write_broken(out, outcome, Layout::of_stdout(args.full).width);
+            return checks::write_broken(out, outcome, Layout::of_stdout(args.full).width);
         }
         summary::write(out, outcome, Layout::of_stdout(args.full))
     })

@@ -1,5 +1,6 @@
 //! Output on a terminal: tables, colours, progress, summaries, lines of scripts.
 
+pub(crate) mod checks;
 pub(crate) mod excerpt;
 pub(crate) mod layout;
 pub(crate) mod progress;

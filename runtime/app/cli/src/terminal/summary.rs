@@ -9,11 +9,13 @@ use vcr_base::units::format_ns;
 use vcr_cluster::metrics::Metric;
 use vcr_cluster::metrics::{Counter, Gauge, Trend, Unit};
 use vcr_cluster::{EngineReport, Interval, MetricsReport, PoolPeak, Report, TargetReport, TrendReport, Uncertainty};
+use vcr_report::Limit;
 use vcr_scenario::{AssertionResult, GuestReport, Outcome};
 
 use crate::run::searches;
+use crate::terminal::checks::{limit_of, write_checks, write_pricing, write_verdict};
 use crate::terminal::layout::{Layout, write_wrapped};
-use crate::terminal::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_marked, write_table};
+use crate::terminal::style::{BOLD, DIM, align_right, bare_table, write_table};
 use crate::terminal::text::{counted, printable};
 
 /// Workloads and engines of a run, and runs, that the summary lists one by one; more only with `--full`.
@@ -25,7 +27,7 @@ const MAX_RUNS: usize = 4;
 const LISTED: [Trend; 5] = [Trend::Ttft, Trend::Itl, Trend::Tpot, Trend::E2e, Trend::Queue];
 
 /// Columns that are left out where a table does not fit, first to last. docs/reference/run.md has them.
-const OF_METRICS: [&str; 6] = ["min", "p95", "p90", "count", "max", "avg"];
+const OF_METRICS: [&str; 5] = ["min", "p90", "count", "max", "avg"];
 const OF_RUNS: [&str; 8] =
     ["preempted", "cache hits", "itl med", "e2e med", "output tok/s", "e2e p99", "ttft med", "completed"];
 const OF_ENGINES: [&str; 6] = ["crashes", "cache hits", "tokens", "steps", "preempted", "kv peak"];
@@ -72,6 +74,7 @@ pub(crate) fn write(out: &mut dyn Write, outcome: &Outcome, layout: Layout) -> i
     let Layout { full, width } = layout;
     let mut omitted = Omitted::default();
     write_title(out, outcome, width)?;
+    write_verdict(out, outcome)?;
     if let Some(claim) = &outcome.claim {
         write_wrapped(out, "  ", &printable(claim), width)?;
     }
@@ -83,7 +86,7 @@ pub(crate) fn write(out: &mut dyn Write, outcome: &Outcome, layout: Layout) -> i
     let is_probe = |run: &Report| outcome.searches.iter().any(|search| search.has_run(&run.name));
     let listed: Vec<&Arc<Report>> = outcome.runs.iter().filter(|run| full || !is_probe(run)).collect();
     if full || listed.len() <= MAX_RUNS {
-        listed.into_iter().try_for_each(|run| write_run(out, run, layout, &mut omitted))?;
+        listed.into_iter().try_for_each(|run| write_run(out, run, &outcome.assertions, layout, &mut omitted))?;
     } else {
         omitted.others.insert("each run");
     }
@@ -95,8 +98,7 @@ pub(crate) fn write(out: &mut dyn Write, outcome: &Outcome, layout: Layout) -> i
     }
     write_guests(out, &outcome.guests, layout)?;
     omitted.write(out, "--full", width)?;
-    writeln!(out, "\n  fingerprint {}", outcome.fingerprint)?;
-    write_verdict(out, outcome)
+    writeln!(out, "\n  fingerprint {}", outcome.fingerprint)
 }
 
 /// The scenario with its parameters, in as many lines as they need.
@@ -117,55 +119,14 @@ fn write_title(out: &mut dyn Write, outcome: &Outcome, width: usize) -> io::Resu
     writeln!(out)
 }
 
-/// Writes failed assertions and the verdict, unless the scenario passed.
-pub(crate) fn write_broken(out: &mut dyn Write, outcome: &Outcome, width: usize) -> io::Result<()> {
-    if outcome.passed {
-        return Ok(());
-    }
-    write_checks(out, outcome.assertions.iter().filter(|check| !check.passed), width)?;
-    write_verdict(out, outcome)
-}
-
-fn write_verdict(out: &mut dyn Write, outcome: &Outcome) -> io::Result<()> {
-    let broken = outcome.assertions.iter().filter(|check| !check.passed).count();
-    let all = outcome.assertions.len();
-    if let Some(partial) = &outcome.partial {
-        let kept = all - broken;
-        return writeln!(
-            out,
-            "  {RED}stopped early by {}: {kept} of {all} assertions passed{RED:#}",
-            partial.stopped_by
-        );
-    }
-    match (broken, all) {
-        (0, 0) => writeln!(out, "  no assertions"),
-        (0, _) => writeln!(out, "  {GREEN}{all} of {all} assertions passed{GREEN:#}"),
-        _ => writeln!(out, "  {RED}{broken} of {all} assertions failed{RED:#}"),
-    }
-}
-
-fn write_checks<'a>(
+/// Writes a run. Of its workloads, only metrics with `assertions` are listed.
+pub(crate) fn write_run(
     out: &mut dyn Write,
-    checks: impl Iterator<Item = &'a AssertionResult>,
-    width: usize,
+    run: &Report,
+    assertions: &[AssertionResult],
+    layout: Layout,
+    omitted: &mut Omitted,
 ) -> io::Result<()> {
-    let mut table = bare_table();
-    let mut passed = Vec::new();
-    for check in checks {
-        passed.push(check.passed);
-        let observed = match (&check.observed_text, &check.condition) {
-            (Some(text), _) => text.as_str(),
-            (None, Some(_)) => "no samples",
-            (None, None) => "",
-        };
-        let run = check.run.as_deref().unwrap_or_default();
-        let cells = [run, &check.subject, check.condition.as_deref().unwrap_or_default(), observed];
-        table.add_row(cells.map(printable));
-    }
-    write_marked(out, &table, width, passed.into_iter())
-}
-
-pub(crate) fn write_run(out: &mut dyn Write, run: &Report, layout: Layout, omitted: &mut Omitted) -> io::Result<()> {
     let Layout { full, width } = layout;
     let is_folded = !full && run.workloads.len() > MAX_WORKLOADS;
     let duration = format_ns(run.duration_ms * 1e6);
@@ -177,8 +138,13 @@ pub(crate) fn write_run(out: &mut dyn Write, run: &Report, layout: Layout, omitt
     if let Some(target) = &run.target {
         write_target(out, target, width)?;
     }
-    let mut trends = trend_table(run, is_folded, full, omitted);
-    omitted.narrowed(layout.fit(&mut trends, &OF_METRICS));
+    write_pricing(out, run, width)?;
+    let limits: Vec<Limit> =
+        assertions.iter().filter(|check| check.run.as_deref() == Some(&run.name)).filter_map(limit_of).collect();
+    let mut trends = trend_table(run, &limits, is_folded, full, omitted);
+    let is_asserted = |title: &&str| limits.iter().any(|limit| limit.statistic == *title);
+    let hidden: Vec<&str> = OF_METRICS.into_iter().filter(|title| !is_asserted(title)).collect();
+    omitted.narrowed(layout.fit(&mut trends, &hidden));
     write_table(out, &trends)?;
     if is_folded {
         writeln!(out, "  {} workloads folded: --full lists each, as report.json does", run.workloads.len())?;
@@ -233,7 +199,7 @@ fn write_target(out: &mut dyn Write, target: &TargetReport, width: usize) -> io:
 }
 
 /// Distributions of the whole run and, where there are several, of workloads.
-fn trend_table(run: &Report, is_folded: bool, full: bool, omitted: &mut Omitted) -> Table {
+fn trend_table(run: &Report, limits: &[Limit], is_folded: bool, full: bool, omitted: &mut Omitted) -> Table {
     let mut table = bare_table();
     table.set_header(["  ", "avg", "min", "med", "p90", "p95", "p99", "max", "count"]);
     for &trend in Trend::ALL {
@@ -245,8 +211,16 @@ fn trend_table(run: &Report, is_folded: bool, full: bool, omitted: &mut Omitted)
             continue;
         }
         let all = run.metrics.trend(trend).map(|summary| (format!("  {}", info.name), summary));
+        let is_asserted = |name: &String| {
+            limits.iter().any(|limit| limit.metric == info.name && limit.workload.as_ref() == Some(name))
+        };
         let parts = run.workloads.iter().filter(|_| run.workloads.len() > 1 && !is_folded);
-        let parts = parts.filter_map(|(name, metrics)| Some((format!("    {name}"), metrics.trend(trend)?)));
+        let (parts, others): (Vec<_>, Vec<_>) = parts.partition(|(name, _)| full || is_asserted(name));
+        if !others.is_empty() {
+            omitted.others.insert("each workload");
+        }
+        let parts =
+            parts.into_iter().filter_map(|(name, metrics)| Some((format!("    {name}"), metrics.trend(trend)?)));
         for (label, summary) in all.into_iter().chain(parts) {
             table.add_row(trend_row(label, summary, info.unit));
         }

@@ -1,0 +1,84 @@
+//! The verdict of a scenario, its assertions with their headroom, and how far its times are trusted.
+
+use std::io::{self, Write};
+
+use vcr_cluster::Report;
+use vcr_report::{Limit, Run, headroom_text};
+use vcr_scenario::{AssertionResult, Outcome};
+
+use crate::terminal::layout::write_wrapped;
+use crate::terminal::style::{GREEN, RED, bare_table, write_marked};
+use crate::terminal::text::printable;
+
+/// Writes failed assertions and the verdict, unless the scenario passed.
+pub(crate) fn write_broken(out: &mut dyn Write, outcome: &Outcome, width: usize) -> io::Result<()> {
+    if outcome.passed {
+        return Ok(());
+    }
+    write_checks(out, outcome.assertions.iter().filter(|check| !check.passed), width)?;
+    write_verdict(out, outcome)
+}
+
+pub(super) fn write_verdict(out: &mut dyn Write, outcome: &Outcome) -> io::Result<()> {
+    let broken = outcome.assertions.iter().filter(|check| !check.passed).count();
+    let all = outcome.assertions.len();
+    if let Some(partial) = &outcome.partial {
+        let kept = all - broken;
+        return writeln!(
+            out,
+            "  {RED}stopped early by {}: {kept} of {all} assertions passed{RED:#}",
+            partial.stopped_by
+        );
+    }
+    match (broken, all) {
+        (0, 0) => writeln!(out, "  no assertions"),
+        (0, _) => writeln!(out, "  {GREEN}{all} of {all} assertions passed{GREEN:#}"),
+        _ => writeln!(out, "  {RED}{broken} of {all} assertions failed{RED:#}"),
+    }
+}
+
+/// Each assertion with its limit, the observed value, and the headroom.
+pub(super) fn write_checks<'a>(
+    out: &mut dyn Write,
+    checks: impl Iterator<Item = &'a AssertionResult>,
+    width: usize,
+) -> io::Result<()> {
+    let mut table = bare_table();
+    let mut passed = Vec::new();
+    for check in checks {
+        passed.push(check.passed);
+        let observed = match (&check.observed_text, &check.condition) {
+            (Some(text), _) => text.as_str(),
+            (None, Some(_)) => "no samples",
+            (None, None) => "",
+        };
+        let run = check.run.as_deref().unwrap_or_default();
+        let condition = check.condition.as_deref().unwrap_or_default();
+        let cells = [run, &check.subject, condition, observed, &headroom_of(check)];
+        table.add_row(cells.map(printable));
+    }
+    write_marked(out, &table, width, passed.into_iter())
+}
+
+/// How much of the limit is left, or by how much the value exceeds it.
+fn headroom_of(check: &AssertionResult) -> String {
+    let limit = limit_of(check);
+    let headroom = limit.zip(check.observed).and_then(|(limit, observed)| limit.headroom(observed));
+    match headroom {
+        Some(headroom) if headroom < 0.0 => format!("{} beyond", headroom_text(-headroom)),
+        Some(headroom) => format!("{} left", headroom_text(headroom)),
+        None => String::new(),
+    }
+}
+
+/// What an assertion compares a metric with.
+pub(super) fn limit_of(check: &AssertionResult) -> Option<Limit> {
+    Limit::of(&check.subject, check.condition.as_deref()?)
+}
+
+/// Writes how the times of a run were priced, and how far that is trusted.
+pub(super) fn write_pricing(out: &mut dyn Write, run: &Report, width: usize) -> io::Result<()> {
+    // Through JSON: the page takes the same from report.json.
+    let run: Run = serde_json::from_value(serde_json::to_value(run)?)?;
+    write_wrapped(out, "  ", &format!("times: {}", printable(&run.pricing().0)), width)
+}
