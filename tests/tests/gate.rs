@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use vcr_tests::{Folder, Said, frontend_model, vllm_rs};
+use vcr_tests::{Folder, Said, browser, frontend_model, vllm_rs};
 
 /// Observations of requests, each changed by its index.
 fn observations(count: usize, change: impl Fn(usize, &mut Value)) -> String {
@@ -70,7 +70,14 @@ fn files_of_a_decision_agree() {
     let signal = &report["segments"][0]["signals"][2];
     assert_eq!((&signal["signal"], &signal["verdict"]), (&"error_rate_increase".into(), &"failed".into()));
     let page = read("gate.html");
-    assert!(page.contains("&lt;timeout&gt;") && !page.contains("<timeout>") && !page.contains("<script"), "{page}");
+    assert!(page.contains("&lt;timeout&gt;") && !page.contains("<timeout>"), "{page}");
+    if let Some(browser) = browser() {
+        let seen = browser.page(&folder.path().join("gate/gate.html"));
+        assert!(seen["banner"][1].as_str().is_some_and(|text| text.starts_with("rollback: error_rate_increase")));
+        assert_eq!((&seen["tiles"][0][0], &seen["tiles"][0][1]), (&"error rate increase".into(), &"13.33 %".into()));
+        let tooltip = seen["tooltips"]["ttft"].as_str().unwrap_or_default();
+        assert!(tooltip.contains("baseline: ") && tooltip.contains("candidate: "), "{tooltip}");
+    }
     assert!(read("junit.xml").contains("<failure message=\"observed from 0 % to 13.33 %"), "{}", read("junit.xml"));
     assert!(read("summary.md").starts_with("### ❌ gate default: "), "{}", read("summary.md"));
     // Its own folder may be replaced; the inputs may not.

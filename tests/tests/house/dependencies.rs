@@ -60,6 +60,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-fitted",
             "vcr-latency",
             "vcr-model",
+            "vcr-report",
             "vcr-roofline",
             "vcr-scenario",
             "vcr-steplog",

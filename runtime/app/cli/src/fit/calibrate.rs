@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use vcr_base::output::Outputs;
 use vcr_fit::calibrate::{Judged, Verdict, judge};
-use vcr_fit::{Source, figures, read_gates};
+use vcr_fit::{Source, figures, page, read_gates};
 use vcr_fitted::ModelFile;
 use vcr_scenario::fitted;
 
@@ -29,7 +29,7 @@ fn calibrated(args: &CalibrateArgs) -> Result<Exit, Refused> {
     for input in inputs.chain(&args.leave_one_out).chain(&args.gates) {
         outputs.reads(input)?;
     }
-    let page = args.html.as_ref().map(|path| outputs.create(path)).transpose()?;
+    let html = args.html.as_ref().map(|path| outputs.create(path)).transpose()?;
     let mut gates = args.gate.clone();
     if let Some(path) = &args.gates {
         gates.extend(read_gates(path)?);
@@ -50,9 +50,8 @@ fn calibrated(args: &CalibrateArgs) -> Result<Exit, Refused> {
         file.write_with(|out| out.write_all(figure.svg.as_bytes()))?;
     }
     let verdicts = Verdict::all(&all, &gates);
-    if let Some(page) = page {
-        let html = figures::page("Captured against predicted", &all, &verdicts);
-        page.write_with(|out| out.write_all(html.as_bytes()))?;
+    if let Some(file) = html {
+        file.write_with(|out| page::write(out, "Captured against predicted", &all, &verdicts))?;
     }
     let mut out = anstream::stdout().lock();
     let written = if args.show.json { write_json(&mut out, &all, &verdicts) } else { write(&mut out, &all, &verdicts) };

@@ -1,11 +1,9 @@
-//! Figures of a prediction: captured against predicted, as SVG and on one HTML page.
-
-use std::fmt::Write as _;
+//! Figures of a prediction: captured against predicted, as SVG.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use crate::judge::calibrate::{Judged, Verdict};
+use crate::judge::calibrate::Judged;
 use crate::judge::metrics::{measured_ns, simulated_ns};
 use vcr_base::percentile::at_share;
 use vcr_compare::{Metric, Pairs, Statistic};
@@ -28,7 +26,7 @@ const SIMULATED: RGBColor = RGBColor(214, 96, 39);
 const POINTS: usize = 200;
 
 /// A curve with its name.
-type Curve<'a> = (&'a str, RGBColor, Vec<(f64, f64)>);
+pub(super) type Curve<'a> = (&'a str, RGBColor, Vec<(f64, f64)>);
 
 /// All figures of a prediction.
 #[must_use]
@@ -60,69 +58,6 @@ pub fn all(judged: &Judged) -> Vec<Figure> {
     figures
 }
 
-/// Gates, figures and tables of several predictions, as a page that needs no other file.
-#[must_use]
-pub fn page(title: &str, all_judged: &[Judged], verdicts: &[Verdict]) -> String {
-    let mut html = String::from("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
-    let _ = write!(html, "<title>{}</title>{STYLE}</head><body><h1>{}</h1>", escaped(title), escaped(title));
-    if !verdicts.is_empty() {
-        let broken = verdicts.iter().filter(|verdict| !verdict.holds()).count();
-        let _ = match broken {
-            0 => write!(html, "<p class=\"kept\">All {} gates hold.</p>", verdicts.len()),
-            _ => write!(html, "<p class=\"broken\">{broken} of {} gates fail.</p>", verdicts.len()),
-        };
-        html.push_str("<table><tr><th>gate</th><th>measurements</th><th>value</th><th></th></tr>");
-        for verdict in verdicts {
-            let (class, word) = if verdict.holds() { ("kept", "holds") } else { ("broken", "fails") };
-            let (gate, input) = (escaped(&verdict.gate.to_string()), escaped(&verdict.input));
-            let value = verdict.value_text();
-            let _ = write!(
-                html,
-                "<tr><td>{gate}</td><td>{input}</td><td>{value}</td><td class=\"{class}\">{word}</td></tr>"
-            );
-        }
-        html.push_str("</table>");
-    }
-    for judged in all_judged {
-        let sample = if judged.in_sample { " (in sample)" } else { "" };
-        let _ = write!(html, "<h2>{}{sample}</h2><p>{} requests", escaped(&judged.name), judged.requests);
-        let throughput = &judged.throughput;
-        let _ = write!(
-            html,
-            "; {:.0} output tokens/s measured, {:.0} predicted; {:.1} % of the step time outside the fitted range</p>",
-            throughput.measured_tokens_per_s,
-            throughput.simulated_tokens_per_s,
-            judged.outside_fitted_range * 100.0
-        );
-        html.push_str("<table><tr><th></th><th>measured ms</th><th>predicted ms</th><th>error</th></tr>");
-        for comparison in &judged.comparisons {
-            let _ = write!(
-                html,
-                "<tr><td>{}</td><td>{:.2}</td><td>{:.2}</td><td>{}</td></tr>",
-                comparison.name(),
-                comparison.measured_ms,
-                comparison.simulated_ms,
-                comparison.error_text()
-            );
-        }
-        html.push_str("</table><div class=\"figures\">");
-        for figure in all(judged) {
-            let _ = write!(html, "<figure>{}</figure>", figure.svg);
-        }
-        html.push_str("</div>");
-    }
-    html.push_str("</body></html>\n");
-    html
-}
-
-const STYLE: &str = "<style>body{font:15px sans-serif;margin:2em auto;max-width:1180px;color:#222}\
-table{border-collapse:collapse}td,th{padding:2px 12px;text-align:right;border-bottom:1px solid #ddd}\
-td:first-child{text-align:left}.kept{color:#17692f}.broken{color:#b3261e;font-weight:bold}.figures{display:flex;flex-wrap:wrap}figure{margin:8px}</style>";
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
 /// A figure; one that has nothing to show is empty.
 fn figure(name: &str, title: &str, plot: Plot<'_>) -> Figure {
     let mut svg = String::new();
@@ -134,11 +69,11 @@ fn figure(name: &str, title: &str, plot: Plot<'_>) -> Figure {
 }
 
 /// Contents of a figure.
-struct Plot<'a> {
+pub(super) struct Plot<'a> {
     x_label: &'a str,
     y_label: &'a str,
-    curves: Vec<Curve<'a>>,
-    points: Vec<(f64, f64)>,
+    pub(super) curves: Vec<Curve<'a>>,
+    pub(super) points: Vec<(f64, f64)>,
     /// A line on which both axes are equal.
     has_diagonal: bool,
 }
@@ -240,7 +175,7 @@ fn survival(pairs: &Pairs) -> Plot<'static> {
     }
 }
 
-fn qq(pairs: &Pairs) -> Plot<'static> {
+pub(super) fn qq(pairs: &Pairs) -> Plot<'static> {
     let [measured, simulated] = sorted(pairs);
     let points = shares().map(|share| (at(&measured, share), at(&simulated, share))).collect();
     Plot { x_label: "measured ms", y_label: "predicted ms", curves: Vec::new(), points, has_diagonal: true }
@@ -262,7 +197,7 @@ fn flights(spans_ns: impl Iterator<Item = (u64, u64)>) -> Vec<(f64, f64)> {
     all.into_iter().step_by(stride).collect()
 }
 
-fn in_flight(judged: &Judged) -> Plot<'static> {
+pub(super) fn in_flight(judged: &Judged) -> Plot<'static> {
     let sides = &judged.sides;
     let measured = sides.measurements.requests().iter();
     let measured = measured.filter_map(|request| Some((request.arrival_ns, request.arrival_ns + request.e2e_ns?)));
@@ -278,7 +213,7 @@ fn in_flight(judged: &Judged) -> Plot<'static> {
 }
 
 /// Requests in flight when this one arrived.
-fn concurrency(judged: &Judged, index: usize) -> f64 {
+pub(super) fn concurrency(judged: &Judged, index: usize) -> f64 {
     let requests = judged.sides.measurements.requests();
     let at_ns = requests[index].arrival_ns;
     let is_there =
@@ -287,7 +222,7 @@ fn concurrency(judged: &Judged, index: usize) -> f64 {
 }
 
 /// Median errors of ttft in tenths of the requests, by what `of` says of them.
-fn by_requests(judged: &Judged, of: impl Fn(&Judged, usize) -> f64) -> Plot<'static> {
+pub(super) fn by_requests(judged: &Judged, of: impl Fn(&Judged, usize) -> f64) -> Plot<'static> {
     let sides = &judged.sides;
     let both = sides.measurements.requests().iter().zip(&sides.simulation.requests).enumerate();
     let mut errors: Vec<(f64, f64)> = both
@@ -311,26 +246,5 @@ fn by_requests(judged: &Judged, of: impl Fn(&Judged, usize) -> f64) -> Plot<'sta
         curves: vec![("median", SIMULATED, medians.clone())],
         points: medians,
         has_diagonal: false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gates_are_listed_and_text_from_outside_is_escaped() {
-        let hostile = "a<script>alert('1 & 2')</script>.csv";
-        assert_eq!(escaped(hostile), "a&lt;script&gt;alert('1 &amp; 2')&lt;/script&gt;.csv");
-        let gate: vcr_compare::Gate = "ttft p50 < 10%".parse().expect("valid");
-        let verdict = |value| Verdict { input: hostile.to_owned(), gate, value };
-        let html = page(hostile, &[], &[verdict(Some(0.05)), verdict(Some(0.25)), verdict(None)]);
-        assert!(html.contains("<title>a&lt;script&gt;") && html.contains("<h1>a&lt;script&gt;"), "{html}");
-        assert!(!html.contains("<script>"), "{html}");
-        for text in
-            ["2 of 3 gates fail", "ttft p50 &lt; 10%", "25.00 %</td><td class=\"broken\">fails", ">not measured<"]
-        {
-            assert!(html.contains(text), "{text}: {html}");
-        }
     }
 }

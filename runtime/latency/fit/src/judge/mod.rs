@@ -4,3 +4,4 @@ pub mod calibrate;
 pub mod figures;
 pub(crate) mod gates;
 pub(crate) mod metrics;
+pub mod page;
