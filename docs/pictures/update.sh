@@ -15,7 +15,7 @@ run() { "$vcr" run "$@" --quiet >"$folder/said" || [ $? -eq 1 ]; }
 draw() { "$python" tests/frontends/clients/picture.py "$1" "docs/pictures/$2.png" "${@:3}"; }
 
 run scenarios/failure_drill.rhai --out "$folder/drill"
-draw "$folder/drill/report.html" report 1750
+draw "$folder/drill/report.html" report 1500
 run scenarios/pd_burst.rhai --out "$folder/pd"
 draw "$folder/pd/report.html" requests 1150 "#phases"
 run scenarios/same_everywhere.rhai -e sessions=100 --target serve --out "$folder/serve"
@@ -26,3 +26,5 @@ draw "$folder/comparison.html" comparison 1150
 run scenarios/canary.rhai --out "$folder/canary"
 "$vcr" gate --baseline "$folder/canary#stable" --candidate "$folder/canary#canary" --lengths --out "$folder/gate" >"$folder/said" || true
 draw "$folder/gate/gate.html" gate 1100
+run scenarios/failure_drill.rhai --sweep rate=8..40..4 --out "$folder/sweep"
+draw "$folder/sweep/points.html" sweep 1150

@@ -157,7 +157,7 @@ fn searches_and_sweeps_that_cannot_be_are_refused() {
     );
     bare.run(&["--search", "n=1..4"]).failed(2, &["a search needs assertions"]);
     refused(&["--search", "rate=1..64", "--sweep", "rate=1..3"], &["--sweep rate", "the parameter is searched"]);
-    let said = folder.run(&["--search", "rate=1..64", "--out", "out"]).ended(2);
+    let said = folder.run(&["--search", "rate=1..64", "--requests", "requests.jsonl"]).ended(2);
     assert!(said.stderr.contains("cannot be used with"), "{}", said.stderr);
 }
 

@@ -75,10 +75,7 @@ fn a_browser_draws_the_numbers_of_the_report() {
     let folder = Folder::with(SCENARIO);
     written(&folder, &["-e", "word=</dd><script>window.scripted=3</script>"]);
     let out = folder.path().join("out");
-    let page = browser.report("browser.py", &[&out.join("report.html").display().to_string()]);
-    for (key, expected) in [("errors", "[]"), ("requests", "[]"), ("scripted", "null")] {
-        assert_eq!(page[key].to_string(), expected, "{key}");
-    }
+    let page = browser.page(&out.join("report.html"));
     let report = json(&out, "report.json");
     let (run, charts) = (&report["runs"][0], &page["charts"]);
     for chart in charts.as_array().expect("a list") {
@@ -153,7 +150,18 @@ fn a_browser_draws_the_numbers_of_the_report() {
     assert_ne!(page["light"], page["dark"]);
     assert_eq!(page["dark_charts"], page["compared"].as_array().map_or(0, Vec::len));
     assert!(page["paper"].as_u64() > Some(20_000), "nothing was printed");
-    assert!(page["narrow"].as_u64() <= Some(430), "a telephone must scroll to the side: {}", page["narrow"]);
+    // The first screen: the verdict, and tiles of the run whose assertion failed.
+    assert_eq!(page["banner"][1], "1 of 3 assertions failed");
+    let tile = &page["tiles"][0];
+    assert_eq!((&tile[0], &tile[2]), (&"TTFT p99".into(), &"limit p99 < 1ms".into()), "{tile}");
+    assert!(tile[3].as_str().is_some_and(|headroom| headroom.starts_with('-')), "{tile}");
+    let tooltip = |id: &str| page["tooltips"][id].as_str().unwrap_or_default().to_owned();
+    assert!(
+        tooltip("ttft-time").starts_with("at ") && tooltip("ttft-time").contains("p99: "),
+        "{}",
+        tooltip("ttft-time")
+    );
+    assert!(tooltip("ttft-cdf").contains(" %"), "{}", tooltip("ttft-cdf"));
 }
 
 #[test]
@@ -165,13 +173,47 @@ fn a_browser_compares_two_folders() {
     let said = folder.vcr(&["report", "out", "later/out"]).ended(0);
     assert!(said.stderr.contains("wrote comparison.html"), "{}", said.stderr);
     folder.vcr(&["report", "out", "later/out"]).failed(2, &["comparison.html`: the file exists already", "--force"]);
-    let page = browser.report("browser.py", &[&folder.path().join("comparison.html").display().to_string()]);
-    assert_eq!((page["errors"].to_string(), page["scripted"].to_string()), ("[]".to_owned(), "null".to_owned()));
+    let page = browser.page(&folder.path().join("comparison.html"));
     assert_eq!(page["title"], "out and later/out - vcr");
     // The first run of each is compared at once.
     assert!(page["sections"].as_array().expect("titles").contains(&"Comparison".into()));
     let labels = chart(&page["charts"], "e2e-cdf")["labels"].to_string();
     assert!(labels.contains("out: one") && labels.contains("later/out: one"), "{labels}");
+    assert_eq!(page["tiles"][0][0], "TTFT p95");
+    assert!(page["tiles"][0][3].as_str().is_some_and(|text| text.contains("95 % interval")), "{}", page["tiles"]);
+}
+
+/// One engine that serves ten requests a second, and keeps its limit up to a rate of ten.
+const QUESTION: &str = r#"
+let c = cluster(#{ engines: pool(#{
+    engine: engine(#{ max_num_seqs: param("seqs", 1) }), latency: fixed(#{ step: "10ms" }),
+}) });
+let w = constant(#{ rate: param("rate", 4.0), duration: "20s", prompt_tokens: 10, output_tokens: 10 });
+expect(run(#{ cluster: c, workloads: [w] }), "ttft", "p99 < 50ms");
+"#;
+
+#[test]
+fn searches_and_sweeps_have_pages_that_link_to_their_runs() {
+    let folder = Folder::with(QUESTION);
+    let _ = folder.run(&["--search", "rate=1..64", "--out", "search"]).ended(0);
+    let _ = folder.run(&["--sweep", "rate=4,8,16", "--sweep", "seqs=1,2", "--out", "sweep"]).ended(0);
+    // Their own folders may be replaced.
+    let _ = folder.run(&["--search", "rate=1..64", "--out", "search"]).ended(0);
+    for run in ["search/rate=10", "search/rate=11", "sweep/rate=16,seqs=2"] {
+        assert!(folder.path().join(run).join("report.html").is_file(), "{run}");
+    }
+    assert!(!folder.path().join("search/rate=10/steps.jsonl").exists(), "steps of every point fill a disk");
+    let Some(browser) = browser() else { return };
+    let page = |name: &str| browser.page(&folder.path().join(name).join("points.html"));
+    let search = page("search");
+    assert!(search["banner"][1].as_str().is_some_and(|text| text.contains("is 10; 11 breaks some")), "{search}");
+    assert_eq!((&search["tiles"][0][0], &search["tiles"][0][1]), (&"rate".into(), &"10".into()));
+    let (rates, _) = line(chart(&search["charts"], "curve-0"), "keeps all assertions");
+    assert!(rates.contains(&10.0) && !rates.contains(&11.0), "{rates:?}");
+    assert!(search["tooltips"]["curve-0"].as_str().is_some_and(|text| text.contains("rate=")), "{search}");
+    let sweep = page("sweep");
+    assert!(sweep["sections"].to_string().contains("Output tokens/s by rate and seqs"), "{}", sweep["sections"]);
+    assert!(chart(&sweep["charts"], "trade-ttft-ms-p95")["labels"].to_string().contains("Pareto front"));
 }
 
 /// Whatever `vcr run` has written for people, `vcr report` writes again.

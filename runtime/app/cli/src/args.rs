@@ -353,7 +353,7 @@ pub(crate) struct RunArgs {
     pub(crate) memory_limit: Option<u64>,
 
     /// Write report.html, report.json, requests.jsonl, steps.jsonl, trace.json (Perfetto), junit.xml and more to a
-    /// folder.
+    /// folder; of a search or a sweep points.html, and a folder with the report of each run.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 

@@ -14,7 +14,7 @@ use crate::sweep::shard::ShardArgs;
 #[command(next_help_heading = "Searches and sweeps")]
 pub(crate) struct QuestionArgs {
     /// Find the highest value of a parameter that keeps all assertions, by bisection: rate=1..64.
-    #[arg(long, value_name = "NAME=FROM..TO", conflicts_with_all = ["out", "requests"])]
+    #[arg(long, value_name = "NAME=FROM..TO", conflicts_with = "requests")]
     pub(crate) search: Option<String>,
 
     /// End of the search: `broken` at the highest value that keeps all assertions, `kept` at the lowest.
@@ -26,7 +26,7 @@ pub(crate) struct QuestionArgs {
     pub(crate) tolerance: Option<f64>,
 
     /// Run, or search, once per value of a parameter: 1..16 (both included), 0.5..2..0.5 or a,b,c (repeatable: once per combination).
-    #[arg(long = "sweep", value_name = "NAME=VALUES", conflicts_with_all = ["out", "requests"])]
+    #[arg(long = "sweep", value_name = "NAME=VALUES", conflicts_with = "requests")]
     pub(crate) sweeps: Vec<String>,
 
     /// Write one row per run of a sweep, or per search, to a .csv, .json or .parquet file; an interrupted sweep goes on

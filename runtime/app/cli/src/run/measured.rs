@@ -30,6 +30,9 @@ pub(crate) struct Measured {
 pub(crate) struct MeasuredRun {
     pub(crate) name: String,
     pub(crate) seed: u64,
+    /// Engines that were ever started.
+    #[serde(default)]
+    pub(crate) engines: u64,
     /// By name; `_p99` and the like appended to those of distributions.
     pub(crate) metrics: BTreeMap<String, f64>,
     pub(crate) fingerprint: String,
@@ -80,7 +83,8 @@ impl MeasuredRun {
     fn of(run: &Report) -> Self {
         let mut metrics = flat(&run.metrics);
         metrics.insert("duration_ms".to_owned(), run.duration_ms);
-        Self { name: run.name.clone(), seed: run.seed, metrics, fingerprint: run.fingerprint.clone() }
+        let engines = run.engines.len() as u64;
+        Self { name: run.name.clone(), seed: run.seed, engines, metrics, fingerprint: run.fingerprint.clone() }
     }
 }
 

@@ -4,6 +4,7 @@ pub(crate) mod args;
 pub(crate) mod grid;
 mod many;
 pub(crate) mod measured;
+mod page;
 pub(crate) mod points;
 mod rebuild;
 mod repeated;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use vcr_scenario::{Blame, Reporter, RunOptions, Scenario, Silent, SourceFile, parallel};
+use vcr_scenario::{Blame, OutFile, Reporter, RunOptions, Scenario, Silent, SourceFile, parallel};
 
 use crate::args::RunArgs;
 use crate::pack::OpenedPack;
@@ -33,6 +33,8 @@ pub(crate) struct Points {
     pack: Option<OpenedPack>,
     options: RunOptions,
     threads: usize,
+    /// Where each execution has a folder.
+    out: Option<PathBuf>,
     reporter: Arc<PointReporter>,
     files_read: Mutex<BTreeSet<PathBuf>>,
 }
@@ -72,8 +74,13 @@ impl Points {
         }
         let reporter = PointReporter { inner: TerminalReporter::new(quiet), warned: Mutex::default() };
         let threads = options.threads;
+        let out = options.out.take();
+        if out.is_some() {
+            // Those of the page; steps of every point would fill a disk.
+            options.files.get_or_insert_with(|| vec![OutFile::Report, OutFile::Charts, OutFile::Html]);
+        }
         let files_read = Mutex::new(text.is_none().then(|| path.to_owned()).into_iter().collect());
-        Ok(Self { scenario, pack, options, threads, reporter: Arc::new(reporter), files_read })
+        Ok(Self { scenario, pack, options, threads, out, reporter: Arc::new(reporter), files_read })
     }
 
     /// Executes points; the results are in their order. One that was stopped has none. A point that
@@ -111,7 +118,9 @@ impl Points {
     fn options_of(&self, point: &Point, threads: usize) -> RunOptions {
         let mut parameters: BTreeMap<String, String> = self.options.parameters.clone();
         parameters.extend(point.parameters.iter().cloned());
-        RunOptions { parameters, threads, repetition: point.repetition, ..self.options.clone() }
+        let pairs = point.parameters.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let out = self.out.as_ref().map(|out| out.join(folder_of(pairs, point.repetition)));
+        RunOptions { parameters, threads, out, repetition: point.repetition, ..self.options.clone() }
     }
 
     /// Checks a point without making its runs; gives the files that it names.
@@ -148,6 +157,17 @@ impl Points {
     /// The scenario, and the files that executions have read until now.
     pub(crate) fn files_read(&self) -> Vec<PathBuf> {
         self.files_read.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+}
+
+/// The folder of an execution below that of `--out`.
+pub(crate) fn folder_of<'a>(parameters: impl Iterator<Item = (&'a str, &'a str)>, repetition: u64) -> String {
+    let parts: Vec<String> = parameters.map(|(name, value)| format!("{name}={value}")).collect();
+    let is_plain = |c: char| c.is_alphanumeric() || "=.,-+ ".contains(c);
+    let name: String = parts.join(",").chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
+    match repetition {
+        0 => name,
+        _ => format!("{name}-seed-{}", repetition + 1),
     }
 }
 

@@ -15,6 +15,7 @@ use crate::exit::{Exit, eprint_line, printed};
 use crate::refusal::Refusal;
 use crate::run::args::QuestionArgs;
 use crate::run::measured::Measured;
+use crate::run::page::{self, Answer, Tried};
 use crate::run::points::{Point, Points, settings};
 use crate::run::searches::sentence;
 use crate::stop;
@@ -77,6 +78,7 @@ pub(crate) struct Searched {
     pub(crate) refusal: Option<Refusal>,
     /// Whether it came to its end.
     pub(crate) has_ended: bool,
+    tried: Vec<Tried>,
 }
 
 /// Columns of a search in a table.
@@ -138,8 +140,8 @@ pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<
     let mut outputs = Outputs::new(args.force);
     outputs.reads(&args.file)?;
     let file = questions.shard.path(questions.sweep_out.as_deref()).map(|path| outputs.create(&path)).transpose()?;
-    let names: Vec<&str> =
-        std::iter::once(&asked.name).chain(axes.iter().map(|axis| &axis.name)).map(|name| &**name).collect();
+    let folder = args.out.as_deref().map(|path| outputs.folder(path, &[page::PAGE])).transpose()?;
+    let names = names_of(&asked, &axes);
     let settings = settings(args, &options);
     let points = Points::new(&args.file, None, options, &names, args.quiet)?;
     if let Some(part) = questions.cluster.execute(&args.words)? {
@@ -179,6 +181,15 @@ pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<
     }
     KeptPoints::remove(kept);
     let exit = exit?;
+    if let Some(folder) = folder {
+        let answers = all.found.iter().map(|Found { swept, searched, .. }| Answer {
+            label: label(&axes, swept),
+            swept,
+            report: &searched.report,
+            tried: &searched.tried,
+        });
+        page::write_search(folder, args, &asked.unit, &names_of(&asked, &axes), &answers.collect::<Vec<_>>())?;
+    }
     let written = match all.rows.len() == all.found.len() {
         true => print(args, &asked, &axes, &all.found),
         // What an earlier process tried is not known.
@@ -189,6 +200,11 @@ pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<
         return Ok(printed(written, cause.exit()));
     }
     Ok(printed(written, exit))
+}
+
+/// The searched parameter, and those of the sweep.
+fn names_of<'a>(asked: &'a SearchSpec, axes: &'a [Axis]) -> Vec<&'a str> {
+    std::iter::once(&asked.name).chain(axes.iter().map(|axis| &axis.name)).map(String::as_str).collect()
 }
 
 /// The searches of a sweep.
@@ -277,7 +293,7 @@ pub(crate) fn search_once(
     let mut report = SearchReport::new(asked.name.clone(), goal, asked.range);
     // Both ends at once, for all cores; from then on each value depends on the one before.
     let mut next = search.both_ends().to_vec();
-    let (mut has_ended, mut tried_all) = (true, Vec::new());
+    let (mut has_ended, mut tried_all): (_, Vec<Tried>) = (true, Vec::new());
     while !next.is_empty() {
         let repetitions = questions.repeat.unwrap_or(1);
         let Some(tried) = try_values(execute, asked, swept, &next, repetitions)? else {
@@ -289,14 +305,14 @@ pub(crate) fn search_once(
             report.runs += measured.iter().map(|one| one.runs.len() as u64).sum::<u64>();
             search.note(*index, probe.passed);
             report.probes.push(probe);
-            tried_all.extend(measured);
+            tried_all.extend((0..).zip(measured).map(|(repetition, one)| (asked.text(*index), repetition, one)));
         }
         next = search.next().into_iter().collect();
     }
     report.bracket = search.bracket();
-    let refusal = Measured::whole_refusal(&mut tried_all);
-    let infeasible = refusal.as_ref().and_then(|_| tried_all.first()?.infeasible.clone());
-    Ok(Searched { report, infeasible, refusal, has_ended })
+    let refusal = Measured::whole_refusal(tried_all.iter_mut().map(|(.., one)| one));
+    let infeasible = refusal.as_ref().and_then(|_| tried_all.first()?.2.infeasible.clone());
+    Ok(Searched { report, infeasible, refusal, has_ended, tried: tried_all })
 }
 
 /// A row for each search: the values it was made with, and what it found.

@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::value::RawValue;
-use vcr_base::output::{OutputFile, Outputs};
+use vcr_base::output::{OutputFile, OutputFolder, Outputs};
+use vcr_report::Tone;
 use vcr_scenario::RunOptions;
 use vcr_trace::import::table::{TableFormat, write as write_columns};
 
@@ -14,6 +15,7 @@ use crate::exit::{Exit, eprint_line, printed};
 use crate::refusal::Refusal;
 use crate::run::grid::{Cell, Grid};
 use crate::run::measured::Measured;
+use crate::run::page::{self, Question, Shown};
 use crate::run::points::{Point, Points, settings};
 use crate::run::repeated;
 use crate::stop;
@@ -34,6 +36,7 @@ pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal
     let mut outputs = Outputs::new(args.force);
     outputs.reads(&args.file)?;
     let file = questions.shard.path(questions.sweep_out.as_deref()).map(|path| outputs.create(&path)).transpose()?;
+    let folder = args.out.as_deref().map(|path| outputs.folder(path, &[page::PAGE])).transpose()?;
     let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
     let shard = questions.shard.shard;
     let settings = settings(args, &options);
@@ -85,6 +88,9 @@ pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal
         }
     }
     KeptPoints::remove(kept);
+    if let Some(folder) = folder {
+        write_page(folder, args, &grid)?;
+    }
     let written = print(args, &grid);
     if let Some(cause) = stopped {
         let where_to = if questions.sweep_out.is_some() { "; these were written" } else { "" };
@@ -94,6 +100,27 @@ pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal
     // A sweep asks; only repetitions of the scenario as it is are judged.
     let is_broken = grid.axes.is_empty() && grid.cells.iter().any(|cell| cell.kept() < cell.repetitions.len());
     Ok(printed(written, if is_broken { Exit::CheckFailed } else { Exit::Passed }))
+}
+
+/// Writes the page of a sweep.
+fn write_page(folder: OutputFolder, args: &RunArgs, grid: &Grid) -> Result<(), Refusal> {
+    let kept = grid.cells.iter().filter(|cell| cell.kept() == cell.repetitions.len()).count();
+    let names: Vec<&str> = grid.axes.iter().map(|axis| axis.name.as_str()).collect();
+    let question = Question {
+        title: format!("Sweep of {} of {}", names.join(", "), args.file.display()),
+        answer: format!("{kept} of {} keep all assertions", counted(grid.cells.len(), "combination")),
+        names,
+        tone: Tone::Neutral,
+        tiles: Vec::new(),
+    };
+    let shown = grid.cells.iter().flat_map(|cell| {
+        (0..).zip(&cell.repetitions).map(|(repetition, measured)| Shown {
+            values: cell.values.clone(),
+            repetition,
+            measured,
+        })
+    });
+    page::write(folder, &question, &shown.collect::<Vec<_>>())
 }
 
 /// The executions of each chosen combination, by its number: those of an earlier process, and the
