@@ -26,5 +26,5 @@ draw "$folder/comparison.html" comparison 1150
 run scenarios/canary.rhai --out "$folder/canary"
 "$vcr" gate --baseline "$folder/canary#stable" --candidate "$folder/canary#canary" --lengths --out "$folder/gate" >"$folder/said" || true
 draw "$folder/gate/gate.html" gate 1100
-run scenarios/failure_drill.rhai --sweep rate=8..40..4 --out "$folder/sweep"
+run scenarios/failure_drill.rhai --sweep rate=8..64..8 --out "$folder/sweep"
 draw "$folder/sweep/points.html" sweep 1150

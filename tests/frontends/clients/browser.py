@@ -32,6 +32,9 @@ CHARTS = """() => (window.vcrCharts ?? []).map(({ id, title, plot }) => {
 # The rows of all tables of a section, cell by cell.
 TABLE = "(rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent))"
 
+# Ends when the page has followed a change of its width: that comes before the next frame.
+DRAWN = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
 # Elements that reach over the side of the page, or whose text is cut off. Boxes that scroll may hide
 # what is in them; drawn bars and cells have no text.
 OVERFLOWING = """() => [...document.querySelectorAll("main *")].filter((one) => {
@@ -112,7 +115,7 @@ def main():
             page.emulate_media(color_scheme=scheme)
             for width in [1280, 768, 390]:
                 page.set_viewport_size({"width": width, "height": 900})
-                page.wait_for_timeout(50)
+                page.evaluate(DRAWN)
                 seen["layouts"].append({
                     "width": width,
                     "scheme": scheme,
@@ -121,6 +124,7 @@ def main():
                     "contrast": page.evaluate(CONTRAST),
                 })
         page.set_viewport_size({"width": 1280, "height": 900})
+        page.evaluate(DRAWN)
         seen["tooltips"] = {}
         for chart in page.evaluate("(window.vcrCharts ?? []).map(({ id }) => id)"):
             over = page.locator(f"#{chart} .u-over").first

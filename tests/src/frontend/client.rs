@@ -135,28 +135,6 @@ impl Client {
         let said = ended(self.python(&[&[path.as_str()], args].concat()));
         serde_json::from_str(said.trim()).unwrap_or_else(|error| panic!("{program} printed no JSON: {error}\n{said}"))
     }
-
-    /// Opens a page of vcr. It has no errors and asks for nothing; at three widths, light and dark,
-    /// nothing is beside it or cut off, and every text can be read.
-    ///
-    /// # Panics
-    /// When the page is not as it should be.
-    #[must_use]
-    #[track_caller]
-    pub fn page(&self, path: &Path) -> Value {
-        let page = self.report("browser.py", &[&path.display().to_string()]);
-        for (key, expected) in [("errors", "[]"), ("requests", "[]"), ("scripted", "null")] {
-            assert_eq!(page[key].to_string(), expected, "{key}");
-        }
-        let layouts = page["layouts"].as_array().expect("layouts");
-        assert_eq!(layouts.len(), 6);
-        for layout in layouts {
-            assert!(layout["page"].as_u64() <= layout["width"].as_u64(), "the page scrolls to the side: {layout}");
-            assert_eq!(layout["overflowing"].to_string(), "[]", "{layout}");
-            assert!(layout["contrast"][0].as_f64() >= Some(4.5), "{layout}");
-        }
-        page
-    }
 }
 
 /// Runs a command to its end and returns what it printed.

@@ -354,7 +354,7 @@ pub(crate) struct RunArgs {
 
     /// Write report.html, report.json, requests.jsonl, steps.jsonl, trace.json (Perfetto), junit.xml and more to a
     /// folder; of a search or a sweep points.html, and a folder with the report of each run.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "on")]
     pub(crate) out: Option<PathBuf>,
 
     /// Files to write: report, requests, steps, trace, guests, charts, html, junit, summary,

@@ -6,14 +6,15 @@ use std::sync::{Mutex, PoisonError};
 
 use serde_json::value::RawValue;
 use vcr_base::output::{OutputFile, OutputFolder, Outputs};
-use vcr_report::Tone;
+use vcr_base::units::format_ns;
+use vcr_report::{Tile, Tone};
 use vcr_scenario::RunOptions;
 use vcr_trace::import::table::{TableFormat, write as write_columns};
 
 use crate::args::RunArgs;
 use crate::exit::{Exit, eprint_line, printed};
 use crate::refusal::Refusal;
-use crate::run::grid::{Cell, Grid};
+use crate::run::grid::{Cell, Grid, Row};
 use crate::run::measured::Measured;
 use crate::run::page::{self, Question, Shown};
 use crate::run::points::{Point, Points, settings};
@@ -106,12 +107,29 @@ pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal
 fn write_page(folder: OutputFolder, args: &RunArgs, grid: &Grid) -> Result<(), Refusal> {
     let kept = grid.cells.iter().filter(|cell| cell.kept() == cell.repetitions.len()).count();
     let names: Vec<&str> = grid.axes.iter().map(|axis| axis.name.as_str()).collect();
+    let rows = grid.rows();
+    let is_kept = |row: &&Row<'_>| row.cell.kept() == row.cell.repetitions.len();
+    // The row whose metric is largest, or with -1 smallest, among those that keep all assertions.
+    let best = |metric: &str, sign: f64| {
+        let known = rows.iter().filter(is_kept).filter_map(|row| Some((row, row.mean(metric)?.mean)));
+        known.max_by(|a, b| (a.1 * sign).total_cmp(&(b.1 * sign)))
+    };
+    let tile = |name: &str, (row, value): (&Row<'_>, String)| Tile {
+        name: name.to_owned(),
+        value,
+        note: label(&grid.axes, &row.cell.values),
+        tone: Tone::Passed,
+        ..Tile::default()
+    };
+    let tokens = best("output_tokens_per_s", 1.0).map(|(row, value)| (row, format!("{value:.0}")));
+    let ttft = best("ttft_ms_p95", -1.0).map(|(row, value_ms)| (row, format_ns(value_ms * 1e6)));
+    let tiles = [("Most output tokens/s within limits", tokens), ("Lowest TTFT p95 within limits", ttft)];
     let question = Question {
         title: format!("Sweep of {} of {}", names.join(", "), args.file.display()),
         answer: format!("{kept} of {} keep all assertions", counted(grid.cells.len(), "combination")),
         names,
         tone: Tone::Neutral,
-        tiles: Vec::new(),
+        tiles: tiles.into_iter().filter_map(|(name, found)| Some(tile(name, found?))).collect(),
     };
     let shown = grid.cells.iter().flat_map(|cell| {
         (0..).zip(&cell.repetitions).map(|(repetition, measured)| Shown {

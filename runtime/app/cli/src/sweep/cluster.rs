@@ -24,7 +24,7 @@ const PYTHON_VARIABLE: &str = "VCR_PYTHON";
 pub(crate) struct RayArgs {
     /// Run the points as tasks of a Ray cluster, such as ray://head:10001, or `auto`; needs the Python package
     /// (pip install 'vcr[ray]').
-    #[arg(long, value_name = "ADDRESS", requires = "sweeps", conflicts_with_all = ["shard", "out"])]
+    #[arg(long, value_name = "ADDRESS", requires = "sweeps", conflicts_with = "shard")]
     pub(crate) on: Option<String>,
 
     /// Folder of the results of --on; an interrupted sweep continues from it.

@@ -75,11 +75,9 @@ fn tiles(all: &[Judged]) -> Vec<Tile> {
         tone: if outside > MUCH_OUTSIDE { Tone::Warned } else { Tone::Passed },
         ..Tile::default()
     }];
-    for (metric, statistic) in [
-        (Metric::Ttft, Statistic::P50),
-        (Metric::Itl, Statistic::P50),
-        (Metric::E2e, Statistic::P50),
-    ] {
+    for (metric, statistic) in
+        [(Metric::Ttft, Statistic::P50), (Metric::Itl, Statistic::P50), (Metric::E2e, Statistic::P50)]
+    {
         let own = all.iter().flat_map(|judged| &judged.comparisons);
         let own = own.filter(|one| (one.metric, one.statistic) == (metric, statistic) && !one.is_near_zero());
         let worst = own.max_by(|a, b| a.error().abs().total_cmp(&b.error().abs()));
