@@ -404,6 +404,57 @@ fn peers_that_do_not_present_themselves_keep_no_other_out() {
     drop((silent, begun));
 }
 
+/// Threads of this process that serve peers.
+#[cfg(target_os = "linux")]
+fn serving_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("a process has threads");
+    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+    tasks.flatten().map(name).filter(|name| name == "kv-serve\n").count()
+}
+
+/// A peer that has presented itself.
+fn greeted(port: u16) -> TcpStream {
+    let layout_hash = geometry(1).layout_hash();
+    let peer_info = PeerInfo { engine_id: "x".to_owned(), generation: 1, geometry: geometry(1), layout_hash };
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("it is open");
+    stream.write_all(&[&preface()[..], &Message::Hello(peer_info.clone()).encode()].concat()).expect("it is taken");
+    let welcome = Message::Welcome(PeerInfo { engine_id: "p".to_owned(), ..peer_info }).encode();
+    stream.read_exact(&mut vec![0; PREFACE_BYTES + welcome.len()]).expect("it is welcome");
+    stream
+}
+
+/// Each thread takes 32 MiB of the allocator's address space: with one for each peer, 180 peers took 6 GB.
+#[test]
+fn peers_share_a_few_threads_and_none_waits_for_one_that_stalls() {
+    let patient = TcpSettings { connect_timeout: PATIENCE, patience: PATIENCE, ..settings() };
+    let prefill_settings = TcpSettings { patience: PATIENCE, ..settings() };
+    let mut prefill = Engine::with("p", geometry(1), 1, prefill_settings);
+    let mut decode = Engine::with("d", geometry(1), 1, patient);
+    prefill.hold("r", &[5]);
+    let mut peers: Vec<TcpStream> = (0..180).map(|_| greeted(prefill.plane.port())).collect();
+    let (ping, pong) = (Message::Ping.encode(), Message::Pong.encode());
+    for _ in 0..2 {
+        for peer in &mut peers {
+            peer.write_all(&ping).expect("it is taken");
+        }
+        for peer in &mut peers {
+            let mut answer = vec![0; pong.len()];
+            peer.read_exact(&mut answer).expect("it is answered");
+            assert_eq!(answer, pong);
+        }
+    }
+    // Half of a message each.
+    for peer in &mut peers {
+        peer.write_all(&ping[..5]).expect("it is taken");
+    }
+    decode.plane.start(transfer(1, prefill.peer("p"), "r", &[(1, 5)]));
+    assert!(decode.outcome(1).is_ok());
+    #[cfg(target_os = "linux")]
+    assert!((1..=64).contains(&serving_threads()), "{}", serving_threads());
+    drop(peers);
+}
+
 #[test]
 fn a_corrupt_page_is_found_and_its_block_is_not_used() {
     let (mut prefill, mut decode) = (Engine::new("p", geometry(2)), Engine::new("d", geometry(2)));

@@ -2,8 +2,9 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -88,12 +89,48 @@ fn is_within_host(stream: &TcpStream) -> io::Result<bool> {
     Ok(here == there || here.is_loopback())
 }
 
+/// What other threads see of the thread that uses a connection.
+#[derive(Default)]
+pub(super) struct Watch {
+    /// Since when the peer keeps the thread waiting: the first wait after the last progress.
+    waits_since: Mutex<Option<Instant>>,
+    is_cut: AtomicBool,
+}
+
+impl Watch {
+    fn waits_since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.waits_since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something was moved or answered.
+    pub(super) fn advance(&self) {
+        *self.waits_since() = None;
+    }
+
+    /// How long the peer has kept the thread waiting.
+    pub(super) fn waited(&self) -> Duration {
+        self.waits_since().map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Ends the connection: the thread waits no longer.
+    pub(super) fn cut(&self) {
+        self.is_cut.store(true, Ordering::Release);
+    }
+}
+
 /// One end of a connection.
 pub(super) struct Link {
     socket: Socket,
     stop: Arc<AtomicBool>,
+    watch: Arc<Watch>,
     /// Bytes of pages since others last went first.
     bytes_since_yield: usize,
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 impl Link {
@@ -113,22 +150,27 @@ impl Link {
             sockopt::set_socket_recv_buffer_size(&stream, HOST_BUFFER_BYTES)?;
             sockopt::set_socket_send_buffer_size(&stream, HOST_BUFFER_BYTES)?;
         }
-        Ok(Self { socket: Socket::Plain(stream), stop, bytes_since_yield: 0 })
+        Ok(Self { socket: Socket::Plain(stream), stop, watch: Arc::default(), bytes_since_yield: 0 })
+    }
+
+    /// Shows waits to another thread.
+    pub(super) fn set_watch(&mut self, watch: Arc<Watch>) {
+        self.watch = watch;
     }
 
     /// Opens TLS with a peer at `host`, to which this engine has connected, or one that has connected to it.
     pub(super) fn with_tls(self, tls: &TcpTls, host: Option<&str>, until: Instant) -> Result<Self, LinkError> {
-        let Self { socket, stop, .. } = self;
+        let Self { socket, stop, watch, .. } = self;
         let stream = match socket {
             Socket::Plain(stream) => stream,
-            socket @ Socket::Tls(_) => return Ok(Self { socket, stop, bytes_since_yield: 0 }),
+            socket @ Socket::Tls(_) => return Ok(Self { socket, stop, watch, bytes_since_yield: 0 }),
         };
         let stream = match host {
             Some(host) => tls.connect(stream, host),
             None => tls.accept(stream),
         };
         let socket = Socket::Tls(Box::new(stream.map_err(LinkError::Tls)?));
-        let mut link = Self { socket, stop, bytes_since_yield: 0 };
+        let mut link = Self { socket, stop, watch, bytes_since_yield: 0 };
         loop {
             match link.socket.advance() {
                 Ok(()) => return Ok(link),
@@ -157,6 +199,7 @@ impl Link {
 
     /// Lets others go first after bytes of pages, once there were many.
     fn worked(&mut self, bytes: usize) {
+        self.watch.advance();
         self.bytes_since_yield += bytes;
         if self.bytes_since_yield >= YIELD_BYTES {
             self.bytes_since_yield = 0;
@@ -166,9 +209,13 @@ impl Link {
 
     /// Waits until the socket can be read, or written. False after `until`.
     fn wait(&self, for_what: PollFlags, until: Instant) -> Result<bool, LinkError> {
+        self.watch.waits_since().get_or_insert_with(Instant::now);
         loop {
             if self.stop.load(Ordering::Acquire) {
                 return Err(LinkError::Stopped);
+            }
+            if self.watch.is_cut.load(Ordering::Acquire) {
+                return Err(LinkError::TimedOut);
             }
             let left = until.saturating_duration_since(Instant::now());
             let slice = left.min(STOP_INTERVAL);
