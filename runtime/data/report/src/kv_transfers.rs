@@ -105,7 +105,7 @@ mod tests {
             failures: [("corrupt".to_owned(), 2)].into(),
         };
         let failed = KvTransfers { failures: [("timed_out".to_owned(), 1)].into(), ..KvTransfers::default() };
-        let target = Some(Target { kv_transfers: vec![pair, failed] });
+        let target = Some(Target { kv_transfers: vec![pair, failed], ..Target::default() });
         let runs = [Run { name: "a".to_owned(), target, ..Run::default() }, Run::default()];
         let (count, page) = text(|out| write_html(out, &runs, 9));
         assert_eq!((count, page.matches("<tr>").count()), (2, 3), "{page}");
