@@ -157,7 +157,7 @@ fn a_browser_draws_the_numbers_of_the_report() {
     assert!(tile[3].as_str().is_some_and(|headroom| headroom.starts_with('-')), "{tile}");
     let tooltip = |id: &str| page["tooltips"][id].as_str().unwrap_or_default().to_owned();
     assert!(
-        tooltip("ttft-time").starts_with("at ") && tooltip("ttft-time").contains("p99: "),
+        tooltip("ttft-time").starts_with("at ") && tooltip("ttft-time").contains("p95: "),
         "{}",
         tooltip("ttft-time")
     );
