@@ -639,7 +639,8 @@ function failure(/** @type {unknown} */ error) {
 }
 
 /** Files whose frames are not the guest's own. */
-const OWN = /(^|\/)(vcr-guest|plain|wit|initializer)\.js$/;
+const folder = /@(.*)vcr-guest\.js:\d/.exec(new Error().stack ?? '')?.[1] ?? '';
+const FOREIGN = ['vcr-guest.js', 'plain.js', 'wit.js'].map((name) => folder + name);
 
 /** The frames of a stack in the guest's own code, innermost first. */
 function frames(/** @type {string} */ stack) {
@@ -647,7 +648,8 @@ function frames(/** @type {string} */ stack) {
   const own = [];
   for (const line of stack.split('\n')) {
     const [, name, file, place] = /^(.*)@(.+?):(\d+:\d+)$/.exec(line) ?? [];
-    if (!file || OWN.test(file)) continue;
+    // The code around the guest, which the tool makes, has an absolute path.
+    if (!file || FOREIGN.includes(file) || file.startsWith('/')) continue;
     const at = `${file.startsWith(project) ? file.slice(project.length) : file}:${place}`;
     const plainName = name.replace(/[/<]+$/, '');
     own.push(plainName ? `    at ${plainName} (${at})` : `    at ${at}`);

@@ -148,7 +148,7 @@ fn a_shipped_guest_builds_and_passes_every_check() {
 }
 
 /// A router that goes wrong as its config says.
-const WRONG: &str = r"import { load } from './load.js';
+const WRONG: &str = r"import { load } from './plain.js';
 import { GuestError, Random, Router, guest } from './vendor/vcr-guest.js';
 
 class Wrong extends Router {
@@ -182,12 +182,12 @@ fn an_exception_is_shown_with_the_stack_of_the_guests_own_code() {
     let folder = Folder::new();
     let _ = folder.vcr(&["guest", "new", "mine", "--world", "router", "--lang", "js"]).ended(0);
     folder.write("mine/app.js", WRONG);
-    folder.write("mine/load.js", "export function load(worker) {\n  return worker.load.total;\n}\n");
+    folder.write("mine/plain.js", "export function load(worker) {\n  return worker.load.total;\n}\n");
     let project = folder.path().join("mine");
     let Some(component) = built_guest(&project, &project.join("dist")) else { return };
     folder.write("call.json", r#"{"now-ns": 7, "request": {"id": 1}, "workers": {"worker": [3]}}"#);
     for (wrong, expected) in [
-        ("type", "worker.load is undefined\n    at load (load.js:2:"),
+        ("type", "worker.load is undefined\n    at load (plain.js:2:"),
         ("type", "\n    at route (app.js:13:"),
         ("guest-error", "set `x` to 1"),
         ("text", "\"a text\" was thrown"),
@@ -229,7 +229,7 @@ fn a_project_that_cannot_be_built_says_why() {
         ("export const rooting = {};\n", &["routing"]),
     ] {
         folder.write("mine/app.js", source);
-        folder.vcr(&["guest", "build", "mine"]).failed(2, expected);
+        folder.vcr(&["guest", "build", "--quiet", "mine"]).failed(2, expected);
     }
 }
 
