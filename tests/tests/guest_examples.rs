@@ -30,7 +30,50 @@ fn shipped_guests_are_checked_with_the_example_that_they_bring() {
         assert_eq!((&report["config_origin"], &report["config"]), (&"example".into(), &example), "{name}");
         let seen = folder.vcr(&["guest", "inspect", path, "--json"]).ended(0).json();
         assert_eq!(seen["example_config"], example, "{name}");
+        let schema = root().join("guests").join(&name).join("config.schema.json");
+        let schema = std::fs::read_to_string(schema).expect("every shipped guest has one");
+        assert_eq!(seen["config_schema"], serde_json::from_str::<Value>(&schema).expect("it is JSON"), "{name}");
+        assert!(seen["sdk"].as_str().is_some_and(|sdk| sdk.starts_with("wit-bindgen-rust ")), "{}", seen["sdk"]);
+        assert!(seen["limits"]["memory_bytes"].as_u64() > Some(0), "{name}");
         assert!(folder.vcr(&["guest", "inspect", path]).ended(0).stdout.contains("example config\n"), "{name}");
+    }
+}
+
+#[test]
+fn a_config_that_does_not_fit_the_schema_is_refused_with_the_path_of_the_value() {
+    let Some(path) = shipped_guest("thermal") else { return };
+    let path = path.to_str().expect("a path in UTF-8");
+    let folder = Folder::new();
+    let config = r#"{"roofline": {"model": "llama-3.1-8b", "gpu": "h100-sxm"}, "thermal": {"slowdown_max": 0.5}}"#;
+    let expected = "the config at `/thermal/slowdown_max`: 0.5 is less than the minimum of 1";
+    folder.vcr(&["guest", "check", path, "--config", config]).failed(2, &[expected]);
+    folder.vcr(&["guest", "call", path, "price-step", "--config", config]).failed(2, &[expected]);
+    folder.write(
+        "test.rhai",
+        format!(
+            r#"run(#{{ name: "r", cluster: cluster(#{{ engines: pool(#{{ engines: 1, latency: guest(#{{
+    path: "{path}", config: parse_json(`{config}`) }}) }}) }}), workloads: [] }});"#
+        ),
+    );
+    folder.run(&[]).failed(2, &[expected]);
+    folder.vcr(&["check", "test.rhai"]).failed(2, &[expected]);
+}
+
+#[test]
+fn a_shipped_guest_is_measured_beside_its_native_twin() {
+    for (name, has_twin) in [("prefix-affinity", true), ("roofline", true), ("target-load", true), ("chaos", false)] {
+        let Some(path) = shipped_guest(name) else { return };
+        let path = path.to_str().expect("a path in UTF-8");
+        let folder = Folder::new();
+        let report = folder.vcr(&["guest", "bench", path, "--json"]).ended(0).json();
+        let calls = report["calls"].as_array().expect("calls were made");
+        assert!(!calls.is_empty(), "{report:#}");
+        for call in calls {
+            assert!(call["calls"].as_u64() > Some(1_000) && call["fuel_mean"].as_f64() > Some(10.0), "{call:#}");
+            assert_eq!(call["native_median_ns"].is_u64(), has_twin, "{name}: {call:#}");
+        }
+        let shown = folder.vcr(&["guest", "bench", path]).ended(0).stdout;
+        assert!(shown.contains("median ns") && shown.contains("memory: "), "{shown}");
     }
 }
 
