@@ -10,7 +10,7 @@ use vcr_cluster::metrics::{Counter, Trend};
 use vcr_cluster::record::{FailReason, Outcome};
 use vcr_cluster::{
     Arrivals, DataParallel, FaultConfig, FaultKind, KvKnowledge, KvRouterConfig, LinkSharing, PoolConfig, PoolRole,
-    Report, RequestMix, RouterConfig, RunConfig, ScalerFactory, ScalingConfig, ScalingEvent, TargetMetric,
+    Report, RequestMix, RouterConfig, RunConfig, ScalerFactory, ScalingConfig, ScalingEvent, Slo, TargetMetric,
     TargetPolicy, Topology, target_autoscaler,
 };
 use vcr_core::scale::{Autoscaler, ScaleError, ScaleView};
@@ -88,7 +88,11 @@ fn a_started_engine_takes_requests_after_its_start_up_and_a_drained_one_finishes
 fn a_tick_sees_the_load_when_it_is_offered_and_all_else_of_its_instant() {
     let (policy, views) = planned(&[1]);
     // Requests at 0, 50, 100, ... ms; each ends 202 ms and 100 us later.
-    let report = run(&work(20, 1000, scaled(1, 0, policy)));
+    let mut config = work(20, 1000, scaled(1, 0, policy));
+    // Half of a request's 202 ms: none meets it.
+    let slo = |e2e_ns| Some(Slo { class: "chat".to_owned(), ttft_ns: None, tpot_ns: None, e2e_ns: Some(e2e_ns) });
+    config.workloads[0].slo = slo(101 * MS);
+    let report = run(&config);
     let views = views.lock().expect("no holder panicked");
     let first = views[0];
     assert_eq!((first.now_ns, first.arrived_requests, first.completed_requests), (100 * MS, 3, 0));
@@ -101,6 +105,11 @@ fn a_tick_sees_the_load_when_it_is_offered_and_all_else_of_its_instant() {
     let last_ns = views.last().expect("there are ticks").now_ns;
     let ended = report.requests.iter().filter(|request| request.end_ns <= Some(last_ns)).count();
     assert_eq!(total(|v| v.completed_requests), ended as u64);
+    assert_eq!((total(|v| v.slo_requests), total(|v| v.slo_met_requests)), (ended as u64, 0));
+    assert_eq!(total(|v| v.queue_count), ended as u64);
+    let queue_ns = report.requests.iter().filter(|request| request.end_ns <= Some(last_ns));
+    let queue_ns: u64 = queue_ns.map(|r| r.scheduled_ns.expect("it was") - r.queued_ns).sum();
+    assert_eq!(views.iter().map(|v| v.queue_sum_ns).sum::<u128>(), u128::from(queue_ns));
     let ttft_ns: u64 = report.requests.iter().map(|r| r.first_token_ns.expect("it has one") - r.arrival_ns).sum();
     assert_eq!(views.iter().map(|v| v.ttft_sum_ns).sum::<u128>(), u128::from(ttft_ns));
     assert!(total(|v| v.token_gap_count) > itl.count * 9 / 10 && total(|v| v.token_gap_count) <= itl.count);
@@ -108,6 +117,14 @@ fn a_tick_sees_the_load_when_it_is_offered_and_all_else_of_its_instant() {
         views.iter().map(|v| v.token_gap_sum_ns).sum::<u128>() as f64 / total(|v| v.token_gap_count) as f64 / MS as f64;
     assert!((mean_ms - itl.mean).abs() < 0.1, "{mean_ms} and {}", itl.mean);
     assert!(report.scaling.is_empty(), "nothing has changed");
+    // Twice a request's time: all meet it.
+    let (policy, seen) = planned(&[1]);
+    let mut config = work(20, 1000, scaled(1, 0, policy));
+    config.workloads[0].slo = slo(404 * MS);
+    let _ = run(&config);
+    let seen = seen.lock().expect("no holder panicked");
+    let total = |of: fn(&ScaleView) -> u64| seen.iter().map(of).sum::<u64>();
+    assert_eq!((total(|v| v.slo_requests), total(|v| v.slo_met_requests)), (ended as u64, ended as u64));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Events reported to a scheduling policy, and the effect of its preferences.
 
-use vcr_core::policy::{PolicyBatch, PolicyError, PolicyEvent, Preference, Progress, SchedulingPolicy};
+use vcr_core::policy::{PolicyBatch, PolicyError, PolicyEvent, Preference, Progress, SchedulingPolicy, Slo};
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, Policy, Prompt, RequestSpec, TokenSource};
 
 struct Zeros;
@@ -41,7 +41,8 @@ fn engine(input: EngineConfigInput) -> Engine {
 fn submit(engine: &mut Engine, tag: u64, prompt_tokens: u32, max_tokens: u32) -> u32 {
     let mut prompt = Prompt::new(16, 0);
     prompt.push_run(tag, 0, prompt_tokens);
-    let spec = RequestSpec { tenant: 40 + tag, priority: -3, ..RequestSpec::new(tag, prompt, max_tokens) };
+    let slo = Slo { ttft_ns: Some(5), ..Slo::default() };
+    let spec = RequestSpec { tenant: 40 + tag, priority: -3, slo, ..RequestSpec::new(tag, prompt, max_tokens) };
     engine.submit(spec).expect("it fits").index() as u32
 }
 
@@ -74,7 +75,7 @@ fn a_request_is_reported_from_its_arrival_to_its_end() {
         priority: -3,
         lora: None,
         tenant: 42,
-        slo: vcr_core::policy::Slo { ttft_ns: Some(5), ..Default::default() },
+        slo: Slo { ttft_ns: Some(5), ..Slo::default() },
     };
     let ended = PolicyEvent::Ended { slot, computed_tokens: 12, output_tokens: 3 };
     let admitted = PolicyEvent::Admitted { slot, cached_tokens: 0 };
