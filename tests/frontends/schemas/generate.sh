@@ -3,9 +3,9 @@
 #
 #   tests/frontends/schemas/generate.sh VENV TOKENIZER_FOLDER
 #
-# VENV is a virtual environment with vLLM for CPUs (0.32.0 was taken) and pydantic. The packages of npm come into a
+# VENV is a virtual environment with vLLM for CPUs (0.33.0 was taken) and pydantic. The packages of npm come into a
 # folder of their own. Each line has the schema's name, the schema, whether xgrammar and llguidance take it, and whether
-# vLLM does, whose backend is `auto`, or else the reason.
+# vLLM does, whose backend is `auto`, or else the reason. rust_verdicts.py adds what vLLM's Rust frontend says.
 set -euo pipefail
 [ $# -eq 2 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 here=$(cd "$(dirname "$0")" && pwd)

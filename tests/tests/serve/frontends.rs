@@ -134,3 +134,82 @@ fn the_configuration_of_the_tokenizer_is_shown_where_that_is_enabled() {
     assert!(info.body["tokenizer_class"].is_string(), "{}", info.body);
     assert!(matches!(&info.body["chat_template"], Value::String(text) if text.contains("messages")), "{}", info.body);
 }
+
+/// The two limits of the Python frontend, which no request can keep here, and the metric that counts what they refuse.
+#[test]
+fn calls_beyond_the_limits_of_admission_are_refused_and_counted() {
+    let limits = [("--max-num-queued-reqs", "currently busy"), ("--max-num-queued-tokens", "token backlog limit")];
+    for (option, text) in limits {
+        let serve = Serve::start(&[option, "0"]);
+        for stream in [false, true] {
+            let body = json!({"prompt": "a", "max_tokens": 2, "stream": stream});
+            let refused = serve.post("/v1/completions", &body);
+            assert_eq!((refused.status, &refused.body["error"]["type"]), (503, &json!("Service Unavailable")));
+            let message = refused.body["error"]["message"].as_str().expect("a message");
+            assert!(message.contains(text), "{message}");
+        }
+        let (_, page) = page(&serve, None);
+        let count = |reason: &str| {
+            let label = format!("reason=\"{reason}\"");
+            value(&page, "vllm:admission_rejections_total", &["model_name=\"sim\"", &label])
+        };
+        let own = option.trim_start_matches("--").replace('-', "_");
+        let counts = ["max_num_queued_reqs", "max_num_queued_tokens"].map(|reason| (reason == own, count(reason)));
+        assert!(counts.iter().all(|(is_own, count)| *count == Some(if *is_own { 2.0 } else { 0.0 })), "{counts:?}");
+    }
+    // The Rust frontend has neither.
+    let rust = Serve::start(&["--frontend", "rust", "--max-num-queued-reqs", "0"]);
+    assert_eq!(rust.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 2})).status, 200);
+    assert!(!page(&rust, None).1.contains("admission_rejections"));
+}
+
+/// Once for each answer, and for each part of a stream.
+#[test]
+fn texts_that_are_searched_for_calls_are_counted() {
+    let serve = Serve::start(&["--tool-call-probability", "1"]);
+    let function = json!({"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}});
+    let ask = |choice: &str, stream: bool| {
+        let messages = json!([{"role": "user", "content": "a"}]);
+        let body = json!({"messages": messages, "tools": [{"type": "function", "function": function}], "n": 2,
+            "tool_choice": choice, "stream": stream, "max_tokens": 200});
+        assert_eq!(serve.post("/v1/chat/completions", &body).status, 200);
+    };
+    let count = |mode: &str, outcome: &str| {
+        let (_, text) = page(&serve, None);
+        let labels = [format!("mode=\"{mode}\""), format!("outcome=\"{outcome}\"")];
+        let labels = ["request_type=\"chat_completions\"", &labels[0], &labels[1]];
+        value(&text, "vllm:tool_call_parser_invocations_total", &labels).expect("it is there from the start")
+    };
+    ask("none", false);
+    ask("required", false);
+    assert_eq!((count("non_streaming", "tool_call"), count("non_streaming", "no_tool_call")), (0.0, 0.0));
+    ask("auto", false);
+    assert_eq!((count("non_streaming", "tool_call"), count("streaming", "tool_call")), (2.0, 0.0));
+    ask("auto", true);
+    assert!(count("streaming", "tool_call") >= 2.0 && count("non_streaming", "tool_call") == 2.0);
+}
+
+#[test]
+fn each_frontend_refuses_the_schemas_of_its_backend() {
+    let unique = json!({"type": "array", "uniqueItems": true, "items": {"type": "integer"}});
+    let multiple = json!({"type": "integer", "multipleOf": 3});
+    let answer = |serve: &Serve, schema: &Value| {
+        let format = json!({"type": "json_schema", "json_schema": {"name": "a", "schema": schema}});
+        let body = json!({"messages": [{"role": "user", "content": "a"}], "response_format": format, "max_tokens": 40});
+        let answer = serve.post("/v1/chat/completions", &body);
+        (answer.status, answer.body["error"]["message"].as_str().unwrap_or_default().to_owned())
+    };
+    let guidance = "Grammar error: Unimplemented keys: [\"uniqueItems\"]";
+    let xgrammar = "The provided JSON schema contains features not supported by xgrammar.";
+    let python = Serve::start(&[]);
+    assert_eq!(answer(&python, &unique), (400, guidance.to_owned()));
+    assert_eq!(answer(&python, &multiple).0, 200);
+    let rust = Serve::start(&["--frontend", "rust"]);
+    for schema in [&unique, &multiple] {
+        assert_eq!(answer(&rust, schema), (400, format!("invalid structured outputs params: {xgrammar}")));
+    }
+    let strict = Serve::start(&["--structured-outputs-config", r#"{"backend": "xgrammar"}"#]);
+    assert_eq!(answer(&strict, &multiple), (400, xgrammar.to_owned()));
+    let other = Serve::start(&["--structured-outputs-config", r#"{"backend": "outlines"}"#]);
+    assert_eq!(answer(&other, &unique).0, 200);
+}

@@ -29,7 +29,7 @@ pub mod server;
 pub mod traces;
 
 pub use api::{RenderedApi, render_body};
-pub use engine::{EngineClient, EngineError};
+pub use engine::{Admission, EngineClient, EngineError};
 pub use front::HttpServer;
 pub use media::{EncoderAddress, EncoderOnly, ImageOptions, MediaLimits, MediaRules};
 pub use server::adapters::Adapters;
@@ -37,5 +37,6 @@ pub use server::chats::{CallParsing, ChatOptions};
 pub use server::error::{ApiError, ERROR_KINDS, ErrorKind};
 pub use server::frontend_kind::FrontendKind;
 pub use server::model::Model;
+pub use server::schema_backend::SchemaBackend;
 pub use server::structures::StructureCheck;
 pub use server::{App, ServerOptions};

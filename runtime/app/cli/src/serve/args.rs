@@ -1,6 +1,7 @@
 //! Options of `vcr serve`.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use vcr_frontend::{FrontendKind, ImageOptions, MediaLimits, MediaRules};
@@ -67,6 +68,21 @@ pub(crate) const SERVE_COMMON: &[&str] = &[
     "quiet",
 ];
 
+/// What of vLLM's settings of structured outputs has an effect.
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+pub(crate) struct StructuredOutputsConfig {
+    pub(crate) backend: Option<String>,
+}
+
+impl FromStr for StructuredOutputsConfig {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        serde_json::from_str(text)
+            .map_err(|error| format!("expected an object such as {{\"backend\": \"xgrammar\"}}: {error}"))
+    }
+}
+
 /// A frontend of vLLM.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum FrontendArg {
@@ -108,6 +124,20 @@ pub(crate) struct ServerArgs {
     /// vLLM's frontend that this server is like: metrics, endpoints and errors differ.
     #[arg(long, value_name = "NAME", value_enum, default_value = "python")]
     pub(crate) frontend: FrontendArg,
+
+    /// Refuse requests with 503 while this many are under way, with --frontend python [default: no limit].
+    #[arg(long, value_name = "N")]
+    pub(crate) max_num_queued_reqs: Option<usize>,
+
+    /// Refuse requests with 503 while the prompts of those without an output have this many tokens, with --frontend
+    /// python [default: no limit].
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) max_num_queued_tokens: Option<usize>,
+
+    /// Refuse the JSON schemas that this backend refuses, as {"backend": "xgrammar"}: auto, xgrammar, guidance, outlines
+    /// or lm-format-enforcer. The last two refuse none here [default: auto, and xgrammar with --frontend rust].
+    #[arg(long, value_name = "JSON", value_parser = StructuredOutputsConfig::from_str)]
+    pub(crate) structured_outputs_config: Option<StructuredOutputsConfig>,
 
     /// Leave /openapi.json out.
     #[arg(long)]

@@ -22,7 +22,8 @@ use vcr_core::{EngineConfig, NamedValue as _};
 use vcr_frontend::http::ServerThreads;
 use vcr_frontend::metrics::CacheConfig;
 use vcr_frontend::{
-    App, ChatOptions, EncoderAddress, EncoderOnly, EngineClient, HttpServer, Model, ServerOptions, StructureCheck,
+    Admission, App, CallParsing, ChatOptions, EncoderAddress, EncoderOnly, EngineClient, HttpServer, Model,
+    SchemaBackend, ServerOptions, StructureCheck,
 };
 use vcr_live::control::Listeners;
 use vcr_live::{EnginesHandle, Identity, LiveConfig, LiveError, TokenChoice, TokenFactory};
@@ -36,7 +37,7 @@ use crate::play::unusable::Unusable;
 use crate::play::{control, ended, playback};
 use crate::service::{log, raise_limit_of_files};
 use crate::stop;
-use args::{ServeArgs, ServerArgs};
+use args::{FrontendArg, ServeArgs, ServerArgs};
 use operations::{ChangedFaults, ChangedMetrics, Operations, Server};
 pub(crate) use rendering::rendering_process;
 
@@ -59,6 +60,7 @@ struct Prepared {
     control: Listeners,
     threads: ServerThreads,
     structures: Option<StructureCheck>,
+    schema_backend: SchemaBackend,
     /// The tokenizer's configuration, if the server may show it.
     tokenizer_info: Option<serde_json::Value>,
 }
@@ -93,6 +95,9 @@ pub(crate) fn serve(args: &ServeArgs) -> Exit {
 
 fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> {
     raise_limit_of_files();
+    let backend = args.server.structured_outputs_config.as_ref().and_then(|config| config.backend.as_deref());
+    let schema_backend = SchemaBackend::of(args.server.frontend.into(), backend)
+        .map_err(|reason| Unusable::new(format!("invalid --structured-outputs-config: {reason}")))?;
     let (mut model, own) = model::model(&args.server, &args.live.engine, args.media.rules())?;
     chats::replace_template(&args.chats, &mut model)?;
     let chats = chats::options(&args.chats, &model, args.server.model.is_none())?;
@@ -130,6 +135,7 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         frontend: args.server.frontend.into(),
         max_loras: has_adapters.then_some(config.engine.max_loras()),
         cache: cache_config(args, &config.engine),
+        has_tool_parser: matches!(chats.calls, CallParsing::Form(_)),
         shutdown_timeout: Duration::from_nanos(config.shutdown_timeout_ns) + LAST_ANSWERS,
     };
     let mut operations = Operations::new(&args.http, &args.clients, &args.traces, &server)?;
@@ -150,7 +156,19 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
     // Recorded answers follow no structure.
     let structures = config.playback.is_none().then(|| structure_check(text));
     let tokenizer_info = model::tokenizer_info(&args.server, &model)?;
-    Ok(Prepared { config, model, chats, operations, listeners, encoder, control, threads, structures, tokenizer_info })
+    Ok(Prepared {
+        config,
+        model,
+        chats,
+        operations,
+        listeners,
+        encoder,
+        control,
+        threads,
+        structures,
+        schema_backend,
+        tokenizer_info,
+    })
 }
 
 /// The KV cache of an engine, as metrics show it.
@@ -215,8 +233,19 @@ struct Running {
 }
 
 fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), LiveError> {
-    let Prepared { config, model, chats, operations, listeners, encoder, control, threads, structures, tokenizer_info } =
-        prepared;
+    let Prepared {
+        config,
+        model,
+        chats,
+        operations,
+        listeners,
+        encoder,
+        control,
+        threads,
+        structures,
+        schema_backend,
+        tokenizer_info,
+    } = prepared;
     let (stop, stopped) = watch::channel(false);
     let (_in_order, starting) = stop::in_order_from_start(|running: &Running| {
         running.stop.send_replace(true);
@@ -230,6 +259,10 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
     if let Some(most) = args.server.max_waiting_queue_length {
         client.limit_load(max_num_seqs.saturating_add(most as usize));
     }
+    if matches!(args.server.frontend, FrontendArg::Python) {
+        let (requests, prompt_tokens) = (args.server.max_num_queued_reqs, args.server.max_num_queued_tokens);
+        client.limit_admission(Admission { requests, prompt_tokens });
+    }
     starting.started(Running { engines: engines.handle(), stop: stop.clone() });
     let client_faults = Arc::new(ChangedFaults(Arc::clone(&operations.front.faults.faults)));
     let fake_metrics = Arc::new(ChangedMetrics(operations.fake_metrics));
@@ -242,6 +275,7 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
     let options = ServerOptions {
         startup_duration: Duration::from_nanos(args.server.startup_duration),
         frontend: args.server.frontend.into(),
+        schema_backend,
         has_document: !args.server.disable_fastapi_docs,
         tokenizer_info,
         forces_usage: args.server.enable_force_include_usage,

@@ -181,6 +181,8 @@ pub(crate) struct Server {
     pub(crate) max_loras: Option<u32>,
     /// The KV cache of each engine.
     pub(crate) cache: CacheConfig,
+    /// Whether answers are searched for calls of tools.
+    pub(crate) has_tool_parser: bool,
 }
 
 /// All that stands around the API.
@@ -211,6 +213,7 @@ impl Operations {
             frontend: server.frontend,
             max_loras: server.max_loras,
             cache: Some(server.cache.clone()),
+            has_tool_parser: server.has_tool_parser,
         };
         let metrics = Metrics::new(&options);
         let fake_metrics = fake_metrics(faults.fake_metrics.as_deref(), &options)?;

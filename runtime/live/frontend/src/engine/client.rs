@@ -5,11 +5,11 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::sync::watch;
 use vcr_live::{LiveConfig, LiveEngines, LiveError};
-use vcr_wire::{EngineCoreRequest, LocalLink, LocalSink, ReadyResponse, Request};
+use vcr_wire::{EngineCoreRequest, LocalLink, LocalSink, ReadyResponse};
 
 use super::EngineError;
 use super::connection::current_connection;
-use super::observer::{EngineObserver, RequestStart};
+use super::observer::{EngineObserver, RequestStart, ToolParsing};
 use super::rank::{Rank, now_s};
 use super::stream::RequestStream;
 use crate::http::ConnectionControl;
@@ -25,6 +25,16 @@ struct Inner {
     ready: watch::Receiver<usize>,
     /// Requests under way of an engine at most, if there is a limit.
     load_limit: OnceLock<usize>,
+    admission: OnceLock<Admission>,
+}
+
+/// What the Python frontend takes at most, over all engines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Admission {
+    /// `--max-num-queued-reqs`: requests under way.
+    pub requests: Option<usize>,
+    /// `--max-num-queued-tokens`: tokens of the prompts of requests without an output.
+    pub prompt_tokens: Option<usize>,
 }
 
 impl EngineClient {
@@ -66,13 +76,49 @@ impl EngineClient {
         for (rank, link) in ranks.iter().zip(links) {
             rank.connect(link);
         }
-        Ok((engines, Self(Arc::new(Inner { ranks, observer, ready, load_limit: OnceLock::new() }))))
+        Ok((
+            engines,
+            Self(Arc::new(Inner { ranks, observer, ready, load_limit: OnceLock::new(), admission: OnceLock::new() })),
+        ))
     }
 
     /// Refuses requests for an engine with this number of requests under way, from now on. The first
     /// limit stays.
     pub fn limit_load(&self, limit: usize) {
         _ = self.0.load_limit.set(limit);
+    }
+
+    /// Refuses calls beyond these limits from now on. The first limits stay.
+    pub fn limit_admission(&self, admission: Admission) {
+        _ = self.0.admission.set(admission);
+    }
+
+    /// Whether a call for this number of requests is admitted.
+    ///
+    /// # Errors
+    /// When a limit is reached.
+    pub fn check_admission(&self, count: usize) -> Result<(), EngineError> {
+        let Some(admission) = self.0.admission.get() else { return Ok(()) };
+        let sum = |of: fn(&Rank) -> usize| self.ranks().iter().map(of).sum::<usize>();
+        let is_over = admission.requests.is_some_and(|most| sum(Rank::load).saturating_add(count) > most);
+        let (reason, error) = if is_over {
+            ("max_num_queued_reqs", EngineError::Busy)
+        } else if admission.prompt_tokens.is_some_and(|most| sum(Rank::prefilling_tokens) >= most) {
+            ("max_num_queued_tokens", EngineError::Backlog)
+        } else {
+            return Ok(());
+        };
+        if let Some(observer) = &self.0.observer {
+            observer.rejected(reason);
+        }
+        Err(error)
+    }
+
+    /// Tells the observer that a text was searched for calls of tools.
+    pub(crate) fn observe_tool_parser(&self, parsed: ToolParsing) {
+        if let Some(observer) = &self.0.observer {
+            observer.tools_parsed(parsed);
+        }
     }
 
     /// Whether the engines take this number of requests of one call at once when they are idle. A call
@@ -174,7 +220,7 @@ impl EngineClient {
             })
         });
         let id: Arc<str> = request.request_id.as_str().into();
-        let collector = rank.submit(&id, Request::Add(request), observer, connection)?;
+        let collector = rank.submit(&id, request, observer, connection)?;
         Ok(RequestStream::new(Arc::clone(&self.0.ranks), place, id, collector))
     }
 }

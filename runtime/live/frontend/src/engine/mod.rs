@@ -9,9 +9,9 @@ mod stream;
 mod utilities;
 mod wake_ups;
 
-pub use client::EngineClient;
+pub use client::{Admission, EngineClient};
 pub(crate) use connection::{current_connection, with_connection};
-pub use observer::{EngineObserver, RequestObserver, RequestStart};
+pub use observer::{EngineObserver, RequestObserver, RequestStart, ToolParsing};
 pub use stream::RequestStream;
 
 /// Why an engine gave no answer.
@@ -41,6 +41,16 @@ pub enum EngineError {
         /// Those that are taken.
         most: usize,
     },
+    /// As many requests are under way as [`Admission`] allows.
+    #[error(
+        "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+    )]
+    Busy,
+    /// As many tokens of prompts are not computed yet as [`Admission`] allows.
+    #[error(
+        "The engine has reached its prefill token backlog limit. Please try again later or on a different instance."
+    )]
+    Backlog,
     /// It crashed or stopped.
     #[error("EngineCore encountered an issue. See stack trace (above) for the root cause.")]
     Dead,

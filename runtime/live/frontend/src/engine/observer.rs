@@ -28,6 +28,17 @@ pub struct RequestStart {
     pub media: Vec<String>,
 }
 
+/// A text that was searched for calls of tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToolParsing {
+    /// The API, as vLLM's metrics name it.
+    pub request_type: &'static str,
+    /// Whether it is a part of a stream.
+    pub is_streamed: bool,
+    /// Whether it has a call, or a part of one.
+    pub has_calls: bool,
+}
+
 /// Hears of everything that engines send. It must not wait.
 pub trait EngineObserver: Send + Sync {
     /// The scheduler's statistics of a step.
@@ -38,6 +49,12 @@ pub trait EngineObserver: Send + Sync {
 
     /// All engines sleep at this level, or are awake.
     fn sleep_level(&self, _level: Option<u32>) {}
+
+    /// A call was refused for this reason.
+    fn rejected(&self, _reason: &'static str) {}
+
+    /// A text was searched for calls of tools.
+    fn tools_parsed(&self, _parsed: ToolParsing) {}
 
     /// All outputs of a message have been heard of.
     fn message_ended(&self, rank: u16);

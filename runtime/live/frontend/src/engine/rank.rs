@@ -8,8 +8,9 @@ use std::task::Waker;
 use tokio::sync::oneshot;
 use vcr_base::finish_reason::FinishReason;
 use vcr_wire::{
-    ENGINE_CORE_DEAD, EngineCoreOutput, Integer, LocalEvent, LocalLink, LocalLinkError, MessageDamage, ReadyResponse,
-    Request, StepOutput, StepOutputs, UtilityCall, UtilityOutput, Value, WakeUp, monotonic_ns,
+    ENGINE_CORE_DEAD, EngineCoreOutput, EngineCoreRequest, Integer, LocalEvent, LocalLink, LocalLinkError,
+    MessageDamage, ReadyResponse, Request, StepOutput, StepOutputs, UtilityCall, UtilityOutput, Value, WakeUp,
+    monotonic_ns,
 };
 
 use super::EngineError;
@@ -21,6 +22,8 @@ use crate::http::ConnectionControl;
 /// A request under way.
 struct Entry {
     collector: Arc<Collector>,
+    /// Tokens of its prompt, until its first output.
+    prefilling_tokens: usize,
     observer: Option<Box<dyn RequestObserver>>,
     connection: Option<ConnectionControl>,
 }
@@ -44,6 +47,8 @@ pub(super) struct Rank {
     link: OnceLock<LocalLink>,
     table: Mutex<Table>,
     load: AtomicUsize,
+    /// Tokens of the prompts of requests without an output.
+    prefilling_tokens: AtomicUsize,
     wake_ups: WakeUps,
 }
 
@@ -58,6 +63,7 @@ impl Rank {
             link: OnceLock::new(),
             table: Mutex::default(),
             load: AtomicUsize::new(0),
+            prefilling_tokens: AtomicUsize::new(0),
             wake_ups: WakeUps::default(),
         }
     }
@@ -75,6 +81,11 @@ impl Rank {
     /// Requests under way.
     pub(super) fn load(&self) -> usize {
         self.load.load(Ordering::Relaxed)
+    }
+
+    /// Tokens of the prompts of requests without an output.
+    pub(super) fn prefilling_tokens(&self) -> usize {
+        self.prefilling_tokens.load(Ordering::Relaxed)
     }
 
     /// Most requests that may be sent before the engine takes any.
@@ -106,16 +117,18 @@ impl Rank {
     pub(super) fn submit(
         &self,
         id: &Arc<str>,
-        request: Request,
+        request: Box<EngineCoreRequest>,
         observer: Option<Box<dyn RequestObserver>>,
         connection: Option<ConnectionControl>,
     ) -> Result<Arc<Collector>, EngineError> {
         let collector = Arc::new(Collector::default());
-        let entry = Entry { collector: Arc::clone(&collector), observer, connection };
+        let prefilling_tokens = request.prompt_token_ids.as_ref().map_or(0, Vec::len);
+        let entry = Entry { collector: Arc::clone(&collector), prefilling_tokens, observer, connection };
         // Before it is sent: its outputs may come at once.
         self.table().requests.insert(Arc::clone(id), entry);
         self.load.fetch_add(1, Ordering::Relaxed);
-        match self.post(request) {
+        self.prefilling_tokens.fetch_add(prefilling_tokens, Ordering::Relaxed);
+        match self.post(Request::Add(request)) {
             Ok(wake_up) => self.wake_ups.posted(wake_up),
             Err(error) => {
                 self.end(id, FinishReason::Error);
@@ -157,6 +170,7 @@ impl Rank {
         let entry = self.table().requests.remove(id);
         let Some(entry) = entry else { return false };
         self.load.fetch_sub(1, Ordering::Relaxed);
+        self.prefilling_tokens.fetch_sub(entry.prefilling_tokens, Ordering::Relaxed);
         if let Some(observer) = entry.observer {
             observer.finish(now_s(), reason);
         }
@@ -244,6 +258,7 @@ impl Rank {
         self.load.fetch_sub(requests.len(), Ordering::Relaxed);
         let now_s = now_s();
         for entry in requests.into_values() {
+            self.prefilling_tokens.fetch_sub(entry.prefilling_tokens, Ordering::Relaxed);
             entry.collector.fail(EngineError::Dead);
             if let Some(observer) = entry.observer {
                 observer.finish(now_s, FinishReason::Error);
@@ -269,6 +284,7 @@ impl Rank {
         step.for_each(|id, output| {
             // Aborted requests may have outputs on the way.
             let Some(entry) = table.requests.get_mut(id) else { return };
+            self.prefilling_tokens.fetch_sub(std::mem::take(&mut entry.prefilling_tokens), Ordering::Relaxed);
             if let Some(observer) = &mut entry.observer {
                 observer.output(now_s, engine_s, &output);
             }

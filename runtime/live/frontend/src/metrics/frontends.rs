@@ -12,6 +12,8 @@ const OF_PYTHON: &[Name] = &[
     Name::CacheConfigInfo,
     Name::HttpRequestSizeBytes,
     Name::HttpResponseSizeBytes,
+    Name::AdmissionRejections,
+    Name::ToolCallParserInvocations,
 ];
 
 /// Metrics of the Rust frontend alone.

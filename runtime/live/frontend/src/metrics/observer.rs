@@ -12,7 +12,8 @@ use super::lora::LoraRecorder;
 use super::media::MediaCache;
 use super::page::Metrics;
 use super::request::RequestRecord;
-use crate::engine::{EngineObserver, RequestObserver, RequestStart};
+use super::table::Name;
+use crate::engine::{EngineObserver, RequestObserver, RequestStart, ToolParsing};
 
 /// Writes metrics from the messages of engines.
 #[derive(Debug)]
@@ -69,6 +70,19 @@ impl EngineObserver for EngineMetrics {
         for engine in self.engines.keys() {
             self.metrics.sleep_state(u32::from(*engine), level);
         }
+    }
+
+    fn rejected(&self, reason: &'static str) {
+        self.metrics.counter(Name::AdmissionRejections, &self.metrics.model_labels(&[("reason", reason)])).inc();
+    }
+
+    fn tools_parsed(&self, parsed: ToolParsing) {
+        let labels = self.metrics.model_labels(&[
+            ("mode", if parsed.is_streamed { "streaming" } else { "non_streaming" }),
+            ("outcome", if parsed.has_calls { "tool_call" } else { "no_tool_call" }),
+            ("request_type", parsed.request_type),
+        ]);
+        self.metrics.counter(Name::ToolCallParserInvocations, &labels).inc();
     }
 
     fn message_ended(&self, rank: u16) {

@@ -58,6 +58,15 @@ pub struct MetricsOptions {
     pub max_loras: Option<u32>,
     /// The KV cache of each engine, if it is known.
     pub cache: Option<CacheConfig>,
+    /// Whether answers are searched for calls of tools.
+    pub has_tool_parser: bool,
+}
+
+impl MetricsOptions {
+    fn shows(&self, name: Name) -> bool {
+        let is_there = name != Name::ToolCallParserInvocations || self.has_tool_parser;
+        is_there && frontends::is_served(name, self.frontend)
+    }
 }
 
 /// Makes histograms with the bounds of a metric.
@@ -106,7 +115,7 @@ impl Metrics {
             let help = frontends::help(*name, metric, frontend);
             // What a frontend does not have is counted, and not shown.
             let mut unshown = Registry::default();
-            let registry = if frontends::is_served(*name, frontend) { &mut registry } else { &mut unshown };
+            let registry = if options.shows(*name) { &mut registry } else { &mut unshown };
             let slot = match metric.kind {
                 Kind::Gauge => Slot::Gauge(register(registry, metric.name, help, Family::default())),
                 Kind::Ratio => Slot::Ratio(register(registry, metric.name, help, Family::default())),
@@ -143,6 +152,16 @@ impl Metrics {
                             slot.create(metrics.engine_labels_and(*engine, label, value));
                         }
                     }
+                }
+                Series::OfModel(labels) => {
+                    let mut choices = vec![metrics.model_labels(&[])];
+                    for (label, values) in labels {
+                        let more = |choice: Labels| {
+                            values.iter().map(move |value| [&choice[..], &[(*label, (*value).to_owned())]].concat())
+                        };
+                        choices = choices.into_iter().flat_map(more).collect();
+                    }
+                    choices.into_iter().for_each(|labels| slot.create(labels));
                 }
             }
         }
@@ -213,8 +232,14 @@ impl Metrics {
         &self.0.registry
     }
 
+    /// The labels of a series that engines share.
+    pub(super) fn model_labels(&self, more: &[(&'static str, &str)]) -> Labels {
+        let more = more.iter().map(|(label, value)| (*label, (*value).to_owned()));
+        std::iter::once(("model_name", self.0.model_name.clone())).chain(more).collect()
+    }
+
     pub(crate) fn engine_labels(&self, engine: u32) -> Labels {
-        vec![("model_name", self.0.model_name.clone()), ("engine", engine.to_string())]
+        self.model_labels(&[("engine", &engine.to_string())])
     }
 
     pub(crate) fn engine_labels_and(&self, engine: u32, label: &'static str, value: &str) -> Labels {

@@ -29,6 +29,8 @@ pub enum Series {
     One,
     /// One of each engine and each of these values of a label.
     ByLabel(&'static str, &'static [&'static str]),
+    /// One of the process and each choice of values of these labels.
+    OfModel(&'static [(&'static str, &'static [&'static str])]),
 }
 
 /// A metric.
@@ -222,5 +224,13 @@ metrics! {
         "Content length of incoming requests by handler. Only value of header is respected. Otherwise ignored. No percentile calculated. ";
     HttpResponseSizeBytes, "http_response_size_bytes", Histogram(Buckets::None), Series::Later,
         "Content length of outgoing responses by handler. Only value of header is respected. Otherwise ignored. No percentile calculated. ";
+    AdmissionRejections, "vllm:admission_rejections", Counter, Series::OfModel(&[("reason", &["max_num_queued_reqs", "max_num_queued_tokens"])]),
+        "Number of admission attempts rejected by a queue limit, by reason.";
+    ToolCallParserInvocations, "vllm:tool_call_parser_invocations", Counter, Series::OfModel(&[
+            ("mode", &["streaming", "non_streaming"]),
+            ("outcome", &["tool_call", "no_tool_call"]),
+            ("request_type", &["chat_completions", "responses", "other"]),
+        ]),
+        "Total number of ToolParser invocations. Non-streaming increments once per choice; streaming increments once per delta.";
     ProcessMaxFds, "process_max_fds", Gauge, Series::Process, "Limit of file descriptors of the process";
 }

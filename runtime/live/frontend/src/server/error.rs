@@ -24,7 +24,7 @@ pub struct ErrorKind {
 }
 
 /// All kinds, in the order of their statuses.
-pub const ERROR_KINDS: [&ErrorKind; 10] = [
+pub const ERROR_KINDS: [&ErrorKind; 11] = [
     &INVALID,
     &MALFORMED,
     &FORBIDDEN,
@@ -35,6 +35,7 @@ pub const ERROR_KINDS: [&ErrorKind; 10] = [
     &INTERNAL,
     &NOT_SIMULATED,
     &UNAVAILABLE,
+    &BUSY,
 ];
 
 const INVALID: ErrorKind = ErrorKind {
@@ -83,6 +84,12 @@ const UNAVAILABLE: ErrorKind = ErrorKind {
     status: StatusCode::SERVICE_UNAVAILABLE,
     name: "ServiceUnavailableError",
     meaning: "the engine is paused or takes no more requests; try again later",
+};
+
+const BUSY: ErrorKind = ErrorKind {
+    status: StatusCode::SERVICE_UNAVAILABLE,
+    name: "Service Unavailable",
+    meaning: "`--max-num-queued-reqs` or `--max-num-queued-tokens` is reached",
 };
 
 /// An error for a client: a status and vLLM's error object.
@@ -223,6 +230,7 @@ impl From<EngineError> for ApiError {
         match error {
             EngineError::UnknownRank { .. } | EngineError::TooMany { .. } => Self::invalid(error.to_string()),
             EngineError::QueueFull { .. } => Self::new(&TOO_MANY, error.to_string()),
+            EngineError::Busy | EngineError::Backlog => Self::new(&BUSY, error.to_string()),
             EngineError::Full => Self::unavailable(error.to_string()),
             EngineError::Dead | EngineError::Unreadable | EngineError::Utility(_) => Self::internal(error.to_string()),
         }

@@ -9,6 +9,7 @@ pub mod model;
 mod openapi;
 pub(crate) mod responses;
 pub(crate) mod routes;
+pub mod schema_backend;
 pub mod structures;
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use frontend_kind::FrontendKind;
 use ids::RequestIds;
 use model::Model;
 use responses::{RepeatedMemory, ResponseStore};
+use schema_backend::SchemaBackend;
 use structures::{StructureCheck, Structures};
 
 /// The server's state. Handlers share it.
@@ -49,6 +51,8 @@ pub struct ServerOptions {
     pub startup_duration: Duration,
     /// The frontend of vLLM that this one is like.
     pub frontend: FrontendKind,
+    /// What decides whether JSON schemas of outputs are taken.
+    pub schema_backend: SchemaBackend,
     /// Describe the routes at `/openapi.json`, as the Python frontend does.
     pub has_document: bool,
     /// The tokenizer's configuration for `/tokenizer_info`, which is not served without it.

@@ -9,7 +9,7 @@ use vcr_wire::{EventType, SchedulerStats, StepOutput};
 use super::context::Parent;
 use super::export::SpanSender;
 use super::proto::{KIND_SERVER, KeyValue, Span, Value};
-use crate::engine::{EngineObserver, RequestObserver, RequestStart};
+use crate::engine::{EngineObserver, RequestObserver, RequestStart, ToolParsing};
 
 /// Makes spans beside what another observer does.
 pub struct TracedEngines {
@@ -43,6 +43,14 @@ impl EngineObserver for TracedEngines {
 
     fn sleep_level(&self, level: Option<u32>) {
         self.inner.sleep_level(level);
+    }
+
+    fn rejected(&self, reason: &'static str) {
+        self.inner.rejected(reason);
+    }
+
+    fn tools_parsed(&self, parsed: ToolParsing) {
+        self.inner.tools_parsed(parsed);
     }
 
     fn message_ended(&self, rank: u16) {

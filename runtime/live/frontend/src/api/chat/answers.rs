@@ -13,6 +13,7 @@ use crate::api::answer::logprobs::{chat_logprobs, prompt_logprobs};
 use crate::api::answer::sse::{Events, Source};
 use crate::api::answer::usage::Usage;
 use crate::api::answer::{Answer, failure, stop_reason};
+use crate::engine::ToolParsing;
 use crate::generate::{Finish, Merged, Piece};
 use crate::parse::Parser;
 use crate::server::Counted;
@@ -36,6 +37,8 @@ pub(in crate::api) struct Form {
     pub(in crate::api) is_call_named: bool,
     /// Where the encoder's outputs for the prompt's media are, if they can be fetched.
     pub(in crate::api) ec_transfer_params: Option<Value>,
+    /// The API, if texts that are searched for calls of tools are counted.
+    pub(in crate::api) parsed_for: Option<&'static str>,
     /// Text answers end with an image, which takes this long.
     pub(in crate::api) image: Option<Duration>,
 }
@@ -80,11 +83,19 @@ impl Form {
         self.top_logprobs.map(|top| ChoiceLogprobs { content: chat_logprobs(positions, top, self.tokens_as_ids) })
     }
 
+    /// Counts a text that was searched for calls of tools.
+    fn count_parsed(&self, counted: &Counted, is_streamed: bool, has_calls: bool) {
+        if let Some(request_type) = self.parsed_for {
+            counted.app().engines.observe_tool_parser(ToolParsing { request_type, is_streamed, has_calls });
+        }
+    }
+
     /// The whole of answers.
-    pub(in crate::api) fn whole(&self, answers: &[Answer], parsers: Vec<Parser>) -> Completion {
+    pub(in crate::api) fn whole(&self, answers: &[Answer], parsers: Vec<Parser>, counted: &Counted) -> Completion {
         let mut reasoning_tokens = 0;
         let choices = answers.iter().zip(parsers).enumerate().map(|(index, (answer, parser))| {
             let mut reply = Reply::read(&self.role, parser, &answer.text, &answer.spans);
+            self.count_parsed(counted, false, reply.has_calls());
             if self.has_image(reply.has_calls(), answer.tokens.len()) {
                 reply.add_image();
             }
@@ -185,7 +196,7 @@ pub(in crate::api) struct Stream {
     image: ImageWait,
     /// Ends of answers that wait for their images.
     held: Vec<(usize, Finish)>,
-    _counted: Counted,
+    counted: Counted,
 }
 
 /// The time until images are there. It is kept while nobody polls the stream.
@@ -232,7 +243,7 @@ impl Stream {
             has_begun: false,
             image,
             held: Vec::new(),
-            _counted: counted,
+            counted,
         }
     }
 
@@ -276,6 +287,9 @@ impl Stream {
         self.output_tokens[index] += piece.tokens.len();
         self.cached_tokens = piece.cached_tokens.map_or(self.cached_tokens, |cached| cached as usize);
         let Update { mut deltas, shows_tokens } = self.progress[index].push(&piece.text, &piece.spans);
+        if !self.progress[index].is_in_reasoning() {
+            self.form.count_parsed(&self.counted, true, deltas.iter().any(Delta::has_calls));
+        }
         let has_tokens = shows_tokens && !piece.tokens.is_empty();
         let mut logprobs = has_tokens.then(|| self.form.logprobs(&piece.logprobs)).flatten();
         let mut token_ids = (has_tokens && self.form.returns_token_ids).then_some(piece.tokens);

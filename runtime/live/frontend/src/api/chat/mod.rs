@@ -299,7 +299,13 @@ pub(super) struct Chat {
 
 impl Chat {
     /// Checks a request, renders its prompt and hands it to the engines.
-    pub(super) async fn start(app: &Arc<App>, headers: &HeaderMap, mut request: ChatRequest) -> Result<Self, ApiError> {
+    /// `request_type` is the API that it came by, as metrics name it.
+    pub(super) async fn start(
+        app: &Arc<App>,
+        headers: &HeaderMap,
+        mut request: ChatRequest,
+        request_type: &'static str,
+    ) -> Result<Self, ApiError> {
         let counted = app.count();
         let (model, adapter) = app.model.resolve(request.model.as_deref())?;
         request.check(&app.model)?;
@@ -326,6 +332,7 @@ impl Chat {
             include_reasoning: request.include_reasoning,
             is_call_named: tools.is_named(),
             ec_transfer_params: app.options.encoder.as_ref().and_then(|encoder| encoder.params(media.as_deref())),
+            parsed_for: (calls.is_some() && tools.is_auto()).then_some(request_type),
             image: None,
         };
         if form.prompt.is_empty() {
@@ -385,7 +392,7 @@ impl Chat {
         if let Some(time) = self.form.image {
             sleep(time).await;
         }
-        Ok(self.form.whole(&answers, self.parsers))
+        Ok(self.form.whole(&answers, self.parsers, &self.counted))
     }
 }
 
@@ -403,7 +410,7 @@ pub(super) async fn chat_completions(
     Call { headers, body: request, given }: Call<ChatRequest>,
 ) -> Result<Response, ApiError> {
     let is_streamed = request.stream;
-    let started = Chat::start(&app, &headers, request).await.map_err(|error| given.refusal(error));
+    let started = Chat::start(&app, &headers, request, "chat_completions").await.map_err(|error| given.refusal(error));
     drop(given);
     let chat = started?.with_image(app.images.of_chat(&headers));
     if is_streamed {

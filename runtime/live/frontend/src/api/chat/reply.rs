@@ -158,6 +158,11 @@ struct FunctionDelta {
 }
 
 impl Delta {
+    /// Whether it has a call, or a part of one.
+    pub(in crate::api) fn has_calls(&self) -> bool {
+        !self.tool_calls.is_empty()
+    }
+
     /// The first of a message.
     pub(in crate::api) fn of_role(role: &str) -> Self {
         Self { role: Some(role.to_owned()), ..Self::default() }
@@ -217,6 +222,11 @@ impl Progress {
     /// The reasoning so far, in tokens.
     pub(in crate::api) fn reasoning_tokens(&self) -> usize {
         self.parser.reasoning_tokens()
+    }
+
+    /// Whether the text so far ends with reasoning.
+    pub(in crate::api) fn is_in_reasoning(&self) -> bool {
+        self.is_in_reasoning
     }
 
     /// Whether it calls tools.

@@ -181,6 +181,11 @@ impl ToolContext {
         matches!(self.choice, Choice::Named(_))
     }
 
+    /// Whether the model decides if it calls a tool. Only then vLLM counts the texts that it searches for calls.
+    pub(in crate::api) fn is_auto(&self) -> bool {
+        self.choice == Choice::Auto
+    }
+
     /// Makes the engine's answer a call, or a call with the stated probability. What a
     /// tool has returned is answered in words, unless a call is asked for.
     pub(in crate::api) fn constrain(&self, form: &CallForm, options: &ChatOptions, asked: &mut EngineSubmission) {

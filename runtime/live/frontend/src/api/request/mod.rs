@@ -370,6 +370,13 @@ pub(super) fn request_id(ids: &RequestIds, headers: &HeaderMap, prefix: &str, ow
 pub(super) async fn check_structure(app: &App, asked: &mut crate::generate::EngineSubmission) -> Result<(), ApiError> {
     let certain = asked.request.sampling_params.as_ref().and_then(|params| params.structured_outputs.as_ref());
     if let Some(structure) = certain {
+        if let vcr_wire::Value::Map(pairs) = &**structure
+            && let Some((_, schema)) = pairs.iter().find(|(key, _)| key.as_str() == Some("json"))
+            && let Ok(schema) = serde_json::to_value(schema)
+            && let Some(reason) = app.options.schema_backend.refusal(&schema, app.options.frontend)
+        {
+            return Err(ApiError::invalid(reason));
+        }
         return app.structures.check(std::sync::Arc::clone(structure)).await.map_err(ApiError::invalid);
     }
     if let Some(chance) = &mut asked.chance {
@@ -389,6 +396,7 @@ pub(super) fn submit(
 ) -> Result<crate::generate::TextStream, ApiError> {
     if index == 0 {
         app.engines.check_fits(count)?;
+        app.engines.check_admission(count)?;
     }
     let crate::generate::EngineSubmission { mut request, mut text, chance } = asked;
     text.least_cached = text.least_cached.or(app.options.least_cached);

@@ -60,7 +60,7 @@ pub(in crate::api) async fn messages(
     let FastJson(request) = body?;
     let (is_streamed, translated) = (request["stream"] == true, anthropic::chat_request(&request));
     drop(request);
-    let chat = Chat::start(&app, &headers, translated::chat(translated)?).await?;
+    let chat = Chat::start(&app, &headers, translated::chat(translated)?, "chat_completions").await?;
     let (id, model) = (format!("msg_{}", chat.own_id()), chat.model().to_owned());
     if is_streamed {
         let translation = MessageStream::new(id, model);

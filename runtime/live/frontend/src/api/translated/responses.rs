@@ -141,7 +141,7 @@ pub(in crate::api) async fn responses(
             "the metadata and other fields of running responses take too much memory: try again later",
         )
     })?;
-    let chat = Chat::start(&app, &headers, translated::chat(translated)?).await?;
+    let chat = Chat::start(&app, &headers, translated::chat(translated)?, "responses").await?;
     let head = ResponseHead::new(id.as_str(), unix_s() as u64, chat.model(), &request);
     let is_streamed = request["stream"] == true;
     drop(request);
