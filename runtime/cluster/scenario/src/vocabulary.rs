@@ -17,11 +17,13 @@ mod workload;
 use std::sync::{Arc, LazyLock};
 
 use rhai::packages::{Package, StandardPackage};
-use rhai::{Dynamic, Engine, NativeCallContext};
+use rhai::{Dynamic, Engine, LexError, NativeCallContext, Token};
 
 use crate::script::context::Context;
 use crate::script::error::{Scripted, Thrown};
-use crate::script::limits::{MAX_ARRAY_ELEMENTS, MAX_CALL_LEVELS, MAX_MAP_ENTRIES, MAX_STRING_BYTES, MAX_VARIABLES};
+use crate::script::limits::{
+    MAX_ARRAY_ELEMENTS, MAX_CALL_LEVELS, MAX_FUNCTIONS, MAX_MAP_ENTRIES, MAX_STRING_BYTES, MAX_VARIABLES,
+};
 use crate::script::meter::OPERATIONS_PER_LOOK;
 
 /// The functions of the language itself, some thousands: made once for all engines.
@@ -74,7 +76,14 @@ fn set_limits(engine: &mut Engine, context: &Arc<Context>) {
         .set_max_string_size(MAX_STRING_BYTES)
         .set_max_array_size(MAX_ARRAY_ELEMENTS)
         .set_max_map_size(MAX_MAP_ENTRIES)
+        .set_max_functions(MAX_FUNCTIONS)
         .set_max_variables(MAX_VARIABLES);
+    let metered = Arc::clone(context);
+    #[expect(deprecated, reason = "it may change with a version of the script engine")]
+    engine.on_parse_token(move |token, _, _| match metered.meter.end_of_reading() {
+        Some(reason) => Token::LexError(Box::new(LexError::ImproperSymbol(String::new(), reason))),
+        None => token,
+    });
     let metered = Arc::clone(context);
     engine.on_progress(move |_| {
         let operations = metered.meter.count_operation();

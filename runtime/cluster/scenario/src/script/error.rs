@@ -7,7 +7,9 @@ use vcr_base::output::OutputError;
 use vcr_cluster::SimError;
 
 use crate::script::functions::FUNCTIONS;
-use crate::script::limits::{MAX_ARRAY_ELEMENTS, MAX_CALL_LEVELS, MAX_MAP_ENTRIES, MAX_STRING_BYTES, MEMORY_HINT};
+use crate::script::limits::{
+    MAX_ARRAY_ELEMENTS, MAX_CALL_LEVELS, MAX_FUNCTIONS, MAX_MAP_ENTRIES, MAX_STRING_BYTES, MEMORY_HINT,
+};
 use crate::script::suggestion::{did_you_mean, nearest};
 
 /// Origin of an error; decides the exit code.
@@ -154,6 +156,9 @@ pub(crate) fn from_parser(file: &str, source: &str, error: &ParseError) -> Scena
     let message = match error.err_type() {
         ParseErrorType::BadInput(LexError::UnexpectedInput(input)) => {
             format!("unexpected character `{}`", input.escape_debug())
+        }
+        ParseErrorType::TooManyFunctions => {
+            format!("the script has more than {MAX_FUNCTIONS} functions, closures included")
         }
         other => other.to_string(),
     };

@@ -44,7 +44,9 @@ pub(crate) struct Meter {
     /// Those of functions that a function of the vocabulary calls included: the script
     /// engine's own count loses them.
     operations: AtomicU64,
-    /// Nanoseconds of its operations.
+    /// Those of its text that were read.
+    tokens: AtomicU64,
+    /// Nanoseconds of its tokens and operations.
     time_ns: AtomicU64,
     runs: AtomicU64,
     printed_lines: AtomicU64,
@@ -59,6 +61,7 @@ impl Meter {
         Self {
             other_bytes: AtomicU64::new(memory::resident_bytes().unwrap_or(0)),
             operations: AtomicU64::new(0),
+            tokens: AtomicU64::new(0),
             time_ns: AtomicU64::new(0),
             runs: AtomicU64::new(0),
             printed_lines: AtomicU64::new(0),
@@ -132,6 +135,14 @@ impl Meter {
         }
     }
 
+    /// Counts a token of the script that is read; returns why reading ends, if it does.
+    pub(crate) fn end_of_reading(&self) -> Option<String> {
+        let tokens = 1 + self.tokens.fetch_add(1, Ordering::Relaxed);
+        let is_late = tokens.is_multiple_of(OPERATIONS_PER_LOOK) && self.count_time() > MAX_SCRIPT_TIME;
+        let seconds = MAX_SCRIPT_TIME.as_secs();
+        is_late.then(|| format!("reading the script takes more than {seconds} s of processor time; make it shorter"))
+    }
+
     /// Counts an operation of the script; returns how many there were.
     pub(crate) fn count_operation(&self) -> u64 {
         1 + self.operations.fetch_add(1, Ordering::Relaxed)
@@ -177,5 +188,7 @@ mod tests {
         meter.time_ns.store(u64::try_from(MAX_SCRIPT_TIME.as_nanos()).expect("a minute") + 1, Ordering::Relaxed);
         assert!(meter.end_of_script(1).is_none(), "it is not looked at each time");
         assert!(meter.end_of_script(OPERATIONS_PER_LOOK).is_some());
+        let mut ends = (0..OPERATIONS_PER_LOOK).filter_map(|_| meter.end_of_reading());
+        assert!(ends.next().is_some_and(|end| end.contains("60 s of processor time")), "reading counts, too");
     }
 }
