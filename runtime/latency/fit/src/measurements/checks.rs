@@ -6,11 +6,18 @@ use crate::measurements::measured::Measured;
 /// Fewer whole requests than this fix nothing.
 const MIN_REQUESTS: usize = 20;
 
+/// More requests than this are refused: they take more memory and time than they tell.
+pub(crate) const MAX_REQUESTS: usize = 1_000_000;
+
 /// Checks the requests of a file, in order of arrival; `unused` are columns without a known name. Gives what looks odd.
 ///
 /// # Errors
 /// When there are too few, or their times contradict each other.
 pub(crate) fn rows(name: &str, rows: &[&Measured], unused: &[&str]) -> Result<Vec<String>, FitError> {
+    if rows.len() > MAX_REQUESTS {
+        let what = format!("it has more than {MAX_REQUESTS} requests: fit a part of them");
+        return Err(FitError::data(name, what));
+    }
     let whole: Vec<&Measured> = rows.iter().copied().filter(|row| row.is_whole).collect();
     if whole.len() < MIN_REQUESTS {
         let what = format!(
@@ -109,6 +116,13 @@ mod tests {
             request.e2e_ns = request.e2e_ns.map(|ns| ns / 1_000);
         });
         assert!(fast[0].contains("--map ttft_s=COLUMN"), "{fast:?}");
+    }
+
+    #[test]
+    fn too_many_requests_are_refused() {
+        let request = Measured::default();
+        let error = rows("a.csv", &vec![&request; MAX_REQUESTS + 1], &[]).expect_err("they are too many");
+        assert!(error.to_string().contains("more than 1000000 requests"), "{error}");
     }
 
     #[test]

@@ -165,7 +165,7 @@ impl Measurements {
                     is_recorded |= meta.source.as_deref() == Some(RECORDER);
                 }
                 CaptureLine::Engine(engine) => vllm_version = vllm_version.take().or(engine.vllm_version),
-                CaptureLine::Request(record) => {
+                CaptureLine::Request(record) if rows.len() <= checks::MAX_REQUESTS => {
                     // Steps are seen only if all that was in them is.
                     emitters = emitters.take().and_then(|mut emitters| {
                         emitters.push(emitter(&record)?);
