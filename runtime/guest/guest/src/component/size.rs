@@ -27,6 +27,22 @@ const FUNCTION_BYTES_MAX: u64 = 512 << 10;
 /// Blocks and loops of a function, times its variables: what the compiler may have to merge.
 const MERGES_MAX: u64 = 16_000_000;
 
+/// Memory that the compilation of one function may take, by what its instructions cost.
+const FUNCTION_MEMORY_MAX: u64 = 256 << 20;
+
+/// The same of all functions of which several together matter: each processor compiles one at a time.
+const LARGE_MEMORY_MAX: u64 = 2 << 30;
+
+/// Memory from which on a function counts to these. The largest of a guest with a whole language in it take some ten
+/// MiB.
+const LARGE_FUNCTION: u64 = 16 << 20;
+
+/// Memory that the compiler takes for an instruction, as measured: a loop has a check of its fuel and of its time.
+const LOOP_MEMORY: u64 = 24_000;
+const BRANCH_MEMORY: u64 = 5_000;
+const CALL_MEMORY: u64 = 3_000;
+const CODE_BYTE_MEMORY: u64 = 64;
+
 /// Types, imports, exports, globals and elements of tables of all core modules together.
 const MODULE_ITEMS_MAX: u64 = 1_000_000;
 
@@ -85,6 +101,8 @@ struct Counts {
     scopes: Vec<Scope>,
     functions: u64,
     module_items: u64,
+    /// Memory for large functions.
+    large_memory: u64,
 }
 
 impl Counts {
@@ -99,8 +117,15 @@ impl Counts {
             Payload::CodeSectionEntry(body) => {
                 let bytes = body.range().len() as u64;
                 within(bytes, FUNCTION_BYTES_MAX, "bytes of code in one function")?;
-                let merges = branches(&body)?.saturating_mul(variables(&body)?);
+                let shape = Shape::of(&body)?;
+                let merges = shape.blocks.saturating_mul(variables(&body)?);
                 within(merges, MERGES_MAX, "blocks times variables in one function")?;
+                let memory = shape.memory() + bytes * CODE_BYTE_MEMORY;
+                within(memory, FUNCTION_MEMORY_MAX, "bytes of memory to compile one function")?;
+                if memory >= LARGE_FUNCTION {
+                    self.large_memory += memory;
+                    within(self.large_memory, LARGE_MEMORY_MAX, "bytes of memory to compile its large functions")?;
+                }
             }
             Payload::FunctionSection(section) => {
                 self.functions += u64::from(section.count());
@@ -206,15 +231,56 @@ impl Counts {
     }
 }
 
-/// Blocks, loops and conditions of a function.
-fn branches(body: &FunctionBody<'_>) -> Result<u64, BinaryReaderError> {
-    let mut operators = body.get_operators_reader()?;
-    let mut count = 0;
-    while !operators.eof() {
-        let opens = matches!(operators.read()?, Operator::Block { .. } | Operator::Loop { .. } | Operator::If { .. });
-        count += u64::from(opens);
+/// The instructions of a function that take the compiler memory.
+#[derive(Default)]
+struct Shape {
+    /// Blocks, loops and conditions.
+    blocks: u64,
+    loops: u64,
+    /// Ways to other blocks.
+    branches: u64,
+    /// Calls, and instructions that call the host.
+    calls: u64,
+}
+
+impl Shape {
+    fn of(body: &FunctionBody<'_>) -> Result<Self, BinaryReaderError> {
+        let mut operators = body.get_operators_reader()?;
+        let mut shape = Self::default();
+        while !operators.eof() {
+            match operators.read()? {
+                Operator::Loop { .. } => shape.loops += 1,
+                Operator::Block { .. } | Operator::If { .. } => shape.blocks += 1,
+                // The targets of a table take little more than their bytes.
+                Operator::Br { .. } | Operator::BrIf { .. } | Operator::BrTable { .. } => shape.branches += 1,
+                Operator::Call { .. }
+                | Operator::CallIndirect { .. }
+                | Operator::CallRef { .. }
+                | Operator::ReturnCall { .. }
+                | Operator::ReturnCallIndirect { .. }
+                | Operator::ReturnCallRef { .. }
+                | Operator::MemoryGrow { .. }
+                | Operator::MemoryCopy { .. }
+                | Operator::MemoryFill { .. }
+                | Operator::MemoryInit { .. }
+                | Operator::DataDrop { .. }
+                | Operator::TableGet { .. }
+                | Operator::TableSet { .. }
+                | Operator::TableGrow { .. }
+                | Operator::TableCopy { .. }
+                | Operator::TableFill { .. }
+                | Operator::TableInit { .. }
+                | Operator::ElemDrop { .. } => shape.calls += 1,
+                _ => {}
+            }
+        }
+        shape.blocks += shape.loops;
+        Ok(shape)
     }
-    Ok(count)
+
+    fn memory(&self) -> u64 {
+        self.loops * LOOP_MEMORY + (self.blocks + self.branches) * BRANCH_MEMORY + self.calls * CALL_MEMORY
+    }
 }
 
 /// Local variables of a function, beside its parameters.
@@ -292,7 +358,25 @@ mod tests {
             let (variables, loops) = ("i32 ".repeat(1000), "loop end ".repeat(count));
             format!("(component (core module (func (local {variables}) {loops})))")
         };
-        assert_eq!(checked(&merges(16_000)), Ok(()));
+        assert_eq!(checked(&merges(8_000)), Ok(()));
         assert_eq!(checked(&merges(16_001)), over("blocks times variables in one function", MERGES_MAX));
+    }
+
+    /// Without this limit 170,000 loops, half a megabyte of code, took 3.6 GB.
+    #[test]
+    fn memory_to_compile_functions_is_limited() {
+        let functions = |code: &str, count: usize| {
+            let function = format!("(func {code})");
+            format!("(component (core module (memory 1) {}))", function.repeat(count))
+        };
+        let of_one = over("bytes of memory to compile one function", FUNCTION_MEMORY_MAX);
+        for (code, most) in [("loop end ", 9_000), ("i32.const 0 if end ", 50_000), ("call 0 ", 85_000)] {
+            assert_eq!(checked(&functions(&code.repeat(most), 1)), Ok(()), "{code}");
+            assert_eq!(checked(&functions(&code.repeat(most + most / 8), 1)), of_one, "{code}");
+        }
+        let loops = "loop end ".repeat(5_000);
+        assert_eq!(checked(&functions(&loops, 14)), Ok(()));
+        let of_all = over("bytes of memory to compile its large functions", LARGE_MEMORY_MAX);
+        assert_eq!(checked(&functions(&loops, 15)), of_all);
     }
 }
