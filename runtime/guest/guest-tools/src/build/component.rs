@@ -25,7 +25,7 @@ const CONFIG_FILES: [(&str, &str); 2] =
     [("config.json", "vcr:example-config"), ("config.schema.json", "vcr:config-schema")];
 
 /// The most bytes of such a file.
-const CONFIG_FILE_BYTES_MAX: usize = 256 << 10;
+const CONFIG_FILE_BYTES_MAX: u64 = 256 << 10;
 
 /// Puts the files of `dir` about the guest's config, as far as there are any, into a component: custom
 /// sections, which guests do not read.
@@ -34,15 +34,12 @@ pub(crate) fn add_config_files(component: &mut Vec<u8>, dir: &Path) -> Result<()
 }
 
 fn add_file(component: &mut Vec<u8>, path: &Path, section: &str) -> Result<(), BuildError> {
-    let text = match fs::read_to_string(path) {
+    let text = match vcr_base::input::read_text(path, CONFIG_FILE_BYTES_MAX) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(source) => return Err(BuildError::Io { action: "read", path: path.into(), source }),
     };
     let wrong = |reason: String| BuildError::BadExample { path: path.into(), reason };
-    if text.len() > CONFIG_FILE_BYTES_MAX {
-        return Err(wrong(format!("it has {} bytes: expected at most {CONFIG_FILE_BYTES_MAX}", text.len())));
-    }
     serde_json::from_str::<serde_json::Value>(&text).map_err(|error| wrong(error.to_string()))?;
     let mut content = Vec::new();
     put_number(&mut content, section.len());
@@ -117,6 +114,13 @@ mod tests {
         fs::write(folder.path().join("config.json"), "{a: 1}").expect("it is writable");
         let error = add_config_files(&mut bytes, folder.path()).expect_err("it is not JSON").to_string();
         assert!(error.contains("config.json") && error.contains("line 1"), "{error}");
+        let config = folder.path().join("config.json");
+        fs::write(&config, " ".repeat(256 << 10) + "1").expect("it is writable");
+        let error = add_config_files(&mut bytes, folder.path()).expect_err("it is too long").to_string();
+        assert!(error.contains("config.json"), "{error}");
+        fs::remove_file(&config).expect("it is there");
+        std::os::unix::fs::symlink("/dev/zero", &config).expect("it is writable");
+        add_config_files(&mut bytes, folder.path()).expect_err("it never ends");
     }
 
     #[test]

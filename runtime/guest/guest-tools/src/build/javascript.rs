@@ -8,12 +8,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use vcr_base::input::read_text;
 
 use crate::build::command::{output, output_within, program, stream};
 use crate::build::error::{BuildError, ProjectProblem};
 use crate::build::options::Options;
 use crate::build::progress::{BuiltGuest, Progress};
-use crate::build::project::{Project, compile_error};
+use crate::build::project::{PROJECT_FILE_MAX, Project, compile_error};
 use crate::build::tool::{Tool, io, version_in};
 
 /// The version of componentize-js that guests are built with.
@@ -94,7 +95,7 @@ pub(crate) fn build_javascript(
 
 fn read(dir: &Path) -> Result<Project, BuildError> {
     let path = dir.join("package.json");
-    let text = fs::read_to_string(&path).map_err(io("read", &path))?;
+    let text = read_text(&path, PROJECT_FILE_MAX).map_err(io("read", &path))?;
     let wrong = |problem| BuildError::BadProject { language: "JavaScript", path: path.clone(), problem };
     let manifest: Manifest = serde_json::from_str(&text)
         .map_err(|error| wrong(ProjectProblem::Unreadable { reason: format!("it is not JSON: {error}") }))?;

@@ -8,6 +8,9 @@ use crate::build::error::{BuildError, ProjectProblem};
 use crate::build::progress::{BuiltGuest, Progress};
 use crate::build::tool::io;
 
+/// Size of a file of a project, at most.
+pub(crate) const PROJECT_FILE_MAX: u64 = 4 << 20;
+
 /// A guest in Python or JavaScript, as the file in its folder describes it.
 pub(crate) struct Project {
     /// The folder.

@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde::Deserialize;
+use vcr_base::input::read_text;
 
 use crate::build::command::{output, program, stream};
 use crate::build::error::{BuildError, ProjectProblem};
 use crate::build::options::Options;
 use crate::build::progress::{BuiltGuest, Progress};
-use crate::build::project::{Project, compile_error};
+use crate::build::project::{PROJECT_FILE_MAX, Project, compile_error};
 use crate::build::tool::{Tool, io, version_in};
 
 /// The version of componentize-py that guests are built with.
@@ -102,7 +103,7 @@ pub(crate) fn build_python(
 
 fn read(dir: &Path) -> Result<(Project, Settings), BuildError> {
     let path = dir.join("pyproject.toml");
-    let text = fs::read_to_string(&path).map_err(io("read", &path))?;
+    let text = read_text(&path, PROJECT_FILE_MAX).map_err(io("read", &path))?;
     let wrong = |problem| BuildError::BadProject { language: "Python", path: path.clone(), problem };
     let manifest: Manifest =
         toml::from_str(&text).map_err(|error| wrong(ProjectProblem::Unreadable { reason: error.to_string() }))?;
@@ -128,7 +129,7 @@ fn interface(from: &Path, observe: bool, work: &Path) -> Result<PathBuf, BuildEr
         else {
             continue;
         };
-        let text = fs::read_to_string(&path).map_err(io("read", &path))?;
+        let text = read_text(&path, PROJECT_FILE_MAX).map_err(io("read", &path))?;
         let seen: String =
             text.lines().filter(|line| observe || line.trim() != TELLING).flat_map(|line| [line, "\n"]).collect();
         let to = wit.join(name);

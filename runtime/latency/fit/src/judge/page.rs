@@ -245,9 +245,16 @@ mod tests {
         let gate: vcr_compare::Gate = "ttft p50 < 10%".parse().expect("valid");
         let verdict = |value| Verdict { input: hostile.to_owned(), gate: gate.clone(), value };
         let mut page = Vec::new();
-        write(&mut page, hostile, &[], &[verdict(Some(0.05)), verdict(Some(0.25)), verdict(None)]).expect("a vector takes everything");
+        write(&mut page, hostile, &[], &[verdict(Some(0.05)), verdict(Some(0.25)), verdict(None)])
+            .expect("a vector takes everything");
         let page = String::from_utf8(page).expect("text");
         assert!(page.contains("<title>a&lt;script&gt;") && !page.contains("<script>alert"), "{page}");
-        assert!(page.contains("2 of 3 gates fail") && page.contains("25.00 %") && page.contains("not measured") && page.contains("ttft p50 &lt; 10%"), "{page}");
+        assert!(
+            page.contains("2 of 3 gates fail")
+                && page.contains("25.00 %")
+                && page.contains("not measured")
+                && page.contains("ttft p50 &lt; 10%"),
+            "{page}"
+        );
     }
 }
