@@ -37,8 +37,8 @@ fn run(folder: &Folder, options: &str, engine: &str, latency: &str) -> Value {
         format!(
             r#"let engine = engine(#{{ num_gpu_blocks: 300, max_num_seqs: 6, {engine} }});
 let p = pool(#{{ engine: engine, latency: {latency}, {options} }});
-let work = poisson(#{{ name: "work", rate: "20/s", count: 80, shared_prefix_tokens: 64, prefix_groups: 4,
-    prompt_tokens: uniform(20, 300), output_tokens: uniform(5, 40) }});
+let work = poisson(#{{ name: "work", rate: "50/s", count: 80, shared_prefix_tokens: 64, prefix_groups: 4,
+    prompt_tokens: uniform(20, 300), output_tokens: uniform(5, 400) }});
 run(#{{ name: "r", seed: 3, cluster: cluster(#{{ engines: p }}), workloads: [ work ] }});
 "#
         ),
@@ -96,7 +96,8 @@ fn an_autoscaler_scales_as_in_rust() {
 #[test]
 fn a_failure_injector_fails_requests_as_in_rust() {
     decides_as_in_rust("failure-injector", |folder, guest| {
-        run(folder, &guest.map_or_else(String::new, |guest| format!("engines: 2, failures: {guest}")), "", FIXED)
+        let failures = guest.map_or_else(String::new, |guest| format!(", failures: {guest}"));
+        run(folder, &format!("engines: 2{failures}"), "", FIXED)
     });
 }
 
