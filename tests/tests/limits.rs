@@ -128,7 +128,7 @@ fn a_script_has_a_number_of_functions() {
     let closures = |count: usize| -> String {
         std::iter::once("let a = 1;".to_owned()).chain((0..count).map(|i| format!("\nlet f{i} = |x| x + a;"))).collect()
     };
-    Folder::with(&closures(1000)).vcr(&["check", "test.rhai"]).ended(0);
+    drop(Folder::with(&closures(1000)).vcr(&["check", "test.rhai"]).ended(0));
     let needles = ["error: test.rhai:1002:", "the script has more than 1000 functions, closures included"];
     Folder::with(&closures(1001)).run(&[]).failed(2, &needles);
 }
