@@ -71,7 +71,6 @@ fn vcr_play_has_the_declared_engine_options() {
     let output = Command::new(vcr()).args(["play", "--help-all"]).output().expect("it starts");
     let help = String::from_utf8(output.stdout).expect("the help is text");
     let (_, help) = help.split_once("\nEngine:").expect("there are options of the engine");
-    let mut rows = Vec::new();
     for option in OPTIONS {
         let flag = option.flag();
         let entries = || help.split("\n      -").map(|entry| format!("-{}", entry.trim()));
@@ -87,14 +86,7 @@ fn vcr_play_has_the_declared_engine_options() {
             text.split_once("[default: ").and_then(|(_, rest)| rest.split_once(']')).map(|(default, _)| default);
         let is_switch = matches!(option.default_value(), OptionValue::Switch(_));
         assert_eq!(default.is_none(), is_switch, "{flag}: {text}");
-        let value_type = if is_switch { String::new() } else { option.type_text() };
-        rows.push(vec![format!("`{flag}`"), value_type, default.unwrap_or_default().to_owned(), meaning]);
     }
-    let flag = format!("`--{}`", ACCEPTANCE_RATES.name.replace('_', "-"));
-    rows.push([&flag, "shares, separated by commas", "", ACCEPTANCE_RATES.meaning].map(str::to_owned).to_vec());
-    let flag = format!("`--{}`", KV_CACHE_GROUPS.name.replace('_', "-"));
-    rows.push([&flag, "groups, separated by commas", "", KV_CACHE_GROUPS.meaning].map(str::to_owned).to_vec());
-    check_rows("reference/play/options.md", "## Engine options", &rows);
 }
 
 #[test]
