@@ -216,8 +216,8 @@ impl Run {
         if let Some(coverage) = &self.table_coverage {
             let known = coverage.measured + coverage.interpolated;
             let text = format!(
-                "operator tables, {:.1} % of the step time within them: the median error on 720 measured servers was 8 % \
-                 in TPOT and 12 % in TTFT; see docs/appendix/measured-servers.md",
+                "operator tables, {:.1} % of the step time within them: the median error on 720 measured servers was 10 % \
+                 in TPOT and 37 % in TTFT; see docs/appendix/measured-servers.md",
                 percent(known)
             );
             return (text, if known < 1.0 - MUCH { Tone::Warned } else { Tone::Neutral });
@@ -235,7 +235,7 @@ impl Run {
                 "roofline, uncalibrated: recorded deployments were 7 to 33 % off; see docs/appendix/fitted-models.md";
             return (text.to_owned(), Tone::Warned);
         }
-        ("set by the scenario; vcr does not know how far to trust them".to_owned(), Tone::Neutral)
+        ("set by the scenario or a guest, and not compared with a real engine".to_owned(), Tone::Neutral)
     }
 }
 

@@ -286,6 +286,6 @@ fn write_grid(out: &mut dyn Write, grid: &Grid, layout: Layout) -> io::Result<()
     }
     let executions: usize = grid.cells.iter().map(|cell| cell.repetitions.len()).sum();
     let (combinations, executions) = (counted(grid.cells.len(), "combination"), counted(executions, "execution"));
-    let narrowed = if is_narrowed { "; --full also shows columns that do not fit" } else { "" };
+    let narrowed = if is_narrowed { "; --full shows all columns" } else { "" };
     writeln!(out, "times in ms; {combinations}, {executions}{narrowed}")
 }

@@ -1,5 +1,6 @@
 //! The JSON schema of a guest's configuration: a custom section of the component.
 
+#[cfg(feature = "schema")]
 use jsonschema::{PatternOptions, Validator};
 use serde_json::Value;
 
@@ -11,11 +12,14 @@ pub(crate) const SCHEMA_SECTION: &str = "vcr:config-schema";
 const SCHEMA_BYTES_MAX: usize = 256 << 10;
 
 /// The problems of a configuration that an error lists at most.
+#[cfg(feature = "schema")]
 const PROBLEMS_MAX: usize = 5;
 
-/// A schema, ready to check configurations.
+/// A schema, ready to check configurations. Without the feature `schema` it is only shown, and guests check
+/// their configurations themselves.
 pub(crate) struct ConfigSchema {
     text: String,
+    #[cfg(feature = "schema")]
     validator: Validator,
 }
 
@@ -28,11 +32,17 @@ impl ConfigSchema {
         if text.len() > SCHEMA_BYTES_MAX {
             return Err(format!("it has {} bytes: expected at most {SCHEMA_BYTES_MAX}", text.len()));
         }
+        #[cfg_attr(not(feature = "schema"), expect(unused_variables, reason = "only read here"))]
         let schema: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-        // The other engine for patterns can take exponential time.
-        let options = jsonschema::options().with_pattern_options(PatternOptions::regex());
-        let validator = options.build(&schema).map_err(|error| error.to_string())?;
-        Ok(Self { text, validator })
+        Ok(Self {
+            // The other engine for patterns can take exponential time.
+            #[cfg(feature = "schema")]
+            validator: jsonschema::options()
+                .with_pattern_options(PatternOptions::regex())
+                .build(&schema)
+                .map_err(|error| error.to_string())?,
+            text,
+        })
     }
 
     /// The schema as the component holds it.
@@ -41,6 +51,7 @@ impl ConfigSchema {
     }
 
     /// The problems of a configuration, each with the path of its value; none if it is valid.
+    #[cfg(feature = "schema")]
     pub(crate) fn problems(&self, config_json: &str) -> Option<String> {
         // The guest says what is wrong with a text that is not JSON.
         let config: Value = serde_json::from_str(config_json).ok()?;
@@ -52,9 +63,16 @@ impl ConfigSchema {
         let problems: Vec<String> = problems.collect();
         (!problems.is_empty()).then(|| problems.join("\n"))
     }
+
+    /// Without the feature `schema`, nothing is known.
+    #[cfg(not(feature = "schema"))]
+    #[expect(clippy::unused_self, reason = "the other form needs it")]
+    pub(crate) fn problems(&self, _config_json: &str) -> Option<String> {
+        None
+    }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "schema"))]
 mod tests {
     use super::*;
 
