@@ -80,6 +80,16 @@ const color = (name) => getComputedStyle(document.documentElement).getPropertyVa
 
 // ---- charts ------------------------------------------------------------------
 
+// The same numbers, equal ones apart by a billionth of their range: each point of a scatter is drawn and can be clicked.
+function distinct(xs) {
+  const seen = new Set(), step = (Math.max(...xs) - Math.min(...xs) || 1) * 1e-9;
+  return xs.map((x) => {
+    while (seen.has(x)) x += step;
+    seen.add(x);
+    return x;
+  });
+}
+
 // Points of lines that share an x axis: an x of its own for each point, and the highest y of equal ones.
 const joined = (lines) => uPlot.join(lines.map(({ xs, ys }) => {
   const points = new Map();
@@ -186,7 +196,8 @@ function tooltip(u, tip, chart, shown) {
 // marks, hasTable: whether a table says what the text says }. A line is { name, xs, ys, low, high, step, fill, points, names, links, hidden, dash, color }.
 // Charts of a group share cursor and zoom.
 function chart(into, spec) {
-  const lines = spec.lines.filter(({ ys }) => ys.some(isKnown));
+  const lines = spec.lines.filter(({ ys }) => ys.some(isKnown))
+    .map((line) => (line.points ? { ...line, xs: distinct(line.xs) } : line));
   if (!lines.length) return;
   const axisOf = (axis) => ({ ...UNITS[axis?.unit ?? ""], ...axis });
   const made = { ...spec, x: axisOf(spec.x), y: axisOf(spec.y) };

@@ -202,6 +202,24 @@ pub struct TableCoverage {
     pub formula: f64,
 }
 
+/// Says that `cut` of `all` runs ended at their maximum virtual time; nothing if none did.
+#[must_use]
+pub fn cut_text(cut: usize, all: usize) -> String {
+    match (cut, all) {
+        (0, _) => String::new(),
+        (_, 1) => ", but the run was stopped early".to_owned(),
+        _ => format!(", but {cut} of {all} runs were stopped early"),
+    }
+}
+
+impl Document {
+    /// Says that runs ended at their maximum virtual time; nothing if none did.
+    #[must_use]
+    pub fn cut_text(&self) -> String {
+        cut_text(self.runs.iter().filter(|run| run.partial).count(), self.runs.len())
+    }
+}
+
 impl Run {
     /// How its times were priced, and how far that is trusted; and whether that is worth a look.
     #[must_use]
@@ -231,8 +249,8 @@ impl Run {
             return (text, if outside > MUCH { Tone::Warned } else { Tone::Neutral });
         }
         if !self.peaks.is_empty() {
-            let text =
-                "roofline, uncalibrated: recorded deployments were 7 to 33 % off; see docs/appendix/fitted-models.md";
+            let text = "roofline, uncalibrated: mean ITL of recorded deployments was 7 to 33 % off, median TTFT 9 to 48 %; see \
+                 docs/appendix/fitted-models.md";
             return (text.to_owned(), Tone::Warned);
         }
         ("set by the scenario or a guest, and not compared with a real engine".to_owned(), Tone::Neutral)

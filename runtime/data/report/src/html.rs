@@ -113,8 +113,12 @@ fn verdict_of(report: &Document) -> (Tone, String) {
         (_, _, Some(Partial { error: Some(error), .. })) => (Tone::Failed, format!("failed with an error: {error}")),
         (_, _, Some(partial)) => (Tone::Failed, format!("stopped early by {}", partial.stopped_by)),
         (0, 0, None) => (Tone::Neutral, "no assertions".to_owned()),
-        (0, all, None) => (Tone::Passed, format!("{all} of {all} assertions passed")),
-        (failed, all, None) => (Tone::Failed, format!("{failed} of {all} assertions failed")),
+        (0, all, None) => {
+            let cut = report.cut_text();
+            let tone = if cut.is_empty() { Tone::Passed } else { Tone::Warned };
+            (tone, format!("{all} of {all} assertions passed{cut}"))
+        }
+        (failed, all, None) => (Tone::Failed, format!("{failed} of {all} assertions failed{}", report.cut_text())),
     }
 }
 

@@ -21,8 +21,11 @@ pub fn write(out: &mut dyn Write, report: &Document) -> io::Result<()> {
         }
         _ if report.partial.is_some() => ("⚠️", "stopped early".to_owned()),
         (0, 0) => ("ℹ️", "no assertions".to_owned()),
-        (0, all) => ("✅", format!("{all} of {all} assertions passed")),
-        (failed, all) => ("❌", format!("{failed} of {all} assertions failed")),
+        (0, all) => {
+            let cut = report.cut_text();
+            (if cut.is_empty() { "✅" } else { "⚠️" }, format!("{all} of {all} assertions passed{cut}"))
+        }
+        (failed, all) => ("❌", format!("{failed} of {all} assertions failed{}", report.cut_text())),
     };
     writeln!(out, "### {mark} {}: {verdict}\n", Cell(&report.scenario))?;
     if let Some(claim) = &report.claim {

@@ -3,11 +3,11 @@
 use std::io::{self, Write};
 
 use vcr_cluster::Report;
-use vcr_report::{Limit, Run, headroom_text};
+use vcr_report::{Limit, Run, cut_text, headroom_text};
 use vcr_scenario::{AssertionResult, Outcome};
 
 use crate::terminal::layout::write_wrapped;
-use crate::terminal::style::{GREEN, RED, bare_table, write_marked};
+use crate::terminal::style::{GREEN, RED, YELLOW, bare_table, write_marked};
 use crate::terminal::text::printable;
 
 /// Writes failed assertions and the verdict, unless the scenario passed.
@@ -30,10 +30,12 @@ pub(super) fn write_verdict(out: &mut dyn Write, outcome: &Outcome) -> io::Resul
             partial.stopped_by
         );
     }
+    let cut = cut_text(outcome.runs.iter().filter(|run| run.partial).count(), outcome.runs.len());
     match (broken, all) {
-        (0, 0) => writeln!(out, "  no assertions"),
+        (0, 0) => writeln!(out, "  no assertions{cut}"),
+        (0, _) if !cut.is_empty() => writeln!(out, "  {YELLOW}{all} of {all} assertions passed{cut}{YELLOW:#}"),
         (0, _) => writeln!(out, "  {GREEN}{all} of {all} assertions passed{GREEN:#}"),
-        _ => writeln!(out, "  {RED}{broken} of {all} assertions failed{RED:#}"),
+        _ => writeln!(out, "  {RED}{broken} of {all} assertions failed{cut}{RED:#}"),
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();
 pub(crate) const GREEN: Style = Style::new().fg_color(Some(Color::Ansi(AnsiColor::Green)));
 pub(crate) const RED: Style = Style::new().fg_color(Some(Color::Ansi(AnsiColor::Red)));
+pub(crate) const YELLOW: Style = Style::new().fg_color(Some(Color::Ansi(AnsiColor::Yellow)));
 
 pub(crate) fn write_table(out: &mut dyn Write, table: &Table) -> io::Result<()> {
     table.lines().try_for_each(|line| writeln!(out, "{}", line.trim_end()))
