@@ -90,7 +90,7 @@ fn figures_and_a_page_are_written_once() {
     let gates = ["--gate", "ttft p50 < 1%", "--gate", "queue p50 < 1%", "--html", "gates.html"];
     let _ = folder.vcr(&[&args[..], &gates].concat()).ended(1);
     let page = fs::read_to_string(folder.path().join("gates.html")).expect("it was written");
-    for text in ["1 of 2 gates fail", "<td>queue p50 &lt; 1 %</td><td>a.csv</td><td>not measured</td>"] {
+    for text in ["1 of 2 gates fail", "queue p50 &lt; 1 %", "not measured"] {
         assert!(page.contains(text), "`{text}` is not in:\n{}", &page[..page.len().min(2000)]);
     }
     let out = ["--figures", "figures", "--html", "page.html"];

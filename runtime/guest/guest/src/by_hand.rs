@@ -61,12 +61,12 @@ pub fn call(
         .and_then(|linker| linker.instantiate(&mut store, component));
     let instance = made.map_err(|error| failed("instantiate", sandbox::fault(&error, budget)))?;
     if function != "configure" {
-        let arguments = [Val::String(config_json.to_owned()), Val::U64(seed)];
-        let configure = exported(&instance, &mut store, &export, "configure");
-        answered(&mut store, configure, &arguments, budget).map_err(|fault| failed("configure", fault))?;
         if let Some(reason) = module.schema_problems(config_json) {
             return Err(failed("configure", CallFault::Rejected { reason }).into());
         }
+        let arguments = [Val::String(config_json.to_owned()), Val::U64(seed)];
+        let configure = exported(&instance, &mut store, &export, "configure");
+        answered(&mut store, configure, &arguments, budget).map_err(|fault| failed("configure", fault))?;
     }
     let called = exported(&instance, &mut store, &export, function);
     let arguments = arguments(called, &store, input).map_err(|reason| HandCallError::BadInput { reason })?;

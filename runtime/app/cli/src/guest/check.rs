@@ -78,6 +78,14 @@ impl Config {
         }
     }
 
+    /// The option that gives it again, as a shell reads it; nothing where `guest call` takes the same by itself.
+    fn argument(&self) -> String {
+        match self {
+            Self::Given(json) => format!(" --config '{}'", json.replace('\'', "'\\''")),
+            Self::Example(_) | Self::Empty => String::new(),
+        }
+    }
+
     /// Its source, in words.
     fn origin(&self) -> &'static str {
         match self {
@@ -194,7 +202,8 @@ fn write_report(out: &mut dyn Write, report: &CheckReport, config: &Config, path
         writeln!(out, "\n  {BOLD}THE CALL{BOLD:#}\n    {function} {input}")?;
         writeln!(
             out,
-            "  {DIM}Repeat it alone: vcr guest call {path} {function} @FILE, with this input in the file{DIM:#}"
+            "  {DIM}Repeat it alone: vcr guest call {path} {function} @FILE{}, with this input in the file{DIM:#}",
+            config.argument()
         )?;
     }
     writeln!(out, "\n  {BOLD}LIMITS{BOLD:#}")?;
