@@ -105,7 +105,9 @@ fn closed_loops_of_a_small_gpu_do_not_run_away() {
     let files = files.map(|path| path.display().to_string());
     let folder = Folder::new();
     let engine = "num_gpu_blocks: 2_000, max_num_seqs: 8, max_num_batched_tokens: 8192";
-    let fit = ["fit", &files[0], &files[1], &files[2], "--engine", engine, "--folds", "0", "-o", "model.json"];
+    let loads = [&files[0], &files[1], &files[2]].map(String::as_str);
+    // The gaps of two in flight are too far off for a model that is written without a word.
+    let fit = [&["fit"][..], &loads, &["--engine", engine, "--folds", "0", "--force", "-o", "model.json"]].concat();
     let _ = folder.vcr(&fit).ended(0);
     let found = prediction(&folder, &["model.json", &files[0]]);
     for (name, most) in [("ttft mean", 0.25), ("ttft p90", 0.25), ("itl mean", 0.05), ("e2e p50", 0.1)] {
