@@ -150,7 +150,7 @@ fn ragged_policy() -> Vec<u8> {
       (func (export "vcr:guest/scheduling@0.1.0#configure") (param i32 i32 i64) (result i32)
         (i32.store8 (i32.const 16) (i32.const 0)) (i32.const 16))
       (func (export "vcr:guest/scheduling@0.1.0#decide")
-        (param i64 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32) (result i32)
+        (param i64 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32) (result i32)
         (i32.store8 (i32.const 32) (i32.const 0))
         (i32.store (i32.const 36) (i32.const 4096))
         (i32.store (i32.const 40) (i32.const 1))

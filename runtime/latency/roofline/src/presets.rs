@@ -165,7 +165,7 @@ mod tests {
         }
         assert_eq!((gpu_name("h900"), gpu_name("")), (None, None));
         let names = |name: &&str| GPUS.iter().any(|(known, _)| known == name);
-        assert!(GPU_NAMES.iter().all(|(name, _)| names(&name)) && GPUS.len() == GPU_NAMES.len(), "all have presets");
+        assert!(GPU_NAMES.iter().all(|(name, _)| names(name)) && GPUS.len() == GPU_NAMES.len(), "all have presets");
     }
 
     #[test]

@@ -168,7 +168,7 @@ impl Verdict {
     pub fn all(all: &[Judged], gates: &[Gate]) -> Vec<Self> {
         let of = |judged: &Judged, gate: &Gate| Self {
             input: judged.name.clone(),
-            gate: gate.clone(),
+            gate: *gate,
             value: judged.value(gate),
         };
         all.iter().flat_map(|judged| gates.iter().map(move |gate| of(judged, gate))).collect()

@@ -243,7 +243,7 @@ mod tests {
     fn gates_are_listed_and_text_from_outside_is_escaped() {
         let hostile = "a<script>alert('1 & 2')</script>.csv";
         let gate: vcr_compare::Gate = "ttft p50 < 10%".parse().expect("valid");
-        let verdict = |value| Verdict { input: hostile.to_owned(), gate: gate.clone(), value };
+        let verdict = |value| Verdict { input: hostile.to_owned(), gate, value };
         let mut page = Vec::new();
         write(&mut page, hostile, &[], &[verdict(Some(0.05)), verdict(Some(0.25)), verdict(None)])
             .expect("a vector takes everything");
