@@ -322,7 +322,7 @@ pub enum RequestName<'a> {
     Text(&'a str),
 }
 
-/// Sees of steps what [`Observer`](Observer) sees, from the threads of the engines. Each
+/// Sees of steps what [`Observer`] sees, from the threads of the engines. Each
 /// engine shows its own in order, and waits meanwhile.
 pub trait StepSink: Send + Sync {
     /// A request entered an engine, which knows it by this tag.
