@@ -6,11 +6,12 @@ const MIB: f64 = 1_048_576.0;
 
 /// Memory of the GPUs of [`presets::GPUS`] as PyTorch reports it, which is a
 /// little below what the datasheet says.
-const GPU_MEMORY_MIB: [(&str, f64); 11] = [
+const GPU_MEMORY_MIB: [(&str, f64); 12] = [
     ("a100-40gb", 40_440.0),
     ("a100-80gb", 81_050.0),
     ("b200", 182_630.0),
     ("b300", 274_120.0),
+    ("gb10", 122_570.0),
     ("gb200", 188_720.0),
     ("h100-sxm", 81_090.0),
     ("h200-sxm", 143_160.0),

@@ -166,11 +166,8 @@ impl Verdict {
     /// The gates of each prediction.
     #[must_use]
     pub fn all(all: &[Judged], gates: &[Gate]) -> Vec<Self> {
-        let of = |judged: &Judged, gate: &Gate| Self {
-            input: judged.name.clone(),
-            gate: *gate,
-            value: judged.value(gate),
-        };
+        let of =
+            |judged: &Judged, gate: &Gate| Self { input: judged.name.clone(), gate: *gate, value: judged.value(gate) };
         all.iter().flat_map(|judged| gates.iter().map(move |gate| of(judged, gate))).collect()
     }
 

@@ -253,7 +253,7 @@ mod tests {
             page.contains("2 of 3 gates fail")
                 && page.contains("25.00 %")
                 && page.contains("not measured")
-                && page.contains("ttft p50 &lt; 10%"),
+                && page.contains("ttft p50 &lt; 10 %"),
             "{page}"
         );
     }

@@ -89,7 +89,9 @@ mod tests {
             let request = Measured { arrival_ns, ttft_ns: Some(50), gaps_ns: gaps_ns.into(), ..Measured::default() };
             first_tokens.beside_gaps(&request)
         };
-        assert_eq!(of(50, &[10, 10, 10, 11, 10, 10, 10]), [false, false, true, true, true, false, false]);
+        // The first token comes with the end of the fourth gap, which is the start of the fifth: three gaps have it in
+        // them or next to them, and the sixth is next to its start.
+        assert_eq!(of(50, &[10, 10, 10, 11, 10, 10, 10]), [false, false, true, true, true, true, false]);
         assert_eq!(of(91, &[10, 10]), [false, false], "its own prefill was before");
         assert_eq!(FirstTokens(vec![100]).beside_gaps(&Measured::default()), Vec::<bool>::new());
     }
