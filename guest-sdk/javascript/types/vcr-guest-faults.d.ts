@@ -3,8 +3,9 @@ declare module 'vcr:guest/faults@0.1.0' {
   /**
    * Makes the instance the injector of one engine: the first call, made once.
    *
-   * `config` is one JSON document, `{}` where the user gave none. `seed` is the only source of
-   * randomness; two instances configured from the same arguments must answer the same calls alike.
+   * `config` is one JSON document, `{}` if the user gave none. `seed` is the only source of randomness:
+   * two instances that are configured with the same arguments must give the same answers to the same
+   * calls.
    */
   export function configure(config: string, seed: bigint): void;
   /**
@@ -27,7 +28,7 @@ declare module 'vcr:guest/faults@0.1.0' {
      */
     slot: number,
     /**
-     * Its name at the frontend.
+     * Its name at the frontend. In virtual time `WORKLOAD-SESSION-TURN`, for example `chat-17-0`.
      */
     requestId: string,
     /**
@@ -35,15 +36,15 @@ declare module 'vcr:guest/faults@0.1.0' {
      */
     promptTokens: number,
     /**
-     * Output tokens it may have.
+     * Limit of its output tokens.
      */
     maxTokens: number,
     /**
-     * Its priority; lower is sooner.
+     * Its priority: lower is served first.
      */
     priority: number,
     /**
-     * The number of its LoRA adapter, where it has one.
+     * The number of its LoRA adapter, if it has one. None in virtual time.
      */
     adapter?: number,
   }
@@ -97,22 +98,22 @@ declare module 'vcr:guest/faults@0.1.0' {
    */
   export type Action = ActionFailRequest | ActionStall | ActionCrash | ActionDropMessage | ActionDuplicateMessage | ActionCorruptMessage | ActionDelayMessage | ActionLoseKvEvents | ActionFailUtility;
   /**
-   * The request in this slot ends with an error: one that has arrived, not ended and not been
-   * failed before.
+   * The request in this slot ends with an error. It must have arrived, must not have ended, and
+   * must not have been failed before.
    */
   export interface ActionFailRequest {
     tag: 'fail-request',
     val: number,
   }
   /**
-   * The engine does nothing for so long.
+   * The engine does nothing for this duration.
    */
   export interface ActionStall {
     tag: 'stall',
     val: DurationNs,
   }
   /**
-   * The engine dies. It restarts after so long, or never.
+   * The engine dies. It restarts after this duration; none for never.
    */
   export interface ActionCrash {
     tag: 'crash',
@@ -137,7 +138,7 @@ declare module 'vcr:guest/faults@0.1.0' {
     tag: 'corrupt-message',
   }
   /**
-   * The output message that is sent next is late by so long.
+   * The output message that is sent next is delayed by this duration.
    */
   export interface ActionDelayMessage {
     tag: 'delay-message',

@@ -3,8 +3,9 @@ declare module 'vcr:guest/latency@0.1.0' {
   /**
    * Makes the instance the model of one engine: the first call, made once.
    *
-   * `config` is one JSON document, `{}` where the user gave none. `seed` is the only source of
-   * randomness; two instances configured from the same arguments must answer the same calls alike.
+   * `config` is one JSON document, `{}` if the user gave none. `seed` is the only source of randomness:
+   * two instances that are configured with the same arguments must give the same answers to the same
+   * calls.
    */
   export function configure(config: string, seed: bigint): void;
   /**
@@ -29,6 +30,8 @@ declare module 'vcr:guest/latency@0.1.0' {
   export type Failure = import('vcr:guest/types@0.1.0').Failure;
   /**
    * One engine step, summed over its requests.
+   *
+   * Live engines know every field, as engines in virtual time do.
    *
    * A *prefill chunk* is a piece of a sequence that is not yet in the KV cache: a prompt, or a
    * preempted sequence that is computed again. A *decode* appends to a sequence whose known tokens
@@ -65,7 +68,7 @@ declare module 'vcr:guest/latency@0.1.0' {
      */
     decodeRequests: bigint,
     /**
-     * Tokens over all decodes; more than `decode-requests` with speculative decoding.
+     * Tokens over all decodes. Those beyond `decode-requests` are drafts of speculative decoding.
      */
     decodeTokens: bigint,
     /**
@@ -77,11 +80,11 @@ declare module 'vcr:guest/latency@0.1.0' {
      */
     sampledRequests: bigint,
     /**
-     * Distinct KV blocks that a request refers to.
+     * Distinct KV blocks that at least one request uses.
      */
     kvActiveBlocks: bigint,
     /**
-     * KV blocks that requests can use in all.
+     * All KV blocks that requests can use.
      */
     kvTotalBlocks: bigint,
     /**
@@ -92,10 +95,14 @@ declare module 'vcr:guest/latency@0.1.0' {
      * Requests still waiting after scheduling.
      */
     waitingRequests: bigint,
+    /**
+     * Embeddings that the encoder computes for multimodal items, in tokens of the prompt.
+     */
+    encoderTokens: bigint,
   }
   /**
-   * Consecutive steps that only decode: in each the same requests as in the first, with every
-   * context one token longer than in the step before. What a step has beside these fields is 0.
+   * Consecutive steps that only decode. Each step has the same requests, and every context is one
+   * token longer than in the step before. All fields of `step` that this record lacks are 0.
    */
   export interface DecodeRun {
     /**
@@ -116,12 +123,12 @@ declare module 'vcr:guest/latency@0.1.0' {
      */
     sampledRequests: bigint,
     /**
-     * Distinct KV blocks that a request refers to, of each step in order: the run has as many
-     * steps as this list has entries, at least one.
+     * Distinct KV blocks that at least one request uses, one entry for each step in order, at least
+     * one: the number of entries is the number of steps.
      */
     kvActiveBlocks: BigUint64Array,
     /**
-     * KV blocks that requests can use in all.
+     * All KV blocks that requests can use.
      */
     kvTotalBlocks: bigint,
     /**

@@ -3,8 +3,9 @@ declare module 'vcr:guest/routing@0.1.0' {
   /**
    * Makes the instance the router of one pool: the first call, made once.
    *
-   * `config` is one JSON document, `{}` where the user gave none. `seed` is the only source of
-   * randomness; two instances configured from the same arguments must answer the same calls alike.
+   * `config` is one JSON document, `{}` if the user gave none. `seed` is the only source of randomness:
+   * two instances that are configured with the same arguments must give the same answers to the same
+   * calls.
    */
   export function configure(config: string, seed: bigint): void;
   /**
@@ -13,6 +14,7 @@ declare module 'vcr:guest/routing@0.1.0' {
    */
   export function route(nowNs: bigint, ended: Array<EndedRequest>, request: Request, workers: Workers): Choice;
   export type Failure = import('vcr:guest/types@0.1.0').Failure;
+  export type Slo = import('vcr:guest/types@0.1.0').Slo;
   /**
    * The part of a request that the engine computes.
    * # Variants
@@ -33,7 +35,8 @@ declare module 'vcr:guest/routing@0.1.0' {
    */
   export interface Request {
     /**
-     * Its number. A request whose engine died may be routed again, under the same number.
+     * Its number. A request whose engine died is routed again under the same number. Live engines
+     * number requests from 1 in the order in which they are routed.
      */
     id: bigint,
     /**
@@ -41,46 +44,53 @@ declare module 'vcr:guest/routing@0.1.0' {
      */
     promptTokens: number,
     /**
-     * Output tokens it may have.
+     * Limit of its output tokens. On live engines 2^32 - 1 if the request sets no limit.
      */
     maxTokens: number,
     /**
-     * Its priority; lower is sooner.
+     * Its priority: lower is served first. On live engines the frontend's `priority`.
      */
     priority: number,
     /**
-     * The number of its LoRA adapter, where it has one.
+     * The number of its LoRA adapter, if it has one. On live engines the frontend's number.
      */
     adapter?: number,
     /**
-     * Its tenant; 0 if unknown, as always on live targets.
+     * Its tenant, 0 if unknown. On live engines it is derived from `cache_salt`, or else from the
+     * adapter.
      */
     tenant: bigint,
     /**
-     * Its session: the turns of a conversation share the number.
+     * Its session: the turns of a conversation share the number. On live engines it is derived from
+     * the session id of the request; a request without one is a session of its own.
      */
     session: bigint,
+    /**
+     * Its latency objectives.
+     */
+    slo: Slo,
     /**
      * Tokens in a KV block of the pool.
      */
     blockSizeTokens: number,
     /**
-     * The part of it that the engine computes.
+     * The part of it that the engine computes. On live engines from `kv_transfer_params`.
      */
     phase: Phase,
     /**
-     * Whether it may be refused. Not if it has been with an engine before, because its prompt was
-     * computed or its engine died.
+     * Whether it may be refused. False for a request that an engine has already had: its prompt was
+     * computed elsewhere, or its engine died.
      */
     mayRefuse: boolean,
     /**
-     * A number for each full KV block of the prompt, first to last. It stands for the tokens of
-     * that block and of all before it, so that equal numbers mean equal prefixes.
+     * A number for each full KV block of the prompt, first to last. It identifies the tokens of the
+     * block and of all blocks before it: equal numbers mean equal prefixes.
      */
     blockHashes: BigUint64Array,
   }
   /**
-   * Columns: the engines that are up, at least one, by index ascending.
+   * Columns: the engines that are up, at least one, in ascending order of index. Live engines report
+   * their numbers after each step; requests that were routed since then are counted as waiting.
    */
   export interface Workers {
     /**
@@ -96,28 +106,29 @@ declare module 'vcr:guest/routing@0.1.0' {
      */
     waitingRequests: Uint32Array,
     /**
-     * Requests that may run at once.
+     * Limit of the requests that run at once.
      */
     maxRunningRequests: Uint32Array,
     /**
-     * KV blocks that a request refers to.
+     * KV blocks that at least one request uses.
      */
     activeBlocks: Uint32Array,
     /**
-     * KV blocks in all.
+     * All KV blocks.
      */
     totalBlocks: Uint32Array,
     /**
-     * Prompt tokens assigned to it and not computed.
+     * Prompt tokens that it has been assigned and has not computed.
      */
     outstandingPrefillTokens: BigUint64Array,
     /**
-     * Blocks at the beginning of this prompt that its cache holds.
+     * Blocks at the beginning of this prompt that its prefix cache on the GPU holds. Exact in
+     * virtual time; on live engines as of the engine's last KV events.
      */
     cachedPromptBlocks: Uint32Array,
   }
   /**
-   * A request that this instance routed and that is over.
+   * A request that this instance routed and that has ended.
    */
   export interface EndedRequest {
     /**
@@ -129,11 +140,11 @@ declare module 'vcr:guest/routing@0.1.0' {
      */
     worker: number,
     /**
-     * Output tokens that it got.
+     * Its output tokens.
      */
     outputTokens: number,
     /**
-     * Whether it failed, and was not answered to its end.
+     * Whether it failed before its answer was complete.
      */
     failed: boolean,
   }
@@ -149,8 +160,8 @@ declare module 'vcr:guest/routing@0.1.0' {
     val: number,
   }
   /**
-   * All engines have too much to do. The request is over and counted as shed; its end is not
-   * reported to this instance.
+   * All engines are too busy. The request ends and is counted as shed. Its end is not reported to
+   * this instance.
    */
   export interface ChoiceRefuse {
     tag: 'refuse',

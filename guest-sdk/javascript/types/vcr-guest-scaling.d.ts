@@ -3,16 +3,16 @@ declare module 'vcr:guest/scaling@0.1.0' {
   /**
    * Makes the instance the autoscaler of one pool: the first call, made once.
    *
-   * `config` is one JSON document, `{}` where the user gave none. `seed` is
-   * the only source of randomness; two instances configured from the same
-   * arguments must answer the same calls alike.
+   * `config` is one JSON document, `{}` if the user gave none. `seed` is the only
+   * source of randomness: two instances that are configured with the same
+   * arguments must give the same answers to the same calls.
    */
   export function configure(config: string, seed: bigint): void;
   /**
    * Returns the number of engines that should be up or starting.
    *
    * The host applies the pool's limits to the answer. An answer above 1000000
-   * is taken for a mistake and fails the run.
+   * fails the run.
    */
   export function decide(pool: PoolView): number;
   export type Failure = import('vcr:guest/types@0.1.0').Failure;
@@ -20,9 +20,8 @@ declare module 'vcr:guest/scaling@0.1.0' {
    * The state of a pool when a decision is due. All other events of the instant
    * have happened.
    *
-   * What is counted "since the last decision" is of the whole cluster, for
-   * offered load is offered to all of it; engines, and what they have to do,
-   * are those of the pool.
+   * Counts "since the last decision" cover the whole cluster. Numbers of engines, of
+   * their requests and of their blocks cover the pool.
    */
   export interface PoolView {
     /**
@@ -34,11 +33,11 @@ declare module 'vcr:guest/scaling@0.1.0' {
      */
     upEngines: number,
     /**
-     * Engines on their way up, those that restart after a crash among them.
+     * Engines that start, including those that restart after a crash.
      */
     startingEngines: number,
     /**
-     * Engines that finish what they have and take no more.
+     * Engines that finish their requests and take no more.
      */
     drainingEngines: number,
     /**
@@ -46,32 +45,50 @@ declare module 'vcr:guest/scaling@0.1.0' {
      */
     arrivedRequests: bigint,
     /**
-     * Prompt tokens of those.
+     * Prompt tokens of these requests.
      */
     arrivedPromptTokens: bigint,
     /**
-     * Output tokens that those ask for.
+     * Limits of the output tokens of these requests, summed.
      */
     arrivedOutputTokens: bigint,
     /**
-     * Requests that ended with their whole output since the last decision.
+     * Requests that completed since the last decision.
      */
     completedRequests: bigint,
     /**
-     * Requests that had their first token since the last decision.
+     * Requests that got their first token since the last decision.
      */
     ttftCount: bigint,
     /**
-     * Sum of their times from arrival to that token, in nanoseconds; 2^64 - 1
-     * where it is more than that.
+     * Sum of their times from arrival to that token, in nanoseconds, at most
+     * 2^64 - 1.
      */
     ttftSumNs: bigint,
+    /**
+     * Completed requests of the last interval whose time in the queue is known.
+     */
+    queueCount: bigint,
+    /**
+     * Sum of their times from reaching the queue to their first step, in nanoseconds,
+     * at most 2^64 - 1.
+     */
+    queueSumNs: bigint,
+    /**
+     * Requests with latency objectives that ended since the last decision, completed
+     * or not.
+     */
+    sloRequests: bigint,
+    /**
+     * Of these, requests that completed within their objectives.
+     */
+    sloMetRequests: bigint,
     /**
      * Gaps between consecutive output tokens that ended since the last decision.
      */
     tokenGapCount: bigint,
     /**
-     * Their sum, in nanoseconds; 2^64 - 1 where it is more than that.
+     * Sum of these gaps in nanoseconds, at most 2^64 - 1.
      */
     tokenGapSumNs: bigint,
     /**
@@ -79,19 +96,19 @@ declare module 'vcr:guest/scaling@0.1.0' {
      */
     runningRequests: bigint,
     /**
-     * Requests that wait in those engines, or in front of them.
+     * Requests that wait in these engines or in front of them.
      */
     waitingRequests: bigint,
     /**
-     * KV blocks in use in those engines.
+     * KV blocks that at least one request uses in these engines.
      */
     activeBlocks: bigint,
     /**
-     * KV blocks that they have.
+     * All KV blocks of these engines.
      */
     totalBlocks: bigint,
     /**
-     * Prompt tokens yet to be computed, in those engines and in front of them.
+     * Prompt tokens that are not computed, in these engines and in front of them.
      */
     outstandingPrefillTokens: bigint,
   }

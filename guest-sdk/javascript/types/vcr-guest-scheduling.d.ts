@@ -3,17 +3,19 @@ declare module 'vcr:guest/scheduling@0.1.0' {
   /**
    * Makes the instance the policy of one engine: the first call, made once.
    *
-   * `config` is one JSON document, `{}` where the user gave none. `seed` is the only source of
-   * randomness; two instances configured from the same arguments must answer the same calls alike.
+   * `config` is one JSON document, `{}` if the user gave none. `seed` is the only source of randomness:
+   * two instances that are configured with the same arguments must give the same answers to the same
+   * calls.
    */
   export function configure(config: string, seed: bigint): void;
   /**
-   * Decides before the engine schedules a step. Called once for each step before which an event
-   * happened; steps before which nothing comes, is admitted, ends or is preempted, such as decodes
-   * alone, follow each other without a call.
+   * Decides before the engine schedules a step. The host calls it only before steps with an event: a
+   * request has arrived, ended, been admitted or been preempted since the last call. Rows of decode
+   * steps have no events.
    */
   export function decide(engine: EngineView): Preferences;
   export type Failure = import('vcr:guest/types@0.1.0').Failure;
+  export type Slo = import('vcr:guest/types@0.1.0').Slo;
   /**
    * A request that came in and waits.
    */
@@ -23,7 +25,7 @@ declare module 'vcr:guest/scheduling@0.1.0' {
      */
     slot: number,
     /**
-     * When it arrived.
+     * When it arrived. Live engines measure from their start.
      */
     arrivalNs: bigint,
     /**
@@ -31,21 +33,26 @@ declare module 'vcr:guest/scheduling@0.1.0' {
      */
     promptTokens: number,
     /**
-     * Output tokens it may have.
+     * Limit of its output tokens.
      */
     maxTokens: number,
     /**
-     * Its priority; lower is sooner. On live engines that of the frontend's request.
+     * Its priority: lower is served first. On live engines the frontend's `priority`.
      */
     priority: number,
     /**
-     * The number of its LoRA adapter, where it has one.
+     * The number of its LoRA adapter, if it has one.
      */
     adapter?: number,
     /**
-     * Its tenant; 0 if unknown. On live engines always 0: frontends do not pass it on.
+     * Its tenant, 0 if unknown. On live engines it is derived from `cache_salt`, or else from the
+     * adapter.
      */
     tenant: bigint,
+    /**
+     * Its latency objectives. A deadline is `arrival-ns` plus a limit.
+     */
+    slo: Slo,
   }
   /**
    * A request that was admitted and runs.
@@ -56,7 +63,7 @@ declare module 'vcr:guest/scheduling@0.1.0' {
      */
     slot: number,
     /**
-     * Tokens that it need not compute, because the prefix cache or a transfer brings them.
+     * Tokens that it does not have to compute: the prefix cache or a KV transfer provides them.
      */
     cachedTokens: number,
   }
@@ -96,7 +103,7 @@ declare module 'vcr:guest/scheduling@0.1.0' {
     val: AdmittedRequest,
   }
   /**
-   * The request in this slot was preempted and waits again; it lost all computed tokens.
+   * The request in this slot was preempted and waits again. It lost all computed tokens.
    */
   export interface EventPreempted {
     tag: 'preempted',
@@ -118,7 +125,8 @@ declare module 'vcr:guest/scheduling@0.1.0' {
      */
     slot: Uint32Array,
     /**
-     * Its computed tokens: cached ones and those of steps in flight included.
+     * Its computed tokens, including cached tokens and those of steps in flight. Its KV cache
+     * takes this number divided by `block-size-tokens`, rounded up, in blocks.
      */
     computedTokens: Uint32Array,
     /**
@@ -143,13 +151,17 @@ declare module 'vcr:guest/scheduling@0.1.0' {
      */
     runningSlots: number,
     /**
-     * KV blocks that no request refers to.
+     * KV blocks that no request uses.
      */
     freeBlocks: number,
     /**
-     * KV blocks there are for requests.
+     * All KV blocks that requests can use.
      */
     totalBlocks: number,
+    /**
+     * Tokens in a KV block.
+     */
+    blockSizeTokens: number,
     /**
      * What happened since the last call, oldest first; never empty.
      */
@@ -165,7 +177,7 @@ declare module 'vcr:guest/scheduling@0.1.0' {
    */
   export interface Ranks {
     /**
-     * The request: one that has arrived and not ended, once at most.
+     * The request: it has arrived and has not ended. At most one entry for each request.
      */
     slot: Uint32Array,
     /**
@@ -178,35 +190,34 @@ declare module 'vcr:guest/scheduling@0.1.0' {
    */
   export interface ChunkCaps {
     /**
-     * The request: one that has arrived and not ended, once at most.
+     * The request: it has arrived and has not ended. At most one entry for each request.
      */
     slot: Uint32Array,
     /**
-     * The most tokens that it computes in one step, at least 1.
+     * Limit of the tokens that it computes in one step, at least 1.
      */
     tokens: Uint32Array,
   }
   /**
-   * The preferences that change, of waiting and running requests alike.
+   * The preferences that change, for waiting and running requests.
    */
   export interface Preferences {
     /**
-     * The order of admission. The lowest rank is admitted first, and while that request does not
-     * fit none behind it is; of equal ones the one that arrived first. 0 by default.
+     * The order of admission: the lowest rank first, then the earliest arrival. While a request does
+     * not fit, no request behind it is admitted. 0 by default.
      */
     admission: Ranks,
     /**
-     * The order of preemption when blocks run out. The greatest rank is preempted first, of equal
-     * ones the one that arrived last. 0 by default.
+     * The order of preemption when blocks run out: the greatest rank first, then the latest arrival.
+     * 0 by default.
      */
     eviction: Ranks,
     /**
-     * Requests that compute in chunks.
+     * Limits of the tokens that a request computes in one step.
      */
     chunkCaps: ChunkCaps,
     /**
-     * Slots of requests that compute as many tokens as there are from now on, which is the
-     * default.
+     * Slots of requests whose limit ends. By default there is no limit.
      */
     uncapped: Uint32Array,
   }

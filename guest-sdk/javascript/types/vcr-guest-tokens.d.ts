@@ -39,32 +39,33 @@ declare module 'vcr:guest/tokens@0.1.0' {
      */
     seed: bigint,
     /**
-     * The tokens of its prompt.
+     * The tokens of its prompt. In virtual time they are drawn from the identities of its blocks. A
+     * chat is its rendered prompt: engines never see its messages.
      */
     prompt: Uint32Array,
     /**
-     * The output ends with this many tokens at the latest.
+     * Limit of its output tokens.
      */
     maxTokens: number,
     /**
-     * Before it has this many tokens nothing ends the output.
+     * The output does not end before it has this many tokens. 0 in virtual time.
      */
     minTokens: number,
     /**
-     * The token that ends the output, where one does.
+     * The token that ends the output, if there is one.
      */
     eosToken?: number,
     /**
-     * Further tokens that end the output.
+     * Further tokens that end the output. Empty in virtual time.
      */
     stopTokens: Uint32Array,
     /**
-     * What the frontend sent as structured outputs, as JSON: in vLLM a map with one of `json`,
-     * `json_object`, `choice`, `regex`, `grammar` and `structural_tag`. None in scenarios.
+     * The grammar of the output as the frontend sent it, as JSON: in vLLM a map with one of `json`,
+     * `json_object`, `choice`, `regex`, `grammar` and `structural_tag`. None in virtual time.
      */
     structuredOutput?: string,
     /**
-     * Tokens after which reasoning must end, where the request limits them. None in scenarios.
+     * Limit of the tokens of its reasoning, if there is one. None in virtual time.
      */
     thinkingTokenBudget?: number,
   }
