@@ -82,8 +82,8 @@ class Cluster:
         return node
 
     def wait(self, cpus: int) -> None:
-        """Waits until Ray has `cpus` cores."""
-        deadline = time.monotonic() + 60
+        """Waits until Ray has `cpus` cores. A node starts a dozen processes, which takes long on a busy machine."""
+        deadline = time.monotonic() + 150
         while ray.cluster_resources().get("CPU", 0) != cpus:
             assert time.monotonic() < deadline, f"{ray.cluster_resources()}\n{self.logs()}"
             time.sleep(0.05)

@@ -328,8 +328,17 @@ fn peers_share_a_few_threads_and_none_waits_for_one_that_stalls() {
     }
     decode.plane.start(transfer(1, prefill.peer("p"), "r", &[(1, 5)]));
     assert!(decode.outcome(1).is_ok());
+    // A thread gives its place away a moment before it ends, so a few more can exist for that time.
     #[cfg(target_os = "linux")]
-    assert!((1..=64).contains(&serving_threads()), "{}", serving_threads());
+    {
+        let deadline = std::time::Instant::now() + PATIENCE;
+        let mut threads = serving_threads();
+        while !(1..=64).contains(&threads) {
+            assert!(std::time::Instant::now() < deadline, "{threads} threads serve");
+            std::thread::sleep(Duration::from_millis(1));
+            threads = serving_threads();
+        }
+    }
     drop(peers);
 }
 
