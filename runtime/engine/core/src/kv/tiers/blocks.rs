@@ -26,6 +26,8 @@ pub(super) struct TierBlocks {
     capacity: u32,
     /// Grows with what is kept, and never beyond `capacity`.
     places: Vec<Place>,
+    /// Places whose blocks were removed; the one freed last is taken first.
+    free: Vec<Slot>,
     oldest: Slot,
     newest: Slot,
     /// Places without readers and writers.
@@ -37,12 +39,23 @@ pub(super) struct TierBlocks {
 impl TierBlocks {
     pub(super) fn new(capacity: u32) -> Self {
         let buckets = if capacity == 0 { 0 } else { (capacity as usize).next_power_of_two() };
-        Self { capacity, places: Vec::new(), oldest: NIL, newest: NIL, num_idle: 0, buckets: vec![NIL; buckets] }
+        let buckets = vec![NIL; buckets];
+        Self { capacity, places: Vec::new(), free: Vec::new(), oldest: NIL, newest: NIL, num_idle: 0, buckets }
     }
 
     /// Number of blocks that are stored or being written.
     pub(super) fn len(&self) -> u32 {
-        self.places.len() as u32
+        (self.places.len() - self.free.len()) as u32
+    }
+
+    /// Number of places that no block has.
+    pub(super) fn num_free(&self) -> u32 {
+        self.capacity - self.len()
+    }
+
+    /// Number of blocks that may go.
+    pub(super) fn num_idle(&self) -> u32 {
+        self.num_idle
     }
 
     pub(super) fn hash(&self, slot: Slot) -> BlockHash {
@@ -65,40 +78,65 @@ impl TierBlocks {
         None
     }
 
+    /// Whether the content of a block has arrived.
+    pub(super) fn is_ready(&self, slot: Slot) -> bool {
+        self.places[slot as usize].ready
+    }
+
+    /// Whether a block may go: no transfer reads or writes it.
+    pub(super) fn is_idle(&self, slot: Slot) -> bool {
+        self.places[slot as usize].pins == 0
+    }
+
     /// Place of a block whose content has arrived.
     pub(super) fn find_ready(&self, hash: BlockHash) -> Option<Slot> {
-        self.find(hash).filter(|&slot| self.places[slot as usize].ready)
+        self.find(hash).filter(|&slot| self.is_ready(slot))
     }
 
     /// Takes a place for a block that is about to be written, and pins it. Gives
     /// the block that had to go, if one had to; nothing if no place is free and
     /// none can be freed.
     pub(super) fn reserve(&mut self, hash: BlockHash) -> Option<(Slot, Option<BlockHash>)> {
-        debug_assert!(self.find(hash).is_none(), "a tier holds a block once");
-        let (slot, evicted) = if self.len() < self.capacity {
-            let vacant = Place { hash, pins: 0, ready: false, older: NIL, newer: NIL, next_in_bucket: NIL };
-            self.places.push(vacant);
-            (self.len() - 1, None)
+        let evicted = if self.num_free() > 0 {
+            None
         } else {
-            if self.num_idle == 0 {
-                return None;
-            }
             // What is in use was used lately, so this is short.
-            let mut slot = self.oldest;
-            while self.places[slot as usize].pins > 0 {
-                slot = self.places[slot as usize].newer;
-            }
-            self.num_idle -= 1;
-            self.unlink(slot);
-            self.leave_bucket(slot);
-            (slot, Some(self.hash(slot)))
+            let slot = self.evictable().next()?;
+            let evicted = self.hash(slot);
+            self.remove(slot);
+            Some(evicted)
         };
+        Some((self.insert(hash), evicted))
+    }
+
+    /// Takes a place for a block that is about to be written, and pins it. Places that were never taken go first. The
+    /// caller has checked that a place is free.
+    pub(super) fn insert(&mut self, hash: BlockHash) -> Slot {
+        debug_assert!(self.find(hash).is_none(), "a tier holds a block once");
         let bucket = self.bucket_of(hash);
+        let place = |next_in_bucket| Place { hash, pins: 1, ready: false, older: NIL, newer: NIL, next_in_bucket };
+        let slot = if (self.places.len() as u32) < self.capacity {
+            self.places.push(place(NIL));
+            self.places.len() as Slot - 1
+        } else {
+            self.free.pop().expect("a place is free")
+        };
         let first = std::mem::replace(&mut self.buckets[bucket], slot);
-        let place = &mut self.places[slot as usize];
-        *place = Place { hash, pins: 1, ready: false, older: NIL, newer: NIL, next_in_bucket: first };
+        self.places[slot as usize] = place(first);
         self.link_newest(slot);
-        Some((slot, evicted))
+        slot
+    }
+
+    /// Removes a block, whose place is free then.
+    pub(super) fn remove(&mut self, slot: Slot) {
+        let Place { pins, ready, .. } = self.places[slot as usize];
+        self.num_idle -= u32::from(pins == 0);
+        debug_assert!(pins == 0 || !ready, "a block is removed while it is read");
+        self.unlink(slot);
+        self.leave_bucket(slot);
+        let place = &mut self.places[slot as usize];
+        (place.pins, place.ready) = (0, false);
+        self.free.push(slot);
     }
 
     /// The content of a reserved place has arrived. It stays pinned.
@@ -124,15 +162,18 @@ impl TierBlocks {
 
     /// Notes a use.
     pub(super) fn touch(&mut self, slot: Slot) {
+        if slot == self.newest {
+            return;
+        }
         self.unlink(slot);
         self.link_newest(slot);
     }
 
-    /// The blocks that may go, the next one first.
-    pub(super) fn evictable(&self) -> impl Iterator<Item = BlockHash> + '_ {
+    /// The places of blocks that may go, the next one first.
+    pub(super) fn evictable(&self) -> impl Iterator<Item = Slot> + '_ {
         let listed = |slot: Slot| (slot != NIL).then_some(slot);
         let slots = std::iter::successors(listed(self.oldest), move |&slot| listed(self.places[slot as usize].newer));
-        slots.filter(|&slot| self.places[slot as usize].pins == 0).map(|slot| self.hash(slot))
+        slots.filter(|&slot| self.is_idle(slot))
     }
 
     /// The blocks whose content has arrived, by place.
@@ -145,12 +186,17 @@ impl TierBlocks {
     /// # Panics
     /// When places, list and buckets disagree.
     pub(super) fn assert_consistent(&self) {
-        assert!(self.len() <= self.capacity, "{} blocks in {} places", self.len(), self.capacity);
-        let idle = self.places.iter().filter(|place| place.pins == 0);
-        assert!(idle.clone().all(|place| place.ready), "a place without content is not being written");
+        assert!(self.places.len() as u32 <= self.capacity, "{} places of {}", self.places.len(), self.capacity);
+        let mut free = self.free.clone();
+        free.sort_unstable();
+        assert!(free.is_sorted_by(|one, next| one < next), "a place is free twice");
+        let is_free = |slot: usize| free.binary_search(&(slot as Slot)).is_ok();
+        let taken = || self.places.iter().enumerate().filter(|&(slot, _)| !is_free(slot));
+        let idle = taken().filter(|(_, place)| place.pins == 0);
+        assert!(idle.clone().all(|(_, place)| place.ready), "a place without content is not being written");
         assert_eq!(idle.count() as u32, self.num_idle, "number of blocks that may go");
         assert_eq!(self.evictable().count() as u32, self.num_idle, "a block without pins is not in the list");
-        for (slot, place) in self.places.iter().enumerate() {
+        for (slot, place) in taken() {
             assert_eq!(self.find(place.hash), Some(slot as Slot), "a block is in its tier twice, or cannot be found");
         }
     }

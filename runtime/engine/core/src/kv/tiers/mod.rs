@@ -314,7 +314,8 @@ impl KvTiers {
             KvTier::Host => (self.host(), self.offloading()),
             KvTier::Disk => (self.disk(), None),
         };
-        blocks.evictable().chain(connector.into_iter().flat_map(Offloading::evictable))
+        let own = blocks.evictable().map(|slot| blocks.hash(slot));
+        own.chain(connector.into_iter().flat_map(Offloading::evictable))
     }
 
     /// Checks every structural invariant by walking both tiers.

@@ -7,9 +7,51 @@ use super::arc::AdaptiveOrder;
 use super::options::{EvictionPolicy, OffloadingOptions};
 use super::rules::ConnectorRules;
 use crate::kv::hash::BlockHash;
+use crate::kv::tiers::blocks::{Slot, TierBlocks};
 
 /// The place of a chunk in the order of its uses: the number of the use, and in it later tokens first.
 type Rank = (u64, i64);
+
+/// The order in which chunks leave.
+#[derive(Debug)]
+enum EvictionOrder {
+    /// In the order of the table.
+    Listed,
+    Ranked(Ranks),
+    /// By the policy `arc`.
+    Adaptive(AdaptiveOrder),
+}
+
+/// An order in which all uses of one request have one place until it ends.
+#[derive(Debug, Default)]
+struct Ranks {
+    /// By place.
+    ranks: Vec<Rank>,
+    /// Chunks that nothing reads or writes.
+    idle: BTreeMap<Rank, Slot>,
+    latest: u64,
+}
+
+impl Ranks {
+    fn of_use(&mut self, uses: &mut Uses, index: u32) -> Rank {
+        let number = *uses.rank.get_or_insert_with(|| {
+            self.latest += 1;
+            self.latest
+        });
+        (number, -1 - i64::from(index))
+    }
+
+    fn set(&mut self, slot: Slot, rank: Rank) {
+        if self.ranks.len() <= slot as usize {
+            self.ranks.resize(slot as usize + 1, Rank::default());
+        }
+        let before = std::mem::replace(&mut self.ranks[slot as usize], rank);
+        if self.idle.get(&before) == Some(&slot) {
+            self.idle.remove(&before);
+            self.idle.insert(rank, slot);
+        }
+    }
+}
 
 /// State of a chunk in the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,14 +60,6 @@ pub(super) enum Found {
     /// It is on its way here.
     Pending,
     Ready,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Chunk {
-    place: u32,
-    /// Transfers that read it; none before it has arrived.
-    readers: Option<u32>,
-    rank: Rank,
 }
 
 /// A chunk of a request: its index from the start of the sequence, and its key.
@@ -115,62 +149,55 @@ impl Offers {
 pub(super) struct HostCache {
     options: OffloadingOptions,
     rules: ConnectorRules,
-    chunks: BTreeMap<BlockHash, Chunk>,
-    /// Those that nothing reads or writes, by rank; of the policy `lru` alone.
-    idle: BTreeMap<Rank, BlockHash>,
-    num_idle: u32,
-    next_rank: u64,
-    /// Of the policy `arc` alone.
-    adaptive: Option<AdaptiveOrder>,
+    chunks: TierBlocks,
+    order: EvictionOrder,
     offers: Option<Offers>,
-    /// Places from this one on were never taken.
-    first_fresh_place: u32,
-    free_places: Vec<u32>,
 }
 
 impl HostCache {
     pub(super) fn new(options: OffloadingOptions, rules: ConnectorRules) -> Self {
-        let is_adaptive = options.eviction_policy == EvictionPolicy::Arc;
+        let order = match options.eviction_policy {
+            EvictionPolicy::Arc => EvictionOrder::Adaptive(AdaptiveOrder::new(options.chunks)),
+            EvictionPolicy::Lru if rules.ranks_blocks_by_request() => EvictionOrder::Ranked(Ranks::default()),
+            EvictionPolicy::Lru => EvictionOrder::Listed,
+        };
         Self {
             rules,
-            chunks: BTreeMap::new(),
-            idle: BTreeMap::new(),
-            num_idle: 0,
-            next_rank: 0,
-            adaptive: is_adaptive.then(|| AdaptiveOrder::new(options.chunks)),
+            chunks: TierBlocks::new(options.chunks),
+            order,
             offers: (options.store_threshold > 1).then(Offers::default),
-            first_fresh_place: 0,
-            free_places: Vec::new(),
             options,
         }
     }
 
     /// Number of chunks that are stored or being written.
     pub(super) fn len(&self) -> u32 {
-        self.chunks.len() as u32
+        self.chunks.len()
     }
 
     pub(super) fn find(&self, key: BlockHash) -> Found {
-        match self.chunks.get(&key) {
+        match self.chunks.find(key) {
             None => Found::Missing,
-            Some(Chunk { readers: None, .. }) => Found::Pending,
-            Some(_) => Found::Ready,
+            Some(slot) if self.chunks.is_ready(slot) => Found::Ready,
+            Some(_) => Found::Pending,
         }
+    }
+
+    /// The place of a chunk that a transfer reads or writes.
+    fn place_of(&self, key: BlockHash) -> Slot {
+        self.chunks.find(key).expect("a chunk stays while it is read or written")
     }
 
     /// Pins these chunks, which the host holds, until [`HostCache::end_load`]. Returns their places.
     pub(super) fn begin_load(&mut self, uses: &mut Uses, offers: &[Offer]) -> Vec<u32> {
         let mut places = Vec::with_capacity(offers.len());
         for offer in offers {
-            let chunk = self.chunks.get_mut(&offer.key).expect("the host has every chunk of a load");
-            let readers = chunk.readers.as_mut().expect("a chunk is read when it has arrived");
-            *readers += 1;
-            places.push(chunk.place);
-            if *readers == 1 {
-                let rank = chunk.rank;
-                self.num_idle -= 1;
-                self.idle.remove(&rank);
+            let place = self.place_of(offer.key);
+            self.chunks.pin(place);
+            if let EvictionOrder::Ranked(Ranks { ranks, idle, .. }) = &mut self.order {
+                idle.remove(&ranks[place as usize]);
             }
+            places.push(place);
         }
         self.note_uses(uses, offers);
         offers.iter().for_each(|offer| uses.set_reused(offer.index));
@@ -178,46 +205,45 @@ impl HostCache {
     }
 
     pub(super) fn end_load(&mut self, keys: &[BlockHash]) {
-        let rank = self.rank_of_transfer();
-        for (place, &key) in keys.iter().enumerate() {
-            let chunk = self.chunks.get_mut(&key).expect("a chunk stays while it is read");
-            let readers = chunk.readers.as_mut().expect("a chunk is read when it has arrived");
-            *readers -= 1;
-            if *readers == 0 {
-                chunk.rank = rank.map_or(chunk.rank, |number| (number, -1 - place as i64));
-                self.set_idle(key);
-            }
+        keys.iter().rev().for_each(|&key| self.unpin(key));
+    }
+
+    /// A transfer has read or written a chunk.
+    fn unpin(&mut self, key: BlockHash) {
+        let place = self.place_of(key);
+        self.chunks.unpin(place);
+        if !self.chunks.is_idle(place) {
+            return;
+        }
+        if let EvictionOrder::Ranked(Ranks { ranks, idle, .. }) = &mut self.order {
+            idle.insert(ranks[place as usize], place);
+        }
+        if self.rules.uses_blocks_at_lookups() {
+            self.chunks.touch(place);
         }
     }
 
     /// Marks the chunks of `keys` that the host holds and nothing reads as used, last one first.
     pub(super) fn use_again(&mut self, keys: impl DoubleEndedIterator<Item = BlockHash>) {
         for key in keys.rev() {
-            if self.chunks.get(&key).is_some_and(|chunk| chunk.readers == Some(0)) {
-                self.next_rank += 1;
-                self.set_rank(key, (self.next_rank, 0));
+            if let Some(place) = self.chunks.find(key).filter(|&place| self.chunks.is_idle(place)) {
+                self.chunks.touch(place);
             }
         }
     }
 
-    /// The number of the use that the end of a transfer is, if it is one.
-    fn rank_of_transfer(&mut self) -> Option<u64> {
-        self.rules.uses_blocks_at_lookups().then(|| {
-            self.next_rank += 1;
-            self.next_rank
-        })
-    }
-
     /// A chunk that is on its way here will not come.
     pub(super) fn forget_pending(&mut self, key: BlockHash) {
-        if let Some(chunk) = self.chunks.remove(&key) {
-            self.free_places.push(chunk.place);
+        if let Some(place) = self.chunks.find(key) {
+            self.chunks.remove(place);
         }
     }
 
-    /// The chunks that have arrived.
+    /// The chunks that have arrived, by key.
     pub(super) fn ready(&self) -> impl Iterator<Item = BlockHash> + '_ {
-        self.chunks.iter().filter(|(_, chunk)| chunk.readers.is_some()).map(|(&key, _)| key)
+        let mut keys: Vec<BlockHash> = self.chunks.ready().collect();
+        keys.sort_unstable();
+        keys.into_iter()
     }
 
     /// Gives places to those chunks of a request that are not there, in order, for which others may be `evicted`. None if
@@ -231,22 +257,28 @@ impl HostCache {
         if let Some(counts) = &mut self.offers {
             counts.record(offers, self.options.max_tracker_size);
         }
-        let mut missing = self.those_found(offers, Found::Missing);
+        let (mut missing, mut ready) = (Vec::new(), Vec::new());
+        for &offer in offers {
+            match self.find(offer.key) {
+                Found::Missing => missing.push(offer),
+                Found::Ready => ready.push(offer),
+                Found::Pending => {}
+            }
+        }
         if let Some(Offers { counts, .. }) = &self.offers {
             missing.retain(|offer| counts.get(&offer.key).is_some_and(|&count| count >= self.options.store_threshold));
         }
-        if let Some(adaptive) = &mut self.adaptive {
+        if let EvictionOrder::Adaptive(adaptive) = &mut self.order {
             let is_new = |offer: &&Offer| !uses.has(offer.index, Uses::MISSED);
             adaptive.miss(missing.iter().filter(is_new).map(|offer| offer.key));
         }
         missing.iter().for_each(|offer| uses.set(offer.index, Uses::MISSED));
-        let ready = self.those_found(offers, Found::Ready);
         // Uses of one request, whose ranks follow from its tokens, and not from the order in which they are noted.
         self.note_uses(uses, &missing);
         self.note_uses(uses, &ready);
         ready.iter().for_each(|offer| uses.set_reused(offer.index));
         if !self.rules.stores_all_or_none() {
-            missing.truncate((self.num_free_places() + self.num_idle) as usize);
+            missing.truncate((self.chunks.num_free() + self.chunks.num_idle()) as usize);
         }
         if missing.is_empty() {
             return Some(Vec::new());
@@ -257,12 +289,10 @@ impl HostCache {
     }
 
     pub(super) fn end_store(&mut self, keys: &[BlockHash]) {
-        let rank = self.rank_of_transfer();
-        for (place, &key) in keys.iter().enumerate() {
-            let chunk = self.chunks.get_mut(&key).expect("a chunk stays while it is written");
-            chunk.readers = Some(0);
-            chunk.rank = rank.map_or(chunk.rank, |number| (number, -1 - place as i64));
-            self.set_idle(key);
+        for &key in keys.iter().rev() {
+            let place = self.place_of(key);
+            self.chunks.set_ready(place);
+            self.unpin(key);
         }
     }
 
@@ -276,8 +306,8 @@ impl HostCache {
     }
 
     pub(super) fn end_fill(&mut self, key: BlockHash) {
-        let chunk = self.chunks.get_mut(&key).expect("a chunk stays while it is written");
-        chunk.readers = Some(1);
+        let place = self.place_of(key);
+        self.chunks.set_ready(place);
     }
 
     /// Marks the chunks of an ended request as used now, last one first. `key_of` gives the keys of its
@@ -288,23 +318,38 @@ impl HostCache {
         }
         for index in (0..uses.marks.len() as u32).rev().filter(|&index| uses.has(index, Uses::SEEN)) {
             let key = key_of(index);
-            if let Some(adaptive) = &mut self.adaptive {
-                if uses.has(index, Uses::REUSED) {
-                    adaptive.end_reuse(key);
-                } else if uses.has(index, Uses::INSERTED) {
-                    adaptive.end_insertion(key);
+            match &mut self.order {
+                EvictionOrder::Adaptive(adaptive) if uses.has(index, Uses::REUSED) => adaptive.end_reuse(key),
+                EvictionOrder::Adaptive(adaptive) if uses.has(index, Uses::INSERTED) => adaptive.end_insertion(key),
+                EvictionOrder::Adaptive(_) => {}
+                EvictionOrder::Listed => {
+                    if let Some(place) = self.chunks.find(key) {
+                        self.chunks.touch(place);
+                    }
                 }
-            } else if self.chunks.contains_key(&key) {
-                self.next_rank += 1;
-                self.set_rank(key, (self.next_rank, 0));
+                EvictionOrder::Ranked(ranks) => {
+                    if let Some(place) = self.chunks.find(key) {
+                        ranks.latest += 1;
+                        ranks.set(place, (ranks.latest, 0));
+                    }
+                }
             }
         }
     }
 
     /// The chunks that may go, the next one first.
     pub(super) fn evictable(&self) -> impl Iterator<Item = BlockHash> + '_ {
-        let adaptive = self.adaptive.iter().flat_map(AdaptiveOrder::iter);
-        self.idle.values().copied().chain(adaptive.filter(move |key| self.chunks[key].readers == Some(0)))
+        let (listed, ranked, adaptive) = match &self.order {
+            EvictionOrder::Listed => (Some(self.chunks.evictable()), None, None),
+            EvictionOrder::Ranked(ranks) => (None, Some(ranks.idle.values().copied()), None),
+            EvictionOrder::Adaptive(adaptive) => (None, None, Some(adaptive.iter().filter(|&key| self.is_idle(key)))),
+        };
+        let places = listed.into_iter().flatten().chain(ranked.into_iter().flatten());
+        places.map(|place| self.chunks.hash(place)).chain(adaptive.into_iter().flatten())
+    }
+
+    fn is_idle(&self, key: BlockHash) -> bool {
+        self.chunks.find(key).is_some_and(|place| self.chunks.is_idle(place))
     }
 
     /// Checks every structural invariant by walking the whole cache.
@@ -312,37 +357,29 @@ impl HostCache {
     /// # Panics
     /// When chunks, places and order disagree.
     pub(super) fn assert_consistent(&self) {
-        let (len, free) = (self.len(), self.free_places.len() as u32);
-        assert!(len <= self.options.chunks, "{len} chunks in {} places", self.options.chunks);
-        assert_eq!(len + free, self.first_fresh_place, "each place that was taken has a chunk or is free");
-        let mut places: Vec<u32> = self.chunks.values().map(|chunk| chunk.place).collect();
-        places.extend(&self.free_places);
-        places.sort_unstable();
-        assert!(places.iter().copied().eq(0..self.first_fresh_place), "a place has two chunks");
-        let idle = self.chunks.values().filter(|chunk| chunk.readers == Some(0)).count() as u32;
-        assert_eq!((idle, self.evictable().count() as u32), (self.num_idle, idle), "number of chunks that may go");
-        assert!(self.idle.iter().all(|(rank, key)| self.chunks[key].rank == *rank), "a chunk has two ranks");
-        if let Some(adaptive) = &self.adaptive {
-            assert!(adaptive.iter().all(|key| self.chunks.contains_key(&key)), "a chunk in the order is not there");
-            assert_eq!(adaptive.iter().count() as u32, len, "a chunk is in the order twice, or not at all");
+        self.chunks.assert_consistent();
+        assert_eq!(self.evictable().count() as u32, self.chunks.num_idle(), "number of chunks that may go");
+        match &self.order {
+            EvictionOrder::Listed => {}
+            EvictionOrder::Ranked(Ranks { ranks, idle, .. }) => {
+                assert!(idle.iter().all(|(rank, slot)| ranks[*slot as usize] == *rank), "a chunk has two ranks");
+                assert!(idle.values().all(|slot| self.chunks.is_idle(*slot)), "a chunk that is in use may go");
+            }
+            EvictionOrder::Adaptive(adaptive) => {
+                let is_there = |key| self.chunks.find(key).is_some();
+                assert!(adaptive.iter().all(is_there), "a chunk in the order is not there");
+                assert_eq!(adaptive.iter().count() as u32, self.len(), "a chunk is in the order twice, or not at all");
+            }
         }
-    }
-
-    fn those_found(&self, offers: &[Offer], found: Found) -> Vec<Offer> {
-        offers.iter().copied().filter(|offer| self.find(offer.key) == found).collect()
-    }
-
-    fn num_free_places(&self) -> u32 {
-        self.free_places.len() as u32 + self.options.chunks - self.first_fresh_place
     }
 
     /// Evicts as many chunks as `count` more need, but none of those offered.
     fn make_room(&mut self, count: u32, offered: &[Offer], evicted: &mut Vec<BlockHash>) -> Option<()> {
-        let excess = count.saturating_sub(self.num_free_places());
+        let excess = count.saturating_sub(self.chunks.num_free());
         if excess == 0 {
             return Some(());
         }
-        if excess > self.num_idle {
+        if excess > self.chunks.num_idle() {
             return None;
         }
         let mut kept: Vec<BlockHash> = offered.iter().map(|offer| offer.key).collect();
@@ -351,49 +388,41 @@ impl HostCache {
         }
         kept.sort_unstable();
         let is_kept = |key: BlockHash| kept.binary_search(&key).is_ok();
-        let leaving = match &mut self.adaptive {
-            Some(adaptive) => {
+        let leaving = match &mut self.order {
+            EvictionOrder::Adaptive(adaptive) => {
                 let chunks = &self.chunks;
-                adaptive.evict(excess, |key| chunks[&key].readers == Some(0) && !is_kept(key))?
+                let is_idle = |key| chunks.find(key).is_some_and(|place| chunks.is_idle(place));
+                adaptive.evict(excess, |key| is_idle(key) && !is_kept(key))?
             }
-            None => {
-                let idle = self.idle.values().copied().filter(|&key| !is_kept(key));
-                let leaving: Vec<BlockHash> = idle.take(excess as usize).collect();
+            EvictionOrder::Listed | EvictionOrder::Ranked(_) => {
+                let leaving: Vec<BlockHash> =
+                    self.evictable().filter(|&key| !is_kept(key)).take(excess as usize).collect();
                 (leaving.len() == excess as usize).then_some(leaving)?
             }
         };
         for &key in &leaving {
-            let chunk = self.chunks.remove(&key).expect("what leaves was there");
-            self.idle.remove(&chunk.rank);
-            self.free_places.push(chunk.place);
+            let place = self.place_of(key);
+            self.chunks.remove(place);
+            if let EvictionOrder::Ranked(Ranks { ranks, idle, .. }) = &mut self.order {
+                idle.remove(&ranks[place as usize]);
+            }
         }
-        self.num_idle -= excess;
         evicted.extend(leaving);
         Some(())
     }
 
     /// Takes a free place for a chunk that is about to be written. The caller has checked that there is one.
-    /// Places that were never taken go first, then the place freed last.
     fn insert(&mut self, uses: &mut Uses, offer: Offer) -> u32 {
-        let place = if self.first_fresh_place < self.options.chunks {
-            self.first_fresh_place += 1;
-            self.first_fresh_place - 1
-        } else {
-            self.free_places.pop().expect("room was made")
-        };
-        let rank = match &mut self.adaptive {
-            Some(adaptive) => {
-                adaptive.insert(offer.key);
-                Rank::default()
+        let place = self.chunks.insert(offer.key);
+        match &mut self.order {
+            EvictionOrder::Listed => {}
+            EvictionOrder::Ranked(ranks) => {
+                let rank = ranks.of_use(uses, offer.index);
+                ranks.set(place, rank);
             }
-            None if self.rules.ranks_blocks_by_request() => self.rank_of_use(uses, offer.index),
-            None => {
-                self.next_rank += 1;
-                (self.next_rank, 0)
-            }
-        };
+            EvictionOrder::Adaptive(adaptive) => adaptive.insert(offer.key),
+        }
         uses.set(offer.index, Uses::INSERTED);
-        self.chunks.insert(offer.key, Chunk { place, readers: None, rank });
         place
     }
 
@@ -404,37 +433,11 @@ impl HostCache {
                 continue;
             }
             uses.set(offer.index, Uses::SEEN);
-            if self.adaptive.is_some() || !self.rules.ranks_blocks_by_request() {
-                continue;
+            let EvictionOrder::Ranked(ranks) = &mut self.order else { continue };
+            let rank = ranks.of_use(uses, offer.index);
+            if let Some(place) = self.chunks.find(offer.key).filter(|&place| ranks.ranks[place as usize] < rank) {
+                ranks.set(place, rank);
             }
-            let rank = self.rank_of_use(uses, offer.index);
-            if self.chunks.get(&offer.key).is_some_and(|chunk| chunk.rank < rank) {
-                self.set_rank(offer.key, rank);
-            }
-        }
-    }
-
-    fn rank_of_use(&mut self, uses: &mut Uses, index: u32) -> Rank {
-        let number = *uses.rank.get_or_insert_with(|| {
-            self.next_rank += 1;
-            self.next_rank
-        });
-        (number, -1 - i64::from(index))
-    }
-
-    fn set_rank(&mut self, key: BlockHash, rank: Rank) {
-        let Some(chunk) = self.chunks.get_mut(&key) else { return };
-        let before = std::mem::replace(&mut chunk.rank, rank);
-        if self.idle.remove(&before).is_some() {
-            self.idle.insert(rank, key);
-        }
-    }
-
-    /// Nothing reads or writes a chunk any more.
-    fn set_idle(&mut self, key: BlockHash) {
-        self.num_idle += 1;
-        if self.adaptive.is_none() {
-            self.idle.insert(self.chunks[&key].rank, key);
         }
     }
 }
