@@ -416,6 +416,11 @@ impl EngineConfig {
         self.host_rules().is_connector()
     }
 
+    /// Whether an offloading connector of the tiers also stores blocks of outputs.
+    pub(crate) fn offloads_outputs(&self) -> bool {
+        self.offloads_tiers() && self.input.kv_tiers.is_some_and(|tiers| !tiers.offload_prompt_only)
+    }
+
     /// Rules of the host tier; the rules of Dynamo's KV block manager if there is no host tier.
     pub(crate) fn host_rules(&self) -> HostRules {
         self.input.kv_tiers.map_or(HostRules::Dynamo, |tiers| tiers.rules)

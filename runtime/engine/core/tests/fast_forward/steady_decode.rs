@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::support::{Whims, arb_config, arb_groups, request};
+use super::support::{Whims, arb_config, arb_groups, arb_tiers, request};
 use proptest::prelude::*;
 use vcr_core::latency::DecodeSteps;
 use vcr_core::plan::StepOutputs;
-use vcr_core::{DrawnOutputs, Engine, EngineConfig, EngineConfigInput, FinishReason, PauseState, TokenSource, seed};
+use vcr_core::{
+    DrawnOutputs, Engine, EngineConfig, EngineConfigInput, FinishReason, HostRules, KvTier, KvTiers, KvTiersConfig,
+    PauseState, TokenSource, seed,
+};
 
 /// The tokens of a request by its tag alone.
 struct Drawn;
@@ -51,6 +54,25 @@ fn arb_act() -> impl Strategy<Value = Act> {
     ]
 }
 
+/// Tiers whose copies take many steps, so that blocks are taken again meanwhile.
+fn arb_slow_tiers() -> impl Strategy<Value = Option<KvTiersConfig>> {
+    let connector = prop::sample::select(&[HostRules::Vllm, HostRules::Dynamo16][..]);
+    (arb_tiers(), connector, prop::bool::weighted(0.8)).prop_map(|(tiers, rules, by_connector)| {
+        let tiers = tiers?;
+        let device_to_host_bytes_per_s = Some(50_000_000);
+        Some(match by_connector {
+            true => KvTiersConfig {
+                rules,
+                disk_blocks: if rules == HostRules::Vllm { tiers.disk_blocks } else { 0 },
+                offload_prompt_only: true,
+                device_to_host_bytes_per_s,
+                ..tiers
+            },
+            false => tiers,
+        })
+    })
+}
+
 /// An engine, and what its driver knows.
 struct Driven {
     engine: Engine,
@@ -60,7 +82,12 @@ struct Driven {
     reported_tokens: BTreeMap<u64, u32>,
     ended: Vec<(u64, u32, FinishReason)>,
     tokens_by_group: [u64; 3],
+    now_ns: u64,
+    /// Requests whose loads from the tiers have ended.
+    loaded: Vec<u64>,
 }
+
+const STEP_NS: u64 = 20;
 
 impl Driven {
     fn new(config: &EngineConfig, in_steady_decode: bool) -> Self {
@@ -73,6 +100,8 @@ impl Driven {
             reported_tokens: BTreeMap::new(),
             ended: Vec::new(),
             tokens_by_group: [0; 3],
+            now_ns: 0,
+            loaded: Vec::new(),
         }
     }
 
@@ -108,23 +137,36 @@ impl Driven {
         if self.engine.may_schedule() {
             self.engine.apply_policy(&mut self.policy, 0).expect("it says what it may");
             self.engine.schedule();
+            self.now_ns += self.engine.flush_for_newest(self.now_ns);
             self.take_unreported();
         }
     }
 
     fn update(&mut self) {
         if self.engine.step_in_flight() {
+            self.now_ns += STEP_NS;
+            self.engine.offload_prompts(self.now_ns);
             self.engine.update(&mut Drawn);
             self.hear();
+        } else {
+            // Nothing runs until a transfer ends.
+            self.now_ns = self.engine.kv_tiers().and_then(KvTiers::next_load_ns).unwrap_or(self.now_ns);
         }
+        self.engine.advance_tiers(self.now_ns, &mut self.loaded);
     }
 
     /// Applies a fast-forward of the predictable steps. Returns their number.
     fn skip(&mut self, most: usize) -> usize {
+        // Drivers skip no step in which a transfer ends that a request waits for.
+        if self.engine.kv_tiers().and_then(KvTiers::next_load_ns).is_some() {
+            return 0;
+        }
         let mut steps = DecodeSteps::default();
         self.engine.predict_decode_steps(most, &mut steps);
         if !steps.is_empty() {
             self.engine.decode_ahead(steps.len() as u32, &mut Drawn);
+            self.now_ns += STEP_NS * steps.len() as u64;
+            self.engine.advance_tiers(self.now_ns, &mut self.loaded);
             self.take_unreported();
             let StepOutputs { outputs, steady_decode_groups, .. } = self.engine.outputs();
             for output in outputs {
@@ -147,7 +189,12 @@ impl Driven {
         let running: Vec<u64> = self.engine.running_tags().collect();
         let plan = (plan.shape, plan.preempted.clone(), plan.admission_stop, plan.total_num_scheduled_tokens);
         let stats = format!("{:?}", self.engine.stats());
-        (plan, events, free, running, stats, self.ended.clone(), self.tokens_by_group)
+        let tiers = self.engine.kv_tiers().map(|tiers| {
+            let evictable = [KvTier::Host, KvTier::Disk].map(|tier| tiers.evictable(tier).collect::<Vec<_>>());
+            (evictable, tiers.num_blocks(), format!("{:?}", tiers.stats()))
+        });
+        let seen = (self.ended.clone(), self.tokens_by_group, self.loaded.clone(), self.now_ns);
+        (plan, events, free, running, stats, tiers, seen)
     }
 }
 
@@ -239,6 +286,28 @@ proptest! {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    /// The same above a host tier: blocks of ended requests are copied while members take them again.
+    #[test]
+    fn a_steady_decode_above_tiers_is_its_requests_one_by_one(
+        num_gpu_blocks in 12..40u32,
+        block_size in prop::sample::select(&[8, 16][..]),
+        max_num_batched_tokens in 64..200u32,
+        tiers in arb_slow_tiers(),
+        acts in prop::collection::vec(arb_act(), 1..60),
+    ) {
+        let input = EngineConfigInput {
+            num_gpu_blocks,
+            block_size,
+            max_num_batched_tokens,
+            max_num_seqs: max_num_batched_tokens.min(12),
+            kv_tiers: tiers,
+            ..EngineConfigInput::default()
+        };
+        let config = EngineConfig::new(input);
+        prop_assume!(config.is_ok());
+        compare(&config.expect("valid"), &acts, |tag| 2 * tag + u64::from(block_size == 8))?;
+    }
 
     /// The same where layers are in groups, so that blocks leave windows.
     #[test]

@@ -210,7 +210,7 @@ pub(crate) fn arb_groups(block_size: u32) -> impl Strategy<Value = Vec<KvCacheGr
 }
 
 /// Tiers in which a block takes some nanoseconds, or no time.
-fn arb_tiers() -> impl Strategy<Value = Option<KvTiersConfig>> {
+pub(crate) fn arb_tiers() -> impl Strategy<Value = Option<KvTiersConfig>> {
     let rules = proptest::sample::select(HostRules::NAMES).prop_map(|(_, rules)| rules);
     let connector = (rules, any::<bool>(), 0..3u32, any::<bool>());
     let drawn = (1..40u32, 0..20u32, any::<bool>(), connector);

@@ -93,6 +93,7 @@ impl Engine {
         self.advance_steady_decode_by(&mut plan, steps, &mut fast_forward);
         self.steps.put_newest(plan);
         self.fast_forward = fast_forward;
+        self.kv_loads.forget_taken_blocks();
     }
 
     /// Gives every request its tokens, and notes at which steps its blocks are

@@ -94,8 +94,8 @@ impl SteadyDecode {
             && !config.quirks().preempts_oldest()
             && config.max_loras() == 0
             && config.kv_connector().is_none()
-            // Blocks that a step takes may still be copied, so the connector has to see all of them.
-            && !config.has_offloading()
+            // Members store nothing.
+            && !config.offloads_outputs()
             && config.decodes_plainly()
             && (LEAST_BLOCK_TOKENS..=MAX_BLOCK_TOKENS).contains(&config.block_size())
     }
@@ -190,7 +190,8 @@ impl Engine {
                 && request.num_in_flight_tokens == 0
                 && request.num_stale_tokens == 0
                 && !request.flags.has(Flags::HAS_STOPS)
-                && !request.flags.has(Flags::KEEPS_ANY);
+                && !request.flags.has(Flags::KEEPS_ANY)
+                && !self.kv_loads.may_store(request);
             // One that ends with its next token would leave before it has come.
             if !decodes || steps_until_end(request) < 2 {
                 return;
@@ -331,6 +332,7 @@ impl Engine {
                 assert!(has_grown, "blocks were counted before the step");
             } else if grows {
                 self.grow_table(id, 1);
+                self.kv_loads.note_taken_block(self.requests[id].block_table.last().copied());
             }
             self.store_full_blocks(id, end);
             if ends {

@@ -3,6 +3,7 @@
 use super::{External, KvLoads};
 use crate::OffloadingMoves;
 use crate::engine::Engine;
+use crate::kv::pool::BlockId;
 use crate::kv::tiers::offloading::{EndedLoad, Known, Offloading, Storing};
 use crate::kv::tiers::{KvTiers, TierRun};
 use crate::plan::{ExternalHit, ExternalLookup, ScheduledKind, StepPlan, TierLoad};
@@ -99,6 +100,29 @@ impl KvLoads {
     /// Whether steps of decodes do more than decode because of the connector.
     pub(in crate::engine) fn has_pending_stores(&self) -> bool {
         self.offloads && self.tiers.as_ref().is_some_and(|tiers| tiers.has_pending_stores())
+    }
+
+    /// Whether a request that does no more than decode may store something in its next step.
+    pub(in crate::engine) fn may_store(&self, request: &Request) -> bool {
+        self.offloads && self.offloading().is_some_and(|offloading| offloading.may_store(request.sequence))
+    }
+
+    /// A member of the steady decode takes a block, which may still be copied for a request that has ended.
+    pub(in crate::engine) fn note_taken_block(&mut self, block: Option<BlockId>) {
+        if self.offloads
+            && let Some(offloading) = self.offloading_mut()
+        {
+            offloading.take_block(block);
+        }
+    }
+
+    /// Steps were skipped, in which nothing was being copied.
+    pub(in crate::engine) fn forget_taken_blocks(&mut self) {
+        if self.offloads
+            && let Some(offloading) = self.offloading_mut()
+        {
+            offloading.forget_taken_blocks();
+        }
     }
 
     /// A request has come.

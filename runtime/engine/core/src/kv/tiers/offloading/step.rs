@@ -63,6 +63,16 @@ impl Offloading {
         self.given.extend_from_slice(&blocks[first..]);
     }
 
+    /// A request that does no more than decode takes this block. Its blocks behind the prompt are not recorded.
+    pub(crate) fn take_block(&mut self, block: Option<BlockId>) {
+        self.given.extend(block);
+    }
+
+    /// The blocks taken since the latest step were not being copied.
+    pub(crate) fn forget_taken_blocks(&mut self) {
+        self.given.clear();
+    }
+
     /// A request is preempted.
     pub(crate) fn preempt(&mut self, sequence: u64) {
         let Some(state) = self.requests.get(&sequence).filter(|_| self.rules.flushes_copies()) else { return };
