@@ -73,6 +73,13 @@ impl Scenario {
         })
     }
 
+    /// The same, with the guests and traces that another scenario loads: each is read once for both.
+    #[must_use]
+    pub fn sharing(mut self, other: &Self) -> Self {
+        self.loaded = Arc::clone(&other.loaded);
+        self
+    }
+
     /// Path that it was read from.
     #[must_use]
     pub fn path(&self) -> &Path {

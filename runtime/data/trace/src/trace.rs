@@ -219,6 +219,28 @@ impl Trace {
         request.policy_class.map(|index| &*self.policy_classes[index as usize])
     }
 
+    /// The first `count` requests of the file, without what follows or waits for later ones.
+    #[must_use]
+    pub fn first(mut self, count: usize) -> Self {
+        let cut = count.min(self.requests.len());
+        self.requests.truncate(cut);
+        let is_kept = |index: u32| (index as usize) < cut;
+        let mut kept = Vec::new();
+        for request in &mut self.requests {
+            request.next_turn = request.next_turn.filter(|index| is_kept(*index));
+            let start = kept.len() as u32;
+            kept.extend(request.dependencies.of(&self.dependencies).iter().filter(|one| is_kept(one.request)));
+            request.dependencies = ItemRange { start, len: kept.len() as u32 - start };
+        }
+        self.dependencies = kept;
+        // Sessions are numbered in the order of their first requests.
+        self.sessions = self.requests.iter().map(|request| request.session + 1).max().unwrap_or(0);
+        self.session_ids.truncate(self.sessions as usize);
+        self.answer_times.truncate(cut);
+        self.recorded_ns.truncate(cut);
+        self
+    }
+
     /// Prompt tokens over all requests; of [`Trace::is_delta`] only new ones.
     #[must_use]
     pub fn total_input_tokens(&self) -> u64 {

@@ -79,7 +79,7 @@ fn workload(context: &Context, capture: &CaptureSpec, answers: Answers) -> Resul
     let is_recorded = answers == Answers::Recorded;
     let read = TraceOptions { answer_times: is_recorded, first_timestamp_required: true, ..TraceOptions::default() };
     let paths = [capture.path.clone()];
-    let trace = open_trace(context, &paths, &read).map_err(|error| Thrown::input(error.to_string()))?;
+    let trace = open_trace(context, &paths, &read, None).map_err(|error| Thrown::input(error.to_string()))?;
     if is_recorded && trace.answer_times.iter().all(Option::is_none) {
         return Err(Thrown::input(format!("{} has no times of its answers", capture.path)));
     }

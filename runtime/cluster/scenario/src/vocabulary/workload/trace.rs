@@ -79,6 +79,10 @@ pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripte
     };
     let start_ns = options.duration_ns("start").unwrap_or(0);
     let copies = options.u32("copies").unwrap_or(1);
+    let requests = options.u32("requests");
+    if requests == Some(0) {
+        options.problem("requests", "invalid `requests`: expected at least 1");
+    }
     let stagger_ns = options.duration_ns("stagger").unwrap_or(0);
     let of = common("trace", &mut options);
     let call = options.call_position();
@@ -86,7 +90,7 @@ pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripte
     for path in &paths {
         context.reads(&context.resolve(path)).map_err(|thrown| thrown.at(call))?;
     }
-    let trace = open_trace(context, &paths, &read).map_err(|error| {
+    let trace = open_trace(context, &paths, &read, requests).map_err(|error| {
         let thrown = Thrown::input(error.to_string());
         let of_row = matches!(error, ImportError::Trace(TraceError::Row { .. }));
         let hint = "`block_size` is the number of tokens of one hash id; `lenient: true` cuts prompts to their ids";
@@ -134,19 +138,24 @@ fn profile(options: &mut Options<'_>) -> Option<ProfileConfig> {
     })
 }
 
-/// Reads a trace once, however often the scenario names it.
+/// Reads a trace, or its first requests, once, however often the scenario names it.
 pub(crate) fn open_trace(
     context: &Context,
     paths: &[String],
     options: &TraceOptions,
+    requests: Option<u32>,
 ) -> Result<Arc<Trace>, ImportError> {
     for path in paths {
         context.state().inputs.named("trace", path, context.resolve(path));
     }
     let paths: Vec<PathBuf> = paths.iter().map(|path| context.resolve(path)).collect();
-    let key = (paths.clone(), format!("{options:?}"));
+    let key = (paths.clone(), format!("{requests:?} {options:?}"));
     context.loaded.trace(key, || {
-        let trace = Arc::new(read_trace(&paths, options)?);
+        let trace = read_trace(&paths, options)?;
+        let trace = Arc::new(match requests {
+            Some(count) => trace.first(count as usize),
+            None => trace,
+        });
         let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
         for warning in &trace.warnings {
             context.reporter.warn(&format!("{}: {warning}", names.join(", ")));
