@@ -52,6 +52,7 @@ mod layered;
 mod memory;
 mod physics;
 pub mod presets;
+pub mod prices;
 mod spec;
 
 pub use arithmetic::{Arithmetic, Peak, QuantisedPeaks, WEIGHT_DTYPES, WeightDtype};

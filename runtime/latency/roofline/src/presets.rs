@@ -116,6 +116,17 @@ pub fn gpu_name(text: &str) -> Option<&'static str> {
     GPU_NAMES.iter().find(|(name, others)| *name == text || others.contains(&text)).map(|(name, _)| *name)
 }
 
+/// GPUs of a node with one fast interconnect, by any name of the GPU.
+#[must_use]
+pub fn gpus_per_node(gpu: &str) -> Option<u32> {
+    gpu_name(gpu).map(|name| match name {
+        "gb10" => 1,
+        // A rack is one NVLink domain.
+        "gb200" => 72,
+        _ => 8,
+    })
+}
+
 /// The model preset with this name, its own or a published one such as `meta-llama/Llama-3.1-8B-Instruct`.
 #[must_use]
 pub fn model(name: &str) -> Option<TransformerSpec> {
@@ -164,6 +175,7 @@ mod tests {
             assert_eq!(gpu_name(text), Some("h100-sxm"), "{text}");
         }
         assert_eq!((gpu_name("h900"), gpu_name("")), (None, None));
+        assert_eq!(["h100", "gb10", "gb200", "h900"].map(gpus_per_node), [Some(8), Some(1), Some(72), None]);
         let names = |name: &&str| GPUS.iter().any(|(known, _)| known == name);
         assert!(GPU_NAMES.iter().all(|(name, _)| names(name)) && GPUS.len() == GPU_NAMES.len(), "all have presets");
     }

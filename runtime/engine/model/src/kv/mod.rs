@@ -161,7 +161,9 @@ impl KvPlan {
         self.bytes_per_block.saturating_mul(self.blocks_of_sequence(tokens))
     }
 
-    fn blocks_of_sequence(&self, tokens: u64) -> u64 {
+    /// Maximum number of blocks that a sequence of `tokens` tokens holds at once, in all groups.
+    #[must_use]
+    pub fn blocks_of_sequence(&self, tokens: u64) -> u64 {
         let Self { in_flight_tokens, unsettled_tokens, context_ranks, .. } = *self;
         self.groups.iter().map(|group| group.blocks(tokens, in_flight_tokens, unsettled_tokens, context_ranks)).sum()
     }

@@ -9,12 +9,14 @@
 //! `vllm/utils/argparse_utils.py` of vLLM 0.27 to 0.33.
 
 mod config_file;
+mod fit;
 mod model;
 mod number;
 mod settings;
 mod table;
 mod words;
 
+pub use fit::MemoryFit;
 pub use model::ServedModel;
 pub use number::whole as human_readable_int;
 use std::path::{Path, PathBuf};

@@ -19,7 +19,7 @@ pub struct ServedModel {
     pub serving: Serving,
     /// Its KV cache.
     pub kv: KvPlan,
-    gpu: Gpu,
+    pub(crate) gpu: Gpu,
 }
 
 impl ServedModel {
