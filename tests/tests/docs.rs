@@ -16,6 +16,7 @@ use vcr_core::{
 use vcr_dynamo::{EngineArgs, PoolOptions, Preset, known_engine_key};
 use vcr_fitted::TERMS;
 use vcr_frontend::dialects::anthropic;
+use vcr_roofline::prices::{LIST_PRICES, ListPrice};
 use vcr_tests::{Folder, check_file, check_rows, check_table, root, vcr};
 
 /// The row of an option with its default in these settings.
@@ -140,6 +141,16 @@ fn the_reference_of_gates_has_every_signal() {
 }
 
 #[test]
+fn the_reference_of_models_has_every_gpu_with_its_price() {
+    let row = |(name, price): &(&str, Option<ListPrice>)| {
+        let price = price.map(|price| format!("${:.2}, {}, {}", price.usd_per_hour, price.provider, price.date));
+        vec![format!("`{name}`"), price.unwrap_or_else(|| "none known".to_owned())]
+    };
+    let rows: Vec<_> = LIST_PRICES.iter().map(row).collect();
+    check_table("reference/scenarios/models.md", "## GPUs", &rows);
+}
+
+#[test]
 fn the_reference_of_assertions_has_every_metric() {
     let row = |metric: Metric| {
         let info = metric.info();
@@ -154,6 +165,7 @@ fn the_reference_of_assertions_has_every_metric() {
             (_, Unit::Time) => ", time",
             (_, Unit::Count) => ", count",
             (_, Unit::Ratio) => ", share",
+            (_, Unit::Usd) => ", US dollars",
         };
         let scope = if info.scope == Scope::Run { ", whole run only" } else { "" };
         vec![format!("`{}`", info.name), format!("{kind}{unit}{scope}"), info.meaning.to_owned()]
@@ -197,7 +209,11 @@ fn description(metric: Metric) -> String {
     let info = metric.info();
     let mut letters = info.meaning.chars();
     let first = letters.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
-    let unit = if info.unit == Unit::Time { " Milliseconds." } else { "" };
+    let unit = match info.unit {
+        Unit::Time => " Milliseconds.",
+        Unit::Usd => " US dollars.",
+        Unit::Count | Unit::Ratio => "",
+    };
     let absent =
         if matches!(metric, Metric::Counter(counter) if counter.is_occasional()) { " Absent if 0." } else { "" };
     let scope = if info.scope == Scope::Run { " Whole run only." } else { "" };

@@ -54,10 +54,10 @@ pub use ledger::{KeptRequest, StepFacts, metrics, record};
 pub use measured::{DRAWN_TOKENS, Due, Ending, IssuedRequest, MeasuredRun, recorded_answers, structured_outputs};
 pub use observe::Overload;
 pub use report::{
-    ComputePeak, EngineReport, Goodput, Interval, KvMoved, KvPeerReport, KvTierReport, KvTransfer, LinkReport,
-    MeasuredFacts, MetricsReport, PoolPeak, PoolReport, ProfileReport, Report, RequestNames, ScalingEvent, Selection,
-    SloClassReport, SloCounts, SloMetric, TableCoverage, TargetReport, TrendReport, Uncertainty, WorkloadSlos,
-    quantile,
+    ComputePeak, EngineReport, Goodput, GpuDeployment, Interval, KvMoved, KvPeerReport, KvTierReport, KvTransfer,
+    LinkReport, MeasuredFacts, MetricsReport, PoolDeployment, PoolPeak, PoolReport, ProfileReport, Report,
+    RequestNames, ScalingEvent, Selection, SloClassReport, SloCounts, SloMetric, TableCoverage, TargetReport,
+    TrendReport, Uncertainty, WorkloadSlos, quantile,
 };
 pub use simulation::{
     Cluster, ClusterError, ClusterOutput, ClusterRequest, EngineState, RequestOrigin, RunClock, ServedRequest,

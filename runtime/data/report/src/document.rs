@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::deployment::{self, PoolDeployment};
 use crate::limit::Limit;
 use crate::page::Tone;
 
@@ -174,6 +175,9 @@ pub struct Run {
     /// Pools whose prices rest on the peaks of GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peaks: Vec<Peak>,
+    /// GPUs of its pools.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deployments: Vec<PoolDeployment>,
     /// Target of the run, if engines were real.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
@@ -221,6 +225,12 @@ impl Document {
 }
 
 impl Run {
+    /// Its GPUs and cost, and a line for each pool; nothing where no pool has a deployment.
+    #[must_use]
+    pub fn gpus_and_cost(&self) -> Vec<String> {
+        deployment::lines(&self.metrics.gauges, &self.deployments)
+    }
+
     /// How its times were priced, and how far that is trusted; and whether that is worth a look.
     #[must_use]
     pub fn pricing(&self) -> (String, Tone) {

@@ -188,12 +188,20 @@ fn write_compared_head(out: &mut dyn Write, title: &str, folders: &[Folder]) -> 
     Ok(())
 }
 
-/// How the times of the runs were priced; runs that say the same are one line.
+/// How the times of the runs were priced; runs that say the same are one line. Then their GPUs and cost.
 fn write_pricing(out: &mut dyn Write, report: &Document) -> io::Result<()> {
     let mut pricings: Vec<(String, Tone)> = report.runs.iter().map(Run::pricing).collect();
     pricings.dedup();
     for (text, tone) in pricings.iter().take(4) {
         writeln!(out, "<p class=\"note {}\">Times: {}.</p>", tone.class(), Escaped(text))?;
+    }
+    let of_run = |run: &Run| {
+        let name = if report.runs.len() > 1 { format!("{}: ", run.name) } else { String::new() };
+        run.gpus_and_cost().into_iter().map(move |text| format!("{name}{text}")).collect::<Vec<_>>()
+    };
+    let lines: Vec<String> = report.runs.iter().take(MAX_ROWS).flat_map(of_run).collect();
+    for text in &lines {
+        writeln!(out, "<p class=\"note\">{}.</p>", Escaped(text))?;
     }
     Ok(())
 }

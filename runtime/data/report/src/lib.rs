@@ -7,6 +7,7 @@
 
 mod chart;
 mod charts;
+mod deployment;
 mod distribution;
 mod document;
 mod folder;
@@ -27,6 +28,7 @@ mod timeline;
 
 pub use chart::{Axis, Chart, Level, Line};
 pub use charts::{Bar, Charts, Course, Incident, LifeLine, Load, Phase, Pieces, RunCharts, Source};
+pub use deployment::PoolDeployment;
 pub use distribution::{Distribution, Histogram, PERCENTS, Scope};
 pub use document::{Assertion, Document, Engine, Metrics, Partial, Run, cut_text};
 pub use folder::{Folder, FolderError, for_each_request};

@@ -39,7 +39,7 @@ impl Limit {
         let (operator, is_upper) = OPERATORS.iter().find(|(operator, _)| rest.starts_with(operator))?;
         let metric = metric.trim();
         Some(Self {
-            metric: metric.strip_suffix("_ms").unwrap_or(metric).to_owned(),
+            metric: metric.strip_suffix("_ms").or(metric.strip_suffix("_usd")).unwrap_or(metric).to_owned(),
             workload: workload.map(|name| name.trim().to_owned()),
             statistic: statistic.trim().replace(['(', ')'], ""),
             is_upper: *is_upper,
@@ -58,7 +58,7 @@ impl Limit {
 }
 
 fn value(text: &str) -> Option<f64> {
-    let number = || units::number(text).ok();
+    let number = || units::number(text.strip_prefix('$').unwrap_or(text)).ok();
     let duration = || units::duration_ns(text).ok().map(|ns| ns as f64 / 1e6);
     let share = || units::ratio(text).ok().filter(|_| text.ends_with('%'));
     let rate = || units::rate_per_s(text).ok().filter(|_| text.contains('/'));
@@ -94,6 +94,7 @@ mod tests {
         assert_eq!(value("value >= 95%"), Some(0.95));
         assert_eq!(value("rate > 120/m"), Some(2.0));
         assert_eq!(value("count == 12"), Some(12.0));
+        assert_eq!(value("value < $2.50"), Some(2.5));
         assert_eq!(value("p99 < soon"), None);
         assert_eq!(value("is it so"), None);
         assert_eq!(Limit::of("goodput{ttft<1s}", "ratio > 90%"), None);

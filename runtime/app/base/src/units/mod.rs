@@ -214,6 +214,13 @@ pub fn format_ns(ns: f64) -> String {
     format!("{value:.decimals$}{unit}")
 }
 
+/// US dollars for people: cents, and hundredths of them below one dollar.
+#[must_use]
+pub fn format_usd(usd: f64) -> String {
+    let decimals = if usd.abs() >= 1.0 { 2 } else { 4 };
+    format!("${usd:.decimals$}")
+}
+
 fn split(text: &str) -> Result<(f64, &str), UnitError> {
     let trimmed = text.trim();
     let end = trimmed

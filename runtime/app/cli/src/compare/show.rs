@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 
 use comfy_table::Table;
-use vcr_base::units::format_ns;
+use vcr_base::units::{format_ns, format_usd};
 use vcr_cluster::metrics::{Metric, Unit};
 use vcr_compare::{Change, Compared, Interval, Statistic};
 
@@ -115,6 +115,7 @@ fn row(metric: Metric, change: &Change) -> Vec<String> {
         (_, Unit::Time) => format_ns(value * 1e6),
         (_, Unit::Ratio) => format!("{:.2} %", value * 100.0),
         (_, Unit::Count) => format!("{value:.2}"),
+        (_, Unit::Usd) => format_usd(value),
     };
     let text = match change.relative() {
         0.0 => "=".to_owned(),

@@ -78,9 +78,10 @@ pub(super) fn limit_of(check: &AssertionResult) -> Option<Limit> {
     Limit::of(&check.subject, check.condition.as_deref()?)
 }
 
-/// Writes how the times of a run were priced, and how far that is trusted.
+/// Writes how the times of a run were priced, and how far that is trusted; then its GPUs and cost.
 pub(super) fn write_pricing(out: &mut dyn Write, run: &Report, width: usize) -> io::Result<()> {
     // Through JSON: the page takes the same from report.json.
     let run: Run = serde_json::from_value(serde_json::to_value(run)?)?;
-    write_wrapped(out, "  ", &format!("times: {}", printable(&run.pricing().0)), width)
+    write_wrapped(out, "  ", &format!("times: {}", printable(&run.pricing().0)), width)?;
+    run.gpus_and_cost().iter().try_for_each(|text| write_wrapped(out, "  ", &printable(text), width))
 }

@@ -232,7 +232,7 @@ fn trend_table(run: &Report, limits: &[Limit], is_folded: bool, full: bool, omit
 fn trend_row(label: String, summary: TrendReport, unit: Unit) -> Vec<String> {
     let show = |value: f64| match unit {
         Unit::Time => format_ns(value * 1e6),
-        Unit::Count | Unit::Ratio => format!("{value:.1}"),
+        Unit::Count | Unit::Ratio | Unit::Usd => format!("{value:.1}"),
     };
     let values = [summary.mean, summary.min, summary.p50, summary.p90, summary.p95, summary.p99, summary.max].map(show);
     std::iter::once(label).chain(values).chain([summary.count.to_string()]).collect()

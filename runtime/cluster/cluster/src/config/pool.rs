@@ -3,7 +3,7 @@
 use vcr_core::{EngineKind, KvTiersConfig, NamedValue};
 
 use super::router::RouterConfig;
-use crate::report::ComputePeak;
+use crate::report::{ComputePeak, GpuDeployment};
 use vcr_core::host::Overheads;
 
 pub use vcr_core::factory::{InjectorFactory, LatencyFactory, PolicyFactory, ScalerFactory, TokenFactory};
@@ -104,6 +104,8 @@ pub struct PoolConfig {
     pub kv_eviction: KvEviction,
     /// The peak of its GPUs that its prices rest on, if its latency model knows one.
     pub peak: Option<ComputePeak>,
+    /// The GPUs of its engines, if stated.
+    pub deployment: Option<GpuDeployment>,
 }
 
 impl PoolConfig {
@@ -127,6 +129,7 @@ impl PoolConfig {
             prefill_schedule_interval: 1,
             kv_eviction: KvEviction::default(),
             peak: None,
+            deployment: None,
         }
     }
 

@@ -11,6 +11,8 @@ pub enum Unit {
     Count,
     /// A share between 0 and 1.
     Ratio,
+    /// US dollars.
+    Usd,
 }
 
 /// Kind of a metric, which decides its statistics.
@@ -97,6 +99,7 @@ impl MetricInfo {
     pub fn report_name(&self) -> String {
         match self.unit {
             Unit::Time => format!("{}_ms", self.name),
+            Unit::Usd => format!("{}_usd", self.name),
             Unit::Count | Unit::Ratio => self.name.to_owned(),
         }
     }
@@ -198,7 +201,21 @@ metric_enum! {
         PrefixHitRatio = "prefix_hit_ratio", Ratio, Workload, Reported, "`cached_tokens / prompt_tokens`";
         CompletedRatio = "completed_ratio", Ratio, Workload, Clients, "`completed / requests`";
         KvPeakUsage = "kv_peak_usage", Ratio, Run, Reported, "largest share of an engine's KV blocks in use";
+        Gpus = "gpus", Count, Run, VirtualTotals,
+            "mean number of GPUs that engines held, starts included; known where every pool has a `deployment`";
+        Cost = "cost", Usd, Run, VirtualTotals, "price of the GPUs for as long as engines held them; known where all prices are";
+        CostPerHour = "cost_per_hour", Usd, Run, VirtualTotals, "`cost` divided by the hours of the run";
+        CostPerMillionOutputTokens = "cost_per_million_output_tokens", Usd, Run, VirtualTotals,
+            "`cost` divided by the millions of `output_tokens`";
     }
+}
+
+impl Gauge {
+    /// Those that need the GPUs of every pool.
+    pub(crate) const OF_GPUS: &'static [Self] =
+        &[Self::Gpus, Self::Cost, Self::CostPerHour, Self::CostPerMillionOutputTokens];
+    /// Those that need the price of every GPU, too.
+    pub(crate) const OF_COST: &'static [Self] = &[Self::Cost, Self::CostPerHour, Self::CostPerMillionOutputTokens];
 }
 
 /// Any metric of a run.
@@ -260,8 +277,8 @@ impl Metric {
     pub const fn is_higher_better(self) -> Option<bool> {
         match self {
             Self::Trend(Trend::BatchSize) => None,
-            Self::Trend(_) | Self::Gauge(Gauge::Duration | Gauge::KvPeakUsage) => Some(false),
-            Self::Goodput | Self::Gauge(_) => Some(true),
+            Self::Goodput | Self::Gauge(Gauge::PrefixHitRatio | Gauge::CompletedRatio) => Some(true),
+            Self::Trend(_) | Self::Gauge(_) => Some(false),
             Self::Counter(counter) => counter.is_higher_better(),
         }
     }

@@ -73,6 +73,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     fleet.workers_mut().iter_mut().for_each(|worker| worker.cut_step(duration_ns));
     let engines = engine_reports(&mut fleet, duration_ns);
     let pools = pool_reports(&fleet, duration_ns);
+    let engine_ns = engine_ns(&fleet, duration_ns - measured_ns, duration_ns);
     let scaling = scaling_events(&fleet, duration_ns);
     let engine_names = fleet.workers().iter().map(|worker| fleet.engine_name(worker)).collect();
     let range_use = fleet.workers().iter().filter_map(Worker::range_use).reduce(RangeUse::plus);
@@ -129,6 +130,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     report.outside_fitted_range = fitted.map(|used| share(used.outside_ns, used.priced_ns));
     report.table_coverage = range_use.and_then(|used| TableCoverage::of(&used.tables));
     report.peaks = PoolPeak::of(&config.topology.pools());
+    report.add_deployments(config, &engine_ns);
     Ok(report)
 }
 
@@ -175,6 +177,12 @@ fn pool_reports(fleet: &Fleet, duration_ns: u64) -> Vec<PoolReport> {
         }
     });
     reports.collect()
+}
+
+/// By pool, the nanoseconds between two times that its engines had their places.
+fn engine_ns(fleet: &Fleet, from_ns: u64, to_ns: u64) -> Vec<u128> {
+    let of_engine = |worker: &Worker| u128::from(worker.provisioned_until(to_ns) - worker.provisioned_until(from_ns));
+    fleet.pools().iter().map(|pool| pool.engines().map(|index| of_engine(&fleet.workers()[index])).sum()).collect()
 }
 
 /// Decisions of autoscalers while there were requests.

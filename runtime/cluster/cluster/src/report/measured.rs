@@ -205,6 +205,8 @@ impl Report {
         self.outside_fitted_range = cluster.outside_fitted_range;
         self.table_coverage = cluster.table_coverage;
         self.peaks = cluster.peaks;
+        self.deployments = cluster.deployments;
+        self.absent = cluster.absent;
         self.series = cluster.series;
     }
 
@@ -213,12 +215,15 @@ impl Report {
         self.target = Some(TargetReport { send_delay_ms: send_delay_ms(send_delays_ns), ..target });
     }
 
-    /// Why the target of the run does not know a metric, of the run or of single workloads;
+    /// Why the run or its target does not know a metric, of the run or of single workloads;
     /// none where it does.
     #[must_use]
     pub fn why_absent(&self, metric: Metric, of_workload: bool) -> Option<&str> {
-        let target = self.target.as_ref()?;
         let name = metric.info().name;
+        if let Some(reason) = self.absent.get(name) {
+            return Some(reason);
+        }
+        let target = self.target.as_ref()?;
         let of_workload = target.absent_of_workloads.get(name).filter(|_| of_workload);
         target.absent.get(name).or(of_workload).map(String::as_str)
     }
@@ -259,9 +264,10 @@ impl MetricsReport {
                 self.trends.insert(name, *trend);
             }
         }
-        let name = Gauge::KvPeakUsage.info().report_name();
-        if let Some(&peak) = engines.gauges.get(&name) {
-            self.gauges.insert(name, peak);
+        for name in Gauge::OF_GPUS.iter().chain(&[Gauge::KvPeakUsage]).map(|gauge| gauge.info().report_name()) {
+            if let Some(&value) = engines.gauges.get(&name) {
+                self.gauges.insert(name, value);
+            }
         }
     }
 

@@ -5,6 +5,7 @@
 //! configuration serialise to the same bytes.
 
 mod build;
+mod deployment;
 mod ends;
 mod goodput;
 mod kv_transfers;
@@ -26,6 +27,7 @@ use crate::ledger::record::{RequestRecord, ns_to_ms};
 use crate::observe::RunSeries;
 use crate::traffic::ProfileCounts;
 pub(crate) use build::{RunEnd, build};
+pub use deployment::{GpuDeployment, PoolDeployment};
 pub use goodput::{Goodput, Selection, SloClassReport, SloCounts, SloMetric, WorkloadSlos};
 pub use kv_transfers::{KvMoved, KvPeerReport, KvTransfer};
 pub(crate) use measured::{MeasuredEnd, build_measured, measured_ns};
@@ -259,6 +261,12 @@ pub struct Report {
     /// Peaks of GPUs that prices rest on, by pool; only there if any latency model knows one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peaks: Vec<PoolPeak>,
+    /// GPUs of the pools and their cost; only there if any pool states its GPUs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub deployments: Vec<PoolDeployment>,
+    /// Metrics that the run does not know, with the reasons.
+    #[serde(skip)]
+    pub absent: BTreeMap<&'static str, String>,
     /// Intervals of its metrics where the latency models are uncertain; only there
     /// if it was simulated with drawn coefficients, too.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -319,6 +327,7 @@ impl Report {
     pub fn unmade(config: &RunConfig) -> Self {
         let workloads = config.workloads.iter().map(|workload| workload.name.as_str());
         let mut report = Self::empty(&config.name, config.seed, workloads);
+        report.absent = deployment::absent(config);
         for WorkloadSlos { tenant, slos } in WorkloadSlos::of(config) {
             for slo in slos.into_iter().flatten() {
                 report.slo_classes.entry(slo.class).or_default().tenants.entry(tenant).or_default();
@@ -350,6 +359,8 @@ impl Report {
             outside_fitted_range: None,
             table_coverage: None,
             peaks: Vec::new(),
+            deployments: Vec::new(),
+            absent: BTreeMap::new(),
             uncertainty: None,
             profile: None,
             fingerprint: String::new(),

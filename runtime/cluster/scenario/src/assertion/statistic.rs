@@ -96,6 +96,7 @@ pub(crate) fn parse_limit(text: &str, unit: Unit, statistic: Statistic) -> Resul
         (_, Unit::Time) => units::duration_ns(text).map(|ns| ns as f64 / 1e6),
         (_, Unit::Ratio) => units::ratio(text),
         (_, Unit::Count) => units::number(text),
+        (_, Unit::Usd) => units::number(text.trim().strip_prefix('$').unwrap_or(text)),
     }
 }
 
@@ -107,6 +108,7 @@ pub(crate) fn format_value(value: f64, unit: Unit, statistic: Statistic) -> Stri
         (_, Unit::Time) => units::format_ns(value * 1e6),
         (_, Unit::Ratio) => format!("{:.2}%", value * 100.0),
         (_, Unit::Count) => format!("{value:.2}"),
+        (_, Unit::Usd) => units::format_usd(value),
     }
 }
 

@@ -80,18 +80,19 @@ impl Subject {
         Err(Malformed { message, hint: Some(hint) })
     }
 
-    /// Fails when the run's target does not know it.
+    /// Fails when the run or its target does not know it.
     pub(crate) fn check_known(&self, report: &Report) -> Result<(), Malformed> {
         let Some(reason) = self.why_absent(report) else { return Ok(()) };
         let (name, run) = (self.info().name, &report.name);
-        let target = report.target.as_ref().map_or("virtual", |target| target.name.as_str());
+        let target = report.target.as_ref().map(|target| format!(" on the target `{}`", target.name));
+        let on_target = target.unwrap_or_default();
         Err(Malformed {
-            message: format!("`{name}` of the run `{run}` is not known on the target `{target}`: {reason}"),
+            message: format!("`{name}` of the run `{run}` is not known{on_target}: {reason}"),
             hint: Some(format!("ask before: if has(result, \"{name}\") {{ ... }}")),
         })
     }
 
-    /// Why the run's target does not know it, if it does not.
+    /// Why the run or its target does not know it, if it does not.
     pub(crate) fn why_absent<'a>(&self, report: &'a Report) -> Option<&'a str> {
         let of_workload = self.workload.is_some();
         let mut needed = self.goodput.needs().chain([self.metric]);

@@ -1,0 +1,96 @@
+//! GPUs of the pools of a run, and what they cost.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::Report;
+use crate::config::{PoolConfig, RunConfig};
+use crate::ledger::metrics::{Counter, Gauge};
+
+const NS_PER_HOUR: f64 = 3.6e12;
+
+/// The GPUs of an engine, and where the times of its steps come from.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GpuDeployment {
+    /// Name of the GPU.
+    pub gpu: String,
+    /// GPUs of each engine.
+    pub gpus_per_engine: u32,
+    /// Latency model: `tables`, `roofline`, `fitted`, or `given` for a value of the script.
+    pub latency: String,
+    /// Why this latency model, if the script does not state one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency_reason: Option<String>,
+    /// US dollars for one GPU and hour, if known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub price_per_gpu_hour_usd: Option<f64>,
+    /// Source of the price: `stated`, or the cloud and the month of its list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub price_source: Option<String>,
+}
+
+/// The GPUs of a pool over a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PoolDeployment {
+    /// Name of the pool.
+    pub pool: String,
+    /// What its engines run on.
+    #[serde(flatten)]
+    pub deployment: GpuDeployment,
+    /// GPU hours from the decision to start each engine until it is off, within the measured part of the run.
+    pub gpu_hours: f64,
+    /// Their cost in US dollars, if the price is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
+}
+
+/// Why the metrics of GPUs and cost are not known; empty if they are.
+pub(super) fn absent(config: &RunConfig) -> BTreeMap<&'static str, String> {
+    let pools = config.topology.pools();
+    let names =
+        |gauges: &'static [Gauge], reason: String| gauges.iter().map(move |gauge| (gauge.info().name, reason.clone()));
+    if let Some(pool) = pools.iter().find(|pool| pool.deployment.is_none()) {
+        let reason = format!("the pool `{}` has no `deployment: deployment(...)`", pool.name);
+        return names(Gauge::OF_GPUS, reason).collect();
+    }
+    let unpriced = |deployment: &&GpuDeployment| deployment.price_per_gpu_hour_usd.is_none();
+    match pools.iter().filter_map(|pool| pool.deployment.as_ref()).find(unpriced) {
+        Some(GpuDeployment { gpu, .. }) => {
+            let reason = format!("no list price of `{gpu}` is known; state `price_per_hour` in `deployment(...)`");
+            names(Gauge::OF_COST, reason).collect()
+        }
+        None => BTreeMap::new(),
+    }
+}
+
+impl Report {
+    /// Adds GPUs and cost. `engine_ns` has the nanoseconds that the engines of each pool had their places. All of it
+    /// follows from data that the fingerprint covers, and is not part of it.
+    pub(super) fn add_deployments(&mut self, config: &RunConfig, engine_ns: &[u128]) {
+        let of_pool = |(pool, &engine_ns): (&&PoolConfig, &u128)| {
+            let deployment = pool.deployment.clone()?;
+            let gpu_hours = engine_ns as f64 * f64::from(deployment.gpus_per_engine) / NS_PER_HOUR;
+            let cost_usd = deployment.price_per_gpu_hour_usd.map(|price| price * gpu_hours);
+            Some(PoolDeployment { pool: pool.name.clone(), deployment, gpu_hours, cost_usd })
+        };
+        let pools = config.topology.pools();
+        self.deployments = pools.iter().zip(engine_ns).filter_map(of_pool).collect();
+        self.absent = absent(config);
+        let hours = self.duration_ms * 1e6 / NS_PER_HOUR;
+        let gpu_hours: f64 = self.deployments.iter().map(|pool| pool.gpu_hours).sum();
+        let cost_usd: f64 = self.deployments.iter().filter_map(|pool| pool.cost_usd).sum();
+        let output_tokens = self.metrics.count(Counter::OutputTokens) as f64;
+        let values = [
+            (Gauge::Gpus, gpu_hours / hours),
+            (Gauge::Cost, cost_usd),
+            (Gauge::CostPerHour, cost_usd / hours),
+            (Gauge::CostPerMillionOutputTokens, cost_usd / output_tokens * 1e6),
+        ];
+        for (gauge, value) in values {
+            if value.is_finite() && !self.absent.contains_key(gauge.info().name) {
+                self.metrics.gauges.insert(gauge.info().report_name(), value);
+            }
+        }
+    }
+}
