@@ -2,6 +2,7 @@
 
 pub(crate) mod capture;
 pub(crate) mod cluster;
+pub(crate) mod deployment;
 mod distribution;
 mod division;
 pub(crate) mod engine;
@@ -48,6 +49,7 @@ pub(crate) fn script_engine(context: &Arc<Context>) -> Engine {
     run::parameter::register(&mut engine, context);
     distribution::register(&mut engine);
     cluster::register(&mut engine, context);
+    deployment::register(&mut engine, context);
     engine::tiers::register(&mut engine, context);
     cluster::router::register(&mut engine, context);
     cluster::autoscale::register(&mut engine, context);

@@ -6,6 +6,10 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("engine", "engine(#{ num_gpu_blocks: 16_385, ... })"),
     ("vllm_args", "vllm_args(\"vllm serve MODEL --max-num-seqs 512\", #{ gpu: \"h100-sxm\", vllm_minor: \"0.33\" })"),
     ("model", "model(\"Qwen/Qwen3-8B\", #{ gpu: \"h100\", tensor_parallel: 2 }) or model(\"path/config.json\")"),
+    (
+        "deployment",
+        "deployment(\"vllm serve MODEL -tp 2\", #{ gpu: \"h100-sxm\", latency: \"roofline\", price_per_hour: 2.5 })",
+    ),
     ("kv_tiers", "kv_tiers(#{ host_blocks: 50_000, kv_bytes_per_token: \"128KiB\", ... })"),
     ("pool", "pool(#{ engines: 2, engine: ..., latency: ..., router: \"round-robin\" })"),
     ("autoscale", "autoscale(#{ policy: \"target_requests\", target: 8, interval: \"30s\", max: 16, ... })"),
@@ -87,6 +91,7 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
 pub(crate) fn kind_of(type_name: &str) -> &'static str {
     let kinds = [
         ("EngineSpec", "an engine"),
+        ("DeploymentSpec", "a deployment"),
         ("TiersSpec", "tiers of KV"),
         ("PoolSpec", "a pool"),
         ("ClusterSpec", "a cluster"),

@@ -21,6 +21,7 @@ use crate::script::options::Options;
 use crate::script::register::with_options;
 use crate::script::suggestion::{did_you_mean, nearest};
 use crate::vocabulary::cluster::drawn::DrawnPool;
+use crate::vocabulary::deployment::DeploymentSpec;
 use crate::vocabulary::engine::EngineSpec;
 use crate::vocabulary::placement::Placement;
 use crate::vocabulary::{engine, latency, model};
@@ -75,10 +76,19 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
 fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
     let name = options.name("name");
     let engines = options.u32("engines").unwrap_or(1);
+    let deployment = options.made::<DeploymentSpec>("deployment", "deployment(\"vllm serve ...\", #{ gpu: ... })");
+    if deployment.is_some() {
+        for name in ["engine", "latency", "data_parallel_size"] {
+            options.refuse(name, &format!("`{name}` follows from `deployment`: leave one of them out"));
+        }
+    }
     let engine = options.made::<EngineSpec>("engine", "engine(#{ ... }) or vllm_args(\"vllm serve ...\")");
+    let engine = engine.or_else(|| deployment.as_ref().map(|deployment| deployment.engine.clone()));
     let ranks = engine.as_ref().and_then(|engine| engine.served.as_ref()).map_or(1, |args| args.data_parallel_size);
-    let data_parallel = data_parallel(&mut options, ranks);
+    let has_barrier = deployment.as_ref().is_some_and(|deployment| deployment.has_barrier);
+    let data_parallel = data_parallel(&mut options, ranks, has_barrier);
     let latency = latency::option(&mut options);
+    let latency = latency.or_else(|| deployment.as_ref().map(|deployment| deployment.latency.clone()));
     let router = router::option(&mut options).unwrap_or_default();
     let failures = pool_guest::failures(&mut options);
     let tokens = pool_guest::tokens(&mut options);
@@ -145,6 +155,7 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
         prefill_schedule_interval,
         kv_eviction: engine.kv_eviction,
         peak: latency.peak,
+        deployment: deployment.map(|deployment| deployment.gpus),
     };
     Ok(PoolSpec { name, config, drawn })
 }
@@ -168,9 +179,9 @@ fn shared_interval(
 }
 
 /// The ranks of each engine of a pool; as many as its command line has, unless they are given.
-fn data_parallel(options: &mut Options<'_>, ranks: u32) -> DataParallel {
+fn data_parallel(options: &mut Options<'_>, ranks: u32, has_barrier: bool) -> DataParallel {
     let size = options.u32("data_parallel_size").unwrap_or(ranks);
-    let barrier = options.boolean("data_parallel_barrier").unwrap_or(false);
+    let barrier = options.boolean("data_parallel_barrier").unwrap_or(has_barrier);
     if size == 0 {
         options.problem("data_parallel_size", "invalid `data_parallel_size`: expected at least 1");
     }

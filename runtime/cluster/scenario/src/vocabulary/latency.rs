@@ -2,11 +2,11 @@
 
 pub mod fitted;
 mod physics;
-mod roofline;
+pub(super) mod roofline;
 mod sampled;
 #[cfg(test)]
 mod spread;
-mod tables;
+pub(super) mod tables;
 
 use std::sync::Arc;
 

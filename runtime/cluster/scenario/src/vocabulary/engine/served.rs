@@ -42,7 +42,7 @@ fn count(spec: &EngineSpec, number: impl Fn(&VllmArgs) -> u32) -> i64 {
 }
 
 /// The engine of a command line. Options are the options of `engine(...)`, and override its arguments.
-fn make(context: &Context, command: &str, mut options: Options<'_>) -> Scripted<EngineSpec> {
+pub(crate) fn make(context: &Context, command: &str, mut options: Options<'_>) -> Scripted<EngineSpec> {
     let default = Deployment::default();
     let minor = options.string("vllm_minor").unwrap_or_else(|| default.minor.to_owned());
     let gpu = options.string("gpu").unwrap_or_else(|| default.gpu.to_owned());

@@ -19,19 +19,24 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
     let path = options.string("path");
     let has_noise = options.choice("noise", NOISE).unwrap_or(true);
     options.required("path", path.as_ref().map(|_| ()));
-    let model = path.and_then(|path| {
-        context.state().inputs.named("model", &path, context.resolve(&path));
-        let path = context.resolve(&path);
-        let read = context.reads(&path).map_err(|thrown| thrown.message).and_then(|()| read_model(&path));
-        read.map_err(|message| options.problem("path", message)).ok()
-    });
-    let spec = model.map(|model| {
-        let certain = spec(&model, has_noise);
-        let draws = FittedDraws::new(model)
-            .map(|draws| -> Draws { Arc::new(move |draw_seed| spec(&draws.draw(draw_seed), has_noise)) });
-        LatencySpec { draws, ..certain }
-    });
+    let spec = path
+        .and_then(|path| of_path(context, &path, has_noise).map_err(|message| options.problem("path", message)).ok());
     finish(options, spec)
+}
+
+/// The model of a file, which is an input of the scenario.
+///
+/// # Errors
+/// What is wrong with it, in words, with its name.
+pub(crate) fn of_path(context: &Context, path: &str, has_noise: bool) -> Result<LatencySpec, String> {
+    context.state().inputs.named("model", path, context.resolve(path));
+    let path = context.resolve(path);
+    context.reads(&path).map_err(|thrown| thrown.message)?;
+    let model = read_model(&path)?;
+    let certain = spec(&model, has_noise);
+    let draws = FittedDraws::new(model)
+        .map(|draws| -> Draws { Arc::new(move |draw_seed| spec(&draws.draw(draw_seed), has_noise)) });
+    Ok(LatencySpec { draws, ..certain })
 }
 
 /// The model as it stands.

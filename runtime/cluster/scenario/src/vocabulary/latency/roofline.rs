@@ -4,8 +4,8 @@ use rhai::{Dynamic, ImmutableString};
 use vcr_cluster::ComputePeak;
 use vcr_core::factory::copies;
 use vcr_latency::{LayeredRoofline, Roofline};
-use vcr_model::ModelWork;
-use vcr_model::vllm_args::Gpu;
+use vcr_model::vllm_args::{Gpu, ServedModel};
+use vcr_model::{ModelError, ModelWork, WeightFormat};
 use vcr_roofline::{AttentionSpec, ExpertsSpec, LayeredSpec, MemoryNeed, Peak, RooflineConfig, RooflineError, presets};
 
 use crate::script::error::Scripted;
@@ -143,17 +143,35 @@ fn of_model(model: &ModelSpec, mut options: Options<'_>) -> Scripted<LatencySpec
         all_reduce_latency_ns: options.f64("all_reduce_latency_ns"),
         ..RooflineConfig::default()
     };
-    let made = model.work().map_err(|error| error.to_string()).and_then(|work| {
-        let of_roofline = |error| format!("`roofline`: {error}");
-        let formulas = layered(&work, &config).map_err(of_roofline)?;
-        let peak = config.peak(work.arithmetic).map_err(of_roofline)?;
-        let format = model.weight_format().map_err(|error| error.to_string())?.name();
-        let peak = compute_peak((format, peak), &config);
-        let placement = Some(Placement::of_model("roofline", model));
-        Ok(LatencySpec { peak: Some(peak), placement, ..LatencySpec::new(copies(formulas)) })
-    });
-    let spec = made.map_err(|problem: String| options.problem("", problem)).ok();
+    let made = priced(model.work(), model.weight_format(), &config);
+    let placement = Some(Placement::of_model("roofline", model));
+    let spec = made.map(|spec| LatencySpec { placement, ..spec }).map_err(|problem| options.problem("", problem)).ok();
     finish(options, spec)
+}
+
+/// The model of a command line on a GPU.
+///
+/// # Errors
+/// What cannot be priced, in words.
+pub(crate) fn of_served(served: &ServedModel, gpu: &str) -> Result<LatencySpec, String> {
+    let ServedModel { model, serving, .. } = served;
+    let tensor_parallel = Some(serving.tensor_parallel);
+    let config = RooflineConfig { gpu: Some(gpu.to_owned()), tensor_parallel, ..RooflineConfig::default() };
+    priced(model.work(serving), model.weight_format(serving), &config)
+}
+
+fn priced(
+    work: Result<ModelWork, ModelError>,
+    format: Result<WeightFormat, ModelError>,
+    config: &RooflineConfig,
+) -> Result<LatencySpec, String> {
+    let of_roofline = |error| format!("`roofline`: {error}");
+    let of_model = |error: ModelError| error.to_string();
+    let work = work.map_err(of_model)?;
+    let formulas = layered(&work, config).map_err(of_roofline)?;
+    let peak = config.peak(work.arithmetic).map_err(of_roofline)?;
+    let peak = compute_peak((format.map_err(of_model)?.name(), peak), config);
+    Ok(LatencySpec { peak: Some(peak), ..LatencySpec::new(copies(formulas)) })
 }
 
 fn layered(work: &ModelWork, config: &RooflineConfig) -> Result<LayeredRoofline, RooflineError> {

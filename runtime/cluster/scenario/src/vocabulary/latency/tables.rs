@@ -102,6 +102,24 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
     finish(options, spec)
 }
 
+/// The tables of a deployment, from the package that the environment names.
+///
+/// # Errors
+/// Why there are none, in short.
+pub(crate) fn of_input(context: &Context, mut input: TablesInput) -> Result<LatencySpec, String> {
+    input.data = context.options.files_by_name.get(DATA_VARIABLE).cloned();
+    let system = input.system.clone();
+    let tables = named(&mut input).map_err(|error| match error {
+        TablesError::NoData => format!("`{DATA_VARIABLE}` does not name their folder"),
+        TablesError::Unknown { what, name, .. } => format!("they have no {what} `{name}`"),
+        error => error.to_string(),
+    })?;
+    let SourceFiles { folder, files } = tables.source().clone();
+    context.state().inputs.tables(DATA_VARIABLE, folder, files);
+    let peak = Some(compute_peak(tables.resolved(), &system));
+    Ok(LatencySpec { peak, ..LatencySpec::new(copies(tables)) })
+}
+
 /// The tables of a model by any of its names, as `model(...)` knows them.
 fn named(input: &mut TablesInput) -> Result<Tables, TablesError> {
     let first = Tables::new(input);
