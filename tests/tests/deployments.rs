@@ -42,17 +42,21 @@ fn mistakes_have_their_place_the_numbers_and_the_nearest_name() {
             "",
             &["(`--pipeline-parallel-size`): leave `pipeline_parallel_size` out"],
         ),
+        (of("vllm serve -tp 2", roofline), "", &["expected a model: `vllm serve MODEL ...`"]),
         (of("vllm serve my/model", roofline), "", &["unknown model `my/model`", "a folder with one"]),
         (of(&format!("{LLAMA} --max-num-sequences 3"), roofline), "", &["did you mean `--max-num-seqs`?"]),
         (
             of("vllm serve meta-llama/Llama-3.1-70B-Instruct", roofline),
             "",
-            &["131.42 GiB of weights", "79.20 GiB x 0.92"],
+            &["131.41 GiB of weights", "79.20 GiB x 0.92"],
         ),
         (
-            of("vllm serve meta-llama/Llama-3.1-70B-Instruct --num-gpu-blocks-override 100", roofline),
+            of(
+                "vllm serve meta-llama/Llama-3.1-70B-Instruct --num-gpu-blocks-override 100 --max-model-len 1k",
+                roofline,
+            ),
             "",
-            &["131.42 GiB of weights"],
+            &["131.41 GiB of weights"],
         ),
         (
             of("vllm serve meta-llama/Llama-3.1-8B-Instruct", r#"gpu: "l4", latency: "roofline""#),
@@ -75,7 +79,7 @@ fn mistakes_have_their_place_the_numbers_and_the_nearest_name() {
         (of(LLAMA, roofline), ", engine: engine(#{})", &["2:", "`engine` follows from `deployment`"]),
         (of(LLAMA, roofline), r#", latency: fixed(#{ step: "1ms" })"#, &["`latency` follows from `deployment`"]),
         (of(LLAMA, roofline), ", data_parallel_size: 2", &["`data_parallel_size` follows from `deployment`"]),
-        ("engine(#{})".to_owned(), "", &["invalid `deployment`: expected deployment(", "got an engine"]),
+        ("engine(#{})".to_owned(), "", &["2:37: invalid `deployment`: expected deployment(", "got an engine"]),
     ] {
         Folder::with(&script(&deployment, pool)).run(&[]).failed(2, words);
     }
@@ -129,4 +133,19 @@ fn gpus_and_cost_are_in_the_summary_the_page_and_the_metrics() {
     assert!(page.contains("GPUs: 2.0 on average, $5.00 per hour"), "the page has them");
     let metrics = read("out/openmetrics.txt");
     assert!(metrics.contains("vcr_gpus{") && metrics.contains("vcr_cost_per_hour_usd{"), "{metrics}");
+}
+
+#[test]
+fn a_cost_that_cannot_be_known_is_found_before_any_run() {
+    for ask in [r#"expect(r, "cost", "value < 1")"#, r#"value(r, "cost", "value")"#] {
+        let folder = Folder::with(&format!(
+            r#"let c = cluster(#{{ engines: pool(#{{ latency: fixed(#{{ step: "1ms" }}) }}) }});
+let r = run(#{{ cluster: c, workloads: [ burst(#{{ count: 4, prompt_tokens: 300, output_tokens: 20 }}) ] }});
+{ask};
+"#
+        ));
+        let words =
+            ["3:1: `cost` of the run `run` is not known: the pool `engines` has no `deployment: deployment(...)`"];
+        folder.vcr(&["check", "test.rhai"]).failed(2, &words);
+    }
 }

@@ -172,7 +172,8 @@ pub(crate) fn value(report: &Report, metric: &str, statistic: &str) -> Result<f6
 /// Checks that a report can be asked for a statistic of a metric.
 pub(crate) fn check_names(report: &Report, metric: &str, statistic: &str) -> Result<(), Malformed> {
     let (subject, _) = parse_value(metric, statistic)?;
-    subject.check_workload(report)
+    subject.check_workload(report)?;
+    subject.check_known(report)
 }
 
 /// Whether the target of a run knows a metric.

@@ -130,7 +130,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     report.outside_fitted_range = fitted.map(|used| share(used.outside_ns, used.priced_ns));
     report.table_coverage = range_use.and_then(|used| TableCoverage::of(&used.tables));
     report.peaks = PoolPeak::of(&config.topology.pools());
-    report.add_deployments(config, &engine_ns);
+    report.add_deployments(config, &engine_ns, measured_ns);
     Ok(report)
 }
 

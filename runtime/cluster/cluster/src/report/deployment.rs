@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::Report;
-use crate::config::{PoolConfig, RunConfig};
+use crate::config::RunConfig;
 use crate::ledger::metrics::{Counter, Gauge};
 
 const NS_PER_HOUR: f64 = 3.6e12;
@@ -65,26 +65,27 @@ pub(super) fn absent(config: &RunConfig) -> BTreeMap<&'static str, String> {
 }
 
 impl Report {
-    /// Adds GPUs and cost. `engine_ns` has the nanoseconds that the engines of each pool had their places. All of it
-    /// follows from data that the fingerprint covers, and is not part of it.
-    pub(super) fn add_deployments(&mut self, config: &RunConfig, engine_ns: &[u128]) {
-        let of_pool = |(pool, &engine_ns): (&&PoolConfig, &u128)| {
-            let deployment = pool.deployment.clone()?;
-            let gpu_hours = engine_ns as f64 * f64::from(deployment.gpus_per_engine) / NS_PER_HOUR;
-            let cost_usd = deployment.price_per_gpu_hour_usd.map(|price| price * gpu_hours);
-            Some(PoolDeployment { pool: pool.name.clone(), deployment, gpu_hours, cost_usd })
-        };
-        let pools = config.topology.pools();
-        self.deployments = pools.iter().zip(engine_ns).filter_map(of_pool).collect();
+    /// Adds GPUs and cost. `engine_ns` has the nanoseconds that the engines of each pool had their places within the
+    /// `measured_ns` of the run. All of it follows from data that the fingerprint covers, and is not part of it.
+    pub(super) fn add_deployments(&mut self, config: &RunConfig, engine_ns: &[u128], measured_ns: u64) {
+        let (mut gpus, mut usd_per_hour) = (0.0, 0.0);
+        for (pool, &engine_ns) in config.topology.pools().into_iter().zip(engine_ns) {
+            let Some(deployment) = pool.deployment.clone() else { continue };
+            let gpu_ns = (engine_ns * u128::from(deployment.gpus_per_engine)) as f64;
+            let price = deployment.price_per_gpu_hour_usd;
+            gpus += gpu_ns / measured_ns as f64;
+            usd_per_hour += price.unwrap_or(0.0) * (gpu_ns / measured_ns as f64);
+            let gpu_hours = gpu_ns / NS_PER_HOUR;
+            let cost_usd = price.map(|price| price * gpu_hours);
+            self.deployments.push(PoolDeployment { pool: pool.name.clone(), deployment, gpu_hours, cost_usd });
+        }
         self.absent = absent(config);
-        let hours = self.duration_ms * 1e6 / NS_PER_HOUR;
-        let gpu_hours: f64 = self.deployments.iter().map(|pool| pool.gpu_hours).sum();
         let cost_usd: f64 = self.deployments.iter().filter_map(|pool| pool.cost_usd).sum();
         let output_tokens = self.metrics.count(Counter::OutputTokens) as f64;
         let values = [
-            (Gauge::Gpus, gpu_hours / hours),
+            (Gauge::Gpus, gpus),
             (Gauge::Cost, cost_usd),
-            (Gauge::CostPerHour, cost_usd / hours),
+            (Gauge::CostPerHour, usd_per_hour),
             (Gauge::CostPerMillionOutputTokens, cost_usd / output_tokens * 1e6),
         ];
         for (gauge, value) in values {

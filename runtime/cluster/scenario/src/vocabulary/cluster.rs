@@ -76,6 +76,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
 fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
     let name = options.name("name");
     let engines = options.u32("engines").unwrap_or(1);
+    let is_deployed = options.has("deployment");
     let deployment = options.made::<DeploymentSpec>("deployment", "deployment(\"vllm serve ...\", #{ gpu: ... })");
     if deployment.is_some() {
         for name in ["engine", "latency", "data_parallel_size"] {
@@ -96,7 +97,7 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
     if engines == 0 {
         options.problem("engines", "invalid `engines`: expected at least 1");
     }
-    if latency.is_none() {
+    if latency.is_none() && !is_deployed {
         options.required::<()>("latency", None);
     }
     let memory = latency.as_ref().and_then(|latency| latency.memory.as_ref());

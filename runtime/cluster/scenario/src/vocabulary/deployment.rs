@@ -110,8 +110,8 @@ fn make(context: &Context, command: &str, mut options: Options<'_>) -> Scripted<
         unreachable!("an invalid command line or GPU is a problem of the options")
     };
     let Some(served) = &args.served else {
-        let hint = Model::find(args.model.as_deref().unwrap_or_default()).err();
-        let problem = hint.map_or_else(|| "the command line names no model".to_owned(), |error| error.to_string());
+        let unknown = args.model.as_deref().map(|name| Model::find(name).err().map(|error| error.to_string()));
+        let problem = unknown.flatten().unwrap_or_else(|| "expected a model: `vllm serve MODEL ...`".to_owned());
         return Err(refused(problem));
     };
     let one_node = gpus_per_node.or_else(|| presets::gpus_per_node(gpu.name)).unwrap_or(u32::MAX);
