@@ -10,6 +10,7 @@ use vcr_tests::{Folder, Said, root, skip, vcr};
 const FINGERPRINTS: &[(&str, &str)] = &[
     ("canary", "dc7c78e89e2356f98091e4e65ccc609ab6f6d8dba986ffa5ba0df2d1d46eda0b"),
     ("capacity", "42b5830318acef353f04e18391be30d685e9ca4af69cc423d69a2cc77703c9f7"),
+    ("cost", "8cbed8601d32c11a4568e4f798d10d7ef36edc50d20013976cc1ccc4ab777545"),
     ("failure_drill", "396e92aeb28fcbc701b914df71bda91e773cfb76b779eca04776a79297a19bbf"),
     ("fair_share", "06a7cddf4a13c967db177e41bca415a2e55cfc1b1bae47f7f249ad7f0da8b1bb"),
     ("impatient_clients", "b54f6ff7b96f8c8606419a5968fa68dc638a12e2944921cc7f2b4840bc828226"),
@@ -82,6 +83,7 @@ fn shipped_scenarios_can_be_checked() {
 const BREAKING: &[(&str, &str, &str)] = &[
     ("canary", "budget=8192", "it shortens the longest pause to a tenth"),
     ("capacity", "gpus=1", "two GPUs take at least 1.8 times as much"),
+    ("cost", "least=4", "scaling saves a quarter"),
     ("failure_drill", "retries=0", "completed_ratio"),
     ("fair_share", "flood=10", "ttft{workload:chat}"),
     ("impatient_clients", "peak=10", "trying again at once loses chats"),
