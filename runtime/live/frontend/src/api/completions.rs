@@ -1,6 +1,5 @@
 //! `POST /v1/completions`.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -9,16 +8,15 @@ use axum::response::Response;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::answer::{Answer, failure, gather, stop_reason};
+use super::answer::{Answer, failure, gather};
 use super::request::{StreamOptions, check_length, check_structure, request_id, submit, text_request};
 use crate::api::answer::logprobs::{CompletionLogprobs, prompt_logprobs};
 use crate::api::answer::sse::{self, Events, Source};
-use crate::api::answer::usage::Usage;
 use crate::api::request::body::{Call, json};
 use crate::api::request::prompt::{Prompt, Tokenized};
 use crate::api::request::structured::{late_format, structure, wire};
 use crate::api::tokens::rendered::{Rendered, Rendering};
-use crate::generate::{Merged, Piece};
+use crate::generate::{Merged, Piece, StopCause, Usage};
 use crate::server::error::ApiError;
 use crate::server::model::Model;
 use crate::server::{App, Counted, unix_s};
@@ -93,8 +91,9 @@ struct Form {
     id: String,
     created: u64,
     model: String,
-    /// The prompts, and how many answers each of them has.
+    /// The prompts, whose tokens are kept where they are shown, and how many answers each of them has.
     prompts: Vec<Tokenized>,
+    prompt_tokens: Vec<usize>,
     n: usize,
     echo: bool,
     /// Only the prompt is wanted: the token that engines make is hidden.
@@ -143,6 +142,7 @@ async fn start(app: &Arc<App>, headers: &HeaderMap, mut request: Box<CompletionR
         created: unix_s() as u64,
         model,
         prompts: Vec::new(),
+        prompt_tokens: Vec::new(),
         n: request.n.unwrap_or(1).max(1) as usize,
         echo: request.echo,
         is_prompt_only,
@@ -163,12 +163,14 @@ async fn start(app: &Arc<App>, headers: &HeaderMap, mut request: Box<CompletionR
     }
     let prompt = request.prompt;
     form.prompts = prompt.tokenize(&app.model, request.add_special_tokens, request.truncate_prompt_tokens, &form.id)?;
+    form.prompt_tokens = form.prompts.iter().map(|prompt| prompt.tokens.len()).collect();
 
     let count = form.prompts.len() * form.n;
     let mut streams = Vec::with_capacity(count);
-    for prompt in &form.prompts {
-        let mut asked =
-            sampling.clone().into_engine_request(&app.model, Cow::Borrowed(&prompt.tokens), place.clone())?;
+    let is_shown = form.echo || form.returns_token_ids;
+    for prompt in &mut form.prompts {
+        let tokens = if is_shown { prompt.tokens.clone() } else { std::mem::take(&mut prompt.tokens) };
+        let mut asked = sampling.clone().into_engine_request(&app.model, tokens, place.clone())?;
         if streams.is_empty() {
             check_structure(app, &mut asked).await?;
         }
@@ -199,7 +201,7 @@ struct Choice {
     text: String,
     logprobs: Option<CompletionLogprobs>,
     finish_reason: Option<&'static str>,
-    stop_reason: Option<Value>,
+    stop_reason: Option<StopCause>,
     prompt_logprobs: Option<Value>,
     token_ids: Option<Vec<u32>>,
     prompt_token_ids: Option<Vec<u32>>,
@@ -217,7 +219,7 @@ impl Form {
 
     fn whole(&self, app: &App, answers: &[Answer]) -> Completion<'_> {
         let choices = answers.iter().enumerate().map(|(index, answer)| self.choice(app, index, answer)).collect();
-        let prompt_tokens = self.prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+        let prompt_tokens = self.prompt_tokens.iter().sum();
         let output_tokens = answers.iter().map(|answer| answer.tokens.len()).sum();
         let cached = answers.iter().map(|answer| answer.cached_tokens as usize).sum();
         Completion {
@@ -288,7 +290,7 @@ struct ChunkChoice {
     #[serde(skip_serializing_if = "Option::is_none")]
     finish_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    stop_reason: Option<Value>,
+    stop_reason: Option<StopCause>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token_ids: Option<Vec<u32>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -322,7 +324,7 @@ impl Stream {
     fn push(&self, out: &mut Events, choice: ChunkChoice) {
         let usage = self.continuous_usage.then(|| {
             let progress = self.progress[choice.index];
-            Usage::new(self.form.prompt_of(choice.index).tokens.len(), progress.output_tokens, None)
+            Usage::new(self.form.prompt_tokens[choice.index / self.form.n], progress.output_tokens, None)
         });
         self.push_chunk(out, &[choice], usage);
     }
@@ -373,7 +375,7 @@ impl Stream {
             let choice = ChunkChoice {
                 index,
                 finish_reason: Some(finish.name()),
-                stop_reason: stop_reason(finish),
+                stop_reason: finish.stop.clone(),
                 token_ids: ids.then(Vec::new),
                 ..ChunkChoice::default()
             };
@@ -394,7 +396,7 @@ impl Source for Stream {
             return Ok(true);
         }
         if self.include_usage {
-            let prompt_tokens = self.form.prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+            let prompt_tokens = self.form.prompt_tokens.iter().sum();
             let output_tokens = self.progress.iter().map(|progress| progress.output_tokens).sum();
             let cached = self.progress.iter().map(|progress| progress.cached_tokens).sum();
             let usage = Usage::new(prompt_tokens, output_tokens, self.form.prompt_details.then_some(cached));

@@ -1,160 +1,307 @@
-//! Chat completions and their chunks, as the translations read them.
+//! Answers of chats, whole and in chunks: chat completions write them as they are, and the other APIs read them.
 
+use serde::Serialize;
 use serde_json::Value;
 
-use super::given;
+use crate::generate::{StopCause, Usage};
+use crate::media::IMAGE_URL;
+use crate::parse::Part;
 
-/// The token counts of an answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Tokens of the prompt.
-    pub prompt_tokens: u64,
-    /// Of them, those found in the prefix cache.
-    pub cached_tokens: u64,
-    /// Tokens of the answer.
-    pub completion_tokens: u64,
-    /// Of them, tokens of the reasoning.
-    pub reasoning_tokens: u64,
+/// The content of a message.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Content {
+    Text(String),
+    /// A text and an image.
+    Parts(Vec<ContentPart>),
 }
 
-impl Usage {
-    fn read(value: &Value) -> Self {
-        let count = |path: &str| value.pointer(path).and_then(Value::as_u64).unwrap_or(0);
-        Self {
-            prompt_tokens: count("/prompt_tokens"),
-            cached_tokens: count("/prompt_tokens_details/cached_tokens"),
-            completion_tokens: count("/completion_tokens"),
-            reasoning_tokens: count("/completion_tokens_details/reasoning_tokens"),
-        }
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum ContentPart {
+    Text { text: String },
+    ImageUrl { image_url: ImageUrl },
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct ImageUrl {
+    url: &'static str,
+}
+
+impl Content {
+    fn image() -> ContentPart {
+        ContentPart::ImageUrl { image_url: ImageUrl { url: IMAGE_URL } }
     }
+}
+
+/// Adds to the text of a message.
+fn push_text(content: &mut Option<Content>, text: &str) {
+    match content.get_or_insert_with(|| Content::Text(String::new())) {
+        Content::Text(all) => all.push_str(text),
+        Content::Parts(parts) => parts.push(ContentPart::Text { text: text.to_owned() }),
+    }
+}
+
+/// A content that is a text, unless it is empty.
+fn text_of(content: Option<&Content>) -> Option<&str> {
+    match content {
+        Some(Content::Text(text)) => shown(Some(text)),
+        _ => None,
+    }
+}
+
+/// A text that is not empty.
+fn shown(text: Option<&String>) -> Option<&str> {
+    text.map(String::as_str).filter(|text| !text.is_empty())
+}
+
+/// The message of a whole answer.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Message {
+    role: String,
+    content: Option<Content>,
+    refusal: Option<String>,
+    annotations: Option<Value>,
+    audio: Option<Value>,
+    function_call: Option<Value>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tool_calls: Vec<Call>,
+    pub(crate) reasoning: Option<String>,
 }
 
 /// A call of a tool.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ToolCall {
+#[derive(Debug, Serialize)]
+pub(crate) struct Call {
     /// Its id, by which the result refers to it.
-    pub id: String,
-    /// The tool.
-    pub name: String,
-    /// Its arguments, as JSON text.
-    pub arguments: String,
+    pub(crate) id: String,
+    r#type: &'static str,
+    pub(crate) function: CalledFunction,
 }
 
-/// A piece of a tool call.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ToolCallDelta {
-    /// Index among the answer's calls.
-    pub index: usize,
-    /// Its id, in the first piece.
-    pub id: Option<String>,
-    /// The tool, in the first piece.
-    pub name: Option<String>,
-    /// More of its arguments.
-    pub arguments: String,
+#[derive(Debug, Serialize)]
+pub(crate) struct CalledFunction {
+    pub(crate) name: String,
+    /// JSON text, which may be cut.
+    pub(crate) arguments: String,
 }
 
-/// A whole chat completion: its first choice.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ChatAnswer {
-    /// The reasoning before the answer.
-    pub reasoning: Option<String>,
-    /// The text of the answer.
-    pub content: Option<String>,
-    /// Log probabilities of its tokens, if they were asked for.
-    pub logprobs: Option<Value>,
-    /// Calls of tools.
-    pub tool_calls: Vec<ToolCall>,
-    /// `stop`, `length`, `tool_calls`, ...
-    pub finish_reason: Option<String>,
-    /// The stop string or token that ended it.
-    pub stop_reason: Option<Value>,
-    /// Its token counts.
-    pub usage: Usage,
-}
-
-impl ChatAnswer {
-    /// Reads a `chat.completion` object.
-    #[must_use]
-    pub fn read(completion: &Value) -> Self {
-        let choice = &completion["choices"][0];
-        let message = &choice["message"];
-        let calls = message["tool_calls"].as_array().map(Vec::as_slice).unwrap_or_default();
-        Self {
-            reasoning: reasoning(message),
-            content: string(message, "content"),
-            logprobs: logprobs(choice),
-            tool_calls: calls.iter().map(tool_call).collect(),
-            finish_reason: string(choice, "finish_reason"),
-            stop_reason: given(choice, "stop_reason").cloned(),
-            usage: Usage::read(&completion["usage"]),
-        }
+impl Call {
+    /// A call without arguments yet.
+    pub(crate) fn new(id: String, name: String) -> Self {
+        Self { id, r#type: "function", function: CalledFunction { name, arguments: String::new() } }
     }
 }
 
-/// A chunk of a streamed chat completion: its first choice.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ChatDelta {
-    /// More of the reasoning.
-    pub reasoning: Option<String>,
-    /// More of the text.
-    pub content: Option<String>,
-    /// Log probabilities of its tokens, if they were asked for.
-    pub logprobs: Option<Value>,
-    /// More of the calls of tools.
-    pub tool_calls: Vec<ToolCallDelta>,
-    /// Why the answer ends, in its last chunk.
-    pub finish_reason: Option<String>,
-    /// The stop string or token that ended it.
-    pub stop_reason: Option<Value>,
-    /// The token counts, in chunks that have them.
-    pub usage: Option<Usage>,
-}
-
-impl ChatDelta {
-    /// Reads a `chat.completion.chunk` object.
-    #[must_use]
-    pub fn read(chunk: &Value) -> Self {
-        let choice = &chunk["choices"][0];
-        let delta = &choice["delta"];
-        let calls = delta["tool_calls"].as_array().map(Vec::as_slice).unwrap_or_default();
-        Self {
-            reasoning: reasoning(delta),
-            content: string(delta, "content"),
-            logprobs: logprobs(choice),
-            tool_calls: calls.iter().map(tool_call_delta).collect(),
-            finish_reason: string(choice, "finish_reason"),
-            stop_reason: given(choice, "stop_reason").cloned(),
-            usage: given(chunk, "usage").map(Usage::read),
+impl Message {
+    /// A message of these parts.
+    pub(crate) fn new(role: &str, parts: impl IntoIterator<Item = Part>) -> Self {
+        let mut message = Self { role: role.to_owned(), ..Self::default() };
+        for part in parts {
+            match part {
+                Part::Text(text) => push_text(&mut message.content, &text),
+                Part::Reasoning(text) => message.reasoning.get_or_insert_default().push_str(&text),
+                Part::Call { id, name, .. } => message.tool_calls.push(Call::new(id, name)),
+                Part::Arguments { text, .. } => {
+                    if let Some(call) = message.tool_calls.last_mut() {
+                        call.function.arguments.push_str(&text);
+                    }
+                }
+            }
         }
+        message
+    }
+
+    /// Adds an image behind its text.
+    pub(crate) fn add_image(&mut self) {
+        let text = match self.content.take() {
+            Some(Content::Text(text)) => Some(ContentPart::Text { text }),
+            _ => None,
+        };
+        self.content = Some(Content::Parts(text.into_iter().chain([Content::image()]).collect()));
+    }
+
+    /// Its text, unless it is empty.
+    pub(super) fn text(&self) -> Option<&str> {
+        text_of(self.content.as_ref())
+    }
+
+    /// Its reasoning, unless it is empty.
+    pub(super) fn reasoning(&self) -> Option<&str> {
+        shown(self.reasoning.as_ref())
     }
 }
 
-/// The reasoning of a message: vLLM renamed the field from `reasoning_content`.
-fn reasoning(message: &Value) -> Option<String> {
-    string(message, "reasoning").or_else(|| string(message, "reasoning_content"))
+/// A token with its log probability.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct ChatLogprob {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) logprob: f64,
+    pub(crate) token: String,
+    /// The likeliest tokens in its place. None within this list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) top_logprobs: Option<Vec<Self>>,
 }
 
-/// The log probabilities of a choice, a list with an entry for each token.
-fn logprobs(choice: &Value) -> Option<Value> {
-    choice["logprobs"]["content"].as_array().map(|entries| Value::Array(entries.clone()))
+#[derive(Debug, Serialize)]
+pub(crate) struct ChoiceLogprobs {
+    pub(crate) content: Vec<ChatLogprob>,
 }
 
-fn string(value: &Value, field: &str) -> Option<String> {
-    value[field].as_str().filter(|text| !text.is_empty()).map(str::to_owned)
+/// A whole answer.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Choice {
+    pub(crate) index: usize,
+    pub(crate) message: Message,
+    pub(crate) logprobs: Option<ChoiceLogprobs>,
+    pub(crate) finish_reason: Option<&'static str>,
+    pub(crate) stop_reason: Option<StopCause>,
+    pub(crate) token_ids: Option<Vec<u32>>,
+    pub(crate) routed_experts: Option<String>,
+    pub(crate) weight_versions: Option<Value>,
 }
 
-fn tool_call(call: &Value) -> ToolCall {
-    let field = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let function = &call["function"];
-    ToolCall { id: field(&call["id"]), name: field(&function["name"]), arguments: field(&function["arguments"]) }
+/// More of a message.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Delta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) role: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<Content>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tool_calls: Vec<CallDelta>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning: Option<String>,
 }
 
-fn tool_call_delta(call: &Value) -> ToolCallDelta {
-    let function = &call["function"];
-    ToolCallDelta {
-        index: call["index"].as_u64().and_then(|index| usize::try_from(index).ok()).unwrap_or(0),
-        id: string(call, "id"),
-        name: string(function, "name"),
-        arguments: string(function, "arguments").unwrap_or_default(),
+/// More of a call: its id and its name, then its arguments.
+#[derive(Debug, Serialize)]
+pub(crate) struct CallDelta {
+    /// Its place among the calls of the answer.
+    pub(crate) index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#type: Option<&'static str>,
+    pub(crate) function: FunctionDelta,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct FunctionDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arguments: Option<String>,
+}
+
+impl CallDelta {
+    /// More of its arguments, unless they are empty.
+    pub(super) fn arguments(&self) -> Option<&str> {
+        shown(self.function.arguments.as_ref())
+    }
+}
+
+impl Delta {
+    /// The first of a message.
+    pub(crate) fn of_role(role: &str) -> Self {
+        Self { role: Some(role.to_owned()), ..Self::default() }
+    }
+
+    /// An image behind the text.
+    pub(crate) fn of_image() -> Self {
+        Self { content: Some(Content::Parts(vec![Content::image()])), ..Self::default() }
+    }
+
+    pub(crate) fn add(&mut self, part: Part) {
+        match part {
+            Part::Text(text) => push_text(&mut self.content, &text),
+            Part::Reasoning(text) => self.reasoning.get_or_insert_default().push_str(&text),
+            Part::Call { index, id, name } => self.tool_calls.push(CallDelta {
+                index,
+                id: Some(id),
+                r#type: Some("function"),
+                function: FunctionDelta { name: Some(name), arguments: None },
+            }),
+            Part::Arguments { index, text } => self.tool_calls.push(CallDelta {
+                index,
+                id: None,
+                r#type: None,
+                function: FunctionDelta { name: None, arguments: Some(text) },
+            }),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.content.is_none() && self.reasoning.is_none() && self.tool_calls.is_empty()
+    }
+
+    /// Its text, unless it is empty.
+    pub(super) fn text(&self) -> Option<&str> {
+        text_of(self.content.as_ref())
+    }
+
+    /// Its reasoning, unless it is empty.
+    pub(super) fn reasoning(&self) -> Option<&str> {
+        shown(self.reasoning.as_ref())
+    }
+}
+
+/// More of an answer.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct ChunkChoice {
+    pub(crate) index: usize,
+    pub(crate) delta: Delta,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) logprobs: Option<ChoiceLogprobs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stop_reason: Option<StopCause>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) token_ids: Option<Vec<u32>>,
+}
+
+/// A part of a streamed answer.
+#[derive(Debug, Default)]
+pub(crate) struct ChatChunk {
+    /// None where all that it has is counts.
+    pub(crate) choice: Option<ChunkChoice>,
+    pub(crate) usage: Option<Usage>,
+    pub(crate) modality: Option<&'static str>,
+}
+
+#[cfg(test)]
+impl ChatChunk {
+    /// A chunk of these parts.
+    pub(super) fn of(parts: impl IntoIterator<Item = Part>) -> Self {
+        let mut choice = ChunkChoice::default();
+        parts.into_iter().for_each(|part| choice.delta.add(part));
+        Self { choice: Some(choice), ..Self::default() }
+    }
+
+    /// A chunk of text.
+    pub(super) fn text(text: &str) -> Self {
+        Self::of([Part::Text(text.to_owned())])
+    }
+
+    /// The first chunk of a call.
+    pub(super) fn call(index: usize, id: &str, name: &str) -> Self {
+        Self::of([Part::Call { index, id: id.to_owned(), name: name.to_owned() }])
+    }
+
+    /// More arguments of a call.
+    pub(super) fn arguments(index: usize, text: &str) -> Self {
+        Self::of([Part::Arguments { index, text: text.to_owned() }])
+    }
+
+    /// The same as the last chunk of its answer.
+    pub(super) fn ending(mut self, reason: &'static str, stop: Option<StopCause>) -> Self {
+        let choice = self.choice.get_or_insert_default();
+        (choice.finish_reason, choice.stop_reason) = (Some(reason), stop);
+        self
+    }
+
+    /// The counts of tokens of a prompt and its answer.
+    pub(super) fn counts(prompt_tokens: usize, completion_tokens: usize) -> Self {
+        Self { usage: Some(Usage::new(prompt_tokens, completion_tokens, None)), ..Self::default() }
     }
 }

@@ -1,26 +1,28 @@
 //! The other languages of the frontend: Anthropic's Messages and OpenAI's Responses.
 //!
 //! Both are translations, as in vLLM: a request becomes one for chat completions, and
-//! the chat completion, or its stream of chunks, becomes the answer. Nothing here knows
+//! the answer to that, whole or in chunks, is written as the API has it. Nothing here knows
 //! engines, HTTP or time; ids and times are arguments, so the same input has the same
 //! output.
 
 pub mod anthropic;
 mod chat;
-pub mod responses;
+pub(crate) mod responses;
 
-pub use chat::{ChatAnswer, ChatDelta, ToolCall, ToolCallDelta, Usage};
+pub(crate) use chat::{
+    Call, CallDelta, CalledFunction, ChatChunk, ChatLogprob, Choice, ChoiceLogprobs, ChunkChoice, Delta, Message,
+};
 
 use serde_json::Value;
 
 /// A request that cannot be translated: HTTP status 400.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct InvalidRequest {
+pub(crate) struct InvalidRequest {
     /// The problem, for the user.
-    pub message: String,
+    pub(crate) message: String,
     /// The parameter concerned, such as `messages[2].content`.
-    pub param: Option<String>,
+    pub(crate) param: Option<String>,
 }
 
 impl InvalidRequest {
@@ -32,11 +34,11 @@ impl InvalidRequest {
 
 /// One server-sent event.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Event {
+pub(crate) struct Event {
     /// Its name, on the `event:` line.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Its JSON, on the `data:` line.
-    pub data: Value,
+    pub(crate) data: Value,
 }
 
 /// A JSON string, or an error that names its place.

@@ -1,6 +1,5 @@
 //! Sampling parameters as requests have them, in the terms of engines.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -132,14 +131,14 @@ pub(crate) struct Placement {
 }
 
 impl Sampling {
-    /// The engine's request for an answer to `prompt`, which is copied only if it is valid.
+    /// The engine's request for an answer to `prompt`.
     ///
     /// # Errors
     /// When a parameter is out of its range, or the prompt is too long; in vLLM's words.
     pub(crate) fn into_engine_request(
         self,
         model: &Model,
-        prompt: Cow<'_, [u32]>,
+        prompt: Vec<u32>,
         place: Placement,
     ) -> Result<EngineSubmission, ApiError> {
         check_logprobs("logprobs", self.logprobs, model)?;
@@ -237,7 +236,7 @@ impl Sampling {
             ..SamplingParams::default()
         };
         let request = Box::new(EngineCoreRequest {
-            prompt_token_ids: Some(prompt.into_owned()),
+            prompt_token_ids: Some(prompt),
             sampling_params: Some(params),
             lora_request: place.adapter,
             cache_salt: place.cache_salt,

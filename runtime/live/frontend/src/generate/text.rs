@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
+use serde::Serialize;
 use vcr_base::finish_reason::FinishReason;
 use vcr_text::{Detokenizer, StopStrings, Tokenizer};
 use vcr_wire::{EngineCoreOutput, RequestError, StepOutput, StopReason, Value};
@@ -12,7 +13,8 @@ use super::logprobs::Position;
 use crate::engine::{EngineError, RequestStream};
 
 /// Cause of an answer's end other than the end of the text.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
 pub(crate) enum StopCause {
     Token(u32),
     Text(String),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use crate::dialects::ChatLogprob;
 use crate::generate::{Position, TokenLogprob};
 
 /// A logprob as JSON: the shortest number that is the same in single precision.
@@ -53,20 +54,15 @@ impl CompletionLogprobs {
 }
 
 /// Those of chats: for each token the token itself and the likeliest `top`.
-pub(in crate::api) fn chat_logprobs(positions: &[Position], top: usize, as_id: bool) -> Vec<Value> {
+pub(in crate::api) fn chat_logprobs(positions: &[Position], top: usize, as_id: bool) -> Vec<ChatLogprob> {
     // As in vLLM, the bytes are the bytes of the name: parts of characters are replacement characters.
     let one = |entry: &TokenLogprob| {
-        let name = name(entry, as_id);
-        json!({"token": name, "logprob": number(entry.logprob), "bytes": name.as_bytes()})
+        let token = name(entry, as_id);
+        ChatLogprob { bytes: token.as_bytes().to_vec(), logprob: number(entry.logprob), token, top_logprobs: None }
     };
     let position = |Position(entries): &Position| {
-        let own = entries.first()?;
-        let mut value = one(own);
-        let top: Vec<Value> = entries.iter().take(top).map(one).collect();
-        if let Value::Object(map) = &mut value {
-            map.insert("top_logprobs".to_owned(), top.into());
-        }
-        Some(value)
+        let top_logprobs = Some(entries.iter().take(top).map(one).collect());
+        Some(ChatLogprob { top_logprobs, ..one(entries.first()?) })
     };
     positions.iter().filter_map(position).collect()
 }

@@ -2,9 +2,8 @@
 
 pub(super) mod logprobs;
 pub(super) mod sse;
-pub(super) mod usage;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use vcr_base::finish_reason::FinishReason;
 
 use crate::generate::{Finish, Merged, Position, Span, StopCause};
@@ -28,22 +27,14 @@ impl Answer {
         self.finish.as_ref().map(Finish::name)
     }
 
-    pub(super) fn stop_reason(&self) -> Option<Value> {
-        self.finish.as_ref().and_then(stop_reason)
+    pub(super) fn stop_reason(&self) -> Option<StopCause> {
+        self.finish.as_ref()?.stop.clone()
     }
 
     pub(super) fn kv_transfer_params(&self) -> Option<Value> {
         let params = self.finish.as_ref().and_then(|finish| finish.kv_transfer_params.as_ref())?;
         Some(crate::generate::json_of(params))
     }
-}
-
-/// The stop reason, as JSON.
-pub(super) fn stop_reason(finish: &Finish) -> Option<Value> {
-    finish.stop.as_ref().map(|stop| match stop {
-        StopCause::Token(token) => json!(token),
-        StopCause::Text(text) => json!(text),
-    })
 }
 
 /// The error of an answer that failed.

@@ -41,35 +41,24 @@ pub(in crate::api) struct Events(Vec<u8>);
 impl Events {
     /// Adds an event.
     pub(in crate::api) fn push(&mut self, event: &impl Serialize) {
-        self.push_parts(b"data: ", event, b"");
+        self.push_behind(b"data: ", event);
     }
 
     /// Adds an event that has a name.
     pub(in crate::api) fn push_named(&mut self, name: &str, event: &impl Serialize) {
-        self.push_parts(format!("event: {name}\ndata: ").as_bytes(), event, b"");
+        self.push_behind(format!("event: {name}\ndata: ").as_bytes(), event);
     }
 
-    /// Adds an event that is written between `start` and `end`. What cannot be
-    /// written as JSON has no place in a stream.
-    fn push_parts(&mut self, start: &[u8], event: &impl Serialize, end: &[u8]) {
+    /// Adds an event behind its first line, or the beginning of it. What cannot be written as JSON has no place in
+    /// a stream.
+    fn push_behind(&mut self, start: &[u8], event: &impl Serialize) {
         let before = self.0.len();
         self.0.extend_from_slice(start);
         if serde_json::to_writer(&mut self.0, event).is_ok() {
-            self.0.extend_from_slice(end);
             self.0.extend_from_slice(b"\n\n");
         } else {
             self.0.truncate(before);
         }
-    }
-
-    /// Takes all events out, as JSON.
-    pub(in crate::api) fn take_json(&mut self) -> Vec<serde_json::Value> {
-        let text = String::from_utf8_lossy(&self.0);
-        // JSON is written without line breaks.
-        let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
-        let events = data.filter_map(|event| serde_json::from_str(event).ok()).collect();
-        self.0.clear();
-        events
     }
 
     /// Takes all events out, as bytes; none if there are none.

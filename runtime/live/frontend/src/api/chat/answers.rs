@@ -8,13 +8,13 @@ use serde_json::Value;
 use tokio::time::{Sleep, sleep};
 use vcr_base::finish_reason::FinishReason;
 
-use super::reply::{Delta, Message, Progress, Reply, Update};
+use super::reply::{Progress, Reply, Update};
 use crate::api::answer::logprobs::{chat_logprobs, prompt_logprobs};
 use crate::api::answer::sse::{Events, Source};
-use crate::api::answer::usage::Usage;
-use crate::api::answer::{Answer, failure, stop_reason};
+use crate::api::answer::{Answer, failure};
+use crate::dialects::{ChatChunk, Choice, ChoiceLogprobs, ChunkChoice, Delta};
 use crate::engine::ToolParsing;
-use crate::generate::{Finish, Merged, Piece};
+use crate::generate::{Finish, Merged, Piece, Position, Usage};
 use crate::parse::Parser;
 use crate::server::Counted;
 use crate::server::error::ApiError;
@@ -25,11 +25,12 @@ pub(in crate::api) struct Form {
     pub(in crate::api) created: u64,
     pub(in crate::api) model: String,
     pub(in crate::api) role: String,
-    pub(in crate::api) prompt: Vec<u32>,
+    pub(in crate::api) prompt_tokens: usize,
+    /// The prompt, if it is shown.
+    pub(in crate::api) prompt_ids: Option<Vec<u32>>,
     pub(in crate::api) n: usize,
     /// Likeliest tokens to show, if logprobs are.
     pub(in crate::api) top_logprobs: Option<usize>,
-    pub(in crate::api) returns_token_ids: bool,
     pub(in crate::api) tokens_as_ids: bool,
     pub(in crate::api) prompt_details: bool,
     pub(in crate::api) include_reasoning: bool,
@@ -61,25 +62,15 @@ pub(in crate::api) struct Completion {
     ec_transfer_params: Option<Value>,
 }
 
-#[derive(Serialize)]
-struct Choice {
-    index: usize,
-    message: Message,
-    logprobs: Option<ChoiceLogprobs>,
-    finish_reason: Option<&'static str>,
-    stop_reason: Option<Value>,
-    token_ids: Option<Vec<u32>>,
-    routed_experts: Option<String>,
-    weight_versions: Option<Value>,
-}
-
-#[derive(Serialize)]
-struct ChoiceLogprobs {
-    content: Vec<Value>,
+impl Completion {
+    /// The first answer, and the counts of all.
+    pub(in crate::api) fn into_first(self) -> (Choice, Usage) {
+        (self.choices.into_iter().next().unwrap_or_default(), self.usage)
+    }
 }
 
 impl Form {
-    fn logprobs(&self, positions: &[crate::generate::Position]) -> Option<ChoiceLogprobs> {
+    fn logprobs(&self, positions: &[Position]) -> Option<ChoiceLogprobs> {
         self.top_logprobs.map(|top| ChoiceLogprobs { content: chat_logprobs(positions, top, self.tokens_as_ids) })
     }
 
@@ -91,13 +82,13 @@ impl Form {
     }
 
     /// The whole of answers.
-    pub(in crate::api) fn whole(&self, answers: &[Answer], parsers: Vec<Parser>, counted: &Counted) -> Completion {
+    pub(in crate::api) fn whole(self, answers: &[Answer], parsers: Vec<Parser>, counted: &Counted) -> Completion {
         let mut reasoning_tokens = 0;
         let choices = answers.iter().zip(parsers).enumerate().map(|(index, (answer, parser))| {
             let mut reply = Reply::read(&self.role, parser, &answer.text, &answer.spans);
             self.count_parsed(counted, false, reply.has_calls());
             if self.has_image(reply.has_calls(), answer.tokens.len()) {
-                reply.add_image();
+                reply.message.add_image();
             }
             reasoning_tokens += reply.reasoning_tokens;
             self.choice(index, answer, reply)
@@ -107,22 +98,22 @@ impl Form {
         let cached = answers.first().map_or(0, |answer| answer.cached_tokens as usize);
         let of_prompt = answers.first().and_then(|answer| answer.prompt_logprobs.as_ref());
         Completion {
-            id: self.id.clone(),
+            id: self.id,
             object: "chat.completion",
             created: self.created,
-            model: self.model.clone(),
+            model: self.model,
             choices,
             service_tier: None,
-            usage: Usage::new(self.prompt.len(), output_tokens, self.prompt_details.then_some(cached))
+            usage: Usage::new(self.prompt_tokens, output_tokens, self.prompt_details.then_some(cached))
                 .with_reasoning(reasoning_tokens),
             metrics: None,
             system_fingerprint: None,
             prompt_logprobs: of_prompt
                 .and_then(|positions| serde_json::to_value(prompt_logprobs(positions, false)).ok()),
-            prompt_token_ids: self.returns_token_ids.then(|| self.prompt.clone()),
+            prompt_token_ids: self.prompt_ids,
             prompt_text: None,
             kv_transfer_params: answers.first().and_then(Answer::kv_transfer_params),
-            ec_transfer_params: self.ec_transfer_params.clone(),
+            ec_transfer_params: self.ec_transfer_params,
         }
     }
 
@@ -131,18 +122,34 @@ impl Form {
         self.image.is_some() && !has_calls && num_tokens > 0
     }
 
-    fn choice(&self, index: usize, answer: &Answer, reply: Reply) -> Choice {
+    fn choice(&self, index: usize, answer: &Answer, mut reply: Reply) -> Choice {
         let shows_tokens = reply.shows_tokens(self.include_reasoning);
+        reply.message.reasoning = reply.message.reasoning.filter(|_| self.include_reasoning);
         let finish_reason = answer.finish.as_ref().map(|finish| self.finish_reason(finish, reply.has_calls()));
         Choice {
             index,
-            message: reply.message(self.include_reasoning),
+            message: reply.message,
             logprobs: self.logprobs(&answer.logprobs).filter(|_| shows_tokens),
             finish_reason,
             stop_reason: answer.stop_reason(),
-            token_ids: (self.returns_token_ids && shows_tokens).then(|| answer.tokens.clone()),
+            token_ids: (self.prompt_ids.is_some() && shows_tokens).then(|| answer.tokens.clone()),
             routed_experts: None,
             weight_versions: None,
+        }
+    }
+
+    /// A chunk as chat completions write it. The first of an answer shows the prompt.
+    fn chunk<'a>(&'a self, chunk: &'a ChatChunk) -> Chunk<'a> {
+        let is_first = chunk.choice.as_ref().is_some_and(|choice| choice.delta.role.is_some());
+        Chunk {
+            id: &self.id,
+            object: "chat.completion.chunk",
+            created: self.created,
+            model: &self.model,
+            choices: chunk.choice.as_slice(),
+            usage: chunk.usage,
+            prompt_token_ids: self.prompt_ids.as_deref().filter(|_| is_first),
+            modality: chunk.modality,
         }
     }
 
@@ -167,21 +174,7 @@ struct Chunk<'a> {
     modality: Option<&'static str>,
 }
 
-#[derive(Default, Serialize)]
-struct ChunkChoice {
-    index: usize,
-    delta: Delta,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    logprobs: Option<ChoiceLogprobs>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    finish_reason: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stop_reason: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token_ids: Option<Vec<u32>>,
-}
-
-/// The events of answers that are streamed.
+/// Answers that are streamed.
 pub(in crate::api) struct Stream {
     form: Form,
     merged: Merged,
@@ -228,7 +221,7 @@ impl Stream {
         counted: Counted,
     ) -> Self {
         let output_tokens = vec![0; form.n];
-        let is_combined = form.top_logprobs.is_some() || form.returns_token_ids || continuous_usage;
+        let is_combined = form.top_logprobs.is_some() || form.prompt_ids.is_some() || continuous_usage;
         let progress = |parser| Progress::new(parser, form.include_reasoning, is_combined);
         let progress = parsers.into_iter().map(progress).collect();
         let image = form.image.map_or(ImageWait::None, ImageWait::Ahead);
@@ -247,40 +240,32 @@ impl Stream {
         }
     }
 
-    fn push(&self, out: &mut Events, choice: ChunkChoice) {
+    fn push(&self, out: &mut impl FnMut(&Form, ChatChunk), choice: ChunkChoice) {
         self.push_of(out, choice, None);
     }
 
-    fn push_of(&self, out: &mut Events, choice: ChunkChoice, modality: Option<&'static str>) {
+    fn push_of(&self, out: &mut impl FnMut(&Form, ChatChunk), choice: ChunkChoice, modality: Option<&'static str>) {
         let output_tokens = self.output_tokens[choice.index];
-        let is_first = choice.delta.role.is_some() && self.form.returns_token_ids;
         let reasoning_tokens = self.progress[choice.index].reasoning_tokens();
         let usage = self
             .continuous_usage
-            .then(|| Usage::new(self.form.prompt.len(), output_tokens, None).with_reasoning(reasoning_tokens));
-        let prompt_token_ids = is_first.then_some(self.form.prompt.as_slice());
-        out.push(&Chunk { usage, prompt_token_ids, modality, ..self.chunk(&[choice]) });
-    }
-
-    fn chunk<'a>(&'a self, choices: &'a [ChunkChoice]) -> Chunk<'a> {
-        let Form { id, created, model, .. } = &self.form;
-        let object = "chat.completion.chunk";
-        Chunk { id, object, created: *created, model, choices, usage: None, prompt_token_ids: None, modality: None }
+            .then(|| Usage::new(self.form.prompt_tokens, output_tokens, None).with_reasoning(reasoning_tokens));
+        out(&self.form, ChatChunk { choice: Some(choice), usage, modality });
     }
 
     /// The last chunk of an answer, behind its image if it has one.
-    fn push_end(&self, out: &mut Events, index: usize, finish: &Finish) {
+    fn push_end(&self, out: &mut impl FnMut(&Form, ChatChunk), index: usize, finish: &Finish) {
         let has_calls = self.progress[index].has_calls();
         if self.form.has_image(has_calls, self.output_tokens[index]) {
             let choice = ChunkChoice { index, delta: Delta::of_image(), ..ChunkChoice::default() };
             self.push_of(out, choice, Some("image"));
         }
         let finish_reason = Some(self.form.finish_reason(finish, has_calls));
-        let stop_reason = stop_reason(finish);
+        let stop_reason = finish.stop.clone();
         self.push(out, ChunkChoice { index, finish_reason, stop_reason, ..ChunkChoice::default() });
     }
 
-    fn take(&mut self, out: &mut Events, index: usize, piece: Piece) -> Result<(), ApiError> {
+    fn take(&mut self, out: &mut impl FnMut(&Form, ChatChunk), index: usize, piece: Piece) -> Result<(), ApiError> {
         if let Some(error) = piece.finish.as_ref().and_then(failure) {
             return Err(error);
         }
@@ -288,11 +273,11 @@ impl Stream {
         self.cached_tokens = piece.cached_tokens.map_or(self.cached_tokens, |cached| cached as usize);
         let Update { mut deltas, shows_tokens } = self.progress[index].push(&piece.text, &piece.spans);
         if !self.progress[index].is_in_reasoning() {
-            self.form.count_parsed(&self.counted, true, deltas.iter().any(Delta::has_calls));
+            self.form.count_parsed(&self.counted, true, deltas.iter().any(|delta| !delta.tool_calls.is_empty()));
         }
         let has_tokens = shows_tokens && !piece.tokens.is_empty();
         let mut logprobs = has_tokens.then(|| self.form.logprobs(&piece.logprobs)).flatten();
-        let mut token_ids = (has_tokens && self.form.returns_token_ids).then_some(piece.tokens);
+        let mut token_ids = (has_tokens && self.form.prompt_ids.is_some()).then_some(piece.tokens);
         if deltas.is_empty() && (logprobs.is_some() || token_ids.is_some()) {
             deltas.push(Delta::default());
         }
@@ -311,10 +296,8 @@ impl Stream {
         }
         Ok(())
     }
-}
-
-impl Source for Stream {
-    async fn next(&mut self, out: &mut Events) -> Result<bool, ApiError> {
+    /// Hands on the next chunks; returns whether more will follow. Dropped while it waits, it has lost nothing.
+    pub(in crate::api) async fn advance(&mut self, out: &mut impl FnMut(&Form, ChatChunk)) -> Result<bool, ApiError> {
         if !std::mem::replace(&mut self.has_begun, true) {
             for index in 0..self.form.n {
                 let delta = Delta::of_role(&self.form.role);
@@ -334,9 +317,15 @@ impl Source for Stream {
             let output_tokens = self.output_tokens.iter().sum();
             let cached = self.form.prompt_details.then_some(self.cached_tokens);
             let reasoning_tokens = self.progress.iter().map(Progress::reasoning_tokens).sum();
-            let usage = Usage::new(self.form.prompt.len(), output_tokens, cached).with_reasoning(reasoning_tokens);
-            out.push(&Chunk { usage: Some(usage), ..self.chunk(&[]) });
+            let usage = Usage::new(self.form.prompt_tokens, output_tokens, cached).with_reasoning(reasoning_tokens);
+            out(&self.form, ChatChunk { usage: Some(usage), ..ChatChunk::default() });
         }
         Ok(false)
+    }
+}
+
+impl Source for Stream {
+    async fn next(&mut self, out: &mut Events) -> Result<bool, ApiError> {
+        self.advance(&mut |form: &Form, chunk: ChatChunk| out.push(&form.chunk(&chunk))).await
     }
 }

@@ -6,7 +6,6 @@ pub(super) mod ranges;
 pub(super) mod reply;
 pub(super) mod tools;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +13,17 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use serde::Serialize;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::block_in_place;
 use tokio::time::sleep;
 use vcr_text::{ChatTemplate, TemplateError, TemplateErrorKind, TemplateRequest, Value as Templated};
 
-use self::answers::{Form, Stream};
+use self::answers::{Completion, Form, Stream};
 use self::ranges::ChatFields;
 use self::tools::{OfferedTool, ToolChoice, ToolContext};
 use super::answer::gather;
-use super::request::{StreamOptions, check_length, check_structure, request_id, submit, text_request};
-use crate::api::answer::sse::{self, Source};
+use super::request::{StreamOptions, check_length, check_structure, request_id, submit_all, text_request};
+use crate::api::answer::sse;
 use crate::api::request::body::{Call, json};
 use crate::api::request::prompt::{no_tokens, truncate_to};
 use crate::api::request::structured::{ResponseFormat, structure, wire};
@@ -323,10 +321,10 @@ impl Chat {
             created: unix_s() as u64,
             model,
             role: options.response_role.clone().unwrap_or_else(|| "assistant".to_owned()),
-            prompt,
+            prompt_tokens: prompt.len(),
+            prompt_ids: request.return_token_ids.unwrap_or(false).then(|| prompt.clone()),
             n: request.n.unwrap_or(1).max(1) as usize,
             top_logprobs: request.logprobs.then(|| usize::try_from(top).unwrap_or(usize::MAX)),
-            returns_token_ids: request.return_token_ids.unwrap_or(false),
             tokens_as_ids: request.return_tokens_as_token_ids.unwrap_or(app.options.tokens_as_ids),
             prompt_details: app.options.enable_prompt_tokens_details,
             include_reasoning: request.include_reasoning,
@@ -335,10 +333,10 @@ impl Chat {
             parsed_for: (calls.is_some() && tools.is_auto()).then_some(request_type),
             image: None,
         };
-        if form.prompt.is_empty() {
+        if prompt.is_empty() {
             return Err(no_tokens(&form.id, &app.model));
         }
-        app.model.check_text_prompt(form.prompt.len())?;
+        app.model.check_text_prompt(prompt.len())?;
         let mut sampling = request.take_sampling();
         sampling.structured_outputs = structure.map(wire);
         sampling.max_tokens = request.max_completion_tokens.or(request.max_tokens);
@@ -346,22 +344,19 @@ impl Chat {
         if request.echo && !request.stream {
             sampling.prompt_logprobs = sampling.prompt_logprobs.or(Some(top));
         }
-        let mut asked = sampling.into_engine_request(&app.model, Cow::Borrowed(&form.prompt), place)?;
+        let parsed = calls.map(|form| (form, Arc::new(tools.types())));
+        let tokens = (&app.model.tokenizer, &prompt[..]);
+        let parser =
+            |_| Parser::new(options.reasoning.as_ref(), parsed.clone(), tools.calls_max(), app.ids.seed(), tokens);
+        let parsers = (0..form.n).map(parser).collect();
+        let mut asked = sampling.into_engine_request(&app.model, prompt, place)?;
         asked.request.mm_features = media;
         asked.text.has_spans = options.reasoning.is_some();
         if let Some(form) = calls {
             tools.constrain(form, options, &mut asked);
         }
         check_structure(app, &mut asked).await?;
-        let mut streams = Vec::with_capacity(form.n);
-        for index in 0..form.n {
-            streams.push(submit(app, &form.id, index, form.n, asked.clone())?);
-        }
-        let tokens = (&app.model.tokenizer, &form.prompt[..]);
-        let calls = calls.map(|form| (form, Arc::new(tools.types())));
-        let parser =
-            |_| Parser::new(options.reasoning.as_ref(), calls.clone(), tools.calls_max(), app.ids.seed(), tokens);
-        let parsers = (0..form.n).map(parser).collect();
+        let streams = submit_all(app, &form.id, form.n, asked)?;
         Ok(Self { form, merged: Merged::new(streams), parsers, usages, counted })
     }
 
@@ -381,13 +376,13 @@ impl Chat {
         self.form.id.strip_prefix("chatcmpl-").unwrap_or(&self.form.id)
     }
 
-    /// The events of its stream.
-    pub(super) fn stream(self) -> impl Source {
+    /// Its answers as they come.
+    pub(super) fn stream(self) -> Stream {
         Stream::new(self.form, self.merged, self.parsers, self.usages, self.counted)
     }
 
     /// Waits for its answers.
-    pub(super) async fn whole(self) -> Result<impl Serialize, ApiError> {
+    pub(super) async fn whole(self) -> Result<Completion, ApiError> {
         let answers = gather(self.merged, self.form.n).await?;
         if let Some(time) = self.form.image {
             sleep(time).await;

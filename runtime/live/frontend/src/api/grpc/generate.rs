@@ -1,7 +1,6 @@
 //! `Generate`: tokens or text in, tokens out, as a stream of messages or one for each
 //! completion at its end.
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ use super::messages::{
 };
 use crate::api::answer::failure;
 use crate::api::request::structured;
-use crate::api::request::{check_structure, submit};
+use crate::api::request::{check_structure, submit_all};
 use crate::generate::{Finish, Merged, Piece, Placement, Position, Sampling, StopCause, StringOrArray, json_of};
 use crate::server::error::ApiError;
 use crate::server::{App, Counted};
@@ -53,16 +52,18 @@ pub(super) async fn generate(
     };
     let sampling = Sampling { kv_transfer_params, ..sampling(params)? };
     let n = sampling.n.unwrap_or(1) as usize;
-    let mut asked = sampling.into_engine_request(&app.model, Cow::Borrowed(&prompt), place)?;
+    let (prompt_tokens, shown) = (prompt.len() as u32, top_of_prompt.map(|_| prompt.clone()));
+    let mut asked = sampling.into_engine_request(&app.model, prompt, place)?;
     check_structure(app, &mut asked).await?;
-    let streams: Result<Vec<_>, _> = (0..n).map(|index| submit(app, &id, index, n, asked.clone())).collect();
+    let streams = submit_all(app, &id, n, asked)?;
     let generation = Generation {
-        merged: Some(Merged::new(streams?)),
+        merged: Some(Merged::new(streams)),
         outputs: vec![Output::default(); n],
         streams: request.stream,
         top,
         top_of_prompt,
-        prompt,
+        prompt_tokens,
+        prompt: shown.unwrap_or_default(),
         ready: VecDeque::new(),
         registration,
         _counted: counted,
@@ -152,6 +153,8 @@ struct Generation {
     streams: bool,
     top: Option<i32>,
     top_of_prompt: Option<i32>,
+    prompt_tokens: u32,
+    /// Empty unless its logprobs are shown.
     prompt: Vec<u32>,
     ready: VecDeque<GenerateResponse>,
     registration: Registration,
@@ -228,7 +231,7 @@ impl Generation {
         let output = &self.outputs[index];
         GenerateStreamChunk {
             token_ids: output.tokens.clone(),
-            prompt_tokens: self.prompt.len() as u32,
+            prompt_tokens: self.prompt_tokens,
             completion_tokens: output.tokens.len() as u32,
             cached_tokens: output.cached_tokens as u32,
             output_logprobs: output_logprobs(&output.logprobs, self.top),
@@ -247,7 +250,7 @@ impl Generation {
         let complete = GenerateComplete {
             output_ids: output.tokens.clone(),
             finish_reason: reason.to_owned(),
-            prompt_tokens: self.prompt.len() as u32,
+            prompt_tokens: self.prompt_tokens,
             completion_tokens: output.tokens.len() as u32,
             cached_tokens: output.cached_tokens as u32,
             output_logprobs: output_logprobs(&output.logprobs, self.top),

@@ -419,6 +419,17 @@ pub(super) fn submit(
     Ok(crate::generate::TextStream::new(outputs, &app.model.tokenizer, text, detokenizer))
 }
 
+/// Sends the `count` equal requests of one call to engines.
+pub(super) fn submit_all(
+    app: &Arc<App>,
+    id: &str,
+    count: usize,
+    asked: crate::generate::EngineSubmission,
+) -> Result<Vec<crate::generate::TextStream>, ApiError> {
+    let requests = std::iter::repeat_n(asked, count).enumerate();
+    requests.map(|(index, asked)| submit(app, id, index, count, asked)).collect()
+}
+
 /// The parameters of a KV transfer with those that routers of SGLang send beside them.
 pub(super) fn with_bootstrap(
     params: Option<serde_json::Map<String, serde_json::Value>>,

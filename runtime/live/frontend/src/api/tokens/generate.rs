@@ -1,6 +1,5 @@
 //! `POST /inference/v1/generate`: tokens in, tokens out.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -14,14 +13,14 @@ use serde_json::{Map, Value, json};
 use super::features::Features;
 use crate::api::answer::logprobs::{prompt_logprobs, token_logprobs};
 use crate::api::answer::sse::{self, Events, Source};
-use crate::api::answer::usage::Usage;
-use crate::api::answer::{Answer, failure, gather, stop_reason};
+use crate::api::answer::{Answer, failure, gather};
 use crate::api::request::body::Call;
 use crate::api::request::structured;
 use crate::api::request::{
-    MAX_N, StreamOptions, check_named, check_structure, check_threshold, id_header, least_cached_of, rank_of, submit,
+    MAX_N, StreamOptions, check_named, check_structure, check_threshold, id_header, least_cached_of, rank_of,
+    submit_all,
 };
-use crate::generate::{Merged, Placement, Position, Repetition, Sampling, StringOrArray};
+use crate::generate::{Merged, Placement, Position, Repetition, Sampling, StopCause, StringOrArray, Usage};
 use crate::server::error::ApiError;
 use crate::server::frontend_kind::FrontendKind;
 use crate::server::model::Model;
@@ -166,7 +165,7 @@ struct Choice {
     index: usize,
     logprobs: Option<Value>,
     finish_reason: Option<&'static str>,
-    stop_reason: Option<Value>,
+    stop_reason: Option<StopCause>,
     token_ids: Vec<u32>,
     routed_experts: Option<Value>,
     sampling_mask: Option<Value>,
@@ -181,7 +180,7 @@ struct ChunkChoice {
     #[serde(skip_serializing_if = "Option::is_none")]
     finish_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    stop_reason: Option<Value>,
+    stop_reason: Option<StopCause>,
     token_ids: Vec<u32>,
 }
 
@@ -229,24 +228,23 @@ pub(in crate::api) async fn generate(
     let (n, has_logprobs) = (sampling.n.unwrap_or(1).max(1) as usize, sampling.logprobs.is_some());
     let prompt = std::mem::take(&mut request.token_ids);
     check_decoder_prompt(&app.model, prompt.len())?;
-    let asked = sampling.into_engine_request(&app.model, Cow::Borrowed(&prompt), place);
+    let prompt_tokens = prompt.len();
+    let shown = request.return_token_ids.unwrap_or(false).then(|| prompt.clone());
+    let asked = sampling.into_engine_request(&app.model, prompt, place);
     let mut asked = asked.map_err(|error| given.refusal(error))?;
     drop(given);
-    asked.request.mm_features = request.features.take().map(|features| features.placed(prompt.len())).transpose()?;
+    asked.request.mm_features = request.features.take().map(|features| features.placed(prompt_tokens)).transpose()?;
     let media = asked.request.mm_features.as_deref();
     let ec_transfer_params = app.options.encoder.as_ref().and_then(|encoder| encoder.params(media));
     check_structure(&app, &mut asked).await?;
-    let streams: Result<Vec<_>, _> = (0..n).map(|index| submit(&app, &id, index, n, asked.clone())).collect();
-    let merged = Merged::new(streams?);
-    let returns_prompt = request.return_token_ids.unwrap_or(false);
+    let merged = Merged::new(submit_all(&app, &id, n, asked)?);
     if request.stream {
         let (include_usage, continuous_usage) = StreamOptions::usages(request.stream_options.as_ref(), &app);
-        let prompt_tokens = prompt.len();
         return Ok(sse::response(Stream {
             id,
             merged,
             has_logprobs,
-            prompt: returns_prompt.then_some(prompt),
+            prompt: shown,
             prompt_tokens,
             output_tokens: vec![0; n],
             include_usage,
@@ -271,7 +269,7 @@ pub(in crate::api) async fn generate(
         "choices": answers.iter().enumerate().map(choice).collect::<Vec<_>>(),
         "prompt_logprobs": of_prompt.map(|positions| prompt_logprobs(positions, true)),
         "prompt_token_id_logprobs": null,
-        "prompt_token_ids": returns_prompt.then_some(prompt),
+        "prompt_token_ids": shown,
         "mm_placeholders": null,
         "kv_transfer_params": answers.first().and_then(Answer::kv_transfer_params),
         "ec_transfer_params": ec_transfer_params,
@@ -320,7 +318,7 @@ impl Source for Stream {
             index,
             logprobs: logprobs(&piece.logprobs, self.has_logprobs),
             finish_reason: piece.finish.as_ref().map(|finish| finish.name()),
-            stop_reason: piece.finish.as_ref().and_then(stop_reason),
+            stop_reason: piece.finish.and_then(|finish| finish.stop),
             token_ids: piece.tokens,
         };
         let prompt_token_ids = self.prompt.take();

@@ -14,7 +14,7 @@ use crate::api::chat::{self, Chat};
 use crate::api::request::body::{Body, FastJson};
 use crate::api::translated;
 use crate::dialects::anthropic::{self, MessageStream};
-use crate::dialects::{ChatAnswer, ChatDelta, Event};
+use crate::dialects::{ChatChunk, Event};
 use crate::server::App;
 use crate::server::error::ApiError;
 
@@ -38,7 +38,7 @@ fn error_object(error: &ApiError) -> Value {
 }
 
 impl Translation for MessageStream {
-    fn push(&mut self, chunk: &ChatDelta, out: &mut Vec<Event>) {
+    fn push(&mut self, chunk: &ChatChunk, out: &mut Vec<Event>) {
         self.push(chunk, out);
     }
 
@@ -66,9 +66,8 @@ pub(in crate::api) async fn messages(
         let translation = MessageStream::new(id, model);
         return Ok(sse::response(Translated { chat: chat.stream(), translation }));
     }
-    let completion = serde_json::to_value(chat.whole().await?)
-        .map_err(|error| ApiError::internal(format!("cannot write the answer: {error}")))?;
-    Ok(Json(anthropic::message(&id, &model, &ChatAnswer::read(&completion))).into_response())
+    let (choice, usage) = chat.whole().await?.into_first();
+    Ok(Json(anthropic::message(&id, &model, &choice, usage)).into_response())
 }
 
 /// Counts the tokens of a prompt.

@@ -6,14 +6,15 @@ pub(super) mod responses;
 use serde_json::Value;
 
 use super::chat::ChatRequest;
+use super::chat::answers::Stream;
 use crate::api::answer::sse::{Events, Source};
-use crate::dialects::{ChatDelta, Event, InvalidRequest};
+use crate::dialects::{ChatChunk, Event, InvalidRequest};
 use crate::server::error::ApiError;
 
 /// Translation of the chunks of a chat into events of another API.
 pub(super) trait Translation: Send + Sync + 'static {
     /// Appends the events of a chunk.
-    fn push(&mut self, chunk: &ChatDelta, out: &mut Vec<Event>);
+    fn push(&mut self, chunk: &ChatChunk, out: &mut Vec<Event>);
 
     /// Appends the events of the end.
     fn finish(&mut self, out: &mut Vec<Event>);
@@ -23,21 +24,17 @@ pub(super) trait Translation: Send + Sync + 'static {
 }
 
 /// A stream of a chat in the words of another API.
-pub(super) struct Translated<S, T> {
-    pub(super) chat: S,
+pub(super) struct Translated<T> {
+    pub(super) chat: Stream,
     pub(super) translation: T,
 }
 
-impl<S: Source + Sync, T: Translation> Source for Translated<S, T> {
+impl<T: Translation> Source for Translated<T> {
     const HAS_DONE: bool = false;
 
     async fn next(&mut self, out: &mut Events) -> Result<bool, ApiError> {
-        let mut chunks = Events::default();
-        let goes_on = self.chat.next(&mut chunks).await?;
         let mut events = Vec::new();
-        for chunk in chunks.take_json() {
-            self.translation.push(&ChatDelta::read(&chunk), &mut events);
-        }
+        let goes_on = self.chat.advance(&mut |_, chunk| self.translation.push(&chunk, &mut events)).await?;
         if !goes_on {
             self.translation.finish(&mut events);
         }

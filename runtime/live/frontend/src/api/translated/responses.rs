@@ -15,7 +15,7 @@ use crate::api::chat::Chat;
 use crate::api::request::body::{Body, FastJson};
 use crate::api::translated;
 use crate::dialects::responses::{self, ResponseHead, ResponseStream, input_messages};
-use crate::dialects::{ChatAnswer, ChatDelta, Event};
+use crate::dialects::{ChatChunk, Event};
 use crate::server::error::ApiError;
 use crate::server::responses::{KeyOwner, Repeated, ResponseId, StoredResponse};
 use crate::server::{App, unix_s};
@@ -71,7 +71,7 @@ struct StoredStream {
 }
 
 impl Translation for StoredStream {
-    fn push(&mut self, chunk: &ChatDelta, out: &mut Vec<Event>) {
+    fn push(&mut self, chunk: &ChatChunk, out: &mut Vec<Event>) {
         self.stream.push(chunk, out);
     }
 
@@ -149,9 +149,8 @@ pub(in crate::api) async fn responses(
         let translation = StoredStream { stream: ResponseStream::new(head), slot, _repeated: repeated };
         return Ok(sse::response(Translated { chat: chat.stream(), translation }));
     }
-    let completion = serde_json::to_value(chat.whole().await?)
-        .map_err(|error| ApiError::internal(format!("cannot write the answer: {error}")))?;
-    let response = responses::response(&head, &ChatAnswer::read(&completion));
+    let (choice, usage) = chat.whole().await?.into_first();
+    let response = responses::response(&head, &choice, usage);
     if let Some(slot) = slot {
         slot.store(&response);
     }

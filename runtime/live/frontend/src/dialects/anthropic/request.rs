@@ -13,7 +13,7 @@ const MIN_THINKING_TOKENS: u64 = 1024;
 ///
 /// # Errors
 /// When a field is missing or of another shape.
-pub fn chat_request(request: &Value) -> Result<Value, InvalidRequest> {
+pub(crate) fn chat_request(request: &Value) -> Result<Value, InvalidRequest> {
     let mut chat = prompt_fields(request)?;
     let max_tokens = request["max_tokens"].as_u64().filter(|tokens| *tokens > 0);
     let max_tokens = max_tokens.ok_or_else(|| InvalidRequest::new("max_tokens", "expected a number above 0"))?;
@@ -42,7 +42,7 @@ pub fn chat_request(request: &Value) -> Result<Value, InvalidRequest> {
 ///
 /// # Errors
 /// When a field is missing or of another shape.
-pub fn prompt_request(request: &Value) -> Result<Value, InvalidRequest> {
+pub(crate) fn prompt_request(request: &Value) -> Result<Value, InvalidRequest> {
     prompt_fields(request).map(Value::Object)
 }
 

@@ -1,9 +1,10 @@
-//! Chunks of a chat completion as the events of a streamed message.
+//! Chunks of a chat as the events of a streamed message.
 
 use serde_json::{Value, json};
 
 use super::{stop_reason, usage};
-use crate::dialects::{ChatDelta, Event, ToolCallDelta, Usage};
+use crate::dialects::{CallDelta, ChatChunk, Event};
+use crate::generate::{StopCause, Usage};
 
 /// The content block that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,22 +17,21 @@ enum Block {
 
 /// One streamed message: each chunk in, its events out.
 #[derive(Debug)]
-pub struct MessageStream {
+pub(crate) struct MessageStream {
     id: String,
     model: String,
     has_started: bool,
     block: Option<Block>,
     /// Blocks begun.
     num_blocks: usize,
-    finish_reason: Option<String>,
-    stop: Option<Value>,
+    finish_reason: Option<&'static str>,
+    stop: Option<StopCause>,
     usage: Usage,
 }
 
 impl MessageStream {
     /// A message without events yet. `id` begins with `msg_`.
-    #[must_use]
-    pub fn new(id: impl Into<String>, model: impl Into<String>) -> Self {
+    pub(crate) fn new(id: impl Into<String>, model: impl Into<String>) -> Self {
         Self {
             id: id.into(),
             model: model.into(),
@@ -45,39 +45,40 @@ impl MessageStream {
     }
 
     /// Appends the events of a chunk.
-    pub fn push(&mut self, chunk: &ChatDelta, out: &mut Vec<Event>) {
+    pub(crate) fn push(&mut self, chunk: &ChatChunk, out: &mut Vec<Event>) {
         if let Some(usage) = chunk.usage {
             self.usage = usage;
         }
         self.start(out);
-        if let Some(thinking) = &chunk.reasoning {
+        let Some(choice) = &chunk.choice else { return };
+        if let Some(thinking) = choice.delta.reasoning() {
             self.open(Block::Thinking, None, out);
             self.delta(&json!({ "type": "thinking_delta", "thinking": thinking }), out);
         }
-        if let Some(text) = &chunk.content {
+        if let Some(text) = choice.delta.text() {
             self.open(Block::Text, None, out);
             self.delta(&json!({ "type": "text_delta", "text": text }), out);
         }
-        for call in &chunk.tool_calls {
+        for call in &choice.delta.tool_calls {
             self.open(Block::Tool(call.index), Some(call), out);
-            if !call.arguments.is_empty() {
-                self.delta(&json!({ "type": "input_json_delta", "partial_json": call.arguments }), out);
+            if let Some(arguments) = call.arguments() {
+                self.delta(&json!({ "type": "input_json_delta", "partial_json": arguments }), out);
             }
         }
-        if chunk.finish_reason.is_some() {
-            self.finish_reason.clone_from(&chunk.finish_reason);
-            self.stop.clone_from(&chunk.stop_reason);
+        if choice.finish_reason.is_some() {
+            self.finish_reason = choice.finish_reason;
+            self.stop.clone_from(&choice.stop_reason);
         }
     }
 
     /// Appends the events of the end.
-    pub fn finish(&mut self, out: &mut Vec<Event>) {
+    pub(crate) fn finish(&mut self, out: &mut Vec<Event>) {
         self.start(out);
         if self.num_blocks == 0 {
             self.open(Block::Text, None, out);
         }
         self.close(out);
-        let (reason, sequence) = stop_reason(self.finish_reason.as_deref(), self.stop.as_ref());
+        let (reason, sequence) = stop_reason(self.finish_reason, self.stop.as_ref());
         let delta = json!({ "stop_reason": reason, "stop_sequence": sequence });
         let data = json!({ "type": "message_delta", "delta": delta, "usage": usage(self.usage) });
         out.push(Event { name: "message_delta", data });
@@ -88,6 +89,8 @@ impl MessageStream {
         if std::mem::replace(&mut self.has_started, true) {
             return;
         }
+        let mut counts = self.usage;
+        counts.completion_tokens = 0;
         let message = json!({
             "id": self.id,
             "type": "message",
@@ -96,13 +99,13 @@ impl MessageStream {
             "model": self.model,
             "stop_reason": null,
             "stop_sequence": null,
-            "usage": usage(Usage { completion_tokens: 0, ..self.usage }),
+            "usage": usage(counts),
         });
         out.push(Event { name: "message_start", data: json!({ "type": "message_start", "message": message }) });
     }
 
     /// Begins a block, unless it is open; the one before it ends.
-    fn open(&mut self, block: Block, call: Option<&ToolCallDelta>, out: &mut Vec<Event>) {
+    fn open(&mut self, block: Block, call: Option<&CallDelta>, out: &mut Vec<Event>) {
         if self.block == Some(block) {
             return;
         }
@@ -112,7 +115,7 @@ impl MessageStream {
             Block::Text => json!({ "type": "text", "text": "" }),
             Block::Tool(_) => {
                 let id = call.and_then(|call| call.id.as_deref()).unwrap_or_default();
-                let name = call.and_then(|call| call.name.as_deref()).unwrap_or_default();
+                let name = call.and_then(|call| call.function.name.as_deref()).unwrap_or_default();
                 json!({ "type": "tool_use", "id": id, "name": name, "input": {} })
             }
         };
@@ -138,12 +141,13 @@ impl MessageStream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parse::Part;
 
-    fn events(chunks: &[Value]) -> Vec<Event> {
+    fn events(chunks: &[ChatChunk]) -> Vec<Event> {
         let mut stream = MessageStream::new("msg_1", "sim");
         let mut out = Vec::new();
         for chunk in chunks {
-            stream.push(&ChatDelta::read(chunk), &mut out);
+            stream.push(chunk, &mut out);
         }
         stream.finish(&mut out);
         out
@@ -156,10 +160,10 @@ mod tests {
     #[test]
     fn text_is_one_block_between_start_and_stop() {
         let events = events(&[
-            json!({ "choices": [{ "delta": { "role": "assistant", "content": "" } }], "usage": { "prompt_tokens": 7 } }),
-            json!({ "choices": [{ "delta": { "content": "Hel" } }] }),
-            json!({ "choices": [{ "delta": { "content": "lo" }, "finish_reason": "stop", "stop_reason": "END" }] }),
-            json!({ "choices": [], "usage": { "prompt_tokens": 7, "completion_tokens": 2 } }),
+            ChatChunk { usage: Some(Usage::new(7, 0, None)), ..ChatChunk::text("") },
+            ChatChunk::text("Hel"),
+            ChatChunk::text("lo").ending("stop", Some(StopCause::Text("END".to_owned()))),
+            ChatChunk::counts(7, 2),
         ]);
         let expected = [
             "message_start",
@@ -179,18 +183,15 @@ mod tests {
 
     #[test]
     fn reasoning_text_and_each_call_are_blocks_of_their_own() {
-        let call = |index: u64, id: Value, name: Value, arguments: &str| {
-            let function = json!({ "name": name, "arguments": arguments });
-            let calls = json!([{ "index": index, "id": id, "function": function }]);
-            json!({ "choices": [{ "delta": { "tool_calls": calls } }] })
-        };
         let events = events(&[
-            json!({ "choices": [{ "delta": { "reasoning": "hm" } }] }),
-            json!({ "choices": [{ "delta": { "content": "ok" } }] }),
-            call(0, json!("call_a"), json!("f"), "{\"x\""),
-            call(0, Value::Null, Value::Null, ":1}"),
-            call(1, json!("call_b"), json!("g"), "{}"),
-            json!({ "choices": [{ "delta": {}, "finish_reason": "tool_calls" }] }),
+            ChatChunk::of([Part::Reasoning("hm".to_owned())]),
+            ChatChunk::text("ok"),
+            ChatChunk::call(0, "call_a", "f"),
+            ChatChunk::arguments(0, "{\"x\""),
+            ChatChunk::arguments(0, ":1}"),
+            ChatChunk::call(1, "call_b", "g"),
+            ChatChunk::arguments(1, "{}"),
+            ChatChunk::default().ending("tool_calls", None),
         ]);
         let starts: Vec<_> = events
             .iter()
@@ -211,7 +212,7 @@ mod tests {
 
     #[test]
     fn an_answer_without_text_has_an_empty_block() {
-        let events = events(&[json!({ "choices": [{ "delta": {}, "finish_reason": "length" }] })]);
+        let events = events(&[ChatChunk::default().ending("length", None)]);
         let expected = ["message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop"];
         assert_eq!(names(&events), expected);
         assert_eq!(events[3].data["delta"]["stop_reason"], "max_tokens");

@@ -4,23 +4,24 @@ mod request;
 mod stream;
 mod tools;
 
-pub use request::{chat_request, input_messages};
-pub use stream::ResponseStream;
+pub(crate) use request::{chat_request, input_messages};
+pub(crate) use stream::ResponseStream;
 
 use serde_json::{Map, Value, json};
 
 use self::tools::ToolNames;
-use super::{ChatAnswer, ToolCall, Usage, copy, given};
+use super::{Call, CalledFunction, ChatLogprob, Choice, copy, given};
+use crate::generate::Usage;
 
 /// Fields of a response from its request and from the server.
 #[derive(Clone, Debug)]
-pub struct ResponseHead {
+pub(crate) struct ResponseHead {
     /// Its id, which begins with `resp_`.
-    pub id: String,
+    id: String,
     /// Seconds since 1970.
-    pub created_at: u64,
+    created_at: u64,
     /// The model's name.
-    pub model: String,
+    model: String,
     /// The fields that the response repeats.
     repeated: Map<String, Value>,
     tools: ToolNames,
@@ -30,8 +31,7 @@ pub struct ResponseHead {
 
 impl ResponseHead {
     /// Of a request.
-    #[must_use]
-    pub fn new(id: impl Into<String>, created_at: u64, model: impl Into<String>, request: &Value) -> Self {
+    pub(crate) fn new(id: impl Into<String>, created_at: u64, model: impl Into<String>, request: &Value) -> Self {
         let mut repeated = Map::new();
         for (name, default) in [
             ("instructions", Value::Null),
@@ -64,8 +64,8 @@ impl ResponseHead {
     }
 
     /// The item of a call, at this place in the output.
-    fn call_item(&self, index: usize, call: &ToolCall, status: &str) -> Value {
-        let ToolCall { id: call_id, name, arguments } = call;
+    fn call_item(&self, index: usize, call: &Call, status: &str) -> Value {
+        let Call { id: call_id, function: CalledFunction { name, arguments }, .. } = call;
         let id = self.item_id(self.call_prefix(name), index);
         if self.tools.is_custom(name) {
             let input = tools::custom_input(arguments);
@@ -111,29 +111,29 @@ impl ResponseHead {
 }
 
 /// The answer to a request that does not stream.
-#[must_use]
-pub fn response(head: &ResponseHead, answer: &ChatAnswer) -> Value {
-    let is_cut = answer.finish_reason.as_deref() == Some("length");
+pub(crate) fn response(head: &ResponseHead, choice: &Choice, usage: Usage) -> Value {
+    let (answer, is_cut) = (&choice.message, choice.finish_reason == Some("length"));
     let mut output = Vec::new();
-    if let Some(reasoning) = &answer.reasoning {
+    if let Some(reasoning) = answer.reasoning() {
         output.push(reasoning_item(&head.item_id("rs", output.len()), reasoning));
     }
     // Only the last item can be cut.
     let last_status = if is_cut { "incomplete" } else { "completed" };
-    let content = answer.content.as_deref().filter(|_| !(head.must_call && is_cut));
+    let content = answer.text().filter(|_| !(head.must_call && is_cut));
     if content.is_some() || (answer.tool_calls.is_empty() && !head.must_call) {
         let status = if answer.tool_calls.is_empty() { last_status } else { "completed" };
-        let part = text_part(content.unwrap_or_default(), answer.logprobs.as_ref());
+        let logprobs = choice.logprobs.as_ref().map(|logprobs| &logprobs.content[..]);
+        let part = text_part(content.unwrap_or_default(), logprobs);
         output.push(message_item(&head.item_id("msg", output.len()), status, &[part]));
     }
     for (place, call) in answer.tool_calls.iter().enumerate() {
         let status = if place + 1 == answer.tool_calls.len() { last_status } else { "completed" };
         output.push(head.call_item(output.len(), call, status));
     }
-    head.object(last_status, &output, Some(answer.usage), is_cut)
+    head.object(last_status, &output, Some(usage), is_cut)
 }
 
-fn text_part(text: &str, logprobs: Option<&Value>) -> Value {
+fn text_part(text: &str, logprobs: Option<&[ChatLogprob]>) -> Value {
     json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": logprobs })
 }
 
@@ -149,17 +149,18 @@ fn reasoning_item(id: &str, text: &str) -> Value {
 fn usage_object(usage: Usage) -> Value {
     json!({
         "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": { "cached_tokens": usage.cached_tokens },
+        "input_tokens_details": { "cached_tokens": usage.cached_tokens() },
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": { "reasoning_tokens": usage.reasoning_tokens },
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "output_tokens_details": { "reasoning_tokens": usage.reasoning_tokens() },
+        "total_tokens": usage.total_tokens,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dialects::ToolCall;
+    use crate::dialects::Message;
+    use crate::parse::Part;
 
     fn head() -> ResponseHead {
         ResponseHead::new("resp_7", 5, "sim", &json!({ "temperature": 0.5, "max_output_tokens": 9 }))
@@ -167,14 +168,14 @@ mod tests {
 
     #[test]
     fn a_response_repeats_its_request_and_lists_items() {
-        let answer = ChatAnswer {
-            content: Some("Hi".to_owned()),
-            tool_calls: vec![ToolCall { id: "call_1".into(), name: "f".into(), arguments: "{}".into() }],
-            finish_reason: Some("tool_calls".to_owned()),
-            usage: Usage { prompt_tokens: 3, cached_tokens: 1, completion_tokens: 2, reasoning_tokens: 0 },
-            ..ChatAnswer::default()
-        };
-        let response = response(&head(), &answer);
+        let parts = [
+            Part::Text("Hi".to_owned()),
+            Part::Call { index: 0, id: "call_1".to_owned(), name: "f".to_owned() },
+            Part::Arguments { index: 0, text: "{}".to_owned() },
+        ];
+        let message = Message::new("assistant", parts);
+        let choice = Choice { message, finish_reason: Some("tool_calls"), ..Choice::default() };
+        let response = response(&head(), &choice, Usage::new(3, 2, Some(1)));
         assert_eq!(response["status"], "completed");
         assert_eq!(response["temperature"], 0.5);
         assert_eq!(response["max_output_tokens"], 9);
@@ -187,8 +188,8 @@ mod tests {
 
     #[test]
     fn an_answer_cut_at_its_limit_is_incomplete() {
-        let answer = ChatAnswer { finish_reason: Some("length".to_owned()), ..ChatAnswer::default() };
-        let response = response(&head(), &answer);
+        let choice = Choice { finish_reason: Some("length"), ..Choice::default() };
+        let response = response(&head(), &choice, Usage::new(3, 2, Some(1)));
         assert_eq!(response["status"], "incomplete");
         assert_eq!(response["incomplete_details"]["reason"], "max_output_tokens");
         assert_eq!(response["output"][0]["status"], "incomplete");

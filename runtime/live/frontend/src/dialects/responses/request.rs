@@ -37,7 +37,7 @@ const DROPPED: &[&str] = &[
 ///
 /// # Errors
 /// When a field is missing or of another shape.
-pub fn chat_request(request: &Value, earlier: &[Value]) -> Result<Value, InvalidRequest> {
+pub(crate) fn chat_request(request: &Value, earlier: &[Value]) -> Result<Value, InvalidRequest> {
     if !request.is_object() {
         return Err(InvalidRequest::new("request", "expected an object"));
     }
@@ -85,7 +85,7 @@ fn includes_logprobs(request: &Value) -> bool {
 ///
 /// # Errors
 /// When it is missing or an item has another shape.
-pub fn input_messages(request: &Value) -> Result<Vec<Value>, InvalidRequest> {
+pub(crate) fn input_messages(request: &Value) -> Result<Vec<Value>, InvalidRequest> {
     let input =
         given(request, "input").ok_or_else(|| InvalidRequest::new("input", "expected a string or a list of items"))?;
     if let Some(text) = input.as_str() {

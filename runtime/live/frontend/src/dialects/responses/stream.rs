@@ -1,10 +1,11 @@
-//! Chunks of a chat completion as the events of a streamed response.
+//! Chunks of a chat as the events of a streamed response.
 
 use serde_json::{Value, json};
 
 use super::tools::{custom_input, custom_input_so_far};
 use super::{ResponseHead, message_item, reasoning_item, text_part};
-use crate::dialects::{ChatDelta, Event, ToolCall, ToolCallDelta, Usage};
+use crate::dialects::{Call, CallDelta, ChatChunk, ChatLogprob, Event};
+use crate::generate::Usage;
 
 /// The output item that is open.
 #[derive(Debug)]
@@ -14,25 +15,25 @@ enum Item {
     },
     Message {
         text: String,
-        logprobs: Vec<Value>,
+        logprobs: Vec<ChatLogprob>,
     },
     /// A call, and what the client knows of the input of a custom tool.
     Call {
         index: usize,
-        call: ToolCall,
+        call: Call,
         input: String,
     },
 }
 
 /// One streamed response: each chunk in, its events out.
 #[derive(Debug)]
-pub struct ResponseStream {
+pub(crate) struct ResponseStream {
     head: ResponseHead,
     sequence_number: u64,
     has_started: bool,
     item: Option<Item>,
     /// Text and log probabilities that wait for the end: they may be the beginning of a call.
-    held: Option<(String, Vec<Value>)>,
+    held: Option<(String, Vec<ChatLogprob>)>,
     /// Complete items.
     output: Vec<Value>,
     is_cut: bool,
@@ -41,8 +42,7 @@ pub struct ResponseStream {
 
 impl ResponseStream {
     /// A response without events yet.
-    #[must_use]
-    pub fn new(head: ResponseHead) -> Self {
+    pub(crate) fn new(head: ResponseHead) -> Self {
         Self {
             head,
             sequence_number: 0,
@@ -56,12 +56,13 @@ impl ResponseStream {
     }
 
     /// Appends the events of a chunk.
-    pub fn push(&mut self, chunk: &ChatDelta, out: &mut Vec<Event>) {
+    pub(crate) fn push(&mut self, chunk: &ChatChunk, out: &mut Vec<Event>) {
         self.start(out);
         if let Some(usage) = chunk.usage {
             self.usage = usage;
         }
-        if let Some(delta) = &chunk.reasoning {
+        let Some(choice) = &chunk.choice else { return };
+        if let Some(delta) = choice.delta.reasoning() {
             if !matches!(self.item, Some(Item::Reasoning { .. })) {
                 self.open(Item::Reasoning { text: String::new() }, out);
             }
@@ -70,23 +71,23 @@ impl ResponseStream {
                 text.push_str(delta);
             }
         }
-        if let Some(delta) = &chunk.content {
-            let entries = chunk.logprobs.as_ref().and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        if let Some(delta) = choice.delta.text() {
+            let entries = choice.logprobs.as_ref().map_or(&[][..], |logprobs| &logprobs.content);
             match self.head.must_call {
                 true => self.hold_text(delta, entries),
                 false => self.push_text(delta, entries, out),
             }
         }
-        for call in &chunk.tool_calls {
+        for call in &choice.delta.tool_calls {
             self.push_call(call, out);
         }
-        if let Some(reason) = &chunk.finish_reason {
+        if let Some(reason) = choice.finish_reason {
             self.is_cut = reason == "length";
         }
     }
 
     /// Appends the events of the end. Returns the whole response.
-    pub fn finish(&mut self, out: &mut Vec<Event>) -> Value {
+    pub(crate) fn finish(&mut self, out: &mut Vec<Event>) -> Value {
         self.start(out);
         if let Some((text, entries)) = self.held.take().filter(|_| !self.is_cut) {
             self.push_text(&text, &entries, out);
@@ -113,13 +114,13 @@ impl ResponseStream {
         self.event("response.in_progress", json!({ "response": response }), out);
     }
 
-    fn hold_text(&mut self, delta: &str, entries: &[Value]) {
+    fn hold_text(&mut self, delta: &str, entries: &[ChatLogprob]) {
         let (text, logprobs) = self.held.get_or_insert_default();
         text.push_str(delta);
         logprobs.extend_from_slice(entries);
     }
 
-    fn push_text(&mut self, delta: &str, entries: &[Value], out: &mut Vec<Event>) {
+    fn push_text(&mut self, delta: &str, entries: &[ChatLogprob], out: &mut Vec<Event>) {
         if !matches!(self.item, Some(Item::Message { .. })) {
             self.open(Item::Message { text: String::new(), logprobs: Vec::new() }, out);
         }
@@ -132,29 +133,24 @@ impl ResponseStream {
         }
     }
 
-    fn push_call(&mut self, delta: &ToolCallDelta, out: &mut Vec<Event>) {
+    fn push_call(&mut self, delta: &CallDelta, out: &mut Vec<Event>) {
         if !matches!(&self.item, Some(Item::Call { index, .. }) if *index == delta.index) {
-            let call = ToolCall {
-                id: delta.id.clone().unwrap_or_default(),
-                name: delta.name.clone().unwrap_or_default(),
-                arguments: String::new(),
-            };
+            let (id, name) = (delta.id.clone(), delta.function.name.clone());
+            let call = Call::new(id.unwrap_or_default(), name.unwrap_or_default());
             self.open(Item::Call { index: delta.index, call, input: String::new() }, out);
         }
-        if delta.arguments.is_empty() {
-            return;
-        }
+        let Some(arguments) = delta.arguments() else { return };
         let is_custom = match &mut self.item {
             Some(Item::Call { call, .. }) => {
-                call.arguments.push_str(&delta.arguments);
-                self.head.tools.is_custom(&call.name)
+                call.function.arguments.push_str(arguments);
+                self.head.tools.is_custom(&call.function.name)
             }
             _ => false,
         };
         match is_custom {
             true => self.push_input(custom_input_so_far, out),
             false => {
-                self.say("response.function_call_arguments.delta", json!({ "delta": delta.arguments }), out);
+                self.say("response.function_call_arguments.delta", json!({ "delta": arguments }), out);
             }
         }
     }
@@ -162,7 +158,7 @@ impl ResponseStream {
     /// Tells what is new in the input of a custom tool.
     fn push_input(&mut self, read: fn(&str) -> String, out: &mut Vec<Event>) {
         let Some(Item::Call { call, input, .. }) = &mut self.item else { return };
-        let all = read(&call.arguments);
+        let all = read(&call.function.arguments);
         // What was told cannot be taken back.
         let more = all.strip_prefix(input.as_str()).unwrap_or(&all).to_owned();
         *input = all;
@@ -178,8 +174,8 @@ impl ResponseStream {
         let added = match &item {
             Item::Reasoning { .. } => json!({ "id": id, "type": "reasoning", "summary": [], "status": "in_progress" }),
             Item::Message { .. } => message_item(&id, "in_progress", &[]),
-            Item::Call { call, .. } if self.head.tools.is_custom(&call.name) => {
-                json!({ "id": id, "type": "custom_tool_call", "call_id": call.id, "name": call.name, "input": "" })
+            Item::Call { call, .. } if self.head.tools.is_custom(&call.function.name) => {
+                json!({ "id": id, "type": "custom_tool_call", "call_id": call.id, "name": call.function.name, "input": "" })
             }
             Item::Call { call, .. } => self.head.call_item(self.output.len(), call, "in_progress"),
         };
@@ -209,8 +205,7 @@ impl ResponseStream {
                 reasoning_item(&id, text),
             ),
             Item::Message { text, logprobs } => {
-                let logprobs = (!logprobs.is_empty()).then(|| json!(logprobs));
-                let part = text_part(text, logprobs.as_ref());
+                let part = text_part(text, (!logprobs.is_empty()).then_some(logprobs));
                 (
                     json!({ "content_index": 0, "text": text, "logprobs": [] }),
                     "response.output_text.done",
@@ -218,14 +213,14 @@ impl ResponseStream {
                     message_item(&id, status, &[part]),
                 )
             }
-            Item::Call { call, input, .. } if self.head.tools.is_custom(&call.name) => (
+            Item::Call { call, input, .. } if self.head.tools.is_custom(&call.function.name) => (
                 json!({ "input": input }),
                 "response.custom_tool_call_input.done",
                 None,
                 self.head.call_item(self.output.len(), call, status),
             ),
             Item::Call { call, .. } => (
-                json!({ "name": self.head.tools.resolve(&call.name).1, "arguments": call.arguments }),
+                json!({ "name": self.head.tools.resolve(&call.function.name).1, "arguments": call.function.arguments }),
                 "response.function_call_arguments.done",
                 None,
                 self.head.call_item(self.output.len(), call, status),
@@ -243,7 +238,7 @@ impl ResponseStream {
 
     /// Tells the end of the input of a custom tool.
     fn push_rest(&mut self, out: &mut Vec<Event>) {
-        if matches!(&self.item, Some(Item::Call { call, .. }) if self.head.tools.is_custom(&call.name)) {
+        if matches!(&self.item, Some(Item::Call { call, .. }) if self.head.tools.is_custom(&call.function.name)) {
             self.push_input(custom_input, out);
         }
     }
@@ -252,14 +247,13 @@ impl ResponseStream {
         let prefix = match item {
             Item::Reasoning { .. } => "rs",
             Item::Message { .. } => "msg",
-            Item::Call { call, .. } => self.head.call_prefix(&call.name),
+            Item::Call { call, .. } => self.head.call_prefix(&call.function.name),
         };
         self.head.item_id(prefix, self.output.len())
     }
 
     /// The event of an error, after which nothing follows.
-    #[must_use]
-    pub fn error(&self, code: &str, message: &str, param: Option<&str>) -> Event {
+    pub(crate) fn error(&self, code: &str, message: &str, param: Option<&str>) -> Event {
         let data = json!({
             "type": "error", "code": code, "message": message, "param": param,
             "sequence_number": self.sequence_number,
@@ -287,28 +281,29 @@ impl ResponseStream {
 }
 
 /// The log probabilities of a token as events have them, without the bytes.
-fn streamed_logprobs(entry: &Value) -> Value {
-    let plain = |entry: &Value| json!({ "token": entry["token"], "logprob": entry["logprob"] });
-    let top = entry["top_logprobs"].as_array().map(Vec::as_slice).unwrap_or_default();
+fn streamed_logprobs(entry: &ChatLogprob) -> Value {
+    let plain = |entry: &ChatLogprob| json!({ "token": entry.token, "logprob": entry.logprob });
     let mut shown = plain(entry);
-    shown["top_logprobs"] = top.iter().map(plain).collect();
+    shown["top_logprobs"] = entry.top_logprobs.iter().flatten().map(plain).collect();
     shown
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dialects::ChoiceLogprobs;
+    use crate::parse::Part;
 
-    fn run(chunks: &[Value]) -> (Vec<Event>, Value) {
+    fn run(chunks: &[ChatChunk]) -> (Vec<Event>, Value) {
         run_with(&json!({}), chunks)
     }
 
-    fn run_with(request: &Value, chunks: &[Value]) -> (Vec<Event>, Value) {
+    fn run_with(request: &Value, chunks: &[ChatChunk]) -> (Vec<Event>, Value) {
         let head = ResponseHead::new("resp_7", 5, "sim", request);
         let mut stream = ResponseStream::new(head);
         let mut out = Vec::new();
         for chunk in chunks {
-            stream.push(&ChatDelta::read(chunk), &mut out);
+            stream.push(chunk, &mut out);
         }
         let response = stream.finish(&mut out);
         (out, response)
@@ -317,10 +312,10 @@ mod tests {
     #[test]
     fn text_has_the_documented_sequence() {
         let (events, response) = run(&[
-            json!({ "choices": [{ "delta": { "role": "assistant", "content": "" } }] }),
-            json!({ "choices": [{ "delta": { "content": "Hel" } }] }),
-            json!({ "choices": [{ "delta": { "content": "lo" }, "finish_reason": "stop" }] }),
-            json!({ "choices": [], "usage": { "prompt_tokens": 7, "completion_tokens": 2 } }),
+            ChatChunk::text(""),
+            ChatChunk::text("Hel"),
+            ChatChunk::text("lo").ending("stop", None),
+            ChatChunk::counts(7, 2),
         ]);
         let names: Vec<_> = events.iter().map(|event| event.name).collect();
         let expected = [
@@ -348,13 +343,12 @@ mod tests {
 
     #[test]
     fn items_follow_each_other_with_ids_of_their_own() {
-        let call = json!([{ "index": 0, "id": "call_1", "function": { "name": "f", "arguments": "{\"a\":" } }]);
-        let rest = json!([{ "index": 0, "function": { "arguments": "1}" } }]);
         let (events, response) = run(&[
-            json!({ "choices": [{ "delta": { "reasoning": "hm" } }] }),
-            json!({ "choices": [{ "delta": { "content": "ok" } }] }),
-            json!({ "choices": [{ "delta": { "tool_calls": call } }] }),
-            json!({ "choices": [{ "delta": { "tool_calls": rest }, "finish_reason": "tool_calls" }] }),
+            ChatChunk::of([Part::Reasoning("hm".to_owned())]),
+            ChatChunk::text("ok"),
+            ChatChunk::call(0, "call_1", "f"),
+            ChatChunk::arguments(0, "{\"a\":"),
+            ChatChunk::arguments(0, "1}").ending("tool_calls", None),
         ]);
         let kinds: Vec<_> = response["output"].as_array().expect("a list").iter().map(|item| &item["type"]).collect();
         assert_eq!(kinds, ["reasoning", "message", "function_call"]);
@@ -371,17 +365,15 @@ mod tests {
 
     #[test]
     fn an_answer_cut_at_its_limit_ends_with_the_event_for_that() {
-        let (events, response) =
-            run(&[json!({ "choices": [{ "delta": { "content": "a" }, "finish_reason": "length" }] })]);
+        let (events, response) = run(&[ChatChunk::text("a").ending("length", None)]);
         assert_eq!(events.last().map(|event| event.name), Some("response.incomplete"));
         assert_eq!(response["status"], "incomplete");
         assert_eq!(response["output"][0]["status"], "incomplete");
     }
-    fn call_chunks(name: &str, arguments: &[&str]) -> Vec<Value> {
-        let delta = |call: Value| json!({ "choices": [{ "delta": { "tool_calls": [call] } }] });
-        let first = delta(json!({ "index": 0, "id": "call_1", "function": { "name": name, "arguments": "" } }));
-        let more = arguments.iter().map(|part| delta(json!({ "index": 0, "function": { "arguments": part } })));
-        std::iter::once(first).chain(more).collect()
+
+    fn call_chunks(name: &str, arguments: &[&str]) -> Vec<ChatChunk> {
+        let more = arguments.iter().map(|part| ChatChunk::arguments(0, part));
+        std::iter::once(ChatChunk::call(0, "call_1", name)).chain(more).collect()
     }
 
     #[test]
@@ -409,15 +401,21 @@ mod tests {
 
     #[test]
     fn log_probabilities_are_told_with_their_tokens() {
-        let entry = |token: &str| {
-            json!({
-                "token": token, "logprob": -0.5, "bytes": [97],
-                "top_logprobs": [{ "token": token, "logprob": -0.5, "bytes": [97] }],
-            })
+        let plain =
+            |token: &str| ChatLogprob { bytes: vec![97], logprob: -0.5, token: token.to_owned(), top_logprobs: None };
+        let entry = |token: &str| ChatLogprob { top_logprobs: Some(vec![plain(token)]), ..plain(token) };
+        let chunk = |token: &str| {
+            let mut chunk = ChatChunk::text(token);
+            let choice = chunk.choice.get_or_insert_default();
+            choice.logprobs = Some(ChoiceLogprobs { content: vec![entry(token)] });
+            chunk
         };
-        let chunk = |token: &str| json!({ "choices": [{ "delta": { "content": token }, "logprobs": { "content": [entry(token)] } }] });
         let (events, response) = run(&[chunk("a"), chunk("b")]);
-        assert_eq!(response["output"][0]["content"][0]["logprobs"], json!([entry("a"), entry("b")]));
+        let written = |token: &str| {
+            let top = [json!({ "token": token, "logprob": -0.5, "bytes": [97] })];
+            json!({ "token": token, "logprob": -0.5, "bytes": [97], "top_logprobs": top })
+        };
+        assert_eq!(response["output"][0]["content"][0]["logprobs"], json!([written("a"), written("b")]));
         let delta = events.iter().find(|event| event.name == "response.output_text.delta").expect("a text");
         let shown = json!([{ "token": "a", "logprob": -0.5, "top_logprobs": [{ "token": "a", "logprob": -0.5 }] }]);
         assert_eq!(delta.data["logprobs"], shown);
@@ -427,7 +425,7 @@ mod tests {
     fn an_error_is_numbered_as_other_events_are() {
         let mut stream = ResponseStream::new(ResponseHead::new("resp_7", 5, "sim", &json!({})));
         let mut out = Vec::new();
-        stream.push(&ChatDelta::read(&json!({ "choices": [{ "delta": { "content": "a" } }] })), &mut out);
+        stream.push(&ChatChunk::text("a"), &mut out);
         let error = stream.error("InternalServerError", "no", None);
         assert_eq!(error.data["sequence_number"], out.len());
     }
@@ -435,20 +433,19 @@ mod tests {
     #[test]
     fn the_beginning_of_a_call_that_is_cut_is_no_text() {
         let request = json!({ "tool_choice": "required", "tools": [{ "type": "function", "name": "f" }] });
-        let text = json!({ "choices": [{ "delta": { "content": "{\"name\":" } }] });
-        let end = |reason: &str| json!({ "choices": [{ "delta": {}, "finish_reason": reason }] });
-        let (events, response) = run_with(&request, &[text.clone(), end("length")]);
+        let cut = |reason| [ChatChunk::text("{\"name\":"), ChatChunk::default().ending(reason, None)];
+        let (events, response) = run_with(&request, &cut("length"));
         assert_eq!((&response["output"], &response["status"]), (&json!([]), &json!("incomplete")));
         assert!(events.iter().all(|event| event.name != "response.output_text.delta"));
-        let (_, response) = run_with(&request, &[text, end("stop")]);
+        let (_, response) = run_with(&request, &cut("stop"));
         assert_eq!(response["output"][0]["content"][0]["text"], "{\"name\":");
     }
 
     #[test]
     fn only_the_last_item_is_cut() {
         let mut chunks = call_chunks("f", &["{\"a\":"]);
-        chunks.insert(0, json!({ "choices": [{ "delta": { "content": "a" } }] }));
-        chunks.push(json!({ "choices": [{ "delta": {}, "finish_reason": "length" }] }));
+        chunks.insert(0, ChatChunk::text("a"));
+        chunks.push(ChatChunk::default().ending("length", None));
         let (_, response) = run(&chunks);
         let statuses: Vec<_> =
             response["output"].as_array().expect("a list").iter().map(|item| &item["status"]).collect();

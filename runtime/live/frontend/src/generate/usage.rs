@@ -3,11 +3,11 @@
 use serde::Serialize;
 
 /// Tokens of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(in crate::api) struct Usage {
-    prompt_tokens: usize,
-    total_tokens: usize,
-    completion_tokens: usize,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Usage {
+    pub(crate) prompt_tokens: usize,
+    pub(crate) total_tokens: usize,
+    pub(crate) completion_tokens: usize,
     prompt_tokens_details: Option<PromptDetails>,
     completion_tokens_details: CompletionDetails,
 }
@@ -17,13 +17,13 @@ struct PromptDetails {
     cached_tokens: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 struct CompletionDetails {
     reasoning_tokens: usize,
 }
 
 impl Usage {
-    pub(in crate::api) fn new(prompt_tokens: usize, completion_tokens: usize, cached_tokens: Option<usize>) -> Self {
+    pub(crate) fn new(prompt_tokens: usize, completion_tokens: usize, cached_tokens: Option<usize>) -> Self {
         Self {
             prompt_tokens,
             total_tokens: prompt_tokens + completion_tokens,
@@ -34,7 +34,16 @@ impl Usage {
     }
 
     /// The same with this many of its output tokens as reasoning.
-    pub(in crate::api) fn with_reasoning(self, reasoning_tokens: usize) -> Self {
+    pub(crate) fn with_reasoning(self, reasoning_tokens: usize) -> Self {
         Self { completion_tokens_details: CompletionDetails { reasoning_tokens }, ..self }
+    }
+    /// Prompt tokens found in the prefix cache, where they are shown.
+    pub(crate) fn cached_tokens(self) -> usize {
+        self.prompt_tokens_details.map_or(0, |details| details.cached_tokens)
+    }
+
+    /// Output tokens that are reasoning.
+    pub(crate) fn reasoning_tokens(self) -> usize {
+        self.completion_tokens_details.reasoning_tokens
     }
 }
