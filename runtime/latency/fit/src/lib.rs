@@ -15,6 +15,7 @@ mod source;
 
 pub use error::FitError;
 pub use judge::gates::read_gates;
+pub use judge::intervals::{Again, Bounds, Capacity};
 pub use judge::{calibrate, figures, page};
 pub use measurements::data::{Measurements, ReadOptions};
 pub use measurements::measured::Measured;

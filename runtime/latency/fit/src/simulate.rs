@@ -83,6 +83,38 @@ pub fn run(
     seed: u64,
     with_steps: bool,
 ) -> Result<Simulation, FitError> {
+    let pacing = Pacing { speedup: 1.0, most_at_once: measurements.most_at_once() };
+    paced(measurements, pool, candidate, seed, with_steps, pacing)
+}
+
+/// The same with all requests at once.
+pub(crate) fn run_at_once(
+    measurements: &Measurements,
+    pool: &PoolConfig,
+    candidate: &Candidate,
+    seed: u64,
+) -> Result<Simulation, FitError> {
+    paced(measurements, pool, candidate, seed, false, Pacing { speedup: AT_ONCE, most_at_once: None })
+}
+
+/// A speed at which a year passes in a millisecond.
+const AT_ONCE: f64 = 1e12;
+
+/// How requests arrive.
+#[derive(Clone, Copy)]
+struct Pacing {
+    speedup: f64,
+    most_at_once: Option<u32>,
+}
+
+fn paced(
+    measurements: &Measurements,
+    pool: &PoolConfig,
+    candidate: &Candidate,
+    seed: u64,
+    with_steps: bool,
+    Pacing { speedup, most_at_once }: Pacing,
+) -> Result<Simulation, FitError> {
     let step = candidate.step;
     let overheads = candidate.overheads;
     let pool = PoolConfig {
@@ -93,13 +125,13 @@ pub fn run(
     };
     let source = WorkloadSource::Trace {
         trace: Arc::clone(measurements.trace()),
-        pacing: TracePacing::Recorded { speedup: 1.0 },
+        pacing: TracePacing::Recorded { speedup },
         copies: 1,
         stagger_ns: 0,
         answers: Answers::Simulated,
     };
     let mut workload = WorkloadConfig::new("measured", source);
-    if let Some(most) = measurements.most_at_once() {
+    if let Some(most) = most_at_once {
         workload.client.max_in_flight = Some(most.into());
         workload.client.when_full = WhenFull::Delay;
     }

@@ -182,6 +182,11 @@ pub(crate) struct CalibrateArgs {
     #[arg(long, value_name = "FROM..TO", help_heading = "Input", value_parser = part)]
     pub(crate) part: Option<(f64, f64)>,
 
+    /// Simulate each prediction again with N draws of its prices, for 90 % intervals.
+    #[arg(long, default_value_t = 50, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u16).range(0..=10_000))]
+    pub(crate) uncertainty: u16,
+
     /// A limit: `ttft p50 < 10%`, `itl pearson > 0.9`, `throughput < 3%`, `outside < 5%`.
     #[arg(long, value_name = "GATE", help_heading = "Gates")]
     pub(crate) gate: Vec<Gate>,

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use vcr_base::output::Outputs;
 use vcr_fit::calibrate::{Judged, Verdict, judge};
-use vcr_fit::{Source, figures, page, read_gates};
+use vcr_fit::{Again, Capacity, Source, figures, page, read_gates};
 use vcr_fitted::ModelFile;
 use vcr_scenario::fitted;
 
 use super::args::{CalibrateArgs, MeasurementArgs};
 use super::{Refused, Stages, options, sources, within, write_comparisons};
-use crate::exit::{Exit, printed};
+use crate::exit::{Exit, eprint_line, printed};
 use crate::terminal::style::{BOLD, DIM, GREEN, RED};
 use crate::terminal::text::{counted, printable};
 
@@ -49,6 +49,9 @@ fn calibrated(args: &CalibrateArgs) -> Result<Exit, Refused> {
     for (file, figure) in drawn {
         file.write_with(|out| out.write_all(figure.svg.as_bytes()))?;
     }
+    for judged in &all {
+        warn_of(judged);
+    }
     let verdicts = Verdict::all(&all, &gates);
     if let Some(file) = html {
         file.write_with(|out| page::write(out, "Captured against predicted", &all, &verdicts))?;
@@ -61,6 +64,7 @@ fn calibrated(args: &CalibrateArgs) -> Result<Exit, Refused> {
 
 fn judged(args: &CalibrateArgs, progress: &Stages) -> Result<Vec<Judged>, Refused> {
     let seed = args.measurements.seed;
+    let again = Again { draws: usize::from(args.uncertainty), threads: args.measurements.threads };
     let fit = |sources: &[Source]| {
         let options = options(&args.prior, &args.measurements, 0, sources)?;
         Ok::<_, Refused>(vcr_fit::fit(sources, &options, &mut |stage| progress.show(stage))?)
@@ -77,7 +81,7 @@ fn judged(args: &CalibrateArgs, progress: &Stages) -> Result<Vec<Judged>, Refuse
                 let mut rest = sources.clone();
                 let source = rest.remove(left_out);
                 let model = fit(&rest)?.model;
-                Ok(judge(&model, &within(source, args.part), seed)?)
+                Ok(judge(&model, &within(source, args.part), seed, again)?)
             })
             .collect();
     }
@@ -97,7 +101,25 @@ fn judged(args: &CalibrateArgs, progress: &Stages) -> Result<Vec<Judged>, Refuse
     let engine = if given.engine.is_empty() { engine.into_iter().collect() } else { given.engine.clone() };
     let given = MeasurementArgs { engine, map: given.map.clone(), ..*given };
     let sources = sources(files(inputs)?.iter().map(PathBuf::as_path), &[], &given)?;
-    sources.into_iter().map(|source| Ok(judge(&model, &within(source, args.part), seed)?)).collect()
+    sources.into_iter().map(|source| Ok(judge(&model, &within(source, args.part), seed, again)?)).collect()
+}
+
+/// What a reader of the table alone might miss, on standard error.
+fn warn_of(judged: &Judged) {
+    let name = printable(&judged.name);
+    let outside = judged.outside_fitted_range;
+    if outside > MUCH_OUTSIDE {
+        eprint_line(format_args!(
+            "warning: {name}: {:.0} % of the step time is outside the fitted range",
+            outside * 100.0
+        ));
+    }
+    if let Some(Capacity { load_per_s, low_per_s, high_per_s }) = judged.capacity.filter(Capacity::is_crossed) {
+        eprint_line(format_args!(
+            "warning: {name}: the capacity is between {low_per_s:.2} and {high_per_s:.2} requests/s and the load is \
+             {load_per_s:.2}: the queue may grow or not, so first-token times are ranges"
+        ));
+    }
 }
 
 /// Inputs, with the files of folders that are not input themselves.
@@ -143,7 +165,16 @@ fn write(out: &mut dyn Write, all: &[Judged], verdicts: &[Verdict]) -> io::Resul
     for judged in all {
         let sample = if judged.in_sample { " (in sample: the model was fitted on it)" } else { "" };
         writeln!(out, "{BOLD}{}{BOLD:#}{sample}: {}", printable(&judged.name), counted(judged.requests, "request"))?;
-        write_comparisons(out, &judged.comparisons)?;
+        let crossed = judged.capacity.filter(Capacity::is_crossed);
+        write_comparisons(out, &judged.comparisons, &judged.intervals, crossed.is_some())?;
+        if let Some(capacity) = judged.capacity {
+            let Capacity { load_per_s, low_per_s, high_per_s } = capacity;
+            let style = if capacity.is_crossed() { RED } else { DIM };
+            writeln!(
+                out,
+                " {style}capacity between {low_per_s:.2} and {high_per_s:.2} requests/s; the load is {load_per_s:.2}{style:#}"
+            )?;
+        }
         for each in &judged.per_request {
             let pearson = each.pearson.map_or_else(String::new, |pearson| format!(", r {pearson:.3}"));
             writeln!(

@@ -11,7 +11,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use vcr_base::output::{OutputError, Outputs};
 use vcr_fit::{
-    Base, Comparison, Fit, FitError, FitOptions, Inferred, Measurements, ReadOptions, Shape, Source, Statistic, infer,
+    Base, Bounds, Comparison, Fit, FitError, FitOptions, Inferred, Measurements, Metric, ReadOptions, Shape, Source,
+    Statistic, infer,
 };
 use vcr_fitted::TERMS;
 use vcr_scenario::{ScenarioError, expression};
@@ -297,7 +298,7 @@ fn write(out: &mut dyn Write, fit: &Fit, path: &Path) -> io::Result<()> {
     }
     for (name, comparisons) in &fit.in_sample {
         writeln!(out, "\n{BOLD}{}{BOLD:#} (in sample)", printable(name))?;
-        write_comparisons(out, comparisons)?;
+        write_comparisons(out, comparisons, &[], false)?;
     }
     let validated: Vec<String> = model
         .quality
@@ -310,16 +311,29 @@ fn write(out: &mut dyn Write, fit: &Fit, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-pub(crate) fn write_comparisons(out: &mut dyn Write, comparisons: &[Comparison]) -> io::Result<()> {
+/// Measured and simulated values, with the `bounds` of these statistics where there are any. Where it `is_near_capacity`,
+/// the simulated first-token times are these bounds: one number would say more than is known.
+pub(crate) fn write_comparisons(
+    out: &mut dyn Write,
+    comparisons: &[Comparison],
+    bounds: &[Bounds],
+    is_near_capacity: bool,
+) -> io::Result<()> {
     let mut table = bare_table();
-    table.set_header(["", "measured ms", "simulated ms", "error"]);
-    for comparison in comparisons {
-        table.add_row([
-            comparison.name(),
-            format!("{:.2}", comparison.measured_ms),
-            format!("{:.2}", comparison.simulated_ms),
-            comparison.error_text(),
-        ]);
+    let titles = ["", "measured ms", "simulated ms", "error", "90 % interval", "measured is"];
+    table.set_header(&titles[..if bounds.is_empty() { 4 } else { titles.len() }]);
+    for (index, comparison) in comparisons.iter().enumerate() {
+        let simulated = format!("{:.2}", comparison.simulated_ms);
+        let mut row =
+            vec![comparison.name(), format!("{:.2}", comparison.measured_ms), simulated, comparison.error_text()];
+        if let Some(bounds) = bounds.get(index) {
+            row.push(format!("{:.2} to {:.2}", bounds.low_ms, bounds.high_ms));
+            row.push(if bounds.is_inside { "inside" } else { "outside" }.to_owned());
+            if is_near_capacity && matches!(comparison.metric, Metric::Ttft | Metric::Queue) {
+                (row[2], row[3]) = ("a range".to_owned(), String::new());
+            }
+        }
+        table.add_row(row);
     }
     align_right(&mut table);
     write_table(out, &table)

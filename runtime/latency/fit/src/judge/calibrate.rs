@@ -10,6 +10,7 @@ use vcr_fitted::ModelFile;
 use vcr_scenario::fitted;
 
 use crate::error::FitError;
+use crate::judge::intervals::{self, Again, Bounds, Capacity};
 use crate::judge::metrics::{comparisons, pairs};
 use crate::measurements::data::Measurements;
 use crate::simulate::{Candidate, Simulation, run};
@@ -27,6 +28,12 @@ pub struct Judged {
     pub requests: u64,
     /// Percentiles of both sides.
     pub comparisons: Vec<Comparison>,
+    /// The intervals of these statistics; empty without draws.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub intervals: Vec<Bounds>,
+    /// The load beside what the engine can take, where it is long enough to tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<Capacity>,
     /// Request by request.
     pub per_request: Vec<PerRequest>,
     /// Output tokens per second of both sides.
@@ -91,7 +98,7 @@ pub struct Interference {
 ///
 /// # Errors
 /// When the engine cannot serve them.
-pub fn judge(model: &ModelFile, source: &Source, seed: u64) -> Result<Judged, FitError> {
+pub fn judge(model: &ModelFile, source: &Source, seed: u64, again: Again) -> Result<Judged, FitError> {
     let candidate = Candidate { step: model.step, overheads: fitted::overheads(model) };
     let simulation = run(&source.measurements, &source.pool, &candidate, seed, true)?;
     let pairs = pairs(&source.measurements, &simulation);
@@ -101,11 +108,15 @@ pub fn judge(model: &ModelFile, source: &Source, seed: u64) -> Result<Judged, Fi
         .collect();
     let fitted_on = &model.provenance.inputs;
     let in_sample = source.measurements.inputs().iter().any(|input| fitted_on.iter().any(|on| on.overlaps(input)));
+    let comparisons = comparisons(&source.measurements, &simulation);
+    let (intervals, capacity) = intervals::of(model, source, &comparisons, seed, again)?;
     Ok(Judged {
         name: source.measurements.name().to_owned(),
         in_sample,
         requests: source.measurements.requests().iter().filter(|request| request.is_whole).count() as u64,
-        comparisons: comparisons(&source.measurements, &simulation),
+        comparisons,
+        intervals,
+        capacity,
         per_request,
         throughput: throughput(&source.measurements, &simulation),
         interference: interference(&source.measurements, &simulation),

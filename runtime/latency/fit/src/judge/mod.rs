@@ -3,5 +3,6 @@
 pub mod calibrate;
 pub mod figures;
 pub(crate) mod gates;
+pub(crate) mod intervals;
 pub(crate) mod metrics;
 pub mod page;

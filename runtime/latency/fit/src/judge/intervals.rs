@@ -1,0 +1,130 @@
+//! How far a prediction may be off: the measurements simulated again, with prices drawn as the data of the fit allows.
+
+use std::num::NonZeroUsize;
+
+use serde::Serialize;
+use vcr_cluster::Interval;
+use vcr_compare::{Comparison, Metric, Statistic};
+use vcr_core::seed;
+use vcr_fitted::ModelFile;
+use vcr_latency::FittedDraws;
+use vcr_scenario::fitted;
+
+use crate::error::FitError;
+use crate::judge::metrics::comparisons;
+use crate::simulate::{Candidate, run, run_at_once};
+use crate::solve::parallel;
+use crate::source::Source;
+
+/// How often measurements are simulated again, and on how many threads.
+#[derive(Clone, Copy, Debug)]
+pub struct Again {
+    /// Draws; 0 for no intervals.
+    pub draws: usize,
+    /// Threads; none for all cores. They change no byte.
+    pub threads: Option<NonZeroUsize>,
+}
+
+/// A load with fewer requests than this many times the largest batch never fills the engine for long.
+const FULL_BATCHES: usize = 4;
+
+/// A statistic and the values within which nine of ten draws are.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Bounds {
+    /// The metric.
+    pub metric: Metric,
+    /// Its statistic.
+    pub statistic: Statistic,
+    /// The 5th percentile of the draws.
+    pub low_ms: f64,
+    /// The 95th percentile.
+    pub high_ms: f64,
+    /// Whether the measured value is between both.
+    pub is_inside: bool,
+}
+
+/// The rate of a load beside the rates at which an engine is full, in requests per second.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Capacity {
+    /// Requests that arrive.
+    pub load_per_s: f64,
+    /// Least capacity of the draws.
+    pub low_per_s: f64,
+    /// Largest capacity of the draws.
+    pub high_per_s: f64,
+}
+
+impl Capacity {
+    /// Whether some draws keep up with the load, and others do not. The queue then grows in some of them only.
+    #[must_use]
+    pub fn is_crossed(&self) -> bool {
+        (self.low_per_s..=self.high_per_s).contains(&self.load_per_s)
+    }
+}
+
+/// Intervals of all `compared` statistics, and the capacity where the load is long enough to have one. Nothing for a
+/// model without a covariance.
+pub(crate) fn of(
+    model: &ModelFile,
+    source: &Source,
+    compared: &[Comparison],
+    seed: u64,
+    again: Again,
+) -> Result<(Vec<Bounds>, Option<Capacity>), FitError> {
+    let Some(draws) = FittedDraws::new(model.clone()).filter(|_| again.draws > 0) else {
+        return Ok((Vec::new(), None));
+    };
+    let threads = again.threads.unwrap_or_else(parallel::available);
+    let numbers: Vec<u64> = (0..again.draws as u64).collect();
+    let simulate = |number: &u64| {
+        let drawn = draws.draw(seed::derive(seed, "uncertainty", *number));
+        let candidate = Candidate { step: drawn.step, overheads: fitted::overheads(&drawn) };
+        let simulation = run(&source.measurements, &source.pool, &candidate, seed, false)?;
+        let values: Vec<f64> =
+            comparisons(&source.measurements, &simulation).iter().map(|each| each.simulated_ms).collect();
+        Ok::<_, FitError>((candidate, values))
+    };
+    let drawn = parallel::map(threads, &numbers, simulate).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let bounds = compared.iter().enumerate().filter_map(|(index, each)| {
+        let Interval { low, high } = Interval::of(drawn.iter().map(|(_, values)| values[index]).collect())?;
+        let is_inside = (low..=high).contains(&each.measured_ms);
+        Some(Bounds { metric: each.metric, statistic: each.statistic, low_ms: low, high_ms: high, is_inside })
+    });
+    let bounds = bounds.collect();
+    // The draws with the shortest and the longest answers are those with the largest and the least capacity.
+    let slowness = compared.iter().position(|each| each.metric == Metric::E2e && each.statistic == Statistic::Mean);
+    let Some((slowness, load_per_s)) = slowness.zip(load_per_s(source)) else { return Ok((bounds, None)) };
+    let mut by_speed: Vec<&(Candidate, Vec<f64>)> = drawn.iter().collect();
+    by_speed.sort_by(|a, b| a.1[slowness].total_cmp(&b.1[slowness]));
+    let tail = (drawn.len() - 1) / 20;
+    let ends = [by_speed[drawn.len() - 1 - tail].0, by_speed[tail].0];
+    let ends = parallel::map(threads, &ends, |candidate| capacity_per_s(source, candidate, seed));
+    let [low_per_s, high_per_s] = ends[..] else { return Ok((bounds, None)) };
+    let capacity = low_per_s.zip(high_per_s).map(|(low, high)| Capacity {
+        load_per_s,
+        low_per_s: low.min(high),
+        high_per_s: high.max(low),
+    });
+    Ok((bounds, capacity))
+}
+
+/// Requests that arrive in a second, where that is known and there are enough of them to fill the engine.
+fn load_per_s(source: &Source) -> Option<f64> {
+    let requests = source.measurements.requests();
+    let seqs = source.pool.engine.as_vllm()?.max_num_seqs() as usize * source.pool.engines as usize;
+    let span_ns = requests.last()?.arrival_ns.checked_sub(requests.first()?.arrival_ns).filter(|ns| *ns > 0)?;
+    let is_open = source.measurements.most_at_once().is_none() && requests.len() >= FULL_BATCHES * seqs;
+    is_open.then(|| (requests.len() - 1) as f64 / (span_ns as f64 / 1e9))
+}
+
+/// Requests that a full engine ends in a second: all of them come at once, and the first and last tenth, in which it is
+/// not full, do not count.
+fn capacity_per_s(source: &Source, candidate: &Candidate, seed: u64) -> Option<f64> {
+    let simulation = run_at_once(&source.measurements, &source.pool, candidate, seed).ok()?;
+    let mut ends_ns: Vec<u64> =
+        simulation.requests.iter().filter_map(|each| Some(each.arrival_ns + each.e2e_ns?)).collect();
+    ends_ns.sort_unstable();
+    let (from, to) = (ends_ns.len() / 10, ends_ns.len() * 9 / 10);
+    let span_ns = ends_ns.get(to)?.checked_sub(*ends_ns.get(from)?).filter(|ns| *ns > 0)?;
+    Some((to - from) as f64 / (span_ns as f64 / 1e9))
+}
