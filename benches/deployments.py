@@ -62,8 +62,8 @@ SMALL_CASES = [
     ("RTX 0.5B, to more load", RTX, [f"day06_c{count}_i128_o64_n64" for count in (1, 2, 4)],
      [f"day06_c{count}_i128_o64_n64" for count in (8, 16)]),
 ]
-SMALL_ENGINES = {LAPTOP: "num_gpu_blocks: 2_000, max_num_seqs: 8, max_num_batched_tokens: 2048, max_model_len: 4096, async_scheduling: true",
-                 RTX: "num_gpu_blocks: 40_000, max_num_seqs: 256, max_num_batched_tokens: 2048, max_model_len: 4096, async_scheduling: true"}
+SMALL_ENGINES = {LAPTOP: "num_gpu_blocks: 2_000, max_num_seqs: 8, max_num_batched_tokens: 2048, max_model_len: 4096",
+                 RTX: "num_gpu_blocks: 40_000, max_num_seqs: 256, max_num_batched_tokens: 2048, max_model_len: 4096"}
 
 
 def records(path):
@@ -121,7 +121,7 @@ def small_shape(out):
 def fit(args, model, tables, engine, shape, logs=()):
     words = [word for log in logs for word in ("--steps", log)] + (["--shape", shape] if shape else [])
     began = time.process_time()
-    accuracy.vcr(args, "fit", *tables, "--engine", engine, "-o", model, "--folds", 0, "-q", "--force", *words)
+    accuracy.vcr(argparse.Namespace(vcr=args.fitted_by), "fit", *tables, "--engine", engine, "-o", model, "--folds", 0, "-q", "--force", *words)
     return time.process_time() - began
 
 
@@ -192,6 +192,7 @@ def h100(args, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vcr", default="target/release/vcr", help="the program (default: %(default)s)")
+    parser.add_argument("--fitted-by", metavar="VCR", help="another program for the fits, to compare versions")
     parser.add_argument("--a40", type=Path, metavar="DIR", help="request and step logs of an A40")
     parser.add_argument("--small-gpu", type=Path, metavar="DIR", help="results of `vllm bench serve` on two small GPUs")
     parser.add_argument("--only", choices=["a40", "small-gpu", "h100"], help="one of the sets")
@@ -200,6 +201,7 @@ def main():
     parser.add_argument("--verbose", action="store_true", help="print every load, errors with signs")
     args = parser.parse_args()
     args.vcr = str(Path(args.vcr).resolve())
+    args.fitted_by = str(Path(args.fitted_by or args.vcr).resolve())
     args.intervals = ["--uncertainty", args.draws] if args.draws else []
     print(f"{'mean size of errors in percent':36} " + " ".join(f"{bar:>8}" for bar in BARS) + "  inside")
     with tempfile.TemporaryDirectory() as folder:

@@ -24,5 +24,7 @@ pub use solve::base::Base;
 pub use solve::fit::{Fit, FitOptions, fit};
 pub use solve::infer::{Inferred, Setting, infer};
 pub use solve::shape::Shape;
+pub use solve::suggest::{Certainty, Load, Pace, Suggested, Suggestion};
+pub use solve::warm_up::WarmUp;
 pub use source::Source;
 pub use vcr_compare::{Comparison, Gate, Metric, Pairs, Statistic};

@@ -48,6 +48,11 @@ impl Source {
         self.pool.engine.as_vllm().is_some_and(|engine| engine.async_scheduling())
     }
 
+    /// The same without what began until `lasts_ns` after the first request, which loads the engine still.
+    pub(crate) fn after(&self, lasts_ns: u64) -> Self {
+        Self { measurements: self.measurements.after(lasts_ns), ..self.clone() }
+    }
+
     /// The same without one of several parts of the requests, which load the engine still.
     pub(crate) fn without(&self, fold: u32, folds: u32) -> Self {
         let measurements = self.measurements.compared(|index, count| index * folds as usize / count != fold as usize);

@@ -4,7 +4,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::Args;
-use vcr_fit::{Gate, Setting};
+use vcr_fit::{Gate, Load, Setting, WarmUp};
 use vcr_trace::import::Format;
 
 use crate::help::{with_comparison_exit_codes, with_plain_exit_codes};
@@ -20,6 +20,8 @@ pub(crate) const FIT_EXAMPLES: &str = with_plain_exit_codes!(
   vcr fit run.jsonl --steps steps.jsonl --engine 'num_gpu_blocks: 27_000' -o model.json
   vcr fit run.jsonl --engine 'num_gpu_blocks: 27_000' --infer max_num_seqs -o model.json
   vcr fit run.jsonl --engine 'num_gpu_blocks: 27_000' -o model.json --emit-wasm model.wasm
+  vcr fit run.jsonl --engine 'num_gpu_blocks: 27_000' -o model.json \\
+      --suggest 'prompt_tokens: 4000, output_tokens: 200, concurrency: 16'
 
 Inputs are captures, or tables (CSV, JSONL, Parquet) with a row for each request: arrival_ms,
 prompt_tokens, output_tokens, ttft_ms, e2e_ms and, if known, mean_itl_ms, queue_ms, cached_tokens,
@@ -115,6 +117,15 @@ pub(crate) struct FitArgs {
     /// Fit only this part of the requests, in order of arrival: 0..0.5 is the first half.
     #[arg(long, value_name = "FROM..TO", help_heading = "Input", value_parser = part)]
     pub(crate) part: Option<(f64, f64)>,
+
+    /// Say what to measure next to make a prediction more certain: 'prompt_tokens: 4000, output_tokens: 200,
+    /// concurrency: 16', or a rate per second.
+    #[arg(long, value_name = "PREDICTION")]
+    pub(crate) suggest: Option<Load>,
+
+    /// Leave out the beginning of each input: auto (what was clearly slower than the rest), none, or a duration: 30s.
+    #[arg(long, value_name = "WARM-UP", default_value = "auto", help_heading = "Input")]
+    pub(crate) warm_up: WarmUp,
 
     /// Parts of the requests left out in turn for cross-validation; 0 for none.
     #[arg(long, default_value_t = 3, value_name = "N")]

@@ -66,7 +66,7 @@ fn judged(args: &CalibrateArgs, progress: &Stages) -> Result<Vec<Judged>, Refuse
     let seed = args.measurements.seed;
     let again = Again { draws: usize::from(args.uncertainty), threads: args.measurements.threads };
     let fit = |sources: &[Source]| {
-        let options = options(&args.prior, &args.measurements, 0, sources)?;
+        let options = options(&args.prior, &args.measurements, sources)?;
         Ok::<_, Refused>(vcr_fit::fit(sources, &options, &mut |stage| progress.show(stage))?)
     };
     if let Some(folder) = &args.leave_one_out {

@@ -3,6 +3,7 @@
 pub(crate) mod args;
 mod calibrate;
 mod emit;
+mod suggest;
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -69,7 +70,10 @@ fn fitted(args: &FitArgs) -> Result<Exit, Refused> {
     let component = component.map(|path| Ok::<_, OutputError>((path.as_path(), outputs.create(path)?))).transpose()?;
     let sources = sources(args.inputs.iter().map(AsRef::as_ref), &args.steps, &args.measurements)?;
     let mut sources: Vec<Source> = sources.into_iter().map(|source| within(source, args.part)).collect();
-    let options = options(&args.prior, &args.measurements, args.folds, &sources)?;
+    let mut options = options(&args.prior, &args.measurements, &sources)?;
+    options.folds = args.folds;
+    options.warm_up = args.warm_up;
+    options.prediction = args.suggest;
     let progress = Stages::new(args.show.quiet);
     let mut inferred = Vec::new();
     for source in &mut sources {
@@ -103,18 +107,21 @@ fn fitted(args: &FitArgs) -> Result<Exit, Refused> {
         write_base(&mut out, options.base.as_ref())
             .and_then(|()| write_inferred(&mut out, &inferred))
             .and_then(|()| write(&mut out, &fit, &args.output))
+            .and_then(|()| suggest::write(&mut out, fit.suggestion.as_ref(), &args.output))
     };
     Ok(printed(written, Exit::Passed))
 }
 
-/// How to fit `sources`.
-fn options(prior: &PriorArgs, given: &MeasurementArgs, folds: u32, sources: &[Source]) -> Result<FitOptions, Refused> {
+/// How to fit `sources`, without cross-validation.
+fn options(prior: &PriorArgs, given: &MeasurementArgs, sources: &[Source]) -> Result<FitOptions, Refused> {
     let shape = prior.shape.as_ref().map(|text| Ok::<_, FitError>((Shape::read(text)?, text.clone()))).transpose()?;
     let base = prior.base.as_ref().map(|text| {
         let factory = expression::latency("--base", text, Path::new(""), None).map_err(Refused::Scenario)?;
         Ok::<_, Refused>(Base::new(text, &factory, sources)?)
     });
-    Ok(FitOptions { shape, base: base.transpose()?, seed: given.seed, folds, threads: given.threads })
+    let known =
+        FitOptions { shape, base: base.transpose()?, seed: given.seed, threads: given.threads, ..Default::default() };
+    Ok(FitOptions { folds: 0, ..known })
 }
 
 /// A source with only a part of its requests compared, in order of arrival; the
@@ -256,6 +263,7 @@ fn as_json(fit: &Fit, inferred: &[(String, Inferred)], base: Option<&Base>) -> s
         "in_sample": in_sample,
         "inferred": inferred,
         "warnings": fit.warnings,
+        "suggestion": fit.suggestion.as_ref().map(|found| suggest::as_json(found)),
         "simulations": fit.simulations,
     })
 }

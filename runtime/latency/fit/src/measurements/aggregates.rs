@@ -55,7 +55,7 @@ pub(crate) struct Rate {
 
 impl Rate {
     /// At random.
-    fn at_random(per_s: f64) -> Self {
+    pub(crate) fn at_random(per_s: f64) -> Self {
         Self { per_s, burstiness: 1.0, most: None }
     }
 

@@ -116,6 +116,11 @@ impl Measurements {
         }
     }
 
+    /// A load that nobody has measured.
+    pub(crate) fn made_up(point: Point) -> Self {
+        Self::of_point(Path::new(""), "", point)
+    }
+
     /// Report of the whole load, if there is nothing else.
     pub(crate) fn point(&self) -> Option<&Point> {
         self.point.as_deref()
@@ -299,6 +304,24 @@ impl Measurements {
             }
         }
         part
+    }
+
+    /// The same data, comparing only the requests that arrived later than `lasts_ns` after the first one, and the steps
+    /// that began later than that after the first one.
+    #[must_use]
+    pub(crate) fn after(&self, lasts_ns: u64) -> Self {
+        let mut rest = self.clone();
+        let first_ns = rest.requests.first().map_or(0, |request| request.arrival_ns);
+        for request in &mut rest.requests {
+            request.is_whole &= request.arrival_ns - first_ns > lasts_ns;
+        }
+        for steps in Arc::make_mut(&mut rest.steps) {
+            let first_ns = steps.first().map_or(0, |step| step.start_ns);
+            for step in steps {
+                step.is_compared &= step.start_ns.saturating_sub(first_ns) > lasts_ns;
+            }
+        }
+        rest
     }
 
     /// The same data, comparing only the requests between two shares of all requests, in order of arrival;

@@ -51,17 +51,17 @@ impl Base {
         if !shortest_ns.is_finite() || shortest_ns <= 0.0 {
             return Err(failed("a step costs nothing: expected a model such as roofline or tables".to_owned()));
         }
-        let mut weak = prior(shortest_ns, None);
+        let mut weak = prior(shortest_ns, None, true);
         weak.spread = weak.spread.map(|spread| spread * WEAK);
         let observations: Vec<Observation> = priced.iter().map(|(shape, ns)| observation(shape, *ns)).collect();
         let estimate = solve(&observations, &weak, &weak.mean)
             .ok_or_else(|| failed("its prices are not a sum of the terms of a fit".to_owned()))?;
         let deviations = observations.iter().map(|each| {
-            let sum: f64 = each.row.iter().zip(&estimate.values).map(|(amount, value)| amount * value).sum();
+            let sum: f64 = each.row.iter().zip(&estimate).map(|(amount, value)| amount * value).sum();
             (sum / each.measured_ns - 1.0).abs()
         });
         let (mut terms, mut missing) = ([0.0; TERM_COUNT], [0.0; TERM_COUNT]);
-        terms.copy_from_slice(&estimate.values[..TERM_COUNT]);
+        terms.copy_from_slice(&estimate[..TERM_COUNT]);
         missing.copy_from_slice(&weak.spread[..TERM_COUNT]);
         let missing = missing.map(|spread| MISSING_TERM / WEAK * spread);
         Ok(Self { model: model.to_owned(), terms, missing, deviations: deviations.collect() })

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
-use vcr_cluster::Overheads;
 use vcr_compare::{Comparison, Metric, Statistic};
-use vcr_fitted::{FittedRange, MODEL_FORMAT, ModelFile, Provenance, StepPrice, StepWork, TERM_COUNT, TERMS, amounts};
+use vcr_fitted::{FittedRange, MODEL_FORMAT, ModelFile, Provenance, StepPrice, TERM_COUNT, TERMS};
 
 use crate::error::FitError;
 use crate::judge::metrics::comparisons;
@@ -15,13 +14,14 @@ use crate::solve::base::Base;
 use crate::solve::noise;
 use crate::solve::observations::observe;
 use crate::solve::parallel;
-use crate::solve::parameters::{
-    ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQUEST, Observation, PREFILL_LAUNCH, Row,
-};
+use crate::solve::parameters::{ARRIVAL, LARGE_LAUNCH, Observation, PREFILL_LAUNCH, Row, candidate_of};
 use crate::solve::polish;
-use crate::solve::prior::{LAUNCH_SPREAD_PERMILLE, prior};
-use crate::solve::regress::{Estimate, Prior, solve};
+use crate::solve::prior::prior;
+use crate::solve::prompts::{prompt_scale, with_prompts};
+use crate::solve::regress::{Prior, covariance, knowledge, solve};
 use crate::solve::shape::Shape;
+use crate::solve::suggest::{Load, Suggestion, suggest};
+use crate::solve::warm_up::{self, Beginning, WarmUp};
 use crate::solve::{check, quality, uncertainty};
 use crate::source::Source;
 
@@ -32,8 +32,12 @@ pub struct FitOptions {
     pub shape: Option<(Shape, String)>,
     /// The latency model that is corrected; none for physics alone.
     pub base: Option<Base>,
+    /// The prediction that the fit is for: loads are suggested that would make it more certain.
+    pub prediction: Option<Load>,
     /// Seed of everything drawn.
     pub seed: u64,
+    /// What is left out at the beginning of each load.
+    pub warm_up: WarmUp,
     /// Parts of the measurements that are left out in turn to see how well the rest
     /// predicts them; 0 for none.
     pub folds: u32,
@@ -49,7 +53,7 @@ impl FitOptions {
 
 impl Default for FitOptions {
     fn default() -> Self {
-        Self { shape: None, base: None, seed: 1, folds: 3, threads: None }
+        Self { shape: None, base: None, prediction: None, seed: 1, warm_up: WarmUp::Auto, folds: 3, threads: None }
     }
 }
 
@@ -62,6 +66,8 @@ pub struct Fit {
     pub in_sample: Vec<(String, Vec<Comparison>)>,
     /// Warnings about the fit.
     pub warnings: Vec<String>,
+    /// What to measure next, for a stated prediction.
+    pub suggestion: Option<Suggestion>,
     /// Simulations that it took.
     pub simulations: u32,
 }
@@ -91,12 +97,30 @@ pub fn fit(sources: &[Source], options: &FitOptions, progress: &mut dyn FnMut(&s
     for source in sources {
         source.check_concurrency()?;
     }
+    if let WarmUp::Until(lasts_ns) = options.warm_up {
+        let warm: Vec<Source> = sources.iter().map(|source| source.after(lasts_ns)).collect();
+        let mut fitter = Fitter::new(&warm, options)?;
+        let best = fitter.explain(MAX_ROUNDS, progress)?;
+        return fitter.complete(best, Vec::new(), progress);
+    }
     let mut fitter = Fitter::new(sources, options)?;
-    let mut best = fitter.explain(MAX_ROUNDS, progress)?;
-    progress("refining");
-    best = fitter.polish(best)?;
-    let folds = fitter.cross_validate(&best, options.folds, progress)?;
-    fitter.finish(best, &folds)
+    let best = fitter.explain(MAX_ROUNDS, progress)?;
+    let found = match options.warm_up {
+        WarmUp::Auto => fitter.warm_ups(&best),
+        WarmUp::None | WarmUp::Until(_) => Vec::new(),
+    };
+    if found.is_empty() {
+        return fitter.complete(best, Vec::new(), progress);
+    }
+    let without = |(index, source): (usize, &Source)| match found.iter().find(|(cold, _)| *cold == index) {
+        Some((_, beginning)) => source.after(beginning.lasts_ns),
+        None => source.clone(),
+    };
+    let warm: Vec<Source> = sources.iter().enumerate().map(without).collect();
+    let warnings = found.iter().map(|(index, beginning)| beginning.text(sources[*index].measurements.name())).collect();
+    let mut fitter = Fitter { sources: &warm, ..fitter };
+    let best = fitter.alternate(best.values, EXPLAINING_ROUNDS, progress)?;
+    fitter.complete(best, warnings, progress)
 }
 
 /// How well the best prices explain a source with its engine: see [`polish::loss`].
@@ -137,7 +161,8 @@ impl<'s> Fitter<'s> {
         }
         itl_ns.sort_by(f64::total_cmp);
         let step_ns = itl_ns[itl_ns.len() / 10].max(1e3);
-        let physical = prior(step_ns, options.shape.as_ref().map(|(shape, _)| shape));
+        let is_async = sources.iter().all(Source::is_async);
+        let physical = prior(step_ns, options.shape.as_ref().map(|(shape, _)| shape), is_async);
         let prior = options.base.as_ref().map_or(physical, |base| base.prior(&physical));
         // Short waits say what a prompt token costs.
         let mut token_ns: Vec<f64> = whole()
@@ -196,6 +221,24 @@ impl<'s> Fitter<'s> {
         Ok(assumed)
     }
 
+    /// Refines, judges and writes down what explains the sources.
+    fn complete(mut self, best: Trial, warnings: Vec<String>, progress: &mut dyn FnMut(&str)) -> Result<Fit, FitError> {
+        progress("refining");
+        let best = self.polish(best)?;
+        let folds = self.cross_validate(&best, self.options.folds, progress)?;
+        let mut fit = self.finish(best, &folds)?;
+        fit.warnings.splice(0..0, warnings);
+        Ok(fit)
+    }
+
+    /// The sources that begin with a warm-up, by index.
+    fn warm_ups(&self, best: &Trial) -> Vec<(usize, Beginning)> {
+        let of = |(index, (source, simulation)): (usize, (&Source, &Simulation))| {
+            Some((index, warm_up::find(&source.measurements, simulation)?))
+        };
+        self.sources.iter().zip(&best.simulations).enumerate().filter_map(of).collect()
+    }
+
     /// Simulates all sources.
     fn simulate(&mut self, values: &Row, with_steps: bool) -> Result<Vec<Simulation>, FitError> {
         self.simulations += self.sources.len() as u32;
@@ -212,14 +255,15 @@ impl<'s> Fitter<'s> {
         Ok(Trial { values, simulations, loss })
     }
 
-    fn observations(&self, trial: &Trial) -> Vec<Observation> {
+    /// By source.
+    fn observations(&self, trial: &Trial) -> Vec<Vec<Observation>> {
         let of = |(source, simulation): (&Source, &Simulation)| {
             let mut all = observe(&source.measurements, simulation, &trial.values, source.is_async());
             let steps = source.measurements.steps();
             all.extend(recorded::observe(steps, &trial.values, source.is_async()));
             all
         };
-        self.sources.iter().zip(&trial.simulations).flat_map(of).collect()
+        self.sources.iter().zip(&trial.simulations).map(of).collect()
     }
 
     /// Simulates, solves, and so on.
@@ -228,10 +272,9 @@ impl<'s> Fitter<'s> {
         let mut best: Option<Trial> = None;
         for round in 1..=rounds {
             progress(&format!("round {round} of at most {rounds}"));
-            let observations = self.observations(&trial);
-            let estimate = self.solve(&observations, &trial.values)?;
-            let change = largest_change(&observations, &trial.values, &estimate.values);
-            let mut next = estimate.values;
+            let observations = self.observations(&trial).concat();
+            let mut next = solve(&observations, &self.prior, &trial.values).ok_or_else(no_solution)?;
+            let change = largest_change(&observations, &trial.values, &next);
             // The first rounds find the region; from then on estimates, which scatter with
             // the steps of their simulation, are averaged.
             if round > AVERAGED_FROM {
@@ -253,11 +296,6 @@ impl<'s> Fitter<'s> {
             Some(best) if best.loss < trial.loss => best,
             _ => trial,
         })
-    }
-
-    fn solve(&self, observations: &[Observation], values: &Row) -> Result<Estimate, FitError> {
-        solve(observations, &self.prior, values)
-            .ok_or_else(|| FitError::NoFit("the measured times give no finite solution".to_owned()))
     }
 
     /// Moves groups of coefficients until percentiles agree best.
@@ -334,7 +372,12 @@ impl<'s> Fitter<'s> {
     /// The model of a trial.
     fn finish(self, best: Trial, folds: &BTreeMap<String, f64>) -> Result<Fit, FitError> {
         let observations = self.observations(&best);
-        let estimate = self.solve(&observations, &best.values)?;
+        let suggestion = match self.options.prediction {
+            Some(load) => Some(self.suggest(load, &observations, &best.values)?),
+            None => None,
+        };
+        let known = knowledge(&observations, &self.prior, &best.values);
+        let covariance = covariance(&known, &self.prior).ok_or_else(no_solution)?;
         let mut range = FittedRange::default();
         for step in best.simulations.iter().flat_map(|simulation| simulation.steps.iter().flatten()) {
             range.include(&step.work);
@@ -363,7 +406,7 @@ impl<'s> Fitter<'s> {
             check(name, comparisons, &mut warnings, &mut failed_checks);
         }
         let quality = quality(&in_sample, folds);
-        let uncertainty = uncertainty(&estimate, &best.values, &self.prior);
+        let uncertainty = uncertainty(&covariance, &best.values, &self.prior);
         let model = ModelFile {
             format: MODEL_FORMAT.to_owned(),
             step,
@@ -379,10 +422,20 @@ impl<'s> Fitter<'s> {
             },
             uncertainty,
             quality,
-            provenance: self.provenance(&observations),
+            provenance: self.provenance(&observations.concat()),
             failed_checks,
         };
-        Ok(Fit { model, in_sample, warnings, simulations: self.simulations })
+        Ok(Fit { model, in_sample, warnings, suggestion, simulations: self.simulations })
+    }
+
+    fn suggest(
+        &self,
+        prediction: Load,
+        observations: &[Vec<Observation>],
+        values: &Row,
+    ) -> Result<Suggestion, FitError> {
+        let candidate = candidate_of(values)?;
+        suggest(prediction, &self.sources[0].pool, &candidate, observations, &self.prior, values, self.options.seed)
     }
 
     fn provenance(&self, observations: &[Observation]) -> Provenance {
@@ -410,65 +463,13 @@ impl<'s> Fitter<'s> {
     }
 }
 
-/// How many times as long as their price by `prior` the prompts took that waited least; a tenth of them were shorter.
-fn prompt_scale(sources: &[Source], prior: &Prior, step_ns: f64) -> f64 {
-    let assumed_ns = |prompt_tokens: f64| {
-        let tokens = prompt_tokens.max(1.0) as u64;
-        let work = StepWork {
-            prefill_requests: 1,
-            prefill_tokens: tokens,
-            prefill_attention_pairs: tokens * (tokens + 1) / 2,
-            ..StepWork::default()
-        };
-        let price = amounts(&work).into_iter().zip(&prior.mean).enumerate();
-        price.filter(|(index, _)| is_of_prompts(*index)).map(|(_, (amount, value))| amount * value).sum::<f64>()
-    };
-    let scale = |ttft_ns: f64, prompt_tokens: f64| (ttft_ns - step_ns) / assumed_ns(prompt_tokens).max(1.0);
-    let requests = sources.iter().flat_map(|source| source.measurements.requests()).filter(|each| each.is_whole);
-    let points = sources.iter().filter_map(|source| source.measurements.point());
-    let mut scales: Vec<f64> = requests
-        .filter_map(|request| Some(scale(request.ttft_ns? as f64, f64::from(request.prompt_tokens))))
-        .chain(points.filter_map(|point| Some(scale(point.mean_ns(Metric::Ttft)?, point.prompt_tokens.0))))
-        .collect();
-    scales.sort_by(f64::total_cmp);
-    scales.get(scales.len() / 10).copied().unwrap_or(1.0)
-}
-
-/// Whether a parameter is the price of work that only steps with prompts have.
-fn is_of_prompts(index: usize) -> bool {
-    let names = ["prefill_step", "prefill_chunk", "token_above_128", "token_above_512", "prefill_context_token"];
-    TERMS.get(index).is_some_and(|term| names.contains(&term.name) || term.name == "attention_pair")
-}
-
-/// `others`, with the prices of prompts replaced by a multiple of the prices in `prices`.
-fn with_prompts(prices: &Row, others: &Row, scale: f64) -> Row {
-    let mut values = *others;
-    for (index, value) in values.iter_mut().enumerate().filter(|(index, _)| is_of_prompts(*index)) {
-        *value = prices[index] * scale;
-    }
-    values
+fn no_solution() -> FitError {
+    FitError::NoFit("the measured times give no finite solution".to_owned())
 }
 
 /// The place of a term among the parameters.
 fn term(name: &str) -> usize {
     TERMS.iter().position(|term| term.name == name).expect("a term of that name")
-}
-
-/// The model that parameters are.
-fn candidate_of(values: &Row) -> Result<Candidate, FitError> {
-    let mut coefficients = [0.0; TERM_COUNT];
-    coefficients.copy_from_slice(&values[..TERM_COUNT]);
-    let step = StepPrice::new(coefficients, FittedRange::default(), None);
-    let overheads = Overheads {
-        arrival_ns: values[ARRIVAL].round() as u64,
-        arrival_per_prompt_token_ps: (values[ARRIVAL_TOKEN] * 1e3).round() as u64,
-        prefill_launch_ns: values[PREFILL_LAUNCH].round() as u64,
-        large_launch_ns: values[LARGE_LAUNCH].round() as u64,
-        launch_per_request_ns: values[LAUNCH_REQUEST].round() as u64,
-        launch_spread_permille: LAUNCH_SPREAD_PERMILLE,
-        ..Overheads::default()
-    };
-    Ok(Candidate { step: step.map_err(|error| FitError::NoFit(error.to_string()))?, overheads })
 }
 
 /// The largest relative change of the observed times between two sets of parameters, but

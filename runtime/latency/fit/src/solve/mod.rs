@@ -6,12 +6,15 @@ pub(crate) mod fit;
 pub(crate) mod infer;
 mod noise;
 mod observations;
-mod parallel;
+pub(crate) mod parallel;
 pub(crate) mod parameters;
 mod polish;
 mod prior;
+mod prompts;
 mod regress;
 pub(crate) mod shape;
+pub(crate) mod suggest;
+pub(crate) mod warm_up;
 use std::collections::BTreeMap;
 
 use nalgebra::DMatrix;
@@ -19,7 +22,7 @@ use vcr_compare::Comparison;
 use vcr_fitted::{Quality, TERMS, Uncertainty};
 
 use parameters::{PARAMETERS, Row};
-use regress::{Estimate, Prior};
+use regress::Prior;
 
 /// A median error in sample beyond this says that the model does not explain the data.
 const MAX_MEDIAN_ERROR: f64 = 0.3;
@@ -69,12 +72,11 @@ fn quality(in_sample: &[(String, Vec<Comparison>)], folds: &BTreeMap<String, f64
 }
 
 /// Covariance of the parameters, and those that the data does not fix.
-fn uncertainty(estimate: &Estimate, values: &Row, prior: &Prior) -> Uncertainty {
+fn uncertainty(covariance: &DMatrix<f64>, values: &Row, prior: &Prior) -> Uncertainty {
     let names = TERMS.iter().map(|term| term.name.to_owned());
     let overheads = ["prefill_launch", "large_launch", "launch_per_request", "arrival", "arrival_per_prompt_token"]
         .map(|name| format!("overheads.{name}"));
     let parameters: Vec<String> = names.chain(overheads).collect();
-    let covariance: &DMatrix<f64> = &estimate.covariance;
     let common = |row: usize, column: usize| MODEL_ERROR * MODEL_ERROR * values[row] * values[column];
     let of_row = |row| (0..PARAMETERS).map(|column| covariance[(row, column)] + common(row, column)).collect();
     let rows = (0..PARAMETERS).map(of_row);

@@ -1,6 +1,6 @@
 //! The spread of measured steps around their prices.
 
-use vcr_fitted::Noise;
+use vcr_fitted::{Noise, QUANTILES};
 
 use crate::measurements::data::Measurements;
 use crate::measurements::measured::Measured;
@@ -42,8 +42,8 @@ pub(crate) fn measure<'a>(sides: impl Iterator<Item = (&'a Measurements, &'a Sim
     if ratios.len() < MIN_STEPS {
         return None;
     }
-    let factors = quantiles(ratios)?;
-    Some(Noise { decode: factors, prefill: factors })
+    // The host's jitter beside a decode says nothing of a prefill that takes many times as long.
+    Some(Noise { decode: quantiles(ratios)?, prefill: [1.0; QUANTILES.len()] })
 }
 
 /// When requests got their first tokens, ascending: a prompt was computed just before.

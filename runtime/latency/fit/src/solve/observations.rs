@@ -16,9 +16,9 @@ use crate::measurements::aggregates::Point;
 use crate::measurements::data::Measurements;
 use crate::simulate::{Simulated, SimulatedStep, Simulation};
 use crate::solve::parameters::{
-    ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQUEST, Observation, PARAMETERS, PREFILL_LAUNCH, Row,
+    ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQUEST, LAUNCH_SPREAD_PERMILLE, Observation, PARAMETERS,
+    PREFILL_LAUNCH, Row,
 };
-use crate::solve::prior::LAUNCH_SPREAD_PERMILLE;
 
 /// Gaps of an answer in which chance makes as much of an error as everything else.
 const CHANCE_GAPS: f64 = 30.0;
@@ -138,11 +138,11 @@ pub(crate) fn observe(
     values: &Row,
     is_async: bool,
 ) -> Vec<Observation> {
+    if let Some(point) = measurements.point() {
+        return observe_point(point, mean_rows(simulation, values, is_async));
+    }
     let timelines: Vec<Timeline<'_>> =
         simulation.steps.iter().map(|steps| Timeline::new(steps, values, is_async)).collect();
-    if let Some(point) = measurements.point() {
-        return observe_point(point, simulation, &timelines);
-    }
     let mut observations = Vec::with_capacity(measurements.requests().len() * 2);
     for (measured, simulated) in measurements.requests().iter().zip(&simulation.requests) {
         let Some(timeline) = timelines.get(simulated.worker as usize).filter(|_| measured.is_whole) else { continue };
@@ -179,10 +179,29 @@ pub(crate) fn observe(
     observations
 }
 
-/// The observations of a load with known means only: the mean of all its requests.
-fn observe_point(point: &Point, simulation: &Simulation, timelines: &[Timeline<'_>]) -> Vec<Observation> {
+/// The mean time of a load's requests as a sum.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MeanRow {
+    /// Amount of each parameter.
+    pub(crate) row: Row,
+    /// Share of the time that requests were not waiting for their admission.
+    pub(crate) served: f64,
+}
+
+impl MeanRow {
+    /// By these prices, in nanoseconds.
+    pub(crate) fn time_ns(&self, values: &Row) -> f64 {
+        self.row.iter().zip(values).map(|(amount, value)| amount * value).sum::<f64>().max(1.0)
+    }
+}
+
+/// Mean times to the first token and between tokens of a simulation; none where no request has any.
+pub(crate) fn mean_rows(simulation: &Simulation, values: &Row, is_async: bool) -> [Option<MeanRow>; 2] {
+    let timelines: Vec<Timeline<'_>> =
+        simulation.steps.iter().map(|steps| Timeline::new(steps, values, is_async)).collect();
     let mut sums = [[0.0; PARAMETERS]; 2];
     let mut counts = [0.0; 2];
+    let (mut waited_ns, mut all_ns) = (0.0, 0.0);
     for simulated in &simulation.requests {
         let Some(timeline) = timelines.get(simulated.worker as usize) else { continue };
         let Simulated { arrival_ns, ttft_ns: Some(ttft_ns), e2e_ns: Some(e2e_ns), .. } = *simulated else { continue };
@@ -191,6 +210,8 @@ fn observe_point(point: &Point, simulation: &Simulation, timelines: &[Timeline<'
         row[ARRIVAL_TOKEN] = f64::from(simulated.prompt_tokens);
         add(&mut sums[0], &row, 1.0);
         counts[0] += 1.0;
+        waited_ns += simulated.scheduled_ns.unwrap_or(0) as f64;
+        all_ns += ttft_ns as f64;
         let gaps = f64::from(simulated.output_tokens.saturating_sub(1));
         if gaps > 0.0 {
             let row = timeline.between(arrival_ns + ttft_ns, arrival_ns + e2e_ns);
@@ -198,14 +219,22 @@ fn observe_point(point: &Point, simulation: &Simulation, timelines: &[Timeline<'
             counts[1] += 1.0;
         }
     }
-    let metrics = [Metric::Ttft, Metric::Itl].into_iter().zip(sums).zip(counts);
-    let observation = |((metric, sum), count): ((Metric, Row), f64)| {
-        let measured_ns = point.mean_ns(metric).filter(|_| count > 0.0)?;
-        let row = sum.map(|amount| amount / count);
+    let served = [1.0 - waited_ns / f64::max(all_ns, 1.0), 1.0];
+    let mean = |index: usize| {
+        let row = sums[index].map(|amount| amount / counts[index]);
+        (counts[index] > 0.0).then_some(MeanRow { row, served: served[index] })
+    };
+    [mean(0), mean(1)]
+}
+
+/// The observations of a load with known means only: the mean of all its requests.
+fn observe_point(point: &Point, [ttft, itl]: [Option<MeanRow>; 2]) -> Vec<Observation> {
+    let observation = |(metric, mean): (Metric, Option<MeanRow>)| {
+        let (measured_ns, MeanRow { row, .. }) = point.mean_ns(metric).zip(mean)?;
         // A mean of many requests is better known than one of few.
         Some(Observation { row, measured_ns, scale_ns: measured_ns, weight: f64::from(point.requests).sqrt() })
     };
-    metrics.filter_map(observation).collect()
+    [(Metric::Ttft, ttft), (Metric::Itl, itl)].into_iter().filter_map(observation).collect()
 }
 
 #[cfg(test)]

@@ -17,14 +17,13 @@ use crate::solve::shape::Shape;
 /// an H100. Both reach about three quarters in practice.
 const OPERATIONS_PER_BYTE: f64 = 290.0;
 
-/// Spread of launches, which means alone cannot show: a standard deviation
-/// of 20 % in the H100 recordings.
-pub(crate) const LAUNCH_SPREAD_PERMILLE: u32 = 350;
-
 /// Of the time to read the KV cache of a decode, the part that context costs which another
 /// request of the step reads as well: it comes from the GPU's cache. 0.36 to 0.48 in the H100
 /// recordings of three models.
 const SHARED_CONTEXT: f64 = 0.42;
+
+/// Index of the term of sampled requests.
+const SAMPLE: usize = 6;
 
 /// Mean and standard deviation of a term for each unit, in units of a step.
 struct Assumed(&'static str, f64, f64);
@@ -49,7 +48,8 @@ impl Ratios {
         let operations_per_byte = OPERATIONS_PER_BYTE * speed(shape.arithmetic);
         Self {
             kv_token: shape.kv_bytes_per_token / shape.weight_bytes,
-            kv_spread: 0.5,
+            // Twice as much and half as much on deployments that were recorded.
+            kv_spread: 0.8,
             token: 2.0 * shape.weights_per_token / operations_per_byte / shape.weight_bytes,
             pair: shape.flops_per_pair / OPERATIONS_PER_BYTE / shape.weight_bytes,
         }
@@ -66,8 +66,8 @@ fn speed(arithmetic: Arithmetic) -> f64 {
     }
 }
 
-/// The prior of a deployment whose steps take about `step_ns`.
-pub(crate) fn prior(step_ns: f64, shape: Option<&Shape>) -> Prior {
+/// The prior of a deployment whose steps take about `step_ns`; whether the host works beside steps (`is_async`).
+pub(crate) fn prior(step_ns: f64, shape: Option<&Shape>, is_async: bool) -> Prior {
     let Ratios { kv_token, kv_spread, token, pair } = Ratios::of(shape);
     // The doubt of both together is `kv_spread`; their ratio stays where nothing is shared.
     let whole_spread = kv_spread / SHARED_CONTEXT.hypot(1.0 - SHARED_CONTEXT);
@@ -93,8 +93,14 @@ pub(crate) fn prior(step_ns: f64, shape: Option<&Shape>) -> Prior {
     for (index, term) in TERMS.iter().enumerate().take(TERM_COUNT) {
         let Assumed(name, mean, spread) = assumed[index];
         debug_assert_eq!(name, term.name);
+        debug_assert_eq!(index == SAMPLE, name == "sample");
         prior.mean[index] = mean * step_ns;
         prior.spread[index] = spread * step_ns;
+    }
+    if !is_async {
+        // The GPU waits while the host takes in tokens and schedules: 37 us for each request on a slow host.
+        prior.mean[SAMPLE] += 25e3;
+        prior.spread[SAMPLE] += 20e3;
     }
     // On an H100, 13 and 30 ms of a dense model beside steps of 7 ms, 16 and 86 ms of one with
     // experts beside steps of 30 ms; nothing where a faster host or executor hides it.
@@ -103,8 +109,9 @@ pub(crate) fn prior(step_ns: f64, shape: Option<&Shape>) -> Prior {
     // vLLM schedules a request and takes in its token in Python, while no launch is under way:
     // 12 to 15 us on a fast host, 30 to 40 us on a slow one, from 8 decodes to 500.
     (prior.mean[LAUNCH_REQUEST], prior.spread[LAUNCH_REQUEST]) = (22e3, 10e3);
-    // Measured servers: 2 to 70 ms, and 2 to 34 us for each prompt token.
+    // Measured servers: 2 to 70 ms. A tokenizer takes 1 to 4 us a token; where the engine's queue is measured too, no
+    // more than that is seen.
     (prior.mean[ARRIVAL], prior.spread[ARRIVAL]) = (8e6, 30e6);
-    (prior.mean[ARRIVAL_TOKEN], prior.spread[ARRIVAL_TOKEN]) = (3e3, 10e3);
+    (prior.mean[ARRIVAL_TOKEN], prior.spread[ARRIVAL_TOKEN]) = (2e3, 2e3);
     prior
 }
