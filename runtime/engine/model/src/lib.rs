@@ -32,4 +32,3 @@ pub use model::Model;
 pub use quantisation::WeightFormat;
 pub use serving::Serving;
 pub use table::{names, names_of};
-pub use work::{AttentionWork, ExpertWork, ModelWork};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vcr_roofline::Arithmetic;
+use vcr_roofline::{AttentionSpec, ExpertsSpec, LayeredSpec};
 
 use crate::error::ModelError;
 use crate::kv::spec;
@@ -11,89 +11,12 @@ use crate::model::Model;
 use crate::serving::Serving;
 use crate::weights;
 
-/// Bytes and operations of a model's steps on one GPU, over all layers.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ModelWork {
-    pub layers: u64,
-    /// Numbers of a token between layers.
-    pub hidden_size: u64,
-    /// Weights that every token is multiplied with: all but routed experts and the output head.
-    pub shared_weights: f64,
-    /// Bytes of these.
-    pub shared_bytes: f64,
-    /// Those of the shared weights that are quantised.
-    pub quantised_shared_weights: f64,
-    /// What quantised weights are multiplied as, on a GPU that can.
-    pub arithmetic: Arithmetic,
-    /// Routed experts, if there are some.
-    pub experts: Option<ExpertWork>,
-    /// Weights of the output head.
-    pub head_weights: f64,
-    /// Bytes of these.
-    pub head_bytes: f64,
-    /// Attention, in one part for each reach.
-    pub attention: Vec<AttentionWork>,
-    /// Bytes of the states of a request (Mamba and linear attention), which each step reads and writes.
-    pub state_bytes: f64,
-}
-
-/// Routed experts of a model.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ExpertWork {
-    /// Experts of a layer.
-    pub count: u64,
-    /// Experts of a token.
-    pub per_token: u64,
-    /// Weights of one expert in all layers: this GPU's share.
-    pub weights: f64,
-    /// Bytes of these.
-    pub bytes: f64,
-    /// Those of the weights that are quantised.
-    pub quantised_weights: f64,
-    /// Ranks whose tokens use the experts of this GPU.
-    pub ranks: u64,
-}
-
-/// Attention of the layers with one reach.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AttentionWork {
-    /// Tokens that a query attends to at most; none for the whole context.
-    pub window_tokens: Option<u64>,
-    /// Bytes of KV cache of one token.
-    pub kv_bytes_per_token: f64,
-    /// Floating-point operations of one query-key pair.
-    pub flops_per_pair: f64,
-}
-
-impl ModelWork {
-    /// Weights of all matrices, experts and output head included.
-    #[must_use]
-    pub fn weights(&self) -> f64 {
-        let experts = self.experts.map_or(0.0, |experts| experts.count as f64 * experts.weights);
-        self.shared_weights + experts + self.head_weights
-    }
-
-    /// Bytes of these.
-    #[must_use]
-    pub fn weight_bytes(&self) -> f64 {
-        let experts = self.experts.map_or(0.0, |experts| experts.count as f64 * experts.bytes);
-        self.shared_bytes + experts + self.head_bytes
-    }
-
-    /// Weights of the layers that one token is multiplied with.
-    #[must_use]
-    pub fn weights_per_token(&self) -> f64 {
-        let experts = self.experts.map_or(0.0, |experts| experts.per_token as f64 * experts.weights);
-        self.shared_weights + experts
-    }
-}
-
 impl Model {
     /// Work of its steps on each GPU.
     ///
     /// # Errors
     /// If it cannot be served so.
-    pub fn work(&self, serving: &Serving) -> Result<ModelWork, ModelError> {
+    pub fn work(&self, serving: &Serving) -> Result<LayeredSpec, ModelError> {
         let shape = self.shape();
         serving.check(shape)?;
         let kv_bytes = serving.kv_bytes(shape)?;
@@ -113,14 +36,14 @@ impl Model {
             Mixer::State(state) => spec::state_bytes(state, serving, self.plain_bytes),
             Mixer::Attention(_) | Mixer::Latent(_) | Mixer::None => 0,
         });
-        Ok(ModelWork {
+        Ok(LayeredSpec {
             layers: self.layers.len() as u64,
             hidden_size: self.hidden_size,
             shared_weights: weights.shared[0],
             shared_bytes: weights.shared[1],
             quantised_shared_weights: weights.shared[2],
             arithmetic: formats.arithmetic,
-            experts: experts.map(|experts| ExpertWork {
+            experts: experts.map(|experts| ExpertsSpec {
                 count: experts.count,
                 per_token: experts.per_token,
                 weights: weights.expert[0],
@@ -132,7 +55,7 @@ impl Model {
             head_bytes: weights.head[1],
             attention: attention
                 .into_iter()
-                .map(|(window_tokens, (bytes, flops_per_pair))| AttentionWork {
+                .map(|(window_tokens, (bytes, flops_per_pair))| AttentionSpec {
                     window_tokens,
                     kv_bytes_per_token: bytes as f64,
                     flops_per_pair,

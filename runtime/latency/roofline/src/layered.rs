@@ -18,7 +18,7 @@ pub struct LayeredSpec {
     pub shared_weights: f64,
     /// Bytes of these.
     pub shared_bytes: f64,
-    /// Those of the shared weights that are multiplied as `arithmetic`; the others have 16 bits.
+    /// Those of the shared weights that are quantised and multiplied as `arithmetic`; the others have 16 bits.
     pub quantised_shared_weights: f64,
     /// What quantised weights are multiplied as, on a GPU that can.
     pub arithmetic: Arithmetic,
@@ -41,7 +41,7 @@ pub struct ExpertsSpec {
     pub count: u64,
     /// Experts of a token.
     pub per_token: u64,
-    /// Weights of one expert in all layers.
+    /// Weights of one expert in all layers: this GPU's share.
     pub weights: f64,
     /// Bytes of these.
     pub bytes: f64,
@@ -62,13 +62,35 @@ pub struct AttentionSpec {
     pub flops_per_pair: f64,
 }
 
+impl LayeredSpec {
+    /// Weights of all matrices, experts and output head included.
+    #[must_use]
+    pub fn weights(&self) -> f64 {
+        let experts = self.experts.map_or(0.0, |experts| experts.count as f64 * experts.weights);
+        self.shared_weights + experts + self.head_weights
+    }
+
+    /// Bytes of these.
+    #[must_use]
+    pub fn weight_bytes(&self) -> f64 {
+        let experts = self.experts.map_or(0.0, |experts| experts.count as f64 * experts.bytes);
+        self.shared_bytes + experts + self.head_bytes
+    }
+
+    /// Weights of the layers that one token is multiplied with.
+    #[must_use]
+    pub fn weights_per_token(&self) -> f64 {
+        let experts = self.experts.map_or(0.0, |experts| experts.per_token as f64 * experts.weights);
+        self.shared_weights + experts
+    }
+}
+
 /// A model of any layers on its GPUs, ready to price steps.
 ///
 /// Uses the formulas of [`Roofline`](crate::Roofline). A step reads the routed experts that at least one of
 /// its tokens uses. If each token uses `k` of `n` at random, that is `n (1 - (1 - k / n)^tokens)` on average.
 /// A window limits context and pairs by the averages of the step's requests, since a step is known by its
 /// sums.
-/// known by its sums.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayeredRoofline {
     spec: LayeredSpec,

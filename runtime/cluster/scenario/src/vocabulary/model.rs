@@ -5,7 +5,8 @@ use std::sync::Arc;
 use rhai::{Array, Dynamic, Engine, ImmutableString, Map, NativeCallContext};
 use vcr_core::{EngineConfigInput, SchedulerRules};
 use vcr_model::vllm_args::{GPUS, Gpu};
-use vcr_model::{DraftMethod, KvPlan, Model, ModelError, ModelWork, Serving, WeightFormat};
+use vcr_model::{DraftMethod, KvPlan, Model, ModelError, Serving, WeightFormat};
+use vcr_roofline::LayeredSpec;
 
 use crate::script::context::Context;
 use crate::script::error::Scripted;
@@ -80,7 +81,7 @@ impl ModelSpec {
     ///
     /// # Errors
     /// If it cannot be served so.
-    pub(crate) fn work(&self) -> Result<ModelWork, ModelError> {
+    pub(crate) fn work(&self) -> Result<LayeredSpec, ModelError> {
         self.model.work(&self.serving)
     }
 

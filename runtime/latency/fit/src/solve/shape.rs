@@ -1,7 +1,7 @@
 //! The shape of a model, as far as prices depend on it.
 
-use vcr_model::{AttentionWork, Model, ModelWork, Serving};
-use vcr_roofline::Arithmetic;
+use vcr_model::{Model, Serving};
+use vcr_roofline::{Arithmetic, AttentionSpec, LayeredSpec};
 
 use crate::error::FitError;
 
@@ -38,9 +38,9 @@ impl Shape {
     }
 
     /// Layers with windows have no part in the price of context: their own does not grow.
-    fn of(work: &ModelWork) -> Self {
+    fn of(work: &LayeredSpec) -> Self {
         let whole = work.attention.iter().filter(|part| part.window_tokens.is_none());
-        let sum = |value: fn(&AttentionWork) -> f64| whole.clone().map(value).sum();
+        let sum = |value: fn(&AttentionSpec) -> f64| whole.clone().map(value).sum();
         Self {
             weight_bytes: work.weight_bytes(),
             weights_per_token: work.weights_per_token() + work.head_weights,

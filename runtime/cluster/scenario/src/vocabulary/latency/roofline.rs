@@ -5,8 +5,8 @@ use vcr_cluster::ComputePeak;
 use vcr_core::factory::copies;
 use vcr_latency::{LayeredRoofline, Roofline};
 use vcr_model::vllm_args::{Gpu, ServedModel};
-use vcr_model::{ModelError, ModelWork, WeightFormat};
-use vcr_roofline::{AttentionSpec, ExpertsSpec, LayeredSpec, MemoryNeed, Peak, RooflineConfig, RooflineError, presets};
+use vcr_model::{ModelError, WeightFormat};
+use vcr_roofline::{LayeredSpec, MemoryNeed, Peak, RooflineConfig, RooflineError, presets};
 
 use crate::script::error::Scripted;
 use crate::script::options::{Options, as_text};
@@ -161,49 +161,22 @@ pub(crate) fn of_served(served: &ServedModel, gpu: &str) -> Result<LatencySpec, 
 }
 
 fn priced(
-    work: Result<ModelWork, ModelError>,
+    work: Result<LayeredSpec, ModelError>,
     format: Result<WeightFormat, ModelError>,
     config: &RooflineConfig,
 ) -> Result<LatencySpec, String> {
     let of_roofline = |error| format!("`roofline`: {error}");
     let of_model = |error: ModelError| error.to_string();
     let work = work.map_err(of_model)?;
-    let formulas = layered(&work, config).map_err(of_roofline)?;
-    let peak = config.peak(work.arithmetic).map_err(of_roofline)?;
+    let arithmetic = work.arithmetic;
+    let formulas = layered(work, config).map_err(of_roofline)?;
+    let peak = config.peak(arithmetic).map_err(of_roofline)?;
     let peak = compute_peak((format.map_err(of_model)?.name(), peak), config);
     Ok(LatencySpec { peak: Some(peak), ..LatencySpec::new(copies(formulas)) })
 }
 
-fn layered(work: &ModelWork, config: &RooflineConfig) -> Result<LayeredRoofline, RooflineError> {
-    let spec = LayeredSpec {
-        layers: work.layers,
-        hidden_size: work.hidden_size,
-        shared_weights: work.shared_weights,
-        shared_bytes: work.shared_bytes,
-        quantised_shared_weights: work.quantised_shared_weights,
-        arithmetic: work.arithmetic,
-        experts: work.experts.map(|experts| ExpertsSpec {
-            count: experts.count,
-            per_token: experts.per_token,
-            weights: experts.weights,
-            bytes: experts.bytes,
-            quantised_weights: experts.quantised_weights,
-            ranks: experts.ranks,
-        }),
-        head_weights: work.head_weights,
-        head_bytes: work.head_bytes,
-        attention: work
-            .attention
-            .iter()
-            .map(|part| AttentionSpec {
-                window_tokens: part.window_tokens,
-                kv_bytes_per_token: part.kv_bytes_per_token,
-                flops_per_pair: part.flops_per_pair,
-            })
-            .collect(),
-        state_bytes: work.state_bytes,
-    };
-    let formulas = vcr_roofline::LayeredRoofline::new(spec, &config.gpu()?, &config.deployment())?;
+fn layered(work: LayeredSpec, config: &RooflineConfig) -> Result<LayeredRoofline, RooflineError> {
+    let formulas = vcr_roofline::LayeredRoofline::new(work, &config.gpu()?, &config.deployment())?;
     Ok(LayeredRoofline::new(formulas))
 }
 
@@ -241,7 +214,7 @@ mod tests {
             tensor_parallel: Some(serving.tensor_parallel),
             ..RooflineConfig::default()
         };
-        layered(&work, &config).expect("it can be served so")
+        layered(work, &config).expect("it can be served so")
     }
 
     fn decodes(requests: u64, context: u64) -> StepShape {
