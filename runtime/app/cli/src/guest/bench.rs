@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use vcr_cluster::{RouterConfig, target_autoscaler};
 use vcr_core::PluginContext;
 use vcr_core::policy::Native;
-use vcr_guest::{BenchReport, CallCost, GuestModule, Limits, NativeTwin};
+use vcr_guest::{BenchReport, CallCost, NativeTwin};
 use vcr_policy::prefix_affinity::AffinityConfig;
 use vcr_policy::target_load::TargetPolicy;
 use vcr_policy::{FairShareConfig, ShortestPromptFirstConfig};
@@ -16,25 +16,14 @@ use vcr_roofline::{PhysicsConfig, RooflineConfig};
 
 use crate::exit::{Exit, print_error, printed};
 use crate::guest::args::CheckArgs;
-use crate::guest::check::{Config, blamed, config};
+use crate::guest::check::{blamed, load};
 use crate::terminal::style::{BOLD, DIM, align_right, bare_table, write_table};
 
 pub(crate) fn bench_command(args: &CheckArgs) -> Exit {
-    let given = match args.config.as_deref().map(config).transpose() {
-        Ok(given) => given,
-        Err(message) => {
-            print_error(&message, Some("give a JSON document such as '{}', or a file that holds one"));
-            return Exit::BadInput;
-        }
+    let (module, config) = match load(&args.path, args.config.as_deref()) {
+        Ok(loaded) => loaded,
+        Err(exit) => return exit,
     };
-    let module = match GuestModule::load(&args.path, Limits::default()) {
-        Ok(module) => module,
-        Err(error) => {
-            print_error(&error, error.hint().as_deref());
-            return blamed(&error);
-        }
-    };
-    let config = Config::of(given, &module);
     let start = Instant::now();
     let clock_ns = || start.elapsed().as_nanos() as u64;
     let native = || twin(module.name(), config.json(), args.seed);

@@ -3,30 +3,22 @@
 use std::io::{self, Write};
 
 use serde_json::Value;
-use vcr_guest::{GuestModule, HandCallError, Limits};
+use vcr_guest::HandCallError;
 
 use crate::exit::{Exit, print_error, printed};
 use crate::guest::args::CallArgs;
-use crate::guest::check::{Config, blamed, config};
+use crate::guest::check::{blamed, load, not_json};
 use crate::guest::config::read_config;
 
 pub(crate) fn call_command(args: &CallArgs) -> Exit {
-    let read = input(&args.input).and_then(|input| Ok((input, args.config.as_deref().map(config).transpose()?)));
-    let (input, given) = match read {
-        Ok(read) => read,
-        Err(message) => {
-            print_error(&message, Some("give a JSON document such as '{}', or a file that holds one"));
-            return Exit::BadInput;
-        }
+    let input = match input(&args.input) {
+        Ok(input) => input,
+        Err(message) => return not_json(&message),
     };
-    let module = match GuestModule::load(&args.path, Limits::default()) {
-        Ok(module) => module,
-        Err(error) => {
-            print_error(&error, error.hint().as_deref());
-            return blamed(&error);
-        }
+    let (module, config) = match load(&args.path, args.config.as_deref()) {
+        Ok(loaded) => loaded,
+        Err(exit) => return exit,
     };
-    let config = Config::of(given, &module);
     match vcr_guest::call(&module, config.json(), args.seed, &args.function, &input) {
         Ok(answer) => printed(writeln!(io::stdout().lock(), "{answer:#}"), Exit::Passed),
         Err(HandCallError::Guest(error)) => {

@@ -1,6 +1,7 @@
 //! `vcr guest check`.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -12,21 +13,10 @@ use crate::guest::config::read_config;
 use crate::terminal::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
 
 pub(crate) fn check_command(args: &CheckArgs) -> Exit {
-    let given = match args.config.as_deref().map(config).transpose() {
-        Ok(given) => given,
-        Err(message) => {
-            print_error(&message, Some("give a JSON document such as '{}', or a file that holds one"));
-            return Exit::BadInput;
-        }
+    let (module, config) = match load(&args.path, args.config.as_deref()) {
+        Ok(loaded) => loaded,
+        Err(exit) => return exit,
     };
-    let module = match GuestModule::load(&args.path, Limits::default()) {
-        Ok(module) => module,
-        Err(error) => {
-            print_error(&error, error.hint().as_deref());
-            return blamed(&error);
-        }
-    };
-    let config = Config::of(given, &module);
     let start = Instant::now();
     let clock_ns = || start.elapsed().as_nanos() as u64;
     let report = match vcr_guest::check(&module, config.json(), args.seed, &clock_ns) {
@@ -63,7 +53,7 @@ pub(super) enum Config {
 }
 
 impl Config {
-    pub(super) fn of(given: Option<String>, module: &GuestModule) -> Self {
+    fn of(given: Option<String>, module: &GuestModule) -> Self {
         match (given, module.example_config()) {
             (Some(given), _) => Self::Given(given),
             (None, Some(example)) => Self::Example(example.to_owned()),
@@ -110,9 +100,26 @@ impl Config {
     }
 }
 
+/// The guest of a file with its config, or the exit code of an error that is printed.
+pub(super) fn load(path: &Path, given: Option<&str>) -> Result<(GuestModule, Config), Exit> {
+    let given = given.map(config).transpose().map_err(|message| not_json(&message))?;
+    let module = GuestModule::load(path, Limits::default()).map_err(|error| {
+        print_error(&error, error.hint().as_deref());
+        blamed(&error)
+    })?;
+    let config = Config::of(given, &module);
+    Ok((module, config))
+}
+
+/// Prints why a JSON document of the command line cannot be read.
+pub(super) fn not_json(message: &str) -> Exit {
+    print_error(&message, Some("give a JSON document such as '{}', or a file that holds one"));
+    Exit::BadInput
+}
+
 /// The config as JSON: the text itself where it is some, else the content of the
 /// file of that name.
-pub(super) fn config(text: &str) -> Result<String, String> {
+fn config(text: &str) -> Result<String, String> {
     let is_json = |text: &str| serde_json::from_str::<Value>(text).map_err(|error| error.to_string());
     if text.trim_start().starts_with('{') {
         return is_json(text).map(|_| text.to_owned()).map_err(|error| format!("`--config` is not JSON: {error}"));
