@@ -11,7 +11,7 @@ use axum::http::HeaderMap;
 use serde::Serialize;
 use vcr_base::random::Stream;
 
-use super::{PoolRequest, PoolUsage};
+use super::{List, PoolRequest};
 use crate::api::request::body::{Body, FastJson};
 use crate::server::App;
 use crate::server::error::ApiError;
@@ -22,17 +22,7 @@ const LABELS: [&str; 2] = ["LABEL_0", "LABEL_1"];
 const SCALE: f64 = 20.0;
 
 #[derive(Serialize)]
-pub(in crate::api) struct Classes {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: String,
-    data: Vec<Class>,
-    usage: PoolUsage,
-}
-
-#[derive(Serialize)]
-struct Class {
+pub(in crate::api) struct Class {
     index: usize,
     label: &'static str,
     probs: Vec<f64>,
@@ -44,7 +34,7 @@ pub(in crate::api) async fn classify(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
     body: Body<PoolRequest>,
-) -> Result<Json<Classes>, ApiError> {
+) -> Result<Json<List<Class>>, ApiError> {
     let FastJson(mut request) = body?;
     // The activation applies to the classes, not to the embedding.
     let has_softmax = request.options.use_activation.take().unwrap_or(true);
@@ -55,14 +45,8 @@ pub(in crate::api) async fn classify(
         let probs = if has_softmax { softmax(&logits) } else { logits.to_vec() };
         Class { index, label: LABELS[best], probs, num_classes: LABELS.len() }
     };
-    Ok(Json(Classes {
-        data: answer.vectors.iter().enumerate().map(class).collect(),
-        id: answer.id,
-        object: "list",
-        created: answer.created,
-        model: answer.model,
-        usage: PoolUsage::new(answer.prompt_tokens),
-    }))
+    let data = answer.vectors.iter().enumerate().map(class).collect();
+    Ok(Json(answer.list(data)))
 }
 
 /// The cosine of the angle between a vector of length 1 and the direction of a label.

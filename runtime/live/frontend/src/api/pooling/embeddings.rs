@@ -8,22 +8,12 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use super::PoolRequest;
 use super::vectors::{Encoded, Encoding};
-use super::{PoolRequest, PoolUsage};
 use crate::api::request::body::{Body, FastJson};
 use crate::server::App;
 use crate::server::error::ApiError;
 use crate::server::model::Model;
-
-#[derive(Serialize)]
-struct List<T> {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: String,
-    data: Vec<T>,
-    usage: PoolUsage,
-}
 
 #[derive(Serialize)]
 struct Embedding {
@@ -59,20 +49,13 @@ pub(in crate::api) async fn embeddings(
     let FastJson(request) = body?;
     let dimensions = dimensions(&app.model, request.dimensions)?;
     let encoding = Encoding::of(&request)?;
-    let answer = request.vectors(&app, &headers, "embd", dimensions).await?;
+    let mut answer = request.vectors(&app, &headers, "embd", dimensions).await?;
     if let Some(response) = encoding.raw(&answer) {
         return Ok(response);
     }
     let embedding = |(index, vector)| Embedding { index, object: "embedding", embedding: encoding.json(vector) };
-    Ok(Json(List {
-        id: answer.id,
-        object: "list",
-        created: answer.created,
-        model: answer.model,
-        data: answer.vectors.into_iter().enumerate().map(embedding).collect(),
-        usage: PoolUsage::new(answer.prompt_tokens),
-    })
-    .into_response())
+    let data = std::mem::take(&mut answer.vectors).into_iter().enumerate().map(embedding).collect();
+    Ok(Json(answer.list(data)).into_response())
 }
 
 /// Answers with what the model's pooler gives, which is its embedding.
@@ -90,18 +73,11 @@ pub(in crate::api) async fn pooling(
         return Err(ApiError::invalid_param("task", message));
     }
     let encoding = Encoding::of(&request)?;
-    let answer = request.vectors(&app, &headers, "pooling", None).await?;
+    let mut answer = request.vectors(&app, &headers, "pooling", None).await?;
     if let Some(response) = encoding.raw(&answer) {
         return Ok(response);
     }
     let pooled = |(index, vector)| Pooled { index, object: "pooling", data: encoding.json(vector) };
-    Ok(Json(List {
-        id: answer.id,
-        object: "list",
-        created: answer.created,
-        model: answer.model,
-        data: answer.vectors.into_iter().enumerate().map(pooled).collect(),
-        usage: PoolUsage::new(answer.prompt_tokens),
-    })
-    .into_response())
+    let data = std::mem::take(&mut answer.vectors).into_iter().enumerate().map(pooled).collect();
+    Ok(Json(answer.list(data)).into_response())
 }

@@ -113,6 +113,17 @@ impl PoolUsage {
     }
 }
 
+/// An answer that is a list.
+#[derive(Serialize)]
+pub(in crate::api) struct List<T> {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: String,
+    data: Vec<T>,
+    usage: PoolUsage,
+}
+
 /// Vectors with the other parts of their answer.
 pub(super) struct Vectors {
     pub(super) id: String,
@@ -120,6 +131,14 @@ pub(super) struct Vectors {
     pub(super) model: String,
     pub(super) vectors: Vec<Vec<f32>>,
     pub(super) prompt_tokens: usize,
+}
+
+impl Vectors {
+    /// The answer with these items in place of the vectors.
+    pub(super) fn list<T>(self, data: Vec<T>) -> List<T> {
+        let Self { id, created, model, prompt_tokens, .. } = self;
+        List { id, object: "list", created, model, data, usage: PoolUsage::new(prompt_tokens) }
+    }
 }
 
 /// One text or tokens.

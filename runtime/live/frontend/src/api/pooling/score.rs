@@ -11,7 +11,7 @@ use axum::http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{PoolOptions, PoolUsage, Vectors};
+use super::{List, PoolOptions, Vectors};
 use crate::api::request::body::{Body, FastJson};
 use crate::media::MediaPrompt;
 use crate::server::App;
@@ -52,17 +52,7 @@ pub(in crate::api) struct RerankRequest {
 }
 
 #[derive(Serialize)]
-pub(in crate::api) struct Scores {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: String,
-    data: Vec<Score>,
-    usage: PoolUsage,
-}
-
-#[derive(Serialize)]
-struct Score {
+pub(in crate::api) struct Score {
     index: usize,
     object: &'static str,
     score: f64,
@@ -177,19 +167,13 @@ pub(in crate::api) async fn score(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
     body: Body<ScoreRequest>,
-) -> Result<Json<Scores>, ApiError> {
+) -> Result<Json<List<Score>>, ApiError> {
     let FastJson(ScoreRequest { options, queries, documents }) = body?;
     let (queries, documents) = (texts(queries, "queries")?, texts(documents, "documents")?);
     let answer = options.vectors(&app, &headers, &queries, &documents).await?;
     let score = |(index, score)| Score { index, object: "score", score };
-    Ok(Json(Scores {
-        data: scores(&answer.vectors, queries.len()).into_iter().enumerate().map(score).collect(),
-        id: answer.id,
-        object: "list",
-        created: answer.created,
-        model: answer.model,
-        usage: PoolUsage::new(answer.prompt_tokens),
-    }))
+    let data = scores(&answer.vectors, queries.len()).into_iter().enumerate().map(score).collect();
+    Ok(Json(answer.list(data)))
 }
 
 /// Answers with documents in the order of their scores.
