@@ -7,7 +7,7 @@ mod english;
 mod error;
 mod files;
 mod folder;
-mod python;
+pub mod python;
 mod reasoning;
 mod source;
 mod stop;

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
-use vcr_structured::python::quoted;
+
+pub use vcr_structured::python::quoted;
 
 /// `str(value)`; a text is not copied.
 pub(crate) fn text(value: &Value) -> Cow<'_, str> {
@@ -50,7 +51,8 @@ fn number(value: &Value) -> String {
 }
 
 /// `repr` of a float: the shortest digits, with an exponent below 1e-4 and from 1e16.
-fn float_text(float: f64) -> String {
+#[must_use]
+pub fn float_text(float: f64) -> String {
     if float.is_nan() {
         return "nan".to_owned();
     }

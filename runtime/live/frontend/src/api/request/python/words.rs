@@ -1,40 +1,10 @@
 //! Values and errors in the words of Python.
 
 use serde_json::Value;
+pub(super) use vcr_text::python::{float_text as float, quoted};
 
 /// Characters of an input that an error repeats at most.
 const INPUT_CHARS_MAX: usize = 200;
-
-/// `repr` of a text.
-pub(super) fn quoted(text: &str) -> String {
-    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-    let mut out = String::from(quote);
-    for char in text.chars() {
-        match char {
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            char if char == quote => out.extend(['\\', char]),
-            char if (char as u32) < 0x20 || char as u32 == 0x7f => out.push_str(&format!("\\x{:02x}", char as u32)),
-            char => out.push(char),
-        }
-    }
-    out.push(quote);
-    out
-}
-
-/// `repr` of a number with a fraction.
-pub(super) fn float(value: f64) -> String {
-    let text = format!("{value:?}");
-    match text.split_once('e') {
-        Some((digits, exponent)) => {
-            let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |exponent| ('-', exponent));
-            format!("{digits}e{sign}{exponent:0>2}")
-        }
-        None => text,
-    }
-}
 
 /// `repr` of a value.
 pub(super) fn shown(value: &Value) -> String {
