@@ -8,7 +8,7 @@ use axum::response::Response;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::answer::{Answer, failure, gather};
+use super::answer::{failure, gather};
 use super::request::{StreamOptions, check_length, check_structure, request_id, submit, text_request};
 use crate::api::answer::logprobs::{CompletionLogprobs, prompt_logprobs};
 use crate::api::answer::sse::{self, Events, Source};
@@ -217,11 +217,11 @@ impl Form {
         prompt.text.clone().unwrap_or_else(|| app.model.tokenizer.decode(&prompt.tokens, false))
     }
 
-    fn whole(&self, app: &App, answers: &[Answer]) -> Completion<'_> {
+    fn whole(&self, app: &App, answers: &[Piece]) -> Completion<'_> {
         let choices = answers.iter().enumerate().map(|(index, answer)| self.choice(app, index, answer)).collect();
         let prompt_tokens = self.prompt_tokens.iter().sum();
         let output_tokens = answers.iter().map(|answer| answer.tokens.len()).sum();
-        let cached = answers.iter().map(|answer| answer.cached_tokens as usize).sum();
+        let cached = answers.iter().map(|answer| answer.cached_tokens.unwrap_or(0) as usize).sum();
         Completion {
             id: &self.id,
             object: "text_completion",
@@ -231,12 +231,12 @@ impl Form {
             usage: Usage::new(prompt_tokens, output_tokens, self.prompt_details.then_some(cached)),
             metrics: None,
             system_fingerprint: None,
-            kv_transfer_params: answers.first().and_then(Answer::kv_transfer_params),
+            kv_transfer_params: answers.first().and_then(Piece::kv_transfer_params),
             ec_transfer_params: None,
         }
     }
 
-    fn choice(&self, app: &App, index: usize, answer: &Answer) -> Choice {
+    fn choice(&self, app: &App, index: usize, answer: &Piece) -> Choice {
         let prompt = self.prompt_of(index);
         let mut text = if self.echo { self.prompt_text(app, index) } else { String::new() };
         if !self.is_prompt_only {

@@ -8,6 +8,7 @@ mod text;
 mod usage;
 mod value;
 
+pub(crate) use ids::wide;
 pub(crate) use logprobs::{Position, TokenLogprob};
 pub(crate) use params::{EngineSubmission, OptionalStructure, Placement, Repetition, Sampling, StringOrArray};
 pub(crate) use pool::{Pooling, pooled};

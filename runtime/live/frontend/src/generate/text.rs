@@ -10,6 +10,7 @@ use vcr_text::{Detokenizer, StopStrings, Tokenizer};
 use vcr_wire::{EngineCoreOutput, RequestError, StepOutput, StopReason, Value};
 
 use super::logprobs::Position;
+use super::value::json_of;
 use crate::engine::{EngineError, RequestStream};
 
 /// Cause of an answer's end other than the end of the text.
@@ -50,7 +51,7 @@ pub(crate) struct Span {
     pub(crate) is_last: bool,
 }
 
-/// A part of an answer.
+/// A part of an answer, or all of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Piece {
     pub(crate) text: String,
@@ -59,9 +60,35 @@ pub(crate) struct Piece {
     pub(crate) tokens: Vec<u32>,
     pub(crate) logprobs: Vec<Position>,
     pub(crate) prompt_logprobs: Option<Vec<Position>>,
-    /// With the first piece: prompt tokens that were found in a cache.
+    /// From the first piece on: prompt tokens that were found in a cache.
     pub(crate) cached_tokens: Option<u64>,
     pub(crate) finish: Option<Finish>,
+}
+
+impl Piece {
+    /// Adds the next part of the same answer.
+    pub(crate) fn append(&mut self, more: Self) {
+        self.text.push_str(&more.text);
+        self.spans.extend(more.spans);
+        self.tokens.extend_from_slice(&more.tokens);
+        self.logprobs.extend(more.logprobs);
+        self.prompt_logprobs = more.prompt_logprobs.or(self.prompt_logprobs.take());
+        self.cached_tokens = more.cached_tokens.or(self.cached_tokens);
+        self.finish = more.finish.or(self.finish.take());
+    }
+
+    /// The name of its finish reason.
+    pub(crate) fn reason(&self) -> Option<&'static str> {
+        self.finish.as_ref().map(Finish::name)
+    }
+
+    pub(crate) fn stop_reason(&self) -> Option<StopCause> {
+        self.finish.as_ref()?.stop.clone()
+    }
+
+    pub(crate) fn kv_transfer_params(&self) -> Option<serde_json::Value> {
+        self.finish.as_ref()?.kv_transfer_params.as_ref().map(json_of)
+    }
 }
 
 /// Settings of the text of an answer.

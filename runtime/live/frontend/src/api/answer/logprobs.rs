@@ -6,12 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::dialects::ChatLogprob;
-use crate::generate::{Position, TokenLogprob};
-
-/// A logprob as JSON: the shortest number that is the same in single precision.
-fn number(logprob: f32) -> f64 {
-    logprob.to_string().parse().unwrap_or_else(|_| f64::from(logprob))
-}
+use crate::generate::{Position, TokenLogprob, wide};
 
 /// Those of text completions.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -33,7 +28,7 @@ impl CompletionLogprobs {
             let Some(own) = entries.first() else { continue };
             self.tokens.push(name(own, as_id));
             self.token_logprobs.push(Some(own.logprob));
-            let top = entries.iter().map(|entry| (name(entry, as_id), json!(number(entry.logprob))));
+            let top = entries.iter().map(|entry| (name(entry, as_id), json!(wide(entry.logprob))));
             self.top_logprobs.push(Some(top.collect()));
             self.text_offset.push(offset);
             offset += name(own, as_id).chars().count();
@@ -58,7 +53,7 @@ pub(in crate::api) fn chat_logprobs(positions: &[Position], top: usize, as_id: b
     // As in vLLM, the bytes are the bytes of the name: parts of characters are replacement characters.
     let one = |entry: &TokenLogprob| {
         let token = name(entry, as_id);
-        ChatLogprob { bytes: token.as_bytes().to_vec(), logprob: number(entry.logprob), token, top_logprobs: None }
+        ChatLogprob { bytes: token.as_bytes().to_vec(), logprob: wide(entry.logprob), token, top_logprobs: None }
     };
     let position = |Position(entries): &Position| {
         let top_logprobs = Some(entries.iter().take(top).map(one).collect());
@@ -70,7 +65,7 @@ pub(in crate::api) fn chat_logprobs(positions: &[Position], top: usize, as_id: b
 /// Those of tokens without their texts.
 pub(in crate::api) fn token_logprobs(positions: &[Position]) -> Vec<Value> {
     let one =
-        |entry: &TokenLogprob| json!({"token_id": entry.token, "logprob": number(entry.logprob), "rank": entry.rank});
+        |entry: &TokenLogprob| json!({"token_id": entry.token, "logprob": wide(entry.logprob), "rank": entry.rank});
     let position = |Position(entries): &Position| {
         let mut value = one(entries.first()?);
         value["top_logprobs"] = entries.iter().map(one).collect();
@@ -82,7 +77,7 @@ pub(in crate::api) fn token_logprobs(positions: &[Position]) -> Vec<Value> {
 /// Those of a prompt: none for its first token, then maps by token id.
 pub(in crate::api) fn prompt_logprobs(positions: &[Position], as_id: bool) -> Vec<Option<BTreeMap<String, Value>>> {
     let entry = |entry: &TokenLogprob| {
-        let value = json!({"logprob": number(entry.logprob), "rank": entry.rank, "decoded_token": name(entry, as_id)});
+        let value = json!({"logprob": wide(entry.logprob), "rank": entry.rank, "decoded_token": name(entry, as_id)});
         (entry.token.to_string(), value)
     };
     let rows = positions.iter().map(|Position(entries)| Some(entries.iter().map(entry).collect()));

@@ -9,9 +9,9 @@ use tokio::time::{Sleep, sleep};
 use vcr_base::finish_reason::FinishReason;
 
 use super::reply::{Progress, Reply, Update};
+use crate::api::answer::failure;
 use crate::api::answer::logprobs::{chat_logprobs, prompt_logprobs};
 use crate::api::answer::sse::{Events, Source};
-use crate::api::answer::{Answer, failure};
 use crate::dialects::{ChatChunk, Choice, ChoiceLogprobs, ChunkChoice, Delta};
 use crate::engine::ToolParsing;
 use crate::generate::{Finish, Merged, Piece, Position, Usage};
@@ -82,7 +82,7 @@ impl Form {
     }
 
     /// The whole of answers.
-    pub(in crate::api) fn whole(self, answers: &[Answer], parsers: Vec<Parser>, counted: &Counted) -> Completion {
+    pub(in crate::api) fn whole(self, answers: &[Piece], parsers: Vec<Parser>, counted: &Counted) -> Completion {
         let mut reasoning_tokens = 0;
         let choices = answers.iter().zip(parsers).enumerate().map(|(index, (answer, parser))| {
             let mut reply = Reply::read(&self.role, parser, &answer.text, &answer.spans);
@@ -95,7 +95,7 @@ impl Form {
         });
         let choices = choices.collect();
         let output_tokens = answers.iter().map(|answer| answer.tokens.len()).sum();
-        let cached = answers.first().map_or(0, |answer| answer.cached_tokens as usize);
+        let cached = answers.first().map_or(0, |answer| answer.cached_tokens.unwrap_or(0) as usize);
         let of_prompt = answers.first().and_then(|answer| answer.prompt_logprobs.as_ref());
         Completion {
             id: self.id,
@@ -112,7 +112,7 @@ impl Form {
                 .and_then(|positions| serde_json::to_value(prompt_logprobs(positions, false)).ok()),
             prompt_token_ids: self.prompt_ids,
             prompt_text: None,
-            kv_transfer_params: answers.first().and_then(Answer::kv_transfer_params),
+            kv_transfer_params: answers.first().and_then(Piece::kv_transfer_params),
             ec_transfer_params: self.ec_transfer_params,
         }
     }
@@ -122,7 +122,7 @@ impl Form {
         self.image.is_some() && !has_calls && num_tokens > 0
     }
 
-    fn choice(&self, index: usize, answer: &Answer, mut reply: Reply) -> Choice {
+    fn choice(&self, index: usize, answer: &Piece, mut reply: Reply) -> Choice {
         let shows_tokens = reply.shows_tokens(self.include_reasoning);
         reply.message.reasoning = reply.message.reasoning.filter(|_| self.include_reasoning);
         let finish_reason = answer.finish.as_ref().map(|finish| self.finish_reason(finish, reply.has_calls()));

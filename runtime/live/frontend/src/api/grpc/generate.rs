@@ -58,7 +58,7 @@ pub(super) async fn generate(
     let streams = submit_all(app, &id, n, asked)?;
     let generation = Generation {
         merged: Some(Merged::new(streams)),
-        outputs: vec![Output::default(); n],
+        outputs: vec![Piece::default(); n],
         streams: request.stream,
         top,
         top_of_prompt,
@@ -135,21 +135,12 @@ fn sampling(params: SamplingParams) -> Result<Sampling, ApiError> {
     })
 }
 
-/// One completion so far: since the last message of a stream, or since the beginning.
-#[derive(Clone, Debug, Default)]
-struct Output {
-    tokens: Vec<u32>,
-    logprobs: Vec<Position>,
-    prompt_logprobs: Option<Vec<Position>>,
-    cached_tokens: u64,
-    is_done: bool,
-}
-
 /// A request under way.
 struct Generation {
     /// None once it has been aborted.
     merged: Option<Merged>,
-    outputs: Vec<Output>,
+    /// The completions: since the last message of a stream, or since the beginning.
+    outputs: Vec<Piece>,
     streams: bool,
     top: Option<i32>,
     top_of_prompt: Option<i32>,
@@ -194,21 +185,16 @@ impl Generation {
         }
         let output = &mut self.outputs[index];
         if self.streams {
-            output.tokens.clear();
-            output.logprobs.clear();
-            output.prompt_logprobs = None;
+            *output = Piece { cached_tokens: output.cached_tokens, ..Piece::default() };
         }
-        output.tokens.extend(piece.tokens);
-        output.logprobs.extend(piece.logprobs);
-        output.prompt_logprobs = piece.prompt_logprobs.or(output.prompt_logprobs.take());
-        output.cached_tokens = piece.cached_tokens.unwrap_or(output.cached_tokens);
-        output.is_done = piece.finish.is_some();
+        output.append(piece);
         if self.streams {
             let chunk = self.chunk(index);
             self.ready.push_back(GenerateResponse { response: Some(Answer::Chunk(chunk)) });
         }
-        if let Some(finish) = piece.finish {
+        if let Some(finish) = self.outputs[index].finish.take() {
             self.complete(index, finish.name(), Some(&finish));
+            self.outputs[index].finish = Some(finish);
         }
         Ok(())
     }
@@ -217,10 +203,10 @@ impl Generation {
     fn abort(&mut self) {
         self.merged = None;
         for index in 0..self.outputs.len() {
-            if !self.outputs[index].is_done {
+            if self.outputs[index].finish.is_none() {
                 if self.streams {
                     self.outputs[index] =
-                        Output { cached_tokens: self.outputs[index].cached_tokens, ..Output::default() };
+                        Piece { cached_tokens: self.outputs[index].cached_tokens, ..Piece::default() };
                 }
                 self.complete(index, "abort", None);
             }
@@ -233,7 +219,7 @@ impl Generation {
             token_ids: output.tokens.clone(),
             prompt_tokens: self.prompt_tokens,
             completion_tokens: output.tokens.len() as u32,
-            cached_tokens: output.cached_tokens as u32,
+            cached_tokens: output.cached_tokens.unwrap_or(0) as u32,
             output_logprobs: output_logprobs(&output.logprobs, self.top),
             input_logprobs: self.input_logprobs(output),
             index: index as u32,
@@ -252,7 +238,7 @@ impl Generation {
             finish_reason: reason.to_owned(),
             prompt_tokens: self.prompt_tokens,
             completion_tokens: output.tokens.len() as u32,
-            cached_tokens: output.cached_tokens as u32,
+            cached_tokens: output.cached_tokens.unwrap_or(0) as u32,
             output_logprobs: output_logprobs(&output.logprobs, self.top),
             input_logprobs: self.input_logprobs(output),
             index: index as u32,
@@ -262,7 +248,7 @@ impl Generation {
         self.ready.push_back(GenerateResponse { response: Some(Answer::Complete(complete)) });
     }
 
-    fn input_logprobs(&self, output: &Output) -> Option<InputLogProbs> {
+    fn input_logprobs(&self, output: &Piece) -> Option<InputLogProbs> {
         let positions = output.prompt_logprobs.as_ref()?;
         // Nothing comes before the first token.
         let own =

@@ -13,14 +13,14 @@ use serde_json::{Map, Value, json};
 use super::features::Features;
 use crate::api::answer::logprobs::{prompt_logprobs, token_logprobs};
 use crate::api::answer::sse::{self, Events, Source};
-use crate::api::answer::{Answer, failure, gather};
+use crate::api::answer::{failure, gather};
 use crate::api::request::body::Call;
 use crate::api::request::structured;
 use crate::api::request::{
     MAX_N, StreamOptions, check_named, check_structure, check_threshold, id_header, least_cached_of, rank_of,
     submit_all,
 };
-use crate::generate::{Merged, Placement, Position, Repetition, Sampling, StopCause, StringOrArray, Usage};
+use crate::generate::{Merged, Piece, Placement, Position, Repetition, Sampling, StopCause, StringOrArray, Usage};
 use crate::server::error::ApiError;
 use crate::server::frontend_kind::FrontendKind;
 use crate::server::model::Model;
@@ -253,7 +253,7 @@ pub(in crate::api) async fn generate(
         }));
     }
     let answers = gather(merged, n).await?;
-    let choice = |(index, answer): (usize, &Answer)| Choice {
+    let choice = |(index, answer): (usize, &Piece)| Choice {
         index,
         logprobs: logprobs(&answer.logprobs, has_logprobs),
         finish_reason: answer.reason(),
@@ -271,7 +271,7 @@ pub(in crate::api) async fn generate(
         "prompt_token_id_logprobs": null,
         "prompt_token_ids": shown,
         "mm_placeholders": null,
-        "kv_transfer_params": answers.first().and_then(Answer::kv_transfer_params),
+        "kv_transfer_params": answers.first().and_then(Piece::kv_transfer_params),
         "ec_transfer_params": ec_transfer_params,
         "metrics": null,
     }))
@@ -317,8 +317,8 @@ impl Source for Stream {
         let choice = ChunkChoice {
             index,
             logprobs: logprobs(&piece.logprobs, self.has_logprobs),
-            finish_reason: piece.finish.as_ref().map(|finish| finish.name()),
-            stop_reason: piece.finish.and_then(|finish| finish.stop),
+            finish_reason: piece.reason(),
+            stop_reason: piece.stop_reason(),
             token_ids: piece.tokens,
         };
         let prompt_token_ids = self.prompt.take();

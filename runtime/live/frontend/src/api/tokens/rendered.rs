@@ -8,7 +8,7 @@ use vcr_text::Value as Templated;
 
 use super::features::Features;
 use crate::api::request::{Carried, StreamOptions};
-use crate::generate::{Sampling, json_of};
+use crate::generate::{Sampling, json_of, wide};
 use crate::media::MediaPrompt;
 use crate::server::App;
 use crate::server::chats::ChatOptions;
@@ -85,11 +85,6 @@ impl Rendered {
     }
 }
 
-/// A number of single precision as it was written.
-fn shortest(value: f32) -> Value {
-    value.to_string().parse().map_or(Value::Null, |value: f64| json!(value))
-}
-
 /// A structure without what only engines need to know.
 fn given_structure(structure: &vcr_wire::Value) -> Value {
     let mut structure = json_of(structure);
@@ -101,7 +96,7 @@ fn given_structure(structure: &vcr_wire::Value) -> Value {
 
 /// The parameters that a request gave, by vLLM's names; none of the model's defaults.
 fn sampling_params(sampling: Sampling) -> Map<String, Value> {
-    let number = |value: Option<f32>| value.map(shortest);
+    let number = |value: Option<f32>| value.map(wide);
     let repetition = sampling.repetition_detection.map(|repetition| {
         json!({
             "max_pattern_size": repetition.max_pattern_size,
@@ -110,7 +105,7 @@ fn sampling_params(sampling: Sampling) -> Map<String, Value> {
         })
     });
     let biases = sampling.logit_bias.map(|biases| -> Map<String, Value> {
-        biases.into_iter().map(|(token, bias)| (token, shortest(bias))).collect()
+        biases.into_iter().map(|(token, bias)| (token, json!(wide(bias)))).collect()
     });
     let stop = sampling.stop.map(|stop| stop.into_vec());
     let params = json!({
