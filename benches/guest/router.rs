@@ -22,11 +22,11 @@ fn workers(request: u64) -> Vec<WorkerLoad> {
             worker,
             running_requests: 40 + (draw % 16) as u32,
             waiting_requests: (draw >> 8) as u32 % 3,
-            max_num_seqs: 256,
+            max_running_requests: 256,
             active_blocks: 4_000 + (draw >> 16) as u32 % 4_000,
             total_blocks: 16_384,
             outstanding_prefill_tokens: (draw >> 24) % 8_192,
-            overlap_blocks: if worker.is_multiple_of(4) { (draw >> 40) as u32 % 16 } else { 0 },
+            cached_prompt_blocks: if worker.is_multiple_of(4) { (draw >> 40) as u32 % 16 } else { 0 },
         }
     };
     (0..WORKERS).map(load).collect()
@@ -36,21 +36,21 @@ fn route(router: &mut dyn Router, shown: &[Vec<WorkerLoad>], blocks: &[u64], req
     let workers = &shown[(request % REQUESTS) as usize];
     let query = RouteQuery {
         now_ns: request * 1_000,
-        request,
+        id: request,
         prompt_tokens: blocks.len() as u32 * 16 + 5,
         max_tokens: 200,
         priority: 0,
-        lora: None,
+        adapter: None,
         tenant: 0,
         slo: Default::default(),
         session: request,
         block_size_tokens: 16,
         phase: RoutePhase::Whole,
-        may_shed: true,
-        blocks,
+        may_refuse: true,
+        block_hashes: blocks,
     };
     if router.needs_ended() && request % 2 == 1 {
-        router.ended(&EndedRequest { request: request - 1, worker: 3, output_tokens: 200, failed: false });
+        router.ended(&EndedRequest { id: request - 1, worker: 3, output_tokens: 200, failed: false, ttft_ns: Some(9) });
     }
     router.route(&query, workers).expect("it routes")
 }

@@ -413,6 +413,7 @@ class Worker(NamedTuple):
     total_blocks: int = 0
     outstanding_prefill_tokens: int = 0
     cached_prompt_blocks: int = 0
+    preemption_count: int = 0
 
 
 class RouteRequest(NamedTuple):
@@ -440,6 +441,7 @@ class EndedRequest(NamedTuple):
     worker: int
     output_tokens: int
     failed: bool
+    ttft_ns: int | None = None
 
 
 #: Refuses a request, because all engines have too much to do.
@@ -509,6 +511,7 @@ class Pool(NamedTuple):
     active_blocks: int = 0
     total_blocks: int = 0
     outstanding_prefill_tokens: int = 0
+    preemption_count: int = 0
 
 
 class Autoscaler:

@@ -45,7 +45,7 @@ use vcr_policy::scheduling::{PolicyBatch, Preference};
 ///     prompt_tokens: 900,
 ///     max_tokens: 10,
 ///     priority: 0,
-///     lora: None,
+///     adapter: None,
 ///     tenant: 0,
 ///     slo: Slo::default(),
 /// };

@@ -29,12 +29,12 @@ use vcr_policy::routing::{Choice, EndedRequest, RouteQuery, WorkerLoad};
 ///     }
 ///
 ///     fn route(&mut self, request: &RouteQuery<'_>, workers: Workers<'_>) -> Result<Choice, String> {
-///         let by_load = workers.iter().enumerate().min_by_key(|(_, load)| load.waiting_requests);
-///         let (best, load) = by_load.ok_or("there are no engines")?;
-///         if request.may_shed && load.waiting_requests > self.0 {
-///             return Ok(Choice::Shed);
+///         let least_busy = workers.iter().min_by_key(|load| load.waiting_requests);
+///         let load = least_busy.ok_or("there are no engines")?;
+///         if request.may_refuse && load.waiting_requests > self.0 {
+///             return Ok(Choice::Refuse);
 ///         }
-///         Ok(Choice::Worker(best))
+///         Ok(Choice::Worker(load.worker))
 ///     }
 /// }
 ///
@@ -53,7 +53,7 @@ pub trait RouterGuest: Sized + 'static {
     /// name the field, its value and what to write instead.
     fn configure(config: Self::Config, seed: u64) -> Result<Self, String>;
 
-    /// Chooses one of `workers` by its position among them, or refuses the request where it may be.
+    /// Chooses one of `workers` by its index, its `worker`, or refuses the request where it may be.
     ///
     /// # Errors
     /// Ends the run; the text is shown to the user.
@@ -83,11 +83,12 @@ pub struct Columns<A, B> {
     pub worker: A,
     pub running_requests: A,
     pub waiting_requests: A,
-    pub max_num_seqs: A,
+    pub max_running_requests: A,
     pub active_blocks: A,
     pub total_blocks: A,
     pub outstanding_prefill_tokens: B,
-    pub overlap_blocks: A,
+    pub cached_prompt_blocks: A,
+    pub preemption_count: B,
 }
 
 impl<'a> Workers<'a> {
@@ -99,13 +100,15 @@ impl<'a> Workers<'a> {
         let lists = [
             columns.running_requests,
             columns.waiting_requests,
-            columns.max_num_seqs,
+            columns.max_running_requests,
             columns.active_blocks,
             columns.total_blocks,
-            columns.overlap_blocks,
+            columns.cached_prompt_blocks,
         ];
         let is_even = lists.iter().all(|list| list.len() == length);
-        (is_even && columns.outstanding_prefill_tokens.len() == length).then_some(Self { columns })
+        let is_even = is_even
+            && [columns.outstanding_prefill_tokens, columns.preemption_count].iter().all(|list| list.len() == length);
+        is_even.then_some(Self { columns })
     }
 
     /// Their number.
@@ -133,27 +136,33 @@ impl<'a> Workers<'a> {
             worker,
             running_requests,
             waiting_requests,
-            max_num_seqs,
+            max_running_requests,
             active_blocks,
             total_blocks,
             outstanding_prefill_tokens,
-            overlap_blocks,
+            cached_prompt_blocks,
+            preemption_count,
         } = self.columns;
-        let requests = worker.iter().zip(running_requests).zip(waiting_requests).zip(max_num_seqs);
-        let blocks = active_blocks.iter().zip(total_blocks).zip(overlap_blocks);
-        requests.zip(blocks).zip(outstanding_prefill_tokens).map(
+        let requests = worker.iter().zip(running_requests).zip(waiting_requests).zip(max_running_requests);
+        let blocks = active_blocks.iter().zip(total_blocks).zip(cached_prompt_blocks);
+        let totals = outstanding_prefill_tokens.iter().zip(preemption_count);
+        requests.zip(blocks).zip(totals).map(
             |(
-                ((((worker, running), waiting), max_num_seqs), ((active_blocks, total_blocks), overlap_blocks)),
-                outstanding_prefill_tokens,
+                (
+                    (((worker, running), waiting), max_running_requests),
+                    ((active_blocks, total_blocks), cached_prompt_blocks),
+                ),
+                (outstanding_prefill_tokens, preemption_count),
             )| WorkerLoad {
                 worker: *worker,
                 running_requests: *running,
                 waiting_requests: *waiting,
-                max_num_seqs: *max_num_seqs,
+                max_running_requests: *max_running_requests,
                 active_blocks: *active_blocks,
                 total_blocks: *total_blocks,
                 outstanding_prefill_tokens: *outstanding_prefill_tokens,
-                overlap_blocks: *overlap_blocks,
+                cached_prompt_blocks: *cached_prompt_blocks,
+                preemption_count: *preemption_count,
             },
         )
     }
@@ -166,11 +175,12 @@ impl FromIterator<WorkerLoad> for WorkerColumns {
             columns.worker.push(load.worker);
             columns.running_requests.push(load.running_requests);
             columns.waiting_requests.push(load.waiting_requests);
-            columns.max_num_seqs.push(load.max_num_seqs);
+            columns.max_running_requests.push(load.max_running_requests);
             columns.active_blocks.push(load.active_blocks);
             columns.total_blocks.push(load.total_blocks);
             columns.outstanding_prefill_tokens.push(load.outstanding_prefill_tokens);
-            columns.overlap_blocks.push(load.overlap_blocks);
+            columns.cached_prompt_blocks.push(load.cached_prompt_blocks);
+            columns.preemption_count.push(load.preemption_count);
         }
         Self(columns)
     }
@@ -186,11 +196,12 @@ impl WorkerColumns {
                 worker: &columns.worker,
                 running_requests: &columns.running_requests,
                 waiting_requests: &columns.waiting_requests,
-                max_num_seqs: &columns.max_num_seqs,
+                max_running_requests: &columns.max_running_requests,
                 active_blocks: &columns.active_blocks,
                 total_blocks: &columns.total_blocks,
                 outstanding_prefill_tokens: &columns.outstanding_prefill_tokens,
-                overlap_blocks: &columns.overlap_blocks,
+                cached_prompt_blocks: &columns.cached_prompt_blocks,
+                preemption_count: &columns.preemption_count,
             },
         }
     }
@@ -206,11 +217,12 @@ mod tests {
             worker,
             running_requests: 1,
             waiting_requests: 2,
-            max_num_seqs: 3,
+            max_running_requests: 3,
             active_blocks: 4,
             total_blocks: 5,
             outstanding_prefill_tokens: 1 << 40,
-            overlap_blocks: 7,
+            cached_prompt_blocks: 7,
+            preemption_count: 1 << 41,
         };
         let columns: WorkerColumns = [load(3), load(9)].into_iter().collect();
         let workers = columns.view();

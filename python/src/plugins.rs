@@ -144,11 +144,11 @@ impl Router for PythonRouter {
             };
             let failed = |reason| RouteError { router: self.name.to_string(), reason };
             match route().map_err(|error| failed(described(py, &error)))? {
-                Some(index) if index < workers.len() => Ok(Choice::Worker(index)),
+                Some(index) if index < workers.len() => Ok(Choice::Worker(workers[index].worker)),
                 Some(index) => {
                     Err(failed(format!("route returned {index}: expected an index below {}", workers.len())))
                 }
-                None => Ok(Choice::Shed),
+                None => Ok(Choice::Refuse),
             }
         })
     }
@@ -162,9 +162,9 @@ impl Router for PythonRouter {
     }
 
     fn ended(&mut self, request: &EndedRequest) {
-        let EndedRequest { request, worker, output_tokens, failed } = *request;
+        let EndedRequest { id, worker, output_tokens, failed, .. } = *request;
         Python::attach(|py| {
-            if let Err(error) = self.object.call_method1(py, "ended", (request, worker, output_tokens, failed)) {
+            if let Err(error) = self.object.call_method1(py, "ended", (id, worker, output_tokens, failed)) {
                 // The trait has no way to refuse here, and Python has one for just this case.
                 error.write_unraisable(py, Some(self.object.bind(py)));
             }
@@ -175,15 +175,15 @@ impl Router for PythonRouter {
 fn query_of<'py>(py: Python<'py>, query: &RouteQuery<'_>) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("now_ns", query.now_ns)?;
-    dict.set_item("request", query.request)?;
+    dict.set_item("id", query.id)?;
     dict.set_item("prompt_tokens", query.prompt_tokens)?;
     dict.set_item("max_tokens", query.max_tokens)?;
     dict.set_item("priority", query.priority)?;
-    dict.set_item("lora", query.lora)?;
+    dict.set_item("adapter", query.adapter)?;
     dict.set_item("tenant", query.tenant)?;
     dict.set_item("session", query.session)?;
     dict.set_item("block_size_tokens", query.block_size_tokens)?;
-    dict.set_item("may_shed", query.may_shed)?;
+    dict.set_item("may_refuse", query.may_refuse)?;
     let phase = match query.phase {
         RoutePhase::Whole => "whole",
         RoutePhase::Prefill => "prefill",
@@ -198,11 +198,12 @@ fn load_of<'py>(py: Python<'py>, load: &WorkerLoad) -> PyResult<Bound<'py, PyDic
     dict.set_item("worker", load.worker)?;
     dict.set_item("running_requests", load.running_requests)?;
     dict.set_item("waiting_requests", load.waiting_requests)?;
-    dict.set_item("max_num_seqs", load.max_num_seqs)?;
+    dict.set_item("max_running_requests", load.max_running_requests)?;
     dict.set_item("active_blocks", load.active_blocks)?;
     dict.set_item("total_blocks", load.total_blocks)?;
     dict.set_item("outstanding_prefill_tokens", load.outstanding_prefill_tokens)?;
-    dict.set_item("overlap_blocks", load.overlap_blocks)?;
+    dict.set_item("cached_prompt_blocks", load.cached_prompt_blocks)?;
+    dict.set_item("preemption_count", load.preemption_count)?;
     Ok(dict)
 }
 
@@ -260,14 +261,14 @@ fn batch_of<'py>(py: Python<'py>, batch: &PolicyBatch<'_>) -> PyResult<Bound<'py
 fn event_of<'py>(py: Python<'py>, event: &PolicyEvent) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     match *event {
-        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens, priority, lora, tenant, slo } => {
+        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens, priority, adapter, tenant, slo } => {
             dict.set_item("event", "arrived")?;
             dict.set_item("slot", slot)?;
             dict.set_item("arrival_ns", arrival_ns)?;
             dict.set_item("prompt_tokens", prompt_tokens)?;
             dict.set_item("max_tokens", max_tokens)?;
             dict.set_item("priority", priority)?;
-            dict.set_item("lora", lora)?;
+            dict.set_item("adapter", adapter)?;
             dict.set_item("tenant", tenant)?;
             dict.set_item("ttft_limit_ns", slo.ttft_ns)?;
             dict.set_item("tpot_limit_ns", slo.tpot_ns)?;

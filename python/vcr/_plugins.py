@@ -42,7 +42,7 @@ class LatencyModel:
 class Router:
     """The engine of a pool that takes a request.
 
-    A method ``ended(request, worker, output_tokens, failed)``, if there is one, is called for each
+    A method ``ended(id, worker, output_tokens, failed)``, if there is one, is called for each
     request that has ended on an engine.
     """
 
@@ -51,8 +51,8 @@ class Router:
 
     def route(self, query: Mapping[str, Any], workers: list[Mapping[str, int]]) -> int | None:
         """The index in ``workers`` of the one that takes the request; none to shed it, where
-        ``query["may_shed"]``. A worker has ``running_requests``, ``waiting_requests``,
-        ``overlap_blocks`` (blocks of the prompt in its cache) and so on."""
+        ``query["may_refuse"]``. A worker has ``running_requests``, ``waiting_requests``,
+        ``cached_prompt_blocks`` (blocks of the prompt in its cache) and so on."""
         raise NotImplementedError
 
 

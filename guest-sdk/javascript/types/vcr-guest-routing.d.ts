@@ -126,6 +126,10 @@ declare module 'vcr:guest/routing@0.1.0' {
      * virtual time; on live engines as of the engine's last KV events.
      */
     cachedPromptBlocks: Uint32Array,
+    /**
+     * Preemptions since its process started. Those since an earlier call are the difference.
+     */
+    preemptionCount: BigUint64Array,
   }
   /**
    * A request that this instance routed and that has ended.
@@ -147,6 +151,11 @@ declare module 'vcr:guest/routing@0.1.0' {
      * Whether it failed before its answer was complete.
      */
     failed: boolean,
+    /**
+     * The time from its arrival to its first output token, if it has one, in nanoseconds. None on
+     * live engines.
+     */
+    ttftNs?: bigint,
   }
   /**
    * The decision about a request.

@@ -111,5 +111,9 @@ declare module 'vcr:guest/scaling@0.1.0' {
      * Prompt tokens that are not computed, in these engines and in front of them.
      */
     outstandingPrefillTokens: bigint,
+    /**
+     * Preemptions in these engines since their processes started.
+     */
+    preemptionCount: bigint,
   }
 }

@@ -51,7 +51,7 @@ fn seen(events: &[Event]) -> Vec<FaultEvent<'_>> {
                 prompt_tokens: arrived.prompt_tokens,
                 max_tokens: arrived.max_tokens,
                 priority: arrived.priority,
-                lora: arrived.adapter,
+                adapter: arrived.adapter,
             }),
             Event::Emitted(emitted) => {
                 let rows = emitted.slot.iter().zip(&emitted.output_tokens);

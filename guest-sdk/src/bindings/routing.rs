@@ -44,19 +44,20 @@ impl<G: RouterGuest + Exported<Kept = G>> Guest for Component<G> {
             worker: &*workers.worker,
             running_requests: &*workers.running_requests,
             waiting_requests: &*workers.waiting_requests,
-            max_num_seqs: &*workers.max_running_requests,
+            max_running_requests: &*workers.max_running_requests,
             active_blocks: &*workers.active_blocks,
             total_blocks: &*workers.total_blocks,
             outstanding_prefill_tokens: &*workers.outstanding_prefill_tokens,
-            overlap_blocks: &*workers.cached_prompt_blocks,
+            cached_prompt_blocks: &*workers.cached_prompt_blocks,
+            preemption_count: &*workers.preemption_count,
         };
         let query = RouteQuery {
             now_ns,
-            request: request.id,
+            id: request.id,
             prompt_tokens: request.prompt_tokens,
             max_tokens: request.max_tokens,
             priority: request.priority,
-            lora: request.adapter,
+            adapter: request.adapter,
             tenant: request.tenant,
             session: request.session,
             slo: request.slo.into(),
@@ -66,26 +67,24 @@ impl<G: RouterGuest + Exported<Kept = G>> Guest for Component<G> {
                 wit::Phase::Prefill => RoutePhase::Prefill,
                 wit::Phase::Decode => RoutePhase::Decode,
             },
-            may_shed: request.may_refuse,
-            blocks: &request.block_hashes,
+            may_refuse: request.may_refuse,
+            block_hashes: &request.block_hashes,
         };
         let choice = G::slot().with(|guest| {
             for ended in &ended {
                 guest.ended(&crate::EndedRequest {
-                    request: ended.id,
+                    id: ended.id,
                     worker: ended.worker,
                     output_tokens: ended.output_tokens,
                     failed: ended.failed,
+                    ttft_ns: ended.ttft_ns,
                 });
             }
             let shown = Workers::of_columns(columns).ok_or("the host sent columns of different lengths")?;
-            match guest.route(&query, shown)? {
-                crate::Choice::Worker(position) => match workers.worker.get(position) {
-                    Some(worker) => Ok(Choice::Worker(*worker)),
-                    None => Err(alloc::format!("it chose position {position} of {} engines", shown.len())),
-                },
-                crate::Choice::Shed => Ok(Choice::Refuse),
-            }
+            Ok(match guest.route(&query, shown)? {
+                crate::Choice::Worker(worker) => Choice::Worker(worker),
+                crate::Choice::Refuse => Choice::Refuse,
+            })
         });
         Ok(choice?)
     }

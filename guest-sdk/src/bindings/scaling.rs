@@ -60,5 +60,6 @@ fn seen(pool: &PoolView) -> ScaleView {
         active_blocks: pool.active_blocks,
         total_blocks: pool.total_blocks,
         outstanding_prefill_tokens: pool.outstanding_prefill_tokens,
+        preemption_count: pool.preemption_count,
     }
 }

@@ -65,7 +65,7 @@ fn event(event: &Event) -> PolicyEvent {
             prompt_tokens: arrived.prompt_tokens,
             max_tokens: arrived.max_tokens,
             priority: arrived.priority,
-            lora: arrived.adapter,
+            adapter: arrived.adapter,
             tenant: arrived.tenant,
             slo: arrived.slo.into(),
         },

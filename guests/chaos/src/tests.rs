@@ -14,7 +14,7 @@ fn decide(chaos: &mut Chaos, now_ns: u64, events: &[FaultEvent<'_>]) -> Vec<Faul
 }
 
 fn arrived(slot: u32, request_id: &str, prompt_tokens: u32) -> FaultEvent<'_> {
-    FaultEvent::Arrived { slot, request_id, prompt_tokens, max_tokens: 100, priority: 0, lora: None }
+    FaultEvent::Arrived { slot, request_id, prompt_tokens, max_tokens: 100, priority: 0, adapter: None }
 }
 
 const FAIL_0: FaultAction = FaultAction::FailRequest { slot: 0 };

@@ -37,11 +37,11 @@ mod tests {
     #[test]
     fn the_engine_that_has_cached_the_prompt_is_chosen() {
         let mut guest = PrefixAffinityGuest::configure(AffinityConfig::default(), 1).expect("a good config");
-        let load = |worker, overlap_blocks| WorkerLoad {
+        let load = |worker, cached_prompt_blocks| WorkerLoad {
             worker,
-            max_num_seqs: 8,
+            max_running_requests: 8,
             total_blocks: 100,
-            overlap_blocks,
+            cached_prompt_blocks,
             ..WorkerLoad::default()
         };
         let workers: WorkerColumns = [load(2, 0), load(5, 2)].into_iter().collect();
@@ -49,10 +49,10 @@ mod tests {
             prompt_tokens: 40,
             max_tokens: 8,
             block_size_tokens: 16,
-            may_shed: true,
-            blocks: &[1, 2],
+            may_refuse: true,
+            block_hashes: &[1, 2],
             ..RouteQuery::default()
         };
-        assert_eq!(guest.route(&request, workers.view()), Ok(Choice::Worker(1)));
+        assert_eq!(guest.route(&request, workers.view()), Ok(Choice::Worker(5)));
     }
 }

@@ -70,7 +70,7 @@ where
 #[test]
 fn shed_requests_are_counted_apart_and_nothing_is_lost() {
     let (router, log) =
-        scripted(|query, _| if query.request.is_multiple_of(4) { Choice::Shed } else { Choice::Worker(1) });
+        scripted(|query, _| if query.id.is_multiple_of(4) { Choice::Refuse } else { Choice::Worker(1) });
     let report = run(&one_pool(pool("engines", 2, 2000, router)));
     assert_conserved(&report);
     assert_eq!((report.metrics.count(Counter::Shed), report.metrics.count(Counter::Completed)), (10, 30));
@@ -80,17 +80,20 @@ fn shed_requests_are_counted_apart_and_nothing_is_lost() {
     let log = log.lock().expect("no holder panicked");
     assert_eq!(log.len(), 30, "the router is not notified of requests that it refused");
     assert!(log.iter().all(|ended| ended.worker == 1 && ended.output_tokens == 20 && !ended.failed));
+    let ttfts = report.requests.iter().filter(|record| record.outcome == Outcome::Completed);
+    let ttfts: Vec<Option<u64>> = ttfts.map(|record| Some(record.prefill_end_ns? - record.arrival_ns)).collect();
+    assert!(log.iter().all(|ended| ended.ttft_ns.is_some() && ttfts.contains(&ended.ttft_ns)));
 }
 
 #[test]
 fn both_routers_of_a_split_cluster_hear_of_ends_and_only_the_first_may_refuse() {
     let (prefill, told_prefill) = scripted(|query, _| {
-        assert!(query.may_shed);
+        assert!(query.may_refuse);
         Choice::Worker(0)
     });
     let (decode, told_decode) = scripted(|query, workers| {
-        assert!(!query.may_shed && query.blocks.len() == 4 && query.prompt_tokens == 64);
-        Choice::Worker(query.request as usize % workers.len())
+        assert!(!query.may_refuse && query.block_hashes.len() == 4 && query.prompt_tokens == 64);
+        Choice::Worker(workers[query.id as usize % workers.len()].worker)
     });
     let topology = |decode| Topology::Disaggregated {
         prefill: pool("prefill", 2, 2000, prefill.clone()),
@@ -107,7 +110,7 @@ fn both_routers_of_a_split_cluster_hear_of_ends_and_only_the_first_may_refuse() 
     of_decode.sort_unstable();
     assert_eq!(of_decode, [[0; 5], [1; 5]].concat());
 
-    let (refusing, _) = scripted(|_, _| Choice::Shed);
+    let (refusing, _) = scripted(|_, _| Choice::Refuse);
     let failed = simulate(config(topology(refusing), vec![burst("work", 10, 64, 20)]), &mut Unobserved);
     let text = failed.expect_err("a prompt was computed for it").to_string();
     assert!(text.contains("it refused a request that has been with an engine before"), "{text}");
@@ -121,7 +124,7 @@ fn a_choice_of_no_engine_and_an_error_end_the_run_and_name_the_pool() {
     let text = failed.expect_err("there are two engines").to_string();
     assert_eq!(
         text,
-        "router `router` failed: it chose position 2 of 2 engines (for request 0, in front of pool `engines`, at 0 ms \
+        "router `router` failed: it chose the engine 2, which is not up (for request 0, in front of pool `engines`, at 0 ms \
          of virtual time)"
     );
     let unmade: RouterFactory =

@@ -73,7 +73,7 @@ fn a_request_is_reported_from_its_arrival_to_its_end() {
         prompt_tokens: 10,
         max_tokens: 3,
         priority: -3,
-        lora: None,
+        adapter: None,
         tenant: 42,
         slo: Slo { ttft_ns: Some(5), ..Slo::default() },
     };

@@ -19,7 +19,7 @@ pub enum FaultEvent<'a> {
         /// Its priority; lower is sooner.
         priority: i32,
         /// The adapter it runs with, where it has one.
-        lora: Option<u32>,
+        adapter: Option<u32>,
     },
     /// Output tokens a request has so far, after a step that gave it some.
     Emitted {

@@ -12,7 +12,7 @@ pub struct WorkerLoad {
     /// Requests waiting for admission or a transfer.
     pub waiting_requests: u32,
     /// Most requests that run at once.
-    pub max_num_seqs: u32,
+    pub max_running_requests: u32,
     /// KV blocks referenced by at least one request.
     pub active_blocks: u32,
     /// KV blocks in all.
@@ -21,7 +21,9 @@ pub struct WorkerLoad {
     pub outstanding_prefill_tokens: u64,
     /// Leading prompt blocks of the request in the worker's prefix cache; 0
     /// for routers that do not ask for it.
-    pub overlap_blocks: u32,
+    pub cached_prompt_blocks: u32,
+    /// Preemptions since its process started.
+    pub preemption_count: u64,
 }
 
 /// The part of the request that the worker will compute.
@@ -43,7 +45,7 @@ pub struct RouteQuery<'a> {
     pub now_ns: u64,
     /// Number of the request. One whose engine died may be routed again, under
     /// the same number.
-    pub request: u64,
+    pub id: u64,
     /// Tokens of its prompt.
     pub prompt_tokens: u32,
     /// Output tokens it may have.
@@ -51,7 +53,7 @@ pub struct RouteQuery<'a> {
     /// Its priority; lower is sooner.
     pub priority: i32,
     /// The adapter it runs with, where it has one.
-    pub lora: Option<u32>,
+    pub adapter: Option<u32>,
     /// Its tenant; 0 if unknown.
     pub tenant: u64,
     /// Its session: the turns of a conversation share the number.
@@ -63,29 +65,31 @@ pub struct RouteQuery<'a> {
     /// The part of it that the worker will compute.
     pub phase: RoutePhase,
     /// Whether it may be refused: it has not been with an engine before.
-    pub may_shed: bool,
+    pub may_refuse: bool,
     /// Hashes of the full blocks of its prompt, first to last.
-    pub blocks: &'a [u64],
+    pub block_hashes: &'a [u64],
 }
 
 /// A router's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// The worker at this position among those that were shown.
-    Worker(usize),
+    /// The worker with this index, one of those that were shown.
+    Worker(u32),
     /// None: all have too much to do, and the request is refused.
-    Shed,
+    Refuse,
 }
 
 /// A request that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedRequest {
     /// Its number.
-    pub request: u64,
+    pub id: u64,
     /// Index in the pool of the worker that it was last routed to.
     pub worker: u32,
     /// Output tokens that it got.
     pub output_tokens: u32,
     /// Whether it failed, and was not answered to its end.
     pub failed: bool,
+    /// From its arrival to its first output token, if it has one and that is known.
+    pub ttft_ns: Option<u64>,
 }

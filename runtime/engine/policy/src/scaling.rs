@@ -55,4 +55,6 @@ pub struct ScaleView {
     pub total_blocks: u64,
     /// Prompt tokens yet to be computed, in those engines and in front of them.
     pub outstanding_prefill_tokens: u64,
+    /// Preemptions in those engines since their processes started.
+    pub preemption_count: u64,
 }

@@ -31,7 +31,7 @@ pub enum PolicyEvent {
         /// Its priority; lower is sooner.
         priority: i32,
         /// The adapter it runs with, where it has one.
-        lora: Option<u32>,
+        adapter: Option<u32>,
         /// Its tenant; 0 if unknown.
         tenant: u64,
         /// Its latency objectives.

@@ -70,7 +70,7 @@ fn scheduling(dist: &str) -> Result<(), Box<dyn std::error::Error>> {
         prompt_tokens: 16 + slot % 7,
         max_tokens: 256,
         priority: 0,
-        lora: None,
+        adapter: None,
         tenant: 0,
         slo: Slo::default(),
     };
@@ -109,11 +109,11 @@ fn routing(dist: &str) -> Result<(), Box<dyn std::error::Error>> {
         worker,
         running_requests: 40 + worker % 16,
         waiting_requests: worker % 3,
-        max_num_seqs: 256,
+        max_running_requests: 256,
         active_blocks: 4_000 + worker,
         total_blocks: 16_384,
         outstanding_prefill_tokens: u64::from(worker) * 100,
-        overlap_blocks: if worker.is_multiple_of(4) { worker % 16 } else { 0 },
+        cached_prompt_blocks: if worker.is_multiple_of(4) { worker % 16 } else { 0 },
     };
     let workers: Vec<WorkerLoad> = (0..64).map(load).collect();
     for num_blocks in [16, 512] {
@@ -122,22 +122,28 @@ fn routing(dist: &str) -> Result<(), Box<dyn std::error::Error>> {
         let guest_ns = best_ns(1_000, || {
             request += 1;
             if request % 2 == 1 {
-                router.ended(&EndedRequest { request: request - 1, worker: 3, output_tokens: 200, failed: false });
+                router.ended(&EndedRequest {
+                    id: request - 1,
+                    worker: 3,
+                    output_tokens: 200,
+                    failed: false,
+                    ttft_ns: Some(9),
+                });
             }
             let query = RouteQuery {
                 now_ns: request,
-                request,
+                id: request,
                 prompt_tokens: num_blocks as u32 * 16 + 5,
                 max_tokens: 200,
                 priority: 0,
-                lora: None,
+                adapter: None,
                 tenant: 0,
                 session: request,
                 slo: Slo::default(),
                 block_size_tokens: 16,
                 phase: RoutePhase::Whole,
-                may_shed: true,
-                blocks: &blocks,
+                may_refuse: true,
+                block_hashes: &blocks,
             };
             black_box(router.route(&query, black_box(&workers)).expect("it routes"));
         });

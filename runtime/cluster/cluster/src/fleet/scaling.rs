@@ -118,6 +118,7 @@ impl Fleet {
             view.active_blocks += u64::from(load.num_active_blocks);
             view.total_blocks += u64::from(load.num_usable_blocks);
             view.outstanding_prefill_tokens += load.outstanding_prefill_tokens;
+            view.preemption_count += worker.engine().stats().preemptions;
         }
     }
 

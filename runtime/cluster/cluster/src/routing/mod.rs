@@ -285,18 +285,11 @@ impl Routing {
         }
     }
 
-    /// Notes that a request, last sent to the workers in `routed`, has ended.
-    pub(crate) fn ended(
-        &mut self,
-        now_ns: u64,
-        request: u64,
-        routed: [Option<u32>; 2],
-        output_tokens: u32,
-        failed: bool,
-    ) {
+    /// Notes that `request`, last sent to the workers in `routed`, has ended.
+    pub(crate) fn ended(&mut self, now_ns: u64, routed: [Option<u32>; 2], request: EndedRequest) {
         for (front, worker) in self.fronts.iter_mut().zip(routed) {
             if let Some(worker) = worker {
-                front.router.ended(now_ns, &EndedRequest { request, worker, output_tokens, failed });
+                front.router.ended(now_ns, &EndedRequest { worker, ..request });
                 front.may_release = true;
             }
         }

@@ -50,7 +50,7 @@ impl RoundRobin {
 
 impl Router for RoundRobin {
     fn route(&mut self, _query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
-        let turns = || workers.iter().map(|load| self.turn(load.worker)).enumerate();
+        let turns = || workers.iter().map(|load| (load.worker, self.turn(load.worker)));
         // Workers that are down are absent; the turn passes to the next one up.
         let next = turns().filter(|(_, turn)| *turn >= self.next_turn).min_by_key(|(_, turn)| *turn);
         let (choice, turn) = next.or_else(|| turns().min_by_key(|(_, turn)| *turn)).unwrap_or((0, 0));
@@ -71,8 +71,7 @@ struct LeastLoaded;
 impl Router for LeastLoaded {
     fn route(&mut self, _query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
         let load = |w: &WorkerLoad| (w.running_requests + w.waiting_requests, w.outstanding_prefill_tokens, w.worker);
-        let choice = (0..workers.len()).min_by_key(|&index| load(&workers[index])).unwrap_or(0);
-        Ok(Choice::Worker(choice))
+        Ok(Choice::Worker(workers.iter().min_by_key(|worker| load(worker)).map_or(0, |worker| worker.worker)))
     }
 }
 
@@ -87,8 +86,8 @@ impl KvAware {
         let block = f64::from(query.block_size_tokens);
         let prompt_tokens = u64::from(query.prompt_tokens);
         let prefill_blocks = (load.outstanding_prefill_tokens + prompt_tokens) as f64 / block;
-        let credit = self.config.overlap_score_credit * f64::from(load.overlap_blocks);
-        let new_blocks = query.prompt_tokens.div_ceil(query.block_size_tokens) - load.overlap_blocks;
+        let credit = self.config.overlap_score_credit * f64::from(load.cached_prompt_blocks);
+        let new_blocks = query.prompt_tokens.div_ceil(query.block_size_tokens) - load.cached_prompt_blocks;
         let requests = load.running_requests + load.waiting_requests;
         self.config.prefill_load_scale * (prefill_blocks - credit).max(0.0)
             + f64::from(load.active_blocks + new_blocks)
@@ -108,7 +107,7 @@ impl Router for KvAware {
                 best_cost = cost;
             }
         }
-        Ok(Choice::Worker(best))
+        Ok(Choice::Worker(workers.get(best).map_or(0, |load| load.worker)))
     }
 
     fn needs_overlap(&self) -> bool {
@@ -158,7 +157,7 @@ impl PoolRouter for LoadRouter {
         let needs_overlap = self.router.needs_overlap();
         self.loads.clear();
         self.loads.extend(workers.iter().filter(|worker| worker.lifecycle().is_up()).map(|worker| {
-            worker.load(if needs_overlap { worker.engine().cached_prefix_blocks(query.blocks) } else { 0 })
+            worker.load(if needs_overlap { worker.engine().cached_prefix_blocks(query.block_hashes) } else { 0 })
         }));
         if self.loads.is_empty() {
             return Ok(Routed::Nowhere);
@@ -180,14 +179,14 @@ impl PoolRouter for LoadRouter {
 fn choose(router: &mut dyn Router, query: &RouteQuery<'_>, loads: &[WorkerLoad]) -> Result<Routed, RouteError> {
     let refused = |reason: String| Err(RouteError { router: "router".to_owned(), reason });
     match router.route(query, loads)? {
-        Choice::Shed if query.may_shed => Ok(Routed::Shed),
-        Choice::Shed => refused("it refused a request that has been with an engine before".to_owned()),
-        Choice::Worker(position) => match loads.get(position) {
+        Choice::Refuse if query.may_refuse => Ok(Routed::Shed),
+        Choice::Refuse => refused("it refused a request that has been with an engine before".to_owned()),
+        Choice::Worker(worker) => match loads.iter().find(|load| load.worker == worker) {
             Some(load) => Ok(Routed::To(RoutedTo {
                 worker: load.worker,
-                overlap_blocks: router.needs_overlap().then_some(load.overlap_blocks),
+                overlap_blocks: router.needs_overlap().then_some(load.cached_prompt_blocks),
             })),
-            None => refused(format!("it chose position {position} of {} engines", loads.len())),
+            None => refused(format!("it chose the engine {worker}, which is not up")),
         },
     }
 }
@@ -206,18 +205,18 @@ mod tests {
     fn query(blocks: &[u64]) -> RouteQuery<'_> {
         RouteQuery {
             now_ns: 0,
-            request: 0,
+            id: 0,
             prompt_tokens: 64,
             max_tokens: 8,
             priority: 0,
-            lora: None,
+            adapter: None,
             tenant: 0,
             slo: Default::default(),
             session: 0,
             block_size_tokens: 16,
             phase: RoutePhase::Whole,
-            may_shed: true,
-            blocks,
+            may_refuse: true,
+            block_hashes: blocks,
         }
     }
 
@@ -225,7 +224,7 @@ mod tests {
         let query = query(&[1, 2, 3, 4]);
         let mut router = router.build(&PluginContext::of_seed(1)).expect("it can be made");
         let choices = (0..times).map(|_| match router.route(&query, loads) {
-            Ok(Choice::Worker(position)) => loads[position].worker,
+            Ok(Choice::Worker(worker)) => worker,
             answer => panic!("{answer:?}"),
         });
         choices.collect()
@@ -244,7 +243,7 @@ mod tests {
         let mut four = loads(4);
         let mut router = RoundRobin::over(2, 2);
         let mut next = |loads: &[WorkerLoad]| match router.route(&query(&[]), loads) {
-            Ok(Choice::Worker(position)) => loads[position].worker,
+            Ok(Choice::Worker(worker)) => worker,
             answer => panic!("{answer:?}"),
         };
         assert_eq!([0; 6].map(|_| next(&four)), [0, 2, 1, 3, 0, 2]);
@@ -265,7 +264,7 @@ mod tests {
     fn kv_aware_prefers_the_cache_until_load_outweighs_it() {
         let router = RouterConfig::KvAware(KvAwareConfig::default());
         let mut two = loads(2);
-        two[1].overlap_blocks = 3;
+        two[1].cached_prompt_blocks = 3;
         assert_eq!(choices(&router, &two, 1), [1]);
         two[1].active_blocks = 50;
         assert_eq!(choices(&router, &two, 1), [0]);
@@ -285,13 +284,13 @@ mod tests {
         let config = AffinityConfig { max_waiting: Some(2), ..AffinityConfig::default() };
         let affine = RouterConfig::PrefixAffinity(config);
         let mut two = loads(2);
-        two[1].overlap_blocks = 4;
+        two[1].cached_prompt_blocks = 4;
         assert_eq!(choices(&affine, &two, 1), [1]);
         two[0].waiting_requests = 3;
         two[1].waiting_requests = 3;
         let mut router = affine.build(&PluginContext::of_seed(1)).expect("it can be made");
-        assert_eq!(router.route(&query(&[1]), &two), Ok(Choice::Shed));
-        let served = RouteQuery { may_shed: false, ..query(&[1]) };
+        assert_eq!(router.route(&query(&[1]), &two), Ok(Choice::Refuse));
+        let served = RouteQuery { may_refuse: false, ..query(&[1]) };
         assert_eq!(router.route(&served, &two), Ok(Choice::Worker(1)));
     }
 

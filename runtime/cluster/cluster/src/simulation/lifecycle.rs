@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use vcr_core::route::EndedRequest;
 use vcr_core::{DrawnOutputs, KvRole, RejectReason, RequestId, RequestSpec, ServingEngine, StopRules, seed};
 
 use super::Simulation;
@@ -226,10 +227,17 @@ impl<O: Observer> Simulation<'_, O> {
     pub(super) fn end(&mut self, tag: u64, outcome: Outcome) {
         self.mark_scheduled(&[tag]);
         let outcome = self.end_wait(tag, outcome);
-        let output_tokens = self.ledger.record(tag).output_tokens;
+        let record = self.ledger.record(tag);
+        let output_tokens = record.output_tokens;
+        let ended = EndedRequest {
+            id: tag,
+            worker: 0,
+            output_tokens,
+            failed: outcome != Outcome::Completed,
+            ttft_ns: record.prefill_end_ns.map(|first_ns| first_ns - record.arrival_ns),
+        };
         let live = self.in_flight.get_mut(tag);
-        let has_failed = outcome != Outcome::Completed;
-        self.routing.ended(self.clock.now_ns(), tag, live.routed, output_tokens, has_failed);
+        self.routing.ended(self.clock.now_ns(), live.routed, ended);
         // Recorded times are the client's.
         let is_played = matches!(live.stage, Stage::Played { .. });
         let way_ns = if is_played { 0 } else { self.facts.overheads.answer_ns(output_tokens) };

@@ -24,19 +24,19 @@ impl<O: Observer> Simulation<'_, O> {
         let config = self.fleet.pool(pool).config();
         let query = RouteQuery {
             now_ns: self.clock.now_ns(),
-            request: tag,
+            id: tag,
             prompt_tokens: record.prompt_tokens,
             max_tokens: record.max_tokens,
             priority: live.priority,
-            lora: record.adapter,
+            adapter: record.adapter,
             tenant: self.facts.config.workloads[record.workload as usize].tenant,
             slo: self.facts.config.workloads[record.workload as usize].objectives_of(record.class),
             // Sessions are numbered within their workload.
             session: u64::from(record.workload) << 48 | record.session,
             block_size_tokens: config.engine.block_size(),
             phase,
-            may_shed: live.routed == [None; 2],
-            blocks: prompt.block_hashes(),
+            may_refuse: live.routed == [None; 2],
+            block_hashes: prompt.block_hashes(),
         };
         let request = RouteRequest {
             query,

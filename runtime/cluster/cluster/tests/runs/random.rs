@@ -254,6 +254,6 @@ struct InTurn {
 impl Router for InTurn {
     fn route(&mut self, _query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
         self.asked += 1;
-        Ok(Choice::Worker((self.asked - 1) % workers.len()))
+        Ok(Choice::Worker(workers[(self.asked - 1) % workers.len()].worker))
     }
 }

@@ -164,7 +164,7 @@ impl Engine {
             prompt_tokens: request.prompt_tokens,
             max_tokens: request.max_tokens,
             priority,
-            lora: request.lora,
+            adapter: request.lora,
             tenant,
             slo,
         });

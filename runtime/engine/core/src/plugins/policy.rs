@@ -155,7 +155,7 @@ mod tests {
     fn arrived(slot: u32) -> PolicyEvent {
         let (arrival_ns, prompt_tokens, max_tokens, priority, tenant) = (0, 1, 1, 0, 0);
         let slo = Slo::default();
-        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens, priority, lora: None, tenant, slo }
+        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens, priority, adapter: None, tenant, slo }
     }
 
     #[test]

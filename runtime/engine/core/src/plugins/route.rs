@@ -21,7 +21,7 @@ pub trait Router: Send {
         None
     }
 
-    /// Whether [`WorkerLoad::overlap_blocks`] should be filled in.
+    /// Whether [`WorkerLoad::cached_prompt_blocks`] should be filled in.
     fn needs_overlap(&self) -> bool {
         false
     }

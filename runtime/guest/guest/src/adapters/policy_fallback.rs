@@ -179,7 +179,7 @@ mod tests {
     fn arrived(slot: u32, priority: i32) -> PolicyEvent {
         let (arrival_ns, prompt_tokens, max_tokens, tenant) = (0, 100, 1, 0);
         let slo = Slo::default();
-        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens, priority, lora: None, tenant, slo }
+        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens, priority, adapter: None, tenant, slo }
     }
 
     fn ask(policy: &mut dyn SchedulingPolicy, events: &[PolicyEvent]) -> Vec<Preference> {

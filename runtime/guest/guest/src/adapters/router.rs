@@ -51,12 +51,12 @@ impl Router for GuestRouter {
 
 /// Checks the answer of one call.
 pub(crate) fn accept(answer: Chosen, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, CallFault> {
-    let request = query.request;
+    let request = query.id;
     match answer {
-        Chosen::Refused if query.may_shed => Ok(Choice::Shed),
+        Chosen::Refused if query.may_refuse => Ok(Choice::Refuse),
         Chosen::Refused => Err(CallFault::MustBeServed { request }),
         Chosen::Worker(chosen) => match workers.binary_search_by_key(&chosen, |load| load.worker) {
-            Ok(position) => Ok(Choice::Worker(position)),
+            Ok(_) => Ok(Choice::Worker(chosen)),
             Err(_) => Err(CallFault::NoSuchWorker { chosen, request, up: listed(workers) }),
         },
     }

@@ -39,7 +39,7 @@ struct Live {
 
 /// An event that owns its text.
 enum SentEvent {
-    Arrived { slot: u32, request_id: String, prompt_tokens: u32, max_tokens: u32, priority: i32, lora: Option<u32> },
+    Arrived { slot: u32, request_id: String, prompt_tokens: u32, max_tokens: u32, priority: i32, adapter: Option<u32> },
     Emitted { slot: u32, output_tokens: u32 },
     Ended { slot: u32 },
     Utility { method: &'static str },
@@ -48,13 +48,13 @@ enum SentEvent {
 impl SentEvent {
     fn event(&self) -> FaultEvent<'_> {
         match self {
-            Self::Arrived { slot, request_id, prompt_tokens, max_tokens, priority, lora } => FaultEvent::Arrived {
+            Self::Arrived { slot, request_id, prompt_tokens, max_tokens, priority, adapter } => FaultEvent::Arrived {
                 slot: *slot,
                 request_id,
                 prompt_tokens: *prompt_tokens,
                 max_tokens: *max_tokens,
                 priority: *priority,
-                lora: *lora,
+                adapter: *adapter,
             },
             Self::Emitted { slot, output_tokens } => FaultEvent::Emitted { slot: *slot, output_tokens: *output_tokens },
             Self::Ended { slot } => FaultEvent::Ended { slot: *slot },
@@ -156,7 +156,7 @@ impl FaultWorkload {
             prompt_tokens: draw.length(1, 16_384) as u32,
             max_tokens,
             priority: draw.below(5) as i32 - 2,
-            lora: draw.once_in(6).then(|| draw.below(4) as u32),
+            adapter: draw.once_in(6).then(|| draw.below(4) as u32),
         }
     }
 

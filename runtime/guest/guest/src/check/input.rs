@@ -55,14 +55,14 @@ pub(super) fn run(run: &DecodeRun<'_>) -> Value {
 
 pub(super) fn policy(batch: &PolicyBatch<'_>) -> Value {
     let event = |event: &PolicyEvent| match *event {
-        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens, priority, lora, tenant, slo } => {
+        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens, priority, adapter, tenant, slo } => {
             json!({"arrived": {
                 "slot": slot,
                 "arrival-ns": arrival_ns,
                 "prompt-tokens": prompt_tokens,
                 "max-tokens": max_tokens,
                 "priority": priority,
-                "adapter": lora,
+                "adapter": adapter,
                 "tenant": tenant,
                 "slo": objectives(slo),
             }})
@@ -98,10 +98,11 @@ pub(super) fn route(call: &RouteCall<'_>) -> Value {
     let RouteCall { ended, query, workers } = call;
     let ended = ended.iter().map(|ended| {
         json!({
-            "id": ended.request,
+            "id": ended.id,
             "worker": ended.worker,
             "output-tokens": ended.output_tokens,
             "failed": ended.failed,
+            "ttft-ns": ended.ttft_ns,
         })
     });
     let rows = workers.iter();
@@ -109,11 +110,11 @@ pub(super) fn route(call: &RouteCall<'_>) -> Value {
         "now-ns": query.now_ns,
         "ended": ended.collect::<Value>(),
         "request": {
-            "id": query.request,
+            "id": query.id,
             "prompt-tokens": query.prompt_tokens,
             "max-tokens": query.max_tokens,
             "priority": query.priority,
-            "adapter": query.lora,
+            "adapter": query.adapter,
             "tenant": query.tenant,
             "session": query.session,
             "slo": objectives(query.slo),
@@ -123,18 +124,19 @@ pub(super) fn route(call: &RouteCall<'_>) -> Value {
                 RoutePhase::Prefill => "prefill",
                 RoutePhase::Decode => "decode",
             },
-            "may-refuse": query.may_shed,
-            "block-hashes": query.blocks,
+            "may-refuse": query.may_refuse,
+            "block-hashes": query.block_hashes,
         },
         "workers": {
             "worker": rows.clone().map(|load| load.worker).collect::<Value>(),
             "running-requests": rows.clone().map(|load| load.running_requests).collect::<Value>(),
             "waiting-requests": rows.clone().map(|load| load.waiting_requests).collect::<Value>(),
-            "max-running-requests": rows.clone().map(|load| load.max_num_seqs).collect::<Value>(),
+            "max-running-requests": rows.clone().map(|load| load.max_running_requests).collect::<Value>(),
             "active-blocks": rows.clone().map(|load| load.active_blocks).collect::<Value>(),
             "total-blocks": rows.clone().map(|load| load.total_blocks).collect::<Value>(),
             "outstanding-prefill-tokens": rows.clone().map(|load| load.outstanding_prefill_tokens).collect::<Value>(),
-            "cached-prompt-blocks": rows.map(|load| load.overlap_blocks).collect::<Value>(),
+            "cached-prompt-blocks": rows.clone().map(|load| load.cached_prompt_blocks).collect::<Value>(),
+            "preemption-count": rows.map(|load| load.preemption_count).collect::<Value>(),
         },
     })
 }
@@ -164,19 +166,20 @@ pub(super) fn pool(view: &ScaleView) -> Value {
             "active-blocks": view.active_blocks,
             "total-blocks": view.total_blocks,
             "outstanding-prefill-tokens": view.outstanding_prefill_tokens,
+            "preemption-count": view.preemption_count,
         },
     })
 }
 
 pub(super) fn faults(batch: &FaultBatch<'_>) -> Value {
     let event = |event: &FaultEvent<'_>| match *event {
-        FaultEvent::Arrived { slot, request_id, prompt_tokens, max_tokens, priority, lora } => json!({"arrived": {
+        FaultEvent::Arrived { slot, request_id, prompt_tokens, max_tokens, priority, adapter } => json!({"arrived": {
             "slot": slot,
             "request-id": request_id,
             "prompt-tokens": prompt_tokens,
             "max-tokens": max_tokens,
             "priority": priority,
-            "adapter": lora,
+            "adapter": adapter,
         }}),
         FaultEvent::Emitted { slot, output_tokens } => {
             json!({"emitted": {"slot": [slot], "output-tokens": [output_tokens]}})

@@ -144,7 +144,7 @@ impl Scheduling {
                 prompt_tokens: prompt_tokens as u32,
                 max_tokens: max_tokens as u32,
                 priority: draw.below(5) as i32 - 2,
-                lora: draw.once_in(6).then(|| draw.below(4) as u32),
+                adapter: draw.once_in(6).then(|| draw.below(4) as u32),
                 tenant: draw.below(4),
                 slo: draw.slo(),
             });

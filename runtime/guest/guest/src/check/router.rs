@@ -73,7 +73,7 @@ impl Driver for Routing {
         self.happen();
         let mut routed = match self.homeless.pop() {
             Some(mut routed) => {
-                routed.query.may_shed = false;
+                routed.query.may_refuse = false;
                 routed
             }
             None if self.requests == REQUESTS => return Ok(Step::Over),
@@ -84,7 +84,7 @@ impl Driver for Routing {
         let workers = self.workers(routed.prefix);
         // Equal prefixes have equal numbers, wherever they come from.
         let blocks: Vec<u64> = (0..blocks).map(|index| vcr_core::seed::mix(root.wrapping_add(index))).collect();
-        let query = RouteQuery { now_ns: self.now_ns, blocks: &blocks, ..routed.query };
+        let query = RouteQuery { now_ns: self.now_ns, block_hashes: &blocks, ..routed.query };
         let items = blocks.len() + workers.len();
         let budget = table.limits.budget(items, 0);
         let call = RouteCall { ended: &ended, query: &query, workers: &workers };
@@ -92,10 +92,9 @@ impl Driver for Routing {
             table.meter.call("route", items, budget, table.instance, |instance, budget| instance.route(call, budget));
         let checked = answer.and_then(|answer| router::accept(answer, &query, &workers));
         let choice = table.meter.explained("route", checked, || input::route(&call))?;
-        let Choice::Worker(position) = choice else {
+        let Choice::Worker(worker) = choice else {
             return Ok(Step::Answered(vec![REFUSED]));
         };
-        let worker = workers[position].worker;
         routed.worker = worker as usize;
         self.take(routed);
         Ok(Step::Answered(vec![worker.into()]))
@@ -116,10 +115,11 @@ impl Routing {
             let failed = self.draw.once_in(40);
             self.leave(&done);
             self.ended.push(EndedRequest {
-                request: done.query.request,
+                id: done.query.id,
                 worker: done.worker as u32,
                 output_tokens: done.output_tokens as u32,
                 failed,
+                ttft_ns: (done.output_tokens > 0).then(|| self.now_ns / 3),
             });
         }
         if self.draw.once_in(200) {
@@ -154,18 +154,18 @@ impl Routing {
         let max_tokens = draw.length(1, 1_024);
         let query = RouteQuery {
             now_ns: 0,
-            request: self.requests,
+            id: self.requests,
             prompt_tokens: (prefix.1 * BLOCK_TOKENS + draw.below(BLOCK_TOKENS)) as u32,
             max_tokens: max_tokens as u32,
             priority: draw.below(5) as i32 - 2,
-            lora: draw.once_in(6).then(|| draw.below(4) as u32),
+            adapter: draw.once_in(6).then(|| draw.below(4) as u32),
             tenant: draw.below(4),
             session,
             slo: draw.slo(),
             block_size_tokens: BLOCK_TOKENS as u32,
             phase,
-            may_shed: phase != RoutePhase::Decode,
-            blocks: &[],
+            may_refuse: phase != RoutePhase::Decode,
+            block_hashes: &[],
         };
         self.requests += 1;
         Routed { query, prefix, worker: 0, output_tokens: draw.within(1, max_tokens) }
@@ -181,11 +181,12 @@ impl Routing {
                 worker: index as u32,
                 running_requests: (worker.running - waiting) as u32,
                 waiting_requests: waiting as u32,
-                max_num_seqs: RUNNING_SLOTS as u32,
+                max_running_requests: RUNNING_SLOTS as u32,
                 active_blocks: worker.blocks.min(KV_BLOCKS) as u32,
                 total_blocks: KV_BLOCKS as u32,
                 outstanding_prefill_tokens: waiting * 500,
-                overlap_blocks: cached.min(blocks) as u32,
+                cached_prompt_blocks: cached.min(blocks) as u32,
+                preemption_count: waiting / 2,
             }
         })
         .collect()

@@ -81,6 +81,7 @@ impl Scaling {
         view.total_blocks = u64::from(view.up_engines + view.draining_engines) * KV_BLOCKS;
         view.active_blocks = draw.below(view.total_blocks + 1);
         view.outstanding_prefill_tokens = view.waiting_requests * draw.length(1, 8_000);
+        view.preemption_count += draw.below(3);
     }
 
     /// Starts or drains engines, so that there are as many as were wanted.

@@ -10,7 +10,7 @@ fn injector(decide: &str) -> Box<dyn FailureInjector> {
 }
 
 fn arrived(slot: u32, request_id: &str) -> FaultEvent<'_> {
-    FaultEvent::Arrived { slot, request_id, prompt_tokens: 100, max_tokens: 50, priority: -2, lora: None }
+    FaultEvent::Arrived { slot, request_id, prompt_tokens: 100, max_tokens: 50, priority: -2, adapter: None }
 }
 
 /// Makes a call and gives the actions or the whole error text.
@@ -72,7 +72,14 @@ fn events_arrive_in_order_and_emissions_in_a_row_as_one() {
         FaultEvent::Emitted { slot: 3, output_tokens: 9 },
         FaultEvent::Emitted { slot: 5, output_tokens: 8 },
         FaultEvent::Ended { slot: 3 },
-        FaultEvent::Arrived { slot: 3, request_id: "b", prompt_tokens: 1, max_tokens: 1, priority: 0, lora: Some(8) },
+        FaultEvent::Arrived {
+            slot: 3,
+            request_id: "b",
+            prompt_tokens: 1,
+            max_tokens: 1,
+            priority: 0,
+            adapter: Some(8),
+        },
         FaultEvent::Utility { method: "sleep" },
     ];
     let load = |event: usize, offset: usize| {
@@ -139,7 +146,7 @@ fn every_action_is_understood() {
 fn actions_that_cannot_be_are_named() {
     let too_long = 1_000_000_000_000_000_001;
     for (action, expected) in [
-        ((0, 4, 0), "`fail-request(4)`, fails a request that is not there"),
+        ((0, 4, 0), "`fail-request(4)`, fails a request that has not arrived"),
         ((1, too_long, 0), "`stall(1000000000000000001)`, takes longer than 1e18 ns"),
         ((2, 1, too_long), "`crash(1000000000000000001)`, takes longer than 1e18 ns"),
         ((6, u64::MAX, 0), "takes longer than 1e18 ns"),
@@ -160,11 +167,11 @@ fn only_a_request_that_is_there_can_be_failed() {
     assert_eq!(decide(failing.as_mut(), &[arrived(3, "a")]), failed);
     assert_eq!(decide(failing.as_mut(), &[FaultEvent::Ended { slot: 3 }, arrived(3, "b")]), failed, "another one");
     let text = decide(failing.as_mut(), &[]).expect_err("it was failed before");
-    assert!(text.contains("fails a request that is not there"), "{text}");
+    assert!(text.contains("fails a request that has not arrived"), "{text}");
 
     let mut failing = injector(&answer(&[(0, 3, 0)]));
     let text = decide(failing.as_mut(), &[arrived(3, "a"), FaultEvent::Ended { slot: 3 }]).expect_err("it has ended");
-    assert!(text.contains("fails a request that is not there"), "{text}");
+    assert!(text.contains("fails a request that has not arrived"), "{text}");
 }
 
 #[test]

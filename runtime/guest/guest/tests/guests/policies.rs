@@ -19,7 +19,7 @@ fn arrived(slot: u32) -> PolicyEvent {
         prompt_tokens: 100,
         max_tokens: 50,
         priority: -2,
-        lora: None,
+        adapter: None,
         tenant: u64::MAX - 1,
         slo: Slo { ttft_ns: Some(900), tpot_ns: None, e2e_ns: Some(1 << 40) },
     }

@@ -12,18 +12,18 @@ fn guest(route: &str) -> Box<dyn Router> {
 fn query() -> RouteQuery<'static> {
     RouteQuery {
         now_ns: 5_000,
-        request: 9,
+        id: 9,
         prompt_tokens: 40,
         max_tokens: 20,
         priority: -2,
-        lora: None,
+        adapter: None,
         tenant: 3,
         session: 77,
         slo: Slo { ttft_ns: Some(8), ..Slo::default() },
         block_size_tokens: 16,
         phase: RoutePhase::Decode,
-        may_shed: true,
-        blocks: &[1 << 63, 12],
+        may_refuse: true,
+        block_hashes: &[1 << 63, 12],
     }
 }
 
@@ -33,11 +33,12 @@ fn workers() -> [WorkerLoad; 3] {
         worker,
         running_requests: 10,
         waiting_requests: 11,
-        max_num_seqs: 12,
+        max_running_requests: 12,
         active_blocks: 13,
         total_blocks: 14,
         outstanding_prefill_tokens: 15,
-        overlap_blocks: 16,
+        cached_prompt_blocks: 16,
+        preemption_count: 17,
     };
     [load(1), load(4), load(6)]
 }
@@ -56,7 +57,7 @@ fn assert_passed(condition: &str, ended: &[EndedRequest]) {
     for request in ended {
         router.ended(request);
     }
-    assert_eq!(route(router.as_mut(), &query()), Ok(Choice::Worker(1)), "the second position: {condition}");
+    assert_eq!(route(router.as_mut(), &query()), Ok(Choice::Worker(4)), "{condition}");
 }
 
 /// Whether the field at an offset of the call is so; 32 bits of it.
@@ -82,20 +83,22 @@ fn all_fields_arrive_in_order() {
     }
     let first_hash = format!("(i64.eq (i64.load (i32.load offset=120 (local.get $call))) (i64.const {}))", i64::MIN);
     assert_passed(&first_hash, &[]);
-    for (column, value) in [4, 10, 11, 12, 13, 14, 15, 16].into_iter().enumerate() {
+    for (column, value) in [4, 10, 11, 12, 13, 14, 15, 16, 17].into_iter().enumerate() {
         let at = WORKERS + 8 * column;
-        // The second engine; one column has 64 bits.
-        let width = if column == 6 { 8 } else { 4 };
+        // The second engine; two columns have 64 bits.
+        let width = if [6, 8].contains(&column) { 8 } else { 4 };
         let list = format!("(i32.load offset={at} (local.get $call))");
         assert_passed(&format!("(i32.eq (i32.load offset={width} {list}) (i32.const {value}))"), &[]);
         assert_passed(&field_is(at + 4, 3), &[]);
     }
     let ended = [
-        EndedRequest { request: 1 << 40, worker: 4, output_tokens: 8, failed: false },
-        EndedRequest { request: 2, worker: 1, output_tokens: 0, failed: true },
+        EndedRequest { id: 1 << 40, worker: 4, output_tokens: 8, failed: false, ttft_ns: Some(6) },
+        EndedRequest { id: 2, worker: 1, output_tokens: 0, failed: true, ttft_ns: None },
     ];
     assert_passed(&field_is(12, 2), &ended);
-    for (offset, value) in [(5, 1), (8, 4), (12, 8), (16, 0), (24, 2), (32, 1), (36, 0), (40, 1)] {
+    for (offset, value) in
+        [(5, 1), (8, 4), (12, 8), (16, 0), (24, 1), (32, 6), (40, 2), (48, 1), (52, 0), (56, 1), (64, 0)]
+    {
         let list = "(i32.load offset=8 (local.get $call))";
         assert_passed(&format!("(i32.eq (i32.load8_u offset={offset} {list}) (i32.const {value}))"), &ended);
     }
@@ -105,9 +108,9 @@ fn all_fields_arrive_in_order() {
 fn what_has_ended_is_reported_once() {
     let mut router =
         guest(&answer_worker("(select (i32.const 6) (i32.const 1) (i32.load offset=12 (local.get $call)))"));
-    router.ended(&EndedRequest { request: 1, worker: 4, output_tokens: 8, failed: false });
-    assert_eq!(route(router.as_mut(), &query()), Ok(Choice::Worker(2)));
-    assert_eq!(route(router.as_mut(), &query()), Ok(Choice::Worker(0)));
+    router.ended(&EndedRequest { id: 1, worker: 4, output_tokens: 8, failed: false, ttft_ns: None });
+    assert_eq!(route(router.as_mut(), &query()), Ok(Choice::Worker(6)));
+    assert_eq!(route(router.as_mut(), &query()), Ok(Choice::Worker(1)));
 }
 
 #[test]
@@ -125,8 +128,8 @@ fn an_engine_that_is_not_up_or_not_there_is_named_with_those_that_are() {
 #[test]
 fn only_a_request_that_no_engine_had_may_be_refused() {
     let mut refusing = guest(ANSWER_REFUSAL);
-    assert_eq!(route(refusing.as_mut(), &query()), Ok(Choice::Shed));
-    let served = RouteQuery { may_shed: false, ..query() };
+    assert_eq!(route(refusing.as_mut(), &query()), Ok(Choice::Refuse));
+    let served = RouteQuery { may_refuse: false, ..query() };
     let text = route(refusing.as_mut(), &served).expect_err("it was with an engine");
     assert_eq!(
         text,

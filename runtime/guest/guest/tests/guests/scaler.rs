@@ -35,6 +35,7 @@ fn view() -> ScaleView {
         active_blocks: 13,
         total_blocks: 14,
         outstanding_prefill_tokens: 15,
+        preemption_count: 20,
     }
 }
 
@@ -45,7 +46,7 @@ fn decide(scaler: &mut dyn Autoscaler) -> Result<u32, String> {
 
 #[test]
 fn all_that_is_seen_arrives_in_order() {
-    let words = [4, 5, 6, 7, 8, 9, 16, 17, 18, 19, 10, u64::MAX, 11, 12, 13, 14, 15];
+    let words = [4, 5, 6, 7, 8, 9, 16, 17, 18, 19, 10, u64::MAX, 11, 12, 13, 14, 15, 20];
     let mut conditions: Vec<String> = words
         .iter()
         .enumerate()

@@ -195,7 +195,7 @@ fn decide(injector: &mut dyn FailureInjector, now_ns: u64, events: &[FaultEvent<
 }
 
 fn arrived(slot: u32, request_id: &str) -> FaultEvent<'_> {
-    FaultEvent::Arrived { slot, request_id, prompt_tokens: 10, max_tokens: 50, priority: 0, lora: Some(1) }
+    FaultEvent::Arrived { slot, request_id, prompt_tokens: 10, max_tokens: 50, priority: 0, adapter: Some(1) }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultError, Faul
 /// A [`FaultEvent`] that owns its texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum InjectorEvent {
-    Arrived { slot: u32, request_id: String, prompt_tokens: u32, max_tokens: u32, priority: i32, lora: Option<u32> },
+    Arrived { slot: u32, request_id: String, prompt_tokens: u32, max_tokens: u32, priority: i32, adapter: Option<u32> },
     Emitted { slot: u32, output_tokens: u32 },
     Ended { slot: u32 },
     Utility { method: String },
@@ -14,8 +14,8 @@ pub(crate) enum InjectorEvent {
 impl InjectorEvent {
     fn event(&self) -> FaultEvent<'_> {
         match *self {
-            Self::Arrived { slot, ref request_id, prompt_tokens, max_tokens, priority, lora } => {
-                FaultEvent::Arrived { slot, request_id, prompt_tokens, max_tokens, priority, lora }
+            Self::Arrived { slot, ref request_id, prompt_tokens, max_tokens, priority, adapter } => {
+                FaultEvent::Arrived { slot, request_id, prompt_tokens, max_tokens, priority, adapter }
             }
             Self::Emitted { slot, output_tokens } => FaultEvent::Emitted { slot, output_tokens },
             Self::Ended { slot } => FaultEvent::Ended { slot },

@@ -198,7 +198,7 @@ pub(crate) fn announce_arrival(
         prompt_tokens: live.prompt_tokens,
         max_tokens: arrival.max_tokens,
         priority: arrival.core_priority,
-        lora: arrival.lora.map(|lora| lora.int_id as u32),
+        adapter: arrival.lora.map(|lora| lora.int_id as u32),
     });
     let (at_once, engine_fault) = match planned.engine {
         Some((0, due)) => (Some(due), None),

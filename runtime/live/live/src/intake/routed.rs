@@ -148,18 +148,18 @@ fn decide(
     let query = RouteQuery {
         // The dispatcher fills in both.
         now_ns: 0,
-        request: 0,
+        id: 0,
         prompt_tokens: prompt.len_tokens(),
         max_tokens: params.map_or(0, |params| params.max_tokens.unwrap_or(u32::MAX)),
         priority: priority_of(request),
-        lora: request.lora_request.as_ref().map(|lora| lora.int_id as u32),
+        adapter: request.lora_request.as_ref().map(|lora| lora.int_id as u32),
         tenant: tenant_of(&keys),
         session: keys.session_id.as_ref().map_or(0, |session| xxh3_64(session.as_bytes())),
         slo: Slo::default(),
         block_size_tokens: blocks.size_tokens,
         phase,
-        may_shed: phase != RoutePhase::Decode,
-        blocks: prompt.block_hashes(),
+        may_refuse: phase != RoutePhase::Decode,
+        block_hashes: prompt.block_hashes(),
     };
     Ok(routes.decide(query)?)
 }

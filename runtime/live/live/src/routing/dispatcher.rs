@@ -52,6 +52,7 @@ struct EngineStatus {
     waiting_requests: u32,
     active_blocks: u32,
     outstanding_prefill_tokens: u64,
+    preemption_count: u64,
     /// Requests routed to it since, which the above do not include yet.
     routed_requests: u32,
     routed_tokens: u64,
@@ -166,6 +167,7 @@ impl Dispatcher {
         status.waiting_requests = engine.num_waiting() as u32;
         status.active_blocks = engine.pool().num_active();
         status.outstanding_prefill_tokens = engine.outstanding_prefill_tokens();
+        status.preemption_count = engine.stats().preemptions;
         status.forget_routed(taken);
     }
 
@@ -195,16 +197,18 @@ impl Dispatcher {
         for (index, entry) in self.entries.iter().enumerate() {
             let status = lock(&entry.status);
             if status.takes_requests {
-                let overlap_blocks = if self.needs_overlap { status.overlap_blocks(query.blocks) } else { 0 };
+                let cached_prompt_blocks =
+                    if self.needs_overlap { status.overlap_blocks(query.block_hashes) } else { 0 };
                 loads.push(WorkerLoad {
                     worker: index as u32,
                     running_requests: status.running_requests,
                     waiting_requests: status.waiting_requests + status.routed_requests,
-                    max_num_seqs: self.max_num_seqs,
+                    max_running_requests: self.max_num_seqs,
                     active_blocks: status.active_blocks,
                     total_blocks: self.total_blocks,
                     outstanding_prefill_tokens: status.outstanding_prefill_tokens + status.routed_tokens,
-                    overlap_blocks,
+                    cached_prompt_blocks,
+                    preemption_count: status.preemption_count,
                 });
             }
         }
@@ -218,19 +222,18 @@ impl Dispatcher {
         *next = next.saturating_add(1);
         let query = RouteQuery {
             now_ns: monotonic_ns().saturating_sub(self.origin_ns),
-            request: number.get(),
+            id: number.get(),
             session: if query.session == 0 { number.get() } else { query.session },
             ..query
         };
         let refused = |reason: String| RouteError { router: "router".to_owned(), reason };
         match router.route(&query, loads)? {
-            Choice::Shed if query.may_shed => Ok(Some(Decision::Shed)),
-            Choice::Shed => Err(refused("it refused a request whose prompt has been computed".to_owned())),
-            Choice::Worker(position) => {
-                let load = loads
-                    .get(position)
-                    .ok_or_else(|| refused(format!("it chose position {position} of {} engines", loads.len())))?;
-                let cached_tokens = load.overlap_blocks.saturating_mul(query.block_size_tokens);
+            Choice::Refuse if query.may_refuse => Ok(Some(Decision::Shed)),
+            Choice::Refuse => Err(refused("it refused a request whose prompt has been computed".to_owned())),
+            Choice::Worker(worker) => {
+                let load = loads.iter().find(|load| load.worker == worker);
+                let load = load.ok_or_else(|| refused(format!("it chose the engine {worker}, which is not up")))?;
+                let cached_tokens = load.cached_prompt_blocks.saturating_mul(query.block_size_tokens);
                 let handle = RouteHandle { number, prefill_tokens: query.prompt_tokens.saturating_sub(cached_tokens) };
                 let mut status = lock(&self.entries[load.worker as usize].status);
                 status.routed_requests += 1;
@@ -243,7 +246,7 @@ impl Dispatcher {
     /// Reports the end of a request that was routed to `engine`.
     pub(crate) fn ended(&self, engine: usize, number: NonZeroU64, output_tokens: u32, failed: bool) {
         if self.needs_ended {
-            let ended = EndedRequest { request: number.get(), worker: engine as u32, output_tokens, failed };
+            let ended = EndedRequest { id: number.get(), worker: engine as u32, output_tokens, failed, ttft_ns: None };
             lock(&self.ended).push(ended);
         }
     }
@@ -364,7 +367,7 @@ mod tests {
         struct Never;
         impl Router for Never {
             fn route(&mut self, _: &RouteQuery<'_>, _: &[WorkerLoad]) -> Result<Choice, RouteError> {
-                Ok(Choice::Shed)
+                Ok(Choice::Refuse)
             }
         }
         let config = EngineConfig::new(vcr_core::EngineConfigInput::default()).expect("the defaults are valid");
@@ -389,18 +392,18 @@ mod tests {
         assert!(dispatcher.send(1, abort("late")).is_err());
         let query = RouteQuery {
             now_ns: 0,
-            request: 0,
+            id: 0,
             prompt_tokens: 3,
             max_tokens: 1,
             priority: 0,
-            lora: None,
+            adapter: None,
             tenant: 0,
             session: 0,
             slo: Default::default(),
             block_size_tokens: 16,
             phase: vcr_core::route::RoutePhase::Whole,
-            may_shed: true,
-            blocks: &[],
+            may_refuse: true,
+            block_hashes: &[],
         };
         assert_eq!(dispatcher.route(query), Ok(None), "no engine serves");
         dispatcher.open(0);

@@ -22,7 +22,7 @@ struct Scripted<F> {
 
 impl<F: FnMut(&[WorkerLoad]) -> Choice + Send> Router for Scripted<F> {
     fn route(&mut self, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
-        let query = RouteQuery { blocks: &[], ..*query };
+        let query = RouteQuery { block_hashes: &[], ..*query };
         self.seen.lock().expect("no holder panicked").queries.push((query, workers.to_vec()));
         Ok((self.choose)(workers))
     }
@@ -42,7 +42,7 @@ impl<F: FnMut(&[WorkerLoad]) -> Choice + Send> Router for Scripted<F> {
 
 /// The last engine that takes requests.
 fn last(workers: &[WorkerLoad]) -> Choice {
-    Choice::Worker(workers.len() - 1)
+    Choice::Worker(workers[workers.len() - 1].worker)
 }
 
 /// Two engines whose requests all go where `choose` says.
@@ -109,7 +109,7 @@ fn another_engine_computes_and_streams_by_the_one_that_was_asked() {
     };
     assert_eq!((counts(&snapshots[0]), counts(&snapshots[1])), ((0, 0, 0, 1), (2, 7, 2, 0)));
     let numbers: Vec<u64> =
-        seen.lock().expect("no holder panicked").queries.iter().map(|(query, _)| query.request).collect();
+        seen.lock().expect("no holder panicked").queries.iter().map(|(query, _)| query.id).collect();
     assert_eq!(numbers, [1, 2]);
 }
 
@@ -153,7 +153,7 @@ fn an_abort_follows_the_request() {
     assert_eq!(again.finish, Some(FinishReason::Length), "the name is free again");
     let seen = seen.lock().expect("no holder panicked");
     let ended = seen.ended.first().expect("the router is notified");
-    assert_eq!((ended.request, ended.worker, ended.failed), (1, 1, true));
+    assert_eq!((ended.id, ended.worker, ended.failed), (1, 1, true));
 }
 
 /// Requests that are away count as under way.
@@ -170,7 +170,7 @@ fn a_second_request_of_a_name_that_is_away_is_dropped() {
 
 #[test]
 fn what_the_router_refuses_may_be_tried_again() {
-    let (config, _) = routed(|_| Choice::Shed);
+    let (config, _) = routed(|_| Choice::Refuse);
     let bench = Bench::serving(config, false);
     bench.add("a", &prompt(20), 5);
     let refused = bench.collect(&["a"]).remove(0);
@@ -189,7 +189,7 @@ fn the_router_knows_caches_and_loads() {
     let bench = Bench::serving(config, false);
     let overlaps = || -> Vec<u32> {
         let seen = seen.lock().expect("no holder panicked");
-        seen.queries.last().expect("it was asked").1.iter().map(|load| load.overlap_blocks).collect()
+        seen.queries.last().expect("it was asked").1.iter().map(|load| load.cached_prompt_blocks).collect()
     };
     bench.run("a", &prompt(100), 1);
     assert_eq!(overlaps(), [0, 0]);
@@ -210,7 +210,7 @@ fn the_router_knows_caches_and_loads() {
     let seen = seen.lock().expect("no holder panicked");
     let (query, loads) = &seen.queries[1];
     assert_eq!((query.prompt_tokens, query.max_tokens, query.block_size_tokens), (100, 1, 16));
-    assert_eq!((loads[0].max_num_seqs, loads[1].worker), (256, 1));
+    assert_eq!((loads[0].max_running_requests, loads[1].worker), (256, 1));
 }
 
 #[test]

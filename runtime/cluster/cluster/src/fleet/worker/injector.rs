@@ -19,7 +19,7 @@ impl Happened {
     fn event(&self) -> FaultEvent<'_> {
         match *self {
             Self::Arrived { slot, ref name, prompt_tokens, max_tokens, priority } => {
-                FaultEvent::Arrived { slot, request_id: name, prompt_tokens, max_tokens, priority, lora: None }
+                FaultEvent::Arrived { slot, request_id: name, prompt_tokens, max_tokens, priority, adapter: None }
             }
             Self::Emitted { slot, output_tokens } => FaultEvent::Emitted { slot, output_tokens },
             Self::Ended { slot } => FaultEvent::Ended { slot },

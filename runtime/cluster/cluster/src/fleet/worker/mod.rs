@@ -122,17 +122,18 @@ impl Worker {
     }
 
     /// The load of this worker for a router.
-    pub(crate) fn load(&self, overlap_blocks: u32) -> WorkerLoad {
+    pub(crate) fn load(&self, cached_prompt_blocks: u32) -> WorkerLoad {
         let load = self.engine.load();
         WorkerLoad {
             worker: self.facts.index,
             running_requests: load.num_running as u32,
             waiting_requests: load.num_waiting as u32,
-            max_num_seqs: self.engine.max_num_seqs(),
+            max_running_requests: self.engine.max_num_seqs(),
             active_blocks: load.num_active_blocks,
             total_blocks: load.num_usable_blocks,
             outstanding_prefill_tokens: load.outstanding_prefill_tokens,
-            overlap_blocks,
+            cached_prompt_blocks,
+            preemption_count: self.engine.stats().preemptions,
         }
     }
 

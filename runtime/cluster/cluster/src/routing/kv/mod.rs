@@ -156,11 +156,11 @@ impl KvRouter {
     /// Chooses among the running engines, of which there is at least one, or holds the request back.
     fn choose(&mut self, routed: &RouteRequest<'_>, candidates: &mut [Candidate]) -> Routed {
         let query = &routed.query;
-        let owner = self.owner_in_turn(query.request);
+        let owner = self.owner_in_turn(query.id);
         self.catch_up(owner, query.now_ns);
-        self.look_up(owner, query.now_ns, query.blocks, candidates);
-        let chain = self.chain(query.blocks);
-        let RouteQuery { request, prompt_tokens, .. } = *query;
+        self.look_up(owner, query.now_ns, query.block_hashes, candidates);
+        let chain = self.chain(query.block_hashes);
+        let RouteQuery { id: request, prompt_tokens, .. } = *query;
         if let Some(config) = &self.config.queue {
             let most_cached = candidates.iter().map(|to| self.cached_tokens(to)).max().unwrap_or(0);
             let cached_tokens = most_cached.min(u64::from(prompt_tokens));
@@ -170,7 +170,7 @@ impl KvRouter {
             if config.keeps_back(class)
                 && (queue.has_waiting(class) || all_busy(books, candidates, settings, &self.facts))
             {
-                if query.may_shed && queue.is_full(class, settings, candidates.len()) {
+                if query.may_refuse && queue.is_full(class, settings, candidates.len()) {
                     return Routed::Shed;
                 }
                 let overlaps = candidates.to_vec();

@@ -18,7 +18,7 @@ impl KvRouter {
     /// The workers that are up, with what they have cached if the router does not track
     /// that by itself.
     fn find_candidates(&mut self, request: &RouteRequest<'_>, workers: &mut [Worker]) {
-        let RouteQuery { now_ns, blocks, .. } = request.query;
+        let RouteQuery { now_ns, block_hashes: blocks, .. } = request.query;
         let needs_overlap = self.needs_overlap();
         let sees_tiers = self.needs_tiers();
         self.candidates.clear();
@@ -126,7 +126,7 @@ impl PoolRouter for KvRouter {
     }
 
     fn ended(&mut self, now_ns: u64, request: &EndedRequest) {
-        self.left(now_ns, request.request);
+        self.left(now_ns, request.id);
         // Also when no request comes any more, changes that are seen take no memory.
         self.events.iter_mut().for_each(|index| index.see_changes(now_ns));
     }

@@ -23,7 +23,7 @@ fn blocks(content: u32, count: u32) -> Vec<BlockHash> {
 fn query(now_ns: u64, request: u64, blocks: &[BlockHash]) -> RouteRequest<'_> {
     let query = RouteQuery {
         now_ns,
-        request,
+        id: request,
         prompt_tokens: blocks.len() as u32 * BLOCK,
         max_tokens: 1,
         priority: 0,
@@ -33,8 +33,8 @@ fn query(now_ns: u64, request: u64, blocks: &[BlockHash]) -> RouteRequest<'_> {
         session: 0,
         block_size_tokens: BLOCK,
         phase: RoutePhase::Whole,
-        may_shed: true,
-        blocks,
+        may_refuse: true,
+        block_hashes: blocks,
     };
     RouteRequest { query, arrival_ns: now_ns, strict_priority: 0, policy_class: None }
 }
@@ -432,9 +432,9 @@ fn limits_count_what_waits_for_each_engine_that_is_up() {
             assert_eq!(worker, 0, "the pool has one engine");
         }
         let prompt = blocks(1, 2);
-        let route = |router: &mut KvRouter, request, may_shed| {
+        let route = |router: &mut KvRouter, request, may_refuse| {
             let mut query = query(request, request, &prompt);
-            query.query.may_shed = may_shed;
+            query.query.may_refuse = may_refuse;
             router.choose(&query, &mut up(&[1]))
         };
         let taken = (0..10).take_while(|&request| route(&mut router, request, true) == Routed::Queued).count();

@@ -23,7 +23,7 @@ struct Router(Config);
 impl Router {
     /// Work of the engine: the lower, the better.
     fn cost(&self, load: &WorkerLoad) -> i64 {
-        let cached = i64::from(load.overlap_blocks) * i64::from(self.0.cached_block_weight);
+        let cached = i64::from(load.cached_prompt_blocks) * i64::from(self.0.cached_block_weight);
         i64::from(load.active_blocks) - cached
     }
 
@@ -42,12 +42,12 @@ impl RouterGuest for Router {
     fn route(&mut self, request: &RouteQuery<'_>, workers: Workers<'_>) -> Result<Choice, String> {
         // Of equal ones, the first: an order that everybody can follow.
         let best = |only_with_room: bool| {
-            let open = workers.iter().enumerate().filter(|(_, load)| !only_with_room || self.has_room(load));
-            open.min_by_key(|(_, load)| self.cost(load)).map(|(position, _)| position)
+            let open = workers.iter().filter(|load| !only_with_room || self.has_room(load));
+            open.min_by_key(|load| self.cost(load)).map(|load| load.worker)
         };
         match best(true) {
-            Some(position) => Ok(Choice::Worker(position)),
-            None if request.may_shed => Ok(Choice::Shed),
+            Some(worker) => Ok(Choice::Worker(worker)),
+            None if request.may_refuse => Ok(Choice::Refuse),
             None => best(false).map(Choice::Worker).ok_or_else(|| "there are no engines".into()),
         }
     }
@@ -61,48 +61,48 @@ mod tests {
 
     use super::*;
 
-    fn request(may_shed: bool) -> RouteQuery<'static> {
+    fn request(may_refuse: bool) -> RouteQuery<'static> {
         RouteQuery {
             now_ns: 0,
-            request: 1,
+            id: 1,
             prompt_tokens: 100,
             max_tokens: 10,
             priority: 0,
-            lora: None,
+            adapter: None,
             tenant: 0,
             slo: Default::default(),
             session: 0,
             block_size_tokens: 16,
             phase: RoutePhase::Whole,
-            may_shed,
-            blocks: &[],
+            may_refuse,
+            block_hashes: &[],
         }
     }
 
-    /// The position that is chosen among two engines.
-    fn choice(waiting_requests: u32, cached: u32, may_shed: bool) -> Choice {
-        let load = |worker, active_blocks, overlap_blocks| WorkerLoad {
+    /// The choice among the engines 0 and 3.
+    fn choice(waiting_requests: u32, cached: u32, may_refuse: bool) -> Choice {
+        let load = |worker, active_blocks, cached_prompt_blocks| WorkerLoad {
             worker,
             running_requests: 5,
             waiting_requests,
             active_blocks,
-            overlap_blocks,
+            cached_prompt_blocks,
             ..WorkerLoad::default()
         };
         let workers: WorkerColumns = [load(0, 40, 0), load(3, 50, cached)].into_iter().collect();
         let mut router = Router(Config { cached_block_weight: 2, max_waiting: Some(8) });
-        router.route(&request(may_shed), workers.view()).expect("there are engines")
+        router.route(&request(may_refuse), workers.view()).expect("there are engines")
     }
 
     #[test]
     fn a_cached_prefix_outweighs_some_load() {
         assert_eq!(choice(0, 0, true), Choice::Worker(0));
-        assert_eq!(choice(0, 6, true), Choice::Worker(1));
+        assert_eq!(choice(0, 6, true), Choice::Worker(3));
     }
 
     #[test]
     fn a_request_is_refused_where_all_are_full_and_it_may_be() {
-        assert_eq!(choice(9, 0, true), Choice::Shed);
+        assert_eq!(choice(9, 0, true), Choice::Refuse);
         assert_eq!(choice(9, 0, false), Choice::Worker(0));
     }
 }

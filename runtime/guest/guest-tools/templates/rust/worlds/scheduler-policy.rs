@@ -61,7 +61,7 @@ mod tests {
 
     fn arrived(slot: u32, arrival_ns: u64, prompt_tokens: u32) -> PolicyEvent {
         let slo = Slo::default();
-        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens: 9, priority: 0, lora: None, tenant: 0, slo }
+        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens: 9, priority: 0, adapter: None, tenant: 0, slo }
     }
 
     #[test]

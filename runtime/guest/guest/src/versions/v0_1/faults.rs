@@ -39,14 +39,14 @@ impl Columns {
         let mut emitted = 0;
         let runs = events.chunk_by(|before, event| is_emission(before) && is_emission(event));
         runs.map(|run| match run[0] {
-            FaultEvent::Arrived { slot, request_id, prompt_tokens, max_tokens, priority, lora } => {
+            FaultEvent::Arrived { slot, request_id, prompt_tokens, max_tokens, priority, adapter } => {
                 wit::Event::Arrived(wit::ArrivedRequest {
                     slot,
                     request_id,
                     prompt_tokens,
                     max_tokens,
                     priority,
-                    adapter: lora,
+                    adapter,
                 })
             }
             FaultEvent::Emitted { .. } => {

@@ -26,25 +26,28 @@ pub(crate) struct Columns {
     total_blocks: Vec<u32>,
     outstanding_prefill_tokens: Vec<u64>,
     cached_prompt_blocks: Vec<u32>,
+    preemption_count: Vec<u64>,
 }
 
 impl Columns {
     fn fill(&mut self, ended: &[EndedRequest], workers: &[WorkerLoad]) {
         self.ended.clear();
         self.ended.extend(ended.iter().map(|ended| wit::EndedRequest {
-            id: ended.request,
+            id: ended.id,
             worker: ended.worker,
             output_tokens: ended.output_tokens,
             failed: ended.failed,
+            ttft_ns: ended.ttft_ns,
         }));
         refill(&mut self.worker, workers, |load| load.worker);
         refill(&mut self.running_requests, workers, |load| load.running_requests);
         refill(&mut self.waiting_requests, workers, |load| load.waiting_requests);
-        refill(&mut self.max_running_requests, workers, |load| load.max_num_seqs);
+        refill(&mut self.max_running_requests, workers, |load| load.max_running_requests);
         refill(&mut self.active_blocks, workers, |load| load.active_blocks);
         refill(&mut self.total_blocks, workers, |load| load.total_blocks);
         refill(&mut self.outstanding_prefill_tokens, workers, |load| load.outstanding_prefill_tokens);
-        refill(&mut self.cached_prompt_blocks, workers, |load| load.overlap_blocks);
+        refill(&mut self.cached_prompt_blocks, workers, |load| load.cached_prompt_blocks);
+        refill(&mut self.preemption_count, workers, |load| load.preemption_count);
     }
 
     fn workers(&self) -> wit::Workers<'_> {
@@ -57,6 +60,7 @@ impl Columns {
             total_blocks: &self.total_blocks,
             outstanding_prefill_tokens: &self.outstanding_prefill_tokens,
             cached_prompt_blocks: &self.cached_prompt_blocks,
+            preemption_count: &self.preemption_count,
         }
     }
 }
@@ -89,11 +93,11 @@ impl RouterInstance for Instance<Bindings> {
 
 fn wit_request<'a>(query: &RouteQuery<'a>) -> wit::Request<'a> {
     wit::Request {
-        id: query.request,
+        id: query.id,
         prompt_tokens: query.prompt_tokens,
         max_tokens: query.max_tokens,
         priority: query.priority,
-        adapter: query.lora,
+        adapter: query.adapter,
         tenant: query.tenant,
         session: query.session,
         slo: query.slo.into(),
@@ -103,7 +107,7 @@ fn wit_request<'a>(query: &RouteQuery<'a>) -> wit::Request<'a> {
             RoutePhase::Prefill => wit::Phase::Prefill,
             RoutePhase::Decode => wit::Phase::Decode,
         },
-        may_refuse: query.may_shed,
-        block_hashes: query.blocks,
+        may_refuse: query.may_refuse,
+        block_hashes: query.block_hashes,
     }
 }

@@ -44,6 +44,7 @@ impl ScalerInstance for Instance<Bindings> {
             active_blocks: view.active_blocks,
             total_blocks: view.total_blocks,
             outstanding_prefill_tokens: view.outstanding_prefill_tokens,
+            preemption_count: view.preemption_count,
         };
         self.at(view.now_ns).call(budget, |guest, store, ()| guest.vcr_guest_scaling().call_decide(store, pool))
     }

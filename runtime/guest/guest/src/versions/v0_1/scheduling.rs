@@ -75,14 +75,14 @@ impl PolicyInstance for Instance<Bindings> {
 
 fn wit_event(event: &PolicyEvent) -> wit::Event {
     match *event {
-        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens, priority, lora, tenant, slo } => {
+        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens, priority, adapter, tenant, slo } => {
             wit::Event::Arrived(wit::ArrivedRequest {
                 slot,
                 arrival_ns,
                 prompt_tokens,
                 max_tokens,
                 priority,
-                adapter: lora,
+                adapter,
                 tenant,
                 slo: slo.into(),
             })
