@@ -129,10 +129,44 @@ def read_config(config: str) -> dict[str, Any]:
     return value
 
 
-def failure(error: Exception) -> Err:
+#: The largest numbers of the interface's types.
+U32_MAX = 2**32 - 1
+U64_MAX = 2**64 - 1
+RANK_MAX = 2**63 - 1
+
+
+def wrong(what: str, expected: str, value: Any) -> TypeError:
+    """The error of a value whose type the interface has no place for: it would only trap."""
+    forgotten = "; its `return` may be missing" if value is None else ""
+    return TypeError(f"invalid {what}: expected {expected}, got {value!r}{forgotten}")
+
+
+def whole(value: Any, what: str, most: int = U32_MAX, least: int = 0) -> int:
+    """The whole number from `least` to `most` that a guest answers."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise wrong(what, "a whole number", value)
+    if not least <= value <= most:
+        raise ValueError(f"invalid {what}: expected {least} to {most}, got {value}")
+    return value
+
+
+def answer_of(guest: Any, method: str) -> str:
+    """The answer of a guest's method in words, with the place of the method."""
+    code = getattr(getattr(type(guest), method), "__code__", None)
+    place = f" ({code.co_filename.rsplit('/', 1)[-1]}, line {code.co_firstlineno})" if code else ""
+    return f"answer of `{type(guest).__name__}.{method}`{place}"
+
+
+def missing(guest: Any, method: str) -> GuestError:
+    """The error of a class without a method of its world."""
+    return GuestError(f"the class `{type(guest).__name__}` has no method `{method}`")
+
+
+def failure(error: BaseException) -> Err:
     """An exception as the interface passes it on."""
+    text = str(error)
     if isinstance(error, GuestError):
-        return Err(Failure(str(error), None))
+        return Err(Failure(text, None))
     # The module `traceback` looks for the source, and guests have no files.
     lines = []
     at = error.__traceback__
@@ -142,9 +176,9 @@ def failure(error: Exception) -> Err:
             name = code.co_filename.rsplit("/", 1)[-1]
             lines.append(f'  File "{name}", line {at.tb_lineno}, in {code.co_name}')
         at = at.tb_next
-    text = str(error)
+    traceback = "\n".join(["Traceback (most recent call last):", *lines]) if lines else None
     message = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return Err(Failure(message, "\n".join(["Traceback (most recent call last):", *lines])))
+    return Err(Failure(message, traceback))
 
 
 def passes_on(call: Callable) -> Callable:
@@ -153,7 +187,7 @@ def passes_on(call: Callable) -> Callable:
     def passing(*arguments):
         try:
             return call(*arguments)
-        except Exception as error:
+        except BaseException as error:
             raise failure(error) from error
 
     return passing
@@ -180,7 +214,7 @@ class LatencyModel:
 
     def price(self, step: Step) -> float:
         """The duration of `step` in nanoseconds: finite, from 0 to 1e18."""
-        raise NotImplementedError
+        raise missing(self, "price")
 
 
 def is_valid_duration(duration_ns: float) -> bool:
@@ -202,6 +236,12 @@ def latency(make: Callable[[dict[str, Any], int], LatencyModel]) -> type:
     # Kept here, because componentize-py makes an object of the class for each call.
     model: LatencyModel
 
+    def priced(step: Step) -> float:
+        duration_ns = model.price(step)
+        if isinstance(duration_ns, bool) or not isinstance(duration_ns, int | float):
+            raise wrong(answer_of(model, "price"), "a number of nanoseconds", duration_ns)
+        return float(duration_ns)
+
     class Latency:
         @passes_on
         def configure(self, config: str, seed: int) -> None:
@@ -210,7 +250,7 @@ def latency(make: Callable[[dict[str, Any], int], LatencyModel]) -> type:
 
         @passes_on
         def price_step(self, start_ns: int, step: Any) -> float:
-            return float(model.price(Step(start_ns, **vars(step))))
+            return priced(Step(start_ns, **vars(step)))
 
         @passes_on
         def price_decodes(self, start_ns: int, horizon_ns: int, run: Any) -> list[float]:
@@ -232,7 +272,7 @@ def latency(make: Callable[[dict[str, Any], int], LatencyModel]) -> type:
                     block_size_tokens=run.block_size_tokens,
                     waiting_requests=run.waiting_requests,
                 )
-                duration_ns = float(model.price(step))
+                duration_ns = priced(step)
                 durations_ns.append(duration_ns)
                 # The host refuses it by name.
                 if not is_valid_duration(duration_ns):
@@ -321,18 +361,18 @@ class Preferences:
 
     def wait_at(self, slot: int, rank: int) -> None:
         """The rank at which a request waits; the lowest is admitted first."""
-        self.admission.append((slot, rank))
+        self.admission.append((whole(slot, "slot"), whole(rank, "rank", RANK_MAX, -RANK_MAX - 1)))
 
     def give_way_at(self, slot: int, rank: int) -> None:
         """The rank at which a request gives way; the greatest is preempted first."""
-        self.eviction.append((slot, rank))
+        self.eviction.append((whole(slot, "slot"), whole(rank, "rank", RANK_MAX, -RANK_MAX - 1)))
 
     def compute_at_most(self, slot: int, tokens: int | None) -> None:
         """The most tokens that a request computes in a step, at least 1; `None` for no limit."""
         if tokens is None:
-            self.uncapped.append(slot)
+            self.uncapped.append(whole(slot, "slot"))
         else:
-            self.chunk_caps.append((slot, tokens))
+            self.chunk_caps.append((whole(slot, "slot"), whole(tokens, "tokens", least=1)))
 
 
 class SchedulerPolicy:
@@ -343,7 +383,7 @@ class SchedulerPolicy:
 
     def decide(self, decision: Decision, preferences: Preferences) -> None:
         """Says to `preferences` what changes."""
-        raise NotImplementedError
+        raise missing(self, "decide")
 
 
 def with_slo(record: Any) -> dict[str, Any]:
@@ -444,8 +484,15 @@ class EndedRequest(NamedTuple):
     ttft_ns: int | None = None
 
 
-#: Refuses a request, because all engines have too much to do.
-REFUSE = None
+class Refusal:
+    """The decision to refuse a request: the type of `REFUSE`, its only value."""
+
+    def __repr__(self) -> str:
+        return "REFUSE"
+
+
+#: Refuses a request, because all engines have too much to do. `None` is no decision but an error.
+REFUSE = Refusal()
 
 
 class Router:
@@ -454,9 +501,9 @@ class Router:
     def __init__(self, config: dict[str, Any], seed: int):
         """Makes the router of one pool; raises a `GuestError` where the config makes no sense."""
 
-    def route(self, request: RouteRequest, workers: list[Worker]) -> int | None:
+    def route(self, request: RouteRequest, workers: list[Worker]) -> int | Refusal:
         """The index of one of the engines, its `worker`; or `REFUSE`, where the request may be refused."""
-        raise NotImplementedError
+        raise missing(self, "route")
 
     def ended(self, request: EndedRequest) -> None:
         """A request is over. Called before the request that is routed next."""
@@ -481,7 +528,12 @@ def routing(make: Callable[[dict[str, Any], int], Router]) -> type:
             fields = {**with_slo(request), "phase": request.phase.name.lower()}
             rows = zip(*(getattr(workers, field) for field in Worker._fields))
             chosen = router.route(RouteRequest(now_ns, **fields), [Worker(*row) for row in rows])
-            return wit.Choice_Refuse() if chosen is REFUSE else wit.Choice_Worker(chosen)
+            if chosen is REFUSE:
+                return wit.Choice_Refuse()
+            what = answer_of(router, "route")
+            if isinstance(chosen, bool) or not isinstance(chosen, int):
+                raise wrong(what, "the index of an engine, or REFUSE", chosen)
+            return wit.Choice_Worker(whole(chosen, what))
 
     return Routing
 
@@ -522,7 +574,7 @@ class Autoscaler:
 
     def desired(self, pool: Pool) -> int:
         """The number of engines that should be up or starting. The host applies the pool's limits."""
-        raise NotImplementedError
+        raise missing(self, "desired")
 
 
 def scaling(make: Callable[[dict[str, Any], int], Autoscaler]) -> type:
@@ -538,7 +590,7 @@ def scaling(make: Callable[[dict[str, Any], int], Autoscaler]) -> type:
 
         @passes_on
         def decide(self, pool: Any) -> int:
-            return autoscaler.desired(Pool(**vars(pool)))
+            return whole(autoscaler.desired(Pool(**vars(pool))), answer_of(autoscaler, "desired"))
 
     return Scaling
 
@@ -592,14 +644,16 @@ class Actions:
 
     def fail_request(self, slot: int) -> None:
         """The request ends with an error."""
-        self.said.append(("FailRequest", (slot,)))
+        self.said.append(("FailRequest", (whole(slot, "slot"),)))
 
     def stall(self, duration_ns: int) -> None:
         """The engine does nothing for so long."""
-        self.said.append(("Stall", (duration_ns,)))
+        self.said.append(("Stall", (whole(duration_ns, "duration", U64_MAX),)))
 
     def crash(self, restart_after_ns: int | None) -> None:
         """The engine dies, and restarts after so long or never."""
+        if restart_after_ns is not None:
+            whole(restart_after_ns, "time to the restart", U64_MAX)
         self.said.append(("Crash", (restart_after_ns,)))
 
     def drop_message(self) -> None:
@@ -616,7 +670,7 @@ class Actions:
 
     def delay_message(self, by_ns: int) -> None:
         """The output message that is sent next is late."""
-        self.said.append(("DelayMessage", (by_ns,)))
+        self.said.append(("DelayMessage", (whole(by_ns, "delay", U64_MAX),)))
 
     def lose_kv_events(self) -> None:
         """The next batch of KV events is lost."""
@@ -635,7 +689,7 @@ class FailureInjector:
 
     def decide(self, batch: FaultBatch, actions: Actions) -> None:
         """Says to `actions` what goes wrong now."""
-        raise NotImplementedError
+        raise missing(self, "decide")
 
 
 def _fault_events(events: list[Any]) -> list[FaultEvent]:
@@ -697,12 +751,12 @@ class TokenSource:
     def start(self, request: TokenRequest) -> Any:
         """A request starts: gives what `next_token` gets for each of its tokens. A `GuestError`
         refuses this request, and no other."""
-        raise NotImplementedError
+        raise missing(self, "start")
 
     def next_token(self, state: Any, index: int) -> int:
         """Output token `index` of a request; indices rise from 0 one by one. To end the output,
         answer the request's end token or one of its stop tokens."""
-        raise NotImplementedError
+        raise missing(self, "next_token")
 
 
 def tokens(make: Callable[[dict[str, Any], int], TokenSource]) -> type:
@@ -734,8 +788,9 @@ def tokens(make: Callable[[dict[str, Any], int], TokenSource]) -> type:
                 if slot in refused:
                     answer += [0] * count
                 else:
-                    state = running[slot]
-                    answer += [source.next_token(state, first_index + more) for more in range(count)]
+                    state, what = running[slot], answer_of(source, "next_token")
+                    given = (source.next_token(state, first_index + more) for more in range(count))
+                    answer += [whole(token, what) for token in given]
             return answer
 
     return Tokens

@@ -47,8 +47,8 @@
 //! ordinary library whose tests run with `cargo test`.
 //!
 //! Guests have no clock, no randomness but the seed (see [`Rng`]) and no files.
-//! Telemetry goes through [`observe`]. A panic fails the run, and its message does not reach the user; to
-//! say why, return an error from `configure`, `price_batch`, `next_token`,
+//! Telemetry goes through [`observe`]. A panic fails the run; the error shows its message and place. For
+//! mistakes of the user return an error from `configure`, `price_batch`, `next_token`,
 //! `decide`, `route` or `desired`. An error of a token source's `start` refuses one
 //! request instead.
 

@@ -2,15 +2,54 @@
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
+use core::fmt::{self, Write as _};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator { arena: UnsafeCell::new(Arena::new()) };
 
-/// Ends the guest by a trap. The message is lost: to put it into words would make
-/// every guest import `observe` and carry the code that formats it.
+/// Logs the message and ends the guest by a trap. The host joins the last line of the log to its error.
 #[panic_handler]
-fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    static IN_PANIC: AtomicBool = AtomicBool::new(false);
+    // The message itself can panic while it is formatted.
+    if !IN_PANIC.swap(true, Ordering::Relaxed) {
+        let mut line = Line { bytes: [0; LINE_BYTES], length: 0 };
+        // An error means that the line is full: its beginning says enough.
+        let _ = match info.location() {
+            Some(place) => write!(line, "panicked at {place}: {}", info.message()),
+            None => write!(line, "panicked: {}", info.message()),
+        };
+        crate::observe::log(line.text());
+    }
     core::arch::wasm32::unreachable()
+}
+
+const LINE_BYTES: usize = 512;
+
+/// A line of text on the stack: there may be no memory left.
+struct Line {
+    bytes: [u8; LINE_BYTES],
+    length: usize,
+}
+
+impl Line {
+    fn text(&self) -> &str {
+        core::str::from_utf8(&self.bytes[..self.length]).unwrap_or_default()
+    }
+}
+
+impl fmt::Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = &mut self.bytes[self.length..];
+        let mut fits = text.len().min(room.len());
+        while !text.is_char_boundary(fits) {
+            fits -= 1;
+        }
+        room[..fits].copy_from_slice(&text.as_bytes()[..fits]);
+        self.length += fits;
+        if fits == text.len() { Ok(()) } else { Err(fmt::Error) }
+    }
 }
 
 /// dlmalloc, and an arena before it for the arguments of calls: the host allocates each list by a

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read as _;
 use std::process::{Command, Stdio};
 
-use vcr_tests::{Folder, vcr, wait_until};
+use vcr_tests::{Folder, built_guest, guests_target, vcr, wait_until};
 
 /// A scenario with a parameter that decides whether it passes.
 const SCENARIO: &str = r#"let limit = param("limit", "10s");
@@ -97,6 +97,7 @@ fn templates_pass_as_they_are_and_replace_nothing() {
         assert_eq!(said.code, 1, "{template} with {parameter}: {}{}", said.stdout, said.stderr);
     }
     folder.vcr(&["new", "scenario", "no-such-folder/x"]).failed(2, &["cannot write"]);
+    assert!(folder.vcr(&["new", "scenario", "named.rhai"]).ended(0).stdout.starts_with("wrote named.rhai\n"));
 }
 
 #[test]
@@ -184,4 +185,37 @@ fn watching_runs_again_when_a_file_changes() {
     let mut shown = String::new();
     process.stdout.take().expect("it is piped").read_to_string(&mut shown).expect("text");
     assert_eq!(shown.matches("1 of 1 assertions failed").count(), 1, "{shown}");
+}
+
+/// A component that is older than its sources prices no run.
+#[test]
+fn watching_waits_until_a_guest_builds() {
+    let folder = Folder::new();
+    let _ = folder.vcr(&["guest", "new", "mine", "--world", "latency-model"]).ended(0);
+    let project = folder.path().join("mine");
+    if built_guest(&project, &project.join("dist")).is_none() {
+        return;
+    }
+    let config = fs::read_to_string(project.join("config.json")).expect("a project has one").replace('{', "#{");
+    let guest = format!("guest(#{{ path: \"mine/dist/mine.wasm\", config: {config} }})");
+    folder.write("test.rhai", SCENARIO.replace("fixed(#{ step: \"10ms\" })", &guest));
+    let mut command = Command::new(vcr());
+    command.args(["run", "test.rhai", "-q", "--watch"]).current_dir(folder.path());
+    let log = folder.path().join("log");
+    let file = fs::File::create(&log).expect("a log");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).env("CARGO_TARGET_DIR", guests_target());
+    let mut process = command.spawn().expect("it starts");
+    let said = || fs::read_to_string(&log).expect("it is text");
+    wait_until("it watches", || said().contains("watching "));
+    let source = fs::read_to_string(project.join("src/lib.rs")).expect("a project has one");
+    folder.write("mine/src/lib.rs", "this is no Rust");
+    wait_until("the build has failed", || said().contains("waiting for a build that succeeds"));
+    folder.write("test.rhai", SCENARIO.replace("fixed(#{ step: \"10ms\" })", &guest).replace("10s", "11s"));
+    wait_until("it was tried again", || said().matches("waiting for a build that succeeds").count() == 2);
+    assert_eq!(said().matches("watching ").count(), 1, "it ran with an old component:\n{}", said());
+    folder.write("mine/src/lib.rs", source);
+    wait_until("it has run again", || said().matches("watching ").count() == 2);
+    let id = process.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &id]).status().expect("there is `kill`").success());
+    assert_eq!(process.wait().expect("it ends").code(), Some(130));
 }

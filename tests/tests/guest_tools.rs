@@ -262,6 +262,77 @@ fn a_guest_in_python_builds_and_passes() {
 }
 
 #[test]
+fn a_build_without_a_folder_says_what_to_name() {
+    let folder = Folder::new();
+    folder.vcr(&["guest", "build"]).failed(2, &["`guests`", "vcr guest build FOLDER"]);
+    new_project(&folder, "mine", "latency-model", &["--lang", "python"]);
+    folder.write("mine/pyproject.toml", "[project]\nname = \"mine\"\n");
+    let mut command = Command::new(vcr());
+    let said = Said::of(command.args(["guest", "build"]).current_dir(folder.path().join("mine")));
+    said.failed(2, &["is not a guest in Python"]);
+}
+
+/// A config that is no object is still JSON, and no name of a file.
+#[test]
+fn a_config_that_is_a_list_is_json() {
+    let Some(path) = hostile_guest() else { return };
+    let path = path.to_str().expect("a path in UTF-8");
+    let check = |config: &str| Folder::new().vcr(&["guest", "check", path, "--config", config]);
+    check("[]").failed(2, &["`configure`", "expected"]);
+    check("7").failed(2, &["`configure`", "expected"]);
+    check("[1,").failed(2, &["`--config` is not JSON"]);
+    check("no-such-file").failed(2, &["cannot read the config `no-such-file`"]);
+}
+
+#[test]
+fn a_bench_names_the_function_that_failed() {
+    let Some(path) = hostile_guest() else { return };
+    let path = path.to_str().expect("a path in UTF-8");
+    let said = Folder::new().vcr(&["guest", "bench", path, "--config", "{\"wrong\": \"panic\"}"]);
+    said.failed(3, &["failed in `price-", "it panicked"]);
+}
+
+/// Mistakes that Python allows are told with their exception, file and line.
+#[test]
+fn mistakes_in_python_are_explained() {
+    let folder = Folder::new();
+    let source = root().join("tests/guests/python-mistakes");
+    let Some(component) = built_guest(&source, &folder.path().join("dist")) else { return };
+    let path = component.to_str().expect("a path in UTF-8");
+    let route = |mistake: &str| {
+        let config = format!("{{\"mistake\": \"{mistake}\"}}");
+        folder.vcr(&["guest", "call", path, "route", r#"{"workers": {"worker": [4, 7]}}"#, "--config", &config])
+    };
+    assert_eq!(route("none").ended(0).json()["worker"], 7);
+    assert_eq!(route("refuse").ended(0).json(), "refuse");
+    let place = "`Mistaken.route` (app.py, line 14)";
+    let returned = format!("TypeError: invalid answer of {place}: expected the index of an engine, or REFUSE, got ");
+    for (mistake, code, said) in [
+        ("forgotten return", 3, &[&*format!("{returned}None; its `return` may be missing")][..]),
+        ("text", 3, &[&*format!("{returned}'4'")]),
+        ("negative", 3, &[&*format!("ValueError: invalid answer of {place}: expected 0 to 4294967295, got -1")]),
+        ("short list", 3, &["IndexError: list index out of range", "File \"app.py\", line 31, in third"]),
+        ("missing method", 3, &["the class `Mistaken` has no method `route`"]),
+        ("keyword", 2, &["unexpected keyword argument 'identity'", "File \"app.py\", line 10, in __init__"]),
+        ("exit", 2, &["SystemExit: as asked", "File \"app.py\", line 12, in __init__"]),
+    ] {
+        route(mistake).failed(code, said);
+    }
+}
+
+/// An exception while a guest is imported is one of the build.
+#[test]
+fn an_exception_while_a_guest_in_python_is_imported_is_shown() {
+    let folder = Folder::new();
+    new_project(&folder, "mine", "latency-model", &["--lang", "python"]);
+    if built_guest(&folder.path().join("mine"), &folder.path().join("dist")).is_none() {
+        return;
+    }
+    folder.write("mine/app.py", "from vcr_guest import latency\n\nTABLE = [1, 2]\nLAST = TABLE[2]\n");
+    folder.vcr(&["guest", "build", "mine"]).failed(2, &["IndexError: list index out of range", "app.py\", line 4"]);
+}
+
+#[test]
 fn a_project_in_python_that_is_none_is_refused_by_name() {
     let folder = Folder::new();
     new_project(&folder, "mine", "latency-model", &["--lang", "python"]);

@@ -233,7 +233,12 @@ fn a_guest_that_loops_for_ever_is_stopped() {
 
 #[test]
 fn a_guest_that_traps_fails_the_run() {
-    goes_wrong("panic", 0, 3, &[IN_THE_RUN, &["it panicked"]].concat());
+    goes_wrong(
+        "panic",
+        0,
+        3,
+        &[IN_THE_RUN, &["it panicked", "its last log line: panicked at ", "lib.rs:", ": as asked"]].concat(),
+    );
 }
 
 #[test]
@@ -276,7 +281,7 @@ fn a_rejected_config_is_bad_input_and_found_before_any_run() {
 fn faults_while_configuring_are_the_guests() {
     let place = "error: test.rhai:1:15: ";
     goes_wrong("loop-in-config", 0, 3, &[place, "`configure`", "it looped for ever"]);
-    goes_wrong("panic-in-config", 0, 3, &[place, "`configure`", "it panicked"]);
+    goes_wrong("panic-in-config", 0, 3, &[place, "`configure`", "it panicked", ": as asked"]);
 }
 
 #[test]

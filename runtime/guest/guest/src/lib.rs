@@ -45,7 +45,7 @@ mod world;
 pub use adapters::fallback::{FailureSink, NoFaults, SeededTokens, WithFallback};
 pub use adapters::latency::DURATION_NS_MAX;
 pub use adapters::policy_fallback::{PolicyWithFallback, RanksOfEngine};
-pub use by_hand::{HandCallError, call};
+pub use by_hand::{HandCallError, HandInstance};
 pub use check::{BenchReport, CallCost, Check, CheckReport, FailedCall, NativeTwin, Outcome, Used, bench, check};
 pub use component::api_version::{ApiVersion, SUPPORTED_VERSIONS};
 pub use component::describe::{DeclaredMemory, Description, FileKind};

@@ -16,6 +16,9 @@ const NAME_BYTES_MAX: usize = 64;
 /// Bytes that an item counts over an instance's life, beside its text.
 const NOTE_BYTES: u64 = 16;
 
+/// Bytes of the last line that the error of a panic shows.
+const LAST_LINE_BYTES_MAX: usize = 1024;
+
 /// An item of a guest's telemetry.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Note<'a> {
@@ -126,6 +129,8 @@ pub(crate) struct TelemetryMeter {
     calls_left: u32,
     calls_per_call: u32,
     bytes_left: u64,
+    /// The last line that was logged in this call, cut; empty for none.
+    last_line: String,
 }
 
 /// The kind of a name.
@@ -144,12 +149,19 @@ impl TelemetryMeter {
             calls_left: limits.observe_calls_per_call,
             calls_per_call: limits.observe_calls_per_call,
             bytes_left: limits.observe_bytes,
+            last_line: String::new(),
         }
     }
 
     /// Another call of the instance begins.
     pub(crate) fn begin_call(&mut self) {
         self.calls_left = self.calls_per_call;
+        self.last_line.clear();
+    }
+
+    /// The last line that was logged in this call.
+    pub(crate) fn last_line(&self) -> Option<&str> {
+        Some(self.last_line.as_str()).filter(|line| !line.is_empty())
     }
 
     /// # Errors
@@ -197,6 +209,8 @@ impl TelemetryMeter {
     /// When there were too many calls of `observe` in this call.
     pub(crate) fn log(&mut self, text: &str) -> Result<(), CallFault> {
         self.admit()?;
+        self.last_line.clear();
+        self.last_line.push_str(&text[..text.floor_char_boundary(LAST_LINE_BYTES_MAX)]);
         let note = if self.spend(text.len()) { Note::Line { text } } else { Note::Dropped };
         self.send(note);
         Ok(())

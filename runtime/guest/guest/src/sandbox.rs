@@ -161,6 +161,17 @@ impl ResourceLimiter for HostState {
     }
 }
 
+/// The fault of a call in `store`, with the end of its log if it panicked.
+#[cold]
+pub(crate) fn fault_in(store: &Store<HostState>, error: &wasmtime::Error, budget: Budget) -> CallFault {
+    match fault(error, budget) {
+        CallFault::Panicked { .. } => {
+            CallFault::Panicked { last_line: store.data().telemetry.last_line().map(str::to_owned) }
+        }
+        other => other,
+    }
+}
+
 /// Says what the guest did, given what wasmtime made of it.
 #[cold]
 pub(crate) fn fault(error: &wasmtime::Error, budget: Budget) -> CallFault {
@@ -173,7 +184,7 @@ pub(crate) fn fault(error: &wasmtime::Error, budget: Budget) -> CallFault {
             return CallFault::TimedOut { limit: budget.wall_time.unwrap_or(Duration::ZERO) };
         }
         Some(Trap::StackOverflow) => return CallFault::StackOverflow,
-        Some(Trap::UnreachableCodeReached) => return CallFault::Panicked,
+        Some(Trap::UnreachableCodeReached) => return CallFault::Panicked { last_line: None },
         Some(trap) => {
             return CallFault::Trapped { reason: trap.to_string() };
         }

@@ -60,15 +60,17 @@ Exit codes:
 pub(crate) const CALL_EXAMPLES: &str = "Examples:
   vcr guest call guests/dist/roofline.wasm price-step '{\"step\": {\"decode-requests\": 4}}'
   vcr guest call guests/dist/target-load.wasm decide '{\"pool\": {\"running-requests\": 9}}'
+  vcr guest call my-router/dist/my-router.wasm route - < calls.jsonl   # several calls, one instance
 
-A call makes a fresh instance, configures it and prints its answer as JSON. The input is an object
-with the function's parameters and the names of `wit/`, or @FILE with one; what is left out is 0,
-empty or none.
+It makes a fresh instance, configures it, calls it and prints the answer as JSON, checked as in a run.
+The input is an object with the function's parameters and the names of `wit/`. Omitted columns are as
+long as the given ones; other omitted fields are 0, empty or none. A list of objects, a file of them or
+`-` (standard input) makes one call for each object on the same instance, with one answer a line.
 
 Exit codes:
   0  the guest answered
   2  bad usage, not a guest of this build, a wrong input, or a config that the guest refuses
-  3  the guest failed (it trapped, used up a limit, or answered a failure), or memory ran out";
+  3  the guest failed (it trapped, used up a limit, or gave an invalid answer), or memory ran out";
 
 pub(crate) const BENCH_EXAMPLES: &str = "Examples:
   vcr guest bench guests/dist/prefix-affinity.wasm
@@ -94,7 +96,7 @@ special ones. Byte-level and SentencePiece tokenizers are supported."
 /// Options of `vcr guest build`.
 #[derive(Debug, Args)]
 pub(crate) struct BuildArgs {
-    /// Folders of guest crates, or of a workspace of them [default: guests].
+    /// Folders of guest crates, or of a workspace of them [default: guests, or the current folder if it is a guest].
     pub(crate) paths: Vec<PathBuf>,
 
     /// Output folder [default: `dist` in the guests' workspace].
@@ -124,8 +126,8 @@ pub(crate) struct CallArgs {
     /// Function of the guest's world, such as `decide`.
     pub(crate) function: String,
 
-    /// The parameters as JSON, or @ and the name of a file that holds them.
-    #[arg(value_name = "JSON|@FILE", default_value = "{}")]
+    /// The parameters as JSON, @ and the name of a file that holds them, or - for standard input.
+    #[arg(value_name = "JSON|@FILE|-", default_value = "{}")]
     pub(crate) input: String,
 
     /// The guest's config: a JSON document, or the name of a file that holds one, with or without @ before it

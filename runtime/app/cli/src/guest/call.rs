@@ -1,9 +1,9 @@
 //! `vcr guest call`.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 
-use serde_json::Value;
-use vcr_guest::HandCallError;
+use serde_json::{Deserializer, Value};
+use vcr_guest::{HandCallError, HandInstance};
 
 use crate::exit::{Exit, print_error, printed};
 use crate::guest::args::CallArgs;
@@ -11,33 +11,82 @@ use crate::guest::check::{blamed, load, not_json};
 use crate::guest::config::read_config;
 
 pub(crate) fn call_command(args: &CallArgs) -> Exit {
-    let input = match input(&args.input) {
-        Ok(input) => input,
+    let inputs = match inputs(&args.input) {
+        Ok(inputs) => inputs,
         Err(message) => return not_json(&message),
     };
     let (module, config) = match load(&args.path, args.config.as_deref()) {
         Ok(loaded) => loaded,
         Err(exit) => return exit,
     };
-    match vcr_guest::call(&module, config.json(), args.seed, &args.function, &input) {
-        Ok(answer) => printed(writeln!(io::stdout().lock(), "{answer:#}"), Exit::Passed),
-        Err(HandCallError::Guest(error)) => {
-            print_error(&error, error.hint().as_deref());
-            let is_of_config = matches!(&error, vcr_guest::GuestError::Call { call: "configure", .. });
-            if is_of_config { blamed(&error) } else { Exit::Fault }
+    let mut instance = match HandInstance::new(&module, config.json(), args.seed) {
+        Ok(instance) => instance,
+        Err(error) => return failed(&error, None),
+    };
+    for (index, input) in inputs.documents.enumerate() {
+        let call = (!inputs.is_one).then_some(index + 1);
+        let input = match input {
+            Ok(input) => input,
+            Err(message) => {
+                print_error(&message, Some("give one JSON object for each call"));
+                return Exit::BadInput;
+            }
+        };
+        let answer = match instance.call(&args.function, &input) {
+            Ok(answer) => answer,
+            Err(error) => return failed(&error, call),
+        };
+        let mut out = io::stdout().lock();
+        let written = if inputs.is_one { writeln!(out, "{answer:#}") } else { writeln!(out, "{answer}") };
+        if written.is_err() {
+            return printed(written, Exit::Passed);
         }
-        Err(error) => {
-            print_error(&error, Some("`wit/` lists the functions of each world and their parameters"));
+    }
+    Exit::Passed
+}
+
+/// Reports a call that gave no valid answer: the `call`th, where there are several.
+fn failed(error: &HandCallError, call: Option<usize>) -> Exit {
+    let message = call.map_or_else(|| error.to_string(), |call| format!("call {call}: {error}"));
+    match error {
+        HandCallError::Guest(error) => {
+            print_error(&message, error.hint().as_deref());
+            let is_of_config = matches!(error, vcr_guest::GuestError::Call { call: "configure", .. });
+            if is_of_config { blamed(error) } else { Exit::Fault }
+        }
+        _ => {
+            print_error(&message, Some("`wit/` lists the functions of each world and their parameters"));
             Exit::BadInput
         }
     }
 }
 
-/// The input as JSON: the text itself, or the content of the file that `@FILE` names.
-fn input(text: &str) -> Result<Value, String> {
+/// The inputs of calls, in order.
+struct Inputs {
+    documents: Box<dyn Iterator<Item = Result<Value, String>>>,
+    /// Whether the input is one object, and no list or stream of them.
+    is_one: bool,
+}
+
+/// The inputs as JSON: the text itself, the content of the file that `@FILE` names, or of standard
+/// input, read as it comes.
+fn inputs(text: &str) -> Result<Inputs, String> {
+    if text == "-" {
+        return Ok(Inputs { documents: Box::new(documents(io::stdin(), "standard input".to_owned())), is_one: false });
+    }
     let (read, what) = match text.strip_prefix('@') {
         Some(name) => (read_config(name)?, format!("the input `{name}`")),
         None => (text.to_owned(), "the input".to_owned()),
     };
-    serde_json::from_str(&read).map_err(|error| format!("{what} is not JSON: {error}"))
+    let mut read: Vec<Value> = documents(read.as_bytes(), what).collect::<Result<_, _>>()?;
+    let is_one = read.len() == 1 && !read[0].is_array();
+    if let [Value::Array(list)] = &mut read[..] {
+        read = std::mem::take(list);
+    }
+    Ok(Inputs { documents: Box::new(read.into_iter().map(Ok)), is_one })
+}
+
+fn documents<'a>(reader: impl Read + 'a, what: String) -> impl Iterator<Item = Result<Value, String>> + 'a {
+    let documents = Deserializer::from_reader(reader).into_iter();
+    documents.map(move |document| document.map_err(|error| format!("{what} is not JSON: {error}")))
 }

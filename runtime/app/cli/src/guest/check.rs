@@ -121,8 +121,12 @@ pub(super) fn not_json(message: &str) -> Exit {
 /// file of that name.
 fn config(text: &str) -> Result<String, String> {
     let is_json = |text: &str| serde_json::from_str::<Value>(text).map_err(|error| error.to_string());
-    if text.trim_start().starts_with('{') {
-        return is_json(text).map(|_| text.to_owned()).map_err(|error| format!("`--config` is not JSON: {error}"));
+    match is_json(text) {
+        Ok(_) => return Ok(text.to_owned()),
+        Err(error) if text.trim_start().starts_with(['{', '[', '"']) => {
+            return Err(format!("`--config` is not JSON: {error}"));
+        }
+        Err(_) => {}
     }
     let name = text.strip_prefix('@').unwrap_or(text);
     let read = read_config(name)?;

@@ -67,7 +67,11 @@ fn document(text: &str) -> Value {
 /// The limits of instances, unless options of `guest(...)` change them.
 fn limits() -> Value {
     let limits = Limits::default();
-    json!({"fuel_per_call": limits.fuel_per_call, "memory_bytes": limits.memory_bytes})
+    json!({
+        "fuel_per_call": limits.fuel_per_call,
+        "fuel_per_item": limits.fuel_per_item,
+        "memory_bytes": limits.memory_bytes,
+    })
 }
 
 fn write_description(out: &mut dyn Write, path: &str, description: &Description) -> io::Result<()> {
@@ -99,8 +103,9 @@ fn write_description(out: &mut dyn Write, path: &str, description: &Description)
     let limits = Limits::default();
     writeln!(
         out,
-        "\n  {BOLD}limits{BOLD:#}  {} fuel a call, {} bytes of memory; options of `guest(...)` change them",
-        limits.fuel_per_call, limits.memory_bytes
+        "\n  {BOLD}limits{BOLD:#}  {} fuel a call and {} for each of its items, {} bytes of memory; options of \
+         `guest(...)` change them",
+        limits.fuel_per_call, limits.fuel_per_item, limits.memory_bytes
     )?;
     let documents =
         [("example config", &description.example_config), ("JSON schema of the config", &description.config_schema)];

@@ -11,7 +11,7 @@ pub(crate) mod registry;
 mod vocabulary;
 
 use std::io::{self, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use vcr_guest::{GuestModule, Limits};
 use vcr_guest_tools::build::{
@@ -31,7 +31,9 @@ use args::BuildArgs;
 fn build_all(args: &BuildArgs) -> Result<Vec<BuiltGuest>, BuildError> {
     let mut options = Options::from_env()?;
     options.bootstrap |= args.bootstrap;
-    let default = [PathBuf::from("guests")];
+    // The folder of a project builds that project.
+    let here = Path::new(".");
+    let default = [if !Path::new("guests").exists() && is_one(here) { here.to_owned() } else { "guests".into() }];
     let paths = if args.paths.is_empty() { &default[..] } else { &args.paths[..] };
     let spinner = spinner(args.quiet);
     let mut report = |progress: Progress<'_>| show(&progress, spinner.as_ref(), args.quiet);
@@ -69,7 +71,9 @@ pub(crate) fn build_command(args: &BuildArgs) -> Exit {
     let built = match build_all(args) {
         Ok(built) => built,
         Err(error) => {
-            print_error(&error, error.hint().as_deref());
+            let without_path = "name the folder of a guest: `vcr guest build FOLDER`; `vcr guest new` makes one";
+            let hint = error.hint().or_else(|| args.paths.is_empty().then(|| without_path.to_owned()));
+            print_error(&error, hint.as_deref());
             return Exit::BadInput;
         }
     };

@@ -28,7 +28,7 @@ pub(crate) enum NewCommand {
 /// Options of `vcr new scenario`.
 #[derive(Debug, Args)]
 pub(crate) struct NewScenarioArgs {
-    /// Name of the scenario; `.rhai` is appended to it.
+    /// Name of the scenario, with or without `.rhai`.
     name: PathBuf,
 
     /// Template to begin with.
@@ -66,10 +66,11 @@ const TRACE_NAME: &str = "TRACE.jsonl";
 
 pub(crate) fn new(command: &NewCommand) -> Exit {
     let NewCommand::Scenario(args) = command;
-    let script = args.name.with_added_extension("rhai");
-    let trace = args.name.with_added_extension("jsonl");
+    let has_extension = args.name.extension().is_some_and(|extension| extension == "rhai");
+    let name = if has_extension { args.name.with_extension("") } else { args.name.clone() };
+    let (script, trace) = (name.with_added_extension("rhai"), name.with_added_extension("jsonl"));
     let Some(trace_name) = trace.file_name().and_then(|name| name.to_str()) else {
-        print_error(&"invalid name: expected a file name without `.rhai`", None);
+        print_error(&"invalid name: expected a file name", None);
         return Exit::BadInput;
     };
     let mut files = vec![(script.as_path(), args.from.script().replace(TRACE_NAME, trace_name))];

@@ -43,14 +43,19 @@ impl GuestSource {
         files
     }
 
-    /// Builds it again. A guest that does not build leaves the component as it was.
-    pub(super) fn build(&self) {
+    /// Builds it again, and says whether it builds. If not, the component stays as it was.
+    pub(super) fn build(&self) -> bool {
         eprint_line(format_args!("building {}", self.folder.display()));
         let built =
             Options::from_env().and_then(|options| build_guest(&self.folder, Some(&self.out), &options, &mut |_| {}));
-        if let Err(error) = built {
-            print_error(&error, error.hint().as_deref());
+        if let Err(error) = &built {
+            print_error(error, error.hint().as_deref());
+            let folder = self.folder.display();
+            eprint_line(format_args!(
+                "no run: the component of {folder} is out of date; waiting for a build that succeeds"
+            ));
         }
+        built.is_ok()
     }
 }
 

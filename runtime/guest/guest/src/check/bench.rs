@@ -82,7 +82,9 @@ pub fn bench(
             Some(NativeTwin::Scaler(scaler)) => play::<scaler::Scaling>(Box::new(scaler), &limits, seed, &mut twin),
             None => Ok(()),
         });
-        played.map_err(|outcome| failed(module, outcome))?;
+        let call = guest.failed_call.as_ref().or(twin.failed_call.as_ref());
+        let function = call.map_or("configure", |call| call.function);
+        played.map_err(|outcome| failed(module, function, outcome))?;
     }
     Ok(BenchReport {
         guest: module.name().to_owned(),
@@ -94,13 +96,13 @@ pub fn bench(
     })
 }
 
-/// A call that failed, as an error.
-fn failed(module: &GuestModule, outcome: Outcome) -> GuestError {
+/// A call of `function` that failed, as an error.
+fn failed(module: &GuestModule, function: &'static str, outcome: Outcome) -> GuestError {
     let reason = match outcome {
         Outcome::Passed => String::new(),
         Outcome::Broken { reason } | Outcome::GuestFailed { reason } | Outcome::HostFailed { reason } => reason,
     };
-    GuestError::of_call(module.name(), "call", CallFault::Rejected { reason }, None)
+    GuestError::of_call(module.name(), function, CallFault::Rejected { reason }, None)
 }
 
 impl Subject<'_> {
@@ -179,8 +181,8 @@ impl RouterInstance for Box<dyn Router> {
         call.ended.iter().for_each(|ended| self.ended(ended));
         let choice = Router::route(self.as_mut(), call.query, call.workers).map_err(|error| rejected(&error))?;
         Ok(match choice {
-            Choice::Worker(position) => Chosen::Worker(call.workers[position].worker),
-            Choice::Shed => Chosen::Refused,
+            Choice::Worker(worker) => Chosen::Worker(worker),
+            Choice::Refuse => Chosen::Refused,
         })
     }
 }

@@ -68,8 +68,11 @@ pub enum CallFault {
     #[error("it nested calls too deeply and overflowed its stack")]
     StackOverflow,
     /// The guest panicked.
-    #[error("it panicked, failed an assertion or ran out of memory")]
-    Panicked,
+    #[error("it panicked, failed an assertion or ran out of memory{}", last_words(.last_line.as_deref()))]
+    Panicked {
+        /// The last line that it logged in this call: guests with the Rust SDK log the panic message.
+        last_line: Option<String>,
+    },
     /// Any other trap.
     #[error("it trapped: {reason}")]
     Trapped {
@@ -210,11 +213,16 @@ pub enum CallFault {
     },
 }
 
+/// The end of a guest's log, as the error of a panic shows it.
+fn last_words(line: Option<&str>) -> String {
+    line.map_or_else(String::new, |line| format!("; its last log line: {line}"))
+}
+
 /// The reason why an action of a failure injector is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ActionProblem {
     /// It fails an unknown request.
-    #[error("fails a request that is not there: none in that slot has arrived and neither ended nor been failed")]
+    #[error("fails a request that has not arrived, has ended, or was failed before")]
     NoSuchRequest,
     /// Its duration is too long.
     #[error("takes longer than 1e18 ns")]
@@ -239,7 +247,7 @@ impl CallFault {
             Self::Memory { .. } | Self::MemoryBeyondType { .. } => "keep less state, or raise its `memory`",
             Self::Table { .. } => "tables hold functions and references: have fewer of them",
             Self::StackOverflow => "look for a recursion that does not end",
-            Self::Panicked => "run the guest's own tests natively; to report why it fails, return an error",
+            Self::Panicked { .. } => "run the guest's own tests natively; to report why it fails, return an error",
             Self::AnswerTooLarge { .. } => "answer the request and no more",
             Self::NoDurations { .. } | Self::TooManyDurations { .. } | Self::PastHorizon { .. } => {
                 "answer one duration for each step that starts before the horizon, and at least one"

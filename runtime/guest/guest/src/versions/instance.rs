@@ -113,12 +113,13 @@ impl<B: Bindings> Module<B> {
     pub(super) fn configured(&self, setup: Setup<'_>) -> Result<Instance<B>, CallFault> {
         let Setup { limits, config_json, seed, sink } = setup;
         let budget = limits.configure_budget(config_json.len());
-        let fault = |error: wasmtime::Error| sandbox::fault(&error, budget);
-        let mut instance = self.instantiate(limits, budget, InstanceInputs { seed, sink }).map_err(fault)?;
+        let mut instance = self
+            .instantiate(limits, budget, InstanceInputs { seed, sink })
+            .map_err(|error| sandbox::fault(&error, budget))?;
         instance
             .guest
             .call_configure(&mut instance.store, config_json, seed)
-            .map_err(fault)?
+            .map_err(|error| sandbox::fault_in(&instance.store, &error, budget))?
             .map_err(CallFault::from)?;
         Ok(instance)
     }
@@ -167,7 +168,7 @@ impl<B: Bindings> Instance<B> {
     ) -> Result<R, CallFault> {
         let answer = sandbox::allot(&mut self.store, budget)
             .and_then(|()| call(&self.guest, &mut self.store, &self.columns))
-            .map_err(|error| sandbox::fault(&error, budget))?;
+            .map_err(|error| sandbox::fault_in(&self.store, &error, budget))?;
         answer.map_err(|failure| CallFault::from(failure.into()))
     }
 }

@@ -1,12 +1,17 @@
 //! Calls by hand, and what a check says of a call that failed.
 
-use serde_json::json;
-use vcr_guest::call;
+use serde_json::{Value, json};
+use vcr_guest::{GuestModule, HandCallError, HandInstance};
 
 use crate::components::built::built;
 use crate::components::wat::{
     Bodies, answer, answer_worker, autoscaler, failure_injector, open, router, scheduler_policy, token_source,
 };
+
+/// One call of a fresh instance.
+fn call(module: &GuestModule, config: &str, seed: u64, function: &str, input: &Value) -> Result<Value, HandCallError> {
+    HandInstance::new(module, config, seed)?.call(function, input)
+}
 
 #[test]
 fn a_call_answers_json_and_takes_zeros_for_what_is_left_out() {
@@ -16,7 +21,7 @@ fn a_call_answers_json_and_takes_zeros_for_what_is_left_out() {
     assert_eq!(call(&module, "{}", 1, "price-decodes", &input).expect("it answers"), json!([1.5, 2.5]));
     assert_eq!(call(&module, "{}", 1, "configure", &json!({})).expect("it answers"), json!(null));
     let module = open(&router(&answer_worker("(i32.load offset=24 (local.get $call))")));
-    let input = json!({"request": {"prompt-tokens": 9, "phase": "decode"}});
+    let input = json!({"request": {"prompt-tokens": 9, "phase": "decode"}, "workers": {"worker": [2, 9]}});
     assert_eq!(call(&module, "{}", 1, "route", &input).expect("it answers"), json!({"worker": 9}));
 }
 
@@ -74,4 +79,44 @@ fn a_shipped_guest_answers_by_hand() {
     let config = r#"{"metric": "requests", "target": 4}"#;
     let input = json!({"pool": {"running-requests": 8, "waiting-requests": 1}});
     assert_eq!(call(&module, config, 1, "decide", &input).expect("it answers"), json!(3));
+}
+
+#[test]
+fn columns_that_are_left_out_are_as_long_as_those_beside_them() {
+    // The SDK refuses columns of different lengths.
+    let Some(module) = built("prefix-affinity") else { return };
+    let config = r#"{"max_waiting": 3}"#;
+    let route = |workers: Value| call(&module, config, 1, "route", &json!({"request": {}, "workers": workers}));
+    let chosen = |workers| route(workers).expect("it answers");
+    assert_eq!(chosen(json!({"running-requests": [9, 1]})), json!({"worker": 1}));
+    assert_eq!(chosen(json!({"worker": [4, 7], "waiting-requests": [2, 0]})), json!({"worker": 7}));
+    assert_eq!(chosen(json!({"waiting-requests": [4, 4]})), json!("refuse"), "a request may be refused by default");
+    assert_eq!(call(&module, config, 1, "route", &json!({})).expect("there is one engine"), json!({"worker": 0}));
+    let error = route(json!({"worker": [0, 1], "active-blocks": [1]})).expect_err("they differ").to_string();
+    assert!(error.contains("`workers`: expected columns of one length, got"), "{error}");
+}
+
+/// An invalid answer in each world, refused in the words of a run.
+#[test]
+fn answers_are_checked_as_in_a_run() {
+    let words = |bytes: Vec<u8>, function: &str, input: Value| {
+        call(&open(&bytes), "{}", 1, function, &input).expect_err("the answer is invalid").to_string()
+    };
+    let text = words(router(&answer_worker("(i32.const 5)")), "route", json!({"workers": {"worker": [0, 1]}}));
+    assert!(text.contains("it chose the engine 5 for request 0: expected one of 0, 1"), "{text}");
+    let text = words(Bodies::of_price(&answer(&["-1"])).component(), "price-decodes", json!({"run": {}}));
+    assert!(text.contains("-1 ns, which is negative"), "{text}");
+    let text = words(Bodies::of_price(&answer(&["1", "2"])).component(), "price-decodes", json!({"run": {}}));
+    assert!(text.contains("it answered 2 durations for 1 steps"), "{text}");
+}
+
+#[test]
+fn an_instance_keeps_its_state_from_call_to_call() {
+    let Some(module) = built("shortest-prompt-first") else { return };
+    let mut instance = HandInstance::new(&module, "{}", 1).expect("it is instantiated");
+    let mut decide = |event: Value| instance.call("decide", &json!({"engine": {"events": [event]}}));
+    let arrived = json!({"arrived": {"slot": 3, "prompt-tokens": 700}});
+    assert_eq!(decide(arrived).expect("it answers")["admission"]["slot"], json!([3]));
+    let ended = json!({"ended": {"slot": 3}});
+    assert_eq!(decide(ended).expect("it knows the request")["admission"]["slot"], json!([]));
 }

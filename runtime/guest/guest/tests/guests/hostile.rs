@@ -149,7 +149,7 @@ fn configure_is_metered_too() {
     let GuestError::Call { fault, .. } = configure_error("(unreachable)") else {
         panic!("a panic is a fault of the call");
     };
-    assert_eq!(fault, CallFault::Panicked);
+    assert_eq!(fault, CallFault::Panicked { last_line: None });
 }
 
 #[test]
