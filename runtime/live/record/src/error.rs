@@ -34,7 +34,7 @@ pub enum RecordError {
         requests: u64,
     },
     /// The name of the file does not say how it is to be packed.
-    #[error("invalid file name `{}`: expected .jsonl, .jsonl.gz or .jsonl.zst at its end", path.display())]
+    #[error("invalid file name `{}`: expected a name that ends in .jsonl, .jsonl.gz or .jsonl.zst", path.display())]
     Suffix {
         /// The file.
         path: PathBuf,

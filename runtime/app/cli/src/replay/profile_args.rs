@@ -16,8 +16,8 @@ pub(crate) struct ProfileArgs {
     #[arg(long, value_name = "SEED", requires = "lanes")]
     pub(crate) snapshot_seed: Option<u64>,
 
-    /// Warm the caches before the profile: each lane sends the last request before its snapshot of each conversation that
-    /// continues, and then N of these again, with one output token each. They are not measured.
+    /// Warm the caches before the profile: for each conversation that continues, each lane sends the last request before
+    /// its snapshot; it then sends N of these requests again. They have one output token each and are not measured.
     #[arg(long, value_name = "N", default_value = "0", requires = "lanes")]
     pub(crate) warmup_requests: u32,
 
