@@ -97,6 +97,15 @@ fn all_problems_of_a_call_are_reported_at_once() {
 }
 
 #[test]
+fn nothing_is_no_number_of_tokens_or_draws() {
+    line_refused(
+        "poisson(#{ rate: 1, count: 1, prompt_tokens: 0, output_tokens: 1 });",
+        &["invalid `prompt_tokens` 0: expected at least 1"],
+    );
+    Folder::with(HEAD).run(&["--uncertainty", "0"]).failed(2, &["--uncertainty", "1..=10000"]);
+}
+
+#[test]
 fn values_of_a_wrong_type_or_range() {
     let pool = |option: &str| format!("pool(#{{ latency: fixed(#{{ step: \"1ms\" }}), {option} }});");
     refused(

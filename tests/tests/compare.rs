@@ -123,6 +123,9 @@ fn a_regression_ends_with_exit_code_1() {
     {
         assert!(said.contains(part), "`{part}` is not in:\n{said}");
     }
+    // The mean gap of a request has one name in both tables.
+    let (_, of_requests) = said.split_once("change (95 %)").expect("a table of requests");
+    assert!(of_requests.contains("\n  tpot ") && !of_requests.contains("\n  itl "), "{said}");
     let said = compare(&["--max-regression", "tpot.mean=5%", "--max-regression", "tpot.mean=15%"]).ended(1).stdout;
     assert!(said.contains("✗ chat  tpot.mean  10.00 % worse, at most 5 % allowed"), "{said}");
     assert!(said.contains("✓ chat  tpot.mean  10.00 % worse, at most 15 % allowed"), "{said}");

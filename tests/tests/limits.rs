@@ -108,9 +108,16 @@ fn load_above_capacity_is_reported_once_and_changes_nothing() {
     {
         assert!(said.stderr.contains(needle), "{}", said.stderr);
     }
+    // The summary and the report say so, too.
+    assert!(said.stdout.contains("the load is above the capacity of pool `engines`"), "{}", said.stdout);
+    let overload = folder.run(&["--json"]).ended(0).json()["runs"][0]["overload"].take();
+    assert_eq!(overload["pool"], "engines");
+    assert!(overload["arrivals_per_s"].as_f64() > overload["served_per_s"].as_f64(), "{overload}");
+    assert!(overload["waiting_requests"].as_u64() >= Some(1000), "{overload}");
     assert_eq!(folder.run(&["-q"]).ended(0).stderr, "");
     let calm = Folder::with(&load(1000)).run(&[]).ended(0);
     assert!(!calm.stderr.contains("warning"), "{}", calm.stderr);
+    assert!(!calm.stdout.contains("above the capacity"), "{}", calm.stdout);
 }
 
 #[test]

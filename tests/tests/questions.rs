@@ -275,6 +275,14 @@ expect(r, "ttft", "mean < 120ms");
     );
     let said = folder.run(&["--repeat", "12"]).ended(1);
     assert!(said.stdout.contains("kept by 12 of 12 seeds (100 %)"), "{}", said.stdout);
+    // Each mean has its unit.
+    let of = |start: &str| said.stdout.lines().find(|line| line.trim_start().starts_with(start)).unwrap_or_default();
+    assert!(of("ttft mean").ends_with("ms") && of("completed").ends_with("/s"), "{}", said.stdout);
+    assert!(
+        said.stdout.lines().any(|line| line.contains("mean < 120ms") && line.contains("ms to ")),
+        "{}",
+        said.stdout
+    );
     let rows = folder.run(&["--repeat", "12", "--json"]).ended(1).json();
     let row = &rows[0];
     let number = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key} in {row:#}"));

@@ -84,6 +84,8 @@ fn a_browser_draws_the_numbers_of_the_report() {
         assert!(chart["text"].as_str().is_some_and(|text| text.len() > 20), "{} has no words", chart["id"]);
     }
     // Distributions: those of the report, exactly.
+    let (_, over_time) = line(chart(charts, "itl-time"), "p95");
+    assert!(over_time.len() > 3 && over_time.iter().all(|gap_ms| *gap_ms >= 0.0), "{over_time:?}");
     for metric in ["ttft", "itl", "e2e"] {
         let of = |trends: &Value, label: &str| {
             let trend = &trends[format!("{metric}_ms")];
@@ -154,7 +156,7 @@ fn a_browser_draws_the_numbers_of_the_report() {
     assert_eq!(page["banner"][1], "1 of 3 assertions failed");
     let tile = &page["tiles"][0];
     assert_eq!((&tile[0], &tile[2]), (&"TTFT p99".into(), &"limit p99 < 1ms".into()), "{tile}");
-    assert!(tile[3].as_str().is_some_and(|headroom| headroom.starts_with('-')), "{tile}");
+    assert!(tile[3].as_str().is_some_and(|headroom| headroom.ends_with(" beyond")), "{tile}");
     let tooltip = |id: &str| page["tooltips"][id].as_str().unwrap_or_default().to_owned();
     assert!(
         tooltip("ttft-time").starts_with("at ") && tooltip("ttft-time").contains("p95: "),
@@ -214,6 +216,11 @@ fn searches_and_sweeps_have_pages_that_link_to_their_runs() {
     let sweep = page("sweep");
     assert!(sweep["sections"].to_string().contains("Output tokens/s by rate and seqs"), "{}", sweep["sections"]);
     assert!(chart(&sweep["charts"], "trade-ttft-ms-p95")["labels"].to_string().contains("Pareto front"));
+    // Points with the same rate lie above each other, and each is drawn.
+    for id in ["curve-0", "curve-throughput", "trade-ttft-ms-p95"] {
+        let drawn = |label: &str| line(chart(&sweep["charts"], id), label).0.len();
+        assert_eq!(drawn("keeps all assertions") + drawn("breaks some"), 6, "{id}");
+    }
 }
 
 /// Whatever `vcr run` has written for people, `vcr report` writes again.

@@ -170,6 +170,43 @@ fn kill_at_third(folder: &Folder, words: &[String]) {
     assert!(!folder.path().join("grid.csv").exists(), "a part of a table has another name");
 }
 
+/// A run for years where the rate is 5.
+const LONG_AT_5: &str = r#"let rate = param("rate", 4);
+if rate == 5 {
+    let engines = cluster(#{ engines: pool(#{ latency: fixed(#{ step: "10ms" }) }) });
+    let load = closed_loop(#{ concurrency: 4, duration: "50000h", prompt_tokens: 100, output_tokens: 50 });
+    run(#{ name: "long", cluster: engines, workloads: [load] });
+}
+"#;
+
+/// A signal ends a sweep as a fault does: the same command goes on from the finished points.
+#[test]
+fn finished_points_outlive_a_signal() {
+    let folder = Folder::new();
+    folder.write("test.rhai", SCENARIO);
+    for command in
+        [&["--sweep", "rate=4..7"][..], &["--search", "engines=1..2", "--until", "kept", "--sweep", "rate=4..7"]]
+    {
+        let points = folder.path().join("grid.csv.points");
+        let rest = SCENARIO.replacen("let rate = param(\"rate\", 4.0);\n", "", 1);
+        folder.write("test.rhai", format!("{LONG_AT_5}{rest}"));
+        let words = [&["run", "test.rhai", "--sweep-out", "grid.csv", "--threads", "1"], command].concat();
+        let mut child = Command::new(vcr()).args(&words).current_dir(folder.path()).spawn().expect("vcr starts");
+        wait_until("a point is finished", || {
+            fs::read_to_string(&points).is_ok_and(|text| text.lines().count() >= 2 && text.ends_with('\n'))
+        });
+        let id = child.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &id]).status().expect("there is `kill`").success());
+        assert_eq!(child.wait().expect("it ends").code(), Some(130));
+        assert!(points.exists() && !folder.path().join("grid.csv").exists(), "a part of a table has another name");
+        let text = fs::read_to_string(&points).expect("text");
+        assert!(text.lines().count() < 5, "it was not stopped:\n{text}");
+        let said = folder.vcr(&["merge", "grid.csv.points", "-o", "some.csv", "--partial", "--force"]).ended(0).stderr;
+        assert!(said.contains(" of 4 points of 1 shard in some.csv"), "{said}");
+        fs::remove_file(points).expect("it is ours");
+    }
+}
+
 #[test]
 fn finished_points_outlive_a_process_that_is_killed() {
     let row = "{\"timestamp\": 0, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [1, 2]}\n";

@@ -164,14 +164,16 @@ fn a_replay_that_is_stopped_writes_what_there_is() {
 }
 
 #[test]
-fn finished_points_of_a_sweep_are_written() {
+fn finished_points_of_a_sweep_are_kept() {
     let folder = Folder::new();
     let load = ["--input-tokens", "900", "--output-tokens", "20000", "--request-count", "1", "--request-rate", "500"];
     let heavy = ["--num-workers", "64", "--router-mode", "kv_router", "--threads", "1"];
     let args = ["--sweep", "request_count=1,300000,2", "--sweep-out", "sweep.csv", "--timeout", "4s"];
     let said = folder.vcr(&[&["replay"], &load[..], &heavy, &args].concat()).ended(124);
     assert!(said.stderr.contains("stopped by --timeout: 1 of 3 runs of the sweep are done"), "{}", said.stderr);
-    assert_eq!(names(folder.path()), ["sweep.csv"]);
+    assert!(said.stderr.contains("the same command goes on from there"), "{}", said.stderr);
+    assert_eq!(names(folder.path()), ["sweep.csv.points"]);
+    let _ = folder.vcr(&["merge", "sweep.csv.points", "--partial", "-o", "sweep.csv"]).ended(0);
     let table = fs::read_to_string(folder.path().join("sweep.csv")).expect("it is there");
     assert_eq!(table.lines().count(), 2);
 }

@@ -336,9 +336,8 @@ pub(crate) struct RunArgs {
     pub(crate) threads: Option<u16>,
 
     /// Simulate each run again with N draws of its latency models' coefficients, for intervals of all metrics.
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true,
-          value_parser = clap::value_parser!(u16).range(0..=10_000))]
-    pub(crate) uncertainty: u16,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub(crate) uncertainty: Option<u16>,
 
     /// End the scenario with an error when it makes more than N runs.
     #[arg(long, value_name = "N", default_value_t = vcr_scenario::DEFAULT_MAX_RUNS)]

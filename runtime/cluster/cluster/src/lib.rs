@@ -49,6 +49,7 @@ pub use disaggregation::{Link, TransferKey};
 pub use error::SimError;
 pub use estimate::MemoryEstimate;
 pub use fleet::{TokenRange, target_autoscaler};
+pub use ledger::gap_course::GapCourse;
 pub use ledger::packed::PackedRecords;
 pub use ledger::{KeptRequest, StepFacts, metrics, record};
 pub use measured::{DRAWN_TOKENS, Due, Ending, IssuedRequest, MeasuredRun, recorded_answers, structured_outputs};

@@ -95,29 +95,29 @@ impl Incident {
 }
 
 /// More requests arrive than are served.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Overload<'a> {
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Overload {
     /// The pool in which most of them wait.
-    pub pool: &'a str,
+    pub pool: String,
     /// When it was noticed, in the run's time.
-    pub at_ns: u64,
+    pub at_ms: f64,
     /// Requests that arrived each second, lately.
     pub arrivals_per_s: f64,
     /// Requests that ended each second, lately.
     pub served_per_s: f64,
     /// Requests that wait.
-    pub waiting: u64,
+    pub waiting_requests: u64,
 }
 
-impl std::fmt::Display for Overload<'_> {
+impl std::fmt::Display for Overload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { pool, at_ns, arrivals_per_s, served_per_s, waiting } = self;
+        let Self { pool, at_ms, arrivals_per_s, served_per_s, waiting_requests } = self;
         write!(
             f,
             "the load is above the capacity of pool `{pool}`: at {:.1} s of the run {arrivals_per_s:.1} requests/s \
-             arrive and {served_per_s:.1} requests/s are served, {waiting} requests wait, and the queue keeps growing; \
+             arrive and {served_per_s:.1} requests/s are served, {waiting_requests} requests wait, and the queue keeps growing; \
              lower the rate or add engines",
-            *at_ns as f64 / 1e9
+            at_ms / 1e3
         )
     }
 }
@@ -208,7 +208,7 @@ pub trait Observer {
     fn progress(&mut self, _progress: &Progress) {}
 
     /// More requests arrive than are served; called once.
-    fn overloaded(&mut self, _overload: &Overload<'_>) {}
+    fn overloaded(&mut self, _overload: &Overload) {}
 
     /// Asked now and then whether the run keeps to the limits of the process, such
     /// as its memory. An error, which says what was exceeded, ends the run.
@@ -304,7 +304,7 @@ impl<T: Observer + ?Sized> Observer for &mut T {
         (**self).progress(progress);
     }
 
-    fn overloaded(&mut self, overload: &Overload<'_>) {
+    fn overloaded(&mut self, overload: &Overload) {
         (**self).overloaded(overload);
     }
 

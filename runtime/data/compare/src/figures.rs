@@ -57,8 +57,7 @@ impl Figures {
         for metric in Metric::ALL {
             let times: Vec<f64> =
                 whole.iter().filter_map(|request| request.time_ns(metric)).map(|ns| ns / 1e6).collect();
-            // The mean gap of a request; runs call all gaps `itl`.
-            let name = if metric == Metric::Itl { "tpot" } else { metric.name() };
+            let name = metric.name_in_runs();
             if times.is_empty() {
                 continue;
             }

@@ -33,6 +33,15 @@ impl Metric {
         }
     }
 
+    /// Its name among the metrics of runs, where `itl` are all gaps and the mean gap of a request is `tpot`.
+    #[must_use]
+    pub const fn name_in_runs(self) -> &'static str {
+        match self {
+            Self::Itl => "tpot",
+            other => other.name(),
+        }
+    }
+
     /// The metric of a name; the mean gap of a request is also called `tpot`.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {

@@ -29,8 +29,13 @@ function number(value) {
 // As the terminal writes times.
 function time(ms) {
   if (!isKnown(ms)) return "–";
-  const units = [[3.6e6, "h"], [6e4, "m"], [1e3, "s"], [1, "ms"], [1e-3, "us"], [1e-6, "ns"]];
-  const [size, unit] = units.find(([size]) => Math.abs(ms) >= size) ?? units[3];
+  const whole = Math.round(Math.abs(ms) / 1e3), minutes = Math.round(whole / 60);
+  if (Math.abs(ms) >= 6e4) {
+    const [large, small, names] = whole >= 3600 ? [Math.floor(minutes / 60), minutes % 60, "hm"] : [Math.floor(whole / 60), whole % 60, "ms"];
+    return (ms < 0 ? "-" : "") + large + names[0] + (small ? ` ${small}${names[1]}` : "");
+  }
+  const units = [[1e3, "s"], [1, "ms"], [1e-3, "us"], [1e-6, "ns"]];
+  const [size, unit] = units.find(([size]) => Math.abs(ms) >= size) ?? units[1];
   const value = ms / size;
   return value.toFixed(Math.abs(value) >= 100 ? 1 : 2) + unit;
 }

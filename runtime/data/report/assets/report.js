@@ -2,7 +2,7 @@
 if (data.runs) {
   const PHASES = ["arrival", "queue", "prefill", "transfer", "decode"];
   const LATENCIES = { ttft: "Time to first token (TTFT)", itl: "Inter-token latency (ITL)", e2e: "End-to-end latency (E2E)" };
-  const COURSES = { ttft: "TTFT over time", tpot: "Time per output token (TPOT) over time", e2e: "E2E latency over time" };
+  const COURSES = { ttft: "TTFT over time", itl: "Inter-token latency (ITL) over time", tpot: "Time per output token (TPOT) over time", e2e: "E2E latency over time" };
   const runSelect = document.getElementById("run");
   const otherSelect = document.getElementById("other");
   const drawn = document.getElementById("drawn");

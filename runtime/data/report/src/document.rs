@@ -178,12 +178,32 @@ pub struct Run {
     /// GPUs of its pools.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deployments: Vec<PoolDeployment>,
+    /// The load above the capacity, if queues kept growing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overload: Option<Overload>,
     /// Target of the run, if engines were real.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
     /// Its fingerprint.
     #[serde(default)]
     pub fingerprint: String,
+}
+
+/// More requests arrive than are served.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Overload {
+    /// The pool in which most of them wait.
+    pub pool: String,
+    /// When it was noticed.
+    #[serde(default)]
+    pub at_ms: f64,
+    /// Requests that arrived each second, lately.
+    pub arrivals_per_s: f64,
+    /// Requests that ended each second, lately.
+    pub served_per_s: f64,
+    /// Requests that waited.
+    #[serde(default)]
+    pub waiting_requests: u64,
 }
 
 /// A pool whose prices rest on the peak of a GPU.

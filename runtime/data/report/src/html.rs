@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::charts::RunCharts;
 use crate::distribution::PERCENTS;
-use crate::document::{Document, Engine, Link, Metrics, Partial, Run, Scaling};
+use crate::document::{Document, Engine, Link, Metrics, Overload, Partial, Run, Scaling};
 use crate::folder::Folder;
 use crate::kv_transfers;
 use crate::limit::Limit;
@@ -188,7 +188,8 @@ fn write_compared_head(out: &mut dyn Write, title: &str, folders: &[Folder]) -> 
     Ok(())
 }
 
-/// How the times of the runs were priced; runs that say the same are one line. Then their GPUs and cost.
+/// How the times of the runs were priced; runs that say the same are one line. Then their GPUs and cost, and loads above
+/// capacity.
 fn write_pricing(out: &mut dyn Write, report: &Document) -> io::Result<()> {
     let mut pricings: Vec<(String, Tone)> = report.runs.iter().map(Run::pricing).collect();
     pricings.dedup();
@@ -202,6 +203,16 @@ fn write_pricing(out: &mut dyn Write, report: &Document) -> io::Result<()> {
     let lines: Vec<String> = report.runs.iter().take(MAX_ROWS).flat_map(of_run).collect();
     for text in &lines {
         writeln!(out, "<p class=\"note\">{}.</p>", Escaped(text))?;
+    }
+    let overloaded = report.runs.iter().filter_map(|run| Some((&run.name, run.overload.as_ref()?)));
+    for (run, Overload { pool, arrivals_per_s, served_per_s, .. }) in overloaded.take(4) {
+        let (run, pool) = (Escaped(run), Escaped(pool));
+        writeln!(
+            out,
+            "<p class=\"note {}\">Run {run}: the load is above the capacity of pool {pool}: {arrivals_per_s:.1} requests/s \
+             arrived, {served_per_s:.1} requests/s were served, and the queue kept growing.</p>",
+            Tone::Warned.class()
+        )?;
     }
     Ok(())
 }

@@ -65,13 +65,14 @@ fn value(text: &str) -> Option<f64> {
     share().or_else(rate).or_else(number).or_else(duration)
 }
 
-/// A headroom for people, such as `43 %`.
+/// A headroom for people: `43 % left`, or `25 % beyond` the limit.
 #[must_use]
 pub fn headroom_text(headroom: f64) -> String {
+    let (share, words) = (headroom.abs(), if headroom < 0.0 { "beyond" } else { "left" });
     // Beyond this a share says nothing that a multiple does not say better.
-    match headroom >= 10.0 {
-        true => format!("{:.0}x", headroom + 1.0),
-        false => format!("{:.0} %", headroom * 100.0),
+    match share >= 10.0 {
+        true => format!("{:.0}x {words}", share + 1.0),
+        false => format!("{:.0} % {words}", share * 100.0),
     }
 }
 
@@ -108,6 +109,6 @@ mod tests {
         assert_eq!(of("rate >= 10/s", 15.0), Some(0.5));
         assert_eq!(of("value == 100%", 1.0), None);
         assert_eq!(of("count > 0", 18.0), None);
-        assert_eq!([0.434, -0.25, 41.2].map(headroom_text), ["43 %", "-25 %", "42x"]);
+        assert_eq!([0.434, -0.25, 41.2].map(headroom_text), ["43 % left", "25 % beyond", "42x left"]);
     }
 }

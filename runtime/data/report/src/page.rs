@@ -149,9 +149,8 @@ pub fn write_headroom(out: &mut dyn Write, headroom: f64) -> io::Result<()> {
     let used = ((1.0 - headroom).clamp(0.0, 1.0) * 100.0).round();
     let class = if headroom < 0.0 { "failed" } else { "passed" };
     let text = headroom_text(headroom);
-    let words = if headroom < 0.0 { "beyond the limit" } else { "headroom" };
     write!(
         out,
-        "<span class=\"headroom {class}\"><i role=\"img\" aria-label=\"{words} {text}\"><b style=\"width:{used}%\"></b></i>{text}</span>"
+        "<span class=\"headroom {class}\"><i role=\"img\" aria-label=\"headroom: {text}\"><b style=\"width:{used}%\"></b></i>{text}</span>"
     )
 }

@@ -199,12 +199,13 @@ pub fn format_bytes(bytes: f64) -> String {
     if unit == "B" { format!("{value:.0} B") } else { format!("{value:.2} {unit}") }
 }
 
-/// Nanoseconds for people: the largest unit that keeps the number above one.
+/// Nanoseconds for people: `2m 44s` from a minute on, below that a number above one with its unit.
 #[must_use]
 pub fn format_ns(ns: f64) -> String {
+    if ns.abs() >= 60e9 {
+        return format_minutes(ns);
+    }
     let (value, unit) = match ns.abs() {
-        n if n >= 3600e9 => (ns / 3600e9, "h"),
-        n if n >= 60e9 => (ns / 60e9, "m"),
         n if n >= 1e9 => (ns / 1e9, "s"),
         n if n >= 1e6 => (ns / 1e6, "ms"),
         n if n >= 1e3 => (ns / 1e3, "us"),
@@ -219,6 +220,20 @@ pub fn format_ns(ns: f64) -> String {
 pub fn format_usd(usd: f64) -> String {
     let decimals = if usd.abs() >= 1.0 { 2 } else { 4 };
     format!("${usd:.decimals$}")
+}
+
+/// A minute or more in the two largest units, the second one left out where it is 0.
+fn format_minutes(ns: f64) -> String {
+    let sign = if ns < 0.0 { "-" } else { "" };
+    let seconds = (ns.abs() / 1e9).round() as u64;
+    let (whole, rest, names) = if seconds < 3600 {
+        (seconds / 60, seconds % 60, ["m", "s"])
+    } else {
+        let minutes = (seconds + 30) / 60;
+        (minutes / 60, minutes % 60, ["h", "m"])
+    };
+    let second = if rest > 0 { format!(" {rest}{}", names[1]) } else { String::new() };
+    format!("{sign}{whole}{}{second}", names[0])
 }
 
 fn split(text: &str) -> Result<(f64, &str), UnitError> {
@@ -269,6 +284,15 @@ mod tests {
         assert_eq!(duration_ns(" 1.5 s "), Ok(1_500_000_000));
         assert_eq!(duration_ns("2m"), Ok(120_000_000_000));
         assert_eq!(duration_ns("7ns"), Ok(7));
+    }
+
+    #[test]
+    fn times_are_written_for_people() {
+        let texts =
+            [0.0, 999.0, 2.5e6, 59.99e9, 60e9, 164.4e9, -90e9, 3599.6e9, 3600e9, 5370e9, 86_400e9].map(format_ns);
+        let expected =
+            ["0.00ns", "999.0ns", "2.50ms", "59.99s", "1m", "2m 44s", "-1m 30s", "1h", "1h", "1h 30m", "24h"];
+        assert_eq!(texts, expected);
     }
 
     #[test]

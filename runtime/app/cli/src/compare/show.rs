@@ -167,7 +167,7 @@ fn write_requests(out: &mut dyn Write, compared: &Compared, layout: Layout) -> i
             format!(" ({} to {})", format_ns(range.low * 1e6), format_ns(range.high * 1e6))
         });
         table.add_row([
-            format!("  {}", metric.metric.name()),
+            format!("  {}", metric.metric.name_in_runs()),
             of(Statistic::Mean),
             of(Statistic::P50),
             of(Statistic::P99),

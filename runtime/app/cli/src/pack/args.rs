@@ -55,9 +55,8 @@ pub(crate) struct PackArgs {
     pub(crate) seed: Option<u64>,
 
     /// Simulate each run again with N draws of its latency models' coefficients.
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true,
-          value_parser = clap::value_parser!(u16).range(0..=10_000))]
-    pub(crate) uncertainty: u16,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub(crate) uncertainty: Option<u16>,
 
     /// Threads for the runs of run_all, and for draws [default: all cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]

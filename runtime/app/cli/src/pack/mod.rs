@@ -61,7 +61,7 @@ fn make_pack(args: &PackArgs) -> Result<Exit, Refusal> {
     let settings = Settings {
         parameters: args.parameters.iter().cloned().collect(),
         seed: args.seed,
-        uncertainty: args.uncertainty,
+        uncertainty: args.uncertainty.unwrap_or(0),
     };
     let started = Instant::now();
     let (mut outcome, mut sources) = run_once(args, &settings, BTreeMap::new())?;

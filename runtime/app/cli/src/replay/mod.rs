@@ -210,7 +210,7 @@ impl Observer for Watcher<'_> {
         self.reporter.progress(self.name, progress);
     }
 
-    fn overloaded(&mut self, overload: &Overload<'_>) {
+    fn overloaded(&mut self, overload: &Overload) {
         self.reporter.warn(&overload.to_string());
     }
 

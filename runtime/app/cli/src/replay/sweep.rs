@@ -237,7 +237,9 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
         return Err(refusal);
     }
     let columns = columns(&axes, &points.iter().map(|point| (&point.values, &point.measured)).collect::<Vec<_>>());
-    if let (Some(file), Some(format)) = (files.sweep, out_format) {
+    // The same command goes on from kept points, where no table is in its way.
+    let is_written = files.sweep.is_some() && (stopped.is_none() || kept.is_none());
+    if let (Some(file), Some(format)) = (files.sweep.filter(|_| is_written), out_format) {
         let written = match args.sweep.shard.shard {
             Some(_) => write_shard(args, file, header, &points, kept.as_ref()),
             None => file.write_with(|out| write_columns(out, &columns, format)).map_err(Refusal::from),
@@ -247,7 +249,10 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
             return Err(refusal);
         }
     }
-    KeptPoints::remove(kept);
+    match stopped.is_none() || is_written {
+        true => KeptPoints::remove(kept),
+        false => KeptPoints::leave(kept),
+    }
     let mut out = anstream::stdout().lock();
     let written = match args.output.json {
         true => {
@@ -258,7 +263,7 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
     };
     if let Some(cause) = stopped {
         let (done, all) = (points.len(), setups.len());
-        let where_to = if args.sweep.sweep_out.is_some() { "; these were written" } else { "" };
+        let where_to = if is_written { "; these were written" } else { "" };
         eprint_line(format_args!("stopped by {}: {done} of {all} runs of the sweep are done{where_to}", cause.name()));
         return Ok(printed(written, cause.exit()));
     }

@@ -51,8 +51,11 @@ impl Job {
         }
         let pack = pack.map(Arc::new);
         options.judges.extend(pack.clone().map(|pack| pack as Arc<dyn Judge>));
-        let settings =
-            Settings { parameters: options.parameters.clone(), seed: options.seed, uncertainty: args.uncertainty };
+        let settings = Settings {
+            parameters: options.parameters.clone(),
+            seed: options.seed,
+            uncertainty: args.uncertainty.unwrap_or(0),
+        };
         Ok(Self { file: file.to_owned(), scenario, pack, options, settings })
     }
 

@@ -59,7 +59,7 @@ pub(crate) fn options(args: &RunArgs) -> Result<RunOptions, Refusal> {
         threads: args.threads.map_or(cores, usize::from),
         max_runs: args.max_runs,
         max_time_ns: args.max_sim_time,
-        uncertainty: usize::from(args.uncertainty),
+        uncertainty: usize::from(args.uncertainty.unwrap_or(0)),
         target,
         targets: targets(),
         out: args.out.clone(),

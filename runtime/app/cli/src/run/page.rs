@@ -1,6 +1,7 @@
 //! The page of `vcr run --search` and `--sweep` with `--out`: capacity curves, the trade of throughput
 //! for latency, a heat map of two parameters, and every point with a link to its run.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 
@@ -160,6 +161,30 @@ fn write_to(out: &mut dyn Write, question: &Question<'_>, shown: &[Shown<'_>]) -
     })
 }
 
+/// Names of the parameter that says on which GPU a point runs.
+const GPU: [&str; 4] = ["gpu", "gpus", "gpu_type", "hardware"];
+/// Colours of GPUs, in the order of their first points.
+const COLORS: [&str; 8] = ["--c0", "--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7"];
+
+/// The points by GPU, if a parameter names several; else by result.
+fn by_gpu(points: &[(f64, f64, &Shown<'_>)], names: &[&str]) -> Vec<Line> {
+    let Some(place) = names.iter().position(|name| GPU.contains(name)) else { return by_result(points, names) };
+    let gpu_of = |one: &Shown<'_>| one.values.get(place).cloned().unwrap_or_default();
+    let gpus: BTreeSet<String> = points.iter().map(|(.., one)| gpu_of(one)).collect();
+    if !(2..=COLORS.len()).contains(&gpus.len()) {
+        return by_result(points, names);
+    }
+    let lines = gpus.iter().zip(COLORS).flat_map(|(gpu, color)| {
+        let of = |passed: bool| -> Vec<_> {
+            let own = points.iter().filter(|(.., one)| one.measured.passed == passed && gpu_of(one) == *gpu);
+            own.copied().collect()
+        };
+        [(gpu.clone(), color, of(true)), (format!("{gpu}, breaks some"), "--failed", of(false))]
+    });
+    let known = lines.filter(|(.., points)| !points.is_empty());
+    known.map(|(name, color, points)| line_of(&name, color, &points, names)).collect()
+}
+
 fn line_of(name: &str, color: &'static str, points: &[(f64, f64, &Shown<'_>)], names: &[&str]) -> Line {
     Line {
         name: name.to_owned(),
@@ -181,7 +206,8 @@ fn by_result(points: &[(f64, f64, &Shown<'_>)], names: &[&str]) -> Vec<Line> {
     known.map(|(name, color, points)| line_of(name, color, &points, names)).collect()
 }
 
-fn unit_of(limit: &Limit, condition: &str) -> &'static str {
+/// The unit of an assertion's observed value: milliseconds, a share of 1, or none.
+pub(crate) fn unit_of(limit: &Limit, condition: &str) -> &'static str {
     match limit.statistic.as_str() {
         "count" | "rate" => "",
         _ if condition.ends_with('%') => "share",
@@ -281,7 +307,7 @@ fn trades(names: &[&str], shown: &[Shown<'_>]) -> Vec<Chart> {
             text: format!("{} of {} points are on the Pareto front", front.len(), points.len()),
             x: ChartAxis { title: "tokens/s per engine ".to_owned(), ..ChartAxis::default() },
             y: ChartAxis { unit: "ms", ..ChartAxis::default() },
-            lines: std::iter::once(front_line).chain(by_result(&points, names)).collect(),
+            lines: std::iter::once(front_line).chain(by_gpu(&points, names)).collect(),
             limits: Vec::new(),
         })
     };
@@ -417,6 +443,11 @@ mod tests {
         let [chart] = &charts[..] else { panic!("one chart, there is no ITL: {charts:?}") };
         assert_eq!(chart.lines[0].xs, [5.0, 10.0], "per engine");
         assert_eq!(chart.lines[1].links[0], "n=1/report.html");
+        let lines = |charts: &[Chart]| charts[0].lines.iter().map(|line| line.name.clone()).collect::<Vec<_>>();
+        assert_eq!(lines(&charts), ["Pareto front", "keeps all assertions"]);
+        let by_gpu = trades(&["gpu"], &shown);
+        assert_eq!(lines(&by_gpu), ["Pareto front", "0", "1", "2"], "a colour for each GPU");
+        assert_eq!(by_gpu[0].lines[2].color, Some("--c1"));
         assert_eq!(curves(&["n"], &shown).len(), 1);
     }
 }

@@ -2,7 +2,11 @@
 
 use std::io::{self, Write};
 
+use vcr_base::units::format_ns;
+use vcr_report::Limit;
+
 use crate::run::grid::{AssertionKey, Cell, Kept, Row};
+use crate::run::page::unit_of;
 use crate::run::statistics::Mean;
 use crate::terminal::layout::Layout;
 use crate::terminal::style::{BOLD, GREEN, RED, align_right, bare_table, write_marked, write_table};
@@ -50,7 +54,9 @@ fn write_assertions(out: &mut dyn Write, cell: &Cell, made: &[&(AssertionKey, Ke
     for (key, kept) in made {
         let share = 100.0 * kept.kept as f64 / kept.of as f64;
         let seeds = broken_seeds(cell, kept);
-        let observed = Mean::of(&kept.observed).map(show).unwrap_or_default();
+        let condition = key.condition.as_deref().unwrap_or_default();
+        let unit = Limit::of(&key.subject, condition).map_or("", |limit| unit_of(&limit, condition));
+        let observed = Mean::of(&kept.observed).map(|known| show(known, unit)).unwrap_or_default();
         let cells = [
             key.run.clone().unwrap_or_default(),
             key.subject.clone(),
@@ -79,16 +85,31 @@ fn write_metrics(out: &mut dyn Write, row: &Row<'_>) -> io::Result<()> {
     let mut table = bare_table();
     for metric in SHOWN {
         let Some(known) = row.mean(metric) else { continue };
-        let end = |index: usize| known.interval.map(|ends| format!("{:.3}", ends[index])).unwrap_or_default();
-        table.add_row([format!("  {metric}"), format!("{:.3}", known.mean), end(0), end(1)]);
+        // Times have their unit in their value, as in the other tables.
+        let (name, unit) = match metric.split_once("_ms_") {
+            Some((name, statistic)) => (format!("{name} {statistic}"), "ms"),
+            None if metric.ends_with("_per_s") => (metric.trim_end_matches("_per_s").replace('_', " "), "/s"),
+            None => (metric.to_owned(), ""),
+        };
+        let end = |index: usize| known.interval.map(|ends| value_of(ends[index], unit)).unwrap_or_default();
+        table.add_row([format!("  {name}"), value_of(known.mean, unit), end(0), end(1)]);
     }
     align_right(&mut table);
     write_table(out, &table)
 }
 
-fn show(known: Mean) -> String {
+fn show(known: Mean, unit: &str) -> String {
+    let mean = value_of(known.mean, unit);
     match known.interval {
-        Some([low, high]) => format!("mean {:.3} ({low:.3} to {high:.3})", known.mean),
-        None => format!("mean {:.3}", known.mean),
+        Some([low, high]) => format!("mean {mean} ({} to {})", value_of(low, unit), value_of(high, unit)),
+        None => format!("mean {mean}"),
+    }
+}
+
+fn value_of(value: f64, unit: &str) -> String {
+    match unit {
+        "ms" => format_ns(value * 1e6),
+        "share" => format!("{:.2} %", value * 100.0),
+        unit => format!("{value:.3}{unit}"),
     }
 }

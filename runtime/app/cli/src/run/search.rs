@@ -172,14 +172,20 @@ pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<
         true => Ok(answered(all.rows.values())),
         false => ended(all.rows.values(), || all.found.first_mut().and_then(|one| one.searched.refusal.take())),
     };
+    // The same command goes on from kept searches, where no table is in its way.
+    let is_left = all.was_stopped && kept.is_some();
     if exit.is_ok()
+        && !is_left
         && let (Some(file), Some(format)) = (file, format)
         && let Err(refusal) = write_rows(file, format, header, grid, &points, &all, kept.as_ref(), shard)
     {
         KeptPoints::leave(kept);
         return Err(refusal);
     }
-    KeptPoints::remove(kept);
+    match is_left {
+        true => KeptPoints::leave(kept),
+        false => KeptPoints::remove(kept),
+    }
     let exit = exit?;
     if let Some(folder) = folder {
         let answers = all.found.iter().map(|Found { swept, searched, .. }| Answer {

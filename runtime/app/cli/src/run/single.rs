@@ -56,8 +56,11 @@ pub(super) fn single(args: &RunArgs, mut options: RunOptions) -> (Exit, Vec<Path
     let pack = pack.map(Arc::new);
     options.judges.extend(pack.clone().map(|pack| pack as Arc<dyn Judge>));
     options.judges.extend(baseline.clone().map(|baseline| baseline as Arc<dyn Judge>));
-    let settings =
-        Settings { parameters: options.parameters.clone(), seed: options.seed, uncertainty: args.uncertainty };
+    let settings = Settings {
+        parameters: options.parameters.clone(),
+        seed: options.seed,
+        uncertainty: args.uncertainty.unwrap_or(0),
+    };
     let script = pack.as_ref().map_or_else(|| args.file.clone(), |pack| pack.script());
     let reporter = Arc::new(TerminalReporter::new(args.quiet));
     // A pack that fails is packed already.
@@ -186,8 +189,8 @@ fn command_again(args: &RunArgs, runs: &[Arc<Report>]) -> String {
     if let Some(max_ns) = args.max_sim_time {
         command.push_str(&format!(" --max-sim-time {max_ns}ns"));
     }
-    if args.uncertainty > 0 {
-        command.push_str(&format!(" --uncertainty {}", args.uncertainty));
+    if let Some(draws) = args.uncertainty {
+        command.push_str(&format!(" --uncertainty {draws}"));
     }
     if let Some(baseline) = &args.baseline.baseline {
         command.push_str(&format!(" --baseline {}", quoted(&baseline.display().to_string())));

@@ -78,7 +78,9 @@ pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal
         return Err(refusal);
     }
     let grid = Grid { axes, cells, is_repeated: questions.repeat.is_some() };
-    if let (Some(file), Some(format)) = (file, format) {
+    // The same command goes on from kept points, where no table is in its way.
+    let is_written = file.is_some() && (stopped.is_none() || kept.is_none());
+    if let (Some(file), Some(format)) = (file.filter(|_| is_written), format) {
         let written = match shard {
             Some(_) => write_shard(file, header, &grid, repetitions, &points, kept.as_ref()),
             None => file.write_with(|out| write_columns(out, &grid.columns(), format)).map_err(Refusal::from),
@@ -88,13 +90,16 @@ pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal
             return Err(refusal);
         }
     }
-    KeptPoints::remove(kept);
+    match stopped.is_none() || is_written {
+        true => KeptPoints::remove(kept),
+        false => KeptPoints::leave(kept),
+    }
     if let Some(folder) = folder {
         write_page(folder, args, &grid)?;
     }
     let written = print(args, &grid);
     if let Some(cause) = stopped {
-        let where_to = if questions.sweep_out.is_some() { "; these were written" } else { "" };
+        let where_to = if is_written { "; these were written" } else { "" };
         eprint_line(format_args!("stopped by {}: {done} of {all} executions are done{where_to}", cause.name()));
         return Ok(printed(written, cause.exit()));
     }

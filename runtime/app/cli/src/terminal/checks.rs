@@ -66,11 +66,7 @@ pub(super) fn write_checks<'a>(
 fn headroom_of(check: &AssertionResult) -> String {
     let limit = limit_of(check);
     let headroom = limit.zip(check.observed).and_then(|(limit, observed)| limit.headroom(observed));
-    match headroom {
-        Some(headroom) if headroom < 0.0 => format!("{} beyond", headroom_text(-headroom)),
-        Some(headroom) => format!("{} left", headroom_text(headroom)),
-        None => String::new(),
-    }
+    headroom.map(headroom_text).unwrap_or_default()
 }
 
 /// What an assertion compares a metric with.

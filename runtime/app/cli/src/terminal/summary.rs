@@ -15,7 +15,7 @@ use vcr_scenario::{AssertionResult, GuestReport, Outcome};
 use crate::run::searches;
 use crate::terminal::checks::{limit_of, write_checks, write_pricing, write_verdict};
 use crate::terminal::layout::{Layout, write_wrapped};
-use crate::terminal::style::{BOLD, DIM, align_right, bare_table, write_table};
+use crate::terminal::style::{BOLD, DIM, YELLOW, align_right, bare_table, write_table};
 use crate::terminal::text::{counted, printable};
 
 /// Workloads and engines of a run, and runs, that the summary lists one by one; more only with `--full`.
@@ -139,6 +139,11 @@ pub(crate) fn write_run(
         write_target(out, target, width)?;
     }
     write_pricing(out, run, width)?;
+    if let Some(overload) = &run.overload {
+        write!(out, "{YELLOW}")?;
+        write_wrapped(out, "  ", &printable(&overload.to_string()), width)?;
+        write!(out, "{YELLOW:#}")?;
+    }
     let limits: Vec<Limit> =
         assertions.iter().filter(|check| check.run.as_deref() == Some(&run.name)).filter_map(limit_of).collect();
     let mut trends = trend_table(run, &limits, is_folded, full, omitted);

@@ -3,6 +3,7 @@
 //! The ledger is the only writer of a request's tokens and times, of samples and of
 //! counters; everything else reads its records. Tokens are entered in one place, `tokens`.
 
+pub(crate) mod gap_course;
 pub mod metrics;
 mod outcome;
 pub(crate) mod packed;
@@ -18,6 +19,7 @@ use vcr_trace::capture::PromptChain;
 
 use self::metrics::Samples;
 use crate::config::{Overheads, PoolRole};
+use gap_course::GapCourse;
 use metrics::{Counter, MetricSet, Summarised, Trend};
 use packed::PackedRecords;
 use record::{GiveUp, Outcome, RequestDetail, RequestRecord};
@@ -46,6 +48,8 @@ pub(crate) struct Ledger {
     overheads: Overheads,
     /// For a capture of the run, if it keeps what that needs.
     kept: Option<Kept>,
+    /// Gaps over time, if they are kept.
+    gap_course: Option<Box<GapCourse>>,
     /// Scratch: requests of each workload that decode in a fast-forward.
     decoding: Vec<u64>,
     /// Scratch: of these, requests that get their first two tokens there.
@@ -69,6 +73,7 @@ impl Ledger {
             steady_decodes: (0..workers).map(|_| SteadyDecode::default()).collect(),
             overheads,
             kept: None,
+            gap_course: None,
             decoding: vec![0; workloads],
             first_two: vec![0; workloads],
             second_tokens: vec![0; workloads],
@@ -113,6 +118,7 @@ impl Ledger {
         self.unmeasured = (self.records.len(), self.steps);
         self.metrics.fill(MetricSet::default());
         self.step_metrics = MetricSet::default();
+        self.gap_course = self.gap_course.take().map(|_| Box::default());
     }
 
     /// Requests of the warm-up, which came first.

@@ -22,6 +22,7 @@ impl Ledger {
         if num_tokens > 1 {
             let gaps = u64::from(num_tokens - 1);
             self.metrics[workload].sample_times(Trend::Itl, 0, gaps);
+            self.note_gaps(now_ns, &[0], gaps);
             if is_served {
                 self.tally.add_gaps(0, gaps);
             }
@@ -65,7 +66,8 @@ impl Ledger {
             *decoding += u64::from(requests);
         }
         for workload in 0..self.decoding.len() {
-            self.sample_gaps(workload, &ended_ns[1..], self.decoding[workload], self.first_two[workload]);
+            let (requests, first_gaps) = (self.decoding[workload], self.first_two[workload]);
+            self.sample_gaps(workload, times.second_ns, &ended_ns[1..], requests, first_gaps);
         }
     }
 
@@ -97,6 +99,7 @@ impl Ledger {
     fn enter_tokens(&mut self, tag: u64, num_tokens: u32, times: TokenTimes) -> (usize, bool) {
         let record = &mut self.records[tag as usize];
         let workload = record.workload as usize;
+        let mut gap = None;
         // A request that is answered as recorded has no engine.
         let is_served = record.prefill_worker.is_some();
         if num_tokens > 0 {
@@ -114,10 +117,14 @@ impl Ledger {
                     if is_served {
                         self.tally.add_gaps(gap_ns, 1);
                     }
+                    gap = Some(gap_ns);
                 }
             }
         }
         record.give_tokens(num_tokens, times);
+        if let Some(gap_ns) = gap {
+            self.note_gaps(times.first_ns, &[gap_ns], 1);
+        }
         (workload, is_served)
     }
 
@@ -133,17 +140,18 @@ impl Ledger {
         let gap_ns = first_ns - steady_decode.advance(last_ns);
         for (workload, &requests) in groups.iter().enumerate() {
             let seconds = std::mem::take(&mut self.second_tokens[workload]);
-            self.sample_gaps(workload, &[gap_ns], u64::from(requests), seconds);
+            self.sample_gaps(workload, first_ns, &[gap_ns], u64::from(requests), seconds);
         }
     }
 
-    /// Samples the gaps between tokens of N requests of a workload. For `first_gaps` of them the first gap
-    /// precedes the second token.
+    /// Samples the gaps between tokens of N requests of a workload; the first gap ends at `end_ns`. For
+    /// `first_gaps` of them the first gap precedes the second token.
     #[inline]
-    fn sample_gaps(&mut self, workload: usize, gaps_ns: &[u64], requests: u64, first_gaps: u64) {
+    fn sample_gaps(&mut self, workload: usize, end_ns: u64, gaps_ns: &[u64], requests: u64, first_gaps: u64) {
         if requests == 0 || gaps_ns.is_empty() {
             return;
         }
+        self.note_gaps(end_ns, gaps_ns, requests);
         let metrics = &mut self.metrics[workload];
         let (sum_ns, gaps) = (gaps_ns.iter().sum::<u64>(), gaps_ns.len() as u64);
         if first_gaps == 0 || self.overheads.first_token_ns == 0 {

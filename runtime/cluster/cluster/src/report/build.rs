@@ -118,6 +118,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
         step_digests: kept_digests,
         kept,
         profile: profile.map(ProfileReport::of),
+        overload: None,
         first_request: unmeasured,
         ..empty
     };

@@ -21,10 +21,11 @@ use vcr_trace::RequestRow;
 
 use crate::config::RunConfig;
 use crate::ledger::KeptRequest;
+use crate::ledger::gap_course::GapCourse;
 use crate::ledger::metrics::{CountedSamples, Counter, Gauge, RunSamples, Trend, Unit};
 use crate::ledger::packed::PackedRecords;
 use crate::ledger::record::{RequestRecord, ns_to_ms};
-use crate::observe::RunSeries;
+use crate::observe::{Overload, RunSeries};
 use crate::traffic::ProfileCounts;
 pub(crate) use build::{RunEnd, build};
 pub use deployment::{GpuDeployment, PoolDeployment};
@@ -278,6 +279,9 @@ pub struct Report {
     /// The lanes of plays of a trace; only there if it is played in such.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<ProfileReport>,
+    /// The load above the capacity, if the queues kept growing; no part of the fingerprint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overload: Option<Overload>,
     /// SHA-256 over every step, every request and all of the above, as hex.
     pub fingerprint: String,
     /// Number of the first of the requests: those before it were to warm the caches.
@@ -292,6 +296,9 @@ pub struct Report {
     /// Every gap between consecutive output tokens, in nanoseconds.
     #[serde(skip)]
     pub token_gaps_ns: CountedSamples,
+    /// The same over time, where the observer of the run wanted time series.
+    #[serde(skip)]
+    pub gap_course: Option<GapCourse>,
     /// The samples of all trends.
     #[serde(skip)]
     pub samples: RunSamples,
@@ -363,11 +370,13 @@ impl Report {
             absent: BTreeMap::new(),
             uncertainty: None,
             profile: None,
+            overload: None,
             fingerprint: String::new(),
             first_request: 0,
             requests: Vec::new(),
             packed_requests: PackedRecords::default(),
             token_gaps_ns: CountedSamples::default(),
+            gap_course: None,
             samples: RunSamples::default(),
             series: None,
             workload_names,

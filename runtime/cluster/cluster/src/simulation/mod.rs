@@ -116,6 +116,9 @@ impl<O: Observer> Simulation<'_, O> {
         if config.packs_records() {
             ledger.pack_records();
         }
+        if observer.wants_series() {
+            ledger.keep_gap_course();
+        }
         Self {
             clock: Clock::default(),
             events: EventQueue::new(config.topology.pools().len()),
@@ -332,6 +335,7 @@ impl<O: Observer> Simulation<'_, O> {
 
     fn into_report(mut self) -> Result<Report, SimError> {
         self.dissolve_all_steady_decode();
+        let gap_course = self.ledger.take_gap_course();
         let mut report = crate::report::build(RunEnd {
             config: &self.facts.config,
             stopped_at_ns: self.observation.is_stopped().then_some(self.clock.now_ns()),
@@ -342,7 +346,8 @@ impl<O: Observer> Simulation<'_, O> {
             handoffs: &self.handoffs,
             profile: self.traffic.profile_counts(),
         })?;
-        report.series = self.observation.into_series();
+        (report.series, report.overload) = self.observation.into_report();
+        report.gap_course = gap_course;
         Ok(report)
     }
 

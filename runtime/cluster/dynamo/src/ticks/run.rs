@@ -156,7 +156,7 @@ impl Observer for Recorder<'_> {
         self.watcher.progress(progress);
     }
 
-    fn overloaded(&mut self, overload: &Overload<'_>) {
+    fn overloaded(&mut self, overload: &Overload) {
         self.watcher.overloaded(overload);
     }
 

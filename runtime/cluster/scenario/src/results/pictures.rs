@@ -5,13 +5,13 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use serde::Serialize;
-use vcr_cluster::Report;
 use vcr_cluster::metrics::Trend;
 use vcr_cluster::observe::{EngineSample, Incident, RunSeries};
 use vcr_cluster::record::ns_to_ms;
+use vcr_cluster::{GapCourse, Report};
 use vcr_report::{
-    Charts, Distribution, Document, EngineLine, Folder, MAX_DRAWN_RUNS, RequestCharts, RequestTable, RunCharts, Scope,
-    Source, Timeline,
+    Charts, Course, Distribution, Document, EngineLine, Folder, MAX_DRAWN_RUNS, RequestCharts, RequestTable, RunCharts,
+    Scope, Source, Timeline,
 };
 use vcr_trace::import::table::TableFormat;
 
@@ -101,6 +101,7 @@ fn charts_of(run: &Report, runs: usize) -> RunCharts {
     }
     let workloads = requests.workloads();
     requests.finish(&mut charts);
+    charts.courses.extend(run.gap_course.as_ref().and_then(gap_course));
     for trend in DRAWN {
         let Some(all) = distribution_of(run, trend, None, None) else { continue };
         let bounds = all.histogram.bounds.clone();
@@ -119,6 +120,15 @@ fn charts_of(run: &Report, runs: usize) -> RunCharts {
         charts.incidents = incidents.collect();
     }
     charts
+}
+
+/// Percentiles of the gaps between output tokens over time.
+fn gap_course(gaps: &GapCourse) -> Option<Course> {
+    // Microseconds are enough for a chart.
+    let of = |percent| gaps.percentile_ns(percent).map(|gap| gap.map(|ns| (ns as f64 / 1e3).round() / 1e3)).collect();
+    let p50: Vec<Option<f64>> = of(50.0);
+    let interval_ms = ns_to_ms(gaps.interval_ns());
+    (!p50.is_empty()).then(|| Course { metric: "itl".to_owned(), interval_ms, p50, p95: of(95.0), p99: of(99.0) })
 }
 
 fn distribution_of(run: &Report, trend: Trend, workload: Option<&str>, bounds: Option<&[f64]>) -> Option<Distribution> {

@@ -12,7 +12,7 @@ use crate::error::SimError;
 use crate::fleet::{Fleet, Worker};
 use crate::ledger::Ledger;
 use crate::ledger::record::RequestRecord;
-use crate::observe::{EngineSample, Incident, Observer, Progress, RunSeries, StepRecord, Telemetry};
+use crate::observe::{EngineSample, Incident, Observer, Overload, Progress, RunSeries, StepRecord, Telemetry};
 use crate::routing::Routing;
 use crate::simulation::Simulation;
 pub(super) use overload::{OverloadWatch, Queues};
@@ -35,6 +35,8 @@ pub(super) struct Observation<O> {
     /// Kept for its room.
     samples: Vec<EngineSample>,
     overload: OverloadWatch,
+    /// The overload that was reported.
+    overloaded: Option<Overload>,
 }
 
 /// Whether each step of a run is to be seen.
@@ -54,6 +56,7 @@ impl<O: Observer> Observation<O> {
             telemetry: observer.telemetry_interval_ns().map(|interval_ns| (0, interval_ns.max(1))),
             samples: Vec::new(),
             overload: OverloadWatch::default(),
+            overloaded: None,
             observer,
         }
     }
@@ -97,8 +100,9 @@ impl<O: Observer> Observation<O> {
         self.series.is_some()
     }
 
-    pub(super) fn into_series(self) -> Option<RunSeries> {
-        self.series
+    /// What a report has of it: the time series and an overload.
+    pub(super) fn into_report(self) -> (Option<RunSeries>, Option<Overload>) {
+        (self.series, self.overloaded)
     }
 
     /// Takes the samples of time series that are due before `at_ns`, the next instant at

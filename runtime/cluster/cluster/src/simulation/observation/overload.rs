@@ -60,7 +60,7 @@ impl OverloadWatch {
 
     /// Checks the queues at an instant at which a check was due; instants come in order. The queues of `pool`
     /// are the longest. Returns the overload to report, once.
-    pub(in crate::simulation) fn check<'a>(&mut self, now: Queues, pool: &'a str) -> Option<Overload<'a>> {
+    pub(in crate::simulation) fn check(&mut self, now: Queues, pool: &str) -> Option<Overload> {
         if self.is_reported {
             return None;
         }
@@ -72,11 +72,11 @@ impl OverloadWatch {
         self.is_reported = self.grown >= CHECKS;
         let seconds = (now.at_ns - last.at_ns) as f64 / 1e9;
         self.is_reported.then(|| Overload {
-            pool,
-            at_ns: now.at_ns,
+            pool: pool.to_owned(),
+            at_ms: now.at_ns as f64 / 1e6,
             arrivals_per_s: new_arrivals as f64 / seconds,
             served_per_s: (now.ended - last.ended) as f64 / seconds,
-            waiting: now.waiting,
+            waiting_requests: now.waiting,
         })
     }
 }
@@ -94,6 +94,7 @@ impl<O: Observer> Observation<O> {
         let now = Queues { waiting: waiting.iter().sum(), ..queues };
         if let Some(overload) = self.overload.check(now, &fleet.pools()[longest].config().name) {
             self.observer.overloaded(&overload);
+            self.overloaded = Some(overload);
         }
     }
 }

@@ -100,7 +100,7 @@ impl Observer for Watcher<'_> {
         self.context.reporter.progress(self.name, progress);
     }
 
-    fn overloaded(&mut self, overload: &Overload<'_>) {
+    fn overloaded(&mut self, overload: &Overload) {
         self.context.reporter.warn(&format!("run `{}`: {overload}", self.name));
     }
 

@@ -67,6 +67,11 @@ fn mix(options: &mut Options<'_>) -> RequestMix {
         }
     }
     let prompt_tokens = options.lengths("prompt_tokens");
+    if let Some(Lengths::Drawn(Distribution::Constant { value })) = prompt_tokens
+        && value < 1.0
+    {
+        options.problem("prompt_tokens", format!("invalid `prompt_tokens` {value}: expected at least 1"));
+    }
     let output_tokens = options.lengths("output_tokens");
     if conversations.is_none() {
         options.required::<()>("prompt_tokens", prompt_tokens.as_ref().map(|_| ()));
