@@ -43,13 +43,13 @@ fn capture(name: &str, path: &Path, out: &Path) -> Result<(), PackError> {
         source: meta.source.clone(),
         block_size_tokens: meta.block_size_tokens,
         hash: meta.hash,
-        holds: Holds { output_tokens: false, prompt_tokens: false, kv_events: false, ..meta.holds },
+        holds: Holds { output_tokens: false, prompt_tokens: false, kv_events: false, http: false, ..meta.holds },
         ..CaptureMeta::default()
     };
     let mut writer = CaptureWriter::create(out, meta).map_err(PackError::file(name))?;
     while let Some((_, line)) = reader.next_line().map_err(|error| refused(error.to_string()))? {
         let kept = match line {
-            CaptureLine::Meta(_) | CaptureLine::Engine(_) | CaptureLine::Kv(_) => continue,
+            CaptureLine::Meta(_) | CaptureLine::Engine(_) | CaptureLine::Http(_) | CaptureLine::Kv(_) => continue,
             CaptureLine::Arrival(mut arrival) => {
                 arrival.id = hashed(&arrival.id);
                 CaptureLine::Arrival(arrival)

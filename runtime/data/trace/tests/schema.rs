@@ -9,8 +9,8 @@ use tempfile::TempDir;
 use vcr_trace::MediaItem;
 use vcr_trace::capture::{
     Arrival, BlockHash, Break, CAPTURE_FORMAT, CAPTURE_SCHEMA, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta,
-    CaptureReader, CaptureWriter, EngineRecord, GapSummary, HashScheme, Holds, KvRecord, ReadOptions, RequestRecord,
-    StepContext, StepRecord,
+    CaptureReader, CaptureWriter, EngineRecord, GapSummary, HashScheme, Holds, HttpBytes, HttpEnd, HttpRecord,
+    KvRecord, ReadOptions, RequestRecord, StepContext, StepRecord,
 };
 
 const BLOCK_TOKENS: u32 = 4;
@@ -135,6 +135,32 @@ prop_compose! {
     }
 }
 
+fn arb_bytes() -> impl Strategy<Value = HttpBytes> {
+    prop_oneof!["\\PC{0,8}".prop_map(String::into_bytes), vec(any::<u8>(), 0..6)].prop_map(HttpBytes)
+}
+
+prop_compose! {
+    fn arb_http()(
+        (id, method, path) in ("\\PC{0,8}", "[A-Z]{1,5}", "/[a-z]{0,5}"),
+        (query, decoded, error) in (arb_text(), arb_text(), arb_text()),
+        (request_headers, headers) in (vec(("[a-z]{1,4}", "\\PC{0,5}"), 0..3), vec(("[a-z]{1,4}", "\\PC{0,5}"), 0..3)),
+        (request_body, parts) in (arb_bytes(), vec((0..1u64 << 40, arb_bytes()), 0..4)),
+        (arrival_ns, end_ns, head_ns) in (arb_ns(), arb_ns(), option::of(arb_ns())),
+        (request_left_out_bytes, left_out_bytes) in any::<(u64, u64)>(),
+        status in option::of(100..1000u16),
+        end in proptest::sample::select(vec![HttpEnd::Whole, HttpEnd::ClientGone, HttpEnd::ServerLost]),
+        tool_calls in vec("\\PC{0,5}", 0..3),
+        other in arb_map(),
+    ) -> HttpRecord {
+        let mut after_ns = 0;
+        let chunks = parts.into_iter().map(|(gap_ns, bytes)| { after_ns += gap_ns; (after_ns, bytes) }).collect();
+        HttpRecord {
+            id, arrival_ns, method, path, query, request_headers, request_body, request_left_out_bytes, status, headers,
+            head_ns, chunks, left_out_bytes, decoded, end_ns, end, tool_calls, error, other,
+        }
+    }
+}
+
 fn arb_line() -> impl Strategy<Value = CaptureLine> {
     let rank = || 0..4u32;
     prop_oneof![
@@ -149,6 +175,7 @@ fn arb_line() -> impl Strategy<Value = CaptureLine> {
                 let record = StepRecord { rank, step, at_ns: step, engine_ns, outputs, tokens, finished, scheduler };
                 CaptureLine::Step(Box::new(record))
             }),
+        2 => arb_http().prop_map(|record| CaptureLine::Http(Box::new(record))),
         1 => (rank(), any::<u64>(), arb_map()).prop_map(|(rank, sequence, events)| {
             CaptureLine::Kv(KvRecord { rank, at_ns: sequence, sequence, events: json!([events]) })
         }),
@@ -162,10 +189,11 @@ prop_compose! {
         names in (arb_text(), arb_text(), arb_text(), arb_text(), arb_text()),
         started_unix_ns in option::of(any::<u64>()),
         is_fnv in any::<bool>(),
-        holds in any::<(bool, bool, bool, bool, bool)>(),
+        holds in any::<(bool, bool, bool, bool, bool, bool)>(),
+        redacted_json in vec("[a-z]{1,4}", 0..3),
         other in arb_map(),
     ) -> CaptureMeta {
-        let (output_tokens, prompt_tokens, steps, kv_events, mm_items) = holds;
+        let (output_tokens, prompt_tokens, steps, kv_events, mm_items, http) = holds;
         CaptureMeta {
             format: CAPTURE_FORMAT.to_owned(),
             version: CAPTURE_VERSION,
@@ -177,7 +205,8 @@ prop_compose! {
             vllm_version: names.3,
             block_size_tokens: Some(BLOCK_TOKENS),
             hash: if is_fnv { HashScheme::Fnv1a } else { HashScheme::Xxh3 },
-            holds: Holds { output_tokens, prompt_tokens, steps, kv_events, mm_items },
+            holds: Holds { output_tokens, prompt_tokens, steps, kv_events, mm_items, http },
+            redacted_json,
             fingerprint: names.4,
             other,
         }

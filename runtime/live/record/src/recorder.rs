@@ -80,6 +80,7 @@ impl RecordConfig {
                 steps: true,
                 kv_events: !self.kv_events.is_empty(),
                 mm_items: true,
+                http: false,
             },
             ..CaptureMeta::default()
         }
@@ -221,7 +222,7 @@ impl Recorder {
     }
 }
 
-fn spawn<T: Send + 'static>(
+pub(crate) fn spawn<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>, RecordError> {
@@ -229,7 +230,7 @@ fn spawn<T: Send + 'static>(
 }
 
 /// Writes down what waits until nothing more will come.
-fn write_down(queue: &Queue, mut writer: Writer, counts: &Counts) -> Result<(), RecordError> {
+pub(crate) fn write_down(queue: &Queue, mut writer: Writer, counts: &Counts) -> Result<(), RecordError> {
     let mut batch = Batch::default();
     let mut goes_on = true;
     while goes_on {

@@ -66,6 +66,7 @@ fn decode_own(row: &[u8]) -> Result<CaptureLine, LineProblem> {
         "arrival" => CaptureLine::Arrival(typed(row)?),
         "request" => CaptureLine::Request(typed(row)?),
         "step" => CaptureLine::Step(typed(row)?),
+        "http" => CaptureLine::Http(typed(row)?),
         "kv" => CaptureLine::Kv(typed(row)?),
         "break" => CaptureLine::Break(typed(row)?),
         "end" => CaptureLine::End(typed(row)?),

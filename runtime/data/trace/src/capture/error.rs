@@ -152,7 +152,7 @@ pub enum CaptureProblem {
     Missing,
     /// A kind of line that is not known.
     #[error(
-        "unknown kind of line `{kind}`: expected meta, engine, arrival, request, step, kv, break or end. A newer \
+        "unknown kind of line `{kind}`: expected meta, engine, arrival, request, step, http, kv, break or end. A newer \
          vcr may know it; read leniently to skip such lines"
     )]
     UnknownKind {
@@ -254,6 +254,15 @@ pub enum CaptureProblem {
         /// The name in the file.
         reason: String,
     },
+    /// A status that HTTP does not have.
+    #[error("invalid status {status}: expected 100 to 999")]
+    InvalidStatus {
+        /// The status.
+        status: u16,
+    },
+    /// A part of an answer before the one in front of it.
+    #[error("the part comes before the one in front of it; times are nanoseconds since the arrival, in order")]
+    ChunkBeforeItsTime,
     /// Times beyond what 64 bits count.
     #[error("the times add up to more than 584 years; they are nanoseconds")]
     TimesOverflow,

@@ -15,6 +15,7 @@ use super::decode::{CaptureFormat, decode};
 use super::error::LineProblem;
 use super::error::{CaptureError, CaptureProblem};
 use super::hash::BlockHash;
+use super::http::{self, HttpRecord};
 use super::reader::{CapturePosition, CaptureReader, Parts, ReadOptions, is_of_limit};
 use super::record::{CaptureLine, CaptureMeta, RequestRecord};
 use super::summary::CaptureSummary;
@@ -135,14 +136,32 @@ impl CaptureFile {
     /// # Errors
     /// Those of [`CaptureReader::next_line`].
     pub fn scan(&self, mut each: impl FnMut(&RequestHead<'_>)) -> Result<CaptureSummary, CaptureError> {
+        self.scan_lines(|position, line| {
+            if let CaptureLine::Request(record) = line {
+                each(&RequestHead::of(position, &record));
+            }
+        })
+    }
+
+    /// The same with its exchanges over HTTP.
+    ///
+    /// # Errors
+    /// Those of [`CaptureReader::next_line`].
+    pub fn scan_http(&self, mut each: impl FnMut(CapturePosition, HttpRecord)) -> Result<CaptureSummary, CaptureError> {
+        self.scan_lines(|position, line| {
+            if let CaptureLine::Http(record) = line {
+                each(position, *record);
+            }
+        })
+    }
+
+    fn scan_lines(&self, mut each: impl FnMut(CapturePosition, CaptureLine)) -> Result<CaptureSummary, CaptureError> {
         let mut streams: Vec<_> = self.files.iter().map(|part| (part.name.clone(), part.stream())).collect();
         let (name, first) = streams.remove(0);
         let parts = Parts::Open { names: self.names.as_ref(), streams: streams.into_iter() };
         let mut reader = CaptureReader::start(first, name, parts, &self.options)?;
         while let Some((position, line)) = reader.next_placed()? {
-            if let CaptureLine::Request(record) = line {
-                each(&RequestHead::of(position, &record));
-            }
+            each(position, line);
         }
         Ok(reader.summary())
     }
@@ -152,26 +171,46 @@ impl CaptureFile {
     /// # Errors
     /// When the file cannot be read, or has been changed since.
     pub fn record_at(&self, position: CapturePosition) -> Result<RequestRecord, CaptureError> {
+        match self.line_at(position)? {
+            CaptureLine::Request(record) => {
+                check(&record, BlockRule::of(&self.meta, self.format))
+                    .map_err(|problem| self.problem_at(position, problem))?;
+                Ok(*record)
+            }
+            _ => Err(self.changed_at(position, "a request line")),
+        }
+    }
+
+    /// The exchange at a position that [`scan_http`](CaptureFile::scan_http) gave.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or has been changed since.
+    pub fn http_at(&self, position: CapturePosition) -> Result<HttpRecord, CaptureError> {
+        match self.line_at(position)? {
+            CaptureLine::Http(record) => {
+                http::check(&record).map_err(|problem| self.problem_at(position, problem))?;
+                Ok(*record)
+            }
+            _ => Err(self.changed_at(position, "an http line")),
+        }
+    }
+
+    fn line_at(&self, position: CapturePosition) -> Result<CaptureLine, CaptureError> {
         let part = &self.files[position.file as usize];
         let mut row = vec![0; position.len_bytes as usize];
         let read = part.file.read_exact_at(&mut row, position.offset_bytes);
         read.map_err(|source| CaptureError::Io { name: part.name.clone(), source })?;
-        let of_line = |LineProblem { field, problem }| CaptureError::Line {
-            name: part.name.clone(),
-            line: position.line,
-            field,
-            problem,
-        };
-        match decode(self.format, &row).map_err(of_line)? {
-            CaptureLine::Request(record) => {
-                check(&record, BlockRule::of(&self.meta, self.format)).map_err(of_line)?;
-                Ok(*record)
-            }
-            _ => {
-                let text = "a request line was here when the capture was opened, but is not now".to_owned();
-                Err(of_line(LineProblem::of_line(CaptureProblem::Malformed(text))))
-            }
-        }
+        decode(self.format, &row).map_err(|problem| self.problem_at(position, problem))
+    }
+
+    fn problem_at(&self, position: CapturePosition, LineProblem { field, problem }: LineProblem) -> CaptureError {
+        let name = self.files[position.file as usize].name.clone();
+        CaptureError::Line { name, line: position.line, field, problem }
+    }
+
+    fn changed_at(&self, position: CapturePosition, what: &str) -> CaptureError {
+        let text = format!("{what} was here when the capture was opened, but is not now");
+        self.problem_at(position, LineProblem::of_line(CaptureProblem::Malformed(text)))
     }
 }
 

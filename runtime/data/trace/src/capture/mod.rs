@@ -10,6 +10,7 @@ mod decode;
 mod error;
 mod file;
 mod hash;
+mod http;
 mod missing;
 mod reader;
 mod record;
@@ -25,6 +26,7 @@ pub(crate) use decode::detect;
 pub use error::{CaptureError, CaptureProblem};
 pub use file::{CaptureFile, RequestHead};
 pub use hash::{BlockHash, ExtraKeys, HashScheme, MediaKey, PromptChain, PromptHasher};
+pub use http::{HttpBytes, HttpEnd, HttpRecord};
 pub use reader::{CapturePosition, CaptureReader, ReadOptions, later_parts};
 pub use record::{
     Arrival, Break, CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, EngineRecord, GapSummary,

@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use super::hash::{BlockHash, HashScheme};
+use super::http::HttpRecord;
 use crate::MediaItem;
 
 /// The format's name, in the first line.
@@ -32,6 +33,8 @@ pub enum CaptureLine {
     Request(Box<RequestRecord>),
     /// A step has ended.
     Step(Box<StepRecord>),
+    /// An exchange over HTTP has ended.
+    Http(Box<HttpRecord>),
     /// An engine's cache has changed.
     Kv(KvRecord),
     /// The traffic broke off.
@@ -77,6 +80,9 @@ pub struct CaptureMeta {
     /// Model, engine and hardware as one hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
+    /// Paths in JSON bodies whose values were replaced in `http` lines.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub redacted_json: Vec<String>,
     /// Whatever else its maker had to say.
     #[serde(flatten, deserialize_with = "unknown_fields")]
     pub other: Map<String, Value>,
@@ -97,6 +103,9 @@ pub struct Holds {
     /// Multimodal items with their places, where hashes take them, too; see
     /// [`PromptHasher::places_media`](super::PromptHasher::places_media).
     pub mm_items: bool,
+    /// Exchanges over HTTP, with their texts.
+    #[serde(skip_serializing_if = "is_false")]
+    pub http: bool,
 }
 
 /// An engine, as it presented itself.
@@ -376,7 +385,7 @@ impl RequestRecord {
 }
 
 /// All but the `kind`, which says which line it is.
-fn unknown_fields<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map<String, Value>, D::Error> {
+pub(super) fn unknown_fields<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map<String, Value>, D::Error> {
     struct Fields;
     impl<'de> Visitor<'de> for Fields {
         type Value = Map<String, Value>;
@@ -398,6 +407,10 @@ fn unknown_fields<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map<Stri
         }
     }
     deserializer.deserialize_map(Fields)
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 fn is_zero(number: &u32) -> bool {

@@ -102,6 +102,7 @@ fn write_head(out: &mut dyn Write, path: &Path, imported: &Imported, summary: &S
         (holds.output_tokens, "tokens of answers"),
         (holds.steps || summary.steps.is_some(), "steps"),
         (holds.kv_events || summary.kv_batches > 0, "KV events"),
+        (holds.http || summary.http > 0, "HTTP exchanges"),
     ];
     let kept: Vec<&str> = parts.iter().filter(|(is_kept, _)| *is_kept).map(|(_, what)| *what).collect();
     let kind = if summary.is_workload { "a workload without answers" } else { "requests and their answers" };

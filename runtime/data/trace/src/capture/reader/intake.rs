@@ -8,6 +8,7 @@ use crate::capture::check::{BlockRule, check};
 use crate::capture::decode::{CaptureFormat, decode, is_cut_off, lacks_meta, typed};
 use crate::capture::error::LineProblem;
 use crate::capture::error::{CaptureError, CaptureProblem};
+use crate::capture::http;
 use crate::capture::record::{CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, RequestRecord};
 use crate::capture::summary::{BrokenOff, CaptureSummary, CaptureWarningKind, Warnings};
 use crate::capture::vllm_vcr;
@@ -201,6 +202,12 @@ impl Intake {
                 let is_whole = self.skipped_lines == 0;
                 if is_whole && (held < said || held > said.saturating_add(unfinished)) {
                     return Err(LineProblem::of("requests", CaptureProblem::WrongCount { said, unfinished, held }));
+                }
+            }
+            CaptureLine::Http(record) => {
+                http::check(record)?;
+                for field in record.other.keys() {
+                    self.warnings.unknown_field(&self.name, line, field);
                 }
             }
             CaptureLine::Engine(_) | CaptureLine::Step(_) | CaptureLine::Kv(_) | CaptureLine::Break(_) => {}

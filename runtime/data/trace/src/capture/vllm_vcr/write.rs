@@ -140,6 +140,7 @@ impl<W: Write> VllmVcrWriter<W> {
             CaptureLine::Meta(_) | CaptureLine::Arrival(_) | CaptureLine::End(_) => return Ok(()),
             CaptureLine::Engine(_) => "engine",
             CaptureLine::Step(_) => "step",
+            CaptureLine::Http(_) => "http",
             CaptureLine::Kv(_) => "kv",
             CaptureLine::Break(_) => "break",
         };

@@ -189,18 +189,19 @@ fn notes(dropped: &VllmVcrDropped) -> Vec<Note> {
 
 /// Counts lines that a format has no place for.
 #[derive(Default)]
-struct LineTally([u64; 5]);
+struct LineTally([u64; 6]);
 
 impl LineTally {
-    const KINDS: [&'static str; 5] = ["engine", "step", "kv", "break", "arrival"];
+    const KINDS: [&'static str; 6] = ["engine", "step", "kv", "http", "break", "arrival"];
 
     fn count(&mut self, line: &CaptureLine) {
         let kind = match line {
             CaptureLine::Engine(_) => 0,
             CaptureLine::Step(_) => 1,
             CaptureLine::Kv(_) => 2,
-            CaptureLine::Break(_) => 3,
-            CaptureLine::Arrival(_) => 4,
+            CaptureLine::Http(_) => 3,
+            CaptureLine::Break(_) => 4,
+            CaptureLine::Arrival(_) => 5,
             CaptureLine::Meta(_) | CaptureLine::Request(_) | CaptureLine::End(_) => return,
         };
         self.0[kind] += 1;

@@ -76,6 +76,8 @@ pub struct Summary {
     pub steps: Option<StepSummary>,
     /// Batches of KV events.
     pub kv_batches: u64,
+    /// Exchanges over HTTP.
+    pub http: u64,
     /// Breaks of the traffic.
     pub breaks: Vec<Break>,
     /// Whether it has an `end` line.
@@ -172,6 +174,7 @@ pub struct SummaryBuilder {
     distinct_media: HashSet<String>,
     steps: StepTally,
     kv_batches: u64,
+    http: u64,
     breaks: Vec<Break>,
     is_ended: bool,
 }
@@ -202,6 +205,7 @@ impl SummaryBuilder {
             CaptureLine::Arrival(_) => {}
             CaptureLine::Request(request) => self.add_request(request),
             CaptureLine::Step(step) => self.steps.add(step),
+            CaptureLine::Http(_) => self.http += 1,
             CaptureLine::Kv(_) => self.kv_batches += 1,
             CaptureLine::Break(broken) => self.breaks.push(broken.clone()),
             CaptureLine::End(end) => self.is_ended = !end.continues,
@@ -340,6 +344,7 @@ impl SummaryBuilder {
             classes: classes(self.classes),
             steps: self.steps.finish(),
             kv_batches: self.kv_batches,
+            http: self.http,
             breaks: self.breaks,
             is_ended: self.is_ended,
         }
