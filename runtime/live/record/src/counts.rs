@@ -59,6 +59,14 @@ counts! {
     open,
     /// Requests that were given up because their outputs were not recorded.
     broken,
+    /// Exchanges over HTTP.
+    http,
+    /// Those of them whose bodies are not in the capture as a whole: they were too long.
+    left_out,
+    /// Generations over HTTP without a `request` line, since the lengths of their prompts are unknown.
+    without_lengths,
+    /// Strings over HTTP that look like keys.
+    keys,
     /// Tokens that requests got.
     tokens,
     /// Messages with outputs or statistics.

@@ -39,6 +39,14 @@ pub enum RecordError {
         /// The file.
         path: PathBuf,
     },
+    /// A capture cannot be continued.
+    #[error("cannot continue `{}`: {reason}", path.display())]
+    Continue {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A setting that makes no sense.
     #[error("invalid {setting}: expected {expected}")]
     Setting {

@@ -12,6 +12,7 @@
 mod counts;
 mod engines;
 mod error;
+pub mod http;
 mod json;
 mod kv;
 mod parts;

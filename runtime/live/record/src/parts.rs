@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use vcr_base::output::{Outputs, Uploads, upload_of};
-use vcr_trace::capture::{CaptureEnd, CaptureLine, CaptureMeta, CaptureWriter, EngineRecord, StepRecord};
+use vcr_trace::capture::{
+    CaptureEnd, CaptureError, CaptureLine, CaptureMeta, CaptureReader, CaptureWriter, EngineRecord, Holds, ReadOptions,
+    StepRecord, later_parts,
+};
 
 use crate::error::RecordError;
 
@@ -42,6 +45,15 @@ pub(crate) struct Parts {
     open: Option<Open>,
     /// Files begun so far.
     begun: u32,
+}
+
+/// The capture that another one continues.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OldCapture {
+    /// Its exchanges over HTTP.
+    pub(crate) http: u64,
+    /// When its last line ended, since its start.
+    pub(crate) end_ns: u64,
 }
 
 struct Open {
@@ -86,6 +98,51 @@ impl Parts {
             fs::remove_file(path).map_err(write)?;
         }
         Ok(Self { path: path.to_owned(), uploads, rotation, meta, open: None, begun: 0 })
+    }
+
+    /// Continues the capture at `path`: its lines are copied to a new file, which then has its name. If this fails, the
+    /// capture is as it was.
+    pub(crate) fn continued(path: &Path) -> Result<(Self, OldCapture), RecordError> {
+        let write = |source| RecordError::Write { path: path.to_owned(), source };
+        let read = |error: CaptureError| RecordError::Continue { path: path.to_owned(), reason: error.to_string() };
+        split(path).ok_or_else(|| RecordError::Suffix { path: path.to_owned() })?;
+        let mut reader = CaptureReader::open(path, &ReadOptions::default()).map_err(read)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let draft = tempfile::NamedTempFile::new_in(folder).map_err(write)?;
+        let meta = CaptureMeta { part: 0, holds: Holds { http: true, ..reader.meta().holds }, ..reader.meta().clone() };
+        let file = draft.reopen().map_err(write)?;
+        let mut writer = CaptureWriter::to_file(file, path, meta.clone()).map_err(write)?;
+        let (mut old, mut requests) = (OldCapture::default(), 0);
+        while let Some((_, line)) = reader.next_line().map_err(read)? {
+            let ended_ns = match &line {
+                CaptureLine::End(_) => continue,
+                CaptureLine::Http(record) => {
+                    old.http += 1;
+                    record.arrival_ns.saturating_add(record.end_ns)
+                }
+                _ => 0,
+            };
+            old.end_ns = old.end_ns.max(ended_ns);
+            requests += u64::from(is_over(&line));
+            writer.write(&line).map_err(write)?;
+        }
+        writer.flush().map_err(write)?;
+        let later = later_parts(path);
+        draft.persist(path).map_err(|error| write(error.error))?;
+        later.iter().try_for_each(fs::remove_file).map_err(write)?;
+        let now = Instant::now();
+        let open = Open {
+            writer,
+            path: path.to_owned(),
+            identity: identity(path).map_err(write)?,
+            begun: now,
+            requests,
+            is_used: true,
+            is_flushed: true,
+            flushed: now,
+        };
+        let (path, uploads, rotation) = (path.to_owned(), None, Rotation::default());
+        Ok((Self { path, uploads, rotation, meta, open: Some(open), begun: 1 }, old))
     }
 
     /// The next file's meta line.
@@ -257,7 +314,7 @@ fn part_path(path: &Path, part: u32) -> PathBuf {
 mod tests {
     use super::*;
     use vcr_base::output::OutputError;
-    use vcr_trace::capture::{Break, RequestRecord};
+    use vcr_trace::capture::{Break, HttpRecord, RequestRecord};
 
     fn line() -> CaptureLine {
         CaptureLine::Break(Break { reason: "x".repeat(100), ..Break::default() })
@@ -292,6 +349,38 @@ mod tests {
         assert!(below("new/a.jsonl").is_ok());
         fs::write(&path, "mine").expect("it is writable");
         assert!(matches!(below("a.jsonl/a.jsonl"), Err(RecordError::Output(OutputError::NotAFolder { .. }))));
+    }
+
+    #[test]
+    fn a_capture_is_continued_with_its_lines() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for name in ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"] {
+            let path = folder.path().join(name);
+            let rotation = Rotation { size_bytes: Some(1), time: None };
+            let meta = CaptureMeta { format: "vcr.capture".to_owned(), version: 1, ..CaptureMeta::default() };
+            let mut parts = Parts::new(&path, rotation, false, meta).expect("it is writable");
+            let http = |id: &str| {
+                let record = HttpRecord { id: id.to_owned(), arrival_ns: 5, end_ns: 6, ..HttpRecord::default() };
+                CaptureLine::Http(Box::new(record))
+            };
+            parts.write(&http("1")).expect("it is writable");
+            parts.rotate(1, 0, [].into_iter()).expect("it is writable");
+            parts.write(&http("2")).expect("it is writable");
+            parts.end(2, 0, false).expect("it is writable");
+            let (mut parts, old) = Parts::continued(&path).expect("it is a capture");
+            assert_eq!((old.http, old.end_ns), (2, 11));
+            parts.write(&http("3")).expect("it is writable");
+            parts.end(3, 0, false).expect("it is writable");
+            let mut reader = CaptureReader::open(&path, &ReadOptions::default()).expect("a capture");
+            let mut ids = Vec::new();
+            while let Some((_, line)) = reader.next_line().expect("a line") {
+                if let CaptureLine::Http(record) = line {
+                    ids.push(record.id);
+                }
+            }
+            assert_eq!((ids.concat().as_str(), reader.summary().broken_off), ("123", None), "{name}");
+            assert!(!part_path(&path, 1).exists(), "its lines are in the first file now");
+        }
     }
 
     #[test]

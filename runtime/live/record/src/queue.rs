@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use vcr_wire::{Passed, RelayNotice, RelayPath, RelayTap};
 
+use crate::http::Exchange;
+
 /// Room that is kept when nothing waits.
 const SPARE_BYTES: usize = 1 << 20;
 
@@ -30,6 +32,8 @@ pub(crate) enum ItemKind {
     /// A batch of KV events: the number of the publisher's batch, and the
     /// length of its payload.
     Kv { sequence: u64, length: usize },
+    /// An exchange over HTTP.
+    Http(Box<Exchange>),
     /// Number of messages without room, up to this instant.
     Lost { messages: u64, bytes: u64 },
 }
@@ -38,7 +42,7 @@ impl Item {
     /// The number of messages that it stands for.
     pub(crate) fn messages(&self) -> u64 {
         match self.what {
-            ItemKind::Passed { .. } | ItemKind::Kv { .. } => 1,
+            ItemKind::Passed { .. } | ItemKind::Kv { .. } | ItemKind::Http(_) => 1,
             ItemKind::Lost { messages, .. } => messages,
             ItemKind::Noticed(_) => 0,
         }
@@ -50,6 +54,8 @@ impl Item {
 pub(crate) struct Batch {
     bytes: Vec<u8>,
     items: Vec<Item>,
+    /// Memory that the items hold themselves.
+    held_bytes: usize,
 }
 
 impl Batch {
@@ -60,7 +66,7 @@ impl Batch {
             let lengths = match item.what {
                 ItemKind::Passed { lengths, .. } => lengths,
                 ItemKind::Kv { length, .. } => [length, 0],
-                ItemKind::Noticed(_) | ItemKind::Lost { .. } => [0, 0],
+                ItemKind::Noticed(_) | ItemKind::Http(_) | ItemKind::Lost { .. } => [0, 0],
             };
             let mut take = |length| rest.split_off(..length).expect("all frames were copied");
             (item, [take(lengths[0]), take(lengths[1])])
@@ -68,6 +74,7 @@ impl Batch {
     }
 
     fn clear(&mut self) {
+        self.held_bytes = 0;
         self.items.clear();
         self.items.shrink_to(SPARE_BYTES / size_of::<Item>());
         self.bytes.clear();
@@ -75,7 +82,7 @@ impl Batch {
     }
 
     fn size_bytes(&self) -> usize {
-        self.bytes.len() + self.items.len() * size_of::<Item>()
+        self.bytes.len() + self.held_bytes + self.items.len() * size_of::<Item>()
     }
 }
 
@@ -140,7 +147,8 @@ impl Queue {
 
     fn push(&self, item: Item, frames: [&[u8]; 2]) {
         let mut state = self.lock();
-        let bytes = frames[0].len() + frames[1].len();
+        let held_bytes = if let ItemKind::Http(exchange) = &item.what { exchange.size_bytes() } else { 0 };
+        let bytes = frames[0].len() + frames[1].len() + held_bytes;
         let size_bytes = bytes + size_of::<Item>();
         let in_use_bytes = state.waiting.size_bytes() + state.taken_bytes;
         if state.lost.messages > 0 || in_use_bytes + size_bytes > self.limit_bytes {
@@ -151,6 +159,7 @@ impl Queue {
             return;
         }
         state.waiting.items.push(item);
+        state.waiting.held_bytes += held_bytes;
         state.waiting.bytes.extend_from_slice(frames[0]);
         state.waiting.bytes.extend_from_slice(frames[1]);
         if in_use_bytes + size_bytes > self.limit_bytes / 4 {
@@ -166,6 +175,12 @@ impl Queue {
     /// A batch of KV events has come.
     pub(crate) fn push_kv(&self, at_ns: u64, rank: u32, sequence: u64, payload: &[u8]) {
         self.push(Item { at_ns, rank, what: ItemKind::Kv { sequence, length: payload.len() } }, [payload, &[]]);
+    }
+
+    /// An exchange over HTTP has ended.
+    pub(crate) fn push_exchange(&self, exchange: Exchange) {
+        let at_ns = exchange.arrived_ns.saturating_add(exchange.end_ns);
+        self.push(Item { at_ns, rank: 0, what: ItemKind::Http(Box::new(exchange)) }, [&[], &[]]);
     }
 }
 
@@ -210,6 +225,18 @@ mod tests {
         assert!(!queue.take(&mut batch, Duration::ZERO), "it was the last");
         let frames: Vec<_> = batch.iter().map(|(item, frames)| (item.at_ns, frames)).collect();
         assert_eq!(frames, [(1, [&b"a"[..], b"bc"]), (2, [b"", b""]), (3, [b"def", b""])]);
+    }
+
+    #[test]
+    fn exchanges_count_by_what_they_hold() {
+        let queue = Queue::new(10_000);
+        for body_bytes in [5_000, 6_000, 10] {
+            queue.push_exchange(Exchange { request_body: vec![0; body_bytes], end_ns: 3, ..Exchange::default() });
+        }
+        let mut batch = Batch::default();
+        assert!(queue.take(&mut batch, Duration::ZERO));
+        let items: Vec<_> = batch.iter().map(|(item, _)| item.messages()).collect();
+        assert_eq!(items, [1, 2], "all behind a lost one are lost");
     }
 
     /// The relay goes on, and messages without room are counted in their place.

@@ -14,6 +14,13 @@ pub(crate) struct Detail {
     pub(crate) tokens: bool,
 }
 
+impl Detail {
+    /// For a capture of exchanges, which have no tokens.
+    pub(crate) fn none() -> Self {
+        Self { hasher: PromptHasher::new(1), prompts: false, tokens: false }
+    }
+}
+
 /// When a message was sent, or passed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stamp {

@@ -13,6 +13,7 @@ use vcr_wire::{
 use crate::counts::Counts;
 use crate::engines::{Engine, engine_record};
 use crate::error::RecordError;
+use crate::http::{Exchange, HttpLines, HttpRules};
 use crate::kv::kv_events;
 use crate::parts::Parts;
 use crate::queue::{Item, ItemKind};
@@ -26,6 +27,8 @@ const LOST: &str = "its outputs were not recorded";
 pub(crate) struct Writer {
     parts: Parts,
     detail: Detail,
+    /// How exchanges over HTTP are written.
+    http: HttpRules,
     /// When the capture began, on the system's monotonic clock.
     start_ns: u64,
     requests: Requests,
@@ -38,7 +41,13 @@ pub(crate) struct Writer {
 impl Writer {
     pub(crate) fn new(parts: Parts, detail: Detail, start_ns: u64, counts: Arc<Counts>) -> Self {
         let (requests, engines) = (Requests::default(), BTreeMap::new());
-        Self { parts, detail, start_ns, requests, engines, counts, complaints: 0 }
+        let http = HttpRules::default();
+        Self { parts, detail, http, start_ns, requests, engines, counts, complaints: 0 }
+    }
+
+    /// The same with rules for exchanges over HTTP.
+    pub(crate) fn with_http(self, http: HttpRules) -> Self {
+        Self { http, ..self }
     }
 
     fn since_start_ns(&self, at_ns: u64) -> u64 {
@@ -56,6 +65,7 @@ impl Writer {
             ItemKind::Passed { path: RelayPath::Outputs { client }, .. } => self.outputs(item, *client, frames[0])?,
             ItemKind::Passed { path: RelayPath::Registration { .. }, .. } => self.registration(item, frames[0])?,
             ItemKind::Noticed(notice) => self.notice(item, notice)?,
+            ItemKind::Http(exchange) => self.exchange(exchange)?,
             ItemKind::Kv { sequence, .. } => self.kv(item, *sequence, frames[0])?,
             ItemKind::Lost { messages, bytes } => self.lost(item.at_ns, *messages, *bytes)?,
         }
@@ -136,6 +146,30 @@ impl Writer {
         }
         self.counts.arrivals.add(1);
         self.parts.write(&CaptureLine::Arrival(arrival))
+    }
+
+    /// An exchange over HTTP: the line of its request is written behind it, so that a reader of one has both.
+    fn exchange(&mut self, exchange: &Exchange) -> Result<(), RecordError> {
+        let number = self.counts.http.get();
+        let arrival_ns = self.since_start_ns(exchange.arrived_ns);
+        let HttpLines { http, request, is_generation, keys } = self.http.lines(exchange, number, arrival_ns);
+        self.counts.http.add(1);
+        self.counts.keys.add(keys);
+        self.counts.left_out.add(u64::from(http.left_out_bytes + http.request_left_out_bytes > 0));
+        self.counts.without_lengths.add(u64::from(is_generation && request.is_none()));
+        if keys > 0 {
+            self.complain(0, &format!("`{}` has strings that look like keys: {} {}", http.id, http.method, http.path));
+        }
+        let line = CaptureLine::Http(Box::new(http));
+        self.parts.write(&line)?;
+        if let (CaptureLine::Http(http), Some(observer)) = (&line, &self.http.observer) {
+            observer(http);
+        }
+        let Some(request) = request else { return Ok(()) };
+        self.counts.arrivals.add(1);
+        self.counts.tokens.add(request.output_tokens.into());
+        self.counts.aborted.add(u64::from(request.finish_reason.as_deref() == Some(FinishReason::Abort.name())));
+        self.over(request)
     }
 
     fn over(&mut self, record: RequestRecord) -> Result<(), RecordError> {

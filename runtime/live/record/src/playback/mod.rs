@@ -9,6 +9,7 @@
 //! This crate knows captures. It knows nothing of engines, sockets or time.
 
 mod capture_index;
+pub mod http;
 mod index;
 mod matcher;
 mod params;

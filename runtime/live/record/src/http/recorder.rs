@@ -1,0 +1,120 @@
+//! The thread that writes exchanges down.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use vcr_trace::capture::{CAPTURE_FORMAT, CAPTURE_VERSION, CaptureMeta, Holds};
+
+use super::exchange::{Exchange, HttpObserver, HttpRules, TokenCounter};
+use super::secrets::RedactRules;
+use crate::counts::{Counts, RecordSummary};
+use crate::error::RecordError;
+use crate::parts::{Parts, Rotation};
+use crate::queue::Queue;
+use crate::recorder::{spawn, write_down};
+use crate::request::Detail;
+use crate::writer::Writer;
+
+/// The settings of a recorder of exchanges.
+#[derive(Clone)]
+pub struct HttpRecordConfig {
+    /// The capture's first file.
+    pub out: PathBuf,
+    /// Whether files of these names may be replaced.
+    pub replace: bool,
+    /// When another file is begun.
+    pub rotation: Rotation,
+    /// Name of the model.
+    pub model: Option<String>,
+    /// Name of the accelerator.
+    pub gpu: Option<String>,
+    /// Secrets beyond those that are known.
+    pub redact: RedactRules,
+    /// Limit of what waits to be written, in bytes.
+    pub queue_bytes: usize,
+    /// Limit of a body that is unpacked, in bytes.
+    pub max_body_bytes: usize,
+    /// Counts tokens of exchanges without usage.
+    pub count_tokens: Option<TokenCounter>,
+    /// Whether a capture of this name is continued.
+    pub continues: bool,
+    /// Sees each exchange that was written.
+    pub observer: Option<HttpObserver>,
+}
+
+impl HttpRecordConfig {
+    fn meta(&self) -> CaptureMeta {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        CaptureMeta {
+            format: CAPTURE_FORMAT.to_owned(),
+            version: CAPTURE_VERSION,
+            source: Some("record --upstream".to_owned()),
+            started_unix_ns: since_1970.as_nanos().try_into().ok(),
+            model: self.model.clone(),
+            gpu: self.gpu.clone(),
+            holds: Holds { http: true, ..Holds::default() },
+            redacted_json: self.redact.json.iter().map(ToString::to_string).collect(),
+            ..CaptureMeta::default()
+        }
+    }
+}
+
+/// Writes exchanges to a capture, on a thread of its own.
+pub struct HttpRecorder {
+    queue: Arc<Queue>,
+    counts: Arc<Counts>,
+    writer: Mutex<Option<JoinHandle<Result<(), RecordError>>>>,
+}
+
+impl HttpRecorder {
+    /// Begins a capture.
+    ///
+    /// # Errors
+    /// When its file cannot be written.
+    pub fn start(config: &HttpRecordConfig) -> Result<Self, RecordError> {
+        let counts = Arc::<Counts>::default();
+        let (parts, start_ns) = match config.continues && config.out.exists() {
+            false => (Parts::new(&config.out, config.rotation, config.replace, config.meta())?, super::now_ns()),
+            true => {
+                let (parts, old) = Parts::continued(&config.out)?;
+                counts.http.set(old.http);
+                (parts, super::now_ns().saturating_sub(old.end_ns))
+            }
+        };
+        let queue = Arc::new(Queue::new(config.queue_bytes));
+        let rules = HttpRules {
+            redact: config.redact.clone(),
+            max_body_bytes: config.max_body_bytes,
+            count_tokens: config.count_tokens.clone(),
+            observer: config.observer.clone(),
+        };
+        let writer = Writer::new(parts, Detail::none(), start_ns, Arc::clone(&counts)).with_http(rules);
+        let (source, counted) = (Arc::clone(&queue), Arc::clone(&counts));
+        let writer = spawn("writer", move || write_down(&source, writer, &counted))?;
+        Ok(Self { queue, counts, writer: Mutex::new(Some(writer)) })
+    }
+
+    /// Hands over an exchange that has ended. Does not wait: one that finds the queue full is counted, not written.
+    pub fn record(&self, exchange: Exchange) {
+        self.queue.push_exchange(exchange);
+    }
+
+    /// Counts of what was recorded so far.
+    #[must_use]
+    pub fn summary(&self) -> RecordSummary {
+        self.counts.summary()
+    }
+
+    /// Ends the capture; what is recorded from now on is lost.
+    ///
+    /// # Errors
+    /// When it could not be written.
+    pub fn finish(&self) -> Result<RecordSummary, RecordError> {
+        self.queue.close();
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let written = writer.map(|writer| writer.join().unwrap_or(Err(RecordError::Panicked("recorder"))));
+        written.unwrap_or(Ok(())).map(|()| self.counts.summary())
+    }
+}

@@ -1,0 +1,326 @@
+//! The exchanges of a capture, by what was asked.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hashbrown::HashMap;
+use serde::Serialize;
+use vcr_trace::capture::{CaptureFile, CapturePosition, HttpEnd, HttpRecord, ReadOptions};
+
+use super::asked::{Asked, MatchRules};
+use super::diff::{Difference, differences};
+use crate::http::JsonPath;
+use crate::playback::PlaybackError;
+
+/// Misses that a report lists.
+const MISSES_MAX: usize = 100;
+
+/// The exchanges of a capture. Requests take recordings of the same in their order; the last one answers all later
+/// requests, too.
+pub struct HttpTape {
+    file: Option<CaptureFile>,
+    rules: MatchRules,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    entries: Vec<Entry>,
+    /// By the key of what was asked: the entries in their order, and how many were taken.
+    by_key: HashMap<u64, (Vec<u32>, u32)>,
+    report: HttpTapeReport,
+}
+
+struct Entry {
+    place: Place,
+    route: u64,
+    sketch: Box<[u64]>,
+}
+
+#[derive(Clone)]
+enum Place {
+    File(CapturePosition),
+    Memory(Arc<HttpRecord>),
+}
+
+/// What was found for a request.
+#[derive(Debug)]
+pub enum Found {
+    /// Its recording.
+    Record(Box<HttpRecord>),
+    /// There is none.
+    Miss(Box<Miss>),
+}
+
+/// A request that is not on the tape.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Miss {
+    /// Its method and path.
+    pub request: String,
+    /// The recording of the same method and path that shares most with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nearest: Option<Nearest>,
+}
+
+/// A recording that is near.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Nearest {
+    /// Its id in the capture.
+    pub id: String,
+    /// In what the request differs from it.
+    pub differences: Vec<Difference>,
+}
+
+/// What a playback came to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct HttpTapeReport {
+    /// Recordings.
+    pub recordings: u64,
+    /// Recordings that no request took.
+    pub unused: u64,
+    /// Recordings that cannot be played: the client went away, or their bodies are not complete.
+    pub incomplete: u64,
+    /// Requests that got a recording.
+    pub matched: u64,
+    /// Those of them that got one that another request had before.
+    pub repeated: u64,
+    /// Requests without a recording.
+    pub missed: u64,
+    /// The first of them.
+    pub misses: Vec<Miss>,
+}
+
+impl HttpTape {
+    /// A tape without recordings.
+    #[must_use]
+    pub fn empty(ignored: Vec<JsonPath>) -> Self {
+        Self { file: None, rules: MatchRules { ignored, redacted: Vec::new() }, state: Mutex::default() }
+    }
+
+    /// Reads a capture. Exchanges stay in the file.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn open(path: &Path, ignored: Vec<JsonPath>, lenient: bool) -> Result<Self, PlaybackError> {
+        let file = CaptureFile::open(path, &ReadOptions { lenient })?;
+        let redacted = file.meta().redacted_json.iter().filter_map(|path| path.parse().ok()).collect();
+        let rules = MatchRules { ignored, redacted };
+        let mut state = State::default();
+        let mut found: Vec<(u64, CapturePosition, Asked)> = Vec::new();
+        file.scan_http(|position, record| match is_playable(&record) {
+            true => found.push((record.arrival_ns, position, asked_of(&record, &rules))),
+            false => state.report.incomplete += 1,
+        })?;
+        // Lines are in the order of ends.
+        found.sort_by_key(|(arrival_ns, ..)| *arrival_ns);
+        for (_, position, asked) in found {
+            state.add(Place::File(position), &asked);
+        }
+        Ok(Self { file: Some(file), rules, state: Mutex::new(state) })
+    }
+
+    /// What does not matter in requests.
+    #[must_use]
+    pub fn rules(&self) -> &MatchRules {
+        &self.rules
+    }
+
+    /// Adds a recording. It counts as taken, by the request that made it.
+    pub fn add(&self, record: HttpRecord) {
+        let asked = asked_of(&record, &self.rules);
+        let mut state = self.state();
+        if is_playable(&record) {
+            state.add(Place::Memory(Arc::new(record)), &asked);
+            if let Some((_, taken)) = state.by_key.get_mut(&asked.key()) {
+                *taken += 1;
+                state.report.unused -= 1;
+            }
+        }
+    }
+
+    /// Finds the recording of a request.
+    ///
+    /// # Errors
+    /// When the file cannot be read any more.
+    pub fn take(&self, asked: &Asked) -> Result<Found, PlaybackError> {
+        let key = asked.key();
+        let mut state = self.state();
+        let State { entries, by_key, report } = &mut *state;
+        let place = by_key.get_mut(&key).map(|(of_key, taken)| {
+            let is_last = *taken as usize >= of_key.len();
+            let index = of_key[(*taken as usize).min(of_key.len() - 1)];
+            report.matched += 1;
+            report.repeated += u64::from(is_last);
+            report.unused -= u64::from(!is_last);
+            *taken += u32::from(!is_last);
+            entries[index as usize].place.clone()
+        });
+        if let Some(place) = place {
+            drop(state);
+            return self.read(&place).map(|record| Found::Record(Box::new(record)));
+        }
+        let nearest = state.nearest(asked);
+        drop(state);
+        let nearest = nearest.map(|place| self.read(&place)).transpose()?;
+        let miss = Miss { request: asked.route(), nearest: nearest.map(|record| self.compared(&record, asked)) };
+        let report = &mut self.state().report;
+        report.missed += 1;
+        if report.misses.len() < MISSES_MAX {
+            report.misses.push(miss.clone());
+        }
+        Ok(Found::Miss(Box::new(miss)))
+    }
+
+    /// What the playback came to so far.
+    #[must_use]
+    pub fn report(&self) -> HttpTapeReport {
+        self.state().report.clone()
+    }
+
+    fn compared(&self, record: &HttpRecord, asked: &Asked) -> Nearest {
+        let recorded = asked_of(record, &self.rules);
+        let mut found = match (recorded.json(), asked.json()) {
+            (Some(recorded), Some(asked)) => differences(recorded, asked),
+            _ => {
+                vec![Difference { path: String::new(), recorded: None, asked: Some("a body that is not JSON".into()) }]
+            }
+        };
+        if recorded.query() != asked.query() {
+            let query = |text: &str| Some(format!("?{text}").into());
+            let (recorded, asked) = (query(recorded.query()), query(asked.query()));
+            found.insert(0, Difference { path: "query".to_owned(), recorded, asked });
+        }
+        Nearest { id: record.id.clone(), differences: found }
+    }
+
+    fn read(&self, place: &Place) -> Result<HttpRecord, PlaybackError> {
+        match (place, &self.file) {
+            (Place::File(position), Some(file)) => Ok(file.http_at(*position)?),
+            (Place::Memory(record), _) => Ok((**record).clone()),
+            (Place::File(_), None) => unreachable!("places in a file come from one"),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn add(&mut self, place: Place, asked: &Asked) {
+        let index = self.entries.len() as u32;
+        self.entries.push(Entry { place, route: asked.route_key(), sketch: asked.sketch() });
+        self.by_key.entry(asked.key()).or_default().0.push(index);
+        self.report.recordings += 1;
+        self.report.unused += 1;
+    }
+
+    /// The first of the recordings of the same method and path that share most.
+    fn nearest(&self, asked: &Asked) -> Option<Place> {
+        let (route, sketch) = (asked.route_key(), asked.sketch());
+        let of_route = self.entries.iter().filter(|entry| entry.route == route).enumerate();
+        let best = of_route.max_by_key(|(order, entry)| (common(&entry.sketch, &sketch), usize::MAX - order));
+        best.map(|(_, entry)| entry.place.clone())
+    }
+}
+
+/// Numbers that two sorted lists share.
+fn common(one: &[u64], other: &[u64]) -> usize {
+    let mut other = other.iter().peekable();
+    let is_shared = |part: &&u64| {
+        while other.next_if(|known| known < part).is_some() {}
+        other.next_if_eq(part).is_some()
+    };
+    one.iter().filter(is_shared).count()
+}
+
+fn is_playable(record: &HttpRecord) -> bool {
+    record.status.is_some()
+        && record.end != HttpEnd::ClientGone
+        && record.left_out_bytes == 0
+        && record.request_left_out_bytes == 0
+}
+
+fn asked_of(record: &HttpRecord, rules: &MatchRules) -> Asked {
+    let kind = record.request_header("content-type");
+    Asked::of(&record.method, &record.path, record.query.as_deref(), kind, &record.request_body.0, rules)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use vcr_trace::capture::{CaptureEnd, CaptureLine, CaptureMeta, CaptureWriter, HttpBytes};
+
+    fn record(number: u64, body: &str) -> HttpRecord {
+        HttpRecord {
+            id: format!("http-{number}"),
+            arrival_ns: 100 - number,
+            method: "POST".to_owned(),
+            path: "/v1/completions".to_owned(),
+            request_body: HttpBytes(body.as_bytes().to_vec()),
+            status: Some(200),
+            ..HttpRecord::default()
+        }
+    }
+
+    fn tape(records: Vec<HttpRecord>) -> HttpTape {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a.jsonl");
+        let meta = CaptureMeta { format: "vcr.capture".to_owned(), version: 1, ..CaptureMeta::default() };
+        let mut writer = CaptureWriter::create(&path, meta).expect("it is new");
+        for record in records {
+            writer.write(&CaptureLine::Http(Box::new(record))).expect("it is writable");
+        }
+        writer.write(&CaptureLine::End(CaptureEnd::default())).expect("it is writable");
+        writer.finish().expect("it is writable");
+        HttpTape::open(&path, Vec::new(), false).expect("it is a capture")
+    }
+
+    fn ask(tape: &HttpTape, body: &str) -> Result<String, Miss> {
+        let asked = Asked::of("POST", "/v1/completions", None, None, body.as_bytes(), tape.rules());
+        match tape.take(&asked).expect("the file is open") {
+            Found::Record(record) => Ok(record.id),
+            Found::Miss(miss) => Err(*miss),
+        }
+    }
+
+    #[test]
+    fn recordings_of_one_request_come_in_the_order_of_arrival() {
+        let same = r#"{"prompt":"a"}"#;
+        let tape = tape(vec![record(1, same), record(2, same), record(3, r#"{"prompt":"b"}"#)]);
+        let taken: Vec<_> = (0..3).map(|_| ask(&tape, r#"{"prompt": "a", "user": "x"}"#).expect("a match")).collect();
+        assert_eq!(taken, ["http-2", "http-1", "http-1"]);
+        let report = tape.report();
+        assert_eq!((report.recordings, report.matched, report.repeated, report.unused), (3, 3, 1, 1));
+    }
+
+    #[test]
+    fn a_miss_shows_the_nearest_recording() {
+        let chat = |text: &str, temperature: f64| {
+            json!({"messages": [{"content": "system"}, {"content": text}], "temperature": temperature}).to_string()
+        };
+        let tape = tape(vec![record(1, &chat("a", 0.0)), record(2, &chat("b", 0.5)), record(3, "{}")]);
+        let miss = ask(&tape, &chat("b", 0.7)).expect_err("another temperature");
+        let nearest = miss.nearest.expect("there are recordings");
+        let expected =
+            Difference { path: "/temperature".to_owned(), recorded: Some(json!(0.5)), asked: Some(json!(0.7)) };
+        assert_eq!((nearest.id.as_str(), nearest.differences), ("http-2", vec![expected]));
+        let other = Asked::of("GET", "/v1/models", None, None, b"", tape.rules());
+        let Found::Miss(miss) = tape.take(&other).expect("it is open") else { panic!("nothing is there") };
+        assert_eq!((miss.request.as_str(), miss.nearest), ("GET /v1/models", None));
+        assert_eq!(tape.report().missed, 2);
+    }
+
+    #[test]
+    fn incomplete_recordings_are_not_played_and_new_ones_are() {
+        let gone = HttpRecord { end: HttpEnd::ClientGone, ..record(1, "{}") };
+        let cut = HttpRecord { left_out_bytes: 1, ..record(2, "{}") };
+        let tape = tape(vec![gone, cut]);
+        assert!(ask(&tape, "{}").is_err());
+        assert_eq!(tape.report().incomplete, 2);
+        tape.add(record(3, "{}"));
+        assert_eq!(ask(&tape, "{}").expect("it was added"), "http-3");
+        assert_eq!((tape.report().unused, tape.report().repeated), (0, 1));
+    }
+}
