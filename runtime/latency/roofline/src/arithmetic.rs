@@ -2,7 +2,7 @@
 
 use alloc::string::String;
 
-use crate::presets::names;
+use crate::presets::joined;
 use crate::{GpuSpec, RooflineError};
 
 /// The numbers that a matrix multiplication is computed with.
@@ -65,7 +65,10 @@ pub(crate) fn weight_dtype(name: Option<&str>, bytes: Option<f64>) -> Result<Opt
     };
     let Some(name) = name else { return Ok(bytes.map(of_bytes)) };
     let found = WEIGHT_DTYPES.iter().find(|(known, _)| *known == name);
-    let unknown = || RooflineError::UnknownDtype { name: String::from(name), known: names(WEIGHT_DTYPES) };
+    let unknown = || RooflineError::UnknownDtype {
+        name: String::from(name),
+        known: joined(WEIGHT_DTYPES.iter().map(|(name, _)| *name)),
+    };
     let (_, found) = found.ok_or_else(unknown)?;
     Ok(Some(WeightDtype { bytes: bytes.unwrap_or(found.bytes), ..*found }))
 }
@@ -119,11 +122,11 @@ impl GpuSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::presets;
+    use crate::gpus::Gpu;
 
     #[test]
     fn gpus_multiply_quantised_numbers_as_their_generation_can() {
-        let used = |gpu: &str, wanted| presets::gpu_named(gpu).expect("a preset").peak(wanted);
+        let used = |gpu: &str, wanted| Gpu::named(gpu).expect("a preset").spec.peak(wanted);
         for (gpu, wanted, arithmetic, tflops) in [
             ("h100-sxm", Arithmetic::Bfloat16, Arithmetic::Bfloat16, 989.4),
             ("h100-sxm", Arithmetic::Fp8, Arithmetic::Fp8, 1_978.9),

@@ -1,6 +1,7 @@
 use alloc::string::String;
 
 use crate::arithmetic::{Peak, QuantisedPeaks, WEIGHT_DTYPES, WeightDtype, weight_dtype};
+use crate::gpus::{GPUS, Gpu};
 use crate::{Arithmetic, Deployment, GpuSpec, Roofline, RooflineError, TransformerSpec, presets};
 
 /// A roofline as a user writes it: preset names, and numbers that override the presets. Every field may be
@@ -11,7 +12,7 @@ use crate::{Arithmetic, Deployment, GpuSpec, Roofline, RooflineError, Transforme
 pub struct RooflineConfig {
     /// Name of a model in [`presets::MODELS`].
     pub model: Option<String>,
-    /// A name of a GPU of [`presets::GPUS`], by [`presets::gpu_name`].
+    /// A name of a GPU, by [`Gpu::named`].
     pub gpu: Option<String>,
 
     /// See [`TransformerSpec::layers`].
@@ -79,7 +80,7 @@ impl RooflineConfig {
                 presets::model(name).ok_or_else(|| RooflineError::UnknownPreset {
                     field: "model",
                     name: name.into(),
-                    known: presets::names(presets::MODELS),
+                    known: presets::joined(presets::MODELS.iter().map(|(name, _)| *name)),
                 })
             })
             .transpose()?;
@@ -130,10 +131,10 @@ impl RooflineConfig {
             .gpu
             .as_deref()
             .map(|name| {
-                presets::gpu_named(name).ok_or_else(|| RooflineError::UnknownPreset {
+                Gpu::named(name).map(|gpu| gpu.spec).ok_or_else(|| RooflineError::UnknownPreset {
                     field: "gpu",
                     name: name.into(),
-                    known: presets::names(presets::GPUS),
+                    known: presets::joined(GPUS.iter().map(|gpu| gpu.name)),
                 })
             })
             .transpose()?;
@@ -192,8 +193,8 @@ mod tests {
     #[test]
     fn every_pair_of_presets_builds() {
         for (model, _) in presets::MODELS {
-            for (gpu, _) in presets::GPUS {
-                RooflineConfig::of_presets(model, gpu).build().expect("a preset is valid");
+            for gpu in GPUS {
+                RooflineConfig::of_presets(model, gpu.name).build().expect("a preset is valid");
             }
         }
     }

@@ -157,6 +157,7 @@ pub(crate) fn larger(a: f64, b: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpus::Gpu;
     use crate::{Arithmetic, QuantisedPeaks, presets};
 
     /// Round numbers, so that every expectation can be worked out by hand.
@@ -298,7 +299,7 @@ mod tests {
     #[test]
     fn llama_8b_on_h100_decodes_at_a_believable_rate() {
         let llama = presets::model("llama-3.1-8b").expect("a preset");
-        let h100 = presets::gpu_named("h100-sxm").expect("a preset");
+        let h100 = Gpu::named("h100-sxm").expect("a preset").spec;
         let roofline = Roofline::new(&llama, &h100, &Deployment::default()).expect("valid");
         let work = StepShape {
             decode_requests: 1,

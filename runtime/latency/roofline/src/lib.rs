@@ -48,11 +48,11 @@ mod check;
 mod config;
 mod cost;
 mod error;
+pub mod gpus;
 mod layered;
 mod memory;
 mod physics;
 pub mod presets;
-pub mod prices;
 mod spec;
 
 pub use arithmetic::{Arithmetic, Peak, QuantisedPeaks, WEIGHT_DTYPES, WeightDtype};

@@ -75,7 +75,7 @@ pub struct PhysicsConfig {
     pub coefficients: Coefficients,
     /// Name of a model in [`presets::MODELS`](crate::presets::MODELS).
     pub model: Option<String>,
-    /// Name of a GPU in [`presets::GPUS`](crate::presets::GPUS).
+    /// Name of a GPU in [`GPUS`](crate::gpus::GPUS).
     pub gpu: Option<String>,
     /// See [`TransformerSpec::layers`].
     pub layers: Option<u64>,

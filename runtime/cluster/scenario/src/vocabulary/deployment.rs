@@ -9,7 +9,6 @@ use vcr_core::EngineConfig;
 use vcr_latency::tables::TablesInput;
 use vcr_model::vllm_args::{GPUS, Gpu, ServedModel, VllmArgs};
 use vcr_model::{FeedForward, Model, Serving};
-use vcr_roofline::{presets, prices};
 
 use crate::script::context::Context;
 use crate::script::error::{Scripted, Thrown};
@@ -114,7 +113,7 @@ fn make(context: &Context, command: &str, mut options: Options<'_>) -> Scripted<
         let problem = unknown.flatten().unwrap_or_else(|| "expected a model: `vllm serve MODEL ...`".to_owned());
         return Err(refused(problem));
     };
-    let one_node = gpus_per_node.or_else(|| presets::gpus_per_node(gpu.name)).unwrap_or(u32::MAX);
+    let one_node = gpus_per_node.unwrap_or(gpu.gpus_per_node);
     let group = args.tensor_parallel_size.saturating_mul(args.prefill_context_parallel_size);
     if group > one_node {
         let name = gpu.name;
@@ -174,7 +173,7 @@ fn price(options: &mut Options<'_>, gpu: Option<Gpu>) -> Option<(f64, String)> {
         }
         return Some((usd, "stated".to_owned()));
     }
-    let listed = prices::list_price(gpu?.name)?;
+    let listed = gpu?.price?;
     Some((listed.usd_per_hour, format!("list price of {}, {}", listed.provider, listed.date)))
 }
 

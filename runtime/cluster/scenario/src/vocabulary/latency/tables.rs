@@ -5,7 +5,8 @@ use std::path::Path;
 use vcr_cluster::ComputePeak;
 use vcr_core::factory::copies;
 use vcr_latency::tables::{DATA_VARIABLE, Resolved, Scale, SourceFiles, Tables, TablesError, TablesInput};
-use vcr_roofline::{MemoryNeed, presets};
+use vcr_roofline::MemoryNeed;
+use vcr_roofline::gpus::Gpu;
 
 use crate::script::context::Context;
 use crate::script::error::Scripted;
@@ -140,7 +141,7 @@ fn compute_peak(resolved: &Resolved, system: &str) -> ComputePeak {
         weights: resolved.moe_dtype.unwrap_or(resolved.gemm_dtype).to_owned(),
         computed_as: resolved.computed_as.to_owned(),
         peak_tflops: resolved.peak_flops / 1e12,
-        gpu: Some(presets::gpu_name(system).unwrap_or(system).to_owned()),
+        gpu: Some(Gpu::named(system).map_or(system, |gpu| gpu.name).to_owned()),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::Model;
 use vcr_core::{Drafter, option};
 
 use crate::vllm_args::ArgumentError;
-use crate::vllm_args::Gpu;
+use crate::vllm_args::{BatchDefaults, Gpu};
 use crate::vllm_args::{Effect, Row, VllmArgs};
 
 /// vLLM's default share of a GPU's memory.
@@ -33,7 +33,7 @@ pub(super) fn set(
         input.max_model_len = Some(longest);
         default("--max-model-len", longest.to_string(), format!("of {}", model.name));
     }
-    let batch = gpu.batch_defaults(minor);
+    let batch = BatchDefaults::of(gpu, minor);
     let times = if late.is_throughput { 2 } else { 1 };
     let on_gpu = format!("`vllm serve` on {} in 0.{minor}", gpu.name);
     let mut seqs = if late.has(&option::MAX_NUM_SEQS) { input.max_num_seqs } else { batch.max_num_seqs * times };

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use vcr_roofline::presets;
+use vcr_roofline::gpus::Gpu;
 
 use crate::tables::error::{DATA_VARIABLE, TablesError};
 use crate::tables::system::System;
@@ -101,8 +101,7 @@ impl Package {
     /// not valid.
     pub fn stack(&self, system: &str, backend: &str, version: Option<&str>) -> Result<Stack, TablesError> {
         let known = self.systems();
-        let is_same_gpu =
-            |name: &str| presets::gpu_name(name).is_some_and(|gpu| presets::gpu_name(system) == Some(gpu));
+        let is_same_gpu = |name: &str| Gpu::named(name).is_some_and(|gpu| Gpu::named(system) == Some(gpu));
         let found = known.iter().find(|name| *name == system).or_else(|| known.iter().find(|name| is_same_gpu(name)));
         let Some(system) = found.map(String::as_str) else {
             return Err(TablesError::Unknown { what: "system", name: system.to_owned(), known });
