@@ -43,6 +43,7 @@ use crate::man::args::{self as man, ManArgs};
 use crate::merge::args::{self as merge, MergeArgs};
 use crate::new::NewCommand;
 use crate::pack::args as pack;
+use crate::plan::args::{self as plan, PlanArgs};
 #[cfg(feature = "live")]
 use crate::play::args::PlayArgs;
 #[cfg(feature = "live")]
@@ -79,6 +80,9 @@ pub(crate) enum Command {
     /// Check scenarios without running them: names, types, units, files, guests.
     #[command(after_help = check::EXAMPLES)]
     Check(Deferred<CheckArgs>),
+    /// Plan the cheapest deployment of a model that keeps objectives under a load.
+    #[command(after_help = plan::EXAMPLES)]
+    Plan(Deferred<PlanArgs>),
     /// Create a scenario from a template.
     New {
         #[command(subcommand)]

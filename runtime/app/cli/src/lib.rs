@@ -22,6 +22,7 @@ mod man;
 mod merge;
 mod new;
 mod pack;
+mod plan;
 #[cfg(feature = "live")]
 mod play;
 #[cfg(feature = "live")]
@@ -90,6 +91,7 @@ pub fn command(words: Vec<OsString>) -> Exit {
     match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Check(args) => check::check(&args),
+        Command::Plan(args) => plan::plan(&args),
         Command::New { command } => new::new(&command),
         #[cfg(feature = "live")]
         Command::Play(args) => play::play(&args),

@@ -97,7 +97,7 @@ fn exit_of(done: Result<Exit, Refusal>) -> Exit {
 
 /// The tokenizers of models, where they are part of this build.
 #[cfg(feature = "serve")]
-fn tokenizers() -> Option<vcr_scenario::Tokenizers> {
+pub(crate) fn tokenizers() -> Option<vcr_scenario::Tokenizers> {
     Some(vcr_scenario::Tokenizers::new(|folder| {
         let tokenizer = vcr_text::Tokenizer::from_folder(folder).map_err(|error| error.to_string())?;
         let tokenize = move |text: &str| tokenizer.encode(text, false).map_err(|error| error.to_string());
@@ -106,7 +106,7 @@ fn tokenizers() -> Option<vcr_scenario::Tokenizers> {
 }
 
 #[cfg(not(feature = "serve"))]
-fn tokenizers() -> Option<vcr_scenario::Tokenizers> {
+pub(crate) fn tokenizers() -> Option<vcr_scenario::Tokenizers> {
     None
 }
 

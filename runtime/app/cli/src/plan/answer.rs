@@ -1,0 +1,393 @@
+//! The answer of a plan: its rows, how they grow with the load, and which of them errors of the latency model spare.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::bound::{Alone, word_after};
+use crate::plan::inputs::Inputs;
+use crate::plan::load::{Cut, Facts};
+use crate::plan::objective::headroom;
+use crate::plan::script::Case;
+use crate::plan::search::{Family, Found, Probe, least_holding};
+use crate::plan::simulate::{Simulated, Simulator};
+use crate::plan::space::{LeftOut, Mode, Shape};
+use crate::refusal::Refusal;
+
+/// Version of the JSON of a plan.
+pub(crate) const SCHEMA_VERSION: u32 = 1;
+/// Rows of an answer, at most.
+const MAX_ROWS: usize = 10;
+/// Families whose larger deployments are simulated, too, for the front.
+const WIDER: usize = 3;
+/// How much longer steps took than latency models say, at worst on the recorded deployments of docs/concepts/latency-models.md.
+const SLOWER: [(&str, f64); 3] = [("roofline", 1.33), ("tables", 1.28), ("fitted", 1.09)];
+/// The same of a model that is not among them.
+const SLOWER_OTHER: f64 = 1.33;
+/// Share of a limit from which on it is what limits a deployment.
+const FULL: f64 = 0.99;
+
+/// An objective of a row.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    pub(crate) objective: String,
+    /// In milliseconds for times; absent without samples.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) observed: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) observed_text: Option<String>,
+    /// Share of the limit that is left; negative beyond it.
+    pub(crate) headroom: f64,
+    pub(crate) passed: bool,
+}
+
+/// A deployment with the whole load.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Row {
+    /// From 1.
+    pub(crate) number: usize,
+    pub(crate) deployment: Shape,
+    /// Engines, or groups of prefill and decode engines.
+    pub(crate) replicas: u32,
+    pub(crate) gpus: u32,
+    pub(crate) price_per_hour_usd: f64,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) price_per_million_output_tokens_usd: Option<f64>,
+    pub(crate) objectives: Vec<Kept>,
+    /// Of the tightest objective.
+    pub(crate) headroom: f64,
+    pub(crate) utilisation: f64,
+    pub(crate) kv_peak_usage: f64,
+    /// `kv_blocks`, `sequences`, `link`, `compute` or `bandwidth`.
+    pub(crate) limited_by: String,
+    pub(crate) output_tokens_per_s_per_gpu: f64,
+    /// Output tokens per second that a user sees: one over the mean gap.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) tokens_per_s_per_user: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) ttft_ms_p95: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) itl_ms_p99: Option<f64>,
+    /// Whether no other row costs less and has shorter latencies.
+    pub(crate) on_front: bool,
+    /// Whether it keeps the objectives where steps take as much longer as the latency model may be wrong; absent where
+    /// that was not tried.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) holds_if_slower: Option<bool>,
+    /// Of its run.
+    pub(crate) fingerprint: String,
+}
+
+/// The cheapest deployment for another load.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Growth {
+    /// Times this load.
+    pub(crate) factor: f64,
+    /// With the flags of the first row; absent if not even the most replicas suffice.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) replicas: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) gpus: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) price_per_hour_usd: Option<f64>,
+}
+
+/// How far the search came with a family.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct FamilyResult {
+    pub(crate) deployments: String,
+    pub(crate) count: usize,
+    /// `feasible`, `infeasible`, `dearer` or `unfinished`.
+    pub(crate) result: &'static str,
+    /// The least price per hour, or what it costs at least.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) price_per_hour_usd: Option<f64>,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Plan {
+    pub(crate) schema_version: u32,
+    pub(crate) vcr_version: &'static str,
+    pub(crate) question: Inputs,
+    pub(crate) load: Facts,
+    /// Whether a deployment keeps all objectives.
+    pub(crate) feasible: bool,
+    /// The latency model that priced the rows.
+    pub(crate) latency_model: String,
+    /// Feasible deployments, the cheapest first.
+    pub(crate) rows: Vec<Row>,
+    /// Where none is feasible: the one that comes closest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) nearest: Option<Row>,
+    /// How many times as long steps take in `holds_if_slower`.
+    pub(crate) slower: f64,
+    /// The first row that holds then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) safe_row: Option<usize>,
+    pub(crate) growth: Vec<Growth>,
+    pub(crate) families: Vec<FamilyResult>,
+    pub(crate) left_out: Vec<LeftOut>,
+    /// Deployments of the space, replicas counted.
+    pub(crate) deployments: u64,
+    pub(crate) simulations: usize,
+    /// Requests of all simulations.
+    pub(crate) simulated_requests: u64,
+    /// Of these, requests of the search alone.
+    pub(crate) searched_requests: u64,
+    /// Whether the time for the search was over before its end.
+    pub(crate) is_cut: bool,
+}
+
+/// What the search leaves to the answer.
+pub(crate) struct Searched<'a> {
+    pub(crate) simulator: &'a Simulator<'a>,
+    pub(crate) facts: Facts,
+    pub(crate) families: Vec<Family>,
+    pub(crate) alones: Vec<Alone>,
+    pub(crate) found: Vec<Found>,
+    pub(crate) left_out: Vec<LeftOut>,
+    pub(crate) is_cut: bool,
+}
+
+impl Searched<'_> {
+    pub(crate) fn plan(self) -> Result<Plan, Refusal> {
+        let (simulator, inputs) = (self.simulator, self.simulator.inputs);
+        let (_, searched_requests) = simulator.spent();
+        self.widen()?;
+        let mut rows = self.rows();
+        let nearest = if rows.is_empty() { self.nearest()? } else { None };
+        mark_front(&mut rows);
+        let latency = simulator.of_whole().into_iter().map(|(_, one)| one.latency).find(|name| !name.is_empty());
+        let latency = latency.unwrap_or_default();
+        let slower = SLOWER.iter().find(|(name, _)| *name == latency).map_or(SLOWER_OTHER, |(_, factor)| *factor);
+        let safe_row = self.try_slower(&mut rows, slower)?;
+        let growth = rows.first().map(|row| self.growth(row)).transpose()?.unwrap_or_default();
+        let families: Vec<FamilyResult> = self.families.iter().zip(&self.found).map(|one| self.result(one)).collect();
+        let deployments =
+            self.families.iter().map(|family| family.shapes.len() as u64 * u64::from(family.most)).sum::<u64>();
+        let (simulations, simulated_requests) = simulator.spent();
+        Ok(Plan {
+            schema_version: SCHEMA_VERSION,
+            vcr_version: env!("CARGO_PKG_VERSION"),
+            question: inputs.clone(),
+            feasible: !rows.is_empty(),
+            latency_model: latency,
+            rows,
+            nearest,
+            slower,
+            safe_row,
+            growth,
+            families,
+            left_out: self.left_out,
+            load: self.facts,
+            deployments,
+            simulations,
+            simulated_requests,
+            searched_requests,
+            is_cut: self.is_cut,
+        })
+    }
+
+    fn family_of(&self, shape: usize) -> usize {
+        self.families.iter().position(|family| family.shapes.contains(&shape)).unwrap_or(0)
+    }
+
+    /// Larger deployments of the cheapest families, whose latencies are shorter.
+    fn widen(&self) -> Result<(), Refusal> {
+        let least = self.families.iter().zip(&self.found).filter_map(|(family, found)| match *found {
+            Found::Least { shape, replicas } => {
+                Some((family.price * f64::from(replicas), shape, replicas, family.most))
+            }
+            _ => None,
+        });
+        let mut least: Vec<_> = least.collect();
+        least.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let probes = least.into_iter().take(WIDER).flat_map(|(_, shape, replicas, most)| {
+            let more = [replicas + 1, replicas * 2].into_iter().filter(move |more| *more <= most);
+            more.map(move |replicas| Probe { shape, replicas, part: self.simulator.whole() })
+        });
+        self.simulator.all(&probes.collect::<Vec<_>>()).map(|_| ())
+    }
+
+    /// The best flags of each family and number of replicas that was simulated with the whole load and keeps all
+    /// objectives, the cheapest first.
+    fn rows(&self) -> Vec<Row> {
+        let mut best: BTreeMap<(usize, u32), (Probe, Simulated)> = BTreeMap::new();
+        for (probe, one) in self.simulator.of_whole() {
+            let key = (self.family_of(probe.shape), probe.replicas);
+            let is_better = best.get(&key).is_none_or(|(_, known)| one.score.headroom > known.score.headroom);
+            if one.score.passed && is_better {
+                best.insert(key, (probe, one));
+            }
+        }
+        let mut rows: Vec<Row> = best.values().map(|(probe, one)| self.row(*probe, one)).collect();
+        rows.sort_by(|a, b| {
+            let by_price = a.price_per_hour_usd.total_cmp(&b.price_per_hour_usd);
+            by_price.then(a.gpus.cmp(&b.gpus)).then(b.headroom.total_cmp(&a.headroom))
+        });
+        rows.truncate(MAX_ROWS);
+        for (number, row) in rows.iter_mut().enumerate() {
+            row.number = number + 1;
+        }
+        rows
+    }
+
+    /// The deployment that comes closest to the objectives.
+    fn nearest(&self) -> Result<Option<Row>, Refusal> {
+        let whole = self.simulator.whole();
+        let tried = self.found.iter().filter_map(|found| match *found {
+            Found::Infeasible { shape, replicas, .. } => Some(Probe { shape, replicas, part: whole }),
+            _ => None,
+        });
+        self.simulator.all(&tried.collect::<Vec<_>>())?;
+        let all = self.simulator.of_whole();
+        let best = all.iter().max_by(|a, b| a.1.score.headroom.total_cmp(&b.1.score.headroom));
+        match best {
+            Some((_, Simulated { refused: Some(reason), .. })) => {
+                Err(Refusal::input(format!("no deployment can be simulated: {reason}")))
+            }
+            best => Ok(best.map(|(probe, one)| self.row(*probe, one))),
+        }
+    }
+
+    fn row(&self, probe: Probe, one: &Simulated) -> Row {
+        let shape = &self.simulator.shapes[probe.shape];
+        let gpus = shape.gpus() * probe.replicas;
+        let tokens_per_s = one.metric("output_tokens_per_s").unwrap_or(0.0);
+        let itl_ms = one.metric("itl_ms_mean").filter(|mean| *mean > 0.0);
+        Row {
+            number: 1,
+            deployment: shape.clone(),
+            replicas: probe.replicas,
+            gpus,
+            price_per_hour_usd: shape.price() * f64::from(probe.replicas),
+            price_per_million_output_tokens_usd: one.metric("cost_per_million_output_tokens_usd"),
+            objectives: kept(one),
+            headroom: one.score.headroom,
+            utilisation: one.utilisation,
+            kv_peak_usage: one.metric("kv_peak_usage").unwrap_or(0.0),
+            limited_by: self.limit(shape, &self.alones[self.family_of(probe.shape)], one).to_owned(),
+            output_tokens_per_s_per_gpu: tokens_per_s / f64::from(gpus),
+            tokens_per_s_per_user: itl_ms.map(|mean| 1e3 / mean),
+            ttft_ms_p95: one.metric("ttft_ms_p95"),
+            itl_ms_p99: one.metric("itl_ms_p99"),
+            on_front: false,
+            holds_if_slower: None,
+            fingerprint: one.fingerprint.clone(),
+        }
+    }
+
+    /// What would have to grow first.
+    fn limit(&self, shape: &Shape, alone: &Alone, one: &Simulated) -> &'static str {
+        let metric = |name: &str| one.metric(name).unwrap_or(0.0);
+        let most_seqs = word_after(&shape.flags, "--max-num-seqs").unwrap_or(f64::INFINITY);
+        let computed = metric("prompt_tokens") - metric("cached_tokens");
+        let prompts_s = computed / alone.prompt_tokens_per_s.max(1.0);
+        let busy_s = one.utilisation * one.engines as f64 * metric("duration_ms") / 1e3;
+        if metric("kv_peak_usage") >= FULL || metric("preemptions") > 0.0 {
+            "kv_blocks"
+        } else if metric("batch_max") >= most_seqs {
+            "sequences"
+        } else if shape.mode != Mode::Aggregated && one.link_utilisation >= FULL {
+            "link"
+        } else if prompts_s > busy_s / 2.0 {
+            "compute"
+        } else {
+            "bandwidth"
+        }
+    }
+
+    /// Tries the rows with longer steps, up to the first one that holds; if none does, more replicas of the first.
+    fn try_slower(&self, rows: &mut Vec<Row>, slower: f64) -> Result<Option<usize>, Refusal> {
+        for row in rows.iter_mut() {
+            let case = Case { shape: &row.deployment, replicas: row.replicas, cut: Cut::WHOLE, slower };
+            let holds = self.simulator.case(&case)?.score.passed;
+            row.holds_if_slower = Some(holds);
+            if holds {
+                return Ok(Some(row.number));
+            }
+        }
+        let Some(first) = rows.first() else { return Ok(None) };
+        let (shape, most) = (first.deployment.clone(), self.most_of(&first.deployment));
+        let holds = |replicas: u32| {
+            let case = Case { shape: &shape, replicas, cut: Cut::WHOLE, slower };
+            self.simulator.case(&case).map(|one| one.score.passed)
+        };
+        let guess = (f64::from(first.replicas) * slower).ceil() as u32;
+        let Some(replicas) = least_holding(guess, most, holds)? else { return Ok(None) };
+        let Some(index) = self.simulator.shapes.iter().position(|one| *one == shape) else { return Ok(None) };
+        let probe = Probe { shape: index, replicas, part: self.simulator.whole() };
+        let one = self.simulator.of(probe)?;
+        let number = rows.len() + 1;
+        rows.push(Row { number, holds_if_slower: Some(true), ..self.row(probe, &one) });
+        Ok(Some(number))
+    }
+
+    fn most_of(&self, shape: &Shape) -> u32 {
+        let index = self.simulator.shapes.iter().position(|one| one == shape).unwrap_or(0);
+        self.families[self.family_of(index)].most
+    }
+
+    /// Replicas of the first row for more and for less load.
+    fn growth(&self, row: &Row) -> Result<Vec<Growth>, Refusal> {
+        let most = self.most_of(&row.deployment);
+        let of = |factor: f64| -> Result<Growth, Refusal> {
+            let cut = Cut { requests: None, factor };
+            let holds = |replicas: u32| {
+                let case = Case { shape: &row.deployment, replicas, cut, slower: 1.0 };
+                self.simulator.case(&case).map(|one| one.score.passed)
+            };
+            let guess = (f64::from(row.replicas) * factor).ceil() as u32;
+            let replicas = if factor == 1.0 { Some(row.replicas) } else { least_holding(guess, most, holds)? };
+            Ok(Growth {
+                factor,
+                replicas,
+                gpus: replicas.map(|replicas| replicas * row.deployment.gpus()),
+                price_per_hour_usd: replicas.map(|replicas| f64::from(replicas) * row.deployment.price()),
+            })
+        };
+        let scales = &self.simulator.inputs.scales;
+        self.simulator.each_of(scales, |_, factor| of(*factor)).into_iter().collect()
+    }
+
+    fn result(&self, (family, found): (&Family, &Found)) -> FamilyResult {
+        let (result, replicas) = match *found {
+            Found::Least { replicas, .. } => ("feasible", Some(replicas)),
+            Found::Infeasible { .. } => ("infeasible", None),
+            Found::Dearer { replicas, .. } => ("dearer", Some(replicas)),
+            Found::Unfinished => ("unfinished", None),
+        };
+        FamilyResult {
+            deployments: self.simulator.shapes[family.shapes[0]].family_text(),
+            count: family.shapes.len(),
+            result,
+            price_per_hour_usd: replicas.map(|replicas| f64::from(replicas) * family.price),
+        }
+    }
+}
+
+/// The objectives with what was observed.
+pub(crate) fn kept(one: &Simulated) -> Vec<Kept> {
+    let of = |made: &vcr_scenario::AssertionResult| Kept {
+        objective: format!("{}.{}", made.subject, made.condition.as_deref().unwrap_or_default()),
+        observed: made.observed,
+        observed_text: made.observed_text.clone(),
+        headroom: headroom(made),
+        passed: made.passed,
+    };
+    one.objectives.iter().map(of).collect()
+}
+
+/// Marks the rows that no other one beats in price, time to first token and gaps.
+fn mark_front(rows: &mut [Row]) {
+    let key = |row: &Row| [Some(row.price_per_hour_usd), row.ttft_ms_p95, row.itl_ms_p99];
+    let keys: Vec<[f64; 3]> = rows.iter().map(|row| key(row).map(|value| value.unwrap_or(f64::INFINITY))).collect();
+    for (index, row) in rows.iter_mut().enumerate() {
+        let own = keys[index];
+        let beats = |other: &[f64; 3]| {
+            other.iter().zip(&own).all(|(other, own)| other <= own) && other.iter().zip(&own).any(|(a, b)| a < b)
+        };
+        row.on_front = !keys.iter().any(beats);
+    }
+}

@@ -1,0 +1,188 @@
+//! `vcr plan explain`: what binds a row, and what one change of it would do, by simulations of its neighbours.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use vcr_scenario::Scenario;
+
+use crate::exit::{Exit, printed};
+use crate::plan::answer::{Kept, Row, kept};
+use crate::plan::args::ExplainArgs;
+use crate::plan::load::Cut;
+use crate::plan::script::Case;
+use crate::plan::show::broken_text;
+use crate::plan::simulate::{Simulated, Simulator, place};
+use crate::plan::space::Shape;
+use crate::plan::verify::Kept as KeptPlan;
+use crate::refusal::Refusal;
+use crate::terminal::style::{BOLD, GREEN, RED};
+use crate::terminal::text::printable;
+
+/// A deployment that differs from a row in one thing.
+#[derive(Serialize)]
+struct Neighbour {
+    change: String,
+    gpus: u32,
+    price_per_hour_usd: f64,
+    passed: bool,
+    headroom: f64,
+    objectives: Vec<Kept>,
+    /// What it would do, in a sentence.
+    sentence: String,
+}
+
+#[derive(Serialize)]
+struct Explained<'a> {
+    row: &'a Row,
+    binding: String,
+    neighbours: Vec<Neighbour>,
+}
+
+pub(crate) fn explain(args: &ExplainArgs) -> Result<Exit, Refusal> {
+    let (inputs, row) = KeptPlan::read(&args.folder, args.row)?;
+    let spanned = inputs.space.span(&inputs.bounds)?;
+    let base = Scenario::compile(&place(), String::new())?;
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+    let simulator = Simulator::new(&inputs, &spanned.shapes, vec![None], &base, cores, None, args.json);
+    let changes = changes(&row, &spanned.shapes);
+    let found = simulator.each_of(&changes, |_, change| {
+        let Change { shape, replicas, .. } = change;
+        simulator.case(&Case { shape, replicas: *replicas, cut: Cut::WHOLE, slower: 1.0 })
+    });
+    simulator.end();
+    let mut neighbours = Vec::new();
+    for (change, one) in changes.into_iter().zip(found) {
+        neighbours.push(neighbour(&row, change, &one?));
+    }
+    let explained = Explained { row: &row, binding: binding(&row), neighbours };
+    let mut out = anstream::stdout().lock();
+    let written = if args.json {
+        serde_json::to_writer_pretty(&mut out, &explained).map_err(io::Error::from).and_then(|()| writeln!(out))
+    } else {
+        write(&mut out, &explained)
+    };
+    Ok(printed(written, Exit::Passed))
+}
+
+struct Change {
+    text: String,
+    shape: Shape,
+    replicas: u32,
+}
+
+/// One replica more or less, another tensor-parallel size, and each other value of each flag in the space.
+fn changes(row: &Row, shapes: &[Shape]) -> Vec<Change> {
+    let own = &row.deployment;
+    let mut all = vec![Change { text: "one replica more".to_owned(), shape: own.clone(), replicas: row.replicas + 1 }];
+    if row.replicas > 1 {
+        let replicas = row.replicas - 1;
+        all.push(Change { text: "one replica less".to_owned(), shape: own.clone(), replicas });
+    }
+    for shape in shapes {
+        let is_like = shape.model == own.model && shape.gpu == own.gpu && shape.mode == own.mode;
+        let is_family = is_like && shape.family_text() == own.family_text();
+        let text = if is_family && shape.tensor_parallel == own.tensor_parallel {
+            one_flag(own, shape)
+        } else {
+            let other = [own.tensor_parallel * 2, own.tensor_parallel / 2].contains(&shape.tensor_parallel);
+            let is_same = shape.flags == own.flags && shape.router == own.router;
+            let has_tensor = shape.gpus_per_engine * own.tensor_parallel == own.gpus_per_engine * shape.tensor_parallel;
+            (is_like && other && is_same && has_tensor).then(|| format!("-tp {}", shape.tensor_parallel))
+        };
+        all.extend(text.map(|text| Change { text, shape: shape.clone(), replicas: row.replicas }));
+    }
+    all
+}
+
+/// The flag of another shape, if that is the only difference.
+fn one_flag(own: &Shape, other: &Shape) -> Option<String> {
+    if own.router != other.router {
+        return (own.flags == other.flags).then(|| format!("router {}", other.router));
+    }
+    let words = |flags: &str| flags.split(" -").map(|flag| flag.trim_start_matches('-').to_owned()).collect::<Vec<_>>();
+    let (mine, theirs) = (words(&own.flags), words(&other.flags));
+    let new: Vec<&String> = theirs.iter().filter(|flag| !mine.contains(flag)).collect();
+    let gone: Vec<&String> = mine.iter().filter(|flag| !theirs.contains(flag)).collect();
+    match (&new[..], &gone[..]) {
+        ([flag], [] | [_]) => Some(format!("--{flag}")),
+        ([], [flag]) => Some(format!("without --{flag}")),
+        _ => None,
+    }
+}
+
+fn neighbour(row: &Row, change: Change, one: &Simulated) -> Neighbour {
+    let Change { text, shape, replicas } = change;
+    let price = shape.price() * f64::from(replicas);
+    let more = price - row.price_per_hour_usd;
+    let cost = match more {
+        more if more.abs() < 0.005 => "for the same price".to_owned(),
+        more if more > 0.0 => format!("for ${more:.2} an hour more"),
+        more => format!("for ${:.2} an hour less", -more),
+    };
+    let objectives = kept(one);
+    let sentence = match (&one.refused, one.score.passed) {
+        (Some(reason), _) => format!("{text}: not possible: {reason}"),
+        (None, false) => {
+            let broken: Vec<String> = objectives.iter().filter(|kept| !kept.passed).map(broken_text).collect();
+            format!("{text} {cost} breaks an objective: {}", broken.join(", "))
+        }
+        (None, true) => {
+            let moved = objectives.iter().zip(&row.objectives).filter_map(|(new, old)| {
+                let change = new.headroom - old.headroom;
+                let observed = new.observed_text.as_deref()?;
+                (change.abs() >= 0.01).then(|| {
+                    let old = old.observed_text.as_deref().unwrap_or("nothing");
+                    format!("{} from {old} to {observed}", new.objective)
+                })
+            });
+            let moved: Vec<String> = moved.collect();
+            match moved.is_empty() {
+                true => format!("{text} {cost} changes nothing by more than 1 % of a limit"),
+                false => format!("{text} {cost} moves {}", moved.join(", ")),
+            }
+        }
+    };
+    Neighbour {
+        change: text,
+        gpus: shape.gpus() * replicas,
+        price_per_hour_usd: price,
+        passed: one.score.passed,
+        headroom: one.score.headroom,
+        objectives,
+        sentence,
+    }
+}
+
+/// What binds a row, in sentences.
+fn binding(row: &Row) -> String {
+    let limited = match row.limited_by.as_str() {
+        "kv_blocks" => {
+            format!("KV blocks limit it: at its peak an engine uses {:.0} % of them", row.kv_peak_usage * 100.0)
+        }
+        "sequences" => "`max_num_seqs` limits it: steps are full of sequences".to_owned(),
+        "link" => "the link between prefill and decode limits it".to_owned(),
+        "compute" => "compute limits it: prompts take more than half of the engines' busy time".to_owned(),
+        _ => "memory bandwidth limits it: decodes take more than half of the engines' busy time".to_owned(),
+    };
+    let tightest = row.tightest().map(|kept| {
+        let observed = kept.observed_text.as_deref().unwrap_or("nothing");
+        format!("the tightest objective is {}, at {observed} with {:.0} % left", kept.objective, kept.headroom * 100.0)
+    });
+    format!(
+        "{limited}; {}; engines are busy {:.0} % of the time",
+        tightest.unwrap_or_default(),
+        row.utilisation * 100.0
+    )
+}
+
+fn write(out: &mut dyn Write, explained: &Explained<'_>) -> io::Result<()> {
+    let Explained { row, binding, neighbours } = explained;
+    writeln!(out, "{BOLD}Row {}: {}{BOLD:#}", row.number, printable(&row.label()))?;
+    writeln!(out, "{}\n", printable(&row.deployment.command))?;
+    writeln!(out, "{}.\n", printable(binding))?;
+    for one in neighbours {
+        let (mark, style) = if one.passed { ("✓", GREEN) } else { ("✗", RED) };
+        writeln!(out, "  {style}{mark}{style:#} {}", printable(&one.sentence))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! Files of a plan: page, tables, and for each row what to do next.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use vcr_base::output::{OutputFolder, Outputs};
+use vcr_trace::import::table::{TableFormat, write as write_columns};
+
+use crate::plan::answer::{Plan, Row};
+use crate::plan::inputs::Inputs;
+use crate::plan::load::{Cut, Facts, Load};
+use crate::plan::script::Case;
+use crate::plan::space::Mode;
+use crate::plan::{page, show};
+use crate::refusal::Refusal;
+
+/// The answer for programs.
+pub(crate) const JSON: &str = "plan.json";
+const FILES: [&str; 3] = ["plan.html", "plan.csv", JSON];
+const OF_ROW: [&str; 4] = ["scenario.rhai", "serve.sh", "bench.sh", "values.yaml"];
+/// Rows that have a folder: those of the table, and one that is added to it.
+const MAX_ROWS: usize = 11;
+
+/// The folders of a plan, before the search.
+pub(crate) struct Folders {
+    outputs: Outputs,
+    whole: OutputFolder,
+    /// Those of rows that are there from an earlier plan.
+    rows: Vec<Option<OutputFolder>>,
+}
+
+/// The folder of a row.
+fn row_folder(folder: &Path, number: usize) -> PathBuf {
+    folder.join(format!("row-{number}"))
+}
+
+impl Folders {
+    pub(crate) fn open(mut outputs: Outputs, folder: &Path) -> Result<Self, Refusal> {
+        let whole = outputs.folder(folder, &FILES)?;
+        let mut rows = Vec::new();
+        for number in 1..=MAX_ROWS {
+            let path = row_folder(folder, number);
+            rows.push(if path.is_dir() { Some(outputs.folder(&path, &OF_ROW)?) } else { None });
+        }
+        Ok(Self { outputs, whole, rows })
+    }
+
+    /// Writes everything.
+    pub(crate) fn write(mut self, plan: &Plan, inputs: &Inputs) -> Result<(), Refusal> {
+        let drafts = self.whole.drafts()?.to_owned();
+        let place = |name: &str| drafts.join(name);
+        draft(&place("plan.html"), |out| page::write(out, plan))?;
+        draft(&place("plan.csv"), |out| write_columns(out, &show::columns(plan), TableFormat::Csv))?;
+        draft(&place(JSON), |out| write_json(out, plan))?;
+        for (index, earlier) in self.rows.into_iter().enumerate() {
+            let row = plan.rows.get(index);
+            let mut folder = match (earlier, row) {
+                (Some(folder), Some(_)) => folder,
+                (None, Some(_)) => self.outputs.folder(&row_folder(self.whole.path(), index + 1), &OF_ROW)?,
+                // What an earlier plan wrote is no row of this one.
+                (Some(folder), None) => {
+                    folder.commit(&[])?;
+                    continue;
+                }
+                (None, None) => continue,
+            };
+            let files = row.map(|row| row_files(row, plan, inputs)).transpose()?.unwrap_or_default();
+            let drafts = folder.drafts()?.to_owned();
+            for (name, text) in &files {
+                draft(&drafts.join(name), |out| out.write_all(text.as_bytes()))?;
+            }
+            let files: Vec<(&str, PathBuf)> = files.iter().map(|(name, _)| (*name, drafts.join(name))).collect();
+            folder.commit(&files)?;
+        }
+        let files: Vec<(&str, PathBuf)> = FILES.iter().map(|name| (*name, drafts.join(name))).collect();
+        Ok(self.whole.commit(&files)?)
+    }
+}
+
+/// What to do with a row.
+fn row_files(row: &Row, plan: &Plan, inputs: &Inputs) -> Result<Vec<(&'static str, String)>, Refusal> {
+    let texts =
+        [script(row, inputs)?, serve(row), bench(row, inputs, &plan.load), values(row, &plan.latency_model, inputs)];
+    Ok(OF_ROW.into_iter().zip(texts).collect())
+}
+
+fn draft(place: &Path, write: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>) -> Result<(), Refusal> {
+    let written = File::create(place).and_then(|file| {
+        let mut out = BufWriter::new(file);
+        write(&mut out)?;
+        out.flush()
+    });
+    written.map_err(|error| Refusal::input(format!("cannot write `{}`: {error}", place.display())))
+}
+
+pub(crate) fn write_json(out: &mut (impl Write + ?Sized), plan: &Plan) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, plan)?;
+    writeln!(out)
+}
+
+/// The scenario that reproduces a row.
+pub(crate) fn script(row: &Row, inputs: &Inputs) -> Result<String, Refusal> {
+    Case { shape: &row.deployment, replicas: row.replicas, cut: Cut::WHOLE, slower: 1.0 }.script(inputs)
+}
+
+/// The command lines of the engines.
+fn serve(row: &Row) -> String {
+    let (shape, replicas) = (&row.deployment, row.replicas);
+    let mut text = format!("# {}: {} GPUs.\n", row.label(), row.gpus);
+    match shape.mode {
+        Mode::Aggregated => {
+            text.push_str(&format!(
+                "# Start {replicas}, each on {} GPUs, behind a router that sends requests to the least loaded.\n",
+                shape.gpus_per_engine
+            ));
+            text.push_str(&format!("{}\n", shape.command));
+        }
+        Mode::Disaggregated { prefill, decode } => {
+            for (role, kind, count) in [("prefill", "kv_producer", prefill), ("decode", "kv_consumer", decode)] {
+                let config = format!("{{\"kv_connector\": \"NixlConnector\", \"kv_role\": \"{kind}\"}}");
+                text.push_str(&format!(
+                    "# Start {} of these for {role}, each on {} GPUs.\n{} --kv-transfer-config '{config}'\n",
+                    count * replicas,
+                    shape.gpus_per_engine,
+                    shape.command
+                ));
+            }
+            text.push_str("# A router of prefill and decode passes kv_transfer_params from one to the other.\n");
+        }
+    }
+    text
+}
+
+/// The load generator of vLLM with about this load.
+fn bench(row: &Row, inputs: &Inputs, facts: &Facts) -> String {
+    let mean = |tokens: u64| (tokens as f64 / facts.requests as f64).round().max(1.0);
+    let rate = match &inputs.load {
+        Load::Drawn { rate_per_s, .. } => *rate_per_s,
+        Load::Trace { .. } => facts.requests as f64 / facts.span_s.max(1e-3),
+    };
+    format!(
+        "# Confirms row {} by its mean lengths and rate. `vcr plan verify` plays the load itself.\n\
+         vllm bench serve --model {} --dataset-name random --random-input-len {} --random-output-len {} \\\n    \
+         --request-rate {rate:.3} --num-prompts {} --seed {} --ignore-eos \\\n    \
+         --percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 50,90,95,99\n",
+        row.number,
+        row.deployment.model,
+        mean(facts.prompt_tokens),
+        mean(facts.output_tokens),
+        facts.requests,
+        inputs.seed,
+    )
+}
+
+/// Values of the chart `deploy/helm/vcr`, whose servers then behave as this row.
+fn values(row: &Row, latency: &str, inputs: &Inputs) -> String {
+    let shape = &row.deployment;
+    let (model, gpu) = (&shape.model, &shape.gpu);
+    let stated = inputs.latency.as_deref().filter(|name| !["tables", "roofline"].contains(name));
+    let latency = match (stated, latency) {
+        (Some(path), _) => format!("fitted(#{{ path: \"{path}\" }})"),
+        (None, "tables") => format!(
+            "tables(#{{ system: \"{}\", model: \"{model}\", tensor_parallel: {} }})",
+            gpu.replace('-', "_"),
+            shape.tensor_parallel
+        ),
+        _ => format!(
+            "roofline(#{{ model: model(\"{model}\", #{{ tensor_parallel: {} }}), gpu: \"{gpu}\" }})",
+            shape.tensor_parallel
+        ),
+    };
+    let args = |indent: &str| {
+        let quoted = |text: String| format!("{indent}- '{}'\n", text.replace('\'', "''"));
+        [
+            quoted(format!("--vllm-args={}", shape.command)),
+            quoted(format!("--vllm-args-gpu={gpu}")),
+            quoted(format!("--latency={latency}")),
+        ]
+        .concat()
+    };
+    let head = format!(
+        "# Simulated servers that behave as row {}: helm install plan deploy/helm/vcr -f values.yaml\n",
+        row.number
+    );
+    match shape.mode {
+        Mode::Aggregated => {
+            format!("{head}server:\n  enabled: true\n  replicas: {}\n  args:\n{}", row.replicas, args("    "))
+        }
+        Mode::Disaggregated { prefill, decode } => format!(
+            "{head}server:\n  enabled: false\npd:\n  enabled: true\n  prefill:\n    replicas: {}\n    args:\n{}  \
+             decode:\n    replicas: {}\n    args:\n{}",
+            prefill * row.replicas,
+            args("      "),
+            decode * row.replicas,
+            args("      ")
+        ),
+    }
+}

@@ -1,0 +1,201 @@
+//! The question of a plan, checked.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use vcr_base::units;
+use vcr_roofline::presets::gpu_name;
+use vcr_roofline::prices::list_price;
+
+use crate::plan::args::QuestionArgs;
+use crate::plan::load::{Load, absolute, quoted};
+use crate::plan::objective::{Objective, contradiction};
+use crate::plan::space::{Bounds, Space};
+use crate::refusal::Refusal;
+
+/// Most GPUs, unless it is stated.
+const MAX_GPUS: u32 = 64;
+/// Loads at which the growth of the answer is shown.
+const SCALES: [f64; 6] = [0.5, 0.75, 1.0, 1.25, 1.5, 2.0];
+
+/// A question.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Inputs {
+    pub(crate) bounds: Bounds,
+    pub(crate) space: Space,
+    pub(crate) load: Load,
+    pub(crate) objectives: Vec<Objective>,
+    /// As `deployment(...)` takes it; none for what is known best.
+    pub(crate) latency: Option<String>,
+    pub(crate) scales: Vec<f64>,
+    pub(crate) seed: u64,
+    /// Where each price is from.
+    pub(crate) prices: Vec<Price>,
+}
+
+/// A price and its origin.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Price {
+    pub(crate) gpu: String,
+    pub(crate) usd_per_gpu_hour: f64,
+    pub(crate) source: String,
+}
+
+impl Inputs {
+    pub(crate) fn of(question: &QuestionArgs, space: Space) -> Result<Self, Refusal> {
+        if question.model.is_empty() {
+            return Err(Refusal::input("no model: expected --model")
+                .hint("`vcr inspect model --list` has the names; a config.json works, too"));
+        }
+        if question.gpu.is_empty() {
+            return Err(Refusal::input("no GPU: expected --gpu, such as h100-sxm,h200"));
+        }
+        if question.slo.is_empty() {
+            return Err(Refusal::input("no objective: expected --slo, such as 'ttft.p95 < 2s'"));
+        }
+        let models = question.model.iter().map(|model| model_name(model)).collect::<Result<Vec<_>, _>>()?;
+        let prices = prices(&question.gpu, &question.price)?;
+        let objectives = Objective::all(&question.slo).map_err(Refusal::input)?;
+        if let Some((one, other)) = contradiction(&objectives) {
+            return Err(Refusal::input(format!(
+                "invalid objectives: no run keeps both `{}` and `{}`",
+                one.text(),
+                other.text()
+            )));
+        }
+        let scales = question.scale.iter().map(|text| scale(text)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            bounds: Bounds {
+                models,
+                gpus: prices.iter().map(|price| (price.gpu.clone(), price.usd_per_gpu_hour)).collect(),
+                max_gpus: question.max_gpus.map_or(MAX_GPUS, std::num::NonZeroU32::get),
+                gpus_per_node: question.gpus_per_node.map(std::num::NonZeroU32::get),
+                max_model_len: question.max_model_len.map_or(0, std::num::NonZeroU32::get),
+                vllm_minor: question.vllm_minor.clone(),
+            },
+            space,
+            load: Load::of(question)?,
+            objectives,
+            latency: question.latency.as_deref().map(latency).transpose()?,
+            scales: if scales.is_empty() { SCALES.to_vec() } else { scales },
+            seed: question.seed.unwrap_or(1),
+            prices,
+        })
+    }
+}
+
+/// A name, or the folder of a config.json.
+fn model_name(text: &str) -> Result<String, Refusal> {
+    let path = Path::new(text);
+    let found = if path.file_name().is_some_and(|name| name == "config.json") && path.is_file() {
+        quoted(absolute(path)?.parent().unwrap_or(Path::new("/")))?
+    } else if path.is_dir() {
+        quoted(&absolute(path)?)?
+    } else if path.is_file() {
+        return Err(Refusal::input(format!("invalid --model `{text}`: expected a file called config.json")));
+    } else {
+        text.to_owned()
+    };
+    match vcr_model::Model::find(&found) {
+        Ok(_) if !found.contains([' ', '"', '\\', '\'']) => Ok(found),
+        Ok(_) => Err(Refusal::input(format!("invalid --model `{text}`: expected a path without blanks and quotes"))),
+        Err(error) => Err(Refusal::input(format!("invalid --model: {error}"))),
+    }
+}
+
+/// The GPUs by their names here, with their prices.
+fn prices(gpus: &[String], stated: &[String]) -> Result<Vec<Price>, Refusal> {
+    let known = |text: &str| {
+        gpu_name(text).ok_or_else(|| {
+            let names: Vec<&str> = vcr_model::vllm_args::GPUS.iter().map(|gpu| gpu.name).collect();
+            Refusal::input(format!("unknown GPU `{text}`: expected one of {}", names.join(", ")))
+        })
+    };
+    let mut own = Vec::new();
+    for text in stated {
+        let price = text.split_once('=').and_then(|(gpu, price)| {
+            let price: f64 = price.trim().trim_start_matches('$').parse().ok()?;
+            (price.is_finite() && price > 0.0 && price < 1e6).then_some((gpu.trim(), price))
+        });
+        let (gpu, price) = price.ok_or_else(|| {
+            Refusal::input(format!("invalid --price `{text}`: expected a GPU and US dollars an hour, such as h100=2.5"))
+        })?;
+        own.push((known(gpu)?, price));
+    }
+    let mut prices: Vec<Price> = Vec::new();
+    for text in gpus {
+        let gpu = known(text)?;
+        if prices.iter().any(|price| price.gpu == gpu) {
+            continue;
+        }
+        let stated = own.iter().find(|(name, _)| *name == gpu).map(|(_, price)| (*price, "given".to_owned()));
+        let listed = || {
+            let price = list_price(gpu)?;
+            Some((price.usd_per_hour, format!("{}, {}", price.provider, price.date)))
+        };
+        let Some((usd_per_gpu_hour, source)) = stated.or_else(listed) else {
+            return Err(Refusal::input(format!("unknown price of `{gpu}`: expected --price {gpu}=PRICE")));
+        };
+        prices.push(Price { gpu: gpu.to_owned(), usd_per_gpu_hour, source });
+    }
+    match own.iter().find(|(name, _)| !prices.iter().any(|price| price.gpu == *name)) {
+        Some((name, _)) => Err(Refusal::input(format!("--price of `{name}`, which is not among --gpu"))),
+        None => Ok(prices),
+    }
+}
+
+fn latency(text: &str) -> Result<String, Refusal> {
+    match text {
+        "tables" | "roofline" => Ok(text.to_owned()),
+        path if Path::new(path).is_file() => quoted(&absolute(Path::new(path))?),
+        _ => Err(Refusal::input(format!(
+            "invalid --latency `{text}`: expected tables, roofline, or a file that `vcr fit` has written"
+        ))),
+    }
+}
+
+fn scale(text: &str) -> Result<f64, Refusal> {
+    let factor = units::number(text).ok().filter(|factor| (0.01..=100.0).contains(factor));
+    factor.ok_or_else(|| Refusal::input(format!("invalid --scale `{text}`: expected a number from 0.01 to 100")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked() -> QuestionArgs {
+        let texts = |text: &str| vec![text.to_owned()];
+        QuestionArgs {
+            model: texts("Qwen/Qwen3-8B"),
+            gpu: texts("H100"),
+            price: texts("h100-sxm=2.5"),
+            rate: Some("2".to_owned()),
+            prompt_tokens: Some("100".to_owned()),
+            output_tokens: Some("50".to_owned()),
+            slo: texts("ttft.p95 < 2s"),
+            ..QuestionArgs::default()
+        }
+    }
+
+    fn refusal(change: impl FnOnce(&mut QuestionArgs)) -> String {
+        let mut asked = asked();
+        change(&mut asked);
+        Inputs::of(&asked, Space::default()).err().map(|refusal| refusal.message).unwrap_or_default()
+    }
+
+    #[test]
+    fn questions_are_checked() {
+        assert_eq!(refusal(|_| ()), "");
+        let text = |text: &str| vec![text.to_owned()];
+        assert!(refusal(|asked| asked.gpu = text("h101")).starts_with("unknown GPU `h101`: expected one of"));
+        assert!(refusal(|asked| asked.price = text("h100=free")).starts_with("invalid --price"));
+        assert!(refusal(|asked| asked.price = text("l4=1")).contains("not among --gpu"));
+        assert!(refusal(|asked| asked.slo = Vec::new()).starts_with("no objective"));
+        assert!(refusal(|asked| asked.rate = None).starts_with("no load"));
+        assert!(refusal(|asked| asked.rate = Some("0".to_owned())).starts_with("invalid --rate"));
+        assert!(refusal(|asked| asked.output_tokens = None).starts_with("no lengths"));
+        assert!(refusal(|asked| asked.model = text("Qwen/Qwen3-9B")).starts_with("invalid --model"));
+        assert!(refusal(|asked| asked.scale = text("0")).starts_with("invalid --scale"));
+        assert!(refusal(|asked| asked.slo.push("ttft.p50 > 3s".to_owned())).starts_with("invalid objectives"));
+    }
+}

@@ -1,0 +1,281 @@
+//! The load of a plan, its parts, and what is known of it before any deployment is tried.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use vcr_base::percentile::at_share;
+use vcr_scenario::{RunOptions, Scenario, Silent};
+
+use crate::plan::args::QuestionArgs;
+use crate::refusal::Refusal;
+
+/// Seconds of a load that is drawn, unless its requests are counted.
+const DRAWN_S: f64 = 300.0;
+/// Least and most requests of such a load.
+const DRAWN_REQUESTS: (f64, f64) = (500.0, 20_000.0);
+/// Shares of the load that its parts have, the whole last.
+const SHARES: [f64; 3] = [1.0 / 16.0, 0.25, 1.0];
+/// Shorter parts say nothing about percentiles.
+const LEAST_REQUESTS: u64 = 150;
+/// The step of a part: less than this share of the next part, or it saves nothing.
+const WORTH: f64 = 0.6;
+
+/// Where requests come from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub(crate) enum Load {
+    /// A trace, a capture or a report.
+    Trace { path: PathBuf, requests: Option<u32> },
+    /// Drawn requests: the rate per second, and further options of `poisson(...)`.
+    Drawn { rate_per_s: f64, options: String, requests: u32 },
+}
+
+/// What is known of a load.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Facts {
+    pub(crate) requests: u64,
+    /// From the first arrival to the last one.
+    pub(crate) span_s: f64,
+    pub(crate) prompt_tokens: u64,
+    pub(crate) output_tokens: u64,
+    /// Prompt and output of the longest request.
+    pub(crate) longest_tokens: u64,
+    /// Share of prompt tokens that an engine with much memory finds in its prefix cache.
+    pub(crate) shared_prompts: f64,
+    /// Lengths of prompts, in order.
+    #[serde(skip)]
+    pub(crate) prompts: Vec<f64>,
+}
+
+/// A part of a load and a change of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Cut {
+    /// Leading requests; none for all.
+    pub(crate) requests: Option<u64>,
+    /// How many times as fast requests arrive.
+    pub(crate) factor: f64,
+}
+
+impl Cut {
+    pub(crate) const WHOLE: Self = Self { requests: None, factor: 1.0 };
+}
+
+impl Load {
+    pub(crate) fn of(question: &QuestionArgs) -> Result<Self, Refusal> {
+        let requests = question.requests.map(std::num::NonZeroU32::get);
+        if let Some(path) = &question.trace {
+            let path = match vcr_base::input::remote::url(path) {
+                Some(_) => crate::values::input(path).map_err(Refusal::input)?,
+                None => absolute(path)?,
+            };
+            return Ok(Self::Trace { path, requests });
+        }
+        let Some(rate) = &question.rate else {
+            return Err(Refusal::input("no load: expected --trace, or --rate with lengths of prompts and outputs"));
+        };
+        let per_s = if rate.contains('/') {
+            vcr_base::units::rate_per_s(rate).map_err(|error| error.to_string())
+        } else {
+            rate.parse().map_err(|_| format!("`{rate}`: expected a number of requests per second, such as 12"))
+        };
+        let rate_per_s: f64 = per_s.map_err(|error| Refusal::input(format!("invalid --rate: {error}")))?;
+        if !(rate_per_s > 0.0 && rate_per_s <= 1e6) {
+            return Err(Refusal::input(format!("invalid --rate {rate}: expected more than 0 and at most 1000000")));
+        }
+        let options = match (&question.dataset, &question.prompt_tokens, &question.output_tokens) {
+            (Some(path), ..) => format!("dataset: dataset(#{{ path: \"{}\" }})", quoted(&absolute(path)?)?),
+            (None, Some(prompts), Some(outputs)) => {
+                check_lengths("--prompt-tokens", prompts)?;
+                check_lengths("--output-tokens", outputs)?;
+                format!("prompt_tokens: {prompts}, output_tokens: {outputs}")
+            }
+            _ => {
+                return Err(Refusal::input("no lengths: expected --prompt-tokens and --output-tokens, or --dataset"));
+            }
+        };
+        let (least, most) = DRAWN_REQUESTS;
+        let usual = (rate_per_s * DRAWN_S).clamp(least, most) as u32;
+        Ok(Self::Drawn { rate_per_s, options, requests: requests.unwrap_or(usual) })
+    }
+
+    /// The workload in the language of scenarios.
+    pub(crate) fn expression(&self, cut: Cut) -> Result<String, Refusal> {
+        Ok(match self {
+            Self::Trace { path, requests } => {
+                let mut text = format!("trace(#{{ path: \"{}\"", quoted(path)?);
+                let requests = cut.requests.or(requests.map(u64::from));
+                if let Some(requests) = requests {
+                    text.push_str(&format!(", requests: {requests}"));
+                }
+                if cut.factor != 1.0 {
+                    text.push_str(&format!(", speedup: {:?}", cut.factor));
+                }
+                text.push_str(" })");
+                text
+            }
+            Self::Drawn { rate_per_s, options, requests } => {
+                let requests = cut.requests.unwrap_or(u64::from(*requests));
+                let rate = rate_per_s * cut.factor;
+                format!("poisson(#{{ name: \"load\", rate: {rate:?}, count: {requests}, {options} }})")
+            }
+        })
+    }
+
+    /// What is known of it: it is run on an engine that is fast and large.
+    pub(crate) fn facts(&self, seed: u64, base: &Scenario, path: &Path) -> Result<Facts, Refusal> {
+        let workload = self.expression(Cut::WHOLE)?;
+        let text = format!(
+            "let engine = engine(#{{ num_gpu_blocks: 262_144, max_num_seqs: 4096, max_num_batched_tokens: 65_536 }});\n\
+             run(#{{ cluster: cluster(#{{ engines: pool(#{{ engine: engine, latency: fixed(#{{ step: \"1ms\" }}) }}) }}), \
+             workloads: [{workload}], seed: {seed} }});\n"
+        );
+        let options = RunOptions { tokenizers: crate::run::tokenizers(), ..RunOptions::default() };
+        let scenario = Scenario::compile(path, text).map_err(of_load)?.sharing(base);
+        let outcome = scenario.run(options, Arc::new(Silent)).map_err(of_load)?;
+        let Some(run) = outcome.runs.first() else { return Err(Refusal::input("the load has no requests")) };
+        let mut facts = Facts {
+            requests: 0,
+            span_s: 0.0,
+            prompt_tokens: 0,
+            output_tokens: 0,
+            longest_tokens: 0,
+            shared_prompts: 0.0,
+            prompts: Vec::new(),
+        };
+        let (mut first_ms, mut last_ms, mut cached) = (f64::INFINITY, 0.0_f64, 0_u64);
+        for row in run.request_rows() {
+            let (prompt, output) = (u64::from(row.prompt_tokens), u64::from(row.max_tokens));
+            facts.requests += 1;
+            facts.prompt_tokens += prompt;
+            facts.output_tokens += output;
+            facts.longest_tokens = facts.longest_tokens.max(prompt + output);
+            facts.prompts.push(prompt as f64);
+            cached += u64::from(row.cached_tokens);
+            first_ms = first_ms.min(row.arrival_ms);
+            last_ms = last_ms.max(row.arrival_ms);
+        }
+        if facts.requests == 0 || facts.output_tokens == 0 {
+            return Err(Refusal::input("the load has no requests with output: expected one at least"));
+        }
+        facts.prompts.sort_unstable_by(f64::total_cmp);
+        facts.span_s = (last_ms - first_ms) / 1e3;
+        facts.shared_prompts = cached as f64 / facts.prompt_tokens.max(1) as f64;
+        Ok(facts)
+    }
+}
+
+impl Facts {
+    /// Length of prompts that a share of them does not exceed.
+    pub(crate) fn prompt_at(&self, share: f64) -> u64 {
+        at_share(&self.prompts, share).unwrap_or(1.0).max(1.0) as u64
+    }
+
+    /// Leading requests of each part; none for the whole, which is last.
+    pub(crate) fn parts(&self) -> Vec<Option<u64>> {
+        let mut parts: Vec<Option<u64>> = vec![None];
+        let mut next = self.requests as f64;
+        for share in SHARES.iter().rev().skip(1) {
+            let requests = ((self.requests as f64 * share).ceil() as u64).max(LEAST_REQUESTS);
+            if (requests as f64) < next * WORTH {
+                parts.insert(0, Some(requests));
+                next = requests as f64;
+            }
+        }
+        parts
+    }
+
+    /// Longest sequence that engines need, rounded up.
+    pub(crate) fn max_model_len(&self) -> u32 {
+        u32::try_from((self.longest_tokens + 1).next_multiple_of(1024)).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let per = |tokens: u64| tokens as f64 / self.requests as f64;
+        format!(
+            "{} requests in {}, prompts of {:.0} tokens and outputs of {:.0} on average",
+            self.requests,
+            vcr_base::units::format_ns(self.span_s * 1e9),
+            per(self.prompt_tokens),
+            per(self.output_tokens)
+        )
+    }
+}
+
+/// An error of the load, which lies in a script that nobody has written.
+fn of_load(error: vcr_scenario::ScenarioError) -> Refusal {
+    let refusal = Refusal::input(format!("invalid load: {}", error.message));
+    match error.hint {
+        Some(hint) => refusal.hint(hint),
+        None => refusal,
+    }
+}
+
+fn check_lengths(option: &str, text: &str) -> Result<(), Refusal> {
+    let invalid = |reason: &str| {
+        let refusal = Refusal::input(format!("invalid {option} `{text}`: {reason}"));
+        refusal.hint("write a number, or a distribution of scenarios such as lognormal(2000, 1500)")
+    };
+    if text.contains(['"', ';', '}', '\n', '/']) {
+        return Err(invalid("expected tokens"));
+    }
+    let script = format!("burst(#{{ count: 1, prompt_tokens: {text}, output_tokens: 1 }});");
+    let checked = Scenario::compile(Path::new("plan"), script)
+        .and_then(|scenario| scenario.check(RunOptions::default(), Arc::new(Silent)));
+    checked.map(|_| ()).map_err(|error| invalid(&error.message))
+}
+
+/// A path that scripts in any folder find.
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf, Refusal> {
+    std::fs::canonicalize(path).map_err(|error| Refusal::input(format!("cannot read `{}`: {error}", path.display())))
+}
+
+/// A path in a text of a script.
+pub(crate) fn quoted(path: &Path) -> Result<String, Refusal> {
+    match path.to_str() {
+        Some(text) => Ok(text.replace('\\', "\\\\").replace('"', "\\\"")),
+        None => Err(Refusal::input(format!("invalid path `{}`: expected a text", path.display()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(requests: u64) -> Facts {
+        Facts {
+            requests,
+            span_s: 1.0,
+            prompt_tokens: 1,
+            output_tokens: 1,
+            longest_tokens: 5_000,
+            shared_prompts: 0.0,
+            prompts: vec![1.0, 2.0, 3.0, 4.0, 5.0],
+        }
+    }
+
+    #[test]
+    fn parts_are_long_enough_and_worth_their_time() {
+        assert_eq!(facts(16_000).parts(), [Some(1_000), Some(4_000), None]);
+        assert_eq!(facts(1_600).parts(), [Some(150), Some(400), None]);
+        assert_eq!(facts(300).parts(), [Some(150), None]);
+        assert_eq!(facts(200).parts(), [None]);
+    }
+
+    #[test]
+    fn the_longest_sequence_is_rounded_up() {
+        assert_eq!(facts(1).max_model_len(), 5_120);
+        assert_eq!(facts(1).prompt_at(1.0), 5);
+    }
+
+    #[test]
+    fn lengths_are_those_of_scenarios() {
+        for right in ["300", "lognormal(2000, 1500)", "uniform(1, 9)", "histogram([[512, 40], [1024, 60]])"] {
+            assert!(check_lengths("--prompt-tokens", right).is_ok(), "{right}");
+        }
+        for wrong in ["", "many", "lognormal(1)", "1 }); crash(#{", "\"5\"", "lognormal(\"1s\", \"2s\")"] {
+            let refusal = check_lengths("--prompt-tokens", wrong).expect_err("not a length");
+            assert!(refusal.message.starts_with("invalid --prompt-tokens"), "{}", refusal.message);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! `vcr plan`: from a model, a load and objectives to the deployment that costs least.
+
+mod answer;
+pub(crate) mod args;
+mod bound;
+mod explain;
+mod files;
+mod inputs;
+mod load;
+mod objective;
+mod page;
+mod question;
+mod script;
+mod search;
+mod show;
+mod simulate;
+mod space;
+mod verify;
+mod yaml;
+
+use vcr_base::output::Outputs;
+use vcr_scenario::Scenario;
+
+use crate::exit::{Exit, print_error, printed};
+use crate::plan::answer::{Plan, Searched};
+use crate::plan::args::{PlanArgs, PlanCommand, QuestionArgs, SearchArgs, TuneArgs};
+use crate::plan::files::Folders;
+use crate::plan::inputs::Inputs;
+use crate::plan::load::Facts;
+use crate::plan::script::Case;
+use crate::plan::search::Simulate;
+use crate::plan::simulate::{Simulator, place};
+use crate::plan::space::{Space, Spanned};
+use crate::refusal::Refusal;
+use crate::terminal::layout::Layout;
+
+pub(crate) fn plan(args: &PlanArgs) -> Exit {
+    let done = match &args.command {
+        None => asked(args),
+        Some(PlanCommand::Tune(args)) => tune(args),
+        Some(PlanCommand::Explain(args)) => explain::explain(args),
+        Some(PlanCommand::Verify(args)) => verify::verify(args),
+    };
+    done.unwrap_or_else(Refusal::print)
+}
+
+fn asked(args: &PlanArgs) -> Result<Exit, Refusal> {
+    let (file, of_file) = match &args.file {
+        Some(path) => question::read(path)?,
+        None => (QuestionArgs::default(), None),
+    };
+    let question = args.question.clone().or(file);
+    let space = match &question.space {
+        Some(text) => Some(question::space(text)?),
+        None => of_file,
+    };
+    answer(Inputs::of(&question, space.unwrap_or_default())?, &args.search)
+}
+
+/// Flags that `vcr plan tune` varies, with their names in a space.
+const TUNED: [&str; 2] = ["--max-num-seqs", "--max-num-batched-tokens"];
+
+/// The flags of one deployment: a space of one family with a fixed number of replicas.
+fn tune(args: &TuneArgs) -> Result<Exit, Refusal> {
+    let mut question = args.question.clone();
+    let space = question.space.take().map(|text| question::space(&text)).transpose()?;
+    let given = space::given(&args.vllm_args)?;
+    if !question.model.is_empty() {
+        return Err(Refusal::input("--model: the model is that of --vllm-args"));
+    }
+    question.model = vec![given.model];
+    question.max_model_len = question.max_model_len.or(given.max_model_len);
+    let mut space = space.unwrap_or(Space { prefill_decode: Vec::new(), ..Space::default() });
+    space.tensor_parallel = vec![given.tensor_parallel];
+    space.pipeline_parallel = vec![given.pipeline_parallel];
+    space.data_parallel = vec![given.data_parallel];
+    space.aggregated = true;
+    let replicas = args.replicas.get();
+    space.min_replicas = replicas;
+    space.max_replicas = Some(replicas);
+    for name in TUNED {
+        let Some(value) = bound::word_after(&given.others, name) else { continue };
+        let values = if name == TUNED[0] { &mut space.max_num_seqs } else { &mut space.max_num_batched_tokens };
+        *values = vec![value as u32];
+    }
+    let others = space::without(&given.others, &TUNED);
+    space.arguments = space.arguments.iter().map(|text| format!("{others} {text}").trim().to_owned()).collect();
+    if question.max_gpus.is_none() {
+        question.max_gpus = std::num::NonZeroU32::new(u32::MAX);
+    }
+    answer(Inputs::of(&question, space)?, &args.search)
+}
+
+fn answer(mut inputs: Inputs, args: &SearchArgs) -> Result<Exit, Refusal> {
+    let mut outputs = Outputs::new(args.force);
+    if let load::Load::Trace { path, .. } = &inputs.load {
+        outputs.reads(path)?;
+    }
+    let folders = args.out.as_deref().map(|folder| Folders::open(outputs, folder)).transpose()?;
+    let base = Scenario::compile(&place(), String::new())?;
+    let facts = inputs.load.facts(inputs.seed, &base, &place())?;
+    if inputs.bounds.max_model_len == 0 {
+        inputs.bounds.max_model_len = facts.max_model_len();
+    }
+    let Spanned { shapes, families, left_out } = inputs.space.span(&inputs.bounds)?;
+    if families.is_empty() {
+        for one in &left_out {
+            print_error(&format!("{}: {}", one.deployments, one.reason), None);
+        }
+        print_error(&"no deployment fits", Some("try more or larger GPUs, or a wider --space"));
+        return Ok(Exit::CheckFailed);
+    }
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+    let threads = args.threads.map_or(cores, |threads| usize::from(threads.get()));
+    let quiet = args.quiet;
+    let simulator = Simulator::new(&inputs, &shapes, facts.parts(), &base, threads, args.budget, quiet);
+    let first = &shapes[families[0].shapes[0]];
+    let case = Case { shape: first, replicas: 1, cut: load::Cut::WHOLE, slower: 1.0 };
+    simulator.check(&case.script(&inputs)?)?;
+    let plan = searched(&simulator, facts, families, left_out, args.exhaustive);
+    simulator.end();
+    let plan = plan?;
+    if let Some(folders) = folders {
+        folders.write(&plan, &inputs)?;
+    }
+    let mut out = anstream::stdout().lock();
+    let written = if args.json {
+        files::write_json(&mut out, &plan)
+    } else {
+        show::write(&mut out, &plan, Layout::of_stdout(false))
+    };
+    Ok(printed(written, if plan.feasible { Exit::Passed } else { Exit::CheckFailed }))
+}
+
+/// Bounds, search and answer.
+fn searched(
+    simulator: &Simulator<'_>,
+    facts: Facts,
+    families: Vec<search::Family>,
+    mut left_out: Vec<space::LeftOut>,
+    exhaustive: bool,
+) -> Result<Plan, Refusal> {
+    simulator.begin("bounds", 0.0);
+    let (families, alones, cannot) = bound::bound(simulator, &facts, families)?;
+    left_out.extend(cannot);
+    simulator.begin("search", expected(&families, &facts));
+    let found = match exhaustive {
+        true => search::exhaustive(simulator, &families, simulator.whole())?,
+        false => search::search(simulator, &families, simulator.parts.len())?,
+    };
+    let is_cut = simulator.is_over() && found.contains(&search::Found::Unfinished);
+    simulator.begin("answer", facts.requests as f64 * 20.0);
+    Searched { simulator, facts, families, alones, found, left_out, is_cut }.plan()
+}
+
+/// Requests of a search, by estimate: each shape twice with the first part, half of them with the next, and a few
+/// with the whole load.
+fn expected(families: &[search::Family], facts: &Facts) -> f64 {
+    let parts = facts.parts();
+    let shapes: usize = families.iter().map(|family| family.shapes.len()).sum();
+    let of_part = |(index, requests): (usize, &Option<u64>)| match requests {
+        Some(requests) => 2.0 * shapes as f64 * *requests as f64 / f64::from(1 << index),
+        None => 6.0 * families.len() as f64 * facts.requests as f64,
+    };
+    parts.iter().enumerate().map(of_part).sum()
+}

@@ -1,0 +1,89 @@
+//! A deployment with its load and its objectives, in the language of scenarios.
+
+use crate::plan::inputs::Inputs;
+use crate::plan::load::Cut;
+use crate::plan::space::{Mode, Shape};
+use crate::refusal::Refusal;
+
+/// The name of every run: rows and the scenarios that reproduce them have equal fingerprints.
+const RUN: &str = "plan";
+
+/// What is simulated of a deployment.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Case<'a> {
+    pub(crate) shape: &'a Shape,
+    /// Engines, or groups of prefill and decode engines.
+    pub(crate) replicas: u32,
+    pub(crate) cut: Cut,
+    /// How many times as long steps take as the latency model says.
+    pub(crate) slower: f64,
+}
+
+impl Case<'_> {
+    /// The scenario.
+    pub(crate) fn script(&self, inputs: &Inputs) -> Result<String, Refusal> {
+        let workload = inputs.load.expression(self.cut)?;
+        self.script_with(inputs, &workload, true)
+    }
+
+    /// The scenario with another load; without objectives where these are not about it.
+    pub(crate) fn script_with(&self, inputs: &Inputs, workload: &str, judges: bool) -> Result<String, Refusal> {
+        let Self { shape, replicas, slower, .. } = self;
+        let mut options = format!("gpu: \"{}\", price_per_hour: {:?}", shape.gpu, shape.price_per_gpu_hour);
+        if let Some(latency) = &inputs.latency {
+            options.push_str(&format!(", latency: \"{latency}\""));
+        }
+        if let Some(minor) = &inputs.bounds.vllm_minor {
+            options.push_str(&format!(", vllm_minor: \"{minor}\""));
+        }
+        if let Some(node) = inputs.bounds.gpus_per_node {
+            options.push_str(&format!(", gpus_per_node: {node}"));
+        }
+        let gpus = shape.gpus() * replicas;
+        let mut text = format!(
+            "//! {}: {gpus} GPUs.\n//! Claim: {}.\n\nlet deployed = deployment(\"{}\",\n    #{{ {options} }});\n",
+            shape.family_text(),
+            inputs.objectives.iter().map(|one| one.text()).collect::<Vec<_>>().join(", "),
+            shape.command,
+        );
+        let router = &shape.router;
+        let pool =
+            |engines: u32| format!("pool(#{{ engines: {engines}, deployment: deployed, router: \"{router}\" }})");
+        let (pools, engines) = match shape.mode {
+            Mode::Aggregated => (format!("engines: {}", pool(*replicas)), vec![("engines", *replicas)]),
+            Mode::Disaggregated { prefill, decode } => {
+                let (prefill, decode) = (prefill * replicas, decode * replicas);
+                // Each GPU sends its own part of the KV.
+                let link = format!(
+                    "link(#{{ bandwidth: \"{}\", kv_bytes_per_token: deployed.kv_bytes_per_token, \
+                     sharing: \"per-prefill-engine\" }})",
+                    shape.link
+                );
+                let pools = format!("prefill: {},\n    decode: {},\n    link: {link}", pool(prefill), pool(decode));
+                (pools, vec![("prefill", prefill), ("decode", decode)])
+            }
+        };
+        text.push_str(&format!("let served = cluster(#{{\n    {pools},\n}});\n"));
+        if *slower != 1.0 {
+            text.push_str("let slower = [];\n");
+            for (pool, engines) in engines {
+                text.push_str(&format!(
+                    "for n in 0..{engines} {{ slower.push(slow_down(#{{ at: \"0s\", pool: \"{pool}\", engine: n, \
+                     factor: {slower:?} }})); }}\n"
+                ));
+            }
+        }
+        let faults = if *slower == 1.0 { "" } else { ", faults: slower" };
+        text.push_str(&format!(
+            "let result = run(#{{\n    name: \"{RUN}\",\n    cluster: served,\n    workloads: [{workload}],\n    \
+             seed: {}{faults},\n}});\n",
+            inputs.seed
+        ));
+        if judges {
+            for objective in &inputs.objectives {
+                text.push_str(&format!("expect(result, \"{}\", \"{}\");\n", objective.subject, objective.condition));
+            }
+        }
+        Ok(text)
+    }
+}

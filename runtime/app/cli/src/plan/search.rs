@@ -1,0 +1,320 @@
+//! The search: for each family of deployments the flags and the least replicas that keep all objectives.
+//!
+//! A family has its model, GPU, parallel sizes and mode in common; its shapes differ in flags, and every replica
+//! of a shape costs the same. More replicas never hurt, which is what bisections assume. Flags race on parts of the
+//! load, the first part being the shortest: the better half goes on to the next part. Families that would cost
+//! much more than the cheapest do not go on. What remains is decided on the whole load.
+//!
+//! Pure: simulations are behind [`Simulate`], and each is made once.
+
+use std::collections::BTreeMap;
+
+/// A deployment with a part of the load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Probe {
+    /// Index of the shape.
+    pub(crate) shape: usize,
+    pub(crate) replicas: u32,
+    /// Index of the part of the load; the last one is the whole.
+    pub(crate) part: usize,
+}
+
+/// How a deployment did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Score {
+    /// Whether all objectives are kept.
+    pub(crate) passed: bool,
+    /// Of the tightest objective, as a share of its limit.
+    pub(crate) headroom: f64,
+}
+
+/// Simulates deployments, several at a time.
+pub(crate) trait Simulate: Sync {
+    type Error: Send;
+
+    /// Scores in the order of the probes.
+    fn simulate(&self, probes: &[Probe]) -> Result<Vec<Score>, Self::Error>;
+
+    /// Calls `act` for each number, several at a time, and gives the results in order.
+    fn each<T: Send>(&self, count: usize, act: &(dyn Fn(usize) -> T + Sync)) -> Vec<T>;
+
+    /// Whether the time for the search is over.
+    fn is_over(&self) -> bool;
+}
+
+/// Deployments of one model, GPU, parallel sizes and mode.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Family {
+    /// Indices of its shapes.
+    pub(crate) shapes: Vec<usize>,
+    /// Price of a replica.
+    pub(crate) price: f64,
+    /// Replicas that fewer of cannot carry the load, by arithmetic: where the search begins.
+    pub(crate) least: u32,
+    /// Most replicas.
+    pub(crate) most: u32,
+}
+
+/// How far the search came with a family.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Found {
+    /// The least replicas that keep all objectives with the whole load, and their best flags.
+    Least { shape: usize, replicas: u32 },
+    /// Not even the most replicas keep them; the flags that come closest.
+    Infeasible { shape: usize, replicas: u32, part: usize },
+    /// A part of the load needs so many replicas already, which is more than others cost.
+    Dearer { shape: usize, replicas: u32, part: usize },
+    /// The time was over before.
+    Unfinished,
+}
+
+/// Families within this factor of the cheapest go on to the next part.
+const WITHIN: f64 = 1.5;
+/// Families that go on in any case.
+const AT_LEAST: usize = 2;
+/// Shapes of a family that are simulated with the whole load, at most.
+const FINALISTS: usize = 2;
+
+/// A family under way.
+#[derive(Clone, Debug)]
+struct Racing {
+    /// Shapes that go on, the best one first.
+    shapes: Vec<usize>,
+    /// The least replicas with the last part; none if there are none.
+    replicas: Option<u32>,
+}
+
+/// Searches all families; the results are in their order. `parts` is the number of parts of the load.
+pub(crate) fn search<S: Simulate>(simulate: &S, families: &[Family], parts: usize) -> Result<Vec<Found>, S::Error> {
+    let whole = parts - 1;
+    let mut racing: Vec<Racing> =
+        families.iter().map(|family| Racing { shapes: family.shapes.clone(), replicas: Some(family.least) }).collect();
+    let mut found = vec![Found::Unfinished; families.len()];
+    let mut active: Vec<usize> = (0..families.len()).collect();
+    for part in 0..whole {
+        if simulate.is_over() {
+            break;
+        }
+        let raced = simulate.each(active.len(), &|index| {
+            let number = active[index];
+            race(simulate, &families[number], &racing[number], part)
+        });
+        for (number, raced) in active.iter().zip(raced) {
+            racing[*number] = raced?;
+        }
+        active = go_on(families, &racing, &mut found, active, part);
+    }
+    // The cheapest one by estimate is decided first: its price rules others out.
+    let mut order = active;
+    let estimate = |racing: &[Racing], number: usize| price(&families[number], racing[number].replicas);
+    order.sort_by(|a, b| estimate(&racing[..], *a).total_cmp(&estimate(&racing[..], *b)));
+    let mut cheapest = f64::INFINITY;
+    let mut next = order.iter().take(1).copied().collect::<Vec<_>>();
+    let mut decided = vec![false; families.len()];
+    while !next.is_empty() {
+        let results = simulate.each(next.len(), &|index| {
+            let number = next[index];
+            decide(simulate, &families[number], &racing[number], whole)
+        });
+        for (number, result) in next.iter().zip(results) {
+            found[*number] = result?;
+            decided[*number] = true;
+            if let Found::Least { replicas, .. } = found[*number] {
+                cheapest = cheapest.min(price(&families[*number], Some(replicas)));
+            }
+        }
+        if simulate.is_over() && cheapest.is_finite() {
+            break;
+        }
+        // Whatever the first parts say may be cheaper, and what goes on to this part.
+        let may_be_cheaper = |number: &usize| match found[*number] {
+            Found::Dearer { replicas, .. } => price(&families[*number], Some(replicas)) <= cheapest,
+            _ => order.contains(number),
+        };
+        next = (0..families.len()).filter(|number| !decided[*number] && may_be_cheaper(number)).collect();
+        next.sort_by(|a, b| estimate(&racing[..], *a).total_cmp(&estimate(&racing[..], *b)));
+        if cheapest.is_infinite() {
+            next.truncate(1);
+        }
+    }
+    Ok(found)
+}
+
+fn price(family: &Family, replicas: Option<u32>) -> f64 {
+    replicas.map_or(f64::INFINITY, |replicas| family.price * f64::from(replicas))
+}
+
+/// The families that go on to the next part; notes what becomes of the others.
+fn go_on(families: &[Family], racing: &[Racing], found: &mut [Found], active: Vec<usize>, part: usize) -> Vec<usize> {
+    let of = |number: usize| price(&families[number], racing[number].replicas);
+    let mut by_price = active;
+    by_price.sort_by(|a, b| of(*a).total_cmp(&of(*b)));
+    let limit = by_price.first().map_or(f64::INFINITY, |first| of(*first) * WITHIN);
+    let mut kept = Vec::new();
+    for number in by_price {
+        let Racing { shapes, replicas } = &racing[number];
+        match replicas {
+            None => found[number] = Found::Infeasible { shape: shapes[0], replicas: families[number].most, part },
+            Some(_) if kept.len() < AT_LEAST || of(number) <= limit => kept.push(number),
+            Some(replicas) => found[number] = Found::Dearer { shape: shapes[0], replicas: *replicas, part },
+        }
+    }
+    kept.sort_unstable();
+    kept
+}
+
+/// Races the shapes of a family with a part of the load: the least replicas of any, and the better half.
+fn race<S: Simulate>(simulate: &S, family: &Family, before: &Racing, part: usize) -> Result<Racing, S::Error> {
+    let mut shapes = before.shapes.clone();
+    let guess = before.replicas.unwrap_or(family.most);
+    let Some(mut replicas) = least(simulate, shapes[0], guess, family.most, part)? else {
+        return race_beyond(simulate, family, shapes, part);
+    };
+    // Where the first one fails, others may not.
+    while replicas > 1 {
+        let scores = scores(simulate, &shapes, replicas - 1, part)?;
+        let passing = shapes.iter().zip(&scores).filter(|(_, score)| score.passed);
+        let mut passing: Vec<(usize, Score)> = passing.map(|(shape, score)| (*shape, *score)).collect();
+        if passing.is_empty() {
+            sort(&mut shapes, &scores);
+            break;
+        }
+        passing.sort_by(|a, b| b.1.headroom.total_cmp(&a.1.headroom));
+        let best = passing[0].0;
+        shapes = passing.into_iter().map(|(shape, _)| shape).collect();
+        replicas = least(simulate, best, replicas - 1, replicas - 1, part)?.unwrap_or(replicas - 1);
+    }
+    if replicas == 1 {
+        let scores = scores(simulate, &shapes, 1, part)?;
+        sort(&mut shapes, &scores);
+    }
+    shapes.truncate(shapes.len().div_ceil(2).max(FINALISTS));
+    Ok(Racing { shapes, replicas: Some(replicas) })
+}
+
+/// The same where the first shape fails even with the most replicas: others may not.
+fn race_beyond<S: Simulate>(
+    simulate: &S,
+    family: &Family,
+    mut shapes: Vec<usize>,
+    part: usize,
+) -> Result<Racing, S::Error> {
+    let scores = scores(simulate, &shapes, family.most, part)?;
+    let passes = scores.iter().any(|score| score.passed);
+    sort(&mut shapes, &scores);
+    let replicas = if passes { least(simulate, shapes[0], family.most, family.most, part)? } else { None };
+    shapes.truncate(shapes.len().div_ceil(2).max(FINALISTS));
+    Ok(Racing { shapes, replicas })
+}
+
+/// The least replicas of a family with the whole load, and their best shape.
+fn decide<S: Simulate>(simulate: &S, family: &Family, racing: &Racing, whole: usize) -> Result<Found, S::Error> {
+    let shapes = &racing.shapes[..racing.shapes.len().min(FINALISTS)];
+    let mut guess = racing.replicas.unwrap_or(family.most);
+    let mut best: Option<(u32, usize)> = None;
+    for shape in shapes {
+        let most = best.map_or(family.most, |(replicas, _)| replicas);
+        let Some(replicas) = least(simulate, *shape, guess.min(most), most, whole)? else { continue };
+        let headroom =
+            |shape: usize| -> Result<f64, S::Error> { Ok(scores(simulate, &[shape], replicas, whole)?[0].headroom) };
+        let is_better = match best {
+            Some((known, other)) => replicas < known || headroom(*shape)? > headroom(other)?,
+            None => true,
+        };
+        if is_better {
+            best = Some((replicas, *shape));
+        }
+        guess = replicas;
+    }
+    Ok(match best {
+        Some((replicas, shape)) => Found::Least { shape, replicas },
+        None => Found::Infeasible { shape: shapes[0], replicas: family.most, part: whole },
+    })
+}
+
+/// The least replicas, up to `most`, with which a shape keeps all objectives; tried from `guess` on.
+fn least<S: Simulate>(simulate: &S, shape: usize, guess: u32, most: u32, part: usize) -> Result<Option<u32>, S::Error> {
+    least_holding(guess, most, |replicas| {
+        simulate.simulate(&[Probe { shape, replicas, part }]).map(|scores| scores[0].passed)
+    })
+}
+
+/// The least number from 1 to `most` for which something holds that then holds for all larger ones: in growing steps
+/// from `guess` on, then by bisection.
+pub(crate) fn least_holding<E>(
+    guess: u32,
+    most: u32,
+    holds: impl Fn(u32) -> Result<bool, E>,
+) -> Result<Option<u32>, E> {
+    // The bracket: `broken` fails, or is 0; `kept` passes.
+    let (mut broken, mut kept) = (0, guess.clamp(1, most));
+    let mut step = 1;
+    if holds(kept)? {
+        while kept > 1 {
+            let tried = kept.saturating_sub(step).max(1);
+            if !holds(tried)? {
+                broken = tried;
+                break;
+            }
+            kept = tried;
+            step *= 2;
+        }
+    } else {
+        loop {
+            broken = kept;
+            if broken == most {
+                return Ok(None);
+            }
+            kept = broken.saturating_add(step).min(most);
+            if holds(kept)? {
+                break;
+            }
+            step *= 2;
+        }
+    }
+    while kept - broken > 1 {
+        let middle = broken + (kept - broken) / 2;
+        if holds(middle)? { kept = middle } else { broken = middle }
+    }
+    Ok(Some(kept))
+}
+
+fn scores<S: Simulate>(simulate: &S, shapes: &[usize], replicas: u32, part: usize) -> Result<Vec<Score>, S::Error> {
+    let probes: Vec<Probe> = shapes.iter().map(|shape| Probe { shape: *shape, replicas, part }).collect();
+    simulate.simulate(&probes)
+}
+
+/// The best first; equal ones stay in their order.
+fn sort(shapes: &mut [usize], scores: &[Score]) {
+    let by_shape: BTreeMap<usize, f64> =
+        shapes.iter().copied().zip(scores.iter().map(|score| score.headroom)).collect();
+    shapes.sort_by(|a, b| by_shape[b].total_cmp(&by_shape[a]));
+}
+
+/// The same answer from every deployment with the whole load.
+pub(crate) fn exhaustive<S: Simulate>(simulate: &S, families: &[Family], whole: usize) -> Result<Vec<Found>, S::Error> {
+    families
+        .iter()
+        .map(|family| {
+            let mut nearest = (f64::NEG_INFINITY, family.shapes[0]);
+            let mut best = None;
+            for replicas in 1..=family.most {
+                let scores = scores(simulate, &family.shapes, replicas, whole)?;
+                let mut all: Vec<(usize, Score)> = family.shapes.iter().copied().zip(scores).collect();
+                all.sort_by(|a, b| b.1.headroom.total_cmp(&a.1.headroom));
+                if all[0].1.headroom > nearest.0 {
+                    nearest = (all[0].1.headroom, all[0].0);
+                }
+                if let Some((shape, _)) = all.into_iter().find(|(_, score)| score.passed)
+                    && best.is_none()
+                {
+                    best = Some(Found::Least { shape, replicas });
+                }
+            }
+            Ok(best.unwrap_or(Found::Infeasible { shape: nearest.1, replicas: family.most, part: whole }))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,322 @@
+//! Simulations of deployments: each once, several at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use vcr_base::units::format_ns;
+use vcr_scenario::{AssertionResult, Blame, Outcome, Reporter, RunOptions, Scenario, parallel};
+
+use crate::plan::inputs::Inputs;
+use crate::plan::load::Cut;
+use crate::plan::objective::headroom;
+use crate::plan::script::Case;
+use crate::plan::search::{Probe, Score, Simulate};
+use crate::plan::space::Shape;
+use crate::refusal::Refusal;
+use crate::run::measured::Measured;
+use crate::stop::{self, Cause};
+use crate::terminal::progress::TerminalReporter;
+
+/// The headroom of a deployment that cannot be executed.
+const NONE: f64 = -1e12;
+
+/// What is kept of a simulation.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Simulated {
+    pub(crate) score: Score,
+    /// The objectives, in their order.
+    pub(crate) objectives: Vec<AssertionResult>,
+    /// By name, as reports call them; `_p99` and the like appended to those of distributions.
+    pub(crate) metrics: BTreeMap<String, f64>,
+    /// Mean over the engines.
+    pub(crate) utilisation: f64,
+    /// Of the busiest link.
+    pub(crate) link_utilisation: f64,
+    pub(crate) engines: usize,
+    /// The latency model that priced it.
+    pub(crate) latency: String,
+    pub(crate) fingerprint: String,
+    /// Why it could not be executed.
+    pub(crate) refused: Option<String>,
+}
+
+/// Simulates the deployments of a question.
+pub(crate) struct Simulator<'a> {
+    pub(crate) inputs: &'a Inputs,
+    pub(crate) shapes: &'a [Shape],
+    /// Leading requests of each part of the load; none for the whole.
+    pub(crate) parts: Vec<Option<u64>>,
+    pub(crate) base: &'a Scenario,
+    threads: usize,
+    ends: Option<Instant>,
+    known: Mutex<BTreeMap<Probe, Simulated>>,
+    /// Simulations and their requests, other loads and speeds included.
+    runs: AtomicUsize,
+    requests: AtomicU64,
+    progress: Arc<Progress>,
+}
+
+impl<'a> Simulator<'a> {
+    pub(crate) fn new(
+        inputs: &'a Inputs,
+        shapes: &'a [Shape],
+        parts: Vec<Option<u64>>,
+        base: &'a Scenario,
+        threads: usize,
+        budget: Option<Duration>,
+        quiet: bool,
+    ) -> Self {
+        Self {
+            inputs,
+            shapes,
+            parts,
+            base,
+            threads,
+            ends: budget.map(|budget| Instant::now() + budget),
+            known: Mutex::default(),
+            runs: AtomicUsize::new(0),
+            requests: AtomicU64::new(0),
+            progress: Arc::new(Progress::new(quiet)),
+        }
+    }
+
+    /// The part that is the whole load.
+    pub(crate) fn whole(&self) -> usize {
+        self.parts.len() - 1
+    }
+
+    /// Says what is done now, and how many requests will be simulated in all by an estimate.
+    pub(crate) fn begin(&self, what: &str, expected_requests: f64) {
+        let done = self.requests.load(Ordering::Relaxed) as f64;
+        self.progress.begin(what, done + expected_requests);
+    }
+
+    /// Simulations so far, and their requests.
+    pub(crate) fn spent(&self) -> (usize, u64) {
+        (self.runs.load(Ordering::Relaxed), self.requests.load(Ordering::Relaxed))
+    }
+
+    /// Every simulation with the whole load.
+    pub(crate) fn of_whole(&self) -> Vec<(Probe, Simulated)> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.iter().filter(|(probe, _)| probe.part == self.whole()).map(|(probe, one)| (*probe, one.clone())).collect()
+    }
+
+    /// What is known of a deployment, simulated if it has not been.
+    pub(crate) fn of(&self, probe: Probe) -> Result<Simulated, Refusal> {
+        self.all(&[probe]).map(|mut all| all.remove(0))
+    }
+
+    /// The same of several.
+    pub(crate) fn all(&self, probes: &[Probe]) -> Result<Vec<Simulated>, Refusal> {
+        let known = |probe: &Probe| self.known.lock().unwrap_or_else(PoisonError::into_inner).get(probe).cloned();
+        let missing: BTreeSet<Probe> = probes.iter().filter(|probe| known(probe).is_none()).copied().collect();
+        let missing: Vec<Probe> = missing.into_iter().collect();
+        let made = parallel(self.threads, &missing, |_, probe| {
+            let cut = Cut { requests: self.parts[probe.part], factor: 1.0 };
+            let shape = &self.shapes[probe.shape];
+            self.case(&Case { shape, replicas: probe.replicas, cut, slower: 1.0 })
+        });
+        for (probe, made) in missing.into_iter().zip(made) {
+            self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(probe, made?);
+        }
+        Ok(probes.iter().filter_map(known).collect())
+    }
+
+    /// Simulates a deployment with any load and speed.
+    pub(crate) fn case(&self, case: &Case<'_>) -> Result<Simulated, Refusal> {
+        let script = case.script(self.inputs)?;
+        self.script(script).map(|done| match done {
+            Ok(outcome) => Simulated::of(&outcome),
+            Err(reason) => Simulated::refused(reason),
+        })
+    }
+
+    /// Executes a script; a refusal of its deployment is inside.
+    pub(crate) fn script(&self, script: String) -> Result<Result<Outcome, String>, Refusal> {
+        if let Some(cause) = stop::cause() {
+            return Err(stopped(cause));
+        }
+        let scenario = Scenario::compile(&place(), script.clone())
+            .map_err(|error| Refusal::of_script(error, &script))?
+            .sharing(self.base);
+        let options = RunOptions { tokenizers: crate::run::tokenizers(), ..RunOptions::default() };
+        let outcome = match scenario.run(options, Arc::clone(&self.progress) as Arc<dyn Reporter>) {
+            Ok(outcome) => outcome,
+            Err(error) if error.blame == Blame::Input => return Ok(Err(error.message)),
+            Err(error) => return Err(Refusal::of_script(error, &script)),
+        };
+        if outcome.partial.is_some() {
+            return Err(stopped(stop::cause().unwrap_or(Cause::Interrupt)));
+        }
+        self.runs.fetch_add(1, Ordering::Relaxed);
+        let requests: usize = outcome.runs.iter().map(|run| run.request_rows().count()).sum();
+        let requests = requests as u64;
+        let done = self.requests.fetch_add(requests, Ordering::Relaxed) + requests;
+        self.progress.note(self.runs.load(Ordering::Relaxed), done);
+        Ok(Ok(outcome))
+    }
+
+    /// Checks a script without making its run: its errors are those of the question.
+    pub(crate) fn check(&self, script: &str) -> Result<(), Refusal> {
+        let of = |error: vcr_scenario::ScenarioError| {
+            let refusal = Refusal::input(format!("invalid plan: {}", error.message));
+            match error.hint {
+                Some(hint) => refusal.hint(hint),
+                None => refusal,
+            }
+        };
+        let scenario = Scenario::compile(&place(), script.to_owned()).map_err(of)?.sharing(self.base);
+        let options = RunOptions { tokenizers: crate::run::tokenizers(), ..RunOptions::default() };
+        scenario.check(options, Arc::clone(&self.progress) as Arc<dyn Reporter>).map(|_| ()).map_err(of)
+    }
+
+    /// Several things at a time, in order.
+    pub(crate) fn each_of<T: Sync, R: Send>(&self, items: &[T], act: impl Fn(usize, &T) -> R + Sync) -> Vec<R> {
+        parallel(self.threads, items, act)
+    }
+
+    /// Ends the line of progress, and says each warning of the runs once.
+    pub(crate) fn end(&self) {
+        self.progress.end();
+    }
+}
+
+/// The name of scripts that are in memory; relative paths in them start at the working folder.
+pub(crate) fn place() -> PathBuf {
+    PathBuf::from("plan.rhai")
+}
+
+fn stopped(cause: Cause) -> Refusal {
+    Refusal { exit: cause.exit(), ..Refusal::input(format!("stopped by {} before there was an answer", cause.name())) }
+}
+
+impl Simulate for Simulator<'_> {
+    type Error = Refusal;
+
+    fn simulate(&self, probes: &[Probe]) -> Result<Vec<Score>, Refusal> {
+        self.all(probes).map(|all| all.iter().map(|one| one.score).collect())
+    }
+
+    fn each<T: Send>(&self, count: usize, act: &(dyn Fn(usize) -> T + Sync)) -> Vec<T> {
+        let numbers: Vec<usize> = (0..count).collect();
+        parallel(self.threads, &numbers, |_, number| act(*number))
+    }
+
+    fn is_over(&self) -> bool {
+        self.ends.is_some_and(|ends| Instant::now() >= ends)
+    }
+}
+
+impl Simulated {
+    fn of(outcome: &Outcome) -> Self {
+        let tightest = outcome.assertions.iter().map(headroom).fold(f64::INFINITY, f64::min);
+        let measured = Measured::of(outcome);
+        let run = &outcome.runs[0];
+        let engines = run.engines.len();
+        let busy: f64 = run.engines.iter().map(|engine| engine.utilisation).sum();
+        Self {
+            score: Score { passed: outcome.passed, headroom: tightest },
+            objectives: outcome.assertions.clone(),
+            metrics: measured.runs.into_iter().next().map(|run| run.metrics).unwrap_or_default(),
+            utilisation: busy / engines.max(1) as f64,
+            link_utilisation: run.links.iter().map(|link| link.utilisation).fold(0.0, f64::max),
+            engines,
+            latency: run.deployments.first().map(|one| one.deployment.latency.clone()).unwrap_or_default(),
+            fingerprint: outcome.fingerprint.clone(),
+            refused: None,
+        }
+    }
+
+    fn refused(reason: String) -> Self {
+        Self {
+            score: Score { passed: false, headroom: NONE },
+            objectives: Vec::new(),
+            metrics: BTreeMap::new(),
+            utilisation: 0.0,
+            link_utilisation: 0.0,
+            engines: 0,
+            latency: String::new(),
+            fingerprint: String::new(),
+            refused: Some(reason),
+        }
+    }
+
+    pub(crate) fn metric(&self, name: &str) -> Option<f64> {
+        self.metrics.get(name).copied()
+    }
+}
+
+/// The line of progress, and the warnings of all runs.
+struct Progress {
+    bar: ProgressBar,
+    terminal: TerminalReporter,
+    state: Mutex<State>,
+    warned: Mutex<BTreeSet<String>>,
+}
+
+struct State {
+    what: String,
+    began: Instant,
+    /// Requests when it ends, by estimate.
+    expected: f64,
+}
+
+impl Progress {
+    fn new(quiet: bool) -> Self {
+        use std::io::IsTerminal;
+        let shown = !quiet && std::io::stderr().is_terminal();
+        let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(None, target);
+        let style = ProgressStyle::with_template("{spinner} {msg}").unwrap_or(ProgressStyle::default_spinner());
+        bar.set_style(style);
+        let state = State { what: String::new(), began: Instant::now(), expected: 0.0 };
+        let terminal = TerminalReporter::new(quiet);
+        // A signal ends the search in order.
+        terminal.keep_results();
+        Self { bar, terminal, state: Mutex::new(state), warned: Mutex::default() }
+    }
+
+    fn begin(&self, what: &str, expected: f64) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.what.is_empty() {
+            state.began = Instant::now();
+        }
+        what.clone_into(&mut state.what);
+        state.expected = expected;
+    }
+
+    fn note(&self, runs: usize, requests: u64) {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = requests as f64;
+        let rate_per_s = done / state.began.elapsed().as_secs_f64().max(1e-3);
+        let left_s = (state.expected - done).max(0.0) / rate_per_s.max(1.0);
+        self.bar.set_message(format!(
+            "{} · {runs} simulations, {requests} requests · at most {} to go",
+            state.what,
+            format_ns(left_s * 1e9)
+        ));
+        self.bar.tick();
+    }
+
+    fn end(&self) {
+        self.bar.finish_and_clear();
+        for text in std::mem::take(&mut *self.warned.lock().unwrap_or_else(PoisonError::into_inner)) {
+            self.terminal.warn(&text);
+        }
+    }
+}
+
+impl Reporter for Progress {
+    fn warn(&self, text: &str) {
+        self.warned.lock().unwrap_or_else(PoisonError::into_inner).insert(text.to_owned());
+    }
+
+    fn stop(&self) -> Option<&'static str> {
+        stop::cause().map(Cause::name)
+    }
+}

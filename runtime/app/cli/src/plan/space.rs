@@ -1,0 +1,421 @@
+//! The space: deployments that may be tried, and why others are not.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use vcr_model::vllm_args::{Deployment, VllmArgs};
+
+use crate::plan::search::Family;
+use crate::refusal::Refusal;
+
+/// Most deployments, replicas not counted.
+const MAX_SHAPES: usize = 20_000;
+
+/// What is tried.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Space {
+    pub(crate) tensor_parallel: Vec<u32>,
+    pub(crate) pipeline_parallel: Vec<u32>,
+    pub(crate) data_parallel: Vec<u32>,
+    pub(crate) expert_parallel: Vec<bool>,
+    /// Least and most replicas; of disaggregated ones, groups of prefill and decode engines.
+    pub(crate) min_replicas: u32,
+    pub(crate) max_replicas: Option<u32>,
+    /// Whether engines that prefill and decode are tried.
+    pub(crate) aggregated: bool,
+    /// Prefill engines to decode engines, such as `1:2`.
+    pub(crate) prefill_decode: Vec<String>,
+    /// Bandwidth between prefill and decode engines.
+    pub(crate) link: String,
+    pub(crate) max_num_seqs: Vec<u32>,
+    pub(crate) max_num_batched_tokens: Vec<u32>,
+    pub(crate) prefix_caching: Vec<bool>,
+    pub(crate) kv_cache_dtype: Vec<String>,
+    pub(crate) router: Vec<String>,
+    /// Further arguments of `vllm serve`, each a variant.
+    pub(crate) arguments: Vec<String>,
+}
+
+impl Default for Space {
+    fn default() -> Self {
+        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        Self {
+            tensor_parallel: vec![1, 2, 4, 8],
+            pipeline_parallel: vec![1],
+            data_parallel: vec![1],
+            expert_parallel: vec![false],
+            min_replicas: 1,
+            max_replicas: None,
+            aggregated: true,
+            prefill_decode: texts(&["1:1", "1:2", "2:1"]),
+            link: "50GB/s".to_owned(),
+            max_num_seqs: vec![256, 64, 128, 512],
+            max_num_batched_tokens: vec![8192, 2048, 4096, 16384],
+            prefix_caching: vec![true],
+            kv_cache_dtype: texts(&["auto"]),
+            router: texts(&["least-loaded"]),
+            arguments: texts(&[""]),
+        }
+    }
+}
+
+/// Engines of a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Mode {
+    /// One engine.
+    Aggregated,
+    /// Prefill engines and decode engines.
+    Disaggregated { prefill: u32, decode: u32 },
+}
+
+impl Mode {
+    /// Engines of a replica.
+    pub(crate) fn engines(self) -> u32 {
+        match self {
+            Self::Aggregated => 1,
+            Self::Disaggregated { prefill, decode } => prefill + decode,
+        }
+    }
+
+    /// As in a plan.yaml; `-` for one engine.
+    pub(crate) fn text(self) -> String {
+        match self {
+            Self::Aggregated => "-".to_owned(),
+            Self::Disaggregated { prefill, decode } => format!("{prefill}:{decode}"),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self, Refusal> {
+        let parts = text.split_once(':').and_then(|(one, other)| Some((one.parse().ok()?, other.parse().ok()?)));
+        match parts {
+            Some((prefill, decode)) if (1..=64).contains(&prefill) && (1..=64).contains(&decode) => {
+                Ok(Self::Disaggregated { prefill, decode })
+            }
+            _ => Err(Refusal::input(format!(
+                "invalid `prefill_decode` `{text}`: expected prefill engines to decode engines, such as 1:2"
+            ))),
+        }
+    }
+}
+
+/// A deployment without its number of replicas.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Shape {
+    pub(crate) model: String,
+    pub(crate) gpu: String,
+    #[serde(rename = "price_per_gpu_hour_usd")]
+    pub(crate) price_per_gpu_hour: f64,
+    pub(crate) mode: Mode,
+    pub(crate) tensor_parallel: u32,
+    /// GPUs of one engine.
+    pub(crate) gpus_per_engine: u32,
+    pub(crate) router: String,
+    pub(crate) link: String,
+    /// Arguments of `vllm serve` that differ within its family.
+    pub(crate) flags: String,
+    /// The command line of each engine.
+    pub(crate) command: String,
+}
+
+impl Shape {
+    /// GPUs of a replica.
+    pub(crate) fn gpus(&self) -> u32 {
+        self.gpus_per_engine * self.mode.engines()
+    }
+
+    /// Price of a replica and hour.
+    pub(crate) fn price(&self) -> f64 {
+        f64::from(self.gpus()) * self.price_per_gpu_hour
+    }
+
+    /// What all shapes of its family have in common.
+    pub(crate) fn family_text(&self) -> String {
+        let mode = match self.mode {
+            Mode::Aggregated => String::new(),
+            mode => format!(", prefill to decode {}", mode.text()),
+        };
+        format!("{} on {} x {}{mode}", self.model, self.gpus_per_engine, self.gpu)
+    }
+}
+
+/// Deployments that are not tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct LeftOut {
+    /// What they have in common.
+    pub(crate) deployments: String,
+    /// Why, with the numbers.
+    pub(crate) reason: String,
+    /// How many they are.
+    pub(crate) count: usize,
+}
+
+/// What bounds the space besides.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Bounds {
+    pub(crate) models: Vec<String>,
+    /// Name and price.
+    pub(crate) gpus: Vec<(String, f64)>,
+    pub(crate) max_gpus: u32,
+    /// None: as is usual for the GPU.
+    pub(crate) gpus_per_node: Option<u32>,
+    /// Longest sequence; 0 until the load is known.
+    pub(crate) max_model_len: u32,
+    pub(crate) vllm_minor: Option<String>,
+}
+
+/// All shapes, in families, and what is left out.
+pub(crate) struct Spanned {
+    pub(crate) shapes: Vec<Shape>,
+    pub(crate) families: Vec<Family>,
+    pub(crate) left_out: Vec<LeftOut>,
+}
+
+/// A product of sizes that engines of a family share.
+struct Sizes {
+    tensor: u32,
+    pipeline: u32,
+    data: u32,
+    experts: bool,
+}
+
+impl Space {
+    /// Every deployment that fits.
+    pub(crate) fn span(&self, bounds: &Bounds) -> Result<Spanned, Refusal> {
+        self.check()?;
+        let mut modes = if self.aggregated { vec![Mode::Aggregated] } else { Vec::new() };
+        modes.extend(self.prefill_decode.iter().map(|text| Mode::parse(text)).collect::<Result<Vec<_>, _>>()?);
+        if modes.is_empty() {
+            return Err(Refusal::input("invalid space: expected `aggregated: true` or a ratio of `prefill_decode`"));
+        }
+        let mut spanned = Spanned { shapes: Vec::new(), families: Vec::new(), left_out: Vec::new() };
+        let flags = self.flags();
+        for model in &bounds.models {
+            for (gpu, price) in &bounds.gpus {
+                for sizes in self.sizes() {
+                    for mode in &modes {
+                        let of =
+                            |flags: &Flags| shape(model, (gpu.as_str(), *price), &sizes, *mode, flags, self, bounds);
+                        self.add_family(&mut spanned, bounds, flags.iter().map(of).collect());
+                    }
+                }
+                if spanned.shapes.len() > MAX_SHAPES {
+                    return Err(Refusal::input(format!("invalid space: more than {MAX_SHAPES} deployments"))
+                        .hint("narrow it with --space"));
+                }
+            }
+        }
+        Ok(spanned)
+    }
+
+    fn check(&self) -> Result<(), Refusal> {
+        let lists = [
+            ("tensor_parallel", self.tensor_parallel.is_empty()),
+            ("pipeline_parallel", self.pipeline_parallel.is_empty()),
+            ("data_parallel", self.data_parallel.is_empty()),
+            ("expert_parallel", self.expert_parallel.is_empty()),
+            ("max_num_seqs", self.max_num_seqs.is_empty()),
+            ("max_num_batched_tokens", self.max_num_batched_tokens.is_empty()),
+            ("prefix_caching", self.prefix_caching.is_empty()),
+            ("kv_cache_dtype", self.kv_cache_dtype.is_empty()),
+            ("router", self.router.is_empty()),
+            ("arguments", self.arguments.is_empty()),
+        ];
+        if let Some((name, _)) = lists.iter().find(|(_, is_empty)| *is_empty) {
+            return Err(Refusal::input(format!("invalid space: `{name}` has no values: expected one at least")));
+        }
+        let is_plain = |text: &String| !text.contains(['"', '\\', '\n', '`']);
+        let texts = self.kv_cache_dtype.iter().chain(&self.router).chain(&self.arguments).chain([&self.link]);
+        match texts.into_iter().find(|text| !is_plain(text)) {
+            Some(text) => Err(Refusal::input(format!("invalid space: `{text}`: expected a text without quotes"))),
+            None => Ok(()),
+        }
+    }
+
+    fn sizes(&self) -> Vec<Sizes> {
+        let mut all = Vec::new();
+        for tensor in &self.tensor_parallel {
+            for pipeline in &self.pipeline_parallel {
+                for data in &self.data_parallel {
+                    for experts in &self.expert_parallel {
+                        all.push(Sizes { tensor: *tensor, pipeline: *pipeline, data: *data, experts: *experts });
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    fn flags(&self) -> Vec<Flags> {
+        let mut all = Vec::new();
+        for arguments in &self.arguments {
+            for router in &self.router {
+                for kv_cache_dtype in &self.kv_cache_dtype {
+                    for caches in &self.prefix_caching {
+                        for seqs in &self.max_num_seqs {
+                            for tokens in &self.max_num_batched_tokens {
+                                let mut text = format!("--max-num-seqs {seqs} --max-num-batched-tokens {tokens}");
+                                if !caches {
+                                    text.push_str(" --no-enable-prefix-caching");
+                                }
+                                if kv_cache_dtype != "auto" {
+                                    text.push_str(&format!(" --kv-cache-dtype {kv_cache_dtype}"));
+                                }
+                                let arguments = arguments.trim();
+                                if !arguments.is_empty() {
+                                    text.push_str(&format!(" {arguments}"));
+                                }
+                                all.push(Flags { text, router: router.clone() });
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// Adds the shapes of a family that fit.
+    fn add_family(&self, spanned: &mut Spanned, bounds: &Bounds, shapes: Vec<Shape>) {
+        let Some(first) = shapes.first() else { return };
+        let (gpus, price, text) = (first.gpus(), first.price(), first.family_text());
+        let most = (bounds.max_gpus / gpus.max(1)).min(self.max_replicas.unwrap_or(u32::MAX));
+        if most == 0 {
+            let reason = format!("a replica has {gpus} GPUs, and a deployment at most {}", bounds.max_gpus);
+            spanned.left_out.push(LeftOut { deployments: text, reason, count: shapes.len() });
+            return;
+        }
+        let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
+        let start = spanned.shapes.len();
+        for shape in shapes {
+            match unfit(&shape, bounds) {
+                None => spanned.shapes.push(shape),
+                Some(reason) => *reasons.entry(reason).or_default() += 1,
+            }
+        }
+        let left_out = reasons.into_iter().map(|(reason, count)| LeftOut { deployments: text.clone(), reason, count });
+        spanned.left_out.extend(left_out);
+        let shapes: Vec<usize> = (start..spanned.shapes.len()).collect();
+        if !shapes.is_empty() {
+            spanned.families.push(Family { shapes, price, least: self.min_replicas, most });
+        }
+    }
+}
+
+/// Flags of an engine, and the router.
+struct Flags {
+    text: String,
+    router: String,
+}
+
+fn shape(
+    model: &str,
+    (gpu, price): (&str, f64),
+    sizes: &Sizes,
+    mode: Mode,
+    flags: &Flags,
+    space: &Space,
+    bounds: &Bounds,
+) -> Shape {
+    let mut command = format!("vllm serve {model}");
+    for (name, size) in [("-tp", sizes.tensor), ("-pp", sizes.pipeline), ("-dp", sizes.data)] {
+        if size != 1 {
+            command.push_str(&format!(" {name} {size}"));
+        }
+    }
+    if sizes.experts {
+        command.push_str(" --enable-expert-parallel");
+    }
+    command.push_str(&format!(" --max-model-len {} {}", bounds.max_model_len, flags.text));
+    Shape {
+        model: model.to_owned(),
+        gpu: gpu.to_owned(),
+        price_per_gpu_hour: price,
+        mode,
+        tensor_parallel: sizes.tensor,
+        gpus_per_engine: sizes.tensor.saturating_mul(sizes.pipeline).saturating_mul(sizes.data),
+        router: flags.router.clone(),
+        link: space.link.clone(),
+        flags: flags.text.clone(),
+        command,
+    }
+}
+
+/// Why a shape cannot be served.
+fn unfit(shape: &Shape, bounds: &Bounds) -> Option<String> {
+    let node = bounds.gpus_per_node.or_else(|| vcr_roofline::presets::gpus_per_node(&shape.gpu));
+    if let Some(node) = node.filter(|node| shape.tensor_parallel > *node) {
+        return Some(format!("tensor parallelism over {} GPUs leaves a node of {node}", shape.tensor_parallel));
+    }
+    let mut deployment = Deployment { gpu: &shape.gpu, folder: Path::new(""), ..Deployment::default() };
+    if let Some(minor) = &bounds.vllm_minor {
+        deployment.minor = minor;
+    }
+    match VllmArgs::read(&shape.command, deployment) {
+        Ok(args) => args.fit().err().map(|error| error.to_string()),
+        Err(errors) => Some(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
+    }
+}
+
+/// What a command line of `vllm serve` states.
+pub(crate) struct Given {
+    pub(crate) model: String,
+    pub(crate) tensor_parallel: u32,
+    pub(crate) pipeline_parallel: u32,
+    pub(crate) data_parallel: u32,
+    pub(crate) max_model_len: Option<std::num::NonZeroU32>,
+    /// All other arguments.
+    pub(crate) others: String,
+}
+
+/// Sizes by the names of their flags.
+const SIZES: [(&str, &[&str]); 4] = [
+    ("tensor", &["-tp", "--tensor-parallel-size"]),
+    ("pipeline", &["-pp", "--pipeline-parallel-size"]),
+    ("data", &["-dp", "--data-parallel-size"]),
+    ("length", &["--max-model-len"]),
+];
+
+/// Reads a command line.
+pub(crate) fn given(command: &str) -> Result<Given, Refusal> {
+    let invalid = |reason: &str| Refusal::input(format!("invalid --vllm-args `{command}`: {reason}"));
+    let text = command.replace('=', " ");
+    let mut words = text.split_whitespace();
+    if (words.next(), words.next()) != (Some("vllm"), Some("serve")) {
+        return Err(invalid("expected vllm serve MODEL with flags"));
+    }
+    let model = words.next().filter(|word| !word.starts_with('-')).ok_or_else(|| invalid("expected a model"))?;
+    let rest = words.collect::<Vec<_>>().join(" ");
+    let size = |kind: &str| -> Result<Option<u32>, Refusal> {
+        let names = SIZES.iter().find(|(name, _)| *name == kind).map_or(&[][..], |(_, names)| names);
+        let Some(name) = names.iter().find(|name| rest.split(' ').any(|word| word == **name)) else { return Ok(None) };
+        let mut after = rest.split(' ').skip_while(|word| word != name).skip(1);
+        let value = after.next().and_then(|word| word.parse().ok()).filter(|value| *value > 0);
+        value.map(Some).ok_or_else(|| invalid(&format!("`{name}`: expected a whole number of at least 1")))
+    };
+    let names: Vec<&str> = SIZES.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+    Ok(Given {
+        model: model.to_owned(),
+        tensor_parallel: size("tensor")?.unwrap_or(1),
+        pipeline_parallel: size("pipeline")?.unwrap_or(1),
+        data_parallel: size("data")?.unwrap_or(1),
+        max_model_len: size("length")?.and_then(std::num::NonZeroU32::new),
+        others: without(&rest, &names),
+    })
+}
+
+/// Arguments without those of these names and their values.
+pub(crate) fn without(arguments: &str, names: &[&str]) -> String {
+    let mut kept = Vec::new();
+    let mut words = arguments.split_whitespace();
+    while let Some(word) = words.next() {
+        if names.contains(&word) {
+            words.next();
+        } else {
+            kept.push(word);
+        }
+    }
+    kept.join(" ")
+}

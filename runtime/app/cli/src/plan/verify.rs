@@ -1,0 +1,122 @@
+//! `vcr plan verify`: the load of a row on a real server, beside its prediction.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use vcr_scenario::{RunOptions, Scenario, expression};
+
+use crate::exit::{Exit, printed};
+use crate::plan::answer::Row;
+use crate::plan::args::VerifyArgs;
+use crate::plan::files::{JSON, script};
+use crate::plan::inputs::Inputs;
+use crate::plan::simulate::place;
+use crate::refusal::Refusal;
+use crate::run::measured::Measured;
+use crate::terminal::progress::TerminalReporter;
+use crate::terminal::style::{BOLD, GREEN, RED, bare_table, write_marked};
+use crate::terminal::text::printable;
+
+/// The part of plan.json that later commands read.
+#[derive(Deserialize)]
+pub(crate) struct Kept {
+    pub(crate) schema_version: u32,
+    pub(crate) question: Inputs,
+    pub(crate) rows: Vec<Row>,
+}
+
+impl Kept {
+    /// The plan in a folder of `vcr plan --out`, and one of its rows.
+    pub(crate) fn read(folder: &Path, row: usize) -> Result<(Inputs, Row), Refusal> {
+        let path = folder.join(JSON);
+        let invalid = |reason: String| Refusal::input(format!("invalid `{}`: {reason}", path.display()));
+        let text = vcr_base::input::read_text(&path, vcr_base::input::MAX_CONFIG_BYTES)
+            .map_err(|error| Refusal::input(format!("cannot read `{}`: {error}", path.display())))?;
+        let kept: Self = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
+        if kept.schema_version != crate::plan::answer::SCHEMA_VERSION {
+            return Err(invalid(format!("it has version {} of the schema", kept.schema_version)));
+        }
+        let rows = kept.rows.len();
+        let found = kept.rows.into_iter().find(|one| one.number == row);
+        let unknown = || Refusal::input(format!("invalid row {row}: expected 1 to {rows}"));
+        Ok((kept.question, found.ok_or_else(unknown)?))
+    }
+}
+
+/// A value that was predicted and measured.
+struct Compared {
+    name: &'static str,
+    predicted: f64,
+    measured: f64,
+}
+
+impl Compared {
+    fn error(&self) -> f64 {
+        (self.measured - self.predicted) / self.predicted.abs().max(1e-9)
+    }
+}
+
+/// Metrics that are compared.
+const COMPARED: [(&str, &str); 5] = [
+    ("TTFT p50", "ttft_ms_p50"),
+    ("TTFT p95", "ttft_ms_p95"),
+    ("ITL mean", "itl_ms_mean"),
+    ("ITL p99", "itl_ms_p99"),
+    ("E2E p50", "e2e_ms_p50"),
+];
+
+pub(crate) fn verify(args: &VerifyArgs) -> Result<Exit, Refusal> {
+    let (inputs, row) = Kept::read(&args.folder, args.row)?;
+    let text = script(&row, &inputs)?;
+    let target = expression::target("--target", &args.target)?;
+    let scenario = Scenario::compile(&place(), text.clone()).map_err(|error| Refusal::of_script(error, &text))?;
+    let run = |target: Option<vcr_cluster::Target>| -> Result<Measured, Refusal> {
+        let options = RunOptions {
+            target,
+            targets: crate::run::targets(),
+            tokenizers: crate::run::tokenizers(),
+            ..RunOptions::default()
+        };
+        let outcome = scenario.run(options, Arc::new(TerminalReporter::new(false)))?;
+        match crate::stop::cause() {
+            Some(cause) if outcome.partial.is_some() => {
+                Err(Refusal { exit: cause.exit(), ..Refusal::input(format!("stopped by {}", cause.name())) })
+            }
+            _ => Ok(Measured::of(&outcome)),
+        }
+    };
+    let (predicted, measured) = (run(None)?, run(Some(target))?);
+    let metric = |of: &Measured, name: &str| of.runs.first()?.metrics.get(name).copied();
+    let compared = COMPARED.iter().filter_map(|(name, key)| {
+        Some(Compared { name, predicted: metric(&predicted, key)?, measured: metric(&measured, key)? })
+    });
+    let compared: Vec<Compared> = compared.collect();
+    let holds = measured.passed && compared.iter().all(|one| one.error() <= args.tolerance);
+    let written = write(&row, &compared, &measured, args.tolerance, holds);
+    Ok(printed(written, if holds { Exit::Passed } else { Exit::CheckFailed }))
+}
+
+fn write(row: &Row, compared: &[Compared], measured: &Measured, tolerance: f64, holds: bool) -> io::Result<()> {
+    let mut out = anstream::stdout().lock();
+    let (mark, style, verdict) = if holds { ("✓", GREEN, "held") } else { ("✗", RED, "did not hold") };
+    let label = row.label();
+    writeln!(out, "{style}{mark}{style:#} {BOLD}the prediction of {} {verdict}{BOLD:#}\n", printable(&label))?;
+    let mut table = bare_table();
+    let time = |ms: f64| vcr_base::units::format_ns(ms * 1e6);
+    for one in compared {
+        table.add_row([
+            one.name.to_owned(),
+            format!("predicted {}", time(one.predicted)),
+            format!("measured {}", time(one.measured)),
+            format!("{:+.0} %", one.error() * 100.0),
+        ]);
+    }
+    write_marked(&mut out, &table, usize::MAX, compared.iter().map(|one| one.error() <= tolerance))?;
+    for made in &measured.assertions {
+        let (mark, style) = if made.passed { ("✓", GREEN) } else { ("✗", RED) };
+        writeln!(out, "  {style}{mark}{style:#} {}", printable(&made.text()))?;
+    }
+    Ok(())
+}
