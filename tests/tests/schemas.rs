@@ -6,7 +6,8 @@ use jsonschema::Validator;
 use serde_json::{Value, json};
 use vcr_tests::{Folder, Serve, root, shipped_guest};
 
-const SCHEMAS: [&str; 8] = ["report", "requests", "step-log", "model", "charts", "ticks", "observation", "gate"];
+const SCHEMAS: [&str; 9] =
+    ["report", "requests", "step-log", "model", "charts", "ticks", "observation", "gate", "plan"];
 
 fn schema(name: &str) -> Value {
     let path = root().join(format!("docs/schemas/{name}.schema.json"));
@@ -48,6 +49,21 @@ fn valid_outputs(folder: &Folder, args: &[&str], code: i32) -> (Value, Vec<Value
     let steps = valid_lines(&validator("step-log"), &read("steps.jsonl"), "steps.jsonl");
     assert!(!requests.is_empty() && !steps.is_empty(), "nothing was validated");
     (report, requests, steps)
+}
+
+/// Answers with and without rows.
+#[test]
+fn plans_fit_their_schema() {
+    let folder = Folder::new();
+    for (objective, code) in [("ttft.p95 < 1s", 0), ("ttft.p95 < 60ms", 1)] {
+        let load = ["--rate", "20", "--requests", "200", "--prompt-tokens", "800", "--output-tokens", "50"];
+        let space = "{tensor_parallel: [1, 16], max_num_seqs: [64], max_num_batched_tokens: [8192]}";
+        let asked = ["plan", "--model", "Qwen/Qwen3-8B", "--gpu", "h100", "--latency", "roofline", "--max-gpus", "2"];
+        let said = folder.vcr(&[&asked[..], &load, &["--slo", objective, "--space", space, "--json"]].concat());
+        let plan = said.ended(code).json();
+        assert_valid(&validator("plan"), &plan, objective);
+        assert!(!plan["left_out"].as_array().expect("a list").is_empty(), "16 GPUs are not in a node");
+    }
 }
 
 /// Facts of a target are described, and unknown ones may be absent.

@@ -69,6 +69,7 @@ impl Pantry {
         pantry.add_shards();
         pantry.add_certificates();
         pantry.add_model();
+        pantry.add_plan();
         pantry
     }
 
@@ -151,6 +152,15 @@ impl Pantry {
     fn add_model(&self) {
         let config = root().join("tests/recordings/h100/capture/model/qwen3-14b/config.json");
         fs::copy(config, self.folder.path().join("config.json")).expect("the folder is writable");
+    }
+
+    /// A question of a plan, and its answer.
+    fn add_plan(&self) {
+        let load = "rate: 20\nrequests: 200\nprompt_tokens: 800\noutput_tokens: 100\n";
+        let space = "space: {tensor_parallel: [1, 2], max_num_seqs: [64], prefill_decode: []}\n";
+        let asked = format!("model: Qwen/Qwen3-8B\ngpu: h100\nslo: ttft.p95 < 1s\nlatency: roofline\n{load}{space}");
+        self.folder.write("plan.yaml", asked);
+        let _ = self.vcr(&["plan", "plan.yaml", "--quiet", "--out", "plan"]);
     }
 
     /// The shards of a sweep, in the folder and in one of their own.

@@ -1,0 +1,259 @@
+//! `vcr plan`: its answer against an exhaustive search, the same in every run, and what its files reproduce.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use vcr_tests::{Folder, Said, Serve};
+
+/// A question whose space is small.
+const MODEL: [&str; 2] = ["--model", "Qwen/Qwen3-8B"];
+const LOAD: [&str; 8] = [
+    "--rate",
+    "24",
+    "--prompt-tokens",
+    "lognormal(900, 700)",
+    "--output-tokens",
+    "uniform(20, 300)",
+    "--requests",
+    "1600",
+];
+const LATENCY: [&str; 2] = ["--latency", "roofline"];
+const PRICES: [&str; 2] = ["--price", "h100=2.5,l40s=1"];
+
+fn plan(folder: &Folder, args: &[&str]) -> Said {
+    folder.vcr(&[&["plan", "--quiet"], &MODEL[..], &LATENCY[..], args].concat())
+}
+
+fn answer(folder: &Folder, args: &[&str]) -> Value {
+    plan(folder, &[args, &["--json"]].concat()).ended(0).json()
+}
+
+/// The best row, as far as two searches must agree.
+fn best(plan: &Value) -> Value {
+    let row = &plan["rows"][0];
+    json!([row["deployment"]["command"], row["deployment"]["gpu"], row["replicas"], row["price_per_hour_usd"]])
+}
+
+/// Spaces of at most 400 deployments, and objectives.
+const SPACES: [(&str, &[&str]); 6] = [
+    (
+        "{tensor_parallel: [1], prefill_decode: [], max_num_seqs: [16, 64, 256], max_num_batched_tokens: [2048, 4096, 8192]}",
+        &["--gpu", "h100,l40s", "--max-gpus", "20", "--slo", "ttft.p95 < 500ms", "--slo", "itl.p99 < 60ms"],
+    ),
+    (
+        "{tensor_parallel: [1, 2], prefill_decode: [], max_num_seqs: [16, 128], max_num_batched_tokens: [1024, 2048, 8192]}",
+        &["--gpu", "h100", "--max-gpus", "40", "--slo", "ttft.p99 < 300ms", "--slo", "itl.p99 < 40ms"],
+    ),
+    (
+        "{tensor_parallel: [1, 2], aggregated: false, prefill_decode: [\"1:1\", \"1:2\"], max_num_seqs: [32, 128], \
+      max_num_batched_tokens: [2048, 8192], max_replicas: 24}",
+        &["--gpu", "h100", "--max-gpus", "120", "--slo", "ttft.p95 < 1s", "--slo", "itl.p99 < 30ms"],
+    ),
+    (
+        "{tensor_parallel: [1], prefill_decode: [], max_num_seqs: [8, 16, 32, 64], max_num_batched_tokens: [2048, 8192], \
+      kv_cache_dtype: [auto, fp8]}",
+        &["--gpu", "l40s", "--max-gpus", "24", "--slo", "goodput{ttft<2s,tpot<60ms}.ratio >= 90%"],
+    ),
+    (
+        "{tensor_parallel: [1, 2, 4], prefill_decode: [], max_num_seqs: [32, 256], max_num_batched_tokens: [2048, 16384]}",
+        &["--gpu", "l40s", "--max-gpus", "48", "--slo", "ttft.p95 < 2s", "--slo", "tpot.p95 < 45ms"],
+    ),
+    (
+        "{tensor_parallel: [1, 2], prefill_decode: [\"1:1\"], max_num_seqs: [64, 256], max_num_batched_tokens: [2048, 8192]}",
+        &["--gpu", "h100", "--max-gpus", "64", "--slo", "e2e.p90 < 6s", "--slo", "ttft.p95 < 400ms"],
+    ),
+];
+
+#[test]
+fn the_answer_is_that_of_an_exhaustive_search_for_a_tenth_of_the_requests() {
+    for (number, (space, objectives)) in SPACES.into_iter().enumerate() {
+        let folder = Folder::new();
+        let args = [&LOAD[..], &PRICES[..], objectives, &["--space", space]].concat();
+        // Prices are of GPUs that are asked for.
+        let args: Vec<&str> = match objectives[1] {
+            "h100,l40s" => args,
+            gpu => args
+                .iter()
+                .map(|word| match (*word, gpu) {
+                    ("h100=2.5,l40s=1", "h100") => "h100=2.5",
+                    ("h100=2.5,l40s=1", _) => "l40s=1",
+                    (word, _) => word,
+                })
+                .collect(),
+        };
+        let raced = answer(&folder, &args);
+        let whole = answer(&folder, &[&args[..], &["--exhaustive"]].concat());
+        let deployments = whole["deployments"].as_u64().expect("a number");
+        assert!((40..=400).contains(&deployments), "space {number} has {deployments} deployments");
+        assert_eq!(best(&raced), best(&whole), "space {number}");
+        let spent = |plan: &Value| plan["searched_requests"].as_u64().expect("a number");
+        let (few, all) = (spent(&raced), spent(&whole));
+        assert!(few * 10 <= all, "space {number}: {few} of {all} requests");
+    }
+}
+
+/// A question that is answered soon.
+const SMALL: [&str; 14] = [
+    "--gpu",
+    "h100",
+    "--rate",
+    "20",
+    "--requests",
+    "600",
+    "--prompt-tokens",
+    "800",
+    "--output-tokens",
+    "100",
+    "--slo",
+    "ttft.p95 < 400ms",
+    "--space",
+    "{tensor_parallel: [1], max_num_seqs: [64], prefill_decode: ['1:1']}",
+];
+
+#[test]
+fn the_same_question_has_the_same_bytes_on_any_number_of_threads() {
+    let folder = Folder::new();
+    let of = |threads: &str| plan(&folder, &[&SMALL[..], &["--json", "--threads", threads]].concat()).ended(0).stdout;
+    let one = of("1");
+    assert_eq!(one, of("4"));
+    let other = plan(&folder, &[&SMALL[..], &["--json", "--seed", "2"]].concat()).ended(0).stdout;
+    assert_ne!(one, other, "another seed draws another load");
+}
+
+#[test]
+fn files_reproduce_each_row_and_say_what_to_do_next() {
+    let folder = Folder::new();
+    let plan = answer(&folder, &[&SMALL[..], &["--out", "plan"]].concat());
+    let read = |name: &str| fs::read_to_string(folder.path().join("plan").join(name)).expect("it was written");
+    let written: Value = serde_json::from_str(&read("plan.json")).expect("JSON");
+    assert_eq!(written, plan);
+    let rows = plan["rows"].as_array().expect("rows");
+    assert!(!rows.is_empty());
+    for row in rows {
+        let number = row["number"].as_u64().expect("a number");
+        let script = format!("plan/row-{number}/scenario.rhai");
+        let report = folder.vcr(&["run", &script, "--json", "--quiet"]).ended(0).json();
+        assert_eq!(report["fingerprint"], row["fingerprint"], "{script}");
+        let observed: Vec<&Value> =
+            report["assertions"].as_array().expect("assertions").iter().map(|made| &made["observed"]).collect();
+        let predicted: Vec<&Value> =
+            row["objectives"].as_array().expect("objectives").iter().map(|kept| &kept["observed"]).collect();
+        assert_eq!(observed, predicted);
+        assert_eq!(report["runs"][0]["metrics"]["gauges"]["gpus"].as_f64(), row["gpus"].as_f64());
+        let command = row["deployment"]["command"].as_str().expect("a text");
+        assert!(read(&format!("row-{number}/serve.sh")).contains(command));
+        assert!(read(&format!("row-{number}/bench.sh")).contains("--random-input-len 800 --random-output-len 100"));
+        assert!(read(&format!("row-{number}/values.yaml")).contains(&format!("--vllm-args={command}")));
+    }
+    assert_eq!(read("plan.csv").lines().count(), rows.len() + 1);
+    assert!(read("plan.html").contains("keeps all objectives"));
+    // A second plan needs no --force: the folder is marked.
+    let _ = answer(&folder, &[&SMALL[..], &["--out", "plan"]].concat());
+    let said = folder.vcr(&["plan", "explain", "plan", "1"]).ended(0);
+    for words in ["limits it", "the tightest objective is", "one replica more for $", "--max-num-batched-tokens 2048"] {
+        assert!(said.stdout.contains(words), "{words}: {}", said.stdout);
+    }
+    folder.vcr(&["plan", "explain", "plan", "99"]).failed(2, &["invalid row 99: expected 1 to"]);
+}
+
+/// How close it comes depends on the machine; that it is compared does not.
+#[test]
+fn predictions_are_compared_with_a_server() {
+    let folder = Folder::new();
+    let _ = answer(&folder, &[&SMALL[..4], &["--requests", "20"], &SMALL[6..], &["--out", "plan"]].concat());
+    let server = Serve::start(&["--inter-token-latency", "1ms"]);
+    let target = format!("http://{}", server.address());
+    let said = folder.vcr(&["plan", "verify", "plan", "--target", &target, "--tolerance", "500%"]);
+    for words in ["the prediction of Qwen/Qwen3-8B", "TTFT p95", "predicted", "measured", "ttft p95 < 400ms"] {
+        assert!(said.stdout.contains(words), "{words}: {} {}", said.stdout, said.stderr);
+    }
+}
+
+#[test]
+fn flags_of_one_deployment_are_tuned() {
+    let folder = Folder::new();
+    let load =
+        ["--gpu", "h100", "--rate", "12", "--requests", "400", "--prompt-tokens", "800", "--output-tokens", "100"];
+    let slo = ["--slo", "itl.p99 < 100ms", "--latency", "roofline", "--json", "--quiet"];
+    let command = ["plan", "tune", "--vllm-args", "vllm serve Qwen/Qwen3-8B -tp 2 --max-num-seqs 48 --block-size 32"];
+    let tuned = folder.vcr(&[&command[..], &load, &slo].concat()).ended(0).json();
+    for row in tuned["rows"].as_array().expect("rows") {
+        let command = row["deployment"]["command"].as_str().expect("a text");
+        assert!(command.contains("-tp 2") && command.contains("--max-num-seqs 48 "), "{command}");
+        assert!(command.contains("--block-size 32"), "{command}");
+        assert_eq!(row["gpus"], 2);
+    }
+}
+
+#[test]
+fn questions_come_from_a_file_and_options_replace_it() {
+    let folder = Folder::new();
+    folder.write(
+        "plan.yaml",
+        "model: Qwen/Qwen3-8B\ngpu: [h100]\nprice: {h100: 2.5}\nrate: 20\nrequests: 600\nprompt_tokens: 800\n\
+         output_tokens: 100\nslo: ttft.p95 < 400ms\nlatency: roofline\n\
+         space: {tensor_parallel: [1], max_num_seqs: [64], prefill_decode: []}\n",
+    );
+    let of = |args: &[&str]| folder.vcr(&[&["plan", "plan.yaml", "--json", "--quiet"], args].concat());
+    let plan = of(&[]).ended(0).json();
+    assert_eq!(plan["question"]["bounds"]["gpus"], json!([["h100-sxm", 2.5]]));
+    let dearer = of(&["--price", "h100=5"]).ended(0).json();
+    let price = |plan: &Value| plan["rows"][0]["price_per_hour_usd"].as_f64().expect("a number");
+    assert_eq!(price(&dearer), 2.0 * price(&plan));
+    folder.write("wrong.yaml", "model: Qwen/Qwen3-8B\ngpus: [h100]\n");
+    folder.vcr(&["plan", "wrong.yaml"]).failed(2, &["invalid `wrong.yaml`", "unknown field `gpus`"]);
+}
+
+#[test]
+fn what_cannot_be_kept_is_said_with_numbers() {
+    let folder = Folder::new();
+    let said = plan(&folder, &[&SMALL[..10], &["--slo", "ttft.p95 < 20us"]].concat()).ended(1);
+    for words in ["no deployment can keep", "ttft.p95 < 20us", "broken by one request alone"] {
+        assert!(said.stdout.contains(words), "{words}: {}", said.stdout);
+    }
+    let crowded = [&SMALL[..10], &["--slo", "ttft.p95 < 60ms", "--max-gpus", "1", "--json"]].concat();
+    let nearest = plan(&folder, &crowded).ended(1).json();
+    assert_eq!(nearest["feasible"], false);
+    assert!(nearest["nearest"]["headroom"].as_f64().expect("a number") < 0.0, "{nearest:#}");
+    let space = ["--space", "{tensor_parallel: [1], prefill_decode: []}"];
+    let large = ["plan", "--model", "meta-llama/Llama-3.1-70B-Instruct", "--latency", "roofline"];
+    let large = folder.vcr(&[&large[..], &SMALL[..10], &["--slo", "ttft.p95 < 1s"], &space].concat());
+    assert!(large.ended(1).stdout.contains("GiB of weights"));
+}
+
+#[test]
+fn mistakes_are_refused() {
+    let folder = Folder::new();
+    folder.write("empty.jsonl", "");
+    let without = |option: &str| -> Vec<&str> {
+        let mut pairs: Vec<&[&str]> = SMALL.chunks(2).collect();
+        pairs.retain(|pair| pair[0] != option);
+        pairs.concat()
+    };
+    let with = |option: &'static str, value: &'static str| [without(option), vec![option, value]].concat();
+    for (args, words) in [
+        (with("--gpu", "h1000"), "unknown GPU `h1000`: expected one of"),
+        (with("--slo", "ttft < 1s"), "invalid objective `ttft < 1s`"),
+        (with("--slo", "tftt.p95 < 1s"), "unknown metric `tftt`"),
+        (with("--slo", "ttft.p95 < 1"), "ttft"),
+        ([&SMALL[..], &["--slo", "ttft.p50 > 1s"]].concat(), "no run keeps both `ttft.p50 > 1s`"),
+        (with("--price", "h100=-1"), "invalid --price `h100=-1`"),
+        (with("--price", "b300=3"), "not among --gpu"),
+        (with("--gpu", "gb10"), "unknown price of `gb10`: expected --price gb10=PRICE"),
+        (with("--rate", "0"), "invalid --rate 0"),
+        (without("--rate"), "no load"),
+        (without("--gpu"), "no GPU"),
+        (without("--slo"), "no objective"),
+        (with("--prompt-tokens", "lognormal(1)"), "invalid --prompt-tokens"),
+        (with("--output-tokens", "0"), "invalid load"),
+        (with("--space", "{tensor_paralel: [1]}"), "unknown field `tensor_paralel`"),
+        (with("--space", "{tensor_parallel: []}"), "`tensor_parallel` has no values"),
+        (with("--space", "{prefill_decode: ['1-2']}"), "invalid `prefill_decode` `1-2`"),
+        (with("--latency", "none.json"), "invalid --latency `none.json`"),
+        (vec!["--gpu", "h100", "--slo", "ttft.p95 < 1s", "--trace", "empty.jsonl"], "invalid load"),
+        (vec!["--gpu", "h100", "--slo", "ttft.p95 < 1s", "--trace", "none.jsonl"], "cannot read `none.jsonl`"),
+    ] {
+        plan(&folder, &args).failed(2, &[words]);
+    }
+    folder.vcr(&["plan", "explain", "nowhere"]).failed(2, &["cannot read"]);
+}
