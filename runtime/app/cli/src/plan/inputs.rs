@@ -4,8 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use vcr_base::units;
-use vcr_roofline::presets::gpu_name;
-use vcr_roofline::prices::list_price;
+use vcr_roofline::gpus::{GPUS, Gpu};
 
 use crate::plan::args::QuestionArgs;
 use crate::plan::load::{Load, absolute, quoted};
@@ -106,8 +105,8 @@ fn model_name(text: &str) -> Result<String, Refusal> {
 /// The GPUs by their names here, with their prices.
 fn prices(gpus: &[String], stated: &[String]) -> Result<Vec<Price>, Refusal> {
     let known = |text: &str| {
-        gpu_name(text).ok_or_else(|| {
-            let names: Vec<&str> = vcr_model::vllm_args::GPUS.iter().map(|gpu| gpu.name).collect();
+        Gpu::named(text).ok_or_else(|| {
+            let names: Vec<&str> = GPUS.iter().map(|gpu| gpu.name).collect();
             Refusal::input(format!("unknown GPU `{text}`: expected one of {}", names.join(", ")))
         })
     };
@@ -120,23 +119,24 @@ fn prices(gpus: &[String], stated: &[String]) -> Result<Vec<Price>, Refusal> {
         let (gpu, price) = price.ok_or_else(|| {
             Refusal::input(format!("invalid --price `{text}`: expected a GPU and US dollars an hour, such as h100=2.5"))
         })?;
-        own.push((known(gpu)?, price));
+        own.push((known(gpu)?.name, price));
     }
     let mut prices: Vec<Price> = Vec::new();
     for text in gpus {
         let gpu = known(text)?;
-        if prices.iter().any(|price| price.gpu == gpu) {
+        if prices.iter().any(|price| price.gpu == gpu.name) {
             continue;
         }
-        let stated = own.iter().find(|(name, _)| *name == gpu).map(|(_, price)| (*price, "given".to_owned()));
+        let stated = own.iter().find(|(name, _)| *name == gpu.name).map(|(_, price)| (*price, "given".to_owned()));
         let listed = || {
-            let price = list_price(gpu)?;
+            let price = gpu.price?;
             Some((price.usd_per_hour, format!("{}, {}", price.provider, price.date)))
         };
         let Some((usd_per_gpu_hour, source)) = stated.or_else(listed) else {
-            return Err(Refusal::input(format!("unknown price of `{gpu}`: expected --price {gpu}=PRICE")));
+            let name = gpu.name;
+            return Err(Refusal::input(format!("unknown price of `{name}`: expected --price {name}=PRICE")));
         };
-        prices.push(Price { gpu: gpu.to_owned(), usd_per_gpu_hour, source });
+        prices.push(Price { gpu: gpu.name.to_owned(), usd_per_gpu_hour, source });
     }
     match own.iter().find(|(name, _)| !prices.iter().any(|price| price.gpu == *name)) {
         Some((name, _)) => Err(Refusal::input(format!("--price of `{name}`, which is not among --gpu"))),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use vcr_model::vllm_args::{Deployment, VllmArgs};
+use vcr_model::vllm_args::{Deployment, Gpu, VllmArgs};
 
 use crate::plan::search::Family;
 use crate::refusal::Refusal;
@@ -345,7 +345,7 @@ fn shape(
 
 /// Why a shape cannot be served.
 fn unfit(shape: &Shape, bounds: &Bounds) -> Option<String> {
-    let node = bounds.gpus_per_node.or_else(|| vcr_roofline::presets::gpus_per_node(&shape.gpu));
+    let node = bounds.gpus_per_node.or_else(|| Gpu::named(&shape.gpu).map(|gpu| gpu.gpus_per_node));
     if let Some(node) = node.filter(|node| shape.tensor_parallel > *node) {
         return Some(format!("tensor parallelism over {} GPUs leaves a node of {node}", shape.tensor_parallel));
     }
