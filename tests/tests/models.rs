@@ -2,7 +2,7 @@
 //! and weights are those of vLLM is tested beside the reader.
 
 use serde_json::{Value, json};
-use vcr_tests::Folder;
+use vcr_tests::{Folder, shipped_guest};
 
 fn scenario(engine: &str) -> String {
     format!(
@@ -153,7 +153,7 @@ run(#{{ cluster: c, workloads: [ burst(#{{ count: 1, prompt_tokens: 100, output_
             two,
             roofline(""),
             &[
-                "2 GPUs share each layer by `--tensor-parallel-size 2` of `vllm_args`",
+                "disagree in the number of GPUs that share each layer: 2 by `--tensor-parallel-size 2` of `vllm_args`",
                 "but 1 by `roofline`, which has no `tensor_parallel`",
                 "write `tensor_parallel: 2` in `roofline`",
             ][..],
@@ -162,17 +162,13 @@ run(#{{ cluster: c, workloads: [ burst(#{{ count: 1, prompt_tokens: 100, output_
             one,
             roofline(", tensor_parallel: 4"),
             &[
-                "1 GPUs share each layer by vLLM's default of `--tensor-parallel-size`",
+                "1 by vLLM's default of `--tensor-parallel-size`",
                 "but 4 by `tensor_parallel: 4`",
                 "or `--tensor-parallel-size 4` in `vllm_args`",
             ],
         ),
         (two, of_model(1), &["but 1 by `tensor_parallel: 1` of `model(\"Qwen/Qwen3-8B\")` in `roofline`"]),
-        (
-            &engine,
-            roofline(""),
-            &["2 GPUs share each layer by `tensor_parallel: 2` of `model(\"Qwen/Qwen3-8B\")` in `engine`"],
-        ),
+        (&engine, roofline(""), &["layer: 2 by `tensor_parallel: 2` of `model(\"Qwen/Qwen3-8B\")` in `engine`"]),
     ] {
         let folder = Folder::with(&script(engine, &latency));
         folder.run(&[]).failed(2, words);
@@ -187,8 +183,17 @@ run(#{{ cluster: c, workloads: [ burst(#{{ count: 1, prompt_tokens: 100, output_
     ] {
         let _ = Folder::with(&script(engine, &latency)).run(&[]).ended(0);
     }
+    if let Some(path) = shipped_guest("roofline") {
+        let guest = |options: &str| {
+            let config = format!(r#"#{{ model: "qwen3-8b", gpu: "h100-sxm"{options} }}"#);
+            format!(r#"guest(#{{ path: "{}", config: {config} }})"#, path.display())
+        };
+        let words = ["layer: 2 by", "but 1 by `tensor_parallel: 1` of `guest`"];
+        Folder::with(&script(two, &guest(", tensor_parallel: 1"))).run(&[]).failed(2, &words);
+        let _ = Folder::with(&script(two, &guest(", tensor_parallel: 2"))).run(&[]).ended(0);
+    }
     let serve = ["serve", "--vllm-args", "vllm serve Qwen/Qwen3-8B -tp 2", "--latency", &roofline("")];
-    Folder::new().vcr(&serve).failed(2, &["2 GPUs share each layer by `--tensor-parallel-size 2` of `--vllm-args`"]);
+    Folder::new().vcr(&serve).failed(2, &["layer: 2 by `--tensor-parallel-size 2` of `--vllm-args`"]);
 }
 
 #[test]

@@ -69,14 +69,23 @@ impl LatencySpec {
         guest.must_be(World::LatencyModel)?;
         let fallback = guest.fallback.as_ref().map(Self::of).transpose();
         let fallback = fallback.map_err(|what| format!("a guest whose `fallback` is {what}"))?;
+        let config = serde_json::from_str(&guest.config_json).unwrap_or_default();
+        let placement = tensor_parallel(&config).map(|gpus| Placement::of_latency("guest", Some(gpus)));
         let factory: LatencyFactory = Arc::new(move |plugin_context| {
             let made = guest.at(plugin_context).plug_in(&guest.config_json, plugin_context.seed);
             let Some(fallback) = &fallback else { return made };
             let fallback = (fallback.factory)(plugin_context)?;
             Ok(Box::new(WithFallback::<dyn LatencyModel>::new(made, fallback, guest.failure_sink(plugin_context))))
         });
-        Ok(Self::new(factory))
+        Ok(Self { placement, ..Self::new(factory) })
     }
+}
+
+/// The first `tensor_parallel` in the config of a guest: that of the roofline, or of a guest around one.
+fn tensor_parallel(config: &serde_json::Value) -> Option<u64> {
+    let config = config.as_object()?;
+    let gpus = config.get("tensor_parallel").and_then(serde_json::Value::as_u64);
+    gpus.or_else(|| config.values().find_map(tensor_parallel))
 }
 
 /// The option `latency`.

@@ -69,14 +69,15 @@ impl Placement {
     /// What an engine and its latency model contradict each other in, and what to write.
     pub(crate) fn contradictions(engine: &Self, latency: &Self) -> Vec<String> {
         let pairs = [
-            ("GPUs share each layer", &engine.tensor_parallel, &latency.tensor_parallel),
-            ("stages share the layers", &engine.pipeline_parallel, &latency.pipeline_parallel),
+            ("number of GPUs that share each layer", &engine.tensor_parallel, &latency.tensor_parallel),
+            ("number of stages", &engine.pipeline_parallel, &latency.pipeline_parallel),
         ];
         let contradiction = |(what, engine_says, latency_says): (&str, &Option<Stated>, &Option<Stated>)| {
             let (of_engine, of_latency) = (engine_says.as_ref()?, latency_says.as_ref()?);
             (of_engine.number != of_latency.number).then(|| {
                 format!(
-                    "engine and latency model disagree: {} {what} by {}, but {} by {}; write {} in `{}`, or {} in `{}`",
+                    "engine and latency model disagree in the {what}: {} by {}, but {} by {}; write {} in `{}`, \
+                     or {} in `{}`",
                     of_engine.number,
                     of_engine.by,
                     of_latency.number,
