@@ -141,6 +141,23 @@ fn a_script_has_a_number_of_functions() {
 }
 
 #[test]
+fn a_script_is_nested_up_to_a_limit() {
+    const DEPTH: usize = 100_000;
+    for [open, inner, close] in
+        [["|| ", "1", ""], ["(", "1", ")"], ["[", "", "]"], ["!", "true", ""], ["f(", "1", ")"], ["`${", "1", "}`"]]
+    {
+        let script = format!("let a = {}{inner}{};", open.repeat(DEPTH), close.repeat(DEPTH));
+        let folder = Folder::with(&script);
+        for command in ["check", "run"] {
+            folder.vcr(&[command, "test.rhai"]).failed(2, &["error: test.rhai:1:", "exceeds maximum complexity"]);
+        }
+    }
+    // Function pointers that contain each other take no operation to grow.
+    let curried = "fn f(a) { a }\nlet p = Fn(\"f\");\nfor i in 0..30000 { p = p.curry(i); }";
+    Folder::with(curried).run(&[]).failed(2, &["error: test.rhai:3:"]);
+}
+
+#[test]
 fn a_script_that_never_stops_is_stopped() {
     let endless = format!(
         "{CLUSTER} let w = burst(#{{ count: 1, prompt_tokens: 1, output_tokens: 1 }});\nwhile true {{ run(#{{ cluster: c, \
