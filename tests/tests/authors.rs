@@ -207,13 +207,13 @@ fn watching_waits_until_a_guest_builds() {
     let mut process = command.spawn().expect("it starts");
     let said = || fs::read_to_string(&log).expect("it is text");
     wait_until("it watches", || said().contains("watching "));
-    let source = fs::read_to_string(project.join("src/lib.rs")).expect("a project has one");
-    folder.write("mine/src/lib.rs", "this is no Rust");
+    let manifest = fs::read_to_string(project.join("Cargo.toml")).expect("a project has one");
+    folder.write("mine/Cargo.toml", "this is no manifest");
     wait_until("the build has failed", || said().contains("waiting for a build that succeeds"));
     folder.write("test.rhai", SCENARIO.replace("fixed(#{ step: \"10ms\" })", &guest).replace("10s", "11s"));
     wait_until("it was tried again", || said().matches("waiting for a build that succeeds").count() == 2);
     assert_eq!(said().matches("watching ").count(), 1, "it ran with an old component:\n{}", said());
-    folder.write("mine/src/lib.rs", source);
+    folder.write("mine/Cargo.toml", manifest);
     wait_until("it has run again", || said().matches("watching ").count() == 2);
     let id = process.id().to_string();
     assert!(Command::new("kill").args(["-INT", &id]).status().expect("there is `kill`").success());
