@@ -17,8 +17,8 @@ fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
         let mut line = Line { bytes: [0; LINE_BYTES], length: 0 };
         // An error means that the line is full: its beginning says enough.
         let _ = match info.location() {
-            Some(place) => write!(line, "panicked at {place}: {}", info.message()),
-            None => write!(line, "panicked: {}", info.message()),
+            Some(place) => write!(line, "panic at {place}: {}", info.message()),
+            None => write!(line, "panic: {}", info.message()),
         };
         crate::observe::log(line.text());
     }

@@ -237,7 +237,7 @@ fn a_guest_that_traps_fails_the_run() {
         "panic",
         0,
         3,
-        &[IN_THE_RUN, &["it panicked", "its last log line: panicked at ", "lib.rs:", ": as asked"]].concat(),
+        &[IN_THE_RUN, &["it panicked", "its last log line: panic at ", "lib.rs:", ": as asked"]].concat(),
     );
 }
 
