@@ -5,6 +5,7 @@ use vcr_base::finish_reason::FinishReason;
 use super::decode::CaptureFormat;
 use super::error::CaptureProblem;
 use super::error::LineProblem;
+use super::http::HttpRecord;
 use super::record::{CaptureMeta, RequestRecord};
 use crate::trace::media;
 
@@ -158,4 +159,43 @@ fn check_length(field: &str, given: usize, expected: u64, rule: &'static str) ->
         return Ok(());
     }
     Err(LineProblem::of(field, CaptureProblem::WrongLength { given, expected, rule }))
+}
+
+/// Checks an exchange beyond the types of its fields.
+pub(super) fn check_http(record: &HttpRecord) -> Result<(), LineProblem> {
+    if let Some(status) = record.status.filter(|status| !(100..1000).contains(status)) {
+        return Err(LineProblem::of("status", CaptureProblem::InvalidStatus { status }));
+    }
+    let mut before_ns = 0;
+    for (index, (after_ns, _)) in record.chunks.iter().enumerate() {
+        if *after_ns < before_ns {
+            return Err(LineProblem::of(&format!("chunks[{index}]"), CaptureProblem::ChunkBeforeItsTime));
+        }
+        before_ns = *after_ns;
+    }
+    let end_ns = record.end_ns.max(before_ns);
+    match record.arrival_ns.checked_add(end_ns) {
+        Some(_) => Ok(()),
+        None => Err(LineProblem::of("end_ns", CaptureProblem::TimesOverflow)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::HttpBytes;
+
+    #[test]
+    fn times_and_statuses_are_checked() {
+        let record = HttpRecord { status: Some(200), end_ns: 5, ..HttpRecord::default() };
+        assert!(check_http(&record).is_ok());
+        let chunk = |after_ns| (after_ns, HttpBytes::default());
+        let wrong = [
+            HttpRecord { status: Some(1), ..record.clone() },
+            HttpRecord { chunks: vec![chunk(4), chunk(3)], ..record.clone() },
+            HttpRecord { arrival_ns: u64::MAX, ..record.clone() },
+            HttpRecord { arrival_ns: 1, chunks: vec![chunk(u64::MAX)], ..record },
+        ];
+        assert!(wrong.iter().all(|record| check_http(record).is_err()));
+    }
 }

@@ -10,12 +10,12 @@ use serde_json::{Map, Value};
 use vcr_base::finish_reason::FinishReason;
 use vcr_base::input::{MAX_LINE_BYTES, Unpacked, is_regular};
 
-use super::check::{BlockRule, check};
+use super::check::{BlockRule, check, check_http};
 use super::decode::{CaptureFormat, decode};
 use super::error::LineProblem;
 use super::error::{CaptureError, CaptureProblem};
 use super::hash::BlockHash;
-use super::http::{self, HttpRecord};
+use super::http::HttpRecord;
 use super::reader::{CapturePosition, CaptureReader, Parts, ReadOptions, is_of_limit};
 use super::record::{CaptureLine, CaptureMeta, RequestRecord};
 use super::summary::CaptureSummary;
@@ -188,7 +188,7 @@ impl CaptureFile {
     pub fn http_at(&self, position: CapturePosition) -> Result<HttpRecord, CaptureError> {
         match self.line_at(position)? {
             CaptureLine::Http(record) => {
-                http::check(&record).map_err(|problem| self.problem_at(position, problem))?;
+                check_http(&record).map_err(|problem| self.problem_at(position, problem))?;
                 Ok(*record)
             }
             _ => Err(self.changed_at(position, "an http line")),

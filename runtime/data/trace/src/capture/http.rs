@@ -8,8 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 use std::fmt;
 
-use super::error::{CaptureProblem, LineProblem};
-use super::record::unknown_fields;
+use super::unknown::unknown_fields;
 
 /// An exchange over HTTP that has ended. Where the tokens of its prompt are known, a `request` line of the same
 /// `id` has its lengths and times.
@@ -178,25 +177,6 @@ fn header<'a>(headers: &'a [(String, String)], name: &str) -> Option<&'a str> {
     headers.iter().find(|(its, _)| its.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
 }
 
-/// Checks an exchange beyond the types of its fields.
-pub(super) fn check(record: &HttpRecord) -> Result<(), LineProblem> {
-    if let Some(status) = record.status.filter(|status| !(100..1000).contains(status)) {
-        return Err(LineProblem::of("status", CaptureProblem::InvalidStatus { status }));
-    }
-    let mut before_ns = 0;
-    for (index, (after_ns, _)) in record.chunks.iter().enumerate() {
-        if *after_ns < before_ns {
-            return Err(LineProblem::of(&format!("chunks[{index}]"), CaptureProblem::ChunkBeforeItsTime));
-        }
-        before_ns = *after_ns;
-    }
-    let end_ns = record.end_ns.max(before_ns);
-    match record.arrival_ns.checked_add(end_ns) {
-        Some(_) => Ok(()),
-        None => Err(LineProblem::of("end_ns", CaptureProblem::TimesOverflow)),
-    }
-}
-
 fn is_zero(bytes: &u64) -> bool {
     *bytes == 0
 }
@@ -215,19 +195,5 @@ mod tests {
         for wrong in ["1", "{}", r#"{"base64":"?"}"#] {
             assert!(serde_json::from_str::<HttpBytes>(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn times_and_statuses_are_checked() {
-        let record = HttpRecord { status: Some(200), end_ns: 5, ..HttpRecord::default() };
-        assert!(check(&record).is_ok());
-        let chunk = |after_ns| (after_ns, HttpBytes::default());
-        let wrong = [
-            HttpRecord { status: Some(1), ..record.clone() },
-            HttpRecord { chunks: vec![chunk(4), chunk(3)], ..record.clone() },
-            HttpRecord { arrival_ns: u64::MAX, ..record.clone() },
-            HttpRecord { arrival_ns: 1, chunks: vec![chunk(u64::MAX)], ..record },
-        ];
-        assert!(wrong.iter().all(|record| check(record).is_err()));
     }
 }

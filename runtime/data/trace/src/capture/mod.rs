@@ -16,6 +16,7 @@ mod reader;
 mod record;
 mod sessions;
 mod summary;
+mod unknown;
 mod vllm_vcr;
 mod workload;
 mod writer;

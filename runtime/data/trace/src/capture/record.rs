@@ -3,15 +3,12 @@
 //! Times are whole nanoseconds: `*_at_ns` and `arrival_ns` since the capture
 //! began, everything else of a request since that request arrived.
 
-use std::borrow::Cow;
-use std::fmt;
-
-use serde::de::{IgnoredAny, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::hash::{BlockHash, HashScheme};
 use super::http::HttpRecord;
+use super::unknown::unknown_fields;
 use crate::MediaItem;
 
 /// The format's name, in the first line.
@@ -382,31 +379,6 @@ impl RequestRecord {
             Some(self.ttft_ns?.saturating_add(known_ns))
         })
     }
-}
-
-/// All but the `kind`, which says which line it is.
-pub(super) fn unknown_fields<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map<String, Value>, D::Error> {
-    struct Fields;
-    impl<'de> Visitor<'de> for Fields {
-        type Value = Map<String, Value>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("one JSON object a line")
-        }
-
-        fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
-            let mut fields = Map::new();
-            while let Some(name) = map.next_key::<Cow<'de, str>>()? {
-                if name == "kind" {
-                    map.next_value::<IgnoredAny>()?;
-                } else {
-                    fields.insert(name.into_owned(), map.next_value()?);
-                }
-            }
-            Ok(fields)
-        }
-    }
-    deserializer.deserialize_map(Fields)
 }
 
 fn is_false(flag: &bool) -> bool {

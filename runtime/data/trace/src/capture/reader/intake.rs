@@ -4,11 +4,10 @@ use std::collections::HashMap;
 
 use serde::Deserialize;
 
-use crate::capture::check::{BlockRule, check};
+use crate::capture::check::{BlockRule, check, check_http};
 use crate::capture::decode::{CaptureFormat, decode, is_cut_off, lacks_meta, typed};
 use crate::capture::error::LineProblem;
 use crate::capture::error::{CaptureError, CaptureProblem};
-use crate::capture::http;
 use crate::capture::record::{CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, RequestRecord};
 use crate::capture::summary::{BrokenOff, CaptureSummary, CaptureWarningKind, Warnings};
 use crate::capture::vllm_vcr;
@@ -205,7 +204,7 @@ impl Intake {
                 }
             }
             CaptureLine::Http(record) => {
-                http::check(record)?;
+                check_http(record)?;
                 for field in record.other.keys() {
                     self.warnings.unknown_field(&self.name, line, field);
                 }

@@ -1,0 +1,33 @@
+//! Fields of lines that this version does not know.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserializer;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde_json::{Map, Value};
+
+/// All but the `kind`, which says which line it is.
+pub(super) fn unknown_fields<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map<String, Value>, D::Error> {
+    struct Fields;
+    impl<'de> Visitor<'de> for Fields {
+        type Value = Map<String, Value>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("one JSON object a line")
+        }
+
+        fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+            let mut fields = Map::new();
+            while let Some(name) = map.next_key::<Cow<'de, str>>()? {
+                if name == "kind" {
+                    map.next_value::<IgnoredAny>()?;
+                } else {
+                    fields.insert(name.into_owned(), map.next_value()?);
+                }
+            }
+            Ok(fields)
+        }
+    }
+    deserializer.deserialize_map(Fields)
+}
