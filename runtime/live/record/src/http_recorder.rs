@@ -7,10 +7,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use vcr_trace::capture::{CAPTURE_FORMAT, CAPTURE_VERSION, CaptureMeta, Holds};
 
-use super::exchange::{Exchange, HttpObserver, HttpRules, TokenCounter};
-use super::secrets::RedactRules;
 use crate::counts::{Counts, RecordSummary};
 use crate::error::RecordError;
+use crate::http::{Exchange, HttpObserver, HttpRules, RedactRules, TokenCounter, now_ns};
 use crate::parts::{Parts, Rotation};
 use crate::queue::Queue;
 use crate::recorder::{spawn, write_down};
@@ -76,11 +75,11 @@ impl HttpRecorder {
     pub fn start(config: &HttpRecordConfig) -> Result<Self, RecordError> {
         let counts = Arc::<Counts>::default();
         let (parts, start_ns) = match config.continues && config.out.exists() {
-            false => (Parts::new(&config.out, config.rotation, config.replace, config.meta())?, super::now_ns()),
+            false => (Parts::new(&config.out, config.rotation, config.replace, config.meta())?, now_ns()),
             true => {
                 let (parts, old) = Parts::continued(&config.out)?;
                 counts.http.set(old.http);
-                (parts, super::now_ns().saturating_sub(old.end_ns))
+                (parts, now_ns().saturating_sub(old.end_ns))
             }
         };
         let queue = Arc::new(Queue::new(config.queue_bytes));

@@ -13,6 +13,7 @@ mod counts;
 mod engines;
 mod error;
 pub mod http;
+mod http_recorder;
 mod json;
 mod kv;
 mod parts;
@@ -26,5 +27,6 @@ mod writer;
 
 pub use counts::RecordSummary;
 pub use error::RecordError;
+pub use http_recorder::{HttpRecordConfig, HttpRecorder};
 pub use parts::Rotation;
 pub use recorder::{RecordConfig, Recorder, RecorderHandle};

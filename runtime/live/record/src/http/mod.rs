@@ -1,6 +1,6 @@
 //! Exchanges over HTTP: from what a proxy saw to lines of a capture.
 //!
-//! A proxy hands each [`Exchange`] that has ended to an [`HttpRecorder`]. Its writer undoes encodings, replaces
+//! A proxy hands each [`Exchange`] that has ended to an [`HttpRecorder`](crate::HttpRecorder). Its writer undoes encodings, replaces
 //! secrets, and derives tokens and times of generations.
 
 mod decode;
@@ -8,12 +8,10 @@ mod events;
 mod exchange;
 mod generation;
 mod json_path;
-mod recorder;
 mod secrets;
 
 pub use exchange::{Exchange, HttpObserver, TokenCounter, lines_of};
 pub use json_path::{JsonPath, JsonPathError};
-pub use recorder::{HttpRecordConfig, HttpRecorder};
 pub use secrets::{REDACTED, RedactRules, is_secret_name};
 
 pub(crate) use exchange::{HttpLines, HttpRules};
