@@ -31,11 +31,15 @@ fn environment(name: &str) -> Option<Client> {
 
 /// Runs files of the package's tests.
 fn pytest(name: &str, files: &[&str]) {
-    let Some(client) = environment(name) else { return };
     // The main job, which one of them runs.
-    if shipped_guest("roofline").is_none() {
-        return;
+    if wheel().is_some() && shipped_guest("roofline").is_some() {
+        pytest_without_wheel(name, files);
     }
+}
+
+/// The same for files that do not import the package.
+fn pytest_without_wheel(name: &str, files: &[&str]) {
+    let Some(client) = client(name) else { return };
     let folder = root().join("python/tests");
     let mut command = client.python(&["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]);
     command.args(files).current_dir(folder).env("VCR_BINARY", vcr()).env("PYTHONDONTWRITEBYTECODE", "1");
@@ -117,6 +121,11 @@ fn the_driver_of_sweeps_hands_out_points_in_order() {
 #[test]
 fn inputs_and_outputs_may_be_at_urls() {
     pytest("python", &["test_urls.py"]);
+}
+
+#[test]
+fn the_pytest_plugin_starts_servers_and_plays_cassettes() {
+    pytest_without_wheel("python", &["test_pytest_plugin.py"]);
 }
 
 #[test]

@@ -38,6 +38,7 @@ const SPECIAL: &[(&str, How, &str)] = &[
     ("--kv-transfer nixl", How::Lacks("NIXL is not installed"), "the library is the reader's own; `play` has one"),
     ("kv-bench --listen", How::Parses, "it waits for another host"),
     ("kv-bench --connect", How::Parses, "the other host is not there"),
+    ("--upstream", How::Parses, "the server is the reader's own; `http_tape` has one"),
     ("vcr serve", How::Parses, "it serves; `tests/tests/serve` does that"),
     ("vcr play", How::Serves, "behind a frontend of our own"),
     ("vcr record", How::Serves, "between a frontend of our own and `vcr play`"),

@@ -116,7 +116,7 @@ pub(crate) enum Command {
     /// Ask a server whether it is up: exit code 0, or 1.
     #[command(after_help = health::EXAMPLES)]
     Health(Deferred<health::HealthArgs>),
-    /// Record the traffic between a real vLLM frontend and its engines.
+    /// Record the traffic between a real vLLM frontend and its engines, or between HTTP clients and any server.
     #[command(after_help = RECORD_EXAMPLES)]
     Record(Deferred<RecordArgs>),
     /// Fit a latency model to measurements of a real engine.

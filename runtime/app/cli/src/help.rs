@@ -112,11 +112,13 @@ pub(crate) const RECORD_EXAMPLES: &str = "Examples:
   vcr record --out day.jsonl.gz --rotate-size 1GB --rotate-time 10m
   vcr record --out kv.jsonl --kv-events tcp://127.0.0.1:5557
   vcr record --out far.jsonl --engine-handshake tcp://0.0.0.0:29560 --bind-host 10.0.0.5
+  vcr record --out chats.jsonl.zst --upstream http://localhost:8000/v1 --port 8001
 
 What a capture discloses: lengths and times of requests, sampling parameters with stop texts,
 schemas and the like, names of adapters and sessions, and hashes of every block of each prompt.
 The hashes confirm a guessed prompt. Texts can be read only with --record-tokens (answers) and
---record-prompts. Details: docs/reference/record.md.
+--record-prompts. With --upstream, texts are recorded; keys and cookies are not. Details:
+docs/reference/record.md.
 
 Exit codes:
   0  stopped by a signal; every message was recorded or counted as lost; 124 if it was --timeout

@@ -79,6 +79,8 @@ pub(crate) struct FrontendSide {
     pub(crate) tokens: Option<(&'static str, TokenFactory)>,
     /// Token lists that the frontend has read from the file of the token source.
     pub(crate) listed: Option<Arc<TokenList>>,
+    /// Whether the capture to play back is one of HTTP, which the frontend answers from.
+    pub(crate) plays_http: bool,
 }
 
 /// The settings that the options of `vcr play` ask for.
@@ -100,6 +102,7 @@ pub(crate) fn play_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveCo
         engine_words: Vec::new(),
         tokens: None,
         listed: None,
+        plays_http: false,
     };
     live_config(&args.live, side, guests)
 }
@@ -137,7 +140,10 @@ pub(crate) fn live_config(
         grammar_compile_ns: args.timing.grammar_compile_time,
         time_scale: args.timing.time_scale,
         tokens: tokens(args, &side, guests)?,
-        playback: playback::settings(&args.playback, args.timing.is_given(), &side.model_name)?,
+        playback: match side.plays_http {
+            true => None,
+            false => playback::settings(&args.playback, args.timing.is_given(), &side.model_name)?,
+        },
         seed: args.tokens.seed,
         stats: StatsSettings {
             log_stats: !args.events.disable_log_stats,

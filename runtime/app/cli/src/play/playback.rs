@@ -43,9 +43,9 @@ pub(crate) struct PlaybackArgs {
     #[arg(long, alias = "replay-match", value_enum, value_name = "KEY")]
     pub(crate) playback_match: Option<MatchArg>,
 
-    /// Handling of requests that are not in the capture.
-    #[arg(long, value_enum, value_name = "POLICY", default_value = "random", conflicts_with = "strict")]
-    pub(crate) playback_unmatched: UnmatchedArg,
+    /// Handling of requests that are not in the capture [default: random; error for captures of HTTP].
+    #[arg(long, value_enum, value_name = "POLICY", conflicts_with = "strict")]
+    pub(crate) playback_unmatched: Option<UnmatchedArg>,
 
     /// End with exit code 1 at the first request that is not in the capture.
     #[arg(long, alias = "replay-strict")]
@@ -100,6 +100,8 @@ pub(crate) enum UnmatchedArg {
     Error,
     /// Use the record with the longest common prefix.
     Nearest,
+    /// Pass the request on to --upstream and add its answer to the capture, which may be new; HTTP only.
+    Record,
 }
 
 /// The capture to be played back, if there is one.
@@ -176,9 +178,15 @@ fn open(path: &Path, args: &PlaybackArgs, model_name: &str) -> Result<Playback, 
     };
     let policy = match args.playback_unmatched {
         _ if args.strict => Unmatched::Fail,
-        UnmatchedArg::Random => Unmatched::Random,
-        UnmatchedArg::Error => Unmatched::Error,
-        UnmatchedArg::Nearest => Unmatched::Nearest,
+        None | Some(UnmatchedArg::Random) => Unmatched::Random,
+        Some(UnmatchedArg::Error) => Unmatched::Error,
+        Some(UnmatchedArg::Nearest) => Unmatched::Nearest,
+        Some(UnmatchedArg::Record) => {
+            return Err(Unusable {
+                message: "--playback-unmatched record: expected a capture of HTTP, played back by vcr serve".to_owned(),
+                hint: Some("record one with vcr record --upstream".to_owned()),
+            });
+        }
     };
     Playback::new(captures, by, policy).map_err(unusable)
 }
@@ -245,14 +253,18 @@ fn unwritable(error: &OutputError) -> Unusable {
 pub(crate) fn finish(file: Option<OutputFile>, playback: &Playback) -> Result<Exit, Unusable> {
     let report = playback.report();
     log(&report);
-    if let Some(file) = file {
-        let written = file.write_with(|out| {
-            serde_json::to_writer_pretty(&mut *out, &report)?;
-            out.write_all(b"\n")
-        });
-        written.map_err(|error| unwritable(&error))?;
-    }
+    write_report(file, &report)?;
     Ok(if report.has_failed { Exit::CheckFailed } else { Exit::Passed })
+}
+
+/// Writes a report as JSON, if it has a file.
+pub(crate) fn write_report(file: Option<OutputFile>, report: &impl serde::Serialize) -> Result<(), Unusable> {
+    let Some(file) = file else { return Ok(()) };
+    let written = file.write_with(|out| {
+        serde_json::to_writer_pretty(&mut *out, report)?;
+        out.write_all(b"\n")
+    });
+    written.map_err(|error| unwritable(&error))
 }
 
 fn log(report: &PlaybackReport) {

@@ -80,6 +80,10 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = bytes, help_heading = "Files")]
     pub(crate) queue_size: u64,
 
+    #[cfg(feature = "serve")]
+    #[command(flatten)]
+    pub(crate) http: super::http_args::UpstreamArgs,
+
     /// Print the summary as JSON.
     #[arg(long)]
     pub(crate) json: bool,

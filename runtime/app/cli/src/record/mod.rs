@@ -1,6 +1,10 @@
 //! `vcr record`: a proxy that writes captures.
 
 pub(crate) mod args;
+#[cfg(feature = "serve")]
+mod http_args;
+#[cfg(feature = "serve")]
+mod upstream;
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -20,20 +24,18 @@ pub(crate) fn record(args: &RecordArgs) -> Exit {
     let lines = shown.then(MultiProgress::new);
     log(args.quiet, lines.clone());
     raise_limit_of_files();
+    #[cfg(feature = "serve")]
+    if let Some(upstream) = &args.http.upstream {
+        return upstream::record(args, upstream, lines);
+    }
     match config(args).and_then(|config| serve(&config, lines)) {
         Ok(summary) => {
             let written = print_summary(&summary, args);
-            let is_timeout = stop::cause() == Some(Cause::Timeout);
-            let exit = if is_timeout { Exit::TimedOut } else { Exit::Passed };
-            if summary.removed_files > 0 {
-                let (files, requests) =
-                    (counted(summary.removed_files, "file"), counted(summary.removed_requests, "finished request"));
-                let message = format!("the capture lacks {requests}: {files} removed or renamed while written");
-                print_error(&message, Some(REMOVED));
-                return printed(written, Exit::Fault);
+            if let Some(exit) = removed(&summary) {
+                return printed(written, exit);
             }
             if summary.refused_inits == 0 {
-                return printed(written, exit);
+                return printed(written, passed());
             }
             let refused = summary.refused_inits;
             let message = format!(
@@ -49,6 +51,23 @@ pub(crate) fn record(args: &RecordArgs) -> Exit {
             if was_serving && !is_about_addresses { Exit::Fault } else { Exit::BadInput }
         }
     }
+}
+
+/// How a recording ends that lacks nothing.
+fn passed() -> Exit {
+    if stop::cause() == Some(Cause::Timeout) { Exit::TimedOut } else { Exit::Passed }
+}
+
+/// The exit of a recording whose files were removed.
+fn removed(summary: &RecordSummary) -> Option<Exit> {
+    if summary.removed_files == 0 {
+        return None;
+    }
+    let (files, requests) =
+        (counted(summary.removed_files, "file"), counted(summary.removed_requests, "finished request"));
+    let message = format!("the capture lacks {requests}: {files} removed or renamed while written");
+    print_error(&message, Some(REMOVED));
+    Some(Exit::Fault)
 }
 
 const REMOVED: &str = "move or remove only complete files of the capture, which --rotate-size and --rotate-time end";
@@ -82,7 +101,11 @@ fn serve(config: &RecordConfig, lines: Option<MultiProgress>) -> Result<RecordSu
     let (_in_order, starting) = stop::in_order_from_start(RecorderHandle::stop);
     let recorder = Recorder::start(config)?;
     starting.started(recorder.handle());
-    let bar = lines.map(|lines| show_progress(&lines, recorder.handle())).transpose()?;
+    let bar = lines.map(|lines| {
+        let handle = recorder.handle();
+        show_progress(&lines, move || handle.summary())
+    });
+    let bar = bar.transpose()?;
     let ended = recorder.wait();
     if let Some(bar) = bar {
         bar.finish_and_clear();
@@ -124,13 +147,16 @@ fn host_of(address: &str) -> Option<&str> {
 }
 
 /// A line that tells what was recorded so far.
-fn show_progress(lines: &MultiProgress, handle: RecorderHandle) -> Result<ProgressBar, RecordError> {
+fn show_progress(
+    lines: &MultiProgress,
+    summary: impl Fn() -> RecordSummary + Send + 'static,
+) -> Result<ProgressBar, RecordError> {
     let style = ProgressStyle::with_template("{spinner} {msg}").unwrap_or(ProgressStyle::default_spinner());
     let bar = lines.add(ProgressBar::new_spinner().with_style(style));
     let shown = bar.clone();
     let show = move || {
         while !shown.is_finished() {
-            let now = handle.summary();
+            let now = summary();
             shown.set_message(format!(
                 "{} of {} requests done · {} tokens · {} steps · {} messages lost",
                 now.requests, now.arrivals, now.tokens, now.steps, now.lost_messages,
@@ -151,7 +177,10 @@ fn print_summary(summary: &RecordSummary, args: &RecordArgs) -> std::io::Result<
     if args.quiet {
         return Ok(());
     }
-    let RecordSummary { requests, aborted, open, broken, tokens, steps, parts, .. } = summary;
+    let RecordSummary { requests, aborted, open, broken, tokens, steps, parts, http, .. } = summary;
+    if *http > 0 {
+        writeln!(out, "{}", counted(*http, "exchange"))?;
+    }
     writeln!(
         out,
         "{} ({aborted} aborted), {}, {} in {}",
@@ -166,6 +195,9 @@ fn print_summary(summary: &RecordSummary, args: &RecordArgs) -> std::io::Result<
     let missing = [
         (summary.refused_inits, "answers of the frontend to engines were not handed on"),
         (summary.lost_messages, "messages were not recorded"),
+        (summary.left_out, "exchanges have bodies beyond --max-body-size, of which only the start was recorded"),
+        (summary.without_lengths, "generations without usage have no lengths: give --tokenizer"),
+        (summary.keys, "strings look like keys: read the capture before you share it"),
         (summary.undecodable, "messages could not be read"),
         (summary.breaks, "breaks in the traffic"),
     ];

@@ -10,6 +10,7 @@ use super::arguments::ArgumentArgs;
 use super::chats::ChatArgs;
 use super::operations::{ClientFaultArgs, HttpArgs};
 use super::responses::ResponsesArgs;
+use super::tape::TapeArgs;
 use super::traces::TraceArgs;
 use super::vllm_flags::VllmFlags;
 use crate::play::args::LiveArgs;
@@ -33,6 +34,8 @@ pub(crate) struct ServeArgs {
     pub(crate) clients: ClientFaultArgs,
     #[command(flatten)]
     pub(crate) traces: TraceArgs,
+    #[command(flatten)]
+    pub(crate) tape: TapeArgs,
     #[command(flatten)]
     pub(crate) live: LiveArgs,
     // Behind all others, which it asks for their names.

@@ -8,6 +8,7 @@ mod model;
 mod operations;
 mod rendering;
 mod responses;
+mod tape;
 mod texts;
 mod traces;
 pub(crate) mod vllm_flags;
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use vcr_core::{EngineConfig, NamedValue as _};
-use vcr_frontend::http::ServerThreads;
+use vcr_frontend::http::{Before, ServerThreads};
 use vcr_frontend::metrics::CacheConfig;
 use vcr_frontend::{
     Admission, App, CallParsing, ChatOptions, EncoderAddress, EncoderOnly, EngineClient, HttpServer, Model,
@@ -40,6 +41,7 @@ use crate::stop;
 use args::{FrontendArg, ServeArgs, ServerArgs};
 use operations::{ChangedFaults, ChangedMetrics, Operations, Server};
 pub(crate) use rendering::rendering_process;
+use tape::{Ending, PlayedTape};
 
 /// Numbers in an embedding unless an option says: as many as small models have.
 const EMBEDDING_DIMENSIONS: u32 = 384;
@@ -63,6 +65,10 @@ struct Prepared {
     schema_backend: SchemaBackend,
     /// The tokenizer's configuration, if the server may show it.
     tokenizer_info: Option<serde_json::Value>,
+    /// A capture of HTTP that is played back.
+    tape: Option<PlayedTape>,
+    /// What ends the server at the first request that is not in it.
+    ending: Ending,
 }
 
 /// Serves until a signal, or until an engine fails.
@@ -80,16 +86,20 @@ pub(crate) fn serve(args: &ServeArgs) -> Exit {
         let report = playback::report_file(&args.live.playback)?;
         Ok((prepared, report))
     });
-    let (prepared, report) = match prepared {
+    let (mut prepared, report) = match prepared {
         Ok(prepared) => prepared,
         Err(unusable) => {
             print_error(&unusable.message, unusable.hint.as_deref());
             return Exit::BadInput;
         }
     };
-    let capture = prepared.config.playback.clone();
+    let (capture, tape) = (prepared.config.playback.clone(), prepared.tape.take());
     let served = run(args, prepared, guests);
-    let played_back = capture.map_or(Ok(Exit::Passed), |settings| playback::finish(report, &settings.playback));
+    let played_back = match (capture, tape) {
+        (Some(settings), _) => playback::finish(report, &settings.playback),
+        (None, Some(tape)) => tape.finish(report),
+        (None, None) => Ok(Exit::Passed),
+    };
     ended(served, played_back)
 }
 
@@ -117,6 +127,7 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         engine_words: args.vllm.engine_words(),
         tokens: Some(("english", english(args, &model, &chats, &text)?)),
         listed: texts::read(&args.live.tokens.tokens, &model, &chats)?.map(Arc::new),
+        plays_http: tape::is_http(&args.live.playback),
     };
     let mut config = live_config(&args.live, side, guests)?;
     if args.media.mm_encoder_only {
@@ -139,6 +150,9 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         shutdown_timeout: Duration::from_nanos(config.shutdown_timeout_ns) + LAST_ANSWERS,
     };
     let mut operations = Operations::new(&args.http, &args.clients, &args.traces, &server)?;
+    let ending = Ending::default();
+    let (player, tape) = tape::player(&args.tape, &args.live, &ending)?;
+    operations.front.around.before = player.map(|player| Arc::new(player) as Arc<dyn Before>);
     let control = control::listen(&args.live.control)?;
     let listeners = match args.server.data_parallel_multi_port_external_lb {
         true => (0..config.identity.num_ranks).map(|rank| listen(&args.server, rank)).collect::<Result<_, _>>()?,
@@ -168,6 +182,8 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         structures,
         schema_backend,
         tokenizer_info,
+        tape,
+        ending,
     })
 }
 
@@ -245,6 +261,8 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
         structures,
         schema_backend,
         tokenizer_info,
+        tape: _,
+        ending,
     } = prepared;
     let (stop, stopped) = watch::channel(false);
     let (_in_order, starting) = stop::in_order_from_start(|running: &Running| {
@@ -264,6 +282,11 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
         client.limit_admission(Admission { requests, prompt_tokens });
     }
     starting.started(Running { engines: engines.handle(), stop: stop.clone() });
+    let (ends, of_server) = (engines.handle(), stop.clone());
+    _ = ending.set(Box::new(move || {
+        of_server.send_replace(true);
+        ends.shut_down();
+    }));
     let client_faults = Arc::new(ChangedFaults(Arc::clone(&operations.front.faults.faults)));
     let fake_metrics = Arc::new(ChangedMetrics(operations.fake_metrics));
     let control =

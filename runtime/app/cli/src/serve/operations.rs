@@ -239,6 +239,7 @@ impl Operations {
                 timeout: Duration::from_secs(http.request_body_timeout),
             },
             body_memory_bytes: http.max_request_body_memory,
+            before: None,
         };
         let rules = Arc::new(ClientFaults::new(faults.client_fault.clone(), server.seed, faults.tenants()));
         let refuses = Arc::clone(&rules);

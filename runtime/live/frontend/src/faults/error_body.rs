@@ -58,7 +58,8 @@ pub(super) fn error_events(event: &[u8], code: u16, message: &str) -> String {
 }
 
 /// An answer with an error, in the form that the clients of a path expect.
-pub(super) fn error_response(
+#[must_use]
+pub fn error_response(
     path: &str,
     code: u16,
     message: Option<&str>,

@@ -17,7 +17,7 @@ use super::caller::NamedInBody;
 use super::error_body::{error_response, with_own_body};
 use super::injector::ClientFaults;
 use super::kind::FaultKind;
-use crate::engine::current_connection;
+use crate::engine::{current_connection, with_connection};
 use crate::http::{ConnectionControl, Innermost, Next};
 use crate::metrics::Metrics;
 
@@ -36,6 +36,22 @@ pub struct FaultLayer {
     pub metrics: Metrics,
     /// The limit of bodies that are read for what rules look at.
     pub max_body_bytes: usize,
+}
+
+impl FaultLayer {
+    /// Lets a request that came by `connection` meet the fault of a rule, or else hands it on. Headers ask for nothing
+    /// here: they are for the server behind.
+    pub async fn around<F: Future<Output = Response>>(
+        &self,
+        connection: ConnectionControl,
+        request: Request,
+        next: impl FnOnce(Request) -> F,
+    ) -> Response {
+        if self.faults.is_empty() {
+            return next(request).await;
+        }
+        with_connection(connection, Box::pin(judged(self, request, next))).await
+    }
 }
 
 impl Innermost for FaultLayer {

@@ -13,6 +13,7 @@ mod tests;
 
 pub use axum::http::HeaderName;
 pub use caller::Tenants;
+pub use error_body::error_response;
 pub use injector::ClientFaults;
 pub use kind::FaultKind;
 pub use layer::FaultLayer;

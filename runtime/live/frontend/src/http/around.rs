@@ -41,6 +41,8 @@ pub struct Around {
     pub body: BodyLimits,
     /// The limit of large bodies that come at the same time, together.
     pub body_memory_bytes: usize,
+    /// What answers before the routes, if anything does.
+    pub before: Option<Arc<dyn Before>>,
 }
 
 /// Service between the layers and the routes.
@@ -49,8 +51,17 @@ pub trait Innermost: Send + Sync + 'static {
     fn run(&self, request: Request, next: Next<'_>) -> impl Future<Output = Response> + Send;
 }
 
+/// Service that answers in place of the routes, such as from recordings. Faults happen to its answers, too.
+pub trait Before: std::fmt::Debug + Send + Sync {
+    /// Answers a request, by `next` or by itself.
+    fn answer<'a>(&'a self, request: Request, next: Next<'a>) -> Pin<Box<dyn Future<Output = Response> + Send + 'a>>;
+}
+
 /// The routes behind [`Innermost`].
-pub struct Next<'a>(&'a Handlers);
+pub struct Next<'a> {
+    handlers: &'a Handlers,
+    before: Option<&'a dyn Before>,
+}
 
 impl std::fmt::Debug for Next<'_> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -61,7 +72,10 @@ impl std::fmt::Debug for Next<'_> {
 impl Next<'_> {
     /// Lets the routes answer.
     pub async fn run(self, request: Request) -> Response {
-        self.0.answer(request).await
+        match self.before {
+            None => self.handlers.answer(request).await,
+            Some(before) => before.answer(request, Next { before: None, ..self }).await,
+        }
     }
 }
 
@@ -97,6 +111,7 @@ struct Layers<I> {
     body_limits: BodyLimits,
     body_memory: BodyMemory,
     innermost: I,
+    before: Option<Arc<dyn Before>>,
     handlers: Handlers,
 }
 
@@ -123,6 +138,7 @@ impl Around {
             body_limits: self.body,
             body_memory: BodyMemory::new(self.body_memory_bytes, self.body.max_bytes),
             innermost,
+            before: self.before.clone(),
             handlers,
         })
     }
@@ -161,7 +177,10 @@ impl<I: Innermost> Layers<I> {
         let cut = match content_length(request.headers()) {
             Some(bytes) if bytes > self.body_limits.max_bytes as u64 => Cut::TooLarge,
             _ => {
-                let next = |request| self.innermost.run(request, Next(&self.handlers));
+                let next = |request| {
+                    let next = Next { handlers: &self.handlers, before: self.before.as_deref() };
+                    self.innermost.run(request, next)
+                };
                 let response = beside_others(&self.body_memory, verdict, request, next).await;
                 match verdict.get() {
                     None => return response,

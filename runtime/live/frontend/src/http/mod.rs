@@ -3,6 +3,7 @@
 
 mod around;
 mod body;
+mod client_tls;
 mod connection;
 mod head_timer;
 mod large;
@@ -16,8 +17,9 @@ mod tests;
 mod threads;
 mod tls;
 
-pub use around::{Around, Client, Innermost, Next, Service};
+pub use around::{Around, Before, Client, Innermost, Next, Service};
 pub use body::BodyLimits;
+pub use client_tls::client_tls;
 pub use connection::ConnectionControl;
 pub use layers::{ApiKeys, Cors, RequestLog};
 pub use listen::{ListenError, ListenOptions, bind, serve};

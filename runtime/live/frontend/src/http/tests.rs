@@ -78,6 +78,7 @@ fn site(metrics: &Metrics) -> Arc<dyn Service> {
         pod: PodHeaders::default(),
         body: BodyLimits { max_bytes: 1000, timeout: Duration::from_secs(60) },
         body_memory_bytes: 1000,
+        before: None,
     };
     around.site(routes, Direct)
 }

@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use axum::http::uri::PathAndQuery;
 use prost::Message;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use tokio::runtime::Runtime;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig};
 use tonic_prost::ProstCodec;
 
 use super::endpoint::{Endpoint, Protocol};
 use super::proto::{ExportTraceServiceRequest, ExportTraceServiceResponse};
+use crate::http::client_tls;
 
 /// Time for a message and its answer.
 const SEND_TIME: Duration = Duration::from_secs(2);
@@ -38,7 +38,7 @@ impl Transport {
     pub(super) fn new(endpoint: Endpoint, authorities: Option<&[u8]>) -> io::Result<Self> {
         match endpoint.protocol {
             Protocol::Http => {
-                let tls = endpoint.has_tls.then(|| tls(authorities)).transpose()?;
+                let tls = endpoint.has_tls.then(|| client_tls(authorities).map(Arc::new)).transpose()?;
                 Ok(Self::Http { endpoint, tls })
             }
             Protocol::Grpc => {
@@ -98,18 +98,6 @@ async fn call(channel: Channel, message: ExportTraceServiceRequest) -> io::Resul
         Some(cause) => with_cause(cause),
         None => io::Error::other(format!("the collector answered with {}: {}", status.code(), status.message())),
     })
-}
-
-fn tls(authorities: Option<&[u8]>) -> io::Result<Arc<ClientConfig>> {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    for certificate in authorities.map(CertificateDer::pem_slice_iter).into_iter().flatten() {
-        roots.add(certificate.map_err(io::Error::other)?).map_err(io::Error::other)?;
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config = versions.map_err(io::Error::other)?.with_root_certificates(roots).with_no_client_auth();
-    Ok(Arc::new(config))
 }
 
 fn post(endpoint: &Endpoint, tls: Option<&Arc<ClientConfig>>, body: &[u8]) -> io::Result<()> {

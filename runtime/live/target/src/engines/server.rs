@@ -112,6 +112,7 @@ pub(crate) fn serve(
             pod: PodHeaders::default(),
             body: BodyLimits { max_bytes: MAX_BODY_BYTES, timeout: HEAD_TIMEOUT },
             body_memory_bytes: 4 * MAX_BODY_BYTES,
+            before: None,
         },
         faults: FaultLayer { faults: rules, metrics: metrics.clone(), max_body_bytes: MAX_BODY_BYTES },
         listen: ListenOptions {

@@ -1,0 +1,177 @@
+//! Options of `vcr serve` for captures of HTTP, which it plays back before its own routes.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use clap::Args;
+use vcr_base::output::OutputFile;
+use vcr_proxy::{Address, Journal, Misses, Player, Proxy, ProxyOptions, Upstream};
+use vcr_record::http::{JsonPath, RedactRules};
+use vcr_record::playback::http::HttpTape;
+use vcr_record::{HttpRecordConfig, HttpRecorder, RecordError, Rotation};
+
+use crate::exit::Exit;
+use crate::play::args::LiveArgs;
+use crate::play::playback::{self, PlaybackArgs, TimesArg, UnmatchedArg};
+use crate::play::unusable::Unusable;
+use crate::service::with_causes;
+
+/// Limit of a body that is recorded.
+const MAX_BODY_BYTES: usize = 64 << 20;
+/// Limit of what waits to be written.
+const QUEUE_BYTES: usize = 256 << 20;
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Playback of HTTP")]
+pub(crate) struct TapeArgs {
+    /// Server that answers requests that are not in the capture, with --playback-unmatched record.
+    #[arg(long, value_name = "URL", requires = "playback")]
+    upstream: Option<String>,
+
+    /// Path in JSON bodies that does not matter to find a recording, such as messages.0.content (repeatable).
+    #[arg(long, value_name = "PATH", requires = "playback")]
+    playback_ignore: Vec<JsonPath>,
+
+    /// Keep the latest requests, and serve them at /_vcr/requests.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    keep_requests: Option<u32>,
+}
+
+/// Playback of a capture of HTTP.
+pub(crate) struct PlayedTape {
+    tape: Arc<HttpTape>,
+    recorder: Option<Arc<HttpRecorder>>,
+    is_strict: bool,
+}
+
+/// Ends the server, once it runs.
+pub(crate) type Ending = Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>;
+
+/// Whether the capture to play back is one of HTTP, or will be.
+pub(crate) fn is_http(args: &PlaybackArgs) -> bool {
+    let Some(path) = &args.playback else { return false };
+    let records = matches!(args.playback_unmatched, Some(UnmatchedArg::Record));
+    if records && !path.exists() {
+        return true;
+    }
+    let reader = vcr_trace::capture::CaptureReader::open(path, &vcr_trace::capture::ReadOptions::default());
+    reader.is_ok_and(|reader| reader.meta().holds.http)
+}
+
+/// What answers before the routes, and its tape, if there is one. `ending` is called at the first miss of a strict playback.
+pub(crate) fn player(
+    args: &TapeArgs,
+    live: &LiveArgs,
+    ending: &Ending,
+) -> Result<(Option<Player>, Option<PlayedTape>), Unusable> {
+    let journal = args.keep_requests.map(|limit| Journal::new(limit as usize));
+    let time_scale = live.timing.time_scale;
+    let path = live.playback.playback.as_ref().filter(|_| is_http(&live.playback));
+    let Some(path) = path else {
+        if args.upstream.is_some() || !args.playback_ignore.is_empty() {
+            let hint = Some("record one with vcr record --upstream".to_owned());
+            let message = "--upstream and --playback-ignore are for captures of HTTP".to_owned();
+            return Err(Unusable { message, hint });
+        }
+        let player =
+            journal.map(|journal| Player { tape: None, misses: Misses::Simulate, time_scale, journal: Some(journal) });
+        return Ok((player, None));
+    };
+    let tape = Arc::new(open(path, args, &live.playback)?);
+    let mut recorder = None;
+    let misses = match live.playback.playback_unmatched {
+        _ if live.playback.strict => {
+            let ending = Arc::clone(ending);
+            let stop = move || ending.get().into_iter().for_each(|end| end());
+            Misses::Refuse { stop: Some(Box::new(stop)) }
+        }
+        None | Some(UnmatchedArg::Error) => Misses::Refuse { stop: None },
+        Some(UnmatchedArg::Random) => Misses::Simulate,
+        Some(UnmatchedArg::Nearest) => {
+            return Err(Unusable::new("--playback-unmatched nearest: expected error, random or record for HTTP"));
+        }
+        Some(UnmatchedArg::Record) => {
+            let (proxy, its) = recording(path, args, &tape)?;
+            recorder = Some(its);
+            Misses::Record(Box::new(proxy))
+        }
+    };
+    let played = PlayedTape { tape: Arc::clone(&tape), recorder, is_strict: live.playback.strict };
+    Ok((Some(Player { tape: Some(tape), misses, time_scale, journal }), Some(played)))
+}
+
+fn open(path: &Path, args: &TapeArgs, playback: &PlaybackArgs) -> Result<HttpTape, Unusable> {
+    let refused = |option: &str| Err(Unusable::new(format!("{option} is not for captures of HTTP")));
+    if playback.playback_times == Some(TimesArg::Model) {
+        return refused("--playback-times model");
+    }
+    if playback.playback_match.is_some() {
+        return refused("--playback-match");
+    }
+    if playback.expect_fingerprint.is_some() {
+        return refused("--expect-fingerprint");
+    }
+    let ignored = args.playback_ignore.clone();
+    if !path.exists() {
+        return Ok(HttpTape::empty(ignored));
+    }
+    let tape = HttpTape::open(path, ignored, playback.lenient).map_err(|error| Unusable::new(with_causes(&error)))?;
+    let report = tape.report();
+    tracing::info!(
+        capture = %path.display(),
+        recordings = report.recordings,
+        incomplete = report.incomplete,
+        "playing back HTTP"
+    );
+    Ok(tape)
+}
+
+/// What passes requests on that are not on the tape, and adds them to it.
+fn recording(path: &Path, args: &TapeArgs, tape: &Arc<HttpTape>) -> Result<(Proxy, Arc<HttpRecorder>), Unusable> {
+    let Some(url) = &args.upstream else {
+        return Err(Unusable {
+            message: "--playback-unmatched record needs the server to record".to_owned(),
+            hint: Some("name it with --upstream URL".to_owned()),
+        });
+    };
+    let address: Address = url.parse().map_err(|error| Unusable::new(format!("--upstream: {error}")))?;
+    let upstream = Upstream::new(address, None).map_err(|error| Unusable::new(with_causes(&error)))?;
+    let added = Arc::clone(tape);
+    let config = HttpRecordConfig {
+        out: path.to_owned(),
+        replace: false,
+        rotation: Rotation::default(),
+        model: None,
+        gpu: None,
+        redact: RedactRules { json: tape.rules().redacted.clone(), ..RedactRules::default() },
+        queue_bytes: QUEUE_BYTES,
+        max_body_bytes: MAX_BODY_BYTES,
+        count_tokens: None,
+        continues: true,
+        observer: Some(Arc::new(move |record| added.add(record.clone()))),
+    };
+    let recorder = HttpRecorder::start(&config);
+    let recorder = Arc::new(recorder.map_err(|error: RecordError| Unusable::new(with_causes(&error)))?);
+    let options = ProxyOptions { max_body_bytes: MAX_BODY_BYTES };
+    Ok((Proxy::new(upstream, Arc::clone(&recorder), options, None), recorder))
+}
+
+impl PlayedTape {
+    /// Ends the recording, writes the report and says what the playback came to.
+    pub(crate) fn finish(&self, file: Option<OutputFile>) -> Result<Exit, Unusable> {
+        if let Some(recorder) = &self.recorder {
+            let summary = recorder.finish().map_err(|error| Unusable::new(with_causes(&error)))?;
+            tracing::info!(exchanges = summary.http, keys = summary.keys, "the capture is complete");
+        }
+        let report = self.tape.report();
+        tracing::info!(
+            matched = report.matched,
+            repeated = report.repeated,
+            missed = report.missed,
+            unused = report.unused,
+            "the playback is over"
+        );
+        playback::write_report(file, &report)?;
+        Ok(if self.is_strict && report.missed > 0 { Exit::CheckFailed } else { Exit::Passed })
+    }
+}

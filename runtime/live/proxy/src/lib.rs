@@ -1,0 +1,21 @@
+//! HTTP in front of any server: a reverse proxy that records, and answers from its recordings.
+//!
+//! A [`Proxy`] passes every request on to an [`Upstream`] and every part of the answer back as it comes. A copy of what
+//! passed goes to a recorder of [`vcr_record::http`] when the exchange ends. A [`Player`] stands before the routes of a
+//! server and answers from the recordings of [`vcr_record::playback::http`].
+//!
+//! Nothing here knows engines.
+
+mod address;
+mod connection;
+mod journal;
+mod player;
+mod proxy;
+mod tee;
+mod upstream;
+
+pub use address::{Address, AddressError};
+pub use journal::Journal;
+pub use player::{Misses, Player};
+pub use proxy::{Proxy, ProxyOptions};
+pub use upstream::{Upstream, UpstreamError};

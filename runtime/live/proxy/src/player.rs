@@ -1,0 +1,280 @@
+//! Answers from recordings, before the routes of a server.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::stream;
+use serde_json::json;
+use tokio::time::{Instant, sleep_until};
+use vcr_frontend::faults::error_response;
+use vcr_frontend::http::{Before, Next};
+use vcr_record::http::REDACTED;
+use vcr_record::playback::http::{Asked, Difference, Found, HttpTape, Miss};
+use vcr_trace::capture::{HttpEnd, HttpRecord};
+
+use crate::journal::Journal;
+use crate::proxy::Proxy;
+use crate::tee::pairs;
+use crate::upstream::remove_hop_by_hop;
+
+/// The latest requests, for tests.
+const REQUESTS_PATH: &str = "/_vcr/requests";
+
+/// Paths that the server itself answers: they tell of the server, not of the model.
+const OPERATIONS: [&str; 7] = ["/health", "/ready", "/ping", "/load", "/metrics", "/version", "/openapi.json"];
+
+/// What happens to a request that is not on the tape.
+pub enum Misses {
+    /// It is refused, and `stop` is called, if there is one.
+    Refuse {
+        /// Ends the server.
+        stop: Option<Box<dyn Fn() + Send + Sync>>,
+    },
+    /// The server answers as without a tape.
+    Simulate,
+    /// It is passed on and recorded.
+    Record(Box<Proxy>),
+}
+
+/// Answers from a tape, and notes requests.
+pub struct Player {
+    /// The tape, if there is one.
+    pub tape: Option<Arc<HttpTape>>,
+    /// What happens to requests that are not on it.
+    pub misses: Misses,
+    /// Recorded times are divided by this.
+    pub time_scale: f64,
+    /// The latest requests, served at `/_vcr/requests`, if they are kept.
+    pub journal: Option<Journal>,
+}
+
+impl fmt::Debug for Player {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Player").field("time_scale", &self.time_scale).finish_non_exhaustive()
+    }
+}
+
+impl Before for Player {
+    fn answer<'a>(&'a self, request: Request, next: Next<'a>) -> Pin<Box<dyn Future<Output = Response> + Send + 'a>> {
+        Box::pin(async move {
+            let path = request.uri().path();
+            match &self.journal {
+                Some(journal) if path == REQUESTS_PATH => served(journal, request.method()),
+                _ if OPERATIONS.contains(&path) => next.run(request).await,
+                _ => self.played(request, next).await,
+            }
+        })
+    }
+}
+
+impl Player {
+    async fn played(&self, request: Request, next: Next<'_>) -> Response {
+        let start = Instant::now();
+        let (parts, body) = request.into_parts();
+        // The layers around have limits of their own.
+        let body = match to_bytes(body, usize::MAX).await {
+            Ok(body) => body,
+            Err(error) => return error_response(parts.uri.path(), 400, Some(&error.to_string()), None, None),
+        };
+        let Some(tape) = &self.tape else {
+            self.note(&parts, &body, "server");
+            return next.run(Request::from_parts(parts, Body::from(body))).await;
+        };
+        let (path, query) = (parts.uri.path(), parts.uri.query());
+        let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let asked = Asked::of(parts.method.as_str(), path, query, kind, &body, tape.rules());
+        let miss = match tape.take(&asked) {
+            Ok(Found::Record(record)) => {
+                self.note(&parts, &body, "tape");
+                return play(*record, start, self.time_scale).await;
+            }
+            Ok(Found::Miss(miss)) => miss,
+            Err(error) => return error_response(path, 500, Some(&error.to_string()), None, None),
+        };
+        match &self.misses {
+            Misses::Refuse { stop } => {
+                self.note(&parts, &body, "nobody");
+                let refused = refused(path, &miss);
+                if let Some(stop) = stop {
+                    stop();
+                }
+                refused
+            }
+            Misses::Simulate => {
+                self.note(&parts, &body, "server");
+                next.run(Request::from_parts(parts, Body::from(body))).await
+            }
+            Misses::Record(proxy) => {
+                self.note(&parts, &body, "upstream");
+                proxy.forward(Request::from_parts(parts, Body::from(body))).await
+            }
+        }
+    }
+
+    fn note(&self, parts: &Parts, body: &[u8], answered_by: &str) {
+        if let Some(journal) = &self.journal {
+            let target = (parts.method.as_str(), parts.uri.path(), parts.uri.query());
+            journal.note(target, &pairs(&parts.headers), body, answered_by);
+        }
+    }
+}
+
+fn served(journal: &Journal, method: &Method) -> Response {
+    match *method {
+        Method::GET => axum::Json(journal.json()).into_response(),
+        Method::DELETE => {
+            journal.clear();
+            StatusCode::NO_CONTENT.into_response()
+        }
+        _ => error_response(REQUESTS_PATH, 405, None, None, None),
+    }
+}
+
+/// The answer to a request that is not on the tape.
+fn refused(path: &str, miss: &Miss) -> Response {
+    let message = message_of(miss);
+    tracing::warn!("{message}");
+    let error = if path.starts_with("/v1/messages") {
+        json!({"type": "error", "error": {"type": "not_found_error", "message": message}, "playback": miss})
+    } else {
+        json!({"error": {"message": message, "type": "playback_miss", "param": null, "code": 404}, "playback": miss})
+    };
+    (StatusCode::NOT_FOUND, axum::Json(error)).into_response()
+}
+
+fn message_of(miss: &Miss) -> String {
+    let request = &miss.request;
+    let Some(nearest) = &miss.nearest else {
+        return format!("not on the tape: {request}, of which it has no recording");
+    };
+    let at = |Difference { path, recorded, asked }: &Difference| {
+        let shown =
+            |value: &Option<serde_json::Value>| value.as_ref().map_or("nothing".to_owned(), ToString::to_string);
+        format!("{} (recorded {}, asked {})", if path.is_empty() { "/" } else { path }, shown(recorded), shown(asked))
+    };
+    let differences: Vec<String> = nearest.differences.iter().map(at).collect();
+    format!("not on the tape: {request}; the nearest recording, {}, differs in {}", nearest.id, differences.join(", "))
+}
+
+/// Answers as recorded, at the recorded times after `start`.
+async fn play(record: HttpRecord, start: Instant, time_scale: f64) -> Response {
+    let due = move |after_ns: u64| start + Duration::from_nanos((after_ns as f64 / time_scale) as u64);
+    let body_bytes: usize = record.chunks.iter().map(|(_, bytes)| bytes.0.len()).sum();
+    let headers = headers_of(&record, body_bytes);
+    let status = record.status.and_then(|status| StatusCode::from_u16(status).ok()).unwrap_or(StatusCode::BAD_GATEWAY);
+    sleep_until(due(record.head_ns.unwrap_or(0))).await;
+    let is_lost = record.end == HttpEnd::ServerLost;
+    let body = match record.chunks.is_empty() && !is_lost {
+        true => Body::empty(),
+        false => {
+            let chunks = record.chunks.into_iter();
+            let parts = stream::unfold((chunks, Some(record.end_ns)), move |(mut chunks, end_ns)| async move {
+                if let Some((after_ns, bytes)) = chunks.next() {
+                    sleep_until(due(after_ns)).await;
+                    return Some((Ok(Bytes::from(bytes.0)), (chunks, end_ns)));
+                }
+                sleep_until(due(end_ns?)).await;
+                let lost = || Err(io::Error::new(io::ErrorKind::ConnectionReset, "the recorded answer broke off"));
+                is_lost.then(|| (lost(), (chunks, None)))
+            });
+            Body::from_stream(parts)
+        }
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
+}
+
+/// The recorded headers that hold for the answer as it is sent.
+fn headers_of(record: &HttpRecord, body_bytes: usize) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in record.headers.iter().filter(|(_, value)| value != REDACTED) {
+        if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
+            headers.append(name, value);
+        }
+    }
+    remove_hop_by_hop(&mut headers);
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    let is_kept = length == Some(body_bytes) || record.method == "HEAD" || record.end == HttpEnd::ServerLost;
+    if !is_kept {
+        headers.remove(header::CONTENT_LENGTH);
+    }
+    headers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vcr_record::playback::http::Nearest;
+    use vcr_trace::capture::HttpBytes;
+
+    fn record(headers: &[(&str, &str)], end: HttpEnd) -> HttpRecord {
+        HttpRecord {
+            method: "POST".to_owned(),
+            status: Some(429),
+            headers: headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            head_ns: Some(1),
+            chunks: vec![(2, HttpBytes(b"ab".to_vec())), (3, HttpBytes(b"c".to_vec()))],
+            end_ns: 3,
+            end,
+            ..HttpRecord::default()
+        }
+    }
+
+    fn block_on<F: Future>(future: F) -> F::Output {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        runtime.block_on(future)
+    }
+
+    #[test]
+    fn answers_are_as_recorded() {
+        let headers = [
+            ("content-length", "3"),
+            ("connection", "close"),
+            ("set-cookie", REDACTED),
+            ("x-a", "1"),
+            ("bad name", "x"),
+        ];
+        let played = block_on(async {
+            let response = play(record(&headers, HttpEnd::Whole), Instant::now(), 1.0).await;
+            let (parts, body) = response.into_parts();
+            (parts, to_bytes(body, 100).await.expect("a body"))
+        });
+        let (parts, body) = played;
+        assert_eq!((parts.status.as_u16(), body.as_ref()), (429, b"abc".as_ref()));
+        let names: Vec<&str> = parts.headers.keys().map(HeaderName::as_str).collect();
+        assert_eq!(names, ["content-length", "x-a"]);
+        let decoded = record(&[("content-length", "9")], HttpEnd::Whole);
+        assert!(headers_of(&decoded, 3).is_empty());
+    }
+
+    #[test]
+    fn an_answer_that_broke_off_breaks_off() {
+        let failed = block_on(async {
+            let response = play(record(&[], HttpEnd::ServerLost), Instant::now(), 1.0).await;
+            to_bytes(response.into_body(), 100).await
+        });
+        assert!(failed.is_err());
+    }
+
+    #[test]
+    fn a_miss_says_in_what_it_differs() {
+        let difference = Difference { path: "/n".to_owned(), recorded: Some(json!(1)), asked: None };
+        let nearest = Some(Nearest { id: "http-3".to_owned(), differences: vec![difference] });
+        let miss = Miss { request: "POST /v1/x".to_owned(), nearest };
+        let expected =
+            "not on the tape: POST /v1/x; the nearest recording, http-3, differs in /n (recorded 1, asked nothing)";
+        assert_eq!(message_of(&miss), expected);
+    }
+}

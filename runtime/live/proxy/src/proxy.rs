@@ -1,0 +1,109 @@
+//! The proxy: passes requests on, and answers back.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderMap, Method, header};
+use axum::response::Response;
+use hyper::body::Incoming;
+use vcr_frontend::faults::{FaultLayer, error_response};
+use vcr_frontend::http::{Client, Service};
+use vcr_record::HttpRecorder;
+use vcr_record::http::Exchange;
+
+use crate::tee::{AnswerTee, OpenExchange, pairs};
+use crate::upstream::{Upstream, remove_hop_by_hop};
+
+/// Settings of a proxy.
+#[derive(Clone, Copy, Debug)]
+pub struct ProxyOptions {
+    /// Limit of a body on the tape, in bytes. Longer ones are passed on all the same.
+    pub max_body_bytes: usize,
+}
+
+/// Passes requests on to a server, and records what passes.
+pub struct Proxy {
+    upstream: Arc<Upstream>,
+    recorder: Arc<HttpRecorder>,
+    options: ProxyOptions,
+    /// Faults that clients meet.
+    faults: Option<FaultLayer>,
+    under_way: Arc<AtomicU32>,
+}
+
+impl Proxy {
+    /// A proxy of a server.
+    #[must_use]
+    pub fn new(
+        upstream: Arc<Upstream>,
+        recorder: Arc<HttpRecorder>,
+        options: ProxyOptions,
+        faults: Option<FaultLayer>,
+    ) -> Self {
+        Self { upstream, recorder, options, faults, under_way: Arc::default() }
+    }
+
+    /// Passes a request on.
+    pub(crate) async fn forward(&self, request: Request) -> Response {
+        let (parts, body) = request.into_parts();
+        let path = parts.uri.path().to_owned();
+        if let Some(name) = upgrade_of(&parts.method, &parts.headers) {
+            let message = format!("cannot pass {name} on: expected plain requests, without upgrades of the connection");
+            tracing::warn!(path, "{message}");
+            return error_response(&path, 501, Some(&message), None, None);
+        }
+        let exchange = Exchange {
+            method: parts.method.to_string(),
+            path: path.clone(),
+            query: parts.uri.query().map(str::to_owned),
+            request_headers: pairs(&parts.headers),
+            ..Exchange::default()
+        };
+        let (max_bytes, recorder) = (self.options.max_body_bytes, Arc::clone(&self.recorder));
+        let mut exchange = OpenExchange::begin(exchange, max_bytes, recorder, Arc::clone(&self.under_way));
+        let body = exchange.request_body(body);
+        match self.upstream.send(parts, body).await {
+            Ok(response) => {
+                exchange.answered(response.status().as_u16(), response.headers());
+                let mut response = response.map(|body| Body::new(AnswerTee::new(body, exchange)));
+                remove_hop_by_hop(response.headers_mut());
+                response
+            }
+            Err(error) => {
+                let message = error.to_string();
+                tracing::warn!(path, "{message}");
+                exchange.failed(message.clone());
+                error_response(&path, 502, Some(&message), None, None)
+            }
+        }
+    }
+}
+
+/// What of HTTP is not passed on: another protocol on the same connection.
+fn upgrade_of(method: &Method, headers: &HeaderMap) -> Option<String> {
+    if *method == Method::CONNECT {
+        return Some("CONNECT".to_owned());
+    }
+    let protocol = headers.get(header::UPGRADE)?.to_str().ok()?;
+    protocol.to_ascii_lowercase().contains("websocket").then(|| format!("an upgrade to {protocol}"))
+}
+
+impl Service for Proxy {
+    fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        client: Client,
+    ) -> Pin<Box<dyn Future<Output = Response> + Send>> {
+        Box::pin(async move {
+            let request = request.map(Body::new);
+            match &self.faults {
+                None => self.forward(request).await,
+                Some(faults) => faults.around(client.connection, request, |request| self.forward(request)).await,
+            }
+        })
+    }
+}

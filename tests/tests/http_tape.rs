@@ -1,0 +1,466 @@
+//! `vcr record --upstream` in front of servers, and `vcr serve --playback` of what it recorded.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use vcr_tests::{
+    Authority, Call, Folder, HttpAnswer, Running, Serve, capture, client, free_port, read_answer, wait_until,
+};
+
+const CHATS: &str = "/v1/chat/completions";
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+
+/// A recorder in front of a server.
+struct Recording {
+    running: Running,
+    address: String,
+    out: PathBuf,
+}
+
+impl Recording {
+    fn start(upstream: &str, out: &Path, args: &[&str]) -> Self {
+        let path = out.to_str().expect("paths of tests are text");
+        let running =
+            Running::start(&[&["record", "--upstream", upstream, "--port", "0", "--out", path], args].concat());
+        let line = running.wait_for(" on http");
+        let address = line.rsplit("://").next().expect("the line has an address").trim().to_owned();
+        Self { running, address, out: out.to_owned() }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    fn ask(&self, path: &str, body: &Value) -> HttpAnswer {
+        post(&self.address, path, &[], body)
+    }
+
+    /// Ends it in order and gives what it has written.
+    #[track_caller]
+    fn end(mut self) -> Vec<Value> {
+        self.running.terminate();
+        assert!(self.running.wait().success(), "a signal is not a failure");
+        capture(&self.out)
+    }
+}
+
+fn post(address: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> HttpAnswer {
+    let (headers, body) = ([&[JSON], headers].concat(), body.to_string());
+    Call { method: "POST", path, headers: &headers, body: body.as_bytes() }.send(address)
+}
+
+fn url(serve: &Serve) -> String {
+    format!("http://{}", serve.address())
+}
+
+fn chat(text: &str, more: &Value) -> Value {
+    let mut body = json!({"model": "sim", "messages": [{"role": "user", "content": text}], "max_tokens": 6});
+    body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    body
+}
+
+fn streamed(text: &str) -> Value {
+    chat(text, &json!({"stream": true, "stream_options": {"include_usage": true}}))
+}
+
+fn of_kind<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    lines.iter().filter(|line| line["kind"] == kind).collect()
+}
+
+/// The text of an answer's body on the tape.
+fn body_of(line: &Value) -> String {
+    let chunks = line["chunks"].as_array().map_or(&[][..], Vec::as_slice);
+    chunks.iter().map(|chunk| chunk[1].as_str().expect("a text")).collect()
+}
+
+/// A server that reads a request and answers with these bytes, whatever it was asked; the requests it got.
+fn stub(answers: Vec<Vec<u8>>) -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address").to_string();
+    let seen = Arc::<Mutex<Vec<String>>>::default();
+    let noted = Arc::clone(&seen);
+    thread::spawn(move || {
+        for answer in answers {
+            let Ok((stream, _)) = listener.accept() else { return };
+            let mut reader = BufReader::new(stream.try_clone().expect("a handle"));
+            let (mut head, mut length) = (String::new(), 0);
+            loop {
+                let mut line = String::new();
+                if reader.read_line(&mut line).unwrap_or(0) == 0 || line == "\r\n" {
+                    break;
+                }
+                let lower = line.to_ascii_lowercase();
+                length =
+                    lower.strip_prefix("content-length:").map_or(length, |text| text.trim().parse().expect("a number"));
+                head.push_str(&line);
+            }
+            let mut body = vec![0; length];
+            reader.read_exact(&mut body).expect("a body");
+            noted.lock().expect("no panic").push(head + &String::from_utf8_lossy(&body));
+            let mut stream = stream;
+            _ = stream.write_all(&answer);
+        }
+    });
+    (format!("http://{address}"), seen)
+}
+
+fn plain(head: &str, body: &[u8]) -> Vec<u8> {
+    let length = body.len();
+    [format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n{head}Connection: close\r\n\r\n").as_bytes(), body]
+        .concat()
+}
+
+#[test]
+fn sdks_get_the_same_from_the_tape_as_from_the_server() {
+    let Some(sdks) = client("sdks") else { return };
+    for program in ["openai_sdk.py", "anthropic_sdk.py"] {
+        let folder = Folder::new();
+        let out = folder.path().join("day.jsonl.zst");
+        let serve = Serve::start(&["--output-tokens", "20"]);
+        let recording = Recording::start(&url(&serve), &out, &["--model", "sim"]);
+        let recorded = sdks.report(program, &[&recording.url()]);
+        recording.running.terminate();
+        let Recording { mut running, .. } = recording;
+        assert!(running.wait().success());
+        drop(serve);
+        let tape = Serve::start(&["--playback", out.to_str().expect("a text"), "--time-scale", "50"]);
+        let played = sdks.report(program, &[&url(&tape)]);
+        assert_eq!(played, recorded, "{program}");
+        assert!(!tape.log().contains("not on the tape"), "{}", tape.log());
+    }
+}
+
+#[test]
+fn a_stream_has_both_lines_with_the_times_of_its_parts() {
+    let folder = Folder::new();
+    let serve = Serve::start(&["--prefill-step-time", "30ms", "--decode-step-time", "20ms"]);
+    let recording = Recording::start(&url(&serve), &folder.path().join("a.jsonl"), &["--gpu", "h100"]);
+    let answer = recording.ask(CHATS, &streamed("Hello"));
+    let whole = recording.ask(CHATS, &chat("Hello", &json!({})));
+    let models = Call { method: "GET", path: "/v1/models?a=%20b", headers: &[], body: b"" }.send(&recording.address);
+    let lines = recording.end();
+    assert_eq!((&lines[0]["holds"]["http"], &lines[0]["gpu"]), (&json!(true), &json!("h100")));
+    let (http, requests) = (of_kind(&lines, "http"), of_kind(&lines, "request"));
+    assert_eq!((http.len(), requests.len()), (3, 2));
+    for (line, answer) in http.iter().zip([&answer, &whole, &models]) {
+        assert_eq!((body_of(line), &line["status"]), (answer.text(), &json!(answer.status)));
+    }
+    assert_eq!((&http[2]["path"], &http[2]["query"]), (&json!("/v1/models"), &json!("a=%20b")));
+    let stream = requests[0];
+    assert_eq!((&stream["id"], &stream["output_tokens"]), (&http[0]["id"], &json!(6)));
+    let times: Vec<u64> = http[0]["chunks"].as_array().expect("parts").iter().filter_map(|at| at[0].as_u64()).collect();
+    let gaps: Vec<u64> = stream["gap_ns"].as_array().expect("gaps").iter().filter_map(Value::as_u64).collect();
+    let ttft_ns = stream["ttft_ns"].as_u64().expect("a time");
+    // No output comes before its time, and each gap is one between parts.
+    assert!(ttft_ns >= 30_000_000 && ttft_ns + gaps.iter().sum::<u64>() >= 130_000_000, "{stream}");
+    let mut at_ns = ttft_ns;
+    for gap_ns in &gaps {
+        assert!(times.contains(&at_ns), "{at_ns} in {times:?}");
+        at_ns += gap_ns;
+    }
+    assert!(times.contains(&at_ns) && times.is_sorted());
+    let usage: Value = serde_json::from_slice(&whole.body).expect("JSON");
+    assert_eq!(requests[1]["prompt_tokens"], usage["usage"]["prompt_tokens"]);
+    assert_eq!((&requests[1]["finish_reason"], &requests[1]["params"]["max_tokens"]), (&json!("length"), &json!(6)));
+}
+
+/// The capture is one as any other for what reads captures.
+#[test]
+fn recordings_are_read_as_other_captures() {
+    let folder = Folder::with(
+        r#"
+        let day = capture("day.jsonl");
+        let pool = pool(#{ engines: 1, engine: engine(#{}), latency: fixed(#{ step: "10ms" }) });
+        let recorded = run(#{ name: "replayed", cluster: cluster(#{ engines: pool }),
+            workloads: [trace(#{ path: "day.jsonl", answers: "recorded" })] });
+        expect(recorded, "completed_ratio", "value == 100%");
+        expect(recorded, "requests", "count == 12");
+        "#,
+    );
+    let serve = Serve::start(&[]);
+    let recording = Recording::start(&url(&serve), &folder.path().join("day.jsonl"), &[]);
+    for number in 0..12 {
+        assert_eq!(recording.ask(CHATS, &streamed(&format!("Question {number}"))).status, 200);
+    }
+    recording.end();
+    let summary = folder.vcr(&["inspect", "summarize", "day.jsonl", "--json"]).ended(0).json();
+    assert_eq!((&summary["requests"], &summary["http"]), (&json!(12), &json!(12)));
+    _ = folder.run(&[]).ended(0);
+    _ = folder.vcr(&["compare", "day.jsonl", "day.jsonl"]).ended(0);
+    _ = folder.vcr(&["fit", "day.jsonl", "--output", "model.json"]).ended(0);
+}
+
+#[test]
+fn secrets_do_not_reach_the_file() {
+    const SECRETS: [&str; 6] =
+        ["bearer-secret-1", "api-secret-22", "cookie-secret-3", "query-secret-4", "mine-secret-5", "body-secret-6"];
+    let folder = Folder::new();
+    let echo = format!("{{\"error\":\"bad key {} of {}\",\"id\":\"{}\"}}", SECRETS[0], SECRETS[1], SECRETS[5]);
+    let (server, seen) = stub(vec![plain("Set-Cookie: s=cookie-secret-3\r\n", echo.as_bytes())]);
+    let redact = ["--redact-header", "x-mine", "--redact-json", "metadata.name", "--redact-json", "id"];
+    let recording = Recording::start(&server, &folder.path().join("a.jsonl"), &redact);
+    let headers = [
+        ("Authorization", "Bearer bearer-secret-1"),
+        ("X-Api-Key", "api-secret-22"),
+        ("Cookie", "a=b; s=cookie-secret-3"),
+        ("X-Mine", "mine-secret-5"),
+    ];
+    let key_like = "sk-abcdefghijklmnop0123456789";
+    let body = json!({"metadata": {"name": "body-secret-6"}, "messages": [{"content": key_like}]});
+    let answer = post(&recording.address, "/v1/x?api_key=query-secret-4&b=1", &headers, &body);
+    assert_eq!(answer.text(), echo, "the client gets all");
+    assert_eq!(answer.header("set-cookie"), Some("s=cookie-secret-3"));
+    let sent = seen.lock().expect("no panic")[0].clone();
+    assert!(SECRETS.iter().all(|secret| sent.contains(secret)), "and so does the server: {sent}");
+    wait_until("it is written", || recording.out.exists() && of_kind(&capture(&recording.out), "http").len() == 1);
+    let log = recording.running.log();
+    let lines = recording.end();
+    let text = Value::from(lines).to_string();
+    for secret in SECRETS {
+        assert!(!text.contains(secret), "{secret} in {text}");
+    }
+    assert!(text.contains("api_key=[redacted]&b=1") && text.contains(key_like), "{text}");
+    assert!(log.contains("look like keys"), "{log}");
+}
+
+#[test]
+fn clients_that_go_away_leave_every_finished_exchange_on_the_tape() {
+    let folder = Folder::new();
+    let serve = Serve::start(&["--inter-token-latency", "3ms", "--max-num-seqs", "64"]);
+    let out = folder.path().join("a.jsonl");
+    let mut recording = Recording::start(&url(&serve), &out, &[]);
+    let finished = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for worker in 0..8_u64 {
+            let (address, finished) = (recording.address.as_str(), &finished);
+            scope.spawn(move || {
+                for number in 0..25 {
+                    let place = worker * 25 + number;
+                    let body = streamed(&format!("Question {place}")).to_string();
+                    let call = Call { method: "POST", path: CHATS, headers: &[JSON], body: body.as_bytes() };
+                    let mut stream = call.begin(address);
+                    // As if drawn by lot: some go at once, some in the middle, most stay.
+                    match place * 2_654_435_761 % 5 {
+                        0 => drop(stream),
+                        1 => drop(stream.read(&mut [0; 200])),
+                        _ => {
+                            let text = read_answer(stream).text();
+                            finished.lock().expect("no panic").push((place, text));
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let finished = finished.into_inner().expect("no panic");
+    assert!(finished.len() >= 100);
+    let whole = |line: &&Value| line["end"].is_null();
+    wait_until("all that ended is written", || {
+        out.exists() && of_kind(&capture(&out), "http").iter().filter(|line| whole(line)).count() >= finished.len()
+    });
+    recording.running.kill();
+    let lines = capture(&out);
+    let http = of_kind(&lines, "http");
+    for (place, text) in &finished {
+        let question = format!("Question {place}\"");
+        let asked = |line: &&&Value| line["request_body"].as_str().is_some_and(|body| body.contains(&question));
+        let line = http.iter().find(asked).unwrap_or_else(|| panic!("{place} is not there"));
+        assert_eq!(&body_of(line), text, "{place}");
+        assert!(of_kind(&lines, "request").iter().any(|request| request["id"] == line["id"]), "{place}");
+    }
+    assert!(http.iter().any(|line| line["end"] == "client_gone"), "some went away");
+    _ = folder.vcr(&["inspect", "summarize", "a.jsonl"]).ended(0);
+}
+
+#[test]
+fn bodies_are_passed_on_as_they_are() {
+    let gzip = |text: &[u8]| {
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        packed.write_all(text).expect("memory");
+        packed.finish().expect("memory")
+    };
+    let packed = gzip(b"{\"packed\":true}");
+    let long = vec![b'x'; 3000];
+    let cut = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf".to_vec();
+    let binary = [0xff, 0x00, 0x80];
+    let folder = Folder::new();
+    let (server, _) = stub(vec![
+        plain("Content-Encoding: gzip\r\n", &packed),
+        plain("", &long),
+        plain("Content-Encoding: br\r\n", &binary),
+        cut,
+    ]);
+    let out = folder.path().join("a.jsonl");
+    let recording = Recording::start(&format!("{server}/base/v1"), &out, &["--max-body-size", "2KB"]);
+    assert_eq!(recording.ask("/v1/a", &json!({})).body, packed);
+    assert_eq!(recording.ask("/v1/a", &json!({"long": "y".repeat(3000)})).body, long);
+    assert_eq!(recording.ask("/v1/b", &json!({})).body, binary);
+    let mut broken = Vec::new();
+    let call = Call { method: "POST", path: "/v1/c", headers: &[JSON], body: b"{}" };
+    _ = call.begin(&recording.address).read_to_end(&mut broken);
+    assert!(broken.ends_with(b"half"), "as far as it came");
+    let refused = recording.ask("/v1/c", &json!({}));
+    assert_eq!(refused.status, 502, "nobody listens any more");
+    let upgrade = [("Connection", "Upgrade"), ("Upgrade", "websocket")];
+    let upgrade = Call { method: "GET", path: "/v1/realtime", headers: &upgrade, body: b"" }.send(&recording.address);
+    assert!(upgrade.status == 501 && upgrade.text().contains("websocket"), "{}", upgrade.text());
+    let lines = recording.end();
+    let http = of_kind(&lines, "http");
+    assert_eq!(http.len(), 5);
+    assert_eq!((body_of(http[0]).as_str(), &http[0]["decoded"]), ("{\"packed\":true}", &json!("gzip")));
+    assert!(http[1]["left_out_bytes"].as_u64() > Some(0) && http[1]["request_left_out_bytes"].as_u64() > Some(0));
+    assert_eq!(http[2]["chunks"][0][1]["base64"], "/wCA");
+    assert_eq!((body_of(http[3]).as_str(), &http[3]["end"]), ("half", &json!("server_lost")));
+    assert_eq!((&http[4]["end"], http[4].get("status")), (&json!("server_lost"), None));
+    // What is whole can be played, also where the packed form was sent; a broken answer breaks again.
+    let tape = Serve::start(&["--playback", out.to_str().expect("a text")]);
+    assert_eq!(tape.post("/v1/a", &json!({})).body, json!({"packed": true}));
+    let answer = post(tape.address(), "/v1/b", &[], &json!({}));
+    assert_eq!((answer.body.as_slice(), answer.header("content-encoding")), (&binary[..], Some("br")));
+    let mut again = Vec::new();
+    _ = call.begin(tape.address()).read_to_end(&mut again);
+    assert!(again.ends_with(b"half"), "{}", String::from_utf8_lossy(&again));
+}
+
+#[test]
+fn both_sides_speak_tls() {
+    let authority = Authority::new("Tests");
+    let certificate = authority.sign("127.0.0.1", "server");
+    let [certfile, keyfile] = certificate.paths();
+    let serve = Serve::start_tls(&["--ssl-certfile", certfile, "--ssl-keyfile", keyfile]);
+    let folder = Folder::new();
+    let (ca, upstream) = (authority.file(), format!("https://{}", serve.address()));
+    let options = ["--upstream-ca", ca.to_str().expect("a text"), "--ssl-certfile", certfile, "--ssl-keyfile", keyfile];
+    let outer = Recording::start(&upstream, &folder.path().join("outer.jsonl"), &options);
+    // A recorder of a recorder, so that the test speaks plain HTTP.
+    let between = format!("https://{}", outer.address);
+    let inner = Recording::start(&between, &folder.path().join("inner.jsonl"), &options[..2]);
+    let answer = inner.ask(CHATS, &streamed("Hello"));
+    assert_eq!(answer.status, 200);
+    let (inner, outer) = (inner.end(), outer.end());
+    assert_eq!(body_of(of_kind(&inner, "http")[0]), answer.text());
+    assert_eq!(body_of(of_kind(&outer, "http")[0]), answer.text());
+    let untrusted = Recording::start(&upstream, &folder.path().join("a.jsonl"), &[]);
+    assert_eq!(untrusted.ask(CHATS, &json!({})).status, 502);
+}
+
+#[test]
+fn faults_of_a_proxy_are_for_clients_alone() {
+    let folder = Folder::new();
+    let serve = Serve::start(&[]);
+    let faults = ["--client-fault", "status:code=503,call=1", "--client-fault", "truncate:after=2,call=2"];
+    let recording = Recording::start(&url(&serve), &folder.path().join("a.jsonl"), &faults);
+    assert_eq!(recording.ask(CHATS, &streamed("Hello")).status, 503);
+    let cut = recording.ask(CHATS, &streamed("Hello")).text();
+    let whole = recording.ask(CHATS, &streamed("Hello")).text();
+    assert!(!cut.contains("[DONE]") && whole.contains("[DONE]"));
+    let lines = recording.end();
+    assert_eq!(of_kind(&lines, "http").len(), 2, "one never came to the server");
+}
+
+/// A tape of two chats, and the answers to them.
+fn tape_of_two(folder: &Folder, name: &str) -> [String; 2] {
+    let serve = Serve::start(&["--prefill-step-time", "20ms", "--decode-step-time", "10ms"]);
+    let recording = Recording::start(&url(&serve), &folder.path().join(name), &[]);
+    let answers = ["one", "two"].map(|text| recording.ask(CHATS, &streamed(text)).text());
+    recording.end();
+    answers
+}
+
+#[test]
+fn a_tape_answers_at_its_times_and_says_what_differs() {
+    let folder = Folder::new();
+    let answers = tape_of_two(&folder, "a.jsonl");
+    let path = folder.path().join("a.jsonl");
+    let report = folder.path().join("report.json");
+    let tape = ["--playback", path.to_str().expect("a text"), "--playback-report", report.to_str().expect("a text")];
+    let mut serve = Serve::start(&tape);
+    let begun = Instant::now();
+    let mut reordered = streamed("two");
+    reordered["user"] = json!("somebody");
+    reordered["stop"] = json!(null);
+    let answer = post(serve.address(), CHATS, &[], &reordered);
+    assert_eq!(answer.text(), answers[1]);
+    assert!(begun.elapsed() >= Duration::from_millis(20 + 5 * 10), "not before its time");
+    assert_eq!(answer.header("content-type"), Some("text/event-stream"));
+    assert_eq!(serve.get("/health").status, 200);
+    let mut other = streamed("two");
+    other["temperature"] = json!(0.5);
+    let miss = serve.post(CHATS, &other);
+    assert_eq!(miss.status, 404);
+    assert_eq!(miss.body["playback"]["nearest"]["differences"], json!([{"path": "/temperature", "asked": 0.5}]));
+    let message = miss.body["error"]["message"].as_str().expect("a text");
+    assert!(message.contains("/temperature (recorded nothing, asked 0.5)"), "{message}");
+    assert_eq!(serve.get("/v1/models").status, 404, "nobody asked for models");
+    serve.terminate();
+    assert!(serve.wait().success());
+    let report: Value = serde_json::from_slice(&std::fs::read(&report).expect("a report")).expect("JSON");
+    let counts = ["recordings", "matched", "missed", "unused"].map(|name| report[name].as_u64());
+    assert_eq!(counts, [Some(2), Some(1), Some(2), Some(1)]);
+
+    let mut strict = Serve::start(&[tape[0], tape[1], "--strict"]);
+    assert_eq!(strict.post(CHATS, &other).status, 404);
+    assert_eq!(strict.wait().code(), Some(1));
+}
+
+#[test]
+fn misses_are_simulated_or_recorded() {
+    let folder = Folder::new();
+    let answers = tape_of_two(&folder, "a.jsonl.gz");
+    let out = folder.path().join("a.jsonl.gz");
+    let path = out.to_str().expect("a text");
+    let simulated = Serve::start(&["--playback", path, "--playback-unmatched", "random", "--keep-requests", "10"]);
+    assert_eq!(post(simulated.address(), CHATS, &[], &streamed("one")).text(), answers[0]);
+    let headers = [("Authorization", "Bearer secret-token")];
+    assert_eq!(post(simulated.address(), CHATS, &headers, &chat("three", &json!({}))).status, 200);
+    let seen = simulated.get("/_vcr/requests").body["requests"].clone();
+    let by: Vec<_> = seen.as_array().expect("a list").iter().map(|request| request["answered_by"].clone()).collect();
+    assert_eq!(by, ["tape", "server"]);
+    assert_eq!(seen[1]["headers"]["authorization"], "[redacted]");
+    assert!(seen[1]["body"].as_str().expect("a text").contains("three"));
+    assert_eq!(simulated.delete("/_vcr/requests").status, 204);
+    assert_eq!(simulated.get("/_vcr/requests").body["requests"], json!([]));
+
+    let upstream = Serve::start(&[]);
+    let server = url(&upstream);
+    let options = ["--playback", path, "--playback-unmatched", "record", "--upstream", &server];
+    let mut recorder = Serve::start(&options);
+    assert_eq!(post(recorder.address(), CHATS, &[], &streamed("one")).text(), answers[0]);
+    let new = post(recorder.address(), CHATS, &[], &streamed("four")).text();
+    recorder.terminate();
+    assert!(recorder.wait().success());
+    drop(upstream);
+    let tape = Serve::start(&["--playback", path]);
+    assert_eq!(post(tape.address(), CHATS, &[], &streamed("four")).text(), new, "it is on the tape now");
+    assert_eq!(post(tape.address(), CHATS, &[], &streamed("two")).text(), answers[1], "and what was there before");
+}
+
+#[test]
+fn options_that_cannot_be_used() {
+    let folder = Folder::new();
+    let record = |args: &[&str]| folder.vcr(&[&["record", "--out", "a.jsonl"], args].concat());
+    record(&["--upstream", "localhost:8000"]).failed(2, &["invalid server address `localhost:8000`: expected http://"]);
+    record(&["--upstream", "http://x", "--redact-json", "a..b"]).failed(2, &["invalid path `a..b`"]);
+    record(&["--upstream", "http://x", "--upstream-ca", "no.pem"]).failed(2, &["cannot use TLS with http://x"]);
+    record(&["--upstream", "http://x", "--engine-handshake", "tcp://a:1"]).failed(2, &["cannot be used with"]);
+    record(&["--port", "1"]).failed(2, &["--upstream"]);
+    let serve = |args: &[&str]| folder.vcr(&[&["serve", "--port", "0", "--quiet"], args].concat());
+    tape_of_two(&folder, "t.jsonl");
+    let tape = ["--playback", "t.jsonl"];
+    serve(&[&tape[..], &["--playback-unmatched", "record"]].concat()).failed(2, &["needs the server to record"]);
+    serve(&[&tape[..], &["--playback-unmatched", "nearest"]].concat()).failed(2, &["expected error, random or record"]);
+    serve(&[&tape[..], &["--playback-times", "model"]].concat()).failed(2, &["not for captures of HTTP"]);
+    let meta = r#"{"kind":"meta","format":"vcr.capture","version":1}"#;
+    let request = r#"{"kind":"request","prompt_tokens":5,"output_tokens":1,"end_ns":9,"finish_reason":"stop"}"#;
+    folder.write("engine.jsonl", format!("{meta}\n{request}\n"));
+    serve(&["--playback", "engine.jsonl", "--upstream", "http://x"]).failed(2, &["are for captures of HTTP"]);
+    let nobody = format!("http://127.0.0.1:{}", free_port());
+    let recording = Recording::start(&nobody, &folder.path().join("b.jsonl"), &[]);
+    let answer = recording.ask("/v1/messages", &json!({}));
+    assert!(answer.status == 502 && answer.text().contains("cannot connect to http://127.0.0.1"), "{}", answer.text());
+}
