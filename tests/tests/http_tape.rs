@@ -179,20 +179,23 @@ fn recordings_are_read_as_other_captures() {
         let recorded = run(#{ name: "replayed", cluster: cluster(#{ engines: pool }),
             workloads: [trace(#{ path: "day.jsonl", answers: "recorded" })] });
         expect(recorded, "completed_ratio", "value == 100%");
-        expect(recorded, "requests", "count == 12");
+        expect(recorded, "requests", "count == 24");
         "#,
     );
-    let serve = Serve::start(&[]);
+    let serve = Serve::start(&["--prefill-step-time", "10ms", "--decode-step-time", "5ms"]);
     let recording = Recording::start(&url(&serve), &folder.path().join("day.jsonl"), &[]);
-    for number in 0..12 {
-        assert_eq!(recording.ask(CHATS, &streamed(&format!("Question {number}"))).status, 200);
+    for number in 0..24 {
+        let text = format!("Question {number}{}", " and more".repeat(number));
+        assert_eq!(recording.ask(CHATS, &streamed(&text)).status, 200);
     }
     recording.end();
     let summary = folder.vcr(&["inspect", "summarize", "day.jsonl", "--json"]).ended(0).json();
-    assert_eq!((&summary["requests"], &summary["http"]), (&json!(12), &json!(12)));
+    assert_eq!((&summary["requests"], &summary["http"]), (&json!(24), &json!(24)));
     _ = folder.run(&[]).ended(0);
     _ = folder.vcr(&["compare", "day.jsonl", "day.jsonl"]).ended(0);
-    _ = folder.vcr(&["fit", "day.jsonl", "--output", "model.json"]).ended(0);
+    // Whether these times of a busy machine are fitted well is not the question.
+    let engine = ["--engine", "num_gpu_blocks: 27_000", "--force"];
+    _ = folder.vcr(&[&["fit", "day.jsonl", "--output", "model.json"], &engine[..]].concat()).ended(0);
 }
 
 #[test]
@@ -259,17 +262,19 @@ fn clients_that_go_away_leave_every_finished_exchange_on_the_tape() {
     });
     let finished = finished.into_inner().expect("no panic");
     assert!(finished.len() >= 100);
-    let whole = |line: &&Value| line["end"].is_null();
+    let is_of = |line: &Value, place: u64| {
+        let question = format!("Question {place}\"");
+        line["request_body"].as_str().is_some_and(|body| body.contains(&question))
+    };
     wait_until("all that ended is written", || {
-        out.exists() && of_kind(&capture(&out), "http").iter().filter(|line| whole(line)).count() >= finished.len()
+        let lines = if out.exists() { capture(&out) } else { Vec::new() };
+        finished.iter().all(|(place, _)| lines.iter().any(|line| is_of(line, *place)))
     });
     recording.running.kill();
     let lines = capture(&out);
     let http = of_kind(&lines, "http");
     for (place, text) in &finished {
-        let question = format!("Question {place}\"");
-        let asked = |line: &&&Value| line["request_body"].as_str().is_some_and(|body| body.contains(&question));
-        let line = http.iter().find(asked).unwrap_or_else(|| panic!("{place} is not there"));
+        let line = http.iter().find(|line| is_of(line, *place)).unwrap_or_else(|| panic!("{place} is not there"));
         assert_eq!(&body_of(line), text, "{place}");
         assert!(of_kind(&lines, "request").iter().any(|request| request["id"] == line["id"]), "{place}");
     }

@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use serde_json::json;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
 use vcr_frontend::faults::error_response;
 use vcr_frontend::http::{Before, Next};
@@ -184,6 +185,8 @@ async fn play(record: HttpRecord, start: Instant, time_scale: f64) -> Response {
                     return Some((Ok(Bytes::from(bytes.0)), (chunks, end_ns)));
                 }
                 sleep_until(due(end_ns?)).await;
+                // What waits to be sent is sent when a body has nothing more for now; an error would end it unsent.
+                yield_now().await;
                 let lost = || Err(io::Error::new(io::ErrorKind::ConnectionReset, "the recorded answer broke off"));
                 is_lost.then(|| (lost(), (chunks, None)))
             });
