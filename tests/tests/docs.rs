@@ -16,7 +16,6 @@ use vcr_core::{
 use vcr_dynamo::{EngineArgs, PoolOptions, Preset, known_engine_key};
 use vcr_fitted::TERMS;
 use vcr_frontend::dialects::anthropic;
-use vcr_roofline::gpus::{GPUS, Gpu};
 use vcr_tests::{Folder, check_file, check_rows, check_table, root, vcr};
 
 /// The row of an option with its default in these settings.
@@ -138,25 +137,6 @@ fn the_reference_of_gates_has_every_signal() {
     };
     let rows: Vec<_> = vcr_gate::SIGNALS.iter().map(row).collect();
     check_table("reference/gate.md", "## Signals", &rows);
-}
-
-#[test]
-fn the_reference_of_models_has_every_gpu() {
-    let row = |Gpu { name, spec, memory_gib, price, source, .. }: &Gpu| {
-        let peaks = [Some(spec.peak_flops), spec.quantised.fp8_flops, spec.quantised.fp4_flops];
-        let peaks: Vec<String> = peaks.iter().flatten().map(|flops| format!("{:.0}", flops / 1e12)).collect();
-        let price = price.map(|price| format!("${:.2}, {}, {}", price.usd_per_hour, price.provider, price.date));
-        vec![
-            format!("`{name}`"),
-            peaks.join(" / "),
-            format!("{:.0}", spec.memory_bytes_per_s / 1e9),
-            format!("{memory_gib:.0}"),
-            (*source).to_owned(),
-            price.unwrap_or_default(),
-        ]
-    };
-    let rows: Vec<_> = GPUS.iter().map(row).collect();
-    check_table("reference/scenarios/models.md", "## GPUs", &rows);
 }
 
 #[test]

@@ -214,6 +214,23 @@ fn gpus_and_models_have_the_same_names_everywhere() {
         );
         let _ = Folder::new().vcr(&["inspect", "model", "Qwen/Qwen3-8B", "--gpu", gpu]).ended(0);
     }
+    let listed = Folder::new().vcr(&["inspect", "model", "--list-gpus", "--json"]).ended(0);
+    let listed: Value = serde_json::from_str(&listed.stdout).expect("JSON");
+    let listed = listed.as_array().expect("rows");
+    assert!(listed.len() > 30, "{}", listed.len());
+    for gpu in listed {
+        let name = gpu["name"].as_str().expect("a name");
+        assert!(gpu["source"].as_str().is_some_and(|source| !source.is_empty()), "{name}");
+        let _ = Folder::new().vcr(&["inspect", "model", "Qwen/Qwen3-0.6B", "--gpu", name]).ended(0);
+    }
+    let table = Folder::new().vcr(&["inspect", "model", "--list-gpus"]).ended(0).stdout;
+    assert_eq!(
+        table
+            .lines()
+            .filter(|line| line.contains("datasheet") || line.contains("brief") || line.contains("whitepaper"))
+            .count(),
+        listed.len()
+    );
     // A name of the table of models is the model itself.
     let by_name = roofline("Qwen/Qwen3-30B-A3B-FP8", "h100");
     let made = priced(r#"roofline(#{ model: model("Qwen/Qwen3-30B-A3B-FP8"), gpu: "h100" })"#);

@@ -3,6 +3,7 @@
 pub(crate) mod captures;
 mod conform;
 mod diff;
+mod gpus;
 #[cfg(feature = "live")]
 pub(crate) mod kv_bench;
 pub(crate) mod model;

@@ -9,6 +9,7 @@ use vcr_model::vllm_args::{GPUS, Gpu};
 use vcr_model::{DraftMethod, FeedForward, KvPlan, Mixer, Model, ModelError, Serving};
 
 use crate::exit::{Exit, print_error, printed};
+use crate::inspect::gpus::{gpus_as_json, write_gpus};
 use crate::terminal::style::{BOLD, bare_table, write_table};
 
 pub(crate) const MODEL_EXAMPLES: &str = "Examples:
@@ -16,6 +17,7 @@ pub(crate) const MODEL_EXAMPLES: &str = "Examples:
   vcr inspect model openai/gpt-oss-120b --gpu h100 --tensor-parallel-size 2 --kv-cache-dtype fp8
   vcr inspect model config.json --json
   vcr inspect model --list
+  vcr inspect model --list-gpus
 
 In scenarios model(\"NAME\") is the same; engine(#{ model: model(\"NAME\", #{ gpu: \"h100\" }) })
 takes its groups and blocks.
@@ -28,12 +30,16 @@ Exit codes:
 #[derive(Debug, Args)]
 pub(crate) struct ModelArgs {
     /// Name in the table of models, a config.json, or a folder with one.
-    #[arg(required_unless_present = "list", value_name = "MODEL")]
+    #[arg(required_unless_present_any = ["list", "list_gpus"], value_name = "MODEL")]
     model: Option<String>,
 
     /// Print the names of the table.
     #[arg(long, conflicts_with = "model")]
     list: bool,
+
+    /// Print the table of GPUs: peaks, memory, links, list prices, and where they are published.
+    #[arg(long, conflicts_with_all = ["model", "list"])]
+    list_gpus: bool,
 
     /// GPU in whose memory KV blocks are counted.
     #[arg(long, value_name = "GPU")]
@@ -126,6 +132,10 @@ struct Found {
 
 pub(crate) fn model(args: &ModelArgs) -> Exit {
     let mut out = anstream::stdout().lock();
+    if args.list_gpus {
+        let written = if args.json { writeln!(out, "{:#}", gpus_as_json()) } else { write_gpus(&mut out) };
+        return printed(written, Exit::Passed);
+    }
     let Some(name) = &args.model else {
         let written = vcr_model::names().try_for_each(|name| writeln!(out, "{name}"));
         return printed(written, Exit::Passed);
