@@ -8,8 +8,8 @@ use super::Ledger;
 /// Intervals at most. Beyond them, pairs are joined and intervals become twice as long.
 const MAX_INTERVALS: usize = 120;
 const FIRST_INTERVAL_NS: u64 = 1_000_000;
-/// Bits of a gap that are kept: a percentile is at most 0.8 % off.
-const KEPT_BITS: u32 = 7;
+/// Bits of a gap that are kept: a percentile is at most 0.05 % off.
+const KEPT_BITS: u32 = 11;
 
 /// The gaps between consecutive output tokens of a run, by the interval in which they ended.
 #[derive(Clone, Debug)]
@@ -116,7 +116,7 @@ mod tests {
         assert!(course.intervals.len() <= MAX_INTERVALS && course.interval_ns() * 120 >= 1_000_000_000_000);
         let known: Vec<u64> = course.percentile_ns(99.0).flatten().collect();
         assert_eq!(known.len(), course.intervals.len(), "each interval has gaps");
-        let is_near = |value: u64, expected: f64| (value as f64 / expected - 1.0).abs() < 0.008;
+        let is_near = |value: u64, expected: f64| (value as f64 / expected - 1.0).abs() < 0.0005;
         assert!(is_near(known[0], 10e6) && is_near(known[known.len() - 1], 20.098e6), "{known:?}");
         let gaps: u64 = course.intervals.iter().flat_map(BTreeMap::values).sum();
         assert_eq!(gaps, 300_000);
