@@ -474,6 +474,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(feature = "live")]
     fn the_short_help_of_play_names_options_that_exist() {
         let mut command = command();
         command.build();

@@ -9,7 +9,7 @@ use crate::plan::inputs::Inputs;
 use crate::plan::load::{Cut, Facts};
 use crate::plan::objective::headroom;
 use crate::plan::script::Case;
-use crate::plan::search::{Family, Found, Probe, least_holding};
+use crate::plan::search::{Family, Found, Probe, Simulate, least_holding, search};
 use crate::plan::simulate::{Simulated, Simulator};
 use crate::plan::space::{LeftOut, Mode, Shape};
 use crate::refusal::Refusal;
@@ -24,6 +24,8 @@ const WIDER: usize = 3;
 const SLOWER: [(&str, f64); 3] = [("roofline", 1.33), ("tables", 1.28), ("fitted", 1.09)];
 /// The same of a model that is not among them.
 const SLOWER_OTHER: f64 = 1.33;
+/// Families that cost more than the first row by this factor, and by the error, are no candidates for a safe row.
+const SAFE_WITHIN: f64 = 1.5;
 /// Share of a limit from which on it is what limits a deployment.
 const FULL: f64 = 0.99;
 
@@ -157,15 +159,18 @@ impl Searched<'_> {
         self.widen()?;
         let mut rows = self.rows();
         let nearest = if rows.is_empty() { self.nearest()? } else { None };
-        mark_front(&mut rows);
         let latency = simulator.of_whole().into_iter().map(|(_, one)| one.latency).find(|name| !name.is_empty());
         let latency = latency.unwrap_or_default();
         let slower = SLOWER.iter().find(|(name, _)| *name == latency).map_or(SLOWER_OTHER, |(_, factor)| *factor);
         let safe_row = self.try_slower(&mut rows, slower)?;
+        mark_front(&mut rows);
         let growth = rows.first().map(|row| self.growth(row)).transpose()?.unwrap_or_default();
         let families: Vec<FamilyResult> = self.families.iter().zip(&self.found).map(|one| self.result(one)).collect();
-        let deployments =
-            self.families.iter().map(|family| family.shapes.len() as u64 * u64::from(family.most)).sum::<u64>();
+        let deployments = self
+            .families
+            .iter()
+            .map(|family| family.shapes.len() as u64 * u64::from(family.most - family.fewest + 1))
+            .sum::<u64>();
         let (simulations, simulated_requests) = simulator.spent();
         Ok(Plan {
             schema_version: SCHEMA_VERSION,
@@ -222,14 +227,8 @@ impl Searched<'_> {
             }
         }
         let mut rows: Vec<Row> = best.values().map(|(probe, one)| self.row(*probe, one)).collect();
-        rows.sort_by(|a, b| {
-            let by_price = a.price_per_hour_usd.total_cmp(&b.price_per_hour_usd);
-            by_price.then(a.gpus.cmp(&b.gpus)).then(b.headroom.total_cmp(&a.headroom))
-        });
+        sort(&mut rows);
         rows.truncate(MAX_ROWS);
-        for (number, row) in rows.iter_mut().enumerate() {
-            row.number = number + 1;
-        }
         rows
     }
 
@@ -298,40 +297,51 @@ impl Searched<'_> {
         }
     }
 
-    /// Tries the rows with longer steps, up to the first one that holds; if none does, more replicas of the first.
+    /// Whether the first row holds with longer steps; if it does not, the cheapest deployment that does becomes a row.
     fn try_slower(&self, rows: &mut Vec<Row>, slower: f64) -> Result<Option<usize>, Refusal> {
-        for row in rows.iter_mut() {
-            let case = Case { shape: &row.deployment, replicas: row.replicas, cut: Cut::WHOLE, slower };
-            let holds = self.simulator.case(&case)?.score.passed;
-            row.holds_if_slower = Some(holds);
-            if holds {
-                return Ok(Some(row.number));
-            }
+        let Some(first) = rows.first_mut() else { return Ok(None) };
+        let case = Case { shape: &first.deployment, replicas: first.replicas, cut: Cut::WHOLE, slower };
+        let holds = self.simulator.case(&case)?.score.passed;
+        first.holds_if_slower = Some(holds);
+        if holds {
+            return Ok(Some(first.number));
         }
-        let Some(first) = rows.first() else { return Ok(None) };
-        let (shape, most) = (first.deployment.clone(), self.most_of(&first.deployment));
-        let holds = |replicas: u32| {
-            let case = Case { shape: &shape, replicas, cut: Cut::WHOLE, slower };
-            self.simulator.case(&case).map(|one| one.score.passed)
+        if self.simulator.is_over() {
+            return Ok(None);
+        }
+        let simulator = self.simulator.with_slower(slower);
+        let limit = first.price_per_hour_usd * slower * SAFE_WITHIN;
+        let may_be_safe = |(family, found): &(&Family, &Found)| match **found {
+            Found::Dearer { replicas, .. } => family.price * f64::from(replicas) <= limit,
+            Found::Infeasible { .. } => false,
+            Found::Least { .. } | Found::Unfinished => true,
         };
-        let guess = (f64::from(first.replicas) * slower).ceil() as u32;
-        let Some(replicas) = least_holding(guess, most, holds)? else { return Ok(None) };
-        let Some(index) = self.simulator.shapes.iter().position(|one| *one == shape) else { return Ok(None) };
-        let probe = Probe { shape: index, replicas, part: self.simulator.whole() };
+        let families = self.families.iter().zip(&self.found).filter(may_be_safe);
+        let families: Vec<Family> = families.map(|(family, _)| family.clone()).collect();
+        let found = search(&simulator, &families, simulator.parts.len())?;
+        let safe = families.iter().zip(&found).filter_map(|(family, found)| match *found {
+            Found::Least { shape, replicas } => Some((family.price * f64::from(replicas), shape, replicas)),
+            _ => None,
+        });
+        let Some((_, shape, replicas)) = safe.min_by(|a, b| a.0.total_cmp(&b.0)) else { return Ok(None) };
+        let probe = Probe { shape, replicas, part: self.simulator.whole() };
         let one = self.simulator.of(probe)?;
-        let number = rows.len() + 1;
-        rows.push(Row { number, holds_if_slower: Some(true), ..self.row(probe, &one) });
-        Ok(Some(number))
+        let row = Row { holds_if_slower: Some(true), ..self.row(probe, &one) };
+        let is_row = |known: &Row| known.deployment == row.deployment && known.replicas == row.replicas;
+        rows.retain(|known| !is_row(known));
+        rows.push(row.clone());
+        sort(rows);
+        Ok(rows.iter().find(|known| is_row(known)).map(|known| known.number))
     }
 
-    fn most_of(&self, shape: &Shape) -> u32 {
+    fn range_of(&self, shape: &Shape) -> (u32, u32) {
         let index = self.simulator.shapes.iter().position(|one| one == shape).unwrap_or(0);
-        self.families[self.family_of(index)].most
+        self.families[self.family_of(index)].range()
     }
 
     /// Replicas of the first row for more and for less load.
     fn growth(&self, row: &Row) -> Result<Vec<Growth>, Refusal> {
-        let most = self.most_of(&row.deployment);
+        let range = self.range_of(&row.deployment);
         let of = |factor: f64| -> Result<Growth, Refusal> {
             let cut = Cut { requests: None, factor };
             let holds = |replicas: u32| {
@@ -339,7 +349,7 @@ impl Searched<'_> {
                 self.simulator.case(&case).map(|one| one.score.passed)
             };
             let guess = (f64::from(row.replicas) * factor).ceil() as u32;
-            let replicas = if factor == 1.0 { Some(row.replicas) } else { least_holding(guess, most, holds)? };
+            let replicas = if factor == 1.0 { Some(row.replicas) } else { least_holding(guess, range, holds)? };
             Ok(Growth {
                 factor,
                 replicas,
@@ -364,6 +374,17 @@ impl Searched<'_> {
             result,
             price_per_hour_usd: replicas.map(|replicas| f64::from(replicas) * family.price),
         }
+    }
+}
+
+/// Sorts rows by their price, and numbers them.
+fn sort(rows: &mut [Row]) {
+    rows.sort_by(|a, b| {
+        let by_price = a.price_per_hour_usd.total_cmp(&b.price_per_hour_usd);
+        by_price.then(a.gpus.cmp(&b.gpus)).then(b.headroom.total_cmp(&a.headroom))
+    });
+    for (index, row) in rows.iter_mut().enumerate() {
+        row.number = index + 1;
     }
 }
 

@@ -58,7 +58,7 @@ pub(crate) fn bound(
                 vcr_base::units::format_ns(value_ms * 1e6)
             )),
             Ok((alone, None)) => {
-                let least = least(&alone, shape, facts).clamp(1, family.most);
+                let least = least(&alone, shape, facts).clamp(family.fewest, family.most);
                 kept.push(Family { least, ..family });
                 alones.push(alone);
             }

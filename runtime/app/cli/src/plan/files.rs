@@ -14,6 +14,7 @@ use crate::plan::script::Case;
 use crate::plan::space::Mode;
 use crate::plan::{page, show};
 use crate::refusal::Refusal;
+use crate::terminal::text::counted;
 
 /// The answer for programs.
 pub(crate) const JSON: &str = "plan.json";
@@ -107,12 +108,12 @@ pub(crate) fn script(row: &Row, inputs: &Inputs) -> Result<String, Refusal> {
 /// The command lines of the engines.
 fn serve(row: &Row) -> String {
     let (shape, replicas) = (&row.deployment, row.replicas);
-    let mut text = format!("# {}: {} GPUs.\n", row.label(), row.gpus);
+    let mut text = format!("# {}: {}.\n", row.label(), counted(row.gpus, "GPU"));
     match shape.mode {
         Mode::Aggregated => {
             text.push_str(&format!(
-                "# Start {replicas}, each on {} GPUs, behind a router that sends requests to the least loaded.\n",
-                shape.gpus_per_engine
+                "# Start {replicas}, each on {}, behind a router that sends requests to the least loaded.\n",
+                counted(shape.gpus_per_engine, "GPU")
             ));
             text.push_str(&format!("{}\n", shape.command));
         }
@@ -120,9 +121,9 @@ fn serve(row: &Row) -> String {
             for (role, kind, count) in [("prefill", "kv_producer", prefill), ("decode", "kv_consumer", decode)] {
                 let config = format!("{{\"kv_connector\": \"NixlConnector\", \"kv_role\": \"{kind}\"}}");
                 text.push_str(&format!(
-                    "# Start {} of these for {role}, each on {} GPUs.\n{} --kv-transfer-config '{config}'\n",
+                    "# Start {} of these for {role}, each on {}.\n{} --kv-transfer-config '{config}'\n",
                     count * replicas,
-                    shape.gpus_per_engine,
+                    counted(shape.gpus_per_engine, "GPU"),
                     shape.command
                 ));
             }

@@ -86,8 +86,8 @@ impl Load {
         let options = match (&question.dataset, &question.prompt_tokens, &question.output_tokens) {
             (Some(path), ..) => format!("dataset: dataset(#{{ path: \"{}\" }})", quoted(&absolute(path)?)?),
             (None, Some(prompts), Some(outputs)) => {
-                check_lengths("--prompt-tokens", prompts)?;
-                check_lengths("--output-tokens", outputs)?;
+                check_lengths("prompt_tokens", prompts)?;
+                check_lengths("output_tokens", outputs)?;
                 format!("prompt_tokens: {prompts}, output_tokens: {outputs}")
             }
             _ => {
@@ -211,15 +211,18 @@ fn of_load(error: vcr_scenario::ScenarioError) -> Refusal {
     }
 }
 
-fn check_lengths(option: &str, text: &str) -> Result<(), Refusal> {
+/// Checks the lengths of an option, by its name in scenarios.
+fn check_lengths(name: &str, text: &str) -> Result<(), Refusal> {
     let invalid = |reason: &str| {
-        let refusal = Refusal::input(format!("invalid {option} `{text}`: {reason}"));
+        let option = name.replace('_', "-");
+        let refusal = Refusal::input(format!("invalid --{option} `{text}`: {reason}"));
         refusal.hint("write a number, or a distribution of scenarios such as lognormal(2000, 1500)")
     };
     if text.contains(['"', ';', '}', '\n', '/']) {
         return Err(invalid("expected tokens"));
     }
-    let script = format!("burst(#{{ count: 1, prompt_tokens: {text}, output_tokens: 1 }});");
+    let other = if name == "prompt_tokens" { "output_tokens" } else { "prompt_tokens" };
+    let script = format!("burst(#{{ count: 1, {other}: 1, {name}: {text} }});");
     let checked = Scenario::compile(Path::new("plan"), script)
         .and_then(|scenario| scenario.check(RunOptions::default(), Arc::new(Silent)));
     checked.map(|_| ()).map_err(|error| invalid(&error.message))
@@ -271,10 +274,10 @@ mod tests {
     #[test]
     fn lengths_are_those_of_scenarios() {
         for right in ["300", "lognormal(2000, 1500)", "uniform(1, 9)", "histogram([[512, 40], [1024, 60]])"] {
-            assert!(check_lengths("--prompt-tokens", right).is_ok(), "{right}");
+            assert!(check_lengths("prompt_tokens", right).is_ok(), "{right}");
         }
         for wrong in ["", "many", "lognormal(1)", "1 }); crash(#{", "\"5\"", "lognormal(\"1s\", \"2s\")"] {
-            let refusal = check_lengths("--prompt-tokens", wrong).expect_err("not a length");
+            let refusal = check_lengths("prompt_tokens", wrong).expect_err("not a length");
             assert!(refusal.message.starts_with("invalid --prompt-tokens"), "{}", refusal.message);
         }
     }

@@ -92,11 +92,17 @@ pub(crate) fn contradiction(all: &[Objective]) -> Option<(&Objective, &Objective
     })
 }
 
-/// How far an observed value is from a limit: a share of it, positive where it is kept.
+/// How far an observed value is from a limit: a share of it, positive where it is kept. Of a least share, such as 99 %
+/// of the requests, it is a share of what may be lost.
 pub(crate) fn headroom(result: &AssertionResult) -> f64 {
     /// Of a metric without samples, which is worse than any sample.
     const NOTHING: f64 = -1e9;
-    let of = |observed: f64| limit_of(&result.subject, result.condition.as_deref()?)?.headroom(observed);
+    let of = |observed: f64| {
+        let condition = result.condition.as_deref()?;
+        let limit = limit_of(&result.subject, condition)?;
+        let is_share = condition.ends_with('%') && limit.is_upper == Some(false) && limit.value < 1.0;
+        if is_share { Some((observed - limit.value) / (1.0 - limit.value)) } else { limit.headroom(observed) }
+    };
     match result.observed.map(of) {
         Some(Some(headroom)) if result.passed => headroom.max(0.0),
         Some(Some(headroom)) => headroom.min(-1e-9),
@@ -166,6 +172,8 @@ mod tests {
         assert_eq!(headroom(&result("p95 < 2s", Some(500.0), true)), 0.75);
         assert_eq!(headroom(&result("p95 < 2s", Some(3_000.0), false)), -0.5);
         assert_eq!(headroom(&result("count == 0", Some(0.0), true)), 1.0);
+        assert_eq!(headroom(&result("ratio >= 75%", Some(1.0), true)), 1.0, "nothing of the quarter is lost");
+        assert_eq!(headroom(&result("ratio >= 75%", Some(0.5), false)), -1.0);
         assert!(headroom(&result("p95 < 2s", Some(2_000.0), false)) < 0.0);
         assert!(headroom(&result("p95 < 2s", None, false)) < -100.0);
     }

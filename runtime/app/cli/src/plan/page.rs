@@ -217,7 +217,7 @@ fn write_growth(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
 
 fn write_others(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
     writeln!(out, "<section><h2>Not among the rows</h2>\n<ul>")?;
-    for family in plan.families.iter().filter(|family| family.result != "feasible") {
+    for family in plan.without_rows() {
         let price = family.price_per_hour_usd.map(|price| format!(", at least ${price:.2} an hour"));
         let (text, result) = (Escaped(&family.deployments), family.result);
         writeln!(out, "<li>{text}: {result}{}</li>", price.unwrap_or_default())?;

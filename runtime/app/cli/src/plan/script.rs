@@ -4,6 +4,7 @@ use crate::plan::inputs::Inputs;
 use crate::plan::load::Cut;
 use crate::plan::space::{Mode, Shape};
 use crate::refusal::Refusal;
+use crate::terminal::text::counted;
 
 /// The name of every run: rows and the scenarios that reproduce them have equal fingerprints.
 const RUN: &str = "plan";
@@ -41,8 +42,9 @@ impl Case<'_> {
         }
         let gpus = shape.gpus() * replicas;
         let mut text = format!(
-            "//! {}: {gpus} GPUs.\n//! Claim: {}.\n\nlet deployed = deployment(\"{}\",\n    #{{ {options} }});\n",
+            "//! {}: {}.\n//! Claim: {}.\n\nlet deployed = deployment(\"{}\",\n    #{{ {options} }});\n",
             shape.family_text(),
+            counted(gpus, "GPU"),
             inputs.objectives.iter().map(|one| one.text()).collect::<Vec<_>>().join(", "),
             shape.command,
         );

@@ -2,7 +2,7 @@
 //!
 //! A family has its model, GPU, parallel sizes and mode in common; its shapes differ in flags, and every replica
 //! of a shape costs the same. More replicas never hurt, which is what bisections assume. Flags race on parts of the
-//! load, the first part being the shortest: the better half goes on to the next part. Families that would cost
+//! load, the first part being the shortest: the best quarter goes on to the next part. Families that would cost
 //! much more than the cheapest do not go on. What remains is decided on the whole load.
 //!
 //! Pure: simulations are behind [`Simulate`], and each is made once.
@@ -51,8 +51,16 @@ pub(crate) struct Family {
     pub(crate) price: f64,
     /// Replicas that fewer of cannot carry the load, by arithmetic: where the search begins.
     pub(crate) least: u32,
-    /// Most replicas.
+    /// Fewest and most replicas that may be.
+    pub(crate) fewest: u32,
     pub(crate) most: u32,
+}
+
+impl Family {
+    /// Fewest and most replicas.
+    pub(crate) fn range(&self) -> (u32, u32) {
+        (self.fewest, self.most)
+    }
 }
 
 /// How far the search came with a family.
@@ -68,8 +76,12 @@ pub(crate) enum Found {
     Unfinished,
 }
 
+/// Families whose first flags are within this factor of the cheapest race their other flags.
+const WITHIN_FIRST: f64 = 2.0;
 /// Families within this factor of the cheapest go on to the next part.
 const WITHIN: f64 = 1.5;
+/// The share of a family's shapes that go on to the next part: one in so many.
+const ONE_IN: usize = 4;
 /// Families that go on in any case.
 const AT_LEAST: usize = 2;
 /// Shapes of a family that are simulated with the whole load, at most.
@@ -90,7 +102,7 @@ pub(crate) fn search<S: Simulate>(simulate: &S, families: &[Family], parts: usiz
     let mut racing: Vec<Racing> =
         families.iter().map(|family| Racing { shapes: family.shapes.clone(), replicas: Some(family.least) }).collect();
     let mut found = vec![Found::Unfinished; families.len()];
-    let mut active: Vec<usize> = (0..families.len()).collect();
+    let mut active = promising(simulate, families, &mut racing, &mut found)?;
     for part in 0..whole {
         if simulate.is_over() {
             break;
@@ -140,6 +152,34 @@ pub(crate) fn search<S: Simulate>(simulate: &S, families: &[Family], parts: usiz
     Ok(found)
 }
 
+/// The families that race: those whose first flags do not cost much more than the cheapest with the first part of the
+/// load. Where the first flags never keep the objectives, others may: then the replicas that arithmetic asks for count.
+fn promising<S: Simulate>(
+    simulate: &S,
+    families: &[Family],
+    racing: &mut [Racing],
+    found: &mut [Found],
+) -> Result<Vec<usize>, S::Error> {
+    let first = simulate.each(families.len(), &|number| {
+        let family = &families[number];
+        least(simulate, family.shapes[0], family.least, family.range(), 0)
+    });
+    let first = first.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let prices = families.iter().zip(&first).map(|(family, replicas)| price(family, *replicas));
+    let limit = prices.fold(f64::INFINITY, f64::min) * WITHIN_FIRST;
+    let mut kept = Vec::new();
+    for (number, (family, replicas)) in families.iter().zip(&first).enumerate() {
+        let replicas = replicas.unwrap_or(family.least);
+        racing[number].replicas = Some(replicas);
+        if price(family, Some(replicas)) <= limit {
+            kept.push(number);
+        } else {
+            found[number] = Found::Dearer { shape: family.shapes[0], replicas, part: 0 };
+        }
+    }
+    Ok(kept)
+}
+
 fn price(family: &Family, replicas: Option<u32>) -> f64 {
     replicas.map_or(f64::INFINITY, |replicas| family.price * f64::from(replicas))
 }
@@ -163,15 +203,15 @@ fn go_on(families: &[Family], racing: &[Racing], found: &mut [Found], active: Ve
     kept
 }
 
-/// Races the shapes of a family with a part of the load: the least replicas of any, and the better half.
+/// Races the shapes of a family with a part of the load: the least replicas of any, and the best shapes.
 fn race<S: Simulate>(simulate: &S, family: &Family, before: &Racing, part: usize) -> Result<Racing, S::Error> {
     let mut shapes = before.shapes.clone();
     let guess = before.replicas.unwrap_or(family.most);
-    let Some(mut replicas) = least(simulate, shapes[0], guess, family.most, part)? else {
+    let Some(mut replicas) = least(simulate, shapes[0], guess, family.range(), part)? else {
         return race_beyond(simulate, family, shapes, part);
     };
     // Where the first one fails, others may not.
-    while replicas > 1 {
+    while replicas > family.fewest {
         let scores = scores(simulate, &shapes, replicas - 1, part)?;
         let passing = shapes.iter().zip(&scores).filter(|(_, score)| score.passed);
         let mut passing: Vec<(usize, Score)> = passing.map(|(shape, score)| (*shape, *score)).collect();
@@ -182,13 +222,13 @@ fn race<S: Simulate>(simulate: &S, family: &Family, before: &Racing, part: usize
         passing.sort_by(|a, b| b.1.headroom.total_cmp(&a.1.headroom));
         let best = passing[0].0;
         shapes = passing.into_iter().map(|(shape, _)| shape).collect();
-        replicas = least(simulate, best, replicas - 1, replicas - 1, part)?.unwrap_or(replicas - 1);
+        replicas = least(simulate, best, replicas - 1, (family.fewest, replicas - 1), part)?.unwrap_or(replicas - 1);
     }
-    if replicas == 1 {
-        let scores = scores(simulate, &shapes, 1, part)?;
+    if replicas == family.fewest {
+        let scores = scores(simulate, &shapes, replicas, part)?;
         sort(&mut shapes, &scores);
     }
-    shapes.truncate(shapes.len().div_ceil(2).max(FINALISTS));
+    shapes.truncate(shapes.len().div_ceil(ONE_IN).max(FINALISTS));
     Ok(Racing { shapes, replicas: Some(replicas) })
 }
 
@@ -202,8 +242,8 @@ fn race_beyond<S: Simulate>(
     let scores = scores(simulate, &shapes, family.most, part)?;
     let passes = scores.iter().any(|score| score.passed);
     sort(&mut shapes, &scores);
-    let replicas = if passes { least(simulate, shapes[0], family.most, family.most, part)? } else { None };
-    shapes.truncate(shapes.len().div_ceil(2).max(FINALISTS));
+    let replicas = if passes { least(simulate, shapes[0], family.most, family.range(), part)? } else { None };
+    shapes.truncate(shapes.len().div_ceil(ONE_IN).max(FINALISTS));
     Ok(Racing { shapes, replicas })
 }
 
@@ -214,7 +254,7 @@ fn decide<S: Simulate>(simulate: &S, family: &Family, racing: &Racing, whole: us
     let mut best: Option<(u32, usize)> = None;
     for shape in shapes {
         let most = best.map_or(family.most, |(replicas, _)| replicas);
-        let Some(replicas) = least(simulate, *shape, guess.min(most), most, whole)? else { continue };
+        let Some(replicas) = least(simulate, *shape, guess.min(most), (family.fewest, most), whole)? else { continue };
         let headroom =
             |shape: usize| -> Result<f64, S::Error> { Ok(scores(simulate, &[shape], replicas, whole)?[0].headroom) };
         let is_better = match best {
@@ -232,26 +272,32 @@ fn decide<S: Simulate>(simulate: &S, family: &Family, racing: &Racing, whole: us
     })
 }
 
-/// The least replicas, up to `most`, with which a shape keeps all objectives; tried from `guess` on.
-fn least<S: Simulate>(simulate: &S, shape: usize, guess: u32, most: u32, part: usize) -> Result<Option<u32>, S::Error> {
-    least_holding(guess, most, |replicas| {
+/// The least replicas of a range with which a shape keeps all objectives; tried from `guess` on.
+fn least<S: Simulate>(
+    simulate: &S,
+    shape: usize,
+    guess: u32,
+    range: (u32, u32),
+    part: usize,
+) -> Result<Option<u32>, S::Error> {
+    least_holding(guess, range, |replicas| {
         simulate.simulate(&[Probe { shape, replicas, part }]).map(|scores| scores[0].passed)
     })
 }
 
-/// The least number from 1 to `most` for which something holds that then holds for all larger ones: in growing steps
-/// from `guess` on, then by bisection.
+/// The least number of a range for which something holds that then holds for all larger ones: in growing steps from
+/// `guess` on, then by bisection.
 pub(crate) fn least_holding<E>(
     guess: u32,
-    most: u32,
+    (fewest, most): (u32, u32),
     holds: impl Fn(u32) -> Result<bool, E>,
 ) -> Result<Option<u32>, E> {
-    // The bracket: `broken` fails, or is 0; `kept` passes.
-    let (mut broken, mut kept) = (0, guess.clamp(1, most));
+    // The bracket: `broken` fails, or is before the range; `kept` passes.
+    let (mut broken, mut kept) = (fewest - 1, guess.clamp(fewest, most));
     let mut step = 1;
     if holds(kept)? {
-        while kept > 1 {
-            let tried = kept.saturating_sub(step).max(1);
+        while kept > fewest {
+            let tried = kept.saturating_sub(step).max(fewest);
             if !holds(tried)? {
                 broken = tried;
                 break;
@@ -298,7 +344,7 @@ pub(crate) fn exhaustive<S: Simulate>(simulate: &S, families: &[Family], whole: 
         .map(|family| {
             let mut nearest = (f64::NEG_INFINITY, family.shapes[0]);
             let mut best = None;
-            for replicas in 1..=family.most {
+            for replicas in family.fewest..=family.most {
                 let scores = scores(simulate, &family.shapes, replicas, whole)?;
                 let mut all: Vec<(usize, Score)> = family.shapes.iter().copied().zip(scores).collect();
                 all.sort_by(|a, b| b.1.headroom.total_cmp(&a.1.headroom));

@@ -9,7 +9,7 @@ use crate::plan::answer::{FamilyResult, Kept, Plan, Row};
 use crate::plan::space::Mode;
 use crate::terminal::layout::{Layout, write_wrapped};
 use crate::terminal::style::{BOLD, DIM, GREEN, RED, YELLOW, align_right, bare_table, write_table};
-use crate::terminal::text::printable;
+use crate::terminal::text::{counted, printable};
 
 /// Columns that are left out where the table does not fit, first to last.
 const LEFT_OUT: [&str; 5] = ["KV peak", "busy", "limited by", "flags", "$/M tokens"];
@@ -20,12 +20,13 @@ impl Row {
         let shape = &self.deployment;
         let engine = format!("{} x {}", shape.gpus_per_engine, shape.gpu);
         let engines = match shape.mode {
+            Mode::Aggregated if self.replicas == 1 => engine,
             Mode::Aggregated => format!("{} x ({engine})", self.replicas),
             Mode::Disaggregated { prefill, decode } => {
                 format!("{} prefill + {} decode x ({engine})", prefill * self.replicas, decode * self.replicas)
             }
         };
-        format!("{} {engines}", shape.model)
+        format!("{} on {engines}", shape.model)
     }
 
     /// The objective with the least headroom.
@@ -39,18 +40,26 @@ impl Plan {
     pub(crate) fn verdict(&self) -> String {
         match (self.rows.first(), &self.nearest) {
             (Some(first), _) => format!(
-                "{} keeps all objectives for ${:.2} an hour: {} GPUs",
+                "{} keeps all objectives for ${:.2} an hour: {}",
                 first.label(),
                 first.price_per_hour_usd,
-                first.gpus
+                counted(first.gpus, "GPU")
             ),
             (None, Some(nearest)) => {
                 let broken: Vec<String> =
                     nearest.objectives.iter().filter(|kept| !kept.passed).map(broken_text).collect();
                 format!("no deployment keeps all objectives; nearest is {}: {}", nearest.label(), broken.join(", "))
             }
-            (None, None) => "no deployment can be tried".to_owned(),
+            (None, None) => "no deployment can keep the objectives; each is left out for a reason".to_owned(),
         }
+    }
+
+    /// Families that no row is of.
+    pub(crate) fn without_rows(&self) -> impl Iterator<Item = &FamilyResult> {
+        let has_row = move |family: &&FamilyResult| {
+            self.rows.iter().any(|row| row.deployment.family_text() == family.deployments)
+        };
+        self.families.iter().filter(move |family| !has_row(family))
     }
 
     /// What the errors of the latency model leave of the answer.
@@ -63,11 +72,15 @@ impl Plan {
                 format!("row {safe} holds even if every step takes {percent:.0} % longer than `{model}` says")
             }
             Some(safe) => format!(
-                "row {safe} is the first that holds if every step takes {percent:.0} % longer, as `{model}` may be \
+                "row {safe} is the cheapest that holds if every step takes {percent:.0} % longer, as `{model}` may be \
                  wrong; between it and row {} a measurement decides: vcr plan verify, or vcr fit and --latency model.json",
                 first.number
             ),
-            None => format!("no row holds if every step takes {percent:.0} % longer, as `{model}` may be wrong"),
+            None => format!(
+                "row {} does not hold if every step takes {percent:.0} % longer, as `{model}` may be wrong, and no other \
+                 was found that does",
+                first.number
+            ),
         })
     }
 }
@@ -92,7 +105,11 @@ pub(crate) fn write(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Res
         &format!("{style}{mark}{style:#} {BOLD}{}{BOLD:#}", printable(&plan.verdict())),
         layout.width,
     )?;
-    let load = format!("{}; priced by {}", plan.load.text(), plan.latency_model);
+    let priced = match plan.latency_model.as_str() {
+        "" => String::new(),
+        model => format!("; priced by {model}"),
+    };
+    let load = format!("{}{priced}", plan.load.text());
     writeln!(out, "  {DIM}{}{DIM:#}\n", printable(&load))?;
     write_rows(out, plan, layout)?;
     if let Some(trust) = plan.trust() {
@@ -128,14 +145,11 @@ fn write_rows(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<()
     ]);
     let rows: Vec<&Row> = plan.rows.iter().chain(&plan.nearest).collect();
     for row in &rows {
-        let mark = match row.holds_if_slower {
-            Some(true) => "!",
-            _ if row.on_front => "*",
-            _ => " ",
-        };
+        let front = if row.on_front { '*' } else { ' ' };
+        let safe = if row.holds_if_slower == Some(true) { '!' } else { ' ' };
         let tightest = row.tightest();
         table.add_row([
-            format!("{mark} {}", row.number),
+            format!("{front}{safe} {}", row.number),
             printable(&row.label()).into_owned(),
             printable(&row.deployment.flags).into_owned(),
             row.gpus.to_string(),
@@ -195,10 +209,11 @@ fn write_others(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<
     /// Lines of reasons, unless all are asked for.
     const SHOWN: usize = 8;
     let mut lines: Vec<String> = Vec::new();
-    for family in plan.families.iter().filter(|family| family.result != "feasible") {
+    for family in plan.without_rows() {
         let FamilyResult { deployments, result, price_per_hour_usd, .. } = family;
         let text = match (*result, price_per_hour_usd) {
             ("dearer", Some(price)) => format!("{deployments}: at least ${price:.2} an hour"),
+            ("feasible", Some(price)) => format!("{deployments}: ${price:.2} an hour, more than the rows"),
             ("infeasible", _) => format!("{deployments}: breaks objectives with the most replicas"),
             _ => format!("{deployments}: not finished"),
         };

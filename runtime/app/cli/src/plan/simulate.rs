@@ -44,6 +44,13 @@ pub(crate) struct Simulated {
     pub(crate) refused: Option<String>,
 }
 
+/// Simulations and their requests, other loads and speeds included.
+#[derive(Default)]
+struct Spent {
+    runs: AtomicUsize,
+    requests: AtomicU64,
+}
+
 /// Simulates the deployments of a question.
 pub(crate) struct Simulator<'a> {
     pub(crate) inputs: &'a Inputs,
@@ -53,10 +60,11 @@ pub(crate) struct Simulator<'a> {
     pub(crate) base: &'a Scenario,
     threads: usize,
     ends: Option<Instant>,
+    /// How many times as long steps take as the latency model says.
+    slower: f64,
     known: Mutex<BTreeMap<Probe, Simulated>>,
-    /// Simulations and their requests, other loads and speeds included.
-    runs: AtomicUsize,
-    requests: AtomicU64,
+    /// Of all simulators of a question.
+    spent: Arc<Spent>,
     progress: Arc<Progress>,
 }
 
@@ -77,10 +85,22 @@ impl<'a> Simulator<'a> {
             base,
             threads,
             ends: budget.map(|budget| Instant::now() + budget),
+            slower: 1.0,
             known: Mutex::default(),
-            runs: AtomicUsize::new(0),
-            requests: AtomicU64::new(0),
+            spent: Arc::default(),
             progress: Arc::new(Progress::new(quiet)),
+        }
+    }
+
+    /// One whose steps take so many times as long as the latency model says.
+    pub(crate) fn with_slower(&self, slower: f64) -> Self {
+        Self {
+            parts: self.parts.clone(),
+            slower,
+            known: Mutex::default(),
+            spent: Arc::clone(&self.spent),
+            progress: Arc::clone(&self.progress),
+            ..*self
         }
     }
 
@@ -91,13 +111,13 @@ impl<'a> Simulator<'a> {
 
     /// Says what is done now, and how many requests will be simulated in all by an estimate.
     pub(crate) fn begin(&self, what: &str, expected_requests: f64) {
-        let done = self.requests.load(Ordering::Relaxed) as f64;
+        let done = self.spent.requests.load(Ordering::Relaxed) as f64;
         self.progress.begin(what, done + expected_requests);
     }
 
     /// Simulations so far, and their requests.
     pub(crate) fn spent(&self) -> (usize, u64) {
-        (self.runs.load(Ordering::Relaxed), self.requests.load(Ordering::Relaxed))
+        (self.spent.runs.load(Ordering::Relaxed), self.spent.requests.load(Ordering::Relaxed))
     }
 
     /// Every simulation with the whole load.
@@ -119,7 +139,7 @@ impl<'a> Simulator<'a> {
         let made = parallel(self.threads, &missing, |_, probe| {
             let cut = Cut { requests: self.parts[probe.part], factor: 1.0 };
             let shape = &self.shapes[probe.shape];
-            self.case(&Case { shape, replicas: probe.replicas, cut, slower: 1.0 })
+            self.case(&Case { shape, replicas: probe.replicas, cut, slower: self.slower })
         });
         for (probe, made) in missing.into_iter().zip(made) {
             self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(probe, made?);
@@ -153,11 +173,11 @@ impl<'a> Simulator<'a> {
         if outcome.partial.is_some() {
             return Err(stopped(stop::cause().unwrap_or(Cause::Interrupt)));
         }
-        self.runs.fetch_add(1, Ordering::Relaxed);
+        let runs = self.spent.runs.fetch_add(1, Ordering::Relaxed) + 1;
         let requests: usize = outcome.runs.iter().map(|run| run.request_rows().count()).sum();
         let requests = requests as u64;
-        let done = self.requests.fetch_add(requests, Ordering::Relaxed) + requests;
-        self.progress.note(self.runs.load(Ordering::Relaxed), done);
+        let done = self.spent.requests.fetch_add(requests, Ordering::Relaxed) + requests;
+        self.progress.note(runs, done);
         Ok(Ok(outcome))
     }
 

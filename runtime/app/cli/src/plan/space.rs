@@ -282,8 +282,10 @@ impl Space {
         let Some(first) = shapes.first() else { return };
         let (gpus, price, text) = (first.gpus(), first.price(), first.family_text());
         let most = (bounds.max_gpus / gpus.max(1)).min(self.max_replicas.unwrap_or(u32::MAX));
-        if most == 0 {
-            let reason = format!("a replica has {gpus} GPUs, and a deployment at most {}", bounds.max_gpus);
+        let fewest = self.min_replicas.max(1);
+        if most < fewest {
+            let reason =
+                format!("{fewest} replicas have {} GPUs, and a deployment at most {}", gpus * fewest, bounds.max_gpus);
             spanned.left_out.push(LeftOut { deployments: text, reason, count: shapes.len() });
             return;
         }
@@ -299,7 +301,7 @@ impl Space {
         spanned.left_out.extend(left_out);
         let shapes: Vec<usize> = (start..spanned.shapes.len()).collect();
         if !shapes.is_empty() {
-            spanned.families.push(Family { shapes, price, least: self.min_replicas, most });
+            spanned.families.push(Family { shapes, price, least: fewest, fewest, most });
         }
     }
 }

@@ -51,7 +51,7 @@ impl Simulate for Arithmetic {
 }
 
 fn family(shapes: std::ops::Range<usize>, price: f64, most: u32) -> Family {
-    Family { shapes: shapes.collect(), price, least: 1, most }
+    Family { shapes: shapes.collect(), price, least: 1, fewest: 1, most }
 }
 
 /// Three families of twelve shapes each.
@@ -126,8 +126,9 @@ fn bisections_find_every_limit_from_every_guess() {
     for limit in 1..=20_u32 {
         let all = Arithmetic::new(&[10.0 / f64::from(limit) + 1e-9]);
         for guess in 1..=20 {
-            assert_eq!(least(&all, 0, guess, 20, 2), Ok(Some(limit)), "from {guess}");
+            assert_eq!(least(&all, 0, guess, (1, 20), 2), Ok(Some(limit)), "from {guess}");
         }
-        assert_eq!(least(&all, 0, 1, limit.saturating_sub(1).max(1), 2), Ok((limit == 1).then_some(1)));
+        assert_eq!(least(&all, 0, 1, (5, 20), 2), Ok(Some(limit.max(5))), "five at least");
+        assert_eq!(least(&all, 0, 1, (1, limit.saturating_sub(1).max(1)), 2), Ok((limit == 1).then_some(1)));
     }
 }
