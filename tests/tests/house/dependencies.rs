@@ -73,8 +73,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-live", &["vcr-base", "vcr-core", "vcr-record", "vcr-trace", "vcr-transfer", "vcr-wire"]),
     ("vcr-structured", &["vcr-guest-sdk"]),
     ("vcr-text", &["vcr-base", "vcr-core", "vcr-structured"]),
-    ("vcr-frontend", &["vcr-base", "vcr-core", "vcr-live", "vcr-text", "vcr-wire"]),
-    ("vcr-proxy", &["vcr-frontend", "vcr-record", "vcr-trace"]),
+    ("vcr-frontend", &["vcr-base", "vcr-core", "vcr-live", "vcr-record", "vcr-text", "vcr-trace", "vcr-wire"]),
     ("vcr-nixl", &["vcr-transfer", "vcr-wire"]),
     ("vcr-pack", &["vcr-base", "vcr-trace"]),
     ("vcr-store", &["vcr-base"]),
@@ -102,7 +101,6 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-nixl",
             "vcr-pack",
             "vcr-policy",
-            "vcr-proxy",
             "vcr-record",
             "vcr-report",
             "vcr-roofline",
@@ -149,17 +147,14 @@ const ONLY_USER: &[(&str, &str)] = &[
 
 /// Outside crates that a few of ours may use.
 const FEW_USERS: &[(&str, &[&str])] = &[
-    ("axum", &["vcr-live", "vcr-frontend", "vcr-proxy", "vcr-transfer"]),
-    ("hyper", &["vcr-live", "vcr-frontend", "vcr-proxy", "vcr-transfer", "vcr-target"]),
+    ("axum", &["vcr-live", "vcr-frontend", "vcr-transfer"]),
+    ("hyper", &["vcr-live", "vcr-frontend", "vcr-transfer", "vcr-target"]),
     ("parquet", &["vcr-trace", "vcr-latency"]),
     ("prometheus-client", &["vcr-live", "vcr-frontend"]),
     ("prost", &["vcr-frontend", "vcr-trace"]),
-    ("rustls", &["vcr-frontend", "vcr-guest-tools", "vcr-proxy", "vcr-store", "vcr-target", "vcr-transfer"]),
+    ("rustls", &["vcr-frontend", "vcr-guest-tools", "vcr-store", "vcr-target", "vcr-transfer"]),
     ("tokenizers", &["vcr-trace", "vcr-text"]),
-    (
-        "tokio",
-        &["vcr", "vcr-live", "vcr-frontend", "vcr-guest-tools", "vcr-proxy", "vcr-transfer", "vcr-store", "vcr-target"],
-    ),
+    ("tokio", &["vcr", "vcr-live", "vcr-frontend", "vcr-guest-tools", "vcr-transfer", "vcr-store", "vcr-target"]),
 ];
 
 /// A crate of the workspace.

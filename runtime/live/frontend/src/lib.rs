@@ -8,7 +8,8 @@
 //! and serves connections.
 //!
 //! Around it, `http/` has sockets, TLS, API keys and CORS, `faults/` the faults
-//! that clients meet, `metrics/` what dashboards read, `traces/` spans of requests. Files are
+//! that clients meet, `metrics/` what dashboards read, `traces/` spans of requests, `proxy/` a reverse
+//! proxy that records any server, and answers from recordings. Files are
 //! read from their texts: `options_file` those of options, `llm_d/` configurations of
 //! llm-d-inference-sim, `answers` data sets.
 
@@ -25,6 +26,7 @@ mod media;
 pub mod metrics;
 pub mod options_file;
 mod parse;
+pub mod proxy;
 pub mod server;
 pub mod traces;
 

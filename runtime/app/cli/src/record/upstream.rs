@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use vcr_frontend::faults::{ClientFaults, FaultLayer, Tenants};
 use vcr_frontend::http::{self, ClientCertificates, ListenOptions, ServerCertificate, ServerThreads, Tls, TlsSettings};
 use vcr_frontend::metrics::{Metrics, MetricsOptions};
-use vcr_proxy::{Address, Proxy, ProxyOptions, Upstream};
+use vcr_frontend::proxy::{Address, Proxy, ProxyOptions, Upstream};
 use vcr_record::http::{RedactRules, TokenCounter};
 use vcr_record::{HttpRecordConfig, HttpRecorder, RecordError, Rotation};
 use vcr_text::Tokenizer;

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use clap::Args;
 use vcr_base::output::OutputFile;
-use vcr_proxy::{Address, Journal, Misses, Player, Proxy, ProxyOptions, Upstream};
+use vcr_frontend::proxy::{Address, Journal, Misses, Player, Proxy, ProxyOptions, Upstream};
 use vcr_record::http::{JsonPath, RedactRules};
 use vcr_record::playback::http::HttpTape;
 use vcr_record::{HttpRecordConfig, HttpRecorder, RecordError, Rotation};

@@ -7,6 +7,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::faults::error_response;
+use crate::http::{Before, Next};
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use axum::http::request::Parts;
@@ -17,16 +19,14 @@ use futures_util::stream;
 use serde_json::json;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
-use vcr_frontend::faults::error_response;
-use vcr_frontend::http::{Before, Next};
 use vcr_record::http::REDACTED;
 use vcr_record::playback::http::{Asked, Difference, Found, HttpTape, Miss};
 use vcr_trace::capture::{HttpEnd, HttpRecord};
 
-use crate::journal::Journal;
-use crate::proxy::Proxy;
-use crate::tee::pairs;
-use crate::upstream::remove_hop_by_hop;
+use crate::proxy::journal::Journal;
+use crate::proxy::proxy::Proxy;
+use crate::proxy::tee::pairs;
+use crate::proxy::upstream::remove_hop_by_hop;
 
 /// The latest requests, for tests.
 const REQUESTS_PATH: &str = "/_vcr/requests";

@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::address::Address;
+use crate::proxy::address::Address;
 
 /// Time between two pings of HTTP/2, and for their answers.
 const PING_INTERVAL: Duration = Duration::from_secs(20);

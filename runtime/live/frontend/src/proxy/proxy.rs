@@ -5,18 +5,18 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
+use crate::faults::{FaultLayer, error_response};
+use crate::http::{Client, Service};
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderMap, Method, header};
 use axum::response::Response;
 use hyper::body::Incoming;
-use vcr_frontend::faults::{FaultLayer, error_response};
-use vcr_frontend::http::{Client, Service};
 use vcr_record::HttpRecorder;
 use vcr_record::http::Exchange;
 
-use crate::tee::{AnswerTee, OpenExchange, pairs};
-use crate::upstream::{Upstream, remove_hop_by_hop};
+use crate::proxy::tee::{AnswerTee, OpenExchange, pairs};
+use crate::proxy::upstream::{Upstream, remove_hop_by_hop};
 
 /// Settings of a proxy.
 #[derive(Clone, Copy, Debug)]

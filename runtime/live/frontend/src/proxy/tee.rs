@@ -13,7 +13,7 @@ use vcr_record::HttpRecorder;
 use vcr_record::http::{Exchange, now_ns};
 use vcr_trace::capture::HttpEnd;
 
-use crate::upstream::{AnswerBody, with_causes};
+use crate::proxy::upstream::{AnswerBody, with_causes};
 
 /// An exchange under way. It is recorded when this is dropped: unless told otherwise, the client went away.
 pub(crate) struct OpenExchange {

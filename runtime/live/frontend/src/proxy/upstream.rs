@@ -18,8 +18,8 @@ use rustls::pki_types::ServerName;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::address::Address;
-use crate::connection::{Sender, Tls, Unsent};
+use crate::proxy::address::Address;
+use crate::proxy::connection::{Sender, Tls, Unsent};
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -103,8 +103,7 @@ impl Upstream {
                 let read =
                     |path: &Path| std::fs::read(path).map_err(|error| failed(format!("{}: {error}", path.display())));
                 let pem = path.map(read).transpose()?;
-                let mut config =
-                    vcr_frontend::http::client_tls(pem.as_deref()).map_err(|error| failed(error.to_string()))?;
+                let mut config = crate::http::client_tls(pem.as_deref()).map_err(|error| failed(error.to_string()))?;
                 config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
                 let name = ServerName::try_from(address.host.clone()).map_err(|error| failed(error.to_string()))?;
                 Some(Tls { connector: TlsConnector::from(Arc::new(config)), name })
