@@ -49,6 +49,12 @@ A40_CASES = [
     ("A40, 0.5B to more load", "small", repetitions(["S3_r4", "S3_r8"], [1]), False,
      repetitions(["S3_r12", "S3_r24", "S3_rinf"], [2])),
 ]
+AWQ_MODEL = {
+    "architectures": ["Qwen3ForCausalLM"], "hidden_size": 4096, "intermediate_size": 12288, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 36, "vocab_size": 151936,
+    "max_position_embeddings": 40960, "torch_dtype": "float16",
+    "quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128},
+}
 LAPTOP, RTX = "laptop-qwen3-8b-awq", "rtx5070ti-qwen2.5-0.5b"
 # Prompts of 136 tokens were sent again and were cached from the second run on, which no file says.
 SMALL_CASES = [
@@ -62,8 +68,11 @@ SMALL_CASES = [
     ("RTX 0.5B, to more load", RTX, [f"day06_c{count}_i128_o64_n64" for count in (1, 2, 4)],
      [f"day06_c{count}_i128_o64_n64" for count in (8, 16)]),
 ]
-SMALL_ENGINES = {LAPTOP: "num_gpu_blocks: 2_000, max_num_seqs: 8, max_num_batched_tokens: 2048, max_model_len: 4096",
-                 RTX: "num_gpu_blocks: 40_000, max_num_seqs: 256, max_num_batched_tokens: 2048, max_model_len: 4096"}
+SMALL_ENGINES = {
+    LAPTOP: "num_gpu_blocks: 2_000, max_num_seqs: 8, max_num_batched_tokens: 2048, max_model_len: 4096",
+    RTX: "num_gpu_blocks: 40_000, max_num_seqs: 256, max_num_batched_tokens: 2048, max_model_len: 4096, "
+         "async_scheduling: true",
+}
 
 
 def records(path):
@@ -112,9 +121,10 @@ def a40_steps(folder, blocks, runs, out):
     return logs
 
 
-def small_shape(out):
-    shape = out / "small-model.json"
-    shape.write_text(json.dumps(SMALL_MODEL))
+def written(out, name, model):
+    """A config.json as a file."""
+    shape = out / f"{name}.json"
+    shape.write_text(json.dumps(model))
     return shape
 
 
@@ -126,7 +136,7 @@ def fit(args, model, tables, engine, shape, logs=()):
 
 
 def judged(args, model, tables, engine):
-    """Of each table, errors in percent by the names in `BARS`, and how many of them are in their intervals."""
+    """Of each table: errors in percent by the names in `BARS`, and of each interval whether it holds and its width."""
     found = []
     for name, table in tables.items():
         predicted = accuracy.predictions(args, model, table, engine, *args.intervals)
@@ -137,19 +147,29 @@ def judged(args, model, tables, engine):
                 errors[bar] = (each["simulated_ms"] / each["measured_ms"] - 1) * 100
         for each in predicted.get("intervals", []):
             if f"{each['metric']} {each['statistic']}" in BARS:
-                inside.append(each["is_inside"])
+                measured_ms = next(one["measured_ms"] for one in predicted["comparisons"]
+                                   if (one["metric"], one["statistic"]) == (each["metric"], each["statistic"]))
+                inside.append((each["is_inside"], (each["high_ms"] - each["low_ms"]) / 2 / measured_ms))
         found.append((name, errors, inside, predicted["outside_fitted_range"]))
     return found
+
+
+def bars_text(inside):
+    """How many intervals hold, and half of their median width in percent."""
+    if not inside:
+        return ""
+    held, widths = sum(holds for holds, _ in inside), sorted(width for _, width in inside)
+    return f"{held} of {len(inside)}, ±{widths[len(widths) // 2] * 100:.0f} %"
 
 
 def show(args, title, found):
     if args.verbose:
         for name, errors, inside, outside in found:
             told = " ".join(f"{errors[bar]:+8.1f}" for bar in BARS)
-            print(f"  {name:34} {told}  {sum(inside)} of {len(inside)}, {outside * 100:.0f} % outside")
+            print(f"  {name:34} {told}  {bars_text(inside)}, {outside * 100:.0f} % outside")
     means = [sum(abs(errors[bar]) for _, errors, _, _ in found) / len(found) for bar in BARS]
-    inside = [each for _, _, all_inside, _ in found for each in all_inside]
-    print(f"{title:36} " + " ".join(f"{mean:8.1f}" for mean in means) + f"  {sum(inside)} of {len(inside)}", flush=True)
+    everything = [each for _, _, inside, _ in found for each in inside]
+    print(f"{title:36} " + " ".join(f"{mean:8.1f}" for mean in means) + f"  {bars_text(everything)}", flush=True)
 
 
 def a40(args, out):
@@ -163,7 +183,7 @@ def a40(args, out):
             tables = a40_tables(args.a40, session, loads, out)
             logs = a40_steps(args.a40, blocks, loads, out).values() if with_steps else ()
             fitted[key] = out / f"a40-{len(fitted)}.json"
-            fit(args, fitted[key], tables.values(), engine, A40_SHAPES.get(session) or small_shape(out), logs)
+            fit(args, fitted[key], tables.values(), engine, A40_SHAPES.get(session) or written(out, "small", SMALL_MODEL), logs)
         show(args, title, judged(args, fitted[key], a40_tables(args.a40, session, predicted, out), engine))
 
 
@@ -172,7 +192,7 @@ def small_gpu(args, out):
         tables = {name: args.small_gpu / folder / f"{name}.json" for name in loads + predicted}
         model = out / f"small-{index}.json"
         engine = SMALL_ENGINES[folder]
-        fit(args, model, [tables[name] for name in loads], engine, small_shape(out) if folder == RTX else None)
+        fit(args, model, [tables[name] for name in loads], engine, written(out, folder, SMALL_MODEL if folder == RTX else AWQ_MODEL))
         show(args, title, judged(args, model, {name: tables[name] for name in predicted}, engine))
 
 
@@ -202,7 +222,7 @@ def main():
     args = parser.parse_args()
     args.vcr = str(Path(args.vcr).resolve())
     args.fitted_by = str(Path(args.fitted_by or args.vcr).resolve())
-    args.intervals = ["--uncertainty", args.draws] if args.draws else []
+    args.intervals = ["--uncertainty", args.draws]
     print(f"{'mean size of errors in percent':36} " + " ".join(f"{bar:>8}" for bar in BARS) + "  inside")
     with tempfile.TemporaryDirectory() as folder:
         out = args.keep or Path(folder)

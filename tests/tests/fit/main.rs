@@ -5,6 +5,7 @@ mod calibrate;
 mod component;
 mod inputs;
 mod model;
+mod next;
 mod observations;
 mod recordings;
 mod refusals;
