@@ -177,6 +177,7 @@ fn flags_of_one_deployment_are_tuned() {
     let slo = ["--slo", "itl.p99 < 100ms", "--latency", "roofline", "--json", "--quiet"];
     let command = ["plan", "tune", "--vllm-args", "vllm serve Qwen/Qwen3-8B -tp 2 --max-num-seqs 48 --block-size 32"];
     let tuned = folder.vcr(&[&command[..], &load, &slo].concat()).ended(0).json();
+    assert_eq!(tuned["rows"].as_array().expect("rows").len(), 1);
     for row in tuned["rows"].as_array().expect("rows") {
         let command = row["deployment"]["command"].as_str().expect("a text");
         assert!(command.contains("-tp 2") && command.contains("--max-num-seqs 48 "), "{command}");

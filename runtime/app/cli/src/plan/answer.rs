@@ -25,7 +25,7 @@ const SLOWER: [(&str, f64); 3] = [("roofline", 1.33), ("tables", 1.28), ("fitted
 /// The same of a model that is not among them.
 const SLOWER_OTHER: f64 = 1.33;
 /// Families that cost more than the first row by this factor, and by the error, are no candidates for a safe row.
-const SAFE_WITHIN: f64 = 1.5;
+const SAFE_WITHIN: f64 = 2.0;
 /// Share of a limit from which on it is what limits a deployment.
 const FULL: f64 = 0.99;
 
@@ -310,20 +310,13 @@ impl Searched<'_> {
             return Ok(None);
         }
         let simulator = self.simulator.with_slower(slower);
+        // Once more, if the answer leaves room for families that were not among the candidates.
         let limit = first.price_per_hour_usd * slower * SAFE_WITHIN;
-        let may_be_safe = |(family, found): &(&Family, &Found)| match **found {
-            Found::Dearer { replicas, .. } => family.price * f64::from(replicas) <= limit,
-            Found::Infeasible { .. } => false,
-            Found::Least { .. } | Found::Unfinished => true,
+        let safe = match self.safe_within(&simulator, limit)? {
+            Some((price, ..)) if price > limit => self.safe_within(&simulator, price)?,
+            safe => safe,
         };
-        let families = self.families.iter().zip(&self.found).filter(may_be_safe);
-        let families: Vec<Family> = families.map(|(family, _)| family.clone()).collect();
-        let found = search(&simulator, &families, simulator.parts.len())?;
-        let safe = families.iter().zip(&found).filter_map(|(family, found)| match *found {
-            Found::Least { shape, replicas } => Some((family.price * f64::from(replicas), shape, replicas)),
-            _ => None,
-        });
-        let Some((_, shape, replicas)) = safe.min_by(|a, b| a.0.total_cmp(&b.0)) else { return Ok(None) };
+        let Some((_, shape, replicas)) = safe else { return Ok(None) };
         let probe = Probe { shape, replicas, part: self.simulator.whole() };
         let one = self.simulator.of(probe)?;
         let row = Row { holds_if_slower: Some(true), ..self.row(probe, &one) };
@@ -332,6 +325,24 @@ impl Searched<'_> {
         rows.push(row.clone());
         sort(rows);
         Ok(rows.iter().find(|known| is_row(known)).map(|known| known.number))
+    }
+
+    /// The cheapest deployment that holds on a slower simulator, of families that may cost as little: its price, shape
+    /// and replicas.
+    fn safe_within(&self, simulator: &Simulator<'_>, limit: f64) -> Result<Option<(f64, usize, u32)>, Refusal> {
+        let may_be_safe = |(family, found): &(&Family, &Found)| match **found {
+            Found::Dearer { replicas, .. } => family.price * f64::from(replicas) <= limit,
+            Found::Infeasible { .. } => false,
+            Found::Least { .. } | Found::Unfinished => true,
+        };
+        let families = self.families.iter().zip(&self.found).filter(may_be_safe);
+        let families: Vec<Family> = families.map(|(family, _)| family.clone()).collect();
+        let found = search(simulator, &families, simulator.parts.len())?;
+        let safe = families.iter().zip(&found).filter_map(|(family, found)| match *found {
+            Found::Least { shape, replicas } => Some((family.price * f64::from(replicas), shape, replicas)),
+            _ => None,
+        });
+        Ok(safe.min_by(|a, b| a.0.total_cmp(&b.0)))
     }
 
     fn range_of(&self, shape: &Shape) -> (u32, u32) {

@@ -65,7 +65,7 @@ const VERIFY_EXAMPLES: &str = with_comparison_exit_codes!(
     "Examples:
   vcr plan verify plan --target http://localhost:8000
   vcr plan verify plan --row 2 --target http://router:80 --tolerance 15%",
-    "the server keeps the objectives, and no metric is further above its prediction than the tolerance",
+    "the server keeps the objectives, and no metric exceeds its prediction by more",
     "it does not"
 );
 

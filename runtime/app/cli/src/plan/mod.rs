@@ -30,7 +30,7 @@ use crate::plan::load::Facts;
 use crate::plan::script::Case;
 use crate::plan::search::Simulate;
 use crate::plan::simulate::{Simulator, place};
-use crate::plan::space::{Space, Spanned};
+use crate::plan::space::Spanned;
 use crate::refusal::Refusal;
 use crate::terminal::layout::Layout;
 
@@ -70,7 +70,8 @@ fn tune(args: &TuneArgs) -> Result<Exit, Refusal> {
     }
     question.model = vec![given.model];
     question.max_model_len = question.max_model_len.or(given.max_model_len);
-    let mut space = space.unwrap_or(Space { prefill_decode: Vec::new(), ..Space::default() });
+    let mut space = space.unwrap_or_default();
+    space.prefill_decode = Vec::new();
     space.tensor_parallel = vec![given.tensor_parallel];
     space.pipeline_parallel = vec![given.pipeline_parallel];
     space.data_parallel = vec![given.data_parallel];

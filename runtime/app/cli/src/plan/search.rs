@@ -149,7 +149,31 @@ pub(crate) fn search<S: Simulate>(simulate: &S, families: &[Family], parts: usiz
             next.truncate(1);
         }
     }
+    if !simulate.is_over() {
+        polish(simulate, families, &mut found, whole)?;
+    }
     Ok(found)
+}
+
+/// Of the cheapest deployments all flags with the whole load: races end before the last of them are told apart.
+fn polish<S: Simulate>(simulate: &S, families: &[Family], found: &mut [Found], whole: usize) -> Result<(), S::Error> {
+    let price_of = |family: &Family, found: &Found| match *found {
+        Found::Least { replicas, .. } => price(family, Some(replicas)),
+        _ => f64::INFINITY,
+    };
+    let prices = families.iter().zip(&*found).map(|(family, found)| price_of(family, found));
+    let cheapest = prices.fold(f64::INFINITY, f64::min);
+    for (family, found) in families.iter().zip(found) {
+        let Found::Least { replicas, .. } = *found else { continue };
+        if price(family, Some(replicas)) > cheapest {
+            continue;
+        }
+        let mut shapes = family.shapes.clone();
+        let scores = scores(simulate, &shapes, replicas, whole)?;
+        sort(&mut shapes, &scores);
+        *found = Found::Least { shape: shapes[0], replicas };
+    }
+    Ok(())
 }
 
 /// The families that race: those whose first flags do not cost much more than the cheapest with the first part of the
