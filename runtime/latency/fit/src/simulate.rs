@@ -10,11 +10,14 @@ use vcr_cluster::{
     simulate,
 };
 use vcr_core::ServingEngine;
-use vcr_fitted::{StepPrice, StepWork};
+use vcr_fitted::{FittedRange, StepPrice, StepWork, TERM_COUNT};
 use vcr_latency::Fitted;
 
 use crate::error::FitError;
 use crate::measurements::data::Measurements;
+use crate::solve::parameters::{
+    ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQUEST, LAUNCH_SPREAD_PERMILLE, PREFILL_LAUNCH, Row,
+};
 
 /// A model under trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,6 +26,25 @@ pub struct Candidate {
     pub step: StepPrice,
     /// Time outside of steps.
     pub overheads: Overheads,
+}
+
+impl Candidate {
+    /// The model with these parameters.
+    pub(crate) fn of(values: &Row) -> Result<Self, FitError> {
+        let mut coefficients = [0.0; TERM_COUNT];
+        coefficients.copy_from_slice(&values[..TERM_COUNT]);
+        let step = StepPrice::new(coefficients, FittedRange::default(), None);
+        let overheads = Overheads {
+            arrival_ns: values[ARRIVAL].round() as u64,
+            arrival_per_prompt_token_ps: (values[ARRIVAL_TOKEN] * 1e3).round() as u64,
+            prefill_launch_ns: values[PREFILL_LAUNCH].round() as u64,
+            large_launch_ns: values[LARGE_LAUNCH].round() as u64,
+            launch_per_request_ns: values[LAUNCH_REQUEST].round() as u64,
+            launch_spread_permille: LAUNCH_SPREAD_PERMILLE,
+            ..Overheads::default()
+        };
+        Ok(Self { step: step.map_err(|error| FitError::NoFit(error.to_string()))?, overheads })
+    }
 }
 
 /// Simulated times of one request, in nanoseconds since its arrival at the client.

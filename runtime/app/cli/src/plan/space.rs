@@ -285,7 +285,7 @@ impl Space {
         let fewest = self.min_replicas.max(1);
         if most < fewest {
             let reason =
-                format!("{fewest} replicas have {} GPUs, and a deployment at most {}", gpus * fewest, bounds.max_gpus);
+                format!("needs at least {} GPUs, and a deployment has at most {}", gpus * fewest, bounds.max_gpus);
             spanned.left_out.push(LeftOut { deployments: text, reason, count: shapes.len() });
             return;
         }

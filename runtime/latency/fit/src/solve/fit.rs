@@ -14,7 +14,7 @@ use crate::solve::base::Base;
 use crate::solve::noise;
 use crate::solve::observations::observe;
 use crate::solve::parallel;
-use crate::solve::parameters::{ARRIVAL, LARGE_LAUNCH, Observation, PREFILL_LAUNCH, Row, candidate_of};
+use crate::solve::parameters::{ARRIVAL, LARGE_LAUNCH, Observation, PREFILL_LAUNCH, Row};
 use crate::solve::polish;
 use crate::solve::prior::prior;
 use crate::solve::prompts::{prompt_scale, with_prompts};
@@ -242,7 +242,7 @@ impl<'s> Fitter<'s> {
     /// Simulates all sources.
     fn simulate(&mut self, values: &Row, with_steps: bool) -> Result<Vec<Simulation>, FitError> {
         self.simulations += self.sources.len() as u32;
-        let candidate = candidate_of(values)?;
+        let candidate = Candidate::of(values)?;
         let seed = self.options.seed;
         let simulate = |each: &Source| run(&each.measurements, &each.pool, &candidate, seed, with_steps);
         parallel::map(self.options.threads(), self.sources, simulate).into_iter().collect()
@@ -388,7 +388,7 @@ impl<'s> Fitter<'s> {
         let steps = self.sources.iter().map(|source| (source.measurements.steps(), source.is_async()));
         let noise = recorded::noise(steps, &best.values)
             .or_else(|| noise::measure(self.sources.iter().map(|source| &source.measurements).zip(&best.simulations)));
-        let Candidate { step, overheads } = candidate_of(&best.values)?;
+        let Candidate { step, overheads } = Candidate::of(&best.values)?;
         let step =
             StepPrice::new(*step.coefficients(), range, noise).map_err(|error| FitError::NoFit(error.to_string()))?;
         let in_sample: Vec<(String, Vec<Comparison>)> = self
@@ -434,7 +434,7 @@ impl<'s> Fitter<'s> {
         observations: &[Vec<Observation>],
         values: &Row,
     ) -> Result<Suggestion, FitError> {
-        let candidate = candidate_of(values)?;
+        let candidate = Candidate::of(values)?;
         suggest(prediction, &self.sources[0].pool, &candidate, observations, &self.prior, values, self.options.seed)
     }
 

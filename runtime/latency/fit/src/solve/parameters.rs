@@ -1,10 +1,6 @@
 //! The parameters of a fit, and measured times as sums of them.
 
-use vcr_cluster::Overheads;
-use vcr_fitted::{FittedRange, StepPrice, TERM_COUNT};
-
-use crate::error::FitError;
-use crate::simulate::Candidate;
+use vcr_fitted::TERM_COUNT;
 
 /// Fitted parameters: a coefficient for each term, then launches and other overheads.
 pub(crate) const PARAMETERS: usize = TERM_COUNT + 5;
@@ -36,21 +32,4 @@ pub(crate) struct Observation {
     pub(crate) scale_ns: f64,
     /// Its weight beside a relative error of the same size.
     pub(crate) weight: f64,
-}
-
-/// The model that parameters are.
-pub(crate) fn candidate_of(values: &Row) -> Result<Candidate, FitError> {
-    let mut coefficients = [0.0; TERM_COUNT];
-    coefficients.copy_from_slice(&values[..TERM_COUNT]);
-    let step = StepPrice::new(coefficients, FittedRange::default(), None);
-    let overheads = Overheads {
-        arrival_ns: values[ARRIVAL].round() as u64,
-        arrival_per_prompt_token_ps: (values[ARRIVAL_TOKEN] * 1e3).round() as u64,
-        prefill_launch_ns: values[PREFILL_LAUNCH].round() as u64,
-        large_launch_ns: values[LARGE_LAUNCH].round() as u64,
-        launch_per_request_ns: values[LAUNCH_REQUEST].round() as u64,
-        launch_spread_permille: LAUNCH_SPREAD_PERMILLE,
-        ..Overheads::default()
-    };
-    Ok(Candidate { step: step.map_err(|error| FitError::NoFit(error.to_string()))?, overheads })
 }
