@@ -33,7 +33,7 @@ pub(crate) const CALIBRATE_EXAMPLES: &str = with_comparison_exit_codes!(
     "Examples:
   vcr calibrate model.json other-load.csv
   vcr calibrate model.json loads/ --gates gates.toml --html calibration.html
-  vcr calibrate model.json run.jsonl --gate 'ttft p50 < 10%' --gate 'itl mean < 5%'
+  vcr calibrate model.json run.jsonl --gate 'ttft p50 < 20%' --gate 'itl mean < 5%'
   vcr calibrate --fit requests.csv --predict other-load.csv --engine 'num_gpu_blocks: 27_000'
   vcr calibrate --leave-one-out loads/ --engine 'num_gpu_blocks: 27_000' --json
 

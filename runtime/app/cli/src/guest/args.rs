@@ -62,10 +62,11 @@ pub(crate) const CALL_EXAMPLES: &str = "Examples:
   vcr guest call guests/dist/target-load.wasm decide '{\"pool\": {\"running-requests\": 9}}'
   vcr guest call my-router/dist/my-router.wasm route - < calls.jsonl   # several calls, one instance
 
-It makes a fresh instance, configures it, calls it and prints the answer as JSON, checked as in a run.
-The input is an object with the function's parameters and the names of `wit/`. Omitted columns are as
-long as the given ones; other omitted fields are 0, empty or none. A list of objects, a file of them or
-`-` (standard input) makes one call for each object on the same instance, with one answer a line.
+It makes a fresh instance, configures it, calls it and prints the answer as JSON, checked as in a
+run. The input is an object with the function's parameters and the names of `wit/`. Omitted columns
+are as long as the given ones; other omitted fields are 0, empty or none. A list of objects, a file
+of them or `-` (standard input) makes one call for each object on the same instance, with one answer
+a line.
 
 Exit codes:
   0  the guest answered

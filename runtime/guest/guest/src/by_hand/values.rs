@@ -17,19 +17,19 @@ pub(super) fn arguments(function: Func, store: &Store<HostState>, input: &Value)
     let names: Vec<&str> = ty.params().map(|(name, _)| name).collect();
     unknown(given, &names, "")?;
     let read = |(name, ty): (&str, Type)| {
-        let omitted = if given.contains_key(name) { None } else { default_of(name) };
+        let omitted = if given.contains_key(name) { None } else { default_of(name, &ty) };
         value(given.get(name).or(omitted.as_ref()), &ty, name)
     };
     ty.params().map(read).collect()
 }
 
 /// The value of a field that is left out and whose 0 would mean something unusual.
-fn default_of(field: &str) -> Option<Value> {
+fn default_of(field: &str, ty: &Type) -> Option<Value> {
     Some(match field {
         "block-size-tokens" => 16.into(),
         "may-refuse" => true.into(),
         // One step, priced whatever it takes.
-        "kv-active-blocks" => vec![0].into(),
+        "kv-active-blocks" if matches!(ty, Type::List(_)) => vec![0].into(),
         "horizon-ns" => u64::MAX.into(),
         // One engine.
         "workers" => [("worker".to_owned(), Value::from(vec![0]))].into_iter().collect(),
@@ -143,7 +143,7 @@ fn value(given: Option<&Value>, ty: &Type, path: &str) -> Result<Val, String> {
                 let omitted = match (fields.get(field.name), rows) {
                     (Some(_), _) => None,
                     (None, Some(rows)) => Some(column_of(field.name, rows)),
-                    (None, None) => default_of(field.name),
+                    (None, None) => default_of(field.name, &field.ty),
                 };
                 let given = fields.get(field.name).or(omitted.as_ref());
                 let read = value(given, &field.ty, &joined(path, field.name))?;

@@ -79,7 +79,7 @@ pub(crate) fn of(
     let simulate = |number: &u64| {
         let drawn = draws.draw(seed::derive(seed, "uncertainty", *number));
         let candidate = Candidate { step: drawn.step, overheads: fitted::overheads(&drawn) };
-        let simulation = run(&source.measurements, &source.pool, &candidate, seed, false)?;
+        let simulation = run(&source.measurements, &source.pool, &candidate, seed, true)?;
         let values: Vec<f64> =
             comparisons(&source.measurements, &simulation).iter().map(|each| each.simulated_ms).collect();
         Ok::<_, FitError>((candidate, values))
