@@ -126,7 +126,7 @@ pub(crate) fn search<S: Simulate>(simulate: &S, families: &[Family], parts: usiz
     while !next.is_empty() {
         let results = simulate.each(next.len(), &|index| {
             let number = next[index];
-            decide(simulate, &families[number], &racing[number], whole)
+            decide(simulate, &families[number], &racing[number], whole, cheapest)
         });
         for (number, result) in next.iter().zip(results) {
             found[*number] = result?;
@@ -271,8 +271,16 @@ fn race_beyond<S: Simulate>(
     Ok(Racing { shapes, replicas })
 }
 
-/// The least replicas of a family with the whole load, and their best shape.
-fn decide<S: Simulate>(simulate: &S, family: &Family, racing: &Racing, whole: usize) -> Result<Found, S::Error> {
+/// The least replicas of a family with the whole load, and their best shape. Where one replica less would cost no more
+/// than the cheapest family so far, the flags that were dropped on parts of the load are tried as well: queues are short
+/// there, so parts prefer small batches.
+fn decide<S: Simulate>(
+    simulate: &S,
+    family: &Family,
+    racing: &Racing,
+    whole: usize,
+    cheapest: f64,
+) -> Result<Found, S::Error> {
     let shapes = &racing.shapes[..racing.shapes.len().min(FINALISTS)];
     let mut guess = racing.replicas.unwrap_or(family.most);
     let mut best: Option<(u32, usize)> = None;
@@ -289,6 +297,17 @@ fn decide<S: Simulate>(simulate: &S, family: &Family, racing: &Racing, whole: us
             best = Some((replicas, *shape));
         }
         guess = replicas;
+    }
+    while let Some((replicas, _)) = best
+        && replicas > family.fewest
+        && price(family, Some(replicas - 1)) <= cheapest
+    {
+        let scores = scores(simulate, &family.shapes, replicas - 1, whole)?;
+        let passing = family.shapes.iter().zip(scores).filter(|(_, score)| score.passed);
+        let Some((shape, _)) = passing.max_by(|a, b| a.1.headroom.total_cmp(&b.1.headroom)) else { break };
+        let fewer = least(simulate, *shape, replicas - 1, (family.fewest, replicas - 1), whole)?;
+        let fewer = fewer.unwrap_or(replicas - 1);
+        best = Some((fewer, *shape));
     }
     Ok(match best {
         Some((replicas, shape)) => Found::Least { shape, replicas },

@@ -132,3 +132,36 @@ fn bisections_find_every_limit_from_every_guess() {
         assert_eq!(least(&all, 0, 1, (1, limit.saturating_sub(1).max(1)), 2), Ok((limit == 1).then_some(1)));
     }
 }
+
+/// On parts of the load the first flags do best; only the last ones carry the whole load with one replica.
+struct Misleading;
+
+impl Simulate for Misleading {
+    type Error = Infallible;
+
+    fn simulate(&self, probes: &[Probe]) -> Result<Vec<Score>, Infallible> {
+        let score = |probe: &Probe| {
+            let carried = if probe.shape == 5 { 10.0 } else { 6.0 };
+            let headroom = match probe.part {
+                2 => 1.0 - 10.0 / (carried * f64::from(probe.replicas)),
+                _ => 0.9 - 0.1 * probe.shape as f64,
+            };
+            Score { passed: headroom >= 0.0, headroom }
+        };
+        Ok(probes.iter().map(score).collect())
+    }
+
+    fn each<T: Send>(&self, count: usize, act: &(dyn Fn(usize) -> T + Sync)) -> Vec<T> {
+        (0..count).map(act).collect()
+    }
+
+    fn is_over(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn flags_that_parts_rule_out_are_tried_where_they_may_save_a_replica() {
+    let found = search(&Misleading, &[family(0..6, 2.0, 8)], 3).expect("it cannot fail");
+    assert_eq!(found, [Found::Least { shape: 5, replicas: 1 }]);
+}
