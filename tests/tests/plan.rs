@@ -250,11 +250,12 @@ fn mistakes_are_refused() {
         (with("--space", "{tensor_paralel: [1]}"), "unknown field `tensor_paralel`"),
         (with("--space", "{tensor_parallel: []}"), "`tensor_parallel` has no values"),
         (with("--space", "{prefill_decode: ['1-2']}"), "invalid `prefill_decode` `1-2`"),
-        (with("--latency", "none.json"), "invalid --latency `none.json`"),
         (vec!["--gpu", "h100", "--slo", "ttft.p95 < 1s", "--trace", "empty.jsonl"], "invalid load"),
         (vec!["--gpu", "h100", "--slo", "ttft.p95 < 1s", "--trace", "none.jsonl"], "cannot read `none.jsonl`"),
     ] {
         plan(&folder, &args).failed(2, &[words]);
     }
+    let unpriced = [&["plan", "--quiet", "--latency", "none.json"], &MODEL[..], &SMALL[..]].concat();
+    folder.vcr(&unpriced).failed(2, &["invalid --latency `none.json`"]);
     folder.vcr(&["plan", "explain", "nowhere"]).failed(2, &["cannot read"]);
 }

@@ -256,7 +256,13 @@ pub(crate) struct VerifyArgs {
 }
 
 fn share(text: &str) -> Result<f64, String> {
-    vcr_base::units::ratio(text).map_err(|error| error.to_string())
+    let share = vcr_base::units::ratio(text).map_err(|error| error.to_string())?;
+    // 20 means 20 % more often than twenty times as much.
+    if share <= 1.0 || text.contains('%') {
+        Ok(share)
+    } else {
+        Err(format!("expected at most 1, or a percentage: {text}%"))
+    }
 }
 
 impl QuestionArgs {

@@ -21,7 +21,7 @@ mod yaml;
 use vcr_base::output::Outputs;
 use vcr_scenario::Scenario;
 
-use crate::exit::{Exit, printed};
+use crate::exit::{Exit, eprint_line, printed};
 use crate::plan::answer::{Plan, Searched};
 use crate::plan::args::{PlanArgs, PlanCommand, QuestionArgs, SearchArgs, TuneArgs};
 use crate::plan::files::Folders;
@@ -115,8 +115,11 @@ fn answer(mut inputs: Inputs, args: &SearchArgs) -> Result<Exit, Refusal> {
     let plan = searched(&simulator, facts, families, left_out, args.exhaustive);
     simulator.end();
     let plan = plan?;
-    if let Some(folders) = folders {
+    if let Some((folders, folder)) = folders.zip(args.out.as_deref()) {
         folders.write(&plan, &inputs)?;
+        if !quiet {
+            eprint_line(format_args!("wrote the plan and its rows to {}", folder.display()));
+        }
     }
     let mut out = anstream::stdout().lock();
     let written = if args.json {

@@ -315,11 +315,11 @@ impl Progress {
         let done = requests as f64;
         let rate_per_s = done / state.began.elapsed().as_secs_f64().max(1e-3);
         let left_s = (state.expected - done).max(0.0) / rate_per_s.max(1.0);
-        self.bar.set_message(format!(
-            "{} · {runs} simulations, {requests} requests · at most {} to go",
-            state.what,
-            format_ns(left_s * 1e9)
-        ));
+        let left = match state.expected > done {
+            true => format!(" · at most {} to go", format_ns(left_s * 1e9)),
+            false => String::new(),
+        };
+        self.bar.set_message(format!("{} · simulations: {runs}, requests: {requests}{left}", state.what));
         self.bar.tick();
     }
 

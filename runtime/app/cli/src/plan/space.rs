@@ -52,7 +52,7 @@ impl Default for Space {
             prefill_decode: texts(&["1:1", "1:2", "2:1"]),
             link: "50GB/s".to_owned(),
             max_num_seqs: vec![256, 64, 128, 512],
-            max_num_batched_tokens: vec![8192, 2048, 4096, 16384],
+            max_num_batched_tokens: vec![8192, 2048, 512, 1024, 4096, 16384],
             prefix_caching: vec![true],
             kv_cache_dtype: texts(&["auto"]),
             router: texts(&["least-loaded"]),
