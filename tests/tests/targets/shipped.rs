@@ -22,6 +22,7 @@ const IN_REAL_TIME: &[InRealTime] = &[
 const TIED: &[&str] = &[
     "canary",
     "capacity",
+    "cost",
     "failure_drill",
     "fair_share",
     "impatient_clients",
