@@ -60,7 +60,7 @@ const SPACES: [(&str, &[&str]); 6] = [
     ),
     (
         "{tensor_parallel: [1, 2], prefill_decode: [\"1:1\"], max_num_seqs: [64, 256], max_num_batched_tokens: [2048, 8192]}",
-        &["--gpu", "h100", "--max-gpus", "64", "--slo", "e2e.p90 < 6s", "--slo", "ttft.p95 < 400ms"],
+        &["--gpu", "h100", "--max-gpus", "40", "--slo", "e2e.p90 < 6s", "--slo", "ttft.p95 < 400ms"],
     ),
 ];
 

@@ -60,7 +60,7 @@ Exit codes:
 pub(crate) const CALL_EXAMPLES: &str = "Examples:
   vcr guest call guests/dist/roofline.wasm price-step '{\"step\": {\"decode-requests\": 4}}'
   vcr guest call guests/dist/target-load.wasm decide '{\"pool\": {\"running-requests\": 9}}'
-  vcr guest call my-router/dist/my-router.wasm route - < calls.jsonl   # several calls, one instance
+  vcr guest call my-router/dist/my-router.wasm route @calls.jsonl   # several calls, one instance
 
 It makes a fresh instance, configures it, calls it and prints the answer as JSON, checked as in a
 run. The input is an object with the function's parameters and the names of `wit/`. Omitted columns
