@@ -74,7 +74,10 @@ fn mistakes_have_their_place_the_numbers_and_the_nearest_name() {
                 r#"gpu: "h100", latency: roofline(#{ model: "llama-3.1-8b", gpu: "h100", tensor_parallel: 4 })"#,
             ),
             "",
-            &["engine and latency model disagree in the number of GPUs that share each layer: 2 by", "`--tensor-parallel-size 2` of `deployment`"],
+            &[
+                "engine and latency model disagree in the number of GPUs that share each layer: 2 by",
+                "`--tensor-parallel-size 2` of `deployment`",
+            ],
         ),
         (of(LLAMA, roofline), ", engine: engine(#{})", &["2:", "`engine` follows from `deployment`"]),
         (of(LLAMA, roofline), r#", latency: fixed(#{ step: "1ms" })"#, &["`latency` follows from `deployment`"]),

@@ -119,7 +119,7 @@ impl Routing {
                 worker: done.worker as u32,
                 output_tokens: done.output_tokens as u32,
                 failed,
-                ttft_ns: (done.output_tokens > 0).then(|| self.now_ns / 3),
+                ttft_ns: (done.output_tokens > 0).then_some(self.now_ns / 3),
             });
         }
         if self.draw.once_in(200) {

@@ -10,12 +10,12 @@ mod address;
 mod connection;
 mod journal;
 mod player;
-mod proxy;
+mod reverse;
 mod tee;
 mod upstream;
 
 pub use address::{Address, AddressError};
 pub use journal::Journal;
 pub use player::{Misses, Player};
-pub use proxy::{Proxy, ProxyOptions};
+pub use reverse::{Proxy, ProxyOptions};
 pub use upstream::{Upstream, UpstreamError};

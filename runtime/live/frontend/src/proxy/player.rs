@@ -24,7 +24,7 @@ use vcr_record::playback::http::{Asked, Difference, Found, HttpTape, Miss};
 use vcr_trace::capture::{HttpEnd, HttpRecord};
 
 use crate::proxy::journal::Journal;
-use crate::proxy::proxy::Proxy;
+use crate::proxy::reverse::Proxy;
 use crate::proxy::tee::pairs;
 use crate::proxy::upstream::remove_hop_by_hop;
 
