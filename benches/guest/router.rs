@@ -27,7 +27,7 @@ fn workers(request: u64) -> Vec<WorkerLoad> {
             total_blocks: 16_384,
             outstanding_prefill_tokens: (draw >> 24) % 8_192,
             cached_prompt_blocks: if worker.is_multiple_of(4) { (draw >> 40) as u32 % 16 } else { 0 },
-            preemption_count: (draw >> 48) as u32 % 4,
+            preemption_count: (draw >> 48) % 4,
         }
     };
     (0..WORKERS).map(load).collect()

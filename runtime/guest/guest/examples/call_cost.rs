@@ -114,7 +114,7 @@ fn routing(dist: &str) -> Result<(), Box<dyn std::error::Error>> {
         total_blocks: 16_384,
         outstanding_prefill_tokens: u64::from(worker) * 100,
         cached_prompt_blocks: if worker.is_multiple_of(4) { worker % 16 } else { 0 },
-        preemption_count: worker,
+        preemption_count: worker.into(),
     };
     let workers: Vec<WorkerLoad> = (0..64).map(load).collect();
     for num_blocks in [16, 512] {

@@ -263,7 +263,7 @@ fn as_json(fit: &Fit, inferred: &[(String, Inferred)], base: Option<&Base>) -> s
         "in_sample": in_sample,
         "inferred": inferred,
         "warnings": fit.warnings,
-        "suggestion": fit.suggestion.as_ref().map(|found| suggest::as_json(found)),
+        "suggestion": fit.suggestion.as_ref().map(suggest::as_json),
         "simulations": fit.simulations,
     })
 }

@@ -73,7 +73,7 @@ const VERIFY_EXAMPLES: &str = with_comparison_exit_codes!(
 pub(crate) enum PlanCommand {
     /// Find the flags of one deployment whose GPUs are given.
     #[command(after_help = TUNE_EXAMPLES)]
-    Tune(TuneArgs),
+    Tune(Box<TuneArgs>),
     /// Say what binds a row of a plan, and what one change of it would do, by simulations.
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(ExplainArgs),

@@ -37,13 +37,12 @@ struct Broken {
     prompt_tokens: u64,
 }
 
+/// Families with what one request alone takes on them, and those that are left out.
+type Bounded = (Vec<Family>, Vec<Alone>, Vec<LeftOut>);
+
 /// Families that may keep the objectives, each with the replicas that a search begins with; what one request alone
 /// takes on them; and families that cannot.
-pub(crate) fn bound(
-    simulator: &Simulator<'_>,
-    facts: &Facts,
-    families: Vec<Family>,
-) -> Result<(Vec<Family>, Vec<Alone>, Vec<LeftOut>), Refusal> {
+pub(crate) fn bound(simulator: &Simulator<'_>, facts: &Facts, families: Vec<Family>) -> Result<Bounded, Refusal> {
     let found = simulator.each_of(&families, |_, family| alone(simulator, facts, family));
     let (mut kept, mut alones, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
     for (family, found) in families.into_iter().zip(found) {

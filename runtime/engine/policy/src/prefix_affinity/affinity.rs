@@ -254,7 +254,7 @@ mod tests {
         let blocks = [9; 8];
         for _ in 0..400 {
             let Choice::Worker(choice) = choose(&router, &request(&blocks), &four) else { panic!("not shed") };
-            four[choice].running_requests += 1;
+            four[choice as usize].running_requests += 1;
         }
         let most = four.iter().map(|load| load.running_requests).max();
         assert!(most <= Some(126), "one prefix, and yet 1.25 times the mean at most: {most:?}");

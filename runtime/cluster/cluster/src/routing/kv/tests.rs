@@ -27,7 +27,7 @@ fn query(now_ns: u64, request: u64, blocks: &[BlockHash]) -> RouteRequest<'_> {
         prompt_tokens: blocks.len() as u32 * BLOCK,
         max_tokens: 1,
         priority: 0,
-        lora: None,
+        adapter: None,
         tenant: 0,
         slo: Default::default(),
         session: 0,
