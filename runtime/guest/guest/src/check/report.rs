@@ -27,7 +27,7 @@ pub struct CheckReport {
     pub calls: Vec<CallCost>,
 }
 
-/// A call of a check that failed, to be repeated by hand with [`call`](crate::call). The guest's state
+/// A call of a check that failed, to be repeated by hand with [`HandInstance`](crate::HandInstance). The guest's state
 /// at that time is that of all calls before it, so it may not fail alike alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailedCall {
