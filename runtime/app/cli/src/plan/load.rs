@@ -202,7 +202,7 @@ impl Facts {
     }
 }
 
-/// An error of the load, which lies in a script that nobody has written.
+/// An error in the script that states the load. The user did not write that script.
 fn of_load(error: vcr_scenario::ScenarioError) -> Refusal {
     let refusal = Refusal::input(format!("invalid load: {}", error.message));
     match error.hint {

@@ -70,7 +70,7 @@ pub(crate) enum Found {
     Least { shape: usize, replicas: u32 },
     /// Not even the most replicas keep them; the flags that come closest.
     Infeasible { shape: usize, replicas: u32, part: usize },
-    /// A part of the load needs so many replicas already, which is more than others cost.
+    /// These replicas are needed for a part of the load alone, and they cost more than other deployments.
     Dearer { shape: usize, replicas: u32, part: usize },
     /// The time was over before.
     Unfinished,
