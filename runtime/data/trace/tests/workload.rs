@@ -243,13 +243,13 @@ fn lenient_reading_skips_lines_and_says_so() {
 #[test]
 fn the_first_requests_are_a_trace_of_their_own() {
     let lines = [
-        request(8, r#","arrival_ns":1,"session":"a""#),
+        request(8, r#","arrival_ns":1,"end_ns":50,"session":"a""#),
         request(9, r#","arrival_ns":2,"session":"b""#),
         request(10, r#","arrival_ns":3000,"session":"a""#),
         request(11, r#","arrival_ns":4,"session":"c""#),
     ];
     let whole = read(&lines);
-    assert_eq!((whole.sessions, whole.requests[0].next_turn), (3, Some(2)));
+    assert_eq!((whole.sessions, whole.requests[0].next_turn), (3, Some(3)), "in the order of arrival");
     let cut = whole.clone().first(2);
     assert_eq!(cut.requests.iter().map(|request| request.input_tokens).collect::<Vec<_>>(), [8, 9]);
     assert_eq!((cut.sessions, cut.requests[0].next_turn, cut.session_id(1)), (2, None, Some("b")));

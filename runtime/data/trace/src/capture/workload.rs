@@ -189,6 +189,7 @@ impl Workload {
         let mut begun: HashSet<&str> = HashSet::new();
         let mut is_continued = vec![false; self.requests.len()];
         let mut turns: Vec<Turn> = Vec::with_capacity(self.requests.len());
+        let unnamed = unnamed_prefix(self.requests.iter().filter_map(|request| request.session.as_deref()));
         for (index, request) in self.requests.iter().enumerate() {
             let parent = match (options.sessions, &request.session) {
                 (Sessions::None, _) | (Sessions::Recorded, None) => None,
@@ -214,7 +215,8 @@ impl Workload {
                 }
                 None => {
                     let name = request.session.as_deref().filter(|name| begun.insert(*name));
-                    Turn { session: session_key(name, index), think_ns: None }
+                    let session = name.map_or_else(|| format!("{unnamed}{index}"), str::to_owned);
+                    Turn { session: session.into(), think_ns: None }
                 }
             });
         }
@@ -222,10 +224,11 @@ impl Workload {
     }
 }
 
-/// A session is called as its name where it begins, else by the number of its
-/// first request; the two must not meet.
-fn session_key(name: Option<&str>, index: usize) -> Box<str> {
-    name.map_or_else(|| format!("#{index}"), |name| format!("={name}")).into()
+/// What the name of a session without a name begins with, before the number of its first request.
+/// It has one `#` more than any given name begins with, so that it is none of them.
+fn unnamed_prefix<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let hashes = names.map(|name| name.len() - name.trim_start_matches('#').len()).max();
+    "#".repeat(hashes.unwrap_or(0) + 1)
 }
 
 /// The name of a field of a row in a capture.
