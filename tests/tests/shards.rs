@@ -171,11 +171,12 @@ fn kill_at_third(folder: &Folder, words: &[String]) {
 }
 
 /// A run for years where the rate is 5.
-const LONG_AT_5: &str = r#"let rate = param("rate", 4);
+const LONG_AT_5: &str = r#"let engines = param("engines", 1);
+let rate = param("rate", 4.0);
 if rate == 5 {
-    let engines = cluster(#{ engines: pool(#{ latency: fixed(#{ step: "10ms" }) }) });
+    let slow = cluster(#{ engines: pool(#{ latency: fixed(#{ step: "10ms" }) }) });
     let load = closed_loop(#{ concurrency: 4, duration: "50000h", prompt_tokens: 100, output_tokens: 50 });
-    run(#{ name: "long", cluster: engines, workloads: [load] });
+    run(#{ name: "long", cluster: slow, workloads: [load] });
 }
 "#;
 
@@ -188,7 +189,8 @@ fn finished_points_outlive_a_signal() {
         [&["--sweep", "rate=4..7"][..], &["--search", "engines=1..2", "--until", "kept", "--sweep", "rate=4..7"]]
     {
         let points = folder.path().join("grid.csv.points");
-        let rest = SCENARIO.replacen("let rate = param(\"rate\", 4.0);\n", "", 1);
+        // Parameters are read before the first run.
+        let rest: String = SCENARIO.split_inclusive('\n').skip(2).collect();
         folder.write("test.rhai", format!("{LONG_AT_5}{rest}"));
         let words = [&["run", "test.rhai", "--sweep-out", "grid.csv", "--threads", "1"], command].concat();
         let mut child = Command::new(vcr()).args(&words).current_dir(folder.path()).spawn().expect("vcr starts");
