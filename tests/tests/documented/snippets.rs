@@ -240,7 +240,6 @@ const FILES: &[(&str, &str, &str, Use)] = &[
     ("how-to/deploy.md", "kustomize", "", Use::No("tests/deploy/overlay is one")),
     ("reference/shards.md", "completionMode", "", Use::No("a part of deploy/kustomize/sweep/job.yaml")),
     ("replay/router.md", "policy_classes", "", Use::No("it has parts that are left out; `dynamo` reads whole ones")),
-    ("guests/building.md", "[package]", "", Use::No("`vcr guest new` writes it; `guest_tools` builds it")),
 ];
 
 fn used(pantry: &Pantry, block: &Block) -> Result<(), String> {
