@@ -165,8 +165,8 @@ def bars_text(inside):
 def show(args, title, found):
     if args.verbose:
         for name, errors, inside, outside in found:
-            told = " ".join(f"{errors[bar]:+8.1f}" for bar in BARS)
-            print(f"  {name:34} {told}  {bars_text(inside)}, {outside * 100:.0f} % outside")
+            columns = " ".join(f"{errors[bar]:+8.1f}" for bar in BARS)
+            print(f"  {name:34} {columns}  {bars_text(inside)}, {outside * 100:.0f} % outside")
     means = [sum(abs(errors[bar]) for _, errors, _, _ in found) / len(found) for bar in BARS]
     everything = [each for _, _, inside, _ in found for each in inside]
     print(f"{title:36} " + " ".join(f"{mean:8.1f}" for mean in means) + f"  {bars_text(everything)}", flush=True)

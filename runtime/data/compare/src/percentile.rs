@@ -1,8 +1,8 @@
 //! The change of a percentile from one side of pairs to the other, resampled.
 //!
 //! A resample draws as many pairs as there are, with replacement. Only pairs near the percentile
-//! decide where it lies: values further from it than [`WINDOW_DEVIATIONS`] standard deviations of
-//! its rank are clamped, and equal pairs are one group. Large groups are drawn as a whole, by the
+//! decide its value: values further from it than [`WINDOW_DEVIATIONS`] standard deviations of its
+//! rank are clamped, and equal pairs are one group. Large groups are drawn as a whole, by the
 //! normal approximation of the binomial distribution, so that a million pairs cost little more
 //! than a thousand.
 

@@ -1,10 +1,10 @@
 //! Release decisions: promote, hold or roll back.
 //!
-//! Observations say what a system answered and when: [`Observation`]. [`mirror`] makes them of
-//! captures, runs and the files of other tools. A [`Policy`] limits what a candidate may do
-//! worse than its baseline; [`judge`] joins the observations of both sides and decides, and
-//! [`Report`] shows the decision. Equal inputs give equal reports, on any number of threads.
-//! This crate reads files and prints nothing.
+//! An [`Observation`] states the answer of a system and its times. [`mirror`] makes
+//! observations from captures, runs and the files of other tools. A [`Policy`] limits how much
+//! worse a candidate may be than its baseline. [`judge`] joins the observations of both sides
+//! and decides, and [`Report`] shows the decision. Equal inputs give equal reports, on any
+//! number of threads. This crate reads files and prints nothing.
 
 mod decide;
 mod error;

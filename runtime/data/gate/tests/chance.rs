@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use vcr_base::random::Stream;
 use vcr_gate::{Decision, GateOptions, JoinBy, OBSERVATION_VERSION, Observation, Place, Policy, Side};
 
-/// No limit but that of chance: any significant increase fails.
+/// Chance is the only limit: any significant increase fails.
 const STRICT: &str = "policy = 1\n[required]\nmatched = 10\n[segments]\nby = []\n[limits]\nlatency_p95 = 0\nttft_p95 = 0\n\
                       error_rate_increase = 0\n[statistics]\nalpha = 0.1\nresamples = 400\n";
 

@@ -68,8 +68,8 @@ pub struct Scope<'a> {
 }
 
 impl Distribution {
-    /// Sums up `runs` of equal values, each with its number of samples, in any order.
-    /// `bounds` are those of the histogram: its own, or those of the whole run, so that
+    /// Sums up `runs` of equal values, each with its number of samples, in any order. `bounds`
+    /// are the bounds of the histogram: its own, or the bounds of the whole run, so that
     /// workloads can be compared. None without samples.
     #[must_use]
     pub fn of(scope: Scope<'_>, mut runs: Vec<(f64, u64)>, bounds: Option<&[f64]>) -> Option<Self> {

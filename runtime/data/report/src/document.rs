@@ -8,8 +8,7 @@ use crate::deployment::{self, PoolDeployment};
 use crate::limit::Limit;
 use crate::page::Tone;
 
-/// A whole report. Keys that are not known here are ignored, and those of later versions
-/// are absent.
+/// A whole report. Unknown keys are ignored, and keys of later versions are absent.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Document {
     /// Version of vcr.
@@ -310,7 +309,7 @@ pub struct Metrics {
     pub failures: BTreeMap<String, u64>,
 }
 
-/// Values without those that are null, as JSON writes what is not a number.
+/// Values without nulls, which JSON writes for numbers that are not finite.
 fn known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, f64>, D::Error> {
     let all = BTreeMap::<String, Option<f64>>::deserialize(deserializer)?;
     Ok(all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())

@@ -99,7 +99,7 @@ fn data(folders: &[Folder]) -> Data<'_> {
     Data { percents: &PERCENTS, first, runs: drawn.collect() }
 }
 
-/// The run that is shown first: that of the first failed assertion, or the first one.
+/// The run to show first: the run of the first failed assertion, else the first run.
 fn first_of(report: &Document) -> usize {
     let failed = report.assertions.iter().find(|assertion| !assertion.passed);
     let name = failed.and_then(|assertion| assertion.run.as_ref());

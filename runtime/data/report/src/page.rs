@@ -71,11 +71,11 @@ pub struct Tile {
     pub chart: Option<String>,
 }
 
-/// Writes a page. `body` is the part without scripts, and `data` is what the script draws: an object,
-/// whose `charts` are drawn into the element `charts`.
+/// Writes a page. `body` is the part without scripts. `data` is the object that the script draws: its
+/// `charts` are drawn into the element `charts`.
 ///
 /// # Errors
-/// Those of the writer.
+/// If the writer fails.
 pub fn write_page(
     out: &mut dyn Write,
     title: &str,

@@ -340,9 +340,9 @@ pub(crate) const RECORDED_KEYS: &[&str] = &[
     "fin", "ev",
 ];
 
-/// One line: what was added and aborted, the schedule that followed, and what
-/// came of the schedule whose result was applied then (the same one, or under
-/// async scheduling the one before).
+/// One line: requests added and aborted, the schedule that followed, and the outputs of the
+/// schedule whose result was applied then (the same schedule, or under async scheduling the
+/// previous one).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StepLine {

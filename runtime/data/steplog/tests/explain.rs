@@ -1,4 +1,5 @@
-//! Reasons inferred for vLLM's steps, compared with those of our engine for the same steps.
+//! Reasons inferred for vLLM's steps, compared with the reasons that our engine states for the
+//! same steps.
 
 use std::path::Path;
 

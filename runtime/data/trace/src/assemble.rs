@@ -349,8 +349,8 @@ impl Assembler {
         })
     }
 
-    /// Gives requests what they wait for, as pairs in any order. Where they wait
-    /// in a circle, one of them and what is wrong with it.
+    /// Gives requests their dependencies, as pairs in any order. If dependencies form a circle,
+    /// returns one of its requests and the problem.
     pub(crate) fn attach(&mut self, edges: Vec<(u32, Dependency)>) -> Result<(), (u32, RowProblem)> {
         dependencies::attach(&mut self.trace, edges)
             .map_err(|cycle| (cycle.requests[0], RowProblem::Cycle { path: cycle.path(&self.trace) }))

@@ -75,8 +75,8 @@ impl Trace {
     }
 }
 
-/// Reads a trace from its files; see [`Trace::open`]. Some formats may have several, those of
-/// [`Format::Dynamo`] in any order.
+/// Reads a trace from its files; see [`Trace::open`]. Some formats may have several files; the
+/// files of [`Format::Dynamo`] may come in any order.
 ///
 /// # Errors
 /// See [`Trace::open`].

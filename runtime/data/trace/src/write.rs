@@ -6,14 +6,13 @@ use std::io::{self, Write};
 
 /// Writes a trace as Mooncake JSONL that reads back as the same requests.
 ///
-/// Sessions of several turns are named `s<number>`. A prompt whose source says
-/// nothing about content gets ids of its own, since the format requires them.
-/// Times are exact (see the reader for the 49 days within which they come back
-/// exactly).
+/// Sessions of several turns are named `s<number>`. A prompt without known content gets its own
+/// ids, because the format requires ids. Times are exact (see the reader for the 49 days within
+/// which they are read back exactly).
 ///
 /// # Errors
-/// Those of `out`, and [`io::ErrorKind::Unsupported`] for a trace with
-/// [free turns](Trace::has_free_turns), whose dependencies these rows cannot say.
+/// If `out` fails, and [`io::ErrorKind::Unsupported`] for a trace with [free
+/// turns](Trace::has_free_turns), because these rows cannot express its dependencies.
 pub fn write_mooncake(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
     if trace.has_free_turns {
         let text = "Mooncake rows cannot say which requests wait for which others";

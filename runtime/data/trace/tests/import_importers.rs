@@ -1,5 +1,5 @@
-//! Every importer over small files of our own: what is kept, what is refused
-//! with which words, and what lenient imports skip.
+//! Every importer over small files of our own: kept data, the words of refusals, and data
+//! skipped by lenient imports.
 
 #[path = "import_common/mod.rs"]
 mod common;

@@ -141,8 +141,7 @@ pub struct ProvenanceInput {
     pub sha256: String,
     /// Requests read from it.
     pub requests: u64,
-    /// The shares of its requests, in order of arrival, between which lies what was fitted
-    /// to; none for all.
+    /// The fitted part of its requests in order of arrival, as two shares; none for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<[f64; 2]>,
 }

@@ -22,9 +22,9 @@
 //!   encoder computes in it, before the tokens of the prompt.
 //! * The sum is multiplied by the load
 //!   `1 + (full_load_factor - 1) * (running - 1) / (max_num_seqs - 1)`, where
-//!   `running` is the number of requests in the step (vllm-vcr's formula; it
-//!   rounds each product to whole milliseconds and clamps each draw to
-//!   0.3 to 1.7 of the mean, neither of which is done here).
+//!   `running` is the number of requests in the step (vllm-vcr's formula, but
+//!   products are not rounded to whole milliseconds, and draws are not clamped
+//!   to 0.3 to 1.7 of the mean).
 //!
 //! TTFT and ITL are drawn from streams of their own, so that more prompts do not
 //! shift the inter-token times.

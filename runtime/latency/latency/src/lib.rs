@@ -1,16 +1,16 @@
 //! Native latency models: what a step costs, without a guest.
 //!
-//! | model | says |
+//! | model | price of a step |
 //! |---|---|
 //! | [`Fitted`] | a sum of terms with coefficients that `vcr fit` found |
 //! | [`Fixed`] | every step, or every prefill and decode part, costs the same |
 //! | [`Knobs`] | first-token and inter-token times drawn from distributions |
-//! | [`PerRequest`] | the same of each request, whatever the others do |
+//! | [`PerRequest`] | the same times per request, independent of other requests |
 //! | [`Polynomial`] | Dynamo's default formula of new tokens and KV occupancy |
 //! | [`Profile`] | interpolation between measured points of a planner profile |
-//! | [`Physics`] | the same limits, weighted by coefficients that were fitted |
+//! | [`Physics`] | the limits of a roofline, weighted by fitted coefficients |
 //! | [`Roofline`], [`LayeredRoofline`] | compute and memory limits of a transformer on a GPU |
-//! | [`Sampled`] | what a capture recorded of steps like it |
+//! | [`Sampled`] | recorded times of similar steps in a capture |
 //!
 //! Each has a raw input with public fields and a checked model that cannot be
 //! wrong; checking reports every problem at once and repairs none.

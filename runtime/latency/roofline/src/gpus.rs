@@ -1,8 +1,8 @@
 //! GPUs: names, arithmetic, memory, links and list prices, each declared once.
 //!
-//! Peaks, bandwidths and links are those of the vendors' datasheets, and [`Gpu::source`] says of which: dense tensor
-//! throughput, peak memory bandwidth, and NVLink, Infinity Fabric or PCIe bandwidth in one direction. Kernels reach less:
-//! without a fit, recorded servers were 7 to 33 % slower than formulas with these numbers.
+//! Peaks, bandwidths and links are from the vendors' datasheets, which [`Gpu::source`] names: dense tensor
+//! throughput, peak memory bandwidth, and NVLink, Infinity Fabric or PCIe bandwidth in one direction. Kernels
+//! reach less: without a fit, recorded servers were 7 to 33 % slower than formulas with these numbers.
 
 use crate::{GpuSpec, QuantisedPeaks};
 

@@ -1,7 +1,7 @@
-//! Policies: what a candidate may do worse than its baseline.
+//! Policies: limits on how much worse a candidate may be than its baseline.
 //!
-//! Every limit has a default and a reason, in [`SIGNALS`]. A policy file changes what it names;
-//! keys that are not known and limits that can never hold are refused.
+//! Every limit has a default and a reason, in [`SIGNALS`]. A policy file changes the limits
+//! that it names; unknown keys and limits that can never hold are refused.
 
 mod read;
 mod signal;

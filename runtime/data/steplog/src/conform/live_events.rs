@@ -267,7 +267,7 @@ impl EventCheck {
         Ok(())
     }
 
-    /// Looks for what was captured and did not happen here, and says what was
+    /// Looks for captured events that did not happen here, and reports the events that were
     /// left out.
     pub(super) fn finish(&self, report: &mut CaseReport) -> Result<(), Difference> {
         let Some(captured) = &self.captured else { return Ok(()) };

@@ -1,13 +1,12 @@
 //! The proof of exactness: a recording is replayed through the core.
 //!
-//! A recording says what was added and aborted before each step and what the
-//! model answered; everything else in it is a decision, which the core has to
-//! make in the same way. Two schemas are read: recordings of the scheduler
-//! alone, and captures of a live engine. Files may be packed with gzip, with
-//! `.gz` behind their names.
+//! A recording has the requests added and aborted before each step, and the answers of the
+//! model. Everything else in it is a decision, which the core must make in the same way. Two
+//! schemas are read: recordings of the scheduler alone, and captures of a live engine. Files
+//! may be packed with gzip, with `.gz` behind their names.
 //!
-//! A recording of what the core does not do is refused by name: a comparison
-//! of nearly the same thing would prove nothing.
+//! A recording that needs a feature which the core lacks is refused by name: comparing a
+//! similar configuration would prove nothing.
 
 mod answers;
 mod block_names;
@@ -76,8 +75,8 @@ fn is_case(folder: &Path) -> bool {
 /// Replays the recording in `folder`.
 ///
 /// # Errors
-/// When it cannot be read or asks for what the core does not do. A decision
-/// that differs is not an error; it is in the report.
+/// If it cannot be read or needs a feature that the core lacks. A different decision is not an
+/// error; it is in the report.
 pub fn replay(folder: &Path) -> Result<CaseReport, LogError> {
     if is_of_scheduler(folder) { scheduler::replay(ReplayedLines::new(folder)?, folder) } else { live::replay(folder) }
 }
@@ -90,13 +89,11 @@ pub fn replay_by(folder: &Path, change: impl FnOnce(SchedulerRules) -> Scheduler
     scheduler::replay(ReplayedLines::by(folder, change)?, folder)
 }
 
-/// The lines of a recording of the scheduler, each with what the core did in
-/// its place. The replay goes on after a difference; what follows one may differ
-/// because of it.
+/// The lines of a recording of the scheduler, each with the corresponding line of the core. The
+/// replay continues after a difference; later lines may differ because of it.
 ///
 /// # Errors
-/// When the recording cannot be read, asks for what the core does not do, or is
-/// a live capture.
+/// If the recording cannot be read, needs a feature that the core lacks, or is a live capture.
 pub fn replay_lines(folder: &Path) -> Result<ReplayedLines, LogError> {
     if is_of_scheduler(folder) {
         return ReplayedLines::new(folder);

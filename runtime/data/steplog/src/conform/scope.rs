@@ -26,7 +26,7 @@ pub(super) fn hash_rules_of(version: &str) -> HashRules {
     release.and_then(|(major, minor)| HashRules::of_release(major, minor)).unwrap_or(HashRules::V0_31)
 }
 
-/// Engine arguments that must be absent, null or off, and what they ask for.
+/// Engine arguments that must be absent, null or off, and the feature that each needs.
 const MUST_BE_OFF: &[(&str, &str)] = &[
     ("kv_transfer_config", "a KV connector"),
     ("kv_connector", "a KV connector"),
@@ -36,7 +36,7 @@ const MUST_BE_OFF: &[(&str, &str)] = &[
     ("spec_model", "a draft model"),
 ];
 
-/// Engine arguments that must be absent or at most 1, and what they ask for.
+/// Engine arguments that must be absent or at most 1, and the feature that each needs.
 const MUST_BE_ONE: &[(&str, &str)] = &[
     ("pipeline_parallel_size", "pipeline parallelism"),
     ("decode_context_parallel_size", "context parallelism of decodes"),

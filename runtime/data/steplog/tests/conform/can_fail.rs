@@ -12,7 +12,7 @@ const RICH: &str = "random-0.33/random-1-087";
 const WITH_ABORTS: &str = "random-0.33/random-1-093";
 /// Full attention and windows, preemptions and hits.
 const GROUPS: &str = "groups/hybrid-3-095-0.33";
-/// EAGLE under both rules, and with groups of which one has its layers.
+/// EAGLE under both rules, and with two groups, one with its layers.
 const DRAFTERS: [&str; 2] = ["drafters/any-2-034-0.32", "drafters/any-2-034-0.33"];
 const DRAFTER_GROUPS: &str = "drafters/any-windows-2-022-0.32";
 /// States of Mamba 2 beside full attention: preemptions, hits, drafts.
@@ -414,7 +414,7 @@ fn events_of_a_live_engine_that_are_missing_or_too_many() {
     assert_eq!(copy.mismatch().field, "batches of KV events");
 }
 
-/// Hashes are those of the tokens that the caller sent and received.
+/// Hashes are computed from the tokens that the caller sent and received.
 #[test]
 fn a_token_of_a_live_request() {
     for (file, key) in [("requests.jsonl", "prompt"), ("tokens.jsonl", "tokens")] {

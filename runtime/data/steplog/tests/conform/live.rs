@@ -183,7 +183,7 @@ fn salts_and_requests_that_read_no_cache() {
     copy.mismatch();
 }
 
-/// Drafts are those that the capture says were handed over, and without these those that were scheduled.
+/// Drafts are the captured ones that were handed over, else the scheduled ones.
 #[test]
 fn drafts_of_a_live_engine() {
     for case in [DRAFTER, EAGLE] {

@@ -48,7 +48,8 @@ fn the_random_cases() {
     }
 }
 
-/// Releases before 0.32. Each case was chosen for a rule: with those of the release before or after it differs.
+/// Releases before 0.32. Each case was chosen for a rule: under the rules of the previous or next release it
+/// differs.
 #[test]
 fn the_cases_of_older_releases() {
     let folder = group("releases");
@@ -327,7 +328,7 @@ fn the_recordings_beside_the_checkout() {
     }
 }
 
-/// The lines that the replay writes are those of the recorder, with every key.
+/// The replay writes the recorder's lines, with every key.
 #[test]
 fn our_lines_are_the_recorded_lines() {
     let mut lines = 0;
@@ -376,8 +377,8 @@ fn packed_logs_are_read_like_plain_ones() {
     }
 }
 
-/// Cases in which two versions of vLLM decide differently are distinguished, so the
-/// rules of each are those of its version.
+/// The rules of one version of vLLM fail on cases in which the other version decides
+/// differently.
 #[test]
 fn the_rules_of_one_line_do_not_reproduce_the_other() {
     for (name, other, least) in [("random-0.33", "0.32.0", 12), ("random-0.32", "0.33.0", 12)] {

@@ -1,8 +1,8 @@
-//! Captures: what was asked of an engine, what it answered, and when.
+//! Captures: the requests to an engine, its answers, and their times.
 //!
 //! A capture is a file of JSON lines, compressed by its suffix (`.gz`, `.zst`). Each line states its `kind`;
-//! the first is the `meta` line. Lines are written when their subject ends, so that a file that breaks off
-//! has everything that had ended. `docs/reference/captures.md` describes the format.
+//! the first is the `meta` line. Lines are written when their subject ends, so a truncated file has
+//! everything that had ended. `docs/reference/captures.md` describes the format.
 
 mod acceptance;
 mod check;

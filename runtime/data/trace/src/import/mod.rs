@@ -1,11 +1,11 @@
 //! Captures from and for other tools.
 //!
-//! An importer turns what another tool recorded into the lines of a capture:
-//! [`import`]. The exporters of [`export`] show captures to other tools; [`summary`] says what they
-//! hold in numbers, and [`demo`] makes one up. [`vocabulary`] says what the tokens of a tokenizer are.
-//! [`table`] writes tables of results. This crate knows files and formats, and prints nothing.
+//! An importer turns the records of another tool into the lines of a capture: [`import`]. The
+//! exporters of [`export`] show captures to other tools; [`summary`] sums them up in numbers, and
+//! [`demo`] makes one up. [`vocabulary`] lists the tokens of a tokenizer. [`table`] writes tables of
+//! results. This crate knows files and formats, and prints nothing.
 //!
-//! Data of a source is kept or counted: an importer that leaves something out says so in the
+//! Data of a source is kept or counted: an importer that leaves data out reports it in the
 //! [`Imported::notes`] of its answer.
 
 #[cfg(not(feature = "formats"))]
@@ -59,9 +59,8 @@ pub struct ImportOptions {
     pub format: Option<Format>,
     /// Skip and count what cannot be used, which otherwise ends the import.
     pub lenient: bool,
-    /// Prompt tokens that one hash covers, or that one id of a workload stands
-    /// for. `None`: what the file says, else what is usual (512 for Mooncake
-    /// rows, 16 elsewhere).
+    /// Prompt tokens that one hash covers, or that one id of a workload stands for. `None`: the
+    /// value in the file, else the usual one (512 for Mooncake rows, 16 elsewhere).
     pub block_size_tokens: Option<NonZeroU32>,
     /// The `tokenizer.json` for data sets.
     pub tokenizer: Option<PathBuf>,

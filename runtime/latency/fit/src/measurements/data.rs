@@ -65,10 +65,10 @@ pub struct Measurements {
 }
 
 impl Measurements {
-    /// Reads a file: one load, or as many as a load generator's report is about.
+    /// Reads a file: one load, or all loads of a load generator's report.
     ///
     /// # Errors
-    /// When it cannot be read, or what it says cannot be: see [`FitError`].
+    /// If it cannot be read or its contents are impossible: see [`FitError`].
     pub fn read_all(path: &Path, options: &ReadOptions) -> Result<Vec<Self>, FitError> {
         const WITH_TOTALS: [Format; 5] =
             [Format::Guidellm, Format::VllmBench, Format::SglangBench, Format::Aiperf, Format::InferencePerf];
@@ -217,7 +217,8 @@ impl Measurements {
         })
     }
 
-    /// The same with the steps of the engine's log; of which KV cache, if that is known.
+    /// The same with the steps of the engine's log, and with the KV cache that they belong to,
+    /// if known.
     ///
     /// # Errors
     /// When the log cannot be read, or does not say how long steps took.

@@ -122,8 +122,9 @@ pub(crate) fn noise<'s>(sources: impl Iterator<Item = (&'s RecordedSteps, bool)>
     Some(Noise { decode, prefill: quantiles(prefill).unwrap_or(decode) })
 }
 
-/// Quantiles around a mean of 1. The ends are not the extremes, of which one outlier would make a frequent case: with
-/// them, steps below the second and above the last but one quantile have the mean that they were measured with.
+/// Quantiles around a mean of 1. The ends are not the extremes, because one outlier would then become a
+/// frequent case. With these ends, steps below the second and above the last but one quantile keep their
+/// measured mean.
 pub(crate) fn quantiles(mut ratios: Vec<f64>) -> Option<[f64; QUANTILES.len()]> {
     if ratios.len() < MIN_STEPS {
         return None;

@@ -30,8 +30,8 @@ const MAX_MEDIAN_ERROR: f64 = 0.3;
 /// the scatter of requests within a load cannot show. Other loads of the H100 recordings
 /// are 4 to 8 % off where the scatter alone suggests 2 to 3 %.
 const MODEL_ERROR: f64 = 0.05;
-/// A parameter whose standard deviation is still this much of what was assumed is not
-/// fixed by the data.
+/// The data does not identify a parameter whose standard deviation is still at least this share
+/// of its prior's.
 const NOT_IDENTIFIED: f64 = 0.7;
 
 /// Judges a fit on its own data.

@@ -68,8 +68,9 @@ fn add(sum: &mut Row, row: &Row, times: f64) {
     }
 }
 
-/// Terms of each step's duration, or the terms of the host's launch if that takes longer. The rules equal
-/// those of the simulation's host (`cluster/src/fleet/worker/launch.rs`), for sums instead of times.
+/// Terms of each step's duration, or the terms of the host's launch if that takes longer. The rules are
+/// the same as in the simulation's host (`cluster/src/fleet/worker/launch.rs`), for sums instead of
+/// times.
 fn paced(steps: &[SimulatedStep], values: &Row, is_async: bool) -> Vec<Row> {
     let time = |row: &Row| row.iter().zip(values).map(|(amount, value)| amount * value).sum::<f64>();
     let launch = |row: &mut Row, work: &StepWork| {

@@ -1,7 +1,8 @@
 //! Loads whose measurement would make a stated prediction most certain.
 //!
-//! For given steps, mean times are sums of parameters. How certain such a sum is follows from what the fit knows of the
-//! parameters; what another load would add to that follows from the steps that it would have, before anybody runs it.
+//! For given steps, mean times are sums of parameters. The fit's knowledge of the parameters determines how
+//! certain such a sum is. The steps that another load would have determine how much that load adds, before
+//! anybody runs it.
 
 use std::str::FromStr;
 

@@ -1,5 +1,5 @@
-//! The beginning of a load, in which the engine was slower than in the rest: graphs and kernels that are compiled at
-//! first use, cold caches of the host. Prices are those of the rest.
+//! The beginning of a load, in which the engine was slower than later, because it compiles graphs and kernels
+//! at first use and the host's caches are cold. Prices are fitted to the rest.
 
 use std::str::FromStr;
 
@@ -69,7 +69,8 @@ const SLOW_SHARE: f64 = 0.8;
 /// Fewer requests than this at the beginning may be slow by chance.
 const MIN_REQUESTS: usize = 3;
 
-/// The warm-up of a load, by what was measured beside what the prices of all requests say; none if it has none.
+/// The warm-up of a load, found by comparing measured times with the prices fitted to all requests; none if
+/// it has none.
 pub(crate) fn find(measurements: &Measurements, simulation: &Simulation) -> Option<Beginning> {
     let ratio =
         |measured: Option<f64>, simulated: Option<f64>| Some((measured? / simulated.filter(|ns| *ns > 0.0)?).ln());
@@ -120,7 +121,7 @@ fn median(values: &mut [f64]) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// 200 requests a second apart, of which `slow` say that they took half longer.
+    /// 200 requests, one per second; the `slow` ones took half longer.
     fn rows(slow: impl Fn(usize) -> bool) -> Vec<(u64, Option<f64>)> {
         let ratio = |index: usize| if slow(index) { 0.4 } else { 0.02 * (index % 5) as f64 };
         (0..200).map(|index| (index as u64 * 1_000, Some(ratio(index)))).collect()

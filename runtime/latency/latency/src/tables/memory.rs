@@ -17,8 +17,8 @@ pub struct MemoryNeed {
 }
 
 impl MemoryNeed {
-    /// None for a model whose layers do not all cache every token, or whose file lacks the
-    /// sizes of its latent attention.
+    /// None if some layer of the model does not cache every token, or if the file lacks the
+    /// sizes of the model's latent attention.
     pub(crate) fn of(model: &Model, parallel: Parallel, gpu_memory_bytes: Option<f64>) -> Option<Self> {
         let layers = f64::from(model.layers);
         let tensor = f64::from(parallel.tensor);

@@ -172,7 +172,7 @@ impl Fake {
         write(&self.table("gemm", version, "gemm_perf"), &columns);
     }
 
-    /// Attention; of decodes the length is that of the sequence.
+    /// Rows of attention; for decodes the length is the length of the sequence.
     pub(crate) fn attention(&self, name: &str, rows: &[AttentionRow]) {
         let is_decode = name.starts_with("generation");
         let count = |value: &dyn Fn(&AttentionRow) -> i64| Column::Counts(rows.iter().map(value).collect());

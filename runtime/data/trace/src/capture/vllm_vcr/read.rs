@@ -165,8 +165,8 @@ fn record(theirs: Record) -> Result<CaptureLine, LineProblem> {
     Ok(CaptureLine::Request(Box::new(record)))
 }
 
-/// Their first output has what the later ones leave; `None` if unknown
-/// what the later ones have.
+/// Tokens of the first output: all that the later outputs leave. `None` if the sizes of the
+/// later outputs are unknown.
 fn first_tokens(output_tokens: u32, gaps: usize, gap_tokens: Option<&[u32]>) -> Result<Option<u32>, LineProblem> {
     if gaps == 0 {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Mooncake rows: what was asked, without what was answered.
+//! Mooncake rows: the requests, without their answers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};

@@ -73,8 +73,7 @@ fn columns(file: File) -> Result<(usize, Vec<(String, Values)>), ParquetError> {
     Ok((rows, columns))
 }
 
-/// All values of a column of a row group; those that are null are what the type has for
-/// nothing.
+/// All values of a column of a row group; null values are the default of the type.
 fn all<T: DataType>(
     mut reader: ColumnReaderImpl<T>,
     count: usize,

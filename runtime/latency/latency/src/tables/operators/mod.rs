@@ -30,8 +30,8 @@ impl Rows {
         (!rows.sizes.is_empty()).then_some(rows)
     }
 
-    /// The rows without those that take much longer than a larger one: what lies between the
-    /// others takes their place.
+    /// The rows without outliers, which take much longer than a larger row. Interpolation
+    /// between the other rows replaces them.
     pub(crate) fn without_outliers(self) -> Self {
         let mut least = f64::INFINITY;
         let mut kept: Vec<(f64, f64)> = Vec::with_capacity(self.sizes.len());
