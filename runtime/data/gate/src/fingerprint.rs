@@ -1,11 +1,15 @@
 //! Fingerprints: FNV-1a with 64 bits over a fixed layout of bytes.
 //!
-//! Version 1 of the layout: one ASCII letter for the kind (`t` token ids, `e` stream events, `v`
+//! Version 1 of the layout is one ASCII letter for the kind (`t` token ids, `e` stream events, `v`
 //! vectors, `s` text, `x` fingerprints of others), one byte with the version, the number of items
-//! as eight bytes, then the items. Numbers are little-endian: a token id has four bytes; an event
-//! its time in nanoseconds in eight and its tokens in four; a component of a vector is an IEEE 754
-//! double in eight, with -0 as 0; of a text the items are its bytes of UTF-8. Fingerprints are
-//! printed as 16 hexadecimal digits.
+//! as eight bytes, then the items. Numbers are little-endian:
+//!
+//! * a token id has four bytes
+//! * an event has eight bytes for its time in nanoseconds and four for its tokens
+//! * a component of a vector is an IEEE 754 double in eight bytes, with -0 as 0
+//! * the items of a text are its bytes of UTF-8
+//!
+//! Fingerprints are printed as 16 hexadecimal digits.
 
 /// Version of the layout, which is part of what is hashed.
 pub const FINGERPRINT_VERSION: u8 = 1;

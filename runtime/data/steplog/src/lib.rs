@@ -1,11 +1,10 @@
-//! Step logs: what an engine decided, step by step, in the schema in which the
-//! real vLLM scheduler was recorded.
+//! Step logs: the decisions of an engine, step by step, in the schema of the recordings of the
+//! real vLLM scheduler.
 //!
-//! Owns that schema ([`StepLine`]), the writer that turns an engine into lines
-//! ([`EngineLog`]), the reader, the comparison of two logs ([`diff`]), the words
-//! for why a step is as it is ([`explain`]), and the proof of exactness
-//! ([`conform`]): a recording is replayed through the core and every field of
-//! every line must agree.
+//! This crate owns that schema ([`StepLine`]), the writer that turns an engine into lines
+//! ([`EngineLog`]), the reader, the comparison of two logs ([`diff`]), the words that explain a
+//! step ([`explain`]), and the proof of exactness ([`conform`]): a recording is replayed
+//! through the core, and every field of every line must agree.
 
 pub mod conform;
 pub mod diff;

@@ -5,12 +5,11 @@ use std::fmt;
 
 /// A signed time in whole nanoseconds, read from a JSON number of milliseconds.
 ///
-/// The rule, so that every machine agrees: an integer is multiplied by a
-/// million; any other number is taken as the nearest double, its whole
-/// milliseconds are multiplied by a million, and its fraction (which a double
-/// holds exactly) is multiplied by a million as a double and rounded to the
-/// nearest integer, halves away from zero. Times below 2^32 ms (49 days) with
-/// six decimals therefore survive exactly.
+/// One rule makes every machine agree. An integer is multiplied by a million. Any other number
+/// is taken as the nearest double: its whole milliseconds are multiplied by a million, and its
+/// fraction (which a double holds exactly) is multiplied by a million as a double and rounded
+/// to the nearest integer, halves away from zero. Times below 2^32 ms (49 days) with six
+/// decimals therefore survive exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Millis {
     pub(crate) ns: i64,

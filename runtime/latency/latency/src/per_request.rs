@@ -1,17 +1,17 @@
-//! First-token and inter-token times of each request, whatever the others do.
+//! First-token and inter-token times of each request, independent of other requests.
 //!
-//! Beside [`Knobs`](crate::Knobs), which prices the steps that requests share, this says
-//! when each request has its next token: a request alone has the same times in both.
-//! Of the engine, queues and blocks remain: a request that waits for a running slot, or
-//! for KV blocks, has its first token `ttft` after its admission.
+//! [`Knobs`](crate::Knobs) prices the steps that requests share. This model instead states when
+//! each request has its next token; a request alone has the same times in both. The engine's
+//! queues and blocks remain: a request that waits for a running slot, or for KV blocks, has its
+//! first token `ttft` after its admission.
 //!
-//! * A token that ends a prefill, of a prompt or after a preemption, comes one TTFT draw
-//!   after the admission, plus `prefill_ms_per_token` for each token that was computed;
-//!   any other comes one ITL draw after the one before.
+//! * A token that ends a prefill (of a prompt, or after a preemption) comes one TTFT draw after
+//!   the admission, plus `prefill_ms_per_token` for each computed token. Any other token comes
+//!   one ITL draw after the previous one.
 //! * Both are multiplied by the load, as in [`Knobs`](crate::Knobs).
 //!
-//! Each draw has a stream of its own, named by the request's number and the token's place, so
-//! that requests do not shift each other's times.
+//! Each draw has its own stream, named by the request's number and the token's place, so that
+//! requests do not shift each other's times.
 
 use vcr_base::random::{Distribution, Stream};
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch};

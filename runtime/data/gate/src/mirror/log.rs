@@ -1,9 +1,9 @@
 //! Request logs of servers: vLLM's with `--enable-log-outputs`, SGLang's with `--log-requests`.
 //!
-//! Read are vLLM's `Generated response ID: output: '...'` and SGLang's `Finish: obj=..., out={...}`
-//! or, with `--log-requests-format json`, its `request.finished` events. vLLM's log knows whole
-//! seconds, which say nothing of a latency, so that its observations have no times. Lines of other
-//! events are passed over.
+//! The reader takes vLLM's `Generated response ID: output: '...'` and SGLang's
+//! `Finish: obj=..., out={...}` or, with `--log-requests-format json`, its `request.finished`
+//! events. vLLM's log has whole seconds, too coarse for latencies, so its observations have no
+//! times. Lines of other events are skipped.
 
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::io::BufRead;

@@ -1,11 +1,10 @@
 //! Dynamo's log of requests, `dynamo.request.trace.v1`, in one or more files.
 //!
-//! Requests are put in order of time, whatever file they are in. Without agent
-//! contexts each is a session of its own. With them, a turn follows the end of
-//! the turn before it; the first of a child session follows the start of the
-//! request that called for it, and the request that took the child's result
-//! follows the child's last end. A tool's end says which requests these are; else
-//! the times do. Each waits as long as it did in the log.
+//! Requests are put in order of time, whatever file they are in. Without agent contexts, each
+//! request is a session of its own. With them, a turn follows the end of the previous turn. The
+//! first turn of a child session follows the start of the request that spawned it. The request
+//! that consumed the child's result follows the child's last end. A tool's end names these
+//! requests; else their times identify them. Each request waits as long as it did in the log.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;

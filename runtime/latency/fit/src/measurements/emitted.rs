@@ -1,11 +1,10 @@
-//! Steps of a capture that `vcr record` made: tokens that passed in one message are those
-//! of one step.
+//! Steps of a capture of `vcr record`: tokens of one message belong to one step.
 //!
-//! The message of a step passes when it is done, so the time from one message to the next
-//! is the duration of a step, if some answer got a token in both: then the engine did not
-//! pause. What was in the step follows from who got tokens, and from their prompts. Steps
-//! with parts of a prompt, and those around a preemption, are left out, since nobody got a
-//! token for that work.
+//! The message of a step passes when the step is done. If some answer got a token in two
+//! consecutive messages, the engine did not pause, so the time between them is the duration of
+//! a step. The answers that got tokens, and their prompts, determine the contents of the step.
+//! Steps with parts of a prompt, and steps around a preemption, are left out, because no answer
+//! got a token for that work.
 
 use std::collections::BTreeMap;
 

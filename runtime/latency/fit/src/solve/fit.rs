@@ -189,9 +189,10 @@ impl<'s> Fitter<'s> {
         Ok(Self { sources, options, prior, start, prompt_scale, simulations: 0 })
     }
 
-    /// Alternates from the assumed prices. Where they explain little and prompts took longer than they say, also
-    /// from prices of prompts as long as the measured ones: from a start that is far too fast every measured
-    /// first-token time looks like a wait in a queue, or like an outlier, and none moves the prices.
+    /// Alternates from the assumed prices. If these explain little and prompts took longer than they predict,
+    /// it also starts from prices that make prompts as long as measured. From a start that is far too fast,
+    /// every measured first-token time looks like a wait in a queue or like an outlier, and none moves the
+    /// prices.
     fn explain(&mut self, rounds: u32, progress: &mut dyn FnMut(&str)) -> Result<Trial, FitError> {
         let start = self.start;
         let assumed = self.alternate(start, rounds, progress)?;

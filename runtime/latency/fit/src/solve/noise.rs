@@ -10,9 +10,9 @@ use crate::simulate::Simulation;
 /// Fewer steps than this say little of rare stalls.
 const MIN_STEPS: usize = 2_000;
 
-/// Compares the gaps between tokens with the simulated steps that they are the ends of,
-/// where both are known: steps that only decode, as their neighbours do, and gaps beside which
-/// no other request got its first token. None where too few gaps are known.
+/// Compares the gaps between tokens with the simulated steps that end them. It uses steps that
+/// only decode, with neighbours that only decode, and gaps in which no other request got its
+/// first token. None if too few gaps are known.
 pub(crate) fn measure<'a>(sides: impl Iterator<Item = (&'a Measurements, &'a Simulation)>) -> Option<Noise> {
     let mut ratios = Vec::new();
     for (measurements, simulation) in sides {

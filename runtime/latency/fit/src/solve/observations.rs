@@ -1,12 +1,11 @@
-//! Observations of the coefficients from a simulation: each measured time is a sum of amounts times
-//! coefficients, once the steps are known in which the request took part.
+//! Observations of the coefficients from a simulation: once the steps of a request are known, each
+//! of its measured times is a sum of amounts times coefficients.
 //!
-//! The time between the first and the last token of a request is the time of the steps
-//! between them; the time to its first token is what was left of the step that it met,
-//! the steps in which it waited, and those with its prompt. Amounts of a step that was
-//! under way count by the part that was left. For given steps the times are linear in
-//! the coefficients; which steps there are follows from the simulation, so a fit
-//! alternates between both.
+//! The time between the first and the last token of a request is the time of the steps between
+//! them. The time to its first token is the rest of the step in progress at its arrival, the steps
+//! in which it waited, and the steps with its prompt. Amounts of a step in progress count by its
+//! remaining part. For given steps, the times are linear in the coefficients. The simulation
+//! determines the steps, so a fit alternates between both.
 
 use vcr_cluster::{GRAPH_TOKENS_MAX, PERMILLE};
 use vcr_compare::Metric;

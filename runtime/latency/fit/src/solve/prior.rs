@@ -17,8 +17,8 @@ use crate::solve::shape::Shape;
 /// an H100. Both reach about three quarters in practice.
 const OPERATIONS_PER_BYTE: f64 = 290.0;
 
-/// Of the time to read the KV cache of a decode, the part that context costs which another
-/// request of the step reads as well: it comes from the GPU's cache. 0.36 to 0.48 in the H100
+/// Price of context that another request of the step reads as well, as a part of the price of
+/// other context in a decode: it comes from the GPU's cache. 0.36 to 0.48 in the H100
 /// recordings of three models.
 const SHARED_CONTEXT: f64 = 0.42;
 

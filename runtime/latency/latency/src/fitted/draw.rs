@@ -1,10 +1,9 @@
-//! Coefficients as far as the data of a fit leaves them open.
+//! Coefficients drawn from the uncertainty that the data of a fit leaves.
 //!
-//! A draw is what the fit would have found if its measurements had been off by chance as
-//! its covariance says: a normal vector around the estimate, projected onto the
-//! coefficients that are not negative, in the metric of the precision. Setting negative
-//! ones to 0 one by one would make every step too long where several coefficients stand
-//! for the same time.
+//! A draw is the result that the fit would have if chance had shifted its measurements
+//! according to its covariance: a normal vector around the estimate, projected onto the
+//! non-negative coefficients, in the metric of the precision. Setting negative coefficients to
+//! 0 one by one would make every step too long if several coefficients stand for the same time.
 
 use vcr_base::random::Stream;
 use vcr_fitted::{ModelFile, TERMS};

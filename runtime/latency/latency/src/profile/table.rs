@@ -85,17 +85,16 @@ impl PrefillCurve {
 
 /// Decode time over occupied KV tokens and mean context length.
 ///
-/// Points form one series per measured context length. A time is looked up on
-/// the two series around the wanted context length, each by straight lines over
-/// KV tokens, and then by a straight line between the two (beyond the measured
-/// contexts: the line of the two nearest). On a full grid this is the usual
-/// bilinear interpolation. Never below zero.
+/// Points form one series per measured context length. A lookup interpolates linearly over KV
+/// tokens in the two series around the wanted context length, and then linearly between the two
+/// results (beyond the measured contexts: by the line of the two nearest). On a full grid this
+/// is the usual bilinear interpolation. Never below zero.
 ///
-/// Beyond the measured KV tokens a grid continues its first and last line, as
-/// Dynamo does. A profiler's sweep covers other loads at every context length,
-/// so there the ends matter more and single points are noisy: a series continues
-/// with its mean slope, from first to last point, and a context length measured
-/// only once borrows the mean slope of the nearest one that has two points.
+/// Beyond the measured KV tokens, a grid continues its first and last line, as Dynamo does. A
+/// profiler's sweep covers other loads at every context length, so the ends matter more and
+/// single points are noisy. A series therefore continues with its mean slope, from first to
+/// last point. A context length measured only once uses the mean slope of the nearest context
+/// length with two points.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecodeSurface {
     /// By context length, growing; never empty.

@@ -1,10 +1,9 @@
 //! vllm-vcr's traces, read and written.
 //!
-//! Their times are milliseconds and become whole nanoseconds by rounding. What
-//! a record of theirs implies is spelled out: a request there is always over, so
-//! that it gets an end; and since their step context starts with the second
-//! output, the first gets what is nearest: the requests under way when it
-//! arrived, and the prompt tokens it had to compute itself.
+//! Their times are milliseconds and are rounded to whole nanoseconds. The reader makes implicit
+//! facts explicit. A request in a trace has always ended, so it gets an end. Step context
+//! starts with the second output, so the first output gets the nearest values: the requests in
+//! flight at its arrival, and the prompt tokens that it had to compute itself.
 
 mod read;
 mod write;

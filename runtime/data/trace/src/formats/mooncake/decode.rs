@@ -1,8 +1,8 @@
 //! Decoding one JSON row into reused buffers.
 //!
-//! A hand-written visitor instead of a derived struct: it fills the same lists
-//! row after row, knows which field it is in when something is wrong, refuses a
-//! field given under both of its names, and collects the names it does not know.
+//! This is a hand-written visitor instead of a derived struct. It fills the same lists row
+//! after row, knows the current field when an error occurs, refuses a field given under both of
+//! its names, and collects unknown names.
 
 use super::row::{DecodedRow, Dialect, Field};
 use super::scan;

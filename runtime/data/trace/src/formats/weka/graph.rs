@@ -89,9 +89,9 @@ impl Edges<'_> {
         }
     }
 
-    /// Each request waits for the requests of the agent's other streams that had ended when it started, since
-    /// the agent may have needed them: the last one of each stream, unless another of these started after it
-    /// had ended.
+    /// Each request waits for requests of the agent's other streams that had ended when it started, because
+    /// the agent may have needed them. It waits for the last such request of each stream, unless another of
+    /// them started after that one had ended.
     fn after_all_before(&mut self, streams: &[Stream]) {
         let agents = streams.iter().map(|stream| stream.agent).max().map_or(0, |last| last + 1);
         let mut by_agent = vec![Vec::new(); agents as usize];
