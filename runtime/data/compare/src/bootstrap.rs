@@ -33,7 +33,7 @@ impl Interval {
 
 /// Intervals of one metric.
 pub(crate) struct Intervals {
-    /// Of the relative errors of statistics, in the order asked for.
+    /// Intervals of the relative errors of statistics, in the caller's order.
     pub(crate) errors: Vec<Interval>,
     pub(crate) ks: Interval,
     /// In milliseconds.

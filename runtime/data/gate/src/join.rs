@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::error::GateError;
 use crate::side::Side;
 
-/// Key to join requests by, as asked for.
+/// The key by which the caller wants requests to be joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JoinBy {
     /// By request id where the sides have ids in common, else by content.

@@ -167,7 +167,7 @@ fn percentiles_have_their_limits() {
     ] {
         let of = |ns: u64| same(20, |line| set(line, ns));
         let limit = format!("[limits]\n{} = 0.05\n", signal.name());
-        // All requests alike: the interval is one number, so the limit alone decides.
+        // All requests are equal: the interval is one number, so the limit alone decides.
         promotes(&case(&limit, &of(100_000_000), &of(105_000_000)));
         holds(&case(&limit, &of(100_000_000), &of(105_000_001)), signal);
         promotes(&case(&limit.replace("0.05", "false"), &of(100_000_000), &of(200_000_000)));

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use crate::document::{KvTransfers, Run};
 use crate::text::{Cell, Escaped, time};
 
-/// Columns besides run and engines.
+/// All columns except run and engines.
 const COLUMNS: [&str; 7] = ["transfers", "bytes", "pages", "queue", "connect", "move", "failed"];
 
 /// The pairs of engines of all runs.

@@ -30,7 +30,7 @@ impl Limit {
     pub fn of(subject: &str, condition: &str) -> Option<Self> {
         let (metric, rest) = subject.split_once('{').unwrap_or((subject, ""));
         let workload = rest.trim_end().strip_suffix('}').and_then(|inner| inner.trim().strip_prefix("workload:"));
-        // Other selectors, such as those of goodput, select no workload alone.
+        // Other selectors, such as the selectors of goodput, do not select only a workload.
         if workload.is_none() && !rest.is_empty() {
             return None;
         }

@@ -164,7 +164,7 @@ impl<W: Write> PerfettoWriter<W> {
         })
     }
 
-    /// Writes what stands behind the last event, and hands everything to the
+    /// Writes the text after the last event, and flushes everything to the
     /// writer below.
     ///
     /// # Errors

@@ -270,8 +270,8 @@ pub struct TraceWarning {
 pub enum WarningKind {
     /// A field or column that the format does not define was ignored.
     UnknownField(Box<str>),
-    /// `input_length` asked for more tokens than the hash ids cover and was cut
-    /// to what they cover (only with [`Strictness::Lenient`](crate::Strictness)).
+    /// `input_length` was larger than the tokens that the hash ids cover, and was cut
+    /// to these (only with [`Strictness::Lenient`](crate::Strictness)).
     InputLengthClamped,
     /// Hash ids beyond the end of the prompt were dropped.
     SurplusHashIds,

@@ -88,7 +88,7 @@ pub struct SimulatedStep {
 pub struct Simulation {
     /// By request, in the order of the measurements.
     pub requests: Vec<Simulated>,
-    /// By engine, in order of time; empty unless they were asked for.
+    /// By engine, in order of time. Empty unless the caller wants steps.
     pub steps: Vec<Vec<SimulatedStep>>,
     /// The whole report.
     pub report: Report,

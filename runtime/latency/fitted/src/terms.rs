@@ -178,7 +178,7 @@ mod tests {
             let of = |name: &str| amounts[TERMS.iter().position(|term| term.name == name).expect("a term")];
             (of("decode_context_token"), of("decode_distinct_token"))
         };
-        // 7 blocks for each, nothing shared; then 6 of the 7 are those of all.
+        // 7 blocks for each: first none is shared, then all requests share 6.
         assert_eq!([of(28), of(10), of(0)], [(400.0, 400.0), (400.0, 160.0), (400.0, 400.0)]);
     }
 

@@ -63,7 +63,7 @@ pub(super) fn counted(policy: &Policy, sides: &Sides<'_>, scope: &Scope, totals:
 /// Counts of a signal.
 struct Counted {
     observed: f64,
-    /// Requests that it rests on.
+    /// Requests that the count uses.
     requests: u64,
     examples: Vec<(u32, u32)>,
 }

@@ -94,7 +94,7 @@ pub struct SignalJudgement {
     /// The probability of as many more errors by chance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p_value: Option<f64>,
-    /// Requests that it rests on.
+    /// Requests that the comparison uses.
     pub requests: u64,
     /// For people.
     pub text: String,

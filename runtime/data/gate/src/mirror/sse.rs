@@ -155,7 +155,7 @@ impl Dump {
         of_headers.or(of_chunks).unwrap_or_else(|| format!("answer {}", self.answers))
     }
 
-    /// Adds what stands behind `data:`; gives the stream if that is its end.
+    /// Adds the text after `data:`. Returns the stream if the text ends it.
     fn data(&mut self, data: &str, at_ns: Option<u64>, line: u64) -> Result<Option<(String, Stream)>, Problem> {
         if let Some(answer) = &mut self.answer {
             answer.has_body = true;

@@ -84,7 +84,7 @@ impl Stream {
         }
     }
 
-    /// Adds what stands behind `data:`.
+    /// Adds the text after `data:`.
     fn add_text(&mut self, at_ns: Option<u64>, text: &str) -> Result<(), Problem> {
         if text.trim() == DONE {
             return self.end(at_ns);

@@ -17,7 +17,7 @@ use crate::triage::Triage;
 /// Version of the schema.
 const REPORT_VERSION: u32 = 1;
 
-/// A decision and everything it rests on.
+/// A decision and its evidence.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// Version of the schema.

@@ -115,7 +115,7 @@ pub(crate) fn decide(policy: &str, baseline: &[Line], candidate: &[Line]) -> Dec
 }
 
 pub(crate) fn judged(policy: &str, baseline: &[Line], candidate: &[Line]) -> Result<Judgement, GateError> {
-    // Tables of cases may repeat those of what they stand behind.
+    // A policy may repeat a table; its parts are merged.
     let policy = Policy::parse(&merged(policy), "policy.toml").unwrap_or_else(|error| panic!("{error}"));
     let side = |lines| load(lines).unwrap_or_else(|error| panic!("{error}"));
     let options = GateOptions { join: JoinBy::Auto, threads: NonZeroUsize::MIN };

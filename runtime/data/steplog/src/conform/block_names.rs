@@ -24,9 +24,9 @@ struct Marks {
 }
 
 enum Hasher {
-    /// Each block by that before it, which is cached, too.
+    /// Each block's name depends on the block before it, which is cached, too.
     Chained { hashes: EngineHashes, block_tokens: u64 },
-    /// By the tokens of the sequence: a group keeps only some of its blocks, or they are told apart by what follows.
+    /// By the tokens of the sequence: a group keeps only some of its blocks, or later tokens tell them apart.
     OfSequences(Box<Sequences>),
 }
 

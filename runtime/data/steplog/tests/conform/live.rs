@@ -85,7 +85,7 @@ fn events_of_all_groups() {
         }
     };
     assert_eq!(event(WINDOW, first_of_second), "group of a KV event");
-    // The hashes of both groups are those of the tokens.
+    // Both groups have the hashes of the tokens.
     let report = CaseCopy::of(WINDOW).replay().expect("it can be replayed");
     assert!(report.hashes > 400 && report.notes.is_empty(), "{report:?}");
 }

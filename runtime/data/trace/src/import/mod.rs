@@ -76,7 +76,7 @@ pub struct ImportOptions {
     pub output_text: bool,
 }
 
-/// The field of a record that has the text of its answer, where it was asked for.
+/// The field of a record with the text of its answer, if the options ask for texts.
 pub const OUTPUT_TEXT: &str = "output_text";
 
 impl ImportOptions {

@@ -5,7 +5,7 @@ use vcr_trace::capture::{CaptureError, CaptureLine, CaptureReader};
 
 use crate::{LENIENT, META, REQUEST, STRICT, line, read_text, request, scan, write};
 
-/// Each wrong line, the field it names and part of what it says.
+/// Each wrong line, with the field that its error names and a part of the error's text.
 const WRONG: &[(&str, &str, &str)] = &[
     (r#"{"kind":"request","output_tokens":1}"#, "prompt_tokens", "missing"),
     (r#"{"kind":"request","prompt_tokens":1}"#, "output_tokens", "missing"),

@@ -350,7 +350,7 @@ fn inference_perf(report: &Value) -> Result<Point, String> {
         }
     }
     let load = |key: &str| number(report, &["load_summary", key]);
-    // A client with too few workers sends less than it was asked for.
+    // A client with too few workers sends fewer requests than the requested rate.
     let rate = match (load("requested_rate"), load("achieved_rate")) {
         (Some(requested), Some(achieved)) if achieved > 0.0 => Some(requested.min(achieved)),
         (requested, _) => requested,

@@ -144,7 +144,7 @@ impl Measurements {
     /// Reads a file with requests.
     ///
     /// # Errors
-    /// When it cannot be read, or what it says cannot be: see [`FitError`].
+    /// When it cannot be read, or has impossible values: see [`FitError`].
     pub fn read(path: &Path, options: &ReadOptions) -> Result<Self, FitError> {
         let name = path.display().to_string();
         // Names of columns say that it is a table, which the columns alone may not.

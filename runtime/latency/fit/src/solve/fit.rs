@@ -89,7 +89,7 @@ const LEAST_PROMPT_SCALE: f64 = 1.5;
 /// Most prices that are tried.
 const MAX_PROMPT_SCALES: usize = 8;
 
-/// Fits a model to all sources at once. `progress` hears of each stage.
+/// Fits a model to all sources at once, and calls `progress` at each stage.
 ///
 /// # Errors
 /// When an engine cannot have served its measurements, or nothing explains them.

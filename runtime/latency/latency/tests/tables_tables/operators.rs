@@ -20,7 +20,7 @@ fn multiplications_are_lines_between_rows_and_keep_their_utilisation_beyond() {
     assert_is(operator(&tables, &decodes(8, 64), "logits"), Source::Measured, 1008.0);
     assert_is(operator(&tables, &decodes(22, 64), "qkv projection"), Source::Interpolated, 2.0 * 150.0);
     // The limit of memory, in numbers: m n + m k + n k. The median utilisation of the
-    // three rows is that of the last.
+    // three rows is the last row's.
     let limit = |m: f64| m * 128.0 + m * 64.0 + 128.0 * 64.0;
     let utilisations = [1.0, 8.0, 64.0].map(|m| limit(m) / (128.0 + m));
     let median = {
@@ -77,7 +77,7 @@ fn tensor_parallelism_divides_shapes_and_adds_all_reduces() {
     assert_is(operator(&two, &decodes(5, 64), "all-reduces"), Source::Interpolated, 4.0 * 5.0);
     assert_is(operator(&two, &decodes(20, 64), "all-reduces"), Source::Extrapolated, 4.0 * 20.0);
     assert!(!one.operators(&shape).iter().any(|(name, _)| name.contains("reduce")));
-    // Four GPUs without rows of their own: those of two, by what a ring sends.
+    // Four GPUs have no rows: the rows of two are scaled by the bytes that a ring sends.
     fake.text(
         "model_configs/us--dense_config.json",
         &crate::common::DENSE.replace("\"num_attention_heads\": 4", "\"num_attention_heads\": 8"),

@@ -211,8 +211,8 @@ impl<'a> CaptureReader<'a> {
         Ok(None)
     }
 
-    /// The names of the parts after the one that was opened as `file`, asked for
-    /// as `path`.
+    /// The names of the parts after the one that was opened as `file`. The caller
+    /// named it `path`.
     pub(super) fn part_names(&self, path: &Path, file: &Path) -> Result<Option<PartNames>, CaptureError> {
         // Only ours are rotated.
         if self.format() == CaptureFormat::VllmVcr {

@@ -100,7 +100,7 @@ fn header(row: &[u8]) -> Result<Option<Header>, FieldProblem> {
 }
 
 impl Header {
-    /// Checks the header and takes over what it says.
+    /// Checks the header and copies its fields to the options.
     fn apply(&self, options: &mut TraceOptions) -> Result<(), FieldProblem> {
         let wrong = |field, text: String| Err((Some(field), RowProblem::Malformed(text)));
         if self.schema != SCHEMA {

@@ -209,7 +209,7 @@ impl Stack {
         versions
     }
 
-    /// The file of a table: of the newest version that is not newer than the one asked for.
+    /// The file of a table, from the newest version that is not newer than the stack's.
     #[must_use]
     pub fn table(&self, operator: &str, file: &str) -> Option<TableFile> {
         let versions = self.versions_of(operator).into_iter().rev();
@@ -226,8 +226,8 @@ impl Stack {
         self.used.borrow_mut().insert(file.to_owned());
     }
 
-    /// The files that were asked for, and one of the chosen version where none is of it:
-    /// a folder with these alone has the same versions to choose from.
+    /// The files that were used, and one file of the chosen version if none of them has it:
+    /// a folder with only these files leads to the same choice of versions.
     pub(crate) fn files_used(&self) -> Vec<PathBuf> {
         let used = self.used.borrow();
         let is_used = |folder: &Path| used.iter().any(|file| file.parent() == Some(folder));
