@@ -148,3 +148,53 @@ fn what_is_fitted_and_what_is_predicted_are_given_in_one_command() {
         .vcr(&["calibrate", "--fit", "loads/a.csv", "--predict", "loads/a.csv"])
         .failed(2, &["the engine is not known"]);
 }
+
+#[test]
+fn recorded_steps_are_compared() {
+    let folder = world();
+    let _ = folder.run(&["--quiet", "--out", "run", "--files", "requests,steps", "-e", "count=100"]).ended(0);
+    let args = ["calibrate", "truth.json", "run/requests.jsonl", "--engine", ENGINE, "--steps", "run/steps.jsonl"];
+    let said = folder.vcr(&args).ended(0);
+    for words in [" steps", " step p99 ms", " decode tokens a step", " batch size over time: r 1.000"] {
+        assert!(said.stdout.contains(words), "`{words}` is not in:\n{}", said.stdout);
+    }
+    let steps = folder.vcr(&[&args[..], &["--json"]].concat()).ended(0).json()["predictions"][0]["steps"].clone();
+    assert_eq!(steps["measured"]["steps"], steps["simulated"]["steps"], "{steps:#}");
+    let both = |name: &str| ["measured", "simulated"].map(|side| steps[side][name].as_f64().expect("a number"));
+    for name in ["mean_ms", "p99_ms", "decode_tokens", "prefill_tokens", "prefill_share"] {
+        let [measured, simulated] = both(name);
+        assert!(measured > 0.0 && (simulated / measured - 1.0).abs() < 0.01, "{name}: {measured}, {simulated}");
+    }
+    let two = [&args[..], &["--steps", "run/steps.jsonl"]].concat();
+    folder.vcr(&two).failed(2, &["2 step logs for 1 inputs: expected one for each"]);
+}
+
+/// Twice the load on both sides is the same change; a wrong model says another one.
+#[test]
+fn the_effect_of_a_change_is_compared() {
+    let folder = world();
+    table(&folder, "slow.csv", &["-e", "count=200", "-e", "rate=10"]);
+    table(&folder, "fast.csv", &["-e", "count=200", "-e", "rate=40"]);
+    let args = ["calibrate", "truth.json", "slow.csv", "fast.csv", "--engine", ENGINE, "--effect"];
+    let said = folder.vcr(&args).ended(0);
+    assert!(said.stdout.contains("effect of the change from slow.csv to fast.csv"), "{}", said.stdout);
+    let effect = |args: &[&str], name: (&str, &str)| {
+        let said = folder.vcr(&[args, &["--json", "--quiet"]].concat()).ended(0).json();
+        let all = said["effect"].as_array().expect("effects").clone();
+        let one = all.iter().find(|one| (&one["metric"], &one["statistic"]) == (&name.0.into(), &name.1.into()));
+        ["measured", "simulated"].map(|side| one.expect("the effect")[side].as_f64().expect("a share"))
+    };
+    let [measured, simulated] = effect(&args, ("itl", "mean"));
+    assert!(measured > 0.1 && (measured - simulated).abs() < 0.01, "{measured} {simulated}");
+    let mut other = truth();
+    other["step"]["coefficients"]["token"] = json!(0.0);
+    other["step"]["coefficients"]["step"] = json!(2.0e7);
+    folder.write("other.json", other.to_string());
+    let args = args.map(|word| if word == "truth.json" { "other.json" } else { word });
+    let [still, simulated] = effect(&args, ("itl", "mean"));
+    assert_eq!(still, measured);
+    assert!(simulated < measured * 0.8, "{measured} {simulated}");
+    folder
+        .vcr(&["calibrate", "truth.json", "slow.csv", "--engine", ENGINE, "--effect"])
+        .failed(2, &["--effect with 1 predicted input: expected two", "the input before the change"]);
+}

@@ -27,6 +27,6 @@ pub use figures::{Change, Figures, MaxRegression};
 pub use gate::{Gate, Subject};
 pub use join::{Identity, Joined, MatchRule, join};
 pub use metric::{Metric, Statistic};
-pub use pairs::{Comparison, NEAR_ZERO_MS, Pairs};
+pub use pairs::{Comparison, NEAR_ZERO_MS, Pairs, pearson};
 pub use percentile::{PercentileChange, percentile_change};
 pub use request::{Request, Requests};

@@ -34,16 +34,7 @@ impl Pairs {
     /// Pearson's correlation of single requests; none where a side does not vary.
     #[must_use]
     pub fn pearson(&self) -> Option<f64> {
-        let count = self.pairs.len() as f64;
-        let mean = |side: fn(&(f64, f64)) -> f64| self.pairs.iter().map(side).sum::<f64>() / count;
-        let (mean_m, mean_s) = (mean(|pair| pair.0), mean(|pair| pair.1));
-        let (mut mm, mut ss, mut ms) = (0.0, 0.0, 0.0);
-        for (m, s) in &self.pairs {
-            mm += (m - mean_m) * (m - mean_m);
-            ss += (s - mean_s) * (s - mean_s);
-            ms += (m - mean_m) * (s - mean_s);
-        }
-        (mm > 0.0 && ss > 0.0).then(|| ms / (mm * ss).sqrt())
+        pearson(&self.pairs)
     }
 
     /// The samples of one side each: measured, simulated.
@@ -51,6 +42,21 @@ impl Pairs {
     pub fn sides(&self) -> (Vec<f64>, Vec<f64>) {
         self.pairs.iter().copied().unzip()
     }
+}
+
+/// Pearson's correlation of pairs; none where a side does not vary.
+#[must_use]
+pub fn pearson(pairs: &[(f64, f64)]) -> Option<f64> {
+    let count = pairs.len() as f64;
+    let mean = |side: fn(&(f64, f64)) -> f64| pairs.iter().map(side).sum::<f64>() / count;
+    let (mean_m, mean_s) = (mean(|pair| pair.0), mean(|pair| pair.1));
+    let (mut mm, mut ss, mut ms) = (0.0, 0.0, 0.0);
+    for (m, s) in pairs {
+        mm += (m - mean_m) * (m - mean_m);
+        ss += (s - mean_s) * (s - mean_s);
+        ms += (m - mean_m) * (s - mean_s);
+    }
+    (mm > 0.0 && ss > 0.0).then(|| ms / (mm * ss).sqrt())
 }
 
 /// Times below this are compared by their difference: an empty queue is left within the

@@ -14,8 +14,10 @@ mod solve;
 mod source;
 
 pub use error::FitError;
+pub use judge::effect::Effect;
 pub use judge::gates::read_gates;
 pub use judge::intervals::{Again, Bounds, Capacity};
+pub use judge::steps::{StepComparison, StepSummary};
 pub use judge::{calibrate, figures, page};
 pub use measurements::data::{Measurements, ReadOptions};
 pub use measurements::measured::Measured;

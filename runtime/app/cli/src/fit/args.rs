@@ -189,6 +189,16 @@ pub(crate) struct CalibrateArgs {
     #[command(flatten)]
     pub(crate) prior: PriorArgs,
 
+    /// Step log of the engine while it served a predicted input, one for each: of vcr, of live_log.py, or a table of
+    /// steps. The steps are then compared too.
+    #[arg(long, value_name = "FILE", help_heading = "Input", conflicts_with = "leave_one_out")]
+    #[arg(value_parser = crate::values::InputPath)]
+    pub(crate) steps: Vec<PathBuf>,
+
+    /// Also compare the change from the first predicted input to the second one, as measured and as simulated.
+    #[arg(long, conflicts_with = "leave_one_out")]
+    pub(crate) effect: bool,
+
     /// Judge only this part of the requests, in order of arrival: 0.5..1 is the second half.
     #[arg(long, value_name = "FROM..TO", help_heading = "Input", value_parser = part)]
     pub(crate) part: Option<(f64, f64)>,

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use vcr_base::output::Outputs;
 use vcr_fit::calibrate::{Judged, Verdict, judge};
-use vcr_fit::{Again, Capacity, Source, figures, page, read_gates};
+use vcr_fit::{Again, Capacity, Effect, Source, StepComparison, StepSummary, figures, page, read_gates};
 use vcr_fitted::ModelFile;
 use vcr_scenario::fitted;
 
 use super::args::{CalibrateArgs, MeasurementArgs};
 use super::{Refused, Stages, options, sources, within, write_comparisons};
 use crate::exit::{Exit, eprint_line, printed};
-use crate::terminal::style::{BOLD, DIM, GREEN, RED};
+use crate::terminal::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
 use crate::terminal::text::{counted, printable};
 
 /// A share of extrapolated time above this is worth a word.
@@ -25,7 +25,7 @@ pub(crate) fn calibrate(args: &CalibrateArgs) -> Exit {
 
 fn calibrated(args: &CalibrateArgs) -> Result<Exit, Refused> {
     let mut outputs = Outputs::new(args.force);
-    let inputs = args.inputs.iter().chain(&args.fit).chain(&args.predict);
+    let inputs = args.inputs.iter().chain(&args.fit).chain(&args.predict).chain(&args.steps);
     for input in inputs.chain(&args.leave_one_out).chain(&args.gates) {
         outputs.reads(input)?;
     }
@@ -37,6 +37,7 @@ fn calibrated(args: &CalibrateArgs) -> Result<Exit, Refused> {
     let progress = Stages::new(args.show.quiet);
     let all = judged(args, &progress)?;
     drop(progress);
+    let effects = if args.effect { effects(&all)? } else { Vec::new() };
     // All files or none: one that may not be replaced is found before any is written.
     let mut drawn = Vec::new();
     if let Some(folder) = &args.figures {
@@ -57,7 +58,11 @@ fn calibrated(args: &CalibrateArgs) -> Result<Exit, Refused> {
         file.write_with(|out| page::write(out, "Captured against predicted", &all, &verdicts))?;
     }
     let mut out = anstream::stdout().lock();
-    let written = if args.show.json { write_json(&mut out, &all, &verdicts) } else { write(&mut out, &all, &verdicts) };
+    let written = if args.show.json {
+        write_json(&mut out, &all, &effects, &verdicts)
+    } else {
+        write(&mut out, &all, &effects, &verdicts)
+    };
     let exit = if verdicts.iter().all(Verdict::holds) { Exit::Passed } else { Exit::CheckFailed };
     Ok(printed(written, exit))
 }
@@ -100,8 +105,17 @@ fn judged(args: &CalibrateArgs, progress: &Stages) -> Result<Vec<Judged>, Refuse
     let given = &args.measurements;
     let engine = if given.engine.is_empty() { engine.into_iter().collect() } else { given.engine.clone() };
     let given = MeasurementArgs { engine, map: given.map.clone(), ..*given };
-    let sources = sources(files(inputs)?.iter().map(PathBuf::as_path), &[], &given)?;
+    let sources = sources(files(inputs)?.iter().map(PathBuf::as_path), &args.steps, &given)?;
     sources.into_iter().map(|source| Ok(judge(&model, &within(source, args.part), seed, again)?)).collect()
+}
+
+/// The change from the first prediction to the second one.
+fn effects(all: &[Judged]) -> Result<Vec<Effect>, Refused> {
+    let [before, after] = all else {
+        let message = format!("--effect with {}: expected two", counted(all.len() as u64, "predicted input"));
+        return Err(Refused::Other(message, Some("give the input before the change, then the one after it")));
+    };
+    Ok(Effect::all(before, after))
 }
 
 /// What a reader of the table alone might miss, on standard error.
@@ -146,7 +160,7 @@ fn files(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, Refused> {
     Ok(files)
 }
 
-fn write_json(out: &mut dyn Write, all: &[Judged], verdicts: &[Verdict]) -> io::Result<()> {
+fn write_json(out: &mut dyn Write, all: &[Judged], effects: &[Effect], verdicts: &[Verdict]) -> io::Result<()> {
     let gates: Vec<_> = verdicts
         .iter()
         .map(|verdict| {
@@ -158,10 +172,14 @@ fn write_json(out: &mut dyn Write, all: &[Judged], verdicts: &[Verdict]) -> io::
             })
         })
         .collect();
-    writeln!(out, "{:#}", json!({"predictions": all, "gates": gates}))
+    let mut said = json!({"predictions": all, "gates": gates});
+    if !effects.is_empty() {
+        said["effect"] = json!(effects);
+    }
+    writeln!(out, "{said:#}")
 }
 
-fn write(out: &mut dyn Write, all: &[Judged], verdicts: &[Verdict]) -> io::Result<()> {
+fn write(out: &mut dyn Write, all: &[Judged], effects: &[Effect], verdicts: &[Verdict]) -> io::Result<()> {
     for judged in all {
         let sample = if judged.in_sample { " (in sample: the model was fitted on it)" } else { "" };
         writeln!(out, "{BOLD}{}{BOLD:#}{sample}: {}", printable(&judged.name), counted(judged.requests, "request"))?;
@@ -190,6 +208,10 @@ fn write(out: &mut dyn Write, all: &[Judged], verdicts: &[Verdict]) -> io::Resul
             " output tokens/s: {:.1} measured, {:.1} simulated",
             throughput.measured_tokens_per_s, throughput.simulated_tokens_per_s
         )?;
+        if let Some(hits) = &judged.prefix_hits {
+            let [measured, simulated] = [hits.measured, hits.simulated].map(|share| share * 100.0);
+            writeln!(out, " prompt tokens found in the cache: {measured:.1} % measured, {simulated:.1} % simulated")?;
+        }
         if let Some(band) = &judged.interference {
             writeln!(
                 out,
@@ -200,9 +222,15 @@ fn write(out: &mut dyn Write, all: &[Judged], verdicts: &[Verdict]) -> io::Resul
                 band.simulated_factor
             )?;
         }
+        if let Some(steps) = &judged.steps {
+            write_steps(out, steps)?;
+        }
         let outside = judged.outside_fitted_range;
         let style = if outside > MUCH_OUTSIDE { RED } else { DIM };
         writeln!(out, " {style}{:.1} % of the step time is outside the fitted range{style:#}\n", outside * 100.0)?;
+    }
+    if let ([before, after], false) = (all, effects.is_empty()) {
+        write_effects(out, [before, after].map(|judged| judged.name.as_str()), effects)?;
     }
     for verdict in verdicts {
         let (style, word) = if verdict.holds() { (GREEN, "holds") } else { (RED, "fails") };
@@ -210,4 +238,43 @@ fn write(out: &mut dyn Write, all: &[Judged], verdicts: &[Verdict]) -> io::Resul
         writeln!(out, "{style}{word}{style:#} {input}: {} ({value})", verdict.gate)?;
     }
     Ok(())
+}
+
+/// Steps as recorded and as simulated.
+fn write_steps(out: &mut dyn Write, steps: &StepComparison) -> io::Result<()> {
+    let rows: [(&str, fn(&StepSummary) -> String); 7] = [
+        ("steps", |side| side.steps.to_string()),
+        ("step mean ms", |side| format!("{:.2}", side.mean_ms)),
+        ("step p50 ms", |side| format!("{:.2}", side.p50_ms)),
+        ("step p99 ms", |side| format!("{:.2}", side.p99_ms)),
+        ("decode tokens a step", |side| format!("{:.2}", side.decode_tokens)),
+        ("prefill tokens a step", |side| format!("{:.2}", side.prefill_tokens)),
+        ("steps with prefill", |side| format!("{:.1} %", side.prefill_share * 100.0)),
+    ];
+    let mut table = bare_table();
+    table.set_header(["", "measured", "simulated"]);
+    for (name, value) in rows {
+        table.add_row([name.to_owned(), value(&steps.measured), value(&steps.simulated)]);
+    }
+    align_right(&mut table);
+    write_table(out, &table)?;
+    match steps.batch_pearson {
+        Some(pearson) => writeln!(out, " batch size over time: r {pearson:.3}"),
+        None => Ok(()),
+    }
+}
+
+/// The change from one input to the other.
+fn write_effects(out: &mut dyn Write, [before, after]: [&str; 2], effects: &[Effect]) -> io::Result<()> {
+    writeln!(out, "{BOLD}effect{BOLD:#} of the change from {} to {}", printable(before), printable(after))?;
+    let mut table = bare_table();
+    table.set_header(["", "measured", "simulated", "difference"]);
+    let percent = |share: f64| format!("{:+.1} %", share * 100.0);
+    for effect in effects {
+        let difference = format!("{:+.1} points", (effect.simulated - effect.measured) * 100.0);
+        table.add_row([effect.name(), percent(effect.measured), percent(effect.simulated), difference]);
+    }
+    align_right(&mut table);
+    write_table(out, &table)?;
+    writeln!(out)
 }

@@ -12,6 +12,7 @@ use vcr_scenario::fitted;
 use crate::error::FitError;
 use crate::judge::intervals::{self, Again, Bounds, Capacity};
 use crate::judge::metrics::{comparisons, pairs};
+use crate::judge::steps::{self, StepComparison};
 use crate::measurements::data::Measurements;
 use crate::simulate::{Candidate, Simulation, run};
 use crate::source::Source;
@@ -41,6 +42,12 @@ pub struct Judged {
     /// Gaps that prefills lengthen, where single gaps were measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interference: Option<Interference>,
+    /// The steps of both sides, where they were recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<StepComparison>,
+    /// Share of the prompt tokens found in the cache, where a side found any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefix_hits: Option<PrefixHits>,
     /// Share of the simulated step time that is outside the range that the model was
     /// fitted on.
     pub outside_fitted_range: f64,
@@ -79,6 +86,15 @@ pub struct Throughput {
     pub measured_tokens_per_s: f64,
     /// As predicted.
     pub simulated_tokens_per_s: f64,
+}
+
+/// Shares of the prompt tokens found in the cache, from 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PrefixHits {
+    /// As measured.
+    pub measured: f64,
+    /// As predicted.
+    pub simulated: f64,
 }
 
 /// Gaps longer than one and a half of the median: steps with prefills, mostly.
@@ -120,6 +136,8 @@ pub fn judge(model: &ModelFile, source: &Source, seed: u64, again: Again) -> Res
         per_request,
         throughput: throughput(&source.measurements, &simulation),
         interference: interference(&source.measurements, &simulation),
+        steps: steps::compare(&source.measurements, &simulation),
+        prefix_hits: prefix_hits(&source.measurements, &simulation),
         outside_fitted_range: outside(model, &simulation),
         sides: Sides { measurements: source.measurements.clone(), simulation, pairs },
     })
@@ -211,6 +229,16 @@ fn throughput(measurements: &Measurements, simulation: &Simulation) -> Throughpu
         None => per_s(measured_end_ns),
     };
     Throughput { measured_tokens_per_s: measured, simulated_tokens_per_s: per_s(simulated_end_ns) }
+}
+
+fn prefix_hits(measurements: &Measurements, simulation: &Simulation) -> Option<PrefixHits> {
+    let (mut prompt, mut measured, mut simulated) = (0.0, 0.0, 0.0);
+    for (request, predicted) in measurements.requests().iter().zip(&simulation.requests) {
+        prompt += f64::from(request.prompt_tokens);
+        measured += f64::from(request.cached_tokens);
+        simulated += f64::from(predicted.cached_tokens);
+    }
+    (measured + simulated > 0.0).then(|| PrefixHits { measured: measured / prompt, simulated: simulated / prompt })
 }
 
 fn interference(measurements: &Measurements, simulation: &Simulation) -> Option<Interference> {
