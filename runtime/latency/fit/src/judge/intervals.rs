@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use serde::Serialize;
 use vcr_cluster::Interval;
-use vcr_compare::{Comparison, Metric, Statistic};
+use vcr_compare::{Comparison, Metric, NEAR_ZERO_MS, Statistic};
 use vcr_core::seed;
 use vcr_fitted::ModelFile;
 use vcr_latency::FittedDraws;
@@ -39,7 +39,7 @@ pub struct Bounds {
     pub low_ms: f64,
     /// The 95th percentile.
     pub high_ms: f64,
-    /// Whether the measured value is between both.
+    /// Whether the measured value is between both; values below [`NEAR_ZERO_MS`] may miss them by that much.
     pub is_inside: bool,
 }
 
@@ -87,7 +87,9 @@ pub(crate) fn of(
     let drawn = parallel::map(threads, &numbers, simulate).into_iter().collect::<Result<Vec<_>, _>>()?;
     let bounds = compared.iter().enumerate().filter_map(|(index, each)| {
         let Interval { low, high } = Interval::of(drawn.iter().map(|(_, values)| values[index]).collect())?;
-        let is_inside = (low..=high).contains(&each.measured_ms);
+        // Next to nothing on both sides is no error, however narrow the interval is.
+        let margin_ms = if each.is_near_zero() { NEAR_ZERO_MS } else { 0.0 };
+        let is_inside = (low - margin_ms..=high + margin_ms).contains(&each.measured_ms);
         Some(Bounds { metric: each.metric, statistic: each.statistic, low_ms: low, high_ms: high, is_inside })
     });
     let bounds = bounds.collect();
