@@ -180,3 +180,19 @@ fn a_base_says_what_few_requests_do_not() {
     let (corrected, alone, untouched) = (off("corrected.json"), off("alone.json"), off("base.json"));
     assert!(corrected < 0.05 && corrected < alone && corrected < untouched, "{corrected} {alone} {untouched}");
 }
+
+/// Requests that contradict a base are fitted without it.
+#[test]
+fn a_base_that_explains_less_is_left_out() {
+    let folder = world();
+    table(&folder, "a.csv", &["-e", "count=100"]);
+    folder.write("base.json", truth_times(6.0).to_string());
+    let fit = ["fit", "a.csv", "--engine", ENGINE, "--folds", "0", "--json"];
+    let _ = folder.vcr(&[&fit[..], &["-o", "alone.json"]].concat()).ended(0);
+    let base = ["--base", "fitted(#{ path: \"base.json\" })", "-o", "corrected.json"];
+    let said = folder.vcr(&[&fit[..], &base].concat()).ended(0);
+    assert!(said.stderr.contains("is left out: with it the fit is "), "{}", said.stderr);
+    assert_eq!((&said.json()["base"], &said.json()["model"]["provenance"]["base"]), (&Value::Null, &Value::Null));
+    let model = |name: &str| fs::read_to_string(folder.path().join(name)).expect("it was written");
+    assert_eq!(model("corrected.json"), model("alone.json"), "as if there were no base");
+}

@@ -100,11 +100,12 @@ fn fitted(args: &FitArgs) -> Result<Exit, Refused> {
         emit::component(&fit.model, path, component, args.show.quiet)?;
     }
     file.write_with(|out| writeln!(out, "{text}"))?;
+    let base = options.base.as_ref().filter(|_| fit.model.provenance.base.is_some());
     let mut out = anstream::stdout().lock();
     let written = if args.show.json {
-        writeln!(out, "{:#}", as_json(&fit, &inferred, options.base.as_ref()))
+        writeln!(out, "{:#}", as_json(&fit, &inferred, base))
     } else {
-        write_base(&mut out, options.base.as_ref())
+        write_base(&mut out, base)
             .and_then(|()| write_inferred(&mut out, &inferred))
             .and_then(|()| write(&mut out, &fit, &args.output))
             .and_then(|()| suggest::write(&mut out, fit.suggestion.as_ref(), &args.output))

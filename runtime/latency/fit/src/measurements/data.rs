@@ -289,20 +289,14 @@ impl Measurements {
         self.gpu.as_deref()
     }
 
-    /// The same data, comparing only the requests for which `is_compared` holds, by their index and the
-    /// number of all requests; recorded steps likewise. The other requests only load the engine.
+    /// The same data, comparing only the requests for which `is_compared` holds, by their index among the
+    /// compared requests and the number of these; recorded steps likewise. The other requests only load the engine.
     #[must_use]
     pub fn compared(&self, is_compared: impl Fn(usize, usize) -> bool) -> Self {
         let mut part = self.clone();
-        let count = part.requests.len();
-        for (index, request) in part.requests.iter_mut().enumerate() {
-            request.is_whole &= is_compared(index, count);
-        }
+        keep(part.requests.iter_mut().map(|request| &mut request.is_whole), &is_compared);
         for steps in Arc::make_mut(&mut part.steps) {
-            let count = steps.len();
-            for (index, step) in steps.iter_mut().enumerate() {
-                step.is_compared &= is_compared(index, count);
-            }
+            keep(steps.iter_mut().map(|step| &mut step.is_compared), &is_compared);
         }
         part
     }
@@ -336,6 +330,16 @@ impl Measurements {
         part
     }
 }
+
+/// Clears the flags for which `is_kept` does not hold, by their index among the set ones and the number of these.
+fn keep<'f>(flags: impl Iterator<Item = &'f mut bool>, is_kept: impl Fn(usize, usize) -> bool) {
+    let set: Vec<&mut bool> = flags.filter(|flag| **flag).collect();
+    let count = set.len();
+    for (index, flag) in set.into_iter().enumerate() {
+        *flag = is_kept(index, count);
+    }
+}
+
 /// Requests that were in flight at once. One that ends as another begins is not beside it.
 fn most_in_flight(requests: &[&Measured]) -> u32 {
     let spans = requests.iter().filter_map(|request| Some((request.arrival_ns, request.e2e_ns?)));

@@ -86,14 +86,51 @@ const POOR_LOSS: f64 = 0.1;
 const PROMPT_SCALE_STEP: f64 = 2.0;
 /// Prices of prompts up to this many times the assumed ones are within what is assumed.
 const LEAST_PROMPT_SCALE: f64 = 1.5;
+/// A base is left out if the mean relative error in sample is larger with it by more than this. A base of another
+/// deployment makes the error larger by a hundredth and more, and predictions by several.
+const WORSE_BY: f64 = 0.005;
 /// Most prices that are tried.
 const MAX_PROMPT_SCALES: usize = 8;
 
-/// Fits a model to all sources at once, and calls `progress` at each stage.
+impl Fit {
+    /// Mean of the relative errors in sample, over all statistics.
+    fn error(&self) -> f64 {
+        let quality = &self.model.quality;
+        quality.iter().map(|each| each.in_sample).sum::<f64>() / quality.len().max(1) as f64
+    }
+}
+
+/// Fits a model to all sources at once. A base that explains them worse than physics alone is left out, with a warning.
+/// Calls `progress` at each stage.
 ///
 /// # Errors
 /// When an engine cannot have served its measurements, or nothing explains them.
 pub fn fit(sources: &[Source], options: &FitOptions, progress: &mut dyn FnMut(&str)) -> Result<Fit, FitError> {
+    let mut corrected = fit_once(sources, options, progress)?;
+    let Some(base) = &options.base else { return Ok(corrected) };
+    progress("fitting without the base");
+    let physical = FitOptions { base: None, ..options.clone() };
+    let Ok(mut alone) = fit_once(sources, &physical, progress) else { return Ok(corrected) };
+    let simulations = corrected.simulations + alone.simulations;
+    let (with, without) = (corrected.error(), alone.error());
+    if with <= without + WORSE_BY {
+        corrected.simulations = simulations;
+        return Ok(corrected);
+    }
+    alone.simulations = simulations;
+    alone.warnings.insert(
+        0,
+        format!(
+            "the base {} is left out: with it the fit is {:.1} % off in sample, without it {:.1} %",
+            base.model(),
+            with * 100.0,
+            without * 100.0
+        ),
+    );
+    Ok(alone)
+}
+
+fn fit_once(sources: &[Source], options: &FitOptions, progress: &mut dyn FnMut(&str)) -> Result<Fit, FitError> {
     for source in sources {
         source.check_concurrency()?;
     }
