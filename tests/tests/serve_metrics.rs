@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::json;
 use vcr_frontend::FrontendKind;
 use vcr_frontend::metrics::{EngineRecorder, Iteration, Kind, Metrics, MetricsOptions, RequestRecord, TABLE};
-use vcr_tests::{Frontend, FrontendOptions, Play, Serve, frontend_model};
+use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Serve, frontend_model, wait_until};
 use vcr_wire::{EngineCoreEvent, EventType, FinishReason, PrefillStats, PrefixCacheStats, SchedulerStats};
 
 const VERSION: &str = "0.33.0";
@@ -189,4 +189,40 @@ fn vcr_serve_counts_what_vllm_counts() {
         series.iter().filter(|(name, _)| is_meant(name)).map(|(name, value)| (name.clone(), *value)).collect()
     };
     assert_eq!(of_completions(&mine), of_completions(&theirs));
+}
+
+/// What an autoscaler reads of GPUs: engines that work are busy and draw power, as often as they have GPUs.
+#[test]
+fn gpus_have_the_metrics_of_the_exporter() {
+    let args = ["--gpu-metrics-address", "127.0.0.1:0", "--gpu-metrics-gpu", "l4", "--tensor-parallel-size", "2"];
+    let serve = Serve::start(&[&args[..], &["--pod-name", "vllm-0", "--decode-step-time", "20ms"]].concat());
+    let line = serve.wait_for("metrics of GPUs are at ");
+    let url = line.rsplit("metrics of GPUs are at ").next().expect("it has an address").trim().to_owned();
+    let scrape = || ureq::get(&url).call().expect("it answers").into_body().read_to_string().expect("text");
+    let value = |text: &str, field: &str| -> f64 {
+        let lines: Vec<_> = text.lines().filter(|line| line.starts_with(&format!("{field}{{"))).collect();
+        assert_eq!(lines.len(), 2, "two GPUs: {text}");
+        lines[1].rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")
+    };
+    let idle = scrape();
+    assert_eq!(value(&idle, "DCGM_FI_DEV_POWER_USAGE"), 7.2);
+    assert!(idle.contains("modelName=\"NVIDIA L4\"") && idle.contains(",namespace=\"\",pod=\"vllm-0\"}"), "{idle}");
+    wait_until("the engine is seen at work", || {
+        let request = json!({"prompt": "a", "max_tokens": 40, "ignore_eos": true});
+        assert_eq!(serve.post("/v1/completions", &request).status, 200);
+        let busy = scrape();
+        value(&busy, "DCGM_FI_DEV_GPU_UTIL") > 0.0 && value(&busy, "DCGM_FI_DEV_POWER_USAGE") > 7.2
+    });
+}
+
+#[test]
+fn gpus_without_known_boards_are_refused() {
+    let refused = |args: &[&str], wanted: &str| Folder::new().vcr(&[&["play"], args].concat()).failed(2, &[wanted]);
+    let address = ["--gpu-metrics-address", "127.0.0.1:0"];
+    refused(&[&address[..], &["--gpu-metrics-gpu", "h900"]].concat(), "invalid --gpu-metrics-gpu `h900`: unknown GPU");
+    refused(
+        &[&address[..], &["--gpu-metrics-gpu", "mi300x"]].concat(),
+        "the power and clocks of this GPU are not known",
+    );
+    refused(&["--gpu-metrics-gpu", "l4"], "--gpu-metrics-address");
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use clap::Args;
-use vcr_live::control::{Addresses, ControlError, LatencyReader, Listeners, UnusableModel};
+use vcr_live::control::{Addresses, ControlError, GpuMetrics, LatencyReader, Listeners, UnusableModel};
 
 use super::guests::LiveGuests;
 use super::latency::named_latency;
@@ -20,12 +20,25 @@ pub(crate) struct ControlArgs {
     /// Serve these and the administration of running engines on this loopback HOST:PORT.
     #[arg(long, value_name = "ADDRESS", env = "VCR_ADMIN_ADDRESS")]
     pub(crate) admin_address: Option<String>,
+
+    /// Serve DCGM_FI_* metrics of GPUs at /metrics of this HOST:PORT.
+    #[arg(long, value_name = "ADDRESS", env = "VCR_GPU_METRICS_ADDRESS")]
+    pub(crate) gpu_metrics_address: Option<String>,
+
+    /// GPU that these metrics are of.
+    #[arg(long, value_name = "GPU", default_value = "h100-sxm", requires = "gpu_metrics_address")]
+    pub(crate) gpu_metrics_gpu: String,
 }
 
-/// Listens where the options say.
-pub(crate) fn listen(args: &ControlArgs) -> Result<Listeners, Unusable> {
-    let addresses = Addresses { metrics: args.metrics_address.as_deref(), admin: args.admin_address.as_deref() };
+/// Listens where the options say, for engines with these GPUs if their metrics are served.
+pub(crate) fn listen(args: &ControlArgs, gpus: Option<GpuMetrics>) -> Result<Listeners, Unusable> {
+    let addresses = Addresses {
+        metrics: args.metrics_address.as_deref(),
+        admin: args.admin_address.as_deref(),
+        gpus: args.gpu_metrics_address.as_deref(),
+    };
     Listeners::bind(&addresses)
+        .map(|listeners| listeners.with_gpus(gpus))
         .map_err(|error| Unusable { hint: Some(hint(&error).to_owned()), message: with_causes(&error) })
 }
 

@@ -1,6 +1,7 @@
 //! `vcr play`: engines in real time behind a real frontend.
 
 pub(crate) mod args;
+pub(crate) mod boards;
 pub(crate) mod config;
 pub(crate) mod control;
 pub(crate) mod engine;
@@ -31,7 +32,7 @@ pub(crate) fn play(args: &PlayArgs) -> Exit {
     let guests = LiveGuests::new(&live.guests);
     let prepared = config::play_config(args, &guests).and_then(|config| {
         let report = playback::report_file(&live.playback)?;
-        Ok((config, control::listen(&live.control)?, report))
+        Ok((config, control::listen(&live.control, boards::gpus(live, None)?)?, report))
     });
     let (config, listeners, report) = match prepared {
         Ok(prepared) => prepared,

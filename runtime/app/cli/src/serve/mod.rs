@@ -35,7 +35,7 @@ use crate::exit::{Exit, print_error};
 use crate::play::config::{FrontendSide, identity, live_config, output_tokens, token_count};
 use crate::play::guests::LiveGuests;
 use crate::play::unusable::Unusable;
-use crate::play::{control, ended, playback};
+use crate::play::{boards, control, ended, playback};
 use crate::service::{log, raise_limit_of_files};
 use crate::stop;
 use args::{FrontendArg, ServeArgs, ServerArgs};
@@ -153,7 +153,8 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
     let ending = Ending::default();
     let (player, tape) = tape::player(&args.tape, &args.live, &ending)?;
     operations.front.around.before = player.map(|player| Arc::new(player) as Arc<dyn Before>);
-    let control = control::listen(&args.live.control)?;
+    let pod = args.http.pod_name.clone().map(|name| [args.http.pod_namespace.clone().unwrap_or_default(), name]);
+    let control = control::listen(&args.live.control, boards::gpus(&args.live, pod)?)?;
     let listeners = match args.server.data_parallel_multi_port_external_lb {
         true => (0..config.identity.num_ranks).map(|rank| listen(&args.server, rank)).collect::<Result<_, _>>()?,
         false => vec![listen(&args.server, 0)?],

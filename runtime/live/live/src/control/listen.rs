@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::{fmt, io};
 
 use crate::EnginesHandle;
+use crate::control::gpu_metrics::{Exporter, GpuMetrics};
 use crate::control::{ClientFaultRules, FakeMetricValues, GuestReader, LatencyReader, metrics};
 use prometheus_client::registry::Registry;
 
@@ -16,6 +17,8 @@ pub struct Addresses<'a> {
     pub metrics: Option<&'a str>,
     /// For all of it; a loopback address.
     pub admin: Option<&'a str>,
+    /// For the metrics of GPUs; any address.
+    pub gpus: Option<&'a str>,
 }
 
 /// An error of a listen address.
@@ -52,6 +55,7 @@ pub enum ControlError {
 pub(crate) enum Part {
     Metrics,
     Admin,
+    Gpus,
 }
 
 /// Sockets that listen and are not answered yet.
@@ -60,6 +64,7 @@ pub struct Listeners {
     pub(crate) guests: Option<GuestReader>,
     pub(crate) client_faults: Option<Arc<dyn ClientFaultRules>>,
     pub(crate) fake_metrics: Option<Arc<dyn FakeMetricValues>>,
+    pub(crate) gpus: Option<GpuMetrics>,
 }
 
 impl fmt::Debug for Listeners {
@@ -74,11 +79,11 @@ impl Listeners {
     /// # Errors
     /// When one cannot be used, or is not allowed.
     pub fn bind(addresses: &Addresses<'_>) -> Result<Self, ControlError> {
-        let wanted = [(Part::Metrics, addresses.metrics), (Part::Admin, addresses.admin)];
+        let wanted = [(Part::Metrics, addresses.metrics), (Part::Admin, addresses.admin), (Part::Gpus, addresses.gpus)];
         let given = wanted.into_iter().filter_map(|(part, address)| Some((part, address?)));
         let bound = given.map(|(part, address)| Ok((part, listen(part, address)?)));
         let bound = bound.collect::<Result<_, ControlError>>()?;
-        Ok(Self { bound, guests: None, client_faults: None, fake_metrics: None })
+        Ok(Self { bound, guests: None, client_faults: None, fake_metrics: None, gpus: None })
     }
 
     /// Adds the telemetry of guests to the metrics.
@@ -91,6 +96,12 @@ impl Listeners {
     #[must_use]
     pub fn with_client_faults(self, rules: Arc<dyn ClientFaultRules>) -> Self {
         Self { client_faults: Some(rules), ..self }
+    }
+
+    /// Says what GPUs the engines have, for the part that serves their metrics.
+    #[must_use]
+    pub fn with_gpus(self, gpus: Option<GpuMetrics>) -> Self {
+        Self { gpus, ..self }
     }
 
     /// Adds the made-up metrics of a server to the admin part.
@@ -141,18 +152,16 @@ pub(crate) struct Context {
     pub(crate) client_faults: Option<Arc<dyn ClientFaultRules>>,
     /// The same.
     pub(crate) fake_metrics: Option<Arc<dyn FakeMetricValues>>,
+    /// Metrics of the engines' GPUs, if they are served.
+    pub(crate) gpus: Option<Arc<Exporter>>,
 }
 
 impl Context {
-    pub(crate) fn new(
-        engines: EnginesHandle,
-        latency: LatencyReader,
-        guests: Option<GuestReader>,
-        client_faults: Option<Arc<dyn ClientFaultRules>>,
-        fake_metrics: Option<Arc<dyn FakeMetricValues>>,
-    ) -> Self {
-        let registry = Arc::new(metrics::registry(engines.clone(), guests));
-        Self { engines, latency, registry, client_faults, fake_metrics }
+    pub(crate) fn new(engines: EnginesHandle, latency: LatencyReader, listeners: &Listeners) -> Self {
+        let registry = Arc::new(metrics::registry(engines.clone(), listeners.guests.clone()));
+        let gpus = listeners.gpus.clone().map(|gpus| Arc::new(Exporter::new(gpus)));
+        let (client_faults, fake_metrics) = (listeners.client_faults.clone(), listeners.fake_metrics.clone());
+        Self { engines, latency, registry, client_faults, fake_metrics, gpus }
     }
 }
 
@@ -166,7 +175,7 @@ mod tests {
 
     #[test]
     fn port_0_takes_a_free_one() {
-        let both = Addresses { metrics: Some("0.0.0.0:0"), admin: Some("localhost:0") };
+        let both = Addresses { metrics: Some("0.0.0.0:0"), admin: Some("localhost:0"), gpus: None };
         let listeners = Listeners::bind(&both).expect("there are free ports");
         let metrics = listeners.metrics_address().expect("it is served");
         let admin = listeners.admin_address().expect("it is served");

@@ -15,7 +15,7 @@
 //! use vcr_live::control::{Addresses, Listeners};
 //!
 //! // Before the engines, so that a bad address is refused before they connect.
-//! let listeners = Listeners::bind(&Addresses { metrics: None, admin: Some("127.0.0.1:9090") })?;
+//! let listeners = Listeners::bind(&Addresses { admin: Some("127.0.0.1:9090"), ..Addresses::default() })?;
 //! let (engines, latency) = parts();
 //! let control = listeners.serve(engines.handle(), latency)?;
 //! engines.wait()?;
@@ -27,6 +27,7 @@ mod body;
 mod change;
 mod client_faults;
 mod fake_metrics;
+mod gpu_metrics;
 mod listen;
 mod metrics;
 mod routes;
@@ -39,6 +40,7 @@ use crate::LatencyFactory;
 
 pub use client_faults::ClientFaultRules;
 pub use fake_metrics::FakeMetricValues;
+pub use gpu_metrics::GpuMetrics;
 pub use listen::{Addresses, ControlError, Listeners};
 pub use server::ControlPlane;
 

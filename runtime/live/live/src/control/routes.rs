@@ -9,7 +9,7 @@ use axum::{Json, Router};
 use crate::control::Refusal;
 use crate::control::listen::Context;
 use crate::control::view::{EngineView, Engines, FaultsView, Health};
-use crate::control::{change, client_faults, fake_metrics, metrics};
+use crate::control::{change, client_faults, fake_metrics, gpu_metrics, metrics};
 
 const METRICS_PATHS: &str = "GET /metrics, GET /healthz";
 const ADMIN_PATHS: &str = "GET /metrics, GET /healthz, GET /engines, POST /latency, POST /time-scale, \
@@ -37,6 +37,11 @@ pub(crate) fn admin_routes(context: Context) -> Router {
     finished(routes, ADMIN_PATHS, context)
 }
 
+/// The metrics of GPUs.
+pub(crate) fn gpu_routes(context: Context) -> Router {
+    finished(Router::new().route("/metrics", get(gpus)), "GET /metrics", context)
+}
+
 fn status_routes() -> Router<Context> {
     Router::new().route("/metrics", get(metrics)).route("/healthz", get(health))
 }
@@ -55,6 +60,11 @@ fn finished(routes: Router<Context>, paths: &'static str, context: Context) -> R
 
 async fn metrics(State(context): State<Context>) -> Response {
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics::exposition(&context.registry)).into_response()
+}
+
+async fn gpus(State(context): State<Context>) -> Response {
+    let text = context.gpus.as_ref().map(|gpus| gpus.exposition(&context.engines)).unwrap_or_default();
+    ([(header::CONTENT_TYPE, gpu_metrics::CONTENT_TYPE)], text).into_response()
 }
 
 async fn health(State(context): State<Context>) -> Response {

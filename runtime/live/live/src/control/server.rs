@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::control::LatencyReader;
 use crate::control::listen::{Context, Listeners, Part};
-use crate::control::routes::{admin_routes, metrics_routes};
+use crate::control::routes::{admin_routes, gpu_routes, metrics_routes};
 
 /// Connections of one part at once; further ones wait.
 const MAX_CONNECTIONS: usize = 64;
@@ -67,7 +67,7 @@ impl ControlPlane {
             .thread_name("control-model")
             .max_blocking_threads(MAX_BLOCKING)
             .build()?;
-        let context = Context::new(engines, latency, listeners.guests, listeners.client_faults, listeners.fake_metrics);
+        let context = Context::new(engines, latency, &listeners);
         let (stop, stopped) = watch::channel(());
         let mut parts = JoinSet::new();
         for (part, listener) in listeners.bound {
@@ -80,6 +80,10 @@ impl ControlPlane {
                 Part::Admin => {
                     tracing::info!("the control plane is at http://{address}");
                     admin_routes(context.clone())
+                }
+                Part::Gpus => {
+                    tracing::info!("metrics of GPUs are at http://{address}/metrics");
+                    gpu_routes(context.clone())
                 }
             };
             parts.spawn_on(accept(listen_on(&runtime, listener)?, routes, stopped.clone()), runtime.handle());

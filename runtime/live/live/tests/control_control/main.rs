@@ -126,7 +126,7 @@ impl Site {
     }
 
     fn behind(handshake_address: &str, num_ranks: u16) -> Self {
-        let both = Addresses { metrics: Some("127.0.0.1:0"), admin: Some("127.0.0.1:0") };
+        let both = Addresses { metrics: Some("127.0.0.1:0"), admin: Some("127.0.0.1:0"), gpus: None };
         let listeners = Listeners::bind(&both).expect("there are free ports");
         let metrics = listeners.metrics_address().expect("it is served");
         let admin = listeners.admin_address().expect("it is served");
