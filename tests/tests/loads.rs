@@ -224,3 +224,30 @@ fn folders_of_servegen_are_workloads() {
     folder.write("day/chunk-0-trace.csv", "0,1,200,Gamma,1,1\n");
     folder.run(&[]).failed(2, &["chunk-0-trace.csv: line 1", "invalid variation 200"]);
 }
+
+/// What waits for its turn is not lost, and its times count from when it starts.
+#[test]
+fn sessions_above_the_limit_may_wait() {
+    let load = |full: &str| {
+        run(&format!(
+            "[constant(#{{ rate: 100, count: 40, prompt_tokens: 64, output_tokens: 10, max_in_flight: 3{full} }})]"
+        ))
+    };
+    let (dropping, _) = load("");
+    let (again, _) = load(", when_full: \"drop\"");
+    assert_eq!(dropping["fingerprint"], again["fingerprint"]);
+    assert!(counter(&dropping, "dropped") > 20);
+    let (report, requests) = load(", when_full: \"queue\"");
+    assert_eq!((counter(&report, "completed"), counter(&report, "dropped")), (40, 0));
+    let ms = |row: &Value, field: &str| row[field].as_f64().expect("a time");
+    for row in &requests {
+        let at_ms = ms(row, "arrival_ms");
+        let in_flight = requests.iter().filter(|other| ms(other, "arrival_ms") <= at_ms && at_ms < ms(other, "end_ms"));
+        assert!(in_flight.count() <= 3, "at {at_ms}");
+        assert!(ms(row, "end_ms") - at_ms < 200.0, "{row}");
+    }
+    assert!(
+        refused(r#"[constant(#{ rate: 1, count: 1, prompt_tokens: 1, output_tokens: 1, when_full: "queue" })]"#)
+            .contains("`when_full` needs `max_in_flight`")
+    );
+}

@@ -179,3 +179,33 @@ fn made_up_metrics_come_and_go_while_it_serves() {
     assert_eq!(cleared.into_body().read_to_string().expect("it is text"), r#"{"fake_metrics":{}}"#);
     assert_eq!(running().as_deref(), Some("0"));
 }
+
+/// A short answer is an answer in every API: its usage fits it, and its text says that it has ended.
+#[test]
+fn short_answers_are_well_formed() {
+    let serve = Serve::start(&["--client-fault", "short:after=3"]);
+    let text = json!({"prompt": "a", "max_tokens": 9, "min_tokens": 9, "ignore_eos": true});
+    let body = serve.post("/v1/completions", &text).body;
+    assert_eq!(
+        (&body["usage"]["completion_tokens"], &body["choices"][0]["finish_reason"]),
+        (&json!(3), &json!("stop"))
+    );
+    let chat = json!({
+        "messages": [{"role": "user", "content": "a"}], "max_completion_tokens": 9, "ignore_eos": true, "stream": true,
+        "stream_options": {"include_usage": true},
+    });
+    let events = serve.stream("/v1/chat/completions", &chat);
+    let reasons: Vec<_> =
+        events.iter().flatten().filter_map(|event| event["choices"][0]["finish_reason"].as_str()).collect();
+    let usage = events.iter().flatten().find_map(|event| event["usage"]["completion_tokens"].as_u64());
+    assert_eq!((reasons, usage), (vec!["stop"], Some(3)), "{events:?}");
+    assert_eq!(events.last(), Some(&Err("[DONE]".to_owned())));
+    let message = json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 9, "model": "sim"});
+    let body = serve.post("/v1/messages", &message).body;
+    assert_eq!((&body["usage"]["output_tokens"], &body["stop_reason"]), (&json!(3), &json!("end_turn")), "{body}");
+    let body = serve.post("/v1/responses", &json!({"input": "a", "max_output_tokens": 9, "ignore_eos": true})).body;
+    assert_eq!((&body["status"], &body["incomplete_details"]), (&json!("completed"), &Value::Null), "{body}");
+    // As short already: no fault, and it says why it ends.
+    let body = serve.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 2, "ignore_eos": true})).body;
+    assert_eq!(body["choices"][0]["finish_reason"], "length");
+}

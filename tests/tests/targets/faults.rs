@@ -63,6 +63,30 @@ fn clients_of_a_server_meet_faults() {
     Folder::with(&scenario("\"sulk\"", 0, 0)).run(&[]).failed(2, &["invalid client fault `sulk`"]);
 }
 
+/// A well-formed answer of fewer tokens than `ignore_eos` promises is a failure of the server.
+#[test]
+fn short_answers_fail() {
+    let folder = Folder::with(
+        r#"
+        let c = cluster(#{ engines: pool(#{
+            engine: engine(#{ num_gpu_blocks: 2_001 }), latency: fixed(#{ step: "2ms" }),
+        }) });
+        let r = run(#{
+            cluster: c, retries: 5, target: serve(#{ client_faults: ["short:after=3,call=2..3"] }),
+            workloads: [ closed_loop(#{ concurrency: 1, count: 5, prompt_tokens: 64, output_tokens: 8 }) ],
+        });
+        check("failed", value(r, "failed", "count") == 2);
+        check("completed", value(r, "completed", "count") == 3);
+        check("not sent again", value(r, "retries", "count") == 0);
+    "#,
+    );
+    let _ = folder.run(&[]).ended(0);
+    let outputs = Outputs::of(&folder, "serve(#{ client_faults: [\"short:after=3,call=1\"] })", &[]);
+    let failed: Vec<_> = outputs.requests.iter().filter(|row| row["status"] == "failed").collect();
+    assert_eq!(failed.len(), 1);
+    assert_eq!(failed[0]["reason"], "the answer ended before its requested number of tokens", "{}", failed[0]);
+}
+
 /// A slowed engine takes longer, and is as fast as before afterwards.
 #[test]
 fn slowed_engines_take_longer() {

@@ -95,6 +95,9 @@ pub enum FailReason {
     /// The server's answer is not one.
     #[error("the server's answer is invalid")]
     Garbage,
+    /// Its answer ended before the tokens that it had to have, although ends of texts were to be ignored.
+    #[error("the answer ended before its requested number of tokens")]
+    Short,
     /// The server sent nothing for too long.
     #[error("the server sent nothing for too long")]
     Silent,

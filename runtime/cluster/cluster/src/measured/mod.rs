@@ -52,8 +52,10 @@ pub struct IssuedRequest {
     pub prompt: Vec<u32>,
     /// Multimodal items of the prompt, whose placeholders are tokens of it.
     pub items: Vec<PromptItem>,
-    /// Output tokens, exactly.
+    /// Output tokens, exactly unless it may end early.
     pub max_tokens: u32,
+    /// Whether fewer tokens are an answer too: where a token source ends outputs, or recordings answer.
+    pub may_end_early: bool,
     /// Its LoRA adapter, by number.
     pub adapter: Option<u32>,
     /// Whether its client may give it up.
@@ -243,6 +245,12 @@ impl MeasuredRun {
             items: turn.prompt.items().to_vec(),
             // No server stops at a word of ours; to its scheduler this is the same.
             max_tokens: turn.stop_after.map_or(turn.max_tokens, |tokens| tokens.min(turn.max_tokens)),
+            may_end_early: self
+                .config
+                .topology
+                .pools()
+                .iter()
+                .any(|pool| pool.tokens.as_ref().is_some_and(|tokens| tokens.eos_token.is_some())),
             adapter: turn.adapter,
             may_give_up: !self.traffic.client(workload).is_patient(),
             priority: turn.priority,

@@ -13,6 +13,7 @@ use tokio::time::sleep;
 use super::error_body::error_events;
 use super::events::{EventSplitter, data, has_token, is_done, is_usage_only, without_usage};
 use super::kind::FaultKind;
+use super::short::{ended_by_itself, stopped};
 use crate::http::ConnectionControl;
 
 /// Next action on the body.
@@ -158,6 +159,10 @@ impl Faulty {
                     self.actions.push_back(Action::Send(event.clone()));
                 }
             }
+            FaultKind::Short { .. } => {
+                let ended = ended_by_itself(&event);
+                self.send(ended.unwrap_or(event));
+            }
             FaultKind::NoUsage if is_usage_only(&event) => {}
             FaultKind::NoUsage => {
                 let less = data(&event).and_then(without_usage).map(|less| {
@@ -198,6 +203,10 @@ impl Faulty {
             FaultKind::NoUsage => {
                 let less = std::str::from_utf8(&whole).ok().and_then(without_usage);
                 self.send(less.map_or(whole, Bytes::from));
+            }
+            FaultKind::Short { .. } => {
+                let ended = std::str::from_utf8(&whole).ok().and_then(stopped);
+                self.send(ended.map_or(whole, Bytes::from));
             }
             _ => self.send(whole),
         }

@@ -72,6 +72,11 @@ pub enum FaultKind {
     },
     /// There is no usage.
     NoUsage,
+    /// The answer is whole in form and ends before its requested length, as if it had come to its end.
+    Short {
+        /// Its tokens.
+        after_tokens: u32,
+    },
 }
 
 /// All kinds, with the keys that only they have.
@@ -94,6 +99,7 @@ pub(super) const KINDS: &[(&str, &[&str])] = &[
     ("no-done", &[]),
     ("twice-done", &[]),
     ("no-usage", &[]),
+    ("short", &["after"]),
 ];
 
 /// Faults that llm-d-inference-sim draws from: name, status, `param`, message.
@@ -128,6 +134,7 @@ impl FaultKind {
             Self::Done { times: 0 } => "no-done",
             Self::Done { .. } => "twice-done",
             Self::NoUsage => "no-usage",
+            Self::Short { .. } => "short",
         }
     }
 }
@@ -168,6 +175,10 @@ pub(super) fn kind(keys: &Keys) -> Result<FaultKind, RuleError> {
         "no-done" => FaultKind::Done { times: 0 },
         "twice-done" => FaultKind::Done { times: 2 },
         "no-usage" => FaultKind::NoUsage,
+        "short" => {
+            keys.positive("after")?;
+            FaultKind::Short { after_tokens: keys.needed("after", after_tokens)? }
+        }
         _ => unreachable!("kinds are checked when the text is split"),
     })
 }

@@ -17,6 +17,7 @@ use super::caller::NamedInBody;
 use super::error_body::{error_response, with_own_body};
 use super::injector::ClientFaults;
 use super::kind::FaultKind;
+use super::short::shortened;
 use crate::engine::{current_connection, with_connection};
 use crate::http::{ConnectionControl, Innermost, Next};
 use crate::metrics::Metrics;
@@ -106,6 +107,14 @@ async fn faulty<F: Future<Output = Response>>(
 ) -> Response {
     let connection = current_connection();
     let path = request.uri().path().to_owned();
+    let (kind, request) = match kind {
+        FaultKind::Short { after_tokens } => match shortened(request, after_tokens, layer.max_body_bytes).await {
+            Ok(request) => (kind, request),
+            // Nothing to shorten: the request is as short already, or generates nothing.
+            Err(request) => return next(*request).await,
+        },
+        kind => (kind, request),
+    };
     layer.metrics.fault(kind.name());
     tracing::info!(fault = kind.name(), path, "client fault");
     match &kind {

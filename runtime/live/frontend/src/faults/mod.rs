@@ -8,6 +8,7 @@ mod injector;
 mod kind;
 mod layer;
 mod rule;
+mod short;
 #[cfg(test)]
 mod tests;
 

@@ -274,6 +274,8 @@ mod tests {
             ("reset:at=1s,period=9s", "`at` means once"),
             ("reset:until=10s,period=9s", "must lie within `period`"),
             ("slow:every=0ms", "expected more than 0"),
+            ("short", "`short` needs `after`"),
+            ("short:after=0", "invalid `after`: expected at least 1"),
         ] {
             let error = text.parse::<ClientFault>().expect_err(text).to_string();
             assert!(error.contains(wanted), "{text}: {error}");

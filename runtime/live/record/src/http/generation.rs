@@ -82,7 +82,7 @@ impl Generation {
             }
             is_closed |= self.finish(value.get("status"));
         }
-        self.error(value.get("error"));
+        self.error(value.get("error").or(Some(value).filter(|value| is_error(value))));
         let has_text = self.text.len() > before;
         self.is_found |= has_text || is_closed;
         let Some(at_ns) = at_ns else { return };
@@ -190,6 +190,11 @@ impl Generation {
         }
         tokens
     }
+}
+
+/// Whether an event is itself an error: one of the Responses API, or of servers before vLLM 0.10.
+fn is_error(value: &Value) -> bool {
+    ["type", "object"].iter().any(|field| value.get(field).and_then(Value::as_str) == Some("error"))
 }
 
 fn list<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
@@ -322,8 +327,13 @@ mod tests {
 
     #[test]
     fn errors_and_prompts_are_read() {
-        let found = stream(&[(1, r#"{"error":{"message":"it broke","code":500}}"#)]);
-        assert_eq!(found.error.as_deref(), Some("it broke"));
+        for error in [
+            r#"{"error":{"message":"it broke","code":500}}"#,
+            r#"{"type":"error","code":"server_error","message":"it broke"}"#,
+            r#"{"object":"error","message":"it broke","code":500}"#,
+        ] {
+            assert_eq!(stream(&[(1, error)]).error.as_deref(), Some("it broke"), "{error}");
+        }
         let body = serde_json::json!({"prompt": [1, 2, 3], "max_completion_tokens": 5, "seed": null});
         assert_eq!(prompt_of(&body), (String::new(), 3));
         assert_eq!(Value::Object(params_of(&body)), serde_json::json!({"max_tokens": 5}));

@@ -79,6 +79,7 @@ const DECODE_ELSEWHERE: &str = "{\"do_remote_decode\":true,\"do_remote_prefill\"
 /// A prefill server's answer, as far as it is looked at.
 #[derive(Deserialize)]
 struct Prefilled {
+    error: Option<Box<RawValue>>,
     kv_transfer_params: Option<Box<RawValue>>,
 }
 
@@ -113,8 +114,13 @@ impl Completions {
         self.note_engine(request, heard);
         heard.prefilled();
         let prefilled: Result<Prefilled, _> = serde_json::from_slice(&bytes);
-        let params = prefilled.map_err(|error| ClientError::Garbage(error.to_string()))?.kv_transfer_params;
-        params.ok_or_else(|| ClientError::Garbage("a prefill server's answer without kv_transfer_params".to_owned()))
+        let prefilled = prefilled.map_err(|error| ClientError::Garbage(error.to_string()))?;
+        if let Some(error) = prefilled.error {
+            return Err(ClientError::Server(message_of(error.get().as_bytes())));
+        }
+        prefilled
+            .kv_transfer_params
+            .ok_or_else(|| ClientError::Garbage("a prefill server's answer without kv_transfer_params".to_owned()))
     }
 
     fn silent(&self) -> ClientError {
@@ -231,6 +237,9 @@ impl Completions {
         if tokens == 0 && request.max_tokens > 0 {
             return Err(ClientError::Garbage("an answer without any token".to_owned()));
         }
+        if tokens < request.max_tokens && self.server.is_vllm && !request.may_end_early {
+            return Err(ClientError::Short { got: tokens, wanted: request.max_tokens });
+        }
         if tokens != request.max_tokens {
             heard.note(
                 "output tokens",
@@ -323,9 +332,15 @@ impl Answer {
         if let Some(error) = event.error {
             return Err(ClientError::Server(message_of(error.get().as_bytes())));
         }
+        if event.object.as_deref() == Some("error") {
+            return Err(ClientError::Server(message_of(data)));
+        }
         self.usage = event.usage.or(self.usage);
         let mut tokens = 0;
         for choice in event.choices {
+            if let Some(reason @ ("error" | "abort")) = choice.finish_reason.as_deref() {
+                return Err(ClientError::Server(format!("finish_reason `{reason}`")));
+            }
             self.is_finished |= choice.finish_reason.is_some();
             let has_text = choice.text.is_some_and(|text| !text.is_empty());
             tokens += match &choice.token_ids {
@@ -382,6 +397,9 @@ mod tests {
     fn errors_and_garbage_end_an_answer() {
         let error = |events: &[&str]| taken(events).map(|_| ()).unwrap_err().to_string();
         assert!(error(&[r#"{"error":{"message":"the engine is gone"}}"#]).ends_with("the engine is gone"));
+        assert!(error(&[r#"{"object":"error","message":"too old"}"#]).ends_with("too old"));
+        let failed = r#"{"choices":[{"text":"","finish_reason":"error"}]}"#;
+        assert!(error(&[r#"{"choices":[{"text":"a"}]}"#, failed]).ends_with("finish_reason `error`"));
         assert!(error(&["<html>"]).contains("invalid event: expected a completion, got `<html>`"));
         let many = vec![r#"{"choices":[{"text":"a"}]}"#; 4 + TOKENS_TOO_MANY as usize + 1];
         assert!(error(&many).contains("69 tokens where 4 were requested"));

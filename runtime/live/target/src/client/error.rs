@@ -23,6 +23,9 @@ pub(crate) enum ClientError {
     /// Nothing came.
     #[error("the server sent nothing for {0} s")]
     Silent(u64),
+    /// Fewer tokens than asked for, though the end of the text was to be ignored.
+    #[error("the answer ended after {got} of {wanted} tokens, although `ignore_eos` was set")]
+    Short { got: u32, wanted: u32 },
     /// An error in a stream.
     #[error("the server ended the answer with an error: {0}")]
     Server(String),
@@ -40,6 +43,7 @@ impl ClientError {
             Self::Garbage(_) => FailReason::Garbage,
             Self::Status { status, .. } => FailReason::Status(*status),
             Self::Silent(_) => FailReason::Silent,
+            Self::Short { .. } => FailReason::Short,
             Self::Server(_) => FailReason::Server,
         }
     }
@@ -49,7 +53,7 @@ impl ClientError {
         match self {
             Self::Connect { .. } | Self::Lost(_) | Self::Server(_) => true,
             Self::Status { status, .. } => *status >= 500,
-            Self::Tls { .. } | Self::Garbage(_) | Self::Silent(_) => false,
+            Self::Tls { .. } | Self::Garbage(_) | Self::Silent(_) | Self::Short { .. } => false,
         }
     }
 }

@@ -71,6 +71,9 @@ pub(crate) struct Event<'a> {
     pub(crate) usage: Option<Usage>,
     #[serde(default, borrow)]
     pub(crate) error: Option<&'a serde_json::value::RawValue>,
+    /// `error` where the event itself is one.
+    #[serde(default, borrow)]
+    pub(crate) object: Option<Cow<'a, str>>,
 }
 
 #[derive(Debug, Deserialize)]

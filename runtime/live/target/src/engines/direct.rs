@@ -95,7 +95,7 @@ impl Direct {
         heard: &AnswerReporter,
         counted: CountedOutputs,
     ) -> Answered {
-        let (mut answer, mut is_first) = (Vec::new(), true);
+        let (mut answer, mut received, mut is_first) = (Vec::new(), 0, true);
         loop {
             let output = match stream.next().await {
                 Ok(Some(output)) => output,
@@ -106,11 +106,15 @@ impl Direct {
                 self.book.report_engine(request.tag, heard, counted);
             }
             report(&output, heard, counted);
+            received += output.new_token_ids.len() as u32;
             if request.needs_answer {
                 answer.extend_from_slice(&output.new_token_ids);
             }
             match is_whole(&output) {
                 None => {}
+                Some(true) if received < request.max_tokens && !request.may_end_early => {
+                    return Answered::Failed(FailReason::Short);
+                }
                 Some(true) => return Answered::Whole(answer),
                 Some(false) => return ended(&output, heard),
             }

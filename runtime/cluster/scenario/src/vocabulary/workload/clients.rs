@@ -85,6 +85,10 @@ fn client(options: &mut Options<'_>) -> ClientConfig {
         }
     });
     let max_in_flight = options.u64("max_in_flight");
+    let when_full = options.choice("when_full", &[("drop", WhenFull::Drop), ("queue", WhenFull::Delay)]);
+    if when_full.is_some() && max_in_flight.is_none() {
+        options.problem("when_full", "`when_full` needs `max_in_flight`, the sessions that may be in flight");
+    }
     ClientConfig {
         first_token_timeout_ns,
         timeout_ns,
@@ -92,6 +96,6 @@ fn client(options: &mut Options<'_>) -> ClientConfig {
         cancel,
         retry,
         max_in_flight,
-        when_full: WhenFull::Drop,
+        when_full: when_full.unwrap_or_default(),
     }
 }
