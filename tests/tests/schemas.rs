@@ -151,6 +151,13 @@ run(#{
     workloads: [constant(#{ rate: "50/s", count: 60, prompt_tokens: 200, output_tokens: 40, timeout: "500ms", deadline: "30s", retry: #{ max_attempts: 2 },
         cancel: #{ share: 0.2, after_tokens: 5 }, max_in_flight: 20, adapter: 1, slo: #{ class: "quick", ttft: "50ms" } })],
 });
+run(#{
+    name: "left", workloads: [burst(#{ count: 8, prompt_tokens: 500, output_tokens: 4, first_token_timeout: "1ms" })],
+    cluster: cluster(#{
+        prefill: pool(#{ latency: model }), decode: pool(#{ latency: model }),
+        link: link(#{ prefill_cancel_until: "never" }),
+    }),
+});
 run(#{ name: "windows", workloads: [load], cluster: cluster(#{ engines: pool(#{ latency: model, engine: engine(#{ kv_cache_groups: ["full", "sliding_window:64"] }) }) }) });
 run(#{
     name: "sees", cluster: cluster(#{ engines: pool(#{ latency: model, engine: engine(#{ encoder_cache_size: 64 }) }) }),
@@ -183,6 +190,7 @@ fn outputs_of_runs_fit_their_schemas() {
     assert!(run("tiers")["engines"][0]["kv_tiers"]["loads"].as_u64() > Some(0));
     for (name, key) in [
         ("apart", "stayed_with_decode"),
+        ("left", "abandoned_prompts"),
         ("apart", "retries"),
         ("preempts", "preemptions"),
         ("preempts", "rejected"),

@@ -8,6 +8,7 @@ use vcr_tests::{Folder, Said, root, skip, vcr};
 /// Fingerprint of each scenario, on every machine and with every compiler. A change of behaviour
 /// changes them; a refactoring must not.
 const FINGERPRINTS: &[(&str, &str)] = &[
+    ("abandoned_prefills", "e574b2992f778b3e216305981c04f6f051a9ba841a77d849291cb3a03fe25db8"),
     ("canary", "dc7c78e89e2356f98091e4e65ccc609ab6f6d8dba986ffa5ba0df2d1d46eda0b"),
     ("capacity", "42b5830318acef353f04e18391be30d685e9ca4af69cc423d69a2cc77703c9f7"),
     ("cost", "8cbed8601d32c11a4568e4f798d10d7ef36edc50d20013976cc1ccc4ab777545"),
@@ -81,6 +82,7 @@ fn shipped_scenarios_can_be_checked() {
 
 /// A parameter that makes each claim false, and words of an assertion that then fails.
 const BREAKING: &[(&str, &str, &str)] = &[
+    ("abandoned_prefills", "abort_timeout=1s", "ttft{workload:chats}"),
     ("canary", "budget=8192", "it shortens the longest pause to a tenth"),
     ("capacity", "gpus=1", "two GPUs take at least 1.8 times as much"),
     ("cost", "least=4", "scaling saves a quarter"),

@@ -1,5 +1,6 @@
 //! Prefill and decode apart: the set-ups of `docs/how-to/pd.md`, and KV that moves between two processes.
 
+mod abandoned;
 mod groups;
 mod hosts;
 mod kv_bench;

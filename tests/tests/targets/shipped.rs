@@ -20,6 +20,7 @@ const IN_REAL_TIME: &[InRealTime] = &[
 /// Scenarios whose claims are about minutes of traffic, so that they take minutes in real time:
 /// the docs have the reason of each.
 const TIED: &[&str] = &[
+    "abandoned_prefills",
     "canary",
     "capacity",
     "cost",

@@ -6,6 +6,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
+use vcr_core::RequestId;
+
 use crate::config::PoolRole;
 use crate::ledger::record::Outcome;
 
@@ -43,6 +45,9 @@ pub(crate) enum Event {
     SlowDownEnd { worker: u32, fault: u32 },
     /// A stall of a worker may be over, unless the worker was restarted since.
     StallEnd { worker: u32, incarnation: u32 },
+    /// KV that a worker holds for a decode engine that has not come is freed, unless the worker was
+    /// restarted since.
+    HeldKvExpires { worker: u32, incarnation: u32, id: RequestId },
     /// The client of a request gives up, if its reason still holds.
     GiveUp { tag: u64 },
     /// The KV routers of a pool, with requests in a queue, learn of each other's.
@@ -83,6 +88,8 @@ pub(crate) struct EventQueue {
     scheduled: u64,
     /// Autoscalers' ticks among them.
     ticks: usize,
+    /// Ends of times for which KV is held among them.
+    expiries: usize,
 }
 
 type Entry = Reverse<(u64, Event, u64)>;
@@ -100,6 +107,7 @@ impl EventQueue {
             return;
         }
         self.ticks += usize::from(matches!(event, Event::ScaleTick { .. }));
+        self.expiries += usize::from(matches!(event, Event::HeldKvExpires { .. }));
         self.others.push(Reverse((at_ns, event, self.scheduled)));
         self.scheduled += 1;
     }
@@ -128,6 +136,15 @@ impl EventQueue {
             || self.step_ends.iter().any(|ends| !ends.is_empty())
     }
 
+    /// Whether KV that is held for nobody will be freed, and nothing else is to happen but ticks.
+    pub(crate) fn has_only_expiries(&self) -> bool {
+        self.expiries > 0
+            && self.others.len() == self.ticks + self.expiries
+            && self.give_ups.is_empty()
+            && self.arrivals.is_empty()
+            && self.step_ends.iter().all(BinaryHeap::is_empty)
+    }
+
     /// Whether a request, or an attempt of one, is to come.
     pub(crate) fn has_requests(&self) -> bool {
         let starts = |event: &Event| match event {
@@ -149,6 +166,7 @@ impl EventQueue {
             | Event::WorkerUp { .. }
             | Event::SlowDownEnd { .. }
             | Event::StallEnd { .. }
+            | Event::HeldKvExpires { .. }
             | Event::GiveUp { .. }
             | Event::RouterWakes { .. }
             | Event::ScaleTick { .. } => false,
@@ -218,6 +236,7 @@ impl EventQueue {
         if next.is_some() {
             heap.pop();
             self.ticks -= usize::from(matches!(next, Some(Event::ScaleTick { .. })));
+            self.expiries -= usize::from(matches!(next, Some(Event::HeldKvExpires { .. })));
         }
         next
     }

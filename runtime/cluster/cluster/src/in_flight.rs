@@ -54,6 +54,8 @@ pub(crate) struct Live {
     pub(crate) attempt: u32,
     /// The worker of each pool that it was last routed to, by index in the pool.
     pub(crate) routed: [Option<u32>; 2],
+    /// Why and when its client has left, if its prompt is computed nevertheless.
+    pub(crate) abandoned: Option<(GiveUp, u64)>,
 }
 
 impl Live {
@@ -66,6 +68,21 @@ impl Live {
         let source = self.source.map(|(worker, _)| worker);
         let destination = self.destination.as_ref().map(|(worker, _)| *worker);
         [on, source, destination].into_iter().flatten().any(|worker| workers.contains(&worker))
+    }
+
+    /// Its client leaves, while the prompt is computed further. Gives what the client has of it.
+    pub(crate) fn leave(&mut self, reason: GiveUp, now_ns: u64) -> Box<Self> {
+        self.abandoned = Some((reason, now_ns));
+        Box::new(Self {
+            stage: Stage::Answered,
+            source: None,
+            destination: None,
+            prompt: self.prompt.take(),
+            follow_up: std::mem::replace(&mut self.follow_up, FollowUp::None),
+            client: self.client.take(),
+            abandoned: None,
+            ..*self
+        })
     }
 
     /// Takes the prompt, which is put back unless this is the last submission.
@@ -108,6 +125,7 @@ impl InFlight {
             stays_with_decode: false,
             attempt: 0,
             routed: [None; 2],
+            abandoned: None,
         })));
     }
 

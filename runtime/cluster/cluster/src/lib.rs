@@ -40,10 +40,10 @@ pub use config::{
     Curve, DataParallel, Documents, FaultConfig, FaultKind, GRAPH_TOKENS_MAX, Gaps, Histogram, InjectorFactory,
     IslBucket, KvAwareConfig, KvEviction, KvKnowledge, KvPlane, KvPlaneTime, KvRouterConfig, LatencyFactory, Lengths,
     Limit, LinkConfig, LinkSharing, MAX_PIECES, Media, Overheads, PERMILLE, PackedRows, Piece, PolicyFactory,
-    PoolConfig, PoolRole, ProfileConfig, QueueClass, QueueConfig, QueueOrder, QueueProfile, ReplicaConfig,
-    RequestClass, RequestMix, RetryConfig, RouterConfig, RouterFactory, RunConfig, RunConfigError, ScalerFactory,
-    ScalingConfig, Slo, SourceOutput, SyntheticInput, SyntheticProblem, TokenConfig, TokenFactory, Topology,
-    TracePacing, TransferScope, WhenFull, WorkloadConfig, WorkloadSource,
+    PoolConfig, PoolRole, PrefillCancellation, ProfileConfig, QueueClass, QueueConfig, QueueOrder, QueueProfile,
+    ReplicaConfig, RequestClass, RequestMix, RetryConfig, RouterConfig, RouterFactory, RunConfig, RunConfigError,
+    ScalerFactory, ScalingConfig, Slo, SourceOutput, SyntheticInput, SyntheticProblem,
+    TokenConfig, TokenFactory, Topology, TracePacing, TransferScope, WhenFull, WorkloadConfig, WorkloadSource,
 };
 pub use disaggregation::{Link, TransferKey};
 pub use error::SimError;
@@ -64,7 +64,10 @@ pub use simulation::{
     Cluster, ClusterError, ClusterOutput, ClusterRequest, EngineState, RequestOrigin, RunClock, ServedRequest,
     simulate, simulate_in_real_time,
 };
-pub use target::{AdapterNames, FrontendTarget, HttpTarget, Prompts, ServeTarget, Target, TargetDriver, TargetError};
+pub use target::{
+    AdapterNames, FrontendTarget, HttpTarget, Prompts, ServeTarget, Target, TargetDriver,
+    TargetError,
+};
 pub use traffic::{AgentsInput, Attempt, Patience, StructuredOutputs};
 pub use vcr_core::route::{Choice, EndedRequest, RouteError, RoutePhase, RouteQuery, Router, WorkerLoad};
 pub use vcr_policy::target_load::{TargetMetric, TargetPolicy};

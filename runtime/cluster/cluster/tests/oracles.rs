@@ -11,7 +11,8 @@ use std::sync::Arc;
 use support::{assert_conserved, config, recorded, run};
 use vcr_cluster::metrics::{Counter, Gauge, Trend};
 use vcr_cluster::{
-    LatencyFactory, LinkConfig, LinkSharing, PoolConfig, Report, RunConfig, SourceOutput, Topology, TransferScope,
+    LatencyFactory, LinkConfig, LinkSharing, PoolConfig, PrefillCancellation, Report, RunConfig, SourceOutput,
+    Topology, TransferScope,
 };
 use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SglangConfig, SglangConfigInput};
 use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, EngineKind, Reservations};
@@ -139,6 +140,7 @@ impl Case<'_> {
                 Dynamo1_4 => SourceOutput::Whole,
                 Dynamo1_6 => SourceOutput::FirstToken,
             },
+            cancellation: PrefillCancellation::default(),
             plane: None,
         };
         let topology = Topology::Disaggregated {

@@ -9,8 +9,8 @@ use tokio::task::LocalSet;
 use vcr_cluster::metrics::Counter;
 use vcr_cluster::observe::{Observer, RunSeries};
 use vcr_cluster::{
-    FrontendTarget, HttpTarget, MeasuredFacts, PoolRole, Report, RunConfig, Target, TargetDriver, TargetError,
-    TargetReport,
+    FrontendTarget, HttpTarget, MeasuredFacts, PoolRole, PrefillCancellation, Report, RunConfig, Target, TargetDriver,
+    TargetError, TargetReport,
 };
 use vcr_frontend::faults::ClientFault;
 use vcr_live::EnginesHandle;
@@ -167,11 +167,13 @@ async fn live(run: RunConfig, observer: &mut dyn Observer) -> Result<Report, Tar
         });
         pools.push(pool);
     }
-    let faults = run.faults.clone();
+    let (faults, cancels_prefill) = (run.faults.clone(), cancels_prefill(&run));
     let mut plan = FaultPlan::new(EngineSeries::new(handles(&pools), observer.wants_series()), &steps, &run);
     let target = TargetReport { name: "live".to_owned(), absent: absent_live(), ..TargetReport::default() };
     let driven = match (services.pop(), services.pop()) {
-        (Some(decode), Some(prefill)) => drive(run, true, Disaggregated { prefill, decode }, observer, &mut plan).await,
+        (Some(decode), Some(prefill)) => {
+            drive(run, true, Disaggregated { prefill, decode, cancels_prefill }, observer, &mut plan).await
+        }
         (Some(service), None) => drive(run, true, service, observer, &mut plan).await,
         (None, _) => Err(TargetError::Failed("the run has no pool (this is a bug)".to_owned())),
     };
@@ -180,6 +182,12 @@ async fn live(run: RunConfig, observer: &mut dyn Observer) -> Result<Report, Tar
     let totals = Totals::sum(pools.iter().map(|pool| pool.totals(&steps, &faults, duration_ns)));
     pools.into_iter().try_for_each(EnginePool::end)?;
     finish(driven?, target, (totals, &steps), plan.take_series())
+}
+
+/// Whether clients that leave cancel the computation of their prompts.
+fn cancels_prefill(run: &RunConfig) -> bool {
+    let link = run.topology.link();
+    !link.is_some_and(|link| matches!(link.cancellation, PrefillCancellation::Never { .. }))
 }
 
 fn handles(pools: &[EnginePool]) -> Vec<(PoolRole, EnginesHandle)> {
@@ -268,7 +276,11 @@ async fn measure_servers(
     match (prefill, decode) {
         (None, Some(Client { service, target, .. })) => Ok((drive(run, true, service, observer, plan).await?, target)),
         (Some(prefill), Some(decode)) => {
-            let service = DisaggregatedServers { prefill: prefill.service, decode: decode.service };
+            let service = DisaggregatedServers {
+                prefill: prefill.service,
+                decode: decode.service,
+                cancels_prefill: cancels_prefill(&run),
+            };
             Ok((drive(run, true, service, observer, plan).await?, prefill.target))
         }
         (_, None) => Err(TargetError::Failed("the run has no pool (this is a bug)".to_owned())),

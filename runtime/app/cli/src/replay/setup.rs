@@ -315,6 +315,7 @@ fn link(args: &ReplayArgs, prefill: &EngineArgs) -> LinkConfig {
             Contention::Shared => LinkSharing::Shared,
         },
         source_output: args.cluster.preset.source_output(),
+        cancellation: vcr_cluster::PrefillCancellation::default(),
         plane: None,
     }
 }

@@ -25,7 +25,9 @@ pub use pool::{
 pub use queue_classes::{IslBucket, QueueClass, QueueConfig, QueueOrder, QueueProfile};
 pub use router::{KvAwareConfig, RouterConfig, RouterFactory};
 pub use synthetic::{SyntheticInput, SyntheticProblem};
-pub use topology::{KvPlane, KvPlaneTime, LinkConfig, LinkSharing, PoolRole, SourceOutput, Topology, TransferScope};
+pub use topology::{
+    KvPlane, KvPlaneTime, LinkConfig, LinkSharing, PoolRole, PrefillCancellation, SourceOutput, Topology, TransferScope,
+};
 pub use validate::RunConfigError;
 pub use vcr_core::host::{GRAPH_TOKENS_MAX, Overheads, PERMILLE};
 pub use workload::{Answers, TracePacing, WorkloadConfig, WorkloadSource};

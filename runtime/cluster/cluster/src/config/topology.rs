@@ -59,6 +59,38 @@ pub struct KvPlane {
     pub layers: u32,
 }
 
+/// What becomes of a prompt whose client gives up before a decode engine has its KV.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PrefillCancellation {
+    /// At any time, all that it holds is freed at once.
+    #[default]
+    Anytime,
+    /// Its computation is cancelled. Once it is computed, its KV stays.
+    Handoff {
+        /// How long after the computation, in nanoseconds.
+        hold_ns: u64,
+    },
+    /// It is computed nevertheless, and its KV stays.
+    Never {
+        /// The same.
+        hold_ns: u64,
+    },
+}
+
+impl PrefillCancellation {
+    /// vLLM's `VLLM_NIXL_ABORT_REQUEST_TIMEOUT`.
+    pub const ABORT_TIMEOUT_NS: u64 = 480_000_000_000;
+
+    /// How long KV stays that no decode engine fetches, if it does.
+    #[must_use]
+    pub const fn hold_ns(self) -> Option<u64> {
+        match self {
+            Self::Anytime => None,
+            Self::Handoff { hold_ns } | Self::Never { hold_ns } => Some(hold_ns),
+        }
+    }
+}
+
 /// The link for KV from prefill to decode engines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkConfig {
@@ -74,6 +106,8 @@ pub struct LinkConfig {
     pub sharing: LinkSharing,
     /// The output that prefill engines generate first.
     pub source_output: SourceOutput,
+    /// Prompts whose clients give up.
+    pub cancellation: PrefillCancellation,
     /// Data plane between live engines, if there is one; virtual time has only the times above.
     pub plane: Option<KvPlane>,
 }

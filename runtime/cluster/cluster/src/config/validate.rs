@@ -172,6 +172,22 @@ impl RunConfig {
         {
             problem("link".to_owned(), "invalid `bandwidth`: expected above 0; leave it out for instant transfers");
         }
+        if let Topology::Disaggregated { prefill, decode, link, .. } = &self.topology
+            && let Some(hold_ns) = link.cancellation.hold_ns()
+        {
+            if hold_ns == 0 {
+                problem("link".to_owned(), "invalid `abort_timeout`: expected above 0");
+            }
+            let follows_vllm = |pool: &PoolConfig| {
+                let engine = &pool.engine;
+                engine.as_vllm().is_some() && !engine.reserves_before_prefill()
+            };
+            if !follows_vllm(prefill) || !follows_vllm(decode) {
+                let text = "`prefill_cancel_until` \"handoff\" and \"never\" are how vLLM's connectors hold KV: both \
+                            pools need vLLM's engine, without reservations as in Dynamo's mocker";
+                problem("link".to_owned(), text);
+            }
+        }
         if let Some(config) = self.topology.conditional()
             && let Err(text) = config.check()
         {

@@ -2,13 +2,14 @@
 
 mod link;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use vcr_core::plan::RemoteLoad;
-use vcr_core::{Prompt, ServingEngine};
+use vcr_core::{Prompt, RequestId, ServingEngine};
 
 use crate::config::{
-    ConditionalConfig, ConditionalPolicy, LinkConfig, LinkSharing, SourceOutput, Topology, TransferScope,
+    ConditionalConfig, ConditionalPolicy, LinkConfig, LinkSharing, PrefillCancellation, SourceOutput, Topology,
+    TransferScope,
 };
 use crate::event::{Event, EventQueue};
 use crate::fleet::Worker;
@@ -28,6 +29,23 @@ pub(crate) struct KvHandoffs {
     config: Option<LinkConfig>,
     links: Vec<Link>,
     due: VecDeque<Due>,
+    /// Transfers of requests whose clients have left.
+    orphans: BTreeMap<(u64, u32), Orphan>,
+}
+
+/// The ends of a transfer whose client has left: workers, their incarnations and requests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Orphan {
+    pub(crate) source: HeldAt,
+    pub(crate) destination: HeldAt,
+}
+
+/// KV of a request at an incarnation of a worker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeldAt {
+    pub(crate) worker: u32,
+    pub(crate) incarnation: u32,
+    pub(crate) id: RequestId,
 }
 
 impl KvHandoffs {
@@ -44,12 +62,27 @@ impl KvHandoffs {
             }
             _ => Vec::new(),
         };
-        Self { config, links, due: VecDeque::new() }
+        Self { config, links, due: VecDeque::new(), orphans: BTreeMap::new() }
     }
 
     /// Part of the output that prefill engines generate, if there are such.
     pub(crate) fn source_output(&self) -> Option<SourceOutput> {
         self.config.as_ref().map(|config| config.source_output)
+    }
+
+    /// What becomes of prompts whose clients give up.
+    pub(crate) fn cancellation(&self) -> PrefillCancellation {
+        self.config.as_ref().map_or(PrefillCancellation::Anytime, |config| config.cancellation)
+    }
+
+    /// A transfer goes on, though its client has left.
+    pub(crate) fn orphan(&mut self, TransferKey { tag, attempt }: TransferKey, orphan: Orphan) {
+        self.orphans.insert((tag, attempt), orphan);
+    }
+
+    /// Such a transfer has ended.
+    pub(crate) fn take_orphan(&mut self, TransferKey { tag, attempt }: TransferKey) -> Option<Orphan> {
+        self.orphans.remove(&(tag, attempt))
     }
 
     /// Bytes of all transfers and time with any, of each link.

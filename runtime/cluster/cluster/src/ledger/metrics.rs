@@ -190,6 +190,8 @@ metric_enum! {
         EncoderTokens = "encoder_tokens", Count, Run, VirtualTotals, "tokens of prompts that `encoder_items` stand for";
         StayedWithDecode = "stayed_with_decode", Count, Workload, VirtualTotals,
             "prompts computed by decode engines because of conditional disaggregation";
+        AbandonedPrompts = "abandoned_prompts", Count, Workload, VirtualTotals,
+            "prompts whose KV a prefill engine held in vain, because their client had left";
         Shed = "shed", Count, Workload, Clients, "requests refused by a router because all engines were too busy";
     }
 }
@@ -325,6 +327,7 @@ impl Counter {
                 | Self::Cancelled
                 | Self::ClientRetries
                 | Self::Dropped
+                | Self::AbandonedPrompts
         )
     }
 }

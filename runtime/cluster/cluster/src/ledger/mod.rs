@@ -352,6 +352,17 @@ impl Ledger {
         };
     }
 
+    /// The KV of a request's prompt stays without a client.
+    pub(crate) fn abandon(&mut self, tag: u64) {
+        self.count(tag, Counter::AbandonedPrompts, 1);
+    }
+
+    /// Ends a request whose client has left at `left_ns`.
+    pub(crate) fn end_abandoned(&mut self, tag: u64, outcome: Outcome, left_ns: u64, now_ns: u64) {
+        self.end(tag, outcome, left_ns);
+        self.last_end_ns = self.last_end_ns.max(now_ns);
+    }
+
     /// Ends a request.
     pub(crate) fn end(&mut self, tag: u64, outcome: Outcome, now_ns: u64) {
         let record = &mut self.records[tag as usize];

@@ -55,8 +55,13 @@ impl<O: Observer> Simulation<'_, O> {
 
     /// A request is taken back by its client.
     pub(super) fn take_back(&mut self, tag: u64, reason: GiveUp) {
+        if self.compute_for_nobody(tag, reason) {
+            return;
+        }
         let uncomputed_tokens = self.uncomputed_tokens(tag);
-        self.cancel_transfer(tag);
+        if !self.leave_kv(tag) {
+            self.cancel_transfer(tag);
+        }
         self.withdraw(tag, &(0..0));
         let uncomputed_tokens = uncomputed_tokens.saturating_sub(self.uncomputed_tokens(tag));
         self.ledger.waste_all(tag, uncomputed_tokens);

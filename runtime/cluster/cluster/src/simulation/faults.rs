@@ -137,6 +137,10 @@ impl<O: Observer> Simulation<'_, O> {
         self.routing.lost(self.clock.now_ns(), tag);
         self.in_flight.get_mut(tag).attempt += 1;
         self.withdraw(tag, crashed);
+        if self.in_flight.get(tag).abandoned.is_some() {
+            self.end_abandoned(tag);
+            return Ok(());
+        }
         if self.ledger.lose(tag, self.facts.config.max_retries) {
             self.dispatch(tag)
         } else {

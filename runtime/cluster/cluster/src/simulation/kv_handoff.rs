@@ -120,6 +120,10 @@ impl<O: Observer> Simulation<'_, O> {
         self.ledger.end_prefill(tag, self.clock.now_ns());
         self.routing.moved_on(PoolRole::Prefill, self.clock.now_ns(), tag);
         let live = self.in_flight.get_mut(tag);
+        if live.abandoned.is_some() {
+            self.end_abandoned_prefill(tag, (worker, output.request));
+            return Ok(());
+        }
         live.source = Some((worker, output.request));
         if self.ledger.record(tag).max_tokens == 0 {
             self.release_source(tag);
@@ -161,7 +165,10 @@ impl<O: Observer> Simulation<'_, O> {
     }
 
     pub(super) fn deliver_transfer(&mut self, tag: u64, attempt: u32) {
-        let Some(worker) = self.destination_of(tag, attempt) else { return };
+        let Some(worker) = self.destination_of(tag, attempt) else {
+            self.end_orphaned_transfer(TransferKey { tag, attempt });
+            return;
+        };
         if self.fleet.worker(worker).reserves_between_steps() {
             self.handoffs.push_due(Due::TakeOver(TransferKey { tag, attempt }));
         } else {

@@ -225,6 +225,10 @@ impl<O: Observer> Simulation<'_, O> {
 
     /// Ends a request for routers and engines. Its client has yet to get the rest of the answer.
     pub(super) fn end(&mut self, tag: u64, outcome: Outcome) {
+        if self.in_flight.get(tag).abandoned.is_some() {
+            self.end_abandoned(tag);
+            return;
+        }
         self.mark_scheduled(&[tag]);
         let outcome = self.end_wait(tag, outcome);
         let record = self.ledger.record(tag);
@@ -267,8 +271,12 @@ impl<O: Observer> Simulation<'_, O> {
         let is_warm =
             self.traffic.ended(tag, self.ledger.record(tag), live.follow_up, self.clock.now_ns(), &mut self.events);
         if is_warm {
-            self.ledger.begin_measuring();
-            self.fleet.each_with_tiers(|worker| worker.begin_measuring(self.clock.now_ns()));
+            self.begin_measuring();
         }
+    }
+
+    pub(super) fn begin_measuring(&mut self) {
+        self.ledger.begin_measuring();
+        self.fleet.each_with_tiers(|worker| worker.begin_measuring(self.clock.now_ns()));
     }
 }

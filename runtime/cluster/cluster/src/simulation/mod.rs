@@ -6,6 +6,7 @@
 //! State belongs to the owners that a [`Simulation`] joins, each with private fields; the files
 //! here say what events do to them.
 
+mod abandoned;
 mod arrivals;
 mod clients;
 mod clock;
@@ -219,6 +220,9 @@ impl<O: Observer> Simulation<'_, O> {
             if until_ns.is_none() && self.facts.scales && self.only_ticks_are_left() {
                 break;
             }
+            if until_ns.is_none() && self.events.has_only_expiries() && self.ledger.ended() == self.ledger.arrived() {
+                break;
+            }
             end(self)?;
         }
         Ok(Passed::All)
@@ -318,6 +322,7 @@ impl<O: Observer> Simulation<'_, O> {
             Event::SlowDownEnd { worker, fault } => self.end_slow_down(worker, fault),
             Event::StallEnd { worker, incarnation } => self.end_stall(worker, incarnation),
             Event::RouterWakes { pool } => self.routing.wake(pool),
+            Event::HeldKvExpires { worker, incarnation, id } => self.expire_held_kv(worker, incarnation, id),
             Event::GiveUp { tag } => self.give_up(tag),
             Event::UserComes { workload } => {
                 self.traffic.expect_next_user(workload, &mut self.events);

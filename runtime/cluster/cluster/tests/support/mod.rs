@@ -8,9 +8,9 @@ use vcr_base::random::Distribution;
 use vcr_cluster::metrics::{Counter, Scope};
 use vcr_cluster::observe::Unobserved;
 use vcr_cluster::{
-    Answers, Arrivals, LatencyFactory, LinkConfig, LinkSharing, MetricsReport, PoolConfig, Report, RequestMix,
-    RouterConfig, RunConfig, SourceOutput, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
-    simulate,
+    Answers, Arrivals, LatencyFactory, LinkConfig, LinkSharing, MetricsReport, PoolConfig, PrefillCancellation, Report,
+    RequestMix, RouterConfig, RunConfig, SourceOutput, Topology, TracePacing, TransferScope, WorkloadConfig,
+    WorkloadSource, simulate,
 };
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horizon};
 use vcr_core::{EngineConfig, EngineConfigInput};
@@ -64,6 +64,7 @@ pub(crate) fn link(bandwidth_bytes_per_s: Option<u64>, sharing: LinkSharing) -> 
         scope: TransferScope::Missing,
         sharing,
         source_output: SourceOutput::FirstToken,
+        cancellation: PrefillCancellation::default(),
         plane: None,
     }
 }

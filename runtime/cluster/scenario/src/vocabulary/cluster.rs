@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rhai::{Engine, ImmutableString, NativeCallContext};
 use vcr_cluster::{
     ConditionalConfig, ConditionalPolicy, DataParallel, KvPlane, KvPlaneTime, LinkConfig, LinkSharing, PoolConfig,
-    ScalingConfig, SourceOutput, Topology, TransferScope,
+    PrefillCancellation, ScalingConfig, SourceOutput, Topology, TransferScope,
 };
 use vcr_core::EngineKind;
 
@@ -219,10 +219,29 @@ fn make_link(mut options: Options<'_>) -> Scripted<LinkSpec> {
         scope: options.choice("transfer", &scopes).unwrap_or_default(),
         sharing: options.choice("sharing", &sharing).unwrap_or_default(),
         source_output: SourceOutput::FirstToken,
+        cancellation: cancellation(&mut options),
         plane,
     };
     options.finish()?;
     Ok(LinkSpec(config))
+}
+
+/// Prompts whose clients give up.
+fn cancellation(options: &mut Options<'_>) -> PrefillCancellation {
+    let times = ["anytime", "handoff", "never"].map(|name| (name, name));
+    let until = options.choice("prefill_cancel_until", &times).unwrap_or("anytime");
+    let hold_ns = options.duration_ns("abort_timeout");
+    if until == "anytime" && hold_ns.is_some() {
+        let text =
+            "`abort_timeout` needs `prefill_cancel_until` \"handoff\" or \"never\": otherwise KV is freed at once";
+        options.problem("abort_timeout", text);
+    }
+    let hold_ns = hold_ns.unwrap_or(PrefillCancellation::ABORT_TIMEOUT_NS);
+    match until {
+        "handoff" => PrefillCancellation::Handoff { hold_ns },
+        "never" => PrefillCancellation::Never { hold_ns },
+        _ => PrefillCancellation::Anytime,
+    }
 }
 
 /// Data plane between live engines.
@@ -315,6 +334,7 @@ fn instant_link() -> LinkConfig {
         scope: TransferScope::Missing,
         sharing: LinkSharing::Shared,
         source_output: SourceOutput::FirstToken,
+        cancellation: PrefillCancellation::default(),
         plane: None,
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
-use hyper::{Method, StatusCode};
+use hyper::{Method, Response, StatusCode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep_until};
@@ -97,17 +97,28 @@ impl Completions {
         Ok(answer)
     }
 
-    /// Has the prompt of a request computed; its `kv_transfer_params`.
+    /// Has the prompt of a request computed, also when this is dropped unless that `is_cancelled`; its
+    /// `kv_transfer_params`.
     pub(crate) async fn prefill(
         &self,
         request: &IssuedRequest,
         heard: &AnswerReporter,
+        is_cancelled: bool,
     ) -> Result<Box<RawValue>, ClientError> {
         let answer = async {
-            let (body, busy) = self.send(request, Part::Prompt, heard).await?;
-            let bytes = whole_body(body, MAX_PREFILL_BYTES).await?;
-            busy.done();
-            Ok(bytes)
+            if is_cancelled {
+                let (body, busy) = self.send(request, Part::Prompt, heard).await?;
+                return prefilled(body, busy).await;
+            }
+            let (pool, id) = (Rc::clone(&self.pool), name_of(request.tag));
+            let body = Bytes::from(self.body(request, Part::Prompt));
+            heard.sent().await;
+            let exchange = tokio::task::spawn_local(async move {
+                let sent = pool.send(Method::POST, "/v1/completions", Some(body), Some(&id), async || {}).await?;
+                let (body, busy) = accepted(sent).await?;
+                prefilled(body, busy).await
+            });
+            exchange.await.unwrap_or_else(|error| Err(ClientError::Lost(error.to_string())))
         };
         let answered = tokio::time::timeout(self.idle_timeout, answer).await;
         let bytes = answered.unwrap_or_else(|_| Err(self.silent()))?;
@@ -142,14 +153,7 @@ impl Completions {
         };
         let sending = self.pool.send(Method::POST, "/v1/completions", Some(body), Some(&id), sent);
         let sent = tokio::time::timeout(self.idle_timeout, sending).await;
-        let (response, busy) = sent.map_err(|_| self.silent())??;
-        let status = response.status();
-        if status != StatusCode::OK {
-            let bytes = whole_body(response.into_body(), MAX_ERROR_BYTES).await?;
-            busy.done();
-            return Err(ClientError::Status { status: status.as_u16(), body: message_of(&bytes) });
-        }
-        Ok((response.into_body(), busy))
+        accepted(sent.map_err(|_| self.silent())??).await
     }
 
     /// Enters what an engine of this process said of a request.
@@ -303,6 +307,24 @@ impl Completions {
         body.push('}');
         body
     }
+}
+
+/// The body of an answer that is not an error.
+async fn accepted((response, busy): (Response<Incoming>, Busy)) -> Result<(Incoming, Busy), ClientError> {
+    let status = response.status();
+    if status != StatusCode::OK {
+        let bytes = whole_body(response.into_body(), MAX_ERROR_BYTES).await?;
+        busy.done();
+        return Err(ClientError::Status { status: status.as_u16(), body: message_of(&bytes) });
+    }
+    Ok((response.into_body(), busy))
+}
+
+/// The whole answer of a prefill server.
+async fn prefilled(body: Incoming, busy: Busy) -> Result<Vec<u8>, ClientError> {
+    let bytes = whole_body(body, MAX_PREFILL_BYTES).await?;
+    busy.done();
+    Ok(bytes)
 }
 
 /// Contents of an answer.

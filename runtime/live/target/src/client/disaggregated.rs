@@ -12,6 +12,8 @@ use crate::drive::{AnswerReporter, Answered, Service};
 pub(crate) struct DisaggregatedServers {
     pub(crate) prefill: Completions,
     pub(crate) decode: Completions,
+    /// Whether a client that leaves cancels the computation of its prompt.
+    pub(crate) cancels_prefill: bool,
 }
 
 impl Service for DisaggregatedServers {
@@ -25,7 +27,7 @@ impl Service for DisaggregatedServers {
 
 impl DisaggregatedServers {
     async fn exchange(&self, request: &IssuedRequest, heard: &AnswerReporter) -> Result<Vec<u32>, ClientError> {
-        let params = self.prefill.prefill(request, heard).await?;
+        let params = self.prefill.prefill(request, heard, self.cancels_prefill).await?;
         self.decode.exchange(request, Part::Output(&params), heard).await
     }
 }

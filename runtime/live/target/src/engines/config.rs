@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use vcr_cluster::{
-    LatencyFactory, LinkSharing, Overheads, PoolConfig, PoolRole, RouterConfig, RunConfig, SourceOutput, TargetError,
-    Topology, TransferScope,
+    LatencyFactory, LinkSharing, Overheads, PoolConfig, PoolRole, PrefillCancellation, RouterConfig, RunConfig, SourceOutput,
+    TargetError, Topology, TransferScope,
 };
 use vcr_core::{EngineKind, PluginContext};
 use vcr_live::{
@@ -27,8 +27,6 @@ const UNKNOWN_GRAMMARS: &str = "requests over HTTP do not say how long their gra
 const PAIRS: &str = "NIXL's parameters have no such transfers";
 /// Engines that one process runs.
 const MAX_ENGINES: u32 = 256;
-/// Blocks of a prompt that no decode engine fetches are held for as long as vLLM holds them.
-const LEASE_NS: u64 = 480_000_000_000;
 
 /// The parts of a run that engines of `vcr play` lack, each as errors and reports name it. The
 /// engines of virtual time have them, by a clock.
@@ -103,7 +101,7 @@ fn transfer_settings(run: &RunConfig, role: PoolRole, port: u16, book: &Book) ->
         latency_ns: link.map_or(0, |link| link.latency_ns),
         per_token_ns: per_token_ns.unwrap_or(0),
         shared_link,
-        lease_ns: LEASE_NS,
+        lease_ns: link.and_then(|link| link.cancellation.hold_ns()).unwrap_or(PrefillCancellation::ABORT_TIMEOUT_NS),
         plane,
         ..TransferSettings::new(role.name())
     })

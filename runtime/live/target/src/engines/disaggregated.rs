@@ -3,6 +3,7 @@
 
 use vcr_cluster::IssuedRequest;
 use vcr_cluster::record::FailReason;
+use vcr_frontend::engine::RequestStream;
 use vcr_wire::{EngineCoreRequest, SamplingParams, Value};
 
 use super::book::CountedOutputs;
@@ -13,6 +14,27 @@ use crate::drive::{AnswerReporter, Answered, Service};
 pub(crate) struct Disaggregated {
     pub(crate) prefill: Direct,
     pub(crate) decode: Direct,
+    /// Whether a client that leaves cancels the computation of its prompt.
+    pub(crate) cancels_prefill: bool,
+}
+
+/// The outputs of a prompt. Dropped, they are waited for nevertheless if the computation is not to be cancelled.
+struct PromptStream {
+    stream: Option<RequestStream>,
+    is_cancelled: bool,
+}
+
+impl Drop for PromptStream {
+    fn drop(&mut self) {
+        let Some(mut stream) = self.stream.take().filter(|_| !self.is_cancelled) else { return };
+        tokio::task::spawn_local(async move {
+            while let Ok(Some(output)) = stream.next().await {
+                if is_whole(&output).is_some() {
+                    break;
+                }
+            }
+        });
+    }
 }
 
 impl Service for Disaggregated {
@@ -41,12 +63,20 @@ impl Disaggregated {
         }
         let flag = |name: &str, value: bool| (Value::Str(name.to_owned()), Value::Bool(value));
         transfer(&mut first, Value::Map(vec![flag("do_remote_decode", true), flag("do_remote_prefill", false)]));
-        let mut stream = self.prefill.submit(&first, heard).await?;
+        let stream = self.prefill.submit(&first, heard).await?;
+        let mut prompt = PromptStream { stream: Some(stream), is_cancelled: self.cancels_prefill };
         loop {
-            let output = match stream.next().await {
-                Ok(Some(output)) => output,
-                Ok(None) | Err(_) => return Err(Answered::Lost(FailReason::EngineCrash)),
+            let output = match &mut prompt.stream {
+                Some(stream) => stream.next().await,
+                None => Ok(None),
             };
+            let Ok(Some(output)) = output else {
+                prompt.stream = None;
+                return Err(Answered::Lost(FailReason::EngineCrash));
+            };
+            if is_whole(&output).is_some() {
+                prompt.stream = None;
+            }
             self.prefill.book.report_engine(request.tag, heard, CountedOutputs::Prompt);
             report(&output, heard, CountedOutputs::Prompt);
             match is_whole(&output) {

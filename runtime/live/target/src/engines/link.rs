@@ -103,6 +103,8 @@ impl SharedLink for TimedLink {
 mod tests {
     use vcr_cluster::{SourceOutput, TransferScope};
 
+    use vcr_cluster::PrefillCancellation;
+
     use super::*;
 
     const MS: u64 = 1_000_000;
@@ -116,6 +118,7 @@ mod tests {
             sharing,
             scope: TransferScope::Missing,
             source_output: SourceOutput::FirstToken,
+            cancellation: PrefillCancellation::default(),
             plane: None,
         }))
     }
