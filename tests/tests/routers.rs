@@ -378,3 +378,65 @@ fn what_is_no_router_no_injector_and_no_source_is_refused_by_name() {
     refused("router: prefix_affinity(#{ load_factor: 0.5 })", &["invalid `load_factor`: expected 1 to 1e6, got 0.5"]);
     refused("router: prefix_affinity(#{ max_queue: \"1s\" })", &["needs `prefill_tokens_per_s`"]);
 }
+
+/// Conversations whose turns find their past only where the turn before was; an engine dies on the way if it is to.
+fn conversations(router: &str, faults: &str) -> Value {
+    first_run(&format!(
+        r#"let p = pool(#{{ engines: 4, engine: engine(#{{ num_gpu_blocks: 4_000 }}), latency: fixed(#{{ step: "10ms" }}),
+    router: {router} }});
+let work = poisson(#{{ name: "chat", rate: "4/s", count: 60, turns: 5, think_time: "1s",
+    prompt_tokens: 160, output_tokens: 16 }});
+run(#{{ seed: 3, retries: 3, cluster: cluster(#{{ engines: p }}), workloads: [ work ], faults: [ {faults} ] }});
+"#
+    ))
+}
+
+fn gauge(run: &Value, name: &str) -> f64 {
+    run["metrics"]["gauges"][name].as_f64().expect("a gauge")
+}
+
+fn moved(run: &Value) -> u64 {
+    run["metrics"]["counters"].get("moved_sessions").map_or(0, count)
+}
+
+/// All turns but the first find their past, around every router; a crash moves the sessions of its engine alone.
+#[test]
+fn sessions_stay_with_their_engine() {
+    let in_turn = gauge(&conversations("\"round-robin\"", ""), "prefix_hit_ratio");
+    let crash = r#"crash(#{ at: "8s", engine: 1, restart_after: "20s" })"#;
+    for router in [
+        "sticky(#{})",
+        r#"sticky(#{ router: "round-robin", ttl: "1m" })"#,
+        r#"sticky(#{ router: "kv-router" })"#,
+        r#"sticky(#{ router: kv_router(#{ event_lag: "5ms", replicas: 2 }) })"#,
+        "\"session-hash\"",
+    ] {
+        let run = conversations(router, "");
+        assert_conserved(&run["metrics"]);
+        assert_eq!(moved(&run), 0, "{router}");
+        let hits = gauge(&run, "prefix_hit_ratio");
+        assert!(hits > in_turn + 0.2, "{router}: {hits} against {in_turn}");
+        let run = conversations(router, crash);
+        assert_conserved(&run["metrics"]);
+        // Those that were with the engine then, once each, and again when hashes send them home.
+        assert!((1..40).contains(&moved(&run)), "{router}: {}", moved(&run));
+        assert!(gauge(&run, "prefix_hit_ratio") < hits, "{router}");
+    }
+    // Half a second of memory is too short for thoughts of a second.
+    let forgetful = conversations(r#"sticky(#{ router: "round-robin", ttl: "500ms" })"#, "");
+    assert!(gauge(&forgetful, "prefix_hit_ratio") < in_turn + 0.1);
+}
+
+#[test]
+fn sticky_routers_that_make_no_sense_are_refused() {
+    for (router, wanted) in [
+        (r#"sticky(#{ router: "session-hash" })"#, "it keeps sessions with their engines already"),
+        ("sticky(#{ ttl: \"0s\" })", "invalid `ttl`: expected above 0"),
+        ("session_hash(#{ load_factor: 0.5 })", "invalid `load_factor`: expected a finite number of at least 1"),
+        ("sticky(#{ router: kv_router(#{ queue_threshold: 1.0 }) })", "would hold them back"),
+        ("\"session-hsh\"", "did you mean `session-hash`"),
+    ] {
+        let script = shared_prefixes(router);
+        Folder::with(&script).vcr(&["check", "test.rhai"]).failed(2, &[wanted]);
+    }
+}

@@ -158,6 +158,11 @@ run(#{
         link: link(#{ prefill_cancel_until: "never" }),
     }),
 });
+run(#{
+    name: "moves", retries: 1, workloads: [chat],
+    cluster: cluster(#{ engines: pool(#{ engines: 2, latency: model, router: sticky(#{}) }) }),
+    faults: [crash(#{ at: "100ms" })],
+});
 run(#{ name: "windows", workloads: [load], cluster: cluster(#{ engines: pool(#{ latency: model, engine: engine(#{ kv_cache_groups: ["full", "sliding_window:64"] }) }) }) });
 run(#{
     name: "sees", cluster: cluster(#{ engines: pool(#{ latency: model, engine: engine(#{ encoder_cache_size: 64 }) }) }),
@@ -191,6 +196,7 @@ fn outputs_of_runs_fit_their_schemas() {
     for (name, key) in [
         ("apart", "stayed_with_decode"),
         ("left", "abandoned_prompts"),
+        ("moves", "moved_sessions"),
         ("apart", "retries"),
         ("preempts", "preemptions"),
         ("preempts", "rejected"),

@@ -175,3 +175,46 @@ fn a_run_starts_a_frontend_for_each_pool() {
     assert_eq!(logged.emitted("prefill"), simulated.emitted("prefill"));
     assert!(logged.outputs.requests.iter().all(|row| row["decode_engine"] == "decode 0"));
 }
+
+/// Conversations at four engines: turns find their past where they are sent back to its engine.
+const CONVERSATIONS: &str = r#"
+let c = cluster(#{ engines: pool(#{
+    engines: 4, engine: engine(#{ num_gpu_blocks: 2_001 }), latency: fixed(#{ step: "2ms" }), router: ROUTER,
+}) });
+run(#{ cluster: c, workloads: [
+    closed_loop(#{ concurrency: 3, count: 12, turns: 4, prompt_tokens: 160, output_tokens: 16 }),
+] });
+"#;
+
+/// A server knows sessions by the header that says their name, or by the cookie that it has given with the answer to
+/// the turn before.
+#[test]
+fn servers_know_sessions_by_header_and_cookie() {
+    let folder = Folder::with(&CONVERSATIONS.replace("ROUTER", "\"round-robin\""));
+    let hits = |options: &str| {
+        let args = ["--data-parallel-size", "4", "--router", "sticky(#{ router: \"round-robin\" })"];
+        let server = Serve::start(&[&ENGINE[..], &args, &["--session-cookie", "vcr-session"]].concat());
+        let target = format!("http(\"http://{}\"{options})", server.address());
+        let measured = Outputs::of(&folder, &target, &[]);
+        assert_eq!(measured.counter("completed"), 48, "{options}");
+        measured.counter("cached_tokens").as_u64().expect("the server tells")
+    };
+    let unknown = hits("");
+    for options in [", #{ session_header: \"X-Session-Id\" }", ", #{ session_token: \"cookie\" }"] {
+        let known = hits(options);
+        assert!(known > unknown + 5_000, "{options}: {known} against {unknown} tokens");
+    }
+    folder
+        .run(&["--target", "http(\"http://127.0.0.1:1\", #{ session_token: \"a b\" })"])
+        .failed(2, &["invalid `session_token`: expected the name of a header"]);
+}
+
+/// The engines of a run's own server and those that it calls directly, too.
+#[test]
+fn sessions_stay_with_their_engine_in_real_time() {
+    let folder = Folder::with(&CONVERSATIONS.replace("ROUTER", "sticky(#{ router: \"round-robin\" })"));
+    let wanted = Outputs::of(&folder, "virtual", &[]).counter("cached_tokens").clone();
+    for target in ["live", "serve"] {
+        assert_eq!(*Outputs::of(&folder, target, &[]).counter("cached_tokens"), wanted, "{target}");
+    }
+}

@@ -42,7 +42,7 @@ pub use config::{
     Limit, LinkConfig, LinkSharing, MAX_PIECES, Media, Overheads, PERMILLE, PackedRows, Piece, PolicyFactory,
     PoolConfig, PoolRole, PrefillCancellation, ProfileConfig, QueueClass, QueueConfig, QueueOrder, QueueProfile,
     ReplicaConfig, RequestClass, RequestMix, RetryConfig, RouterConfig, RouterFactory, RunConfig, RunConfigError,
-    ScalerFactory, ScalingConfig, Slo, SourceOutput, SyntheticInput, SyntheticProblem,
+    ScalerFactory, ScalingConfig, SessionHashConfig, Slo, SourceOutput, StickyConfig, SyntheticInput, SyntheticProblem,
     TokenConfig, TokenFactory, Topology, TracePacing, TransferScope, WhenFull, WorkloadConfig, WorkloadSource,
 };
 pub use disaggregation::{Link, TransferKey};
@@ -65,7 +65,7 @@ pub use simulation::{
     simulate, simulate_in_real_time,
 };
 pub use target::{
-    AdapterNames, FrontendTarget, HttpTarget, Prompts, ServeTarget, Target, TargetDriver,
+    AdapterNames, FrontendTarget, HttpTarget, Prompts, ServeTarget, SessionNames, SessionToken, Target, TargetDriver,
     TargetError,
 };
 pub use traffic::{AgentsInput, Attempt, Patience, StructuredOutputs};

@@ -70,6 +70,26 @@ pub struct HttpTarget {
     pub idle_timeout_ns: Option<u64>,
     /// The models that are the LoRA adapters of workloads.
     pub adapters: AdapterNames,
+    /// How requests say which session they are of.
+    pub sessions: SessionNames,
+}
+
+/// How the requests of a session say that they are of one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SessionNames {
+    /// A header with the session's name.
+    pub header: Option<String>,
+    /// What an answer has for the next turn of its session.
+    pub token: Option<SessionToken>,
+}
+
+/// What a server or its router gives with an answer, to get it again with the session's next turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionToken {
+    /// Cookies.
+    Cookie,
+    /// The value of this header.
+    Header(String),
 }
 
 /// The names of LoRA adapters by their numbers in workloads.

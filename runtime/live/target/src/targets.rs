@@ -20,6 +20,7 @@ use crate::client::completions::Completions;
 use crate::client::disaggregated::DisaggregatedServers;
 use crate::client::scraper::{Scraped, Scraper};
 use crate::client::server::{self, PromptForm};
+use crate::client::sessions::Sessions;
 use crate::drive::vocabulary::Vocabulary;
 use crate::drive::{Driven, NoPlan, Plan, drive};
 use crate::engines::book::{Book, CountedOutputs};
@@ -399,7 +400,9 @@ impl Client {
         };
         let tells_cached = Rc::new(Cell::new(false));
         let idle_timeout = http.idle_timeout_ns.map_or(IDLE_TIMEOUT, Duration::from_nanos);
-        let service = Completions { pool, server, idle_timeout, tells_cached: Rc::clone(&tells_cached), book, counted };
+        let sessions = Rc::new(Sessions::new(&http.sessions)?);
+        let tells = Rc::clone(&tells_cached);
+        let service = Completions { pool, server, idle_timeout, tells_cached: tells, book, counted, sessions };
         Ok(Self { service, target, tells_cached })
     }
 }

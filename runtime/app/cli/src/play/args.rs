@@ -156,8 +156,8 @@ pub(crate) struct RankArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Routing (none: each engine computes what its frontend sends it)")]
 pub(crate) struct RoutingArgs {
-    /// Router among the engines of this process: round-robin, least-loaded, kv-aware or
-    /// prefix-affinity, an expression as in scenarios, or a guest: its .wasm file or oci:// reference.
+    /// Router among the engines of this process: round-robin, least-loaded, kv-aware, prefix-affinity or
+    /// session-hash, an expression as in scenarios, or a guest: its .wasm file or oci:// reference.
     #[arg(long, value_name = "ROUTER")]
     pub(crate) router: Option<String>,
 

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use vcr_base::random::Distribution;
-use vcr_cluster::RouterConfig;
 use vcr_core::host::Overheads;
 use vcr_core::{ACCEPTANCE_RATES, EngineConfig, Policy};
 use vcr_live::{
@@ -237,7 +236,7 @@ fn router(args: &LiveArgs, guests: &LiveGuests) -> Result<Option<RouterFactory>,
     let guest_config = args.routing.router_config.as_deref();
     let native = |place: &str, text: &str| -> Result<RouterFactory, Unusable> {
         let config = expression::router(place, text, Path::new(""), Some(guests.wall_time()))?;
-        if matches!(config, RouterConfig::Kv(_)) {
+        if config.kv().is_some() {
             return Err(Unusable {
                 message: format!("{place}: the KV router keeps books of whole clusters, in virtual time only"),
                 hint: Some("`kv-aware` weighs the same by what live engines report".to_owned()),

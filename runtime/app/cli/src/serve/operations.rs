@@ -9,7 +9,9 @@ use clap::Args;
 use vcr_base::units;
 use vcr_frontend::engine::EngineObserver;
 use vcr_frontend::faults::{ClientFault, ClientFaults, FaultLayer, HeaderName, RuleError, Tenants};
-use vcr_frontend::http::{Around, BodyLimits, ClientCertificates, Cors, ListenOptions, PodHeaders, RequestLog};
+use vcr_frontend::http::{
+    Around, BodyLimits, ClientCertificates, Cors, ListenOptions, PodHeaders, RequestLog, SessionCookie,
+};
 use vcr_frontend::http::{ServerCertificate, Tls, TlsError, TlsSettings};
 use vcr_frontend::llm_d::{self, Translation};
 use vcr_frontend::metrics::{CacheConfig, CustomBuckets, EngineMetrics, FakeSlot, Metrics, MetricsOptions};
@@ -74,6 +76,10 @@ pub(crate) struct HttpArgs {
     /// Namespace of the pod in the header x-inference-namespace of responses.
     #[arg(long, value_name = "NAME", env = "POD_NAMESPACE")]
     pub(crate) pod_namespace: Option<String>,
+
+    /// Cookie that names the session of a request without X-Session-Id, for routers; set by the first response.
+    #[arg(long, value_name = "NAME", value_parser = SessionCookie::new)]
+    pub(crate) session_cookie: Option<SessionCookie>,
 
     /// Seconds for the head of a request, and between two requests.
     #[arg(long, value_name = "SECONDS", default_value_t = 5, env = "VLLM_HTTP_TIMEOUT_KEEP_ALIVE")]
@@ -234,6 +240,7 @@ impl Operations {
             log: RequestLog { has_id_header: http.enable_request_id_headers },
             pod: PodHeaders::new(http.pod_name.as_deref(), http.pod_namespace.as_deref())
                 .map_err(|_| Unusable::new("--pod-name or --pod-namespace cannot be in a header".to_owned()))?,
+            session_cookie: http.session_cookie.clone(),
             body: BodyLimits {
                 max_bytes: http.max_request_body_size,
                 timeout: Duration::from_secs(http.request_body_timeout),

@@ -24,8 +24,28 @@ pub enum RouterConfig {
     Kv(KvRouterConfig),
     /// By prefix, with bounded loads and shedding.
     PrefixAffinity(AffinityConfig),
+    /// By session: each has an engine of its own by rendezvous hashing.
+    SessionHash(SessionHashConfig),
+    /// Another router for the first request of a session, whose others follow.
+    Sticky(Box<StickyConfig>),
     /// Made by the caller: a guest, for example.
     Made(RouterFactory),
+}
+
+/// Settings of consistent hashing by session.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SessionHashConfig {
+    /// Most requests of an engine as a multiple of the mean; none for no bound.
+    pub load_factor: Option<f64>,
+}
+
+/// Sessions that stay with an engine.
+#[derive(Clone, Debug)]
+pub struct StickyConfig {
+    /// Chooses the engine of the first request, and again when that is gone.
+    pub router: RouterConfig,
+    /// A session that has not been used for longer is forgotten.
+    pub ttl_ns: Option<u64>,
 }
 
 impl fmt::Debug for RouterConfig {
@@ -36,6 +56,8 @@ impl fmt::Debug for RouterConfig {
             Self::KvAware(config) => f.debug_tuple("KvAware").field(config).finish(),
             Self::Kv(config) => f.debug_tuple("Kv").field(config).finish(),
             Self::PrefixAffinity(config) => f.debug_tuple("PrefixAffinity").field(config).finish(),
+            Self::SessionHash(config) => f.debug_tuple("SessionHash").field(config).finish(),
+            Self::Sticky(config) => f.debug_tuple("Sticky").field(config).finish(),
             Self::Made(_) => f.write_str("Made"),
         }
     }
@@ -59,14 +81,24 @@ impl Default for KvAwareConfig {
 }
 
 impl RouterConfig {
+    /// The settings of Dynamo's KV router, if it is that, or one that keeps sessions in front of it.
+    #[must_use]
+    pub fn kv(&self) -> Option<&KvRouterConfig> {
+        match self {
+            Self::Kv(config) => Some(config),
+            Self::Sticky(sticky) => sticky.router.kv(),
+            _ => None,
+        }
+    }
+
     /// Whether requests may wait in the router.
     pub(crate) fn has_queue(&self) -> bool {
-        matches!(self, Self::Kv(config) if config.queue.is_some())
+        self.kv().is_some_and(|config| config.queue.is_some())
     }
 
     /// Whether it wants the engines' KV events; in pools whose
     /// [role needs them](super::PoolRole::needs_kv_events).
     pub(super) fn needs_kv_events(&self) -> bool {
-        matches!(self, Self::Kv(config) if config.knowledge.is_late())
+        self.kv().is_some_and(|config| config.knowledge.is_late())
     }
 }

@@ -116,7 +116,12 @@ impl RunConfig {
                 let text = "its engines cannot take KV from others or hand it on; use them in a cluster of one pool";
                 problem(format!("pool `{}`", pool.name), text);
             }
-            if let RouterConfig::Kv(config) = &pool.router
+            if matches!(&pool.router, RouterConfig::Sticky(_)) && pool.router.has_queue() {
+                let text = "`sticky` sends requests to the engine of their session at once; `queue_threshold` and \
+                            `queue_policies` of its `kv_router` would hold them back";
+                problem(format!("router of pool `{}`", pool.name), text);
+            }
+            if let Some(config) = pool.router.kv()
                 && let Err(text) = config.check()
             {
                 problem(format!("router of pool `{}`", pool.name), &text);

@@ -190,6 +190,8 @@ metric_enum! {
         EncoderTokens = "encoder_tokens", Count, Run, VirtualTotals, "tokens of prompts that `encoder_items` stand for";
         StayedWithDecode = "stayed_with_decode", Count, Workload, VirtualTotals,
             "prompts computed by decode engines because of conditional disaggregation";
+        MovedSessions = "moved_sessions", Count, Workload, VirtualTotals,
+            "turns that went to another engine than the turn before, with the routers `sticky` and `session_hash`";
         AbandonedPrompts = "abandoned_prompts", Count, Workload, VirtualTotals,
             "prompts whose KV a prefill engine held in vain, because their client had left";
         Shed = "shed", Count, Workload, Clients, "requests refused by a router because all engines were too busy";
@@ -327,6 +329,7 @@ impl Counter {
                 | Self::Cancelled
                 | Self::ClientRetries
                 | Self::Dropped
+                | Self::MovedSessions
                 | Self::AbandonedPrompts
         )
     }

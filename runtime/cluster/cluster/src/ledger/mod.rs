@@ -297,6 +297,11 @@ impl Ledger {
         self.count(tag, Counter::WastedTokens, u64::from(wasted));
     }
 
+    /// A turn of a session goes to another engine than the one before.
+    pub(crate) fn move_session(&mut self, tag: u64) {
+        self.count(tag, Counter::MovedSessions, 1);
+    }
+
     /// A session of a workload did not start.
     pub(crate) fn drop_session(&mut self, workload: u32) {
         self.metrics[workload as usize].add(Counter::Dropped, 1);

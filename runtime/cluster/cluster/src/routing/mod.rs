@@ -6,6 +6,7 @@
 
 mod kv;
 mod native;
+mod sessions;
 
 use vcr_core::route::{EndedRequest, RouteError, RouteQuery};
 use vcr_core::{PluginContext, seed};
@@ -16,6 +17,7 @@ use crate::event::{Event, EventQueue};
 use crate::fleet::{Fleet, Worker};
 use kv::{KvRouter, PoolFacts};
 use native::{LoadRouter, RoundRobin};
+use sessions::Sessions;
 
 /// A request to be routed.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +82,12 @@ pub(crate) trait PoolRouter: Send {
     /// as long as all are up; none where that is not known.
     fn requests_before(&self, _worker: u32) -> Option<u64> {
         None
+    }
+
+    /// Whether the latest request went to another worker than the request before it of its session; for routers
+    /// that keep sessions.
+    fn take_moved(&mut self) -> bool {
+        false
     }
 
     /// The next request that need not wait any more.
@@ -185,6 +193,11 @@ impl Routing {
         workers: &mut [Worker],
     ) -> Result<Routed, RouteError> {
         self.front_mut(role).router.route(request, workers)
+    }
+
+    /// Whether the request that was routed last has left the worker of its session.
+    pub(crate) fn take_moved(&mut self, role: PoolRole) -> bool {
+        self.front_mut(role).router.take_moved()
     }
 
     /// Something happened that may let requests out of the router's queue.
@@ -340,25 +353,30 @@ pub(crate) fn new_router(
     role: PoolRole,
 ) -> Result<Box<dyn PoolRouter>, SimError> {
     let seed = seed::derive(run.seed, &format!("router:{}", config.name), 0);
-    match (&config.router, role) {
-        (RouterConfig::Kv(kv), role) => {
-            let facts = PoolFacts {
-                workers: config.most_ranks(),
-                block_size_tokens: config.engine.block_size(),
-                max_num_batched_tokens: config.engine.max_num_batched_tokens(),
-                role,
-                has_tiers: config.engine.kv_tiers().is_some(),
-            };
-            Ok(Box::new(KvRouter::new(kv.clone(), facts, seed)))
-        }
-        (RouterConfig::RoundRobin, PoolRole::Aggregated) => {
-            let router = RoundRobin::over(config.most_engines(), config.data_parallel.size);
-            Ok(Box::new(LoadRouter::new(Box::new(router))))
-        }
-        (other, _) => {
-            let plugin_context = PluginContext { run: &run.name, pool: &config.name, engine: None, seed };
-            let failed = |reason| SimError::Route { pool: config.name.clone(), request: None, at_ms: 0.0, reason };
-            Ok(Box::new(LoadRouter::new(other.build(&plugin_context).map_err(failed)?)))
-        }
+    if let Some(kv) = config.router.kv() {
+        let sessions = match &config.router {
+            RouterConfig::Sticky(sticky) => Some(Sessions::pinned(sticky)),
+            _ => None,
+        };
+        let facts = PoolFacts {
+            workers: config.most_ranks(),
+            block_size_tokens: config.engine.block_size(),
+            max_num_batched_tokens: config.engine.max_num_batched_tokens(),
+            role,
+            has_tiers: config.engine.kv_tiers().is_some(),
+        };
+        return Ok(Box::new(KvRouter::new(kv.clone(), facts, seed).with_sessions(sessions)));
     }
+    let plugin_context = PluginContext { run: &run.name, pool: &config.name, engine: None, seed };
+    let failed = |reason| SimError::Route { pool: config.name.clone(), request: None, at_ms: 0.0, reason };
+    let loads = |router: &RouterConfig| Ok(LoadRouter::new(router.build(&plugin_context).map_err(failed)?));
+    Ok(Box::new(match &config.router {
+        RouterConfig::RoundRobin if role == PoolRole::Aggregated => {
+            let router = RoundRobin::over(config.most_engines(), config.data_parallel.size);
+            LoadRouter::new(Box::new(router))
+        }
+        RouterConfig::Sticky(sticky) => loads(&sticky.router)?.with_sessions(Sessions::pinned(sticky)),
+        router @ RouterConfig::SessionHash(_) => loads(router)?.with_sessions(Sessions::watched()),
+        router => loads(router)?,
+    }))
 }

@@ -1,5 +1,6 @@
 //! The routers that are asked once for each request, with the loads of the engines.
 
+use super::sessions::{SessionHash, Sessions, Sticky};
 use super::{PoolRouter, RouteRequest, Routed, RoutedTo};
 use vcr_core::route::{Choice, EndedRequest, RouteError, RouteQuery, Router, WorkerLoad};
 use vcr_core::{PluginContext, ServingEngine};
@@ -24,6 +25,11 @@ impl RouterConfig {
                 return Err(RouteError { router: "kv_router".to_owned(), reason: reason.to_owned() });
             }
             Self::PrefixAffinity(config) => Box::new(Affine::new(*config, plugin_context.seed)?),
+            Self::SessionHash(config) => Box::new(SessionHash { config: *config, seed: plugin_context.seed }),
+            Self::Sticky(config) => {
+                let router = config.router.build(plugin_context)?;
+                Box::new(Sticky { router, sessions: Sessions::pinned(config) })
+            }
             Self::Made(make) => make(plugin_context)?,
         })
     }
@@ -66,7 +72,7 @@ impl Router for RoundRobin {
     }
 }
 
-struct LeastLoaded;
+pub(super) struct LeastLoaded;
 
 impl Router for LeastLoaded {
     fn route(&mut self, _query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
@@ -141,13 +147,20 @@ impl Router for Affine {
 
 pub(super) struct LoadRouter {
     router: Box<dyn Router>,
+    /// Where sessions are, for routers that keep them.
+    sessions: Option<Sessions>,
     /// Scratch.
     loads: Vec<WorkerLoad>,
 }
 
 impl LoadRouter {
     pub(super) fn new(router: Box<dyn Router>) -> Self {
-        Self { router, loads: Vec::new() }
+        Self { router, sessions: None, loads: Vec::new() }
+    }
+
+    /// The same for a router that keeps sessions.
+    pub(super) fn with_sessions(self, sessions: Sessions) -> Self {
+        Self { sessions: Some(sessions), ..self }
     }
 }
 
@@ -162,7 +175,26 @@ impl PoolRouter for LoadRouter {
         if self.loads.is_empty() {
             return Ok(Routed::Nowhere);
         }
-        choose(self.router.as_mut(), query, &self.loads)
+        let Some(sessions) = &mut self.sessions else { return choose(self.router.as_mut(), query, &self.loads) };
+        let pin = sessions.pin(query, |worker| self.loads.iter().any(|load| load.worker == worker));
+        let routed = match pin {
+            Some(worker) => {
+                if self.router.needs_ended() {
+                    sessions.pass_by(query.id);
+                }
+                let load = self.loads.iter().find(|load| load.worker == worker).filter(|_| needs_overlap);
+                Routed::To(RoutedTo { worker, overlap_blocks: load.map(|load| load.cached_prompt_blocks) })
+            }
+            None => choose(self.router.as_mut(), query, &self.loads)?,
+        };
+        if let Routed::To(to) = routed {
+            sessions.enter(query, to.worker);
+        }
+        Ok(routed)
+    }
+
+    fn take_moved(&mut self) -> bool {
+        self.sessions.as_mut().is_some_and(Sessions::take_moved)
     }
 
     fn requests_before(&self, worker: u32) -> Option<u64> {
@@ -170,7 +202,8 @@ impl PoolRouter for LoadRouter {
     }
 
     fn ended(&mut self, _now_ns: u64, request: &EndedRequest) {
-        if self.router.needs_ended() {
+        let was_asked = |sessions: &mut Sessions| sessions.was_asked(request.id);
+        if self.router.needs_ended() && self.sessions.as_mut().is_none_or(was_asked) {
             self.router.ended(request);
         }
     }

@@ -46,6 +46,9 @@ impl<O: Observer> Simulation<'_, O> {
         };
         let routed = self.routing.route(pool, &request, self.fleet.workers_of_mut(pool));
         live.prompt = Some(prompt);
+        if self.routing.take_moved(pool) {
+            self.ledger.move_session(tag);
+        }
         routed.map_err(|reason| SimError::Route {
             pool: self.fleet.pool(pool).config().name.clone(),
             request: Some(tag),

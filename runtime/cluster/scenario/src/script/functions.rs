@@ -20,6 +20,8 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("kv_aware", "kv_aware(#{ overlap_score_credit: 1.0, ... })"),
     ("kv_router", "kv_router(#{ event_lag: \"5ms\", queue_threshold: 2.0, replicas: 2, ... })"),
     ("prefix_affinity", "prefix_affinity(#{ load_factor: 1.25, max_waiting: 32, ... })"),
+    ("session_hash", "session_hash(#{ load_factor: 1.25 })"),
+    ("sticky", "sticky(#{ router: \"least-loaded\", ttl: \"10m\" })"),
     ("fitted", "fitted(#{ path: \"model.json\" })"),
     ("fixed", "fixed(#{ step: \"10ms\" })"),
     ("knobs", "knobs(#{ ttft: \"200ms\", itl: normal(\"12ms\", \"2ms\") })"),

@@ -16,6 +16,7 @@ use super::connection::ConnectionControl;
 use super::large::{BodyMemory, beside_others, content_length};
 use super::layers::{ApiKeys, Cors, RequestLog, cors, log_request, require_key};
 use super::pod::PodHeaders;
+use super::session::SessionCookie;
 use crate::engine::with_connection;
 use crate::metrics::{self, FakeSlot, HttpRecorder, Metrics, count};
 use crate::server::error::{ApiError, refusal};
@@ -37,6 +38,8 @@ pub struct Around {
     pub log: RequestLog,
     /// The pod that responses name.
     pub pod: PodHeaders,
+    /// The cookie of sessions, if there is one.
+    pub session_cookie: Option<SessionCookie>,
     /// Limits of a request's body.
     pub body: BodyLimits,
     /// The limit of large bodies that come at the same time, together.
@@ -104,6 +107,7 @@ pub struct Client {
 struct Layers<I> {
     log: RequestLog,
     pod: PodHeaders,
+    session_cookie: Option<SessionCookie>,
     ids: RequestIds,
     cors: Cors,
     keys: ApiKeys,
@@ -131,6 +135,7 @@ impl Around {
         Arc::new(Layers {
             log: self.log,
             pod: self.pod.clone(),
+            session_cookie: self.session_cookie.clone(),
             ids: RequestIds::new(),
             cors: self.cors.clone(),
             keys: ApiKeys::new(self.api_keys.iter().cloned(), &self.metrics),
@@ -157,6 +162,7 @@ impl<I: Innermost> Service for Layers<I> {
         }
         let Client { peer, connection } = client;
         let port = connection.port();
+        let cookie = self.session_cookie.as_ref().and_then(|cookie| cookie.enter(request.headers_mut(), &self.ids));
         Box::pin(with_connection(connection, async move {
             let limited = |request| self.limited(request, &verdict);
             let counted = |request| count(&self.http, request, limited);
@@ -164,6 +170,9 @@ impl<I: Innermost> Service for Layers<I> {
             let answered = log_request(self.log, &self.ids, peer, request, |request| cors(&self.cors, request, opened));
             let mut response = answered.await;
             self.pod.add(&mut response, port);
+            if let Some(cookie) = cookie {
+                response.headers_mut().append(header::SET_COOKIE, cookie);
+            }
             response
         }))
     }

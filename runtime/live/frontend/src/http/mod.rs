@@ -11,6 +11,7 @@ mod layers;
 mod listen;
 mod pod;
 mod protocol;
+mod session;
 mod stream_panics;
 #[cfg(test)]
 mod tests;
@@ -24,5 +25,7 @@ pub use connection::ConnectionControl;
 pub use layers::{ApiKeys, Cors, RequestLog};
 pub use listen::{ListenError, ListenOptions, bind, serve};
 pub use pod::PodHeaders;
+pub(crate) use session::SESSION_ID;
+pub use session::SessionCookie;
 pub use threads::{ServerThreads, ThreadPool};
 pub use tls::{ClientCertificates, ServerCertificate, Tls, TlsError, TlsSettings};

@@ -76,6 +76,7 @@ fn site(metrics: &Metrics) -> Arc<dyn Service> {
         },
         log: RequestLog { has_id_header: true },
         pod: PodHeaders::default(),
+        session_cookie: None,
         body: BodyLimits { max_bytes: 1000, timeout: Duration::from_secs(60) },
         body_memory_bytes: 1000,
         before: None,

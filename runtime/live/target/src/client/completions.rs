@@ -16,9 +16,10 @@ use vcr_cluster::IssuedRequest;
 use super::error::ClientError;
 use super::pool::{Busy, Pool};
 use super::server::{PromptForm, Server, message_of, next_data, whole_body};
+use super::sessions::{Sessions, session_of};
 use super::sse::{Event, EventReader, Usage};
 use crate::drive::{AnswerReporter, Answered, Service};
-use crate::engines::book::{Book, CountedOutputs, name_of};
+use crate::engines::book::{Book, CountedOutputs};
 
 /// Bytes of an error that are read.
 const MAX_ERROR_BYTES: usize = 64 * 1024;
@@ -39,6 +40,8 @@ pub(crate) struct Completions {
     pub(crate) book: Option<Book>,
     /// The outputs that count.
     pub(crate) counted: CountedOutputs,
+    /// How requests say which session they are of.
+    pub(crate) sessions: Rc<Sessions>,
 }
 
 impl Service for Completions {
@@ -110,11 +113,13 @@ impl Completions {
                 let (body, busy) = self.send(request, Part::Prompt, heard).await?;
                 return prefilled(body, busy).await;
             }
-            let (pool, id) = (Rc::clone(&self.pool), name_of(request.tag));
+            let (pool, sessions) = (Rc::clone(&self.pool), Rc::clone(&self.sessions));
+            let (headers, session) = (self.sessions.headers(request), session_of(request));
             let body = Bytes::from(self.body(request, Part::Prompt));
             heard.sent().await;
             let exchange = tokio::task::spawn_local(async move {
-                let sent = pool.send(Method::POST, "/v1/completions", Some(body), Some(&id), async || {}).await?;
+                let sent = pool.send(Method::POST, "/v1/completions", Some(body), &headers, async || {}).await?;
+                sessions.answered(session, sent.0.headers());
                 let (body, busy) = accepted(sent).await?;
                 prefilled(body, busy).await
             });
@@ -146,14 +151,16 @@ impl Completions {
         heard: &AnswerReporter,
     ) -> Result<(Incoming, Busy), ClientError> {
         let body = Bytes::from(self.body(request, part));
-        let id = name_of(request.tag);
+        let headers = self.sessions.headers(request);
         let sent = async || match part {
             Part::Whole | Part::Prompt => heard.sent().await,
             Part::Output(_) => {}
         };
-        let sending = self.pool.send(Method::POST, "/v1/completions", Some(body), Some(&id), sent);
+        let sending = self.pool.send(Method::POST, "/v1/completions", Some(body), &headers, sent);
         let sent = tokio::time::timeout(self.idle_timeout, sending).await;
-        accepted(sent.map_err(|_| self.silent())??).await
+        let sent = sent.map_err(|_| self.silent())??;
+        self.sessions.answered(session_of(request), sent.0.headers());
+        accepted(sent).await
     }
 
     /// Enters what an engine of this process said of a request.

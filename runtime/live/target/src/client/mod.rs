@@ -8,6 +8,7 @@ pub(crate) mod metrics;
 pub(crate) mod pool;
 pub(crate) mod scraper;
 pub(crate) mod server;
+pub(crate) mod sessions;
 mod sse;
 pub(crate) mod tls;
 pub(crate) mod words;

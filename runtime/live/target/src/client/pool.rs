@@ -80,7 +80,7 @@ impl Pool {
         Self { address, headers, tls, resolved: Cell::new(None), idle: Rc::default() }
     }
 
-    /// Sends a request, with an id for the server's logs, once `sent` has ended, which is called when
+    /// Sends a request, with headers of its own, once `sent` has ended, which is called when
     /// a connection waits for it. The head of the answer, and the connection, which must be kept
     /// until its body has been read.
     pub(crate) async fn send(
@@ -88,7 +88,7 @@ impl Pool {
         method: Method,
         path: &str,
         body: Option<Bytes>,
-        id: Option<&str>,
+        own: &HeaderMap,
         sent: impl AsyncFnOnce(),
     ) -> Result<(Response<Incoming>, Busy), ClientError> {
         let mut sent = Some(sent);
@@ -106,7 +106,7 @@ impl Pool {
                 }
                 return Err(ClientError::Lost("before the request was sent".to_owned()));
             }
-            let request = self.request(&method, path, body.clone(), id)?;
+            let request = self.request(&method, path, body.clone(), own)?;
             if let Some(sent) = sent.take() {
                 sent().await;
             }
@@ -125,7 +125,7 @@ impl Pool {
         method: &Method,
         path: &str,
         body: Option<Bytes>,
-        id: Option<&str>,
+        own: &HeaderMap,
     ) -> Result<Request<Whole>, ClientError> {
         let uri = format!("{}{path}", self.address.path);
         let mut request = Request::builder()
@@ -134,8 +134,8 @@ impl Pool {
             .body(Whole(body))
             .map_err(|error| ClientError::Garbage(error.to_string()))?;
         *request.headers_mut() = self.headers.clone();
-        if let Some(id) = id.and_then(|id| HeaderValue::from_str(id).ok()) {
-            request.headers_mut().insert("x-request-id", id);
+        for (name, value) in own {
+            request.headers_mut().insert(name, value.clone());
         }
         if *method == Method::POST {
             let json = HeaderValue::from_static("application/json");

@@ -250,7 +250,7 @@ pub(crate) async fn get(pool: &Pool, path: &str) -> Result<Vec<u8>, ClientError>
 
 async fn request(pool: &Pool, method: Method, path: &str, body: Option<Bytes>) -> Result<Vec<u8>, ClientError> {
     let answer = async {
-        let (response, busy) = pool.send(method, path, body, None, async || {}).await?;
+        let (response, busy) = pool.send(method, path, body, &HeaderMap::new(), async || {}).await?;
         let status = response.status();
         let bytes = whole_body(response.into_body(), MAX_ANSWER_BYTES).await?;
         busy.done();

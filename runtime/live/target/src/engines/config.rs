@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use vcr_cluster::{
-    LatencyFactory, LinkSharing, Overheads, PoolConfig, PoolRole, PrefillCancellation, RouterConfig, RunConfig, SourceOutput,
+    LatencyFactory, LinkSharing, Overheads, PoolConfig, PoolRole, PrefillCancellation, RunConfig, SourceOutput,
     TargetError, Topology, TransferScope,
 };
 use vcr_core::{EngineKind, PluginContext};
@@ -129,7 +129,7 @@ fn pool_lacks(pool: &PoolConfig) -> Vec<(String, &'static str)> {
         (matches!(pool.engine, EngineKind::Ticks(_)), "engines that schedule by ticks", OTHER_ENGINES),
         (pool.scaling.is_some(), "autoscaling", "it waits for a number of engines that is fixed"),
         (has_barrier, "data-parallel ranks that wait for each other", "each engine steps by itself"),
-        (matches!(pool.router, RouterConfig::Kv(_)), "KV router, which keeps books of whole clusters", ALONE),
+        (pool.router.kv().is_some(), "KV router, which keeps books of whole clusters", ALONE),
         (pool.most_ranks() > MAX_ENGINES, "pool of more than 256 engines", "one process runs no more"),
     ];
     let there = parts.into_iter().filter(|(is_there, ..)| *is_there);

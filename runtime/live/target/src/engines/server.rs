@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
-use vcr_cluster::{AdapterNames, HttpTarget, ServeTarget, TargetError};
+use vcr_cluster::{AdapterNames, HttpTarget, ServeTarget, SessionNames, TargetError};
 use vcr_frontend::engine::EngineObserver;
 use vcr_frontend::faults::{ClientFault, ClientFaults, FaultLayer, RuleError, Tenants};
 use vcr_frontend::http::{Around, BodyLimits, Cors, ListenOptions, PodHeaders, RequestLog, ServerThreads};
@@ -46,7 +46,12 @@ pub(crate) struct Server {
 impl Server {
     /// The server for its clients.
     pub(crate) fn target(&self) -> HttpTarget {
-        HttpTarget { url: self.url.clone(), vocab_size: Some(vocab_size()), ..HttpTarget::default() }
+        HttpTarget {
+            url: self.url.clone(),
+            vocab_size: Some(vocab_size()),
+            sessions: SessionNames { header: Some("x-session-id".to_owned()), token: None },
+            ..HttpTarget::default()
+        }
     }
 }
 
@@ -110,6 +115,7 @@ pub(crate) fn serve(
             cors: Cors { origins: Vec::new(), methods: Vec::new(), headers: Vec::new(), credentials: false },
             log: RequestLog { has_id_header: false },
             pod: PodHeaders::default(),
+            session_cookie: None,
             body: BodyLimits { max_bytes: MAX_BODY_BYTES, timeout: HEAD_TIMEOUT },
             body_memory_bytes: 4 * MAX_BODY_BYTES,
             before: None,

@@ -19,6 +19,7 @@ use vcr_core::kv_event::KvEvent;
 use vcr_core::route::RouteQuery;
 use vcr_core::{KvTierChange, TierRun};
 
+use super::sessions::Sessions;
 use super::{RouteRequest, Routed, RoutedTo};
 use crate::config::{KvKnowledge, KvRouterConfig, PoolRole, QueueClass};
 use active::Chain;
@@ -76,6 +77,8 @@ pub(super) struct KvRouter {
     /// Scratch: cost of the request on each candidate.
     costs: Vec<f64>,
     no_blocks: Chain,
+    /// Where sessions are, if they stay there.
+    sessions: Option<Sessions>,
     /// Scratch.
     candidates: Vec<Candidate>,
 }
@@ -114,10 +117,16 @@ impl KvRouter {
             ties: Stream::new(seed, "ties"),
             costs: Vec::new(),
             no_blocks: Chain::from([]),
+            sessions: None,
             candidates: Vec::new(),
             config,
             facts,
         }
+    }
+
+    /// The same with sessions that stay where they are.
+    pub(super) fn with_sessions(self, sessions: Option<Sessions>) -> Self {
+        Self { sessions, ..self }
     }
 
     /// Whether candidates must include the engines' current cache hits.

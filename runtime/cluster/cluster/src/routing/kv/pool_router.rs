@@ -7,6 +7,7 @@ use super::books::Entry;
 use super::queue::RouterQueue;
 use super::{Candidate, KvRouter};
 use crate::fleet::Worker;
+use crate::routing::sessions::Sessions;
 use crate::routing::{PoolRouter, RouteRequest, Routed, RoutedTo, RouterNeeds};
 
 impl KvRouter {
@@ -52,9 +53,21 @@ impl PoolRouter for KvRouter {
             return Ok(Routed::Nowhere);
         }
         let mut candidates = std::mem::take(&mut self.candidates);
+        if let Some(sessions) = &self.sessions
+            && let Some(pin) = sessions.pin(&request.query, |worker| candidates.iter().any(|one| one.worker == worker))
+        {
+            candidates.retain(|one| one.worker == pin);
+        }
         let routed = self.choose(request, &mut candidates);
         self.candidates = candidates;
+        if let (Some(sessions), Routed::To(to)) = (&mut self.sessions, routed) {
+            sessions.enter(&request.query, to.worker);
+        }
         Ok(routed)
+    }
+
+    fn take_moved(&mut self) -> bool {
+        self.sessions.as_mut().is_some_and(Sessions::take_moved)
     }
 
     fn needs(&self) -> RouterNeeds {

@@ -6,7 +6,7 @@ use rhai::serde::from_dynamic;
 use rhai::{Dynamic, Engine};
 use vcr_cluster::{
     KvAwareConfig, KvKnowledge, KvRouterConfig, QueueConfig, QueueOrder, QueueProfile, ReplicaConfig, Router,
-    RouterConfig, RouterFactory,
+    RouterConfig, RouterFactory, SessionHashConfig, StickyConfig,
 };
 use vcr_guest::{WithFallback, World};
 use vcr_policy::prefix_affinity::AffinityConfig;
@@ -18,12 +18,14 @@ use crate::script::register::with_options;
 use crate::script::suggestion::{did_you_mean, nearest};
 use crate::vocabulary::guest::GuestSpec;
 
-const NAMES: [&str; 5] = ["round-robin", "least-loaded", "kv-aware", "kv-router", "prefix-affinity"];
+const NAMES: [&str; 6] = ["round-robin", "least-loaded", "kv-aware", "kv-router", "prefix-affinity", "session-hash"];
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "kv_aware", |_, options| make_kv_aware(options));
     with_options(engine, context, "kv_router", |_, options| make_kv_router(options));
     with_options(engine, context, "prefix_affinity", |_, options| make_prefix_affinity(options));
+    with_options(engine, context, "session_hash", |_, options| make_session_hash(options));
+    with_options(engine, context, "sticky", |_, options| make_sticky(options));
 }
 
 /// The option `router`.
@@ -50,11 +52,13 @@ pub(crate) fn of(value: &Dynamic) -> Result<RouterConfig, String> {
         Some("kv-aware") => Ok(RouterConfig::KvAware(KvAwareConfig::default())),
         Some("kv-router") => Ok(RouterConfig::Kv(KvRouterConfig::default())),
         Some("prefix-affinity") => Ok(RouterConfig::PrefixAffinity(AffinityConfig::default())),
+        Some("session-hash") => Ok(RouterConfig::SessionHash(SessionHashConfig::default())),
         _ => {
             let close = text.as_deref().and_then(|text| nearest(text, NAMES.into_iter()));
             let hint = close.map(|close| format!("; {}", did_you_mean(close))).unwrap_or_default();
             let names = NAMES.map(|name| format!("\"{name}\"")).join(", ");
-            let made = "kv_aware(#{ ... }), kv_router(#{ ... }), prefix_affinity(#{ ... }) or a guest";
+            let made = "kv_aware(#{ ... }), kv_router(#{ ... }), prefix_affinity(#{ ... }), session_hash(#{ ... }), \
+                        sticky(#{ ... }) or a guest";
             Err(format!("{names}, {made}, got {}{hint}", describe(value)))
         }
     }
@@ -151,6 +155,28 @@ fn queue_policies(value: &Dynamic) -> Result<QueueConfig, Vec<String>> {
 
 const QUEUE_ORDERS: [(&str, QueueOrder); 3] =
     [("fcfs", QueueOrder::Fcfs), ("lcfs", QueueOrder::Lcfs), ("wspt", QueueOrder::Wspt)];
+
+fn make_session_hash(mut options: Options<'_>) -> Scripted<RouterConfig> {
+    let load_factor = options.f64("load_factor");
+    if load_factor.is_some_and(|factor| !(factor.is_finite() && factor >= 1.0)) {
+        options.problem("load_factor", "invalid `load_factor`: expected a finite number of at least 1");
+    }
+    options.finish()?;
+    Ok(RouterConfig::SessionHash(SessionHashConfig { load_factor }))
+}
+
+fn make_sticky(mut options: Options<'_>) -> Scripted<RouterConfig> {
+    let router = option(&mut options).unwrap_or(RouterConfig::LeastLoaded);
+    if matches!(router, RouterConfig::Sticky(_) | RouterConfig::SessionHash(_)) {
+        options.problem("router", "invalid `router` of `sticky`: it keeps sessions with their engines already");
+    }
+    let ttl_ns = options.duration_ns("ttl");
+    if ttl_ns == Some(0) {
+        options.problem("ttl", "invalid `ttl`: expected above 0; leave it out to keep sessions for ever");
+    }
+    options.finish()?;
+    Ok(RouterConfig::Sticky(Box::new(StickyConfig { router, ttl_ns })))
+}
 
 fn make_prefix_affinity(mut options: Options<'_>) -> Scripted<RouterConfig> {
     let default = AffinityConfig::default();

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use rhai::{Array, Dynamic, Engine, ImmutableString, Map, NativeCallContext};
 use vcr_cluster::{
-    AdapterNames, FrontendTarget, HttpTarget, Prompts, RunConfig, ServeTarget, Target, TargetDriver, TargetError,
+    AdapterNames, FrontendTarget, HttpTarget, Prompts, RunConfig, ServeTarget, SessionNames, SessionToken, Target,
+    TargetDriver, TargetError,
 };
 
 use crate::script::context::Context;
@@ -61,9 +62,29 @@ fn http(url: &str, mut options: Options<'_>) -> Scripted<TargetSpec> {
         ca_file: options.string("ca_file"),
         idle_timeout_ns: options.duration_ns("idle_timeout"),
         adapters: adapters(&mut options),
+        sessions: sessions(&mut options),
     };
     options.finish()?;
     Ok(TargetSpec(Target::Http(target)))
+}
+
+/// `session_header: "X-Session-Id"`, and `session_token: "cookie"` or the name of a header.
+fn sessions(options: &mut Options<'_>) -> SessionNames {
+    let mut name = |option: &'static str| {
+        let name = options.string(option)?;
+        let is_header = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        if !is_header {
+            let message = format!("invalid `{option}`: expected the name of a header, such as \"x-session-token\"");
+            options.problem(option, message);
+        }
+        is_header.then_some(name)
+    };
+    let header = name("session_header");
+    let token = name("session_token");
+    SessionNames {
+        header,
+        token: token.map(|name| if name == "cookie" { SessionToken::Cookie } else { SessionToken::Header(name) }),
+    }
 }
 
 /// `adapters: ["sql", "chat"]`, or `adapters: "tenant-{}"`.

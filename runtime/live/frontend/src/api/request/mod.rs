@@ -10,6 +10,7 @@ use std::sync::Arc;
 use axum::http::HeaderMap;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::http::SESSION_ID;
 use crate::server::App;
 use crate::server::error::ApiError;
 use crate::server::frontend_kind::FrontendKind;
@@ -324,7 +325,7 @@ pub(super) fn least_cached_of(headers: &HeaderMap) -> Option<f64> {
 
 /// The session that the header names.
 pub(super) fn session_of(headers: &HeaderMap) -> Option<String> {
-    header(headers, "x-session-id").map(str::to_owned)
+    header(headers, SESSION_ID.as_str()).map(str::to_owned)
 }
 
 /// Where a model must be named, an empty name names none, but for the server in Python.

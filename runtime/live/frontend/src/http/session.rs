@@ -1,0 +1,65 @@
+//! Sessions by cookie, as load balancers keep them: a response to a request without one sets it.
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use crate::server::ids::RequestIds;
+
+/// The header that names the session of a request.
+pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
+
+/// The name of the cookie.
+#[derive(Clone, Debug)]
+pub struct SessionCookie(String);
+
+impl SessionCookie {
+    /// A cookie of this name.
+    ///
+    /// # Errors
+    /// When it is not a name of cookies.
+    pub fn new(name: &str) -> Result<Self, &'static str> {
+        let is_name =
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+        if is_name { Ok(Self(name.to_owned())) } else { Err("expected letters, digits, `-`, `_` and `.`") }
+    }
+
+    /// Gives a request the session of its cookie, unless it names one. Without a cookie the session is new, and what sets
+    /// the cookie is returned.
+    pub(crate) fn enter(&self, headers: &mut HeaderMap, ids: &RequestIds) -> Option<HeaderValue> {
+        if headers.contains_key(SESSION_ID) {
+            return None;
+        }
+        let known =
+            headers.get_all(header::COOKIE).iter().filter_map(|cookie| cookie.to_str().ok()).find_map(|cookies| {
+                cookies.split(';').find_map(|pair| pair.trim().strip_prefix(self.0.as_str())?.strip_prefix('='))
+            });
+        let session = known.map_or_else(|| ids.long().to_string(), str::to_owned);
+        let set = known.is_none().then(|| format!("{}={session}; Path=/; HttpOnly; SameSite=Lax", self.0));
+        // What came in a header may be in one, as may hexadecimal digits.
+        headers.insert(SESSION_ID, HeaderValue::from_str(&session).ok()?);
+        HeaderValue::from_str(&set?).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entered(pairs: &[(&'static str, &'static str)]) -> (String, Option<String>) {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        let set = SessionCookie::new("vcr").expect("a name").enter(&mut headers, &RequestIds::new());
+        let text = |value: &HeaderValue| value.to_str().expect("text").to_owned();
+        (text(&headers[SESSION_ID]), set.as_ref().map(text))
+    }
+
+    #[test]
+    fn a_session_is_that_of_the_header_of_the_cookie_or_new() {
+        assert_eq!(entered(&[("x-session-id", "a"), ("cookie", "vcr=b")]), ("a".to_owned(), None));
+        assert_eq!(entered(&[("cookie", "vcrx=1; vcr=b")]), ("b".to_owned(), None));
+        let (session, set) = entered(&[("cookie", "other=1")]);
+        assert_eq!(set, Some(format!("vcr={session}; Path=/; HttpOnly; SameSite=Lax")));
+        assert!(SessionCookie::new("a b").is_err() && SessionCookie::new("").is_err());
+    }
+}
