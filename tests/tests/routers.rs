@@ -361,7 +361,7 @@ fn what_is_no_router_no_injector_and_no_source_is_refused_by_name() {
         folder.write("test.rhai", script);
         folder.run(&[]).failed(2, needles);
     };
-    refused("router: 5", &["invalid `router`: expected \"round-robin\"", "prefix_affinity(#{ ... }) or a guest, got"]);
+    refused("router: 5", &["invalid `router`: expected \"round-robin\"", "sticky(#{ ... }) or a guest, got"]);
     refused("router: \"prefix-afinity\"", &["did you mean `prefix-affinity`"]);
     refused(&format!("latency_: {router}"), &["has no option `latency_`"]);
     refused(

@@ -72,7 +72,7 @@ fn short_answers_fail() {
             engine: engine(#{ num_gpu_blocks: 2_001 }), latency: fixed(#{ step: "2ms" }),
         }) });
         let r = run(#{
-            cluster: c, retries: 5, target: serve(#{ client_faults: ["short:after=3,call=2..3"] }),
+            cluster: c, retries: 5,
             workloads: [ closed_loop(#{ concurrency: 1, count: 5, prompt_tokens: 64, output_tokens: 8 }) ],
         });
         check("failed", value(r, "failed", "count") == 2);
@@ -80,10 +80,10 @@ fn short_answers_fail() {
         check("not sent again", value(r, "retries", "count") == 0);
     "#,
     );
-    let _ = folder.run(&[]).ended(0);
-    let outputs = Outputs::of(&folder, "serve(#{ client_faults: [\"short:after=3,call=1\"] })", &[]);
+    let target = "serve(#{ client_faults: [\"short:after=3,call=2..3\"] })";
+    let outputs = Outputs::of(&folder, target, &[]);
     let failed: Vec<_> = outputs.requests.iter().filter(|row| row["status"] == "failed").collect();
-    assert_eq!(failed.len(), 1);
+    assert_eq!(failed.len(), 2);
     assert_eq!(failed[0]["reason"], "the answer ended before its requested number of tokens", "{}", failed[0]);
 }
 
