@@ -6,7 +6,7 @@
 //! no part of it: the simulator does that before it asks.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use vcr_cluster::{Choice, EndedRequest, RoutePhase, RouteQuery, Router, RouterConfig, WorkerLoad};
+use vcr_cluster::{Choice, EndedRequest, RoutePhase, RouteRequest, Router, RouterConfig, WorkerLoad};
 use vcr_guest::{GuestModule, Limits};
 
 const WORKERS: u32 = 64;
@@ -35,7 +35,7 @@ fn workers(request: u64) -> Vec<WorkerLoad> {
 
 fn route(router: &mut dyn Router, shown: &[Vec<WorkerLoad>], blocks: &[u64], request: u64) -> Choice {
     let workers = &shown[(request % REQUESTS) as usize];
-    let query = RouteQuery {
+    let query = RouteRequest {
         now_ns: request * 1_000,
         id: request,
         prompt_tokens: blocks.len() as u32 * 16 + 5,

@@ -31,10 +31,18 @@ function record(
 /**
  * A step to be priced.
  *
- * @param {Partial<import('./vcr-guest.js').Step>} [fields]
- * @returns {import('./vcr-guest.js').Step}
+ * @param {Partial<import('./vcr-guest.js').StepShape>} [fields]
+ * @returns {import('./vcr-guest.js').StepShape}
  */
-export const step = (fields) => record('latency', 'step', fields, { startNs: 0 });
+export const step = (fields) => record('latency', 'step-shape', fields, { startNs: 0 });
+
+/**
+ * The engine whose steps are priced.
+ *
+ * @param {Partial<import('./vcr-guest.js').EngineInfo>} [fields]
+ * @returns {import('./vcr-guest.js').EngineInfo}
+ */
+export const engineInfo = (fields) => record('latency', 'engine-info', fields);
 
 /**
  * The engine before a step.
@@ -59,21 +67,21 @@ export const arrived = (fields) =>
  * @param {Partial<import('./vcr-guest.js').RouteRequest>} [fields]
  * @returns {import('./vcr-guest.js').RouteRequest}
  */
-export const request = (fields) => record('routing', 'request', fields, { nowNs: 0 });
+export const request = (fields) => record('routing', 'route-request', fields, { nowNs: 0 });
 
 /**
  * An engine that is up.
  *
- * @param {Partial<import('./vcr-guest.js').Worker>} [fields]
- * @returns {import('./vcr-guest.js').Worker}
+ * @param {Partial<import('./vcr-guest.js').WorkerLoad>} [fields]
+ * @returns {import('./vcr-guest.js').WorkerLoad}
  */
-export const worker = (fields) => record('routing', 'workers', fields);
+export const worker = (fields) => record('routing', 'worker-loads', fields);
 
 /**
  * The state of a pool.
  *
- * @param {Partial<import('./vcr-guest.js').Pool>} [fields]
- * @returns {import('./vcr-guest.js').Pool}
+ * @param {Partial<import('./vcr-guest.js').PoolView>} [fields]
+ * @returns {import('./vcr-guest.js').PoolView}
  */
 export const pool = (fields) => record('scaling', 'pool-view', fields);
 
@@ -92,4 +100,4 @@ export const requestArrived = (fields) =>
  * @param {Partial<import('./vcr-guest.js').TokenRequest> | Record<string, any>} [fields]
  * @returns {import('./vcr-guest.js').TokenRequest}
  */
-export const tokenRequest = (fields) => record('tokens', 'request', fields);
+export const tokenRequest = (fields) => record('tokens', 'token-request', fields);

@@ -170,7 +170,9 @@ function wide(/** @type {unknown} */ value, /** @type {string} */ what, least = 
 
 // The worlds.
 
-/** @typedef {Plain<import('vcr:guest/latency@0.1.0').Step> & { startNs: number }} Step */
+/** @typedef {Plain<import('vcr:guest/latency@0.1.0').StepShape> & { startNs: number }} StepShape */
+
+/** @typedef {Plain<import('vcr:guest/latency@0.1.0').EngineInfo>} EngineInfo */
 
 /** Says how long the steps of one engine take. */
 export class LatencyModel {
@@ -183,9 +185,16 @@ export class LatencyModel {
   constructor(config, seed) {}
 
   /**
+   * The engine whose steps are priced. Called once, before all steps.
+   *
+   * @param {EngineInfo} engine
+   */
+  engine(engine) {}
+
+  /**
    * The duration of a step in nanoseconds: finite, from 0 to 1e18.
    *
-   * @param {Step} step
+   * @param {StepShape} step
    * @returns {number}
    */
   price(step) {
@@ -197,7 +206,7 @@ function latency(/** @type {(config: string, seed: bigint) => LatencyModel} */ m
   /** @type {LatencyModel} */
   let model;
   const wit = host()?.wit;
-  const none = wit ? blank(wit, 'latency', 'step') : {};
+  const none = wit ? blank(wit, 'latency', 'step-shape') : {};
 
   const price = (/** @type {any} */ step) => {
     const durationNs = model.price(step);
@@ -208,8 +217,9 @@ function latency(/** @type {(config: string, seed: bigint) => LatencyModel} */ m
   };
 
   return {
-    configure(/** @type {string} */ config, /** @type {bigint} */ seed) {
+    configure(/** @type {string} */ config, /** @type {bigint} */ seed, /** @type {any} */ engine) {
       model = make(config, seed);
+      model.engine(plain(engine));
     },
     priceStep(/** @type {bigint} */ startNs, /** @type {any} */ step) {
       const seen = plain(step);
@@ -317,8 +327,8 @@ function scheduling(/** @type {(config: string, seed: bigint) => SchedulerPolicy
   };
 }
 
-/** @typedef {Plain<import('vcr:guest/routing@0.1.0').Request> & { nowNs: number }} RouteRequest */
-/** @typedef {Plain<import('vcr:guest/routing@0.1.0').Workers>[number]} Worker */
+/** @typedef {Plain<import('vcr:guest/routing@0.1.0').RouteRequest> & { nowNs: number }} RouteRequest */
+/** @typedef {Plain<import('vcr:guest/routing@0.1.0').WorkerLoads>[number]} WorkerLoad */
 /** @typedef {Plain<import('vcr:guest/routing@0.1.0').EndedRequest>} EndedRequest */
 
 /** Refuses a request, because all engines have too much to do. */
@@ -338,7 +348,7 @@ export class Router {
    * The index of one of the engines, its `worker`; or `REFUSE`, where the request may be refused.
    *
    * @param {RouteRequest} request
-   * @param {Worker[]} workers
+   * @param {WorkerLoad[]} workers
    * @returns {number | null}
    */
   route(request, workers) {
@@ -371,7 +381,7 @@ function routing(/** @type {(config: string, seed: bigint) => Router} */ make) {
   };
 }
 
-/** @typedef {Plain<import('vcr:guest/scaling@0.1.0').PoolView>} Pool */
+/** @typedef {Plain<import('vcr:guest/scaling@0.1.0').PoolView>} PoolView */
 
 /** Decides how many engines one pool has. */
 export class Autoscaler {
@@ -386,7 +396,7 @@ export class Autoscaler {
   /**
    * The number of engines that should be up or starting. The host applies the pool's limits.
    *
-   * @param {Pool} pool
+   * @param {PoolView} pool
    * @returns {number}
    */
   desired(pool) {
@@ -406,12 +416,12 @@ function scaling(/** @type {(config: string, seed: bigint) => Autoscaler} */ mak
   };
 }
 
-/** @typedef {Plain<import('vcr:guest/faults@0.1.0').Event>} FaultEvent */
+/** @typedef {Plain<import('vcr:guest/faults@0.1.0').FaultEvent>} FaultEvent */
 /** @typedef {{ nowNs: number, step: number, events: FaultEvent[] }} FaultBatch */
 
 /** The faults that an injector wants, in order. Durations are nanoseconds, at most 1e18. */
 export class Actions {
-  /** @type {import('vcr:guest/faults@0.1.0').Action[]} */
+  /** @type {import('vcr:guest/faults@0.1.0').FaultAction[]} */
   said = [];
 
   /** The request ends with an error. */
@@ -500,7 +510,7 @@ function faults(/** @type {(config: string, seed: bigint) => FailureInjector} */
   };
 }
 
-/** @typedef {Plain<import('vcr:guest/tokens@0.1.0').Request>} TokenRequest */
+/** @typedef {Plain<import('vcr:guest/tokens@0.1.0').TokenRequest>} TokenRequest */
 
 /** Says how many drafts of a request are accepted in each step that verifies some. */
 export function acceptDrafts(/** @type {number} */ slot, /** @type {number} */ count) {

@@ -3,7 +3,7 @@
 A guest implements one of the classes here and names it in `app.py`, as the
 interface that componentize-py looks for:
 
-    from vcr_guest import LatencyModel, Step, latency, number
+    from vcr_guest import LatencyModel, StepShape, latency, number
 
     class PerToken(LatencyModel):
         def __init__(self, config, seed):
@@ -71,7 +71,26 @@ class GuestError(Exception):
     """Ends the run; its text is shown to the user."""
 
 
-class Step(NamedTuple):
+class KvGroup(NamedTuple):
+    """A group of layers whose KV is in the same blocks. `kind` is "full-attention",
+    "latent-attention", "sliding-window", "chunked-local", "cross-attention" or "mamba"."""
+
+    kind: str
+    block_size_tokens: int = 16
+    window_tokens: int | None = None
+
+
+class EngineInfo(NamedTuple):
+    """The engine whose steps are priced. It has no `kv_groups` if all layers have full attention."""
+
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    kv_total_blocks: int = 20_000
+    block_size_tokens: int = 16
+    kv_groups: list[KvGroup] = []
+
+
+class StepShape(NamedTuple):
     """One engine step: when it starts and what it computes, summed over its requests."""
 
     start_ns: int
@@ -86,10 +105,10 @@ class Step(NamedTuple):
     decode_context_tokens: int = 0
     sampled_requests: int = 0
     kv_active_blocks: int = 0
-    kv_total_blocks: int = 0
-    block_size_tokens: int = 0
     waiting_requests: int = 0
     encoder_tokens: int = 0
+    adapter_count: int = 0
+    adapter_tokens: int = 0
 
     def tokens(self) -> int:
         """Tokens that the step computes."""
@@ -206,13 +225,22 @@ def kind(case: Any) -> str:
     return type(case).__name__.rsplit("_", 1)[-1]
 
 
+def enum_name(case: Any) -> str:
+    """The name of an enum's case as `wit/` writes it."""
+    return case.name.lower().replace("_", "-")
+
+
 class LatencyModel:
     """Says how long the steps of one engine take."""
 
     def __init__(self, config: dict[str, Any], seed: int):
         """Makes the model of one engine; raises a `GuestError` where the config makes no sense."""
 
-    def price(self, step: Step) -> float:
+    def engine(self, engine: EngineInfo) -> None:
+        """The engine whose steps are priced. Called once, before all steps; raises a `GuestError`
+        where the model cannot price them."""
+
+    def price(self, step: StepShape) -> float:
         """The duration of `step` in nanoseconds: finite, from 0 to 1e18."""
         raise missing(self, "price")
 
@@ -236,7 +264,7 @@ def latency(make: Callable[[dict[str, Any], int], LatencyModel]) -> type:
     # Kept here, because componentize-py makes an object of the class for each call.
     model: LatencyModel
 
-    def priced(step: Step) -> float:
+    def priced(step: StepShape) -> float:
         duration_ns = model.price(step)
         if isinstance(duration_ns, bool) or not isinstance(duration_ns, int | float):
             raise wrong(answer_of(model, "price"), "a number of nanoseconds", duration_ns)
@@ -244,13 +272,15 @@ def latency(make: Callable[[dict[str, Any], int], LatencyModel]) -> type:
 
     class Latency:
         @passes_on
-        def configure(self, config: str, seed: int) -> None:
+        def configure(self, config: str, seed: int, engine: Any) -> None:
             nonlocal model
             model = make(read_config(config), seed)
+            groups = [KvGroup(**{**vars(group), "kind": enum_name(group.kind)}) for group in engine.kv_groups]
+            model.engine(EngineInfo(**{**vars(engine), "kv_groups": groups}))
 
         @passes_on
         def price_step(self, start_ns: int, step: Any) -> float:
-            return priced(Step(start_ns, **vars(step)))
+            return priced(StepShape(start_ns, **vars(step)))
 
         @passes_on
         def price_decodes(self, start_ns: int, horizon_ns: int, run: Any) -> list[float]:
@@ -261,16 +291,16 @@ def latency(make: Callable[[dict[str, Any], int], LatencyModel]) -> type:
                 # Such a step may never happen, so the model must not see it.
                 if durations_ns and now_ns >= horizon_ns:
                     break
-                step = Step(
+                step = StepShape(
                     now_ns,
                     decode_requests=run.decode_requests,
                     decode_tokens=run.decode_tokens,
                     decode_context_tokens=context_tokens,
                     sampled_requests=run.sampled_requests,
                     kv_active_blocks=kv_active_blocks,
-                    kv_total_blocks=run.kv_total_blocks,
-                    block_size_tokens=run.block_size_tokens,
                     waiting_requests=run.waiting_requests,
+                    adapter_count=run.adapter_count,
+                    adapter_tokens=run.adapter_tokens,
                 )
                 duration_ns = priced(step)
                 durations_ns.append(duration_ns)
@@ -334,10 +364,10 @@ class Progress(NamedTuple):
     output_tokens: int
 
 
-Event = Arrived | Admitted | Preempted | Ended
+PolicyEvent = Arrived | Admitted | Preempted | Ended
 
 
-class Decision(NamedTuple):
+class EngineView(NamedTuple):
     """What a scheduler policy knows before a step."""
 
     now_ns: int
@@ -345,7 +375,7 @@ class Decision(NamedTuple):
     running_slots: int
     free_blocks: int
     total_blocks: int
-    events: list[Event]
+    events: list[PolicyEvent]
     progress: list[Progress]
     block_size_tokens: int = 16
 
@@ -381,7 +411,7 @@ class SchedulerPolicy:
     def __init__(self, config: dict[str, Any], seed: int):
         """Makes the policy of one engine; raises a `GuestError` where the config makes no sense."""
 
-    def decide(self, decision: Decision, preferences: Preferences) -> None:
+    def decide(self, engine: EngineView, preferences: Preferences) -> None:
         """Says to `preferences` what changes."""
         raise missing(self, "decide")
 
@@ -391,7 +421,7 @@ def with_slo(record: Any) -> dict[str, Any]:
     return {**vars(record), "slo": Slo(**vars(record.slo))}
 
 
-def _policy_event(event: Any) -> Event:
+def _policy_event(event: Any) -> PolicyEvent:
     name = kind(event)
     if name == "Arrived":
         return Arrived(**with_slo(event.value))
@@ -420,7 +450,7 @@ def scheduling(make: Callable[[dict[str, Any], int], SchedulerPolicy]) -> type:
         @passes_on
         def decide(self, engine: Any) -> Any:
             rows = engine.progress
-            decision = Decision(
+            view = EngineView(
                 engine.now_ns,
                 engine.budget_tokens,
                 engine.running_slots,
@@ -431,7 +461,7 @@ def scheduling(make: Callable[[dict[str, Any], int], SchedulerPolicy]) -> type:
                 engine.block_size_tokens,
             )
             said = Preferences()
-            policy.decide(decision, said)
+            policy.decide(view, said)
             return wit.Preferences(
                 admission=wit.Ranks(*columns(said.admission)),
                 eviction=wit.Ranks(*columns(said.eviction)),
@@ -442,7 +472,7 @@ def scheduling(make: Callable[[dict[str, Any], int], SchedulerPolicy]) -> type:
     return Scheduling
 
 
-class Worker(NamedTuple):
+class WorkerLoad(NamedTuple):
     """An engine that is up."""
 
     worker: int
@@ -453,6 +483,10 @@ class Worker(NamedTuple):
     total_blocks: int = 0
     outstanding_prefill_tokens: int = 0
     cached_prompt_blocks: int = 0
+    host_prompt_blocks: int = 0
+    disk_prompt_blocks: int = 0
+    loading_requests: int = 0
+    last_step_ns: int = 0
     preemption_count: int = 0
 
 
@@ -501,7 +535,7 @@ class Router:
     def __init__(self, config: dict[str, Any], seed: int):
         """Makes the router of one pool; raises a `GuestError` where the config makes no sense."""
 
-    def route(self, request: RouteRequest, workers: list[Worker]) -> int | Refusal:
+    def route(self, request: RouteRequest, workers: list[WorkerLoad]) -> int | Refusal:
         """The index of one of the engines, its `worker`; or `REFUSE`, where the request may be refused."""
         raise missing(self, "route")
 
@@ -525,9 +559,9 @@ def routing(make: Callable[[dict[str, Any], int], Router]) -> type:
         def route(self, now_ns: int, ended: list[Any], request: Any, workers: Any) -> Any:
             for one in ended:
                 router.ended(EndedRequest(**vars(one)))
-            fields = {**with_slo(request), "phase": request.phase.name.lower()}
-            rows = zip(*(getattr(workers, field) for field in Worker._fields))
-            chosen = router.route(RouteRequest(now_ns, **fields), [Worker(*row) for row in rows])
+            fields = {**with_slo(request), "phase": enum_name(request.phase)}
+            rows = zip(*(getattr(workers, field) for field in WorkerLoad._fields))
+            chosen = router.route(RouteRequest(now_ns, **fields), [WorkerLoad(*row) for row in rows])
             if chosen is REFUSE:
                 return wit.Choice_Refuse()
             what = answer_of(router, "route")
@@ -538,7 +572,7 @@ def routing(make: Callable[[dict[str, Any], int], Router]) -> type:
     return Routing
 
 
-class Pool(NamedTuple):
+class PoolView(NamedTuple):
     """The state of a pool when a decision is due. Counts since the last decision are of the whole
     cluster; engines, and what they have to do, are those of the pool."""
 
@@ -564,6 +598,7 @@ class Pool(NamedTuple):
     total_blocks: int = 0
     outstanding_prefill_tokens: int = 0
     preemption_count: int = 0
+    engine_usd_per_hour: float | None = None
 
 
 class Autoscaler:
@@ -572,7 +607,7 @@ class Autoscaler:
     def __init__(self, config: dict[str, Any], seed: int):
         """Makes the autoscaler of one pool; raises a `GuestError` where the config makes no sense."""
 
-    def desired(self, pool: Pool) -> int:
+    def desired(self, pool: PoolView) -> int:
         """The number of engines that should be up or starting. The host applies the pool's limits."""
         raise missing(self, "desired")
 
@@ -590,7 +625,7 @@ def scaling(make: Callable[[dict[str, Any], int], Autoscaler]) -> type:
 
         @passes_on
         def decide(self, pool: Any) -> int:
-            return whole(autoscaler.desired(Pool(**vars(pool))), answer_of(autoscaler, "desired"))
+            return whole(autoscaler.desired(PoolView(**vars(pool))), answer_of(autoscaler, "desired"))
 
     return Scaling
 
@@ -723,7 +758,7 @@ def faults(make: Callable[[dict[str, Any], int], FailureInjector]) -> type:
         def decide(self, now_ns: int, step: int, events: list[Any]) -> list[Any]:
             actions = Actions()
             injector.decide(FaultBatch(now_ns, step, _fault_events(events)), actions)
-            return [getattr(wit, f"Action_{name}")(*values) for name, values in actions.said]
+            return [getattr(wit, f"FaultAction_{name}")(*values) for name, values in actions.said]
 
     return Faults
 

@@ -6,7 +6,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use serde::de::DeserializeOwned;
-use vcr_policy::latency::StepShape;
+use vcr_policy::latency::{EngineInfo, StepShape};
 
 /// The longest duration that a step may have, in nanoseconds: about 32 years.
 pub const DURATION_NS_MAX: f64 = 1e18;
@@ -27,6 +27,15 @@ pub trait LatencyGuest: Sized + 'static {
     /// When the config makes no sense; the text is shown to the user and should
     /// name the field, its value and what to write instead.
     fn configure(config: Self::Config, seed: u64) -> Result<Self, String>;
+
+    /// The engine whose steps are priced. Called once, before all steps.
+    ///
+    /// # Errors
+    /// When the model cannot price steps of such an engine; shown to the user like an error of
+    /// [`configure`](Self::configure).
+    fn engine(&mut self, _engine: &EngineInfo) -> Result<(), String> {
+        Ok(())
+    }
 
     /// The duration in nanoseconds of `step`, which starts at `start_ns`: finite, from 0 to
     /// [`DURATION_NS_MAX`]. The host rounds it to a whole number. Any other value ends the run

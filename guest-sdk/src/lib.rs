@@ -89,17 +89,17 @@ pub use latency::{Batch, DURATION_NS_MAX, LatencyGuest, is_valid_duration, parse
 pub use policy::Policy;
 pub use policy::PolicyGuest;
 pub use rng::Rng;
-pub use router::{RouterGuest, WorkerColumns, Workers};
+pub use router::{RouterGuest, WorkerColumns, WorkerLoads};
 pub use scaler::ScalerGuest;
 pub use tokens::TokenGuest;
 #[cfg(any(target_arch = "wasm32", test))]
 #[doc(hidden)]
 pub use tokens::table::{Remarks, TokenTable};
 pub use vcr_policy::faults::{FaultAction, FaultBatch, FaultEvent};
-pub use vcr_policy::latency::{EncoderShape, RecomputeShape, StepShape};
-pub use vcr_policy::routing::{Choice, EndedRequest, RoutePhase, RouteQuery, WorkerLoad};
-pub use vcr_policy::scaling::ScaleView;
-pub use vcr_policy::scheduling::{PolicyBatch, PolicyEvent, Preference, Progress, Slo};
+pub use vcr_policy::latency::{EncoderShape, EngineInfo, KvGroup, KvGroupKind, RecomputeShape, StepShape};
+pub use vcr_policy::routing::{Choice, EndedRequest, RoutePhase, RouteRequest, WorkerLoad};
+pub use vcr_policy::scaling::PoolView;
+pub use vcr_policy::scheduling::{EngineView, PolicyEvent, Preference, Progress, Slo};
 pub use vcr_policy::tokens::TokenRequest;
 
 /// Exports a [`LatencyGuest`] as the component's latency model.

@@ -2,7 +2,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use serde::de::DeserializeOwned;
-use vcr_policy::scheduling::{PolicyBatch, Preference};
+use vcr_policy::scheduling::{EngineView, Preference};
 
 /// Decides for one engine in which order requests are admitted and preempted, and in what
 /// chunks.
@@ -11,7 +11,7 @@ use vcr_policy::scheduling::{PolicyBatch, Preference};
 /// answer the same calls alike whenever it is configured alike.
 ///
 /// ```
-/// use vcr_guest_sdk::{PolicyBatch, PolicyEvent, PolicyGuest, Preference, Slo, export_scheduler_policy, serde};
+/// use vcr_guest_sdk::{EngineView, PolicyEvent, PolicyGuest, Preference, Slo, export_scheduler_policy, serde};
 ///
 /// #[derive(serde::Deserialize)]
 /// #[serde(crate = "vcr_guest_sdk::serde", deny_unknown_fields)]
@@ -27,8 +27,8 @@ use vcr_policy::scheduling::{PolicyBatch, Preference};
 ///         Ok(Self)
 ///     }
 ///
-///     fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), String> {
-///         for event in batch.events {
+///     fn decide(&mut self, engine: &EngineView<'_>, preferences: &mut Vec<Preference>) -> Result<(), String> {
+///         for event in engine.events {
 ///             if let PolicyEvent::Arrived { slot, prompt_tokens, .. } = *event {
 ///                 preferences.push(Preference::AdmissionRank { slot, rank: prompt_tokens.into() });
 ///             }
@@ -50,7 +50,7 @@ use vcr_policy::scheduling::{PolicyBatch, Preference};
 ///     slo: Slo::default(),
 /// };
 /// let mut preferences = Vec::new();
-/// Shortest.decide(&PolicyBatch { events: &[arrived], ..PolicyBatch::default() }, &mut preferences)?;
+/// Shortest.decide(&EngineView { events: &[arrived], ..EngineView::default() }, &mut preferences)?;
 /// assert_eq!(preferences, [Preference::AdmissionRank { slot: 4, rank: 900 }]);
 /// # Ok::<(), String>(())
 /// ```
@@ -72,7 +72,7 @@ pub trait PolicyGuest: Sized + 'static {
     ///
     /// # Errors
     /// Ends the run; the text is shown to the user.
-    fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), String>;
+    fn decide(&mut self, engine: &EngineView<'_>, preferences: &mut Vec<Preference>) -> Result<(), String>;
 }
 
 /// A policy with the list of its preferences, kept so that most calls allocate nothing but their
@@ -95,9 +95,9 @@ impl<G: PolicyGuest> Policy<G> {
     ///
     /// # Errors
     /// What the guest says.
-    pub fn decide(&mut self, batch: &PolicyBatch<'_>) -> Result<&[Preference], String> {
+    pub fn decide(&mut self, engine: &EngineView<'_>) -> Result<&[Preference], String> {
         self.preferences.clear();
-        self.guest.decide(batch, &mut self.preferences)?;
+        self.guest.decide(engine, &mut self.preferences)?;
         Ok(&self.preferences)
     }
 }

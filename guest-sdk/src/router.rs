@@ -2,7 +2,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use serde::de::DeserializeOwned;
-use vcr_policy::routing::{Choice, EndedRequest, RouteQuery, WorkerLoad};
+use vcr_policy::routing::{Choice, EndedRequest, RouteRequest, WorkerLoad};
 
 /// Chooses the engine of each request of one pool.
 ///
@@ -10,7 +10,7 @@ use vcr_policy::routing::{Choice, EndedRequest, RouteQuery, WorkerLoad};
 /// answer the same calls alike whenever it is configured alike.
 ///
 /// ```
-/// use vcr_guest_sdk::{Choice, RouteQuery, RouterGuest, Workers, export_router, serde};
+/// use vcr_guest_sdk::{Choice, RouteRequest, RouterGuest, WorkerLoads, export_router, serde};
 ///
 /// #[derive(serde::Deserialize)]
 /// #[serde(crate = "vcr_guest_sdk::serde", deny_unknown_fields)]
@@ -28,7 +28,7 @@ use vcr_policy::routing::{Choice, EndedRequest, RouteQuery, WorkerLoad};
 ///         Ok(Self(config.max_waiting))
 ///     }
 ///
-///     fn route(&mut self, request: &RouteQuery<'_>, workers: Workers<'_>) -> Result<Choice, String> {
+///     fn route(&mut self, request: &RouteRequest<'_>, workers: WorkerLoads<'_>) -> Result<Choice, String> {
 ///         let least_busy = workers.iter().min_by_key(|load| load.waiting_requests);
 ///         let load = least_busy.ok_or("there are no engines")?;
 ///         if request.may_refuse && load.waiting_requests > self.0 {
@@ -57,7 +57,7 @@ pub trait RouterGuest: Sized + 'static {
     ///
     /// # Errors
     /// Ends the run; the text is shown to the user.
-    fn route(&mut self, request: &RouteQuery<'_>, workers: Workers<'_>) -> Result<Choice, String>;
+    fn route(&mut self, request: &RouteRequest<'_>, workers: WorkerLoads<'_>) -> Result<Choice, String>;
 
     /// A request that this router has routed is over. Called before the request
     /// that is routed next.
@@ -67,7 +67,7 @@ pub trait RouterGuest: Sized + 'static {
 /// The engines that are up, at least one, by index ascending. Their fields lie in columns, as they
 /// came: a router that reads few of them pays for few.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Workers<'a> {
+pub struct WorkerLoads<'a> {
     columns: Columns<&'a [u32], &'a [u64]>,
 }
 
@@ -88,10 +88,14 @@ pub struct Columns<A, B> {
     pub total_blocks: A,
     pub outstanding_prefill_tokens: B,
     pub cached_prompt_blocks: A,
+    pub host_prompt_blocks: A,
+    pub disk_prompt_blocks: A,
+    pub loading_requests: A,
+    pub last_step_ns: B,
     pub preemption_count: B,
 }
 
-impl<'a> Workers<'a> {
+impl<'a> WorkerLoads<'a> {
     /// The engines of these columns; none where one has more entries than another.
     #[doc(hidden)]
     #[must_use]
@@ -104,10 +108,13 @@ impl<'a> Workers<'a> {
             columns.active_blocks,
             columns.total_blocks,
             columns.cached_prompt_blocks,
+            columns.host_prompt_blocks,
+            columns.disk_prompt_blocks,
+            columns.loading_requests,
         ];
         let is_even = lists.iter().all(|list| list.len() == length);
-        let is_even = is_even
-            && [columns.outstanding_prefill_tokens, columns.preemption_count].iter().all(|list| list.len() == length);
+        let lists = [columns.outstanding_prefill_tokens, columns.last_step_ns, columns.preemption_count];
+        let is_even = is_even && lists.iter().all(|list| list.len() == length);
         is_even.then_some(Self { columns })
     }
 
@@ -132,39 +139,37 @@ impl<'a> Workers<'a> {
     /// All of them, in order.
     #[inline]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = WorkerLoad> + Clone + 'a {
-        let Columns {
-            worker,
-            running_requests,
-            waiting_requests,
-            max_running_requests,
-            active_blocks,
-            total_blocks,
-            outstanding_prefill_tokens,
-            cached_prompt_blocks,
-            preemption_count,
-        } = self.columns;
-        let requests = worker.iter().zip(running_requests).zip(waiting_requests).zip(max_running_requests);
-        let blocks = active_blocks.iter().zip(total_blocks).zip(cached_prompt_blocks);
-        let totals = outstanding_prefill_tokens.iter().zip(preemption_count);
-        requests.zip(blocks).zip(totals).map(
-            |(
-                (
-                    (((worker, running), waiting), max_running_requests),
-                    ((active_blocks, total_blocks), cached_prompt_blocks),
-                ),
-                (outstanding_prefill_tokens, preemption_count),
-            )| WorkerLoad {
-                worker: *worker,
-                running_requests: *running,
-                waiting_requests: *waiting,
-                max_running_requests: *max_running_requests,
-                active_blocks: *active_blocks,
-                total_blocks: *total_blocks,
-                outstanding_prefill_tokens: *outstanding_prefill_tokens,
-                cached_prompt_blocks: *cached_prompt_blocks,
-                preemption_count: *preemption_count,
-            },
-        )
+        let columns = self.columns;
+        let engines = columns.worker.len();
+        // All are as long, which the compiler sees here: it checks no index below.
+        let worker = &columns.worker[..engines];
+        let running_requests = &columns.running_requests[..engines];
+        let waiting_requests = &columns.waiting_requests[..engines];
+        let max_running_requests = &columns.max_running_requests[..engines];
+        let active_blocks = &columns.active_blocks[..engines];
+        let total_blocks = &columns.total_blocks[..engines];
+        let outstanding_prefill_tokens = &columns.outstanding_prefill_tokens[..engines];
+        let cached_prompt_blocks = &columns.cached_prompt_blocks[..engines];
+        let host_prompt_blocks = &columns.host_prompt_blocks[..engines];
+        let disk_prompt_blocks = &columns.disk_prompt_blocks[..engines];
+        let loading_requests = &columns.loading_requests[..engines];
+        let last_step_ns = &columns.last_step_ns[..engines];
+        let preemption_count = &columns.preemption_count[..engines];
+        (0..engines).map(move |at| WorkerLoad {
+            worker: worker[at],
+            running_requests: running_requests[at],
+            waiting_requests: waiting_requests[at],
+            max_running_requests: max_running_requests[at],
+            active_blocks: active_blocks[at],
+            total_blocks: total_blocks[at],
+            outstanding_prefill_tokens: outstanding_prefill_tokens[at],
+            cached_prompt_blocks: cached_prompt_blocks[at],
+            host_prompt_blocks: host_prompt_blocks[at],
+            disk_prompt_blocks: disk_prompt_blocks[at],
+            loading_requests: loading_requests[at],
+            last_step_ns: last_step_ns[at],
+            preemption_count: preemption_count[at],
+        })
     }
 }
 
@@ -180,6 +185,10 @@ impl FromIterator<WorkerLoad> for WorkerColumns {
             columns.total_blocks.push(load.total_blocks);
             columns.outstanding_prefill_tokens.push(load.outstanding_prefill_tokens);
             columns.cached_prompt_blocks.push(load.cached_prompt_blocks);
+            columns.host_prompt_blocks.push(load.host_prompt_blocks);
+            columns.disk_prompt_blocks.push(load.disk_prompt_blocks);
+            columns.loading_requests.push(load.loading_requests);
+            columns.last_step_ns.push(load.last_step_ns);
             columns.preemption_count.push(load.preemption_count);
         }
         Self(columns)
@@ -189,9 +198,9 @@ impl FromIterator<WorkerLoad> for WorkerColumns {
 impl WorkerColumns {
     /// The engines.
     #[must_use]
-    pub fn view(&self) -> Workers<'_> {
+    pub fn view(&self) -> WorkerLoads<'_> {
         let Self(columns) = self;
-        Workers {
+        WorkerLoads {
             columns: Columns {
                 worker: &columns.worker,
                 running_requests: &columns.running_requests,
@@ -201,6 +210,10 @@ impl WorkerColumns {
                 total_blocks: &columns.total_blocks,
                 outstanding_prefill_tokens: &columns.outstanding_prefill_tokens,
                 cached_prompt_blocks: &columns.cached_prompt_blocks,
+                host_prompt_blocks: &columns.host_prompt_blocks,
+                disk_prompt_blocks: &columns.disk_prompt_blocks,
+                loading_requests: &columns.loading_requests,
+                last_step_ns: &columns.last_step_ns,
                 preemption_count: &columns.preemption_count,
             },
         }
@@ -222,6 +235,10 @@ mod tests {
             total_blocks: 5,
             outstanding_prefill_tokens: 1 << 40,
             cached_prompt_blocks: 7,
+            host_prompt_blocks: 8,
+            disk_prompt_blocks: 9,
+            loading_requests: 10,
+            last_step_ns: 1 << 42,
             preemption_count: 1 << 41,
         };
         let columns: WorkerColumns = [load(3), load(9)].into_iter().collect();
@@ -229,6 +246,6 @@ mod tests {
         assert_eq!((workers.len(), workers.get(1), workers.get(2)), (2, Some(load(9)), None));
         assert!(workers.iter().eq([load(3), load(9)]));
         let ragged = Columns { worker: &[1][..], ..Columns::default() };
-        assert!(Workers::of_columns(ragged).is_none(), "the others are shorter");
+        assert!(WorkerLoads::of_columns(ragged).is_none(), "the others are shorter");
     }
 }

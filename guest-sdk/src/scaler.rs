@@ -1,7 +1,7 @@
 use alloc::string::String;
 
 use serde::de::DeserializeOwned;
-use vcr_policy::scaling::ScaleView;
+use vcr_policy::scaling::PoolView;
 
 /// Decides how many engines one pool has.
 ///
@@ -9,7 +9,7 @@ use vcr_policy::scaling::ScaleView;
 /// answer the same calls alike whenever it is configured alike.
 ///
 /// ```
-/// use vcr_guest_sdk::{ScaleView, ScalerGuest, export_autoscaler, serde};
+/// use vcr_guest_sdk::{PoolView, ScalerGuest, export_autoscaler, serde};
 ///
 /// #[derive(serde::Deserialize)]
 /// #[serde(crate = "vcr_guest_sdk::serde", deny_unknown_fields)]
@@ -30,7 +30,7 @@ use vcr_policy::scaling::ScaleView;
 ///         Ok(Self(config.requests_per_engine))
 ///     }
 ///
-///     fn desired(&mut self, pool: &ScaleView) -> Result<u32, String> {
+///     fn desired(&mut self, pool: &PoolView) -> Result<u32, String> {
 ///         let requests = pool.running_requests + pool.waiting_requests;
 ///         let enough = u32::try_from(requests.div_ceil(self.0)).map_err(|_| "too many requests")?;
 ///         Ok(enough.max(pool.up_engines + pool.starting_engines))
@@ -57,5 +57,5 @@ pub trait ScalerGuest: Sized + 'static {
     ///
     /// # Errors
     /// Ends the run; the text is shown to the user.
-    fn desired(&mut self, pool: &ScaleView) -> Result<u32, String>;
+    fn desired(&mut self, pool: &PoolView) -> Result<u32, String>;
 }

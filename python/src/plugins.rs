@@ -9,8 +9,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use vcr_core::PluginContext;
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape, price_until_horizon};
-use vcr_core::policy::{PolicyBatch, PolicyError, PolicyEvent, Preference, SchedulingPolicy};
-use vcr_core::route::{Choice, EndedRequest, RouteError, RoutePhase, RouteQuery, Router, WorkerLoad};
+use vcr_core::policy::{EngineView, PolicyError, PolicyEvent, Preference, SchedulingPolicy};
+use vcr_core::route::{Choice, EndedRequest, RouteError, RoutePhase, RouteRequest, Router, WorkerLoad};
 use vcr_scenario::HostPlugin;
 
 /// The plugin of a class, or of anything that makes objects when it is called with a context.
@@ -48,7 +48,7 @@ pub(crate) fn plugin(py: Python<'_>, name: &str, class: Py<PyAny>) -> PyResult<H
 
 /// Calls the class with the place that the object is for.
 fn make(py: Python<'_>, class: &Py<PyAny>, context: &PluginContext<'_>) -> Result<Py<PyAny>, String> {
-    let PluginContext { run, pool, engine, seed } = *context;
+    let PluginContext { run, pool, engine, seed, .. } = *context;
     let made = py.import("vcr._plugins").and_then(|plugins| {
         let context = plugins.getattr("PluginContext")?.call1((run, pool, engine, seed))?;
         class.call1(py, (context,))
@@ -108,6 +108,8 @@ fn shape_of<'py>(py: Python<'py>, shape: &StepShape) -> PyResult<Bound<'py, PyDi
         kv_total_blocks,
         block_size_tokens,
         waiting_requests,
+        adapter_count,
+        adapter_tokens,
         recompute: _,
         encoder: _,
     } = *shape;
@@ -125,6 +127,8 @@ fn shape_of<'py>(py: Python<'py>, shape: &StepShape) -> PyResult<Bound<'py, PyDi
     dict.set_item("kv_total_blocks", kv_total_blocks)?;
     dict.set_item("block_size_tokens", block_size_tokens)?;
     dict.set_item("waiting_requests", waiting_requests)?;
+    dict.set_item("adapter_count", adapter_count)?;
+    dict.set_item("adapter_tokens", adapter_tokens)?;
     Ok(dict)
 }
 
@@ -135,7 +139,7 @@ struct PythonRouter {
 }
 
 impl Router for PythonRouter {
-    fn route(&mut self, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+    fn route(&mut self, query: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
         Python::attach(|py| {
             let route = || -> PyResult<Option<usize>> {
                 let loads = workers.iter().map(|load| load_of(py, load)).collect::<PyResult<Vec<_>>>()?;
@@ -157,6 +161,10 @@ impl Router for PythonRouter {
         true
     }
 
+    fn needs_tiers(&self) -> bool {
+        true
+    }
+
     fn needs_ended(&self) -> bool {
         self.needs_ended
     }
@@ -172,7 +180,7 @@ impl Router for PythonRouter {
     }
 }
 
-fn query_of<'py>(py: Python<'py>, query: &RouteQuery<'_>) -> PyResult<Bound<'py, PyDict>> {
+fn query_of<'py>(py: Python<'py>, query: &RouteRequest<'_>) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("now_ns", query.now_ns)?;
     dict.set_item("id", query.id)?;
@@ -203,6 +211,10 @@ fn load_of<'py>(py: Python<'py>, load: &WorkerLoad) -> PyResult<Bound<'py, PyDic
     dict.set_item("total_blocks", load.total_blocks)?;
     dict.set_item("outstanding_prefill_tokens", load.outstanding_prefill_tokens)?;
     dict.set_item("cached_prompt_blocks", load.cached_prompt_blocks)?;
+    dict.set_item("host_prompt_blocks", load.host_prompt_blocks)?;
+    dict.set_item("disk_prompt_blocks", load.disk_prompt_blocks)?;
+    dict.set_item("loading_requests", load.loading_requests)?;
+    dict.set_item("last_step_ns", load.last_step_ns)?;
     dict.set_item("preemption_count", load.preemption_count)?;
     Ok(dict)
 }
@@ -217,7 +229,7 @@ impl SchedulingPolicy for PythonPolicy {
         &self.name
     }
 
-    fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
+    fn decide(&mut self, batch: &EngineView<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
         Python::attach(|py| {
             let decide = || -> PyResult<Vec<(String, u32, i64)>> {
                 let decided = self.object.call_method1(py, "decide", (batch_of(py, batch)?,))?;
@@ -244,7 +256,7 @@ impl SchedulingPolicy for PythonPolicy {
     }
 }
 
-fn batch_of<'py>(py: Python<'py>, batch: &PolicyBatch<'_>) -> PyResult<Bound<'py, PyDict>> {
+fn batch_of<'py>(py: Python<'py>, batch: &EngineView<'_>) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("now_ns", batch.now_ns)?;
     dict.set_item("budget_tokens", batch.budget_tokens)?;

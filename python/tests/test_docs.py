@@ -58,7 +58,7 @@ def test_the_guest_of_the_page_prices_a_step(monkeypatch):
     names: dict[str, object] = {}
     exec(compile(block, "docs/reference/guests/python.md", "exec"), names)
     model = names["PerToken"]({"ns_per_token": 3}, 0)
-    assert model.price(vcr_guest.Step(start_ns=0, prefill_tokens=4, decode_tokens=1)) == 15
+    assert model.price(vcr_guest.StepShape(start_ns=0, prefill_tokens=4, decode_tokens=1)) == 15
     with pytest.raises(vcr_guest.GuestError, match="ns_per_tokens"):
         names["PerToken"]({"ns_per_tokens": 3}, 0)
 

@@ -287,6 +287,27 @@ fn a_config_that_is_a_list_is_json() {
 }
 
 #[test]
+fn the_interface_and_an_input_of_each_function_can_be_printed() {
+    let folder = Folder::new();
+    let said = folder.vcr(&["guest", "wit", "router"]).ended(0);
+    for part in ["// wit/router.wit", "record worker-loads {", "// wit/types.wit", "record failure {"] {
+        assert!(said.stdout.contains(part), "{part}: {}", said.stdout);
+    }
+    assert!(!said.stdout.contains("interface scaling"), "of another world");
+    assert!(folder.vcr(&["guest", "wit"]).ended(0).stdout.contains("interface scaling"));
+    folder.vcr(&["guest", "wit", "routr"]).failed(2, &["expected one of latency-model, scheduler-policy, router"]);
+
+    let Some(path) = vcr_tests::shipped_guest("prefix-affinity") else { return };
+    let path = path.to_str().expect("a path in UTF-8");
+    let example = folder.vcr(&["guest", "call", path, "route", "--example"]).ended(0);
+    assert_eq!(example.json()["workers"]["worker"], serde_json::json!([0, 1]));
+    let chosen = folder.vcr(&["guest", "call", path, "route", &example.stdout]).ended(0).json();
+    assert!(chosen["worker"].as_u64().is_some_and(|worker| worker <= 1), "{chosen}");
+    let unknown = folder.vcr(&["guest", "call", path, "decide"]);
+    unknown.failed(2, &["unknown function `decide`", "`vcr guest wit` prints the interface"]);
+}
+
+#[test]
 fn a_bench_names_the_function_that_failed() {
     let Some(path) = hostile_guest() else { return };
     let path = path.to_str().expect("a path in UTF-8");

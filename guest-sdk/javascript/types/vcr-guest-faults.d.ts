@@ -13,7 +13,7 @@ declare module 'vcr:guest/faults@0.1.0' {
    * engine finishes: `step` is the number of these. `events` lists what happened since the last
    * call, oldest first, and may be empty.
    */
-  export function decide(nowNs: bigint, step: bigint, events: Array<Event>): Array<Action>;
+  export function decide(nowNs: bigint, step: bigint, events: Array<FaultEvent>): Array<FaultAction>;
   export type Failure = import('vcr:guest/types@0.1.0').Failure;
   /**
    * A duration in nanoseconds, at most 1e18 (about 32 years).
@@ -64,96 +64,96 @@ declare module 'vcr:guest/faults@0.1.0' {
   /**
    * Something that happened in the engine.
    */
-  export type Event = EventArrived | EventEmitted | EventEnded | EventUtility;
+  export type FaultEvent = FaultEventArrived | FaultEventEmitted | FaultEventEnded | FaultEventUtility;
   /**
    * A request came in.
    */
-  export interface EventArrived {
+  export interface FaultEventArrived {
     tag: 'arrived',
     val: ArrivedRequest,
   }
   /**
    * Requests got output tokens.
    */
-  export interface EventEmitted {
+  export interface FaultEventEmitted {
     tag: 'emitted',
     val: Emissions,
   }
   /**
    * The request in this slot ended, completed or not. The slot goes to another request later.
    */
-  export interface EventEnded {
+  export interface FaultEventEnded {
     tag: 'ended',
     val: number,
   }
   /**
    * The utility call of this name is about to be answered. At most one in a call.
    */
-  export interface EventUtility {
+  export interface FaultEventUtility {
     tag: 'utility',
     val: string,
   }
   /**
    * A fault to inject.
    */
-  export type Action = ActionFailRequest | ActionStall | ActionCrash | ActionDropMessage | ActionDuplicateMessage | ActionCorruptMessage | ActionDelayMessage | ActionLoseKvEvents | ActionFailUtility;
+  export type FaultAction = FaultActionFailRequest | FaultActionStall | FaultActionCrash | FaultActionDropMessage | FaultActionDuplicateMessage | FaultActionCorruptMessage | FaultActionDelayMessage | FaultActionLoseKvEvents | FaultActionFailUtility;
   /**
    * The request in this slot ends with an error. It must have arrived, must not have ended, and
    * must not have been failed before.
    */
-  export interface ActionFailRequest {
+  export interface FaultActionFailRequest {
     tag: 'fail-request',
     val: number,
   }
   /**
    * The engine does nothing for this duration.
    */
-  export interface ActionStall {
+  export interface FaultActionStall {
     tag: 'stall',
     val: DurationNs,
   }
   /**
    * The engine dies. It restarts after this duration; none for never.
    */
-  export interface ActionCrash {
+  export interface FaultActionCrash {
     tag: 'crash',
     val: DurationNs | undefined,
   }
   /**
    * The output message that is sent next is lost.
    */
-  export interface ActionDropMessage {
+  export interface FaultActionDropMessage {
     tag: 'drop-message',
   }
   /**
    * The output message that is sent next is sent twice.
    */
-  export interface ActionDuplicateMessage {
+  export interface FaultActionDuplicateMessage {
     tag: 'duplicate-message',
   }
   /**
    * The output message that is sent next cannot be read.
    */
-  export interface ActionCorruptMessage {
+  export interface FaultActionCorruptMessage {
     tag: 'corrupt-message',
   }
   /**
    * The output message that is sent next is delayed by this duration.
    */
-  export interface ActionDelayMessage {
+  export interface FaultActionDelayMessage {
     tag: 'delay-message',
     val: DurationNs,
   }
   /**
    * The next batch of KV events is lost.
    */
-  export interface ActionLoseKvEvents {
+  export interface FaultActionLoseKvEvents {
     tag: 'lose-kv-events',
   }
   /**
    * The utility call of this call's event fails.
    */
-  export interface ActionFailUtility {
+  export interface FaultActionFailUtility {
     tag: 'fail-utility',
   }
 }

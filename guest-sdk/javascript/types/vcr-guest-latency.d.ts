@@ -6,15 +6,16 @@ declare module 'vcr:guest/latency@0.1.0' {
    * `config` is one JSON document, `{}` if the user gave none. `seed` is the only source of randomness:
    * two instances that are configured with the same arguments must give the same answers to the same
    * calls.
+   * `engine` is the engine whose steps are priced; a config may state other sizes.
    */
-  export function configure(config: string, seed: bigint): void;
+  export function configure(config: string, seed: bigint, engine: EngineInfo): void;
   /**
    * Prices one step, which starts at `start-ns`: its duration in nanoseconds.
    *
    * A duration must be finite, not negative and at most 1e18 (about 32 years). The host rounds it
    * to the nearest whole nanosecond, halves upwards; any other value fails the run and is named.
    */
-  export function priceStep(startNs: bigint, step: Step): number;
+  export function priceStep(startNs: bigint, step: StepShape): number;
   /**
    * Prices the steps of a run: the duration in nanoseconds of each, in order, as `price-step` would
    * answer step by step. The model must be in the same state after either call: the host uses
@@ -29,6 +30,73 @@ declare module 'vcr:guest/latency@0.1.0' {
   export function priceDecodes(startNs: bigint, horizonNs: bigint, run: DecodeRun): Float64Array;
   export type Failure = import('vcr:guest/types@0.1.0').Failure;
   /**
+   * The layers of a group, by the KV that they keep of a sequence.
+   * # Variants
+   *
+   * ## `"full-attention"`
+   *
+   * All of it.
+   * ## `"latent-attention"`
+   *
+   * All of it, compressed (MLA).
+   * ## `"sliding-window"`
+   *
+   * That of the latest tokens.
+   * ## `"chunked-local"`
+   *
+   * That of the chunk that the next token is in. Chunks begin at multiples of their length.
+   * ## `"cross-attention"`
+   *
+   * That of the encoder's output, which a decoder reads.
+   * ## `"mamba"`
+   *
+   * A state (Mamba, linear attention).
+   */
+  export type KvGroupKind = 'full-attention' | 'latent-attention' | 'sliding-window' | 'chunked-local' | 'cross-attention' | 'mamba';
+  /**
+   * A group of layers whose KV is in the same blocks: a KV cache group of vLLM.
+   */
+  export interface KvGroup {
+    /**
+     * The kind of its layers.
+     */
+    kind: KvGroupKind,
+    /**
+     * Tokens in a block of the group.
+     */
+    blockSizeTokens: number,
+    /**
+     * Tokens of the window, or of a chunk. None for other kinds.
+     */
+    windowTokens?: number,
+  }
+  /**
+   * The engine whose steps are priced. It does not change.
+   */
+  export interface EngineInfo {
+    /**
+     * GPUs that share each layer. In virtual time the deployment states it, on live engines
+     * `--tensor-parallel-size`. 1 if nothing states it.
+     */
+    tensorParallelSize: number,
+    /**
+     * Stages that the layers are spread over.
+     */
+    pipelineParallelSize: number,
+    /**
+     * All KV blocks that requests can use.
+     */
+    kvTotalBlocks: bigint,
+    /**
+     * Tokens in a KV block.
+     */
+    blockSizeTokens: bigint,
+    /**
+     * The KV cache groups of its model. Empty if all layers have full attention.
+     */
+    kvGroups: Array<KvGroup>,
+  }
+  /**
    * One engine step, summed over its requests.
    *
    * Live engines know every field, as engines in virtual time do.
@@ -37,7 +105,7 @@ declare module 'vcr:guest/latency@0.1.0' {
    * preempted sequence that is computed again. A *decode* appends to a sequence whose known tokens
    * are all cached but the last.
    */
-  export interface Step {
+  export interface StepShape {
     /**
      * Requests with a prefill chunk.
      */
@@ -84,14 +152,6 @@ declare module 'vcr:guest/latency@0.1.0' {
      */
     kvActiveBlocks: bigint,
     /**
-     * All KV blocks that requests can use.
-     */
-    kvTotalBlocks: bigint,
-    /**
-     * Tokens in a KV block.
-     */
-    blockSizeTokens: bigint,
-    /**
      * Requests still waiting after scheduling.
      */
     waitingRequests: bigint,
@@ -99,10 +159,18 @@ declare module 'vcr:guest/latency@0.1.0' {
      * Embeddings that the encoder computes for multimodal items, in tokens of the prompt.
      */
     encoderTokens: bigint,
+    /**
+     * Distinct LoRA adapters of the requests in this step.
+     */
+    adapterCount: bigint,
+    /**
+     * Tokens of this step that are computed with an adapter.
+     */
+    adapterTokens: bigint,
   }
   /**
    * Consecutive steps that only decode. Each step has the same requests, and every context is one
-   * token longer than in the step before. All fields of `step` that this record lacks are 0.
+   * token longer than in the step before. All fields of `step-shape` that this record lacks are 0.
    */
   export interface DecodeRun {
     /**
@@ -128,16 +196,16 @@ declare module 'vcr:guest/latency@0.1.0' {
      */
     kvActiveBlocks: BigUint64Array,
     /**
-     * All KV blocks that requests can use.
-     */
-    kvTotalBlocks: bigint,
-    /**
-     * Tokens in a KV block.
-     */
-    blockSizeTokens: bigint,
-    /**
      * Requests that wait during each step.
      */
     waitingRequests: bigint,
+    /**
+     * Distinct LoRA adapters of the requests in each step.
+     */
+    adapterCount: bigint,
+    /**
+     * Tokens of each step that are computed with an adapter.
+     */
+    adapterTokens: bigint,
   }
 }

@@ -12,7 +12,7 @@ declare module 'vcr:guest/routing@0.1.0' {
    * Chooses the engine of one request. `ended` lists the requests that ended since the last call,
    * oldest first.
    */
-  export function route(nowNs: bigint, ended: Array<EndedRequest>, request: Request, workers: Workers): Choice;
+  export function route(nowNs: bigint, ended: Array<EndedRequest>, request: RouteRequest, workers: WorkerLoads): Choice;
   export type Failure = import('vcr:guest/types@0.1.0').Failure;
   export type Slo = import('vcr:guest/types@0.1.0').Slo;
   /**
@@ -29,11 +29,11 @@ declare module 'vcr:guest/routing@0.1.0' {
    *
    * The output; it gets the KV of the prompt from another pool.
    */
-  export type Phase = 'whole' | 'prefill' | 'decode';
+  export type RoutePhase = 'whole' | 'prefill' | 'decode';
   /**
    * The request to be routed.
    */
-  export interface Request {
+  export interface RouteRequest {
     /**
      * Its number. A request whose engine died is routed again under the same number. Live engines
      * number requests from 1 in the order in which they are routed.
@@ -76,7 +76,7 @@ declare module 'vcr:guest/routing@0.1.0' {
     /**
      * The part of it that the engine computes. On live engines from `kv_transfer_params`.
      */
-    phase: Phase,
+    phase: RoutePhase,
     /**
      * Whether it may be refused. False for a request that an engine has already had: its prompt was
      * computed elsewhere, or its engine died.
@@ -92,7 +92,7 @@ declare module 'vcr:guest/routing@0.1.0' {
    * Columns: the engines that are up, at least one, in ascending order of index. Live engines report
    * their numbers after each step; requests that were routed since then are counted as waiting.
    */
-  export interface Workers {
+  export interface WorkerLoads {
     /**
      * Index of the engine in the pool.
      */
@@ -126,6 +126,26 @@ declare module 'vcr:guest/routing@0.1.0' {
      * virtual time; on live engines as of the engine's last KV events.
      */
     cachedPromptBlocks: Uint32Array,
+    /**
+     * Blocks of this prompt beyond those that it would load from the memory of its host. Exact in
+     * virtual time. 0 without KV tiers, and on live engines, which report no tiers.
+     */
+    hostPromptBlocks: Uint32Array,
+    /**
+     * Blocks of this prompt beyond the cached ones that it would load from its disk. Otherwise as
+     * `host-prompt-blocks`.
+     */
+    diskPromptBlocks: Uint32Array,
+    /**
+     * Of its waiting requests, those whose KV is on its way to it: from the engine that computed
+     * the prompt, or from its host or disk. On live engines as of its last step.
+     */
+    loadingRequests: Uint32Array,
+    /**
+     * Duration of the step that it finished last, in nanoseconds; 0 before its first step. On live
+     * engines in real time.
+     */
+    lastStepNs: BigUint64Array,
     /**
      * Preemptions since its process started. Those since an earlier call are the difference.
      */

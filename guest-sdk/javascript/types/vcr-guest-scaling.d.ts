@@ -115,5 +115,11 @@ declare module 'vcr:guest/scaling@0.1.0' {
      * Preemptions in these engines since their processes started.
      */
     preemptionCount: bigint,
+    /**
+     * Price of one engine of the pool in US dollars for an hour: the GPUs that its deployment states.
+     * The cost of the pool for an hour is this times the engines that are up, starting and draining.
+     * None if the scenario states no deployment or no price is known.
+     */
+    engineUsdPerHour?: number,
   }
 }

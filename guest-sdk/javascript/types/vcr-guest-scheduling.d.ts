@@ -87,32 +87,32 @@ declare module 'vcr:guest/scheduling@0.1.0' {
   /**
    * Something that happened to a request.
    */
-  export type Event = EventArrived | EventAdmitted | EventPreempted | EventEnded;
+  export type PolicyEvent = PolicyEventArrived | PolicyEventAdmitted | PolicyEventPreempted | PolicyEventEnded;
   /**
    * It came in and waits.
    */
-  export interface EventArrived {
+  export interface PolicyEventArrived {
     tag: 'arrived',
     val: ArrivedRequest,
   }
   /**
    * It was admitted and runs.
    */
-  export interface EventAdmitted {
+  export interface PolicyEventAdmitted {
     tag: 'admitted',
     val: AdmittedRequest,
   }
   /**
    * The request in this slot was preempted and waits again. It lost all computed tokens.
    */
-  export interface EventPreempted {
+  export interface PolicyEventPreempted {
     tag: 'preempted',
     val: number,
   }
   /**
    * It ended.
    */
-  export interface EventEnded {
+  export interface PolicyEventEnded {
     tag: 'ended',
     val: EndedRequest,
   }
@@ -165,7 +165,7 @@ declare module 'vcr:guest/scheduling@0.1.0' {
     /**
      * What happened since the last call, oldest first; never empty.
      */
-    events: Array<Event>,
+    events: Array<PolicyEvent>,
     /**
      * The running requests whose computed or output tokens have changed since they were last
      * reported.

@@ -23,12 +23,12 @@ declare module 'vcr:guest/tokens@0.1.0' {
    *
    * A failure fails the run. To fail one request instead, call `refuse` of the interface `requests`.
    */
-  export function step(started: Array<Request>, ended: Uint32Array, wants: Wants): Uint32Array;
+  export function step(started: Array<TokenRequest>, ended: Uint32Array, wants: TokenWants): Uint32Array;
   export type Failure = import('vcr:guest/types@0.1.0').Failure;
   /**
    * A request that starts.
    */
-  export interface Request {
+  export interface TokenRequest {
     /**
      * Names the request from now on.
      */
@@ -75,7 +75,7 @@ declare module 'vcr:guest/tokens@0.1.0' {
    * A request is asked for each of its tokens once and in order: its first want is from index 0,
    * each further one from where the last ended. It is wanted once at most in a call.
    */
-  export interface Wants {
+  export interface TokenWants {
     /**
      * The request.
      */

@@ -12,7 +12,7 @@ use core::marker::PhantomData;
 
 use super::Exported;
 use crate::{FaultAction, FaultBatch, FaultEvent, FaultGuest, parse_config};
-use exports::vcr::guest::faults::{Action, Event, Failure, Guest};
+use exports::vcr::guest::faults::{self as wit, Failure, Guest};
 
 wit_bindgen::generate!({
     path: "../wit",
@@ -33,7 +33,7 @@ impl<G: FaultGuest + Exported<Kept = G>> Guest for Component<G> {
         Ok(G::slot().configure(|| G::configure(parse_config(&config)?, seed))?)
     }
 
-    fn decide(now_ns: u64, step: u64, events: Vec<Event>) -> Result<Vec<Action>, Failure> {
+    fn decide(now_ns: u64, step: u64, events: Vec<wit::FaultEvent>) -> Result<Vec<wit::FaultAction>, Failure> {
         let seen = seen(&events);
         let mut actions = Vec::new();
         G::slot().with(|guest| guest.decide(&FaultBatch { now_ns, step, events: &seen }, &mut actions))?;
@@ -41,11 +41,11 @@ impl<G: FaultGuest + Exported<Kept = G>> Guest for Component<G> {
     }
 }
 
-fn seen(events: &[Event]) -> Vec<FaultEvent<'_>> {
+fn seen(events: &[wit::FaultEvent]) -> Vec<FaultEvent<'_>> {
     let mut seen = Vec::with_capacity(events.len());
     for event in events {
         match event {
-            Event::Arrived(arrived) => seen.push(FaultEvent::Arrived {
+            wit::FaultEvent::Arrived(arrived) => seen.push(FaultEvent::Arrived {
                 slot: arrived.slot,
                 request_id: &arrived.request_id,
                 prompt_tokens: arrived.prompt_tokens,
@@ -53,27 +53,27 @@ fn seen(events: &[Event]) -> Vec<FaultEvent<'_>> {
                 priority: arrived.priority,
                 adapter: arrived.adapter,
             }),
-            Event::Emitted(emitted) => {
+            wit::FaultEvent::Emitted(emitted) => {
                 let rows = emitted.slot.iter().zip(&emitted.output_tokens);
                 seen.extend(rows.map(|(slot, tokens)| FaultEvent::Emitted { slot: *slot, output_tokens: *tokens }));
             }
-            Event::Ended(slot) => seen.push(FaultEvent::Ended { slot: *slot }),
-            Event::Utility(method) => seen.push(FaultEvent::Utility { method }),
+            wit::FaultEvent::Ended(slot) => seen.push(FaultEvent::Ended { slot: *slot }),
+            wit::FaultEvent::Utility(method) => seen.push(FaultEvent::Utility { method }),
         }
     }
     seen
 }
 
-fn action(action: &FaultAction) -> Action {
+fn action(action: &FaultAction) -> wit::FaultAction {
     match *action {
-        FaultAction::FailRequest { slot } => Action::FailRequest(slot),
-        FaultAction::Stall { duration_ns } => Action::Stall(duration_ns),
-        FaultAction::Crash { restart_after_ns } => Action::Crash(restart_after_ns),
-        FaultAction::DropMessage => Action::DropMessage,
-        FaultAction::DuplicateMessage => Action::DuplicateMessage,
-        FaultAction::CorruptMessage => Action::CorruptMessage,
-        FaultAction::DelayMessage { by_ns } => Action::DelayMessage(by_ns),
-        FaultAction::LoseKvEvents => Action::LoseKvEvents,
-        FaultAction::FailUtility => Action::FailUtility,
+        FaultAction::FailRequest { slot } => wit::FaultAction::FailRequest(slot),
+        FaultAction::Stall { duration_ns } => wit::FaultAction::Stall(duration_ns),
+        FaultAction::Crash { restart_after_ns } => wit::FaultAction::Crash(restart_after_ns),
+        FaultAction::DropMessage => wit::FaultAction::DropMessage,
+        FaultAction::DuplicateMessage => wit::FaultAction::DuplicateMessage,
+        FaultAction::CorruptMessage => wit::FaultAction::CorruptMessage,
+        FaultAction::DelayMessage { by_ns } => wit::FaultAction::DelayMessage(by_ns),
+        FaultAction::LoseKvEvents => wit::FaultAction::LoseKvEvents,
+        FaultAction::FailUtility => wit::FaultAction::FailUtility,
     }
 }

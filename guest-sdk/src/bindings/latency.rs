@@ -11,8 +11,8 @@ use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 use super::Exported;
-use crate::{EncoderShape, LatencyGuest, Pricing, StepShape, parse_config};
-use exports::vcr::guest::latency::{DecodeRun, Failure, Guest, Step};
+use crate::{EncoderShape, KvGroup, KvGroupKind, LatencyGuest, Pricing, StepShape, parse_config};
+use exports::vcr::guest::latency::{self as wit, DecodeRun, EngineInfo, Failure, Guest};
 
 wit_bindgen::generate!({
     path: "../wit",
@@ -29,12 +29,13 @@ wit_bindgen::generate!({
 pub struct Component<G>(PhantomData<G>);
 
 impl<G: LatencyGuest + Exported<Kept = Pricing<G>>> Guest for Component<G> {
-    fn configure(config: String, seed: u64) -> Result<(), Failure> {
-        Ok(G::slot().configure(|| Ok(Pricing::new(G::configure(parse_config(&config)?, seed)?)))?)
+    fn configure(config: String, seed: u64, engine: EngineInfo) -> Result<(), Failure> {
+        let engine = served(&engine);
+        Ok(G::slot().configure(|| Pricing::new(G::configure(parse_config(&config)?, seed)?, engine))?)
     }
 
     #[inline]
-    fn price_step(start_ns: u64, step: Step) -> Result<f64, Failure> {
+    fn price_step(start_ns: u64, step: wit::StepShape) -> Result<f64, Failure> {
         let shape = StepShape {
             prefill_requests: step.prefill_requests,
             prefill_tokens: step.prefill_tokens,
@@ -47,13 +48,13 @@ impl<G: LatencyGuest + Exported<Kept = Pricing<G>>> Guest for Component<G> {
             decode_context_tokens: step.decode_context_tokens,
             sampled_requests: step.sampled_requests,
             kv_active_blocks: step.kv_active_blocks,
-            kv_total_blocks: step.kv_total_blocks,
-            block_size_tokens: step.block_size_tokens,
             waiting_requests: step.waiting_requests,
+            adapter_count: step.adapter_count,
+            adapter_tokens: step.adapter_tokens,
             encoder: EncoderShape { embeds: step.encoder_tokens, ..EncoderShape::default() },
             ..StepShape::default()
         };
-        Ok(G::slot().with(|pricing| pricing.price_step(start_ns, &shape))?)
+        Ok(G::slot().with(|pricing| pricing.price_step(start_ns, shape))?)
     }
 
     fn price_decodes(start_ns: u64, horizon_ns: u64, run: DecodeRun) -> Result<Vec<f64>, Failure> {
@@ -63,11 +64,36 @@ impl<G: LatencyGuest + Exported<Kept = Pricing<G>>> Guest for Component<G> {
             decode_context_tokens: run.first_context_tokens,
             sampled_requests: run.sampled_requests,
             kv_active_blocks: run.kv_active_blocks.first().copied().unwrap_or(0),
-            kv_total_blocks: run.kv_total_blocks,
-            block_size_tokens: run.block_size_tokens,
             waiting_requests: run.waiting_requests,
+            adapter_count: run.adapter_count,
+            adapter_tokens: run.adapter_tokens,
             ..StepShape::default()
         };
-        Ok(G::slot().with(|pricing| pricing.price_decodes(start_ns, horizon_ns, &first, &run.kv_active_blocks))?)
+        Ok(G::slot().with(|pricing| pricing.price_decodes(start_ns, horizon_ns, first, &run.kv_active_blocks))?)
+    }
+}
+
+fn served(engine: &EngineInfo) -> crate::EngineInfo {
+    crate::EngineInfo {
+        tensor_parallel_size: engine.tensor_parallel_size,
+        pipeline_parallel_size: engine.pipeline_parallel_size,
+        kv_total_blocks: engine.kv_total_blocks,
+        block_size_tokens: engine.block_size_tokens,
+        kv_groups: engine.kv_groups.iter().map(group).collect(),
+    }
+}
+
+fn group(group: &wit::KvGroup) -> KvGroup {
+    KvGroup {
+        kind: match group.kind {
+            wit::KvGroupKind::FullAttention => KvGroupKind::FullAttention,
+            wit::KvGroupKind::LatentAttention => KvGroupKind::LatentAttention,
+            wit::KvGroupKind::SlidingWindow => KvGroupKind::SlidingWindow,
+            wit::KvGroupKind::ChunkedLocal => KvGroupKind::ChunkedLocal,
+            wit::KvGroupKind::CrossAttention => KvGroupKind::CrossAttention,
+            wit::KvGroupKind::Mamba => KvGroupKind::Mamba,
+        },
+        block_size_tokens: group.block_size_tokens,
+        window_tokens: group.window_tokens,
     }
 }

@@ -12,7 +12,7 @@ use core::marker::PhantomData;
 
 use super::Exported;
 use crate::router::Columns;
-use crate::{RoutePhase, RouteQuery, RouterGuest, Workers, parse_config};
+use crate::{RoutePhase, RouteRequest, RouterGuest, WorkerLoads, parse_config};
 use exports::vcr::guest::routing::{self as wit, Choice, Failure, Guest};
 
 wit_bindgen::generate!({
@@ -37,8 +37,8 @@ impl<G: RouterGuest + Exported<Kept = G>> Guest for Component<G> {
     fn route(
         now_ns: u64,
         ended: Vec<wit::EndedRequest>,
-        request: wit::Request,
-        workers: wit::Workers,
+        request: wit::RouteRequest,
+        workers: wit::WorkerLoads,
     ) -> Result<Choice, Failure> {
         let columns = Columns {
             worker: &*workers.worker,
@@ -49,9 +49,13 @@ impl<G: RouterGuest + Exported<Kept = G>> Guest for Component<G> {
             total_blocks: &*workers.total_blocks,
             outstanding_prefill_tokens: &*workers.outstanding_prefill_tokens,
             cached_prompt_blocks: &*workers.cached_prompt_blocks,
+            host_prompt_blocks: &*workers.host_prompt_blocks,
+            disk_prompt_blocks: &*workers.disk_prompt_blocks,
+            loading_requests: &*workers.loading_requests,
+            last_step_ns: &*workers.last_step_ns,
             preemption_count: &*workers.preemption_count,
         };
-        let query = RouteQuery {
+        let query = RouteRequest {
             now_ns,
             id: request.id,
             prompt_tokens: request.prompt_tokens,
@@ -63,9 +67,9 @@ impl<G: RouterGuest + Exported<Kept = G>> Guest for Component<G> {
             slo: request.slo.into(),
             block_size_tokens: request.block_size_tokens,
             phase: match request.phase {
-                wit::Phase::Whole => RoutePhase::Whole,
-                wit::Phase::Prefill => RoutePhase::Prefill,
-                wit::Phase::Decode => RoutePhase::Decode,
+                wit::RoutePhase::Whole => RoutePhase::Whole,
+                wit::RoutePhase::Prefill => RoutePhase::Prefill,
+                wit::RoutePhase::Decode => RoutePhase::Decode,
             },
             may_refuse: request.may_refuse,
             block_hashes: &request.block_hashes,
@@ -80,7 +84,7 @@ impl<G: RouterGuest + Exported<Kept = G>> Guest for Component<G> {
                     ttft_ns: ended.ttft_ns,
                 });
             }
-            let shown = Workers::of_columns(columns).ok_or("the host sent columns of different lengths")?;
+            let shown = WorkerLoads::of_columns(columns).ok_or("the host sent columns of different lengths")?;
             Ok(match guest.route(&query, shown)? {
                 crate::Choice::Worker(worker) => Choice::Worker(worker),
                 crate::Choice::Refuse => Choice::Refuse,

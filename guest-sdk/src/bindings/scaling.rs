@@ -10,8 +10,8 @@ use alloc::string::String;
 use core::marker::PhantomData;
 
 use super::Exported;
-use crate::{ScaleView, ScalerGuest, parse_config};
-use exports::vcr::guest::scaling::{Failure, Guest, PoolView};
+use crate::{PoolView, ScalerGuest, parse_config};
+use exports::vcr::guest::scaling::{self as wit, Failure, Guest};
 
 wit_bindgen::generate!({
     path: "../wit",
@@ -32,13 +32,13 @@ impl<G: ScalerGuest + Exported<Kept = G>> Guest for Component<G> {
         Ok(G::slot().configure(|| G::configure(parse_config(&config)?, seed))?)
     }
 
-    fn decide(pool: PoolView) -> Result<u32, Failure> {
+    fn decide(pool: wit::PoolView) -> Result<u32, Failure> {
         Ok(G::slot().with(|guest| guest.desired(&seen(&pool)))?)
     }
 }
 
-fn seen(pool: &PoolView) -> ScaleView {
-    ScaleView {
+fn seen(pool: &wit::PoolView) -> PoolView {
+    PoolView {
         now_ns: pool.now_ns,
         up_engines: pool.up_engines,
         starting_engines: pool.starting_engines,
@@ -61,5 +61,6 @@ fn seen(pool: &PoolView) -> ScaleView {
         total_blocks: pool.total_blocks,
         outstanding_prefill_tokens: pool.outstanding_prefill_tokens,
         preemption_count: pool.preemption_count,
+        engine_usd_per_hour: pool.engine_usd_per_hour,
     }
 }

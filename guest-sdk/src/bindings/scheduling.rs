@@ -11,8 +11,8 @@ use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 use super::Exported;
-use crate::{Policy, PolicyBatch, PolicyEvent, PolicyGuest, Preference, Progress, parse_config};
-use exports::vcr::guest::scheduling::{ChunkCaps, EngineView, Event, Failure, Guest, Preferences, Ranks};
+use crate::{EngineView, Policy, PolicyEvent, PolicyGuest, Preference, Progress, parse_config};
+use exports::vcr::guest::scheduling::{self as wit, ChunkCaps, Failure, Guest, Preferences, Ranks};
 
 wit_bindgen::generate!({
     path: "../wit",
@@ -33,7 +33,7 @@ impl<G: PolicyGuest + Exported<Kept = Policy<G>>> Guest for Component<G> {
         Ok(G::slot().configure(|| Ok(Policy::new(G::configure(parse_config(&config)?, seed)?)))?)
     }
 
-    fn decide(engine: EngineView) -> Result<Preferences, Failure> {
+    fn decide(engine: wit::EngineView) -> Result<Preferences, Failure> {
         let events: Vec<PolicyEvent> = engine.events.iter().map(event).collect();
         let columns = &engine.progress;
         let rows = columns.slot.iter().zip(&columns.computed_tokens).zip(&columns.output_tokens);
@@ -43,7 +43,7 @@ impl<G: PolicyGuest + Exported<Kept = Policy<G>>> Guest for Component<G> {
             output_tokens: *output,
         };
         let progress: Vec<Progress> = rows.map(row).collect();
-        let batch = PolicyBatch {
+        let batch = EngineView {
             now_ns: engine.now_ns,
             budget_tokens: engine.budget_tokens,
             running_slots: engine.running_slots,
@@ -57,9 +57,9 @@ impl<G: PolicyGuest + Exported<Kept = Policy<G>>> Guest for Component<G> {
     }
 }
 
-fn event(event: &Event) -> PolicyEvent {
+fn event(event: &wit::PolicyEvent) -> PolicyEvent {
     match *event {
-        Event::Arrived(ref arrived) => PolicyEvent::Arrived {
+        wit::PolicyEvent::Arrived(ref arrived) => PolicyEvent::Arrived {
             slot: arrived.slot,
             arrival_ns: arrived.arrival_ns,
             prompt_tokens: arrived.prompt_tokens,
@@ -69,11 +69,11 @@ fn event(event: &Event) -> PolicyEvent {
             tenant: arrived.tenant,
             slo: arrived.slo.into(),
         },
-        Event::Admitted(ref admitted) => {
+        wit::PolicyEvent::Admitted(ref admitted) => {
             PolicyEvent::Admitted { slot: admitted.slot, cached_tokens: admitted.cached_tokens }
         }
-        Event::Preempted(slot) => PolicyEvent::Preempted { slot },
-        Event::Ended(ref ended) => PolicyEvent::Ended {
+        wit::PolicyEvent::Preempted(slot) => PolicyEvent::Preempted { slot },
+        wit::PolicyEvent::Ended(ref ended) => PolicyEvent::Ended {
             slot: ended.slot,
             computed_tokens: ended.computed_tokens,
             output_tokens: ended.output_tokens,

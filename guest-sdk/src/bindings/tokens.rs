@@ -14,7 +14,7 @@ use vcr_policy::tokens::TokenWant;
 
 use super::Exported;
 use crate::{Remarks, TokenGuest, TokenRequest, TokenTable, parse_config};
-use exports::vcr::guest::tokens::{Failure, Guest, Request, Wants};
+use exports::vcr::guest::tokens::{self as wit, Failure, Guest};
 use vcr::guest::{drafts, requests};
 
 wit_bindgen::generate!({
@@ -36,7 +36,7 @@ impl<G: TokenGuest + Exported<Kept = TokenTable<G>>> Guest for Component<G> {
         Ok(G::slot().configure(|| Ok(TokenTable::new(G::configure(parse_config(&config)?, seed)?)))?)
     }
 
-    fn step(started: Vec<Request>, ended: Vec<u32>, wants: Wants) -> Result<Vec<u32>, Failure> {
+    fn step(started: Vec<wit::TokenRequest>, ended: Vec<u32>, wants: wit::TokenWants) -> Result<Vec<u32>, Failure> {
         let rows = wants.slot.iter().zip(&wants.first_index).zip(&wants.count);
         let wants = rows.map(|((slot, first_index), count)| TokenWant {
             slot: *slot,
@@ -48,7 +48,7 @@ impl<G: TokenGuest + Exported<Kept = TokenTable<G>>> Guest for Component<G> {
     }
 }
 
-fn seen(request: &Request) -> TokenRequest<'_> {
+fn seen(request: &wit::TokenRequest) -> TokenRequest<'_> {
     TokenRequest {
         slot: request.slot,
         seed: request.seed,

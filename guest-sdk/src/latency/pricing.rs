@@ -2,22 +2,34 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use vcr_policy::latency::StepShape;
+use vcr_policy::latency::{EngineInfo, StepShape};
 
 use crate::{Batch, LatencyGuest};
 
 /// A model as the interface calls it.
 pub struct Pricing<G> {
     model: G,
+    kv_total_blocks: u64,
+    block_size_tokens: u64,
     /// Buffer for the price of a single step; kept, so that pricing allocates once.
     durations_ns: Vec<f64>,
 }
 
 impl<G: LatencyGuest> Pricing<G> {
-    /// A model that has priced nothing.
-    #[must_use]
-    pub fn new(model: G) -> Self {
-        Self { model, durations_ns: Vec::new() }
+    /// A model of an engine that has priced nothing.
+    ///
+    /// # Errors
+    /// When the model does not take the engine.
+    pub fn new(mut model: G, engine: EngineInfo) -> Result<Self, String> {
+        model.engine(&engine)?;
+        let EngineInfo { kv_total_blocks, block_size_tokens, .. } = engine;
+        Ok(Self { model, kv_total_blocks, block_size_tokens, durations_ns: Vec::new() })
+    }
+
+    /// The step with what does not change from step to step.
+    #[inline]
+    fn of_engine(&self, step: StepShape) -> StepShape {
+        StepShape { kv_total_blocks: self.kv_total_blocks, block_size_tokens: self.block_size_tokens, ..step }
     }
 
     /// Prices one step, by way of the guest's `price_batch` like any other: a
@@ -26,9 +38,10 @@ impl<G: LatencyGuest> Pricing<G> {
     /// # Errors
     /// What the guest says, or that it did not answer one duration.
     #[inline]
-    pub fn price_step(&mut self, start_ns: u64, step: &StepShape) -> Result<f64, String> {
+    pub fn price_step(&mut self, start_ns: u64, step: StepShape) -> Result<f64, String> {
+        let step = self.of_engine(step);
         self.durations_ns.clear();
-        self.model.price_batch(&Batch::of_step(start_ns, step), &mut self.durations_ns)?;
+        self.model.price_batch(&Batch::of_step(start_ns, &step), &mut self.durations_ns)?;
         match self.durations_ns.as_slice() {
             [duration_ns] => Ok(*duration_ns),
             others => Err(format!("`price_batch` answered {} durations for 1 step", others.len())),
@@ -43,10 +56,11 @@ impl<G: LatencyGuest> Pricing<G> {
         &mut self,
         start_ns: u64,
         horizon_ns: u64,
-        first: &StepShape,
+        first: StepShape,
         kv_active_blocks: &[u64],
     ) -> Result<Vec<f64>, String> {
-        let batch = Batch::of_decodes(start_ns, horizon_ns, first, kv_active_blocks).ok_or("the host sent no step")?;
+        let first = self.of_engine(first);
+        let batch = Batch::of_decodes(start_ns, horizon_ns, &first, kv_active_blocks).ok_or("the host sent no step")?;
         let mut durations_ns = Vec::with_capacity(batch.len());
         self.model.price_batch(&batch, &mut durations_ns)?;
         Ok(durations_ns)
@@ -84,7 +98,7 @@ mod tests {
     }
 
     fn counting() -> Pricing<Counting> {
-        Pricing::new(Counting { factor: 100.0, steps: 0 })
+        Pricing::new(Counting { factor: 100.0, steps: 0 }, EngineInfo::default()).expect("it takes any engine")
     }
 
     #[test]
@@ -92,12 +106,12 @@ mod tests {
         let step = StepShape { waiting_requests: 14, kv_active_blocks: 3, ..StepShape::default() };
         let (mut single, mut listed) = (counting(), counting());
         for start_ns in [1_000, 2_000] {
-            let alone = single.price_step(start_ns, &step).expect("it prices");
-            assert_eq!(listed.price_decodes(start_ns, 0, &step, &[3]), Ok(alloc::vec![alone]));
+            let alone = single.price_step(start_ns, step).expect("it prices");
+            assert_eq!(listed.price_decodes(start_ns, 0, step, &[3]), Ok(alloc::vec![alone]));
         }
-        let error = listed.price_decodes(0, 0, &step, &[3]).expect_err("the third step");
+        let error = listed.price_decodes(0, 0, step, &[3]).expect_err("the third step");
         assert_eq!(error, "step 3 is one too many");
-        assert_eq!(single.price_step(0, &step), Err(error));
+        assert_eq!(single.price_step(0, step), Err(error));
     }
 
     struct Silent;
@@ -120,7 +134,8 @@ mod tests {
 
     #[test]
     fn no_duration_is_an_error() {
-        let error = Pricing::new(Silent).price_step(0, &StepShape::default()).expect_err("it answers none");
+        let mut silent = Pricing::new(Silent, EngineInfo::default()).expect("it takes any engine");
+        let error = silent.price_step(0, StepShape::default()).expect_err("it answers none");
         assert_eq!(error, "`price_batch` answered 0 durations for 1 step");
     }
 }

@@ -5,7 +5,7 @@ import { REFUSE, Router, guest, knownFields, number } from '../../../guest-sdk/j
 
 /** @typedef {import('../../../guest-sdk/javascript/vcr-guest.js').Config} Config */
 /** @typedef {import('../../../guest-sdk/javascript/vcr-guest.js').RouteRequest} RouteRequest */
-/** @typedef {import('../../../guest-sdk/javascript/vcr-guest.js').Worker} Worker */
+/** @typedef {import('../../../guest-sdk/javascript/vcr-guest.js').WorkerLoad} WorkerLoad */
 
 export class LeastLoaded extends Router {
   /** @param {Config} config */
@@ -20,7 +20,7 @@ export class LeastLoaded extends Router {
 
   /**
    * @param {RouteRequest} request
-   * @param {Worker[]} workers
+   * @param {WorkerLoad[]} workers
    */
   route(request, workers) {
     const room = workers.filter((worker) => worker.waitingRequests <= this.maxWaiting);
@@ -32,7 +32,7 @@ export class LeastLoaded extends Router {
     return best.worker;
   }
 
-  /** @param {Worker} worker */
+  /** @param {WorkerLoad} worker */
   cost(worker) {
     return worker.activeBlocks - this.cachedBlockWeight * worker.cachedPromptBlocks;
   }

@@ -13,7 +13,7 @@ export class PerToken extends LatencyModel {
     }
   }
 
-  /** @param {import('../../../guest-sdk/javascript/vcr-guest.js').Step} step */
+  /** @param {import('../../../guest-sdk/javascript/vcr-guest.js').StepShape} step */
   price(step) {
     return this.nsPerToken * (step.prefillTokens + step.decodeTokens);
   }

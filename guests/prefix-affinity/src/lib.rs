@@ -9,7 +9,7 @@ extern crate alloc;
 
 use alloc::string::{String, ToString};
 
-use vcr_guest_sdk::{Choice, RouteQuery, RouterGuest, Workers, export_router};
+use vcr_guest_sdk::{Choice, RouteRequest, RouterGuest, WorkerLoads, export_router};
 use vcr_policy::prefix_affinity::{AffinityConfig, PrefixAffinity};
 
 struct PrefixAffinityGuest(PrefixAffinity);
@@ -21,7 +21,7 @@ impl RouterGuest for PrefixAffinityGuest {
         PrefixAffinity::new(config, seed).map(Self).map_err(|error| error.to_string())
     }
 
-    fn route(&mut self, request: &RouteQuery<'_>, workers: Workers<'_>) -> Result<Choice, String> {
+    fn route(&mut self, request: &RouteRequest<'_>, workers: WorkerLoads<'_>) -> Result<Choice, String> {
         Ok(self.0.choose(request, workers.iter()))
     }
 }
@@ -45,13 +45,13 @@ mod tests {
             ..WorkerLoad::default()
         };
         let workers: WorkerColumns = [load(2, 0), load(5, 2)].into_iter().collect();
-        let request = RouteQuery {
+        let request = RouteRequest {
             prompt_tokens: 40,
             max_tokens: 8,
             block_size_tokens: 16,
             may_refuse: true,
             block_hashes: &[1, 2],
-            ..RouteQuery::default()
+            ..RouteRequest::default()
         };
         assert_eq!(guest.route(&request, workers.view()), Ok(Choice::Worker(5)));
     }

@@ -1,6 +1,6 @@
 """Prices steps by their tokens, in Python: an example, and what the tests build."""
 
-from vcr_guest import GuestError, LatencyModel, Step, known_fields, latency, number
+from vcr_guest import GuestError, LatencyModel, StepShape, known_fields, latency, number
 
 
 class PerToken(LatencyModel):
@@ -10,7 +10,7 @@ class PerToken(LatencyModel):
         if not 0 < self.ns_per_token <= 1e12:
             raise GuestError(f"invalid `ns_per_token`: expected above 0 and at most 1e12, got {self.ns_per_token}")
 
-    def price(self, step: Step) -> float:
+    def price(self, step: StepShape) -> float:
         return self.ns_per_token * step.tokens()
 
 

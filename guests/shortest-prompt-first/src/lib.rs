@@ -10,7 +10,7 @@ extern crate alloc;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use vcr_guest_sdk::{PolicyBatch, PolicyGuest, Preference, export_scheduler_policy};
+use vcr_guest_sdk::{EngineView, PolicyGuest, Preference, export_scheduler_policy};
 use vcr_policy::{ShortestPromptFirst, ShortestPromptFirstConfig};
 
 struct ShortestPromptFirstGuest(ShortestPromptFirst);
@@ -22,8 +22,8 @@ impl PolicyGuest for ShortestPromptFirstGuest {
         config.build().map(Self).map_err(|error| error.to_string())
     }
 
-    fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), String> {
-        vcr_policy::decide(&mut self.0, batch, preferences);
+    fn decide(&mut self, engine: &EngineView<'_>, preferences: &mut Vec<Preference>) -> Result<(), String> {
+        vcr_policy::decide(&mut self.0, engine, preferences);
         Ok(())
     }
 }

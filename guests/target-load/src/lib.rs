@@ -9,7 +9,7 @@ extern crate alloc;
 
 use alloc::string::String;
 
-use vcr_guest_sdk::{ScaleView, ScalerGuest, export_autoscaler};
+use vcr_guest_sdk::{PoolView, ScalerGuest, export_autoscaler};
 use vcr_policy::target_load::{PoolWork, TargetPolicy, TargetScaler};
 
 struct TargetLoad(TargetScaler);
@@ -21,7 +21,7 @@ impl ScalerGuest for TargetLoad {
         TargetScaler::new(config).map(Self)
     }
 
-    fn desired(&mut self, pool: &ScaleView) -> Result<u32, String> {
+    fn desired(&mut self, pool: &PoolView) -> Result<u32, String> {
         Ok(self.0.desired(&PoolWork {
             running_requests: pool.running_requests,
             waiting_requests: pool.waiting_requests,
@@ -42,7 +42,7 @@ mod tests {
     fn waiting_and_running_requests_count() {
         let config = TargetPolicy { metric: TargetMetric::Requests, target: 4.0, scale_down_delay_ticks: 0 };
         let mut guest = TargetLoad::configure(config, 1).expect("a good config");
-        let pool = ScaleView { running_requests: 8, waiting_requests: 1, ..ScaleView::default() };
+        let pool = PoolView { running_requests: 8, waiting_requests: 1, ..PoolView::default() };
         assert_eq!(guest.desired(&pool), Ok(3));
     }
 

@@ -1,6 +1,6 @@
 """A router that makes the mistake that its config names."""
 
-from vcr_guest import REFUSE, RouteRequest, Router, Worker, routing
+from vcr_guest import REFUSE, RouteRequest, Router, WorkerLoad, routing
 
 
 class Mistaken(Router):
@@ -11,7 +11,7 @@ class Mistaken(Router):
         if self.mistake == "exit":
             raise SystemExit("as asked")
 
-    def route(self, request: RouteRequest, workers: list[Worker]):
+    def route(self, request: RouteRequest, workers: list[WorkerLoad]):
         if self.mistake == "forgotten return":
             workers[0].worker
         elif self.mistake == "text":

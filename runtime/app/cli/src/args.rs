@@ -25,7 +25,7 @@ use crate::deferred::{Deferred, with_negative_numbers};
 use crate::fit::args::{CALIBRATE_EXAMPLES, CalibrateArgs, FIT_EXAMPLES, FitArgs};
 use crate::gate::args::{GATE_EXAMPLES, GateArgs, MIRROR_EXAMPLES, MirrorArgs};
 use crate::guest::args::{
-    self as guest, BuildArgs, CallArgs, CheckArgs as CheckGuestArgs, InspectArgs, NewArgs, VocabularyArgs,
+    self as guest, BuildArgs, CallArgs, CheckArgs as CheckGuestArgs, InspectArgs, NewArgs, VocabularyArgs, WitArgs,
 };
 use crate::guest::registry::{self, PullArgs, PushArgs};
 use crate::health;
@@ -180,6 +180,9 @@ pub(crate) enum GuestCommand {
     /// Make one call of a guest by hand, and print its answer.
     #[command(after_help = guest::CALL_EXAMPLES)]
     Call(Deferred<CallArgs>),
+    /// Print the interface of guests.
+    #[command(after_help = guest::WIT_EXAMPLES)]
+    Wit(Deferred<WitArgs>),
     /// Convert a tokenizer.json to the config of the token source json-tokens.
     #[command(after_help = guest::VOCABULARY_EXAMPLES)]
     Vocabulary(Deferred<VocabularyArgs>),

@@ -144,6 +144,7 @@ fn guest(command: &GuestCommand) -> Exit {
         GuestCommand::Check(args) => guest::check_command(args),
         GuestCommand::Bench(args) => guest::bench_command(args),
         GuestCommand::Call(args) => guest::call_command(args),
+        GuestCommand::Wit(args) => guest::wit_command(args),
         GuestCommand::Vocabulary(args) => guest::vocabulary_command(args),
         GuestCommand::Pull(args) => guest::registry::pull(args),
         GuestCommand::Push(args) => guest::registry::push(args),

@@ -7,7 +7,7 @@ use vcr_cluster::{
     Arrivals, Curve, Gaps, Limit, PoolConfig, Report, RequestMix, RunConfig, ScalingConfig, SimError, Topology,
     WorkloadConfig, WorkloadSource, observe::Unobserved, simulate,
 };
-use vcr_core::scale::{Autoscaler, ScaleError, ScaleView};
+use vcr_core::scale::{Autoscaler, PoolView, ScaleError};
 use vcr_core::{EngineConfig, EngineConfigInput, factory::copies};
 use vcr_latency::{Polynomial, PolynomialInput};
 
@@ -22,7 +22,7 @@ struct Planner {
 }
 
 impl Autoscaler for Planner {
-    fn desired(&mut self, view: &ScaleView) -> Result<u32, ScaleError> {
+    fn desired(&mut self, view: &PoolView) -> Result<u32, ScaleError> {
         let (tokens, before) = (view.arrived_prompt_tokens as f64, self.level);
         self.level = 0.5 * tokens + 0.5 * (self.level + self.trend);
         self.trend = 0.3 * (self.level - before) + 0.7 * self.trend;

@@ -69,5 +69,5 @@ pub use target::{
     TargetError,
 };
 pub use traffic::{AgentsInput, Attempt, Patience, StructuredOutputs};
-pub use vcr_core::route::{Choice, EndedRequest, RouteError, RoutePhase, RouteQuery, Router, WorkerLoad};
+pub use vcr_core::route::{Choice, EndedRequest, RouteError, RoutePhase, RouteRequest, Router, WorkerLoad};
 pub use vcr_policy::target_load::{TargetMetric, TargetPolicy};

@@ -12,7 +12,7 @@ use vcr_cluster::observe::Unobserved;
 use vcr_cluster::record::{FailReason, Outcome};
 use vcr_cluster::{
     Arrivals, Choice, EndedRequest, InjectorFactory, LatencyFactory, LinkSharing, PoolConfig, RequestMix, RouteError,
-    RouteQuery, Router, RouterConfig, RouterFactory, RunConfig, TokenConfig, Topology, WorkerLoad, WorkloadConfig,
+    RouteRequest, Router, RouterConfig, RouterFactory, RunConfig, TokenConfig, Topology, WorkerLoad, WorkloadConfig,
     simulate,
 };
 use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultError, FaultEvent};
@@ -40,8 +40,8 @@ struct Scripted<F> {
     log: Arc<Mutex<Vec<EndedRequest>>>,
 }
 
-impl<F: FnMut(&RouteQuery<'_>, &[WorkerLoad]) -> Choice + Send> Router for Scripted<F> {
-    fn route(&mut self, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+impl<F: FnMut(&RouteRequest<'_>, &[WorkerLoad]) -> Choice + Send> Router for Scripted<F> {
+    fn route(&mut self, query: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
         Ok((self.answer)(query, workers))
     }
 
@@ -58,7 +58,7 @@ type EndedLog = Arc<Mutex<Vec<EndedRequest>>>;
 
 fn scripted<F>(answer: F) -> (RouterConfig, EndedLog)
 where
-    F: FnMut(&RouteQuery<'_>, &[WorkerLoad]) -> Choice + Clone + Send + Sync + 'static,
+    F: FnMut(&RouteRequest<'_>, &[WorkerLoad]) -> Choice + Clone + Send + Sync + 'static,
 {
     let log = EndedLog::default();
     let of_router = Arc::clone(&log);

@@ -9,20 +9,20 @@ use support::{MS, assert_conserved, config, constant, link, mix, pool, run, synt
 use vcr_cluster::metrics::{Counter, Trend};
 use vcr_cluster::record::{FailReason, Outcome};
 use vcr_cluster::{
-    Arrivals, DataParallel, FaultConfig, FaultKind, KvKnowledge, KvRouterConfig, LinkSharing, PoolConfig, PoolRole,
-    Report, RequestMix, RouterConfig, RunConfig, ScalerFactory, ScalingConfig, ScalingEvent, Slo, TargetMetric,
-    TargetPolicy, Topology, target_autoscaler,
+    Arrivals, DataParallel, FaultConfig, FaultKind, GpuDeployment, KvKnowledge, KvRouterConfig, LinkSharing,
+    PoolConfig, PoolRole, Report, RequestMix, RouterConfig, RunConfig, ScalerFactory, ScalingConfig, ScalingEvent, Slo,
+    TargetMetric, TargetPolicy, Topology, target_autoscaler,
 };
-use vcr_core::scale::{Autoscaler, ScaleError, ScaleView};
+use vcr_core::scale::{Autoscaler, PoolView, ScaleError};
 
 /// Wants a scripted number, tick by tick, and the last of it from then on.
 struct Planned {
     plan: Vec<u32>,
-    views: Arc<Mutex<Vec<ScaleView>>>,
+    views: Arc<Mutex<Vec<PoolView>>>,
 }
 
 impl Autoscaler for Planned {
-    fn desired(&mut self, view: &ScaleView) -> Result<u32, ScaleError> {
+    fn desired(&mut self, view: &PoolView) -> Result<u32, ScaleError> {
         let mut views = self.views.lock().expect("no holder panicked");
         let wanted = self.plan[views.len().min(self.plan.len() - 1)];
         views.push(*view);
@@ -31,7 +31,7 @@ impl Autoscaler for Planned {
 }
 
 /// An autoscaler with a plan, and what it will have seen.
-fn planned(plan: &[u32]) -> (ScalerFactory, Arc<Mutex<Vec<ScaleView>>>) {
+fn planned(plan: &[u32]) -> (ScalerFactory, Arc<Mutex<Vec<PoolView>>>) {
     let views = Arc::new(Mutex::new(Vec::new()));
     let (plan, seen) = (plan.to_vec(), Arc::clone(&views));
     (Arc::new(move |_context| Ok(Box::new(Planned { plan: plan.clone(), views: Arc::clone(&views) }))), seen)
@@ -98,7 +98,7 @@ fn a_tick_sees_the_load_when_it_is_offered_and_all_else_of_its_instant() {
     assert_eq!((first.now_ns, first.arrived_requests, first.completed_requests), (100 * MS, 3, 0));
     assert_eq!((first.arrived_prompt_tokens, first.arrived_output_tokens), (30, 303));
     assert_eq!((views[1].arrived_requests, views[1].running_requests + views[1].waiting_requests), (2, 5));
-    let total = |of: fn(&ScaleView) -> u64| views.iter().map(of).sum::<u64>();
+    let total = |of: fn(&PoolView) -> u64| views.iter().map(of).sum::<u64>();
     let itl = report.metrics.trend(Trend::Itl).expect("it has samples");
     assert_eq!((total(|v| v.arrived_requests), total(|v| v.ttft_count)), (20, 20));
     // What comes after the last tick is not seen.
@@ -123,8 +123,26 @@ fn a_tick_sees_the_load_when_it_is_offered_and_all_else_of_its_instant() {
     config.workloads[0].slo = slo(404 * MS);
     let _ = run(&config);
     let seen = seen.lock().expect("no holder panicked");
-    let total = |of: fn(&ScaleView) -> u64| seen.iter().map(of).sum::<u64>();
+    let total = |of: fn(&PoolView) -> u64| seen.iter().map(of).sum::<u64>();
     assert_eq!((total(|v| v.slo_requests), total(|v| v.slo_met_requests)), (ended as u64, ended as u64));
+}
+
+#[test]
+fn a_tick_sees_the_price_of_an_engine_if_its_deployment_has_one() {
+    for price in [None, Some(2.5)] {
+        let (policy, views) = planned(&[1]);
+        let deployment = GpuDeployment {
+            gpu: "h100-sxm".to_owned(),
+            gpus_per_engine: 4,
+            latency: "given".to_owned(),
+            latency_reason: None,
+            price_per_gpu_hour_usd: price,
+            price_source: None,
+        };
+        run(&work(2, 1, PoolConfig { deployment: Some(deployment), ..scaled(1, 0, policy) }));
+        let views = views.lock().expect("no holder panicked");
+        assert_eq!(views[0].engine_usd_per_hour, price.map(|_| 10.0));
+    }
 }
 
 #[test]

@@ -3,14 +3,15 @@
 mod support;
 
 use std::num::NonZeroU32;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use support::{MS, assert_conserved, config, pool, run};
 use vcr_cluster::metrics::{Counter, Trend};
 use vcr_cluster::record::{GiveUp, Outcome, RequestRecord};
 use vcr_cluster::{
-    Answers, ClientConfig, FaultConfig, FaultKind, KvKnowledge, KvRouterConfig, KvTierReport, PoolConfig, PoolRole,
-    Report, RouterConfig, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
+    Answers, Choice, ClientConfig, FaultConfig, FaultKind, KvKnowledge, KvRouterConfig, KvTierReport, PoolConfig,
+    PoolRole, Report, RouteError, RouteRequest, Router, RouterConfig, RouterFactory, RunConfig, Topology, TracePacing,
+    WorkerLoad, WorkloadConfig, WorkloadSource,
 };
 use vcr_core::{EngineConfig, EngineConfigInput, EvictionPolicy, HostRules, KvTiersConfig, SharedTier};
 use vcr_trace::{Format, Trace, TraceOptions};
@@ -121,6 +122,52 @@ fn what_was_driven_out_comes_back_after_bytes_over_bandwidth() {
     assert_eq!(report.metrics.count(Counter::DiskCachedTokens), 48);
     let load = report.metrics.trend(Trend::KvLoad).expect("it has samples");
     assert_eq!((load.count, load.max), (1, 13.6));
+}
+
+/// Chooses the first engine, and keeps what it has seen of it.
+struct Seeing {
+    needs_tiers: bool,
+    seen: Arc<Mutex<Vec<WorkerLoad>>>,
+}
+
+impl Router for Seeing {
+    fn route(&mut self, _request: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+        self.seen.lock().expect("no holder panicked").push(workers[0]);
+        Ok(Choice::Worker(workers[0].worker))
+    }
+
+    fn needs_overlap(&self) -> bool {
+        true
+    }
+
+    fn needs_tiers(&self) -> bool {
+        self.needs_tiers
+    }
+}
+
+fn seen_by_router(tiers: KvTiersConfig, needs_tiers: bool, rows: &str) -> Vec<WorkerLoad> {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let of_router = Arc::clone(&seen);
+    let make: RouterFactory = Arc::new(move |_| Ok(Box::new(Seeing { needs_tiers, seen: Arc::clone(&of_router) })));
+    played(&small(1, Some(tiers), RouterConfig::Made(make), rows));
+    let seen = seen.lock().expect("no holder panicked");
+    seen.clone()
+}
+
+#[test]
+fn a_router_that_asks_sees_prompts_by_tier_loads_on_their_way_and_the_last_step() {
+    // While the first prompt comes back, from 40 to 53.6 ms, another request is routed.
+    let rows = there_and_back() + &row(45, 3, 1);
+    for needs_tiers in [true, false] {
+        let seen = seen_by_router(TIERS, needs_tiers, &rows);
+        let blocks = |load: &WorkerLoad| (load.cached_prompt_blocks, load.host_prompt_blocks, load.disk_prompt_blocks);
+        let of_tiers = if needs_tiers { (1, 1, 4) } else { (1, 0, 0) };
+        assert_eq!(seen.iter().map(blocks).collect::<Vec<_>>(), [(0, 0, 0), (0, 0, 0), of_tiers, (0, 0, 0)]);
+        // 2 ms and 10 us for each of 96 and of 112 tokens.
+        let steps = seen.iter().map(|load| load.last_step_ns).collect::<Vec<_>>();
+        assert_eq!(steps, [0, 2_960_000, 3_120_000, 3_120_000]);
+        assert_eq!(seen.iter().map(|load| load.loading_requests).collect::<Vec<_>>(), [0, 0, 0, 1]);
+    }
 }
 
 #[test]

@@ -29,6 +29,7 @@ use crate::compat::{CapacityPolicy, Quirks, Reservations, Victim};
 use crate::kv::groups::kind::{self, EngineSizes, KvCacheGroup, KvCacheKind, MambaCacheMode};
 use crate::kv::hash::HashedBlocks;
 use crate::kv::tiers::{HostRules, KvTiersConfig};
+use crate::plugins::latency::{EngineInfo, KvGroup};
 
 /// Order of the waiting queue and choice of the preemption victim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -436,6 +437,23 @@ impl EngineConfig {
     #[must_use]
     pub fn kv_cache_groups(&self) -> &[KvCacheGroup] {
         &self.input.kv_cache_groups
+    }
+
+    /// The engine, as latency models know it. GPUs that share a layer are not among its settings.
+    #[must_use]
+    pub fn info(&self) -> EngineInfo {
+        let group = |group: &KvCacheGroup| KvGroup {
+            kind: group.kind.of_models(),
+            block_size_tokens: group.block_size.unwrap_or(self.block_size()),
+            window_tokens: group.kind.window_tokens(),
+        };
+        EngineInfo {
+            tensor_parallel_size: 1,
+            pipeline_parallel_size: self.pipeline_parallel_size(),
+            kv_total_blocks: u64::from(self.num_gpu_blocks()).saturating_sub(1),
+            block_size_tokens: self.block_size().into(),
+            kv_groups: self.kv_cache_groups().iter().map(group).collect(),
+        }
     }
 
     /// Whether there are groups of layers other than one of full attention.

@@ -174,6 +174,21 @@ fn an_adapter_needs_an_engine_with_adapters() {
 }
 
 #[test]
+fn a_step_counts_its_adapters_and_the_tokens_that_they_compute() {
+    let mut engine = engine(EngineConfigInput { max_loras: 2, ..input() });
+    for (tag, lora) in [(0, None), (1, Some(3)), (2, Some(3)), (3, Some(5))] {
+        engine.submit(RequestSpec { lora, ..request(tag, 20, 9) }).expect("it fits");
+    }
+    let mut counts = || {
+        let shape = engine.schedule().shape;
+        engine.update(&mut Ones);
+        (shape.tokens(), shape.adapter_count, shape.adapter_tokens)
+    };
+    // The first block of 16 is computed once.
+    assert_eq!([counts(), counts(), counts()], [(32, 2, 12), (4, 2, 3), (4, 2, 3)]);
+}
+
+#[test]
 fn a_second_request_of_the_same_number_is_refused_and_the_first_goes_on() {
     let mut engine = engine(input());
     let id = engine.submit(request(7, 20, 2)).expect("it fits");

@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use vcr_core::latency::DecodeSteps;
-use vcr_core::policy::{PolicyBatch, PolicyError, Preference, SchedulingPolicy};
+use vcr_core::policy::{EngineView, PolicyError, Preference, SchedulingPolicy};
 use vcr_core::sglang::{PassOrder, SglangConfig, SglangConfigInput, SglangEngine};
 use vcr_core::{
     Engine, EngineConfig, EngineConfigInput, PauseState, Policy, Prompt, PromptItem, Repetition, RequestSpec,
@@ -231,7 +231,7 @@ impl SchedulingPolicy for Restless {
         "restless"
     }
 
-    fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
+    fn decide(&mut self, batch: &EngineView<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
         self.calls += 1;
         preferences
             .extend(batch.progress.iter().map(|of| Preference::EvictionRank { slot: of.slot, rank: self.calls }));

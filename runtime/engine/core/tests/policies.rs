@@ -1,6 +1,6 @@
 //! Events reported to a scheduling policy, and the effect of its preferences.
 
-use vcr_core::policy::{PolicyBatch, PolicyError, PolicyEvent, Preference, Progress, SchedulingPolicy, Slo};
+use vcr_core::policy::{EngineView, PolicyError, PolicyEvent, Preference, Progress, SchedulingPolicy, Slo};
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, Policy, Prompt, RequestSpec, TokenSource};
 
 struct Zeros;
@@ -24,7 +24,7 @@ impl SchedulingPolicy for Scripted {
         "scripted"
     }
 
-    fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
+    fn decide(&mut self, batch: &EngineView<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
         let call = self.events.len();
         self.events.push(batch.events.to_vec());
         self.progress.push(batch.progress.to_vec());

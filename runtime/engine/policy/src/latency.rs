@@ -1,5 +1,79 @@
 //! Shapes of steps, as latency models price them.
 
+use alloc::vec::Vec;
+
+/// The layers of a group, by the KV that they keep of a sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvGroupKind {
+    /// All of it.
+    #[default]
+    FullAttention,
+    /// All of it, compressed.
+    LatentAttention,
+    /// That of the latest tokens.
+    SlidingWindow,
+    /// That of the chunk that the next token is in.
+    ChunkedLocal,
+    /// That of the encoder's output.
+    CrossAttention,
+    /// A state.
+    Mamba,
+}
+
+impl KvGroupKind {
+    /// Its name in `wit/`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::FullAttention => "full-attention",
+            Self::LatentAttention => "latent-attention",
+            Self::SlidingWindow => "sliding-window",
+            Self::ChunkedLocal => "chunked-local",
+            Self::CrossAttention => "cross-attention",
+            Self::Mamba => "mamba",
+        }
+    }
+}
+
+/// A group of layers whose KV is in the same blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KvGroup {
+    /// The kind of its layers.
+    pub kind: KvGroupKind,
+    /// Tokens in a block of the group.
+    pub block_size_tokens: u32,
+    /// Tokens of the window, or of a chunk.
+    pub window_tokens: Option<u32>,
+}
+
+/// The engine whose steps are priced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineInfo {
+    /// GPUs that share each layer.
+    pub tensor_parallel_size: u32,
+    /// Stages that the layers are spread over.
+    pub pipeline_parallel_size: u32,
+    /// KV blocks that requests can use in all.
+    pub kv_total_blocks: u64,
+    /// Tokens in a KV block.
+    pub block_size_tokens: u64,
+    /// Groups of layers; none if all have full attention.
+    pub kv_groups: Vec<KvGroup>,
+}
+
+/// An engine for tries and tests.
+impl Default for EngineInfo {
+    fn default() -> Self {
+        Self {
+            tensor_parallel_size: 1,
+            pipeline_parallel_size: 1,
+            kv_total_blocks: 20_000,
+            block_size_tokens: 16,
+            kv_groups: Vec::new(),
+        }
+    }
+}
+
 /// The part of a step's prefill chunks that computes outputs again, after a
 /// preemption. Dynamo charges nothing for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +137,10 @@ pub struct StepShape {
     pub block_size_tokens: u64,
     /// Requests waiting for admission after the step was scheduled.
     pub waiting_requests: u64,
+    /// Distinct adapters of the requests in the step.
+    pub adapter_count: u64,
+    /// Tokens that are computed with an adapter.
+    pub adapter_tokens: u64,
     /// Outputs among the prefill work.
     pub recompute: RecomputeShape,
     /// Multimodal items that the encoder computes.
@@ -94,6 +172,8 @@ impl StepShape {
             kv_total_blocks: 0,
             block_size_tokens: 0,
             waiting_requests: 0,
+            adapter_count: 0,
+            adapter_tokens: 0,
             ..*self
         };
         others == Self::default()

@@ -36,7 +36,7 @@ pub mod tokens;
 
 use alloc::vec::Vec;
 
-use crate::scheduling::{PolicyBatch, PolicyEvent, Preference};
+use crate::scheduling::{EngineView, PolicyEvent, Preference};
 
 pub use error::InvalidConfig;
 pub use fair_share::{FairShare, FairShareConfig};
@@ -98,7 +98,7 @@ pub trait Algorithm {
 }
 
 /// Has an [`Algorithm`] decide upon the events of a step; appends its preferences.
-pub fn decide(algorithm: &mut impl Algorithm, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) {
+pub fn decide(algorithm: &mut impl Algorithm, batch: &EngineView<'_>, preferences: &mut Vec<Preference>) {
     for event in batch.events {
         match *event {
             PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, tenant, .. } => {

@@ -22,6 +22,15 @@ pub struct WorkerLoad {
     /// Leading prompt blocks of the request in the worker's prefix cache; 0
     /// for routers that do not ask for it.
     pub cached_prompt_blocks: u32,
+    /// Blocks of the prompt beyond those that it would load from its host; 0 for routers that do not
+    /// ask for it.
+    pub host_prompt_blocks: u32,
+    /// Blocks of the prompt beyond the cached ones that it would load from its disk; likewise.
+    pub disk_prompt_blocks: u32,
+    /// Of the waiting requests, those whose KV is on its way to the worker.
+    pub loading_requests: u32,
+    /// Duration of the step that it finished last, in nanoseconds; 0 before the first.
+    pub last_step_ns: u64,
     /// Preemptions since its process started.
     pub preemption_count: u64,
 }
@@ -40,7 +49,7 @@ pub enum RoutePhase {
 
 /// The request to be routed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RouteQuery<'a> {
+pub struct RouteRequest<'a> {
     /// The time; never less than in the call before.
     pub now_ns: u64,
     /// Number of the request. One whose engine died may be routed again, under

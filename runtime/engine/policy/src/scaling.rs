@@ -10,8 +10,8 @@ pub const DESIRED_ENGINES_MAX: u32 = 1_000_000;
 /// Counts of requests and tokens since the last tick are of the whole cluster, for
 /// offered load is offered to all of it; engines, and what they have to do, are
 /// those of the pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ScaleView {
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PoolView {
     /// The time, in nanoseconds.
     pub now_ns: u64,
     /// Engines that take requests.
@@ -57,4 +57,6 @@ pub struct ScaleView {
     pub outstanding_prefill_tokens: u64,
     /// Preemptions in those engines since their processes started.
     pub preemption_count: u64,
+    /// Price of one engine in US dollars for an hour, if it is known.
+    pub engine_usd_per_hour: Option<f64>,
 }

@@ -74,7 +74,7 @@ pub struct Progress {
 
 /// The input of one call of a policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PolicyBatch<'a> {
+pub struct EngineView<'a> {
     /// The time; never less than in the call before.
     pub now_ns: u64,
     /// Token budget of the step.

@@ -9,8 +9,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use vcr_core::latency::{StepBatch, StepShape};
-use vcr_core::policy::{PolicyBatch, PolicyEvent, Progress, Slo};
-use vcr_core::route::{EndedRequest, RoutePhase, RouteQuery, WorkerLoad};
+use vcr_core::policy::{EngineView, PolicyEvent, Progress, Slo};
+use vcr_core::route::{EndedRequest, RoutePhase, RouteRequest, WorkerLoad};
 use vcr_guest::{GuestModule, Limits};
 use vcr_roofline::RooflineConfig;
 
@@ -77,7 +77,7 @@ fn scheduling(dist: &str) -> Result<(), Box<dyn std::error::Error>> {
     let all: Vec<PolicyEvent> = (0..1_256).map(arrived).collect();
     let progress: Vec<Progress> =
         (0..256).map(|slot| Progress { slot, computed_tokens: 100, output_tokens: 10 }).collect();
-    let batch = |now_ns, events, progress| PolicyBatch {
+    let batch = |now_ns, events, progress| EngineView {
         now_ns,
         budget_tokens: 8_192,
         running_slots: 0,
@@ -131,7 +131,7 @@ fn routing(dist: &str) -> Result<(), Box<dyn std::error::Error>> {
                     ttft_ns: Some(9),
                 });
             }
-            let query = RouteQuery {
+            let query = RouteRequest {
                 now_ns: request,
                 id: request,
                 prompt_tokens: num_blocks as u32 * 16 + 5,

@@ -3,13 +3,13 @@
 mod answers;
 mod values;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use wasmtime::Store;
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, Func, Instance, Val};
 
 use crate::by_hand::answers::AnswerCheck;
-use crate::by_hand::values::{arguments, json};
+use crate::by_hand::values::{arguments, example, json as as_json};
 use crate::error::{CallFault, GuestError};
 use crate::limits::Budget;
 use crate::module::GuestModule;
@@ -80,17 +80,17 @@ impl<'m> HandInstance<'m> {
     /// # Errors
     /// When there is no such function, the input does not fit, the guest fails or its answer is invalid.
     pub fn call(&mut self, function: &str, input: &Value) -> Result<Value, HandCallError> {
-        if !self.known.iter().any(|name| name == function) {
-            return Err(HandCallError::UnknownFunction { given: function.to_owned(), known: self.known.clone() });
-        }
+        self.must_know(function)?;
         let Self { module, config_json, seed, .. } = *self;
         let limits = module.limits();
         if !self.is_configured && function != "configure" {
             if let Some(reason) = module.schema_problems(config_json) {
                 return Err(failed(module, "configure", CallFault::Rejected { reason }));
             }
-            let arguments = [Val::String(config_json.to_owned()), Val::U64(seed)];
             let configure = self.exported("configure");
+            let given = json!({"config": config_json, "seed": seed});
+            let arguments =
+                arguments(configure, &self.store, &given).map_err(|reason| HandCallError::BadInput { reason })?;
             self.answered(configure, &arguments, limits.configure_budget(config_json.len()))
                 .map_err(|fault| failed(module, "configure", fault))?;
         }
@@ -98,7 +98,7 @@ impl<'m> HandInstance<'m> {
         let called = self.exported(function);
         let arguments = arguments(called, &self.store, input).map_err(|reason| HandCallError::BadInput { reason })?;
         let named = called.ty(&self.store).params().map(|(name, _)| name.to_owned()).collect::<Vec<_>>();
-        let passed = named.into_iter().zip(arguments.iter().cloned().map(json)).collect();
+        let passed = named.into_iter().zip(arguments.iter().cloned().map(as_json)).collect();
         let budget = limits.budget(items(&passed), items(&passed) * 64);
         if function == "step" {
             self.store.data_mut().remarks.allow();
@@ -107,6 +107,23 @@ impl<'m> HandInstance<'m> {
         let checked = self.answers.check(function, &passed, &answer, &mut self.store.data_mut().remarks);
         checked.map_err(|fault| failed(module, function, fault))?;
         Ok(answer)
+    }
+
+    /// An input of `function` with all of its fields, which a call takes.
+    ///
+    /// # Errors
+    /// When there is no such function.
+    pub fn example(&mut self, function: &str) -> Result<Value, HandCallError> {
+        self.must_know(function)?;
+        let called = self.exported(function);
+        Ok(example(called, &self.store))
+    }
+
+    fn must_know(&self, function: &str) -> Result<(), HandCallError> {
+        if self.known.iter().any(|name| name == function) {
+            return Ok(());
+        }
+        Err(HandCallError::UnknownFunction { given: function.to_owned(), known: self.known.clone() })
     }
 
     fn exported(&mut self, function: &str) -> Func {
@@ -125,9 +142,9 @@ impl<'m> HandInstance<'m> {
             .and_then(|()| function.call(&mut *store, arguments, &mut results))
             .map_err(|error| sandbox::fault_in(store, &error, budget))?;
         match results.pop() {
-            Some(Val::Result(Ok(value))) => Ok(value.map_or(Value::Null, |value| json(*value))),
+            Some(Val::Result(Ok(value))) => Ok(value.map_or(Value::Null, |value| as_json(*value))),
             Some(Val::Result(Err(failure))) => Err(CallFault::Rejected { reason: reason(failure) }),
-            Some(value) => Ok(json(value)),
+            Some(value) => Ok(as_json(value)),
             None => Ok(Value::Null),
         }
     }
@@ -156,7 +173,7 @@ fn functions(component: &Component, export: &str) -> Vec<String> {
 
 /// The words of a failure: its message, and its traceback below.
 fn reason(failure: Option<Box<Val>>) -> String {
-    let failure = failure.map_or(Value::Null, |failure| json(*failure));
+    let failure = failure.map_or(Value::Null, |failure| as_json(*failure));
     match (&failure["message"], &failure["traceback"]) {
         (Value::String(message), Value::String(traceback)) => format!("{message}\n{traceback}"),
         (Value::String(message), _) => message.clone(),

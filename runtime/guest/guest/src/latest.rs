@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use vcr_core::fault::{FaultAction, FaultBatch};
-use vcr_core::latency::StepShape;
-use vcr_core::policy::{PolicyBatch, Preference};
-use vcr_core::route::{EndedRequest, RouteQuery, WorkerLoad};
-use vcr_core::scale::ScaleView;
+use vcr_core::latency::{EngineInfo, StepShape};
+use vcr_core::policy::{EngineView, Preference};
+use vcr_core::route::{EndedRequest, RouteRequest, WorkerLoad};
+use vcr_core::scale::PoolView;
 use vcr_core::tokens::{TokenRequest, TokenWant};
 
 use crate::error::CallFault;
@@ -36,6 +36,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) limits: &'a Limits,
     pub(crate) config_json: &'a str,
     pub(crate) seed: u64,
+    /// The engine of a latency model.
+    pub(crate) engine: &'a EngineInfo,
     /// The receiver of its telemetry.
     pub(crate) sink: Option<Arc<dyn NoteSink>>,
 }
@@ -95,7 +97,7 @@ pub(crate) trait PolicyInstance: Metered + Send {
     /// Appends the preferences that change.
     fn decide(
         &mut self,
-        batch: &PolicyBatch<'_>,
+        batch: &EngineView<'_>,
         preferences: &mut Vec<Preference>,
         budget: Budget,
     ) -> Result<(), CallFault>;
@@ -105,7 +107,7 @@ pub(crate) trait PolicyInstance: Metered + Send {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RouteCall<'a> {
     pub(crate) ended: &'a [EndedRequest],
-    pub(crate) query: &'a RouteQuery<'a>,
+    pub(crate) query: &'a RouteRequest<'a>,
     pub(crate) workers: &'a [WorkerLoad],
 }
 
@@ -126,5 +128,5 @@ pub(crate) trait RouterInstance: Metered + Send {
 /// One instance that is one autoscaler.
 pub(crate) trait ScalerInstance: Metered + Send {
     /// Gives the number of engines that are wanted.
-    fn decide(&mut self, view: &ScaleView, budget: Budget) -> Result<u32, CallFault>;
+    fn decide(&mut self, view: &PoolView, budget: Budget) -> Result<u32, CallFault>;
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use vcr_core::fault::FailureInjector;
-use vcr_core::latency::LatencyModel;
+use vcr_core::latency::{EngineInfo, LatencyModel};
 use vcr_core::policy::SchedulingPolicy;
 use vcr_core::route::Router;
 use vcr_core::scale::Autoscaler;
@@ -38,6 +38,8 @@ pub struct GuestModule {
     shared: Arc<Shared>,
     /// The receiver of the telemetry of instances made from this handle.
     sink: Option<Arc<dyn NoteSink>>,
+    /// The engine of latency models made from this handle.
+    engine: EngineInfo,
 }
 
 struct Shared {
@@ -145,14 +147,24 @@ impl GuestModule {
             component,
             guest,
         });
-        Ok(Self { shared, sink: None })
+        Ok(Self { shared, sink: None, engine: EngineInfo::default() })
     }
 
     /// The same guest with `sink` as the receiver of its telemetry; without one
     /// telemetry is dropped.
     #[must_use]
     pub fn observed_by(&self, sink: Arc<dyn NoteSink>) -> Self {
-        Self { shared: Arc::clone(&self.shared), sink: Some(sink) }
+        Self { sink: Some(sink), ..self.clone() }
+    }
+
+    /// The same guest as the latency model of an engine; without one it serves an engine that is made
+    /// up, as in checks.
+    #[must_use]
+    pub fn serving(mut self, engine: Option<&EngineInfo>) -> Self {
+        if let Some(engine) = engine {
+            self.engine = engine.clone();
+        }
+        self
     }
 
     /// The name that errors and reports use.
@@ -308,7 +320,8 @@ impl GuestModule {
         config_json: &str,
         seed: u64,
     ) -> Result<Box<I>, GuestError> {
-        let setup = Setup { limits: &self.shared.limits, config_json, seed, sink: self.sink.clone() };
+        let setup =
+            Setup { limits: &self.shared.limits, config_json, seed, engine: &self.engine, sink: self.sink.clone() };
         let configured = match (maker.configure(setup), self.schema_problems(config_json)) {
             // The guest knows more of its config than the schema, but not the path.
             (Err(CallFault::Rejected { reason }), Some(problems)) => {

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use vcr_core::PluginContext;
+use vcr_core::factory::LatencyFactory;
+use vcr_core::latency::{EngineInfo, LatencyError, LatencyModel};
 use vcr_core::seed::derive;
 use vcr_wire::monotonic_ns;
 
@@ -57,6 +59,20 @@ impl Context {
     pub(crate) fn at_ns(&self, since_start_ns: u64) -> u64 {
         self.origin_ns.saturating_add(since_start_ns)
     }
+}
+
+/// Makes the latency model of engine `rank`.
+///
+/// # Errors
+/// When it cannot be made.
+pub(crate) fn latency_model(
+    config: &LiveConfig,
+    factory: &LatencyFactory,
+    rank: u16,
+) -> Result<Box<dyn LatencyModel>, LatencyError> {
+    let tensor_parallel_size = config.identity.tensor_parallel_size;
+    let info = EngineInfo { tensor_parallel_size, ..config.engine.info() };
+    factory(&PluginContext { engine_info: Some(&info), ..plugin_context(config.seed, "latency", rank) })
 }
 
 /// The context of a plugin for `purpose` at engine `rank`.

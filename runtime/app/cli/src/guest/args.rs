@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use vcr_guest::World;
 use vcr_guest_tools::template::Language;
 
 use crate::help::with_plain_exit_codes;
@@ -60,18 +61,29 @@ Exit codes:
 pub(crate) const CALL_EXAMPLES: &str = "Examples:
   vcr guest call guests/dist/roofline.wasm price-step '{\"step\": {\"decode-requests\": 4}}'
   vcr guest call guests/dist/target-load.wasm decide '{\"pool\": {\"running-requests\": 9}}'
+  vcr guest call guests/dist/prefix-affinity.wasm route --example > route.json
+  vcr guest call guests/dist/prefix-affinity.wasm route @route.json
   vcr guest call my-router/dist/my-router.wasm route @calls.jsonl   # several calls, one instance
 
 It makes a fresh instance, configures it, calls it and prints the answer as JSON, checked as in a
-run. The input is an object with the function's parameters and the names of `wit/`. Omitted columns
-are as long as the given ones; other omitted fields are 0, empty or none. A list of objects, a file
-of them or `-` (standard input) makes one call for each object on the same instance, with one answer
-a line.
+run. The input is an object with the function's parameters, as `vcr guest wit` names them; --example
+prints one. Columns are lists of one length: '{\"workers\": {\"worker\": [0, 1], \"running-requests\":
+[4, 9]}}'. Omitted columns are as long as the given ones; other omitted fields are 0, empty or none. A
+list of objects, a file of them or `-` (standard input) makes one call for each object on the same
+instance, with one answer a line.
 
 Exit codes:
   0  the guest answered
   2  bad usage, not a guest of this build, a wrong input, or a config that the guest refuses
   3  the guest failed (it trapped, used up a limit, or gave an invalid answer), or memory ran out";
+
+pub(crate) const WIT_EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
+  vcr guest wit router     # the world, with the types that all worlds share
+  vcr guest wit            # all worlds
+
+Comments are the contract: each field's unit, and its value on live targets."
+);
 
 pub(crate) const BENCH_EXAMPLES: &str = "Examples:
   vcr guest bench guests/dist/prefix-affinity.wasm
@@ -131,6 +143,10 @@ pub(crate) struct CallArgs {
     #[arg(value_name = "JSON|@FILE|-", default_value = "{}")]
     pub(crate) input: String,
 
+    /// Print an example input of the function instead, with all of its fields.
+    #[arg(long)]
+    pub(crate) example: bool,
+
     /// The guest's config: a JSON document, or the name of a file that holds one, with or without @ before it
     /// [default: the example inside the component, else {}].
     #[arg(long, value_name = "JSON|FILE")]
@@ -139,6 +155,14 @@ pub(crate) struct CallArgs {
     /// Seed of the guest.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
+}
+
+/// Options of `vcr guest wit`.
+#[derive(Debug, Args)]
+pub(crate) struct WitArgs {
+    /// World: latency-model, scheduler-policy, router, autoscaler, failure-injector or token-source [default: all].
+    #[arg(value_parser = world)]
+    pub(crate) world: Option<World>,
 }
 
 /// Options of `vcr guest vocabulary`.
@@ -207,6 +231,11 @@ pub(crate) struct CheckArgs {
     /// Print JSON instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+fn world(text: &str) -> Result<World, String> {
+    let names = || World::ALL.map(World::name).join(", ");
+    World::ALL.into_iter().find(|world| world.name() == text).ok_or_else(|| format!("expected one of {}", names()))
 }
 
 fn language(text: &str) -> Result<Language, String> {

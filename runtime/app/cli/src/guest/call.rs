@@ -23,6 +23,12 @@ pub(crate) fn call_command(args: &CallArgs) -> Exit {
         Ok(instance) => instance,
         Err(error) => return failed(&error, None),
     };
+    if args.example {
+        return match instance.example(&args.function) {
+            Ok(example) => printed(writeln!(io::stdout(), "{example:#}"), Exit::Passed),
+            Err(error) => failed(&error, None),
+        };
+    }
     for (index, input) in inputs.documents.enumerate() {
         let call = (!inputs.is_one).then_some(index + 1);
         let input = match input {
@@ -55,7 +61,7 @@ fn failed(error: &HandCallError, call: Option<usize>) -> Exit {
             if is_of_config { blamed(error) } else { Exit::Fault }
         }
         _ => {
-            print_error(&message, Some("`wit/` lists the functions of each world and their parameters"));
+            print_error(&message, Some("add `--example` for an input that fits; `vcr guest wit` prints the interface"));
             Exit::BadInput
         }
     }

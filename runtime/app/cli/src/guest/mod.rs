@@ -9,6 +9,7 @@ mod inspect;
 mod new;
 pub(crate) mod registry;
 mod vocabulary;
+mod wit;
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -24,6 +25,7 @@ pub(crate) use check::check_command;
 pub(crate) use inspect::inspect_command;
 pub(crate) use new::new_command;
 pub(crate) use vocabulary::vocabulary_command;
+pub(crate) use wit::wit_command;
 
 use crate::exit::{Exit, eprint_line, print_error, printed};
 use args::BuildArgs;

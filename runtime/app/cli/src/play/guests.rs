@@ -160,7 +160,10 @@ impl LiveGuests {
         module.latency_model(config, 0)?;
         let (guests, name, config) = (self.clone(), module.name().to_owned(), config.to_owned());
         let factory: LatencyFactory = Arc::new(move |plugin_context| {
-            let made = guests.at(&module, plugin_context).plug_in(&config, plugin_context.seed);
+            let made = guests
+                .at(&module, plugin_context)
+                .serving(plugin_context.engine_info)
+                .plug_in(&config, plugin_context.seed);
             let Some(fallback) = &fallback else { return made };
             let failed = guests.failure_sink(&module, plugin_context);
             Ok(Box::new(WithFallback::<dyn LatencyModel>::new(made, fallback(plugin_context)?, failed)))

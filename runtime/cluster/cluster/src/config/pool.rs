@@ -106,6 +106,8 @@ pub struct PoolConfig {
     pub peak: Option<ComputePeak>,
     /// The GPUs of its engines, if stated.
     pub deployment: Option<GpuDeployment>,
+    /// GPUs that share each layer of its engines, as its latency models know it.
+    pub tensor_parallel_size: u32,
 }
 
 impl PoolConfig {
@@ -130,6 +132,7 @@ impl PoolConfig {
             kv_eviction: KvEviction::default(),
             peak: None,
             deployment: None,
+            tensor_parallel_size: 1,
         }
     }
 

@@ -21,7 +21,7 @@ use scaling::Scaler;
 pub use worker::TokenRange;
 pub(crate) use worker::{Health, Worker};
 
-use vcr_core::scale::{Autoscaler, DESIRED_ENGINES_MAX, ScaleError, ScaleView};
+use vcr_core::scale::{Autoscaler, DESIRED_ENGINES_MAX, PoolView, ScaleError};
 use vcr_policy::target_load::{ENGINES_MAX, PoolWork, TargetPolicy, TargetScaler};
 
 pub(crate) struct Pool {
@@ -333,7 +333,7 @@ pub fn target_autoscaler(policy: TargetPolicy) -> ScalerFactory {
 struct Target(TargetScaler);
 
 impl Autoscaler for Target {
-    fn desired(&mut self, view: &ScaleView) -> Result<u32, ScaleError> {
+    fn desired(&mut self, view: &PoolView) -> Result<u32, ScaleError> {
         Ok(self.0.desired(&PoolWork {
             running_requests: view.running_requests,
             waiting_requests: view.waiting_requests,
@@ -414,11 +414,11 @@ mod tests {
 
     #[test]
     fn each_measure_is_that_of_the_pool() {
-        let view = ScaleView {
+        let view = PoolView {
             running_requests: 3,
             waiting_requests: 5,
             outstanding_prefill_tokens: 100,
-            ..ScaleView::default()
+            ..PoolView::default()
         };
         let desired = |metric, target| {
             let policy = TargetPolicy { metric, target, scale_down_delay_ticks: 0 };

@@ -7,13 +7,14 @@
 //! drain: they finish what they have and then turn off. The ranks of an engine come
 //! and go together.
 
-use vcr_core::scale::{Autoscaler, ScaleError, ScaleView};
+use vcr_core::scale::{Autoscaler, PoolView, ScaleError};
 use vcr_core::{PluginContext, ServingEngine, seed};
 
 use super::{Fleet, Health};
 use crate::config::{PoolConfig, PoolRole, RunConfig, ScalingConfig};
 use crate::error::SimError;
 use crate::ledger::Tally;
+use crate::report::GpuDeployment;
 
 /// The autoscaler of a pool.
 pub(super) struct Scaler {
@@ -29,7 +30,7 @@ impl Scaler {
     pub(super) fn new(pool: &PoolConfig, run: &RunConfig) -> Result<Option<Self>, SimError> {
         let Some(config) = pool.scaling.clone() else { return Ok(None) };
         let seed = seed::derive(run.seed, &format!("scaler:{}", pool.name), 0);
-        let plugin_context = PluginContext { run: &run.name, pool: &pool.name, engine: None, seed };
+        let plugin_context = PluginContext { run: &run.name, pool: &pool.name, engine: None, engine_info: None, seed };
         let autoscaler = (config.policy)(&plugin_context).map_err(|reason| scale_error(pool, 0, reason))?;
         Ok(Some(Self { config, autoscaler, at_last_tick: Tally::default(), started: u64::from(pool.engines) }))
     }
@@ -75,7 +76,7 @@ impl Fleet {
         (waiting_requests, waiting_tokens): (u64, u64),
     ) -> Result<Rescaling, SimError> {
         let before = self.pool(role).scaler.as_ref().map_or(Tally::default(), |scaler| scaler.at_last_tick);
-        let mut view = ScaleView {
+        let mut view = PoolView {
             now_ns,
             arrived_requests: tally.arrived_requests - before.arrived_requests,
             arrived_prompt_tokens: tally.arrived_prompt_tokens - before.arrived_prompt_tokens,
@@ -91,7 +92,13 @@ impl Fleet {
             token_gap_sum_ns: tally.token_gap_sum_ns - before.token_gap_sum_ns,
             waiting_requests,
             outstanding_prefill_tokens: waiting_tokens,
-            ..ScaleView::default()
+            engine_usd_per_hour: self
+                .pool(role)
+                .config
+                .deployment
+                .as_ref()
+                .and_then(GpuDeployment::engine_usd_per_hour),
+            ..PoolView::default()
         };
         self.count_engines(role, &mut view);
         let pool = &mut self.pools[role.index()];
@@ -102,7 +109,7 @@ impl Fleet {
         Ok(self.rescale(role, desired, now_ns))
     }
 
-    fn count_engines(&self, role: PoolRole, view: &mut ScaleView) {
+    fn count_engines(&self, role: PoolRole, view: &mut PoolView) {
         for index in self.pool(role).engines() {
             match self.workers[index].lifecycle().health() {
                 Health::Up => view.up_engines += 1,

@@ -30,6 +30,14 @@ pub struct GpuDeployment {
     pub price_source: Option<String>,
 }
 
+impl GpuDeployment {
+    /// US dollars for one engine and hour, if known.
+    #[must_use]
+    pub fn engine_usd_per_hour(&self) -> Option<f64> {
+        self.price_per_gpu_hour_usd.map(|price| price * f64::from(self.gpus_per_engine))
+    }
+}
+
 /// The GPUs of a pool over a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PoolDeployment {

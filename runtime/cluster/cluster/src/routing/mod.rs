@@ -8,7 +8,7 @@ mod kv;
 mod native;
 mod sessions;
 
-use vcr_core::route::{EndedRequest, RouteError, RouteQuery};
+use vcr_core::route::{EndedRequest, RouteError, RouteRequest};
 use vcr_core::{PluginContext, seed};
 
 use crate::config::{PoolConfig, PoolRole, RouterConfig, RunConfig};
@@ -21,8 +21,8 @@ use sessions::Sessions;
 
 /// A request to be routed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RouteRequest<'a> {
-    pub(crate) query: RouteQuery<'a>,
+pub(crate) struct RouteInput<'a> {
+    pub(crate) query: RouteRequest<'a>,
     pub(crate) arrival_ns: u64,
     /// A higher one is sooner, independent of the priority.
     pub(crate) strict_priority: u32,
@@ -72,7 +72,7 @@ pub(crate) trait PoolRouter: Send {
     ///
     /// # Errors
     /// When the router fails.
-    fn route(&mut self, request: &RouteRequest<'_>, workers: &mut [Worker]) -> Result<Routed, RouteError>;
+    fn route(&mut self, request: &RouteInput<'_>, workers: &mut [Worker]) -> Result<Routed, RouteError>;
 
     fn needs(&self) -> RouterNeeds {
         RouterNeeds::default()
@@ -189,7 +189,7 @@ impl Routing {
     pub(crate) fn route(
         &mut self,
         role: PoolRole,
-        request: &RouteRequest<'_>,
+        request: &RouteInput<'_>,
         workers: &mut [Worker],
     ) -> Result<Routed, RouteError> {
         self.front_mut(role).router.route(request, workers)
@@ -367,7 +367,7 @@ pub(crate) fn new_router(
         };
         return Ok(Box::new(KvRouter::new(kv.clone(), facts, seed).with_sessions(sessions)));
     }
-    let plugin_context = PluginContext { run: &run.name, pool: &config.name, engine: None, seed };
+    let plugin_context = PluginContext { run: &run.name, pool: &config.name, engine: None, engine_info: None, seed };
     let failed = |reason| SimError::Route { pool: config.name.clone(), request: None, at_ms: 0.0, reason };
     let loads = |router: &RouterConfig| Ok(LoadRouter::new(router.build(&plugin_context).map_err(failed)?));
     Ok(Box::new(match &config.router {

@@ -1,9 +1,9 @@
 //! The routers that are asked once for each request, with the loads of the engines.
 
 use super::sessions::{SessionHash, Sessions, Sticky};
-use super::{PoolRouter, RouteRequest, Routed, RoutedTo};
-use vcr_core::route::{Choice, EndedRequest, RouteError, RouteQuery, Router, WorkerLoad};
-use vcr_core::{PluginContext, ServingEngine};
+use super::{PoolRouter, RouteInput, Routed, RoutedTo};
+use vcr_core::route::{Choice, EndedRequest, RouteError, RouteRequest, Router, WorkerLoad};
+use vcr_core::{PluginContext, ServingEngine, TierRun};
 
 use crate::config::{KvAwareConfig, RouterConfig};
 use crate::fleet::Worker;
@@ -55,7 +55,7 @@ impl RoundRobin {
 }
 
 impl Router for RoundRobin {
-    fn route(&mut self, _query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+    fn route(&mut self, _query: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
         let turns = || workers.iter().map(|load| (load.worker, self.turn(load.worker)));
         // Workers that are down are absent; the turn passes to the next one up.
         let next = turns().filter(|(_, turn)| *turn >= self.next_turn).min_by_key(|(_, turn)| *turn);
@@ -75,7 +75,7 @@ impl Router for RoundRobin {
 pub(super) struct LeastLoaded;
 
 impl Router for LeastLoaded {
-    fn route(&mut self, _query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+    fn route(&mut self, _query: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
         let load = |w: &WorkerLoad| (w.running_requests + w.waiting_requests, w.outstanding_prefill_tokens, w.worker);
         Ok(Choice::Worker(workers.iter().min_by_key(|worker| load(worker)).map_or(0, |worker| worker.worker)))
     }
@@ -88,7 +88,7 @@ struct KvAware {
 }
 
 impl KvAware {
-    fn cost(&self, query: &RouteQuery<'_>, load: &WorkerLoad) -> f64 {
+    fn cost(&self, query: &RouteRequest<'_>, load: &WorkerLoad) -> f64 {
         let block = f64::from(query.block_size_tokens);
         let prompt_tokens = u64::from(query.prompt_tokens);
         let prefill_blocks = (load.outstanding_prefill_tokens + prompt_tokens) as f64 / block;
@@ -102,7 +102,7 @@ impl KvAware {
 }
 
 impl Router for KvAware {
-    fn route(&mut self, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+    fn route(&mut self, query: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
         let mut best = 0;
         let mut best_cost = f64::INFINITY;
         for (index, load) in workers.iter().enumerate() {
@@ -136,7 +136,7 @@ impl Affine {
 }
 
 impl Router for Affine {
-    fn route(&mut self, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+    fn route(&mut self, query: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
         Ok(self.0.choose(query, workers.iter().copied()))
     }
 
@@ -165,13 +165,25 @@ impl LoadRouter {
 }
 
 impl PoolRouter for LoadRouter {
-    fn route(&mut self, request: &RouteRequest<'_>, workers: &mut [Worker]) -> Result<Routed, RouteError> {
+    fn route(&mut self, request: &RouteInput<'_>, workers: &mut [Worker]) -> Result<Routed, RouteError> {
         let query = &request.query;
         let needs_overlap = self.router.needs_overlap();
+        let needs_tiers = needs_overlap && self.router.needs_tiers();
         self.loads.clear();
-        self.loads.extend(workers.iter().filter(|worker| worker.lifecycle().is_up()).map(|worker| {
-            worker.load(if needs_overlap { worker.engine().cached_prefix_blocks(query.block_hashes) } else { 0 })
-        }));
+        let loads = &mut self.loads;
+        let look = |worker: &mut Worker| {
+            if !worker.lifecycle().is_up() {
+                return;
+            }
+            let hit = if needs_overlap { worker.engine().cached_prefix_blocks(query.block_hashes) } else { 0 };
+            let beyond = &query.block_hashes[hit as usize..];
+            let tiers = if needs_tiers { worker.find_tier_run(query.now_ns, beyond) } else { TierRun::default() };
+            loads.push(worker.load(hit, tiers));
+        };
+        match needs_tiers {
+            true => Worker::each_with_tiers(workers, look),
+            false => workers.iter_mut().for_each(look),
+        }
         if self.loads.is_empty() {
             return Ok(Routed::Nowhere);
         }
@@ -209,7 +221,7 @@ impl PoolRouter for LoadRouter {
     }
 }
 
-fn choose(router: &mut dyn Router, query: &RouteQuery<'_>, loads: &[WorkerLoad]) -> Result<Routed, RouteError> {
+fn choose(router: &mut dyn Router, query: &RouteRequest<'_>, loads: &[WorkerLoad]) -> Result<Routed, RouteError> {
     let refused = |reason: String| Err(RouteError { router: "router".to_owned(), reason });
     match router.route(query, loads)? {
         Choice::Refuse if query.may_refuse => Ok(Routed::Shed),
@@ -235,8 +247,8 @@ mod tests {
         (0..count).map(|worker| WorkerLoad { worker, total_blocks: 100, ..WorkerLoad::default() }).collect()
     }
 
-    fn query(blocks: &[u64]) -> RouteQuery<'_> {
-        RouteQuery {
+    fn query(blocks: &[u64]) -> RouteRequest<'_> {
+        RouteRequest {
             now_ns: 0,
             id: 0,
             prompt_tokens: 64,
@@ -323,7 +335,7 @@ mod tests {
         two[1].waiting_requests = 3;
         let mut router = affine.build(&PluginContext::of_seed(1)).expect("it can be made");
         assert_eq!(router.route(&query(&[1]), &two), Ok(Choice::Refuse));
-        let served = RouteQuery { may_refuse: false, ..query(&[1]) };
+        let served = RouteRequest { may_refuse: false, ..query(&[1]) };
         assert_eq!(router.route(&served, &two), Ok(Choice::Worker(1)));
     }
 

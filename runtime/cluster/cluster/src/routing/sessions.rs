@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use vcr_core::route::{Choice, EndedRequest, RouteError, RouteQuery, Router, WorkerLoad};
+use vcr_core::route::{Choice, EndedRequest, RouteError, RouteRequest, Router, WorkerLoad};
 use vcr_core::seed::mix;
 
 use crate::config::{SessionHashConfig, StickyConfig};
@@ -49,12 +49,12 @@ impl Sessions {
     }
 
     /// The worker that a request must go to, if that is up.
-    pub(super) fn pin(&self, query: &RouteQuery<'_>, is_up: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(super) fn pin(&self, query: &RouteRequest<'_>, is_up: impl Fn(u32) -> bool) -> Option<u32> {
         self.place(query.session, query.now_ns).filter(|&worker| self.pins && is_up(worker))
     }
 
     /// A request of a session goes to a worker.
-    pub(super) fn enter(&mut self, query: &RouteQuery<'_>, worker: u32) {
+    pub(super) fn enter(&mut self, query: &RouteRequest<'_>, worker: u32) {
         let before = self.place(query.session, query.now_ns);
         self.has_moved = before.is_some_and(|before| before != worker);
         self.places.insert(query.session, Place { worker, used_ns: query.now_ns });
@@ -89,7 +89,7 @@ pub(super) struct Sticky {
 }
 
 impl Router for Sticky {
-    fn route(&mut self, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+    fn route(&mut self, query: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
         let pin = self.sessions.pin(query, |worker| workers.iter().any(|load| load.worker == worker));
         let choice = match pin {
             Some(worker) => {
@@ -129,7 +129,7 @@ pub(super) struct SessionHash {
 }
 
 impl Router for SessionHash {
-    fn route(&mut self, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+    fn route(&mut self, query: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
         let requests = |load: &WorkerLoad| u64::from(load.running_requests) + u64::from(load.waiting_requests);
         let mean = (workers.iter().map(requests).sum::<u64>() + 1) as f64 / workers.len() as f64;
         let most = self.config.load_factor.map_or(f64::INFINITY, |factor| factor * mean);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     fn chosen(router: &mut dyn Router, session: u64, now_ns: u64, workers: &[WorkerLoad]) -> u32 {
-        match router.route(&RouteQuery { session, now_ns, ..RouteQuery::default() }, workers) {
+        match router.route(&RouteRequest { session, now_ns, ..RouteRequest::default() }, workers) {
             Ok(Choice::Worker(worker)) => worker,
             other => panic!("{other:?}"),
         }

@@ -1,13 +1,13 @@
 //! Requests meet the routers of the pools.
 
 use vcr_core::KvRole;
-use vcr_core::route::{RoutePhase, RouteQuery};
+use vcr_core::route::{RoutePhase, RouteRequest};
 
 use super::Simulation;
 use crate::config::PoolRole;
 use crate::error::SimError;
 use crate::observe::Observer;
-use crate::routing::{RouteRequest, Routed};
+use crate::routing::{RouteInput, Routed};
 
 impl<O: Observer> Simulation<'_, O> {
     /// The router's choice among the workers of `pool` that are up.
@@ -22,7 +22,7 @@ impl<O: Observer> Simulation<'_, O> {
         let live = self.in_flight.get_mut(tag);
         let prompt = live.take_prompt();
         let config = self.fleet.pool(pool).config();
-        let query = RouteQuery {
+        let query = RouteRequest {
             now_ns: self.clock.now_ns(),
             id: tag,
             prompt_tokens: record.prompt_tokens,
@@ -38,7 +38,7 @@ impl<O: Observer> Simulation<'_, O> {
             may_refuse: live.routed == [None; 2],
             block_hashes: prompt.block_hashes(),
         };
-        let request = RouteRequest {
+        let request = RouteInput {
             query,
             arrival_ns: record.queued_ns,
             strict_priority: live.strict_priority,

@@ -16,7 +16,7 @@ use vcr_cluster::{
     SimError, Topology, simulate,
 };
 use vcr_core::Drafter;
-use vcr_core::route::{Choice, RouteError, RouteQuery, Router, WorkerLoad};
+use vcr_core::route::{Choice, RouteError, RouteRequest, Router, WorkerLoad};
 use vcr_core::sglang::PassOrder;
 
 use crate::support::{MS, assert_conserved, config, linear_in_batches, mix, pool, run, synthetic};
@@ -252,7 +252,7 @@ struct InTurn {
 }
 
 impl Router for InTurn {
-    fn route(&mut self, _query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+    fn route(&mut self, _query: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
         self.asked += 1;
         Ok(Choice::Worker(workers[(self.asked - 1) % workers.len()].worker))
     }

@@ -138,6 +138,7 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
     options.finish()?;
     let latency = latency.expect("a missing latency model is a problem of the options");
     let engine = engine.expect("what does not fit is a problem of the options");
+    let tensor_parallel_size = engine.served.as_ref().map_or(1, |args| args.tensor_parallel_size);
     let drawn = DrawnPool::of(&latency, engine.overheads.is_some());
     let config = PoolConfig {
         name: String::new(),
@@ -157,6 +158,7 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
         kv_eviction: engine.kv_eviction,
         peak: latency.peak,
         deployment: deployment.map(|deployment| deployment.gpus),
+        tensor_parallel_size,
     };
     Ok(PoolSpec { name, config, drawn })
 }

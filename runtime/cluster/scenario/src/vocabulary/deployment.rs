@@ -88,9 +88,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     engine.register_get("kv_tokens", |spec: &mut DeploymentSpec| spec.kv_tokens() as i64);
     engine.register_get("kv_bytes_per_token", |spec: &mut DeploymentSpec| spec.served().kv.bytes_per_token() as i64);
     engine.register_get("price_per_hour", move |spec: &mut DeploymentSpec| optional(spec.gpus.price_per_gpu_hour_usd));
-    engine.register_get("cost_per_hour", move |spec: &mut DeploymentSpec| {
-        optional(spec.gpus.price_per_gpu_hour_usd.map(|price| price * f64::from(spec.gpus.gpus_per_engine)))
-    });
+    engine.register_get("cost_per_hour", move |spec: &mut DeploymentSpec| optional(spec.gpus.engine_usd_per_hour()));
 }
 
 /// The deployment of a command line. Options that are none of its own are options of `engine(...)`.

@@ -72,7 +72,10 @@ impl LatencySpec {
         let config = serde_json::from_str(&guest.config_json).unwrap_or_default();
         let placement = tensor_parallel(&config).map(|gpus| Placement::of_latency("guest", Some(gpus)));
         let factory: LatencyFactory = Arc::new(move |plugin_context| {
-            let made = guest.at(plugin_context).plug_in(&guest.config_json, plugin_context.seed);
+            let made = guest
+                .at(plugin_context)
+                .serving(plugin_context.engine_info)
+                .plug_in(&guest.config_json, plugin_context.seed);
             let Some(fallback) = &fallback else { return made };
             let fallback = (fallback.factory)(plugin_context)?;
             Ok(Box::new(WithFallback::<dyn LatencyModel>::new(made, fallback, guest.failure_sink(plugin_context))))

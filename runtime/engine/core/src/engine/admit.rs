@@ -10,7 +10,7 @@ use crate::engine::PauseState;
 use crate::engine::kv_cache::Claim;
 use crate::engine::kv_loads::External;
 use crate::engine::queues::QueueKind;
-use crate::engine::schedule::{Scan, spare_lookahead};
+use crate::engine::schedule::{Scan, note_lora, spare_lookahead};
 use crate::kv::groups::KvGroups;
 use crate::plan::{AdmissionStop, ScheduledKind, StepPlan};
 use crate::request::{Flags, KvRole, RequestId, RequestStatus};
@@ -395,13 +395,5 @@ impl Engine {
         }
         let after = request.outstanding_prefill_tokens();
         self.prefills.subtract(before - after);
-    }
-}
-
-fn note_lora(loras: &mut Vec<u32>, lora: Option<u32>) {
-    if let Some(lora) = lora
-        && !loras.contains(&lora)
-    {
-        loras.push(lora);
     }
 }

@@ -125,6 +125,12 @@ impl Engine {
         self.queues.len()
     }
 
+    /// Of [`Engine::num_waiting`] those whose KV is on its way here.
+    #[must_use]
+    pub fn num_loading(&self) -> usize {
+        self.queues.num_loading()
+    }
+
     /// Of [`Engine::num_waiting`] those that were skipped and not admitted
     /// since: because their KV is or was loading, for their grammar or their adapter,
     /// or because output from before a preemption was on its way (vLLM 0.31 to 0.33,

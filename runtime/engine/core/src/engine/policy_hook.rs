@@ -6,7 +6,7 @@
 use crate::config::Policy;
 use crate::engine::Engine;
 use crate::plugins::policy::{
-    PolicyBatch, PolicyError, PolicyEvent, Preference, PreferenceCheck, Progress, SchedulingPolicy, Slo,
+    EngineView, PolicyError, PolicyEvent, Preference, PreferenceCheck, Progress, SchedulingPolicy, Slo,
 };
 use crate::request::{Flags, RequestId};
 
@@ -73,7 +73,7 @@ impl Engine {
         let Some(mut book) = self.policy_book.take_if(|book| book.has_news()) else { return Ok(()) };
         self.gather_progress(&mut book);
         book.preferences.clear();
-        let batch = PolicyBatch {
+        let batch = EngineView {
             now_ns,
             budget_tokens: self.step_budget(),
             running_slots: self.config.max_running().saturating_sub(self.running.len()) as u32,

@@ -102,6 +102,9 @@ impl Engine {
         };
         self.encoder_inputs.list_evicted(&mut plan);
         self.note_occupancy(&mut plan);
+        if self.config.max_loras() > 0 {
+            self.note_adapters(&mut plan, &mut scan.loras);
+        }
         plan.most_drafts = self.config.num_speculative_tokens();
         if self.config.drafts_depend_on_batch() {
             self.limit_drafts(&mut plan);
@@ -139,6 +142,18 @@ impl Engine {
         plan.shape.kv_total_blocks = u64::from(self.pool().num_usable());
         plan.shape.block_size_tokens = u64::from(self.config.block_size());
         plan.shape.waiting_requests = self.num_waiting() as u64;
+    }
+
+    /// Records the adapters of a plan that is otherwise complete. `loras` is scratch.
+    #[cold]
+    fn note_adapters(&self, plan: &mut StepPlan, loras: &mut Vec<u32>) {
+        loras.clear();
+        for entry in &plan.scheduled {
+            let lora = self.requests[entry.request].lora;
+            note_lora(loras, lora);
+            plan.shape.adapter_tokens += if lora.is_some() { entry.num_scheduled_tokens.into() } else { 0 };
+        }
+        plan.shape.adapter_count = loras.len() as u64;
     }
 
     /// Tokens that a step may compute.
@@ -403,4 +418,13 @@ fn take_drafts(request: &mut Request, tokens: u32) -> u16 {
     let drafts = request.num_draft_tokens.min(beyond as u16);
     request.num_draft_tokens = 0;
     drafts
+}
+
+/// Adds an adapter to those of a step.
+pub(super) fn note_lora(loras: &mut Vec<u32>, lora: Option<u32>) {
+    if let Some(lora) = lora
+        && !loras.contains(&lora)
+    {
+        loras.push(lora);
+    }
 }

@@ -7,7 +7,7 @@
 
 use crate::plugins::request_times::RequestTimes;
 
-pub use vcr_policy::latency::{EncoderShape, RecomputeShape, StepShape};
+pub use vcr_policy::latency::{EncoderShape, EngineInfo, KvGroup, KvGroupKind, RecomputeShape, StepShape};
 
 /// Consecutive steps of one engine, to be priced in one call.
 #[derive(Clone, Copy, Debug)]

@@ -9,6 +9,8 @@ pub mod route;
 pub mod scale;
 pub mod tokens;
 
+use latency::EngineInfo;
+
 /// The place of a latency model, a token source or another plugin of one engine or pool.
 /// Factories receive it; only the seed may change the plugin's decisions.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +21,8 @@ pub struct PluginContext<'a> {
     pub pool: &'a str,
     /// Index of the engine in its pool, or its number; none for a plugin of a whole pool.
     pub engine: Option<u32>,
+    /// The engine, for a latency model.
+    pub engine_info: Option<&'a EngineInfo>,
     /// Source of its randomness, its own in every run, pool, engine and restart.
     pub seed: u64,
 }
@@ -27,7 +31,7 @@ impl PluginContext<'_> {
     /// A plugin context of no engine in particular, to try a maker.
     #[must_use]
     pub fn of_seed(seed: u64) -> Self {
-        Self { run: "", pool: "", engine: None, seed }
+        Self { run: "", pool: "", engine: None, engine_info: None, seed }
     }
 }
 

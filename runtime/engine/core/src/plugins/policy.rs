@@ -8,7 +8,7 @@
 
 use vcr_policy::{Algorithm, decide};
 
-pub use vcr_policy::scheduling::{PolicyBatch, PolicyEvent, Preference, Progress, Slo};
+pub use vcr_policy::scheduling::{EngineView, PolicyEvent, Preference, Progress, Slo};
 
 /// Decides the order of admission, the preemption victims and the chunk sizes of one engine.
 ///
@@ -24,7 +24,7 @@ pub trait SchedulingPolicy: Send {
     /// # Errors
     /// When the policy cannot decide. Appended preferences then are invalid, and
     /// the policy must not be asked again.
-    fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError>;
+    fn decide(&mut self, batch: &EngineView<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError>;
 }
 
 /// A policy that decides as an [`Algorithm`] of `vcr-policy`.
@@ -36,7 +36,7 @@ impl<A: Algorithm + Send> SchedulingPolicy for Native<A> {
         A::NAME
     }
 
-    fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
+    fn decide(&mut self, batch: &EngineView<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
         decide(&mut self.0, batch, preferences);
         Ok(())
     }

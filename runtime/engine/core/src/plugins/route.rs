@@ -1,6 +1,6 @@
 //! Routers: the engine of a pool that takes a request.
 
-pub use vcr_policy::routing::{Choice, EndedRequest, RoutePhase, RouteQuery, WorkerLoad};
+pub use vcr_policy::routing::{Choice, EndedRequest, RoutePhase, RouteRequest, WorkerLoad};
 
 /// Chooses among the workers of one pool that are up.
 ///
@@ -12,7 +12,7 @@ pub trait Router: Send {
     ///
     /// # Errors
     /// When the router cannot choose. It must not be asked again.
-    fn route(&mut self, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError>;
+    fn route(&mut self, query: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError>;
 
     /// Number of requests that it will send to other workers before one comes to the worker
     /// with index `worker` in the pool, whatever they are, as long as all of the pool
@@ -23,6 +23,12 @@ pub trait Router: Send {
 
     /// Whether [`WorkerLoad::cached_prompt_blocks`] should be filled in.
     fn needs_overlap(&self) -> bool {
+        false
+    }
+
+    /// Whether [`WorkerLoad::host_prompt_blocks`] and [`WorkerLoad::disk_prompt_blocks`] should be
+    /// filled in; only asked of a router that needs the overlap.
+    fn needs_tiers(&self) -> bool {
         false
     }
 

@@ -1,6 +1,6 @@
 //! Autoscalers: the number of engines of a pool.
 
-pub use vcr_policy::scaling::{DESIRED_ENGINES_MAX, ScaleView};
+pub use vcr_policy::scaling::{DESIRED_ENGINES_MAX, PoolView};
 
 /// Decides how many engines a pool is to have.
 ///
@@ -12,7 +12,7 @@ pub trait Autoscaler: Send {
     ///
     /// # Errors
     /// When the autoscaler cannot decide; it must not be asked again.
-    fn desired(&mut self, view: &ScaleView) -> Result<u32, ScaleError>;
+    fn desired(&mut self, view: &PoolView) -> Result<u32, ScaleError>;
 }
 
 /// Why an autoscaler could not decide, or not be made.

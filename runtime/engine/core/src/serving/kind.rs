@@ -4,6 +4,7 @@ use crate::compat::Reservations;
 use crate::config::{EngineConfig, Policy};
 use crate::kv::hash::HashedBlocks;
 use crate::kv::tiers::KvTiersConfig;
+use crate::plugins::latency::EngineInfo;
 use crate::sglang::{PrefixLookup, SglangConfig};
 use crate::ticks::TickConfig;
 
@@ -96,6 +97,19 @@ impl EngineKind {
     #[must_use]
     pub fn simulates_structured_outputs(&self) -> bool {
         self.as_vllm().is_some_and(EngineConfig::simulates_structured_outputs)
+    }
+
+    /// The engine, as latency models know it.
+    #[must_use]
+    pub fn info(&self) -> EngineInfo {
+        match self {
+            Self::Vllm(config) => config.info(),
+            Self::Sglang(_) | Self::Ticks(_) => EngineInfo {
+                kv_total_blocks: self.num_blocks().into(),
+                block_size_tokens: self.block_size().into(),
+                ..EngineInfo::default()
+            },
+        }
     }
 
     /// KV tiers below the device, if any.

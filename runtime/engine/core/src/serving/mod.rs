@@ -30,6 +30,8 @@ pub struct EngineLoad {
     pub num_running: usize,
     /// Requests waiting for admission or for a KV transfer.
     pub num_waiting: usize,
+    /// Of those, requests whose KV is on its way here.
+    pub num_loading: usize,
     /// Prefill tokens not yet computed, over waiting and running requests.
     pub outstanding_prefill_tokens: u64,
     /// Blocks that at least one request uses.

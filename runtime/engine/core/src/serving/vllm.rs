@@ -48,6 +48,7 @@ impl ServingEngine for Engine {
         EngineLoad {
             num_running: self.num_running(),
             num_waiting: self.num_waiting(),
+            num_loading: self.num_loading(),
             outstanding_prefill_tokens: self.outstanding_prefill_tokens(),
             num_active_blocks: self.pool().num_active(),
             num_usable_blocks: self.pool().num_usable(),

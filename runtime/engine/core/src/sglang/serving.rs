@@ -150,6 +150,7 @@ impl ServingEngine for SglangEngine {
         EngineLoad {
             num_running: self.running.len() + self.queues.begun().len(),
             num_waiting: self.queues.num_not_begun(),
+            num_loading: self.queues.num_loading(),
             outstanding_prefill_tokens: self.outstanding_prefill_tokens,
             num_active_blocks: self.config.num_pages() - self.pages.num_available(),
             num_usable_blocks: self.config.num_pages(),

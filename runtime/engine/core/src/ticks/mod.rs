@@ -146,6 +146,7 @@ impl ServingEngine for TickEngine {
         EngineLoad {
             num_running: self.active.len(),
             num_waiting: self.waiting.len(),
+            num_loading: 0,
             outstanding_prefill_tokens: self.outstanding_prefill_tokens,
             num_active_blocks: self.config.total_kv_pages() - self.num_free_pages,
             num_usable_blocks: self.config.total_kv_pages(),

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part of this module")]
 
 use proptest::prelude::*;
-use vcr_core::policy::{PolicyBatch, PolicyError, PolicyEvent, Preference, PreferenceCheck, SchedulingPolicy};
+use vcr_core::policy::{EngineView, PolicyError, PolicyEvent, Preference, PreferenceCheck, SchedulingPolicy};
 use vcr_core::seed::mix;
 use vcr_core::{
     CapacityPolicy, DraftRange, Drafter, Engine, EngineConfig, EngineConfigInput, EvictionPolicy, HostRules,
@@ -359,7 +359,7 @@ impl SchedulingPolicy for Whims {
         "whims"
     }
 
-    fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
+    fn decide(&mut self, batch: &EngineView<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
         assert!(!batch.events.is_empty() && batch.now_ns >= self.now_ns);
         self.now_ns = batch.now_ns;
         batch.events.iter().for_each(|event| self.follow(event));

@@ -1,5 +1,5 @@
 use crate::prefix_affinity::config::{AffinityConfig, AffinityError};
-use crate::routing::{Choice, RouteQuery, WorkerLoad};
+use crate::routing::{Choice, RouteRequest, WorkerLoad};
 
 /// Requests that run on an engine or wait for it.
 fn requests(load: &WorkerLoad) -> u64 {
@@ -35,7 +35,7 @@ impl PrefixAffinity {
     /// Chooses among `workers`, which must not be empty and give the same
     /// each time they are gone through.
     #[must_use]
-    pub fn choose(&self, request: &RouteQuery<'_>, workers: impl Iterator<Item = WorkerLoad> + Clone) -> Choice {
+    pub fn choose(&self, request: &RouteRequest<'_>, workers: impl Iterator<Item = WorkerLoad> + Clone) -> Choice {
         let mut seen = Seen::default();
         for load in workers.clone() {
             seen.add(&load);
@@ -105,7 +105,7 @@ impl PrefixAffinity {
 
     /// Prompt tokens that the engine would have to compute, and a constant for
     /// each of its requests.
-    fn cost(&self, request: &RouteQuery<'_>, load: &WorkerLoad, requests: u64) -> f64 {
+    fn cost(&self, request: &RouteRequest<'_>, load: &WorkerLoad, requests: u64) -> f64 {
         let to_compute = load.outstanding_prefill_tokens + u64::from(request.prompt_tokens);
         let cached = u64::from(load.cached_prompt_blocks) * u64::from(request.block_size_tokens);
         to_compute as f64 - self.config.overlap_weight * cached as f64 + self.config.request_tokens * requests as f64
@@ -190,18 +190,18 @@ mod tests {
         (0..count).map(|worker| WorkerLoad { worker, ..WorkerLoad::default() }).collect()
     }
 
-    fn request(blocks: &[u64]) -> RouteQuery<'_> {
+    fn request(blocks: &[u64]) -> RouteRequest<'_> {
         let prompt_tokens = 16 * blocks.len() as u32 + 3;
-        RouteQuery {
+        RouteRequest {
             prompt_tokens,
             block_size_tokens: 16,
             may_refuse: true,
             block_hashes: blocks,
-            ..RouteQuery::default()
+            ..RouteRequest::default()
         }
     }
 
-    fn choose(router: &PrefixAffinity, request: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Choice {
+    fn choose(router: &PrefixAffinity, request: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Choice {
         router.choose(request, workers.iter().copied())
     }
 
@@ -281,7 +281,7 @@ mod tests {
         let mut two = idle(2);
         let blocks = [1; 4];
         let sheds = |two: &[WorkerLoad], priority, may_refuse| {
-            choose(&router, &RouteQuery { priority, may_refuse, ..request(&blocks) }, two) == Choice::Refuse
+            choose(&router, &RouteRequest { priority, may_refuse, ..request(&blocks) }, two) == Choice::Refuse
         };
         two[0].waiting_requests = 100;
         two[1].waiting_requests = 5;

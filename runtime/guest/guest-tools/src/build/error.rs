@@ -213,7 +213,7 @@ impl BuildError {
                  documents"
             }
             Self::Component { .. } => {
-                "export a world of `wit/`; with the SDK: `export_latency_model!` in the root of \
+                "export a world of `vcr guest wit`; with the SDK: `export_latency_model!` in the root of \
                  the crate"
             }
             _ => return None,

@@ -61,6 +61,14 @@ pub struct Created {
     pub files: usize,
 }
 
+/// The files of the interface: their names without `.wit`, and their texts.
+pub fn interface() -> impl Iterator<Item = (&'static str, &'static str)> {
+    embedded::INTERFACE.iter().filter_map(|(path, text)| {
+        let name = path.strip_prefix("wit/")?.strip_suffix(".wit")?;
+        Some((name, *text))
+    })
+}
+
 /// Writes the project of `guest` into `dir`, which must not exist.
 ///
 /// # Errors

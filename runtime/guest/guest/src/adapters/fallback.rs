@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultError};
 use vcr_core::latency::{LatencyError, LatencyModel, RangeUse, StepBatch};
-use vcr_core::route::{Choice, EndedRequest, RouteError, RouteQuery, Router, WorkerLoad};
-use vcr_core::scale::{Autoscaler, ScaleError, ScaleView};
+use vcr_core::route::{Choice, EndedRequest, RouteError, RouteRequest, Router, WorkerLoad};
+use vcr_core::scale::{Autoscaler, PoolView, ScaleError};
 use vcr_core::seed;
 use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenError, TokenRequest, TokenWant};
 
@@ -103,7 +103,7 @@ impl BatchTokenSource for WithFallback<dyn BatchTokenSource> {
 /// Both hear of requests that are over: the fallback of those, too, that the
 /// guest has routed.
 impl Router for WithFallback<dyn Router> {
-    fn route(&mut self, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+    fn route(&mut self, query: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
         self.call(|router| router.route(query, workers))
     }
 
@@ -124,7 +124,7 @@ impl Router for WithFallback<dyn Router> {
 
 /// A fallback that remembers what it saw begins to when the guest has failed.
 impl Autoscaler for WithFallback<dyn Autoscaler> {
-    fn desired(&mut self, view: &ScaleView) -> Result<u32, ScaleError> {
+    fn desired(&mut self, view: &PoolView) -> Result<u32, ScaleError> {
         self.call(|autoscaler| autoscaler.desired(view))
     }
 }

@@ -1,6 +1,6 @@
 //! A scheduling policy of the engine core that asks a guest.
 
-use vcr_core::policy::{PolicyBatch, PolicyError, Preference, PreferenceCheck, SchedulingPolicy};
+use vcr_core::policy::{EngineView, PolicyError, Preference, PreferenceCheck, SchedulingPolicy};
 
 use crate::adapters::running::Running;
 use crate::error::CallFault;
@@ -31,7 +31,7 @@ impl SchedulingPolicy for GuestPolicy {
         &self.name
     }
 
-    fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
+    fn decide(&mut self, batch: &EngineView<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
         let said_before = preferences.len();
         let Self { limits, running, check, .. } = self;
         let result = running.call("decide", |instance| {

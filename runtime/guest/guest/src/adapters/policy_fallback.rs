@@ -3,7 +3,7 @@
 //! Preferences last, so a policy that takes over has to state all of its own at once,
 //! and must have heard of every request that is there.
 
-use vcr_core::policy::{PolicyBatch, PolicyError, PolicyEvent, Preference, SchedulingPolicy};
+use vcr_core::policy::{EngineView, PolicyError, PolicyEvent, Preference, SchedulingPolicy};
 
 use crate::adapters::fallback::FailureSink;
 
@@ -84,7 +84,7 @@ impl SchedulingPolicy for PolicyWithFallback {
         self.guest.as_ref().unwrap_or(&self.fallback).name()
     }
 
-    fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
+    fn decide(&mut self, batch: &EngineView<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
         let Some(guest) = &mut self.guest else { return self.fallback.decide(batch, preferences) };
         let said_before = preferences.len();
         let outcome = guest.decide(batch, preferences);
@@ -119,7 +119,7 @@ impl SchedulingPolicy for RanksOfEngine {
         }
     }
 
-    fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
+    fn decide(&mut self, batch: &EngineView<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
         if *self == Self::Fcfs {
             return Ok(());
         }
@@ -163,7 +163,7 @@ mod tests {
             "tired"
         }
 
-        fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
+        fn decide(&mut self, batch: &EngineView<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
             for event in batch.events {
                 if let PolicyEvent::Arrived { slot, prompt_tokens, .. } = *event {
                     preferences.push(Preference::AdmissionRank { slot, rank: prompt_tokens.into() });
@@ -183,7 +183,7 @@ mod tests {
     }
 
     fn ask(policy: &mut dyn SchedulingPolicy, events: &[PolicyEvent]) -> Vec<Preference> {
-        let batch = PolicyBatch {
+        let batch = EngineView {
             now_ns: 0,
             budget_tokens: 1,
             running_slots: 1,

@@ -1,6 +1,6 @@
 //! A router of the engine core that asks a guest.
 
-use vcr_core::route::{Choice, EndedRequest, RouteError, RouteQuery, Router, WorkerLoad};
+use vcr_core::route::{Choice, EndedRequest, RouteError, RouteRequest, Router, WorkerLoad};
 
 use crate::adapters::running::Running;
 use crate::error::CallFault;
@@ -25,7 +25,7 @@ impl GuestRouter {
 }
 
 impl Router for GuestRouter {
-    fn route(&mut self, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+    fn route(&mut self, query: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
         let Self { limits, running, ended } = self;
         let result = running.call("route", |instance| {
             let budget = limits.budget(1 + workers.len() + ended.len(), 0);
@@ -40,6 +40,10 @@ impl Router for GuestRouter {
         true
     }
 
+    fn needs_tiers(&self) -> bool {
+        true
+    }
+
     fn needs_ended(&self) -> bool {
         true
     }
@@ -50,7 +54,7 @@ impl Router for GuestRouter {
 }
 
 /// Checks the answer of one call.
-pub(crate) fn accept(answer: Chosen, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, CallFault> {
+pub(crate) fn accept(answer: Chosen, query: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, CallFault> {
     let request = query.id;
     match answer {
         Chosen::Refused if query.may_refuse => Ok(Choice::Refuse),

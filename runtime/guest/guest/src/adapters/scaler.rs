@@ -1,6 +1,6 @@
 //! An autoscaler of the engine core that asks a guest.
 
-use vcr_core::scale::{Autoscaler, DESIRED_ENGINES_MAX, ScaleError, ScaleView};
+use vcr_core::scale::{Autoscaler, DESIRED_ENGINES_MAX, PoolView, ScaleError};
 
 use crate::adapters::running::Running;
 use crate::error::CallFault;
@@ -20,7 +20,7 @@ impl GuestScaler {
 }
 
 impl Autoscaler for GuestScaler {
-    fn desired(&mut self, view: &ScaleView) -> Result<u32, ScaleError> {
+    fn desired(&mut self, view: &PoolView) -> Result<u32, ScaleError> {
         let budget = self.limits.budget(1, 0);
         let result = self.running.call("decide", |instance| accept(instance.decide(view, budget)?));
         result.map_err(|failure| ScaleError { autoscaler: failure.guest, reason: failure.reason })

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use vcr_core::fault::{FaultAction, FaultEvent};
 use vcr_core::policy::{PolicyEvent, Preference, PreferenceCheck, Slo};
-use vcr_core::route::{RouteQuery, WorkerLoad};
+use vcr_core::route::{RouteRequest, WorkerLoad};
 
 use crate::adapters::{faults, latency, policy, router, scaler};
 use crate::error::CallFault;
@@ -55,10 +55,10 @@ impl AnswerCheck {
                 policy::accept(&preferences(answer)?, known)
             }
             Self::Routing => {
-                let query = RouteQuery {
+                let query = RouteRequest {
                     id: whole(&input["request"]["id"]),
                     may_refuse: input["request"]["may-refuse"] == true,
-                    ..RouteQuery::default()
+                    ..RouteRequest::default()
                 };
                 let load = |worker| WorkerLoad { worker: slot(worker), ..WorkerLoad::default() };
                 let mut workers: Vec<WorkerLoad> = rows(&input["workers"]["worker"]).map(load).collect();

@@ -1,6 +1,7 @@
 //! Arguments and answers of calls as JSON, with the names of `wit/`.
 
 use serde_json::{Map, Value};
+use vcr_core::latency::EngineInfo;
 use wasmtime::Store;
 use wasmtime::component::types::{Record, Type};
 use wasmtime::component::{Func, Val};
@@ -26,7 +27,9 @@ pub(super) fn arguments(function: Func, store: &Store<HostState>, input: &Value)
 /// The value of a field that is left out and whose 0 would mean something unusual.
 fn default_of(field: &str, ty: &Type) -> Option<Value> {
     Some(match field {
-        "block-size-tokens" => 16.into(),
+        "block-size-tokens" => EngineInfo::default().block_size_tokens.into(),
+        "kv-total-blocks" => EngineInfo::default().kv_total_blocks.into(),
+        "tensor-parallel-size" | "pipeline-parallel-size" => 1.into(),
         "may-refuse" => true.into(),
         // One step, priced whatever it takes.
         "kv-active-blocks" if matches!(ty, Type::List(_)) => vec![0].into(),
@@ -35,6 +38,55 @@ fn default_of(field: &str, ty: &Type) -> Option<Value> {
         "workers" => [("worker".to_owned(), Value::from(vec![0]))].into_iter().collect(),
         _ => return None,
     })
+}
+
+/// An input of a function with all of its fields: lists of records have one entry, those of variants
+/// one of each case, columns two where they are of engines and otherwise one.
+pub(super) fn example(function: Func, store: &Store<HostState>) -> Value {
+    let ty = function.ty(store);
+    ty.params().map(|(name, ty)| (name.to_owned(), sample(name, &ty))).collect()
+}
+
+/// A value of an example.
+fn sample(field: &str, ty: &Type) -> Value {
+    let number = || match field.rsplit('-').next() {
+        Some("tokens") => 64,
+        Some("requests" | "count") => 1,
+        Some("blocks") => 4,
+        _ => 0,
+    };
+    match ty {
+        Type::Record(record) if is_columns(record) => {
+            let rows = if record.fields().any(|field| field.name == "worker") { 2 } else { 1 };
+            record.fields().map(|field| (field.name.to_owned(), column_of(field.name, rows))).collect()
+        }
+        Type::Record(record) => {
+            record.fields().map(|field| (field.name.to_owned(), sample(field.name, &field.ty))).collect()
+        }
+        Type::List(list) => match (list.ty(), field) {
+            (Type::Variant(variant), _) => {
+                let case = |name: &str, ty: Option<Type>| match ty {
+                    None => Value::from(name),
+                    Some(ty) => [(name.to_owned(), sample(name, &ty))].into_iter().collect(),
+                };
+                variant.cases().map(|of| case(of.name, of.ty)).collect()
+            }
+            (record @ Type::Record(_), _) => vec![sample(field, &record)].into(),
+            // Blocks of a prompt, or its tokens.
+            (_, "block-hashes" | "prompt" | "kv-active-blocks") => vec![1, 2].into(),
+            _ => Value::Array(Vec::new()),
+        },
+        Type::Bool => true.into(),
+        Type::String => (if field == "config" { "{}" } else { "example" }).into(),
+        Type::Option(_) => Value::Null,
+        Type::Enum(cases) => cases.names().next().into(),
+        _ => default_of(field, ty).unwrap_or_else(|| number().into()),
+    }
+}
+
+/// Whether a record holds columns.
+fn is_columns(record: &Record) -> bool {
+    record.fields().all(|field| matches!(field.ty, Type::List(_)))
 }
 
 /// A column that is left out, beside others with this many entries.
@@ -52,7 +104,7 @@ fn column_of(field: &str, rows: usize) -> Value {
 /// # Errors
 /// When the columns that are given differ in length.
 fn rows(record: &Record, given: &Map<String, Value>, path: &str) -> Result<Option<usize>, String> {
-    if record.fields().any(|field| !matches!(field.ty, Type::List(_))) {
+    if !is_columns(record) {
         return Ok(None);
     }
     let lengths = given.iter().filter_map(|(name, column)| Some((name, column.as_array()?.len())));

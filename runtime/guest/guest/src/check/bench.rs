@@ -1,9 +1,9 @@
 //! What the calls of a guest cost, beside the same calls of its native twin.
 
 use vcr_core::latency::{LatencyModel, StepBatch, StepShape};
-use vcr_core::policy::{PolicyBatch, Preference, SchedulingPolicy};
+use vcr_core::policy::{EngineView, Preference, SchedulingPolicy};
 use vcr_core::route::{Choice, Router};
-use vcr_core::scale::{Autoscaler, ScaleView};
+use vcr_core::scale::{Autoscaler, PoolView};
 
 use crate::check::meter::Meter;
 use crate::check::report::{CallCost, Outcome, Used};
@@ -168,7 +168,7 @@ impl LatencyInstance for Box<dyn LatencyModel> {
 impl PolicyInstance for Box<dyn SchedulingPolicy> {
     fn decide(
         &mut self,
-        batch: &PolicyBatch<'_>,
+        batch: &EngineView<'_>,
         preferences: &mut Vec<Preference>,
         _budget: Budget,
     ) -> Result<(), CallFault> {
@@ -188,7 +188,7 @@ impl RouterInstance for Box<dyn Router> {
 }
 
 impl ScalerInstance for Box<dyn Autoscaler> {
-    fn decide(&mut self, view: &ScaleView, _budget: Budget) -> Result<u32, CallFault> {
+    fn decide(&mut self, view: &PoolView, _budget: Budget) -> Result<u32, CallFault> {
         self.desired(view).map_err(|error| rejected(&error))
     }
 }

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 use vcr_core::fault::{FaultBatch, FaultEvent};
 use vcr_core::latency::StepShape;
-use vcr_core::policy::{PolicyBatch, PolicyEvent, Slo};
+use vcr_core::policy::{EngineView, PolicyEvent, Slo};
 use vcr_core::route::RoutePhase;
-use vcr_core::scale::ScaleView;
+use vcr_core::scale::PoolView;
 
 use crate::latest::{DecodeRun, RouteCall, TokenCall};
 
@@ -24,10 +24,10 @@ pub(super) fn step(start_ns: u64, step: &StepShape) -> Value {
             "decode-context-tokens": step.decode_context_tokens,
             "sampled-requests": step.sampled_requests,
             "kv-active-blocks": step.kv_active_blocks,
-            "kv-total-blocks": step.kv_total_blocks,
-            "block-size-tokens": step.block_size_tokens,
             "waiting-requests": step.waiting_requests,
             "encoder-tokens": step.encoder.embeds,
+            "adapter-count": step.adapter_count,
+            "adapter-tokens": step.adapter_tokens,
         },
     })
 }
@@ -46,14 +46,14 @@ pub(super) fn run(run: &DecodeRun<'_>) -> Value {
             "first-context-tokens": run.first.decode_context_tokens,
             "sampled-requests": run.first.sampled_requests,
             "kv-active-blocks": run.kv_active_blocks,
-            "kv-total-blocks": run.first.kv_total_blocks,
-            "block-size-tokens": run.first.block_size_tokens,
             "waiting-requests": run.first.waiting_requests,
+            "adapter-count": run.first.adapter_count,
+            "adapter-tokens": run.first.adapter_tokens,
         },
     })
 }
 
-pub(super) fn policy(batch: &PolicyBatch<'_>) -> Value {
+pub(super) fn policy(batch: &EngineView<'_>) -> Value {
     let event = |event: &PolicyEvent| match *event {
         PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens, priority, adapter, tenant, slo } => {
             json!({"arrived": {
@@ -136,12 +136,16 @@ pub(super) fn route(call: &RouteCall<'_>) -> Value {
             "total-blocks": rows.clone().map(|load| load.total_blocks).collect::<Value>(),
             "outstanding-prefill-tokens": rows.clone().map(|load| load.outstanding_prefill_tokens).collect::<Value>(),
             "cached-prompt-blocks": rows.clone().map(|load| load.cached_prompt_blocks).collect::<Value>(),
+            "host-prompt-blocks": rows.clone().map(|load| load.host_prompt_blocks).collect::<Value>(),
+            "disk-prompt-blocks": rows.clone().map(|load| load.disk_prompt_blocks).collect::<Value>(),
+            "loading-requests": rows.clone().map(|load| load.loading_requests).collect::<Value>(),
+            "last-step-ns": rows.clone().map(|load| load.last_step_ns).collect::<Value>(),
             "preemption-count": rows.map(|load| load.preemption_count).collect::<Value>(),
         },
     })
 }
 
-pub(super) fn pool(view: &ScaleView) -> Value {
+pub(super) fn pool(view: &PoolView) -> Value {
     let narrow = |sum_ns: u128| u64::try_from(sum_ns).unwrap_or(u64::MAX);
     json!({
         "pool": {
@@ -167,6 +171,7 @@ pub(super) fn pool(view: &ScaleView) -> Value {
             "total-blocks": view.total_blocks,
             "outstanding-prefill-tokens": view.outstanding_prefill_tokens,
             "preemption-count": view.preemption_count,
+            "engine-usd-per-hour": view.engine_usd_per_hour,
         },
     })
 }

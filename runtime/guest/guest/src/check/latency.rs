@@ -152,6 +152,10 @@ fn shape(draw: &mut Draw) -> StepShape {
     shape.sampled_requests = shape.decode_requests + shape.prefill_completions;
     let kv_tokens = shape.decode_context_tokens + shape.prefill_context_tokens + shape.prefill_tokens;
     shape.kv_active_blocks = kv_tokens.div_ceil(BLOCK_TOKENS).min(KV_BLOCKS);
+    if draw.once_in(8) {
+        shape.adapter_count = draw.within(1, shape.batch_requests().min(8));
+        shape.adapter_tokens = draw.within(shape.adapter_count, shape.tokens());
+    }
     shape.waiting_requests = if draw.once_in(2) { 0 } else { draw.length(1, 200) };
     shape
 }

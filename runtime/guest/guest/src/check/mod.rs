@@ -25,9 +25,12 @@ mod tests;
 mod tokens;
 
 pub use crate::check::bench::{BenchReport, NativeTwin, bench};
+pub use crate::check::report::{CallCost, Check, CheckReport, FailedCall, Outcome, Used};
+
+use vcr_core::latency::EngineInfo;
+
 use crate::check::draw::Draw;
 use crate::check::meter::Meter;
-pub use crate::check::report::{CallCost, Check, CheckReport, FailedCall, Outcome, Used};
 use crate::error::{CallFault, GuestError};
 use crate::latest::{Maker, Metered, OpenGuest, Setup};
 use crate::limits::Limits;
@@ -254,7 +257,13 @@ impl Subject<'_> {
     }
 
     fn player<D: Driver>(&self, maker: &dyn Maker<D::Instance>, seed: u64, split: Split) -> Result<Player<D>, Outcome> {
-        let setup = Setup { limits: &self.limits, config_json: self.config_json, seed, sink: None };
+        let setup = Setup {
+            limits: &self.limits,
+            config_json: self.config_json,
+            seed,
+            engine: &EngineInfo::default(),
+            sink: None,
+        };
         let made = maker.configure(setup);
         let instance = made.map_err(|fault| GuestFailure(fault).outcome("in `configure`"))?;
         Ok(Player { driver: D::new(seed, split), instance, steps: 0 })

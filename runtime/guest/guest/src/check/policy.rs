@@ -1,7 +1,7 @@
 //! Schedules requests on a small engine that applies the policy's ranks: running slots,
 //! a budget of tokens, blocks that run out.
 
-use vcr_core::policy::{PolicyBatch, PolicyEvent, Preference, PreferenceCheck, Progress};
+use vcr_core::policy::{EngineView, PolicyEvent, Preference, PreferenceCheck, Progress};
 
 use crate::adapters::policy;
 use crate::check::draw::Draw;
@@ -83,7 +83,7 @@ impl Driver for Scheduling {
         let count = events.len() + progress.len();
         let most_bytes = self.check.num_there() * policy::PREFERENCES_BYTES;
         let budget = table.limits.budget(count, most_bytes);
-        let batch = PolicyBatch {
+        let batch = EngineView {
             now_ns: self.now_ns,
             budget_tokens: BUDGET_TOKENS as u32,
             running_slots: (RUNNING_SLOTS - self.running.len()) as u32,

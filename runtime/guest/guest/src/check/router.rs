@@ -1,7 +1,7 @@
 //! Routes requests to engines that come and go, with sessions, shared prefixes,
 //! failures and two kinds of pools.
 
-use vcr_core::route::{Choice, EndedRequest, RoutePhase, RouteQuery, WorkerLoad};
+use vcr_core::route::{Choice, EndedRequest, RoutePhase, RouteRequest, WorkerLoad};
 
 use crate::adapters::router;
 use crate::check::draw::Draw;
@@ -47,7 +47,7 @@ struct Worker {
 #[derive(Clone)]
 struct Routed {
     /// The request, without its blocks and the time.
-    query: RouteQuery<'static>,
+    query: RouteRequest<'static>,
     /// Root and length of its prefix.
     prefix: (u64, u64),
     worker: usize,
@@ -84,7 +84,7 @@ impl Driver for Routing {
         let workers = self.workers(routed.prefix);
         // Equal prefixes have equal numbers, wherever they come from.
         let blocks: Vec<u64> = (0..blocks).map(|index| vcr_core::seed::mix(root.wrapping_add(index))).collect();
-        let query = RouteQuery { now_ns: self.now_ns, block_hashes: &blocks, ..routed.query };
+        let query = RouteRequest { now_ns: self.now_ns, block_hashes: &blocks, ..routed.query };
         let items = blocks.len() + workers.len();
         let budget = table.limits.budget(items, 0);
         let call = RouteCall { ended: &ended, query: &query, workers: &workers };
@@ -152,7 +152,7 @@ impl Routing {
             _ => RoutePhase::Whole,
         };
         let max_tokens = draw.length(1, 1_024);
-        let query = RouteQuery {
+        let query = RouteRequest {
             now_ns: 0,
             id: self.requests,
             prompt_tokens: (prefix.1 * BLOCK_TOKENS + draw.below(BLOCK_TOKENS)) as u32,
@@ -186,6 +186,10 @@ impl Routing {
                 total_blocks: KV_BLOCKS as u32,
                 outstanding_prefill_tokens: waiting * 500,
                 cached_prompt_blocks: cached.min(blocks) as u32,
+                host_prompt_blocks: ((blocks - cached.min(blocks)) / 2) as u32,
+                disk_prompt_blocks: ((blocks - cached.min(blocks)) / 4) as u32,
+                loading_requests: (waiting / 3) as u32,
+                last_step_ns: worker.running * 250_000,
                 preemption_count: waiting / 2,
             }
         })

@@ -1,7 +1,7 @@
 //! Decides for a pool under load that rises and falls, whose engines start, drain
 //! and crash.
 
-use vcr_core::scale::ScaleView;
+use vcr_core::scale::PoolView;
 
 use crate::adapters::scaler::accept;
 use crate::check::draw::Draw;
@@ -19,15 +19,17 @@ const KV_BLOCKS: u64 = 4_000;
 pub(super) struct Scaling {
     draw: Draw,
     decisions: u64,
-    view: ScaleView,
+    view: PoolView,
 }
 
 impl Driver for Scaling {
     type Instance = dyn ScalerInstance;
 
     fn new(seed: u64, _split: Split) -> Self {
-        let view = ScaleView { up_engines: 1, ..ScaleView::default() };
-        Self { draw: Draw::new(seed, "scaling"), decisions: 0, view }
+        let mut draw = Draw::new(seed, "scaling");
+        let engine_usd_per_hour = draw.once_in(2).then(|| draw.below(3_000) as f64 / 100.0);
+        let view = PoolView { up_engines: 1, engine_usd_per_hour, ..PoolView::default() };
+        Self { draw, decisions: 0, view }
     }
 
     fn step(&mut self, table: &mut Table<'_, '_, dyn ScalerInstance>) -> Result<Step, GuestFailure> {

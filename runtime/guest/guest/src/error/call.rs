@@ -262,9 +262,9 @@ impl CallFault {
             }
             Self::TooManyAcceptances { .. } => "accept drafts of a request only where their number changes",
             Self::UnequalColumns { .. } => "the columns of a record have one entry each for every item",
-            Self::BadAction { .. } => "`wit/failure-injector.wit` says what each action may hold",
+            Self::BadAction { .. } => "`vcr guest wit failure-injector` says what each action may hold",
             Self::BadPreference { .. } => {
-                "`wit/scheduler-policy.wit` says of which requests a policy may state preferences"
+                "`vcr guest wit scheduler-policy` says of which requests a policy may state preferences"
             }
             Self::NoSuchWorker { .. } => "answer the index of one of `workers`, or `refuse`",
             Self::MustBeServed { .. } => "refuse a request only where its `may-refuse` is true",

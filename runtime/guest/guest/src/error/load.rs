@@ -123,7 +123,7 @@ impl LoadProblem {
             Self::Imports { imports } => return Some(imports_hint(imports)),
             Self::NoWorld { .. } | Self::SeveralWorlds { .. } => {
                 let names: Vec<String> = World::ALL.iter().map(|world| format!("`{}`", world.sdk_macro())).collect();
-                return Some(format!("export one world of `wit/`; with the SDK: {}", one_of(&names)));
+                return Some(format!("export one world of `vcr guest wit`; with the SDK: {}", one_of(&names)));
             }
             Self::OtherWorld { expected, .. } => {
                 return Some(format!(
@@ -133,7 +133,7 @@ impl LoadProblem {
                 ));
             }
             Self::UnsupportedVersion { .. } => {
-                "rebuild the guest with the `wit/` of this build, or update the simulator"
+                "rebuild the guest with the interface of this build (`vcr guest wit`), or update the simulator"
             }
             Self::BadSchema { .. } => "mend `config.schema.json` beside the guest and build it again",
             Self::Compile { .. } | Self::Unfit { .. } => "rebuild the guest: `vcr guest build`",

@@ -20,12 +20,7 @@ pub(super) trait Bindings: Sized {
 
     fn prepare(component: InstancePre<HostState>) -> wasmtime::Result<Self::Prepared>;
     fn instantiate(prepared: &Self::Prepared, store: &mut Store<HostState>) -> wasmtime::Result<Self>;
-    fn call_configure(
-        &self,
-        store: &mut Store<HostState>,
-        config_json: &str,
-        seed: u64,
-    ) -> wasmtime::Result<Result<(), Failure>>;
+    fn call_configure(&self, store: &mut Store<HostState>, setup: &Setup<'_>) -> wasmtime::Result<Result<(), Failure>>;
 }
 
 /// A failure that a guest answers.
@@ -45,9 +40,17 @@ impl From<Failure> for CallFault {
     }
 }
 
-/// Implements [`Bindings`] for the generated types of a world.
+/// Implements [`Bindings`] for the generated types of a world, which configures itself by its
+/// interface's function, or by a call that is given.
 macro_rules! impl_bindings {
     ($world:ty, $prepared:ty, $columns:ty, $interface:ident) => {
+        impl_bindings!($world, $prepared, $columns, |guest, store, setup| guest.$interface().call_configure(
+            store,
+            setup.config_json,
+            setup.seed
+        ));
+    };
+    ($world:ty, $prepared:ty, $columns:ty, |$guest:ident, $store:ident, $setup:ident| $call:expr) => {
         impl $crate::versions::instance::Bindings for $world {
             type Prepared = $prepared;
             type Columns = $columns;
@@ -62,11 +65,11 @@ macro_rules! impl_bindings {
 
             fn call_configure(
                 &self,
-                store: &mut ::wasmtime::Store<HostState>,
-                config_json: &str,
-                seed: u64,
+                $store: &mut ::wasmtime::Store<HostState>,
+                $setup: &$crate::latest::Setup<'_>,
             ) -> ::wasmtime::Result<Result<(), $crate::versions::instance::Failure>> {
-                let answer = self.$interface().call_configure(store, config_json, seed)?;
+                let $guest = self;
+                let answer = $call?;
                 Ok(answer.map_err(Into::into))
             }
         }
@@ -111,14 +114,14 @@ impl<B: Bindings> Module<B> {
 
     /// Makes a fresh instance and configures it.
     pub(super) fn configured(&self, setup: Setup<'_>) -> Result<Instance<B>, CallFault> {
-        let Setup { limits, config_json, seed, sink } = setup;
-        let budget = limits.configure_budget(config_json.len());
+        let limits = setup.limits;
+        let budget = limits.configure_budget(setup.config_json.len());
         let mut instance = self
-            .instantiate(limits, budget, InstanceInputs { seed, sink })
+            .instantiate(limits, budget, InstanceInputs { seed: setup.seed, sink: setup.sink.clone() })
             .map_err(|error| sandbox::fault(&error, budget))?;
         instance
             .guest
-            .call_configure(&mut instance.store, config_json, seed)
+            .call_configure(&mut instance.store, &setup)
             .map_err(|error| sandbox::fault_in(&instance.store, &error, budget))?
             .map_err(CallFault::from)?;
         Ok(instance)

@@ -2,7 +2,7 @@
 //! bindings, and an adapter to the types that the rest of the crate knows. It has one world, whose
 //! autoscalers see running and waiting requests alone and answer by how many engines the pool grows.
 
-use vcr_core::scale::{Autoscaler, ScaleView};
+use vcr_core::scale::{Autoscaler, PoolView};
 use wasmtime::component::{Component, Linker};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
@@ -59,7 +59,7 @@ impl Maker<dyn ScalerInstance> for Module<Bindings> {
 }
 
 impl ScalerInstance for Instance<Bindings> {
-    fn decide(&mut self, view: &ScaleView, budget: Budget) -> Result<u32, CallFault> {
+    fn decide(&mut self, view: &PoolView, budget: Budget) -> Result<u32, CallFault> {
         let growth = self.call(budget, |guest, store, ()| {
             guest.vcr_guest_scaling().call_grow(store, view.running_requests, view.waiting_requests)
         })?;
@@ -106,6 +106,6 @@ fn a_guest_of_an_older_version_is_served_beside_those_of_this_one() {
     let module = GuestModule::from_bytes("old", &component(), Limits::default()).expect("it loads");
     assert_eq!((module.api_version().to_string(), module.world()), ("0.0.1".to_owned(), World::Autoscaler));
     let mut scaler: Box<dyn Autoscaler> = module.make("{}", 1).expect("it configures");
-    let view = ScaleView { up_engines: 2, starting_engines: 1, waiting_requests: 4, ..ScaleView::default() };
+    let view = PoolView { up_engines: 2, starting_engines: 1, waiting_requests: 4, ..PoolView::default() };
     assert_eq!(scaler.desired(&view).expect("it decides"), 7);
 }

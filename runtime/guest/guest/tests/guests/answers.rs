@@ -1,6 +1,6 @@
 //! Answers of latency models: rounded, batched, impossible, in words.
 
-use vcr_core::latency::{StepBatch, StepShape};
+use vcr_core::latency::{EngineInfo, KvGroup, KvGroupKind, StepBatch, StepShape};
 use vcr_guest::{GuestModule, Limits};
 
 use crate::components::wat::{Bodies, answer, answer_error, answer_list, answer_step, model, open, price};
@@ -173,16 +173,66 @@ fn a_run_is_priced_in_one_call_and_other_steps_each_in_its_own() {
 
 #[test]
 fn the_fields_of_a_step_arrive_in_order() {
-    // The start, then the first and the last field, as digits.
-    let step = answer_step(
-        "(f64.convert_i64_u
-          (i64.add (i64.mul (local.get $start) (i64.const 100))
-            (i64.add (i64.mul (local.get $field0) (i64.const 10)) (local.get $field13))))",
-    );
+    // The start, then the first field and some of the last, as digits.
+    let digit = |value: &str, rest: &str| format!("(i64.add (i64.mul {rest} (i64.const 10)) (local.get ${value}))");
+    let start = "(local.get $start)".to_owned();
+    let fields = ["field0", "waiting", "adapters", "adapter_tokens"];
+    let number = fields.into_iter().fold(start, |number, field| digit(field, &number));
+    let step = answer_step(&format!("(f64.convert_i64_u {number})"));
     let mut model = Bodies::of_step(&step).model();
-    let shape = StepShape { prefill_requests: 3, waiting_requests: 7, ..StepShape::default() };
+    let shape = StepShape {
+        prefill_requests: 3,
+        waiting_requests: 7,
+        adapter_count: 2,
+        adapter_tokens: 4,
+        ..StepShape::default()
+    };
     let batch = StepBatch { start_ns: 5, horizon_ns: 0, shapes: &[shape] };
     let mut durations_ns = Vec::new();
     model.price(&batch, &mut durations_ns).expect("it prices");
-    assert_eq!(durations_ns, [537]);
+    assert_eq!(durations_ns, [53_724]);
+}
+
+#[test]
+fn a_model_knows_its_engine_and_without_one_that_of_checks() {
+    let window = KvGroup { kind: KvGroupKind::SlidingWindow, block_size_tokens: 32, window_tokens: Some(128) };
+    let engine = EngineInfo {
+        tensor_parallel_size: 2,
+        pipeline_parallel_size: 3,
+        kv_total_blocks: 1 << 40,
+        block_size_tokens: 32,
+        kv_groups: vec![KvGroup::default(), window],
+    };
+    let takes = |condition: &str, engine: &EngineInfo| {
+        let configure = format!(
+            "(i32.store8 (i32.const 16) (i32.eqz {condition})) (i64.store (i32.const 20) (i64.const 0))
+            (i64.store (i32.const 28) (i64.const 0)) (i32.const 16)"
+        );
+        let bodies = Bodies { configure: &configure, ..Bodies::of_step("(unreachable)") };
+        let module = open(&bodies.component());
+        (module.clone().serving(Some(engine)).latency_model("{}", 7).is_ok(), module.latency_model("{}", 7).is_ok())
+    };
+    let last_group = |offset: u32, load: &str| format!("(i32.{load} offset={offset} (local.get $groups))");
+    for condition in [
+        "(i32.eq (local.get $tensor) (i32.const 2))".to_owned(),
+        "(i32.eq (local.get $pipeline) (i32.const 3))".to_owned(),
+        "(i64.eq (local.get $total_blocks) (i64.const 1099511627776))".to_owned(),
+        "(i64.eq (local.get $block_size) (i64.const 32))".to_owned(),
+        "(i32.eq (local.get $groups_len) (i32.const 2))".to_owned(),
+        // A group has 16 bytes: the kind, the size of a block, and whether it has a window and which.
+        format!("(i32.eq {} (i32.const 2))", last_group(16, "load8_u")),
+        format!("(i32.eq {} (i32.const 32))", last_group(20, "load")),
+        format!("(i32.eq {} (i32.const 1))", last_group(24, "load8_u")),
+        format!("(i32.eq {} (i32.const 128))", last_group(28, "load")),
+    ] {
+        assert_eq!(takes(&condition, &engine), (true, false), "{condition}");
+    }
+    for condition in [
+        "(i32.eq (local.get $tensor) (i32.const 1))",
+        "(i32.eq (local.get $pipeline) (i32.const 1))",
+        "(i64.eq (local.get $block_size) (i64.const 16))",
+        "(i32.eqz (local.get $groups_len))",
+    ] {
+        assert_eq!(takes(condition, &engine), (false, true), "{condition}");
+    }
 }

@@ -96,6 +96,33 @@ fn columns_that_are_left_out_are_as_long_as_those_beside_them() {
     assert!(error.contains("`workers`: expected columns of one length, got"), "{error}");
 }
 
+#[test]
+fn the_example_of_each_function_has_all_fields_and_is_answered() {
+    for (name, functions) in [
+        ("roofline", &["price-step", "price-decodes"][..]),
+        ("shortest-prompt-first", &["decide"]),
+        ("prefix-affinity", &["route"]),
+        ("target-load", &["decide"]),
+        ("chaos", &["decide"]),
+        ("json-tokens", &["step"]),
+    ] {
+        let Some(module) = built(name) else { return };
+        let config = module.example_config().expect("shipped guests have one");
+        for function in functions {
+            let mut instance = HandInstance::new(&module, config, 1).expect("it takes its example");
+            let example = instance.example(function).expect("it has the function");
+            instance.call(function, &example).unwrap_or_else(|error| panic!("{name}: {error}: {example}"));
+        }
+    }
+    let Some(module) = built("prefix-affinity") else { return };
+    let mut instance = HandInstance::new(&module, "{}", 1).expect("it loads");
+    let example = instance.example("route").expect("it has the function");
+    assert_eq!(example["workers"]["last-step-ns"], json!([0, 0]));
+    assert_eq!(example["request"]["phase"], "whole");
+    let error = instance.example("decide").expect_err("a router has none").to_string();
+    assert_eq!(error, "unknown function `decide`: expected one of configure, route");
+}
+
 /// An invalid answer in each world, refused in the words of a run.
 #[test]
 fn answers_are_checked_as_in_a_run() {

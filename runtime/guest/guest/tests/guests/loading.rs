@@ -46,7 +46,7 @@ fn an_unknown_version_is_named() {
     assert_refused(
         &of_version("0.9.0"),
         "it declares guest API 0.9.0, but this build supports 0.1",
-        "rebuild the guest with the `wit/` of this build",
+        "rebuild the guest with the interface of this build (`vcr guest wit`)",
     );
 }
 
@@ -58,7 +58,7 @@ fn a_component_of_another_world_is_refused() {
         &component(text, wit),
         "it is not a guest: expected an export among `vcr:guest/latency`, `vcr:guest/scheduling`, `vcr:guest/routing`, \
          `vcr:guest/scaling`, `vcr:guest/faults`, `vcr:guest/tokens`, got `run`",
-        "export one world of `wit/`; with the SDK: `export_latency_model!`, `export_scheduler_policy!`, \
+        "export one world of `vcr guest wit`; with the SDK: `export_latency_model!`, `export_scheduler_policy!`, \
          `export_router!`, `export_autoscaler!`, `export_failure_injector!` or `export_token_source!`",
     );
 }

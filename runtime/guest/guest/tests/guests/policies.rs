@@ -1,7 +1,7 @@
 //! Scheduler policies: what reaches them, and what the host makes of their
 //! answers.
 
-use vcr_core::policy::{Native, PolicyBatch, PolicyEvent, Preference, Progress, SchedulingPolicy, Slo};
+use vcr_core::policy::{EngineView, Native, PolicyEvent, Preference, Progress, SchedulingPolicy, Slo};
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, Policy, Prompt, RequestSpec, TokenSource};
 use vcr_policy::{FairShareConfig, ShortestPromptFirstConfig};
 
@@ -34,7 +34,7 @@ const PROGRESS: [Progress; 2] = [
 fn decide(policy: &mut dyn SchedulingPolicy, events: &[PolicyEvent]) -> Result<Vec<Preference>, String> {
     let before = Preference::AdmissionRank { slot: 99, rank: 99 };
     let mut preferences = vec![before];
-    let batch = PolicyBatch {
+    let batch = EngineView {
         now_ns: 5_000,
         budget_tokens: 1,
         block_size_tokens: 16,

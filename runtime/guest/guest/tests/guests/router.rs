@@ -1,7 +1,7 @@
 //! Routers: what reaches them, and what the host makes of their answers.
 
 use vcr_core::policy::Slo;
-use vcr_core::route::{Choice, EndedRequest, RoutePhase, RouteQuery, Router, WorkerLoad};
+use vcr_core::route::{Choice, EndedRequest, RoutePhase, RouteRequest, Router, WorkerLoad};
 
 use crate::components::wat::{ANSWER_REFUSAL, answer_error, answer_worker, open, router};
 
@@ -9,8 +9,8 @@ fn guest(route: &str) -> Box<dyn Router> {
     open(&router(route)).router("{}", 7).expect("it configures")
 }
 
-fn query() -> RouteQuery<'static> {
-    RouteQuery {
+fn query() -> RouteRequest<'static> {
+    RouteRequest {
         now_ns: 5_000,
         id: 9,
         prompt_tokens: 40,
@@ -38,13 +38,17 @@ fn workers() -> [WorkerLoad; 3] {
         total_blocks: 14,
         outstanding_prefill_tokens: 15,
         cached_prompt_blocks: 16,
+        host_prompt_blocks: 18,
+        disk_prompt_blocks: 19,
+        loading_requests: 20,
+        last_step_ns: 21,
         preemption_count: 17,
     };
     [load(1), load(4), load(6)]
 }
 
 /// The answer, or the whole error text.
-fn route(router: &mut dyn Router, query: &RouteQuery<'_>) -> Result<Choice, String> {
+fn route(router: &mut dyn Router, query: &RouteRequest<'_>) -> Result<Choice, String> {
     router.route(query, &workers()).map_err(|error| error.to_string())
 }
 
@@ -83,10 +87,10 @@ fn all_fields_arrive_in_order() {
     }
     let first_hash = format!("(i64.eq (i64.load (i32.load offset=120 (local.get $call))) (i64.const {}))", i64::MIN);
     assert_passed(&first_hash, &[]);
-    for (column, value) in [4, 10, 11, 12, 13, 14, 15, 16, 17].into_iter().enumerate() {
+    for (column, value) in [4, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 17].into_iter().enumerate() {
         let at = WORKERS + 8 * column;
-        // The second engine; two columns have 64 bits.
-        let width = if [6, 8].contains(&column) { 8 } else { 4 };
+        // The second engine; three columns have 64 bits.
+        let width = if [6, 11, 12].contains(&column) { 8 } else { 4 };
         let list = format!("(i32.load offset={at} (local.get $call))");
         assert_passed(&format!("(i32.eq (i32.load offset={width} {list}) (i32.const {value}))"), &[]);
         assert_passed(&field_is(at + 4, 3), &[]);
@@ -129,7 +133,7 @@ fn an_engine_that_is_not_up_or_not_there_is_named_with_those_that_are() {
 fn only_a_request_that_no_engine_had_may_be_refused() {
     let mut refusing = guest(ANSWER_REFUSAL);
     assert_eq!(route(refusing.as_mut(), &query()), Ok(Choice::Refuse));
-    let served = RouteQuery { may_refuse: false, ..query() };
+    let served = RouteRequest { may_refuse: false, ..query() };
     let text = route(refusing.as_mut(), &served).expect_err("it was with an engine");
     assert_eq!(
         text,

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use vcr_core::scale::{Autoscaler, DESIRED_ENGINES_MAX, ScaleError, ScaleView};
+use vcr_core::scale::{Autoscaler, DESIRED_ENGINES_MAX, PoolView, ScaleError};
 use vcr_guest::{GuestModule, Limits, Outcome, WithFallback};
 
 use crate::components::built::built;
@@ -12,8 +12,8 @@ fn guest(decide: &str) -> Box<dyn Autoscaler> {
     open(&autoscaler(decide)).autoscaler("{}", 7).expect("it configures")
 }
 
-fn view() -> ScaleView {
-    ScaleView {
+fn view() -> PoolView {
+    PoolView {
         now_ns: 5_000,
         up_engines: 1,
         starting_engines: 2,
@@ -36,6 +36,7 @@ fn view() -> ScaleView {
         total_blocks: 14,
         outstanding_prefill_tokens: 15,
         preemption_count: 20,
+        engine_usd_per_hour: Some(2.5),
     }
 }
 
@@ -59,6 +60,8 @@ fn all_that_is_seen_arrives_in_order() {
     for (at, engines) in [(8, 1), (12, 2), (16, 3)] {
         conditions.push(format!("(i32.eq (i32.load offset={at} (local.get $pool)) (i32.const {engines}))"));
     }
+    conditions.push("(i32.eq (i32.load8_u offset=168 (local.get $pool)) (i32.const 1))".to_owned());
+    conditions.push("(f64.eq (f64.load offset=176 (local.get $pool)) (f64.const 2.5))".to_owned());
     for condition in conditions {
         let body = answer_number(&format!("(select (i32.const 4) (i32.const 1) {condition})"));
         assert_eq!(decide(guest(&body).as_mut()), Ok(4), "{condition}");
@@ -106,7 +109,7 @@ fn a_check_finds_the_number_that_nobody_can_mean() {
 struct Constant(u32);
 
 impl Autoscaler for Constant {
-    fn desired(&mut self, _view: &ScaleView) -> Result<u32, ScaleError> {
+    fn desired(&mut self, _view: &PoolView) -> Result<u32, ScaleError> {
         Ok(self.0)
     }
 }

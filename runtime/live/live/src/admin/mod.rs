@@ -12,7 +12,7 @@ mod utilities;
 use crate::admin::adapters::Adapters;
 use crate::admin::pause::Pauses;
 use crate::config::LiveConfig;
-use crate::context::plugin_context;
+use crate::context::latency_model;
 use crate::counters::Counters;
 use crate::egress::stats::usage;
 use crate::handle::{Command, EngineState, PlaneTotals};
@@ -72,7 +72,7 @@ impl Admin {
             && !self.pauses.is_asleep()
             && !serving.is_at_limit();
         if let Some(routes) = &mut serving.routes {
-            routes.report_load(serving.stepper.engine(), takes_requests);
+            routes.report_load(serving.stepper.engine(), serving.stepper.last_step_ns(), takes_requests);
         }
     }
 }
@@ -84,12 +84,10 @@ impl Admin {
             serving.snapshot.expire();
             let rank = serving.context.rank;
             match command {
-                Command::SetLatency { factory, name } => {
-                    match factory(&plugin_context(serving.context.config.seed, "latency", rank)) {
-                        Ok(model) => serving.stepper.set_latency(model, name),
-                        Err(error) => tracing::error!(rank, "the latency model stays as it is: {error}"),
-                    }
-                }
+                Command::SetLatency { factory, name } => match latency_model(&serving.context.config, &factory, rank) {
+                    Ok(model) => serving.stepper.set_latency(model, name),
+                    Err(error) => tracing::error!(rank, "the latency model stays as it is: {error}"),
+                },
                 Command::SetTimeScale(scale) => serving.stepper.set_time_scale(scale),
                 Command::AddFault(rule) => serving.faults.add(rule),
                 Command::ClearFaults => serving.faults.clear(),

@@ -4,7 +4,7 @@
 use vcr_core::Prompt;
 use vcr_core::hash::HashedBlocks;
 use vcr_core::policy::Slo;
-use vcr_core::route::{RoutePhase, RouteQuery};
+use vcr_core::route::{RoutePhase, RouteRequest};
 use vcr_wire::{EngineCoreRequest, FinishReason, RequestError};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -145,7 +145,7 @@ fn decide(
             Some(KvParams::MeetPrefill(_) | KvParams::PrefillElsewhere(_)) => RoutePhase::Decode,
             Some(KvParams::Local | KvParams::Incomplete(_) | KvParams::Refused(_)) | None => RoutePhase::Whole,
         };
-    let query = RouteQuery {
+    let query = RouteRequest {
         // The dispatcher fills in both.
         now_ns: 0,
         id: 0,

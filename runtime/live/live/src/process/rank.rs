@@ -13,7 +13,7 @@ use vcr_wire::{
 };
 
 use crate::config::{Identity, LiveConfig};
-use crate::context::{Context, plugin_context};
+use crate::context::{Context, latency_model, plugin_context};
 use crate::counters::Counters;
 use crate::egress::kv_events::KvEvents;
 use crate::egress::waves::Waves;
@@ -277,7 +277,7 @@ impl Rank {
         let config = &self.config;
         let plugin_context = |purpose| plugin_context(config.seed, purpose, self.number());
         Ok(Plugins {
-            latency: (config.latency)(&plugin_context("latency"))?,
+            latency: latency_model(config, &config.latency, self.number())?,
             tokens: Tokens::new(config.tokens.clone(), &plugin_context("live.tokens"))?,
             policy: config.policy.as_ref().map(|make| make(&plugin_context("policy"))).transpose()?,
             injector: config.injector.as_ref().map(|make| make(&plugin_context("live.injector"))).transpose()?,

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use hashbrown::HashTable;
 use vcr_core::hash::BlockHash;
 use vcr_core::kv_event::{KvEvent, KvEventLog};
-use vcr_core::route::{Choice, EndedRequest, RouteError, RouteQuery, Router, WorkerLoad};
+use vcr_core::route::{Choice, EndedRequest, RouteError, RouteRequest, Router, WorkerLoad};
 use vcr_core::{Engine, EngineConfig};
 use vcr_wire::{EngineCoreRequest, VllmMinor, Waker, monotonic_ns};
 
@@ -46,10 +46,13 @@ struct EngineEntry {
 
 /// The load of an engine, as last reported.
 #[derive(Default)]
-struct EngineStatus {
-    takes_requests: bool,
+pub(crate) struct EngineStatus {
+    pub(crate) takes_requests: bool,
+    /// Duration of its last step.
+    pub(crate) last_step_ns: u64,
     running_requests: u32,
     waiting_requests: u32,
+    loading_requests: u32,
     active_blocks: u32,
     outstanding_prefill_tokens: u64,
     preemption_count: u64,
@@ -146,6 +149,7 @@ impl Dispatcher {
         let mut status = lock(&entry.status);
         status.cached.clear();
         (status.running_requests, status.waiting_requests, status.active_blocks) = (0, 0, 0);
+        (status.loading_requests, status.last_step_ns) = (0, 0);
         status.outstanding_prefill_tokens = 0;
         status.takes_requests = true;
     }
@@ -159,16 +163,9 @@ impl Dispatcher {
         std::mem::take(&mut inbox.messages)
     }
 
-    /// Reports the load of an engine, which includes the requests in `taken`.
-    pub(crate) fn report_load(&self, index: usize, engine: &Engine, takes_requests: bool, taken: &[RouteHandle]) {
-        let mut status = lock(&self.entries[index].status);
-        status.takes_requests = takes_requests;
-        status.running_requests = engine.num_running() as u32;
-        status.waiting_requests = engine.num_waiting() as u32;
-        status.active_blocks = engine.pool().num_active();
-        status.outstanding_prefill_tokens = engine.outstanding_prefill_tokens();
-        status.preemption_count = engine.stats().preemptions;
-        status.forget_routed(taken);
+    /// The load of an engine, to be reported.
+    pub(crate) fn status(&self, engine: usize) -> MutexGuard<'_, EngineStatus> {
+        lock(&self.entries[engine].status)
     }
 
     /// Reports changes of an engine's prefix cache.
@@ -190,7 +187,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// When the router fails.
-    pub(crate) fn route(&self, query: RouteQuery<'_>) -> Result<Option<Decision>, RouteError> {
+    pub(crate) fn route(&self, query: RouteRequest<'_>) -> Result<Option<Decision>, RouteError> {
         let mut routing = lock(&self.routing);
         let Routing { router, next, loads } = &mut *routing;
         loads.clear();
@@ -208,6 +205,10 @@ impl Dispatcher {
                     total_blocks: self.total_blocks,
                     outstanding_prefill_tokens: status.outstanding_prefill_tokens + status.routed_tokens,
                     cached_prompt_blocks,
+                    loading_requests: status.loading_requests,
+                    last_step_ns: status.last_step_ns,
+                    host_prompt_blocks: 0,
+                    disk_prompt_blocks: 0,
                     preemption_count: status.preemption_count,
                 });
             }
@@ -220,7 +221,7 @@ impl Dispatcher {
         }
         let number = *next;
         *next = next.saturating_add(1);
-        let query = RouteQuery {
+        let query = RouteRequest {
             now_ns: monotonic_ns().saturating_sub(self.origin_ns),
             id: number.get(),
             session: if query.session == 0 { number.get() } else { query.session },
@@ -276,6 +277,17 @@ impl Dispatcher {
 }
 
 impl EngineStatus {
+    /// Notes the load of the engine, which includes the requests in `taken`.
+    pub(crate) fn report_load(&mut self, engine: &Engine, taken: &[RouteHandle]) {
+        self.running_requests = engine.num_running() as u32;
+        self.waiting_requests = engine.num_waiting() as u32;
+        self.loading_requests = engine.num_loading() as u32;
+        self.active_blocks = engine.pool().num_active();
+        self.outstanding_prefill_tokens = engine.outstanding_prefill_tokens();
+        self.preemption_count = engine.stats().preemptions;
+        self.forget_routed(taken);
+    }
+
     fn forget_routed(&mut self, handles: &[RouteHandle]) {
         for handle in handles {
             self.routed_requests -= 1;
@@ -366,7 +378,7 @@ mod tests {
     fn messages_keep_their_order_and_need_an_engine_that_serves() {
         struct Never;
         impl Router for Never {
-            fn route(&mut self, _: &RouteQuery<'_>, _: &[WorkerLoad]) -> Result<Choice, RouteError> {
+            fn route(&mut self, _: &RouteRequest<'_>, _: &[WorkerLoad]) -> Result<Choice, RouteError> {
                 Ok(Choice::Refuse)
             }
         }
@@ -390,7 +402,7 @@ mod tests {
         assert!(dispatcher.send(1, abort("c")).is_ok());
         assert_eq!(ids(dispatcher.close(1)), ["c"]);
         assert!(dispatcher.send(1, abort("late")).is_err());
-        let query = RouteQuery {
+        let query = RouteRequest {
             now_ns: 0,
             id: 0,
             prompt_tokens: 3,

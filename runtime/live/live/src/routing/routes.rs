@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use vcr_core::Engine;
 use vcr_core::kv_event::KvEventLog;
-use vcr_core::route::{RouteError, RouteQuery};
+use vcr_core::route::{RouteError, RouteRequest};
 
 use crate::routing::dispatcher::{Decision, Dispatcher, PeerMessage, RouteHandle, RoutedRequest};
 
@@ -58,7 +58,7 @@ impl Routes {
     ///
     /// # Errors
     /// When the router fails.
-    pub(crate) fn decide(&self, query: RouteQuery<'_>) -> Result<Option<Decision>, RouteError> {
+    pub(crate) fn decide(&self, query: RouteRequest<'_>) -> Result<Option<Decision>, RouteError> {
         self.dispatcher.route(query)
     }
 
@@ -117,8 +117,12 @@ impl Routes {
     }
 
     /// Reports the load of this engine to the router.
-    pub(crate) fn report_load(&mut self, engine: &Engine, takes_requests: bool) {
-        self.dispatcher.report_load(self.index, engine, takes_requests, &self.taken);
+    pub(crate) fn report_load(&mut self, engine: &Engine, last_step_ns: u64, takes_requests: bool) {
+        let mut status = self.dispatcher.status(self.index);
+        status.takes_requests = takes_requests;
+        status.last_step_ns = last_step_ns;
+        status.report_load(engine, &self.taken);
+        drop(status);
         self.taken.clear();
     }
 

@@ -48,6 +48,8 @@ pub(crate) struct Stepper {
     stages: Option<Pipeline>,
     /// The end of the last applied step, if the next one follows it at once.
     follows_ns: Option<u64>,
+    /// Duration of the last applied step.
+    last_step_ns: u64,
     /// Whether anything has changed since no step could be decided.
     may_decide: bool,
     stalled_until_ns: u64,
@@ -80,6 +82,7 @@ impl Stepper {
             launches: None,
             pipeline: VecDeque::new(),
             follows_ns: None,
+            last_step_ns: 0,
             may_decide: true,
             stalled_until_ns: 0,
             compilations: VecDeque::new(),
@@ -250,6 +253,11 @@ impl Stepper {
         self.time_scale = time_scale;
         self.engine.set_request_time_factor(1.0 / time_scale);
         self.begin_launches();
+    }
+
+    /// Duration of the last applied step; 0 before the first.
+    pub(crate) fn last_step_ns(&self) -> u64 {
+        self.last_step_ns
     }
 
     /// Whether no step is in flight.
@@ -480,6 +488,7 @@ impl Stepper {
         let late_ns = now_ns.saturating_sub(step.flight.end_ns);
         counters.late_steps += u64::from(late_ns > LATE_NS);
         counters.max_late_ns = counters.max_late_ns.max(late_ns);
+        self.last_step_ns = step.duration_ns();
         self.follows_ns = (late_ns <= CATCH_UP_NS).then_some(step.flight.end_ns);
         self.may_decide = true;
         if let Some(stages) = &mut self.stages {

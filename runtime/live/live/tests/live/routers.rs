@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use vcr_core::route::{Choice, EndedRequest, RouteError, RouteQuery, Router, WorkerLoad};
+use vcr_core::route::{Choice, EndedRequest, RouteError, RouteRequest, Router, WorkerLoad};
 use vcr_wire::Protocol as _;
 
 use super::*;
@@ -10,7 +10,7 @@ use super::*;
 /// Queries and notifications of a router.
 #[derive(Default)]
 struct Seen {
-    queries: Vec<(RouteQuery<'static>, Vec<WorkerLoad>)>,
+    queries: Vec<(RouteRequest<'static>, Vec<WorkerLoad>)>,
     ended: Vec<EndedRequest>,
 }
 
@@ -21,8 +21,8 @@ struct Scripted<F> {
 }
 
 impl<F: FnMut(&[WorkerLoad]) -> Choice + Send> Router for Scripted<F> {
-    fn route(&mut self, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
-        let query = RouteQuery { block_hashes: &[], ..*query };
+    fn route(&mut self, query: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+        let query = RouteRequest { block_hashes: &[], ..*query };
         self.seen.lock().expect("no holder panicked").queries.push((query, workers.to_vec()));
         Ok((self.choose)(workers))
     }
@@ -327,7 +327,7 @@ fn a_frontend_that_comes_back_finds_nothing_of_the_one_before() {
 fn a_router_that_fails_ends_the_engines() {
     struct Failing;
     impl Router for Failing {
-        fn route(&mut self, _query: &RouteQuery<'_>, _workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+        fn route(&mut self, _query: &RouteRequest<'_>, _workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
             Err(RouteError { router: "failing".to_owned(), reason: "it never works".to_owned() })
         }
     }

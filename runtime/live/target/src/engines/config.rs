@@ -157,7 +157,7 @@ pub(crate) fn live_config(
     let (first_engine, book) = (book.first_engine(), book.clone());
     let placements: PlacementObserver = Arc::new(move |name, place| book.place(name, place));
     Ok(LiveConfig {
-        identity: identity(pool.most_ranks() as u16),
+        identity: identity(pool.most_ranks() as u16, pool.tensor_parallel_size),
         engine: engine.clone(),
         policy: pool.policy.clone(),
         router: router(run, pool),
@@ -191,7 +191,7 @@ pub(crate) fn live_config(
     })
 }
 
-fn identity(num_ranks: u16) -> Identity {
+fn identity(num_ranks: u16, tensor_parallel_size: u32) -> Identity {
     Identity {
         handshake_address: String::new(),
         connect_timeout: None,
@@ -201,7 +201,7 @@ fn identity(num_ranks: u16) -> Identity {
         vllm_version: None,
         instance_id: "vcr".to_owned(),
         dtype: Dtype::Bfloat16,
-        tensor_parallel_size: 1,
+        tensor_parallel_size,
         is_local: false,
         is_headless: true,
         parallel_config_hash: None,

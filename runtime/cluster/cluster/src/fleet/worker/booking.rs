@@ -11,6 +11,9 @@ pub(super) struct Booking {
     /// Whether the oldest step in flight has started.
     executing: bool,
     step_start_ns: u64,
+    /// Duration of the step that began last, and of the one before it.
+    step_ns: u64,
+    before_ns: u64,
     /// Until when it computes, and until when it then waits for other ranks.
     computes_until_ns: u64,
     waits_until_ns: u64,
@@ -27,6 +30,11 @@ impl Booking {
 
     pub(super) fn step_start_ns(&self) -> u64 {
         self.step_start_ns
+    }
+
+    /// Duration of the step that ended last.
+    pub(super) fn last_step_ns(&self) -> u64 {
+        if self.executing { self.before_ns } else { self.step_ns }
     }
 
     pub(super) fn computes_until_ns(&self) -> u64 {
@@ -66,6 +74,9 @@ impl Booking {
         // What follows decodes.
         for (&active_blocks, &duration_ns) in priced.active_blocks_after(&range).iter().zip(&durations_ns[1..]) {
             book(0, first.decode_requests, active_blocks, duration_ns);
+        }
+        for &duration_ns in &durations_ns[durations_ns.len().saturating_sub(2)..] {
+            self.before_ns = std::mem::replace(&mut self.step_ns, duration_ns);
         }
         self.digest = digest;
         self.digests = digests;

@@ -22,7 +22,8 @@ use vcr_core::plan::{RemoteLoad, StepPlan};
 use vcr_core::policy::SchedulingPolicy;
 use vcr_core::route::WorkerLoad;
 use vcr_core::{
-    AnyEngine, Engine, EngineKind, EngineStats, RejectReason, RequestId, RequestSpec, Reservations, ServingEngine, seed,
+    AnyEngine, Engine, EngineKind, EngineStats, RejectReason, RequestId, RequestSpec, Reservations, ServingEngine,
+    TierRun, seed,
 };
 
 use crate::config::{KvEviction, PoolConfig, PoolRole, RunConfig};
@@ -31,7 +32,7 @@ use crate::error::MakeError;
 use booking::Booking;
 use chosen::{ChosenTokens, prompt_tokens_of};
 use injector::Injector;
-use plugins::{new_policy, new_token_source, pace, plugin_context};
+use plugins::{new_latency, new_policy, new_token_source, pace, plugin_context};
 use pricing::Pricing;
 use shown::{ShownToken, ShownTokens};
 use totals::WorkerTotals;
@@ -86,7 +87,7 @@ impl Worker {
         let needs_kv_events = role.needs_kv_events(&config.router);
         let counts_passes = config.counts_passes();
         let mut engine = new_engine(&config.engine, records_events || needs_kv_events, needs_kv_events, counts_passes);
-        let latency = (config.latency)(&plugin_context("latency")).map_err(MakeError::Latency)?;
+        let latency = new_latency(plugin_context("latency"), config)?;
         pace(&mut engine, latency.as_ref())?;
         let is_async = matches!(&config.engine, EngineKind::Vllm(engine) if engine.async_scheduling());
         let launches = Launches::new(&config.overheads, is_async).map(Box::new);
@@ -121,8 +122,8 @@ impl Worker {
         })
     }
 
-    /// The load of this worker for a router.
-    pub(crate) fn load(&self, cached_prompt_blocks: u32) -> WorkerLoad {
+    /// The load of this worker for a router that asks for what it has of a prompt.
+    pub(crate) fn load(&self, cached_prompt_blocks: u32, tiers: TierRun) -> WorkerLoad {
         let load = self.engine.load();
         WorkerLoad {
             worker: self.facts.index,
@@ -133,6 +134,10 @@ impl Worker {
             total_blocks: load.num_usable_blocks,
             outstanding_prefill_tokens: load.outstanding_prefill_tokens,
             cached_prompt_blocks,
+            host_prompt_blocks: tiers.host_blocks,
+            disk_prompt_blocks: tiers.disk_blocks,
+            loading_requests: load.num_loading as u32,
+            last_step_ns: self.booking.last_step_ns(),
             preemption_count: self.engine.stats().preemptions,
         }
     }
@@ -358,7 +363,7 @@ impl Worker {
         }
         let plugin_context =
             |purpose| plugin_context(run, config, self.facts.index, purpose, self.facts.seed, self.incarnation);
-        let latency = (config.latency)(&plugin_context("latency")).map_err(MakeError::Latency)?;
+        let latency = new_latency(plugin_context("latency"), config)?;
         self.policy = new_policy(&plugin_context("policy"), config)?;
         self.tokens = new_token_source(&plugin_context("tokens"), config)?;
         self.totals.lose_range_use(self.pricing.range_use());

@@ -1,12 +1,21 @@
 //! The plugins of a worker: how they are made, and from which context.
 
-use vcr_core::latency::{LatencyError, LatencyModel};
+use vcr_core::latency::{EngineInfo, LatencyError, LatencyModel};
 use vcr_core::policy::SchedulingPolicy;
 use vcr_core::{AnyEngine, PluginContext, seed};
 
 use super::chosen::ChosenTokens;
 use crate::config::PoolConfig;
 use crate::error::MakeError;
+
+/// The latency model of an incarnation of an engine, which knows the engine.
+pub(super) fn new_latency(
+    plugin_context: PluginContext<'_>,
+    config: &PoolConfig,
+) -> Result<Box<dyn LatencyModel>, MakeError> {
+    let info = EngineInfo { tensor_parallel_size: config.tensor_parallel_size, ..config.engine.info() };
+    (config.latency)(&PluginContext { engine_info: Some(&info), ..plugin_context }).map_err(MakeError::Latency)
+}
 
 pub(super) fn new_policy(
     plugin_context: &PluginContext<'_>,
@@ -51,5 +60,5 @@ pub(super) fn plugin_context<'a>(
     incarnation: u32,
 ) -> PluginContext<'a> {
     let seed = seed::derive(seed, purpose, u64::from(incarnation));
-    PluginContext { run, pool: &pool.name, engine: Some(index), seed }
+    PluginContext { run, pool: &pool.name, engine: Some(index), engine_info: None, seed }
 }

@@ -16,11 +16,11 @@ use std::collections::VecDeque;
 use vcr_base::random::Stream;
 use vcr_core::hash::BlockHash;
 use vcr_core::kv_event::KvEvent;
-use vcr_core::route::RouteQuery;
+use vcr_core::route::RouteRequest;
 use vcr_core::{KvTierChange, TierRun};
 
 use super::sessions::Sessions;
-use super::{RouteRequest, Routed, RoutedTo};
+use super::{RouteInput, Routed, RoutedTo};
 use crate::config::{KvKnowledge, KvRouterConfig, PoolRole, QueueClass};
 use active::Chain;
 use books::{Books, Entry};
@@ -163,13 +163,13 @@ impl KvRouter {
     }
 
     /// Chooses among the running engines, of which there is at least one, or holds the request back.
-    fn choose(&mut self, routed: &RouteRequest<'_>, candidates: &mut [Candidate]) -> Routed {
+    fn choose(&mut self, routed: &RouteInput<'_>, candidates: &mut [Candidate]) -> Routed {
         let query = &routed.query;
         let owner = self.owner_in_turn(query.id);
         self.catch_up(owner, query.now_ns);
         self.look_up(owner, query.now_ns, query.block_hashes, candidates);
         let chain = self.chain(query.block_hashes);
-        let RouteQuery { id: request, prompt_tokens, .. } = *query;
+        let RouteRequest { id: request, prompt_tokens, .. } = *query;
         if let Some(config) = &self.config.queue {
             let most_cached = candidates.iter().map(|to| self.cached_tokens(to)).max().unwrap_or(0);
             let cached_tokens = most_cached.min(u64::from(prompt_tokens));

@@ -1,6 +1,6 @@
 //! A pool's KV routers as its [`PoolRouter`].
 
-use vcr_core::route::{EndedRequest, RouteError, RouteQuery};
+use vcr_core::route::{EndedRequest, RouteError, RouteRequest};
 use vcr_core::{ServingEngine, TierRun};
 
 use super::books::Entry;
@@ -8,7 +8,7 @@ use super::queue::RouterQueue;
 use super::{Candidate, KvRouter};
 use crate::fleet::Worker;
 use crate::routing::sessions::Sessions;
-use crate::routing::{PoolRouter, RouteRequest, Routed, RoutedTo, RouterNeeds};
+use crate::routing::{PoolRouter, RouteInput, Routed, RoutedTo, RouterNeeds};
 
 impl KvRouter {
     /// Whether candidates must include what the engines keep below the device.
@@ -18,8 +18,8 @@ impl KvRouter {
 
     /// The workers that are up, with what they have cached if the router does not track
     /// that by itself.
-    fn find_candidates(&mut self, request: &RouteRequest<'_>, workers: &mut [Worker]) {
-        let RouteQuery { now_ns, block_hashes: blocks, .. } = request.query;
+    fn find_candidates(&mut self, request: &RouteInput<'_>, workers: &mut [Worker]) {
+        let RouteRequest { now_ns, block_hashes: blocks, .. } = request.query;
         let needs_overlap = self.needs_overlap();
         let sees_tiers = self.needs_tiers();
         self.candidates.clear();
@@ -41,7 +41,7 @@ impl KvRouter {
 }
 
 impl PoolRouter for KvRouter {
-    fn route(&mut self, request: &RouteRequest<'_>, workers: &mut [Worker]) -> Result<Routed, RouteError> {
+    fn route(&mut self, request: &RouteInput<'_>, workers: &mut [Worker]) -> Result<Routed, RouteError> {
         self.find_candidates(request, workers);
         if self.needs_events() {
             Worker::each_with_tiers(workers, |worker| {

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::active::Chain;
-use super::{Candidate, RouteRequest};
+use super::{Candidate, RouteInput};
 use crate::config::{QueueClass, QueueOrder};
 
 /// A request in the queue.
@@ -137,7 +137,7 @@ impl RouterQueue {
         .any(|(now, limit)| limit.is_some_and(|limit| now >= limit.saturating_mul(engines as u64)))
     }
 
-    pub(super) fn push(&mut self, request: &RouteRequest<'_>, class: usize, order: QueueOrder, queued: Queued) {
+    pub(super) fn push(&mut self, request: &RouteInput<'_>, class: usize, order: QueueOrder, queued: Queued) {
         let rank = Rank {
             strict_priority: request.strict_priority,
             score: score(request, order, queued.cost()),
@@ -226,7 +226,7 @@ impl RouterQueue {
 }
 
 /// The larger, the sooner.
-fn score(request: &RouteRequest<'_>, order: QueueOrder, cost_tokens: u64) -> f64 {
+fn score(request: &RouteInput<'_>, order: QueueOrder, cost_tokens: u64) -> f64 {
     let priority = f64::from(request.query.priority.max(0));
     let arrival_s = request.arrival_ns as f64 / 1e9;
     match order {

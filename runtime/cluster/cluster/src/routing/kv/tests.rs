@@ -20,8 +20,8 @@ fn blocks(content: u32, count: u32) -> Vec<BlockHash> {
     (0..count).filter_map(|token| hasher.push_token(token)).collect()
 }
 
-fn query(now_ns: u64, request: u64, blocks: &[BlockHash]) -> RouteRequest<'_> {
-    let query = RouteQuery {
+fn query(now_ns: u64, request: u64, blocks: &[BlockHash]) -> RouteInput<'_> {
+    let query = RouteRequest {
         now_ns,
         id: request,
         prompt_tokens: blocks.len() as u32 * BLOCK,
@@ -36,7 +36,7 @@ fn query(now_ns: u64, request: u64, blocks: &[BlockHash]) -> RouteRequest<'_> {
         may_refuse: true,
         block_hashes: blocks,
     };
-    RouteRequest { query, arrival_ns: now_ns, strict_priority: 0, policy_class: None }
+    RouteInput { query, arrival_ns: now_ns, strict_priority: 0, policy_class: None }
 }
 
 fn up(overlaps: &[u32]) -> Vec<Candidate> {
@@ -46,7 +46,7 @@ fn up(overlaps: &[u32]) -> Vec<Candidate> {
         .collect()
 }
 
-fn chosen(router: &mut KvRouter, query: &RouteRequest<'_>, overlaps: &[u32]) -> Option<u32> {
+fn chosen(router: &mut KvRouter, query: &RouteInput<'_>, overlaps: &[u32]) -> Option<u32> {
     match router.choose(query, &mut up(overlaps)) {
         Routed::To(to) => Some(to.worker),
         Routed::Queued | Routed::Shed | Routed::Nowhere => None,
@@ -212,7 +212,7 @@ fn strict_priority_goes_first_and_nobody_passes_a_queue() {
     let prompt = blocks(1, 8);
     assert_eq!(chosen(&mut router, &query(0, 0, &prompt), &[0]), Some(0));
     assert_eq!(chosen(&mut router, &query(1, 1, &prompt), &[0]), None);
-    let urgent = RouteRequest { strict_priority: 1, ..query(2, 2, &prompt) };
+    let urgent = RouteInput { strict_priority: 1, ..query(2, 2, &prompt) };
     assert_eq!(chosen(&mut router, &urgent, &[0]), None);
     router.prefilled(3, 0);
     // There is room now, but others have been here before.
@@ -379,7 +379,7 @@ fn classes_share_what_leaves_by_their_quanta() {
         for request in 0..9u64 {
             let prompt = blocks(request as u32, 2);
             let asks = if request > 0 && request % 2 == 0 { Some("batch") } else { None };
-            let query = RouteRequest { policy_class: asks, ..query(request, request, &prompt) };
+            let query = RouteInput { policy_class: asks, ..query(request, request, &prompt) };
             assert_eq!(chosen(&mut router, &query, &[0]).is_some(), request == 0);
         }
         leaving(&mut router)
@@ -405,7 +405,7 @@ fn a_family_is_sorted_by_what_is_to_be_computed() {
         let mut router = with_classes(classes());
         chosen(&mut router, &query(0, 0, &blocks(0, 8)), &[0]);
         let prompt = blocks(1, 8);
-        let query = RouteRequest { policy_class: asks, ..query(1, 1, &prompt) };
+        let query = RouteInput { policy_class: asks, ..query(1, 1, &prompt) };
         chosen(&mut router, &query, &[overlap_blocks]).is_none()
     };
     // Of 8 blocks 4 or 5 are cached: 64 tokens are long, 48 are short.

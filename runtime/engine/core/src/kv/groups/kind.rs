@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use vcr_policy::latency::KvGroupKind;
+
 /// A group of layers whose KV is kept in the same blocks (vLLM's `KVCacheGroupSpec`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KvCacheGroup {
@@ -67,6 +69,19 @@ impl MambaCacheMode {
 }
 
 impl KvCacheKind {
+    /// The kind, as latency models know it.
+    #[must_use]
+    pub fn of_models(self) -> KvGroupKind {
+        match self {
+            Self::FullAttention => KvGroupKind::FullAttention,
+            Self::LatentAttention => KvGroupKind::LatentAttention,
+            Self::SlidingWindow { .. } => KvGroupKind::SlidingWindow,
+            Self::ChunkedLocal { .. } => KvGroupKind::ChunkedLocal,
+            Self::CrossAttention => KvGroupKind::CrossAttention,
+            Self::Mamba { .. } => KvGroupKind::Mamba,
+        }
+    }
+
     /// Tokens at the start of a sequence that no coming token needs, if `computed` have been
     /// computed (vLLM's `get_num_skipped_tokens`).
     #[must_use]

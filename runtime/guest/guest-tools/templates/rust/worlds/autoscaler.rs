@@ -7,7 +7,7 @@ extern crate alloc;
 
 use alloc::format;
 use alloc::string::String;
-use vcr_guest_sdk::{ScaleView, ScalerGuest, export_autoscaler};
+use vcr_guest_sdk::{PoolView, ScalerGuest, export_autoscaler};
 
 /// The user's settings; `config.json` has an example.
 #[derive(Debug, serde::Deserialize)]
@@ -22,11 +22,11 @@ struct Config {
 struct Scaler(Config);
 
 impl Scaler {
-    fn is_late(&self, pool: &ScaleView) -> bool {
+    fn is_late(&self, pool: &PoolView) -> bool {
         pool.ttft_sum_ns as f64 > self.0.max_ttft_ms * 1e6 * pool.ttft_count as f64
     }
 
-    fn is_idle(&self, pool: &ScaleView) -> bool {
+    fn is_idle(&self, pool: &PoolView) -> bool {
         (pool.active_blocks as f64) < self.0.idle_kv_share * pool.total_blocks as f64
     }
 }
@@ -41,7 +41,7 @@ impl ScalerGuest for Scaler {
         Ok(Self(config))
     }
 
-    fn desired(&mut self, pool: &ScaleView) -> Result<u32, String> {
+    fn desired(&mut self, pool: &PoolView) -> Result<u32, String> {
         let there = pool.up_engines + pool.starting_engines;
         Ok(if self.is_late(pool) {
             // Those that are starting may be enough.
@@ -60,24 +60,24 @@ export_autoscaler!(Scaler);
 mod tests {
     use super::*;
 
-    fn desired(pool: ScaleView) -> u32 {
+    fn desired(pool: PoolView) -> u32 {
         let mut scaler = Scaler(Config { max_ttft_ms: 500.0, idle_kv_share: 0.3 });
-        scaler.desired(&ScaleView { up_engines: 4, total_blocks: 1_000, ..pool }).expect("it decides")
+        scaler.desired(&PoolView { up_engines: 4, total_blocks: 1_000, ..pool }).expect("it decides")
     }
 
     #[test]
     fn late_tokens_start_one_engine_at_a_time() {
-        let late = ScaleView { ttft_count: 10, ttft_sum_ns: 6_000_000_000, active_blocks: 900, ..ScaleView::default() };
+        let late = PoolView { ttft_count: 10, ttft_sum_ns: 6_000_000_000, active_blocks: 900, ..PoolView::default() };
         assert_eq!(desired(late), 5);
-        assert_eq!(desired(ScaleView { starting_engines: 1, ..late }), 5);
+        assert_eq!(desired(PoolView { starting_engines: 1, ..late }), 5);
     }
 
     #[test]
     fn free_blocks_turn_an_engine_off_where_nothing_waits() {
-        let idle = ScaleView { active_blocks: 100, ..ScaleView::default() };
+        let idle = PoolView { active_blocks: 100, ..PoolView::default() };
         assert_eq!(desired(idle), 3);
-        assert_eq!(desired(ScaleView { waiting_requests: 1, ..idle }), 4);
-        assert_eq!(desired(ScaleView { active_blocks: 500, ..idle }), 4);
+        assert_eq!(desired(PoolView { waiting_requests: 1, ..idle }), 4);
+        assert_eq!(desired(PoolView { active_blocks: 500, ..idle }), 4);
     }
 
     #[test]

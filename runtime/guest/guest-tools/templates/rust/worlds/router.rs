@@ -6,7 +6,7 @@
 extern crate alloc;
 
 use alloc::string::String;
-use vcr_guest_sdk::{Choice, RouteQuery, RouterGuest, WorkerLoad, Workers, export_router};
+use vcr_guest_sdk::{Choice, RouteRequest, RouterGuest, WorkerLoad, WorkerLoads, export_router};
 
 /// The user's settings; `config.json` has an example.
 #[derive(Debug, serde::Deserialize)]
@@ -39,7 +39,7 @@ impl RouterGuest for Router {
         Ok(Self(config))
     }
 
-    fn route(&mut self, request: &RouteQuery<'_>, workers: Workers<'_>) -> Result<Choice, String> {
+    fn route(&mut self, request: &RouteRequest<'_>, workers: WorkerLoads<'_>) -> Result<Choice, String> {
         // Of equal ones, the first: an order that everybody can follow.
         let best = |only_with_room: bool| {
             let open = workers.iter().filter(|load| !only_with_room || self.has_room(load));
@@ -61,8 +61,8 @@ mod tests {
 
     use super::*;
 
-    fn request(may_refuse: bool) -> RouteQuery<'static> {
-        RouteQuery {
+    fn request(may_refuse: bool) -> RouteRequest<'static> {
+        RouteRequest {
             now_ns: 0,
             id: 1,
             prompt_tokens: 100,

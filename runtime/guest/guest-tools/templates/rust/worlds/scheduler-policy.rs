@@ -7,7 +7,7 @@ extern crate alloc;
 
 use alloc::string::String;
 use alloc::vec::Vec;
-use vcr_guest_sdk::{PolicyBatch, PolicyEvent, PolicyGuest, Preference, export_scheduler_policy};
+use vcr_guest_sdk::{EngineView, PolicyEvent, PolicyGuest, Preference, export_scheduler_policy};
 
 /// The user's settings; `config.json` has an example.
 #[derive(Debug, serde::Deserialize)]
@@ -27,12 +27,12 @@ impl PolicyGuest for Policy {
         Ok(Self(config))
     }
 
-    fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), String> {
-        for (index, event) in batch.events.iter().enumerate() {
+    fn decide(&mut self, engine: &EngineView<'_>, preferences: &mut Vec<Preference>) -> Result<(), String> {
+        for (index, event) in engine.events.iter().enumerate() {
             let PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, .. } = *event else { continue };
             // What has come and gone in one call is not there to be ranked.
             let ends = |event: &PolicyEvent| matches!(event, PolicyEvent::Ended { slot: ended, .. } if *ended == slot);
-            if batch.events[index..].iter().any(ends) {
+            if engine.events[index..].iter().any(ends) {
                 continue;
             }
             // All age alike, so the time of arrival says it once and for all.
@@ -55,7 +55,7 @@ mod tests {
     fn decided(events: &[PolicyEvent]) -> Vec<Preference> {
         let mut policy = Policy::configure(Config { tokens_per_second: 100 }, 0).expect("the config is valid");
         let mut preferences = Vec::new();
-        policy.decide(&PolicyBatch { events, ..PolicyBatch::default() }, &mut preferences).expect("it decides");
+        policy.decide(&EngineView { events, ..EngineView::default() }, &mut preferences).expect("it decides");
         preferences
     }
 

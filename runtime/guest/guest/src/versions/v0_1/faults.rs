@@ -34,13 +34,13 @@ impl Columns {
     }
 
     /// The events of a call; those in a row in which requests emitted are one.
-    fn events<'a>(&'a self, events: &[FaultEvent<'a>]) -> Vec<wit::Event<'a>> {
+    fn events<'a>(&'a self, events: &[FaultEvent<'a>]) -> Vec<wit::FaultEvent<'a>> {
         let is_emission = |event: &FaultEvent<'_>| matches!(event, FaultEvent::Emitted { .. });
         let mut emitted = 0;
         let runs = events.chunk_by(|before, event| is_emission(before) && is_emission(event));
         runs.map(|run| match run[0] {
             FaultEvent::Arrived { slot, request_id, prompt_tokens, max_tokens, priority, adapter } => {
-                wit::Event::Arrived(wit::ArrivedRequest {
+                wit::FaultEvent::Arrived(wit::ArrivedRequest {
                     slot,
                     request_id,
                     prompt_tokens,
@@ -53,10 +53,10 @@ impl Columns {
                 let range = emitted..emitted + run.len();
                 emitted = range.end;
                 let (slot, output_tokens) = (&self.slot[range.clone()], &self.output_tokens[range]);
-                wit::Event::Emitted(wit::Emissions { slot, output_tokens })
+                wit::FaultEvent::Emitted(wit::Emissions { slot, output_tokens })
             }
-            FaultEvent::Ended { slot } => wit::Event::Ended(slot),
-            FaultEvent::Utility { method } => wit::Event::Utility(method),
+            FaultEvent::Ended { slot } => wit::FaultEvent::Ended(slot),
+            FaultEvent::Utility { method } => wit::FaultEvent::Utility(method),
         })
         .collect()
     }
@@ -79,16 +79,16 @@ impl FaultInstance for Instance<Bindings> {
     }
 }
 
-fn action(answered: wit::Action) -> FaultAction {
+fn action(answered: wit::FaultAction) -> FaultAction {
     match answered {
-        wit::Action::FailRequest(slot) => FaultAction::FailRequest { slot },
-        wit::Action::Stall(duration_ns) => FaultAction::Stall { duration_ns },
-        wit::Action::Crash(restart_after_ns) => FaultAction::Crash { restart_after_ns },
-        wit::Action::DropMessage => FaultAction::DropMessage,
-        wit::Action::DuplicateMessage => FaultAction::DuplicateMessage,
-        wit::Action::CorruptMessage => FaultAction::CorruptMessage,
-        wit::Action::DelayMessage(by_ns) => FaultAction::DelayMessage { by_ns },
-        wit::Action::LoseKvEvents => FaultAction::LoseKvEvents,
-        wit::Action::FailUtility => FaultAction::FailUtility,
+        wit::FaultAction::FailRequest(slot) => FaultAction::FailRequest { slot },
+        wit::FaultAction::Stall(duration_ns) => FaultAction::Stall { duration_ns },
+        wit::FaultAction::Crash(restart_after_ns) => FaultAction::Crash { restart_after_ns },
+        wit::FaultAction::DropMessage => FaultAction::DropMessage,
+        wit::FaultAction::DuplicateMessage => FaultAction::DuplicateMessage,
+        wit::FaultAction::CorruptMessage => FaultAction::CorruptMessage,
+        wit::FaultAction::DelayMessage(by_ns) => FaultAction::DelayMessage { by_ns },
+        wit::FaultAction::LoseKvEvents => FaultAction::LoseKvEvents,
+        wit::FaultAction::FailUtility => FaultAction::FailUtility,
     }
 }

@@ -1,4 +1,4 @@
-use vcr_core::latency::StepShape;
+use vcr_core::latency::{EngineInfo, KvGroup, KvGroupKind, StepShape};
 
 use crate::error::CallFault;
 use crate::latest::{DecodeRun, LatencyInstance, Maker, Setup};
@@ -12,7 +12,11 @@ use bindings::exports::vcr::guest::latency as wit;
 
 generated!("latency-model");
 
-impl_bindings!(Bindings, bindings::LatencyModelPre<HostState>, (), vcr_guest_latency);
+impl_bindings!(Bindings, bindings::LatencyModelPre<HostState>, (), |guest, store, setup| {
+    let kv_groups: Vec<wit::KvGroup> = setup.engine.kv_groups.iter().map(wit_group).collect();
+    let engine = wit_engine(setup.engine, &kv_groups);
+    guest.vcr_guest_latency().call_configure(store, setup.config_json, setup.seed, engine)
+});
 
 impl Maker<dyn LatencyInstance> for Module<Bindings> {
     fn configure(&self, setup: Setup<'_>) -> Result<Box<dyn LatencyInstance>, CallFault> {
@@ -35,9 +39,9 @@ impl LatencyInstance for Instance<Bindings> {
             first_context_tokens: first.decode_context_tokens,
             sampled_requests: first.sampled_requests,
             kv_active_blocks,
-            kv_total_blocks: first.kv_total_blocks,
-            block_size_tokens: first.block_size_tokens,
             waiting_requests: first.waiting_requests,
+            adapter_count: first.adapter_count,
+            adapter_tokens: first.adapter_tokens,
         };
         self.at(start_ns).call(budget, |guest, store, ()| {
             guest.vcr_guest_latency().call_price_decodes(store, start_ns, horizon_ns, run)
@@ -45,8 +49,33 @@ impl LatencyInstance for Instance<Bindings> {
     }
 }
 
-fn wit_step(step: &StepShape) -> wit::Step {
-    wit::Step {
+fn wit_engine<'a>(engine: &EngineInfo, kv_groups: &'a [wit::KvGroup]) -> wit::EngineInfo<'a> {
+    wit::EngineInfo {
+        tensor_parallel_size: engine.tensor_parallel_size,
+        pipeline_parallel_size: engine.pipeline_parallel_size,
+        kv_total_blocks: engine.kv_total_blocks,
+        block_size_tokens: engine.block_size_tokens,
+        kv_groups,
+    }
+}
+
+fn wit_group(group: &KvGroup) -> wit::KvGroup {
+    wit::KvGroup {
+        kind: match group.kind {
+            KvGroupKind::FullAttention => wit::KvGroupKind::FullAttention,
+            KvGroupKind::LatentAttention => wit::KvGroupKind::LatentAttention,
+            KvGroupKind::SlidingWindow => wit::KvGroupKind::SlidingWindow,
+            KvGroupKind::ChunkedLocal => wit::KvGroupKind::ChunkedLocal,
+            KvGroupKind::CrossAttention => wit::KvGroupKind::CrossAttention,
+            KvGroupKind::Mamba => wit::KvGroupKind::Mamba,
+        },
+        block_size_tokens: group.block_size_tokens,
+        window_tokens: group.window_tokens,
+    }
+}
+
+fn wit_step(step: &StepShape) -> wit::StepShape {
+    wit::StepShape {
         prefill_requests: step.prefill_requests,
         prefill_tokens: step.prefill_tokens,
         prefill_context_tokens: step.prefill_context_tokens,
@@ -58,9 +87,9 @@ fn wit_step(step: &StepShape) -> wit::Step {
         decode_context_tokens: step.decode_context_tokens,
         sampled_requests: step.sampled_requests,
         kv_active_blocks: step.kv_active_blocks,
-        kv_total_blocks: step.kv_total_blocks,
-        block_size_tokens: step.block_size_tokens,
         waiting_requests: step.waiting_requests,
         encoder_tokens: step.encoder.embeds,
+        adapter_count: step.adapter_count,
+        adapter_tokens: step.adapter_tokens,
     }
 }

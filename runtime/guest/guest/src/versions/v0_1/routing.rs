@@ -1,4 +1,4 @@
-use vcr_core::route::{EndedRequest, RoutePhase, RouteQuery, WorkerLoad};
+use vcr_core::route::{EndedRequest, RoutePhase, RouteRequest, WorkerLoad};
 
 use crate::error::CallFault;
 use crate::latest::{Chosen, Maker, RouteCall, RouterInstance, Setup};
@@ -26,6 +26,10 @@ pub(crate) struct Columns {
     total_blocks: Vec<u32>,
     outstanding_prefill_tokens: Vec<u64>,
     cached_prompt_blocks: Vec<u32>,
+    host_prompt_blocks: Vec<u32>,
+    disk_prompt_blocks: Vec<u32>,
+    loading_requests: Vec<u32>,
+    last_step_ns: Vec<u64>,
     preemption_count: Vec<u64>,
 }
 
@@ -47,11 +51,15 @@ impl Columns {
         refill(&mut self.total_blocks, workers, |load| load.total_blocks);
         refill(&mut self.outstanding_prefill_tokens, workers, |load| load.outstanding_prefill_tokens);
         refill(&mut self.cached_prompt_blocks, workers, |load| load.cached_prompt_blocks);
+        refill(&mut self.host_prompt_blocks, workers, |load| load.host_prompt_blocks);
+        refill(&mut self.disk_prompt_blocks, workers, |load| load.disk_prompt_blocks);
+        refill(&mut self.loading_requests, workers, |load| load.loading_requests);
+        refill(&mut self.last_step_ns, workers, |load| load.last_step_ns);
         refill(&mut self.preemption_count, workers, |load| load.preemption_count);
     }
 
-    fn workers(&self) -> wit::Workers<'_> {
-        wit::Workers {
+    fn workers(&self) -> wit::WorkerLoads<'_> {
+        wit::WorkerLoads {
             worker: &self.worker,
             running_requests: &self.running_requests,
             waiting_requests: &self.waiting_requests,
@@ -60,6 +68,10 @@ impl Columns {
             total_blocks: &self.total_blocks,
             outstanding_prefill_tokens: &self.outstanding_prefill_tokens,
             cached_prompt_blocks: &self.cached_prompt_blocks,
+            host_prompt_blocks: &self.host_prompt_blocks,
+            disk_prompt_blocks: &self.disk_prompt_blocks,
+            loading_requests: &self.loading_requests,
+            last_step_ns: &self.last_step_ns,
             preemption_count: &self.preemption_count,
         }
     }
@@ -91,8 +103,8 @@ impl RouterInstance for Instance<Bindings> {
     }
 }
 
-fn wit_request<'a>(query: &RouteQuery<'a>) -> wit::Request<'a> {
-    wit::Request {
+fn wit_request<'a>(query: &RouteRequest<'a>) -> wit::RouteRequest<'a> {
+    wit::RouteRequest {
         id: query.id,
         prompt_tokens: query.prompt_tokens,
         max_tokens: query.max_tokens,
@@ -103,9 +115,9 @@ fn wit_request<'a>(query: &RouteQuery<'a>) -> wit::Request<'a> {
         slo: query.slo.into(),
         block_size_tokens: query.block_size_tokens,
         phase: match query.phase {
-            RoutePhase::Whole => wit::Phase::Whole,
-            RoutePhase::Prefill => wit::Phase::Prefill,
-            RoutePhase::Decode => wit::Phase::Decode,
+            RoutePhase::Whole => wit::RoutePhase::Whole,
+            RoutePhase::Prefill => wit::RoutePhase::Prefill,
+            RoutePhase::Decode => wit::RoutePhase::Decode,
         },
         may_refuse: query.may_refuse,
         block_hashes: query.block_hashes,

@@ -1,4 +1,4 @@
-use vcr_core::scale::ScaleView;
+use vcr_core::scale::PoolView;
 
 use crate::error::CallFault;
 use crate::latest::{Maker, ScalerInstance, Setup};
@@ -20,7 +20,7 @@ impl Maker<dyn ScalerInstance> for Module<Bindings> {
 }
 
 impl ScalerInstance for Instance<Bindings> {
-    fn decide(&mut self, view: &ScaleView, budget: Budget) -> Result<u32, CallFault> {
+    fn decide(&mut self, view: &PoolView, budget: Budget) -> Result<u32, CallFault> {
         let narrow = |sum_ns: u128| u64::try_from(sum_ns).unwrap_or(u64::MAX);
         let pool = bindings::exports::vcr::guest::scaling::PoolView {
             now_ns: view.now_ns,
@@ -45,6 +45,7 @@ impl ScalerInstance for Instance<Bindings> {
             total_blocks: view.total_blocks,
             outstanding_prefill_tokens: view.outstanding_prefill_tokens,
             preemption_count: view.preemption_count,
+            engine_usd_per_hour: view.engine_usd_per_hour,
         };
         self.at(view.now_ns).call(budget, |guest, store, ()| guest.vcr_guest_scaling().call_decide(store, pool))
     }

@@ -1,4 +1,4 @@
-use vcr_core::policy::{PolicyBatch, PolicyEvent, Preference, Progress};
+use vcr_core::policy::{EngineView, PolicyEvent, Preference, Progress};
 
 use crate::error::CallFault;
 use crate::latest::{Maker, PolicyInstance, Setup};
@@ -17,7 +17,7 @@ impl_bindings!(Bindings, bindings::SchedulerPolicyPre<HostState>, Columns, vcr_g
 /// The lists of a call.
 #[derive(Default)]
 pub(crate) struct Columns {
-    events: Vec<wit::Event>,
+    events: Vec<wit::PolicyEvent>,
     slot: Vec<u32>,
     computed_tokens: Vec<u32>,
     output_tokens: Vec<u32>,
@@ -47,7 +47,7 @@ impl Maker<dyn PolicyInstance> for Module<Bindings> {
 impl PolicyInstance for Instance<Bindings> {
     fn decide(
         &mut self,
-        batch: &PolicyBatch<'_>,
+        batch: &EngineView<'_>,
         preferences: &mut Vec<Preference>,
         budget: Budget,
     ) -> Result<(), CallFault> {
@@ -73,10 +73,10 @@ impl PolicyInstance for Instance<Bindings> {
     }
 }
 
-fn wit_event(event: &PolicyEvent) -> wit::Event {
+fn wit_event(event: &PolicyEvent) -> wit::PolicyEvent {
     match *event {
         PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens, priority, adapter, tenant, slo } => {
-            wit::Event::Arrived(wit::ArrivedRequest {
+            wit::PolicyEvent::Arrived(wit::ArrivedRequest {
                 slot,
                 arrival_ns,
                 prompt_tokens,
@@ -88,11 +88,11 @@ fn wit_event(event: &PolicyEvent) -> wit::Event {
             })
         }
         PolicyEvent::Admitted { slot, cached_tokens } => {
-            wit::Event::Admitted(wit::AdmittedRequest { slot, cached_tokens })
+            wit::PolicyEvent::Admitted(wit::AdmittedRequest { slot, cached_tokens })
         }
-        PolicyEvent::Preempted { slot } => wit::Event::Preempted(slot),
+        PolicyEvent::Preempted { slot } => wit::PolicyEvent::Preempted(slot),
         PolicyEvent::Ended { slot, computed_tokens, output_tokens } => {
-            wit::Event::Ended(wit::EndedRequest { slot, computed_tokens, output_tokens })
+            wit::PolicyEvent::Ended(wit::EndedRequest { slot, computed_tokens, output_tokens })
         }
     }
 }

@@ -42,7 +42,7 @@ impl TokenInstance for Instance<Bindings> {
         }
         self.call(budget, |guest, store, Columns { slot, first_index, count }| {
             let started: Vec<_> = call.started.iter().map(wit_request).collect();
-            let wants = wit::Wants { slot, first_index, count };
+            let wants = wit::TokenWants { slot, first_index, count };
             store.data_mut().remarks.allow();
             let answer = guest.vcr_guest_tokens().call_step(&mut *store, &started, call.ended, wants);
             store.data_mut().remarks.take(remarks);
@@ -51,8 +51,8 @@ impl TokenInstance for Instance<Bindings> {
     }
 }
 
-fn wit_request<'a>(request: &TokenRequest<'a>) -> wit::Request<'a> {
-    wit::Request {
+fn wit_request<'a>(request: &TokenRequest<'a>) -> wit::TokenRequest<'a> {
+    wit::TokenRequest {
         slot: request.slot,
         seed: request.seed,
         prompt: request.prompt,

@@ -128,18 +128,23 @@ pub(crate) fn with_imports(core_text: &str, imports: &str) -> String {
 /// The core module of a latency model whose functions have the given bodies.
 pub(crate) fn core_text(api: &str, bodies: &Bodies<'_>) -> String {
     let Bodies { configure, price, price_step } = bodies;
-    let configure = configure_text(&format!("vcr:guest/latency@{api}"), configure);
+    let configure = configure_text(&format!("vcr:guest/latency@{api}"), configure).replace(
+        "(param $seed i64)",
+        "(param $seed i64) (param $tensor i32) (param $pipeline i32) (param $total_blocks i64) (param $block_size i64)
+    (param $groups i32) (param $groups_len i32)",
+    );
     module_text(&format!(
         r#"{configure}
   (func $price (export "vcr:guest/latency@{api}#price-decodes")
     (param $start i64) (param $horizon i64) (param $requests i64) (param i64) (param $context i64) (param i64)
-    (param $blocks i32) (param $steps i32) (param i64 i64) (param $waiting i64) (result i32)
+    (param $blocks i32) (param $steps i32) (param $waiting i64) (param i64 i64) (result i32)
     (local $index i32)
     {BEGIN_CALL}
     {price})
   (func (export "vcr:guest/latency@{api}#price-step")
     (param $start i64) (param $field0 i64)
-    (param i64 i64 i64 i64 i64 i64 i64 i64 i64 i64 i64 i64) (param $field13 i64) (param $encoder i64) (result i32)
+    (param i64 i64 i64 i64 i64 i64 i64 i64 i64 i64) (param $waiting i64) (param i64) (param $adapters i64)
+    (param $adapter_tokens i64) (result i32)
     (local $result i32)
     {price_step})"#
     ))

@@ -3,7 +3,7 @@
 import { Autoscaler, GuestError, guest, knownFields, number } from './vendor/vcr-guest.js';
 
 /** @typedef {import('./vendor/vcr-guest.js').Config} Config */
-/** @typedef {import('./vendor/vcr-guest.js').Pool} Pool */
+/** @typedef {import('./vendor/vcr-guest.js').PoolView} PoolView */
 
 export class ByLatency extends Autoscaler {
   /** @param {Config} config */
@@ -19,7 +19,7 @@ export class ByLatency extends Autoscaler {
     }
   }
 
-  /** @param {Pool} pool */
+  /** @param {PoolView} pool */
   desired(pool) {
     const engines = pool.upEngines + pool.startingEngines;
     // The engines that are starting may be enough.

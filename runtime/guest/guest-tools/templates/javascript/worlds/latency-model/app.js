@@ -3,7 +3,7 @@
 import { GuestError, LatencyModel, guest, knownFields, number } from './vendor/vcr-guest.js';
 
 /** @typedef {import('./vendor/vcr-guest.js').Config} Config */
-/** @typedef {import('./vendor/vcr-guest.js').Step} Step */
+/** @typedef {import('./vendor/vcr-guest.js').StepShape} StepShape */
 
 export class Model extends LatencyModel {
   /** @param {Config} config */
@@ -15,7 +15,7 @@ export class Model extends LatencyModel {
     this.nsPerRequest = duration(config, 'ns_per_request', 0);
   }
 
-  /** @param {Step} step */
+  /** @param {StepShape} step */
   price(step) {
     const tokens = step.prefillTokens + step.decodeTokens;
     const requests = step.prefillRequests + step.decodeRequests;

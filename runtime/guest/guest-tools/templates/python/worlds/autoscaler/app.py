@@ -2,7 +2,7 @@
 
 import math
 
-from vcr_guest import Autoscaler, GuestError, Pool, known_fields, number, scaling
+from vcr_guest import Autoscaler, GuestError, PoolView, known_fields, number, scaling
 
 
 class ByRequests(Autoscaler):
@@ -12,7 +12,7 @@ class ByRequests(Autoscaler):
         if not self.requests_per_engine > 0:
             raise GuestError(f"invalid `requests_per_engine`: expected above 0, got {self.requests_per_engine}")
 
-    def desired(self, pool: Pool) -> int:
+    def desired(self, pool: PoolView) -> int:
         requests = pool.running_requests + pool.waiting_requests
         return min(max(1, math.ceil(requests / self.requests_per_engine)), 1_000_000)
 

@@ -1,6 +1,6 @@
 """Prices steps by their tokens, slower the more requests share one."""
 
-from vcr_guest import GuestError, LatencyModel, Step, known_fields, latency, number
+from vcr_guest import GuestError, LatencyModel, StepShape, known_fields, latency, number
 
 FIELDS = ("ns_per_step", "ns_per_token", "ns_per_request")
 
@@ -15,7 +15,7 @@ class Model(LatencyModel):
             if not 0 <= getattr(self, field) <= 1e12:
                 raise GuestError(f"invalid `{field}`: expected 0 to 1e12 nanoseconds, got {getattr(self, field)}")
 
-    def price(self, step: Step) -> float:
+    def price(self, step: StepShape) -> float:
         return (
             self.ns_per_step
             + self.ns_per_token * step.tokens()

@@ -7,13 +7,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent / "vendor"))
 
 from app import LeastLoaded
-from vcr_guest import REFUSE, GuestError, RouteRequest, Worker
+from vcr_guest import REFUSE, GuestError, RouteRequest, WorkerLoad
 
 
 def choice(waiting, cached, may_refuse=True):
     router = LeastLoaded({"cached_block_weight": 2, "max_waiting": 8}, 0)
-    first = Worker(0, waiting_requests=waiting, active_blocks=40)
-    second = Worker(3, waiting_requests=waiting, active_blocks=50, cached_prompt_blocks=cached)
+    first = WorkerLoad(0, waiting_requests=waiting, active_blocks=40)
+    second = WorkerLoad(3, waiting_requests=waiting, active_blocks=50, cached_prompt_blocks=cached)
     return router.route(RouteRequest(0, id=1, may_refuse=may_refuse), [first, second])
 
 

@@ -2,7 +2,7 @@
 
 from vcr_guest import (
     Arrived,
-    Decision,
+    EngineView,
     Ended,
     GuestError,
     Preferences,
@@ -21,9 +21,9 @@ class ShortestFirst(SchedulerPolicy):
         if not 0 <= self.tokens_per_second <= 1e9:
             raise GuestError(f"invalid `tokens_per_second`: expected 0 to 1e9, got {self.tokens_per_second}")
 
-    def decide(self, decision: Decision, preferences: Preferences) -> None:
+    def decide(self, engine: EngineView, preferences: Preferences) -> None:
         ranks = {}
-        for event in decision.events:
+        for event in engine.events:
             if isinstance(event, Arrived):
                 # All requests age alike, so a rank by the time of arrival holds for ever.
                 age = int(event.arrival_ns * self.tokens_per_second / 1e9)

@@ -7,13 +7,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent / "vendor"))
 
 from app import ShortestFirst
-from vcr_guest import Arrived, Decision, Ended, GuestError, Preferences
+from vcr_guest import Arrived, EngineView, Ended, GuestError, Preferences
 
 
 def admission(config, *events):
     preferences = Preferences()
-    decision = Decision(0, 2048, 8, 100, 100, list(events), [])
-    ShortestFirst(config, 0).decide(decision, preferences)
+    engine = EngineView(0, 2048, 8, 100, 100, list(events), [])
+    ShortestFirst(config, 0).decide(engine, preferences)
     return preferences.admission
 
 
