@@ -139,37 +139,45 @@ impl<'a> WorkerLoads<'a> {
     /// All of them, in order.
     #[inline]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = WorkerLoad> + Clone + 'a {
-        let columns = self.columns;
-        let engines = columns.worker.len();
-        // All are as long, which the compiler sees here: it checks no index below.
-        let worker = &columns.worker[..engines];
-        let running_requests = &columns.running_requests[..engines];
-        let waiting_requests = &columns.waiting_requests[..engines];
-        let max_running_requests = &columns.max_running_requests[..engines];
-        let active_blocks = &columns.active_blocks[..engines];
-        let total_blocks = &columns.total_blocks[..engines];
-        let outstanding_prefill_tokens = &columns.outstanding_prefill_tokens[..engines];
-        let cached_prompt_blocks = &columns.cached_prompt_blocks[..engines];
-        let host_prompt_blocks = &columns.host_prompt_blocks[..engines];
-        let disk_prompt_blocks = &columns.disk_prompt_blocks[..engines];
-        let loading_requests = &columns.loading_requests[..engines];
-        let last_step_ns = &columns.last_step_ns[..engines];
-        let preemption_count = &columns.preemption_count[..engines];
-        (0..engines).map(move |at| WorkerLoad {
-            worker: worker[at],
-            running_requests: running_requests[at],
-            waiting_requests: waiting_requests[at],
-            max_running_requests: max_running_requests[at],
-            active_blocks: active_blocks[at],
-            total_blocks: total_blocks[at],
-            outstanding_prefill_tokens: outstanding_prefill_tokens[at],
-            cached_prompt_blocks: cached_prompt_blocks[at],
-            host_prompt_blocks: host_prompt_blocks[at],
-            disk_prompt_blocks: disk_prompt_blocks[at],
-            loading_requests: loading_requests[at],
-            last_step_ns: last_step_ns[at],
-            preemption_count: preemption_count[at],
-        })
+        let Columns {
+            worker,
+            running_requests,
+            waiting_requests,
+            max_running_requests,
+            active_blocks,
+            total_blocks,
+            outstanding_prefill_tokens,
+            cached_prompt_blocks,
+            host_prompt_blocks,
+            disk_prompt_blocks,
+            loading_requests,
+            last_step_ns,
+            preemption_count,
+        } = self.columns;
+        let requests = worker.iter().zip(running_requests).zip(waiting_requests).zip(max_running_requests);
+        let blocks = active_blocks.iter().zip(total_blocks).zip(cached_prompt_blocks);
+        let tiers = host_prompt_blocks.iter().zip(disk_prompt_blocks).zip(loading_requests);
+        let totals = outstanding_prefill_tokens.iter().zip(last_step_ns).zip(preemption_count);
+        requests.zip(blocks).zip(tiers).zip(totals).map(
+            |(
+                (((((worker, running), waiting), max_running), ((active, total), cached)), ((host, disk), loading)),
+                ((outstanding, step_ns), preemptions),
+            )| WorkerLoad {
+                worker: *worker,
+                running_requests: *running,
+                waiting_requests: *waiting,
+                max_running_requests: *max_running,
+                active_blocks: *active,
+                total_blocks: *total,
+                outstanding_prefill_tokens: *outstanding,
+                cached_prompt_blocks: *cached,
+                host_prompt_blocks: *host,
+                disk_prompt_blocks: *disk,
+                loading_requests: *loading,
+                last_step_ns: *step_ns,
+                preemption_count: *preemptions,
+            },
+        )
     }
 }
 
