@@ -12,6 +12,7 @@ mod folder;
 mod frontend;
 mod guests;
 mod http;
+mod node;
 mod python;
 mod running;
 mod tables;
@@ -22,6 +23,7 @@ pub use certificates::{Authority, Certificate, self_signed};
 pub use data::{Sums, sample, sample_data, sample_sums};
 pub use file_circles::{FileCircle, file_circles};
 pub use folder::{DEFAULT_FILES, Folder, Said};
+pub use frontend::agents::{claude_code, codex};
 pub use frontend::client::{Client, browser, client, ended};
 pub use frontend::renderer::Renderer;
 pub use frontend::{
@@ -33,6 +35,7 @@ pub use guests::{
     built_guest, component, guests_target, hostile_guest, interface_of, json_tokens, shipped_guest, without_peaks,
 };
 pub use http::{Call, HttpAnswer, read_answer};
+pub use node::{has_node, node_tests};
 pub use python::{Program, PythonPackages, grpc_packages, python_packages};
 pub use running::play::Play;
 pub use running::record::{Record, capture};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use vcr_tests::{Client, Folder, Serve, client, ended, frontend_model, skip, vllm_rs};
+use vcr_tests::{Folder, Serve, claude_code, client, codex, ended, frontend_model, vllm_rs};
 
 /// Answers of a few words that end by themselves.
 const WORDS: &[&str] = &["--output-tokens", "20"];
@@ -88,24 +88,6 @@ fn the_sdk_of_openai_for_javascript_parses_schemas_of_zod() {
     assert!(calls.len() > 6, "all that are required, and some that are not: {calls:?}");
 }
 
-/// What Claude Code prints, a line of JSON for each message. It may ask nobody but the server, and its tools may change
-/// nothing.
-fn claude_code(claude: &Client, serve: &Serve, prompt: &str) -> Option<Vec<Value>> {
-    let packages = claude.node_package("@anthropic-ai/claude-code")?;
-    let packages = packages.parent()?.read_dir().expect("a folder").flatten();
-    let program = packages.map(|package| package.path().join("claude")).find(|program| program.is_file())?;
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut command = Command::new(program);
-    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", folder.path());
-    command.envs([("ANTHROPIC_BASE_URL", url(serve).as_str()), ("ANTHROPIC_API_KEY", "none")]);
-    command.envs([("ANTHROPIC_MODEL", "sim"), ("ANTHROPIC_SMALL_FAST_MODEL", "sim")]);
-    let off = ["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "DISABLE_AUTOUPDATER", "DISABLE_ERROR_REPORTING"];
-    command.envs(off.map(|name| (name, "1"))).env("DISABLE_TELEMETRY", "1");
-    command.args(["-p", prompt, "--output-format", "stream-json", "--verbose", "--max-turns", "6"]);
-    command.args(["--permission-mode", "plan"]).current_dir(folder.path());
-    Some(ended(command).lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect())
-}
-
 #[test]
 fn claude_code_talks_and_calls_its_tools() {
     let Some(claude) = client("claude") else { return };
@@ -114,7 +96,8 @@ fn claude_code_talks_and_calls_its_tools() {
     for (probability, calls_least) in [("0", 0), ("1", 1)] {
         let serve = Serve::start(&[&options[..], &[probability]].concat());
         for prompt in ["Say hello", "What is in this folder?", "Plan a trip"] {
-            let Some(lines) = claude_code(&claude, &serve, prompt) else { return };
+            let folder = Folder::new();
+            let Some(lines) = claude_code(&claude, &url(&serve), folder.path(), prompt) else { return };
             let last = lines.last().expect("it has printed something");
             assert_eq!((&last["type"], &last["is_error"]), (&json!("result"), &json!(false)), "{last}");
             assert!(!text(last, "/result").is_empty(), "{last}");
@@ -192,23 +175,11 @@ fn the_sdk_of_openai_reads_items_of_all_tools() {
 /// Codex offers tools of several types, runs the commands of the answer, and prints the last text.
 #[test]
 fn codex_works_through_a_turn() {
-    let Some(codex) = client("codex") else { return };
-    let program = codex.environment().join("node_modules/@openai/codex/bin/codex.js");
-    if !program.exists() {
-        skip("npm could not install Codex (tests/frontends/clients.sh codex)");
-        return;
-    }
+    let Some(client) = client("codex") else { return };
     for probability in ["0", "1"] {
         let serve = Serve::start(&[WORDS, &["--tool-call-probability", probability, "--log-requests"]].concat());
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let provider = format!("name = \"vcr\"\nbase_url = \"{}/v1\"\nwire_api = \"responses\"\n", url(&serve));
-        let once = "request_max_retries = 0\nstream_max_retries = 0\n";
-        let config = format!("model = \"sim\"\nmodel_provider = \"vcr\"\n[model_providers.vcr]\n{provider}{once}");
-        std::fs::write(folder.path().join("config.toml"), config).expect("a temporary folder is writable");
-        let mut command = codex.program("node");
-        command.arg(&program).args(["exec", "--json", "--skip-git-repo-check", "Say hello"]);
-        command.env("CODEX_HOME", folder.path()).current_dir(folder.path());
-        let said = ended(command);
+        let folder = Folder::new();
+        let Some(said) = codex(&client, &url(&serve), folder.path(), "Say hello") else { return };
         let events: Vec<Value> = said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let of = |kind: &str| events.iter().filter(|event| event["type"] == *kind).count();
         assert_eq!((of("turn.completed"), of("turn.failed"), of("error")), (1, 0, 0), "{said}");

@@ -4,16 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use vcr_tests::{Folder, Said, built_guest, root, skip, vcr};
-
-/// Whether Node.js is installed; a test without it is skipped.
-fn has_node() -> bool {
-    let has = Command::new("node").arg("--version").output().is_ok_and(|output| output.status.success());
-    if !has {
-        skip("`node` is not installed");
-    }
-    has
-}
+use vcr_tests::{Folder, Said, built_guest, has_node, node_tests, root, vcr};
 
 /// A project of `vcr guest new` and its component; none without a tool or compiler.
 fn project(folder: &Folder, world: &str, language: &str) -> Option<PathBuf> {
@@ -126,13 +117,6 @@ fn shipped_guests_pass_their_own_tests() {
     if has_node() {
         node_tests(&root().join("guests/javascript"));
     }
-}
-
-/// Runs the tests in a folder, as their author does.
-#[track_caller]
-fn node_tests(folder: &Path) {
-    let said = Said::of(Command::new("node").arg("--test").current_dir(folder)).ended(0);
-    assert!(said.stdout.contains("# fail 0") && !said.stdout.contains("# pass 0"), "{}", said.stdout);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! ports of its own without engines: those come to its handshake address, as
 //! whatever a test starts.
 
+pub(super) mod agents;
 pub(super) mod client;
 pub(super) mod renderer;
 
