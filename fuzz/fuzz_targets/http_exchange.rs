@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use vcr_record::http::{Exchange, RedactRules, lines_of};
-use vcr_record::playback::http::{Asked, MatchRules};
+use vcr_record::playback::http::{Asked, AskedParts, MatchRules};
 use vcr_trace::capture::{CaptureLine, CaptureReader, ReadOptions};
 
 const KINDS: [&str; 3] = ["text/event-stream", "application/json", "multipart/form-data; boundary=b"];
@@ -30,8 +30,10 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let redact = RedactRules { json: vec!["a.*".parse().expect("a path")], ..RedactRules::default() };
     let (http, request) = lines_of(&exchange, &redact, 1 << 16);
-    let rules = MatchRules { ignored: vec!["b.c".parse().expect("a path")], redacted: redact.json };
-    drop(Asked::of("POST", "/v1/x", http.query.as_deref(), Some(kind), &http.request_body.0, &rules));
+    let rules = MatchRules { ignore: vec!["b.c".parse().expect("a path")], redact, ..MatchRules::default() };
+    let (query, headers) = (http.query.as_deref(), http.request_headers.as_slice());
+    let parts = AskedParts { method: "POST", path: "/v1/x", query, headers, body: &http.request_body.0 };
+    drop(Asked::of(parts, &rules));
     let mut text = String::from("{\"kind\":\"meta\",\"format\":\"vcr.capture\",\"version\":1}\n");
     let lines = [Some(CaptureLine::Http(Box::new(http))), request.map(|line| CaptureLine::Request(Box::new(line)))];
     for line in lines.into_iter().flatten() {

@@ -190,7 +190,7 @@ prop_compose! {
         started_unix_ns in option::of(any::<u64>()),
         is_fnv in any::<bool>(),
         holds in any::<(bool, bool, bool, bool, bool, bool)>(),
-        redacted_json in vec("[a-z]{1,4}", 0..3),
+        redacted in (vec("[a-z]{1,4}", 0..3), vec("[a-z]{1,4}", 0..3), vec("[a-z]{1,4}", 0..3)),
         other in arb_map(),
     ) -> CaptureMeta {
         let (output_tokens, prompt_tokens, steps, kv_events, mm_items, http) = holds;
@@ -206,7 +206,9 @@ prop_compose! {
             block_size_tokens: Some(BLOCK_TOKENS),
             hash: if is_fnv { HashScheme::Fnv1a } else { HashScheme::Xxh3 },
             holds: Holds { output_tokens, prompt_tokens, steps, kv_events, mm_items, http },
-            redacted_json,
+            redacted_json: redacted.0,
+            redacted_headers: redacted.1,
+            redacted_query: redacted.2,
             fingerprint: names.4,
             other,
         }

@@ -53,7 +53,7 @@ counts! {
     arrivals,
     /// Requests that are over.
     requests,
-    /// Those of them that were aborted.
+    /// Those of them that were aborted; over HTTP, exchanges whose clients went away.
     aborted,
     /// Requests that are under way, or were when the capture ended.
     open,

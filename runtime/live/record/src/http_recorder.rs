@@ -55,6 +55,8 @@ impl HttpRecordConfig {
             gpu: self.gpu.clone(),
             holds: Holds { http: true, ..Holds::default() },
             redacted_json: self.redact.json.iter().map(ToString::to_string).collect(),
+            redacted_headers: self.redact.headers.clone(),
+            redacted_query: self.redact.query.clone(),
             ..CaptureMeta::default()
         }
     }

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use serde_json::Value;
-use vcr_trace::capture::{Arrival, Break, CaptureLine, EngineRecord, KvRecord, RequestRecord, StepRecord};
+use vcr_trace::capture::{Arrival, Break, CaptureLine, EngineRecord, HttpEnd, KvRecord, RequestRecord, StepRecord};
 use vcr_wire::{
     AsJson, EngineCoreOutputs, EngineCoreRequest, EngineMessage, FinishReason, RelayNotice, RelayPath, Request,
 };
@@ -156,6 +156,9 @@ impl Writer {
         self.counts.http.add(1);
         self.counts.keys.add(keys);
         self.counts.left_out.add(u64::from(http.left_out_bytes + http.request_left_out_bytes > 0));
+        let is_abort = |request: &RequestRecord| request.finish_reason.as_deref() == Some(FinishReason::Abort.name());
+        let is_aborted = http.end == HttpEnd::ClientGone || request.as_ref().is_some_and(is_abort);
+        self.counts.aborted.add(u64::from(is_aborted));
         self.counts.without_lengths.add(u64::from(is_generation && request.is_none()));
         if keys > 0 {
             self.complain(0, &format!("`{}` has strings that look like keys: {} {}", http.id, http.method, http.path));
@@ -168,7 +171,6 @@ impl Writer {
         let Some(request) = request else { return Ok(()) };
         self.counts.arrivals.add(1);
         self.counts.tokens.add(request.output_tokens.into());
-        self.counts.aborted.add(u64::from(request.finish_reason.as_deref() == Some(FinishReason::Abort.name())));
         self.over(request)
     }
 

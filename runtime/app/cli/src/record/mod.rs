@@ -178,12 +178,14 @@ fn print_summary(summary: &RecordSummary, args: &RecordArgs) -> std::io::Result<
         return Ok(());
     }
     let RecordSummary { requests, aborted, open, broken, tokens, steps, parts, http, .. } = summary;
+    let aborts = format!(" ({aborted} aborted)");
+    let (over_http, to_engines) = if *http > 0 { (aborts.as_str(), "") } else { ("", aborts.as_str()) };
     if *http > 0 {
-        writeln!(out, "{}", counted(*http, "exchange"))?;
+        writeln!(out, "{}{over_http}", counted(*http, "exchange"))?;
     }
     writeln!(
         out,
-        "{} ({aborted} aborted), {}, {} in {}",
+        "{}{to_engines}, {}, {} in {}",
         counted(*requests, "request"),
         counted(*tokens, "token"),
         counted(*steps, "step"),

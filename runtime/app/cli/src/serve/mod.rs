@@ -86,14 +86,14 @@ pub(crate) fn serve(args: &ServeArgs) -> Exit {
         let report = playback::report_file(&args.live.playback)?;
         Ok((prepared, report))
     });
-    let (mut prepared, report) = match prepared {
+    let (prepared, report) = match prepared {
         Ok(prepared) => prepared,
         Err(unusable) => {
             print_error(&unusable.message, unusable.hint.as_deref());
             return Exit::BadInput;
         }
     };
-    let (capture, tape) = (prepared.config.playback.clone(), prepared.tape.take());
+    let (capture, tape) = (prepared.config.playback.clone(), prepared.tape.clone());
     let served = run(args, prepared, guests);
     let played_back = match (capture, tape) {
         (Some(settings), _) => playback::finish(report, &settings.playback),
@@ -127,7 +127,7 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         engine_words: args.vllm.engine_words(),
         tokens: Some(("english", english(args, &model, &chats, &text)?)),
         listed: texts::read(&args.live.tokens.tokens, &model, &chats)?.map(Arc::new),
-        plays_http: tape::is_http(&args.live.playback),
+        plays_http: tape::is_http(&args.tape, &args.live.playback),
     };
     let mut config = live_config(&args.live, side, guests)?;
     if args.media.mm_encoder_only {
@@ -151,7 +151,7 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
     };
     let mut operations = Operations::new(&args.http, &args.clients, &args.traces, &server)?;
     let ending = Ending::default();
-    let (player, tape) = tape::player(&args.tape, &args.live, &ending)?;
+    let (player, tape) = tape::player(&args.tape, &args.live, &ending, &model.tokenizer)?;
     operations.front.around.before = player.map(|player| Arc::new(player) as Arc<dyn Before>);
     let pod = args.http.pod_name.clone().map(|name| [args.http.pod_namespace.clone().unwrap_or_default(), name]);
     let control = control::listen(&args.live.control, boards::gpus(&args.live, pod)?)?;
@@ -262,7 +262,7 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
         structures,
         schema_backend,
         tokenizer_info,
-        tape: _,
+        tape,
         ending,
     } = prepared;
     let (stop, stopped) = watch::channel(false);
@@ -275,6 +275,9 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
     let max_num_seqs = config.engine.max_num_seqs() as usize;
     let grace = Duration::from_nanos(config.shutdown_timeout_ns);
     let (engines, client) = EngineClient::start(config, Some(operations.observer))?;
+    if let Some(pace) = tape.and_then(|tape| tape.pace) {
+        pace.begin(client.clone());
+    }
     if let Some(most) = args.server.max_waiting_queue_length {
         client.limit_load(max_num_seqs.saturating_add(most as usize));
     }

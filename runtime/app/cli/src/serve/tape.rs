@@ -1,14 +1,16 @@
 //! Options of `vcr serve` for captures of HTTP, which it plays back before its own routes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use clap::Args;
+use vcr_base::input::read_yaml;
 use vcr_base::output::OutputFile;
-use vcr_frontend::proxy::{Address, Journal, Misses, Player, Proxy, ProxyOptions, Upstream};
-use vcr_record::http::{JsonPath, RedactRules};
-use vcr_record::playback::http::HttpTape;
+use vcr_frontend::proxy::{Address, Journal, Misses, Pace, Player, Proxy, ProxyOptions, Times, Upstream};
+use vcr_record::http::JsonPath;
+use vcr_record::playback::http::{HttpTape, MatchRules};
 use vcr_record::{HttpRecordConfig, HttpRecorder, RecordError, Rotation};
+use vcr_text::Tokenizer;
 
 use crate::exit::Exit;
 use crate::play::args::LiveArgs;
@@ -18,13 +20,15 @@ use crate::service::with_causes;
 
 /// Limit of a body that is recorded.
 const MAX_BODY_BYTES: usize = 64 << 20;
+/// Limit of a file of rules.
+const MATCH_FILE_BYTES: u64 = 1 << 20;
 /// Limit of what waits to be written.
 const QUEUE_BYTES: usize = 256 << 20;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Playback of HTTP")]
 pub(crate) struct TapeArgs {
-    /// Server that answers requests that are not in the capture, with --playback-unmatched record.
+    /// Server that answers requests that are not in the capture, which are added to it.
     #[arg(long, value_name = "URL", requires = "playback")]
     upstream: Option<String>,
 
@@ -32,25 +36,33 @@ pub(crate) struct TapeArgs {
     #[arg(long, value_name = "PATH", requires = "playback")]
     playback_ignore: Vec<JsonPath>,
 
+    /// YAML or JSON file of rules for finding recordings: what is ignored or compared, and in what order they answer.
+    #[arg(long = "match", value_name = "FILE", requires = "playback")]
+    #[arg(value_parser = crate::values::InputPath)]
+    match_file: Option<PathBuf>,
+
     /// Keep the latest requests, and serve them at /_vcr/requests.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     keep_requests: Option<u32>,
 }
 
 /// Playback of a capture of HTTP.
+#[derive(Clone)]
 pub(crate) struct PlayedTape {
     tape: Arc<HttpTape>,
     recorder: Option<Arc<HttpRecorder>>,
     is_strict: bool,
+    /// What has the engines say when answers come, if they do.
+    pub(crate) pace: Option<Arc<Pace>>,
 }
 
 /// Ends the server, once it runs.
 pub(crate) type Ending = Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>;
 
 /// Whether the capture to play back is one of HTTP, or will be.
-pub(crate) fn is_http(args: &PlaybackArgs) -> bool {
-    let Some(path) = &args.playback else { return false };
-    let records = matches!(args.playback_unmatched, Some(UnmatchedArg::Record));
+pub(crate) fn is_http(args: &TapeArgs, playback: &PlaybackArgs) -> bool {
+    let Some(path) = &playback.playback else { return false };
+    let records = matches!(unmatched(args, playback), Some(UnmatchedArg::Record));
     if records && !path.exists() {
         return true;
     }
@@ -58,28 +70,41 @@ pub(crate) fn is_http(args: &PlaybackArgs) -> bool {
     reader.is_ok_and(|reader| reader.meta().holds.http)
 }
 
-/// What answers before the routes, and its tape, if there is one. `ending` is called at the first miss of a strict playback.
+/// What answers before the routes, and its tape, if there is one. `ending` is called at the first miss of a strict playback,
+/// `tokenizer` counts where the answers of a tape do not.
 pub(crate) fn player(
     args: &TapeArgs,
     live: &LiveArgs,
     ending: &Ending,
+    tokenizer: &Tokenizer,
 ) -> Result<(Option<Player>, Option<PlayedTape>), Unusable> {
     let journal = args.keep_requests.map(|limit| Journal::new(limit as usize));
-    let time_scale = live.timing.time_scale;
-    let path = live.playback.playback.as_ref().filter(|_| is_http(&live.playback));
+    let recorded = Times::Recorded(live.timing.time_scale);
+    let path = live.playback.playback.as_ref().filter(|_| is_http(args, &live.playback));
     let Some(path) = path else {
-        if args.upstream.is_some() || !args.playback_ignore.is_empty() {
+        if args.upstream.is_some() || args.match_file.is_some() || !args.playback_ignore.is_empty() {
             let hint = Some("record one with vcr record --upstream".to_owned());
-            let message = "--upstream and --playback-ignore are for captures of HTTP".to_owned();
+            let message = "--upstream, --match and --playback-ignore are for captures of HTTP".to_owned();
             return Err(Unusable { message, hint });
         }
-        let player =
-            journal.map(|journal| Player { tape: None, misses: Misses::Simulate, time_scale, journal: Some(journal) });
+        let player = journal.map(|journal| Player {
+            tape: None,
+            misses: Misses::Simulate,
+            times: recorded,
+            journal: Some(journal),
+        });
         return Ok((player, None));
     };
     let tape = Arc::new(open(path, args, &live.playback)?);
     let mut recorder = None;
-    let misses = match live.playback.playback_unmatched {
+    let unmatched = unmatched(args, &live.playback);
+    if args.upstream.is_some() && !matches!(unmatched, Some(UnmatchedArg::Record)) {
+        return Err(Unusable {
+            message: "--upstream: no request is passed on".to_owned(),
+            hint: Some("leave out --strict, or --playback-unmatched error and random".to_owned()),
+        });
+    }
+    let misses = match unmatched {
         _ if live.playback.strict => {
             let ending = Arc::clone(ending);
             let stop = move || ending.get().into_iter().for_each(|end| end());
@@ -96,26 +121,48 @@ pub(crate) fn player(
             Misses::Record(Box::new(proxy))
         }
     };
-    let played = PlayedTape { tape: Arc::clone(&tape), recorder, is_strict: live.playback.strict };
-    Ok((Some(Player { tape: Some(tape), misses, time_scale, journal }), Some(played)))
+    let pace = (live.playback.playback_times == Some(TimesArg::Model)).then(|| Arc::new(Pace::new(tokenizer.clone())));
+    let times = pace.clone().map_or(recorded, Times::Engines);
+    let played = PlayedTape { tape: Arc::clone(&tape), recorder, is_strict: live.playback.strict, pace };
+    Ok((Some(Player { tape: Some(tape), misses, times, journal }), Some(played)))
+}
+
+/// What happens to requests that are not on the tape. A server that is named is asked, unless something else is said.
+fn unmatched(args: &TapeArgs, playback: &PlaybackArgs) -> Option<UnmatchedArg> {
+    let default = args.upstream.as_ref().filter(|_| !playback.strict).map(|_| UnmatchedArg::Record);
+    playback.playback_unmatched.or(default)
+}
+
+/// The rules of `--match` and `--playback-ignore`.
+fn rules(args: &TapeArgs) -> Result<MatchRules, Unusable> {
+    let mut rules = match &args.match_file {
+        None => MatchRules::default(),
+        Some(path) => {
+            let invalid = |error: &dyn std::fmt::Display| Unusable {
+                message: format!("--match {}: {error}", path.display()),
+                hint: Some("docs/schemas/match.schema.json describes the file".to_owned()),
+            };
+            let text = read_yaml(path, MATCH_FILE_BYTES).map_err(|error| invalid(&error))?;
+            yaml_serde::from_str::<Option<MatchRules>>(&text).map_err(|error| invalid(&error))?.unwrap_or_default()
+        }
+    };
+    rules.ignore.extend(args.playback_ignore.iter().cloned());
+    Ok(rules)
 }
 
 fn open(path: &Path, args: &TapeArgs, playback: &PlaybackArgs) -> Result<HttpTape, Unusable> {
     let refused = |option: &str| Err(Unusable::new(format!("{option} is not for captures of HTTP")));
-    if playback.playback_times == Some(TimesArg::Model) {
-        return refused("--playback-times model");
-    }
     if playback.playback_match.is_some() {
         return refused("--playback-match");
     }
     if playback.expect_fingerprint.is_some() {
         return refused("--expect-fingerprint");
     }
-    let ignored = args.playback_ignore.clone();
+    let rules = rules(args)?;
     if !path.exists() {
-        return Ok(HttpTape::empty(ignored));
+        return Ok(HttpTape::empty(rules));
     }
-    let tape = HttpTape::open(path, ignored, playback.lenient).map_err(|error| Unusable::new(with_causes(&error)))?;
+    let tape = HttpTape::open(path, rules, playback.lenient).map_err(|error| Unusable::new(with_causes(&error)))?;
     let report = tape.report();
     tracing::info!(
         capture = %path.display(),
@@ -143,7 +190,7 @@ fn recording(path: &Path, args: &TapeArgs, tape: &Arc<HttpTape>) -> Result<(Prox
         rotation: Rotation::default(),
         model: None,
         gpu: None,
-        redact: RedactRules { json: tape.rules().redacted.clone(), ..RedactRules::default() },
+        redact: tape.rules().redact.clone(),
         queue_bytes: QUEUE_BYTES,
         max_body_bytes: MAX_BODY_BYTES,
         count_tokens: None,

@@ -80,6 +80,12 @@ pub struct CaptureMeta {
     /// Paths in JSON bodies whose values were replaced in `http` lines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub redacted_json: Vec<String>,
+    /// Names of headers whose values were replaced there, beside those of secrets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub redacted_headers: Vec<String>,
+    /// Names in queries whose values were replaced there, beside those of secrets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub redacted_query: Vec<String>,
     /// Whatever else its maker had to say.
     #[serde(flatten, deserialize_with = "unknown_fields")]
     pub other: Map<String, Value>,

@@ -4,11 +4,12 @@
 //! passed goes to a recorder of [`vcr_record::http`] when the exchange ends. A [`Player`] stands before the routes of a
 //! server and answers from the recordings of [`vcr_record::playback::http`].
 //!
-//! Nothing here knows engines.
+//! Only a [`Pace`] knows engines: it has recorded answers wait for them.
 
 mod address;
 mod connection;
 mod journal;
+mod pace;
 mod player;
 mod reverse;
 mod tee;
@@ -16,6 +17,7 @@ mod upstream;
 
 pub use address::{Address, AddressError};
 pub use journal::Journal;
-pub use player::{Misses, Player};
+pub use pace::Pace;
+pub use player::{Misses, Player, Times};
 pub use reverse::{Proxy, ProxyOptions};
 pub use upstream::{Upstream, UpstreamError};

@@ -20,10 +20,11 @@ use serde_json::json;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
 use vcr_record::http::REDACTED;
-use vcr_record::playback::http::{Asked, Difference, Found, HttpTape, Miss};
+use vcr_record::playback::http::{Asked, AskedParts, Difference, Found, HttpTape, Miss};
 use vcr_trace::capture::{HttpEnd, HttpRecord};
 
 use crate::proxy::journal::Journal;
+use crate::proxy::pace::Pace;
 use crate::proxy::reverse::Proxy;
 use crate::proxy::tee::pairs;
 use crate::proxy::upstream::remove_hop_by_hop;
@@ -47,21 +48,29 @@ pub enum Misses {
     Record(Box<Proxy>),
 }
 
+/// When recorded answers come.
+pub enum Times {
+    /// At their recorded times, divided by this.
+    Recorded(f64),
+    /// When the engines have their tokens. What has no tokens comes at its recorded time.
+    Engines(Arc<Pace>),
+}
+
 /// Answers from a tape, and notes requests.
 pub struct Player {
     /// The tape, if there is one.
     pub tape: Option<Arc<HttpTape>>,
     /// What happens to requests that are not on it.
     pub misses: Misses,
-    /// Recorded times are divided by this.
-    pub time_scale: f64,
+    /// When recorded answers come.
+    pub times: Times,
     /// The latest requests, served at `/_vcr/requests`, if they are kept.
     pub journal: Option<Journal>,
 }
 
 impl fmt::Debug for Player {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Player").field("time_scale", &self.time_scale).finish_non_exhaustive()
+        f.debug_struct("Player").finish_non_exhaustive()
     }
 }
 
@@ -91,13 +100,19 @@ impl Player {
             self.note(&parts, &body, "server");
             return next.run(Request::from_parts(parts, Body::from(body))).await;
         };
-        let (path, query) = (parts.uri.path(), parts.uri.query());
-        let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-        let asked = Asked::of(parts.method.as_str(), path, query, kind, &body, tape.rules());
+        let (path, query, headers) = (parts.uri.path(), parts.uri.query(), pairs(&parts.headers));
+        let as_it_came = AskedParts { method: parts.method.as_str(), path, query, headers: &headers, body: &body };
+        let asked = Asked::of(as_it_came, tape.rules());
         let miss = match tape.take(&asked) {
             Ok(Found::Record(record)) => {
                 self.note(&parts, &body, "tape");
-                return play(*record, start, self.time_scale).await;
+                return match &self.times {
+                    Times::Recorded(scale) => play(*record, start, *scale).await,
+                    Times::Engines(pace) => match pace.tokens(&record) {
+                        Some(tokens) => pace.play(*record, &body, tokens).await,
+                        None => play(*record, start, 1.0).await,
+                    },
+                };
             }
             Ok(Found::Miss(miss)) => miss,
             Err(error) => return error_response(path, 500, Some(&error.to_string()), None, None),
@@ -170,9 +185,7 @@ fn message_of(miss: &Miss) -> String {
 /// Answers as recorded, at the recorded times after `start`.
 async fn play(record: HttpRecord, start: Instant, time_scale: f64) -> Response {
     let due = move |after_ns: u64| start + Duration::from_nanos((after_ns as f64 / time_scale) as u64);
-    let body_bytes: usize = record.chunks.iter().map(|(_, bytes)| bytes.0.len()).sum();
-    let headers = headers_of(&record, body_bytes);
-    let status = record.status.and_then(|status| StatusCode::from_u16(status).ok()).unwrap_or(StatusCode::BAD_GATEWAY);
+    let head = head_of(&record);
     sleep_until(due(record.head_ns.unwrap_or(0))).await;
     let is_lost = record.end == HttpEnd::ServerLost;
     let body = match record.chunks.is_empty() && !is_lost {
@@ -193,10 +206,17 @@ async fn play(record: HttpRecord, start: Instant, time_scale: f64) -> Response {
             Body::from_stream(parts)
         }
     };
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    *response.headers_mut() = headers;
-    response
+    head.map(|()| body)
+}
+
+/// Status and headers of a recorded answer.
+pub(crate) fn head_of(record: &HttpRecord) -> Response<()> {
+    let body_bytes: usize = record.chunks.iter().map(|(_, bytes)| bytes.0.len()).sum();
+    let status = record.status.and_then(|status| StatusCode::from_u16(status).ok());
+    let mut head = Response::new(());
+    *head.status_mut() = status.unwrap_or(StatusCode::BAD_GATEWAY);
+    *head.headers_mut() = headers_of(record, body_bytes);
+    head
 }
 
 /// The recorded headers that hold for the answer as it is sent.

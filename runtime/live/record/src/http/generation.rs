@@ -44,7 +44,7 @@ impl Generation {
         found
     }
 
-    fn take(&mut self, value: &Value, at_ns: Option<u64>) {
+    pub(super) fn take(&mut self, value: &Value, at_ns: Option<u64>) {
         for place in ["/usage", "/message/usage", "/response/usage"] {
             self.usage(value.pointer(place).and_then(Value::as_object));
         }
@@ -231,27 +231,29 @@ fn gather(value: &Value, text: &mut String, ids: &mut u64) {
     }
 }
 
+/// Parameters of a request that decide an answer: their names in bodies, and in vLLM.
+pub(crate) const SAMPLING_PARAMETERS: &[(&str, &str)] = &[
+    ("temperature", "temperature"),
+    ("top_p", "top_p"),
+    ("top_k", "top_k"),
+    ("min_p", "min_p"),
+    ("max_tokens", "max_tokens"),
+    ("max_completion_tokens", "max_tokens"),
+    ("max_output_tokens", "max_tokens"),
+    ("min_tokens", "min_tokens"),
+    ("seed", "seed"),
+    ("n", "n"),
+    ("stop", "stop"),
+    ("ignore_eos", "ignore_eos"),
+    ("presence_penalty", "presence_penalty"),
+    ("frequency_penalty", "frequency_penalty"),
+    ("repetition_penalty", "repetition_penalty"),
+];
+
 /// The parameters of a request that decide an answer, by the names of vLLM.
 pub(super) fn params_of(body: &Value) -> Map<String, Value> {
-    const NAMES: &[(&str, &str)] = &[
-        ("temperature", "temperature"),
-        ("top_p", "top_p"),
-        ("top_k", "top_k"),
-        ("min_p", "min_p"),
-        ("max_tokens", "max_tokens"),
-        ("max_completion_tokens", "max_tokens"),
-        ("max_output_tokens", "max_tokens"),
-        ("min_tokens", "min_tokens"),
-        ("seed", "seed"),
-        ("n", "n"),
-        ("stop", "stop"),
-        ("ignore_eos", "ignore_eos"),
-        ("presence_penalty", "presence_penalty"),
-        ("frequency_penalty", "frequency_penalty"),
-        ("repetition_penalty", "repetition_penalty"),
-    ];
-    let given =
-        NAMES.iter().filter_map(|(given, name)| Some((*name, body.get(given).filter(|value| !value.is_null())?)));
+    let parameters = SAMPLING_PARAMETERS.iter();
+    let given = parameters.filter_map(|(given, name)| Some((*name, body.get(given).filter(|value| !value.is_null())?)));
     given.map(|(name, value)| (name.to_owned(), value.clone())).collect()
 }
 

@@ -2,10 +2,12 @@
 
 use std::str::FromStr;
 
+use serde::Deserialize;
 use serde_json::Value;
 
 /// A path: keys and indices with dots between them; `*` is any of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
 pub struct JsonPath {
     text: String,
     steps: Vec<String>,
@@ -27,6 +29,14 @@ impl FromStr for JsonPath {
             return Err(JsonPathError(text.to_owned()));
         }
         Ok(Self { text: steps.join("."), steps })
+    }
+}
+
+impl TryFrom<String> for JsonPath {
+    type Error = JsonPathError;
+
+    fn try_from(text: String) -> Result<Self, JsonPathError> {
+        text.parse()
     }
 }
 

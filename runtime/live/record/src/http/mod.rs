@@ -3,6 +3,7 @@
 //! A proxy hands each [`Exchange`] that has ended to an [`HttpRecorder`](crate::HttpRecorder). Its writer undoes encodings, replaces
 //! secrets, and derives tokens and times of generations.
 
+mod answer;
 mod decode;
 mod events;
 mod exchange;
@@ -10,11 +11,14 @@ mod generation;
 mod json_path;
 mod secrets;
 
+pub use answer::{AnswerReader, AnswerTokens, prompt_tokens};
 pub use exchange::{Exchange, HttpObserver, TokenCounter, lines_of};
 pub use json_path::{JsonPath, JsonPathError};
 pub use secrets::{REDACTED, RedactRules, is_secret_name};
 
 pub(crate) use exchange::{HttpLines, HttpRules};
+pub(crate) use generation::SAMPLING_PARAMETERS;
+pub(crate) use secrets::Secrets;
 
 /// Now, on the clock of [`Exchange`].
 #[must_use]

@@ -40,7 +40,7 @@ fn is_listed(names: &[String], name: &str) -> bool {
 
 /// The secrets of one exchange.
 #[derive(Debug, Default)]
-pub(super) struct Secrets(Vec<Vec<u8>>);
+pub(crate) struct Secrets(Vec<Vec<u8>>);
 
 impl Secrets {
     fn add(&mut self, value: &str) {
@@ -52,7 +52,7 @@ impl Secrets {
     }
 
     /// Replaces secret headers and remembers their values.
-    pub(super) fn redact_headers(&mut self, headers: &mut [(String, String)], rules: &RedactRules) {
+    pub(crate) fn redact_headers(&mut self, headers: &mut [(String, String)], rules: &RedactRules) {
         for (name, value) in headers {
             if !is_secret_name(name) && !is_listed(&rules.headers, name) {
                 continue;
@@ -67,7 +67,7 @@ impl Secrets {
     }
 
     /// Replaces secret values of a query and remembers them.
-    pub(super) fn redact_query(&mut self, query: &str, rules: &RedactRules) -> String {
+    pub(crate) fn redact_query(&mut self, query: &str, rules: &RedactRules) -> String {
         let pair = |pair: &str| match pair.split_once('=') {
             Some((name, value)) if is_secret_name(name) || is_listed(&rules.query, name) => {
                 self.add(value);
@@ -79,7 +79,7 @@ impl Secrets {
     }
 
     /// Replaces the remembered values in a text.
-    pub(super) fn redact_text(&self, text: &mut String) {
+    pub(crate) fn redact_text(&self, text: &mut String) {
         for secret in self.0.iter().filter_map(|secret| std::str::from_utf8(secret).ok()) {
             if text.contains(secret) {
                 *text = text.replace(secret, REDACTED);
@@ -88,7 +88,7 @@ impl Secrets {
     }
 
     /// Replaces the remembered values in a body, also where they lie in several of its parts.
-    pub(super) fn redact_parts(&self, parts: &mut Vec<Part>) {
+    pub(crate) fn redact_parts(&self, parts: &mut Vec<Part>) {
         for secret in &self.0 {
             redact_parts(parts, secret);
         }

@@ -3,21 +3,25 @@
 use serde_json::Value;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::http::{JsonPath, REDACTED, is_secret_name};
-
-/// Fields at the top of a body that do not matter unless asked for: they name users and runs.
-const IGNORED: &[&str] = &["user", "metadata", "seed", "request_id", "safety_identifier", "prompt_cache_key"];
+use super::rules::{MatchRules, Order};
+use crate::http::{REDACTED, SAMPLING_PARAMETERS, Secrets, is_secret_name};
 
 /// Fields at the top of a body whose absence means this value.
 const DEFAULTS: &[(&str, Value)] = &[("stream", Value::Bool(false)), ("echo", Value::Bool(false))];
 
-/// What of a request does not matter.
-#[derive(Clone, Debug, Default)]
-pub struct MatchRules {
-    /// Paths in JSON bodies that do not matter, beside the usual ones.
-    pub ignored: Vec<JsonPath>,
-    /// Paths whose values the recording replaced.
-    pub redacted: Vec<JsonPath>,
+/// A request as it came.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AskedParts<'a> {
+    /// The method.
+    pub method: &'a str,
+    /// The path.
+    pub path: &'a str,
+    /// What followed the `?`.
+    pub query: Option<&'a str>,
+    /// The headers.
+    pub headers: &'a [(String, String)],
+    /// The body.
+    pub body: &'a [u8],
 }
 
 /// A request in canonical form.
@@ -26,7 +30,11 @@ pub struct Asked {
     method: String,
     path: String,
     query: String,
+    /// Those that matter.
+    headers: Vec<(String, String)>,
     content: Content,
+    /// Sampling parameters, where they choose among recordings.
+    parameters: Option<Value>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -38,29 +46,49 @@ enum Content {
 impl Asked {
     /// The canonical form of a request.
     #[must_use]
-    pub fn of(
-        method: &str,
-        path: &str,
-        query: Option<&str>,
-        content_type: Option<&str>,
-        body: &[u8],
-        rules: &MatchRules,
-    ) -> Self {
-        let content = match serde_json::from_slice::<Value>(body) {
+    pub fn of(parts: AskedParts<'_>, rules: &MatchRules) -> Self {
+        // A recording has no secrets, also not in its body.
+        let mut secrets = Secrets::default();
+        let mut all: Vec<(String, String)> = parts.headers.to_vec();
+        secrets.redact_headers(&mut all, &rules.redact);
+        let query = secrets.redact_query(parts.query.unwrap_or_default(), &rules.redact);
+        let mut path = parts.path.to_owned();
+        secrets.redact_text(&mut path);
+        let mut body = vec![(0, parts.body.to_vec())];
+        secrets.redact_parts(&mut body);
+        let body = body.pop().map(|(_, bytes)| bytes).unwrap_or_default();
+        let mut parameters = None;
+        let content = match serde_json::from_slice::<Value>(&body) {
             Ok(mut value) => {
-                rules.ignored.iter().for_each(|path| path.remove(&mut value));
-                for path in &rules.redacted {
+                rules.ignore.iter().for_each(|path| path.remove(&mut value));
+                for path in &rules.redact.json {
                     path.change(&mut value, &|value| *value = Value::String(REDACTED.to_owned()));
                 }
-                strip(&mut value);
+                strip(&mut value, rules);
+                if rules.order == Order::Parameters {
+                    parameters = take_parameters(&mut value);
+                }
+                if !rules.ignore_text.is_empty() {
+                    remove_texts(&mut value, rules);
+                }
                 Content::Json(value)
             }
-            Err(_) => Content::Bytes(without_boundary(content_type, body)),
+            Err(_) => {
+                let kind = all.iter().find(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+                Content::Bytes(without_boundary(kind.map(|(_, kind)| kind.as_str()), &body))
+            }
         };
-        let mut pairs: Vec<&str> = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()).collect();
-        pairs.retain(|pair| !is_secret_name(pair.split('=').next().unwrap_or_default()));
+        let mut pairs: Vec<&str> = query.split('&').filter(|pair| !pair.is_empty()).collect();
+        pairs.retain(|pair| {
+            let name = pair.split('=').next().unwrap_or_default();
+            !is_secret_name(name) && !rules.ignore_query.iter().any(|ignored| ignored == name)
+        });
         pairs.sort_unstable();
-        Self { method: method.to_owned(), path: path.to_owned(), query: pairs.join("&"), content }
+        let is_compared = |name: &str| rules.headers.iter().any(|compared| compared.eq_ignore_ascii_case(name));
+        all.retain(|(name, _)| is_compared(name));
+        all.iter_mut().for_each(|(name, _)| name.make_ascii_lowercase());
+        all.sort_unstable();
+        Self { method: parts.method.to_owned(), path, query: pairs.join("&"), headers: all, content, parameters }
     }
 
     /// Method and path.
@@ -81,6 +109,20 @@ impl Asked {
         &self.query
     }
 
+    /// The headers that matter, on lines of their own.
+    pub(super) fn headers(&self) -> String {
+        self.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Requests with equal sampling parameters have equal ones; 0 where they do not choose.
+    pub(super) fn parameters_key(&self) -> u64 {
+        self.parameters.as_ref().map_or(0, |parameters| {
+            let mut hash = Xxh3::new();
+            add(parameters, &mut hash);
+            hash.digest()
+        })
+    }
+
     pub(super) fn route_key(&self) -> u64 {
         let mut hash = Xxh3::new();
         text(&self.method, &mut hash);
@@ -92,6 +134,10 @@ impl Asked {
     pub(super) fn key(&self) -> u64 {
         let mut hash = Xxh3::with_seed(self.route_key());
         text(&self.query, &mut hash);
+        for (name, value) in &self.headers {
+            text(name, &mut hash);
+            text(value, &mut hash);
+        }
         match &self.content {
             Content::Json(value) => add(value, &mut hash),
             Content::Bytes(bytes) => {
@@ -119,12 +165,30 @@ impl Asked {
 }
 
 /// Removes what does not matter: fields that are ignored, null, or at their defaults.
-fn strip(value: &mut Value) {
+fn strip(value: &mut Value, rules: &MatchRules) {
     if let Value::Object(fields) = value {
         fields.retain(|name, value| {
             let is_default = DEFAULTS.iter().any(|(default, of)| default == name && of == value);
-            !value.is_null() && !IGNORED.contains(&name.as_str()) && !is_default
+            !value.is_null() && !rules.ignores(name) && !is_default
         });
+    }
+}
+
+/// Takes the sampling parameters out of a body.
+fn take_parameters(value: &mut Value) -> Option<Value> {
+    let fields = value.as_object_mut()?;
+    let taken =
+        SAMPLING_PARAMETERS.iter().filter_map(|(given, name)| Some(((*name).to_owned(), fields.remove(*given)?)));
+    Some(Value::Object(taken.collect()))
+}
+
+/// Removes the parts of texts that do not matter.
+fn remove_texts(value: &mut Value, rules: &MatchRules) {
+    match value {
+        Value::String(text) => rules.ignore_text.iter().for_each(|pattern| pattern.remove(text)),
+        Value::Array(items) => items.iter_mut().for_each(|item| remove_texts(item, rules)),
+        Value::Object(fields) => fields.values_mut().for_each(|item| remove_texts(item, rules)),
+        _ => {}
     }
 }
 
@@ -196,10 +260,18 @@ fn add(value: &Value, hash: &mut Xxh3) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::RedactRules;
 
     fn asked(body: &str) -> Asked {
-        let rules = MatchRules { ignored: vec!["x.id".parse().expect("a path")], ..MatchRules::default() };
-        Asked::of("POST", "/v1/x", None, None, body.as_bytes(), &rules)
+        let rules = MatchRules { ignore: vec!["x.id".parse().expect("a path")], ..MatchRules::default() };
+        posted(body, &[], &rules)
+    }
+
+    fn posted(body: &str, headers: &[(&str, &str)], rules: &MatchRules) -> Asked {
+        let pair = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let headers: Vec<_> = headers.iter().map(pair).collect();
+        let parts = AskedParts { method: "POST", path: "/v1/x", headers: &headers, body: body.as_bytes(), query: None };
+        Asked::of(parts, rules)
     }
 
     #[test]
@@ -221,7 +293,8 @@ mod tests {
             assert_ne!(asked(other).key(), key, "{other}");
         }
         let of = |method: &str, path: &str, query: Option<&str>| {
-            Asked::of(method, path, query, None, b"{}", &MatchRules::default()).key()
+            let parts = AskedParts { method, path, query, headers: &[], body: b"{}" };
+            Asked::of(parts, &MatchRules::default()).key()
         };
         assert_eq!(of("GET", "/a", Some("b=1&a=2&key=x")), of("GET", "/a", Some("a=2&b=1&key=y")));
         assert_ne!(of("GET", "/a", Some("b=1")), of("GET", "/a", None));
@@ -239,15 +312,51 @@ mod tests {
         let form = |boundary: &str| {
             let body = format!("--{boundary}\r\nname\r\n--{boundary}--");
             let kind = format!("multipart/form-data; boundary={boundary}");
-            Asked::of("POST", "/a", None, Some(&kind), body.as_bytes(), &MatchRules::default()).key()
+            posted(&body, &[("Content-Type", &kind)], &MatchRules::default()).key()
         };
         assert_eq!(form("abc"), form("xyz123"));
     }
 
     #[test]
     fn redacted_values_match_any() {
-        let rules = MatchRules { redacted: vec!["p".parse().expect("a path")], ..MatchRules::default() };
-        let of = |body: &str| Asked::of("POST", "/a", None, None, body.as_bytes(), &rules).key();
+        let json = vec!["p".parse().expect("a path")];
+        let redact = RedactRules { json, headers: vec!["x-mine".to_owned()], ..RedactRules::default() };
+        let rules = MatchRules { redact, ..MatchRules::default() };
+        let of = |body: &str| posted(body, &[], &rules).key();
         assert_eq!(of(r#"{"p":"[redacted]","a":1}"#), of(r#"{"p":{"any":"thing"},"a":1}"#));
+        // The recording has a key neither in its headers nor in its prompt.
+        let recorded = posted(r#"{"prompt":"why is [redacted] refused?"}"#, &[("x-mine", REDACTED)], &rules);
+        let asked = |body: &str, header: &str| posted(body, &[(header, "my-own-key-1")], &rules);
+        for header in ["X-Mine", "x-api-key"] {
+            assert_eq!(asked(r#"{"prompt":"why is my-own-key-1 refused?"}"#, header).key(), recorded.key());
+        }
+        assert_ne!(asked(r#"{"prompt":"why is my-own-key-1 refused?"}"#, "x-other").key(), recorded.key());
+    }
+
+    #[test]
+    fn rules_of_a_file() {
+        let rules = |text: &str| serde_json::from_str::<MatchRules>(text);
+        let key = |rules: &MatchRules, body: &str, headers: &[(&str, &str)]| posted(body, headers, rules).key();
+        let dates = rules(r#"{"ignore_text":["\\d{4}-\\d\\d-\\d\\d"],"compare":["seed"]}"#).expect("rules");
+        let chat = |text: &str| format!(r#"{{"messages":[{{"content":"today is {text}, really"}}]}}"#);
+        assert_eq!(key(&dates, &chat("2026-01-02"), &[]), key(&dates, &chat("2031-11-30"), &[]));
+        assert_ne!(key(&dates, &chat("2026-01-02"), &[]), key(&dates, &chat("Monday"), &[]));
+        assert_ne!(key(&dates, r#"{"seed":1}"#, &[]), key(&dates, r#"{"seed":2}"#, &[]));
+        let tenants = rules(r#"{"headers":["X-Tenant"]}"#).expect("rules");
+        assert_eq!(key(&tenants, "{}", &[("x-tenant", "a")]), key(&tenants, "{}", &[("X-TENANT", "a"), ("b", "c")]));
+        assert_ne!(key(&tenants, "{}", &[("x-tenant", "a")]), key(&tenants, "{}", &[("x-tenant", "b")]));
+        let parameters = rules(r#"{"order":"parameters"}"#).expect("rules");
+        let [hot, cold] = [1, 0].map(|at| posted(&format!(r#"{{"prompt":"a","temperature":{at}}}"#), &[], &parameters));
+        assert!(hot.key() == cold.key() && hot.parameters_key() != cold.parameters_key());
+        for (wrong, message) in [
+            (r#"{"ignore":["a..b"]}"#, "invalid path `a..b`"),
+            (r#"{"compare":["model"]}"#, "`model` is compared anyway: expected one of user, metadata"),
+            (r#"{"ignore_text":["("]}"#, "unclosed group"),
+            (r#"{"order":"newest"}"#, "expected one of `recorded`, `parameters`, `random`"),
+            (r#"{"ignored":[]}"#, "unknown field `ignored`"),
+        ] {
+            let error = rules(wrong).expect_err(wrong).to_string();
+            assert!(error.contains(message), "{error}");
+        }
     }
 }

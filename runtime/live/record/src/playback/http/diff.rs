@@ -7,6 +7,8 @@ use serde_json::Value;
 const DIFFERENCES_MAX: usize = 20;
 /// Characters of a text that are shown.
 const TEXT_CHARS_MAX: usize = 120;
+/// Those of them before the first difference of two texts.
+const COMMON_CHARS_MAX: usize = 30;
 
 /// A value that differs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -46,11 +48,24 @@ fn compare(path: &str, recorded: Option<&Value>, asked: Option<&Value>, found: &
             }
         }
         (Some(Value::Number(recorded)), Some(Value::Number(asked))) if recorded.as_f64() == asked.as_f64() => {}
+        (Some(Value::String(recorded)), Some(Value::String(asked))) => {
+            let [recorded, asked] = apart(recorded, asked);
+            found.push(Difference { path: path.to_owned(), recorded: Some(recorded), asked: Some(asked) });
+        }
         _ => {
             let (recorded, asked) = (recorded.map(shortened), asked.map(shortened));
             found.push(Difference { path: path.to_owned(), recorded, asked });
         }
     }
+}
+
+/// Two texts, from shortly before where they differ.
+fn apart(recorded: &str, asked: &str) -> [Value; 2] {
+    let common = recorded.chars().zip(asked.chars()).take_while(|(one, other)| one == other).count();
+    [recorded, asked].map(|text| match common.saturating_sub(COMMON_CHARS_MAX) {
+        0 => shortened(&Value::from(text)),
+        left_out => shortened(&Value::from(format!("…{}", text.chars().skip(left_out).collect::<String>()))),
+    })
 }
 
 fn shortened(value: &Value) -> Value {
@@ -93,5 +108,11 @@ mod tests {
         assert_eq!(found.len(), DIFFERENCES_MAX);
         let found = differences(&json!("ä".repeat(500)), &json!(1));
         assert_eq!(found[0].recorded, Some(json!(format!("{}…", "ä".repeat(TEXT_CHARS_MAX)))));
+        let found = differences(&json!(format!("{}one", "ä".repeat(500))), &json!(format!("{}two", "ä".repeat(500))));
+        let (start, end) = (format!("…{}", "ä".repeat(COMMON_CHARS_MAX)), &found[0]);
+        assert_eq!(
+            (&end.recorded, &end.asked),
+            (&Some(json!(format!("{start}one"))), &Some(json!(format!("{start}two"))))
+        );
     }
 }

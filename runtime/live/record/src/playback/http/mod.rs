@@ -5,8 +5,10 @@
 
 mod asked;
 mod diff;
+mod rules;
 mod tape;
 
-pub use asked::{Asked, MatchRules};
+pub use asked::{Asked, AskedParts};
 pub use diff::Difference;
+pub use rules::{MatchRules, Order, TextPattern, UsualField};
 pub use tape::{Found, HttpTape, HttpTapeReport, Miss, Nearest};

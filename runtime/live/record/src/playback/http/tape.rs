@@ -6,17 +6,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hashbrown::HashMap;
 use serde::Serialize;
 use vcr_trace::capture::{CaptureFile, CapturePosition, HttpEnd, HttpRecord, ReadOptions};
+use xxhash_rust::xxh3::Xxh3;
 
-use super::asked::{Asked, MatchRules};
+use super::asked::{Asked, AskedParts};
 use super::diff::{Difference, differences};
-use crate::http::JsonPath;
+use super::rules::{MatchRules, Order};
+use crate::http::RedactRules;
 use crate::playback::PlaybackError;
 
 /// Misses that a report lists.
 const MISSES_MAX: usize = 100;
 
-/// The exchanges of a capture. Requests take recordings of the same in their order; the last one answers all later
-/// requests, too.
+/// The exchanges of a capture. Requests take recordings of the same by an [`Order`].
 pub struct HttpTape {
     file: Option<CaptureFile>,
     rules: MatchRules,
@@ -26,14 +27,26 @@ pub struct HttpTape {
 #[derive(Default)]
 struct State {
     entries: Vec<Entry>,
-    /// By the key of what was asked: the entries in their order, and how many were taken.
-    by_key: HashMap<u64, (Vec<u32>, u32)>,
+    /// By the key of what was asked.
+    by_key: HashMap<u64, Same>,
     report: HttpTapeReport,
+}
+
+/// The recordings of one request.
+#[derive(Default)]
+struct Same {
+    /// In their order.
+    entries: Vec<u32>,
+    /// How often one was taken.
+    taken: u64,
 }
 
 struct Entry {
     place: Place,
     route: u64,
+    /// The key of its sampling parameters.
+    parameters: u64,
+    is_used: bool,
     sketch: Box<[u64]>,
 }
 
@@ -93,18 +106,23 @@ pub struct HttpTapeReport {
 impl HttpTape {
     /// A tape without recordings.
     #[must_use]
-    pub fn empty(ignored: Vec<JsonPath>) -> Self {
-        Self { file: None, rules: MatchRules { ignored, redacted: Vec::new() }, state: Mutex::default() }
+    pub fn empty(rules: MatchRules) -> Self {
+        Self { file: None, rules, state: Mutex::default() }
     }
 
     /// Reads a capture. Exchanges stay in the file.
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn open(path: &Path, ignored: Vec<JsonPath>, lenient: bool) -> Result<Self, PlaybackError> {
+    pub fn open(path: &Path, rules: MatchRules, lenient: bool) -> Result<Self, PlaybackError> {
         let file = CaptureFile::open(path, &ReadOptions { lenient })?;
-        let redacted = file.meta().redacted_json.iter().filter_map(|path| path.parse().ok()).collect();
-        let rules = MatchRules { ignored, redacted };
+        let meta = file.meta();
+        let redact = RedactRules {
+            headers: meta.redacted_headers.clone(),
+            query: meta.redacted_query.clone(),
+            json: meta.redacted_json.iter().filter_map(|path| path.parse().ok()).collect(),
+        };
+        let rules = MatchRules { redact, ..rules };
         let mut state = State::default();
         let mut found: Vec<(u64, CapturePosition, Asked)> = Vec::new();
         file.scan_http(|position, record| match is_playable(&record) {
@@ -131,9 +149,11 @@ impl HttpTape {
         let mut state = self.state();
         if is_playable(&record) {
             state.add(Place::Memory(Arc::new(record)), &asked);
-            if let Some((_, taken)) = state.by_key.get_mut(&asked.key()) {
-                *taken += 1;
-                state.report.unused -= 1;
+            state.report.unused -= 1;
+            let State { entries, by_key, .. } = &mut *state;
+            if let (Some(entry), Some(same)) = (entries.last_mut(), by_key.get_mut(&asked.key())) {
+                entry.is_used = true;
+                same.taken += 1;
             }
         }
     }
@@ -146,14 +166,19 @@ impl HttpTape {
         let key = asked.key();
         let mut state = self.state();
         let State { entries, by_key, report } = &mut *state;
-        let place = by_key.get_mut(&key).map(|(of_key, taken)| {
-            let is_last = *taken as usize >= of_key.len();
-            let index = of_key[(*taken as usize).min(of_key.len() - 1)];
+        let place = by_key.get_mut(&key).map(|same| {
+            let index = match self.rules.order {
+                Order::Recorded => same.next(),
+                Order::Parameters => same.of_parameters(asked.parameters_key(), entries),
+                Order::Random => same.drawn(self.rules.seed, key),
+            };
+            same.taken += 1;
+            let entry = &mut entries[index as usize];
+            let was_used = std::mem::replace(&mut entry.is_used, true);
             report.matched += 1;
-            report.repeated += u64::from(is_last);
-            report.unused -= u64::from(!is_last);
-            *taken += u32::from(!is_last);
-            entries[index as usize].place.clone()
+            report.repeated += u64::from(was_used);
+            report.unused -= u64::from(!was_used);
+            entry.place.clone()
         });
         if let Some(place) = place {
             drop(state);
@@ -190,6 +215,10 @@ impl HttpTape {
             let (recorded, asked) = (query(recorded.query()), query(asked.query()));
             found.insert(0, Difference { path: "query".to_owned(), recorded, asked });
         }
+        if recorded.headers() != asked.headers() {
+            let (recorded, asked) = (Some(recorded.headers().into()), Some(asked.headers().into()));
+            found.insert(0, Difference { path: "headers".to_owned(), recorded, asked });
+        }
         Nearest { id: record.id.clone(), differences: found }
     }
 
@@ -206,11 +235,34 @@ impl HttpTape {
     }
 }
 
+impl Same {
+    fn next(&self) -> u32 {
+        self.entries[(self.taken as usize).min(self.entries.len() - 1)]
+    }
+
+    /// The next with these parameters, or the last of them; without any, the next.
+    fn of_parameters(&self, parameters: u64, entries: &[Entry]) -> u32 {
+        let is_new = |index: &&u32| !entries[**index as usize].is_used;
+        let equal = || self.entries.iter().filter(|index| entries[**index as usize].parameters == parameters);
+        let next = equal().find(is_new).or_else(|| equal().next_back()).or_else(|| self.entries.iter().find(is_new));
+        next.copied().unwrap_or_else(|| self.next())
+    }
+
+    /// One of them by lot.
+    fn drawn(&self, seed: u64, key: u64) -> u32 {
+        let mut hash = Xxh3::with_seed(seed);
+        hash.update(&key.to_le_bytes());
+        hash.update(&self.taken.to_le_bytes());
+        self.entries[(hash.digest() % self.entries.len() as u64) as usize]
+    }
+}
+
 impl State {
     fn add(&mut self, place: Place, asked: &Asked) {
         let index = self.entries.len() as u32;
-        self.entries.push(Entry { place, route: asked.route_key(), sketch: asked.sketch() });
-        self.by_key.entry(asked.key()).or_default().0.push(index);
+        let (route, parameters) = (asked.route_key(), asked.parameters_key());
+        self.entries.push(Entry { place, route, parameters, is_used: false, sketch: asked.sketch() });
+        self.by_key.entry(asked.key()).or_default().entries.push(index);
         self.report.recordings += 1;
         self.report.unused += 1;
     }
@@ -242,8 +294,14 @@ fn is_playable(record: &HttpRecord) -> bool {
 }
 
 fn asked_of(record: &HttpRecord, rules: &MatchRules) -> Asked {
-    let kind = record.request_header("content-type");
-    Asked::of(&record.method, &record.path, record.query.as_deref(), kind, &record.request_body.0, rules)
+    let parts = AskedParts {
+        method: &record.method,
+        path: &record.path,
+        query: record.query.as_deref(),
+        headers: &record.request_headers,
+        body: &record.request_body.0,
+    };
+    Asked::of(parts, rules)
 }
 
 #[cfg(test)]
@@ -265,6 +323,10 @@ mod tests {
     }
 
     fn tape(records: Vec<HttpRecord>) -> HttpTape {
+        tape_by(MatchRules::default(), records)
+    }
+
+    fn tape_by(rules: MatchRules, records: Vec<HttpRecord>) -> HttpTape {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a.jsonl");
         let meta = CaptureMeta { format: "vcr.capture".to_owned(), version: 1, ..CaptureMeta::default() };
@@ -274,11 +336,13 @@ mod tests {
         }
         writer.write(&CaptureLine::End(CaptureEnd::default())).expect("it is writable");
         writer.finish().expect("it is writable");
-        HttpTape::open(&path, Vec::new(), false).expect("it is a capture")
+        HttpTape::open(&path, rules, false).expect("it is a capture")
     }
 
     fn ask(tape: &HttpTape, body: &str) -> Result<String, Miss> {
-        let asked = Asked::of("POST", "/v1/completions", None, None, body.as_bytes(), tape.rules());
+        let parts =
+            AskedParts { method: "POST", path: "/v1/completions", body: body.as_bytes(), ..AskedParts::default() };
+        let asked = Asked::of(parts, tape.rules());
         match tape.take(&asked).expect("the file is open") {
             Found::Record(record) => Ok(record.id),
             Found::Miss(miss) => Err(*miss),
@@ -296,6 +360,32 @@ mod tests {
     }
 
     #[test]
+    fn recordings_are_chosen_by_parameters_or_by_lot() {
+        let at = |temperature: u32| format!(r#"{{"prompt":"a","temperature":{temperature}}}"#);
+        // Later numbers arrive earlier.
+        let records = || vec![record(4, &at(0)), record(3, &at(1)), record(2, &at(0)), record(1, &at(2))];
+        let rules = MatchRules { order: Order::Parameters, ..MatchRules::default() };
+        let tape = tape_by(rules, records());
+        let taken: Vec<_> = [1, 0, 0, 0, 7, 7].map(|of| ask(&tape, &at(of)).expect("a match")).to_vec();
+        assert_eq!(taken, ["http-3", "http-4", "http-2", "http-2", "http-1", "http-1"]);
+        let report = tape.report();
+        assert_eq!((report.matched, report.repeated, report.unused), (6, 2, 0));
+        let same = || (1..=8).map(|number| record(number, "{}")).collect();
+        let drawn = |seed: u64| {
+            let tape = tape_by(MatchRules { order: Order::Random, seed, ..MatchRules::default() }, same());
+            let drawn: Vec<_> = (0..40).map(|_| ask(&tape, "{}").expect("a match")).collect();
+            let mut known = drawn.clone();
+            known.sort_unstable();
+            known.dedup();
+            assert_eq!(tape.report().unused, 8 - known.len() as u64);
+            assert!(known.len() > 5, "{known:?}");
+            drawn
+        };
+        assert_eq!(drawn(1), drawn(1));
+        assert_ne!(drawn(1), drawn(2));
+    }
+
+    #[test]
     fn a_miss_shows_the_nearest_recording() {
         let chat = |text: &str, temperature: f64| {
             json!({"messages": [{"content": "system"}, {"content": text}], "temperature": temperature}).to_string()
@@ -306,7 +396,7 @@ mod tests {
         let expected =
             Difference { path: "/temperature".to_owned(), recorded: Some(json!(0.5)), asked: Some(json!(0.7)) };
         assert_eq!((nearest.id.as_str(), nearest.differences), ("http-2", vec![expected]));
-        let other = Asked::of("GET", "/v1/models", None, None, b"", tape.rules());
+        let other = Asked::of(AskedParts { method: "GET", path: "/v1/models", ..AskedParts::default() }, tape.rules());
         let Found::Miss(miss) = tape.take(&other).expect("it is open") else { panic!("nothing is there") };
         assert_eq!((miss.request.as_str(), miss.nearest), ("GET /v1/models", None));
         assert_eq!(tape.report().missed, 2);

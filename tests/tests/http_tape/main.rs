@@ -1,16 +1,16 @@
 //! `vcr record --upstream` in front of servers, and `vcr serve --playback` of what it recorded.
 
+mod agents;
+mod playback;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use vcr_tests::{
-    Authority, Call, Folder, HttpAnswer, Running, Serve, capture, client, free_port, read_answer, wait_until,
-};
+use vcr_tests::{Authority, Call, Folder, HttpAnswer, Running, Serve, capture, client, read_answer, wait_until};
 
 const CHATS: &str = "/v1/chat/completions";
 const JSON: (&str, &str) = ("Content-Type", "application/json");
@@ -117,8 +117,8 @@ fn plain(head: &str, body: &[u8]) -> Vec<u8> {
 
 #[test]
 fn sdks_get_the_same_from_the_tape_as_from_the_server() {
-    let Some(sdks) = client("sdks") else { return };
-    for program in ["openai_sdk.py", "anthropic_sdk.py"] {
+    for (name, program) in [("sdks", "openai_sdk.py"), ("sdks", "anthropic_sdk.py"), ("litellm", "litellm_sdk.py")] {
+        let Some(sdks) = client(name) else { return };
         let folder = Folder::new();
         let out = folder.path().join("day.jsonl.zst");
         let serve = Serve::start(&["--output-tokens", "20"]);
@@ -283,6 +283,23 @@ fn clients_that_go_away_leave_every_finished_exchange_on_the_tape() {
 }
 
 #[test]
+fn the_summary_counts_clients_that_went_away() {
+    let folder = Folder::new();
+    let serve = Serve::start(&["--inter-token-latency", "50ms"]);
+    let mut recording = Recording::start(&url(&serve), &folder.path().join("a.jsonl"), &[]);
+    let body = streamed("Hello").to_string();
+    let call = Call { method: "POST", path: CHATS, headers: &[JSON], body: body.as_bytes() };
+    let mut stream = call.begin(&recording.address);
+    _ = stream.read(&mut [0; 20]).expect("it has begun");
+    drop(stream);
+    assert_eq!(recording.ask(CHATS, &chat("Bye", &json!({}))).status, 200);
+    recording.running.terminate();
+    assert!(recording.running.wait().success());
+    let log = recording.running.log();
+    assert!(log.contains("2 exchanges (1 aborted)\n1 request, "), "{log}");
+}
+
+#[test]
 fn bodies_are_passed_on_as_they_are() {
     let gzip = |text: &[u8]| {
         let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
@@ -366,106 +383,4 @@ fn faults_of_a_proxy_are_for_clients_alone() {
     assert!(!cut.contains("[DONE]") && whole.contains("[DONE]"));
     let lines = recording.end();
     assert_eq!(of_kind(&lines, "http").len(), 2, "one never came to the server");
-}
-
-/// A tape of two chats, and the answers to them.
-fn tape_of_two(folder: &Folder, name: &str) -> [String; 2] {
-    let serve = Serve::start(&["--prefill-step-time", "20ms", "--decode-step-time", "10ms"]);
-    let recording = Recording::start(&url(&serve), &folder.path().join(name), &[]);
-    let answers = ["one", "two"].map(|text| recording.ask(CHATS, &streamed(text)).text());
-    recording.end();
-    answers
-}
-
-#[test]
-fn a_tape_answers_at_its_times_and_says_what_differs() {
-    let folder = Folder::new();
-    let answers = tape_of_two(&folder, "a.jsonl");
-    let path = folder.path().join("a.jsonl");
-    let report = folder.path().join("report.json");
-    let tape = ["--playback", path.to_str().expect("a text"), "--playback-report", report.to_str().expect("a text")];
-    let mut serve = Serve::start(&tape);
-    let begun = Instant::now();
-    let mut reordered = streamed("two");
-    reordered["user"] = json!("somebody");
-    reordered["stop"] = json!(null);
-    let answer = post(serve.address(), CHATS, &[], &reordered);
-    assert_eq!(answer.text(), answers[1]);
-    assert!(begun.elapsed() >= Duration::from_millis(20 + 5 * 10), "not before its time");
-    assert_eq!(answer.header("content-type"), Some("text/event-stream"));
-    assert_eq!(serve.get("/health").status, 200);
-    let mut other = streamed("two");
-    other["temperature"] = json!(0.5);
-    let miss = serve.post(CHATS, &other);
-    assert_eq!(miss.status, 404);
-    assert_eq!(miss.body["playback"]["nearest"]["differences"], json!([{"path": "/temperature", "asked": 0.5}]));
-    let message = miss.body["error"]["message"].as_str().expect("a text");
-    assert!(message.contains("/temperature (recorded nothing, asked 0.5)"), "{message}");
-    assert_eq!(serve.get("/v1/models").status, 404, "nobody asked for models");
-    serve.terminate();
-    assert!(serve.wait().success());
-    let report: Value = serde_json::from_slice(&std::fs::read(&report).expect("a report")).expect("JSON");
-    let counts = ["recordings", "matched", "missed", "unused"].map(|name| report[name].as_u64());
-    assert_eq!(counts, [Some(2), Some(1), Some(2), Some(1)]);
-
-    let mut strict = Serve::start(&[tape[0], tape[1], "--strict"]);
-    assert_eq!(strict.post(CHATS, &other).status, 404);
-    assert_eq!(strict.wait().code(), Some(1));
-}
-
-#[test]
-fn misses_are_simulated_or_recorded() {
-    let folder = Folder::new();
-    let answers = tape_of_two(&folder, "a.jsonl.gz");
-    let out = folder.path().join("a.jsonl.gz");
-    let path = out.to_str().expect("a text");
-    let simulated = Serve::start(&["--playback", path, "--playback-unmatched", "random", "--keep-requests", "10"]);
-    assert_eq!(post(simulated.address(), CHATS, &[], &streamed("one")).text(), answers[0]);
-    let headers = [("Authorization", "Bearer secret-token")];
-    assert_eq!(post(simulated.address(), CHATS, &headers, &chat("three", &json!({}))).status, 200);
-    let seen = simulated.get("/_vcr/requests").body["requests"].clone();
-    let by: Vec<_> = seen.as_array().expect("a list").iter().map(|request| request["answered_by"].clone()).collect();
-    assert_eq!(by, ["tape", "server"]);
-    assert_eq!(seen[1]["headers"]["authorization"], "[redacted]");
-    assert!(seen[1]["body"].as_str().expect("a text").contains("three"));
-    assert_eq!(simulated.delete("/_vcr/requests").status, 204);
-    assert_eq!(simulated.get("/_vcr/requests").body["requests"], json!([]));
-
-    let upstream = Serve::start(&[]);
-    let server = url(&upstream);
-    let options = ["--playback", path, "--playback-unmatched", "record", "--upstream", &server];
-    let mut recorder = Serve::start(&options);
-    assert_eq!(post(recorder.address(), CHATS, &[], &streamed("one")).text(), answers[0]);
-    let new = post(recorder.address(), CHATS, &[], &streamed("four")).text();
-    recorder.terminate();
-    assert!(recorder.wait().success());
-    drop(upstream);
-    let tape = Serve::start(&["--playback", path]);
-    assert_eq!(post(tape.address(), CHATS, &[], &streamed("four")).text(), new, "it is on the tape now");
-    assert_eq!(post(tape.address(), CHATS, &[], &streamed("two")).text(), answers[1], "and what was there before");
-}
-
-#[test]
-fn options_that_cannot_be_used() {
-    let folder = Folder::new();
-    let record = |args: &[&str]| folder.vcr(&[&["record", "--out", "a.jsonl"], args].concat());
-    record(&["--upstream", "localhost:8000"]).failed(2, &["invalid server address `localhost:8000`: expected http://"]);
-    record(&["--upstream", "http://x", "--redact-json", "a..b"]).failed(2, &["invalid path `a..b`"]);
-    record(&["--upstream", "http://x", "--upstream-ca", "no.pem"]).failed(2, &["cannot use TLS with http://x"]);
-    record(&["--upstream", "http://x", "--engine-handshake", "tcp://a:1"]).failed(2, &["cannot be used with"]);
-    record(&["--port", "1"]).failed(2, &["--upstream"]);
-    let serve = |args: &[&str]| folder.vcr(&[&["serve", "--port", "0", "--quiet"], args].concat());
-    tape_of_two(&folder, "t.jsonl");
-    let tape = ["--playback", "t.jsonl"];
-    serve(&[&tape[..], &["--playback-unmatched", "record"]].concat()).failed(2, &["needs the server to record"]);
-    serve(&[&tape[..], &["--playback-unmatched", "nearest"]].concat()).failed(2, &["expected error, random or record"]);
-    serve(&[&tape[..], &["--playback-times", "model"]].concat()).failed(2, &["not for captures of HTTP"]);
-    let meta = r#"{"kind":"meta","format":"vcr.capture","version":1}"#;
-    let request = r#"{"kind":"request","prompt_tokens":5,"output_tokens":1,"end_ns":9,"finish_reason":"stop"}"#;
-    folder.write("engine.jsonl", format!("{meta}\n{request}\n"));
-    serve(&["--playback", "engine.jsonl", "--upstream", "http://x"]).failed(2, &["are for captures of HTTP"]);
-    let nobody = format!("http://127.0.0.1:{}", free_port());
-    let recording = Recording::start(&nobody, &folder.path().join("b.jsonl"), &[]);
-    let answer = recording.ask("/v1/messages", &json!({}));
-    assert!(answer.status == 502 && answer.text().contains("cannot connect to http://127.0.0.1"), "{}", answer.text());
 }
