@@ -79,7 +79,18 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-store", &["vcr-base"]),
     (
         "vcr-target",
-        &["vcr-base", "vcr-cluster", "vcr-core", "vcr-frontend", "vcr-live", "vcr-text", "vcr-transfer", "vcr-wire"],
+        &[
+            "vcr-base",
+            "vcr-cluster",
+            "vcr-core",
+            "vcr-frontend",
+            "vcr-live",
+            "vcr-record",
+            "vcr-text",
+            "vcr-trace",
+            "vcr-transfer",
+            "vcr-wire",
+        ],
     ),
     (
         "vcr",

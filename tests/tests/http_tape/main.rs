@@ -1,6 +1,7 @@
 //! `vcr record --upstream` in front of servers, and `vcr serve --playback` of what it recorded.
 
 mod agents;
+mod load;
 mod playback;
 
 use std::io::{BufRead, BufReader, Read, Write};

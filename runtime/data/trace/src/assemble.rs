@@ -1,5 +1,6 @@
 //! Rows become a trace: dense ids, sessions, times relative to the start.
 
+use crate::capture::RecordedCall;
 use crate::dense::DenseIds;
 use crate::dependencies;
 use crate::trace::media;
@@ -8,6 +9,7 @@ use crate::{
     TraceError, TraceOptions, TraceRequest, TraceWarning, WarningKind,
 };
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// One decoded row, whatever its format.
 #[derive(Default)]
@@ -32,6 +34,8 @@ pub(crate) struct Row<'a> {
     pub(crate) policy_class: Option<Box<str>>,
     /// When its answer came, and the outputs of the answer.
     pub(crate) times: Option<(AnswerTimes, &'a [OutputTime])>,
+    /// The request as it was sent.
+    pub(crate) call: Option<Arc<RecordedCall>>,
     /// How long it took when it was recorded; kept of free turns.
     pub(crate) recorded_ns: Option<u64>,
 }
@@ -53,6 +57,7 @@ pub(crate) struct Assembler {
     trace: Trace,
     first_timestamp_required: bool,
     answer_times: bool,
+    calls: bool,
     is_strict: bool,
     hash_id_scope: HashIdScope,
     dense_hash_ids: DenseIds,
@@ -71,6 +76,7 @@ impl Assembler {
             trace: Trace { block_size_tokens: options.block_size_or_default().get(), ..Trace::default() },
             first_timestamp_required: options.first_timestamp_required,
             answer_times: options.answer_times,
+            calls: options.calls,
             is_strict: options.strictness == Strictness::Strict,
             hash_id_scope: options.hash_id_scope.unwrap_or_default(),
             dense_hash_ids: DenseIds::default(),
@@ -179,6 +185,9 @@ impl Assembler {
         if self.answer_times {
             let times = row.times.map(|(times, outputs)| self.push_outputs(times, outputs)).transpose()?;
             self.trace.answer_times.push(times);
+        }
+        if self.calls {
+            self.trace.calls.push(row.call);
         }
         if self.trace.has_free_turns {
             self.trace.recorded_ns.push(row.recorded_ns);

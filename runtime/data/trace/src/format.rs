@@ -302,6 +302,8 @@ pub struct TraceOptions {
     pub first_timestamp_required: bool,
     /// Keep when the recorded answers of a capture came.
     pub answer_times: bool,
+    /// Keep the requests of a capture of HTTP as clients sent them.
+    pub calls: bool,
     /// The rule by which requests of a capture are turns of one session.
     pub sessions: Sessions,
     /// The scope in which equal hash ids mean equal tokens; `None` leaves it to the trace.
@@ -321,6 +323,7 @@ impl Default for TraceOptions {
             strictness: Strictness::default(),
             first_timestamp_required: true,
             answer_times: false,
+            calls: false,
             sessions: Sessions::default(),
             hash_id_scope: None,
             nested_timestamps: NestedTimestamps::default(),

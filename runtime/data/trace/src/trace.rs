@@ -4,10 +4,12 @@ pub(crate) mod hash_ids;
 pub(crate) mod media;
 
 use std::fmt;
+use std::sync::Arc;
 
 use hash_ids::{HashIdList, HashIdRange, HashIds};
 
 use crate::MediaItem;
+use crate::capture::RecordedCall;
 
 /// A workload: requests in file order, and what their prompts share.
 ///
@@ -31,6 +33,9 @@ pub struct Trace {
     /// When recorded answers came, by request; empty unless
     /// [`TraceOptions::answer_times`](crate::TraceOptions) asks for them.
     pub answer_times: Vec<Option<AnswerTimes>>,
+    /// Requests as clients sent them over HTTP, by request; empty unless [`TraceOptions::calls`](crate::TraceOptions) asks
+    /// for them.
+    pub calls: Vec<Option<Arc<RecordedCall>>>,
     /// The outputs of those answers; see [`AnswerTimes::outputs`].
     pub output_times: Vec<OutputTime>,
     /// How long each request took when it was recorded, as far as that is known; empty unless
@@ -237,6 +242,7 @@ impl Trace {
         self.sessions = self.requests.iter().map(|request| request.session + 1).max().unwrap_or(0);
         self.session_ids.truncate(self.sessions as usize);
         self.answer_times.truncate(cut);
+        self.calls.truncate(cut);
         self.recorded_ns.truncate(cut);
         self
     }

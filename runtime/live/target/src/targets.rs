@@ -400,9 +400,16 @@ impl Client {
         };
         let tells_cached = Rc::new(Cell::new(false));
         let idle_timeout = http.idle_timeout_ns.map_or(IDLE_TIMEOUT, Duration::from_nanos);
-        let sessions = Rc::new(Sessions::new(&http.sessions)?);
-        let tells = Rc::clone(&tells_cached);
-        let service = Completions { pool, server, idle_timeout, tells_cached: tells, book, counted, sessions };
+        let service = Completions {
+            pool,
+            server,
+            replaces_model: http.model.is_some(),
+            idle_timeout,
+            tells_cached: Rc::clone(&tells_cached),
+            book,
+            counted,
+            sessions: Rc::new(Sessions::new(&http.sessions)?),
+        };
         Ok(Self { service, target, tells_cached })
     }
 }

@@ -7,6 +7,8 @@
 
 mod clients;
 
+use std::sync::Arc;
+
 use vcr_core::{AnyEngine, Prompt, PromptItem, RejectReason, ServingEngine};
 
 use crate::config::{Answers, Overheads, RunConfig, RunConfigError, WorkloadConfig, WorkloadSource};
@@ -16,9 +18,9 @@ use crate::ledger::Ledger;
 use crate::ledger::metrics::Counter;
 use crate::ledger::record::{FailReason, Outcome, RequestRecord};
 use crate::observe::Progress;
-use vcr_trace::capture::{ExtraKeys, PromptHasher};
+use vcr_trace::capture::{ExtraKeys, PromptHasher, RecordedCall};
 
-use crate::report::{MeasuredEnd, MeasuredFacts, Report, build_measured, measured_ns};
+use crate::report::{MeasuredEnd, MeasuredFacts, Report, RequestNames, build_measured, measured_ns};
 use crate::simulation::RequestOrigin;
 use crate::traffic::{Start, Traffic, Turn};
 use clients::Pending;
@@ -68,6 +70,8 @@ pub struct IssuedRequest {
     pub needs_answer: bool,
     /// Parts of the request that no protocol carries.
     pub origin: RequestOrigin,
+    /// The request as a client sent it over HTTP, to be sent again.
+    pub call: Option<Arc<RecordedCall>>,
 }
 
 /// How a request on a target ended.
@@ -90,6 +94,7 @@ pub struct MeasuredRun {
     ledger: Ledger,
     /// By tag; none once the request has ended.
     pending: Vec<Option<Pending>>,
+    names: RequestNames,
     /// One engine of each pool, which say what requests can never run; none where the engines
     /// are not known.
     engines: Vec<AnyEngine>,
@@ -121,6 +126,7 @@ impl MeasuredRun {
             traffic,
             ledger,
             pending: Vec::new(),
+            names: RequestNames::of(&config),
             engines: engines.iter().filter(|_| knows_engines).map(AnyEngine::new).collect(),
             config,
         })
@@ -257,6 +263,7 @@ impl MeasuredRun {
             tenant: self.config.workloads[workload as usize].tenant,
             needs_answer: turn.follow_up.needs_answer(),
             origin: RequestOrigin::of(workload, &turn),
+            call: self.names.call(workload, turn.session, turn.turn),
         };
         self.begin_wait(tag, turn, due_ns);
         if !request.origin.is_played()

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use vcr_trace::Trace;
+use vcr_trace::capture::RecordedCall;
 
 use crate::config::{RunConfig, WorkloadSource};
 use crate::ledger::record::RequestRecord;
@@ -57,11 +58,22 @@ impl RequestNames {
     /// The name of a request in its trace, if it has one.
     #[must_use]
     pub fn of_request(&self, record: &RequestRecord) -> Option<&str> {
-        let named = self.traces.get(record.workload as usize)?.as_ref()?;
+        let (trace, row) = self.row(record.workload, record.session, record.turn)?;
+        trace.requests[row].request_id.as_deref()
+    }
+
+    /// The request as a client sent it over HTTP, where its trace has that.
+    pub(crate) fn call(&self, workload: u32, session: u64, turn: u32) -> Option<Arc<RecordedCall>> {
+        let (trace, row) = self.row(workload, session, turn)?;
+        trace.calls.get(row)?.clone()
+    }
+
+    fn row(&self, workload: u32, session: u64, turn: u32) -> Option<(&Trace, usize)> {
+        let named = self.traces.get(workload as usize)?.as_ref()?;
         // Copies of a trace have sessions of their own.
-        let session = (record.session % u64::from(named.trace.sessions.max(1))) as u32;
+        let session = (session % u64::from(named.trace.sessions.max(1))) as u32;
         let places = named.places();
-        let at = places.binary_search_by_key(&(session, record.turn), |(session, turn, _)| (*session, *turn)).ok()?;
-        named.trace.requests[places[at].2 as usize].request_id.as_deref()
+        let at = places.binary_search_by_key(&(session, turn), |(session, turn, _)| (*session, *turn)).ok()?;
+        Some((&named.trace, places[at].2 as usize))
     }
 }

@@ -68,6 +68,19 @@ pub struct HttpRecord {
     pub other: Map<String, Value>,
 }
 
+/// A request over HTTP as a client sent it, without secrets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordedCall {
+    /// The method.
+    pub method: String,
+    /// Path and query.
+    pub target: String,
+    /// The headers, in their order.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
 /// How an exchange ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -154,6 +167,14 @@ impl<'de> Deserialize<'de> for HttpBytes {
 }
 
 impl HttpRecord {
+    /// The request, if all of it is here.
+    #[must_use]
+    pub fn call(self) -> Option<RecordedCall> {
+        let Self { method, path, query, request_headers: headers, request_body: HttpBytes(body), .. } = self;
+        let target = query.map_or_else(|| path.clone(), |query| format!("{path}?{query}"));
+        (self.request_left_out_bytes == 0).then_some(RecordedCall { method, target, headers, body })
+    }
+
     /// The whole body of the answer, as far as it is here.
     #[must_use]
     pub fn body(&self) -> Vec<u8> {

@@ -27,7 +27,7 @@ pub(crate) use decode::detect;
 pub use error::{CaptureError, CaptureProblem};
 pub use file::{CaptureFile, RequestHead};
 pub use hash::{BlockHash, ExtraKeys, HashScheme, MediaKey, PromptChain, PromptHasher};
-pub use http::{HttpBytes, HttpEnd, HttpRecord};
+pub use http::{HttpBytes, HttpEnd, HttpRecord, RecordedCall};
 pub use reader::{CapturePosition, CaptureReader, ReadOptions, later_parts};
 pub use record::{
     Arrival, Break, CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, EngineRecord, GapSummary,

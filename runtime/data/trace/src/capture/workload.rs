@@ -4,8 +4,11 @@
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::ops::Range;
+use std::sync::Arc;
+
 use vcr_base::finish_reason::FinishReason;
 
+use super::http::{HttpRecord, RecordedCall};
 use super::reader::CapturePosition;
 use super::reader::CaptureReader;
 use super::record::{CaptureLine, RequestRecord};
@@ -38,6 +41,7 @@ struct Request {
     /// When it came, and where its outputs lie in `Workload::output_times`.
     times: Option<(AnswerTimes, Range<usize>)>,
     priority: i64,
+    call: Option<Arc<RecordedCall>>,
 }
 
 /// The place of a request in its session.
@@ -65,11 +69,17 @@ pub(crate) fn read(mut reader: CaptureReader<'_>, options: &TraceOptions) -> Res
         options.block_size_tokens = Some(tokens);
     }
     let mut workload = Workload::default();
+    // The exchange of a request is the line before it.
+    let mut exchange: Option<HttpRecord> = None;
     while let Some((position, line)) = reader.next_placed()? {
-        if let CaptureLine::Request(record) = line {
+        if let CaptureLine::Http(record) = line {
+            exchange = options.calls.then_some(*record);
+        } else if let CaptureLine::Request(record) = line {
+            let its = exchange.take().filter(|exchange| record.id.as_ref() == Some(&exchange.id));
+            let call = its.and_then(HttpRecord::call).map(Arc::new);
             workload.names.resize(position.file as usize + 1, String::new());
             reader.file_name().clone_into(&mut workload.names[position.file as usize]);
-            workload.add(position, *record, &options);
+            workload.add(position, *record, call, &options);
         }
     }
     let mut assembler = Assembler::new(&options);
@@ -82,7 +92,13 @@ pub(crate) fn read(mut reader: CaptureReader<'_>, options: &TraceOptions) -> Res
 }
 
 impl Workload {
-    fn add(&mut self, position: CapturePosition, record: RequestRecord, options: &TraceOptions) {
+    fn add(
+        &mut self,
+        position: CapturePosition,
+        record: RequestRecord,
+        call: Option<Arc<RecordedCall>>,
+        options: &TraceOptions,
+    ) {
         let block_size_tokens = options.block_size_or_default().get();
         let start = self.hashes.len();
         self.hashes.extend(record.block_hashes.iter().map(|hash| hash.0));
@@ -114,6 +130,7 @@ impl Workload {
             priority: record.priority,
             name: record.external_id.or(record.id).map(Into::into),
             session: record.session.map(Into::into),
+            call,
         });
     }
 
@@ -172,6 +189,7 @@ impl Workload {
             own_blocks: u32::from(request.has_own_tail),
             output_token_ids: &self.output_token_ids[request.answer.clone()],
             items: &request.items,
+            call: request.call.clone(),
             timestamp_ns: timestamp_ns.map_err(|_| beyond("arrival_ns", "292 years"))?,
             delay_ns: turn.think_ns,
             times: request.times.as_ref().map(|(times, outputs)| (*times, &self.output_times[outputs.clone()])),

@@ -99,6 +99,7 @@ fn checked<'a>(
         hash_ids: &row.hash_ids[..used_ids],
         own_blocks,
         times: None,
+        call: None,
         recorded_ns: row.recorded_api_time.and_then(|time| u64::try_from(time.ns).ok()),
         output_token_ids: &row.output_token_ids,
         items: &row.items,

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 use vcr_cluster::IssuedRequest;
 
 use super::error::ClientError;
-use super::pool::{Busy, Pool};
+use super::pool::{Busy, Outgoing, Pool};
 use super::server::{PromptForm, Server, message_of, next_data, whole_body};
 use super::sessions::{Sessions, session_of};
 use super::sse::{Event, EventReader, Usage};
@@ -22,7 +22,7 @@ use crate::drive::{AnswerReporter, Answered, Service};
 use crate::engines::book::{Book, CountedOutputs};
 
 /// Bytes of an error that are read.
-const MAX_ERROR_BYTES: usize = 64 * 1024;
+pub(super) const MAX_ERROR_BYTES: usize = 64 * 1024;
 /// Bytes of a prefill server's answer.
 const MAX_PREFILL_BYTES: usize = 16 << 20;
 /// Tokens beyond those asked for after which a stream is taken for one that never ends.
@@ -32,6 +32,8 @@ const TOKENS_TOO_MANY: u32 = 64;
 pub(crate) struct Completions {
     pub(crate) pool: Rc<Pool>,
     pub(crate) server: Server,
+    /// Whether recorded requests get the server's model.
+    pub(crate) replaces_model: bool,
     /// Longest wait for the next tokens.
     pub(crate) idle_timeout: Duration,
     /// Whether answers have said how much of their prompt was cached.
@@ -46,7 +48,11 @@ pub(crate) struct Completions {
 
 impl Service for Completions {
     async fn answer(&self, request: &IssuedRequest, heard: &AnswerReporter) -> Answered {
-        match self.exchange(request, Part::Whole, heard).await {
+        let exchanged = match &request.call {
+            Some(call) => self.repeat(request, call, heard).await.map(|()| Vec::new()),
+            None => self.exchange(request, Part::Whole, heard).await,
+        };
+        match exchanged {
             Ok(answer) => Answered::Whole(answer),
             Err(error) => failed(&error, heard),
         }
@@ -118,7 +124,8 @@ impl Completions {
             let body = Bytes::from(self.body(request, Part::Prompt));
             heard.sent().await;
             let exchange = tokio::task::spawn_local(async move {
-                let sent = pool.send(Method::POST, "/v1/completions", Some(body), &headers, async || {}).await?;
+                let outgoing = Outgoing::json(Method::POST, "/v1/completions", Some(body), headers);
+                let sent = pool.send(&outgoing, async || {}).await?;
                 sessions.answered(session, sent.0.headers());
                 let (body, busy) = accepted(sent).await?;
                 prefilled(body, busy).await
@@ -139,7 +146,7 @@ impl Completions {
             .ok_or_else(|| ClientError::Garbage("a prefill server's answer without kv_transfer_params".to_owned()))
     }
 
-    fn silent(&self) -> ClientError {
+    pub(super) fn silent(&self) -> ClientError {
         ClientError::Silent(self.idle_timeout.as_secs())
     }
 
@@ -156,7 +163,8 @@ impl Completions {
             Part::Whole | Part::Prompt => heard.sent().await,
             Part::Output(_) => {}
         };
-        let sending = self.pool.send(Method::POST, "/v1/completions", Some(body), &headers, sent);
+        let outgoing = Outgoing::json(Method::POST, "/v1/completions", Some(body), headers);
+        let sending = self.pool.send(&outgoing, sent);
         let sent = tokio::time::timeout(self.idle_timeout, sending).await;
         let sent = sent.map_err(|_| self.silent())??;
         self.sessions.answered(session_of(request), sent.0.headers());
@@ -164,7 +172,7 @@ impl Completions {
     }
 
     /// Enters what an engine of this process said of a request.
-    fn note_engine(&self, request: &IssuedRequest, heard: &AnswerReporter) {
+    pub(super) fn note_engine(&self, request: &IssuedRequest, heard: &AnswerReporter) {
         let Some(book) = &self.book else { return };
         book.report_engine(request.tag, heard, self.counted);
         let Some(noted) = book.take(request.tag) else { return };

@@ -6,6 +6,7 @@ pub(crate) mod disaggregated;
 pub(crate) mod error;
 pub(crate) mod metrics;
 pub(crate) mod pool;
+mod recorded;
 pub(crate) mod scraper;
 pub(crate) mod server;
 pub(crate) mod sessions;

@@ -72,6 +72,28 @@ impl Busy {
     }
 }
 
+/// A request to be sent.
+pub(crate) struct Outgoing<'a> {
+    pub(crate) method: Method,
+    pub(crate) path: &'a str,
+    /// Headers that those of the target replace.
+    pub(crate) headers: HeaderMap,
+    /// Headers that replace those of the target.
+    pub(crate) own: HeaderMap,
+    pub(crate) body: Option<Bytes>,
+}
+
+impl<'a> Outgoing<'a> {
+    /// One whose body, if there is one, is JSON.
+    pub(crate) fn json(method: Method, path: &'a str, body: Option<Bytes>, own: HeaderMap) -> Self {
+        let mut headers = HeaderMap::new();
+        if method == Method::POST {
+            headers.insert(hyper::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        Self { method, path, headers, own, body }
+    }
+}
+
 impl Pool {
     pub(crate) fn new(address: Address, mut headers: HeaderMap, tls: Option<Tls>) -> Self {
         if let Ok(host) = HeaderValue::from_str(&address.authority()) {
@@ -80,15 +102,11 @@ impl Pool {
         Self { address, headers, tls, resolved: Cell::new(None), idle: Rc::default() }
     }
 
-    /// Sends a request, with headers of its own, once `sent` has ended, which is called when
-    /// a connection waits for it. The head of the answer, and the connection, which must be kept
-    /// until its body has been read.
+    /// Sends a request once `sent` has ended, which is called when a connection waits for it. The head of the answer,
+    /// and the connection, which must be kept until its body has been read.
     pub(crate) async fn send(
         &self,
-        method: Method,
-        path: &str,
-        body: Option<Bytes>,
-        own: &HeaderMap,
+        outgoing: &Outgoing<'_>,
         sent: impl AsyncFnOnce(),
     ) -> Result<(Response<Incoming>, Busy), ClientError> {
         let mut sent = Some(sent);
@@ -106,7 +124,7 @@ impl Pool {
                 }
                 return Err(ClientError::Lost("before the request was sent".to_owned()));
             }
-            let request = self.request(&method, path, body.clone(), own)?;
+            let request = self.request(outgoing)?;
             if let Some(sent) = sent.take() {
                 sent().await;
             }
@@ -120,26 +138,17 @@ impl Pool {
         }
     }
 
-    fn request(
-        &self,
-        method: &Method,
-        path: &str,
-        body: Option<Bytes>,
-        own: &HeaderMap,
-    ) -> Result<Request<Whole>, ClientError> {
+    fn request(&self, outgoing: &Outgoing<'_>) -> Result<Request<Whole>, ClientError> {
+        let Outgoing { method, path, headers, own, body } = outgoing;
         let uri = format!("{}{path}", self.address.path);
         let mut request = Request::builder()
             .method(method)
             .uri(uri)
-            .body(Whole(body))
+            .body(Whole(body.clone()))
             .map_err(|error| ClientError::Garbage(error.to_string()))?;
-        *request.headers_mut() = self.headers.clone();
-        for (name, value) in own {
+        *request.headers_mut() = headers.clone();
+        for (name, value) in self.headers.iter().chain(own) {
             request.headers_mut().insert(name, value.clone());
-        }
-        if *method == Method::POST {
-            let json = HeaderValue::from_static("application/json");
-            request.headers_mut().insert(hyper::header::CONTENT_TYPE, json);
         }
         Ok(request)
     }

@@ -16,7 +16,7 @@ use vcr_text::Tokenizer;
 
 use super::address::Address;
 use super::error::ClientError;
-use super::pool::Pool;
+use super::pool::{Outgoing, Pool};
 use super::tls::Tls;
 use super::words::{FEWEST_WORDS, Words, candidates};
 use crate::drive::vocabulary::Vocabulary;
@@ -250,7 +250,7 @@ pub(crate) async fn get(pool: &Pool, path: &str) -> Result<Vec<u8>, ClientError>
 
 async fn request(pool: &Pool, method: Method, path: &str, body: Option<Bytes>) -> Result<Vec<u8>, ClientError> {
     let answer = async {
-        let (response, busy) = pool.send(method, path, body, &HeaderMap::new(), async || {}).await?;
+        let (response, busy) = pool.send(&Outgoing::json(method, path, body, HeaderMap::new()), async || {}).await?;
         let status = response.status();
         let bytes = whole_body(response.into_body(), MAX_ANSWER_BYTES).await?;
         busy.done();

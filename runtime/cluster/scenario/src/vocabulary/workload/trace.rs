@@ -27,6 +27,7 @@ pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripte
     let formats: Vec<_> = std::iter::once(("auto", None)).chain(named).collect();
     let answers = [("simulated", Answers::Simulated), ("recorded", Answers::Recorded)];
     let answers = options.choice("answers", &answers).unwrap_or_default();
+    let calls = options.choice("bodies", &[("drawn", false), ("recorded", true)]).unwrap_or_default();
     let paths = options.strings("path");
     let paths = options.required("path", paths);
     let concurrency = options.u64("concurrency");
@@ -72,6 +73,7 @@ pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripte
         strictness,
         first_timestamp_required: concurrency.is_none() && profile.is_none(),
         answer_times: answers == Answers::Recorded,
+        calls,
         sessions: options.choice("sessions", &Sessions::ALL).unwrap_or_default(),
         hash_id_scope: options.choice("hash_id_scope", &scopes),
         nested_timestamps: options.choice("nested_timestamps", &NestedTimestamps::ALL).unwrap_or_default(),
@@ -99,6 +101,10 @@ pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripte
     if answers == Answers::Recorded && trace.answer_times.iter().all(Option::is_none) {
         let hint = "only captures hold times, as `vcr record` makes them; leave `answers` out to simulate them";
         return Err(Thrown::input(format!("{} has no times of its answers", paths.join(", "))).hint(hint).at(call));
+    }
+    if calls && trace.calls.iter().all(Option::is_none) {
+        let hint = "only captures of HTTP hold them, as `vcr record --upstream` makes them; leave `bodies` out to draw prompts";
+        return Err(Thrown::input(format!("{} has no requests of HTTP", paths.join(", "))).hint(hint).at(call));
     }
     let source = WorkloadSource::Trace { trace, pacing, copies, stagger_ns, answers };
     Ok(of.workload(start_ns, source))
