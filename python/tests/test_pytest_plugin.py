@@ -113,3 +113,17 @@ def test_talk(vllm_server):
     assert code == 1, "`all` has recorded anew"
     code, said, _ = run("never", ["one"])
     assert code == 1 and "invalid mode 'never'" in said, said
+
+
+def test_cassettes_take_rules_for_finding_recordings(tmp_path, upstream):
+    url, process = upstream
+    (tmp_path / "rules.yaml").write_text("ignore_text: ['[0-9]{4}-[0-9]{2}-[0-9]{2}']\n")
+    talk = """
+@pytest.mark.vcr_cassette("talk", match="rules.yaml")
+def test_talk(vllm_server):
+    assert chat(vllm_server, "today is %s")
+"""
+    assert outcome(tmp_path, talk % "2026-01-31", VCR_UPSTREAM=url)[0] == 0
+    process.kill()
+    code, said = outcome(tmp_path, talk % "2027-12-01")
+    assert code == 0, said

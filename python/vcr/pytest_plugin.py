@@ -70,8 +70,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "vllm_server(*options, faults=()): options of `vcr serve` for `vllm_server`")
     config.addinivalue_line(
         "markers",
-        "vcr_cassette(name, mode='once', upstream=None): answer from cassettes/NAME.jsonl beside the test; mode is "
-        "once, none, new_episodes or all",
+        "vcr_cassette(name, mode='once', upstream=None, match=None): answer from cassettes/NAME.jsonl beside the test; "
+        "mode is once, none, new_episodes or all; match is a file of rules beside the test",
     )
 
 
@@ -81,22 +81,25 @@ def command() -> list[str]:
     return [binary] if binary else [sys.executable, "-m", "vcr"]
 
 
-def cassette_options(folder: Path, name: str, mode: str = "once", upstream: str | None = None) -> list[str]:
+def cassette_options(
+    folder: Path, name: str, mode: str = "once", upstream: str | None = None, match: str | None = None
+) -> list[str]:
     """The options of ``vcr serve`` for a cassette in ``folder``."""
     if mode not in MODES:
         raise pytest.UsageError(f"invalid mode {mode!r} of vcr_cassette: expected {', '.join(MODES)}")
     path = folder / "cassettes" / f"{name}.jsonl"
+    rules = ["--match", str(folder / match)] if match else []
     if mode == "none" or (mode == "once" and path.exists()):
         if not path.exists():
             raise pytest.UsageError(f"no cassette {path}: record it with mode 'once'")
-        return ["--playback", str(path)]
+        return ["--playback", str(path), *rules]
     upstream = upstream or os.environ.get("VCR_UPSTREAM")
     if not upstream:
         raise pytest.UsageError(f"cannot record {path}: expected upstream='http://...', or VCR_UPSTREAM")
     path.parent.mkdir(parents=True, exist_ok=True)
     if mode == "all":
         path.unlink(missing_ok=True)
-    return ["--playback", str(path), "--playback-unmatched", "record", "--upstream", upstream]
+    return ["--playback", str(path), "--playback-unmatched", "record", "--upstream", upstream, *rules]
 
 
 def options_of(node: pytest.Item) -> list[str]:
