@@ -8,6 +8,7 @@
 
 mod address;
 mod connection;
+mod head;
 mod journal;
 mod pace;
 mod player;

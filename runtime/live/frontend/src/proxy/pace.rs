@@ -15,7 +15,7 @@ use vcr_wire::{EngineCoreRequest, FinishReason, OutputKind, SamplingParams};
 
 use crate::engine::{EngineClient, EngineError, RequestStream};
 use crate::faults::error_response;
-use crate::proxy::player::head_of;
+use crate::proxy::head::head_of;
 
 /// Has engines work for recorded answers: for their numbers of tokens, whatever the text.
 pub struct Pace {

@@ -12,22 +12,21 @@ use crate::http::{Before, Next};
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use serde_json::json;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
-use vcr_record::http::REDACTED;
 use vcr_record::playback::http::{Asked, AskedParts, Difference, Found, HttpTape, Miss};
 use vcr_trace::capture::{HttpEnd, HttpRecord};
 
+use crate::proxy::head::head_of;
 use crate::proxy::journal::Journal;
 use crate::proxy::pace::Pace;
 use crate::proxy::reverse::Proxy;
 use crate::proxy::tee::pairs;
-use crate::proxy::upstream::remove_hop_by_hop;
 
 /// The latest requests, for tests.
 const REQUESTS_PATH: &str = "/_vcr/requests";
@@ -209,36 +208,12 @@ async fn play(record: HttpRecord, start: Instant, time_scale: f64) -> Response {
     head.map(|()| body)
 }
 
-/// Status and headers of a recorded answer.
-pub(crate) fn head_of(record: &HttpRecord) -> Response<()> {
-    let body_bytes: usize = record.chunks.iter().map(|(_, bytes)| bytes.0.len()).sum();
-    let status = record.status.and_then(|status| StatusCode::from_u16(status).ok());
-    let mut head = Response::new(());
-    *head.status_mut() = status.unwrap_or(StatusCode::BAD_GATEWAY);
-    *head.headers_mut() = headers_of(record, body_bytes);
-    head
-}
-
-/// The recorded headers that hold for the answer as it is sent.
-fn headers_of(record: &HttpRecord, body_bytes: usize) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    for (name, value) in record.headers.iter().filter(|(_, value)| value != REDACTED) {
-        if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
-            headers.append(name, value);
-        }
-    }
-    remove_hop_by_hop(&mut headers);
-    let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    let is_kept = length == Some(body_bytes) || record.method == "HEAD" || record.end == HttpEnd::ServerLost;
-    if !is_kept {
-        headers.remove(header::CONTENT_LENGTH);
-    }
-    headers
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proxy::head::headers_of;
+    use axum::http::HeaderName;
+    use vcr_record::http::REDACTED;
     use vcr_record::playback::http::Nearest;
     use vcr_trace::capture::HttpBytes;
 
