@@ -1,9 +1,10 @@
 //! `vcr plan`: its answer against an exhaustive search, the same in every run, and what its files reproduce.
 
 use std::fs;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use vcr_tests::{Folder, Said, Serve};
+use vcr_tests::{Folder, Said, Serve, root, vcr, wait_until};
 
 /// A question whose space is small.
 const MODEL: [&str; 2] = ["--model", "Qwen/Qwen3-8B"];
@@ -162,8 +163,17 @@ fn predictions_are_compared_with_a_server() {
     let folder = Folder::new();
     let _ = answer(&folder, &[&SMALL[..4], &["--requests", "20"], &SMALL[6..], &["--out", "plan"]].concat());
     let server = Serve::start(&["--inter-token-latency", "1ms"]);
-    let target = format!("http://{}", server.address());
-    let said = folder.vcr(&["plan", "verify", "plan", "--target", &target, "--tolerance", "500%"]);
+    let said = folder.vcr(&[
+        "plan",
+        "verify",
+        "plan",
+        "--target",
+        server.address(),
+        "--tolerance",
+        "500%",
+        "--requests",
+        "10",
+    ]);
     for words in ["the prediction of Qwen/Qwen3-8B", "TTFT p95", "predicted", "measured", "ttft p95 < 400ms"] {
         assert!(said.stdout.contains(words), "{words}: {} {}", said.stdout, said.stderr);
     }
@@ -187,6 +197,22 @@ fn flags_of_one_deployment_are_tuned() {
 }
 
 #[test]
+fn drafts_are_accepted_as_stated() {
+    let folder = Folder::new();
+    let drafts = "--speculative-config.method ngram --speculative-config.num_speculative_tokens 2";
+    for (rates, pays) in [("[1, 1]", true), ("[0, 0]", false)] {
+        let flags = "tensor_parallel: 1, prefill_decode: [], max_num_seqs: 64, max_num_batched_tokens: 8192";
+        let space = format!("{{{flags}, arguments: ['', '{drafts}'], acceptance_rates: {rates}}}");
+        let asked = [&SMALL[..10], &["--slo", "tpot.p95 < 50ms", "--out", "plan", "--space", &space]].concat();
+        let row = answer(&folder, &asked)["rows"][0].clone();
+        let command = row["deployment"]["command"].as_str().expect("a text");
+        assert_eq!(command.contains("--speculative-config"), pays, "{rates}: {command}");
+        let report = folder.vcr(&["run", "plan/row-1/scenario.rhai", "--json", "--quiet"]).ended(0).json();
+        assert_eq!(report["fingerprint"], row["fingerprint"]);
+    }
+}
+
+#[test]
 fn questions_come_from_a_file_and_options_replace_it() {
     let folder = Folder::new();
     folder.write(
@@ -202,16 +228,58 @@ fn questions_come_from_a_file_and_options_replace_it() {
     let price = |plan: &Value| plan["rows"][0]["price_per_hour_usd"].as_f64().expect("a number");
     assert_eq!(price(&dearer), 2.0 * price(&plan));
     folder.write("wrong.yaml", "model: Qwen/Qwen3-8B\ngpus: [h100]\n");
-    folder.vcr(&["plan", "wrong.yaml"]).failed(2, &["invalid `wrong.yaml`", "unknown field `gpus`"]);
+    // Every key is named, and so are those of the space.
+    folder
+        .vcr(&["plan", "wrong.yaml"])
+        .failed(2, &["invalid `wrong.yaml`", "unknown field `gpus`", "`gpu`", "`space`"]);
+    folder.write("space.yaml", "model: Qwen/Qwen3-8B\nspace: {seqs: [1]}\n");
+    folder.vcr(&["plan", "space.yaml"]).failed(2, &["invalid `space.yaml`: `space`", "`seqs`", "`max_num_seqs`"]);
+    folder.write("twice.yaml", "max-gpus: 2\nmax_gpus: 3\n");
+    folder.vcr(&["plan", "twice.yaml"]).failed(2, &["`max_gpus` is there twice"]);
+    // Dashes, lists and single values are all the same.
+    folder.write(
+        "other.yaml",
+        "model: [Qwen/Qwen3-8B]\ngpu: \"h100\"\nprice: h100=2.5\nrate: 20\nrequests: 600\nprompt-tokens: 800\n\
+         output-tokens: '100'\nslo: [ttft.p95 < 400ms]\nlatency: roofline\n\
+         space: {tensor-parallel: 1, max-num-seqs: 64, prefill-decode: []}\n",
+    );
+    assert_eq!(folder.vcr(&["plan", "other.yaml", "--json", "--quiet"]).ended(0).json(), plan);
+}
+
+#[test]
+fn the_documented_file_is_a_question() {
+    let page = fs::read_to_string(root().join("docs/how-to/plan-a-deployment.md")).expect("there is a page");
+    let example =
+        page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("there is an example");
+    let folder = Folder::new();
+    folder.write("plan.yaml", example);
+    let plan = folder.vcr(&["plan", "plan.yaml", "--json", "--quiet"]).ended(0).json();
+    let asked = &plan["question"];
+    assert_eq!(asked["bounds"]["gpus"], json!([["h100-sxm", 2.5], ["l40s", 1.0]]));
+    assert_eq!((&asked["space"]["link"], &asked["bounds"]["max_gpus"]), (&json!("100GB/s"), &json!(16)));
+    // One entry for each load that is asked for.
+    let growth = plan["growth"].as_array().expect("a list").iter();
+    assert_eq!(growth.map(|one| one["factor"].clone()).collect::<Vec<_>>(), [json!(0.5), json!(1.0), json!(2.0)]);
 }
 
 #[test]
 fn what_cannot_be_kept_is_said_with_numbers() {
     let folder = Folder::new();
     let said = plan(&folder, &[&SMALL[..10], &["--slo", "ttft.p95 < 20us"]].concat()).ended(1);
-    for words in ["no deployment can keep", "ttft.p95 < 20us", "broken by one request alone"] {
+    for words in ["no deployment can keep", "ttft.p95 < 20us", "times beyond", "broken by one request alone"] {
         assert!(said.stdout.contains(words), "{words}: {}", said.stdout);
     }
+    // More replicas cost more: the nearest is the smallest.
+    let dear = [&SMALL[..], &["--slo", "cost_per_hour.value < $2", "--json"]].concat();
+    let cheapest = plan(&folder, &dear).ended(1).json();
+    assert_eq!((&cheapest["nearest"]["replicas"], &cheapest["nearest"]["gpus"]), (&json!(1), &json!(1)));
+    assert_eq!(cheapest["nearest"]["objectives"][1]["passed"], false, "{cheapest:#}");
+    // Between two objectives it is neither the smallest nor the largest.
+    let torn = ["--slo", "ttft.p95 < 45ms", "--slo", "cost_per_hour.value < $7", "--rate", "80", "--price", "h100=2"];
+    let torn = [&SMALL[..2], &SMALL[4..10], &["--space", "{tensor_parallel: 1, prefill_decode: []}", "--json"], &torn]
+        .concat();
+    let gpus = plan(&folder, &torn).ended(1).json()["nearest"]["gpus"].as_u64().expect("a number");
+    assert!((2..32).contains(&gpus), "{gpus} GPUs");
     let crowded = [&SMALL[..10], &["--slo", "ttft.p95 < 60ms", "--max-gpus", "1", "--json"]].concat();
     let nearest = plan(&folder, &crowded).ended(1).json();
     assert_eq!(nearest["feasible"], false);
@@ -219,7 +287,110 @@ fn what_cannot_be_kept_is_said_with_numbers() {
     let space = ["--space", "{tensor_parallel: [1], prefill_decode: []}"];
     let large = ["plan", "--model", "meta-llama/Llama-3.1-70B-Instruct", "--latency", "roofline"];
     let large = folder.vcr(&[&large[..], &SMALL[..10], &["--slo", "ttft.p95 < 1s"], &space].concat());
-    assert!(large.ended(1).stdout.contains("GiB of weights"));
+    let large = large.ended(1);
+    assert!(
+        large.stdout.contains("no deployment fits: ") && large.stdout.contains("GiB of weights"),
+        "{}",
+        large.stdout
+    );
+}
+
+#[test]
+fn what_ends_a_search_leaves_the_best_so_far() {
+    // Thousands of simulations, each of them short.
+    let long = ["--gpu", "h100,l40s", "--rate", "10", "--requests", "200", "--prompt-tokens", "800"];
+    let slo = ["--output-tokens", "100", "--slo", "ttft.p95 < 2s", "--exhaustive", "--json", "--out", "plan"];
+    let long = [&long[..], &["--threads", "1"]].concat();
+    for (limit, code, cause) in [("--budget", 0, "--budget"), ("--timeout", 124, "--timeout")] {
+        let folder = Folder::new();
+        let said = plan(&folder, &[&long[..], &slo, &[limit, "8s"]].concat());
+        let answer = said.ended(code).json();
+        assert_eq!((&answer["cut_by"], &answer["feasible"]), (&json!(cause), &json!(true)));
+        assert!(answer["families"].as_array().expect("a list").iter().any(|family| family["result"] == "unfinished"));
+        assert!(folder.path().join("plan/row-1/scenario.rhai").is_file());
+        let report = folder.vcr(&["run", "plan/row-1/scenario.rhai", "--json", "--quiet"]).ended(0).json();
+        assert_eq!(report["fingerprint"], answer["rows"][0]["fingerprint"]);
+    }
+    let folder = Folder::new();
+    plan(&folder, &[&long[..], &slo, &["--budget", "1us"]].concat()).failed(2, &["--budget ended the search before"]);
+    assert!(!folder.path().join("plan").exists(), "nothing is in it");
+}
+
+/// A signal at any time leaves an answer or nothing.
+#[test]
+fn a_signal_leaves_no_empty_folder() {
+    let folder = Folder::new();
+    let mut command = Command::new(vcr());
+    let args = [&["plan", "--quiet", "--exhaustive", "--out", "plan"], &MODEL[..], &LATENCY, &SMALL[..12]].concat();
+    let mut process = command.args(args).current_dir(folder.path()).stdout(Stdio::null()).spawn().expect("it starts");
+    let out = folder.path().join("plan");
+    wait_until("the folder is there", || out.is_dir());
+    let killed = Command::new("kill").args(["-INT", &process.id().to_string()]).status();
+    assert!(killed.expect("there is `kill`").success());
+    assert_eq!(process.wait().expect("it ends").code(), Some(130));
+    assert!(!out.exists() || out.join("plan.json").is_file());
+}
+
+#[test]
+fn plans_move_with_their_trace() {
+    let folder = Folder::new();
+    fs::create_dir_all(folder.path().join("work")).expect("it is writable");
+    fs::copy(root().join("scenarios/traces/chat.jsonl"), folder.path().join("work/chat.jsonl")).expect("it is there");
+    let args = ["--gpu", "h100", "--trace", "work/chat.jsonl", "--slo", "ttft.p95 < 1s", "--out", "work/plan"];
+    let row = answer(&folder, &[&args[..], &SMALL[12..]].concat())["rows"][0].clone();
+    fs::rename(folder.path().join("work"), folder.path().join("moved")).expect("it can be moved");
+    let script = "moved/plan/row-1/scenario.rhai";
+    let text = fs::read_to_string(folder.path().join(script)).expect("it was written");
+    assert!(text.contains("// Reads `../../chat.jsonl`: move them together."), "{text}");
+    let report = folder.vcr(&["run", script, "--json", "--quiet"]).ended(0).json();
+    assert_eq!(report["fingerprint"], row["fingerprint"]);
+    let said = folder.vcr(&["plan", "explain", "moved/plan"]).ended(0);
+    assert!(said.stdout.contains("one replica more"), "{}", said.stdout);
+}
+
+#[test]
+fn answers_fit_a_terminal_and_say_what_they_assume() {
+    let folder = Folder::new();
+    let load = ["--rate", "20", "--requests", "300", "--prompt-tokens", "800", "--output-tokens", "100"];
+    let asked = ["plan", "--quiet", "--model", "meta-llama/Llama-3.1-70B-Instruct-FP8", "--gpu", "h100", "--slo"];
+    let space = ["ttft.p95 < 2s", "--latency", "roofline", "--space", "{tensor_parallel: [2, 4], max_num_seqs: 64}"];
+    let said = folder.vcr(&[&asked[..], &space, &load].concat()).ended(0).stdout;
+    let table: Vec<&str> =
+        said.lines().skip_while(|line| !line.contains("  #  ")).take_while(|line| !line.is_empty()).collect();
+    assert!(table.len() > 2 && table[..table.len() - 2].iter().all(|line| line.chars().count() <= 80), "{said}");
+    assert!(!table[0].contains("KV peak"), "{said}");
+    for words in [
+        "assumed: `meta-llama/Llama-3.1-70B-Instruct-FP8` is published as nvidia/Llama-3.1-70B-Instruct-FP8",
+        "assumed: prefill and decode engines are apart at a link of 50GB/s",
+        "row 1: vllm serve nvidia/Llama-3.1-70B-Instruct-FP8",
+        "needs at least",
+        "replica",
+        "more than row 1",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let whole = folder.vcr(&[&asked[..], &space, &load, &["--full"]].concat()).ended(0).stdout;
+    assert!(whole.contains("KV peak"), "{whole}");
+}
+
+#[test]
+fn plans_without_rows_are_explained() {
+    let folder = Folder::new();
+    let _ = plan(&folder, &[&SMALL[..], &["--slo", "cost_per_hour.value < $2", "--out", "plan"]].concat()).ended(1);
+    let said = folder.vcr(&["plan", "explain", "plan"]).ended(0).stdout;
+    for words in [
+        "No deployment keeps all objectives. Nearest: Qwen/Qwen3-8B",
+        "cost_per_hour.value < $2 is",
+        "one replica more",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let verify = ["plan", "verify", "plan", "--target", "localhost:1"];
+    folder.vcr(&verify).failed(2, &["the plan has no rows", "cost_per_hour.value < $2 is"]);
+    let large = ["plan", "--model", "meta-llama/Llama-3.1-70B-Instruct", "--latency", "roofline", "--out", "large"];
+    let space = ["--slo", "ttft.p95 < 1s", "--space", "{tensor_parallel: 1}"];
+    let _ = folder.vcr(&[&large[..], &SMALL[..10], &space].concat()).ended(1);
+    folder.vcr(&["plan", "explain", "large"]).failed(2, &["can be simulated", "GiB of weights"]);
 }
 
 #[test]
@@ -245,10 +416,15 @@ fn mistakes_are_refused() {
         (without("--rate"), "no load"),
         (without("--gpu"), "no GPU"),
         (without("--slo"), "no objective"),
+        ([&SMALL[..], &["--max-model-len", "850"]].concat(), "invalid --max-model-len 850: 600 of 600 requests"),
         (with("--prompt-tokens", "lognormal(1)"), "invalid --prompt-tokens"),
         (with("--output-tokens", "-5"), "invalid --output-tokens `-5`"),
         (with("--space", "{tensor_paralel: [1]}"), "unknown field `tensor_paralel`"),
         (with("--space", "{tensor_parallel: []}"), "`tensor_parallel` has no values"),
+        (
+            with("--space", "{arguments: --speculative-config.method ngram}"),
+            "`arguments` have drafts: expected `acceptance_rates`",
+        ),
         (with("--space", "{prefill_decode: ['1-2']}"), "invalid `prefill_decode` `1-2`"),
         (vec!["--gpu", "h100", "--slo", "ttft.p95 < 1s", "--trace", "empty.jsonl"], "invalid load"),
         (vec!["--gpu", "h100", "--slo", "ttft.p95 < 1s", "--trace", "none.jsonl"], "cannot read `none.jsonl`"),

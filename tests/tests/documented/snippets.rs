@@ -226,6 +226,7 @@ const FILES: &[(&str, &str, &str, Use)] = &[
         "own.toml",
         Use::Ends("vcr calibrate model.json loads/ --gates own.toml", &[0, 1]),
     ),
+    ("how-to/plan-a-deployment.md", "prefill_decode", "own.yaml", Use::Ends("vcr plan own.yaml --quiet", &[0])),
     ("reference/playback.md", "ignore_text", "", Use::No("`http_tape` finds recordings by it")),
     ("reference/serve.md", "max-num-seqs", "own.yaml", Use::Serves("--config")),
     ("reference/serve.md", "messages", "own.jsonl", Use::Serves("--tokens")),

@@ -163,7 +163,18 @@ fn engines_of_args(name: &str, source: &str) -> Result<PoolConfig, ScenarioError
 /// When it is not a target.
 pub fn target(name: &str, source: &str) -> Result<Target, ScenarioError> {
     let is_url = source.starts_with("http://") || source.starts_with("https://");
-    let value = if is_url { Dynamic::from(source.to_owned()) } else { named(name, source, Path::new(""), None)? };
+    let is_place = |(host, port): (&str, &str)| {
+        let is_host =
+            host.starts_with('[') || !host.contains(|c: char| !c.is_ascii_alphanumeric() && !"-._".contains(c));
+        is_host && !host.is_empty() && port.parse::<u16>().is_ok()
+    };
+    let value = if is_url {
+        Dynamic::from(source.to_owned())
+    } else if source.rsplit_once(':').is_some_and(is_place) {
+        Dynamic::from(format!("http://{source}"))
+    } else {
+        named(name, source, Path::new(""), None)?
+    };
     target::of(&value).map_err(|(problem, hint)| ScenarioError {
         blame: Blame::Input,
         file: name.to_owned(),

@@ -4,12 +4,12 @@
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ModelError {
     /// Neither a file nor a name of the table.
-    #[error("unknown model `{name}`: expected a config.json, a folder with one, or a name of the table{}", .hint.as_ref().map(|name| format!("; did you mean `{name}`?")).unwrap_or_default())]
+    #[error("unknown model `{name}`: expected a config.json, a folder with one, or a name of the table{}", did_you_mean(.hints))]
     Unknown {
         /// As it was given.
         name: String,
-        /// The nearest name.
-        hint: Option<String>,
+        /// The nearest names.
+        hints: Vec<String>,
     },
     /// A file that is not a `config.json`.
     #[error("invalid model `{place}`: {reason}")]
@@ -63,6 +63,11 @@ pub enum ModelError {
 }
 
 /// The name among `known` that is most like `name`, if one is near.
+fn did_you_mean(hints: &[String]) -> String {
+    let names: Vec<String> = hints.iter().map(|name| format!("`{name}`")).collect();
+    if names.is_empty() { String::new() } else { format!("; did you mean {}?", names.join(" or ")) }
+}
+
 pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let lower = name.to_lowercase();
     let distance = |known: &&str| strsim::damerau_levenshtein(&lower, &known.to_lowercase());

@@ -50,7 +50,7 @@ impl Model {
     pub fn find(text: &str) -> Result<Self, ModelError> {
         match Self::find_any(text)? {
             Some(model) => Ok(model),
-            None => Err(ModelError::Unknown { name: text.to_owned(), hint: table::nearest_name(text) }),
+            None => Err(ModelError::Unknown { name: text.to_owned(), hints: table::nearest_names(text) }),
         }
     }
 

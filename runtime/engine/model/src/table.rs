@@ -5,8 +5,6 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::error::nearest;
-
 /// The table, as this build knows it.
 const MODELS: &str = include_str!("../models.toml");
 
@@ -69,7 +67,50 @@ pub fn names_of(name: &str) -> &'static [String] {
     entry(name).map_or(&[], |entry| &entry.names)
 }
 
-/// The name that is most like this one.
-pub(crate) fn nearest_name(name: &str) -> Option<String> {
-    nearest(name, TABLE.model.iter().flat_map(aliases))
+/// Ends of names that say how weights are stored.
+const FORMATS: [&str; 8] = ["-awq", "-bf16", "-fp8", "-gptq", "-int4", "-int8", "-mxfp4", "-nvfp4"];
+
+/// A name in lower case without its publisher, and the format at its end.
+fn stem(name: &str) -> (String, Option<&'static str>) {
+    let lower = without_publisher(name).to_lowercase();
+    match FORMATS.into_iter().find(|format| lower.ends_with(format)) {
+        Some(format) => (lower[..lower.len() - format.len()].to_owned(), Some(format)),
+        None => (lower, None),
+    }
+}
+
+/// The names that are most like this one: of those in its format and of all others, one each.
+pub(crate) fn nearest_names(name: &str) -> Vec<String> {
+    let (asked, format) = stem(name);
+    // A name without its last words is near.
+    let distance = |known: &str| if known.starts_with(&asked) { 1 } else { strsim::damerau_levenshtein(&asked, known) };
+    let nearest = |is_like: bool| {
+        let names = TABLE.model.iter().flat_map(|entry| &entry.names).filter_map(|name| {
+            let (known, of) = stem(name);
+            let distance = if known == asked { 0 } else { distance(&known) };
+            ((of == format) == is_like && distance * 3 <= asked.len().max(3)).then_some((distance, name))
+        });
+        names.min_by_key(|(distance, _)| *distance)
+    };
+    let (like, other) = (nearest(true), nearest(false));
+    // What has another size in another format is not meant.
+    let limit = like.map_or(usize::MAX, |(distance, _)| distance);
+    let mut found: Vec<_> = like.into_iter().chain(other.filter(|(distance, _)| *distance <= limit)).collect();
+    found.sort_by_key(|(distance, _)| *distance);
+    found.into_iter().map(|(_, name)| name.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_names_keep_the_format_of_weights() {
+        let near = |name| nearest_names(name).join(" ");
+        assert_eq!(near("Qwen/Qwen3-32-FP8"), "Qwen/Qwen3-32B-FP8 Qwen/Qwen3-32B");
+        assert_eq!(near("Qwen/Qwen3-8B-FP8"), "Qwen/Qwen3-8B Qwen/Qwen3-32B-FP8");
+        assert_eq!(near("Llama-3.1-70B-FP8"), "meta-llama/Meta-Llama-3.1-70B nvidia/Llama-3.1-70B-Instruct-FP8");
+        assert_eq!(near("meta-llama/Llama-3.1-8B-Instrukt"), "meta-llama/Llama-3.1-8B-Instruct");
+        assert_eq!(near("nothing-like-it"), "");
+    }
 }

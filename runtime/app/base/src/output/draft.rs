@@ -27,9 +27,40 @@ pub fn remove_drafts() -> usize {
     let mut drafts = drafts();
     let removed = drafts.iter().filter(|path| remove(path).is_ok()).count();
     drafts.clear();
+    let made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    // What is not empty stays.
+    made.iter().rev().for_each(|folder| drop(fs::remove_dir(folder)));
     // Held for ever: nothing is renamed from now on.
     std::mem::forget(drafts);
     removed
+}
+
+/// Folders that this process has made for files without names yet.
+static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// Folders that are removed if nothing is in them in the end.
+#[derive(Debug)]
+pub(crate) struct MadeFolders(Vec<PathBuf>);
+
+impl MadeFolders {
+    /// A folder and those above it that are not there yet.
+    pub(crate) fn about_to_make(folder: &Path) -> Self {
+        let new = folder.ancestors().filter(|above| !above.as_os_str().is_empty() && !above.exists());
+        let new: Vec<PathBuf> = new.map(Path::to_owned).collect();
+        MADE.lock().unwrap_or_else(PoisonError::into_inner).extend(new.iter().cloned());
+        Self(new)
+    }
+}
+
+impl Drop for MadeFolders {
+    fn drop(&mut self) {
+        let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        for folder in &self.0 {
+            made.remove(folder);
+            // What is not empty stays.
+            drop(fs::remove_dir(folder));
+        }
+    }
 }
 
 fn remove(path: &Path) -> io::Result<()> {

@@ -8,7 +8,7 @@ use tempfile::{Builder, TempDir};
 
 use crate::input::remote;
 
-use crate::output::draft::{Registered, make_draft, make_spooled, undisturbed};
+use crate::output::draft::{MadeFolders, Registered, make_draft, make_spooled, undisturbed};
 use crate::output::error::OutputError;
 use crate::output::remote::{Pending, shown, upload_of};
 use crate::output::{make_folders, write_error};
@@ -30,6 +30,8 @@ pub struct OutputFolder {
     /// Names in its marker.
     marked: Vec<String>,
     drafts: Option<Drafts>,
+    /// Dropped after the drafts.
+    _made: MadeFolders,
 }
 
 /// The folder of files until all of them are complete.
@@ -44,7 +46,9 @@ struct Drafts {
 
 impl OutputFolder {
     pub(crate) fn open(path: &Path) -> Result<Self, OutputError> {
-        let marker = if remote::url(path).is_some() {
+        let is_remote = remote::url(path).is_some();
+        let made = MadeFolders::about_to_make(if is_remote { Path::new("") } else { path });
+        let marker = if is_remote {
             marker_at(path).map_err(|source| folder_error(&shown(path), source))?
         } else {
             make_folders(path, path)?;
@@ -55,7 +59,7 @@ impl OutputFolder {
             Some((HEADLINE, names)) => names.lines().map(str::to_owned).collect(),
             _ => Vec::new(),
         };
-        Ok(Self { path: path.to_owned(), marked, drafts: None })
+        Ok(Self { path: path.to_owned(), marked, drafts: None, _made: made })
     }
 
     /// Its path.

@@ -153,3 +153,15 @@ fn drafts_of_a_killed_process_are_removed_and_those_of_a_living_one_are_not() {
     drop(first);
     assert_eq!(names(folder.path()), [""; 0]);
 }
+
+#[test]
+fn a_folder_that_was_made_for_nothing_is_removed() {
+    let folder = folder();
+    let of = |name: &str| Outputs::new(false).folder(&folder.path().join(name), &["file"]).expect("it can be made");
+    drop(of("new/inner"));
+    assert!(names(folder.path()).is_empty(), "{:?}", names(folder.path()));
+    fs::create_dir(folder.path().join("old")).expect("it is writable");
+    drop(of("old"));
+    of("full").commit(&[]).expect("it is writable");
+    assert_eq!(names(folder.path()), ["full", "old"]);
+}

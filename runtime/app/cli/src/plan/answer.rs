@@ -1,13 +1,16 @@
 //! The answer of a plan: its rows, how they grow with the load, and which of them errors of the latency model spare.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
 use crate::plan::bound::{Alone, word_after};
+use crate::plan::halt::{Halt, in_time, too_soon};
 use crate::plan::inputs::Inputs;
+use crate::plan::kept::{Kept, kept};
 use crate::plan::load::{Cut, Facts};
-use crate::plan::objective::headroom;
+use crate::plan::others::{FamilyResult, result};
 use crate::plan::script::Case;
 use crate::plan::search::{Family, Found, Probe, Simulate, least_holding, search};
 use crate::plan::simulate::{Simulated, Simulator};
@@ -29,21 +32,7 @@ const SAFE_WITHIN: f64 = 2.0;
 /// Share of a limit from which on it is what limits a deployment.
 const FULL: f64 = 0.99;
 
-/// An objective of a row.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Kept {
-    pub(crate) objective: String,
-    /// In milliseconds for times; absent without samples.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(crate) observed: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(crate) observed_text: Option<String>,
-    /// Share of the limit that is left; negative beyond it.
-    pub(crate) headroom: f64,
-    pub(crate) passed: bool,
-}
-
-/// A deployment with the whole load.
+/// A deployment with the load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
     /// From 1.
@@ -51,6 +40,9 @@ pub(crate) struct Row {
     pub(crate) deployment: Shape,
     /// Engines, or groups of prefill and decode engines.
     pub(crate) replicas: u32,
+    /// Leading requests of the load, where the search ended before the whole was simulated.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) requests: Option<u64>,
     pub(crate) gpus: u32,
     pub(crate) price_per_hour_usd: f64,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -94,18 +86,6 @@ pub(crate) struct Growth {
     pub(crate) price_per_hour_usd: Option<f64>,
 }
 
-/// How far the search came with a family.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct FamilyResult {
-    pub(crate) deployments: String,
-    pub(crate) count: usize,
-    /// `feasible`, `infeasible`, `dearer` or `unfinished`.
-    pub(crate) result: &'static str,
-    /// The least price per hour, or what it costs at least.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) price_per_hour_usd: Option<f64>,
-}
-
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Plan {
@@ -137,8 +117,9 @@ pub(crate) struct Plan {
     pub(crate) simulated_requests: u64,
     /// Of these, requests of the search alone.
     pub(crate) searched_requests: u64,
-    /// Whether the time for the search was over before its end.
-    pub(crate) is_cut: bool,
+    /// What ended the search or the answer before their end: `--budget`, `--timeout` or a signal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cut_by: Option<&'static str>,
 }
 
 /// What the search leaves to the answer.
@@ -149,25 +130,31 @@ pub(crate) struct Searched<'a> {
     pub(crate) alones: Vec<Alone>,
     pub(crate) found: Vec<Found>,
     pub(crate) left_out: Vec<LeftOut>,
-    pub(crate) is_cut: bool,
+    /// Whether all families are left out, and the only one here is the nearest of them.
+    pub(crate) only_nearest: bool,
 }
 
 impl Searched<'_> {
     pub(crate) fn plan(self) -> Result<Plan, Refusal> {
         let (simulator, inputs) = (self.simulator, self.simulator.inputs);
         let (_, searched_requests) = simulator.spent();
-        self.widen()?;
+        in_time(self.widen())?;
         let mut rows = self.rows();
         let nearest = if rows.is_empty() { self.nearest()? } else { None };
-        let latency = simulator.of_whole().into_iter().map(|(_, one)| one.latency).find(|name| !name.is_empty());
-        let latency = latency.unwrap_or_default();
+        if let Some(cause) = simulator.cut_by().filter(|_| rows.is_empty() && nearest.is_none()) {
+            return Err(too_soon(cause));
+        }
+        let all = (0..=simulator.whole()).flat_map(|part| simulator.of_part(part));
+        let latency = all.map(|(_, one)| one.latency).find(|name| !name.is_empty()).unwrap_or_default();
         let slower = SLOWER.iter().find(|(name, _)| *name == latency).map_or(SLOWER_OTHER, |(_, factor)| *factor);
-        let safe_row = self.try_slower(&mut rows, slower)?;
+        let safe_row = in_time(self.try_slower(&mut rows, slower))?.flatten();
         mark_front(&mut rows);
         let growth = rows.first().map(|row| self.growth(row)).transpose()?.unwrap_or_default();
-        let families: Vec<FamilyResult> = self.families.iter().zip(&self.found).map(|one| self.result(one)).collect();
-        let deployments = self
-            .families
+        let first = rows.first().map(|row| row.price_per_hour_usd);
+        let known = if self.only_nearest { &[][..] } else { &self.families };
+        let families =
+            known.iter().zip(&self.found).map(|(family, found)| result(simulator, family, found, first)).collect();
+        let deployments = known
             .iter()
             .map(|family| family.shapes.len() as u64 * u64::from(family.most - family.fewest + 1))
             .sum::<u64>();
@@ -190,7 +177,7 @@ impl Searched<'_> {
             simulations,
             simulated_requests,
             searched_requests,
-            is_cut: self.is_cut,
+            cut_by: simulator.cut_by(),
         })
     }
 
@@ -199,7 +186,7 @@ impl Searched<'_> {
     }
 
     /// Larger deployments of the cheapest families, whose latencies are shorter.
-    fn widen(&self) -> Result<(), Refusal> {
+    fn widen(&self) -> Result<(), Halt> {
         let least = self.families.iter().zip(&self.found).filter_map(|(family, found)| match *found {
             Found::Least { shape, replicas } => {
                 Some((family.price * f64::from(replicas), shape, replicas, family.most))
@@ -215,11 +202,27 @@ impl Searched<'_> {
         self.simulator.all(&probes.collect::<Vec<_>>()).map(|_| ())
     }
 
-    /// The best flags of each family and number of replicas that was simulated with the whole load and keeps all
-    /// objectives, the cheapest first.
+    /// Rows with the whole load; where the search ended before there are any, with the longest part of it.
     fn rows(&self) -> Vec<Row> {
+        let whole = self.simulator.whole();
+        let first = if self.found.contains(&Found::Unfinished) { 0 } else { whole };
+        let all = (first..=whole).rev().map(|part| self.rows_of(part));
+        all.into_iter().find(|rows| !rows.is_empty()).unwrap_or_default()
+    }
+
+    /// The best flags of each family and number of replicas that was simulated with this part of the load and keeps all
+    /// objectives, the cheapest first. What a longer part breaks is not among them.
+    fn rows_of(&self, part: usize) -> Vec<Row> {
         let mut best: BTreeMap<(usize, u32), (Probe, Simulated)> = BTreeMap::new();
-        for (probe, one) in self.simulator.of_whole() {
+        let longer = (part + 1..=self.simulator.whole()).flat_map(|longer| self.simulator.of_part(longer));
+        let longer: Vec<_> = longer.filter(|(_, one)| !one.score.passed).collect();
+        let breaks = |probe: &Probe| {
+            longer.iter().any(|(other, _)| other.shape == probe.shape && other.replicas >= probe.replicas)
+        };
+        for (probe, one) in self.simulator.of_part(part) {
+            if breaks(&probe) {
+                continue;
+            }
             let key = (self.family_of(probe.shape), probe.replicas);
             let is_better = best.get(&key).is_none_or(|(_, known)| one.score.headroom > known.score.headroom);
             if one.score.passed && is_better {
@@ -239,8 +242,12 @@ impl Searched<'_> {
             Found::Infeasible { shape, replicas, .. } => Some(Probe { shape, replicas, part: whole }),
             _ => None,
         });
-        self.simulator.all(&tried.collect::<Vec<_>>())?;
-        let all = self.simulator.of_whole();
+        in_time(self.simulator.all(&tried.collect::<Vec<_>>()))?;
+        if self.simulator.inputs.objectives.iter().any(|one| one.hurts()) {
+            in_time(self.fewer())?;
+        }
+        let mut parts = (0..=whole).rev().map(|part| self.simulator.of_part(part));
+        let all = parts.find(|all| !all.is_empty()).unwrap_or_default();
         let best = all.iter().max_by(|a, b| a.1.score.headroom.total_cmp(&b.1.score.headroom));
         match best {
             Some((_, Simulated { refused: Some(reason), .. })) => {
@@ -248,6 +255,23 @@ impl Searched<'_> {
             }
             best => Ok(best.map(|(probe, one)| self.row(*probe, one))),
         }
+    }
+
+    /// Fewer replicas of the families that come closest: where more of them hurt an objective, they may come closer.
+    fn fewer(&self) -> Result<(), Halt> {
+        let mut tried: Vec<(f64, &Family, usize)> = Vec::new();
+        for (family, found) in self.families.iter().zip(&self.found) {
+            let Found::Infeasible { shape, replicas, .. } = *found else { continue };
+            let probe = Probe { shape, replicas, part: self.simulator.whole() };
+            tried.extend(self.simulator.known(&probe).map(|one| (one.score.headroom, family, shape)));
+        }
+        tried.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let probes = tried.iter().take(WIDER).flat_map(|(_, family, shape)| {
+            let doubled = std::iter::successors(Some(family.fewest), |replicas| replicas.checked_mul(2));
+            let (shape, part) = (*shape, self.simulator.whole());
+            doubled.take_while(|replicas| *replicas < family.most).map(move |replicas| Probe { shape, replicas, part })
+        });
+        self.simulator.all(&probes.collect::<Vec<_>>()).map(|_| ())
     }
 
     fn row(&self, probe: Probe, one: &Simulated) -> Row {
@@ -259,6 +283,7 @@ impl Searched<'_> {
             number: 1,
             deployment: shape.clone(),
             replicas: probe.replicas,
+            requests: self.simulator.parts[probe.part],
             gpus,
             price_per_hour_usd: shape.price() * f64::from(probe.replicas),
             price_per_million_output_tokens_usd: one.metric("cost_per_million_output_tokens_usd"),
@@ -298,9 +323,10 @@ impl Searched<'_> {
     }
 
     /// Whether the first row holds with longer steps; if it does not, the cheapest deployment that does becomes a row.
-    fn try_slower(&self, rows: &mut Vec<Row>, slower: f64) -> Result<Option<usize>, Refusal> {
+    fn try_slower(&self, rows: &mut Vec<Row>, slower: f64) -> Result<Option<usize>, Halt> {
         let Some(first) = rows.first_mut() else { return Ok(None) };
-        let case = Case { shape: &first.deployment, replicas: first.replicas, cut: Cut::WHOLE, slower };
+        let cut = Cut { requests: first.requests, factor: 1.0 };
+        let case = Case { shape: &first.deployment, replicas: first.replicas, cut, slower };
         let holds = self.simulator.case(&case)?.score.passed;
         first.holds_if_slower = Some(holds);
         if holds {
@@ -329,7 +355,7 @@ impl Searched<'_> {
 
     /// The cheapest deployment that holds on a slower simulator, of families that may cost as little: its price, shape
     /// and replicas.
-    fn safe_within(&self, simulator: &Simulator<'_>, limit: f64) -> Result<Option<(f64, usize, u32)>, Refusal> {
+    fn safe_within(&self, simulator: &Simulator<'_>, limit: f64) -> Result<Option<(f64, usize, u32)>, Halt> {
         let may_be_safe = |(family, found): &(&Family, &Found)| match **found {
             Found::Dearer { replicas, .. } => family.price * f64::from(replicas) <= limit,
             Found::Infeasible { .. } => false,
@@ -337,7 +363,8 @@ impl Searched<'_> {
         };
         let families = self.families.iter().zip(&self.found).filter(may_be_safe);
         let families: Vec<Family> = families.map(|(family, _)| family.clone()).collect();
-        let found = search(simulator, &families, simulator.parts.len())?;
+        let mut found = Vec::new();
+        in_time(search(simulator, &families, simulator.parts.len(), &mut found))?;
         let safe = families.iter().zip(&found).filter_map(|(family, found)| match *found {
             Found::Least { shape, replicas } => Some((family.price * f64::from(replicas), shape, replicas)),
             _ => None,
@@ -352,15 +379,25 @@ impl Searched<'_> {
 
     /// Replicas of the first row for more and for less load.
     fn growth(&self, row: &Row) -> Result<Vec<Growth>, Refusal> {
+        if row.requests.is_some() {
+            return Ok(Vec::new());
+        }
         let range = self.range_of(&row.deployment);
-        let of = |factor: f64| -> Result<Growth, Refusal> {
+        let of = |factor: f64| -> Result<Growth, Halt> {
             let cut = Cut { requests: None, factor };
-            let holds = |replicas: u32| {
+            let passing = Mutex::new(BTreeSet::new());
+            let carries = |replicas: u32| {
                 let case = Case { shape: &row.deployment, replicas, cut, slower: 1.0 };
-                self.simulator.case(&case).map(|one| one.score.passed)
+                let score = self.simulator.case(&case)?.score;
+                if score.passed {
+                    passing.lock().unwrap_or_else(PoisonError::into_inner).insert(replicas);
+                }
+                Ok::<bool, Halt>(score.carries)
             };
             let guess = (f64::from(row.replicas) * factor).ceil() as u32;
-            let replicas = if factor == 1.0 { Some(row.replicas) } else { least_holding(guess, range, holds)? };
+            let replicas = if factor == 1.0 { Some(row.replicas) } else { least_holding(guess, range, carries)? };
+            let passing = passing.into_inner().unwrap_or_else(PoisonError::into_inner);
+            let replicas = replicas.filter(|replicas| factor == 1.0 || passing.contains(replicas));
             Ok(Growth {
                 factor,
                 replicas,
@@ -369,22 +406,8 @@ impl Searched<'_> {
             })
         };
         let scales = &self.simulator.inputs.scales;
-        self.simulator.each_of(scales, |_, factor| of(*factor)).into_iter().collect()
-    }
-
-    fn result(&self, (family, found): (&Family, &Found)) -> FamilyResult {
-        let (result, replicas) = match *found {
-            Found::Least { replicas, .. } => ("feasible", Some(replicas)),
-            Found::Infeasible { .. } => ("infeasible", None),
-            Found::Dearer { replicas, .. } => ("dearer", Some(replicas)),
-            Found::Unfinished => ("unfinished", None),
-        };
-        FamilyResult {
-            deployments: self.simulator.shapes[family.shapes[0]].family_text(),
-            count: family.shapes.len(),
-            result,
-            price_per_hour_usd: replicas.map(|replicas| f64::from(replicas) * family.price),
-        }
+        let all = self.simulator.each_of(scales, |_, factor| in_time(of(*factor)));
+        all.into_iter().filter_map(Result::transpose).collect()
     }
 }
 
@@ -397,18 +420,6 @@ fn sort(rows: &mut [Row]) {
     for (index, row) in rows.iter_mut().enumerate() {
         row.number = index + 1;
     }
-}
-
-/// The objectives with what was observed.
-pub(crate) fn kept(one: &Simulated) -> Vec<Kept> {
-    let of = |made: &vcr_scenario::AssertionResult| Kept {
-        objective: format!("{}.{}", made.subject, made.condition.as_deref().unwrap_or_default()),
-        observed: made.observed,
-        observed_text: made.observed_text.clone(),
-        headroom: headroom(made),
-        passed: made.passed,
-    };
-    one.objectives.iter().map(of).collect()
 }
 
 /// Marks the rows that no other one beats in price, time to first token and gaps.

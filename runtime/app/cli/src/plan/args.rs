@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use serde::Deserialize;
 
 use crate::help::{with_comparison_exit_codes, with_plain_exit_codes};
-use crate::plan::yaml::{list, pairs, text};
+use crate::plan::yaml::{document, list, pairs, text, words};
 use crate::values::InputPath;
 
 pub(crate) const EXAMPLES: &str = with_comparison_exit_codes!(
@@ -34,7 +34,7 @@ pub(crate) struct PlanArgs {
     #[command(subcommand)]
     pub(crate) command: Option<PlanCommand>,
 
-    /// A YAML file with the options below by their names; options of the command line replace those of the file.
+    /// A YAML file with options of the question by their names; those of the command line replace them.
     #[arg(value_name = "PLAN.YAML", value_parser = InputPath)]
     pub(crate) file: Option<PathBuf>,
 
@@ -64,7 +64,7 @@ const EXPLAIN_EXAMPLES: &str = with_plain_exit_codes!(
 const VERIFY_EXAMPLES: &str = with_comparison_exit_codes!(
     "Examples:
   vcr plan verify plan --target http://localhost:8000
-  vcr plan verify plan --row 2 --target http://router:80 --tolerance 15%",
+  vcr plan verify plan --row 2 --target router:80 --requests 200 --tolerance 15%",
     "the server keeps the objectives, and no metric exceeds its prediction by more",
     "it does not"
 );
@@ -93,7 +93,7 @@ pub(crate) struct QuestionArgs {
 
     /// GPUs, separated by commas.
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "words")]
     pub(crate) gpu: Vec<String>,
 
     /// Price of a GPU and hour in US dollars, such as h100-sxm=2.5, separated by commas [default: list prices].
@@ -130,7 +130,7 @@ pub(crate) struct QuestionArgs {
 
     /// Loads to show the answer's growth at, as multiples of this one [default: 0.5,0.75,1,1.25,1.5,2].
     #[arg(long, value_name = "FACTOR", value_delimiter = ',', help_heading = "Load")]
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "words")]
     pub(crate) scale: Vec<String>,
 
     /// Objective, such as 'ttft.p95 < 2s' or 'goodput{ttft<1s}.ratio >= 95%' (repeatable).
@@ -161,7 +161,7 @@ pub(crate) struct QuestionArgs {
 
     /// What to try, as YAML: '{tensor_parallel: [1, 2], max_num_seqs: [64, 256], prefill_decode: ["1:2"]}'.
     #[arg(long, value_name = "YAML")]
-    #[serde(skip)]
+    #[serde(deserialize_with = "document")]
     pub(crate) space: Option<String>,
 
     /// Seed of all runs [default: 1].
@@ -172,7 +172,7 @@ pub(crate) struct QuestionArgs {
 /// How the search is made, and where its answer goes.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SearchArgs {
-    /// Take the best so far after this time, such as 60s; the answer then depends on the machine.
+    /// End the command after this time, such as 60s, with the best so far; it then depends on the machine.
     #[arg(long, value_name = "DURATION", value_parser = crate::values::timeout)]
     pub(crate) budget: Option<std::time::Duration>,
 
@@ -191,6 +191,10 @@ pub(crate) struct SearchArgs {
     /// Print JSON instead of tables.
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Show every column and reason, however wide.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) full: bool,
 
     /// Print the answer only.
     #[arg(short, long)]
@@ -246,9 +250,13 @@ pub(crate) struct VerifyArgs {
     #[arg(long, value_name = "ROW", default_value = "1")]
     pub(crate) row: usize,
 
-    /// The server, as for `vcr run --target`.
+    /// The server, as for `vcr run --target`: a URL, or HOST:PORT.
     #[arg(long, value_name = "URL")]
     pub(crate) target: String,
+
+    /// Leading requests of the load, for prediction and server [default: all].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) requests: Option<NonZeroU32>,
 
     /// Largest difference between prediction and measurement, as a share of the prediction.
     #[arg(long, value_name = "SHARE", default_value = "25%", value_parser = share)]

@@ -1,19 +1,21 @@
 //! `vcr plan explain`: what binds a row, and what one change of it would do, by simulations of its neighbours.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use serde::Serialize;
 use vcr_scenario::Scenario;
 
 use crate::exit::{Exit, printed};
-use crate::plan::answer::{Kept, Row, kept};
+use crate::plan::answer::Row;
 use crate::plan::args::ExplainArgs;
+use crate::plan::halt::in_time;
+use crate::plan::kept::{Kept, broken_text, kept};
 use crate::plan::load::Cut;
 use crate::plan::script::Case;
-use crate::plan::show::broken_text;
-use crate::plan::simulate::{Simulated, Simulator, place};
+use crate::plan::simulate::{Progress, Simulated, Simulator, place};
 use crate::plan::space::Shape;
-use crate::plan::verify::Kept as KeptPlan;
+use crate::plan::verify::{Kept as KeptPlan, KeptRow};
 use crate::refusal::Refusal;
 use crate::terminal::style::{BOLD, GREEN, RED};
 use crate::terminal::text::printable;
@@ -34,34 +36,39 @@ struct Neighbour {
 #[derive(Serialize)]
 struct Explained<'a> {
     row: &'a Row,
+    /// Whether the row is the nearest one of a plan in which no deployment keeps all objectives.
+    is_nearest: bool,
     binding: String,
     neighbours: Vec<Neighbour>,
 }
 
 pub(crate) fn explain(args: &ExplainArgs) -> Result<Exit, Refusal> {
-    let (inputs, row) = KeptPlan::read(&args.folder, args.row)?;
+    let KeptRow { inputs, row, is_nearest } = KeptPlan::read(&args.folder, args.row, true)?;
     let spanned = inputs.space.span(&inputs.bounds)?;
     let base = Scenario::compile(&place(), String::new())?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
-    let simulator = Simulator::new(&inputs, &spanned.shapes, vec![None], &base, cores, None, args.json);
+    let progress = Arc::new(Progress::new(args.json, None));
+    let simulator = Simulator::new(&inputs, &spanned.shapes, vec![None], &base, cores, progress);
+    let cut = Cut { requests: row.requests, factor: 1.0 };
     let changes = changes(&row, &spanned.shapes);
     let found = simulator.each_of(&changes, |_, change| {
         let Change { shape, replicas, .. } = change;
-        simulator.case(&Case { shape, replicas: *replicas, cut: Cut::WHOLE, slower: 1.0 })
+        simulator.case(&Case { shape, replicas: *replicas, cut, slower: 1.0 })
     });
     simulator.end();
     let mut neighbours = Vec::new();
     for (change, one) in changes.into_iter().zip(found) {
-        neighbours.push(neighbour(&row, change, &one?));
+        // A signal leaves the rest out.
+        neighbours.extend(in_time(one)?.map(|one| neighbour(&row, change, &one)));
     }
-    let explained = Explained { row: &row, binding: binding(&row), neighbours };
+    let explained = Explained { row: &row, is_nearest, binding: binding(&row), neighbours };
     let mut out = anstream::stdout().lock();
     let written = if args.json {
         serde_json::to_writer_pretty(&mut out, &explained).map_err(io::Error::from).and_then(|()| writeln!(out))
     } else {
         write(&mut out, &explained)
     };
-    Ok(printed(written, Exit::Passed))
+    Ok(printed(written, crate::stop::cause().map_or(Exit::Passed, crate::stop::Cause::exit)))
 }
 
 struct Change {
@@ -166,7 +173,8 @@ fn binding(row: &Row) -> String {
     };
     let tightest = row.tightest().map(|kept| {
         let observed = kept.observed_text.as_deref().unwrap_or("nothing");
-        format!("the tightest objective is {}, at {observed} with {:.0} % left", kept.objective, kept.headroom * 100.0)
+        let headroom = vcr_report::headroom_text(kept.headroom);
+        format!("the tightest objective is {}, at {observed} with {headroom}", kept.objective)
     });
     format!(
         "{limited}; {}; engines are busy {:.0} % of the time",
@@ -176,8 +184,14 @@ fn binding(row: &Row) -> String {
 }
 
 fn write(out: &mut dyn Write, explained: &Explained<'_>) -> io::Result<()> {
-    let Explained { row, binding, neighbours } = explained;
-    writeln!(out, "{BOLD}Row {}: {}{BOLD:#}", row.number, printable(&row.label()))?;
+    let Explained { row, is_nearest, binding, neighbours } = explained;
+    if *is_nearest {
+        let broken: Vec<String> = row.objectives.iter().filter(|kept| !kept.passed).map(broken_text).collect();
+        writeln!(out, "{BOLD}No deployment keeps all objectives. Nearest: {}{BOLD:#}", printable(&row.label()))?;
+        writeln!(out, "{RED}{}{RED:#}", printable(&broken.join(", ")))?;
+    } else {
+        writeln!(out, "{BOLD}Row {}: {}{BOLD:#}", row.number, printable(&row.label()))?;
+    }
     writeln!(out, "{}\n", printable(&row.deployment.command))?;
     writeln!(out, "{}.\n", printable(binding))?;
     for one in neighbours {

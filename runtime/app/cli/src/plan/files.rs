@@ -2,14 +2,15 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
+use vcr_base::input::remote;
 use vcr_base::output::{OutputFolder, Outputs};
 use vcr_trace::import::table::{TableFormat, write as write_columns};
 
 use crate::plan::answer::{Plan, Row};
 use crate::plan::inputs::Inputs;
-use crate::plan::load::{Cut, Facts, Load};
+use crate::plan::load::{Cut, Facts, Load, absolute};
 use crate::plan::script::Case;
 use crate::plan::space::Mode;
 use crate::plan::{page, show};
@@ -53,7 +54,12 @@ impl Folders {
         let place = |name: &str| drafts.join(name);
         draft(&place("plan.html"), |out| page::write(out, plan))?;
         draft(&place("plan.csv"), |out| write_columns(out, &show::columns(plan), TableFormat::Csv))?;
-        draft(&place(JSON), |out| write_json(out, plan))?;
+        let home = match remote::url(self.whole.path()) {
+            Some(_) => self.whole.path().to_owned(),
+            None => absolute(self.whole.path())?,
+        };
+        let kept = Plan { question: inputs.with_paths(|path| from(&home, path))?, ..plan.clone() };
+        draft(&place(JSON), |out| write_json(out, &kept))?;
         for (index, earlier) in self.rows.into_iter().enumerate() {
             let row = plan.rows.get(index);
             let mut folder = match (earlier, row) {
@@ -66,7 +72,8 @@ impl Folders {
                 }
                 (None, None) => continue,
             };
-            let files = row.map(|row| row_files(row, plan, inputs)).transpose()?.unwrap_or_default();
+            let own = row_folder(&home, index + 1);
+            let files = row.map(|row| row_files(row, plan, inputs, &own)).transpose()?.unwrap_or_default();
             let drafts = folder.drafts()?.to_owned();
             for (name, text) in &files {
                 draft(&drafts.join(name), |out| out.write_all(text.as_bytes()))?;
@@ -79,10 +86,27 @@ impl Folders {
     }
 }
 
-/// What to do with a row.
-fn row_files(row: &Row, plan: &Plan, inputs: &Inputs) -> Result<Vec<(&'static str, String)>, Refusal> {
-    let texts =
-        [script(row, inputs)?, serve(row), bench(row, inputs, &plan.load), values(row, &plan.latency_model, inputs)];
+/// The way from a folder to a file, which stays right where both move together; the file as it is where they have
+/// nothing in common.
+fn from(folder: &Path, file: &Path) -> PathBuf {
+    let shared = folder.components().zip(file.components()).take_while(|(one, other)| one == other).count();
+    // The root alone is no common place.
+    if shared < 2 {
+        return file.to_owned();
+    }
+    let up = folder.components().skip(shared).map(|_| Component::ParentDir);
+    up.chain(file.components().skip(shared)).collect()
+}
+
+/// What to do with a row, in this folder.
+fn row_files(row: &Row, plan: &Plan, inputs: &Inputs, folder: &Path) -> Result<Vec<(&'static str, String)>, Refusal> {
+    let moved = inputs.with_paths(|path| from(folder, path))?;
+    let mut text = script(row, &moved)?;
+    let read: Vec<String> = moved.files().iter().map(|path| format!("`{}`", path.display())).collect();
+    if !read.is_empty() {
+        text = text.replacen("\n\n", &format!("\n\n// Reads {}: move them together.\n", read.join(" and ")), 1);
+    }
+    let texts = [text, serve(row), bench(row, inputs, &plan.load), values(row, &plan.latency_model, inputs)];
     Ok(OF_ROW.into_iter().zip(texts).collect())
 }
 
@@ -102,7 +126,8 @@ pub(crate) fn write_json(out: &mut (impl Write + ?Sized), plan: &Plan) -> io::Re
 
 /// The scenario that reproduces a row.
 pub(crate) fn script(row: &Row, inputs: &Inputs) -> Result<String, Refusal> {
-    Case { shape: &row.deployment, replicas: row.replicas, cut: Cut::WHOLE, slower: 1.0 }.script(inputs)
+    let cut = Cut { requests: row.requests, factor: 1.0 };
+    Case { shape: &row.deployment, replicas: row.replicas, cut, slower: 1.0 }.script(inputs)
 }
 
 /// The command lines of the engines.
@@ -196,5 +221,18 @@ fn values(row: &Row, latency: &str, inputs: &Inputs) -> String {
             decode * row.replicas,
             args("      ")
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_found_from_the_folder() {
+        let of = |folder: &str, file: &str| from(Path::new(folder), Path::new(file)).display().to_string();
+        assert_eq!(of("/home/me/plan/row-1", "/home/me/traces/one.jsonl"), "../../traces/one.jsonl");
+        assert_eq!(of("/home/me", "/home/me/one.jsonl"), "one.jsonl");
+        assert_eq!(of("/home/me/plan", "/data/one.jsonl"), "/data/one.jsonl");
     }
 }

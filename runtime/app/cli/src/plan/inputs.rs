@@ -1,6 +1,6 @@
 //! The question of a plan, checked.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use vcr_base::units;
@@ -14,6 +14,10 @@ use crate::refusal::Refusal;
 
 /// Most GPUs, unless it is stated.
 const MAX_GPUS: u32 = 64;
+/// Latency models by their names; others are files.
+const LATENCIES: [&str; 2] = ["tables", "roofline"];
+/// The source of a price of `--price`.
+const GIVEN: &str = "given";
 /// Loads at which the growth of the answer is shown.
 const SCALES: [f64; 6] = [0.5, 0.75, 1.0, 1.25, 1.5, 2.0];
 
@@ -30,6 +34,8 @@ pub(crate) struct Inputs {
     pub(crate) seed: u64,
     /// Where each price is from.
     pub(crate) prices: Vec<Price>,
+    /// What the answer takes for granted, in sentences.
+    pub(crate) assumptions: Vec<String>,
 }
 
 /// A price and its origin.
@@ -52,7 +58,19 @@ impl Inputs {
         if question.slo.is_empty() {
             return Err(Refusal::input("no objective: expected --slo, such as 'ttft.p95 < 2s'"));
         }
-        let models = question.model.iter().map(|model| model_name(model)).collect::<Result<Vec<_>, _>>()?;
+        let mut assumptions = Vec::new();
+        let mut models: Vec<String> = Vec::new();
+        for text in &question.model {
+            let found = model_name(text)?;
+            if found != *text && !Path::new(&found).is_absolute() {
+                assumptions.push(format!("`{text}` is published as {found}"));
+            }
+            models.push(found);
+        }
+        if !space.prefill_decode.is_empty() {
+            assumptions
+                .push(format!("prefill and decode engines are apart at a link of {} (`link` in --space)", space.link));
+        }
         let prices = prices(&question.gpu, &question.price)?;
         let objectives = Objective::all(&question.slo).map_err(Refusal::input)?;
         if let Some((one, other)) = contradiction(&objectives) {
@@ -61,6 +79,12 @@ impl Inputs {
                 one.text(),
                 other.text()
             )));
+        }
+        let listed = prices.iter().filter(|price| price.source != GIVEN);
+        let listed = listed.map(|price| format!("{} ${:.2} ({})", price.gpu, price.usd_per_gpu_hour, price.source));
+        let listed: Vec<String> = listed.collect();
+        if !listed.is_empty() {
+            assumptions.push(format!("list prices of a GPU and hour (--price): {}", listed.join("; ")));
         }
         let scales = question.scale.iter().map(|text| scale(text)).collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
@@ -79,11 +103,32 @@ impl Inputs {
             scales: if scales.is_empty() { SCALES.to_vec() } else { scales },
             seed: question.seed.unwrap_or(1),
             prices,
+            assumptions,
         })
+    }
+
+    /// The same with other paths of the files that runs read.
+    pub(crate) fn with_paths(&self, of: impl Fn(&Path) -> PathBuf) -> Result<Self, Refusal> {
+        let mut moved = self.clone();
+        if let Some(path) = moved.load.file_mut() {
+            *path = of(path);
+        }
+        let fitted = moved.latency.as_mut().filter(|text| !LATENCIES.contains(&text.as_str()));
+        if let Some(text) = fitted {
+            *text = quoted(&of(Path::new(text)))?;
+        }
+        Ok(moved)
+    }
+
+    /// The files that runs read, beside models.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        let mut load = self.load.clone();
+        let fitted = self.latency.as_deref().filter(|text| !LATENCIES.contains(text));
+        load.file_mut().map(|path| path.clone()).into_iter().chain(fitted.map(PathBuf::from)).collect()
     }
 }
 
-/// A name, or the folder of a config.json.
+/// A name under which it is published, or the folder of a config.json.
 fn model_name(text: &str) -> Result<String, Refusal> {
     let path = Path::new(text);
     let found = if path.file_name().is_some_and(|name| name == "config.json") && path.is_file() {
@@ -93,13 +138,25 @@ fn model_name(text: &str) -> Result<String, Refusal> {
     } else if path.is_file() {
         return Err(Refusal::input(format!("invalid --model `{text}`: expected a file called config.json")));
     } else {
-        text.to_owned()
+        published(text)
     };
     match vcr_model::Model::find(&found) {
         Ok(_) if !found.contains([' ', '"', '\\', '\'']) => Ok(found),
         Ok(_) => Err(Refusal::input(format!("invalid --model `{text}`: expected a path without blanks and quotes"))),
         Err(error) => Err(Refusal::input(format!("invalid --model: {error}"))),
     }
+}
+
+/// The name in the table of models that a text means: another publisher, or none, may have no such model.
+fn published(text: &str) -> String {
+    let names = vcr_model::names_of(text);
+    let is_same = |name: &&String| without_publisher(name).eq_ignore_ascii_case(without_publisher(text));
+    let found = names.iter().find(|name| *name == text).or_else(|| names.iter().find(is_same));
+    found.map_or(text, String::as_str).to_owned()
+}
+
+fn without_publisher(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or(name)
 }
 
 /// The GPUs by their names here, with their prices.
@@ -127,7 +184,7 @@ fn prices(gpus: &[String], stated: &[String]) -> Result<Vec<Price>, Refusal> {
         if prices.iter().any(|price| price.gpu == gpu.name) {
             continue;
         }
-        let stated = own.iter().find(|(name, _)| *name == gpu.name).map(|(_, price)| (*price, "given".to_owned()));
+        let stated = own.iter().find(|(name, _)| *name == gpu.name).map(|(_, price)| (*price, GIVEN.to_owned()));
         let listed = || {
             let price = gpu.price?;
             Some((price.usd_per_hour, format!("{}, {}", price.provider, price.date)))
@@ -146,7 +203,7 @@ fn prices(gpus: &[String], stated: &[String]) -> Result<Vec<Price>, Refusal> {
 
 fn latency(text: &str) -> Result<String, Refusal> {
     match text {
-        "tables" | "roofline" => Ok(text.to_owned()),
+        name if LATENCIES.contains(&name) => Ok(text.to_owned()),
         path if Path::new(path).is_file() => quoted(&absolute(Path::new(path))?),
         _ => Err(Refusal::input(format!(
             "invalid --latency `{text}`: expected tables, roofline, or a file that `vcr fit` has written"
@@ -175,6 +232,13 @@ mod tests {
             slo: texts("ttft.p95 < 2s"),
             ..QuestionArgs::default()
         }
+    }
+
+    #[test]
+    fn models_have_the_names_under_which_they_are_published() {
+        assert_eq!(published("meta-llama/Llama-3.1-70B-Instruct-FP8"), "nvidia/Llama-3.1-70B-Instruct-FP8");
+        assert_eq!(published("qwen3-8b"), "Qwen/Qwen3-8B");
+        assert_eq!(published("meta-llama/Llama-3.1-70B-Instruct"), "meta-llama/Llama-3.1-70B-Instruct");
     }
 
     fn refusal(change: impl FnOnce(&mut QuestionArgs)) -> String {

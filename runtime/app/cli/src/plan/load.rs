@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use vcr_base::percentile::at_share;
-use vcr_scenario::{RunOptions, Scenario, Silent};
+use vcr_scenario::{Reporter, RunOptions, Scenario, Silent};
 
 use crate::plan::args::QuestionArgs;
+use crate::plan::halt::Halt;
 use crate::refusal::Refusal;
 
 /// Seconds of a load that is drawn, unless its requests are counted.
@@ -27,8 +28,8 @@ const WORTH: f64 = 0.6;
 pub(crate) enum Load {
     /// A trace, a capture or a report.
     Trace { path: PathBuf, requests: Option<u32> },
-    /// Drawn requests: the rate per second, and further options of `poisson(...)`.
-    Drawn { rate_per_s: f64, options: String, requests: u32 },
+    /// Drawn requests: the rate per second, a file of conversations, or lengths as options of `poisson(...)`.
+    Drawn { rate_per_s: f64, dataset: Option<PathBuf>, lengths: Option<String>, requests: u32 },
 }
 
 /// What is known of a load.
@@ -46,6 +47,9 @@ pub(crate) struct Facts {
     /// Lengths of prompts, in order.
     #[serde(skip)]
     pub(crate) prompts: Vec<f64>,
+    /// Prompt and output of each request.
+    #[serde(skip)]
+    pub(crate) lengths: Vec<u64>,
 }
 
 /// A part of a load and a change of it.
@@ -83,12 +87,12 @@ impl Load {
         if !(rate_per_s > 0.0 && rate_per_s <= 1e6) {
             return Err(Refusal::input(format!("invalid --rate {rate}: expected more than 0 and at most 1000000")));
         }
-        let options = match (&question.dataset, &question.prompt_tokens, &question.output_tokens) {
-            (Some(path), ..) => format!("dataset: dataset(#{{ path: \"{}\" }})", quoted(&absolute(path)?)?),
+        let (dataset, lengths) = match (&question.dataset, &question.prompt_tokens, &question.output_tokens) {
+            (Some(path), ..) => (Some(absolute(path)?), None),
             (None, Some(prompts), Some(outputs)) => {
                 check_lengths("prompt_tokens", prompts)?;
                 check_lengths("output_tokens", outputs)?;
-                format!("prompt_tokens: {prompts}, output_tokens: {outputs}")
+                (None, Some(format!("prompt_tokens: {prompts}, output_tokens: {outputs}")))
             }
             _ => {
                 return Err(Refusal::input("no lengths: expected --prompt-tokens and --output-tokens, or --dataset"));
@@ -96,7 +100,7 @@ impl Load {
         };
         let (least, most) = DRAWN_REQUESTS;
         let usual = (rate_per_s * DRAWN_S).clamp(least, most) as u32;
-        Ok(Self::Drawn { rate_per_s, options, requests: requests.unwrap_or(usual) })
+        Ok(Self::Drawn { rate_per_s, dataset, lengths, requests: requests.unwrap_or(usual) })
     }
 
     /// The workload in the language of scenarios.
@@ -114,7 +118,11 @@ impl Load {
                 text.push_str(" })");
                 text
             }
-            Self::Drawn { rate_per_s, options, requests } => {
+            Self::Drawn { rate_per_s, dataset, lengths, requests } => {
+                let options = match (dataset, lengths) {
+                    (Some(path), _) => format!("dataset: dataset(#{{ path: \"{}\" }})", quoted(path)?),
+                    (None, lengths) => lengths.clone().unwrap_or_default(),
+                };
                 let requests = cut.requests.unwrap_or(u64::from(*requests));
                 let rate = rate_per_s * cut.factor;
                 format!("poisson(#{{ name: \"load\", rate: {rate:?}, count: {requests}, {options} }})")
@@ -122,8 +130,30 @@ impl Load {
         })
     }
 
+    /// The file that it reads.
+    pub(crate) fn file_mut(&mut self) -> Option<&mut PathBuf> {
+        match self {
+            Self::Trace { path, .. } => Some(path),
+            Self::Drawn { dataset, .. } => dataset.as_mut(),
+        }
+    }
+
+    /// Its leading requests, at most so many.
+    pub(crate) fn leading(&mut self, most: u32) {
+        match self {
+            Self::Trace { requests, .. } => *requests = Some(requests.map_or(most, |known| known.min(most))),
+            Self::Drawn { requests, .. } => *requests = most.min(*requests),
+        }
+    }
+
     /// What is known of it: it is run on an engine that is fast and large.
-    pub(crate) fn facts(&self, seed: u64, base: &Scenario, path: &Path) -> Result<Facts, Refusal> {
+    pub(crate) fn facts(
+        &self,
+        seed: u64,
+        base: &Scenario,
+        path: &Path,
+        reporter: Arc<dyn Reporter>,
+    ) -> Result<Facts, Halt> {
         let workload = self.expression(Cut::WHOLE)?;
         let text = format!(
             "let engine = engine(#{{ num_gpu_blocks: 262_144, max_num_seqs: 4096, max_num_batched_tokens: 65_536 }});\n\
@@ -132,8 +162,11 @@ impl Load {
         );
         let options = RunOptions { tokenizers: crate::run::tokenizers(), ..RunOptions::default() };
         let scenario = Scenario::compile(path, text).map_err(of_load)?.sharing(base);
-        let outcome = scenario.run(options, Arc::new(Silent)).map_err(of_load)?;
-        let Some(run) = outcome.runs.first() else { return Err(Refusal::input("the load has no requests")) };
+        let outcome = scenario.run(options, reporter).map_err(of_load)?;
+        if outcome.partial.is_some() {
+            return Err(Halt::Over);
+        }
+        let Some(run) = outcome.runs.first() else { return Err(Refusal::input("the load has no requests").into()) };
         let mut facts = Facts {
             requests: 0,
             span_s: 0.0,
@@ -142,6 +175,7 @@ impl Load {
             longest_tokens: 0,
             shared_prompts: 0.0,
             prompts: Vec::new(),
+            lengths: Vec::new(),
         };
         let (mut first_ms, mut last_ms, mut cached) = (f64::INFINITY, 0.0_f64, 0_u64);
         for row in run.request_rows() {
@@ -151,12 +185,13 @@ impl Load {
             facts.output_tokens += output;
             facts.longest_tokens = facts.longest_tokens.max(prompt + output);
             facts.prompts.push(prompt as f64);
+            facts.lengths.push(prompt + output);
             cached += u64::from(row.cached_tokens);
             first_ms = first_ms.min(row.arrival_ms);
             last_ms = last_ms.max(row.arrival_ms);
         }
         if facts.requests == 0 || facts.output_tokens == 0 {
-            return Err(Refusal::input("the load has no requests with output: expected one at least"));
+            return Err(Refusal::input("the load has no requests with output: expected one at least").into());
         }
         facts.prompts.sort_unstable_by(f64::total_cmp);
         facts.span_s = (last_ms - first_ms) / 1e3;
@@ -188,6 +223,20 @@ impl Facts {
     /// Longest sequence that engines need, rounded up.
     pub(crate) fn max_model_len(&self) -> u32 {
         u32::try_from((self.longest_tokens + 1).next_multiple_of(1024)).unwrap_or(u32::MAX)
+    }
+
+    /// Refuses engines whose longest sequence is shorter than a request.
+    pub(crate) fn check_fits(&self, max_model_len: u32) -> Result<(), Refusal> {
+        let longer = self.lengths.iter().filter(|tokens| **tokens > u64::from(max_model_len)).count();
+        if longer == 0 {
+            return Ok(());
+        }
+        let refusal = Refusal::input(format!(
+            "invalid --max-model-len {max_model_len}: {longer} of {} requests of the load are longer, with their output; \
+             the longest has {} tokens",
+            self.requests, self.longest_tokens
+        ));
+        Err(refusal.hint(format!("write --max-model-len {}, or leave it out", self.longest_tokens)))
     }
 
     pub(crate) fn text(&self) -> String {
@@ -254,6 +303,7 @@ mod tests {
             longest_tokens: 5_000,
             shared_prompts: 0.0,
             prompts: vec![1.0, 2.0, 3.0, 4.0, 5.0],
+            lengths: vec![100, 3_000, 5_000],
         }
     }
 
@@ -269,6 +319,9 @@ mod tests {
     fn the_longest_sequence_is_rounded_up() {
         assert_eq!(facts(1).max_model_len(), 5_120);
         assert_eq!(facts(1).prompt_at(1.0), 5);
+        assert!(facts(3).check_fits(5_000).is_ok());
+        let refusal = facts(3).check_fits(2_000).expect_err("two are longer");
+        assert!(refusal.message.contains("2000: 2 of 3 requests"), "{}", refusal.message);
     }
 
     #[test]

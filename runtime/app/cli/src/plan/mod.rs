@@ -5,9 +5,12 @@ pub(crate) mod args;
 mod bound;
 mod explain;
 mod files;
+mod halt;
 mod inputs;
+mod kept;
 mod load;
 mod objective;
+mod others;
 mod page;
 mod question;
 mod script;
@@ -18,18 +21,22 @@ mod space;
 mod verify;
 mod yaml;
 
+use std::sync::Arc;
+
 use vcr_base::output::Outputs;
-use vcr_scenario::Scenario;
+use vcr_scenario::{Reporter, Scenario};
 
 use crate::exit::{Exit, eprint_line, printed};
 use crate::plan::answer::{Plan, Searched};
-use crate::plan::args::{PlanArgs, PlanCommand, QuestionArgs, SearchArgs, TuneArgs};
+use crate::plan::args::{PlanArgs, PlanCommand, SearchArgs, TuneArgs};
+use crate::plan::bound::Bounded;
 use crate::plan::files::Folders;
+use crate::plan::halt::{Halt, in_time, too_soon};
 use crate::plan::inputs::Inputs;
 use crate::plan::load::Facts;
 use crate::plan::script::Case;
-use crate::plan::search::Simulate;
-use crate::plan::simulate::{Simulator, place};
+use crate::plan::search::{Family, Found};
+use crate::plan::simulate::{Progress, Simulator, place};
 use crate::plan::space::Spanned;
 use crate::refusal::Refusal;
 use crate::terminal::layout::Layout;
@@ -45,15 +52,9 @@ pub(crate) fn plan(args: &PlanArgs) -> Exit {
 }
 
 fn asked(args: &PlanArgs) -> Result<Exit, Refusal> {
-    let (file, of_file) = match &args.file {
-        Some(path) => question::read(path)?,
-        None => (QuestionArgs::default(), None),
-    };
-    let question = args.question.clone().or(file);
-    let space = match &question.space {
-        Some(text) => Some(question::space(text)?),
-        None => of_file,
-    };
+    let file = args.file.as_deref().map(question::read).transpose()?;
+    let question = args.question.clone().or(file.unwrap_or_default());
+    let space = question.space.as_deref().map(question::space).transpose()?;
     answer(Inputs::of(&question, space.unwrap_or_default())?, &args.search)
 }
 
@@ -99,15 +100,19 @@ fn answer(mut inputs: Inputs, args: &SearchArgs) -> Result<Exit, Refusal> {
     }
     let folders = args.out.as_deref().map(|folder| Folders::open(outputs, folder)).transpose()?;
     let base = Scenario::compile(&place(), String::new())?;
-    let facts = inputs.load.facts(inputs.seed, &base, &place())?;
-    if inputs.bounds.max_model_len == 0 {
-        inputs.bounds.max_model_len = facts.max_model_len();
+    let quiet = args.quiet;
+    let progress = Arc::new(Progress::new(quiet, args.budget));
+    let reporter = Arc::clone(&progress) as Arc<dyn Reporter>;
+    let facts = in_time(inputs.load.facts(inputs.seed, &base, &place(), reporter))?;
+    let facts = facts.ok_or_else(|| too_soon(progress.cut_by().unwrap_or_default()))?;
+    match inputs.bounds.max_model_len {
+        0 => inputs.bounds.max_model_len = facts.max_model_len(),
+        stated => facts.check_fits(stated)?,
     }
     let Spanned { shapes, families, left_out } = inputs.space.span(&inputs.bounds)?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
     let threads = args.threads.map_or(cores, |threads| usize::from(threads.get()));
-    let quiet = args.quiet;
-    let simulator = Simulator::new(&inputs, &shapes, facts.parts(), &base, threads, args.budget, quiet);
+    let simulator = Simulator::new(&inputs, &shapes, facts.parts(), &base, threads, progress);
     if let Some(shape) = shapes.first() {
         let case = Case { shape, replicas: 1, cut: load::Cut::WHOLE, slower: 1.0 };
         simulator.check(&case.script(&inputs)?)?;
@@ -125,35 +130,49 @@ fn answer(mut inputs: Inputs, args: &SearchArgs) -> Result<Exit, Refusal> {
     let written = if args.json {
         files::write_json(&mut out, &plan)
     } else {
-        show::write(&mut out, &plan, Layout::of_stdout(false))
+        show::write(&mut out, &plan, Layout::of_stdout(args.full))
     };
-    Ok(printed(written, if plan.feasible { Exit::Passed } else { Exit::CheckFailed }))
+    let exit = match crate::stop::cause() {
+        Some(cause) if plan.cut_by.is_some() => cause.exit(),
+        _ if plan.feasible => Exit::Passed,
+        _ => Exit::CheckFailed,
+    };
+    Ok(printed(written, exit))
 }
 
 /// Bounds, search and answer.
 fn searched(
     simulator: &Simulator<'_>,
     facts: Facts,
-    families: Vec<search::Family>,
+    families: Vec<Family>,
     mut left_out: Vec<space::LeftOut>,
     exhaustive: bool,
 ) -> Result<Plan, Refusal> {
     simulator.begin("bounds", 0.0);
-    let (families, alones, cannot) = bound::bound(simulator, &facts, families)?;
+    let bounded = in_time(bound::bound(simulator, &facts, families))?;
+    let bounded = bounded.ok_or_else(|| too_soon(simulator.cut_by().unwrap_or_default()))?;
+    let Bounded { mut families, mut alones, left_out: cannot, nearest } = bounded;
     left_out.extend(cannot);
     simulator.begin("search", expected(&families, &facts));
-    let found = match exhaustive {
-        true => search::exhaustive(simulator, &families, simulator.whole())?,
-        false => search::search(simulator, &families, simulator.parts.len())?,
+    let mut found = Vec::new();
+    let done: Result<(), Halt> = match exhaustive {
+        true => search::exhaustive(simulator, &families, simulator.whole(), &mut found),
+        false => search::search(simulator, &families, simulator.parts.len(), &mut found),
     };
-    let is_cut = simulator.is_over() && found.contains(&search::Found::Unfinished);
+    in_time(done)?;
     simulator.begin("answer", facts.requests as f64 * 20.0);
-    Searched { simulator, facts, families, alones, found, left_out, is_cut }.plan()
+    let only_nearest = nearest.is_some();
+    if let Some((family, alone)) = nearest {
+        found.push(Found::Infeasible { shape: family.shapes[0], replicas: family.most, part: simulator.whole() });
+        families.push(family);
+        alones.push(alone);
+    }
+    Searched { simulator, facts, families, alones, found, left_out, only_nearest }.plan()
 }
 
 /// Requests of a search, by estimate: each shape twice with the first part, half of them with the next, and a few
 /// with the whole load.
-fn expected(families: &[search::Family], facts: &Facts) -> f64 {
+fn expected(families: &[Family], facts: &Facts) -> f64 {
     let parts = facts.parts();
     let shapes: usize = families.iter().map(|family| family.shapes.len()).sum();
     let of_part = |(index, requests): (usize, &Option<u64>)| match requests {

@@ -8,6 +8,11 @@ use vcr_scenario::AssertionResult;
 const COMPLETED: &str = "completed_ratio.value >= 99%";
 /// Metrics whose objectives make that one unnecessary.
 const ABOUT_COMPLETION: [&str; 3] = ["completed_ratio", "goodput", "completed"];
+/// Metrics that grow with the replicas.
+const COSTS: [&str; 4] = ["cost", "cost_per_hour", "cost_per_million_output_tokens", "gpus"];
+/// Metrics that do not fall where replicas are added.
+const CARRIED: [&str; 7] =
+    ["completed", "completed_ratio", "generated_tokens", "goodput", "output_tokens", "prompt_tokens", "requests"];
 
 /// A condition on a metric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +55,15 @@ impl Objective {
     /// Its limit, if it compares a metric with a number. That of a goodput has the metric's name only.
     pub(crate) fn limit(&self) -> Option<Limit> {
         limit_of(&self.subject, &self.condition)
+    }
+
+    /// Whether more replicas may break it: costs at most, and for example a hit ratio or a batch at least.
+    pub(crate) fn hurts(&self) -> bool {
+        self.limit().is_some_and(|limit| match limit.is_upper {
+            Some(true) => COSTS.contains(&limit.metric.as_str()),
+            Some(false) => !CARRIED.contains(&limit.metric.as_str()),
+            None => false,
+        })
     }
 
     /// The percentile that it is about; 100 for the maximum.
@@ -145,6 +159,13 @@ mod tests {
         assert_eq!(count(&["ttft.p95 < 2s"]), 2);
         assert_eq!(count(&["goodput{ttft<1s}.ratio > 90%"]), 1);
         assert_eq!(count(&["ttft.p95 < 2s", "completed_ratio.value == 100%"]), 2);
+    }
+
+    #[test]
+    fn costs_and_shares_are_hurt_by_replicas() {
+        let hurts = |text| objective(text).hurts();
+        assert!(hurts("cost_per_hour.value < $5") && hurts("gpus.value <= 4") && hurts("kv_peak_usage.value > 50%"));
+        assert!(!hurts("ttft.p95 < 2s") && !hurts("goodput{ttft<1s}.ratio > 90%") && !hurts("failed.count == 0"));
     }
 
     #[test]

@@ -19,7 +19,9 @@ pub(crate) fn write(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
     let title = format!("Plan for {}", plan.question.bounds.models.join(", "));
     let data = Data { charts: charts(plan) };
     write_page(out, &title, &data, &mut |out| {
-        let reason = format!("{}. {}", plan.load.text(), plan.trust().unwrap_or_default());
+        let assumed = plan.question.assumptions.iter().map(|text| format!("assumed: {text}"));
+        let texts = [plan.load.text()].into_iter().chain(plan.cut()).chain(plan.trust()).chain(assumed);
+        let reason = texts.collect::<Vec<_>>().join(". ");
         write_banner(out, &title, Tone::of(plan.feasible), &plan.verdict(), &reason)?;
         write_tiles(out, &tiles(plan), None)?;
         write_rows(out, plan)?;
@@ -218,9 +220,7 @@ fn write_growth(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
 fn write_others(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
     writeln!(out, "<section><h2>Not among the rows</h2>\n<ul>")?;
     for family in plan.without_rows() {
-        let price = family.price_per_hour_usd.map(|price| format!(", at least ${price:.2} an hour"));
-        let (text, result) = (Escaped(&family.deployments), family.result);
-        writeln!(out, "<li>{text}: {result}{}</li>", price.unwrap_or_default())?;
+        writeln!(out, "<li>{}: {}</li>", Escaped(&family.deployments), Escaped(&family.reason))?;
     }
     for one in &plan.left_out {
         writeln!(out, "<li>{}: {}</li>", Escaped(&one.deployments), Escaped(&one.reason))?;

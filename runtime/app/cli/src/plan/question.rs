@@ -1,4 +1,4 @@
-//! Questions that files ask.
+//! Questions that files ask, and spaces.
 
 use std::path::Path;
 
@@ -7,31 +7,43 @@ use vcr_base::input::MAX_CONFIG_BYTES;
 
 use crate::plan::args::QuestionArgs;
 use crate::plan::space::Space;
+use crate::plan::yaml::underscored;
 use crate::refusal::Refusal;
 
-/// The key of the file that is a document of its own.
-const SPACE: &str = "space";
-
-/// The question of a file, and the space that it states. Paths in it start at its folder.
-pub(crate) fn read(path: &Path) -> Result<(QuestionArgs, Option<Space>), Refusal> {
+/// The question of a file: the options of [`QuestionArgs`] by their names. Paths in it start at its folder.
+pub(crate) fn read(path: &Path) -> Result<QuestionArgs, Refusal> {
     let invalid = |reason: String| Refusal::input(format!("invalid `{}`: {reason}", path.display()));
     let text = vcr_base::input::read_yaml(path, MAX_CONFIG_BYTES)
         .map_err(|error| Refusal::input(format!("cannot read `{}`: {error}", path.display())))?;
-    let mut map: Map<String, Value> = yaml_serde::from_str(&text).map_err(|error| invalid(error.to_string()))?;
-    let space = map.remove(SPACE).map(serde_json::from_value).transpose();
-    let space = space.map_err(|error: serde_json::Error| invalid(format!("`{SPACE}`: {error}")))?;
+    let map: Map<String, Value> = yaml_serde::from_str(&text).map_err(|error| invalid(error.to_string()))?;
+    let map = underscored(map).map_err(invalid)?;
     let mut question: QuestionArgs =
         serde_json::from_value(Value::Object(map)).map_err(|error| invalid(error.to_string()))?;
+    if let Some(text) = &question.space {
+        parse(text).map_err(|reason| invalid(format!("`space`: {reason}")))?;
+    }
     let folder = path.parent().unwrap_or(Path::new(""));
     for file in [&mut question.trace, &mut question.dataset].into_iter().flatten() {
         if vcr_base::input::remote::url(file).is_none() {
             *file = folder.join(&file);
         }
     }
-    Ok((question, space))
+    for text in question.model.iter_mut().chain(&mut question.latency) {
+        // Anything else is a name.
+        let path = folder.join(&text);
+        if let Some(path) = path.to_str().filter(|_| path.exists()) {
+            *text = path.to_owned();
+        }
+    }
+    Ok(question)
 }
 
 /// The space of `--space`.
 pub(crate) fn space(text: &str) -> Result<Space, Refusal> {
-    yaml_serde::from_str(text).map_err(|error| Refusal::input(format!("invalid --space: {error}")))
+    parse(text).map_err(|reason| Refusal::input(format!("invalid --space: {reason}")))
+}
+
+fn parse(text: &str) -> Result<Space, String> {
+    let map: Map<String, Value> = yaml_serde::from_str(text).map_err(|error| error.to_string())?;
+    serde_json::from_value(Value::Object(underscored(map)?)).map_err(|error| error.to_string())
 }

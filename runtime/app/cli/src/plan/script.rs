@@ -2,7 +2,7 @@
 
 use crate::plan::inputs::Inputs;
 use crate::plan::load::Cut;
-use crate::plan::space::{Mode, Shape};
+use crate::plan::space::{Mode, Shape, has_drafts};
 use crate::refusal::Refusal;
 use crate::terminal::text::counted;
 
@@ -39,6 +39,9 @@ impl Case<'_> {
         }
         if let Some(node) = inputs.bounds.gpus_per_node {
             options.push_str(&format!(", gpus_per_node: {node}"));
+        }
+        if has_drafts(&shape.flags) {
+            options.push_str(&format!(", acceptance_rates: {:?}", inputs.space.acceptance_rates));
         }
         let gpus = shape.gpus() * replicas;
         let mut text = format!(

@@ -1,7 +1,8 @@
 //! The search: for each family of deployments the flags and the least replicas that keep all objectives.
 //!
 //! A family has its model, GPU, parallel sizes and mode in common; its shapes differ in flags, and every replica
-//! of a shape costs the same. More replicas never hurt, which is what bisections assume. Flags race on parts of the
+//! of a shape costs the same. Bisections find the least replicas that carry the load; objectives that more replicas
+//! hurt, such as cost, are kept there or nowhere. Flags race on parts of the
 //! load, the first part being the shortest: the best quarter goes on to the next part. Families that would cost
 //! much more than the cheapest do not go on. What remains is decided on the whole load.
 //!
@@ -24,6 +25,8 @@ pub(crate) struct Probe {
 pub(crate) struct Score {
     /// Whether all objectives are kept.
     pub(crate) passed: bool,
+    /// Whether those are that more replicas do not hurt.
+    pub(crate) carries: bool,
     /// Of the tightest objective, as a share of its limit.
     pub(crate) headroom: f64,
 }
@@ -38,7 +41,7 @@ pub(crate) trait Simulate: Sync {
     /// Calls `act` for each number, several at a time, and gives the results in order.
     fn each<T: Send>(&self, count: usize, act: &(dyn Fn(usize) -> T + Sync)) -> Vec<T>;
 
-    /// Whether the time for the search is over.
+    /// Whether the time for the search is over: what is under way comes to its end, and one family is decided.
     fn is_over(&self) -> bool;
 }
 
@@ -68,7 +71,8 @@ impl Family {
 pub(crate) enum Found {
     /// The least replicas that keep all objectives with the whole load, and their best flags.
     Least { shape: usize, replicas: u32 },
-    /// Not even the most replicas keep them; the flags that come closest.
+    /// No replicas keep them; the flags and replicas that come closest: the most, or the least that carry the load where
+    /// more replicas hurt an objective.
     Infeasible { shape: usize, replicas: u32, part: usize },
     /// These replicas are needed for a part of the load alone, and they cost more than other deployments.
     Dearer { shape: usize, replicas: u32, part: usize },
@@ -86,6 +90,8 @@ const ONE_IN: usize = 4;
 const AT_LEAST: usize = 2;
 /// Shapes of a family that are simulated with the whole load, at most.
 const FINALISTS: usize = 2;
+/// Where an objective that more replicas hurt is broken by at most this share, other flags may keep it.
+const CLOSE: f64 = -0.1;
 
 /// A family under way.
 #[derive(Clone, Debug)]
@@ -96,13 +102,19 @@ struct Racing {
     replicas: Option<u32>,
 }
 
-/// Searches all families; the results are in their order. `parts` is the number of parts of the load.
-pub(crate) fn search<S: Simulate>(simulate: &S, families: &[Family], parts: usize) -> Result<Vec<Found>, S::Error> {
+/// Searches all families; `found` has the results in their order, also where an error ends the search. `parts` is the
+/// number of parts of the load.
+pub(crate) fn search<S: Simulate>(
+    simulate: &S,
+    families: &[Family],
+    parts: usize,
+    found: &mut Vec<Found>,
+) -> Result<(), S::Error> {
     let whole = parts - 1;
     let mut racing: Vec<Racing> =
         families.iter().map(|family| Racing { shapes: family.shapes.clone(), replicas: Some(family.least) }).collect();
-    let mut found = vec![Found::Unfinished; families.len()];
-    let mut active = promising(simulate, families, &mut racing, &mut found)?;
+    *found = vec![Found::Unfinished; families.len()];
+    let mut active = promising(simulate, families, &mut racing, found)?;
     for part in 0..whole {
         if simulate.is_over() {
             break;
@@ -114,7 +126,7 @@ pub(crate) fn search<S: Simulate>(simulate: &S, families: &[Family], parts: usiz
         for (number, raced) in active.iter().zip(raced) {
             racing[*number] = raced?;
         }
-        active = go_on(families, &racing, &mut found, active, part);
+        active = go_on(families, &racing, found, active, part);
     }
     // The cheapest one by estimate is decided first: its price rules others out.
     let mut order = active;
@@ -128,12 +140,19 @@ pub(crate) fn search<S: Simulate>(simulate: &S, families: &[Family], parts: usiz
             let number = next[index];
             decide(simulate, &families[number], &racing[number], whole, cheapest)
         });
+        let mut failed = None;
         for (number, result) in next.iter().zip(results) {
-            found[*number] = result?;
+            match result {
+                Ok(result) => found[*number] = result,
+                Err(error) => failed = Some(error),
+            }
             decided[*number] = true;
             if let Found::Least { replicas, .. } = found[*number] {
                 cheapest = cheapest.min(price(&families[*number], Some(replicas)));
             }
+        }
+        if let Some(error) = failed {
+            return Err(error);
         }
         if simulate.is_over() && cheapest.is_finite() {
             break;
@@ -150,9 +169,9 @@ pub(crate) fn search<S: Simulate>(simulate: &S, families: &[Family], parts: usiz
         }
     }
     if !simulate.is_over() {
-        polish(simulate, families, &mut found, whole)?;
+        polish(simulate, families, found, whole)?;
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Of the cheapest deployments all flags with the whole load: races end before the last of them are told apart.
@@ -186,6 +205,9 @@ fn promising<S: Simulate>(
 ) -> Result<Vec<usize>, S::Error> {
     let first = simulate.each(families.len(), &|number| {
         let family = &families[number];
+        if simulate.is_over() {
+            return Ok(None);
+        }
         least(simulate, family.shapes[0], family.least, family.range(), 0)
     });
     let first = first.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -229,6 +251,9 @@ fn go_on(families: &[Family], racing: &[Racing], found: &mut [Found], active: Ve
 
 /// Races the shapes of a family with a part of the load: the least replicas of any, and the best shapes.
 fn race<S: Simulate>(simulate: &S, family: &Family, before: &Racing, part: usize) -> Result<Racing, S::Error> {
+    if simulate.is_over() {
+        return Ok(before.clone());
+    }
     let mut shapes = before.shapes.clone();
     let guess = before.replicas.unwrap_or(family.most);
     let Some(mut replicas) = least(simulate, shapes[0], guess, family.range(), part)? else {
@@ -237,7 +262,7 @@ fn race<S: Simulate>(simulate: &S, family: &Family, before: &Racing, part: usize
     // Where the first one fails, others may not.
     while replicas > family.fewest {
         let scores = scores(simulate, &shapes, replicas - 1, part)?;
-        let passing = shapes.iter().zip(&scores).filter(|(_, score)| score.passed);
+        let passing = shapes.iter().zip(&scores).filter(|(_, score)| score.carries);
         let mut passing: Vec<(usize, Score)> = passing.map(|(shape, score)| (*shape, *score)).collect();
         if passing.is_empty() {
             sort(&mut shapes, &scores);
@@ -264,9 +289,13 @@ fn race_beyond<S: Simulate>(
     part: usize,
 ) -> Result<Racing, S::Error> {
     let scores = scores(simulate, &shapes, family.most, part)?;
-    let passes = scores.iter().any(|score| score.passed);
+    let carrying = shapes.iter().zip(&scores).filter(|(_, score)| score.carries);
+    let carries = carrying.max_by(|a, b| a.1.headroom.total_cmp(&b.1.headroom)).map(|(shape, _)| *shape);
     sort(&mut shapes, &scores);
-    let replicas = if passes { least(simulate, shapes[0], family.most, family.range(), part)? } else { None };
+    let replicas = match carries {
+        Some(shape) => least(simulate, shape, family.most, family.range(), part)?,
+        None => None,
+    };
     shapes.truncate(shapes.len().div_ceil(ONE_IN).max(FINALISTS));
     Ok(Racing { shapes, replicas })
 }
@@ -301,21 +330,37 @@ fn decide<S: Simulate>(
     while let Some((replicas, _)) = best
         && replicas > family.fewest
         && price(family, Some(replicas - 1)) <= cheapest
+        && !simulate.is_over()
     {
         let scores = scores(simulate, &family.shapes, replicas - 1, whole)?;
-        let passing = family.shapes.iter().zip(scores).filter(|(_, score)| score.passed);
+        let passing = family.shapes.iter().zip(scores).filter(|(_, score)| score.carries);
         let Some((shape, _)) = passing.max_by(|a, b| a.1.headroom.total_cmp(&b.1.headroom)) else { break };
         let fewer = least(simulate, *shape, replicas - 1, (family.fewest, replicas - 1), whole)?;
         let fewer = fewer.unwrap_or(replicas - 1);
         best = Some((fewer, *shape));
     }
-    Ok(match best {
-        Some((replicas, shape)) => Found::Least { shape, replicas },
-        None => Found::Infeasible { shape: shapes[0], replicas: family.most, part: whole },
+    let Some((replicas, shape)) = best else {
+        return Ok(Found::Infeasible { shape: shapes[0], replicas: family.most, part: whole });
+    };
+    let score = scores(simulate, &[shape], replicas, whole)?[0];
+    if score.passed {
+        return Ok(Found::Least { shape, replicas });
+    }
+    // More replicas would hurt what is broken.
+    let tried = if score.headroom >= CLOSE { &family.shapes[..] } else { shapes };
+    let scores = scores(simulate, tried, replicas, whole)?;
+    let rank = |score: &Score| (score.passed, score.headroom);
+    let (shape, score) = tried
+        .iter()
+        .zip(scores)
+        .fold((shape, score), |best, (shape, score)| if rank(&score) > rank(&best.1) { (*shape, score) } else { best });
+    Ok(match score.passed {
+        true => Found::Least { shape, replicas },
+        false => Found::Infeasible { shape, replicas, part: whole },
     })
 }
 
-/// The least replicas of a range with which a shape keeps all objectives; tried from `guess` on.
+/// The least replicas of a range with which a shape carries the load; tried from `guess` on.
 fn least<S: Simulate>(
     simulate: &S,
     shape: usize,
@@ -324,7 +369,7 @@ fn least<S: Simulate>(
     part: usize,
 ) -> Result<Option<u32>, S::Error> {
     least_holding(guess, range, |replicas| {
-        simulate.simulate(&[Probe { shape, replicas, part }]).map(|scores| scores[0].passed)
+        simulate.simulate(&[Probe { shape, replicas, part }]).map(|scores| scores[0].carries)
     })
 }
 
@@ -381,28 +426,36 @@ fn sort(shapes: &mut [usize], scores: &[Score]) {
 }
 
 /// The same answer from every deployment with the whole load.
-pub(crate) fn exhaustive<S: Simulate>(simulate: &S, families: &[Family], whole: usize) -> Result<Vec<Found>, S::Error> {
-    families
-        .iter()
-        .map(|family| {
-            let mut nearest = (f64::NEG_INFINITY, family.shapes[0]);
-            let mut best = None;
-            for replicas in family.fewest..=family.most {
-                let scores = scores(simulate, &family.shapes, replicas, whole)?;
-                let mut all: Vec<(usize, Score)> = family.shapes.iter().copied().zip(scores).collect();
-                all.sort_by(|a, b| b.1.headroom.total_cmp(&a.1.headroom));
-                if all[0].1.headroom > nearest.0 {
-                    nearest = (all[0].1.headroom, all[0].0);
-                }
-                if let Some((shape, _)) = all.into_iter().find(|(_, score)| score.passed)
-                    && best.is_none()
-                {
-                    best = Some(Found::Least { shape, replicas });
-                }
+pub(crate) fn exhaustive<S: Simulate>(
+    simulate: &S,
+    families: &[Family],
+    whole: usize,
+    found: &mut Vec<Found>,
+) -> Result<(), S::Error> {
+    *found = vec![Found::Unfinished; families.len()];
+    for (family, found) in families.iter().zip(found) {
+        if simulate.is_over() {
+            break;
+        }
+        let mut nearest = (f64::NEG_INFINITY, family.shapes[0], family.most);
+        let mut best = None;
+        for replicas in family.fewest..=family.most {
+            let scores = scores(simulate, &family.shapes, replicas, whole)?;
+            let mut all: Vec<(usize, Score)> = family.shapes.iter().copied().zip(scores).collect();
+            all.sort_by(|a, b| b.1.headroom.total_cmp(&a.1.headroom));
+            if all[0].1.headroom > nearest.0 {
+                nearest = (all[0].1.headroom, all[0].0, replicas);
             }
-            Ok(best.unwrap_or(Found::Infeasible { shape: nearest.1, replicas: family.most, part: whole }))
-        })
-        .collect()
+            if let Some((shape, _)) = all.into_iter().find(|(_, score)| score.passed)
+                && best.is_none()
+            {
+                best = Some(Found::Least { shape, replicas });
+            }
+        }
+        let (_, shape, replicas) = nearest;
+        *found = best.unwrap_or(Found::Infeasible { shape, replicas, part: whole });
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -5,28 +5,40 @@ use std::io::{self, Write};
 use vcr_report::headroom_text;
 use vcr_trace::import::table::{Cells, Column};
 
-use crate::plan::answer::{FamilyResult, Kept, Plan, Row};
+use crate::plan::answer::{Plan, Row};
+use crate::plan::kept::{Kept, broken_text};
+use crate::plan::others::FamilyResult;
 use crate::plan::space::Mode;
 use crate::terminal::layout::{Layout, write_wrapped};
 use crate::terminal::style::{BOLD, DIM, GREEN, RED, YELLOW, align_right, bare_table, write_table};
 use crate::terminal::text::{counted, printable};
 
 /// Columns that are left out where the table does not fit, first to last.
-const LEFT_OUT: [&str; 5] = ["KV peak", "busy", "limited by", "flags", "$/M tokens"];
+const LEFT_OUT: [&str; 7] = ["KV peak", "busy", "flags", "limited by", "$/M tokens", "tightest", "model"];
+/// The width of a table in a file or a pipe.
+const WIDTH: usize = 80;
 
 impl Row {
     /// Engines, model and GPU.
     pub(crate) fn label(&self) -> String {
+        format!("{} on {}", self.deployment.model, self.engines())
+    }
+
+    /// The engines in few characters.
+    fn short(&self) -> String {
+        self.engines().replace(" prefill + ", "P + ").replace(" decode x ", "D x ")
+    }
+
+    fn engines(&self) -> String {
         let shape = &self.deployment;
         let engine = format!("{} x {}", shape.gpus_per_engine, shape.gpu);
-        let engines = match shape.mode {
+        match shape.mode {
             Mode::Aggregated if self.replicas == 1 => engine,
             Mode::Aggregated => format!("{} x ({engine})", self.replicas),
             Mode::Disaggregated { prefill, decode } => {
                 format!("{} prefill + {} decode x ({engine})", prefill * self.replicas, decode * self.replicas)
             }
-        };
-        format!("{} on {engines}", shape.model)
+        }
     }
 
     /// The objective with the least headroom.
@@ -40,17 +52,27 @@ impl Plan {
     pub(crate) fn verdict(&self) -> String {
         match (self.rows.first(), &self.nearest) {
             (Some(first), _) => format!(
-                "{} keeps all objectives for ${:.2} an hour: {}",
+                "{} keeps all objectives for ${:.2} an hour{}: {}",
                 first.label(),
                 first.price_per_hour_usd,
+                first.requests.map(|count| format!(" with the first {count} requests alone")).unwrap_or_default(),
                 counted(first.gpus, "GPU")
             ),
             (None, Some(nearest)) => {
                 let broken: Vec<String> =
                     nearest.objectives.iter().filter(|kept| !kept.passed).map(broken_text).collect();
-                format!("no deployment keeps all objectives; nearest is {}: {}", nearest.label(), broken.join(", "))
+                let none = match self.cut_by {
+                    Some(_) => "no deployment was found so far that keeps all objectives",
+                    None if self.families.is_empty() => "no deployment can keep all objectives",
+                    None => "no deployment keeps all objectives",
+                };
+                let broken = if broken.is_empty() { "nothing broken so far".to_owned() } else { broken.join(", ") };
+                format!("{none}; nearest is {}: {broken}", nearest.label())
             }
-            (None, None) => "no deployment can keep the objectives; each is left out for a reason".to_owned(),
+            (None, None) => match self.left_out.last() {
+                Some(one) => format!("no deployment fits: {}: {}", one.deployments, one.reason),
+                None => "no deployment fits".to_owned(),
+            },
         }
     }
 
@@ -62,11 +84,20 @@ impl Plan {
         self.families.iter().filter(move |family| !has_row(family))
     }
 
+    /// What ended the search before its end, and what that leaves open.
+    pub(crate) fn cut(&self) -> Option<String> {
+        let cause = self.cut_by?;
+        let open = self.families.iter().filter(|family| family.result == "unfinished").count();
+        let all = self.families.len();
+        Some(format!("{cause} ended the search: this is the best so far; {open} of {all} families are not decided"))
+    }
+
     /// What the errors of the latency model leave of the answer.
     pub(crate) fn trust(&self) -> Option<String> {
         let percent = (self.slower - 1.0) * 100.0;
         let model = &self.latency_model;
         let first = self.rows.first()?;
+        first.holds_if_slower?;
         Some(match self.safe_row {
             Some(safe) if safe == first.number => {
                 format!("row {safe} holds even if every step takes {percent:.0} % longer than `{model}` says")
@@ -85,17 +116,6 @@ impl Plan {
     }
 }
 
-/// An objective that is not kept.
-pub(crate) fn broken_text(kept: &Kept) -> String {
-    match &kept.observed_text {
-        Some(observed) if kept.headroom > -10.0 => {
-            format!("{} is {observed}, {:.0} % beyond", kept.objective, -kept.headroom * 100.0)
-        }
-        Some(observed) => format!("{} is {observed}, {:.0} times beyond", kept.objective, -kept.headroom),
-        None => format!("{} has no samples", kept.objective),
-    }
-}
-
 /// Prints a plan.
 pub(crate) fn write(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<()> {
     let (mark, style) = if plan.feasible { ("✓", GREEN) } else { ("✗", RED) };
@@ -110,7 +130,14 @@ pub(crate) fn write(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Res
         model => format!("; priced by {model}"),
     };
     let load = format!("{}{priced}", plan.load.text());
-    writeln!(out, "  {DIM}{}{DIM:#}\n", printable(&load))?;
+    write_wrapped(out, "  ", &format!("{DIM}{}{DIM:#}", printable(&load)), layout.width)?;
+    for text in &plan.question.assumptions {
+        write_wrapped(out, "  ", &format!("{DIM}assumed: {}{DIM:#}", printable(text)), layout.width)?;
+    }
+    if let Some(cut) = plan.cut() {
+        write_wrapped(out, "  ", &format!("{YELLOW}{cut}{YELLOW:#}"), layout.width)?;
+    }
+    writeln!(out)?;
     write_rows(out, plan, layout)?;
     if let Some(trust) = plan.trust() {
         let is_safe = plan.safe_row == plan.rows.first().map(|row| row.number);
@@ -120,10 +147,9 @@ pub(crate) fn write(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Res
     }
     write_growth(out, plan)?;
     write_others(out, plan, layout)?;
-    let cut = if plan.is_cut { "; the time was over before the end of the search" } else { "" };
     writeln!(
         out,
-        "{DIM}{} deployments, {} simulations of {} requests in all{cut}{DIM:#}",
+        "{DIM}{} deployments, {} simulations of {} requests in all{DIM:#}",
         plan.deployments, plan.simulations, plan.simulated_requests
     )
 }
@@ -132,7 +158,8 @@ fn write_rows(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<()
     let mut table = bare_table();
     table.set_header([
         "  #",
-        "deployment",
+        "model",
+        "engines",
         "flags",
         "GPUs",
         "$/h",
@@ -150,7 +177,8 @@ fn write_rows(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<()
         let tightest = row.tightest();
         table.add_row([
             format!("{front}{safe} {}", row.number),
-            printable(&row.label()).into_owned(),
+            printable(&row.deployment.model).into_owned(),
+            row.short(),
             printable(&row.deployment.flags).into_owned(),
             row.gpus.to_string(),
             format!("{:.2}", row.price_per_hour_usd),
@@ -158,7 +186,8 @@ fn write_rows(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<()
             headroom_text(row.headroom),
             tightest.map_or("-".to_owned(), |kept| {
                 let observed = kept.observed_text.as_deref().unwrap_or("no samples");
-                format!("{} ({observed})", printable(&kept.objective))
+                let metric = kept.objective.rsplit_once(['<', '>', '=']).map_or("", |(metric, _)| metric);
+                format!("{} {observed}", printable(metric.trim_end_matches(['<', '>', '=', '!', ' '])))
             }),
             format!("{:.0} %", row.utilisation * 100.0),
             format!("{:.0} %", row.kv_peak_usage * 100.0),
@@ -169,18 +198,26 @@ fn write_rows(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<()
         return Ok(());
     }
     align_right(&mut table);
-    for text in [1, 2, 7, 10] {
+    for text in [1, 2, 3, 8, 11] {
         if let Some(column) = table.column_mut(text) {
             column.set_cell_alignment(comfy_table::CellAlignment::Left);
         }
     }
-    let is_narrowed = layout.fit(&mut table, &LEFT_OUT);
+    let one_model = rows.iter().all(|row| row.deployment.model == rows[0].deployment.model);
+    if let Some(model) = table.column_mut(1).filter(|_| one_model) {
+        model.set_constraint(comfy_table::ColumnConstraint::Hidden);
+    }
+    let width = if layout.width == usize::MAX { WIDTH } else { layout.width };
+    let is_narrowed = Layout { width, ..layout }.fit(&mut table, &LEFT_OUT);
     write_table(out, &table)?;
-    let narrowed = if is_narrowed { "; a wider terminal shows all columns" } else { "" };
-    writeln!(
-        out,
-        "  {DIM}* on the front of price, TTFT p95 and ITL p99; ! holds with the latency model's error{narrowed}{DIM:#}\n"
-    )
+    let is_apart = rows.iter().any(|row| row.deployment.mode != Mode::Aggregated);
+    let apart = if is_apart { "; P prefill, D decode" } else { "" };
+    let narrowed = if is_narrowed { "; --full shows all columns" } else { "" };
+    let marks = "* on the front of price, TTFT p95 and ITL p99; ! holds with the latency model's error";
+    write_wrapped(out, "  ", &format!("{DIM}{marks}{apart}{narrowed}{DIM:#}"), layout.width)?;
+    let command = printable(&rows[0].deployment.command);
+    write_wrapped(out, "  ", &format!("row 1: {command}"), layout.width)?;
+    writeln!(out)
 }
 
 fn write_growth(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
@@ -209,26 +246,20 @@ fn write_others(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<
     /// Lines of reasons, unless all are asked for.
     const SHOWN: usize = 8;
     let mut lines: Vec<String> = Vec::new();
-    for family in plan.without_rows() {
-        let FamilyResult { deployments, result, price_per_hour_usd, .. } = family;
-        let text = match (*result, price_per_hour_usd) {
-            ("dearer", Some(price)) => format!("{deployments}: at least ${price:.2} an hour"),
-            ("feasible", Some(price)) => format!("{deployments}: ${price:.2} an hour, more than the rows"),
-            ("infeasible", _) => format!("{deployments}: breaks objectives with the most replicas"),
-            _ => format!("{deployments}: not finished"),
-        };
-        lines.push(text);
-    }
+    // How many are not decided is said above.
+    let families = plan.without_rows().filter(|family| layout.full || family.result != "unfinished");
+    lines.extend(families.map(|family| format!("{}: {}", family.deployments, family.reason)));
     lines.extend(plan.left_out.iter().map(|one| format!("{}: {}", one.deployments, one.reason)));
     if lines.is_empty() {
         return Ok(());
     }
     writeln!(out, "{BOLD}OTHERS{BOLD:#}")?;
-    for line in lines.iter().take(SHOWN) {
+    let shown = if layout.full { lines.len() } else { SHOWN };
+    for line in lines.iter().take(shown) {
         write_wrapped(out, "  ", &printable(line), layout.width)?;
     }
-    if lines.len() > SHOWN {
-        writeln!(out, "  and {} more; --json has all of them", lines.len() - SHOWN)?;
+    if lines.len() > shown {
+        writeln!(out, "  and {} more; --full shows all of them", lines.len() - shown)?;
     }
     writeln!(out)
 }

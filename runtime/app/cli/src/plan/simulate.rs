@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use vcr_base::units::format_ns;
 use vcr_scenario::{AssertionResult, Blame, Outcome, Reporter, RunOptions, Scenario, parallel};
 
+use crate::plan::halt::Halt;
 use crate::plan::inputs::Inputs;
 use crate::plan::load::Cut;
-use crate::plan::objective::headroom;
+use crate::plan::objective::{Objective, headroom};
 use crate::plan::script::Case;
 use crate::plan::search::{Probe, Score, Simulate};
 use crate::plan::space::Shape;
@@ -23,6 +24,8 @@ use crate::terminal::progress::TerminalReporter;
 
 /// The headroom of a deployment that cannot be executed.
 const NONE: f64 = -1e12;
+/// Share of the time for the whole command that the search may take; the rest decides the best so far and its answer.
+const OF_SEARCH: f64 = 0.6;
 
 /// What is kept of a simulation.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,7 +62,6 @@ pub(crate) struct Simulator<'a> {
     pub(crate) parts: Vec<Option<u64>>,
     pub(crate) base: &'a Scenario,
     threads: usize,
-    ends: Option<Instant>,
     /// How many times as long steps take as the latency model says.
     slower: f64,
     known: Mutex<BTreeMap<Probe, Simulated>>,
@@ -75,8 +77,7 @@ impl<'a> Simulator<'a> {
         parts: Vec<Option<u64>>,
         base: &'a Scenario,
         threads: usize,
-        budget: Option<Duration>,
-        quiet: bool,
+        progress: Arc<Progress>,
     ) -> Self {
         Self {
             inputs,
@@ -84,11 +85,10 @@ impl<'a> Simulator<'a> {
             parts,
             base,
             threads,
-            ends: budget.map(|budget| Instant::now() + budget),
             slower: 1.0,
             known: Mutex::default(),
             spent: Arc::default(),
-            progress: Arc::new(Progress::new(quiet)),
+            progress,
         }
     }
 
@@ -120,46 +120,62 @@ impl<'a> Simulator<'a> {
         (self.spent.runs.load(Ordering::Relaxed), self.spent.requests.load(Ordering::Relaxed))
     }
 
-    /// Every simulation with the whole load.
-    pub(crate) fn of_whole(&self) -> Vec<(Probe, Simulated)> {
+    /// Every simulation with a part of the load.
+    pub(crate) fn of_part(&self, part: usize) -> Vec<(Probe, Simulated)> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.iter().filter(|(probe, _)| probe.part == self.whole()).map(|(probe, one)| (*probe, one.clone())).collect()
+        known.iter().filter(|(probe, _)| probe.part == part).map(|(probe, one)| (*probe, one.clone())).collect()
+    }
+
+    /// What is known of a deployment, if it has been simulated.
+    pub(crate) fn known(&self, probe: &Probe) -> Option<Simulated> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(probe).cloned()
+    }
+
+    /// What has ended the search or the answer before their end, by name.
+    pub(crate) fn cut_by(&self) -> Option<&'static str> {
+        self.progress.cut_by()
     }
 
     /// What is known of a deployment, simulated if it has not been.
-    pub(crate) fn of(&self, probe: Probe) -> Result<Simulated, Refusal> {
+    pub(crate) fn of(&self, probe: Probe) -> Result<Simulated, Halt> {
         self.all(&[probe]).map(|mut all| all.remove(0))
     }
 
     /// The same of several.
-    pub(crate) fn all(&self, probes: &[Probe]) -> Result<Vec<Simulated>, Refusal> {
-        let known = |probe: &Probe| self.known.lock().unwrap_or_else(PoisonError::into_inner).get(probe).cloned();
-        let missing: BTreeSet<Probe> = probes.iter().filter(|probe| known(probe).is_none()).copied().collect();
+    pub(crate) fn all(&self, probes: &[Probe]) -> Result<Vec<Simulated>, Halt> {
+        let missing: BTreeSet<Probe> = probes.iter().filter(|probe| self.known(probe).is_none()).copied().collect();
         let missing: Vec<Probe> = missing.into_iter().collect();
         let made = parallel(self.threads, &missing, |_, probe| {
             let cut = Cut { requests: self.parts[probe.part], factor: 1.0 };
             let shape = &self.shapes[probe.shape];
             self.case(&Case { shape, replicas: probe.replicas, cut, slower: self.slower })
         });
+        let mut failed = None;
         for (probe, made) in missing.into_iter().zip(made) {
-            self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(probe, made?);
+            match made {
+                Ok(made) => drop(self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(probe, made)),
+                Err(halt) => failed = failed.or(Some(halt)),
+            }
         }
-        Ok(probes.iter().filter_map(known).collect())
+        match failed {
+            Some(halt) => Err(halt),
+            None => Ok(probes.iter().filter_map(|probe| self.known(probe)).collect()),
+        }
     }
 
     /// Simulates a deployment with any load and speed.
-    pub(crate) fn case(&self, case: &Case<'_>) -> Result<Simulated, Refusal> {
+    pub(crate) fn case(&self, case: &Case<'_>) -> Result<Simulated, Halt> {
         let script = case.script(self.inputs)?;
         self.script(script).map(|done| match done {
-            Ok(outcome) => Simulated::of(&outcome),
+            Ok(outcome) => Simulated::of(&outcome, &self.inputs.objectives),
             Err(reason) => Simulated::refused(reason),
         })
     }
 
     /// Executes a script; a refusal of its deployment is inside.
-    pub(crate) fn script(&self, script: String) -> Result<Result<Outcome, String>, Refusal> {
-        if let Some(cause) = stop::cause() {
-            return Err(stopped(cause));
+    pub(crate) fn script(&self, script: String) -> Result<Result<Outcome, String>, Halt> {
+        if self.progress.stop().is_some() {
+            return Err(Halt::Over);
         }
         let scenario = Scenario::compile(&place(), script.clone())
             .map_err(|error| Refusal::of_script(error, &script))?
@@ -168,10 +184,10 @@ impl<'a> Simulator<'a> {
         let outcome = match scenario.run(options, Arc::clone(&self.progress) as Arc<dyn Reporter>) {
             Ok(outcome) => outcome,
             Err(error) if error.blame == Blame::Input => return Ok(Err(error.message)),
-            Err(error) => return Err(Refusal::of_script(error, &script)),
+            Err(error) => return Err(Refusal::of_script(error, &script).into()),
         };
         if outcome.partial.is_some() {
-            return Err(stopped(stop::cause().unwrap_or(Cause::Interrupt)));
+            return Err(Halt::Over);
         }
         let runs = self.spent.runs.fetch_add(1, Ordering::Relaxed) + 1;
         let requests: usize = outcome.runs.iter().map(|run| run.request_rows().count()).sum();
@@ -211,14 +227,10 @@ pub(crate) fn place() -> PathBuf {
     PathBuf::from("plan.rhai")
 }
 
-fn stopped(cause: Cause) -> Refusal {
-    Refusal { exit: cause.exit(), ..Refusal::input(format!("stopped by {} before there was an answer", cause.name())) }
-}
-
 impl Simulate for Simulator<'_> {
-    type Error = Refusal;
+    type Error = Halt;
 
-    fn simulate(&self, probes: &[Probe]) -> Result<Vec<Score>, Refusal> {
+    fn simulate(&self, probes: &[Probe]) -> Result<Vec<Score>, Halt> {
         self.all(probes).map(|all| all.iter().map(|one| one.score).collect())
     }
 
@@ -228,19 +240,21 @@ impl Simulate for Simulator<'_> {
     }
 
     fn is_over(&self) -> bool {
-        self.ends.is_some_and(|ends| Instant::now() >= ends)
+        self.progress.is_over(OF_SEARCH)
     }
 }
 
 impl Simulated {
-    fn of(outcome: &Outcome) -> Self {
+    fn of(outcome: &Outcome, objectives: &[Objective]) -> Self {
         let tightest = outcome.assertions.iter().map(headroom).fold(f64::INFINITY, f64::min);
         let measured = Measured::of(outcome);
         let run = &outcome.runs[0];
         let engines = run.engines.len();
+        let mut judged = outcome.assertions.iter().zip(objectives);
+        let carries = judged.all(|(made, objective)| made.passed || objective.hurts());
         let busy: f64 = run.engines.iter().map(|engine| engine.utilisation).sum();
         Self {
-            score: Score { passed: outcome.passed, headroom: tightest },
+            score: Score { passed: outcome.passed, carries, headroom: tightest },
             objectives: outcome.assertions.clone(),
             metrics: measured.runs.into_iter().next().map(|run| run.metrics).unwrap_or_default(),
             utilisation: busy / engines.max(1) as f64,
@@ -254,7 +268,7 @@ impl Simulated {
 
     fn refused(reason: String) -> Self {
         Self {
-            score: Score { passed: false, headroom: NONE },
+            score: Score { passed: false, carries: false, headroom: NONE },
             objectives: Vec::new(),
             metrics: BTreeMap::new(),
             utilisation: 0.0,
@@ -271,8 +285,12 @@ impl Simulated {
     }
 }
 
-/// The line of progress, and the warnings of all runs.
-struct Progress {
+/// The line of progress, the warnings of all runs, and the end of the time for them.
+pub(crate) struct Progress {
+    /// When the command began, and its time.
+    budget: Option<(Instant, Duration)>,
+    /// Whether something was not done for want of time.
+    is_cut: AtomicBool,
     bar: ProgressBar,
     terminal: TerminalReporter,
     state: Mutex<State>,
@@ -287,7 +305,7 @@ struct State {
 }
 
 impl Progress {
-    fn new(quiet: bool) -> Self {
+    pub(crate) fn new(quiet: bool, budget: Option<Duration>) -> Self {
         use std::io::IsTerminal;
         let shown = !quiet && std::io::stderr().is_terminal();
         let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -298,7 +316,24 @@ impl Progress {
         let terminal = TerminalReporter::new(quiet);
         // A signal ends the search in order.
         terminal.keep_results();
-        Self { bar, terminal, state: Mutex::new(state), warned: Mutex::default() }
+        let budget = budget.map(|budget| (Instant::now(), budget));
+        let is_cut = AtomicBool::new(false);
+        Self { budget, is_cut, bar, terminal, state: Mutex::new(state), warned: Mutex::default() }
+    }
+
+    /// Whether a signal has come, or this share of the time is over. Who asks leaves something undone if so.
+    fn is_over(&self, share: f64) -> bool {
+        let is_late = |(began, time): (Instant, Duration)| began.elapsed() >= time.mul_f64(share);
+        let is_over = stop::cause().is_some() || self.budget.is_some_and(is_late);
+        if is_over {
+            self.is_cut.store(true, Ordering::Relaxed);
+        }
+        is_over
+    }
+
+    pub(crate) fn cut_by(&self) -> Option<&'static str> {
+        let is_cut = self.is_cut.load(Ordering::Relaxed);
+        is_cut.then(|| stop::cause().map_or("--budget", Cause::name))
     }
 
     fn begin(&self, what: &str, expected: f64) {
@@ -337,6 +372,6 @@ impl Reporter for Progress {
     }
 
     fn stop(&self) -> Option<&'static str> {
-        stop::cause().map(Cause::name)
+        if self.is_over(1.0) { self.cut_by() } else { None }
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use vcr_model::vllm_args::{Deployment, Gpu, VllmArgs};
 
 use crate::plan::search::Family;
+use crate::plan::yaml::several;
 use crate::refusal::Refusal;
 
 /// Most deployments, replicas not counted.
@@ -16,9 +17,13 @@ const MAX_SHAPES: usize = 20_000;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Space {
+    #[serde(deserialize_with = "several")]
     pub(crate) tensor_parallel: Vec<u32>,
+    #[serde(deserialize_with = "several")]
     pub(crate) pipeline_parallel: Vec<u32>,
+    #[serde(deserialize_with = "several")]
     pub(crate) data_parallel: Vec<u32>,
+    #[serde(deserialize_with = "several")]
     pub(crate) expert_parallel: Vec<bool>,
     /// Least and most replicas; of disaggregated ones, groups of prefill and decode engines.
     pub(crate) min_replicas: u32,
@@ -26,16 +31,26 @@ pub(crate) struct Space {
     /// Whether engines that prefill and decode are tried.
     pub(crate) aggregated: bool,
     /// Prefill engines to decode engines, such as `1:2`.
+    #[serde(deserialize_with = "several")]
     pub(crate) prefill_decode: Vec<String>,
     /// Bandwidth between prefill and decode engines.
     pub(crate) link: String,
+    #[serde(deserialize_with = "several")]
     pub(crate) max_num_seqs: Vec<u32>,
+    #[serde(deserialize_with = "several")]
     pub(crate) max_num_batched_tokens: Vec<u32>,
+    #[serde(deserialize_with = "several")]
     pub(crate) prefix_caching: Vec<bool>,
+    #[serde(deserialize_with = "several")]
     pub(crate) kv_cache_dtype: Vec<String>,
+    #[serde(deserialize_with = "several")]
     pub(crate) router: Vec<String>,
     /// Further arguments of `vllm serve`, each a variant.
+    #[serde(deserialize_with = "several")]
     pub(crate) arguments: Vec<String>,
+    /// Probability that the first, second, ... draft is accepted, for `arguments` with drafts.
+    #[serde(deserialize_with = "several")]
+    pub(crate) acceptance_rates: Vec<f64>,
 }
 
 impl Default for Space {
@@ -57,6 +72,7 @@ impl Default for Space {
             kv_cache_dtype: texts(&["auto"]),
             router: texts(&["least-loaded"]),
             arguments: texts(&[""]),
+            acceptance_rates: Vec::new(),
         }
     }
 }
@@ -142,7 +158,7 @@ impl Shape {
 }
 
 /// Deployments that are not tried.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LeftOut {
     /// What they have in common.
     pub(crate) deployments: String,
@@ -225,6 +241,10 @@ impl Space {
         ];
         if let Some((name, _)) = lists.iter().find(|(_, is_empty)| *is_empty) {
             return Err(Refusal::input(format!("invalid space: `{name}` has no values: expected one at least")));
+        }
+        if self.acceptance_rates.is_empty() && self.arguments.iter().any(|text| has_drafts(text)) {
+            return Err(Refusal::input("invalid space: `arguments` have drafts: expected `acceptance_rates`")
+                .hint("such as acceptance_rates: [0.8, 0.6, 0.45]; recordings of vcr have those of an engine"));
         }
         let is_plain = |text: &String| !text.contains(['"', '\\', '\n', '`']);
         let texts = self.kv_cache_dtype.iter().chain(&self.router).chain(&self.arguments).chain([&self.link]);
@@ -359,6 +379,11 @@ fn unfit(shape: &Shape, bounds: &Bounds) -> Option<String> {
         Ok(args) => args.fit().err().map(|error| error.to_string()),
         Err(errors) => Some(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
     }
+}
+
+/// Whether arguments of `vllm serve` have an engine propose drafts.
+pub(crate) fn has_drafts(arguments: &str) -> bool {
+    arguments.contains("--speculative-config")
 }
 
 /// What a command line of `vllm serve` states.

@@ -12,7 +12,9 @@ use crate::plan::answer::Row;
 use crate::plan::args::VerifyArgs;
 use crate::plan::files::{JSON, script};
 use crate::plan::inputs::Inputs;
+use crate::plan::kept::broken_text;
 use crate::plan::simulate::place;
+use crate::plan::space::LeftOut;
 use crate::refusal::Refusal;
 use crate::run::measured::Measured;
 use crate::terminal::progress::TerminalReporter;
@@ -25,11 +27,23 @@ pub(crate) struct Kept {
     pub(crate) schema_version: u32,
     pub(crate) question: Inputs,
     pub(crate) rows: Vec<Row>,
+    #[serde(default)]
+    nearest: Option<Row>,
+    left_out: Vec<LeftOut>,
+}
+
+/// A row of a plan, and the plan's question.
+pub(crate) struct KeptRow {
+    pub(crate) inputs: Inputs,
+    pub(crate) row: Row,
+    /// Whether it is the nearest one of a plan without rows.
+    pub(crate) is_nearest: bool,
 }
 
 impl Kept {
-    /// The plan in a folder of `vcr plan --out`, and one of its rows.
-    pub(crate) fn read(folder: &Path, row: usize) -> Result<(Inputs, Row), Refusal> {
+    /// The question of the plan in a folder of `vcr plan --out`, and one of its rows; the nearest deployment where there
+    /// are none, if that will do.
+    pub(crate) fn read(folder: &Path, row: usize, takes_nearest: bool) -> Result<KeptRow, Refusal> {
         let path = folder.join(JSON);
         let invalid = |reason: String| Refusal::input(format!("invalid `{}`: {reason}", path.display()));
         let text = vcr_base::input::read_text(&path, vcr_base::input::MAX_CONFIG_BYTES)
@@ -38,12 +52,40 @@ impl Kept {
         if kept.schema_version != crate::plan::answer::SCHEMA_VERSION {
             return Err(invalid(format!("it has version {} of the schema", kept.schema_version)));
         }
+        // Its files are named from there.
+        let inputs = kept.question.with_paths(|path| folder.join(path))?;
         let rows = kept.rows.len();
-        let found = kept.rows.into_iter().find(|one| one.number == row);
-        let unknown = || Refusal::input(format!("invalid row {row}: expected 1 to {rows}"));
-        Ok((kept.question, found.ok_or_else(unknown)?))
+        if let Some(row) = kept.rows.into_iter().find(|one| one.number == row) {
+            return Ok(KeptRow { inputs, row, is_nearest: false });
+        }
+        match kept.nearest {
+            _ if rows > 0 => Err(Refusal::input(format!("invalid row {row}: expected 1 to {rows}"))),
+            Some(nearest) if takes_nearest => Ok(KeptRow { inputs, row: nearest, is_nearest: true }),
+            Some(nearest) => {
+                let broken: Vec<String> =
+                    nearest.objectives.iter().filter(|kept| !kept.passed).map(broken_text).collect();
+                let refusal = Refusal::input(format!(
+                    "the plan has no rows: no deployment keeps all objectives; nearest is {}: {}",
+                    nearest.label(),
+                    broken.join(", ")
+                ));
+                Err(refusal.hint(format!("vcr plan explain {} says what would change that", folder.display())))
+            }
+            None => {
+                let reasons =
+                    kept.left_out.iter().take(REASONS).map(|one| format!("\n  {}: {}", one.deployments, one.reason));
+                let refusal = Refusal::input(format!(
+                    "the plan has no rows: no deployment of its space can be simulated:{}",
+                    reasons.collect::<String>()
+                ));
+                Err(refusal.hint("plan again with larger --gpu, a wider --space, more --max-gpus or a smaller --model"))
+            }
+        }
     }
 }
+
+/// Reasons that an error names, at most.
+const REASONS: usize = 4;
 
 /// A value that was predicted and measured.
 struct Compared {
@@ -68,7 +110,11 @@ const COMPARED: [(&str, &str); 5] = [
 ];
 
 pub(crate) fn verify(args: &VerifyArgs) -> Result<Exit, Refusal> {
-    let (inputs, row) = Kept::read(&args.folder, args.row)?;
+    let KeptRow { mut inputs, mut row, .. } = Kept::read(&args.folder, args.row, false)?;
+    if let Some(requests) = args.requests {
+        inputs.load.leading(requests.get());
+        row.requests = row.requests.map(|known| known.min(requests.get().into()));
+    }
     let text = script(&row, &inputs)?;
     let target = expression::target("--target", &args.target)?;
     let scenario = Scenario::compile(&place(), text.clone()).map_err(|error| Refusal::of_script(error, &text))?;

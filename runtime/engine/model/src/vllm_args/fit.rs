@@ -58,8 +58,8 @@ impl VllmArgs {
     pub fn fit(&self) -> Result<MemoryFit, ModelError> {
         let Some(served) = &self.served else {
             let name = self.model.clone().unwrap_or_default();
-            let hint = table::nearest_name(&name);
-            return Err(ModelError::Unknown { name, hint });
+            let hints = table::nearest_names(&name);
+            return Err(ModelError::Unknown { name, hints });
         };
         let gpu_memory_bytes = served.gpu.memory_bytes();
         // Stated blocks or KV memory need the weights to fit, too.

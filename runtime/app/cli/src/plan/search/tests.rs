@@ -36,7 +36,7 @@ impl Simulate for Arithmetic {
         self.made.lock().expect("no panic").extend(probes);
         let score = |probe: &Probe| {
             let headroom = 1.0 - self.loads[probe.part] / (self.carried[probe.shape] * f64::from(probe.replicas));
-            Score { passed: headroom >= 0.0, headroom }
+            Score { passed: headroom >= 0.0, carries: headroom >= 0.0, headroom }
         };
         Ok(probes.iter().map(score).collect())
     }
@@ -48,6 +48,12 @@ impl Simulate for Arithmetic {
     fn is_over(&self) -> bool {
         self.is_over
     }
+}
+
+fn searched<S: Simulate<Error = Infallible>>(all: &S, families: &[Family]) -> Vec<Found> {
+    let mut found = Vec::new();
+    search(all, families, 3, &mut found).expect("it cannot fail");
+    found
 }
 
 fn family(shapes: std::ops::Range<usize>, price: f64, most: u32) -> Family {
@@ -64,9 +70,10 @@ fn families() -> (Arithmetic, Vec<Family>) {
 #[test]
 fn the_answer_is_that_of_an_exhaustive_search_for_less_than_a_tenth() {
     let (all, families) = families();
-    let expected = exhaustive(&all, &families, 2).expect("it cannot fail");
+    let mut expected = Vec::new();
+    exhaustive(&all, &families, 2, &mut expected).expect("it cannot fail");
     let (raced, _) = self::families();
-    let found = search(&raced, &families, 3).expect("it cannot fail");
+    let found = searched(&raced, &families);
     let cheapest = |found: &[Found]| {
         let least = found.iter().zip(&families).filter_map(|(found, family)| match *found {
             Found::Least { shape, replicas } => Some((family.price * f64::from(replicas), shape, replicas)),
@@ -82,7 +89,7 @@ fn the_answer_is_that_of_an_exhaustive_search_for_less_than_a_tenth() {
 #[test]
 fn what_no_replicas_can_do_is_infeasible() {
     let all = Arithmetic::new(&[0.1, 0.2]);
-    let found = search(&all, &[family(0..2, 1.0, 8)], 3).expect("it cannot fail");
+    let found = searched(&all, &[family(0..2, 1.0, 8)]);
     assert_eq!(found, [Found::Infeasible { shape: 1, replicas: 8, part: 0 }]);
 }
 
@@ -107,7 +114,7 @@ fn families_that_were_left_behind_are_tried_when_the_cheapest_turns_out_dearer()
     }
     let all = Late(Arithmetic::new(&[5.0, 5.0, 5.0, 5.0]));
     let families = [family(0..1, 1.0, 32), family(1..2, 1.1, 32), family(2..3, 1.2, 32), family(3..4, 2.0, 32)];
-    let found = search(&all, &families, 3).expect("it cannot fail");
+    let found = searched(&all, &families);
     assert_eq!(found[3], Found::Least { shape: 3, replicas: 2 });
     assert_eq!(found[0], Found::Least { shape: 0, replicas: 6 });
 }
@@ -116,7 +123,7 @@ fn families_that_were_left_behind_are_tried_when_the_cheapest_turns_out_dearer()
 fn a_search_without_time_still_has_an_answer() {
     let (mut all, families) = families();
     all.is_over = true;
-    let found = search(&all, &families, 3).expect("it cannot fail");
+    let found = searched(&all, &families);
     assert!(found.iter().any(|one| matches!(one, Found::Least { .. })), "{found:?}");
     assert!(found.contains(&Found::Unfinished));
 }
@@ -146,7 +153,7 @@ impl Simulate for Misleading {
                 2 => 1.0 - 10.0 / (carried * f64::from(probe.replicas)),
                 _ => 0.9 - 0.1 * probe.shape as f64,
             };
-            Score { passed: headroom >= 0.0, headroom }
+            Score { passed: headroom >= 0.0, carries: headroom >= 0.0, headroom }
         };
         Ok(probes.iter().map(score).collect())
     }
@@ -162,6 +169,39 @@ impl Simulate for Misleading {
 
 #[test]
 fn flags_that_parts_rule_out_are_tried_where_they_may_save_a_replica() {
-    let found = search(&Misleading, &[family(0..6, 2.0, 8)], 3).expect("it cannot fail");
+    let found = searched(&Misleading, &[family(0..6, 2.0, 8)]);
     assert_eq!(found, [Found::Least { shape: 5, replicas: 1 }]);
+}
+
+/// Each replica carries a third of the load, and at most four keep the price.
+struct Priced;
+
+impl Simulate for Priced {
+    type Error = Infallible;
+
+    fn simulate(&self, probes: &[Probe]) -> Result<Vec<Score>, Infallible> {
+        let score = |probe: &Probe| {
+            let replicas = f64::from(probe.replicas);
+            let carried = replicas * (1.0 + probe.shape as f64) / 3.0 - 1.0;
+            let saved = 1.0 - replicas / 4.0;
+            Score { passed: carried >= 0.0 && saved >= 0.0, carries: carried >= 0.0, headroom: carried.min(saved) }
+        };
+        Ok(probes.iter().map(score).collect())
+    }
+
+    fn each<T: Send>(&self, count: usize, act: &(dyn Fn(usize) -> T + Sync)) -> Vec<T> {
+        (0..count).map(act).collect()
+    }
+
+    fn is_over(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn objectives_that_more_replicas_hurt_are_kept_by_the_least_that_carry_the_load() {
+    // Growing steps from one replica on would pass by three and four.
+    assert_eq!(searched(&Priced, &[family(0..1, 1.0, 64)]), [Found::Least { shape: 0, replicas: 3 }]);
+    let many = Family { fewest: 5, least: 5, ..family(0..2, 1.0, 64) };
+    assert_eq!(searched(&Priced, &[many]), [Found::Infeasible { shape: 0, replicas: 5, part: 2 }]);
 }

@@ -1,0 +1,43 @@
+//! Objectives with what was observed.
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::objective::headroom;
+use crate::plan::simulate::Simulated;
+
+/// An objective of a row.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    pub(crate) objective: String,
+    /// In milliseconds for times; absent without samples.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) observed: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) observed_text: Option<String>,
+    /// Share of the limit that is left; negative beyond it.
+    pub(crate) headroom: f64,
+    pub(crate) passed: bool,
+}
+
+/// The objectives with what was observed.
+pub(crate) fn kept(one: &Simulated) -> Vec<Kept> {
+    let of = |made: &vcr_scenario::AssertionResult| Kept {
+        objective: format!("{}.{}", made.subject, made.condition.as_deref().unwrap_or_default()),
+        observed: made.observed,
+        observed_text: made.observed_text.clone(),
+        headroom: headroom(made),
+        passed: made.passed,
+    };
+    one.objectives.iter().map(of).collect()
+}
+
+/// An objective that is not kept.
+pub(crate) fn broken_text(kept: &Kept) -> String {
+    match &kept.observed_text {
+        Some(observed) if kept.headroom > -10.0 => {
+            format!("{} is {observed}, {:.0} % beyond", kept.objective, -kept.headroom * 100.0)
+        }
+        Some(observed) => format!("{} is {observed}, {:.0} times beyond", kept.objective, -kept.headroom),
+        None => format!("{} has no samples", kept.objective),
+    }
+}
