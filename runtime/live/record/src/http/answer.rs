@@ -137,7 +137,7 @@ mod tests {
         let due = [0, 40, 95, 100, 105, 115, 120, 121].map(|at_ns| tokens.due(at_ns));
         assert_eq!(due, [0, 0, 2, 2, 2, 4, 4, 4]);
         let whole = record("application/json", &[(9, r#"{"choices":[{"message":{"content":"a b c"}}]}"#)]);
-        let count = |text: &str| text.split(' ').count() as u64;
+        let count = |text: &str| text.split_whitespace().count() as u64;
         let tokens = AnswerTokens::of(&whole, &count).expect("a generation");
         assert_eq!((tokens.prompt_tokens, tokens.output_tokens, tokens.due(0)), (None, 3, 3));
         assert_eq!(AnswerTokens::of(&record("application/json", &[(1, r#"{"data":[]}"#)]), &count), None);
