@@ -71,6 +71,17 @@ pub struct Tile {
     pub chart: Option<String>,
 }
 
+/// What makes a page another than a report: a page that asks a server.
+#[derive(Clone, Copy, Debug)]
+pub struct LivePage<'a> {
+    /// Rules of its own, after those of every page.
+    pub style: &'a str,
+    /// Its script, after that of the charts.
+    pub script: &'a str,
+    /// What it may ask, in the words of a Content-Security-Policy.
+    pub policy: &'a str,
+}
+
 /// Writes a page. `body` is the part without scripts. `data` is the object that the script draws: its
 /// `charts` are drawn into the element `charts`.
 ///
@@ -82,13 +93,28 @@ pub fn write_page(
     data: &impl Serialize,
     body: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
+    write_live_page(out, title, data, LivePage { style: "", script: REPORT_JS, policy: "" }, body)
+}
+
+/// Writes a page that asks a server: as [`write_page`], with a script of its own in place of that of reports.
+///
+/// # Errors
+/// Those of the writer.
+pub fn write_live_page(
+    out: &mut dyn Write,
+    title: &str,
+    data: &impl Serialize,
+    live: LivePage<'_>,
+    body: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    let LivePage { style, script, policy } = live;
     write!(
         out,
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}{policy}\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<title>{} - vcr</title>\n\
-         <style>{UPLOT_CSS}</style>\n<style>{PAGE_CSS}</style>\n</head>\n<body>\n<main>\n",
+         <style>{UPLOT_CSS}</style>\n<style>{PAGE_CSS}{style}</style>\n</head>\n<body>\n<main>\n",
         Escaped(title)
     )?;
     body(out)?;
@@ -97,7 +123,7 @@ pub fn write_page(
     writeln!(out, "<script type=\"application/json\" id=\"data\">{}</script>", json_in_html(&data))?;
     // The licence asks for its text in every copy.
     writeln!(out, "<script>/*!\n{UPLOT_LICENSE}*/\n{UPLOT_JS}</script>")?;
-    writeln!(out, "<script>\n{CHART_JS}{REPORT_JS}</script>\n</body>\n</html>")
+    writeln!(out, "<script>\n{CHART_JS}{script}</script>\n</body>\n</html>")
 }
 
 /// Writes the title of a page, its verdict, and the reason in a sentence.
