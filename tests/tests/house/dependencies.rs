@@ -73,7 +73,10 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-live", &["vcr-base", "vcr-core", "vcr-record", "vcr-trace", "vcr-transfer", "vcr-wire"]),
     ("vcr-structured", &["vcr-guest-sdk"]),
     ("vcr-text", &["vcr-base", "vcr-core", "vcr-structured"]),
-    ("vcr-frontend", &["vcr-base", "vcr-core", "vcr-live", "vcr-record", "vcr-text", "vcr-trace", "vcr-wire"]),
+    (
+        "vcr-frontend",
+        &["vcr-base", "vcr-core", "vcr-live", "vcr-record", "vcr-report", "vcr-text", "vcr-trace", "vcr-wire"],
+    ),
     ("vcr-nixl", &["vcr-transfer", "vcr-wire"]),
     ("vcr-pack", &["vcr-base", "vcr-trace"]),
     ("vcr-store", &["vcr-base"]),

@@ -22,6 +22,8 @@ mod man;
 mod merge;
 mod new;
 mod pack;
+#[cfg(feature = "serve")]
+mod page;
 mod plan;
 #[cfg(feature = "live")]
 mod play;

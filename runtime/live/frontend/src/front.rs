@@ -42,21 +42,30 @@ impl HttpServer {
 
     /// Serves until `shutdown`, and then until requests under way have ended.
     pub async fn serve(self, listener: TcpListener, app: Arc<App>, shutdown: impl Future<Output = ()>) {
-        let site = self.site(app);
-        http::serve(listener, site, self.listen, shutdown).await;
+        self.serve_ranks(vec![listener], None, app, shutdown).await;
     }
 
-    /// The same with a socket for each engine, in their order. A request goes to the engine of
-    /// the socket that it came by, unless it names another.
-    pub async fn serve_ranks(self, listeners: Vec<TcpListener>, app: Arc<App>, shutdown: impl Future<Output = ()>) {
+    /// The same with a socket for each engine, in their order, or one for all, and perhaps one for the page. A request
+    /// goes to the engine of the socket that it came by, unless it names another.
+    pub async fn serve_ranks(
+        self,
+        listeners: Vec<TcpListener>,
+        page: Option<TcpListener>,
+        app: Arc<App>,
+        shutdown: impl Future<Output = ()>,
+    ) {
         let site = self.site(app);
         let (ending, ends) = watch::channel(());
-        let serve = |(listener, rank)| {
-            let options = ListenOptions { rank: Some(rank), ..self.listen.clone() };
+        let serve = |(listener, options)| {
             let mut ends = ends.clone();
             http::serve(listener, Arc::clone(&site), options, async move { drop(ends.changed().await) })
         };
-        let servers = join_all(listeners.into_iter().zip(0..).map(serve));
+        let has_ranks = listeners.len() > 1;
+        let of_rank = |rank| ListenOptions { rank: has_ranks.then_some(rank), ..self.listen.clone() };
+        let refuses: Arc<dyn Fn() -> bool + Send + Sync> = Arc::new(|| false);
+        let of_page = |listener| (listener, ListenOptions { is_at_page: true, refuses, ..self.listen.clone() });
+        let ranks = listeners.into_iter().zip(0..).map(|(listener, rank)| (listener, of_rank(rank)));
+        let servers = join_all(ranks.chain(page.map(of_page)).map(serve));
         let until_shutdown = async move {
             shutdown.await;
             drop(ending);

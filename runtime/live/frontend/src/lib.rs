@@ -9,7 +9,7 @@
 //!
 //! Around it, `http/` has sockets, TLS, API keys and CORS, `faults/` the faults
 //! that clients meet, `metrics/` what dashboards read, `traces/` spans of requests, `proxy/` a reverse
-//! proxy that records any server, and answers from recordings. Files are
+//! proxy that records any server, and answers from recordings, `page/` the page at `/_vcr/`. Files are
 //! read from their texts: `options_file` those of options, `llm_d/` configurations of
 //! llm-d-inference-sim, `answers` data sets.
 
@@ -25,6 +25,7 @@ pub mod llm_d;
 mod media;
 pub mod metrics;
 pub mod options_file;
+pub mod page;
 mod parse;
 pub mod proxy;
 pub mod server;

@@ -24,6 +24,8 @@ pub enum Command {
     SetTimeScale(f64),
     /// Add a fault.
     AddFault(FaultRule),
+    /// End a fault, as users write it.
+    RemoveFault(String),
     /// End all faults.
     ClearFaults,
     /// Schedule nothing, or go on.
@@ -171,8 +173,8 @@ impl Shared {
     }
 }
 
-/// All engines of a process, from any thread.
-#[derive(Clone)]
+/// All engines of a process, from any thread. The default has none.
+#[derive(Clone, Default)]
 pub struct EnginesHandle {
     pub(crate) ranks: Arc<[Shared]>,
     pub(crate) ends: Ends,

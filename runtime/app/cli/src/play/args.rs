@@ -48,6 +48,9 @@ pub(crate) struct LiveArgs {
     pub(crate) guests: GuestArgs,
     #[command(flatten)]
     pub(crate) control: ControlArgs,
+    #[cfg(feature = "serve")]
+    #[command(flatten)]
+    pub(crate) page: crate::page::PageArgs,
     #[command(flatten)]
     pub(crate) process: ProcessArgs,
 }

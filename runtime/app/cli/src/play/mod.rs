@@ -9,6 +9,11 @@ pub(crate) mod guests;
 mod kv_shape;
 mod latency;
 mod nixl;
+#[cfg(feature = "serve")]
+mod page;
+#[cfg(not(feature = "serve"))]
+#[path = "no_page.rs"]
+mod page;
 pub(crate) mod playback;
 mod rendezvous;
 mod timing;
@@ -30,11 +35,12 @@ pub(crate) fn play(args: &PlayArgs) -> Exit {
     let live = &args.live;
     log(live.process.quiet, None);
     let guests = LiveGuests::new(&live.guests);
-    let prepared = config::play_config(args, &guests).and_then(|config| {
+    let prepared = config::play_config(args, &guests).and_then(|mut config| {
         let report = playback::report_file(&live.playback)?;
-        Ok((config, control::listen(&live.control, boards::gpus(live, None)?)?, report))
+        let page = page::prepare(live, &mut config)?;
+        Ok((config, control::listen(&live.control, boards::gpus(live, None)?)?, page, report))
     });
-    let (config, listeners, report) = match prepared {
+    let (config, listeners, page, report) = match prepared {
         Ok(prepared) => prepared,
         Err(unusable) => {
             print_error(&unusable.message, unusable.hint.as_deref());
@@ -42,7 +48,7 @@ pub(crate) fn play(args: &PlayArgs) -> Exit {
         }
     };
     let capture = config.playback.clone();
-    let served = serve(config, listeners.with_guests(guests.reader()), guests);
+    let served = serve(config, listeners.with_guests(guests.reader()), page, guests);
     let played_back = capture.map_or(Ok(Exit::Passed), |settings| playback::finish(report, &settings.playback));
     ended(served, played_back)
 }
@@ -86,12 +92,18 @@ fn hint(error: &LiveError) -> Option<&'static str> {
     }
 }
 
-fn serve(config: vcr_live::LiveConfig, listeners: Listeners, guests: LiveGuests) -> Result<(), LiveError> {
+fn serve(
+    config: vcr_live::LiveConfig,
+    listeners: Listeners,
+    page: Option<page::Prepared>,
+    guests: LiveGuests,
+) -> Result<(), LiveError> {
     let (_in_order, starting) = stop::in_order_from_start(EnginesHandle::shut_down);
     let engines = LiveEngines::start(config)?;
     starting.started(engines.handle());
-    let control = listeners
-        .serve(engines.handle(), control::latency_reader(guests))
+    let latency = control::latency_reader(guests);
+    let control = page::serve(page, listeners, &engines.handle(), &latency)
+        .and_then(|(listeners, page)| Ok((listeners.serve(engines.handle(), latency)?, page)))
         .map_err(LiveError::Thread)
         .inspect_err(|_| engines.handle().shut_down());
     let ended = engines.wait();

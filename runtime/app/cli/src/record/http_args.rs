@@ -59,6 +59,9 @@ pub(crate) struct UpstreamArgs {
     #[arg(long, value_name = "BYTES", default_value = "16MiB", value_parser = bytes, requires = "upstream")]
     pub(crate) max_body_size: u64,
 
+    #[command(flatten)]
+    pub(crate) page: crate::page::PageArgs,
+
     /// Folder of a tokenizer that counts tokens where answers have no usage.
     #[arg(long, value_name = "FOLDER", requires = "upstream")]
     #[arg(value_parser = crate::values::InputPath)]

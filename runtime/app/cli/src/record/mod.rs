@@ -28,6 +28,12 @@ pub(crate) fn record(args: &RecordArgs) -> Exit {
     if let Some(upstream) = &args.http.upstream {
         return upstream::record(args, upstream, lines);
     }
+    #[cfg(feature = "serve")]
+    if args.http.page.ui_address.is_some() {
+        let hint = "it shows HTTP, which vcr record --upstream URL passes on";
+        print_error(&"--ui-address: there is no page between a frontend and its engines", Some(hint));
+        return Exit::BadInput;
+    }
     match config(args).and_then(|config| serve(&config, lines)) {
         Ok(summary) => {
             let written = print_summary(&summary, args);

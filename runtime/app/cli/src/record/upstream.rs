@@ -20,7 +20,9 @@ use super::args::RecordArgs;
 use super::http_args::UpstreamArgs;
 use super::{hint, passed, print_summary, removed, show_progress};
 use crate::exit::{Exit, print_error, printed};
+use crate::page::{self, ServedPage};
 use crate::play::unusable::Unusable;
+use crate::serve::operations::ChangedFaults;
 use crate::service::with_causes;
 use crate::stop;
 
@@ -37,6 +39,8 @@ struct Prepared {
     listen: ListenOptions,
     threads: ServerThreads,
     line: String,
+    /// The page at an address of its own.
+    _page: Option<ServedPage>,
 }
 
 /// Passes on and records until a signal.
@@ -73,7 +77,7 @@ pub(super) fn record(args: &RecordArgs, upstream: &str, lines: Option<MultiProgr
 }
 
 fn run(prepared: Prepared, mut stopped: watch::Receiver<bool>, quiet: bool) {
-    let Prepared { proxy, listener, listen, threads, line, .. } = prepared;
+    let Prepared { proxy, listener, listen, threads, line, _page, .. } = prepared;
     threads.first().block_on(async {
         let listener = match tokio::net::TcpListener::from_std(listener) {
             Ok(listener) => listener,
@@ -131,7 +135,17 @@ fn prepare(args: &RecordArgs, upstream: &str) -> Result<Prepared, Unusable> {
     let refuses = Arc::clone(&faults);
     let layer = FaultLayer { faults, metrics: metrics.clone(), max_body_bytes: config.max_body_bytes };
     let options = ProxyOptions { max_body_bytes: config.max_body_bytes };
-    let proxy = Arc::new(Proxy::new(upstream, Arc::clone(&recorder), options, Some(layer)));
+    let changed = Arc::new(ChangedFaults(Arc::clone(&layer.faults)));
+    let (page, own) = http.page.of_proxy(upstream.address().to_string(), &http.host, changed)?.unzip();
+    let served_page = match (&page, own.flatten()) {
+        (None, _) => None,
+        (Some(page), Some(own)) => Some(ServedPage::start(Arc::clone(page), own).map_err(|error| unusable(&error))?),
+        (Some(_), None) => {
+            page::tell(&listener, if tls.is_some() { "https" } else { "http" });
+            None
+        }
+    };
+    let proxy = Arc::new(Proxy::new(upstream, Arc::clone(&recorder), options, Some(layer)).with_page(page));
     let listen = ListenOptions {
         tls,
         head_timeout: HEAD_TIMEOUT,
@@ -139,9 +153,10 @@ fn prepare(args: &RecordArgs, upstream: &str) -> Result<Prepared, Unusable> {
         refuses: Arc::new(move || refuses.refuses_connection()),
         metrics,
         rank: None,
+        is_at_page: false,
         threads: Arc::new(threads.dealer()),
     };
-    Ok(Prepared { proxy, recorder, listener, listen, threads, line })
+    Ok(Prepared { proxy, recorder, listener, listen, threads, line, _page: served_page })
 }
 
 /// Opens the port, and says what is recorded there.

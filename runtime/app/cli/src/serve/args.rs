@@ -68,6 +68,7 @@ pub(crate) const SERVE_COMMON: &[&str] = &[
     "faults",
     "playback",
     "metrics_address",
+    "ui_address",
     "quiet",
 ];
 

@@ -5,7 +5,7 @@ mod arguments;
 mod chats;
 pub(crate) mod config_file;
 mod model;
-mod operations;
+pub(crate) mod operations;
 mod rendering;
 mod responses;
 mod tape;
@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use vcr_core::{EngineConfig, NamedValue as _};
 use vcr_frontend::http::{Before, ServerThreads};
 use vcr_frontend::metrics::CacheConfig;
+use vcr_frontend::page::WatchedEngines;
 use vcr_frontend::{
     Admission, App, CallParsing, ChatOptions, EncoderAddress, EncoderOnly, EngineClient, HttpServer, Model,
     SchemaBackend, ServerOptions, StructureCheck,
@@ -32,6 +33,7 @@ use vcr_text::TextModel;
 use vcr_wire::VllmMinor;
 
 use crate::exit::{Exit, print_error};
+use crate::page::{self, PageParts};
 use crate::play::config::{FrontendSide, identity, live_config, output_tokens, token_count};
 use crate::play::guests::LiveGuests;
 use crate::play::unusable::Unusable;
@@ -60,6 +62,8 @@ struct Prepared {
     /// Where the outputs of an encoder without a language model are.
     encoder: Option<EncoderAddress>,
     control: Listeners,
+    /// What the page sees, if there is one, and its own socket.
+    page: Option<PageParts>,
     threads: ServerThreads,
     structures: Option<StructureCheck>,
     schema_backend: SchemaBackend,
@@ -155,6 +159,10 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
     operations.front.around.before = player.map(|player| Arc::new(player) as Arc<dyn Before>);
     let pod = args.http.pod_name.clone().map(|name| [args.http.pod_namespace.clone().unwrap_or_default(), name]);
     let control = control::listen(&args.live.control, boards::gpus(&args.live, pod)?)?;
+    let page = args.live.page.parts("serve", Some(&args.server.host), &mut config)?;
+    if page.is_some() {
+        operations.observer = Arc::new(WatchedEngines(Arc::clone(&operations.observer)));
+    }
     let listeners = match args.server.data_parallel_multi_port_external_lb {
         true => (0..config.identity.num_ranks).map(|rank| listen(&args.server, rank)).collect::<Result<_, _>>()?,
         false => vec![listen(&args.server, 0)?],
@@ -179,6 +187,7 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         listeners,
         encoder,
         control,
+        page,
         threads,
         structures,
         schema_backend,
@@ -254,10 +263,11 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
         config,
         model,
         chats,
-        operations,
+        mut operations,
         listeners,
         encoder,
         control,
+        page,
         threads,
         structures,
         schema_backend,
@@ -295,8 +305,24 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
     let fake_metrics = Arc::new(ChangedMetrics(operations.fake_metrics));
     let control =
         control.with_guests(guests.reader()).with_client_faults(client_faults).with_fake_metrics(fake_metrics);
+    let latency = control::latency_reader(guests);
+    let page = page.map(|page| {
+        let admin = control.admin_routes(engines.handle(), Arc::clone(&latency));
+        let title = model.names.first().cloned().unwrap_or_default();
+        page.page(title, engines.handle(), admin, !operations.front.around.api_keys.is_empty())
+    });
+    let page_listener = match page.transpose() {
+        Ok(page) => page.and_then(|(page, listener)| {
+            operations.front.around.page = Some(page);
+            listener
+        }),
+        Err(error) => {
+            engines.handle().shut_down();
+            return Err(LiveError::Thread(error));
+        }
+    };
     let control = control
-        .serve(engines.handle(), control::latency_reader(guests))
+        .serve(engines.handle(), latency)
         .map_err(LiveError::Thread)
         .inspect_err(|_| engines.handle().shut_down());
     let options = ServerOptions {
@@ -317,6 +343,7 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
         encoder,
         structures,
     };
+    let listeners = (listeners, page_listener);
     let served = serve_http(client, model, options, operations.front, listeners, stopped, args.live.process.quiet);
     let served = threads.first().spawn(served);
     let result = engines.wait();
@@ -341,7 +368,7 @@ async fn serve_http(
     model: Model,
     options: ServerOptions,
     front: HttpServer,
-    listeners: Vec<TcpListener>,
+    (listeners, page): (Vec<TcpListener>, Option<TcpListener>),
     mut stopped: watch::Receiver<bool>,
     quiet: bool,
 ) {
@@ -353,12 +380,18 @@ async fn serve_http(
     if let Err(error) = app.model.adapters.load_listed(&app.engines).await {
         tracing::error!("--lora-modules: {}", error.message);
     }
-    let listeners: Result<Vec<_>, _> = listeners.into_iter().map(tokio::net::TcpListener::from_std).collect();
-    let mut listeners = match listeners {
+    let scheme = if front.listen.tls.is_some() { "https" } else { "http" };
+    if front.around.page.is_some()
+        && let Some(listener) = page.as_ref().or(listeners.first())
+    {
+        page::tell(listener, scheme);
+    }
+    let listen = tokio::net::TcpListener::from_std;
+    let listeners: Result<Vec<_>, _> = listeners.into_iter().map(listen).collect();
+    let (listeners, page) = match listeners.and_then(|listeners| Ok((listeners, page.map(listen).transpose()?))) {
         Ok(listeners) => listeners,
         Err(error) => return tracing::error!("cannot listen: {error}"),
     };
-    let scheme = if front.listen.tls.is_some() { "https" } else { "http" };
     for (rank, listener) in listeners.iter().enumerate() {
         let of_rank = if rank > 0 { format!("rank {rank} of ") } else { String::new() };
         if let Ok(address) = listener.local_addr() {
@@ -366,13 +399,7 @@ async fn serve_http(
         }
     }
     let stopped = async move { drop(stopped.wait_for(|stopped| *stopped).await) };
-    match listeners.pop() {
-        Some(only) if listeners.is_empty() => front.serve(only, app, stopped).await,
-        last => {
-            listeners.extend(last);
-            front.serve_ranks(listeners, app, stopped).await;
-        }
-    }
+    front.serve_ranks(listeners, page, app, stopped).await;
 }
 
 /// Prints the address, where scripts read it.

@@ -247,6 +247,7 @@ impl Operations {
             },
             body_memory_bytes: http.max_request_body_memory,
             before: None,
+            page: None,
         };
         let rules = Arc::new(ClientFaults::new(faults.client_fault.clone(), server.seed, faults.tenants()));
         let refuses = Arc::clone(&rules);
@@ -257,6 +258,7 @@ impl Operations {
             refuses: Arc::new(move || refuses.refuses_connection()),
             metrics: metrics.clone(),
             rank: None,
+            is_at_page: false,
             threads: Arc::default(),
         };
         let observer = Arc::new(EngineMetrics::new(&metrics, server.engines.clone()));
@@ -345,6 +347,10 @@ impl ClientFaultRules for ChangedFaults {
         let rule: ClientFault = rule.parse().map_err(|error: RuleError| error.to_string())?;
         self.0.add(rule);
         Ok(())
+    }
+
+    fn remove(&self, rule: &str) -> bool {
+        self.0.remove(rule)
     }
 
     fn clear(&self) {

@@ -156,6 +156,12 @@ impl KvPool {
         each!(self, blocks => blocks.num_blocks()) - 1
     }
 
+    /// Blocks that no request references and whose content is kept for reuse.
+    #[must_use]
+    pub fn num_free_cached(&self) -> u32 {
+        self.num_free - each!(self, blocks => blocks.num_uncached())
+    }
+
     /// Blocks referenced by at least one request.
     #[must_use]
     pub fn num_active(&self) -> u32 {

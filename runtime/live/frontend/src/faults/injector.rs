@@ -1,7 +1,7 @@
 //! Selection of the fault for a call.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -20,6 +20,8 @@ const COUNTED_CALLERS: usize = 10_000;
 #[derive(Debug)]
 pub struct ClientFaults {
     rules: Mutex<Vec<Active>>,
+    /// Rules so far: each has draws of its own.
+    added: AtomicUsize,
     seed: u64,
     tenants: Tenants,
     since: Instant,
@@ -50,7 +52,14 @@ impl ClientFaults {
     #[must_use]
     pub fn new(rules: Vec<ClientFault>, seed: u64, tenants: Tenants) -> Self {
         let needs_body = AtomicBool::new(false);
-        let faults = Self { rules: Mutex::default(), seed, tenants, since: Instant::now(), needs_body };
+        let faults = Self {
+            rules: Mutex::default(),
+            added: AtomicUsize::new(0),
+            seed,
+            tenants,
+            since: Instant::now(),
+            needs_body,
+        };
         rules.into_iter().for_each(|rule| faults.add(rule));
         faults
     }
@@ -63,14 +72,28 @@ impl ClientFaults {
     /// Adds a rule behind the others. Its time counts from the start of the server.
     pub fn add(&self, rule: ClientFault) {
         let mut rules = self.active();
-        let random = Stream::new(self.seed, &format!("client-fault-{}", rules.len()));
+        let number = self.added.fetch_add(1, Ordering::Relaxed);
+        let random = Stream::new(self.seed, &format!("client-fault-{number}"));
         self.needs_body.fetch_or(rule.when.needs_body(), Ordering::Relaxed);
         rules.push(Active { rule, random, together: Counts::default(), apart: HashMap::new() });
+    }
+
+    /// Removes the first rule that is written like this. `false` if there is none.
+    pub fn remove(&self, rule: &str) -> bool {
+        let mut rules = self.active();
+        let found = rules.iter().position(|active| active.rule.to_string() == rule);
+        found.is_some_and(|place| {
+            rules.remove(place);
+            let needs_body = rules.iter().any(|active| active.rule.when.needs_body());
+            self.needs_body.store(needs_body, Ordering::Relaxed);
+            true
+        })
     }
 
     /// Removes all rules.
     pub fn clear(&self) {
         self.active().clear();
+        self.added.store(0, Ordering::Relaxed);
         self.needs_body.store(false, Ordering::Relaxed);
     }
 

@@ -21,6 +21,7 @@ use super::short::shortened;
 use crate::engine::{current_connection, with_connection};
 use crate::http::{ConnectionControl, Innermost, Next};
 use crate::metrics::Metrics;
+use crate::page::current;
 
 /// The header of llm-d-inference-sim that asks for an error at once.
 const RETURN_ERROR: &str = "x-return-error";
@@ -116,6 +117,9 @@ async fn faulty<F: Future<Output = Response>>(
         kind => (kind, request),
     };
     layer.metrics.fault(kind.name());
+    if let Some(exchange) = current() {
+        exchange.met(kind.name());
+    }
     tracing::info!(fault = kind.name(), path, "client fault");
     match &kind {
         FaultKind::Status { code, retry_after_s, message, param, body } => {

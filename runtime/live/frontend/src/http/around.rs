@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::extract::{DefaultBodyLimit, Request};
-use axum::http::{HeaderMap, HeaderValue, Version, header};
-use axum::response::Response;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Version, header};
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use hyper::body::Incoming;
 
@@ -19,6 +19,7 @@ use super::pod::PodHeaders;
 use super::session::SessionCookie;
 use crate::engine::with_connection;
 use crate::metrics::{self, FakeSlot, HttpRecorder, Metrics, count};
+use crate::page::{Page, PageRequest, Peer, watched};
 use crate::server::error::{ApiError, refusal};
 use crate::server::ids::RequestIds;
 use crate::server::routes::{Handlers, Routes};
@@ -46,6 +47,8 @@ pub struct Around {
     pub body_memory_bytes: usize,
     /// What answers before the routes, if anything does.
     pub before: Option<Arc<dyn Before>>,
+    /// The page at `/_vcr/`, if there is one.
+    pub page: Option<Arc<Page>>,
 }
 
 /// Service between the layers and the routes.
@@ -100,6 +103,8 @@ pub struct Client {
     pub peer: SocketAddr,
     /// The connection that the request came by.
     pub connection: ConnectionControl,
+    /// Whether it came to the page's own address.
+    pub is_at_page: bool,
 }
 
 /// Routes and the layers around them. One future holds all layers: they stand outside
@@ -116,6 +121,7 @@ struct Layers<I> {
     body_memory: BodyMemory,
     innermost: I,
     before: Option<Arc<dyn Before>>,
+    page: Option<Arc<Page>>,
     handlers: Handlers,
 }
 
@@ -144,6 +150,7 @@ impl Around {
             body_memory: BodyMemory::new(self.body_memory_bytes, self.body.max_bytes),
             innermost,
             before: self.before.clone(),
+            page: self.page.clone(),
             handlers,
         })
     }
@@ -160,14 +167,17 @@ impl<I: Innermost> Service for Layers<I> {
             // The body has its own limit.
             DefaultBodyLimit::disable().apply(&mut request);
         }
-        let Client { peer, connection } = client;
+        let Client { peer, connection, is_at_page } = client;
         let port = connection.port();
         let cookie = self.session_cookie.as_ref().and_then(|cookie| cookie.enter(request.headers_mut(), &self.ids));
         Box::pin(with_connection(connection, async move {
             let limited = |request| self.limited(request, &verdict);
             let counted = |request| count(&self.http, request, limited);
-            let opened = |request| require_key(&self.keys, request, counted);
-            let answered = log_request(self.log, &self.ids, peer, request, |request| cors(&self.cors, request, opened));
+            let paged = |request| self.paged(request, Peer { address: peer, is_at_own: is_at_page }, counted);
+            let opened = |request| require_key(&self.keys, request, paged);
+            let marked = |request| cors(&self.cors, request, opened);
+            let watched = |request| watched(self.page.as_deref(), peer, request, marked);
+            let answered = log_request(self.log, &self.ids, peer, request, watched);
             let mut response = answered.await;
             self.pod.add(&mut response, port);
             if let Some(cookie) = cookie {
@@ -179,6 +189,25 @@ impl<I: Innermost> Service for Layers<I> {
 }
 
 impl<I: Innermost> Layers<I> {
+    /// Lets the page answer what is asked of it.
+    async fn paged<F: Future<Output = Response>>(
+        &self,
+        request: Request,
+        peer: Peer,
+        next: impl FnOnce(Request) -> F,
+    ) -> Response {
+        let asked = match &self.page {
+            Some(page) if Page::owns(request.uri().path()) => Box::pin(page.answer(request, peer)).await,
+            _ => PageRequest::Other(request),
+        };
+        match asked {
+            PageRequest::Answered(response) => response,
+            PageRequest::Server(request) => self.handlers.answer(request).await,
+            PageRequest::Other(_) if peer.is_at_own => StatusCode::NOT_FOUND.into_response(),
+            PageRequest::Other(request) => next(request).await,
+        }
+    }
+
     /// Answers a request, unless its body exceeds the limits.
     async fn limited(&self, request: Request, verdict: &Verdict) -> Response {
         let is_http1 = request.version() < Version::HTTP_2;

@@ -17,6 +17,7 @@ use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 
 use super::stream_panics::guarded;
 use crate::metrics::Metrics;
+use crate::page::Page;
 use crate::server::error::Failure;
 use crate::server::ids::{LongId, RequestIds};
 use crate::server::responses::KeyOwner;
@@ -102,7 +103,7 @@ pub(super) async fn require_key<F: Future<Output = Response>>(
 fn is_open(request: &Request) -> bool {
     let (method, path) = (request.method(), request.uri().path());
     let reads = method == Method::GET || method == Method::HEAD || path == "/ping";
-    method == Method::OPTIONS || (reads && OPEN.contains(&path))
+    method == Method::OPTIONS || (reads && OPEN.contains(&path)) || Page::is_shell(method, path)
 }
 
 /// `Authorization: Bearer KEY`; for Anthropic's clients also `X-Api-Key: KEY`.

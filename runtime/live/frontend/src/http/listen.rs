@@ -55,6 +55,8 @@ pub struct ListenOptions {
     pub metrics: Metrics,
     /// The engine of requests that name none, counted from 0; otherwise any.
     pub rank: Option<u32>,
+    /// Whether this is the page's own address.
+    pub is_at_page: bool,
     /// The threads of connections; the default leaves all to the one that accepts.
     pub threads: Arc<ThreadPool>,
 }
@@ -228,7 +230,9 @@ impl Connection {
         control: &ConnectionControl,
         begin: B,
     ) -> impl HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send + 'static> + Send + use<B> {
-        let (site, client) = (Arc::clone(&self.site), Client { peer: self.peer, connection: control.clone() });
+        let is_at_page = self.options.is_at_page;
+        let client = Client { peer: self.peer, connection: control.clone(), is_at_page };
+        let site = Arc::clone(&self.site);
         service_fn(move |request: Request<Incoming>| {
             begin();
             let answer = Arc::clone(&site).answer(request, client.clone());

@@ -36,6 +36,7 @@ fn options() -> ListenOptions {
         refuses: Arc::new(|| false),
         metrics: metrics(),
         rank: None,
+        is_at_page: false,
         threads: Arc::default(),
     }
 }
@@ -80,6 +81,7 @@ fn site(metrics: &Metrics) -> Arc<dyn Service> {
         body: BodyLimits { max_bytes: 1000, timeout: Duration::from_secs(60) },
         body_memory_bytes: 1000,
         before: None,
+        page: None,
     };
     around.site(routes, Direct)
 }

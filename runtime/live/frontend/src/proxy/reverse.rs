@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU32;
 
 use crate::faults::{FaultLayer, error_response};
 use crate::http::{Client, Service};
+use crate::page::{Page, PageRequest, Peer, watched};
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderMap, Method, header};
@@ -32,6 +33,8 @@ pub struct Proxy {
     options: ProxyOptions,
     /// Faults that clients meet.
     faults: Option<FaultLayer>,
+    /// The page at `/_vcr/`, if there is one.
+    page: Option<Arc<Page>>,
     under_way: Arc<AtomicU32>,
 }
 
@@ -44,7 +47,13 @@ impl Proxy {
         options: ProxyOptions,
         faults: Option<FaultLayer>,
     ) -> Self {
-        Self { upstream, recorder, options, faults, under_way: Arc::default() }
+        Self { upstream, recorder, options, faults, page: None, under_way: Arc::default() }
+    }
+
+    /// The same with a page of what it passes on.
+    #[must_use]
+    pub fn with_page(self, page: Option<Arc<Page>>) -> Self {
+        Self { page, ..self }
     }
 
     /// Passes a request on.
@@ -99,11 +108,19 @@ impl Service for Proxy {
         client: Client,
     ) -> Pin<Box<dyn Future<Output = Response> + Send>> {
         Box::pin(async move {
-            let request = request.map(Body::new);
-            match &self.faults {
+            let mut request = request.map(Body::new);
+            if let Some(page) = &self.page {
+                let peer = Peer { address: client.peer, is_at_own: client.is_at_page };
+                request = match page.answer(request, peer).await {
+                    PageRequest::Answered(response) => return response,
+                    PageRequest::Other(request) | PageRequest::Server(request) => request,
+                };
+            }
+            let pass_on = async |request| match &self.faults {
                 None => self.forward(request).await,
                 Some(faults) => faults.around(client.connection, request, |request| self.forward(request)).await,
-            }
+            };
+            watched(self.page.as_deref(), client.peer, request, pass_on).await
         })
     }
 }

@@ -90,6 +90,7 @@ impl Admin {
                 },
                 Command::SetTimeScale(scale) => serving.stepper.set_time_scale(scale),
                 Command::AddFault(rule) => serving.faults.add(rule),
+                Command::RemoveFault(rule) => serving.faults.remove(&rule),
                 Command::ClearFaults => serving.faults.clear(),
                 Command::SetPaused(true) => serving.stepper.pause(PauseState::PausedAll),
                 Command::SetPaused(false) => self.resume(serving),

@@ -82,6 +82,18 @@ impl ChangeBody for FaultChange {
     const EXAMPLE: &'static str = r#"{"fault": "error:rate=0.1", "engine": 0}"#;
 }
 
+/// A fault that ends; all of them if none is named.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FaultRemoval {
+    pub(crate) fault: Option<String>,
+    pub(crate) engine: Option<u16>,
+}
+
+impl ChangeBody for FaultRemoval {
+    const EXAMPLE: &'static str = r#"{"fault": "error:rate=0.1", "engine": 0}, or nothing for all"#;
+}
+
 /// A request that changes something, once it is known that it may.
 #[derive(Debug)]
 pub(crate) struct Change<T>(pub(crate) T);

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 
 use crate::control::Refusal;
-use crate::control::body::{Change, EngineChoice, FaultChange, LatencyChange, Nothing, TimeScaleChange};
+use crate::control::body::{Change, EngineChoice, FaultChange, FaultRemoval, LatencyChange, Nothing, TimeScaleChange};
 use crate::control::listen::Context;
 use crate::control::view::{Engines, StateView};
 use crate::control::{LatencyReader, UnusableModel};
@@ -83,15 +83,23 @@ pub(crate) async fn time_scale(
     context.send_command(change.engine, &format!("divide times by {factor}"), &Command::SetTimeScale(factor))
 }
 
-pub(crate) async fn add_fault(State(context): State<Context>, Change(change): Change<FaultChange>) -> StateResponse {
+fn rule_of(fault: &str) -> Result<FaultRule, Refusal> {
     let wrong =
         |error: RuleError| Refusal::bad(error.to_string()).hint(format!("faults are written {}", FaultRule::SYNTAX));
-    let rule: FaultRule = change.fault.parse().map_err(wrong)?;
+    fault.parse().map_err(wrong)
+}
+
+pub(crate) async fn add_fault(State(context): State<Context>, Change(change): Change<FaultChange>) -> StateResponse {
+    let rule = rule_of(&change.fault)?;
     context.send_command(change.engine, &format!("apply the fault {rule}"), &Command::AddFault(rule))
 }
 
-pub(crate) async fn clear_faults(State(context): State<Context>, Change(which): Change<EngineChoice>) -> StateResponse {
-    context.send_command(which.engine, "clear the faults", &Command::ClearFaults)
+pub(crate) async fn clear_faults(State(context): State<Context>, Change(which): Change<FaultRemoval>) -> StateResponse {
+    let FaultRemoval { fault: Some(fault), engine } = which else {
+        return context.send_command(which.engine, "clear the faults", &Command::ClearFaults);
+    };
+    let rule = rule_of(&fault)?;
+    context.send_command(engine, &format!("end the fault {rule}"), &Command::RemoveFault(rule.to_string()))
 }
 
 pub(crate) async fn pause(State(context): State<Context>, Change(which): Change<EngineChoice>) -> StateResponse {

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use crate::control::Refusal;
-use crate::control::body::{Change, ChangeBody, Nothing};
+use crate::control::body::{Change, ChangeBody};
 use crate::control::listen::Context;
 
 /// The rules of a server. What a rule is, is the server's business.
@@ -21,6 +21,9 @@ pub trait ClientFaultRules: Send + Sync {
     /// # Errors
     /// What is wrong with it.
     fn add(&self, rule: &str) -> Result<(), String>;
+
+    /// Removes a rule, as users write it. `false` if there is none like that.
+    fn remove(&self, rule: &str) -> bool;
 
     /// Removes all rules.
     fn clear(&self);
@@ -35,6 +38,17 @@ pub(crate) struct ClientFaultChange {
 
 impl ChangeBody for ClientFaultChange {
     const EXAMPLE: &'static str = r#"{"fault": "status:code=503,rate=0.1"}"#;
+}
+
+/// A rule that ends; all of them if none is named.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ClientFaultRemoval {
+    fault: Option<String>,
+}
+
+impl ChangeBody for ClientFaultRemoval {
+    const EXAMPLE: &'static str = r#"{"fault": "status:code=503,rate=0.1"}, or nothing for all"#;
 }
 
 /// The rules that apply.
@@ -69,10 +83,19 @@ pub(crate) async fn add(
 
 pub(crate) async fn clear(
     State(context): State<Context>,
-    Change(Nothing {}): Change<Nothing>,
+    Change(which): Change<ClientFaultRemoval>,
 ) -> Result<Json<ClientFaultsView>, Refusal> {
     let rules = rules_of(&context)?;
-    rules.clear();
-    tracing::info!("command: clear the faults that clients meet");
+    match which.fault {
+        None => {
+            rules.clear();
+            tracing::info!("command: clear the faults that clients meet");
+        }
+        Some(fault) if rules.remove(&fault) => tracing::info!("command: clients meet the fault {fault} no more"),
+        Some(fault) => {
+            let refusal = Refusal::new(StatusCode::NOT_FOUND, format!("there is no fault `{fault}`"));
+            return Err(refusal.hint("GET /client-faults lists them"));
+        }
+    }
     Ok(view(rules))
 }

@@ -7,6 +7,7 @@ use std::{fmt, io};
 use crate::EnginesHandle;
 use crate::control::gpu_metrics::{Exporter, GpuMetrics};
 use crate::control::{ClientFaultRules, FakeMetricValues, GuestReader, LatencyReader, metrics};
+use axum::Router;
 use prometheus_client::registry::Registry;
 
 /// Listen addresses, as `HOST:PORT`; port 0 takes a free one. A part without an
@@ -65,6 +66,7 @@ pub struct Listeners {
     pub(crate) client_faults: Option<Arc<dyn ClientFaultRules>>,
     pub(crate) fake_metrics: Option<Arc<dyn FakeMetricValues>>,
     pub(crate) gpus: Option<GpuMetrics>,
+    pub(crate) page: Option<Router>,
 }
 
 impl fmt::Debug for Listeners {
@@ -83,7 +85,7 @@ impl Listeners {
         let given = wanted.into_iter().filter_map(|(part, address)| Some((part, address?)));
         let bound = given.map(|(part, address)| Ok((part, listen(part, address)?)));
         let bound = bound.collect::<Result<_, ControlError>>()?;
-        Ok(Self { bound, guests: None, client_faults: None, fake_metrics: None, gpus: None })
+        Ok(Self { bound, guests: None, client_faults: None, fake_metrics: None, gpus: None, page: None })
     }
 
     /// Adds the telemetry of guests to the metrics.
@@ -108,6 +110,25 @@ impl Listeners {
     #[must_use]
     pub fn with_fake_metrics(self, values: Arc<dyn FakeMetricValues>) -> Self {
         Self { fake_metrics: Some(values), ..self }
+    }
+
+    /// Adds the routes of a page to the admin part.
+    #[must_use]
+    pub fn with_page(self, page: Option<Router>) -> Self {
+        Self { page, ..self }
+    }
+
+    /// The state behind all answers.
+    pub(crate) fn context(&self, engines: EnginesHandle, latency: LatencyReader) -> Context {
+        let registry = Arc::new(metrics::registry(engines.clone(), self.guests.clone()));
+        Context {
+            engines,
+            latency,
+            registry,
+            client_faults: self.client_faults.clone(),
+            fake_metrics: self.fake_metrics.clone(),
+            gpus: self.gpus.clone().map(|gpus| Arc::new(Exporter::new(gpus))),
+        }
     }
 
     /// The address of the metrics part, if it is served.
@@ -154,15 +175,6 @@ pub(crate) struct Context {
     pub(crate) fake_metrics: Option<Arc<dyn FakeMetricValues>>,
     /// Metrics of the engines' GPUs, if they are served.
     pub(crate) gpus: Option<Arc<Exporter>>,
-}
-
-impl Context {
-    pub(crate) fn new(engines: EnginesHandle, latency: LatencyReader, listeners: &Listeners) -> Self {
-        let registry = Arc::new(metrics::registry(engines.clone(), listeners.guests.clone()));
-        let gpus = listeners.gpus.clone().map(|gpus| Arc::new(Exporter::new(gpus)));
-        let (client_faults, fake_metrics) = (listeners.client_faults.clone(), listeners.fake_metrics.clone());
-        Self { engines, latency, registry, client_faults, fake_metrics, gpus }
-    }
 }
 
 #[cfg(test)]

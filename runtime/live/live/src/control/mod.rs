@@ -44,6 +44,9 @@ pub use gpu_metrics::GpuMetrics;
 pub use listen::{Addresses, ControlError, Listeners};
 pub use server::ControlPlane;
 
+/// Routes that another server may serve.
+pub type Routes = axum::Router;
+
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};

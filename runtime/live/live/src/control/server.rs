@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::control::LatencyReader;
-use crate::control::listen::{Context, Listeners, Part};
+use crate::control::listen::{Listeners, Part};
 use crate::control::routes::{admin_routes, gpu_routes, metrics_routes};
 
 /// Connections of one part at once; further ones wait.
@@ -54,6 +54,11 @@ impl Listeners {
     pub fn serve(self, engines: EnginesHandle, latency: LatencyReader) -> io::Result<ControlPlane> {
         ControlPlane::start(self, engines, latency)
     }
+
+    /// The routes of the admin part, for whoever serves them by other means.
+    pub fn admin_routes(&self, engines: EnginesHandle, latency: LatencyReader) -> Router {
+        admin_routes(self.context(engines, latency))
+    }
 }
 
 impl ControlPlane {
@@ -67,7 +72,7 @@ impl ControlPlane {
             .thread_name("control-model")
             .max_blocking_threads(MAX_BLOCKING)
             .build()?;
-        let context = Context::new(engines, latency, &listeners);
+        let context = listeners.context(engines, latency);
         let (stop, stopped) = watch::channel(());
         let mut parts = JoinSet::new();
         for (part, listener) in listeners.bound {
@@ -79,7 +84,11 @@ impl ControlPlane {
                 }
                 Part::Admin => {
                     tracing::info!("the control plane is at http://{address}");
-                    admin_routes(context.clone())
+                    let page = listeners.page.clone();
+                    if page.is_some() {
+                        tracing::info!("the page is at http://{address}/_vcr/");
+                    }
+                    admin_routes(context.clone()).merge(page.unwrap_or_default())
                 }
                 Part::Gpus => {
                     tracing::info!("metrics of GPUs are at http://{address}/metrics");

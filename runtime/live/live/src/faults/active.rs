@@ -76,6 +76,8 @@ impl Active {
 pub(crate) struct Faults {
     seed: u64,
     active: Vec<Active>,
+    /// Rules so far: each has draws of its own.
+    added: usize,
     /// Requests of a guest for the next message, KV event batch and utility call.
     asked: MessageFate,
     asked_kv_loss: bool,
@@ -106,6 +108,7 @@ impl Faults {
         Self {
             seed,
             active,
+            added: rules.len(),
             asked: MessageFate::default(),
             asked_kv_loss: false,
             asked_utility_failure: false,
@@ -125,12 +128,20 @@ impl Faults {
     }
 
     pub(crate) fn add(&mut self, rule: FaultRule) {
-        let index = self.active.len();
-        self.active.push(Active::new(rule, self.seed, index));
+        self.active.push(Active::new(rule, self.seed, self.added));
+        self.added += 1;
+    }
+
+    /// Ends the first rule that is written like this.
+    pub(crate) fn remove(&mut self, rule: &str) {
+        if let Some(place) = self.active.iter().position(|active| active.rule.to_string() == rule) {
+            self.active.remove(place);
+        }
     }
 
     pub(crate) fn clear(&mut self) {
         self.active.clear();
+        self.added = 0;
     }
 
     /// The delay of READY.

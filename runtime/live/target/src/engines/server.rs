@@ -119,6 +119,7 @@ pub(crate) fn serve(
             body: BodyLimits { max_bytes: MAX_BODY_BYTES, timeout: HEAD_TIMEOUT },
             body_memory_bytes: 4 * MAX_BODY_BYTES,
             before: None,
+            page: None,
         },
         faults: FaultLayer { faults: rules, metrics: metrics.clone(), max_body_bytes: MAX_BODY_BYTES },
         listen: ListenOptions {
@@ -128,6 +129,7 @@ pub(crate) fn serve(
             refuses: Arc::new(move || refuses.refuses_connection()),
             metrics,
             rank: None,
+            is_at_page: false,
             threads: Arc::new(threads.dealer()),
         },
         is_traced: false,

@@ -1,0 +1,117 @@
+//! The last minutes of engines.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use vcr_live::{EnginesHandle, Snapshot};
+use vcr_wire::monotonic_ns;
+
+use super::steps::StepRing;
+
+/// Time between two samples, and how many are kept.
+const INTERVAL: Duration = Duration::from_secs(1);
+const SAMPLES: usize = 300;
+
+/// Samples of engines, one each second.
+pub struct EngineWatch {
+    engines: EnginesHandle,
+    steps: Arc<StepRing>,
+    /// Times on the system's monotonic clock, and what was so then.
+    samples: Mutex<VecDeque<(u64, Vec<Value>)>>,
+}
+
+impl std::fmt::Debug for EngineWatch {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("EngineWatch").field("steps", &self.steps).finish_non_exhaustive()
+    }
+}
+
+impl EngineWatch {
+    /// Watches engines until the result is dropped.
+    ///
+    /// # Errors
+    /// When the system has no more threads.
+    pub fn start(engines: EnginesHandle, steps: Arc<StepRing>) -> std::io::Result<Arc<Self>> {
+        let watch = Arc::new(Self { engines, steps, samples: Mutex::default() });
+        let own = Arc::downgrade(&watch);
+        std::thread::Builder::new().name("page".to_owned()).spawn(move || sample(&own))?;
+        Ok(watch)
+    }
+
+    fn samples(&self) -> MutexGuard<'_, VecDeque<(u64, Vec<Value>)>> {
+        self.samples.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Engines as they are now, and all that was sampled after this time, in milliseconds of the system's monotonic clock.
+    pub(super) fn json(&self, after_ms: f64) -> Value {
+        let after_ns = (after_ms.max(0.0) * 1e6) as u64;
+        let snapshots = self.engines.snapshots();
+        let steps = |snapshot: &Snapshot| {
+            let steps = self.steps.since(snapshot.rank, after_ns).into_iter();
+            steps.map(|step| json!([ms(step.end_ns), step])).collect::<Vec<_>>()
+        };
+        let engines: Vec<Value> = snapshots
+            .iter()
+            .map(|snapshot| {
+                let mut engine = sampled(snapshot);
+                engine["state"] = snapshot.state.name().into();
+                engine["paused"] = snapshot.is_paused.into();
+                engine["sleeping"] = snapshot.is_sleeping.into();
+                engine["latency"] = snapshot.latency.clone().into();
+                engine["time_scale"] = snapshot.time_scale.into();
+                engine["faults"] = snapshot.faults.clone().into();
+                engine["blocks"] = snapshot.num_gpu_blocks.into();
+                engine["held_prompts"] = snapshot.num_held_prompts.into();
+                engine["steps"] = steps(snapshot).into();
+                engine
+            })
+            .collect();
+        let samples: Vec<Value> = self
+            .samples()
+            .iter()
+            .filter(|(at_ns, _)| *at_ns > after_ns)
+            .map(|(at_ns, engines)| json!({"ms": ms(*at_ns), "engines": engines}))
+            .collect();
+        json!({"now_ms": ms(monotonic_ns()), "engines": engines, "samples": samples})
+    }
+}
+
+fn ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
+
+/// What changes all the time; counts are totals.
+fn sampled(snapshot: &Snapshot) -> Value {
+    let counters = &snapshot.counters;
+    json!({
+        "rank": snapshot.rank,
+        "running": snapshot.num_running,
+        "waiting": snapshot.num_waiting,
+        "kv_usage": snapshot.kv_cache_usage,
+        "requests": counters.requests,
+        "prompt_tokens": counters.prompt_tokens,
+        "generation_tokens": counters.generation_tokens,
+        "prefix_queries": counters.prefix_queries,
+        "prefix_hits": counters.prefix_hits,
+        "preemptions": counters.preemptions,
+        "steps_total": counters.steps,
+        "faults_injected": counters.faults,
+    })
+}
+
+/// Takes samples as long as somebody has the watch.
+fn sample(watch: &Weak<EngineWatch>) {
+    while let Some(watch) = watch.upgrade() {
+        let engines = watch.engines.snapshots().iter().map(sampled).collect();
+        let mut samples = watch.samples();
+        if samples.len() == SAMPLES {
+            samples.pop_front();
+        }
+        samples.push_back((monotonic_ns(), engines));
+        drop(samples);
+        drop(watch);
+        std::thread::sleep(INTERVAL);
+    }
+}

@@ -1,0 +1,298 @@
+//! The page and what it asks.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use axum::http::uri::PathAndQuery;
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use hyper::service::Service as _;
+use hyper_util::service::TowerToHyperService;
+use serde_json::{Value, json};
+use tokio::task::spawn_blocking;
+use vcr_report::{LivePage, write_live_page};
+
+use super::engines::EngineWatch;
+use super::guard::{Audience, Peer, refused, vouch};
+use super::view::{detail, summary};
+use super::watch::Watch;
+
+const PREFIX: &str = "/_vcr/";
+const STYLE: &str = include_str!("../../assets/page.css");
+const SCRIPT: &str = concat!(
+    include_str!("../../assets/parse.js"),
+    include_str!("../../assets/requests.js"),
+    include_str!("../../assets/detail.js"),
+    include_str!("../../assets/engines.js"),
+    include_str!("../../assets/controls.js"),
+    include_str!("../../assets/page.js"),
+);
+
+/// What the page may do besides what reports may: ask where it comes from.
+const POLICY: &str = "; connect-src 'self'";
+/// Headers of every answer: no other page frames it, and nothing is kept.
+const HEADERS: [(header::HeaderName, &str); 4] = [
+    (header::CONTENT_SECURITY_POLICY, "frame-ancestors 'none'"),
+    (header::CACHE_CONTROL, "no-store"),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::REFERRER_POLICY, "no-referrer"),
+];
+
+/// Paths of the server that the page asks for. Whatever they change is changed in the name of whoever has the page open.
+const SERVER_PATHS: [&str; 12] = [
+    "/sleep",
+    "/wake_up",
+    "/pause",
+    "/resume",
+    "/reset_prefix_cache",
+    "/v1/models",
+    "/v1/load_lora_adapter",
+    "/v1/unload_lora_adapter",
+    "/v1/chat/completions/render",
+    "/v1/completions/render",
+    "/v1/messages/render",
+    "/v1/responses/render",
+];
+
+/// What a page is of.
+#[derive(Debug, Default)]
+pub struct PageOf {
+    /// The command, such as `serve`.
+    pub command: &'static str,
+    /// The model or the server behind.
+    pub title: String,
+    /// Exchanges with clients, if there are any.
+    pub watch: Option<Arc<Watch>>,
+    /// Engines of this process, if there are any.
+    pub engines: Option<Arc<EngineWatch>>,
+    /// The routes of the control plane.
+    pub control: Option<Router>,
+    /// Whether the routes of the server can be asked.
+    pub has_server: bool,
+    /// Whether each request needs a key of the server.
+    pub needs_key: bool,
+}
+
+/// The page.
+#[derive(Debug)]
+pub struct Page {
+    of: PageOf,
+    audience: Audience,
+    /// Whether it has an address of its own, and is at no other.
+    has_own_address: bool,
+    html: Bytes,
+}
+
+/// What becomes of a request.
+#[derive(Debug)]
+pub enum PageRequest {
+    /// The page has answered it.
+    Answered(Response),
+    /// The routes of the server answer it, in the name of the page.
+    Server(Request),
+    /// It is not the page's.
+    Other(Request),
+}
+
+impl Page {
+    /// The page of something.
+    ///
+    /// # Errors
+    /// Never: it is written to memory.
+    pub fn new(of: PageOf, audience: Audience, has_own_address: bool) -> std::io::Result<Self> {
+        let mut html = Vec::new();
+        let data = json!({
+            "command": of.command,
+            "title": of.title,
+            "version": env!("CARGO_PKG_VERSION"),
+            "requests": of.watch.is_some(),
+            "engines": of.engines.is_some(),
+            "control": of.control.is_some(),
+            "server": of.has_server,
+            "needs_key": of.needs_key,
+        });
+        let live = LivePage { style: STYLE, script: SCRIPT, policy: POLICY };
+        write_live_page(&mut html, &of.title, &data, live, &mut |out| {
+            writeln!(out, "<div id=\"app\"></div>\n<noscript>This page needs JavaScript.</noscript>")
+        })?;
+        Ok(Self { of, audience, has_own_address, html: html.into() })
+    }
+
+    /// Whether a path may be the page's.
+    #[must_use]
+    pub fn owns(path: &str) -> bool {
+        matches!(path, "/_vcr" | PREFIX) || path.starts_with("/_vcr/api/")
+    }
+
+    /// Whether a request is to be seen on the page: not one of the page, and not of those that probe or scrape all the
+    /// time.
+    #[must_use]
+    fn shows(path: &str) -> bool {
+        const PROBES: [&str; 7] = ["/health", "/ready", "/ping", "/load", "/metrics", "/health/ready", "/favicon.ico"];
+        !path.starts_with("/_vcr") && !PROBES.contains(&path)
+    }
+
+    /// Whether the page itself is asked for, which tells nothing: keys are for what it asks.
+    #[must_use]
+    pub fn is_shell(method: &Method, path: &str) -> bool {
+        matches!(path, "/_vcr" | PREFIX) && method == Method::GET
+    }
+
+    /// The page as routes of a server on this machine.
+    pub fn routes(self: Arc<Self>) -> Router {
+        let answer = move |request: Request| {
+            let page = Arc::clone(&self);
+            async move {
+                // The control plane has loopback addresses only.
+                let peer = Peer { address: ([127, 0, 0, 1], 0).into(), is_at_own: false };
+                match page.answer(request, peer).await {
+                    PageRequest::Answered(response) => response,
+                    _ => StatusCode::NOT_FOUND.into_response(),
+                }
+            }
+        };
+        ["/_vcr", PREFIX, "/_vcr/api/{*rest}"]
+            .iter()
+            .fold(Router::new(), |routes, path| routes.route(path, any(answer.clone())))
+    }
+
+    /// Answers a request that is the page's.
+    pub async fn answer(&self, request: Request, peer: Peer) -> PageRequest {
+        if !Self::owns(request.uri().path()) || self.has_own_address != peer.is_at_own {
+            return PageRequest::Other(request);
+        }
+        if let Err(refused) = self.audience.check(&request, peer) {
+            return PageRequest::Answered(refused.into_response());
+        }
+        let mut answered = match self.asked(request).await {
+            PageRequest::Answered(response) => response,
+            other => return other,
+        };
+        for (name, value) in HEADERS {
+            answered.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        PageRequest::Answered(answered)
+    }
+
+    async fn asked(&self, mut request: Request) -> PageRequest {
+        let path = request.uri().path().to_owned();
+        if let Some(rest) = path.strip_prefix("/_vcr/api/control") {
+            let Some(control) = &self.of.control else { return answered(no_part("no engines to control")) };
+            if !renamed(&mut request, rest) {
+                return answered(unknown(&path));
+            }
+            vouch(&mut request);
+            // Routes do not fail.
+            let Ok(response) = TowerToHyperService::new(control.clone()).call(request).await;
+            return answered(response);
+        }
+        if let Some(rest) = path.strip_prefix("/_vcr/api/server") {
+            if !self.of.has_server || !SERVER_PATHS.contains(&rest) || !renamed(&mut request, rest) {
+                return answered(unknown(&path));
+            }
+            vouch(&mut request);
+            return PageRequest::Server(request);
+        }
+        match (request.method(), path.as_str()) {
+            (&Method::GET, "/_vcr") => {
+                answered((StatusCode::PERMANENT_REDIRECT, [(header::LOCATION, PREFIX)]).into_response())
+            }
+            (&Method::GET, PREFIX) => {
+                let kind = [(header::CONTENT_TYPE, "text/html; charset=utf-8")];
+                answered((kind, Body::from(self.html.clone())).into_response())
+            }
+            _ => self.data(request).await,
+        }
+    }
+
+    /// Answers what the page asks for all the time.
+    async fn data(&self, request: Request) -> PageRequest {
+        // A body cannot be shared between threads, and is not needed.
+        let (method, uri) = (request.method().clone(), request.uri().clone());
+        let path = uri.path();
+        let Some(rest) = path.strip_prefix("/_vcr/api/") else { return PageRequest::Other(request) };
+        drop(request);
+        let after = parameter(&uri, "after").unwrap_or(0.0);
+        let response = match (&method, rest, &self.of.watch, &self.of.engines) {
+            (&Method::GET, "requests", Some(watch), _) => {
+                let (watch, after) = (Arc::clone(watch), after as u64);
+                aside(move || {
+                    // Before the list: what changes meanwhile is told next time.
+                    let revision = watch.revision();
+                    let changed: Vec<Value> = watch.since(after).iter().map(|exchange| summary(exchange)).collect();
+                    json!({"revision": revision, "oldest": watch.oldest(), "requests": changed})
+                })
+                .await
+            }
+            (&Method::DELETE, "requests", Some(watch), _) => {
+                watch.clear();
+                StatusCode::NO_CONTENT.into_response()
+            }
+            (&Method::GET, "engines", _, Some(engines)) => axum::Json(engines.json(after)).into_response(),
+            (&Method::GET, rest, Some(watch), _) => {
+                let number = rest.strip_prefix("requests/").and_then(|number| number.parse().ok());
+                match number.and_then(|number| watch.find(number)) {
+                    Some(exchange) => aside(move || detail(&exchange)).await,
+                    None => unknown(path),
+                }
+            }
+            _ => unknown(path),
+        };
+        answered(response)
+    }
+}
+
+/// Lets the page see a request and its answer.
+pub(crate) async fn watched<F: Future<Output = Response>>(
+    page: Option<&Page>,
+    peer: SocketAddr,
+    request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
+    match page.and_then(|page| page.of.watch.as_ref()).filter(|_| Page::shows(request.uri().path())) {
+        None => next(request).await,
+        Some(watch) => watch.around(peer, request, next).await,
+    }
+}
+
+fn answered(response: Response) -> PageRequest {
+    PageRequest::Answered(response)
+}
+
+/// Makes an answer on a thread that serves no clients: many bodies take a while to read.
+async fn aside(make: impl FnOnce() -> Value + Send + 'static) -> Response {
+    match spawn_blocking(make).await {
+        Ok(value) => axum::Json(value).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+fn unknown(path: &str) -> Response {
+    let message = format!("unknown path {path}, or it is no longer kept");
+    (StatusCode::NOT_FOUND, axum::Json(json!({"error": message}))).into_response()
+}
+
+fn no_part(message: &str) -> Response {
+    refused(message, "vcr serve and vcr play have engines").into_response()
+}
+
+/// Gives a request another path, with its query. `false` if that is no path.
+fn renamed(request: &mut Request, path: &str) -> bool {
+    let query = request.uri().query().map_or_else(String::new, |query| format!("?{query}"));
+    let Ok(target) = PathAndQuery::try_from(format!("{path}{query}")) else { return false };
+    if !path.starts_with('/') {
+        return false;
+    }
+    *request.uri_mut() = Uri::from(target);
+    true
+}
+
+fn parameter(uri: &Uri, name: &str) -> Option<f64> {
+    let pairs = uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.into_iter().find(|(key, _)| *key == name).and_then(|(_, value)| value.parse().ok())
+}

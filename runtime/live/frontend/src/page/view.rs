@@ -1,0 +1,193 @@
+//! Exchanges as JSON.
+
+use axum::http::HeaderMap;
+use serde_json::{Map, Value, json};
+use vcr_record::http::{REDACTED, is_secret_name};
+
+use super::watch::{End, EngineRequest, Exchange, State};
+
+/// Characters of a text that stands for a request in a list.
+const GIST_CHARS: usize = 160;
+
+/// What the body of a request says in short.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gist {
+    model: Option<String>,
+    stream: bool,
+    text: String,
+}
+
+impl Gist {
+    fn of(body: &[u8]) -> Self {
+        let Ok(body) = serde_json::from_slice::<Value>(body) else { return Self::default() };
+        let last = |key: &str| body[key].as_array().and_then(|list| list.last());
+        let text = last("messages").or_else(|| last("input")).map_or_else(
+            || ["prompt", "input", "query", "text"].iter().find_map(|key| text_of(&body[*key])),
+            |last| text_of(&last["content"]).or_else(|| text_of(last)),
+        );
+        Self {
+            model: body["model"].as_str().map(str::to_owned),
+            stream: body["stream"] == true,
+            text: text.unwrap_or_default().chars().take(GIST_CHARS).collect(),
+        }
+    }
+}
+
+/// The text of a message's content, or of a prompt.
+fn text_of(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(parts) => parts.iter().rev().find_map(|part| match part {
+            Value::String(text) => Some(text.clone()),
+            part => part["text"].as_str().map(str::to_owned),
+        }),
+        _ => None,
+    }
+}
+
+fn ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
+
+/// An exchange as a line of a list.
+pub(super) fn summary(exchange: &Exchange) -> Value {
+    let state = exchange.state();
+    let gist = match exchange.gist.get() {
+        Some(gist) => gist.clone(),
+        None => {
+            let gist = Gist::of(&state.request.bytes);
+            // The body has come when there is an answer.
+            if state.status.is_some() || state.end.is_some() {
+                _ = exchange.gist.set(gist.clone());
+            }
+            gist
+        }
+    };
+    let sum = |of: fn(&EngineRequest) -> u64| state.engine.iter().map(of).sum::<u64>();
+    let (end, error) = match &state.end {
+        None => (None, None),
+        Some((_, End::Whole)) => (Some("whole"), None),
+        Some((_, End::ClientGone)) => (Some("client gone"), None),
+        Some((_, End::Failed(error))) => (Some("failed"), Some(error)),
+    };
+    json!({
+        "number": exchange.number,
+        "unix_ms": exchange.start_unix_ms,
+        "method": exchange.method.as_str(),
+        "path": exchange.uri.path(),
+        "model": gist.model,
+        "stream": gist.stream,
+        "text": gist.text,
+        "status": state.status,
+        "end": end,
+        "error": error,
+        "fault": state.fault,
+        "head_ms": state.status.map(|_| ms(state.head_ns)),
+        "first_ms": first_ns(&state, exchange.start_ns).map(ms),
+        "last_ms": (state.num_chunks > 0).then(|| ms(state.last_chunk_ns)),
+        "ms": state.end.as_ref().map_or_else(|| ms(exchange.since_start_ns()), |(ns, _)| ms(*ns)),
+        "chunks": state.num_chunks,
+        "bytes": state.answer.bytes.len() as u64 + state.answer.left_out,
+        "requests": state.engine.len(),
+        "rank": state.engine.first().map(|request| request.rank),
+        "prompt_tokens": (!state.engine.is_empty()).then(|| sum(|request| request.prompt_tokens)),
+        "cached_tokens": sum(|request| request.cached_tokens),
+        "output_tokens": sum(|request| request.output_tokens),
+        "preemptions": sum(|request| request.preempted_s.len() as u64),
+    })
+}
+
+/// When the client got the first token: the first part of the answer that is not earlier than the engine's, since
+/// streams may begin with the role of who speaks.
+fn first_ns(state: &State, start_ns: u64) -> Option<u64> {
+    let of_engine = state.engine.iter().filter_map(|request| request.first_token_s).min_by(f64::total_cmp);
+    let least_ns = of_engine.map_or(0, |first_s| ((first_s * 1e9) as u64).saturating_sub(start_ns));
+    let first = state.chunks.iter().map(|(at_ns, _)| *at_ns).find(|at_ns| *at_ns >= least_ns);
+    first.or((state.num_chunks > 0).then_some(state.first_chunk_ns))
+}
+
+/// All of an exchange.
+pub(super) fn detail(exchange: &Exchange) -> Value {
+    let mut all = summary(exchange);
+    let state = exchange.state();
+    let State { request, answer, chunks, .. } = &*state;
+    let start_s = exchange.start_ns as f64 / 1e9;
+    let more = json!({
+        "query": exchange.uri.query(),
+        "peer": exchange.peer.to_string(),
+        "request_headers": headers(&exchange.headers),
+        "request_body": String::from_utf8_lossy(&request.bytes),
+        "request_left_out": request.left_out,
+        "headers": headers(&state.headers),
+        "body": String::from_utf8_lossy(&answer.bytes),
+        "left_out": answer.left_out,
+        "parts": chunks.iter().map(|(ns, bytes)| json!([ms(*ns), bytes])).collect::<Vec<_>>(),
+        "engine": state.engine.iter().map(|request| engine_request(request, start_s)).collect::<Vec<_>>(),
+    });
+    if let (Some(all), Value::Object(more)) = (all.as_object_mut(), more) {
+        all.extend(more);
+    }
+    all
+}
+
+/// Times in milliseconds since the start of the exchange.
+fn engine_request(request: &EngineRequest, start_s: f64) -> Value {
+    let since = |time_s: f64| (time_s - start_s) * 1e3;
+    let preempted_ms: Vec<f64> = request.preempted_s.iter().map(|time_s| since(*time_s)).collect();
+    json!({
+        "id": request.id,
+        "rank": request.rank,
+        "prompt_tokens": request.prompt_tokens,
+        "max_tokens": request.max_tokens,
+        "cached_tokens": request.cached_tokens,
+        "output_tokens": request.output_tokens,
+        "queued_ms": request.queued_s.map(since),
+        "scheduled_ms": request.scheduled_s.map(since),
+        "first_token_ms": request.first_token_s.map(since),
+        "last_token_ms": request.last_token_s.map(since),
+        "preempted_ms": preempted_ms,
+        "finish": request.finish,
+    })
+}
+
+/// Headers without secrets; several values of one are joined.
+fn headers(headers: &HeaderMap) -> Map<String, Value> {
+    let mut all = Map::new();
+    for (name, value) in headers {
+        let value = match is_secret_name(name.as_str()) {
+            true => REDACTED.to_owned(),
+            false => String::from_utf8_lossy(value.as_bytes()).into_owned(),
+        };
+        match all.get_mut(name.as_str()) {
+            Some(Value::String(before)) => *before = format!("{before}, {value}"),
+            _ => _ = all.insert(name.as_str().to_owned(), value.into()),
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_told_in_short() {
+        let gist = |body: Value| Gist::of(body.to_string().as_bytes());
+        let chat = gist(json!({"model": "m", "stream": true, "messages": [{"content": "a"}, {"content": "b"}]}));
+        assert_eq!((chat.model.as_deref(), chat.stream, chat.text.as_str()), (Some("m"), true, "b"));
+        let parts = json!([{"type": "image_url"}, {"type": "text", "text": "c"}]);
+        for (body, text) in [
+            (json!({"messages": [{"content": parts}]}), "c"),
+            (json!({"prompt": "d"}), "d"),
+            (json!({"prompt": ["d", "e"]}), "e"),
+            (json!({"input": "f"}), "f"),
+            (json!({"input": ["g", "h"]}), "h"),
+            (json!({"messages": []}), ""),
+            (json!([1]), ""),
+        ] {
+            assert_eq!(gist(body.clone()).text, text, "{body}");
+        }
+        assert_eq!(Gist::of(b"{").text, "");
+        assert_eq!(gist(json!({"prompt": "ä".repeat(1000)})).text.chars().count(), GIST_CHARS);
+    }
+}

@@ -1,0 +1,449 @@
+//! The latest exchanges of clients with a server.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderMap, Method, Uri};
+use axum::response::Response;
+use hyper::body::Body as _;
+use vcr_wire::monotonic_ns;
+
+use super::tee::{AnswerTee, RequestTee};
+
+/// Memory that an exchange takes besides its bodies, roughly.
+const EXCHANGE_BYTES: usize = 2048;
+/// Memory of bodies is counted in parts of this length, so that most chunks count none.
+const PART_BYTES: usize = 4096;
+/// Engine requests of one exchange that are told apart.
+const ENGINE_REQUESTS: usize = 64;
+
+tokio::task_local! {
+    static CURRENT: Arc<Exchange>;
+}
+
+/// The exchange that this task serves, if it is watched.
+pub(crate) fn current() -> Option<Arc<Exchange>> {
+    CURRENT.try_with(Arc::clone).ok()
+}
+
+/// What is kept at most.
+#[derive(Clone, Copy, Debug)]
+pub struct WatchLimits {
+    /// Exchanges.
+    pub exchanges: usize,
+    /// Memory of all of them.
+    pub bytes: usize,
+    /// Of one body.
+    pub body_bytes: usize,
+    /// Parts of an answer whose times are kept.
+    pub chunks: usize,
+}
+
+impl Default for WatchLimits {
+    fn default() -> Self {
+        Self { exchanges: 1000, bytes: 64 << 20, body_bytes: 256 << 10, chunks: 8192 }
+    }
+}
+
+/// The latest exchanges, in order of arrival.
+#[derive(Debug)]
+pub struct Watch {
+    own: Weak<Self>,
+    exchanges: Mutex<VecDeque<Arc<Exchange>>>,
+    bytes: AtomicUsize,
+    last: AtomicU64,
+    revision: AtomicU64,
+    limits: WatchLimits,
+}
+
+/// One exchange.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    watch: Weak<Watch>,
+    limits: WatchLimits,
+    pub(super) number: u64,
+    /// The watch's revision when it began or ended.
+    revision: AtomicU64,
+    pub(super) start_ns: u64,
+    /// Milliseconds since 1970.
+    pub(super) start_unix_ms: f64,
+    pub(super) method: Method,
+    pub(super) uri: Uri,
+    pub(super) headers: HeaderMap,
+    pub(super) peer: SocketAddr,
+    state: Mutex<State>,
+    /// What the body of the request says in short, once it has come.
+    pub(super) gist: OnceLock<super::view::Gist>,
+}
+
+/// A body up to a limit.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pub(super) bytes: Vec<u8>,
+    pub(super) left_out: u64,
+}
+
+impl Kept {
+    fn counted(&self) -> usize {
+        self.bytes.len() / PART_BYTES * PART_BYTES
+    }
+}
+
+/// How an exchange ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Whole,
+    ClientGone,
+    Failed(String),
+}
+
+/// What an engine tells of a request. Times are nanoseconds of the system's monotonic clock, as in the engine.
+#[derive(Clone, Debug, Default)]
+pub(super) struct EngineRequest {
+    pub(super) id: String,
+    pub(super) rank: u16,
+    pub(super) prompt_tokens: u64,
+    pub(super) max_tokens: Option<u64>,
+    pub(super) cached_tokens: u64,
+    pub(super) output_tokens: u64,
+    pub(super) queued_s: Option<f64>,
+    pub(super) scheduled_s: Option<f64>,
+    pub(super) first_token_s: Option<f64>,
+    pub(super) last_token_s: Option<f64>,
+    pub(super) preempted_s: Vec<f64>,
+    pub(super) finish: Option<&'static str>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) is_forgotten: bool,
+    pub(super) request: Kept,
+    pub(super) status: Option<u16>,
+    pub(super) headers: HeaderMap,
+    pub(super) head_ns: u64,
+    pub(super) answer: Kept,
+    /// Nanoseconds since the start, and bytes.
+    pub(super) chunks: Vec<(u64, u32)>,
+    pub(super) num_chunks: u64,
+    pub(super) first_chunk_ns: u64,
+    pub(super) last_chunk_ns: u64,
+    pub(super) end: Option<(u64, End)>,
+    pub(super) fault: Option<&'static str>,
+    pub(super) engine: Vec<EngineRequest>,
+}
+
+impl Watch {
+    /// A watch that keeps nothing yet.
+    #[must_use]
+    pub fn new(limits: WatchLimits) -> Arc<Self> {
+        Arc::new_cyclic(|own| Self {
+            own: own.clone(),
+            exchanges: Mutex::default(),
+            bytes: AtomicUsize::new(0),
+            last: AtomicU64::new(0),
+            revision: AtomicU64::new(0),
+            limits,
+        })
+    }
+
+    /// Serves a request by `next`, and keeps what passes.
+    pub(crate) async fn around<F: Future<Output = Response>>(
+        &self,
+        peer: SocketAddr,
+        request: Request,
+        next: impl FnOnce(Request) -> F,
+    ) -> Response {
+        let exchange = self.begin(&request, peer);
+        // The client may go before the answer begins, which drops this future.
+        let unanswered = Unanswered(Some(Arc::clone(&exchange)));
+        let request = match request.body().is_end_stream() {
+            true => request,
+            false => request.map(|body| Body::new(RequestTee::new(body, Arc::clone(&exchange)))),
+        };
+        let response = CURRENT.scope(Arc::clone(&exchange), next(request)).await;
+        unanswered.answered();
+        exchange.answered(&response);
+        response.map(|body| Body::new(AnswerTee::new(body, exchange)))
+    }
+
+    fn begin(&self, request: &Request, peer: SocketAddr) -> Arc<Exchange> {
+        let exchange = Arc::new(Exchange {
+            watch: self.own.clone(),
+            limits: self.limits,
+            number: self.last.fetch_add(1, Ordering::Relaxed) + 1,
+            revision: AtomicU64::new(self.next_revision()),
+            start_ns: monotonic_ns(),
+            start_unix_ms: unix_ms(),
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            headers: request.headers().clone(),
+            peer,
+            state: Mutex::default(),
+            gist: OnceLock::new(),
+        });
+        self.exchanges().push_back(Arc::clone(&exchange));
+        self.bytes.fetch_add(EXCHANGE_BYTES, Ordering::Relaxed);
+        self.trim();
+        exchange
+    }
+
+    fn exchanges(&self) -> MutexGuard<'_, VecDeque<Arc<Exchange>>> {
+        // Exchanges come and go one by one.
+        self.exchanges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next_revision(&self) -> u64 {
+        self.revision.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Counts the memory of a body.
+    fn take(&self, bytes: usize) {
+        if self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.limits.bytes {
+            self.trim();
+        }
+    }
+
+    /// Forgets the oldest exchanges beyond the limits.
+    fn trim(&self) {
+        loop {
+            let mut exchanges = self.exchanges();
+            let is_over = self.bytes.load(Ordering::Relaxed) > self.limits.bytes && exchanges.len() > 1;
+            if exchanges.len() <= self.limits.exchanges && !is_over {
+                return;
+            }
+            let oldest = exchanges.pop_front();
+            drop(exchanges);
+            if let Some(oldest) = oldest {
+                self.bytes.fetch_sub(oldest.forget(), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Forgets all exchanges.
+    pub(super) fn clear(&self) {
+        let all = std::mem::take(&mut *self.exchanges());
+        for exchange in all {
+            self.bytes.fetch_sub(exchange.forget(), Ordering::Relaxed);
+        }
+        self.next_revision();
+    }
+
+    /// The latest revision.
+    pub(super) fn revision(&self) -> u64 {
+        self.revision.load(Ordering::Relaxed)
+    }
+
+    /// The number of the oldest exchange that is kept.
+    pub(super) fn oldest(&self) -> u64 {
+        self.exchanges().front().map_or(self.last.load(Ordering::Relaxed) + 1, |oldest| oldest.number)
+    }
+
+    /// Exchanges that have changed since a revision, or are under way.
+    pub(super) fn since(&self, revision: u64) -> Vec<Arc<Exchange>> {
+        let exchanges: Vec<_> = self.exchanges().iter().cloned().collect();
+        let is_new = |exchange: &Arc<Exchange>| {
+            // The state first: who ends an exchange changes both while it has the state.
+            let is_under_way = exchange.state().end.is_none();
+            is_under_way || exchange.revision.load(Ordering::Relaxed) > revision
+        };
+        exchanges.into_iter().filter(is_new).collect()
+    }
+
+    /// The exchange with this number.
+    pub(super) fn find(&self, number: u64) -> Option<Arc<Exchange>> {
+        self.exchanges().iter().find(|exchange| exchange.number == number).cloned()
+    }
+}
+
+impl Exchange {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        // What a panic leaves behind is shown as it is.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn since_start_ns(&self) -> u64 {
+        monotonic_ns().saturating_sub(self.start_ns)
+    }
+
+    /// Gives its memory back. Returns how much it was.
+    fn forget(&self) -> usize {
+        let mut state = self.state();
+        state.is_forgotten = true;
+        let bodies = state.request.counted() + state.answer.counted();
+        (state.request, state.answer, state.chunks) = (Kept::default(), Kept::default(), Vec::new());
+        bodies + EXCHANGE_BYTES
+    }
+
+    /// Adds to a body.
+    fn keep(&self, bytes: &[u8], of: fn(&mut State) -> &mut Kept, then: impl FnOnce(&mut State)) {
+        let mut state = self.state();
+        if state.is_forgotten {
+            return;
+        }
+        let limit = self.limits.body_bytes;
+        let kept = of(&mut state);
+        let counted = kept.counted();
+        let room = limit.saturating_sub(kept.bytes.len()).min(bytes.len());
+        kept.bytes.extend_from_slice(&bytes[..room]);
+        kept.left_out += (bytes.len() - room) as u64;
+        let more = kept.counted() - counted;
+        then(&mut state);
+        drop(state);
+        if more > 0
+            && let Some(watch) = self.watch.upgrade()
+        {
+            watch.take(more);
+        }
+    }
+
+    /// A part of the request has come.
+    pub(super) fn asked(&self, bytes: &[u8]) {
+        self.keep(bytes, |state| &mut state.request, |_| {});
+    }
+
+    /// A part of the answer passes.
+    pub(super) fn chunk(&self, bytes: &[u8]) {
+        let at_ns = self.since_start_ns();
+        let most = self.limits.chunks;
+        let note = |state: &mut State| {
+            if state.num_chunks == 0 {
+                state.first_chunk_ns = at_ns;
+            }
+            state.num_chunks += 1;
+            state.last_chunk_ns = at_ns;
+            if state.chunks.len() < most {
+                state.chunks.push((at_ns, u32::try_from(bytes.len()).unwrap_or(u32::MAX)));
+            }
+        };
+        self.keep(bytes, |state| &mut state.answer, note);
+    }
+
+    fn answered(&self, response: &Response) {
+        let mut state = self.state();
+        state.head_ns = self.since_start_ns();
+        state.status = Some(response.status().as_u16());
+        state.headers.clone_from(response.headers());
+    }
+
+    /// It is over. Only the first end counts.
+    pub(super) fn ended(&self, end: End) {
+        let mut state = self.state();
+        if state.end.is_none() {
+            state.end = Some((self.since_start_ns(), end));
+            if let Some(watch) = self.watch.upgrade() {
+                self.revision.store(watch.next_revision(), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Its client meets this fault.
+    pub(crate) fn met(&self, fault: &'static str) {
+        self.state().fault.get_or_insert(fault);
+    }
+
+    /// An engine takes a request of it. Returns its place, if there is room.
+    pub(super) fn engine_begins(&self, request: EngineRequest) -> Option<usize> {
+        let mut state = self.state();
+        let place = state.engine.len();
+        (place < ENGINE_REQUESTS).then(|| {
+            state.engine.push(request);
+            place
+        })
+    }
+
+    /// Changes what an engine has told.
+    pub(super) fn engine_tells(&self, place: usize, tell: impl FnOnce(&mut EngineRequest)) {
+        if let Some(request) = self.state().engine.get_mut(place) {
+            tell(request);
+        }
+    }
+}
+
+/// Ends an exchange whose client goes before there is an answer.
+struct Unanswered(Option<Arc<Exchange>>);
+
+impl Unanswered {
+    fn answered(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        if let Some(exchange) = &self.0 {
+            exchange.ended(End::ClientGone);
+        }
+    }
+}
+
+fn unix_ms() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64() * 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(watch: &Watch, bytes: &[u8]) -> Arc<Exchange> {
+        let request = Request::new(Body::empty());
+        let exchange = watch.begin(&request, ([127, 0, 0, 1], 1).into());
+        exchange.asked(bytes);
+        exchange
+    }
+
+    fn limits() -> WatchLimits {
+        WatchLimits { exchanges: 3, bytes: 4 * EXCHANGE_BYTES, body_bytes: PART_BYTES, chunks: 2 }
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten_beyond_the_limits() {
+        let watch = Watch::new(limits());
+        let all: Vec<_> = (0..5).map(|_| asked(&watch, b"x")).collect();
+        assert_eq!((watch.oldest(), watch.since(0).len()), (3, 3));
+        assert!(all[0].state().is_forgotten && !all[2].state().is_forgotten);
+        // By memory, too, and bodies of those that are forgotten take none.
+        all[4].chunk(&[0; 5000]);
+        assert!(watch.oldest() > 3);
+        assert!(watch.bytes.load(Ordering::Relaxed) <= limits().bytes);
+        all[0].chunk(&[0; 5000]);
+        assert!(all[0].state().answer.bytes.is_empty());
+    }
+
+    #[test]
+    fn bodies_and_times_of_chunks_are_limited_and_what_is_left_out_is_counted() {
+        let watch = Watch::new(limits());
+        let exchange = asked(&watch, b"abc");
+        for _ in 0..3 {
+            exchange.chunk(&[0; 2000]);
+        }
+        let state = exchange.state();
+        assert_eq!((state.answer.bytes.len(), state.answer.left_out), (PART_BYTES, 6000 - PART_BYTES as u64));
+        assert_eq!((state.chunks.len(), state.num_chunks), (2, 3));
+        assert!(state.first_chunk_ns <= state.last_chunk_ns);
+    }
+
+    #[test]
+    fn changes_are_told_since_a_revision() {
+        let watch = Watch::new(limits());
+        let (one, two) = (asked(&watch, b""), asked(&watch, b""));
+        one.ended(End::Whole);
+        one.ended(End::ClientGone);
+        assert_eq!(one.state().end.as_ref().map(|(_, end)| end.clone()), Some(End::Whole));
+        let seen = watch.revision();
+        let numbers = |revision| watch.since(revision).iter().map(|exchange| exchange.number).collect::<Vec<_>>();
+        assert_eq!(numbers(0), [1, 2]);
+        assert_eq!(numbers(seen), [2], "what is under way changes always");
+        two.ended(End::Whole);
+        assert_eq!(numbers(seen), [2]);
+        assert_eq!(numbers(watch.revision()), [0; 0]);
+        watch.clear();
+        assert_eq!((numbers(0).len(), watch.oldest()), (0, 3));
+        assert_eq!(watch.bytes.load(Ordering::Relaxed), 0);
+    }
+}
