@@ -20,6 +20,9 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 /// Time for what is under way at the end.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
+/// A page, and its own socket if it has one.
+type PageAndSocket = (Arc<Page>, Option<TcpListener>);
+
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Page at /_vcr/")]
 pub(crate) struct PageArgs {
@@ -56,7 +59,7 @@ impl PageArgs {
         upstream: String,
         host: &str,
         faults: Arc<dyn ClientFaultRules>,
-    ) -> Result<Option<(Arc<Page>, Option<TcpListener>)>, Unusable> {
+    ) -> Result<Option<PageAndSocket>, Unusable> {
         if self.no_ui {
             return Ok(None);
         }
@@ -119,7 +122,7 @@ impl PageParts {
         engines: EnginesHandle,
         control: Routes,
         needs_key: bool,
-    ) -> std::io::Result<(Arc<Page>, Option<TcpListener>)> {
+    ) -> std::io::Result<PageAndSocket> {
         let Self { command, steps, listener, audience } = self;
         let has_clients = command == "serve";
         let of = PageOf {
