@@ -6,6 +6,7 @@
 //! plane and of the server, once `guard` has let them in.
 
 mod engines;
+mod gist;
 mod guard;
 mod observer;
 mod served;

@@ -1,13 +1,17 @@
 //! Bodies that are watched as they pass.
 
+use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use axum::response::Response;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
-use super::watch::{End, Exchange};
+use super::watch::{CURRENT, End, Exchange, Watch};
 
 type Polled = Poll<Option<Result<Frame<Bytes>, axum::Error>>>;
 
@@ -91,5 +95,44 @@ impl HttpBody for AnswerTee {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+impl Watch {
+    /// Serves a request by `next`, and keeps what passes.
+    pub(crate) async fn around<F: Future<Output = Response>>(
+        &self,
+        peer: SocketAddr,
+        request: Request,
+        next: impl FnOnce(Request) -> F,
+    ) -> Response {
+        let exchange = self.begin(&request, peer);
+        // The client may go before the answer begins, which drops this future.
+        let unanswered = Unanswered(Some(Arc::clone(&exchange)));
+        let request = match request.body().is_end_stream() {
+            true => request,
+            false => request.map(|body| Body::new(RequestTee::new(body, Arc::clone(&exchange)))),
+        };
+        let response = CURRENT.scope(Arc::clone(&exchange), next(request)).await;
+        unanswered.answered();
+        exchange.answered(&response);
+        response.map(|body| Body::new(AnswerTee::new(body, exchange)))
+    }
+}
+
+/// Ends an exchange whose client goes before there is an answer.
+struct Unanswered(Option<Arc<Exchange>>);
+
+impl Unanswered {
+    fn answered(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        if let Some(exchange) = &self.0 {
+            exchange.ended(End::ClientGone);
+        }
     }
 }

@@ -1,20 +1,17 @@
 //! The latest exchanges of clients with a server.
 
 use std::collections::VecDeque;
-use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderMap, Method, Uri};
 use axum::response::Response;
-use hyper::body::Body as _;
 use vcr_wire::monotonic_ns;
 
-use super::tee::{AnswerTee, RequestTee};
+use super::gist::Gist;
 
 /// Memory that an exchange takes besides its bodies, roughly.
 const EXCHANGE_BYTES: usize = 2048;
@@ -24,7 +21,7 @@ const PART_BYTES: usize = 4096;
 const ENGINE_REQUESTS: usize = 64;
 
 tokio::task_local! {
-    static CURRENT: Arc<Exchange>;
+    pub(super) static CURRENT: Arc<Exchange>;
 }
 
 /// The exchange that this task serves, if it is watched.
@@ -79,7 +76,7 @@ pub(crate) struct Exchange {
     pub(super) peer: SocketAddr,
     state: Mutex<State>,
     /// What the body of the request says in short, once it has come.
-    pub(super) gist: OnceLock<super::view::Gist>,
+    pub(super) gist: OnceLock<Gist>,
 }
 
 /// A body up to a limit.
@@ -152,27 +149,7 @@ impl Watch {
         })
     }
 
-    /// Serves a request by `next`, and keeps what passes.
-    pub(crate) async fn around<F: Future<Output = Response>>(
-        &self,
-        peer: SocketAddr,
-        request: Request,
-        next: impl FnOnce(Request) -> F,
-    ) -> Response {
-        let exchange = self.begin(&request, peer);
-        // The client may go before the answer begins, which drops this future.
-        let unanswered = Unanswered(Some(Arc::clone(&exchange)));
-        let request = match request.body().is_end_stream() {
-            true => request,
-            false => request.map(|body| Body::new(RequestTee::new(body, Arc::clone(&exchange)))),
-        };
-        let response = CURRENT.scope(Arc::clone(&exchange), next(request)).await;
-        unanswered.answered();
-        exchange.answered(&response);
-        response.map(|body| Body::new(AnswerTee::new(body, exchange)))
-    }
-
-    fn begin(&self, request: &Request, peer: SocketAddr) -> Arc<Exchange> {
+    pub(super) fn begin(&self, request: &Request, peer: SocketAddr) -> Arc<Exchange> {
         let exchange = Arc::new(Exchange {
             watch: self.own.clone(),
             limits: self.limits,
@@ -324,7 +301,7 @@ impl Exchange {
         self.keep(bytes, |state| &mut state.answer, note);
     }
 
-    fn answered(&self, response: &Response) {
+    pub(super) fn answered(&self, response: &Response) {
         let mut state = self.state();
         state.head_ns = self.since_start_ns();
         state.status = Some(response.status().as_u16());
@@ -365,29 +342,14 @@ impl Exchange {
     }
 }
 
-/// Ends an exchange whose client goes before there is an answer.
-struct Unanswered(Option<Arc<Exchange>>);
-
-impl Unanswered {
-    fn answered(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Unanswered {
-    fn drop(&mut self) {
-        if let Some(exchange) = &self.0 {
-            exchange.ended(End::ClientGone);
-        }
-    }
-}
-
 fn unix_ms() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64() * 1e3)
 }
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
+
     use super::*;
 
     fn asked(watch: &Watch, bytes: &[u8]) -> Arc<Exchange> {
