@@ -28,6 +28,7 @@ fn workers(request: u64) -> Vec<WorkerLoad> {
             outstanding_prefill_tokens: (draw >> 24) % 8_192,
             cached_prompt_blocks: if worker.is_multiple_of(4) { (draw >> 40) as u32 % 16 } else { 0 },
             preemption_count: (draw >> 48) % 4,
+            ..WorkerLoad::default()
         }
     };
     (0..WORKERS).map(load).collect()

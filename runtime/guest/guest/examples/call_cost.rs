@@ -115,6 +115,7 @@ fn routing(dist: &str) -> Result<(), Box<dyn std::error::Error>> {
         outstanding_prefill_tokens: u64::from(worker) * 100,
         cached_prompt_blocks: if worker.is_multiple_of(4) { worker % 16 } else { 0 },
         preemption_count: worker.into(),
+        ..WorkerLoad::default()
     };
     let workers: Vec<WorkerLoad> = (0..64).map(load).collect();
     for num_blocks in [16, 512] {

@@ -240,9 +240,12 @@ fn write(out: &mut dyn Write, all: &[Judged], effects: &[Effect], verdicts: &[Ve
     Ok(())
 }
 
+/// A row of a table of steps: its title, and its value on one side.
+type StepRow = (&'static str, fn(&StepSummary) -> String);
+
 /// Steps as recorded and as simulated.
 fn write_steps(out: &mut dyn Write, steps: &StepComparison) -> io::Result<()> {
-    let rows: [(&str, fn(&StepSummary) -> String); 7] = [
+    let rows: [StepRow; 7] = [
         ("steps", |side| side.steps.to_string()),
         ("step mean ms", |side| format!("{:.2}", side.mean_ms)),
         ("step p50 ms", |side| format!("{:.2}", side.p50_ms)),

@@ -70,6 +70,8 @@ mod tests {
         kv_total_blocks: 0,
         block_size_tokens: 0,
         waiting_requests: 0,
+        adapter_count: 0,
+        adapter_tokens: 0,
         recompute: crate::latency::RecomputeShape {
             output_tokens: 0,
             promptless_chunks: 0,
