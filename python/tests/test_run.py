@@ -57,7 +57,7 @@ def test_scenarios_and_guests_of_the_package_have_names(monkeypatch, tmp_path, b
     ours = vcr.run("thermal").to_json().encode()
     code, theirs, err = binary("run", ROOT / "scenarios/thermal.rhai", "--json")
     assert (code, ours) == (0, theirs), err
-    with pytest.raises(vcr.InputError, match="no scenario `thermic`: expected a path, or one of canary,"):
+    with pytest.raises(vcr.InputError, match="no scenario `thermic`: expected a path, or one of abandoned_prefills,"):
         vcr.run("thermic")
     # A file of such a name is meant.
     (tmp_path / "thermal").write_text(SMALL)

@@ -56,7 +56,7 @@ check("blocks", m.num_gpu_blocks > 1_000_000, `${m.num_gpu_blocks}`);
 #[test]
 fn mistakes_are_refused_with_the_numbers() {
     for (engine, words) in [
-        (r#"engine(#{ model: model("Qwen3-9B") })"#, "did you mean `Qwen3-8B`?"),
+        (r#"engine(#{ model: model("Qwen3-9B") })"#, "did you mean `Qwen/Qwen3-8B`?"),
         (r#"engine(#{ model: model("llama-3.1-70b", #{ gpu: "h100" }) })"#, "131.41 GiB of weights on each of 1 GPUs"),
         (r#"engine(#{ model: model("qwen3-8b", #{ gpu: "h10" }) })"#, "did you mean"),
         (r#"engine(#{ model: model("qwen3-8b", #{ tensor_parallel: 3 }) })"#, "(32) must be divisible by"),

@@ -45,6 +45,8 @@ const SPECIAL: &[(&str, How, &str)] = &[
     ("oci://", How::Lacks("localhost:1"), "the registry is replaced by one that is not there"),
     ("vcr tables", How::Lacks("pip install aiconfigurator-core"), "the package is the reader's own"),
     ("--target http://", How::Ends(2), "no server is there"),
+    ("--target router:", How::Ends(2), "no server is there"),
+    ("@route.json", How::Parses, "the example before it writes the file"),
     ("grid.csv.points", How::Parses, "the points of a sweep that was killed; `shards` kills one"),
     ("vcr upload", How::Parses, "it uploads the reader's own files; `tests/tests/store` has others"),
     ("vcr health", How::Ends(1), "no server is there"),

@@ -186,7 +186,7 @@ fn a_base_says_what_few_requests_do_not() {
 fn a_base_that_explains_less_is_left_out() {
     let folder = world();
     table(&folder, "a.csv", &["-e", "count=100"]);
-    folder.write("base.json", truth_times(6.0).to_string());
+    folder.write("base.json", truth_times(0.1).to_string());
     let fit = ["fit", "a.csv", "--engine", ENGINE, "--folds", "0", "--json"];
     let _ = folder.vcr(&[&fit[..], &["-o", "alone.json"]].concat()).ended(0);
     let base = ["--base", "fitted(#{ path: \"base.json\" })", "-o", "corrected.json"];

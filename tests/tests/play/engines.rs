@@ -102,9 +102,11 @@ fn prefill_on_one_engine_and_decode_on_another() {
         assert_eq!(answer["usage"]["completion_tokens"], 5);
         decode.wait_for_metric("vllm:prompt_tokens_total", 100.0);
         assert!(text(&answer).starts_with(text(&computed)), "the same content gives the same text");
-        // Something must happen for the frontend to hear of it.
-        prefill.complete(&json!("Next"), &json!({"max_tokens": 1}));
-        prefill.wait_for_metric("vllm:kv_cache_usage_perc", 0.0);
+        // Something must happen for the frontend to hear of it, after the prefill engine has.
+        wait_until("the blocks are free", || {
+            prefill.complete(&json!("Next"), &json!({"max_tokens": 1}));
+            prefill.metric("vllm:kv_cache_usage_perc") == 0.0
+        });
         assert!(!decode_engine.log().contains("WARN"), "{}", decode_engine.log());
     }
 }

@@ -68,8 +68,8 @@ pub(crate) const CALL_EXAMPLES: &str = "Examples:
 It makes a fresh instance, configures it, calls it and prints the answer as JSON, checked as in a
 run. The input is an object with the function's parameters, as `vcr guest wit` names them; --example
 prints one. Columns are lists of one length: '{\"workers\": {\"worker\": [0, 1], \"running-requests\":
-[4, 9]}}'. Omitted columns are as long as the given ones; other omitted fields are 0, empty or none. A
-list of objects, a file of them or `-` (standard input) makes one call for each object on the same
+[4, 9]}}'. Omitted columns are as long as the given ones; other omitted fields are 0, empty or none.
+A list of objects, a file of them or `-` (standard input) makes one call for each object on the same
 instance, with one answer a line.
 
 Exit codes:
