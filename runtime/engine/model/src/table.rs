@@ -109,7 +109,7 @@ mod tests {
         let near = |name| nearest_names(name).join(" ");
         assert_eq!(near("Qwen/Qwen3-32-FP8"), "Qwen/Qwen3-32B-FP8 Qwen/Qwen3-32B");
         assert_eq!(near("Qwen/Qwen3-8B-FP8"), "Qwen/Qwen3-8B Qwen/Qwen3-32B-FP8");
-        assert_eq!(near("Llama-3.1-70B-FP8"), "meta-llama/Meta-Llama-3.1-70B nvidia/Llama-3.1-70B-Instruct-FP8");
+        assert_eq!(near("Llama-3.1-70B-FP8"), "meta-llama/Llama-3.1-70B nvidia/Llama-3.1-70B-Instruct-FP8");
         assert_eq!(near("meta-llama/Llama-3.1-8B-Instrukt"), "meta-llama/Llama-3.1-8B-Instruct");
         assert_eq!(near("nothing-like-it"), "");
     }

@@ -10,12 +10,13 @@ const STATES = {
 };
 
 // The list grows by what the server tells; the oldest of it goes with the server's own.
-const list = { all: new Map(), revision: 0, text: "", state: "all", path: "", pinned: new Set() };
+const list = { all: new Map(), revision: 0, text: "", state: "all", path: "", pinned: new Set(), skipped: 0 };
 
 async function pollRequests() {
-  const { revision, oldest, requests } = await ask("GET", `requests?after=${list.revision}`);
+  const { revision, oldest, requests, skipped } = await ask("GET", `requests?after=${list.revision}`);
   if (revision < list.revision) list.all.clear();
   list.revision = revision;
+  list.skipped = skipped;
   for (const number of list.all.keys()) if (number < oldest) list.all.delete(number);
   requests.forEach((one) => list.all.set(one.number, one));
   return requests;
@@ -95,6 +96,7 @@ function fillRequests() {
   const found = [...list.all.values()].filter(matches).reverse();
   into.replaceChildren(...found.slice(0, MOST_ROWS).map(row));
   if (focused) into.querySelector(`[data-number="${focused}"]`)?.focus();
-  document.getElementById("none").textContent = found.length > MOST_ROWS ? `the latest ${MOST_ROWS} of ${found.length}`
-    : found.length ? `${found.length} of ${list.all.size}` : list.all.size ? "no request is like that" : "no requests yet: send one to this server";
+  const skipped = list.skipped ? `; ${list.skipped} not kept: more than 200 a second while nobody looked` : "";
+  document.getElementById("none").textContent = (found.length > MOST_ROWS ? `the latest ${MOST_ROWS} of ${found.length}`
+    : found.length ? `${found.length} of ${list.all.size}` : list.all.size ? "no request is like that" : "no requests yet: send one to this server") + skipped;
 }

@@ -221,11 +221,12 @@ impl Page {
         let response = match (&method, rest, &self.of.watch, &self.of.engines) {
             (&Method::GET, "requests", Some(watch), _) => {
                 let (watch, after) = (Arc::clone(watch), after as u64);
+                let skipped = watch.look();
                 aside(move || {
                     // Before the list: what changes meanwhile is told next time.
                     let revision = watch.revision();
                     let changed: Vec<Value> = watch.since(after).iter().map(|exchange| summary(exchange)).collect();
-                    json!({"revision": revision, "oldest": watch.oldest(), "requests": changed})
+                    json!({"revision": revision, "oldest": watch.oldest(), "requests": changed, "skipped": skipped})
                 })
                 .await
             }
@@ -255,8 +256,8 @@ pub(crate) async fn watched<F: Future<Output = Response>>(
     next: impl FnOnce(Request) -> F,
 ) -> Response {
     match page.and_then(|page| page.of.watch.as_ref()).filter(|_| Page::shows(request.uri().path())) {
-        None => next(request).await,
-        Some(watch) => watch.around(peer, request, next).await,
+        Some(watch) if watch.keeps_next() => watch.around(peer, request, next).await,
+        _ => next(request).await,
     }
 }
 

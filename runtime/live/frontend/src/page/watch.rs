@@ -17,6 +17,11 @@ use super::gist::Gist;
 const EXCHANGE_BYTES: usize = 2048;
 /// Memory of bodies is counted in parts of this length, so that most chunks count none.
 const PART_BYTES: usize = 4096;
+/// Exchanges of a second that are kept while nobody looks: more would be gone before anybody could read them, and
+/// keeping one takes a sixth of the processor time of a short request.
+const UNSEEN_PER_SECOND: u64 = 200;
+/// Who asked for the list within this time looks at it.
+const LOOKING_NS: u64 = 30_000_000_000;
 /// Engine requests of one exchange that are told apart.
 const ENGINE_REQUESTS: usize = 64;
 
@@ -56,6 +61,12 @@ pub struct Watch {
     bytes: AtomicUsize,
     last: AtomicU64,
     revision: AtomicU64,
+    /// When the list was last asked for; 0 if never.
+    asked_ns: AtomicU64,
+    /// The current second, and how many exchanges were kept in it.
+    kept: Mutex<(u64, u64)>,
+    /// Exchanges that were not kept.
+    skipped: AtomicU64,
     limits: WatchLimits,
 }
 
@@ -145,8 +156,37 @@ impl Watch {
             bytes: AtomicUsize::new(0),
             last: AtomicU64::new(0),
             revision: AtomicU64::new(0),
+            asked_ns: AtomicU64::new(0),
+            kept: Mutex::default(),
+            skipped: AtomicU64::new(0),
             limits,
         })
+    }
+
+    /// Whether the next exchange is kept: any while somebody looks, else as many as somebody could read.
+    pub(super) fn keeps_next(&self) -> bool {
+        let now_ns = monotonic_ns();
+        let asked_ns = self.asked_ns.load(Ordering::Relaxed);
+        if asked_ns > 0 && now_ns.saturating_sub(asked_ns) < LOOKING_NS {
+            return true;
+        }
+        let second = now_ns / 1_000_000_000;
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.0 != second {
+            *kept = (second, 0);
+        }
+        if kept.1 < UNSEEN_PER_SECOND {
+            kept.1 += 1;
+            return true;
+        }
+        self.skipped.fetch_add(1, Ordering::Relaxed);
+        false
+    }
+
+    /// Somebody looks at the list. Returns how many exchanges were not kept while nobody did.
+    pub(super) fn look(&self) -> u64 {
+        self.asked_ns.store(monotonic_ns(), Ordering::Relaxed);
+        self.skipped.load(Ordering::Relaxed)
     }
 
     pub(super) fn begin(&self, request: &Request, peer: SocketAddr) -> Arc<Exchange> {
@@ -388,6 +428,16 @@ mod tests {
         assert_eq!((state.answer.bytes.len(), state.answer.left_out), (PART_BYTES, 6000 - PART_BYTES as u64));
         assert_eq!((state.chunks.len(), state.num_chunks), (2, 3));
         assert!(state.first_chunk_ns <= state.last_chunk_ns);
+    }
+
+    #[test]
+    fn most_of_a_fast_load_is_not_kept_while_nobody_looks() {
+        let watch = Watch::new(limits());
+        // Within ten seconds, by far.
+        let kept = (0..10 * UNSEEN_PER_SECOND).filter(|_| watch.keeps_next()).count() as u64;
+        assert!((UNSEEN_PER_SECOND..10 * UNSEEN_PER_SECOND).contains(&kept), "{kept}");
+        assert_eq!(watch.look(), 10 * UNSEEN_PER_SECOND - kept);
+        assert!((0..2 * UNSEEN_PER_SECOND).all(|_| watch.keeps_next()), "somebody looks");
     }
 
     #[test]
