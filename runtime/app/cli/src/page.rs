@@ -95,7 +95,7 @@ impl PageArgs {
         Ok(Some(listener))
     }
 
-    /// Who may ask for it. An address that others reach opens it to them; `host` is that of the server.
+    /// Who may open the page: other machines only if its own address can be reached by them. `host` is the server's.
     fn audience(&self, listener: Option<&TcpListener>, host: Option<&str>) -> Audience {
         let own = self.ui_address.as_deref().and_then(|address| address.rsplit_once(':')).map(|(host, _)| host);
         let address = listener.and_then(|listener| listener.local_addr().ok());

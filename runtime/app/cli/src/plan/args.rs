@@ -34,7 +34,7 @@ pub(crate) struct PlanArgs {
     #[command(subcommand)]
     pub(crate) command: Option<PlanCommand>,
 
-    /// A YAML file with options of the question by their names; those of the command line replace them.
+    /// A YAML file with the options of the question. Options on the command line replace those of the file.
     #[arg(value_name = "PLAN.YAML", value_parser = InputPath)]
     pub(crate) file: Option<PathBuf>,
 

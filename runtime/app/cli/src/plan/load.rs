@@ -138,7 +138,7 @@ impl Load {
         }
     }
 
-    /// Its leading requests, at most so many.
+    /// Keeps at most this many of its first requests.
     pub(crate) fn leading(&mut self, most: u32) {
         match self {
             Self::Trace { requests, .. } => *requests = Some(requests.map_or(most, |known| known.min(most))),
