@@ -226,7 +226,9 @@ def test_the_command_runs_sweeps_on_a_cluster(cluster, scenario, expected, tmp_p
     assert (tmp_path / "a.csv").read_bytes() == expected
     assert out == binary("run", scenario, *sweeps)[1]
     words = ["replay", scenario.with_name("chat.jsonl"), "--trace-block-size", 32, "--sweep", "num_workers=1,2"]
-    assert binary(*words, *on)[1] == binary(*words)[1]
+    code, out, err = binary(*words, *on)
+    assert code == 0, err
+    assert out == binary(*words)[1]
 
 
 def test_an_input_at_a_url_is_fetched_by_the_driver_alone(cluster, scenario, tmp_path, monkeypatch):

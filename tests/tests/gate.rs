@@ -455,7 +455,7 @@ fn gates_of_scripts_refuse_what_they_cannot_use() {
 const RELEASE: &str = r#"
 let fault = param("fault", "none");
 let c = cluster(#{ engines: pool(#{ engine: engine(#{ num_gpu_blocks: 2_001 }), latency: fixed(#{ step: "10ms" }) }) });
-let faults = if fault == "slow" { [ slow_down(#{ at: "0s", engine: 0, factor: 4.0 }) ] }
+let faults = if fault == "slow" { [ slow_down(#{ at: "0s", engine: 0, factor: 8.0 }) ] }
     else if fault == "crash" { [ crash(#{ at: "1s", engine: 0, restart_after: "300ms" }) ] }
     else { [] };
 run(#{ name: "release", cluster: c, faults: faults, workloads: [
@@ -464,8 +464,8 @@ run(#{ name: "release", cluster: c, faults: faults, workloads: [
 ] });
 "#;
 
-/// Times on a busy machine differ by more than on a deployment's.
-const LENIENT: &str = "policy = 1\n[limits]\nttft_p95 = 1.0\nlatency_p95 = 1.0\ntoken_gap_p95 = 1.0\n";
+/// Times on a busy machine vary more than on a deployment: first tokens most, since they take the least time.
+const LENIENT: &str = "policy = 1\n[limits]\nttft_p95 = 20.0\nlatency_p95 = 3.0\ntoken_gap_p95 = 4.0\n";
 
 /// Two releases of vLLM, mirrored and judged: the newer one well, slow, and with a crash.
 #[test]

@@ -9,7 +9,7 @@ use crate::{Recording, url};
 
 /// Agents tell of themselves in requests, by ids and names that they draw.
 const OF_CLAUDE_CODE: &str = r"ignore_text: ['[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', 'plans/[a-z-]+\.md']";
-const OF_CODEX: &str = "ignore: [client_metadata, input.*.id]";
+const OF_CODEX: &str = "ignore: [client_metadata, input.*.id, input.*.output]";
 
 /// What an agent says first with the server, then without it. It runs in a folder of the same path, which is empty.
 fn twice<T>(rules: &str, run: impl Fn(&str, &Path) -> Option<T>) -> Option<[T; 2]> {
