@@ -34,4 +34,6 @@ rm -rf target/skipped
 cargo run --release --features full -- guest build --bootstrap
 [ ! -d "${VCR_FRONTENDS:-target/frontends}/clients/python" ] || python/build.sh --install
 cargo nextest run --release --workspace --features vcr/full
+# Changes the scheduler's rules, so it has a build of its own.
+cargo nextest run --release --package vcr-steplog --features mutated-rules --test conform rules::
 tests/skipped.sh

@@ -13,6 +13,7 @@ mod parallel;
 mod recordings;
 mod refused;
 mod reproduced;
+#[cfg(feature = "mutated-rules")]
 mod rules;
 mod steps;
 mod structured;
