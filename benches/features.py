@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 LOAD = "concurrency: 64, count: COUNT, prompt_tokens: 600, output_tokens: 200"
 ENGINE = "num_gpu_blocks: 16_000, max_num_batched_tokens: 2048"
 SCENARIO = """
-let c = cluster(#{{ engines: pool(#{{ engine: engine(#{{ {engine} }}), latency: {latency} }}) }});
-run(#{{ cluster: c, {run}workloads: [closed_loop(#{{ {load} }})] }});
+let p = pool(#{{ engine: engine(#{{ {engine} }}), latency: {latency} }});
+run(#{{ cluster: cluster(#{{ {cluster} }}), {run}workloads: [closed_loop(#{{ {load} }})] }});
 """
 FIXED = 'fixed(#{ prefill: "40ms", decode: "8ms" })'
 
@@ -32,14 +32,16 @@ class Row:
 
     `against` is the row that it is compared with; `load` and `engine` say what both have."""
 
-    def __init__(self, name, engine="", load="", latency=FIXED, run="", arguments=(), against="plain"):
+    def __init__(self, name, engine="", load="", latency=FIXED, run="", arguments=(), against="plain",
+                 cluster="engines: p"):
         self.name, self.engine, self.load, self.latency, self.run = name, engine, load, latency, run
-        self.arguments, self.against = list(arguments), against
+        self.arguments, self.against, self.cluster = list(arguments), against, cluster
 
     def scenario(self, count):
         joined = lambda *parts: ", ".join(part for part in parts if part)
         load = joined(LOAD.replace("COUNT", str(count)), self.load)
-        return SCENARIO.format(engine=joined(ENGINE, self.engine), load=load, latency=self.latency, run=self.run)
+        return SCENARIO.format(engine=joined(ENGINE, self.engine), load=load, latency=self.latency, run=self.run,
+                               cluster=self.cluster)
 
 
 def all_rows():
@@ -55,8 +57,11 @@ def all_rows():
         Row("EAGLE drafts", f'drafter: "eagle3", {drafts}'),
         Row("MTP drafts", f'drafter: "mtp", {drafts}'),
         Row("adapters", "max_loras: 8", "adapters: #{ count: 16 }"),
+        Row("encoder inputs", load="images: #{ tokens: 256, distinct: 1_000 }"),
+        Row("structured outputs", load='structured_outputs: #{ share: 1.0, compile: "10ms" }'),
         Row("host tier", f"{tiers} }})"),
         Row("host tier by Dynamo's rules", f'{tiers}, rules: "dynamo-1.6" }})'),
+        Row("disaggregated prefill (NIXL)", cluster="prefill: p, decode: p"),
         Row("async scheduling", "async_scheduling: true"),
         Row("pipeline stages", "pipeline_parallel_size: 2, async_scheduling: true", against="async scheduling"),
         Row("context parallelism", "decode_context_parallel_size: 2"),
@@ -108,7 +113,7 @@ def main():
     if args.markdown:
         print("| " + " | ".join(header) + " |\n|" + "---|" * len(header))
     else:
-        print("{:<26} {:>9} {:>10} {:>7} {:>7} {:>12} {:>7}".format(*header))
+        print("{:<30} {:>9} {:>10} {:>7} {:>7} {:>12} {:>7}".format(*header))
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         for name in wanted:
@@ -124,7 +129,7 @@ def main():
             memory = peak_mb / statistics.median(plain[1] for plain in found[base.name])
             cells = (name, f"{steps:.0f}", f"{step_us:.2f}", f"{peak_mb:.0f}", f"{statistics.median(ratios):.2f}",
                      f"{min(ratios):.2f} to {max(ratios):.2f}", f"{memory:.2f}")
-            line = "| " + " | ".join(cells) + " |" if args.markdown else "{:<26} {:>9} {:>10} {:>7} {:>7} {:>12} {:>7}".format(*cells)
+            line = "| " + " | ".join(cells) + " |" if args.markdown else "{:<30} {:>9} {:>10} {:>7} {:>7} {:>12} {:>7}".format(*cells)
             print(line, flush=True)
 
 

@@ -8,4 +8,5 @@ pub mod input;
 pub mod output;
 pub mod percentile;
 pub mod random;
+pub mod suggestion;
 pub mod units;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::FromArgMatches;
 use clap::error::{ContextKind, ContextValue};
-use vcr_scenario::nearest;
+use vcr_base::suggestion::nearest;
 
 use crate::args::{self, Cli, Command};
 #[cfg(feature = "serve")]

@@ -2,6 +2,7 @@
 //! problem names its key.
 
 use serde_json::{Map, Value};
+use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_core::EngineOption;
 
 use crate::problem::{Findings, Problem};
@@ -193,8 +194,7 @@ impl<'f> Keys<'f> {
     /// Refuses keys that were not taken. `elsewhere` returns where a key belongs, if it knows.
     pub(crate) fn finish(mut self, elsewhere: impl Fn(&str) -> Option<String>) {
         for key in std::mem::take(&mut self.map).into_iter().map(|(key, _)| key) {
-            let hint = elsewhere(&key)
-                .or_else(|| nearest(&key, self.known.iter().copied()).map(|close| format!("did you mean `{close}`?")));
+            let hint = elsewhere(&key).or_else(|| nearest(&key, self.known.iter().copied()).map(did_you_mean));
             let hint = hint.unwrap_or_else(|| format!("known are {}", listed(&self.known)));
             self.problem(&key, format!("is unknown; {hint}"));
         }
@@ -215,10 +215,4 @@ fn listed(known: &[&str]) -> String {
     names.sort_unstable();
     names.dedup();
     names.join(", ")
-}
-
-/// The valid name closest to a mistyped one, if any is close.
-fn nearest<'a>(name: &str, valid: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let (distance, best) = valid.map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate)).min()?;
-    (distance <= 2 || distance * 3 <= name.chars().count()).then_some(best)
 }

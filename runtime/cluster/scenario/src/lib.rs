@@ -43,7 +43,6 @@ pub use script::calls::Parameters;
 pub use script::error::{Blame, ScenarioError};
 pub use script::functions::FUNCTIONS;
 pub use script::limits::{DEFAULT_MAX_RUNS, MAX_SCRIPT_OPERATIONS, MEMORY_HINT, check_room};
-pub use script::suggestion::nearest;
 pub use tokens::{Tokenize, Tokenizers};
 pub use vocabulary::engine::compat::COMPAT_TABLE;
 pub use vocabulary::latency::fitted;

@@ -11,4 +11,3 @@ pub(crate) mod options;
 pub(crate) mod refusal;
 pub(crate) mod register;
 pub(crate) mod stack;
-pub(crate) mod suggestion;

@@ -62,17 +62,10 @@ pub enum ModelError {
     Memory(String),
 }
 
-/// The name among `known` that is most like `name`, if one is near.
+/// The hint that names models like the unknown one.
 fn did_you_mean(hints: &[String]) -> String {
     let names: Vec<String> = hints.iter().map(|name| format!("`{name}`")).collect();
     if names.is_empty() { String::new() } else { format!("; did you mean {}?", names.join(" or ")) }
-}
-
-pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    let lower = name.to_lowercase();
-    let distance = |known: &&str| strsim::damerau_levenshtein(&lower, &known.to_lowercase());
-    let best = known.into_iter().min_by_key(distance)?;
-    (distance(&best) * 3 <= name.len().max(3)).then(|| best.to_owned())
 }
 
 /// Bytes for people.

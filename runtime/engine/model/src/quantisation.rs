@@ -1,9 +1,10 @@
 //! Quantisation of weights, as checkpoints state it.
 
 use serde_json::{Map, Value};
+use vcr_base::suggestion::nearest;
 use vcr_roofline::Arithmetic;
 
-use crate::error::{ModelError, nearest};
+use crate::error::ModelError;
 use crate::fields::Fields;
 
 /// How a matrix of weights is stored.

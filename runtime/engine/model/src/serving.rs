@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
+use vcr_base::suggestion::nearest;
+
 use crate::drafter::DraftShape;
-use crate::error::{ModelError, nearest};
+use crate::error::ModelError;
 use crate::layers::{Attention, Layer, Mixer, Reach};
 
 /// Properties of a model that its KV depends on.

@@ -1,5 +1,6 @@
 //! `goodput{ttft<1s,tpot<50ms}`: requests that completed within latency limits.
 
+use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_base::units;
 use vcr_cluster::metrics::{Metric, Trend};
 use vcr_cluster::{Report, Selection, SloMetric};
@@ -7,8 +8,6 @@ use vcr_cluster::{Report, Selection, SloMetric};
 use crate::assertion::comparison::{COMPARISONS, Comparison};
 use crate::assertion::malformed::Malformed;
 use crate::assertion::statistic::Statistic;
-use crate::script::suggestion::{did_you_mean, nearest};
-
 /// The latencies by their names in vLLM's benchmark.
 const LATENCIES: [(&str, SloMetric); 5] = [
     ("ttft", SloMetric::Ttft),

@@ -1,11 +1,10 @@
 //! Statistics of metrics: percentiles, means, counts, rates, shares.
 
+use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_base::units;
 use vcr_cluster::metrics::{MetricInfo, MetricKind, Unit};
 
 use crate::assertion::malformed::Malformed;
-use crate::script::suggestion::{did_you_mean, nearest};
-
 /// A statistic of a metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Statistic {

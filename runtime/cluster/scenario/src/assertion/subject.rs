@@ -1,13 +1,12 @@
 //! Subject of an assertion: a metric, of the whole run or of one workload.
 
+use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_cluster::metrics::{Metric, MetricInfo, Scope};
 use vcr_cluster::{MetricsReport, Report, TrendReport};
 
 use crate::assertion::goodput::{self, GoodputOf};
 use crate::assertion::malformed::Malformed;
 use crate::assertion::statistic::Statistic;
-use crate::script::suggestion::{did_you_mean, nearest};
-
 /// A metric, of the whole run or of one workload.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Subject {

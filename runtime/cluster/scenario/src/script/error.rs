@@ -4,14 +4,13 @@ use std::fmt;
 
 use rhai::{Dynamic, EvalAltResult, LexError, ParseError, ParseErrorType, Position};
 use vcr_base::output::OutputError;
+use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_cluster::SimError;
 
 use crate::script::functions::FUNCTIONS;
 use crate::script::limits::{
     MAX_ARRAY_ELEMENTS, MAX_CALL_LEVELS, MAX_FUNCTIONS, MAX_MAP_ENTRIES, MAX_STRING_BYTES, MEMORY_HINT,
 };
-use crate::script::suggestion::{did_you_mean, nearest};
-
 /// Origin of an error; decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use rhai::{Array, Dynamic, ImmutableString, Map, NativeCallContext, Position};
 use vcr_base::random::Distribution;
+use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_cluster::{Histogram, Lengths};
 
 use crate::script::error::{Scripted, Thrown};
-use crate::script::suggestion::{did_you_mean, nearest};
 use vcr_base::units::{self as units, UnitError};
 
 /// A distribution as scripts make it: of durations (in milliseconds) or of counts.

@@ -9,6 +9,7 @@ pub(crate) mod router;
 use std::sync::Arc;
 
 use rhai::{Engine, ImmutableString, NativeCallContext};
+use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_cluster::{
     ConditionalConfig, ConditionalPolicy, DataParallel, KvPlane, KvPlaneTime, LinkConfig, LinkSharing, PoolConfig,
     PrefillCancellation, ScalingConfig, SourceOutput, Topology, TransferScope,
@@ -19,7 +20,6 @@ use crate::script::context::Context;
 use crate::script::error::{Scripted, Thrown};
 use crate::script::options::Options;
 use crate::script::register::with_options;
-use crate::script::suggestion::{did_you_mean, nearest};
 use crate::vocabulary::cluster::drawn::DrawnPool;
 use crate::vocabulary::deployment::DeploymentSpec;
 use crate::vocabulary::engine::EngineSpec;

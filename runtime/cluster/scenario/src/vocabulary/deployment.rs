@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rhai::{Dynamic, Engine, ImmutableString, Map, NativeCallContext, Position};
+use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_cluster::GpuDeployment;
 use vcr_core::EngineConfig;
 use vcr_latency::tables::TablesInput;
@@ -13,7 +14,6 @@ use vcr_model::{FeedForward, Model, Serving};
 use crate::script::context::Context;
 use crate::script::error::{Scripted, Thrown};
 use crate::script::options::{Options, as_text};
-use crate::script::suggestion::{did_you_mean, nearest};
 use crate::vocabulary::engine::{EngineSpec, served};
 use crate::vocabulary::latency::{LatencySpec, fitted, roofline, tables};
 use crate::vocabulary::placement::Placement;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rhai::{Array, Dynamic, Engine, ImmutableString, Map, NativeCallContext};
+use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_core::{EngineConfigInput, SchedulerRules};
 use vcr_model::vllm_args::{GPUS, Gpu};
 use vcr_model::{DraftMethod, KvPlan, Model, ModelError, Serving, WeightFormat};
@@ -11,7 +12,6 @@ use vcr_roofline::LayeredSpec;
 use crate::script::context::Context;
 use crate::script::error::Scripted;
 use crate::script::options::Options;
-use crate::script::suggestion::{did_you_mean, nearest};
 use crate::vocabulary::engine::memory::MemoryPlan;
 
 /// The name of the function.

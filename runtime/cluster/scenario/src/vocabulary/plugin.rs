@@ -5,11 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use rhai::{Dynamic, Engine, ImmutableString, NativeCallContext};
+use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_cluster::{LatencyFactory, PolicyFactory, RouterConfig, RouterFactory};
 
 use crate::script::context::Context;
 use crate::script::error::{Scripted, Thrown};
-use crate::script::suggestion::{did_you_mean, nearest};
 use crate::vocabulary::engine::policy::PolicySpec;
 use crate::vocabulary::latency::LatencySpec;
 

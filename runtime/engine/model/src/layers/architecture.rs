@@ -1,7 +1,9 @@
 //! Architectures: which fields say how their layers look.
 
+use vcr_base::suggestion::nearest;
+
 use super::{Layer, grouped, hybrid, latent};
-use crate::error::{ModelError, nearest};
+use crate::error::ModelError;
 use crate::fields::Fields;
 
 /// Matrices of a feed-forward network: with a gate there are three.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
+use vcr_base::suggestion::nearest;
 
 use crate::vllm_args::ArgumentError;
 use crate::vllm_args::config_file;
@@ -199,7 +200,11 @@ impl Reader<'_> {
             .collect();
         match starts[..] {
             [argument] => Ok((argument, true)),
-            [] => Err(ArgumentError::Unknown { found: name.to_owned(), hint: nearest(name) }),
+            [] => {
+                let names = TABLE.iter().filter(|argument| argument.name.len() > 2).map(|argument| argument.name);
+                let hint = nearest(name, names).map(ToOwned::to_owned);
+                Err(ArgumentError::Unknown { found: name.to_owned(), hint })
+            }
             _ => {
                 let names: Vec<&str> = starts.iter().map(|argument| argument.name).collect();
                 Err(ArgumentError::Ambiguous { found: name.to_owned(), names: names.join(", ") })
@@ -259,11 +264,4 @@ impl Reader<'_> {
 /// Whether a word begins an argument: numbers below zero do not.
 fn is_argument(word: &str) -> bool {
     word.starts_with('-') && word.len() > 1 && word[1..].parse::<f64>().is_err()
-}
-
-/// The known name that is most like this one.
-fn nearest(name: &str) -> Option<String> {
-    let names = TABLE.iter().filter(|argument| argument.name.len() > 2).map(|argument| argument.name);
-    let (distance, best) = names.map(|known| (strsim::damerau_levenshtein(name, known), known)).min()?;
-    (distance <= 3 || distance * 3 <= name.len()).then(|| best.to_owned())
 }

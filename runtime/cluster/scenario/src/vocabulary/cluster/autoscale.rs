@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rhai::{Dynamic, Engine};
+use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_cluster::{ScalerFactory, ScalingConfig, TargetMetric, TargetPolicy, target_autoscaler};
 use vcr_core::scale::Autoscaler;
 use vcr_guest::{WithFallback, World};
@@ -11,7 +12,6 @@ use crate::script::context::Context;
 use crate::script::error::Scripted;
 use crate::script::options::{Options, as_text, describe};
 use crate::script::register::with_options;
-use crate::script::suggestion::{did_you_mean, nearest};
 use crate::vocabulary::guest::GuestSpec;
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use rhai::Engine;
+use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_cluster::{FaultConfig, FaultKind, Topology};
 
 use crate::script::context::Context;
 use crate::script::error::Scripted;
 use crate::script::options::Options;
 use crate::script::register::with_options;
-use crate::script::suggestion::{did_you_mean, nearest};
-
 /// A fault with the name of its pool.
 #[derive(Clone)]
 pub(crate) struct FaultSpec {

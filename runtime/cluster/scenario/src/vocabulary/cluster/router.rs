@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rhai::serde::from_dynamic;
 use rhai::{Dynamic, Engine};
+use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_cluster::{
     KvAwareConfig, KvKnowledge, KvRouterConfig, QueueConfig, QueueOrder, QueueProfile, ReplicaConfig, Router,
     RouterConfig, RouterFactory, SessionHashConfig, StickyConfig,
@@ -15,7 +16,6 @@ use crate::script::context::Context;
 use crate::script::error::Scripted;
 use crate::script::options::{Options, as_text, describe};
 use crate::script::register::with_options;
-use crate::script::suggestion::{did_you_mean, nearest};
 use crate::vocabulary::guest::GuestSpec;
 
 const NAMES: [&str; 6] = ["round-robin", "least-loaded", "kv-aware", "kv-router", "prefix-affinity", "session-hash"];

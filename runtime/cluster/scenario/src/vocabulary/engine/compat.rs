@@ -3,11 +3,10 @@
 use std::sync::LazyLock;
 
 use serde::Deserialize;
+use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_core::{OPTIONS, SchedulerRules, VllmMinor};
 
 use crate::script::options::Options;
-use crate::script::suggestion::{did_you_mean, nearest};
-
 /// `compat.toml`, as this build knows it.
 pub const COMPAT_TABLE: &str = include_str!("../../../../../../compat.toml");
 

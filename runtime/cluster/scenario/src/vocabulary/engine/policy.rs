@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rhai::{Dynamic, Engine, Map};
+use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_cluster::PolicyFactory;
 use vcr_core::Policy;
 use vcr_core::policy::Native;
@@ -14,7 +15,6 @@ use crate::script::context::Context;
 use crate::script::error::Scripted;
 use crate::script::options::{Options, as_number, as_text, describe};
 use crate::script::register::with_options;
-use crate::script::suggestion::{did_you_mean, nearest};
 use crate::vocabulary::guest::GuestSpec;
 
 /// Policies that have a name.

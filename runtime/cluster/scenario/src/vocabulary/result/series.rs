@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rhai::{Array, Dynamic, Engine, ImmutableString, Map, NativeCallContext};
+use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_base::units::format_ns;
 use vcr_cluster::Report;
 use vcr_cluster::observe::{EngineSample, RunSeries};
@@ -12,7 +13,6 @@ use crate::script::context::Context;
 use crate::script::error::{Scripted, Thrown};
 use crate::script::limits::MAX_ARRAY_ELEMENTS;
 use crate::script::options::Options;
-use crate::script::suggestion::{did_you_mean, nearest};
 use crate::vocabulary::run::RunResult;
 
 /// Length of an interval unless the script asks for another.

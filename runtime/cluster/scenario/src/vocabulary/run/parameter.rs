@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use rhai::{Dynamic, Engine, ImmutableString, NativeCallContext};
+use vcr_base::suggestion::{did_you_mean, nearest};
 
 use crate::script::context::Context;
 use crate::script::error::{Scripted, Thrown};
 use crate::script::options::describe;
-use crate::script::suggestion::{did_you_mean, nearest};
-
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     let context = Arc::clone(context);
     engine.register_fn(

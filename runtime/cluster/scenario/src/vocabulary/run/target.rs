@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rhai::{Array, Dynamic, Engine, ImmutableString, Map, NativeCallContext};
+use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_cluster::{
     AdapterNames, FrontendTarget, HttpTarget, Prompts, RunConfig, ServeTarget, SessionNames, SessionToken, Target,
     TargetDriver, TargetError,
@@ -12,8 +13,6 @@ use crate::script::context::Context;
 use crate::script::error::{Blame, Scripted, Thrown};
 use crate::script::options::{Options, as_text, describe};
 use crate::script::register::with_options;
-use crate::script::suggestion::{did_you_mean, nearest};
-
 /// A target, as scripts hold it.
 #[derive(Clone)]
 pub(crate) struct TargetSpec(pub(crate) Target);

@@ -1,0 +1,21 @@
+//! Suggestions for mistyped names.
+
+/// The valid name closest to a mistyped one, if any is close. Case does not count.
+pub fn nearest<'a>(name: &str, valid: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let name = name.to_lowercase();
+    // Among equally close names the one of equal length: letters get swapped
+    // more often than lost.
+    let length = |text: &str| text.chars().count();
+    let scored = valid.into_iter().map(|candidate| {
+        let distance = strsim::damerau_levenshtein(&name, &candidate.to_lowercase());
+        (distance, length(&name).abs_diff(length(candidate)), candidate)
+    });
+    let (distance, _, best) = scored.min()?;
+    (distance <= 2 || distance * 3 <= length(&name)).then_some(best)
+}
+
+/// The hint that names a suggestion.
+#[must_use]
+pub fn did_you_mean(name: &str) -> String {
+    format!("did you mean `{name}`?")
+}
