@@ -181,7 +181,7 @@ def test_a_point_that_ends_its_workers_ends_the_sweep_and_is_named(monkeypatch):
             raise RayError("The worker died\nout of memory")
         return [(point, result(point), 0.1) for point in points]
 
-    with pytest.raises(vcr.FaultError, match="the point rate=3 speed=2 has lost its worker 4 times: out of memory"):
+    with pytest.raises(vcr.FaultError, match="the point rate=3 speed=2 has lost its worker 5 times: out of memory"):
         driven(StandIn(1, outcome))
 
 

@@ -35,9 +35,9 @@ Inputs = Sequence[tuple[str, Sequence[tuple[str, bytes]]]]
 _TASKS_PER_CORE = 2
 
 #: Seconds after which a point that has lost a worker is tried again, by its losses; one more, and it
-#: is not: it may be what ends them. Ray notices after ten to twenty seconds that a node is gone, and
-#: hands out tasks to a worker that outlives it until then.
-_REST_S = (1.0, 4.0, 16.0)
+#: is not: it may be what ends them. Ray notices after ten to twenty seconds that a node is gone, on a
+#: busy machine after forty, and hands out tasks to a worker that outlives it until then.
+_REST_S = (1.0, 4.0, 16.0, 32.0)
 
 
 def sweep(
