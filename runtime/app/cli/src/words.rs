@@ -70,7 +70,7 @@ fn with_suggestion(mut error: clap::Error, words: &[OsString]) -> clap::Error {
         }
     }
     let names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
-    if let Some(found) = nearest(unknown, names.into_iter()) {
+    if let Some(found) = nearest(unknown, names) {
         let found = ContextValue::Strings(vec![found.to_owned()]);
         error.insert(ContextKind::SuggestedSubcommand, found);
     }

@@ -206,8 +206,7 @@ fn choose(
             Ok(named(latency, "fitted"))
         }
         Some(other) => {
-            let hint =
-                nearest(other, NAMES.into_iter()).map(|near| format!("; {}", did_you_mean(near))).unwrap_or_default();
+            let hint = nearest(other, NAMES).map(|near| format!("; {}", did_you_mean(near))).unwrap_or_default();
             Err(refused(format!(
                 "invalid `latency` \"{other}\": expected \"tables\", \"roofline\", a file of `vcr fit` or a latency \
                  model{hint}"

@@ -93,7 +93,7 @@ impl Decider {
         let named = TargetMetric::ALL.into_iter().find(|metric| text.as_deref() == Some(metric.name()));
         named.map(Self::Target).ok_or_else(|| {
             let names = TargetMetric::ALL.map(TargetMetric::name);
-            let close = text.as_deref().and_then(|text| nearest(text, names.into_iter()));
+            let close = text.as_deref().and_then(|text| nearest(text, names));
             let hint = close.map(|close| format!("; {}", did_you_mean(close))).unwrap_or_default();
             let names = names.map(|name| format!("\"{name}\"")).join(", ");
             format!("{names} or a guest, got {}{hint}", describe(value))

@@ -54,7 +54,7 @@ pub(crate) fn of(value: &Dynamic) -> Result<RouterConfig, String> {
         Some("prefix-affinity") => Ok(RouterConfig::PrefixAffinity(AffinityConfig::default())),
         Some("session-hash") => Ok(RouterConfig::SessionHash(SessionHashConfig::default())),
         _ => {
-            let close = text.as_deref().and_then(|text| nearest(text, NAMES.into_iter()));
+            let close = text.as_deref().and_then(|text| nearest(text, NAMES));
             let hint = close.map(|close| format!("; {}", did_you_mean(close))).unwrap_or_default();
             let names = NAMES.map(|name| format!("\"{name}\"")).join(", ");
             let made = "kv_aware(#{ ... }), kv_router(#{ ... }), prefix_affinity(#{ ... }), session_hash(#{ ... }), \

@@ -55,7 +55,7 @@ impl PolicySpec {
         let text = as_text(value);
         let named = text.as_deref().and_then(Self::named);
         named.ok_or_else(|| {
-            let close = text.as_deref().and_then(|text| nearest(text, NAMES.into_iter()));
+            let close = text.as_deref().and_then(|text| nearest(text, NAMES));
             let hint = close.map(|close| format!("; {}", did_you_mean(close))).unwrap_or_default();
             let names: Vec<String> = NAMES.iter().map(|name| format!("\"{name}\"")).collect();
             let words = "shortest_prompt_first(#{ ... }), fair_share(#{ ... }) or guest(#{ ... })";

@@ -149,7 +149,7 @@ pub(crate) fn of(value: &Dynamic) -> Result<Target, (String, Option<String>)> {
             Ok(Target::Http(HttpTarget { url: url.to_owned(), ..HttpTarget::default() }))
         }
         other => {
-            let hint = nearest(other, Target::NAMES.into_iter()).map(did_you_mean);
+            let hint = nearest(other, Target::NAMES).map(did_you_mean);
             Err((format!("expected {HOW}, got \"{other}\""), hint))
         }
     }
