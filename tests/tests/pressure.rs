@@ -161,6 +161,69 @@ fn what_a_report_does_not_say_is_unknown_with_the_reason() {
     }
 }
 
+/// Requests come ten times as fast as one engine serves them, which takes a second for each.
+const OVERLOAD: &str = r#"
+let run_at = |rate| {
+    let p = pool(#{ engine: engine(#{ max_num_seqs: 1, num_gpu_blocks: 101 }), latency: fixed(#{ step: "10ms" }) });
+    run(#{ name: rate, cluster: cluster(#{ engines: p }), workloads: [
+        constant(#{ rate: rate, count: 60, prompt_tokens: 400, output_tokens: 100 }),
+    ] })
+};
+for result in [run_at.call("0.5/s"), run_at.call("10/s")] {
+    let seen = saturation(result, #{ window: "2s", final_window: "30s", threshold: "4s" });
+    print(`${result.name} backlog ${seen["backlog-drift"].level} queue ${seen["queue-growth"].level} threshold ${seen["threshold"].level} kv ${seen["kv-pressure"].level}`);
+}
+check("half the rate is stable", saturation(run_at.call("0.4/s"))["peak-rate"].level == "STABLE");
+"#;
+
+#[test]
+fn detectors_tell_an_overload_from_a_load() {
+    let folder = Folder::with(OVERLOAD);
+    let said = folder.run(&["--out", "out", "--files", "report,charts,requests"]).ended(0);
+    assert!(said.stderr.contains("0.5/s backlog STABLE queue STABLE threshold STABLE kv STABLE"), "{}", said.stderr);
+    assert!(said.stderr.contains("threshold OVERLOADED"), "{}", said.stderr);
+    let args = ["inspect", "pressure", "out", "--detectors", "all", "--window", "2s", "--threshold", "4s"];
+    let runs = folder.vcr(&[&args[..], &["--json"]].concat()).ended(0).json()["runs"].clone();
+    let levels = |run: usize| -> Vec<(String, String)> {
+        let all = runs[run]["detectors"].as_array().expect("detectors");
+        let text = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
+        all.iter().map(|one| (text(&one["detector"]), text(&one["level"]))).collect()
+    };
+    assert!(levels(0).iter().all(|(_, level)| level == "STABLE"), "{:?}", levels(0));
+    let overloaded = levels(1);
+    for name in ["composite", "threshold", "peak-rate", "ttft-trend", "utilization"] {
+        let level = overloaded.iter().find(|(known, _)| known == name).map(|(_, level)| level.as_str());
+        assert!(level.is_some_and(|level| level != "STABLE" && level != "unknown"), "{name}: {overloaded:?}");
+    }
+    let table = folder.vcr(&args).ended(0).stdout;
+    assert_eq!(
+        table.matches("OVERLOADED").count(),
+        overloaded.iter().filter(|(_, level)| level == "OVERLOADED").count()
+    );
+    let one =
+        folder.vcr(&["inspect", "pressure", "out", "--detectors", "threshold,peak-rate", "--json"]).ended(0).json();
+    assert_eq!(one["runs"][1]["detectors"].as_array().map(Vec::len), Some(2));
+    let wrong = folder.vcr(&["inspect", "pressure", "out", "--detectors", "thresold"]).ended(2);
+    assert!(wrong.stderr.contains("expected all or some of composite, threshold"), "{}", wrong.stderr);
+    folder.vcr(&["inspect", "pressure", "out", "--window", "1s"]).failed(2, &["--detectors"]);
+}
+
+#[test]
+fn detectors_of_replays_and_of_reports_without_requests() {
+    let folder = Folder::new();
+    let load =
+        ["replay", "--input-tokens", "16", "--output-tokens", "5", "--request-count", "4", "--request-rate", "5"];
+    let detectors = || {
+        let args = ["inspect", "pressure", "report.json", "--detectors", "threshold,kv-pressure", "--json"];
+        folder.vcr(&args).ended(0).json()["runs"][0]["detectors"].clone()
+    };
+    let _ = folder.vcr(&[&load[..], &["--report-json", "report.json", "--capacity"]].concat()).ended(0);
+    assert_eq!((&detectors()[0]["level"], &detectors()[1]["level"]), (&json!("STABLE"), &json!("STABLE")));
+    let _ = folder.vcr(&[&load[..], &["--report-json", "report.json", "--force"]].concat()).ended(0);
+    let unknown = detectors()[0].clone();
+    assert!(unknown["level"].is_null() && unknown["unknown"].as_str().is_some_and(|why| why.contains("--capacity")));
+}
+
 /// Two requests of one page each in a pool of two pages, one of which may be admitted at a
 /// time: `b` waits in 2 of 5 ticks, and tick 3 is idle.
 #[test]

@@ -25,7 +25,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-latency", &["vcr-base", "vcr-core", "vcr-fitted", "vcr-roofline"]),
     ("vcr-dynamo", &["vcr-base", "vcr-cluster", "vcr-core", "vcr-latency", "vcr-trace"]),
     ("vcr-model", &["vcr-base", "vcr-core", "vcr-roofline"]),
-    ("vcr-report", &["vcr-base", "vcr-trace"]),
+    ("vcr-report", &["vcr-base", "vcr-policy", "vcr-trace"]),
     ("vcr-gate", &["vcr-base", "vcr-compare", "vcr-report", "vcr-trace"]),
     ("vcr-guest", &["vcr-base", "vcr-core"]),
     ("vcr-guest-tools", &["vcr-base"]),

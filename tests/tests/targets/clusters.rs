@@ -253,3 +253,26 @@ fn pools_scale_in_real_time() {
         assert_eq!(scaling.last().and_then(|event| event["to"].as_u64()), Some(1), "{target}: {scaling:?}");
     }
 }
+
+/// HPA sees the metrics of real engines as it sees those in virtual time: of twelve requests two run, the others wait.
+#[test]
+fn hpa_sees_the_metrics_of_servers() {
+    let folder = Folder::with(
+        r#"
+        let c = cluster(#{ engines: pool(#{
+            engines: 1, engine: engine(#{ num_gpu_blocks: 501, max_num_seqs: 2 }), latency: fixed(#{ step: "20ms" }),
+            autoscale: autoscale(#{ policy: "hpa", metric: "vllm:num_requests_waiting", target: 2, max: 3,
+                interval: "400ms", scrape: "200ms", scale_down_window: "400ms" }),
+        }) });
+        let r = run(#{ cluster: c, workloads: [
+            burst(#{ count: 12, prompt_tokens: 32, output_tokens: 40 }),
+        ] });
+        expect(r, "completed", "count == 12");
+    "#,
+    );
+    for target in ["virtual", "serve"] {
+        let outputs = Outputs::of(&folder, target, &[]);
+        let first = outputs.run()["scaling"][0].clone();
+        assert_eq!((&first["to"], &first["signal"]), (&3.into(), &10.0.into()), "{target}: {first}");
+    }
+}

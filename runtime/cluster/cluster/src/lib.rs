@@ -48,7 +48,7 @@ pub use config::{
 pub use disaggregation::{Link, TransferKey};
 pub use error::SimError;
 pub use estimate::MemoryEstimate;
-pub use fleet::{TokenRange, target_autoscaler};
+pub use fleet::{TokenRange, kubernetes_autoscaler, target_autoscaler};
 pub use ledger::gap_course::GapCourse;
 pub use ledger::packed::PackedRecords;
 pub use ledger::{KeptRequest, StepFacts, metrics, record};

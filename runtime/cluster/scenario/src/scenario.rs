@@ -197,7 +197,8 @@ impl Scenario {
     ) -> Context {
         let mut context = Context::new(self.source.clone(), folder(&self.path), options, reporter, outputs);
         context.loaded = Arc::clone(&self.loaded);
-        context.asks_series = context.options.keeps_series || calls::calls(&self.script, "series");
+        let is_called = |name| calls::calls(&self.script, name);
+        context.asks_series = context.options.keeps_series || is_called("series") || is_called("saturation");
         context
     }
 

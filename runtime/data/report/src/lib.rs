@@ -40,6 +40,7 @@ pub use markdown::write as write_summary;
 pub use openmetrics::write as write_openmetrics;
 pub use page::{LivePage, Tile, Tone, write_banner, write_headroom, write_live_page, write_page, write_tiles};
 pub use pressure::{Bound, BoundShare, Bucket, PoolPressure, Pressure, RunPressure, Share, read_pressure};
+pub use pressure::{Detection, Judgement, RunEvents};
 pub use request_charts::RequestCharts;
 pub use requests::RequestTable;
 pub use text::Escaped;

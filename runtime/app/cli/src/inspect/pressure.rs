@@ -4,16 +4,21 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
-use vcr_report::{BoundShare, FolderError, PoolPressure, Pressure, RunPressure, Share, read_pressure};
+use vcr_policy::saturation::Settings;
+use vcr_report::{
+    BoundShare, Detection, FolderError, Judgement, PoolPressure, Pressure, RunPressure, Share, read_pressure,
+};
 
 use crate::exit::{Exit, print_error, printed};
 use crate::terminal::style::{BOLD, align_right, bare_table, write_table};
 use crate::terminal::text::counted;
+use crate::values::time_limit;
 
 pub(crate) const PRESSURE_EXAMPLES: &str = "Examples:
   vcr run scenarios/failure_drill.rhai --out out
   vcr inspect pressure out                    # queue, active requests, KV, and what bound
   vcr inspect pressure before after --json
+  vcr inspect pressure out --detectors all    # whether the run was saturated, and by whose measure
 
 Exit codes:
   0  success
@@ -26,13 +31,56 @@ pub(crate) struct PressureArgs {
     #[arg(required = true, value_name = "REPORT")]
     reports: Vec<PathBuf>,
 
+    /// Judge whether the run was saturated, with these detectors: all, or a list of composite, threshold, backlog-drift,
+    /// peak-rate (those of BLIS), queue-growth, ttft-trend, kv-pressure, utilization.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = detector)]
+    detectors: Vec<String>,
+
+    /// Mean latency from which on the detector threshold reports overload [default: 5s].
+    #[arg(long, value_name = "DURATION", requires = "detectors", value_parser = time_limit)]
+    threshold: Option<u64>,
+
+    /// Distance of the samples of backlog-drift and queue-growth [default: 60s].
+    #[arg(long, value_name = "DURATION", requires = "detectors", value_parser = time_limit)]
+    window: Option<u64>,
+
+    /// Time before the end of the run in which the most frequent level is the result [default: 30s].
+    #[arg(long, value_name = "DURATION", requires = "detectors", value_parser = time_limit)]
+    final_window: Option<u64>,
+
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
 }
 
+/// Stands for all detectors.
+const ALL: &str = "all";
+
+fn detector(text: &str) -> Result<String, String> {
+    if text != ALL {
+        Detection::check(text)?;
+    }
+    Ok(text.to_owned())
+}
+
+impl PressureArgs {
+    fn detection(&self) -> Option<Detection> {
+        let usual = Settings::default();
+        let settings = Settings {
+            threshold_ns: self.threshold.unwrap_or(usual.threshold_ns),
+            window_ns: self.window.unwrap_or(usual.window_ns),
+            final_window_ns: self.final_window.unwrap_or(usual.final_window_ns),
+        };
+        let is_all = self.detectors.iter().any(|name| name == ALL);
+        let names = if is_all { Vec::new() } else { self.detectors.clone() };
+        (!self.detectors.is_empty()).then_some(Detection { names, settings })
+    }
+}
+
 pub(crate) fn pressure(args: &PressureArgs) -> Exit {
-    let runs: Result<Vec<_>, FolderError> = args.reports.iter().map(|path| read_pressure(path)).collect();
+    let detection = args.detection();
+    let read = |path: &PathBuf| read_pressure(path, detection.as_ref());
+    let runs: Result<Vec<_>, FolderError> = args.reports.iter().map(read).collect();
     let runs = match runs {
         Ok(runs) => runs.into_iter().flatten().collect(),
         Err(error) => {
@@ -61,8 +109,25 @@ fn write_runs(out: &mut dyn Write, runs: &[RunPressure]) -> io::Result<()> {
             write_pool(out, pool, run.unit)?;
         }
         write_bounds(out, &run.bounds)?;
+        write_detectors(out, &run.detectors)?;
     }
     Ok(())
+}
+
+fn write_detectors(out: &mut dyn Write, detectors: &[Judgement]) -> io::Result<()> {
+    if detectors.is_empty() {
+        return Ok(());
+    }
+    let mut table = bare_table();
+    table.set_header(["\n  detector", "\nlevel", "\nscore", "\nby"]);
+    for Judgement { detector, level, score, signals, unknown, .. } in detectors {
+        let by = match unknown {
+            Some(reason) => (*reason).to_owned(),
+            None => signals.iter().map(|(name, value)| format!("{name} {value:.3}")).collect::<Vec<_>>().join(", "),
+        };
+        table.add_row([format!("  {detector}"), level.unwrap_or("unknown").to_owned(), format!("{score:.3}"), by]);
+    }
+    write_table(out, &table)
 }
 
 fn write_pool(out: &mut dyn Write, pool: &PoolPressure, unit: &str) -> io::Result<()> {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 use vcr_cluster::observe::StepRecord;
 use vcr_cluster::{EngineReport, Report};
+use vcr_report::RunEvents;
 use vcr_scenario::timeline_of;
 use vcr_steplog::{settings_of, stop_word};
 
@@ -64,10 +65,13 @@ impl Capacity {
                 "bound_ms": bound_ms})
         });
         let engine = |engine: &EngineReport| json!({"pool": engine.pool, "kv_peak_usage": engine.kv_peak_usage});
+        let mut events = RunEvents::default();
+        run.request_rows().for_each(|row| events.add(&row));
         json!({
             "pools": pools.collect::<Vec<_>>(),
             "engines": run.engines.iter().map(engine).collect::<Vec<_>>(),
             "timeline": run.series.as_ref().map(|series| timeline_of(run, series, 1)),
+            "events": events,
         })
     }
 }

@@ -253,9 +253,6 @@ impl ScalingConfig {
         if self.interval_ns < SHORTEST_INTERVAL_NS {
             problem("invalid `interval`: expected at least 1 ms");
         }
-        if min_engines == 0 {
-            problem("invalid `min`: expected at least 1");
-        }
         if min_engines > max_engines {
             problem(&format!("`min` is {min_engines}, but must not exceed `max`, which is {max_engines}"));
         } else if !(min_engines..=max_engines).contains(&engines) {

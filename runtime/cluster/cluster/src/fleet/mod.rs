@@ -21,7 +21,8 @@ use scaling::Scaler;
 pub use worker::TokenRange;
 pub(crate) use worker::{Health, Worker};
 
-use vcr_core::scale::{Autoscaler, DESIRED_ENGINES_MAX, PoolView, ScaleError};
+use vcr_core::scale::{Autoscaler, DESIRED_ENGINES_MAX, EngineGauges, PoolView, ScaleError};
+use vcr_policy::kubernetes::{ControllerConfig, KubernetesScaler};
 use vcr_policy::target_load::{ENGINES_MAX, PoolWork, TargetPolicy, TargetScaler};
 
 pub(crate) struct Pool {
@@ -51,6 +52,11 @@ impl Pool {
 
     pub(crate) fn scales(&self) -> bool {
         self.scaler.is_some()
+    }
+
+    /// How long its autoscaler may take to see a change, if it has one.
+    pub(crate) fn scale_patience_ns(&self) -> Option<u64> {
+        self.scaler.as_ref().map(Scaler::patience_ns)
     }
 
     /// Virtual time between two decisions of its autoscaler, if it has one.
@@ -339,6 +345,35 @@ impl Autoscaler for Target {
             waiting_requests: view.waiting_requests,
             outstanding_prefill_tokens: view.outstanding_prefill_tokens,
         }))
+    }
+}
+
+/// Makes the autoscalers of Kubernetes.
+#[must_use]
+pub fn kubernetes_autoscaler(config: ControllerConfig) -> ScalerFactory {
+    Arc::new(move |_plugin_context| {
+        let failed = |reason| ScaleError { autoscaler: config.name().to_owned(), reason };
+        Ok(Box::new(Kubernetes(KubernetesScaler::new(config).map_err(failed)?, config.patience_ns())))
+    })
+}
+
+struct Kubernetes(KubernetesScaler, u64);
+
+impl Autoscaler for Kubernetes {
+    fn desired(&mut self, view: &PoolView) -> Result<u32, ScaleError> {
+        Ok(self.0.desired(view))
+    }
+
+    fn scrape(&mut self, view: &PoolView, engines: &[EngineGauges]) {
+        self.0.scrape(view, engines);
+    }
+
+    fn signal(&self) -> Option<f64> {
+        self.0.signal()
+    }
+
+    fn patience_ns(&self) -> u64 {
+        self.1
     }
 }
 

@@ -7,7 +7,7 @@
 //! drain: they finish what they have and then turn off. The ranks of an engine come
 //! and go together.
 
-use vcr_core::scale::{Autoscaler, PoolView, ScaleError};
+use vcr_core::scale::{Autoscaler, EngineGauges, PoolView, ScaleError};
 use vcr_core::{PluginContext, ServingEngine, seed};
 
 use super::{Fleet, Health};
@@ -38,6 +38,11 @@ impl Scaler {
     pub(super) fn interval_ns(&self) -> u64 {
         self.config.interval_ns
     }
+
+    /// How long it may take to see a change.
+    pub(super) fn patience_ns(&self) -> u64 {
+        self.config.interval_ns.max(self.autoscaler.patience_ns())
+    }
 }
 
 /// A change of the number of engines that are up or coming up.
@@ -47,6 +52,8 @@ pub(crate) struct Rescaled {
     pub(crate) role: PoolRole,
     pub(crate) from: u32,
     pub(crate) to: u32,
+    /// The metric on which the decision rests.
+    pub(crate) signal: Option<f64>,
 }
 
 /// The engines that a decision starts, calls off and drains, by their first ranks.
@@ -101,12 +108,38 @@ impl Fleet {
             ..PoolView::default()
         };
         self.count_engines(role, &mut view);
+        let gauges = self.gauges(role);
         let pool = &mut self.pools[role.index()];
         let Some(scaler) = &mut pool.scaler else { return Ok(Rescaling::default()) };
         scaler.at_last_tick = tally;
+        scaler.autoscaler.scrape(&view, &gauges);
         let desired = scaler.autoscaler.desired(&view).map_err(|reason| scale_error(&pool.config, now_ns, reason))?;
         let desired = desired.clamp(scaler.config.min_engines, scaler.config.max_engines);
-        Ok(self.rescale(role, desired, now_ns))
+        let signal = scaler.autoscaler.signal();
+        Ok(self.rescale(role, desired, now_ns, signal))
+    }
+
+    /// The metrics of the engines of a pool that serve: sums over their ranks, and the mean of their KV usage.
+    fn gauges(&self, role: PoolRole) -> Vec<EngineGauges> {
+        let pool = self.pool(role);
+        let ranks = pool.config.data_parallel.size;
+        let serving = pool.engines().filter(|&index| self.workers[index].lifecycle().is_serving());
+        let gauges = serving.map(|index| {
+            let mut gauges = EngineGauges {
+                engine: (index as u32 - pool.first_worker) / ranks,
+                is_ready: self.workers[index].lifecycle().health() == Health::Up,
+                ..EngineGauges::default()
+            };
+            for rank in self.ranks_of(index as u32) {
+                let load = self.worker(rank).engine().load();
+                gauges.running += load.num_running as u64;
+                gauges.waiting += load.num_waiting as u64;
+                let usable = load.num_usable_blocks.max(1);
+                gauges.kv_usage += f64::from(load.num_active_blocks) / f64::from(usable) / f64::from(ranks);
+            }
+            gauges
+        });
+        gauges.collect()
     }
 
     fn count_engines(&self, role: PoolRole, view: &mut PoolView) {
@@ -130,7 +163,7 @@ impl Fleet {
     }
 
     /// Chooses the engines that start or leave so that `desired` are up or coming up.
-    fn rescale(&mut self, role: PoolRole, desired: u32, now_ns: u64) -> Rescaling {
+    fn rescale(&mut self, role: PoolRole, desired: u32, now_ns: u64, signal: Option<f64>) -> Rescaling {
         let is_coming = |health| matches!(health, Health::Starting | Health::Restarting);
         let mut off: Vec<u32> = Vec::new();
         let mut here: Vec<(bool, u64, u32)> = Vec::new();
@@ -151,7 +184,7 @@ impl Fleet {
         here.truncate(from.saturating_sub(desired) as usize);
         let to = from + off.len() as u32 - here.len() as u32;
         if to != from {
-            self.rescaled.push(Rescaled { at_ns: now_ns, role, from, to });
+            self.rescaled.push(Rescaled { at_ns: now_ns, role, from, to, signal });
         }
         Rescaling { start: off, leave: here.into_iter().map(|(is_coming, _, index)| (index, is_coming)).collect() }
     }

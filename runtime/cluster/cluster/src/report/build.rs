@@ -79,7 +79,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     let range_use = fleet.workers().iter().filter_map(Worker::range_use).reduce(RangeUse::plus);
     let step_digests: Vec<u64> = fleet.workers().iter().map(Worker::step_digest).collect();
     let kept_digests = fleet.workers_mut().iter_mut().map(Worker::take_step_digests).collect::<Option<Vec<_>>>();
-    fleet.workers().iter().for_each(|worker| ledger.count_encoder(&worker.engine_stats().encoder));
+    fleet.workers().iter().for_each(|worker| ledger.count_engine(&worker.engine_stats()));
     // Summarising needs memory.
     drop(fleet);
     let kept = ledger.take_kept();
@@ -189,11 +189,12 @@ fn engine_ns(fleet: &Fleet, from_ns: u64, to_ns: u64) -> Vec<u128> {
 /// Decisions of autoscalers while there were requests.
 fn scaling_events(fleet: &Fleet, duration_ns: u64) -> Vec<ScalingEvent> {
     let during = fleet.rescaled().iter().filter(|rescaled| rescaled.at_ns <= duration_ns);
-    let event = |&Rescaled { at_ns, role, from, to }: &Rescaled| ScalingEvent {
+    let event = |&Rescaled { at_ns, role, from, to, signal }: &Rescaled| ScalingEvent {
         at_ms: ns_to_ms(at_ns),
         pool: fleet.pool(role).config().name.clone(),
         from,
         to,
+        signal,
     };
     during.map(event).collect()
 }

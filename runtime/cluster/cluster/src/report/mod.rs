@@ -203,6 +203,9 @@ pub struct ScalingEvent {
     pub from: u32,
     /// Their number from then on.
     pub to: u32,
+    /// Value of the metric on which the decision rests; of HPA, KEDA and WVA only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<f64>,
 }
 
 /// Traffic of one link.

@@ -96,8 +96,8 @@ impl<O: Observer> Simulation<'_, O> {
             return false;
         }
         let for_ns = self.clock.expect_only_ticks();
-        let intervals = self.fleet.pools().iter().filter_map(crate::fleet::Pool::scale_interval_ns);
+        let patience = self.fleet.pools().iter().filter_map(crate::fleet::Pool::scale_patience_ns);
         let all_are_over = self.ledger.ended() == self.ledger.arrived();
-        all_are_over || for_ns > intervals.max().unwrap_or(0)
+        all_are_over || for_ns > patience.max().unwrap_or(0)
     }
 }

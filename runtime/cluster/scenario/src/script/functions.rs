@@ -74,6 +74,10 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("engines", "engines(result)"),
     ("find_max", "find_max(\"rate\", 1.0, 64.0, |rate| ...) or find_max(..., #{ tolerance: 0.5 })"),
     ("find_min", "find_min(\"engines\", 1, 16, |engines| ...) or find_min(..., #{ tolerance: 2 })"),
+    (
+        "saturation",
+        "saturation(result) or saturation(result, #{ threshold: \"5s\", window: \"1m\", final_window: \"30s\" })",
+    ),
     ("value", "value(result, \"ttft\", \"p99\") or value(comparison, \"ttft p50 error\")"),
     ("capture", "capture(\"day.jsonl.zst\")"),
     ("playback", "playback(capture(\"day.jsonl.zst\"))"),

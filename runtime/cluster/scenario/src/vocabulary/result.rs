@@ -1,8 +1,9 @@
-//! `series`, `requests` and `engines`: what a script can read of a result beside metrics.
+//! `series`, `requests`, `engines` and `saturation`: what a script can read of a result beside metrics.
 
 pub(super) mod check;
 pub(super) mod comparison;
 pub(super) mod gate;
+mod saturation;
 mod series;
 
 use std::sync::Arc;
@@ -25,6 +26,7 @@ struct RequestRows {
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     series::register(engine, context);
+    saturation::register(engine, context);
     let shared = Arc::clone(context);
     engine.register_fn("requests", move |result: RunResult| {
         shared.reads_unmade_result();

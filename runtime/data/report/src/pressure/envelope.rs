@@ -3,6 +3,8 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::saturation::Judgement;
+
 /// Version of the JSON of [`Pressure`].
 const SCHEMA_VERSION: u32 = 1;
 
@@ -38,6 +40,9 @@ pub struct RunPressure {
     pub pools: Vec<PoolPressure>,
     /// Limits between and before pools.
     pub bounds: Vec<BoundShare>,
+    /// Judgements of the detectors that were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub detectors: Vec<Judgement>,
 }
 
 /// The envelope of a pool.

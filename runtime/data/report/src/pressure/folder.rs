@@ -11,8 +11,9 @@ use serde_json::{Map, Value};
 use vcr_base::input::Lines;
 
 use super::envelope::{Bound, BoundShare, PoolPressure, RunPressure, Sample, Share, curve};
+use super::saturation::{Detection, RunEvents};
 use crate::document::{Engine, Run};
-use crate::folder::{Folder, FolderError, open};
+use crate::folder::{Folder, FolderError, for_each_request, open};
 use crate::timeline::{EngineLine, Timeline};
 
 const NO_STEPS: &str = "the folder has no steps of this pool: write them with --files report,steps,charts,requests";
@@ -22,14 +23,26 @@ const NO_TIMELINE: &str = "charts.json has no time line of the run's engines";
 const OF_ENGINES: [Bound; 3] = [Bound::Sequences, Bound::Tokens, Bound::Blocks];
 
 /// The envelopes of a folder's runs.
-pub(super) fn read(path: &Path) -> Result<Vec<RunPressure>, FolderError> {
+pub(super) fn read(path: &Path, detection: Option<&Detection>) -> Result<Vec<RunPressure>, FolderError> {
     let folder = Folder::open(path)?;
     let steps = read_steps(path)?.unwrap_or_default();
+    let mut events: BTreeMap<String, RunEvents> = BTreeMap::new();
+    if detection.is_some() {
+        for_each_request(path, |row| match events.get_mut(row.run()) {
+            Some(events) => events.add(row),
+            None => events.entry(row.run().to_owned()).or_default().add(row),
+        })?;
+    }
     let report = path.display().to_string();
     let envelope = |run: &Run| {
         let charts = folder.charts.runs.iter().find(|charts| charts.name == run.name);
         let timeline = charts.and_then(|charts| charts.timeline.as_ref());
-        of_run(&report, run, timeline, &steps)
+        let detectors = detection.map(|detection| {
+            let mut events = events.remove(&run.name).unwrap_or_default();
+            timeline.into_iter().for_each(|timeline| events.add_engines(timeline));
+            events.judge(detection)
+        });
+        RunPressure { detectors: detectors.unwrap_or_default(), ..of_run(&report, run, timeline, &steps) }
     };
     Ok(folder.report.runs.iter().map(envelope).collect())
 }
@@ -64,6 +77,7 @@ pub(super) fn of_run(report: &str, run: &Run, timeline: Option<&Timeline>, steps
         unit: "ms",
         pools,
         bounds,
+        detectors: Vec::new(),
     }
 }
 

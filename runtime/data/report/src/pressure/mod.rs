@@ -8,6 +8,7 @@ mod envelope;
 mod folder;
 mod read;
 mod replay;
+mod saturation;
 mod ticks;
 
 pub use envelope::Bucket;
@@ -15,3 +16,4 @@ pub use envelope::Share;
 pub use envelope::{Bound, BoundShare};
 pub use envelope::{PoolPressure, Pressure, RunPressure};
 pub use read::read as read_pressure;
+pub use saturation::{Detection, Judgement, RunEvents};

@@ -78,6 +78,7 @@ impl Report {
             unit: NAME,
             pools: vec![pool],
             bounds: shares(&none),
+            detectors: Vec::new(),
         }
     }
 

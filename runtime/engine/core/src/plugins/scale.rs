@@ -1,5 +1,6 @@
 //! Autoscalers: the number of engines of a pool.
 
+pub use vcr_policy::kubernetes::EngineGauges;
 pub use vcr_policy::scaling::{DESIRED_ENGINES_MAX, PoolView};
 
 /// Decides how many engines a pool is to have.
@@ -13,6 +14,19 @@ pub trait Autoscaler: Send {
     /// # Errors
     /// When the autoscaler cannot decide; it must not be asked again.
     fn desired(&mut self, view: &PoolView) -> Result<u32, ScaleError>;
+
+    /// Takes note of the metrics of the pool's engines, right before it decides.
+    fn scrape(&mut self, _view: &PoolView, _engines: &[EngineGauges]) {}
+
+    /// Value of the metric on which its latest decision rests, if it follows one.
+    fn signal(&self) -> Option<f64> {
+        None
+    }
+
+    /// How long it may take to see a change, if that is more than a tick.
+    fn patience_ns(&self) -> u64 {
+        0
+    }
 }
 
 /// Why an autoscaler could not decide, or not be made.

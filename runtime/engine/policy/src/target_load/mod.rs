@@ -126,7 +126,7 @@ impl TargetScaler {
 
 /// The least whole number that is not below one of at least 0; without std there
 /// is no `ceil`. A cast of what is too large gives the largest number.
-fn rounded_up(number: f64) -> u32 {
+pub(crate) fn rounded_up(number: f64) -> u32 {
     let whole = number as u32;
     if f64::from(whole) < number { whole.saturating_add(1) } else { whole }
 }

@@ -1,8 +1,10 @@
 //! `autoscale(#{ ... })`: autoscalers of pools, built-in ones and guests.
 
+mod kubernetes;
+
 use std::sync::Arc;
 
-use rhai::{Dynamic, Engine};
+use rhai::{Dynamic, Engine, ImmutableString};
 use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_cluster::{ScalerFactory, ScalingConfig, TargetMetric, TargetPolicy, target_autoscaler};
 use vcr_core::scale::Autoscaler;
@@ -19,12 +21,20 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
 }
 
 fn make(mut options: Options<'_>) -> Scripted<ScalingConfig> {
+    if let Some(name) =
+        options.peek::<ImmutableString>("policy").filter(|name| kubernetes::NAMES.contains(&name.as_str()))
+    {
+        return kubernetes::make(&name, options);
+    }
     let policy = policy(&mut options);
     let interval_ns = options.duration_ns("interval");
     let interval_ns = options.required("interval", interval_ns);
     let min_engines = options.u32("min").unwrap_or(1);
     let max_engines = options.u32("max");
     let max_engines = options.required("max", max_engines);
+    if min_engines == 0 {
+        options.problem("min", "invalid `min`: expected at least 1");
+    }
     let startup_ns = options.duration_ns("startup").unwrap_or(0);
     options.finish()?;
     let policy = policy.expect("a missing policy is a problem of the options");
@@ -92,10 +102,10 @@ impl Decider {
         let text = as_text(value);
         let named = TargetMetric::ALL.into_iter().find(|metric| text.as_deref() == Some(metric.name()));
         named.map(Self::Target).ok_or_else(|| {
-            let names = TargetMetric::ALL.map(TargetMetric::name);
-            let close = text.as_deref().and_then(|text| nearest(text, names));
+            let names = || TargetMetric::ALL.iter().map(|metric| metric.name()).chain(kubernetes::NAMES);
+            let close = text.as_deref().and_then(|text| nearest(text, names()));
             let hint = close.map(|close| format!("; {}", did_you_mean(close))).unwrap_or_default();
-            let names = names.map(|name| format!("\"{name}\"")).join(", ");
+            let names = names().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
             format!("{names} or a guest, got {}{hint}", describe(value))
         })
     }

@@ -1,0 +1,146 @@
+//! Judgements of saturation detectors over a run.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use vcr_policy::saturation::{Detectors, Event, Settings, Verdict, names};
+use vcr_trace::RequestRow;
+
+use crate::timeline::Timeline;
+
+const NOT_WATCHED: &str = "the report lacks requests or engines over time: vcr run writes both with --files report,charts,requests, vcr replay with --capacity";
+
+/// Detectors, with their numbers.
+#[derive(Clone, Debug, Default)]
+pub struct Detection {
+    /// Names of those that judge; all if none is named.
+    pub names: Vec<String>,
+    /// Numbers of all.
+    pub settings: Settings,
+}
+
+impl Detection {
+    /// Checks the name of a detector.
+    ///
+    /// # Errors
+    /// The names that there are.
+    pub fn check(name: &str) -> Result<(), String> {
+        match names().any(|known| known == name) {
+            true => Ok(()),
+            false => Err(format!("expected all or some of {}", names().collect::<Vec<_>>().join(", "))),
+        }
+    }
+}
+
+/// What a detector says of a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Judgement {
+    /// Its name.
+    pub detector: &'static str,
+    /// `STABLE`, `BACKLOGGED` or `OVERLOADED`: the most frequent one of the final window; null if unknown.
+    pub level: Option<&'static str>,
+    /// From 0 to 1, at the end.
+    pub score: f64,
+    /// From 0 to 1, by the number of observations.
+    pub confidence: f64,
+    /// What the score was made of.
+    pub signals: BTreeMap<&'static str, f64>,
+    /// Why the level is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<&'static str>,
+}
+
+/// The times of a request, in milliseconds.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+struct Times(f64, Option<f64>, Option<f64>, Option<f64>, bool);
+
+/// What detectors watch of a run. In reports it is a list of requests: arrival, start, first token and end in
+/// milliseconds, and whether the request was completed.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(transparent)]
+pub struct RunEvents {
+    requests: Vec<Times>,
+    #[serde(skip)]
+    engines: Vec<(u64, Event)>,
+}
+
+impl RunEvents {
+    /// Adds a request, unless no engine had to do with it.
+    pub fn add(&mut self, row: &RequestRow<'_>) {
+        if row.status != "rejected" && row.status != "shed" {
+            let times = Times(row.arrival_ms, row.scheduled_ms, row.first_token_ms, row.end_ms, row.is_completed());
+            self.requests.push(times);
+        }
+    }
+
+    /// Adds the states of the engines over time.
+    pub fn add_engines(&mut self, timeline: &Timeline) {
+        let samples = timeline.engines.iter().map(|line| line.waiting.len().min(line.kv_usage.len())).min();
+        for index in 0..samples.unwrap_or(0) {
+            // A line of several engines stands for as many with its means.
+            let states = timeline.engines.iter().flat_map(|line| {
+                let count = line.engines.max(1);
+                let state = (line.waiting[index] as f64 / count as f64, line.kv_usage[index]);
+                std::iter::repeat_n(state, count as usize)
+            });
+            self.engines.push((at_ns(index as f64 * timeline.interval_ms), Event::engines(states)));
+        }
+    }
+
+    /// Judges the run.
+    #[must_use]
+    pub fn judge(&self, detection: &Detection) -> Vec<Judgement> {
+        let mut events = self.engines.clone();
+        for &Times(arrival, start, first_token, end, is_completed) in &self.requests {
+            let times = [
+                (Some(arrival), Event::Arrival),
+                (start, Event::Start),
+                (first_token, Event::FirstToken { ttft_ms: first_token.map_or(0.0, |first| first - arrival) }),
+                (
+                    end,
+                    Event::End {
+                        latency_ms: end.filter(|_| is_completed).map(|end| end - arrival),
+                        started: start.is_some(),
+                    },
+                ),
+            ];
+            events.extend(times.into_iter().filter_map(|(at, event)| Some((at_ns(at?), event))));
+        }
+        events.sort_by_key(|(at_ns, event)| (*at_ns, order(event)));
+        let wanted = |name: &str| detection.names.is_empty() || detection.names.iter().any(|wanted| wanted == name);
+        let mut detectors = Detectors::new(&detection.settings, wanted);
+        events.iter().for_each(|(at_ns, event)| detectors.observe(*at_ns, event));
+        let judgement = |(detector, verdict): (&'static str, Option<Verdict>)| {
+            let unknown = match &verdict {
+                Some(_) => None,
+                None if self.requests.is_empty() || self.engines.is_empty() => Some(NOT_WATCHED),
+                None => Some("no request came that far"),
+            };
+            let level = verdict.as_ref().map(|verdict| verdict.level.name());
+            let verdict = verdict.unwrap_or_default();
+            let signals = verdict.signals.iter().map(|&(name, value)| (name, rounded(value))).collect();
+            let (score, confidence) = (rounded(verdict.score), rounded(verdict.confidence));
+            Judgement { detector, level, score, confidence, signals, unknown }
+        };
+        detectors.results().map(judgement).collect()
+    }
+}
+
+fn at_ns(ms: f64) -> u64 {
+    (ms * 1e6).round() as u64
+}
+
+fn rounded(number: f64) -> f64 {
+    (number * 1e6).round() / 1e6
+}
+
+/// The order of the events of one instant.
+fn order(event: &Event) -> u8 {
+    match event {
+        Event::Arrival => 0,
+        Event::Start => 1,
+        Event::FirstToken { .. } => 2,
+        Event::End { .. } => 3,
+        Event::Engines { .. } => 4,
+    }
+}

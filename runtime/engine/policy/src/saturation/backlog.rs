@@ -1,0 +1,166 @@
+//! Detectors that count requests: `backlog-drift`, `queue-growth` and `peak-rate`.
+
+use alloc::vec::Vec;
+
+use super::{Detect, Event, Level, Verdict, noise_floor, ramp};
+
+/// Slopes above so many noise floors are overload.
+const OVERLOAD_SLOPE: f64 = 3.0;
+
+/// The slope of a line through the backlog at the end of each window.
+pub(super) struct Drift {
+    window_ns: u64,
+    /// Change of the backlog with an event.
+    change: fn(&Event) -> i64,
+    arrivals: u64,
+    backlog: i64,
+    /// Number of the window that is being filled, once there is one.
+    window: Option<u64>,
+    /// Full windows, and sums over them: of the backlogs and of their products with the index.
+    samples: u64,
+    sum: f64,
+    weighted_sum: f64,
+}
+
+impl Drift {
+    /// Of requests that have arrived and not ended.
+    pub(super) fn of_requests(window_ns: u64) -> Self {
+        Self::new(window_ns, |event| match event {
+            Event::Arrival => 1,
+            Event::End { .. } => -1,
+            _ => 0,
+        })
+    }
+
+    /// Of requests that wait for their first step.
+    pub(super) fn of_queue(window_ns: u64) -> Self {
+        Self::new(window_ns, |event| match event {
+            Event::Arrival => 1,
+            Event::Start | Event::End { started: false, .. } => -1,
+            _ => 0,
+        })
+    }
+
+    fn new(window_ns: u64, change: fn(&Event) -> i64) -> Self {
+        let window_ns = window_ns.max(1);
+        Self { window_ns, change, arrivals: 0, backlog: 0, window: None, samples: 0, sum: 0.0, weighted_sum: 0.0 }
+    }
+
+    /// Ends `count` windows with the present backlog.
+    fn close(&mut self, count: u64) {
+        let (first, count, backlog) = (self.samples as f64, count as f64, self.backlog as f64);
+        self.sum += count * backlog;
+        self.weighted_sum += backlog * (count * first + count * (count - 1.0) / 2.0);
+        self.samples += count as u64;
+    }
+
+    /// Least squares over the window index, the window that is being filled included.
+    fn slope(&self) -> f64 {
+        if self.window.is_none() || self.samples == 0 {
+            return 0.0;
+        }
+        let (last, backlog) = (self.samples as f64, self.backlog as f64);
+        let count = last + 1.0;
+        let index_sum = last * count / 2.0;
+        let square_sum = last * count * (2.0 * last + 1.0) / 6.0;
+        let (sum, weighted_sum) = (self.sum + backlog, self.weighted_sum + backlog * last);
+        (count * weighted_sum - index_sum * sum) / (count * square_sum - index_sum * index_sum)
+    }
+}
+
+impl Detect for Drift {
+    fn observe(&mut self, at_ns: u64, event: &Event) -> bool {
+        let change = (self.change)(event);
+        if change == 0 {
+            return false;
+        }
+        let window = at_ns / self.window_ns;
+        let before = *self.window.get_or_insert(window);
+        if window > before {
+            self.close(window - before);
+            self.window = Some(window);
+        }
+        self.arrivals += u64::from(change > 0);
+        self.backlog += change;
+        true
+    }
+
+    fn level(&self) -> Level {
+        let noise = noise_floor(self.arrivals);
+        Level::above(self.slope(), noise, OVERLOAD_SLOPE * noise)
+    }
+
+    fn verdict(&self) -> Verdict {
+        let (slope, noise) = (self.slope(), noise_floor(self.arrivals));
+        Verdict {
+            level: self.level(),
+            score: (slope.max(0.0) / (OVERLOAD_SLOPE * noise)).min(1.0),
+            confidence: ramp(self.arrivals),
+            signals: Vec::from([("backlog", self.backlog as f64), ("running_slope", slope), ("noise_floor", noise)]),
+        }
+    }
+}
+
+/// Peak of the backlog for each second above which it is no transient.
+const PEAK_RATE: f64 = 0.5;
+/// Events before the first judgement.
+const LEAST_EVENTS: u64 = 20;
+/// Events in a row above the limit that make a judgement.
+const LEAST_STREAK: u32 = 3;
+/// Peak rates above so many limits are overload.
+const OVERLOAD_RATE: f64 = 3.0;
+
+/// The peak of requests in progress over the time observed: constant under overload, falling otherwise.
+#[derive(Default)]
+pub(super) struct PeakRate {
+    first_ns: Option<u64>,
+    last_ns: u64,
+    in_progress: u64,
+    peak: u64,
+    events: u64,
+    streak: u32,
+}
+
+impl PeakRate {
+    fn rate(&self) -> f64 {
+        let elapsed_ns = self.last_ns - self.first_ns.unwrap_or(self.last_ns);
+        if elapsed_ns == 0 { 0.0 } else { self.peak as f64 / (elapsed_ns as f64 / 1e9) }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.events >= LEAST_EVENTS
+    }
+}
+
+impl Detect for PeakRate {
+    fn observe(&mut self, at_ns: u64, event: &Event) -> bool {
+        match event {
+            Event::Arrival => self.in_progress += 1,
+            Event::End { .. } => self.in_progress = self.in_progress.saturating_sub(1),
+            _ => return false,
+        }
+        self.first_ns.get_or_insert(at_ns);
+        self.last_ns = at_ns;
+        self.events += 1;
+        self.peak = self.peak.max(self.in_progress);
+        self.streak = if self.is_ready() && self.rate() > PEAK_RATE { self.streak.saturating_add(1) } else { 0 };
+        true
+    }
+
+    fn level(&self) -> Level {
+        if self.streak < LEAST_STREAK {
+            return Level::Stable;
+        }
+        Level::above(self.rate(), PEAK_RATE, OVERLOAD_RATE * PEAK_RATE)
+    }
+
+    fn verdict(&self) -> Verdict {
+        let rate = self.rate();
+        let (score, confidence) = match self.is_ready() {
+            true => ((rate / (OVERLOAD_RATE * PEAK_RATE)).min(1.0), ramp(self.events)),
+            false => (0.0, 0.0),
+        };
+        let signals = Vec::from([("peak_rate", rate), ("peak_backlog", self.peak as f64)]);
+        Verdict { level: self.level(), score, confidence, signals }
+    }
+}

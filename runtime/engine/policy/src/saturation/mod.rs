@@ -1,0 +1,274 @@
+//! Detectors of saturation: whether requests come faster than they are served.
+//!
+//! `composite`, `threshold`, `backlog-drift` and `peak-rate` are those of BLIS, with its names, defaults and
+//! formulas. The others watch what BLIS' detectors do not: the queue, time to first token, and KV blocks.
+//! Each reads events in order of time, never looks ahead, and keeps no list of events; `composite` and
+//! `ttft-trend` keep one sum for each request.
+
+mod backlog;
+mod trend;
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use backlog::{Drift, PeakRate};
+use trend::{Composite, Threshold, TtftTrend};
+
+/// How saturated a system is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Requests are served as fast as they come.
+    #[default]
+    Stable,
+    /// There is a backlog that may drain.
+    Backlogged,
+    /// The backlog grows.
+    Overloaded,
+}
+
+impl Level {
+    /// The name, as BLIS writes it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stable => "STABLE",
+            Self::Backlogged => "BACKLOGGED",
+            Self::Overloaded => "OVERLOADED",
+        }
+    }
+
+    /// The level of a value with a limit for a backlog and one for overload.
+    fn above(value: f64, backlogged: f64, overloaded: f64) -> Self {
+        match value {
+            _ if value > overloaded => Self::Overloaded,
+            _ if value > backlogged => Self::Backlogged,
+            _ => Self::Stable,
+        }
+    }
+}
+
+/// Something that a detector may watch. Events of one instant are observed in this order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event {
+    /// A request arrives.
+    Arrival,
+    /// Its first step starts.
+    Start,
+    /// Its first token is emitted.
+    FirstToken {
+        /// Time since its arrival.
+        ttft_ms: f64,
+    },
+    /// It ends, or has left the queue without a step.
+    End {
+        /// Time since its arrival, if it was completed.
+        latency_ms: Option<f64>,
+        /// Whether its first step had started.
+        started: bool,
+    },
+    /// The state of the engines.
+    Engines {
+        /// Mean share of KV blocks in use.
+        kv_usage: f64,
+        /// Mean over engines of the larger of their waiting requests / 5 and their KV usage / 0.8: the
+        /// measure of `utilization-detector` of the Gateway API Inference Extension.
+        utilization: f64,
+    },
+}
+
+/// Waiting requests at which an engine is fully utilized.
+const FULL_QUEUE: f64 = 5.0;
+/// KV usage at which an engine is fully utilized.
+const FULL_KV: f64 = 0.8;
+/// KV usage from which on an engine can hardly admit a request.
+const KV_EXHAUSTED: f64 = 0.95;
+
+impl Event {
+    /// The state of engines with so many waiting requests and such a share of KV blocks in use each.
+    pub fn engines(states: impl Iterator<Item = (f64, f64)>) -> Self {
+        let (mut count, mut kv_sum, mut sum) = (0_u32, 0.0, 0.0);
+        for (waiting, kv_usage) in states {
+            count += 1;
+            kv_sum += kv_usage;
+            sum += (waiting / FULL_QUEUE).max(kv_usage / FULL_KV);
+        }
+        let count = f64::from(count.max(1));
+        Self::Engines { kv_usage: kv_sum / count, utilization: sum / count }
+    }
+}
+
+/// Judgement of a detector.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Verdict {
+    /// The level.
+    pub level: Level,
+    /// From 0 to 1.
+    pub score: f64,
+    /// From 0 to 1, by the number of observations.
+    pub confidence: f64,
+    /// What the score was made of.
+    pub signals: Vec<(&'static str, f64)>,
+}
+
+/// A detector of saturation.
+trait Detect {
+    /// Takes note of an event; returns whether it matters here.
+    fn observe(&mut self, at_ns: u64, event: &Event) -> bool;
+    /// The level by all events so far.
+    fn level(&self) -> Level;
+    /// The judgement by all events so far.
+    fn verdict(&self) -> Verdict;
+}
+
+/// Numbers of the detectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Mean latency from which on `threshold` reports overload.
+    pub threshold_ns: u64,
+    /// Distance of the samples through which `backlog-drift` and `queue-growth` fit a line; above 0.
+    pub window_ns: u64,
+    /// Time before the last event in which the most frequent level is the result.
+    pub final_window_ns: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { threshold_ns: 5_000_000_000, window_ns: 60_000_000_000, final_window_ns: 30_000_000_000 }
+    }
+}
+
+/// Names of the detectors, with their makers.
+type Maker = fn(&Settings) -> Box<dyn Detect + Send>;
+const DETECTORS: &[(&str, Maker)] = &[
+    ("composite", |_| Box::<Composite>::default()),
+    ("threshold", |settings| Box::new(Threshold::new(settings.threshold_ns as f64 / 1e6))),
+    ("backlog-drift", |settings| Box::new(Drift::of_requests(settings.window_ns))),
+    ("peak-rate", |_| Box::<PeakRate>::default()),
+    ("queue-growth", |settings| Box::new(Drift::of_queue(settings.window_ns))),
+    ("ttft-trend", |_| Box::<TtftTrend>::default()),
+    ("kv-pressure", |_| Box::new(Gauge::new("kv_usage", FULL_KV, KV_EXHAUSTED, |kv_usage, _| kv_usage))),
+    ("utilization", |_| Box::new(Gauge::new("utilization", 1.0, 1.0, |_, utilization| utilization))),
+];
+
+/// Names of all detectors.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    DETECTORS.iter().map(|(name, _)| *name)
+}
+
+/// A detector with its votes of the final window.
+struct Track {
+    name: &'static str,
+    detector: Box<dyn Detect + Send>,
+    votes: VecDeque<(u64, Level)>,
+}
+
+impl Track {
+    /// The most frequent vote; of equally frequent ones the most severe.
+    fn result(&self) -> Option<Level> {
+        let count = |level| self.votes.iter().filter(|(_, vote)| *vote == level).count();
+        let levels = [Level::Stable, Level::Backlogged, Level::Overloaded];
+        levels.into_iter().max_by_key(|level| (count(*level), *level)).filter(|_| !self.votes.is_empty())
+    }
+}
+
+/// Several detectors of one stream of events.
+pub struct Detectors {
+    final_window_ns: u64,
+    tracks: Vec<Track>,
+}
+
+impl Detectors {
+    /// The detectors that `wanted` names.
+    #[must_use]
+    pub fn new(settings: &Settings, wanted: impl Fn(&str) -> bool) -> Self {
+        let wanted = DETECTORS.iter().filter(|(name, _)| wanted(name));
+        let track =
+            |&(name, make): &(&'static str, Maker)| Track { name, detector: make(settings), votes: VecDeque::new() };
+        Self { final_window_ns: settings.final_window_ns, tracks: wanted.map(track).collect() }
+    }
+
+    /// Takes note of an event. Time must not run backwards.
+    pub fn observe(&mut self, at_ns: u64, event: &Event) {
+        for track in &mut self.tracks {
+            if track.detector.observe(at_ns, event) {
+                track.votes.push_back((at_ns, track.detector.level()));
+                let since_ns = at_ns.saturating_sub(self.final_window_ns);
+                while track.votes.front().is_some_and(|(voted_ns, _)| *voted_ns < since_ns) {
+                    track.votes.pop_front();
+                }
+            }
+        }
+    }
+
+    /// The judgement of each detector: the level is its most frequent one in the final window, the rest is of
+    /// its last event. None of a detector without any event that matters to it.
+    pub fn results(&self) -> impl Iterator<Item = (&'static str, Option<Verdict>)> {
+        self.tracks.iter().map(|track| {
+            let verdict = track.result().map(|level| Verdict { level, ..track.detector.verdict() });
+            (track.name, verdict)
+        })
+    }
+}
+
+/// A state of the engines that is compared with two limits.
+struct Gauge {
+    name: &'static str,
+    backlogged: f64,
+    overloaded: f64,
+    of: fn(f64, f64) -> f64,
+    value: f64,
+    samples: u64,
+}
+
+impl Gauge {
+    fn new(name: &'static str, backlogged: f64, overloaded: f64, of: fn(f64, f64) -> f64) -> Self {
+        Self { name, backlogged, overloaded, of, value: 0.0, samples: 0 }
+    }
+}
+
+impl Detect for Gauge {
+    fn observe(&mut self, _at_ns: u64, event: &Event) -> bool {
+        let Event::Engines { kv_usage, utilization } = *event else { return false };
+        self.value = (self.of)(kv_usage, utilization);
+        self.samples += 1;
+        true
+    }
+
+    fn level(&self) -> Level {
+        Level::above(self.value, self.backlogged, self.overloaded)
+    }
+
+    fn verdict(&self) -> Verdict {
+        Verdict {
+            level: self.level(),
+            score: self.value.min(1.0),
+            confidence: ramp(self.samples),
+            signals: Vec::from([(self.name, self.value)]),
+        }
+    }
+}
+
+/// Number of observations with which a detector is confident.
+const CONFIDENT_AT: u64 = 20;
+
+fn ramp(observations: u64) -> f64 {
+    observations.min(CONFIDENT_AT) as f64 / CONFIDENT_AT as f64
+}
+
+/// One over the root of a number of events: what may be noise.
+fn noise_floor(events: u64) -> f64 {
+    1.0 / root(events.max(1) as f64)
+}
+
+/// The square root, which core lacks; by Newton's method.
+fn root(square: f64) -> f64 {
+    if square <= 0.0 {
+        return 0.0;
+    }
+    let half_the_exponent = f64::from_bits((square.to_bits() >> 1) + (1023 << 51));
+    (0..5).fold(half_the_exponent, |root, _| 0.5 * (root + square / root))
+}
+
+#[cfg(test)]
+mod tests;

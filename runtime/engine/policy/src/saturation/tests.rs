@@ -1,0 +1,126 @@
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// The judgements of these events, which need not be in order.
+fn judged(settings: &Settings, mut events: Vec<(u64, Event)>) -> Vec<(&'static str, Option<Verdict>)> {
+    events.sort_by_key(|(at_ns, event)| (*at_ns, matches!(event, Event::End { .. })));
+    let mut detectors = Detectors::new(settings, |_| true);
+    events.iter().for_each(|(at_ns, event)| detectors.observe(*at_ns, event));
+    detectors.results().collect()
+}
+
+fn of(results: &[(&str, Option<Verdict>)], name: &str) -> Verdict {
+    let found = results.iter().find(|(known, _)| *known == name).expect("it is a detector");
+    found.1.clone().expect("it has seen events")
+}
+
+/// A request that starts half-way to its first token, which comes half-way to its end.
+fn request(at_ns: u64, e2e_ms: u64) -> Vec<(u64, Event)> {
+    let end_ns = e2e_ms * 1_000_000;
+    vec![
+        (at_ns, Event::Arrival),
+        (at_ns + end_ns / 4, Event::Start),
+        (at_ns + end_ns / 2, Event::FirstToken { ttft_ms: e2e_ms as f64 / 2.0 }),
+        (at_ns + end_ns, Event::End { latency_ms: Some(e2e_ms as f64), started: true }),
+    ]
+}
+
+/// One request a second for `count` seconds.
+fn steady(count: u64, e2e_ms: impl Fn(u64) -> u64) -> Vec<(u64, Event)> {
+    (0..count).flat_map(|index| request(index * SECOND, e2e_ms(index))).collect()
+}
+
+#[test]
+fn a_steady_load_is_stable_for_all() {
+    let settings = Settings { window_ns: 10 * SECOND, ..Settings::default() };
+    let mut events = steady(200, |_| 500);
+    events.extend((0..200).map(|index| (index * SECOND, Event::engines([(0.0, 0.4)].into_iter()))));
+    for (name, verdict) in judged(&settings, events) {
+        assert_eq!(verdict.expect("it has events").level, Level::Stable, "{name}");
+    }
+}
+
+/// Latencies grow by a second with each request, which come once a second: the backlog grows without end.
+#[test]
+fn an_overload_is_seen_by_all_that_count_requests() {
+    let settings = Settings { window_ns: 10 * SECOND, ..Settings::default() };
+    let results = judged(&settings, (0..100).map(|index| (index * SECOND, Event::Arrival)).collect());
+    for name in ["backlog-drift", "queue-growth"] {
+        let verdict = of(&results, name);
+        assert_eq!((verdict.level, verdict.score), (Level::Overloaded, 1.0), "{name}");
+        // Ten requests more in each window.
+        assert!((verdict.signals[1].1 - 10.0).abs() < 1e-9, "{verdict:?}");
+    }
+    // 100 requests in 99 seconds.
+    let rate = of(&results, "peak-rate");
+    assert!((rate.signals[0].1 - 100.0 / 99.0).abs() < 1e-12 && rate.level == Level::Backlogged, "{rate:?}");
+    let composite = of(&results, "composite");
+    assert_eq!((composite.level, composite.score), (Level::Backlogged, 1.0), "nothing has ended: {composite:?}");
+}
+
+#[test]
+fn growing_latencies_are_a_trend_and_noise_is_none() {
+    let growing = judged(&Settings::default(), steady(40, |index| 100 + 10 * index));
+    let composite = of(&growing, "composite");
+    // Means of the halves: 195 and 395 ms.
+    assert!((composite.signals[1].1 - 200.0 / 195.0).abs() < 0.03 && composite.level == Level::Overloaded);
+    assert_eq!(of(&growing, "ttft-trend").level, Level::Overloaded);
+    let noise = judged(&Settings::default(), steady(40, |index| 100 + 100 * (index % 2)));
+    assert_eq!(of(&noise, "ttft-trend").score, 0.0);
+    let few = judged(&Settings::default(), steady(19, |index| 100 + 10 * index));
+    assert_eq!(of(&few, "ttft-trend").score, 0.0, "too few to tell");
+}
+
+#[test]
+fn a_threshold_has_two_levels() {
+    let at = |e2e_ms| of(&judged(&Settings::default(), request(0, e2e_ms)), "threshold");
+    assert_eq!((at(2500).level, at(2500).score), (Level::Stable, 0.25));
+    assert_eq!((at(5000).level, at(5000).score), (Level::Overloaded, 0.75));
+    assert_eq!(at(50_000).score, 1.0);
+    assert!((at(2500).confidence - (1.0 - 1.0 / 2_f64.sqrt())).abs() < 1e-15);
+}
+
+#[test]
+fn engines_have_limits() {
+    let engines =
+        |states: &[(f64, f64)]| judged(&Settings::default(), vec![(0, Event::engines(states.iter().copied()))]);
+    let two = engines(&[(10.0, 0.2), (0.0, 1.0)]);
+    let utilization = of(&two, "utilization");
+    assert_eq!((utilization.level, utilization.signals[0].1), (Level::Overloaded, (2.0 + 1.25) / 2.0));
+    assert_eq!(of(&two, "kv-pressure").level, Level::Stable, "60 %");
+    assert_eq!(of(&engines(&[(0.0, 0.85)]), "kv-pressure").level, Level::Backlogged);
+    assert_eq!(of(&engines(&[(0.0, 0.96)]), "kv-pressure").level, Level::Overloaded);
+    assert!(two.iter().any(|(name, verdict)| *name == "composite" && verdict.is_none()), "it has no requests");
+}
+
+/// The result is the most frequent level of the final window, and the more severe of two.
+#[test]
+fn the_final_window_votes() {
+    let kv = |at_s: u64, kv_usage: f64| (at_s * SECOND, Event::engines([(0.0, kv_usage)].into_iter()));
+    let of_kv = |events: Vec<(u64, Event)>| of(&judged(&Settings::default(), events), "kv-pressure").level;
+    assert_eq!(of_kv(vec![kv(0, 1.0), kv(1, 1.0), kv(32, 0.1)]), Level::Stable, "older than 30 s");
+    assert_eq!(of_kv(vec![kv(2, 1.0), kv(32, 0.1)]), Level::Overloaded, "exactly 30 s, and a tie");
+    assert_eq!(of_kv(vec![kv(30, 1.0), kv(31, 0.1), kv(32, 0.1)]), Level::Stable);
+}
+
+#[test]
+fn the_slope_is_that_of_all_samples() {
+    // 1, 3, 3, 3 and 2 requests at the ends of five windows: the least-squares slope is 0.2.
+    let second = |at_s: u64, event| (at_s * SECOND, event);
+    let end = Event::End { latency_ms: None, started: true };
+    let events = vec![second(0, Event::Arrival), second(1, Event::Arrival), second(1, Event::Arrival), second(4, end)];
+    let settings = Settings { window_ns: SECOND, ..Settings::default() };
+    let drift = of(&judged(&settings, events), "backlog-drift");
+    assert!((drift.signals[1].1 - 0.2).abs() < 1e-12, "{drift:?}");
+}
+
+#[test]
+fn roots_are_those_of_std() {
+    for square in [1.0_f64, 2.0, 3.0, 1e-9, 12345.678, 1e18] {
+        assert!((root(square) / square.sqrt() - 1.0).abs() < 1e-15, "{square}");
+    }
+}
