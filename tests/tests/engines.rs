@@ -109,6 +109,136 @@ run(#{ name: "scaled", cluster: cluster(#{ engines: p }), workloads: [ peak, tai
     assert!(wrong.stderr.contains("invalid `target`: expected a finite number above 0"), "{}", wrong.stderr);
 }
 
+/// HPA, KEDA and WVA see a burst of waiting requests at their own times. 40 requests come at once to one engine that
+/// runs eight; each takes 100 steps of 10 ms.
+#[test]
+fn a_pool_follows_the_autoscalers_of_kubernetes() {
+    let run = |autoscale: &str| {
+        let script = format!(
+            r#"let p = pool(#{{ engine: engine(#{{ max_num_seqs: 8 }}), latency: fixed(#{{ step: "10ms" }}),
+    autoscale: autoscale(#{{ {autoscale}, max: 6 }}) }});
+let peak = burst(#{{ name: "peak", count: 40, prompt_tokens: 10, output_tokens: 1000 }});
+run(#{{ cluster: cluster(#{{ engines: p }}), workloads: [ peak ] }});
+"#
+        );
+        Folder::with(&script)
+    };
+    let changes = |autoscale: &str| {
+        let run = run(autoscale).run(&["--json"]).ended(0).json()["runs"][0].clone();
+        let change = |change: &serde_json::Value| {
+            let number = |key: &str| change[key].as_f64().unwrap_or_else(|| panic!("no {key} in {change}"));
+            (number("at_ms"), number("from"), number("to"), number("signal"))
+        };
+        run["scaling"].as_array().map(|all| all.iter().map(change).collect::<Vec<_>>()).unwrap_or_default()
+    };
+    // 32 wait: 4 engines of 8 each. The first four more may come at once.
+    let hpa = r#"policy: "hpa", metric: "vllm:num_requests_waiting", target: 8, interval: "2s", scrape: "1s""#;
+    assert_eq!(changes(hpa)[0], (2000.0, 1.0, 4.0, 32.0));
+    // With a window of 2 s the mean of two equal samples is the same; a tolerance of 400 % does nothing.
+    assert_eq!(changes(&format!(r#"{hpa}, window: "2s""#))[0], (2000.0, 1.0, 4.0, 32.0));
+    assert!(changes(&format!("{hpa}, tolerance: 4")).is_empty());
+    // Running and waiting requests are two metrics: 8 run.
+    assert_eq!(changes(&hpa.replace("waiting", "running").replace("target: 8", "target: 2"))[0].2, 4.0);
+    let keda = hpa.replace("hpa", "keda");
+    assert_eq!(changes(&keda)[0], (2000.0, 1.0, 4.0, 32.0));
+    // WVA asks for one more.
+    let wva = r#"policy: "wva", analysis: "1s", interval: "1s", scrape: "1s", window: "1s", startup: "2500ms""#;
+    let found = changes(wva);
+    assert_eq!(found[0], (1000.0, 1.0, 2.0, 2.0));
+    assert_eq!(found.len(), 1, "none while one starts, and then that one has room: {found:?}");
+    for (wrong, expected) in [
+        (hpa.replace("requests_waiting", "requests_waitin"), "did you mean `vllm:num_requests_waiting`?"),
+        (hpa.replace("target: 8", "target: 0"), "invalid `target`: expected a finite number of at least 0.001"),
+        (
+            hpa.replace(r#"scrape: "1s""#, r#"scrape: "0s""#),
+            "invalid `scrape`: expected a whole number of milliseconds",
+        ),
+        (wva.replace("startup", "kv_spare_trigger: -1, startup"), "invalid `kv_spare_trigger`"),
+        (hpa.replace("hpa", "hpaa"), "did you mean `hpa`?"),
+        (format!("{hpa}, analysis: \"1m\""), "analysis"),
+    ] {
+        run(&wrong).run(&[]).failed(2, &[expected]);
+    }
+}
+
+/// KEDA takes the last engine when the queue in front has been empty for long enough, and starts one for a request.
+#[test]
+fn a_pool_scales_to_no_engine_and_back() {
+    let script = r#"let p = pool(#{ latency: fixed(#{ step: "10ms" }), autoscale: autoscale(#{ policy: "keda", min: 0, max: 2, target: 4,
+    metric: "inference_extension_flow_control_queue_size", cooldown: "2s", polling: "1s", interval: "2s", scrape: "1s", startup: "3s" }) });
+let at = |start| burst(#{ name: start, count: 3, at: start, prompt_tokens: 10, output_tokens: 10 });
+let r = run(#{ cluster: cluster(#{ engines: p }), workloads: [ at.call("0s"), at.call("20500ms") ] });
+expect(r, "completed", "count == 6");
+expect(r, "ttft", "max > 3s");
+"#;
+    let run = Folder::with(script).run(&["--json"]).ended(0).json()["runs"][0].clone();
+    let changes = run["scaling"].as_array().expect("a list").iter();
+    let changes: Vec<_> =
+        changes.map(|one| (one["at_ms"].as_f64(), one["to"].as_u64(), one["signal"].as_f64())).collect();
+    assert_eq!(changes, [(Some(2000.0), Some(0), Some(0.0)), (Some(21_000.0), Some(1), Some(3.0))]);
+    let blind = script.replace("inference_extension_flow_control_queue_size", "vllm:num_requests_waiting");
+    Folder::with(&blind).run(&[]).failed(2, &["invalid `min`: expected at least 1, or `keda` with"]);
+}
+
+/// Two adapters share one place: each change of adapters loads one from the host, and the first use of each from the
+/// disk. Each request has one step for its prompt and one for a further token.
+#[test]
+fn adapters_cost_loads_copies_and_steps() {
+    let script = |costs: &str| {
+        format!(
+            r#"let p = pool(#{{ engine: engine(#{{ max_loras: 1{costs} }}), latency: fixed(#{{ step: "10ms" }}) }});
+let of = |adapter, start| burst(#{{ name: `${{adapter}} ${{start}}`, count: 1, at: start, prompt_tokens: 4, output_tokens: 2, adapter: adapter }});
+let r = run(#{{ cluster: cluster(#{{ engines: p }}), workloads: [ of.call(1, "0s"), of.call(2, "1s"), of.call(1, "2s"), of.call(1, "3s") ] }});
+expect(r, "completed", "count == 4");
+"#
+        )
+    };
+    let e2e = |costs: &str| {
+        let folder = Folder::with(&script(costs));
+        let json = folder.run(&["--json", "--out", "out"]).ended(0).json();
+        let rows = std::fs::read_to_string(folder.path().join("out/requests.jsonl")).expect("it was written");
+        let e2e = |row: &str| serde_json::from_str::<serde_json::Value>(row).expect("JSON")["e2e_ms"].as_f64();
+        let times: Vec<f64> = rows.lines().filter_map(e2e).collect();
+        (times, json["runs"][0]["metrics"]["counters"]["adapter_loads"].clone())
+    };
+    assert_eq!(e2e("").0, [20.0; 4]);
+    // 100 MB: 50 ms and 5 from the disk, 4 into the place, 2 for each of two steps with it, and 1 for each of 5 tokens.
+    let costs = r#", adapter_costs: adapter_costs(#{ size: "100MB", disk: "2GB/s", disk_latency: "5ms", host: "25GB/s",
+        step: "2ms", token: "1ms", max_cpu_loras: 2 })"#;
+    let (times, loads) = e2e(costs);
+    assert_eq!((times, loads), (vec![88.0, 88.0, 33.0, 29.0], 2.into()));
+    // The host keeps as many as the device has places for: the third request loads again.
+    assert_eq!(e2e(&costs.replace(", max_cpu_loras: 2", "")).0, [88.0, 88.0, 88.0, 29.0]);
+    // An adapter of rank 16 of this model has 84 MB.
+    let of_model = costs.replace(r#"size: "100MB""#, r#"model: "meta-llama/Llama-3.1-8B-Instruct", rank: 16"#);
+    assert!((e2e(&of_model).0[0] - (88.0 - 16.1 / 2.0 - 0.64)).abs() < 0.1, "{:?}", e2e(&of_model));
+    let refused = |costs: &str, expected: &str| Folder::with(&script(costs)).run(&[]).failed(2, &[expected]);
+    refused(r#", adapter_costs: adapter_costs(#{ disk: "1GB/s" })"#, "expected either `size`, or `model`");
+    refused(&costs.replace(r#"disk: "2GB/s", "#, ""), "`adapter_costs` needs the option `disk`");
+    let script = script(costs).replace("max_loras: 1", "max_loras: 0");
+    Folder::with(&script).run(&[]).failed(2, &["max_loras"]);
+}
+
+/// Sixteen adapters on four engines with four places each: a router that knows them loads each about once, round robin
+/// loads them again and again.
+#[test]
+fn lora_affinity_saves_loads() {
+    let loads = |router: &str| {
+        let script = format!(
+            r#"let p = pool(#{{ engines: 4, router: {router}, latency: fixed(#{{ step: "10ms" }}),
+    engine: engine(#{{ max_loras: 4, adapter_costs: adapter_costs(#{{ size: "100MB", disk: "2GB/s" }}) }}) }});
+let load = constant(#{{ rate: "20/s", count: 200, prompt_tokens: 20, output_tokens: 10, adapters: #{{ count: 16 }} }});
+run(#{{ cluster: cluster(#{{ engines: p }}), workloads: [ load ] }});
+"#
+        );
+        let run = Folder::with(&script).run(&["--json"]).ended(0).json()["runs"][0].clone();
+        run["metrics"]["counters"]["adapter_loads"].as_u64().unwrap_or_else(|| panic!("no loads in {run:#}"))
+    };
+    let (blind, knowing) = (loads(r#""round-robin""#), loads(r#""lora-affinity""#));
+    assert!(blind > 100 && knowing <= 32, "{blind} and {knowing} loads");
+    assert_eq!(loads("lora_affinity(#{ weight: 2.0 })"), knowing);
+}
+
 /// Four ranks in two engines: one breaks with both of its ranks, and where they
 /// wait for each other all are in steps for as long.
 #[test]

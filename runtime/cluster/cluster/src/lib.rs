@@ -39,11 +39,12 @@ pub use config::{
     Adapters, Answers, Arrivals, CancelConfig, ClientConfig, ConditionalConfig, ConditionalPolicy, Conversations,
     Curve, DataParallel, Documents, FaultConfig, FaultKind, GRAPH_TOKENS_MAX, Gaps, Histogram, InjectorFactory,
     IslBucket, KvAwareConfig, KvEviction, KvKnowledge, KvPlane, KvPlaneTime, KvRouterConfig, LatencyFactory, Lengths,
-    Limit, LinkConfig, LinkSharing, MAX_PIECES, Media, Overheads, PERMILLE, PackedRows, Piece, PolicyFactory,
-    PoolConfig, PoolRole, PrefillCancellation, ProfileConfig, QueueClass, QueueConfig, QueueOrder, QueueProfile,
-    ReplicaConfig, RequestClass, RequestMix, RetryConfig, RouterConfig, RouterFactory, RunConfig, RunConfigError,
-    ScalerFactory, ScalingConfig, SessionHashConfig, Slo, SourceOutput, StickyConfig, SyntheticInput, SyntheticProblem,
-    TokenConfig, TokenFactory, Topology, TracePacing, TransferScope, WhenFull, WorkloadConfig, WorkloadSource,
+    Limit, LinkConfig, LinkSharing, LoraAffinityConfig, MAX_PIECES, Media, Overheads, PERMILLE, PackedRows, Piece,
+    PolicyFactory, PoolConfig, PoolRole, PrefillCancellation, ProfileConfig, QueueClass, QueueConfig, QueueOrder,
+    QueueProfile, ReplicaConfig, RequestClass, RequestMix, RetryConfig, RouterConfig, RouterFactory, RunConfig,
+    RunConfigError, ScalerFactory, ScalingConfig, SessionHashConfig, Slo, SourceOutput, StickyConfig, SyntheticInput,
+    SyntheticProblem, TokenConfig, TokenFactory, Topology, TracePacing, TransferScope, WhenFull, WorkloadConfig,
+    WorkloadSource,
 };
 pub use disaggregation::{Link, TransferKey};
 pub use error::SimError;

@@ -51,6 +51,7 @@ pub(crate) fn script_engine(context: &Arc<Context>) -> Engine {
     cluster::register(&mut engine, context);
     deployment::register(&mut engine, context);
     engine::tiers::register(&mut engine, context);
+    engine::adapters::register(&mut engine, context);
     cluster::router::register(&mut engine, context);
     cluster::autoscale::register(&mut engine, context);
     latency::register(&mut engine, context);

@@ -1,5 +1,6 @@
 //! Engine settings: raw input with vLLM's names and defaults, and the checked form.
 
+mod adapters;
 mod budget;
 mod connector;
 mod draft_ranges;
@@ -13,6 +14,7 @@ pub(crate) mod rules;
 mod tests;
 mod tiers;
 
+pub use adapters::AdapterCosts;
 pub use connector::{KvConnector, LoadFailures};
 pub use draft_ranges::DraftRange;
 pub use drafter::{Drafter, Drafting};
@@ -87,6 +89,8 @@ pub struct EngineConfigInput {
     pub max_num_active_seqs: Option<u32>,
     /// Maximum distinct adapters among running requests; 0 when adapters are off.
     pub max_loras: u32,
+    /// Times of adapters, if they are to cost any.
+    pub adapter_costs: Option<AdapterCosts>,
     /// Extra tokens a sampling request may emit in a step (multi-token
     /// prediction as Dynamo's mocker models it); 0 for one token a step.
     pub max_extra_tokens_per_step: u32,
@@ -153,6 +157,7 @@ impl Default for EngineConfigInput {
             reservations: Reservations::InSteps,
             max_num_active_seqs: None,
             max_loras: 0,
+            adapter_costs: None,
             max_extra_tokens_per_step: 0,
             max_num_encoder_input_tokens: None,
             encoder_cache_size: None,
@@ -195,6 +200,7 @@ checked_value!(
     prefix_cache_retention_interval: Option<u32>,
     "distance in tokens between prefixes whose window or state is kept; none for every prefix that may be hit"
 );
+checked_value!(EngineConfig, adapter_costs: Option<AdapterCosts>, "times of adapters, if they cost any");
 checked_value!(EngineConfig, kv_connector: Option<KvConnector>, "a KV connector whose answers the driver gives, if any");
 
 impl EngineConfig {
@@ -239,6 +245,7 @@ impl EngineConfig {
             });
         }
         Self::check_bursts(input, errors);
+        adapters::check(input, errors);
         tiers::check(input, errors);
         connector::check(input, errors);
         groups::check(input, errors);

@@ -56,9 +56,9 @@ mod version;
 
 pub use compat::{CapacityPolicy, Reservations, Victim};
 pub use config::{
-    ACCEPTANCE_RATES, ConfigError, DraftRange, Drafter, Drafting, Drivers, EngineConfig, EngineConfigInput,
-    EngineOption, GroupsOption, KV_CACHE_GROUPS, KvConnector, LoadFailures, NamedValue, OPTIONS, OptionValue, Policy,
-    RatesOption, SchedulerRules, derived_settings, option,
+    ACCEPTANCE_RATES, AdapterCosts, ConfigError, DraftRange, Drafter, Drafting, Drivers, EngineConfig,
+    EngineConfigInput, EngineOption, GroupsOption, KV_CACHE_GROUPS, KvConnector, LoadFailures, NamedValue, OPTIONS,
+    OptionValue, Policy, RatesOption, SchedulerRules, derived_settings, option,
 };
 pub use encoder::{EncoderCacheUse, PromptItem};
 pub use engine::fast_forward;

@@ -209,6 +209,8 @@ pub struct StepPlan {
     pub most_drafts: u32,
     /// Sum of `num_scheduled_tokens`.
     pub total_num_scheduled_tokens: u32,
+    /// Time of the step for its adapters, beyond what a latency model says.
+    pub adapter_ns: u64,
     /// The step as a latency model sees it.
     pub shape: StepShape,
 }
@@ -234,6 +236,7 @@ impl StepPlan {
         self.has_sync_kv_loads = false;
         self.admission_stop = AdmissionStop::Drained;
         self.total_num_scheduled_tokens = 0;
+        self.adapter_ns = 0;
         self.shape = StepShape::default();
     }
 

@@ -54,4 +54,6 @@ pub struct EngineStats {
     pub spec_decode: SpecDecodeStats,
     /// Multimodal items looked up in the encoder cache, and computed.
     pub encoder: EncoderCacheStats,
+    /// Adapters loaded into the host; 0 where that costs nothing.
+    pub adapter_loads: u64,
 }

@@ -161,7 +161,18 @@ impl Model {
             let target = Target { sizes: self.sizes, formats: self.formats(serving)?, splits_projection };
             *last += draft.bytes(target, serving);
         }
+        let adapters = self.adapter_bytes(serving);
+        stages.iter_mut().zip(adapters).for_each(|(stage, bytes)| *stage += bytes * serving.adapter_slots as f64);
         Ok(stages)
+    }
+
+    /// Bytes of an adapter of the rank that it is served with, on each GPU of each stage, for attention and dense
+    /// networks.
+    #[must_use]
+    pub fn adapter_bytes(&self, serving: &Serving) -> Vec<f64> {
+        let each = weights::adapter(self.sizes, &self.layers, serving);
+        let bytes = serving.adapter_rank as f64 * self.plain_bytes as f64;
+        each.into_iter().map(|numbers| numbers * bytes).collect()
     }
 
     /// Format of the largest part of the weights: experts, where there are some.

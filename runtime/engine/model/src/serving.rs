@@ -59,6 +59,10 @@ pub struct Serving {
     pub num_speculative_tokens: u64,
     /// Whether layers with windows keep KV as layers of full attention do.
     pub disable_hybrid_kv_cache_manager: bool,
+    /// Adapters that have a place on each GPU.
+    pub adapter_slots: u64,
+    /// Rank for which each place has room.
+    pub adapter_rank: u64,
 }
 
 impl Default for Serving {
@@ -79,6 +83,8 @@ impl Default for Serving {
             enable_prefix_caching: true,
             num_speculative_tokens: 0,
             disable_hybrid_kv_cache_manager: false,
+            adapter_slots: 0,
+            adapter_rank: 16,
         }
     }
 }

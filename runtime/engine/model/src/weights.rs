@@ -52,6 +52,35 @@ pub(crate) fn bytes(sizes: Sizes, layers: &[Layer], formats: Formats, serving: &
     stages.iter().enumerate().map(of_stage).collect()
 }
 
+/// Numbers of an adapter of rank 1 on each GPU of each stage: two matrices for each one of attention and of dense
+/// networks, of which the first is whole where vLLM splits the columns. Adapters of other layers are not counted.
+pub(crate) fn adapter(sizes: Sizes, layers: &[Layer], serving: &Serving) -> Vec<f64> {
+    let tensor = serving.tensor_parallel as f64;
+    let hidden = sizes.hidden as f64;
+    let of_layer = |layer: &Layer| {
+        let attention = match layer.mixer {
+            Mixer::Attention(attention) => 4.0 * hidden + outputs(attention, tensor).into_iter().sum::<f64>(),
+            Mixer::Latent(_) | Mixer::State(_) | Mixer::None => 0.0,
+        };
+        let network = match layer.feed_forward {
+            FeedForward::Dense(width) => sizes.matrices as f64 * (hidden + width as f64 / tensor),
+            FeedForward::Experts(_) | FeedForward::None => 0.0,
+        };
+        attention + network
+    };
+    serving.stages(layers.len()).into_iter().map(|stage| layers[stage].iter().map(of_layer).sum()).collect()
+}
+
+/// Numbers in a row of the matrices for queries, keys and values, and in a column of that for outputs.
+fn outputs(attention: Attention, tensor: f64) -> [f64; 4] {
+    let Attention { heads, kv_heads, head_dim, value_head_dim, has_gate, values_are_keys, .. } = attention;
+    let queries = product(heads, head_dim) * if has_gate { 2.0 } else { 1.0 } / tensor;
+    // With more GPUs than heads of keys, each GPU keeps a whole one.
+    let kv_heads = (kv_heads as f64 / tensor).max(1.0);
+    let values = if values_are_keys { 0.0 } else { kv_heads * value_head_dim as f64 };
+    [queries, kv_heads * head_dim as f64, values, product(heads, value_head_dim) / tensor]
+}
+
 /// Bytes of the matrices of layers on each GPU.
 pub(crate) fn of_layers(sizes: Sizes, layers: &[Layer], formats: Formats, serving: &Serving) -> f64 {
     let tensor = serving.tensor_parallel as f64;
@@ -140,14 +169,7 @@ impl Count {
     }
 
     fn attention(&self, attention: Attention) -> f64 {
-        let Attention { heads, kv_heads, head_dim, value_head_dim, has_gate, values_are_keys, .. } = attention;
-        let queries = product(heads, head_dim) * if has_gate { 2.0 } else { 1.0 } / self.tensor;
-        // With more GPUs than heads of keys, each GPU keeps a whole one.
-        let kv_heads = (kv_heads as f64 / self.tensor).max(1.0);
-        let keys = kv_heads * head_dim as f64;
-        let values = if values_are_keys { 0.0 } else { kv_heads * value_head_dim as f64 };
-        let output = product(heads, value_head_dim) / self.tensor;
-        self.sizes.hidden as f64 * (queries + keys + values + output)
+        self.sizes.hidden as f64 * outputs(attention, self.tensor).into_iter().sum::<f64>()
     }
 
     /// Projections to latent vectors are on every GPU.

@@ -186,6 +186,61 @@ fn mistakes_are_all_named() {
         "vllm serve m --max-num-sequences 3 --max-num 4 --block-size x --watermark 2 --enable-lora=yes other --seed",
     );
     assert_eq!(
+/// The host has `size / (bytes of a block on all GPUs)` blocks, as in vLLM's `CPUOffloadingSpec`.
+#[test]
+fn offloading_is_read_as_vllm_has_it() {
+    // A token of this model has 128 KiB of KV in all, and a block 16 tokens: 2 MiB.
+    let model = "meta-llama/Llama-3.1-8B-Instruct --max-model-len 8192";
+    let tiers = |arguments: &str| read(&format!("{model} {arguments}")).input.kv_tiers.expect("it offloads");
+    let sized = tiers("--kv-offloading-size 10 --kv-offloading-backend native");
+    assert_eq!((sized.host_blocks, sized.kv_bytes_per_token, sized.disk_blocks), (5_120, 131_072, 0));
+    assert_eq!((sized.rules, sized.offload_prompt_only), (HostRules::Vllm, true));
+    let split = tiers("--kv-offloading-size 10 -tp 2");
+    assert_eq!((split.host_blocks, split.kv_bytes_per_token), (5_120, 65_536), "in all, and of each GPU");
+    let offloading = r#"{"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config":
+        {"cpu_bytes_to_use": 10737418240, "eviction_policy": "arc", "store_threshold": 2, "offload_prompt_only": false}}"#;
+    let stated = tiers(&format!("--kv-transfer-config '{offloading}'"));
+    assert_eq!((stated.host_blocks, stated.eviction_policy, stated.store_threshold), (5_120, EvictionPolicy::Arc, 2));
+    assert!(!stated.offload_prompt_only);
+    let multi = format!(
+        r#"--kv-transfer-config '{{"kv_connector": "MultiConnector", "kv_connector_extra_config": {{"connectors":
+        [{{"kv_connector": "NixlConnector"}}, {offloading}]}}}}'"#
+    );
+    assert_eq!(tiers(&multi), stated);
+    assert_eq!(
+        read(&format!("{model} --kv-transfer-config '{{\"kv_connector\": \"NixlConnector\"}}'")).input.kv_tiers,
+        None
+    );
+    for (line, expected) in [
+        ("some/model --kv-offloading-size 10", "expected a model that is known"),
+        ("meta-llama/Llama-3.1-8B-Instruct --kv-offloading-size 0.001", "expected at least one KV block of 0.00 GiB"),
+        ("meta-llama/Llama-3.1-8B-Instruct --kv-offloading-size -1", "expected a number of GiB above 0"),
+    ] {
+        let found = errors(line);
+        assert!(found[0].contains(expected), "{line}: {found:?}");
+    }
+    let old = Deployment { minor: "0.31", ..Deployment::default() };
+    let refused =
+        VllmArgs::read(&format!("{model} --kv-offloading-size 10"), old).expect_err("its rules are not known");
+    assert!(refused[0].to_string().contains("vLLM 0.32 and 0.33"), "{refused:?}");
+}
+
+/// Two places for adapters of rank 16 take 2 x 84 MB, as much as two files of adapters of all layers.
+#[test]
+fn adapters_take_memory_from_the_kv_cache() {
+    let blocks = |arguments: &str| {
+        let line = format!("meta-llama/Llama-3.1-8B-Instruct --max-model-len 8192 {arguments}");
+        read(&line).fit().expect("it fits").num_gpu_blocks
+    };
+    let (none, two) = (blocks(""), blocks("--enable-lora --max-loras 2"));
+    // Each layer has 81,920 rows and columns of rank 16, of two bytes; a block of 16 tokens has 2 MiB.
+    let bytes = 2.0 * 32.0 * 81_920.0 * 16.0 * 2.0;
+    assert!((f64::from(none - two) - bytes / f64::from(2 << 20)).abs() <= 1.0, "{none} and {two}");
+    let large = blocks("--enable-lora --max-loras 2 --max-lora-rank 64");
+    assert!((f64::from(none - large) - 4.0 * bytes / f64::from(2 << 20)).abs() <= 1.0, "{none} and {large}");
+    assert_eq!(blocks("--max-lora-rank 64"), none, "without adapters");
+}
+
         found,
         [
             "unknown argument `--max-num-sequences`: did you mean `--max-num-seqs`?",

@@ -23,7 +23,7 @@ pub use pool::{
     TokenConfig, TokenFactory,
 };
 pub use queue_classes::{IslBucket, QueueClass, QueueConfig, QueueOrder, QueueProfile};
-pub use router::{KvAwareConfig, RouterConfig, RouterFactory, SessionHashConfig, StickyConfig};
+pub use router::{KvAwareConfig, LoraAffinityConfig, RouterConfig, RouterFactory, SessionHashConfig, StickyConfig};
 pub use synthetic::{SyntheticInput, SyntheticProblem};
 pub use topology::{
     KvPlane, KvPlaneTime, LinkConfig, LinkSharing, PoolRole, PrefillCancellation, SourceOutput, Topology, TransferScope,

@@ -24,12 +24,23 @@ pub enum RouterConfig {
     Kv(KvRouterConfig),
     /// By prefix, with bounded loads and shedding.
     PrefixAffinity(AffinityConfig),
+    /// By adapter and waiting requests, as the scorers of the Gateway API Inference Extension.
+    LoraAffinity(LoraAffinityConfig),
     /// By session: each has an engine of its own by rendezvous hashing.
     SessionHash(SessionHashConfig),
     /// Another router for the first request of a session, whose others follow.
     Sticky(Box<StickyConfig>),
     /// Made by the caller: a guest, for example.
     Made(RouterFactory),
+}
+
+/// Settings of the router by adapter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LoraAffinityConfig {
+    /// Weight of the adapter's score against that of the queue.
+    pub weight: f64,
+    /// Adapters that an engine has places for.
+    pub max_loras: u32,
 }
 
 /// Settings of consistent hashing by session.
@@ -48,6 +59,17 @@ pub struct StickyConfig {
     pub ttl_ns: Option<u64>,
 }
 
+impl RouterConfig {
+    /// Tells it how many adapters an engine of its pool has places for.
+    pub fn set_max_loras(&mut self, max_loras: u32) {
+        match self {
+            Self::LoraAffinity(config) => config.max_loras = max_loras,
+            Self::Sticky(config) => config.router.set_max_loras(max_loras),
+            _ => {}
+        }
+    }
+}
+
 impl fmt::Debug for RouterConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -56,6 +78,7 @@ impl fmt::Debug for RouterConfig {
             Self::KvAware(config) => f.debug_tuple("KvAware").field(config).finish(),
             Self::Kv(config) => f.debug_tuple("Kv").field(config).finish(),
             Self::PrefixAffinity(config) => f.debug_tuple("PrefixAffinity").field(config).finish(),
+            Self::LoraAffinity(config) => f.debug_tuple("LoraAffinity").field(config).finish(),
             Self::SessionHash(config) => f.debug_tuple("SessionHash").field(config).finish(),
             Self::Sticky(config) => f.debug_tuple("Sticky").field(config).finish(),
             Self::Made(_) => f.write_str("Made"),

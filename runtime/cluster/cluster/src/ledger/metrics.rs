@@ -188,6 +188,7 @@ metric_enum! {
         EncoderHits = "encoder_hits", Count, Run, VirtualTotals, "of `encoder_queries`, those that were there, or came twice in one prompt";
         EncoderItems = "encoder_items", Count, Run, VirtualTotals, "images and other media that encoders computed";
         EncoderTokens = "encoder_tokens", Count, Run, VirtualTotals, "tokens of prompts that `encoder_items` stand for";
+        AdapterLoads = "adapter_loads", Count, Run, VirtualTotals, "LoRA adapters loaded from the disk, with `adapter_costs`";
         StayedWithDecode = "stayed_with_decode", Count, Workload, VirtualTotals,
             "prompts computed by decode engines because of conditional disaggregation";
         MovedSessions = "moved_sessions", Count, Workload, VirtualTotals,
@@ -319,6 +320,7 @@ impl Counter {
                 | Self::EncoderHits
                 | Self::EncoderItems
                 | Self::EncoderTokens
+                | Self::AdapterLoads
                 | Self::Shed
                 | Self::Stalls
                 | Self::IgnoredFaults

@@ -13,7 +13,7 @@ mod steady_decode;
 mod store;
 mod tokens;
 
-use vcr_core::EncoderCacheStats;
+use vcr_core::EngineStats;
 use vcr_core::plan::TierLoad;
 use vcr_trace::capture::PromptChain;
 
@@ -277,8 +277,10 @@ impl Ledger {
         self.step_metrics.add(Counter::Stalls, 1);
     }
 
-    /// Takes the totals of an engine's encoder.
-    pub(crate) fn count_encoder(&mut self, stats: &EncoderCacheStats) {
+    /// Takes the totals of an engine's encoder and adapters.
+    pub(crate) fn count_engine(&mut self, stats: &EngineStats) {
+        self.step_metrics.add(Counter::AdapterLoads, stats.adapter_loads);
+        let stats = &stats.encoder;
         self.step_metrics.add(Counter::EncoderQueries, stats.queries);
         self.step_metrics.add(Counter::EncoderHits, stats.hits);
         self.step_metrics.add(Counter::EncoderItems, stats.computed_items);

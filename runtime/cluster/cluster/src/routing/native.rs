@@ -1,11 +1,13 @@
 //! The routers that are asked once for each request, with the loads of the engines.
 
+use std::collections::BTreeMap;
+
 use super::sessions::{SessionHash, Sessions, Sticky};
 use super::{PoolRouter, RouteInput, Routed, RoutedTo};
 use vcr_core::route::{Choice, EndedRequest, RouteError, RouteRequest, Router, WorkerLoad};
 use vcr_core::{PluginContext, ServingEngine, TierRun};
 
-use crate::config::{KvAwareConfig, RouterConfig};
+use crate::config::{KvAwareConfig, LoraAffinityConfig, RouterConfig};
 use crate::fleet::Worker;
 use vcr_policy::prefix_affinity::{AffinityConfig, PrefixAffinity};
 
@@ -25,6 +27,7 @@ impl RouterConfig {
                 return Err(RouteError { router: "kv_router".to_owned(), reason: reason.to_owned() });
             }
             Self::PrefixAffinity(config) => Box::new(Affine::new(*config, plugin_context.seed)?),
+            Self::LoraAffinity(config) => Box::new(LoraAffinity { config: *config, adapters: BTreeMap::new() }),
             Self::SessionHash(config) => Box::new(SessionHash { config: *config, seed: plugin_context.seed }),
             Self::Sticky(config) => {
                 let router = config.router.build(plugin_context)?;
@@ -78,6 +81,55 @@ impl Router for LeastLoaded {
     fn route(&mut self, _query: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
         let load = |w: &WorkerLoad| (w.running_requests + w.waiting_requests, w.outstanding_prefill_tokens, w.worker);
         Ok(Choice::Worker(workers.iter().min_by_key(|worker| load(worker)).map_or(0, |worker| worker.worker)))
+    }
+}
+
+/// The scores of `lora-affinity-scorer` and `queue-scorer` of the Gateway API Inference Extension. An engine is taken
+/// to have the adapters of the latest requests that it got, as many as it has places for.
+struct LoraAffinity {
+    config: LoraAffinityConfig,
+    /// Adapters by worker, the latest one last.
+    adapters: BTreeMap<u32, Vec<u32>>,
+}
+
+/// Score of a worker that has the adapter.
+const HAS_ADAPTER: f64 = 1.0;
+/// Score of a worker with a place for it.
+const HAS_PLACE: f64 = 0.8;
+
+impl LoraAffinity {
+    fn affinity(&self, adapter: Option<u32>, worker: u32) -> f64 {
+        let Some(adapter) = adapter else { return 0.0 };
+        match self.adapters.get(&worker) {
+            Some(adapters) if adapters.contains(&adapter) => HAS_ADAPTER,
+            Some(adapters) if adapters.len() >= self.config.max_loras as usize => 0.0,
+            _ => HAS_PLACE,
+        }
+    }
+}
+
+impl Router for LoraAffinity {
+    fn route(&mut self, query: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+        let waiting = || workers.iter().map(|load| load.waiting_requests);
+        let (least, most) = (waiting().min().unwrap_or(0), waiting().max().unwrap_or(0));
+        let score = |load: &WorkerLoad| {
+            let queue =
+                if most == least { 1.0 } else { f64::from(most - load.waiting_requests) / f64::from(most - least) };
+            self.config.weight * self.affinity(query.adapter, load.worker) + queue
+        };
+        let busy = |load: &WorkerLoad| load.running_requests + load.waiting_requests;
+        let better = |one: &&WorkerLoad, other: &&WorkerLoad| {
+            let order = score(one).total_cmp(&score(other));
+            order.then(busy(other).cmp(&busy(one))).then(other.worker.cmp(&one.worker))
+        };
+        let worker = workers.iter().max_by(better).map_or(0, |load| load.worker);
+        if let Some(adapter) = query.adapter {
+            let adapters = self.adapters.entry(worker).or_default();
+            adapters.retain(|other| *other != adapter);
+            adapters.push(adapter);
+            adapters.drain(..adapters.len().saturating_sub(self.config.max_loras as usize));
+        }
+        Ok(Choice::Worker(worker))
     }
 }
 
@@ -303,6 +355,26 @@ mod tests {
         two[1].running_requests = 1;
         two[1].waiting_requests = 2;
         assert_eq!(choices(&RouterConfig::LeastLoaded, &two, 1), [0]);
+    }
+
+    #[test]
+    fn lora_affinity_weighs_adapters_against_queues() {
+        let config = LoraAffinityConfig { weight: 1.0, max_loras: 1 };
+        let mut router = RouterConfig::LoraAffinity(config).build(&PluginContext::of_seed(1)).expect("it can be made");
+        let mut route =
+            |adapter, loads: &[WorkerLoad]| match router.route(&RouteRequest { adapter, ..query(&[]) }, loads) {
+                Ok(Choice::Worker(worker)) => worker,
+                answer => panic!("{answer:?}"),
+            };
+        let mut two = loads(2);
+        assert_eq!(route(Some(7), &two), 0);
+        two[0].running_requests = 9;
+        assert_eq!(route(Some(7), &two), 0, "it has the adapter");
+        assert_eq!(route(Some(8), &two), 1, "it has a place");
+        assert_eq!((route(Some(7), &two), route(Some(8), &two)), (0, 1));
+        assert_eq!(route(None, &two), 1, "no adapter: by requests");
+        two[0].waiting_requests = 1;
+        assert_eq!(route(Some(7), &two), 0, "1 + 0 against 0 + 1, and the fewer requests lose: they are 10 and 0");
     }
 
     #[test]

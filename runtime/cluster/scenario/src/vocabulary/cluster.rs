@@ -90,7 +90,7 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
     let data_parallel = data_parallel(&mut options, ranks, has_barrier);
     let latency = latency::option(&mut options);
     let latency = latency.or_else(|| deployment.as_ref().map(|deployment| deployment.latency.clone()));
-    let router = router::option(&mut options).unwrap_or_default();
+    let mut router = router::option(&mut options).unwrap_or_default();
     let failures = pool_guest::failures(&mut options);
     let tokens = pool_guest::tokens(&mut options);
     let scaling = options.made::<ScalingConfig>("autoscale", "autoscale(#{ ... })");
@@ -140,6 +140,9 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
     let engine = engine.expect("what does not fit is a problem of the options");
     let tensor_parallel_size = engine.served.as_ref().map_or(1, |args| args.tensor_parallel_size);
     let drawn = DrawnPool::of(&latency, engine.overheads.is_some());
+    if let Some(config) = engine.kind.as_vllm() {
+        router.set_max_loras(config.max_loras());
+    }
     let config = PoolConfig {
         name: String::new(),
         engines,

@@ -1,5 +1,6 @@
 //! Engines: their schedulers and settings.
 
+pub(crate) mod adapters;
 pub(crate) mod compat;
 pub(super) mod memory;
 pub(super) mod overheads;
@@ -14,8 +15,8 @@ use vcr_cluster::{KvEviction, Overheads, PolicyFactory};
 use vcr_core::sglang::{self, SglangConfig, SglangConfigInput};
 use vcr_core::ticks::{self, TickConfig, TickConfigInput};
 use vcr_core::{
-    ACCEPTANCE_RATES, CapacityPolicy, ConfigError, DraftRange, EngineConfig, EngineConfigInput, EngineKind,
-    EngineOption, KV_CACHE_GROUPS, KvCacheGroup, NamedValue as _, OPTIONS, OptionValue, option,
+    ACCEPTANCE_RATES, AdapterCosts, CapacityPolicy, ConfigError, DraftRange, EngineConfig, EngineConfigInput,
+    EngineKind, EngineOption, KV_CACHE_GROUPS, KvCacheGroup, NamedValue as _, OPTIONS, OptionValue, option,
 };
 use vcr_model::vllm_args::VllmArgs;
 
@@ -227,7 +228,9 @@ fn vllm(options: &mut Options<'_>, own: EngineConfigInput, is_auto: bool) -> Res
     if options.has(KV_CACHE_GROUPS.name) {
         input.kv_cache_groups = kv_cache_groups(options);
     }
-    input.kv_tiers = options.made::<TiersSpec>("kv_tiers", "kv_tiers(#{ ... })").map(|spec| spec.beside(&input));
+    input.adapter_costs = options.made::<AdapterCosts>("adapter_costs", "adapter_costs(#{ ... })");
+    let tiers = options.made::<TiersSpec>("kv_tiers", "kv_tiers(#{ ... })").map(|spec| spec.beside(&input));
+    input.kv_tiers = tiers.or(input.kv_tiers);
     let config = EngineConfig::new(input)?;
     config.check_start_up()?;
     Ok(config.into())

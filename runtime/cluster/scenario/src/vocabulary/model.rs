@@ -159,6 +159,8 @@ fn make(context: &Context, name: &str, mut options: Options<'_>) -> Scripted<Mod
         enable_prefix_caching: options.boolean("enable_prefix_caching").unwrap_or(default.enable_prefix_caching),
         num_speculative_tokens: options.u64("num_speculative_tokens").unwrap_or(default.num_speculative_tokens),
         disable_hybrid_kv_cache_manager: options.boolean("disable_hybrid_kv_cache_manager").unwrap_or(false),
+        adapter_slots: options.u64("max_loras").unwrap_or(default.adapter_slots),
+        adapter_rank: options.u64("max_lora_rank").unwrap_or(default.adapter_rank),
     };
     let (gpu, gpu_memory) = gpu(&mut options);
     let plan = MemoryPlan::default().with_options(&mut options);

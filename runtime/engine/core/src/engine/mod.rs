@@ -5,6 +5,7 @@
 //! calls [`Engine::update`] when that step ends. Requests may be submitted and
 //! aborted in between, as with a real engine whose step is on the GPU.
 
+mod adapters;
 mod admit;
 mod encoder_inputs;
 pub mod fast_forward;
@@ -29,6 +30,7 @@ pub use kv_loads::KvTransferReport;
 pub use reject::RejectReason;
 pub use session::SessionInput;
 
+use self::adapters::Adapters;
 use self::encoder_inputs::EncoderInputs;
 use self::fast_forward::FastForward;
 use self::fast_forward::steady_decode::SteadyDecode;
@@ -70,6 +72,8 @@ pub struct Engine {
     turns: Turns,
     /// Resumable requests, once one has come.
     sessions: Option<Box<Sessions>>,
+    /// Adapters, if they cost time.
+    adapters: Option<Box<Adapters>>,
     /// Requests that wait for their grammar, once one with structured outputs has come.
     grammars: Option<Box<Grammars>>,
 }
@@ -78,6 +82,7 @@ impl Engine {
     /// An idle engine with an empty cache.
     #[must_use]
     pub fn new(config: EngineConfig) -> Self {
+        let adapters = config.adapter_costs().map(|costs| Box::new(Adapters::new(costs, config.max_loras())));
         Self {
             kv_loads: KvLoads::new(&config),
             kv_cache: KvCacheManager::new(&config),
@@ -96,6 +101,7 @@ impl Engine {
             fast_forward: FastForward::default(),
             stats: EngineStats::default(),
             sessions: None,
+            adapters,
             grammars: None,
         }
     }

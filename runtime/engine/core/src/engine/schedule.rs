@@ -146,7 +146,7 @@ impl Engine {
 
     /// Records the adapters of a plan that is otherwise complete. `loras` is scratch.
     #[cold]
-    fn note_adapters(&self, plan: &mut StepPlan, loras: &mut Vec<u32>) {
+    fn note_adapters(&mut self, plan: &mut StepPlan, loras: &mut Vec<u32>) {
         loras.clear();
         for entry in &plan.scheduled {
             let lora = self.requests[entry.request].lora;
@@ -154,6 +154,9 @@ impl Engine {
             plan.shape.adapter_tokens += if lora.is_some() { entry.num_scheduled_tokens.into() } else { 0 };
         }
         plan.shape.adapter_count = loras.len() as u64;
+        if let Some(adapters) = &mut self.adapters {
+            self.stats.adapter_loads += adapters.price(loras, plan);
+        }
     }
 
     /// Tokens that a step may compute.

@@ -176,6 +176,8 @@ fn served(args: &mut VllmArgs, model: Model, gpu: Gpu) -> Result<ServedModel, Mo
         enable_prefix_caching: args.input.enable_prefix_caching,
         num_speculative_tokens: args.input.num_speculative_tokens.into(),
         disable_hybrid_kv_cache_manager: args.disable_hybrid_kv_cache_manager,
+        adapter_slots: args.input.max_loras.into(),
+        adapter_rank: args.max_lora_rank.into(),
     };
     let mut kv = model.kv_plan(&serving)?;
     if args.fits_model_len {

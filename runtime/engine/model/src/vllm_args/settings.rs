@@ -233,6 +233,10 @@ impl Settings {
                 late.has_lora = on;
                 "requests may name adapters".to_owned()
             }
+            "--max-lora-rank" => {
+                args.max_lora_rank = count(word, 1)?;
+                "memory of the places for adapters".to_owned()
+            }
             "--scheduling-policy" => {
                 input.policy = match word.text().as_str() {
                     "fcfs" => Policy::Fcfs,

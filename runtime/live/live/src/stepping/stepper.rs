@@ -399,6 +399,7 @@ impl Stepper {
             transfers.announce(*load);
         }
         let (is_empty, has_preempted, shape) = (plan.scheduled.is_empty(), !plan.preempted.is_empty(), plan.shape);
+        let adapter_ns = plan.adapter_ns;
         if !is_empty || has_preempted || self.stages.is_some() {
             self.watch.show(|observer, rank| observer.scheduled(rank, &self.engine));
         }
@@ -417,7 +418,8 @@ impl Stepper {
         let mut durations_ns = Vec::new();
         self.latency.price(&batch, &mut durations_ns)?;
         // A model prices the first step whatever the horizon.
-        let duration_ns = durations_ns.first().map_or(0.0, |duration_ns| *duration_ns as f64 / self.time_scale);
+        let duration_ns = durations_ns.first().map_or(0, |duration_ns| duration_ns.saturating_add(adapter_ns));
+        let duration_ns = duration_ns as f64 / self.time_scale;
         let wait_ns = self.engine.flush_for_newest(start_ns);
         self.push_in_flight(start_ns, (duration_ns as u64).saturating_add(wait_ns), shape);
         Ok(())

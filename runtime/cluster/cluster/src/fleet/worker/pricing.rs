@@ -96,6 +96,7 @@ impl Pricing {
                 *duration_ns = (*duration_ns as f64 * factor).round() as u64;
             }
         }
+        let wait_ns = wait_ns.saturating_add(engine.oldest_plan().adapter_ns);
         durations_ns[self.taken] = durations_ns[self.taken].saturating_add(wait_ns);
         self.taken = upto;
         if let Some(launches) = &mut self.launches {
@@ -173,7 +174,7 @@ impl Worker {
     /// until then nothing from outside reaches the engine. Gives the steps to be
     /// taken, as a range of [`Worker::take_durations_ns`].
     pub(crate) fn price(&mut self, now_ns: u64, horizon_ns: u64, ahead: bool) -> Result<Range<usize>, LatencyError> {
-        let alone = self.injector.is_some() || self.tokens.is_some();
+        let alone = self.injector.is_some() || self.tokens.is_some() || self.prices_adapters();
         let range = self.pricing.price(&mut self.engine, alone, (now_ns, horizon_ns), ahead)?;
         if let Some(pipeline) = &mut self.pipeline {
             // Its single step has been on its way through the stages for a while.
@@ -185,7 +186,12 @@ impl Worker {
 
     /// Whether steps take as long as the latency model says, to the nanosecond.
     pub(crate) fn has_plain_prices(&self) -> bool {
-        self.pricing.slow_downs.is_empty() && self.pricing.launches.is_none()
+        self.pricing.slow_downs.is_empty() && self.pricing.launches.is_none() && !self.prices_adapters()
+    }
+
+    /// Whether steps take longer with adapters.
+    fn prices_adapters(&self) -> bool {
+        self.engine.as_vllm().is_some_and(|engine| engine.config().adapter_costs().is_some())
     }
 
     /// Predicts up to `most` steps that must follow the one in flight, which is priced. Gives how

@@ -6,8 +6,8 @@ use rhai::serde::from_dynamic;
 use rhai::{Dynamic, Engine};
 use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_cluster::{
-    KvAwareConfig, KvKnowledge, KvRouterConfig, QueueConfig, QueueOrder, QueueProfile, ReplicaConfig, Router,
-    RouterConfig, RouterFactory, SessionHashConfig, StickyConfig,
+    KvAwareConfig, KvKnowledge, KvRouterConfig, LoraAffinityConfig, QueueConfig, QueueOrder, QueueProfile,
+    ReplicaConfig, Router, RouterConfig, RouterFactory, SessionHashConfig, StickyConfig,
 };
 use vcr_guest::{WithFallback, World};
 use vcr_policy::prefix_affinity::AffinityConfig;
@@ -18,12 +18,14 @@ use crate::script::options::{Options, as_text, describe};
 use crate::script::register::with_options;
 use crate::vocabulary::guest::GuestSpec;
 
-const NAMES: [&str; 6] = ["round-robin", "least-loaded", "kv-aware", "kv-router", "prefix-affinity", "session-hash"];
+const NAMES: [&str; 7] =
+    ["round-robin", "least-loaded", "kv-aware", "kv-router", "prefix-affinity", "lora-affinity", "session-hash"];
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "kv_aware", |_, options| make_kv_aware(options));
     with_options(engine, context, "kv_router", |_, options| make_kv_router(options));
     with_options(engine, context, "prefix_affinity", |_, options| make_prefix_affinity(options));
+    with_options(engine, context, "lora_affinity", |_, options| make_lora_affinity(options));
     with_options(engine, context, "session_hash", |_, options| make_session_hash(options));
     with_options(engine, context, "sticky", |_, options| make_sticky(options));
 }
@@ -52,12 +54,14 @@ pub(crate) fn of(value: &Dynamic) -> Result<RouterConfig, String> {
         Some("kv-aware") => Ok(RouterConfig::KvAware(KvAwareConfig::default())),
         Some("kv-router") => Ok(RouterConfig::Kv(KvRouterConfig::default())),
         Some("prefix-affinity") => Ok(RouterConfig::PrefixAffinity(AffinityConfig::default())),
+        Some("lora-affinity") => Ok(RouterConfig::LoraAffinity(LORA_AFFINITY)),
         Some("session-hash") => Ok(RouterConfig::SessionHash(SessionHashConfig::default())),
         _ => {
             let close = text.as_deref().and_then(|text| nearest(text, NAMES));
             let hint = close.map(|close| format!("; {}", did_you_mean(close))).unwrap_or_default();
             let names = NAMES.map(|name| format!("\"{name}\"")).join(", ");
-            let made = "kv_aware(#{ ... }), kv_router(#{ ... }), prefix_affinity(#{ ... }), session_hash(#{ ... }), \
+            let made = "kv_aware(#{ ... }), kv_router(#{ ... }), prefix_affinity(#{ ... }), lora_affinity(#{ ... }), \
+                        session_hash(#{ ... }), \
                         sticky(#{ ... }) or a guest";
             Err(format!("{names}, {made}, got {}{hint}", describe(value)))
         }
@@ -72,6 +76,18 @@ fn factory(guest: GuestSpec, fallback: Option<RouterConfig>) -> RouterFactory {
         let fallback = fallback.build(plugin_context)?;
         Ok(Box::new(WithFallback::<dyn Router>::new(made, fallback, guest.failure_sink(plugin_context))))
     })
+}
+
+/// The router by adapter; its pool knows how many an engine has places for.
+const LORA_AFFINITY: LoraAffinityConfig = LoraAffinityConfig { weight: 1.0, max_loras: u32::MAX };
+
+fn make_lora_affinity(mut options: Options<'_>) -> Scripted<RouterConfig> {
+    let weight = options.f64("weight").unwrap_or(LORA_AFFINITY.weight);
+    if !(weight.is_finite() && weight >= 0.0) {
+        options.problem("weight", format!("invalid `weight`: expected a finite number of at least 0, got {weight}"));
+    }
+    options.finish()?;
+    Ok(RouterConfig::LoraAffinity(LoraAffinityConfig { weight, ..LORA_AFFINITY }))
 }
 
 fn make_kv_aware(mut options: Options<'_>) -> Scripted<RouterConfig> {
