@@ -1,6 +1,6 @@
 //! Command lines as people write them.
 
-use vcr_core::{Drafter, MambaCacheMode, Policy};
+use vcr_core::{Drafter, EvictionPolicy, HostRules, MambaCacheMode, Policy};
 use vcr_model::vllm_args::{Deployment, Effect, VllmArgs};
 
 fn read(command: &str) -> VllmArgs {
@@ -166,7 +166,13 @@ fn what_would_change_decisions_is_refused_with_its_reason() {
         ),
         (
             "--kv-transfer-config '{\"kv_connector\": \"LMCacheConnectorV1\"}'",
-            "of the connectors NixlConnector is known",
+            "of the connectors NixlConnector (the link of a disaggregated cluster), OffloadingConnector",
+        ),
+        ("--kv-offloading-size 1 --kv-offloading-backend lmcache", "of the backends native is known"),
+        (
+            "--kv-transfer-config '{\"kv_connector\": \"OffloadingConnector\", \"kv_connector_extra_config\": \
+             {\"cpu_bytes_to_use\": 1e9, \"block_size\": 64}}'",
+            "of `kv_connector_extra_config` cpu_bytes_to_use, eviction_policy",
         ),
         ("--config file.yaml", "invalid `--config file.yaml`: No such file or directory"),
     ] {
@@ -180,12 +186,6 @@ fn what_would_change_decisions_is_refused_with_its_reason() {
     assert_eq!(args.input, read("m").input);
 }
 
-#[test]
-fn mistakes_are_all_named() {
-    let found = errors(
-        "vllm serve m --max-num-sequences 3 --max-num 4 --block-size x --watermark 2 --enable-lora=yes other --seed",
-    );
-    assert_eq!(
 /// The host has `size / (bytes of a block on all GPUs)` blocks, as in vLLM's `CPUOffloadingSpec`.
 #[test]
 fn offloading_is_read_as_vllm_has_it() {
@@ -241,6 +241,12 @@ fn adapters_take_memory_from_the_kv_cache() {
     assert_eq!(blocks("--max-lora-rank 64"), none, "without adapters");
 }
 
+#[test]
+fn mistakes_are_all_named() {
+    let found = errors(
+        "vllm serve m --max-num-sequences 3 --max-num 4 --block-size x --watermark 2 --enable-lora=yes other --seed",
+    );
+    assert_eq!(
         found,
         [
             "unknown argument `--max-num-sequences`: did you mean `--max-num-seqs`?",

@@ -22,6 +22,7 @@ pub use number::whole as human_readable_int;
 use std::path::{Path, PathBuf};
 pub use table::{Acts, Argument, Takes, arguments};
 
+use self::settings::KvOffloading;
 use crate::DraftMethod;
 use vcr_core::EngineConfigInput;
 pub use vcr_roofline::gpus::{GPUS, Gpu};
@@ -116,6 +117,10 @@ pub struct VllmArgs {
     pub quantization: Option<String>,
     /// Whether layers with windows keep KV as layers of full attention do.
     pub disable_hybrid_kv_cache_manager: bool,
+    /// Memory of the host for KV, if the command line states any; [`input`](Self::input) has its tiers.
+    pub(crate) kv_offloading: Option<KvOffloading>,
+    /// Rank of adapters for which the GPUs have room.
+    pub max_lora_rank: u32,
     /// The model's layers and memory, if it is a folder with a `config.json` or in the table of
     /// models; [`input`](Self::input) has its lengths and groups.
     pub served: Option<ServedModel>,
@@ -163,6 +168,12 @@ impl VllmArgs {
         if let Some(model) = model {
             let model = model::with_drafter(&mut read, model, deployment.folder, &mut files, &mut errors);
             read.served = model::serve(&mut read, model, gpu, &mut errors);
+        }
+        if let Some(offloading) = read.kv_offloading.take().filter(|_| errors.is_empty()) {
+            match offloading.tiers(read.served.as_ref().map(|served| &served.kv), read.tensor_parallel_size) {
+                Ok(tiers) => read.input.kv_tiers = Some(tiers),
+                Err(error) => errors.push(error),
+            }
         }
         read.files = files;
         if errors.is_empty() { Ok(read) } else { Err(errors) }

@@ -1,6 +1,7 @@
 //! Arguments as settings.
 
 mod defaults;
+mod offloading;
 mod speculation;
 mod states;
 
@@ -9,6 +10,7 @@ use serde_json::Value;
 use vcr_core::{EngineConfigInput, EngineOption, OPTIONS, OptionValue, Policy, option};
 
 use self::defaults::{BLOCK_SIZE_TOKENS, GPU_MEMORY_UTILIZATION};
+pub(crate) use self::offloading::KvOffloading;
 use self::speculation::Speculation;
 use self::states::States;
 use crate::vllm_args::ArgumentError;
@@ -67,6 +69,8 @@ pub(crate) fn apply(
             kv_cache_dtype: "auto".to_owned(),
             quantization: None,
             disable_hybrid_kv_cache_manager: false,
+            max_lora_rank: 16,
+            kv_offloading: None,
             served: None,
             drafter: None,
             files: Vec::new(),
@@ -229,13 +233,13 @@ impl Settings {
                 args.fits_model_len = false;
                 set_option(input, &option::MAX_MODEL_LEN, word)?
             }
-            "--enable-lora" => {
-                late.has_lora = on;
-                "requests may name adapters".to_owned()
-            }
             "--max-lora-rank" => {
                 args.max_lora_rank = count(word, 1)?;
                 "memory of the places for adapters".to_owned()
+            }
+            "--enable-lora" => {
+                late.has_lora = on;
+                "requests may name adapters".to_owned()
             }
             "--scheduling-policy" => {
                 input.policy = match word.text().as_str() {
@@ -271,23 +275,21 @@ impl Settings {
             }
             "--kv-transfer-config" => {
                 late.speculation.has_kv_connector = true;
-                kv_transfer(word)?
+                let (result, offloading) = offloading::connectors(word, minor)?;
+                args.kv_offloading = offloading.or(args.kv_offloading.take());
+                result
             }
+            "--kv-offloading-size" => {
+                late.speculation.has_kv_connector = true;
+                args.kv_offloading = Some(KvOffloading::of_size(word, minor)?);
+                "kv_tiers: the host".to_owned()
+            }
+            "--kv-offloading-backend" => match word.text().as_str() {
+                "native" => "the connector for offloading".to_owned(),
+                _ => return Err(not_simulated(word, "of the backends native is known")),
+            },
             _ => unreachable!("a test applies each setting of the table: {name}"),
         })
-    }
-}
-
-/// A connector that moves KV between prefill and decode engines: a cluster has pools and a link for it.
-fn kv_transfer(word: &Word) -> Result<String, ArgumentError> {
-    let map = object(word)?;
-    let connector = map.get("kv_connector").and_then(Value::as_str).unwrap_or_default();
-    match connector {
-        "NixlConnector" => Ok("the engine's pool and the link of cluster(#{ prefill, decode, link })".to_owned()),
-        _ => Err(not_simulated(
-            word,
-            "of the connectors NixlConnector is known, as the link of a disaggregated cluster; `kv_tiers` describes offloading",
-        )),
     }
 }
 
