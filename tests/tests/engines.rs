@@ -165,7 +165,7 @@ run(#{{ cluster: cluster(#{{ engines: p }}), workloads: [ peak ] }});
 #[test]
 fn a_pool_scales_to_no_engine_and_back() {
     let script = r#"let p = pool(#{ latency: fixed(#{ step: "10ms" }), autoscale: autoscale(#{ policy: "keda", min: 0, max: 2, target: 4,
-    metric: "inference_extension_flow_control_queue_size", cooldown: "2s", polling: "1s", interval: "2s", scrape: "1s", startup: "3s" }) });
+    metric: "inference_extension_flow_control_queue_size", cooldown: "3s", polling: "1s", interval: "2s", scrape: "1s", startup: "3s" }) });
 let at = |start| burst(#{ name: start, count: 3, at: start, prompt_tokens: 10, output_tokens: 10 });
 let r = run(#{ cluster: cluster(#{ engines: p }), workloads: [ at.call("0s"), at.call("20500ms") ] });
 expect(r, "completed", "count == 6");
@@ -175,7 +175,7 @@ expect(r, "ttft", "max > 3s");
     let changes = run["scaling"].as_array().expect("a list").iter();
     let changes: Vec<_> =
         changes.map(|one| (one["at_ms"].as_f64(), one["to"].as_u64(), one["signal"].as_f64())).collect();
-    assert_eq!(changes, [(Some(2000.0), Some(0), Some(0.0)), (Some(21_000.0), Some(1), Some(3.0))]);
+    assert_eq!(changes, [(Some(4000.0), Some(0), Some(0.0)), (Some(21_000.0), Some(1), Some(3.0))]);
     let blind = script.replace("inference_extension_flow_control_queue_size", "vllm:num_requests_waiting");
     Folder::with(&blind).run(&[]).failed(2, &["invalid `min`: expected at least 1, or `keda` with"]);
 }

@@ -169,9 +169,9 @@ let run_at = |rate| {
         constant(#{ rate: rate, count: 60, prompt_tokens: 400, output_tokens: 100 }),
     ] })
 };
-for result in [run_at.call("0.5/s"), run_at.call("10/s")] {
-    let seen = saturation(result, #{ window: "2s", final_window: "30s", threshold: "4s" });
-    print(`${result.name} backlog ${seen["backlog-drift"].level} queue ${seen["queue-growth"].level} threshold ${seen["threshold"].level} kv ${seen["kv-pressure"].level}`);
+for rate in ["0.5/s", "10/s"] {
+    let seen = saturation(run_at.call(rate), #{ window: "2s", final_window: "30s", threshold: "4s" });
+    print(`${rate} backlog ${seen["backlog-drift"].level} queue ${seen["queue-growth"].level} threshold ${seen["threshold"].level} kv ${seen["kv-pressure"].level}`);
 }
 check("half the rate is stable", saturation(run_at.call("0.4/s"))["peak-rate"].level == "STABLE");
 "#;

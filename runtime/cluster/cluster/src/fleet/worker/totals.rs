@@ -81,6 +81,7 @@ fn combine(into: &mut EngineStats, from: &EngineStats, by: fn(u64, u64) -> u64) 
     let each = |into: &mut u64, from: u64| *into = by(*into, from);
     each(&mut into.steps, from.steps);
     each(&mut into.preemptions, from.preemptions);
+    each(&mut into.adapter_loads, from.adapter_loads);
     let (drafts, more) = (&mut into.spec_decode, &from.spec_decode);
     each(&mut drafts.num_drafts, more.num_drafts);
     each(&mut drafts.num_draft_tokens, more.num_draft_tokens);
