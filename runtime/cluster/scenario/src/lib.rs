@@ -8,6 +8,7 @@
 mod assertion;
 mod checked;
 pub mod expression;
+mod knee;
 mod parallel;
 mod results;
 mod scenario;

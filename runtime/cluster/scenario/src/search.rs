@@ -116,13 +116,21 @@ pub struct Bisection {
     /// as is known.
     kept: Option<u64>,
     broken: Option<u64>,
+    climbs: bool,
 }
 
 impl Bisection {
     /// A search that has tried nothing.
     #[must_use]
     pub fn new(goal: Goal, range: SearchRange) -> Self {
-        Self { goal, range, kept: None, broken: None }
+        Self { goal, range, kept: None, broken: None, climbs: false }
+    }
+
+    /// The same for a real server, which is not to be flooded: the highest value is doubled from the lowest one on until
+    /// one breaks the condition, and bisected from there.
+    #[must_use]
+    pub fn climbing(goal: Goal, range: SearchRange) -> Self {
+        Self { climbs: goal == Goal::Highest && range.low > 0.0, ..Self::new(goal, range) }
     }
 
     /// The end of the range that keeps the condition if any value does, and the other one.
@@ -141,6 +149,10 @@ impl Bisection {
             (None, None) => Some(easy),
             // Not even the easiest value keeps it, or even the hardest one does.
             (None, Some(_)) => None,
+            (Some(kept), None) if self.climbs && kept != hard => {
+                let twice = (2.0 * self.range.value(kept) - self.range.low) / self.range.step;
+                Some((twice.floor() as u64).clamp(kept + 1, hard))
+            }
             (Some(kept), None) => (kept != hard).then_some(hard),
             (Some(kept), Some(broken)) => {
                 let (low, high) = (kept.min(broken), kept.max(broken));
@@ -149,11 +161,11 @@ impl Bisection {
         }
     }
 
-    /// Both ends of the range, which can be tried at once: nearly every search tries both.
+    /// What can be tried at once to begin with: both ends of the range, of which nearly every search tries both.
     #[must_use]
-    pub fn both_ends(&self) -> [u64; 2] {
+    pub fn begin(&self) -> Vec<u64> {
         let (easy, hard) = self.ends();
-        [easy, hard]
+        if self.climbs { vec![easy] } else { vec![easy, hard] }
     }
 
     /// Notes whether value number `index` keeps the condition.
@@ -288,7 +300,7 @@ mod tests {
         for limit in 0..=9 {
             let holds = |value: f64| value <= f64::from(limit);
             let mut search = Bisection::new(Goal::Highest, range);
-            for index in search.both_ends() {
+            for index in search.begin() {
                 search.note(index, holds(range.value(index)));
             }
             while let Some(index) = search.next() {
@@ -298,8 +310,32 @@ mod tests {
         }
         // A condition that only the hardest value keeps does not change once.
         let mut search = Bisection::new(Goal::Highest, range);
-        search.both_ends().into_iter().for_each(|index| search.note(index, range.value(index) == 9.0));
+        search.begin().into_iter().for_each(|index| search.note(index, range.value(index) == 9.0));
         assert_eq!((search.next(), search.bracket()), (None, Bracket { kept: None, broken: Some(1.0) }));
+    }
+
+    #[test]
+    fn a_real_server_is_loaded_twice_as_much_each_time_until_it_breaks() {
+        let range = SearchRange::whole(4, 1024, None).expect("valid");
+        let tried = |limit: f64| {
+            let mut search = Bisection::climbing(Goal::Highest, range);
+            let mut tried = Vec::new();
+            while let Some(index) = search.next() {
+                tried.push(range.value(index));
+                search.note(index, range.value(index) <= limit);
+            }
+            (tried, search.bracket())
+        };
+        let (values, bracket) = tried(20.0);
+        assert_eq!(values, [4.0, 8.0, 16.0, 32.0, 24.0, 20.0, 22.0, 21.0]);
+        assert_eq!(bracket, Bracket { kept: Some(20.0), broken: Some(21.0) });
+        assert_eq!(tried(2.0).0, [4.0]);
+        let (values, bracket) = tried(5000.0);
+        assert_eq!((values.last(), bracket.kept), (Some(&1024.0), Some(1024.0)));
+        let fractions = SearchRange::fractions(0.5, 9.0, Some(0.25)).expect("valid");
+        let mut search = Bisection::climbing(Goal::Highest, fractions);
+        search.note(0, true);
+        assert_eq!(search.next().map(|index| fractions.value(index)), Some(1.0));
     }
 
     #[test]

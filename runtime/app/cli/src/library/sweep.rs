@@ -243,7 +243,8 @@ impl Sweep {
                 let execute = |all: &[Point]| {
                     all.iter().map(|point| points.execute_one(point, threads, Arc::clone(reporter))).collect()
                 };
-                let mut searched = search_once(questions, asked, (&self.header.axes, values), &execute)?;
+                let mut searched =
+                    search_once(questions, asked, (&self.header.axes, values), &execute, points.is_in_real_time())?;
                 self.note_infeasible(number, searched.refusal.take());
                 searched.has_ended.then(|| serde_json::to_string(&FoundRow::of(&searched)))
             }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use vcr_cluster::Target;
 use vcr_scenario::{Blame, OutFile, Reporter, RunOptions, Scenario, Silent, SourceFile, parallel};
 
 use crate::args::RunArgs;
@@ -92,7 +93,8 @@ impl Points {
         points: &[Point],
         ended: &(dyn Fn(usize, &Measured) + Sync),
     ) -> Result<Vec<Option<Measured>>, Refusal> {
-        let at_once = self.threads.clamp(1, points.len().max(1));
+        // Runs against one server would be each other's load.
+        let at_once = if self.is_in_real_time() { 1 } else { self.threads.clamp(1, points.len().max(1)) };
         let threads = (self.threads / at_once).max(1);
         let (done, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
         let results = parallel(at_once, points, |index, point| {
@@ -127,6 +129,11 @@ impl Points {
     pub(crate) fn check_one(&self, point: &Point) -> Result<Vec<SourceFile>, Refusal> {
         let checked = self.scenario.check(self.options_of(point, 1), Arc::new(Silent));
         checked.map(|checked| checked.sources).map_err(|error| Refusal::from(error).of(&point.label))
+    }
+
+    /// Whether `--target` has them run in real time.
+    pub(crate) fn is_in_real_time(&self) -> bool {
+        self.options.target.as_ref().is_some_and(|target| *target != Target::Virtual)
     }
 
     /// Whether the scenario is that of a pack, which has all that it reads.

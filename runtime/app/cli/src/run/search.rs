@@ -249,7 +249,13 @@ fn search_all(
             continue;
         }
         let swept = combinations[point].clone();
-        let searched = search_once(questions, asked, (axes, &swept), &|all| points.execute(all, &|_, _| {}))?;
+        let searched = search_once(
+            questions,
+            asked,
+            (axes, &swept),
+            &|all| points.execute(all, &|_, _| {}),
+            points.is_in_real_time(),
+        )?;
         let row = FoundRow::of(&searched);
         all.was_stopped = !searched.has_ended;
         if let Some(kept) = kept.filter(|_| searched.has_ended) {
@@ -293,12 +299,13 @@ pub(crate) fn search_once(
     asked: &SearchSpec,
     swept: (&[Axis], &[String]),
     execute: &Execute<'_>,
+    climbs: bool,
 ) -> Result<Searched, Refusal> {
     let goal = questions.until.goal();
-    let mut search = Bisection::new(goal, asked.range);
+    let mut search = if climbs { Bisection::climbing(goal, asked.range) } else { Bisection::new(goal, asked.range) };
     let mut report = SearchReport::new(asked.name.clone(), goal, asked.range);
     // Both ends at once, for all cores; from then on each value depends on the one before.
-    let mut next = search.both_ends().to_vec();
+    let mut next = search.begin();
     let (mut has_ended, mut tried_all): (_, Vec<Tried>) = (true, Vec::new());
     while !next.is_empty() {
         let repetitions = questions.repeat.unwrap_or(1);

@@ -80,6 +80,7 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ),
     ("find_max", "find_max(\"rate\", 1.0, 64.0, |rate| ...) or find_max(..., #{ tolerance: 0.5 })"),
     ("find_min", "find_min(\"engines\", 1, 16, |engines| ...) or find_min(..., #{ tolerance: 2 })"),
+    ("knee", "knee([[1, 100.0], [2, 198.0], ...])"),
     ("value", "value(result, \"ttft\", \"p99\") or value(comparison, \"ttft p50 error\")"),
     ("capture", "capture(\"day.jsonl.zst\")"),
     ("playback", "playback(capture(\"day.jsonl.zst\"))"),

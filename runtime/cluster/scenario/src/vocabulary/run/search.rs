@@ -1,16 +1,19 @@
-//! `find_max` and `find_min`: searches by a function of the script.
+//! `find_max` and `find_min`: searches by a function of the script; `knee`: where a curve turns.
 
 use std::sync::Arc;
 
 use rhai::{Array, Dynamic, Engine, FnPtr, ImmutableString, Map, NativeCallContext};
 
 use crate::assertion::AssertionResult;
+use crate::knee::{MIN_POINTS, knee};
 use crate::script::context::Context;
 use crate::script::error::{Scripted, Thrown};
 use crate::script::options::{Options, as_number, describe};
 use crate::search::{Bisection, Goal, ProbeReport, SearchRange, SearchReport};
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
+    let shared = Arc::clone(context);
+    engine.register_fn("knee", move |call: NativeCallContext<'_>, points: Array| knee_of(&shared, &call, points));
     for (function, goal) in [("find_max", Goal::Highest), ("find_min", Goal::Lowest)] {
         let shared = Arc::clone(context);
         engine.register_fn(
@@ -34,6 +37,35 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
             },
         );
     }
+}
+
+/// The knee of measured points `[load, throughput]`.
+fn knee_of(context: &Context, call: &NativeCallContext<'_>, points: Array) -> Scripted<Map> {
+    let refused = |problem: String| Thrown::input(format!("`knee`: {problem}")).at(call.call_position());
+    let point = |(number, point): (usize, Dynamic)| {
+        let place = format!("point {}", number + 1);
+        let pair = point.into_array().map_err(|_| format!("{place}: expected an array [load, throughput]"))?;
+        match (&pair[..], pair.iter().map(as_number).collect::<Option<Vec<f64>>>().as_deref()) {
+            (_, Some([load, throughput])) if load.is_finite() && *load > 0.0 && throughput.is_finite() => {
+                Ok((*load, *throughput))
+            }
+            _ => Err(format!("{place}: expected two numbers, [load, throughput], the load above 0")),
+        }
+    };
+    let points: Vec<(f64, f64)> =
+        points.into_iter().enumerate().map(point).collect::<Result<_, String>>().map_err(refused)?;
+    // A check of the script makes no runs and has no points.
+    if points.len() < MIN_POINTS && !context.is_check {
+        return Err(refused(format!("expected at least {MIN_POINTS} points, found {}", points.len())));
+    }
+    let found = knee(&points);
+    let number = |number: Option<f64>| number.map_or(Dynamic::UNIT, Dynamic::from);
+    let entries = [
+        ("found", Dynamic::from(found.is_some())),
+        ("value", number(found.map(|knee| knee.load))),
+        ("measured", number(found.map(|knee| knee.measured))),
+    ];
+    Ok(entries.into_iter().map(|(key, value)| (key.into(), value)).collect())
 }
 
 /// The arguments of a search.
