@@ -166,7 +166,7 @@ fn of_row(row: &Map<String, Value>, text: &[u8]) -> Result<Format, Undetected> {
         () if is_table && (has(&END_COLUMNS) || is_timed && !has(&["hash_ids", "ttft_ms"])) => Format::Requests,
         () if has(&["request_id"]) && has(&LATENCY_COLUMNS) => Format::Requests,
         () if has(&["ttft_ms"]) => Format::Capture,
-        () if has(&["resourceSpans"]) => Format::Otel,
+        () if has(&["resourceSpans", "spans"]) || has_all(&["span_id", "attributes"]) => Format::Otel,
         () if has(&["benchmarks"]) => Format::Guidellm,
         () if schema.starts_with("dynamo.agentic_mooncake") => Format::AgenticMooncake,
         () if has(&["wait_for", "branches", "dependencies", "tool_wait_ms"]) => Format::AgenticMooncake,
@@ -221,7 +221,7 @@ fn of_part(text: &[u8], row: &[u8]) -> Option<Format> {
     let has_in = |text: &[u8], key: &str| has_all(text, &[key]);
     let in_row = |key: &str| has_in(row, key);
     Some(match () {
-        () if has_in(text, "resourceSpans") => Format::Otel,
+        () if has_in(text, "resourceSpans") || has_in(starts, "spans") => Format::Otel,
         () if has_in(text, "guidellm_version") || has_in(text, "benchmarks") => Format::Guidellm,
         () if ["dynamo.agentic_mooncake", "wait_for", "tool_wait_ms"].into_iter().any(in_row) => {
             Format::AgenticMooncake
@@ -396,6 +396,8 @@ mod tests {
             ("[{\"start_time\": 1.5, \"end_time\": 2.5, \"request\": \"", Format::InferencePerf),
             ("[\n  {\n    \"start_time\": 1.5,\n    \"end_time\": 2.5,\n", Format::InferencePerf),
             (r#"{"resourceSpans":[]}"#, Format::Otel),
+            (r#"{"session_id":"a","spans":[{"span_id":"b"#, Format::Otel),
+            (r#"{"span_id":"b","trace_id":"a","start_time":"2026-01-05T10:00:00","attributes":{}}"#, Format::Otel),
             (r#"{"messages":[{"role":"user","content":"x"}]}"#, Format::Dataset),
             (r#"{"instruction":"a","output":"b"}"#, Format::Dataset),
             (r#"{"prompt":"x"}"#, Format::Dataset),

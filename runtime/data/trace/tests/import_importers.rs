@@ -252,6 +252,38 @@ fn spans_become_requests() {
     assert_eq!(read.account.notes[0].count, 1);
 }
 
+/// Traces of agents as Exgentic publishes them: sessions a line, or spans.
+#[test]
+fn sessions_of_plain_spans_become_turns() {
+    let span = |id: &str, start: &str, end: &str, more: serde_json::Value| {
+        let mut attributes = json!({"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 900,
+            "gen_ai.usage.output_tokens": 30, "gen_ai.response.finish_reasons": "[\"tool_calls\"]"});
+        attributes.as_object_mut().expect("an object").extend(more.as_object().cloned().expect("an object"));
+        json!({"trace_id": "t", "span_id": id, "parent_span_id": "root", "name": "chat m", "start_time": start,
+            "end_time": end, "attributes": attributes, "status": {"code": 1, "message": null}})
+    };
+    let first = span("a", "2026-01-05T10:00:00.5", "2026-01-05T10:00:02", json!({}));
+    let tool = json!({"trace_id": "t", "span_id": "b", "start_time": "2026-01-05T10:00:02Z",
+        "attributes": {"gen_ai.operation.name": "execute_tool"}, "status": {"code": 0}});
+    let second =
+        span("c", "2026-01-05T10:00:03.5+00:00", "2026-01-05T10:00:04Z", json!({"gen_ai.conversation.id": "own"}));
+    let by_session = json!({"session_id": "s", "spans": [first, tool, second]}).to_string();
+    let by_span = format!("{first}\n{tool}\n{second}\n");
+    for (text, session) in [(by_session, "s"), (by_span, "t")] {
+        let read = read(&text, Format::Otel);
+        let [first, second] = &read.requests[..] else { panic!("two requests: {:?}", read.requests) };
+        assert_eq!((first.session.as_deref(), second.session.as_deref()), (Some(session), Some("own")));
+        assert_eq!((first.arrival_ns, first.end_ns), (Some(0), Some(1_500_000_000)));
+        assert_eq!((second.arrival_ns, second.prompt_tokens), (Some(3_000_000_000), 900));
+        assert_eq!(first.stop_reason, Some(json!("tool_calls")));
+        assert_eq!(read.account.notes[0].what, "spans of something else than requests");
+    }
+    let late = span("d", "2026-01-05T10:00:03", "2026-01-05T10:00:02", json!({})).to_string();
+    assert!(refused(&late, Format::Otel).contains("field `end_time`: the span ends before it starts"));
+    let never = span("d", "yesterday", "2026-01-05T10:00:02", json!({})).to_string();
+    assert!(refused(&never, Format::Otel).contains("field `start_time`"));
+}
+
 #[test]
 fn spans_that_cannot_be_used_are_named() {
     let without = span(&[("gen_ai.usage.input_tokens", json!({"intValue": "12"}))], 1, 2);

@@ -1,5 +1,5 @@
-//! OpenTelemetry spans with GenAI attributes, as OTLP JSON: one document, or
-//! one a line.
+//! OpenTelemetry spans with GenAI attributes: OTLP JSON, one document or one a line, or lines with the spans of a
+//! session, or with one span, whose attributes are plain fields, as Exgentic publishes traces of agents.
 //!
 //! vLLM puts the latencies of a request on its span, in seconds. Of spans
 //! without them only arrival and end are known.
@@ -7,6 +7,7 @@
 use std::io::BufRead;
 
 use crate::capture::{CaptureMeta, FinishReason, GapSummary, RequestRecord};
+use crate::formats::azure::time_ns;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -52,9 +53,10 @@ struct ScopeSpans {
     spans: Vec<Value>,
 }
 
+/// A span of OTLP.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Span {
+struct OtlpSpan {
     span_id: Option<String>,
     start_time_unix_nano: Whole,
     end_time_unix_nano: Option<Whole>,
@@ -62,6 +64,92 @@ struct Span {
     attributes: Vec<Attribute>,
     #[serde(default)]
     status: Status,
+}
+
+/// A span with plain fields. Its trace is a session, unless a conversation is named.
+#[derive(Deserialize)]
+struct PlainSpan {
+    trace_id: Option<String>,
+    span_id: Option<String>,
+    start_time: String,
+    end_time: Option<String>,
+    attributes: Option<Map<String, Value>>,
+    status: Option<Status>,
+}
+
+/// A span of either kind.
+struct Span {
+    id: Option<String>,
+    session: Option<String>,
+    start_unix_ns: i128,
+    lasted_ns: Option<u64>,
+    attributes: Map<String, Value>,
+    status: Status,
+}
+
+impl TryFrom<OtlpSpan> for Span {
+    type Error = Problem;
+
+    fn try_from(span: OtlpSpan) -> Result<Self, Problem> {
+        let (start, end) = (span.start_time_unix_nano.0, span.end_time_unix_nano);
+        let attributes = span.attributes.into_iter();
+        Ok(Self {
+            id: span.span_id,
+            session: None,
+            start_unix_ns: whole_unix_ns("startTimeUnixNano", start)?,
+            lasted_ns: end.map(|end| lasted("endTimeUnixNano", i128::from(start), i128::from(end.0))).transpose()?,
+            attributes: attributes.filter_map(|attribute| Some((attribute.key, plain(&attribute.value)?))).collect(),
+            status: span.status,
+        })
+    }
+}
+
+impl TryFrom<PlainSpan> for Span {
+    type Error = Problem;
+
+    fn try_from(span: PlainSpan) -> Result<Self, Problem> {
+        let unix_ns = |field: &str, text: &str| {
+            time_ns(text).map(i128::from).map_err(|problem| Problem::new(field, problem.to_string()))
+        };
+        let start = unix_ns("start_time", &span.start_time)?;
+        let end = span.end_time.map(|end| unix_ns("end_time", &end)).transpose()?;
+        Ok(Self {
+            id: span.span_id,
+            session: span.trace_id,
+            start_unix_ns: start,
+            lasted_ns: end.map(|end| lasted("end_time", start, end)).transpose()?,
+            attributes: span.attributes.unwrap_or_default(),
+            status: span.status.unwrap_or_default(),
+        })
+    }
+}
+
+fn lasted(field: &str, start_ns: i128, end_ns: i128) -> Result<u64, Problem> {
+    u64::try_from(end_ns - start_ns).map_err(|_| Problem::new(field, "the span ends before it starts; correct it"))
+}
+
+/// The spans of a document, and the session that it names.
+fn spans_of(document: Value) -> Result<(Vec<Result<Span, Problem>>, Option<String>), Problem> {
+    let fields = document.as_object();
+    let session = fields.and_then(|fields| ["session_id", "conversation_id"].iter().find_map(|key| fields.get(*key)));
+    let session = session.and_then(Value::as_str).map(str::to_owned);
+    let plain = |span: Value| decode::<PlainSpan, _>(span).and_then(Span::try_from);
+    match document {
+        Value::Object(mut fields) if fields.get("spans").is_some_and(Value::is_array) => {
+            let spans = fields.remove("spans").and_then(|spans| match spans {
+                Value::Array(spans) => Some(spans),
+                _ => None,
+            });
+            Ok((spans.into_iter().flatten().map(plain).collect(), session))
+        }
+        span @ Value::Object(_) if span.get("span_id").is_some() => Ok((vec![plain(span)], session)),
+        document => {
+            let document = decode::<Document, _>(document)?;
+            let scopes = document.resource_spans.into_iter().flat_map(|resource| resource.scope_spans);
+            let otlp = |span: Value| decode::<OtlpSpan, _>(span).and_then(Span::try_from);
+            Ok((scopes.flat_map(|scope| scope.spans).map(otlp).collect(), None))
+        }
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -98,16 +186,15 @@ pub(crate) fn read(reader: impl BufRead, name: &str, out: &mut Out<'_>) -> Resul
     for (number, document) in documents.enumerate() {
         let document = document.map_err(|error| Problem::new("", error.to_string()).at(name, Place::File))?;
         let place = Place::Path(format!("document {}", number + 1));
-        let document = match decode::<Document, _>(document) {
-            Ok(document) => document,
+        let (spans, session) = match spans_of(document) {
+            Ok(found) => found,
             Err(problem) => {
                 out.tally.refuse(problem.at(name, place))?;
                 continue;
             }
         };
-        let scopes = document.resource_spans.into_iter().flat_map(|resource| resource.scope_spans);
-        for (index, span) in scopes.flat_map(|scope| scope.spans).enumerate() {
-            match of_span(span) {
+        for (index, span) in spans.into_iter().enumerate() {
+            match span.and_then(|span| of_span(span, session.as_deref())) {
                 Ok(Some((timed, of_model))) => {
                     model = model.or(of_model);
                     requests.push(timed);
@@ -126,14 +213,8 @@ pub(crate) fn read(reader: impl BufRead, name: &str, out: &mut Out<'_>) -> Resul
 }
 
 /// The request of a span, and its model; none if the span is of something else.
-fn of_span(span: Value) -> Result<Option<(Timed, Option<String>)>, Problem> {
-    let span: Span = decode(span)?;
-    let mut attributes = Map::new();
-    for attribute in &span.attributes {
-        if let Some(value) = plain(&attribute.value) {
-            attributes.insert(attribute.key.clone(), value);
-        }
-    }
+fn of_span(span: Span, session: Option<&str>) -> Result<Option<(Timed, Option<String>)>, Problem> {
+    let Span { attributes, lasted_ns, .. } = span;
     if !PROMPT_TOKENS.iter().any(|key| attributes.contains_key(*key)) {
         return Ok(None);
     }
@@ -152,14 +233,6 @@ fn of_span(span: Value) -> Result<Option<(Timed, Option<String>)>, Problem> {
         }
     };
     let ttft_ns = seconds("gen_ai.latency.time_to_first_token")?;
-    let lasted_ns = match span.end_time_unix_nano {
-        None => None,
-        Some(end) => Some(
-            end.0
-                .checked_sub(span.start_time_unix_nano.0)
-                .ok_or_else(|| Problem::new("endTimeUnixNano", "the span ends before it starts; correct it"))?,
-        ),
-    };
     let end_ns = seconds("gen_ai.latency.e2e")?.or(lasted_ns);
     let count = output_tokens.saturating_sub(1);
     let decode_ns = ttft_ns.zip(end_ns).and_then(|(first, end)| end.checked_sub(first));
@@ -168,7 +241,7 @@ fn of_span(span: Value) -> Result<Option<(Timed, Option<String>)>, Problem> {
     let failed = span.status.failed();
     let params = PARAMS.iter().filter_map(|(key, name)| Some(((*name).to_owned(), attributes.get(*key)?.clone())));
     let record = RequestRecord {
-        id: text("gen_ai.request.id").or(span.span_id),
+        id: text("gen_ai.request.id").or(span.id),
         external_id: text("gen_ai.response.id"),
         prompt_tokens,
         cached_tokens: tokens(&attributes, &["gen_ai.usage.cache_read.input_tokens"])?.unwrap_or(0),
@@ -180,7 +253,7 @@ fn of_span(span: Value) -> Result<Option<(Timed, Option<String>)>, Problem> {
         end_ns,
         queue_ns: seconds("gen_ai.latency.time_in_queue")?,
         params: params.collect(),
-        session: text("gen_ai.conversation.id"),
+        session: text("gen_ai.conversation.id").or(session.map(str::to_owned)).or(span.session),
         error: span.status.message.filter(|message| failed && !message.is_empty()),
         other: OUTPUTS
             .iter()
@@ -190,7 +263,7 @@ fn of_span(span: Value) -> Result<Option<(Timed, Option<String>)>, Problem> {
             .collect(),
         ..RequestRecord::default()
     };
-    let at_ns = Some(whole_unix_ns("startTimeUnixNano", span.start_time_unix_nano.0)?);
+    let at_ns = Some(span.start_unix_ns);
     let model = text("gen_ai.request.model").or_else(|| text("gen_ai.response.model"));
     Ok(Some((Timed { at_ns, record: checked(record)? }, model)))
 }
@@ -198,7 +271,7 @@ fn of_span(span: Value) -> Result<Option<(Timed, Option<String>)>, Problem> {
 impl Status {
     /// The code is a number, or its name.
     fn failed(&self) -> bool {
-        self.code.as_ref().is_some_and(|code| code == STATUS_ERROR || code == "STATUS_CODE_ERROR")
+        self.code.as_ref().is_some_and(|code| code == STATUS_ERROR || code == "STATUS_CODE_ERROR" || code == "ERROR")
     }
 }
 
@@ -215,7 +288,10 @@ fn finish(attributes: &Map<String, Value>, status: &Status) -> (Option<String>, 
         return (named(FinishReason::Error), None);
     }
     let reasons = attributes.get("gen_ai.response.finish_reasons");
+    // A list, which plain fields may have as its JSON.
+    let listed = reasons.and_then(|reasons| serde_json::from_str::<Vec<String>>(reasons.as_str()?).ok());
     let reason = reasons.and_then(|reasons| reasons.as_str().or_else(|| reasons.as_array()?.first()?.as_str()));
+    let reason = listed.as_ref().and_then(|listed| listed.first()).map(String::as_str).or(reason);
     let Some(reason) = reason else { return (None, None) };
     match (reason, FinishReason::parse(reason)) {
         (_, Some(reason)) => (named(reason), None),
