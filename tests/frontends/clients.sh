@@ -20,19 +20,20 @@
 #   site      mdBook                                38 MB, 5 s
 #   nixl      NVIDIA's NIXL, a library             250 MB, 10 s
 #   vllm-router  vLLM's router for P/D             130 MB, 10 s
+#   sglang    SGLang's router and its benchmark     500 MB, 30 s
 #   toy-proxy    vLLM's toy proxy for P/D           60 MB, 15 s
 #   dynamo    NVIDIA Dynamo's frontend             350 MB, 30 s
 #   python    maturin, and what reads the package  680 MB, 30 s
 #   ray       Ray                                  300 MB, 15 s
 #
 # clients/NAME.txt pins every package of an environment; AIPerf without those that only
-# draw and deploy, inference-perf without all but its metrics. GuideLLM from 0.4 on needs 5 GB of PyTorch and CUDA. The browser itself
+# draw and deploy, inference-perf without all but its metrics, SGLang without all but its benchmark of servers. GuideLLM from 0.4 on needs 5 GB of PyTorch and CUDA. The browser itself
 # is the package chromium-headless-shell, which .ci/run installs.
 set -euo pipefail
 export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
 here=$(cd "$(dirname "$0")" && pwd)
 target=${VCR_FRONTENDS:-$here/../../target/frontends}/clients
-[ $# -gt 0 ] || set -- sdks litellm guidellm inference-perf aiperf browser deploy nixl vllm-router toy-proxy dynamo python ray moto azurite openai-js claude codex site
+[ $# -gt 0 ] || set -- sdks litellm guidellm inference-perf aiperf browser deploy nixl vllm-router sglang toy-proxy dynamo python ray moto azurite openai-js claude codex site
 
 # Of vLLM's packages only the source distribution has it, among the tests.
 fetch_toy_proxy() {

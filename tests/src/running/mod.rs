@@ -37,17 +37,22 @@ impl Running {
 
     /// Starts `vcr` with these variables of the environment and arguments.
     pub(crate) fn start_with(variables: &[(&str, &str)], args: &[&str]) -> Self {
+        let mut command = Command::new(vcr());
+        command.args(args).envs(variables.iter().copied());
+        Self::of(&format!("vcr {}", args[0]), command)
+    }
+
+    /// Starts another's program, by which name tests call it.
+    ///
+    /// # Panics
+    /// When there is no such program.
+    #[must_use]
+    pub fn of(name: &str, mut command: Command) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let output = File::create(folder.path().join("log")).expect("a temporary folder is writable");
-        let process = Command::new(vcr())
-            .args(args)
-            .envs(variables.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(output.try_clone().expect("a handle of a file"))
-            .stderr(output)
-            .spawn()
-            .expect("the binary starts");
-        Self { process, command: format!("vcr {}", args[0]), folder }
+        command.stdin(Stdio::null()).stdout(output.try_clone().expect("a handle of a file")).stderr(output);
+        let process = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
+        Self { process, command: name.to_owned(), folder }
     }
 
     /// Lets it open this many descriptors, and no more.

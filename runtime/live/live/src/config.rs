@@ -7,6 +7,7 @@ use vcr_base::block_hash::HashAlgorithm;
 use vcr_base::random::Distribution;
 use vcr_core::EngineConfig;
 use vcr_core::host::Overheads;
+use vcr_core::sglang::SglangConfig;
 use vcr_wire::{Dtype, KvEventsConfig, VllmMinor};
 
 use crate::faults::rule::FaultRule;
@@ -25,6 +26,8 @@ pub struct LiveConfig {
     pub identity: Identity,
     /// Settings of the engine core.
     pub engine: EngineConfig,
+    /// Settings of SGLang's scheduler, if it decides. What both have is the same in `engine`.
+    pub sglang: Option<SglangConfig>,
     /// The policy that ranks requests; with [`vcr_core::Policy::Ranked`] only.
     pub policy: Option<PolicyFactory>,
     /// The router between them; `None` leaves the choice to the frontend.

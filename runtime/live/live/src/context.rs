@@ -72,7 +72,12 @@ pub(crate) fn latency_model(
 ) -> Result<Box<dyn LatencyModel>, LatencyError> {
     let tensor_parallel_size = config.identity.tensor_parallel_size;
     let info = EngineInfo { tensor_parallel_size, ..config.engine.info() };
-    factory(&PluginContext { engine_info: Some(&info), ..plugin_context(config.seed, "latency", rank) })
+    let model = factory(&PluginContext { engine_info: Some(&info), ..plugin_context(config.seed, "latency", rank) })?;
+    if config.sglang.is_some() && model.request_times().is_some() {
+        let reason = "expected a model of steps: SGLang's engine has no times of single requests".to_owned();
+        return Err(LatencyError { model: config.latency_name.clone(), reason });
+    }
+    Ok(model)
 }
 
 /// The context of a plugin for `purpose` at engine `rank`.

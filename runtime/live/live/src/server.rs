@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering;
 use vcr_core::fault::FailureInjector;
 use vcr_core::latency::LatencyModel;
 use vcr_core::policy::SchedulingPolicy;
-use vcr_core::{Engine, EngineConfig};
+use vcr_core::sglang::SglangEngine;
+use vcr_core::{AnyEngine, Engine, EngineConfig, ServingEngine as _};
 use vcr_wire::{EngineInputs, EngineOutputs, Received, Request, Source, Transport, Waiter, monotonic_ns};
 
 use crate::admin::{Admin, shutdown};
@@ -103,11 +104,16 @@ impl Server {
         let Links { outputs, transport, peer_transport, shared, dispatcher, routes, waves, mover, meetings } = links;
         let PersistentState { kv_events, faults, counters: base } = lasting;
         let config = Arc::clone(&context.config);
-        let mut engine = Engine::new(EngineConfig::clone(&config.engine));
+        let mut engine = match &config.sglang {
+            Some(settings) => AnyEngine::Sglang(SglangEngine::new(settings.clone())),
+            None => AnyEngine::Vllm(Engine::new(EngineConfig::clone(&config.engine))),
+        };
         let needs_overlap = dispatcher.as_ref().is_some_and(|dispatcher| dispatcher.needs_overlap());
         let watch = StepWatch::new(config.steps.as_ref(), context.rank);
-        engine.pool_mut().record_events(kv_events.is_some() || needs_overlap || watch.sees_engines());
-        if let Some(lookahead_tokens) = kv_events.as_ref().and_then(KvEvents::recorded_lookahead) {
+        engine.record_kv_events(kv_events.is_some() || needs_overlap || watch.sees_engines());
+        if let Some(lookahead_tokens) = kv_events.as_ref().and_then(KvEvents::recorded_lookahead)
+            && let Some(engine) = engine.as_vllm_mut()
+        {
             engine.pool_mut().record_events_with_places(lookahead_tokens);
         }
         let serving = Serving {

@@ -131,6 +131,7 @@ pub(crate) fn live_config(
     let transfer = args.transfer.settings(&engine, &side.identity, &side.model_name, shape.as_ref())?;
     Ok(LiveConfig {
         engine,
+        sglang: None,
         policy,
         router: router(args, guests)?,
         latency,

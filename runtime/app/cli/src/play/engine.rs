@@ -85,6 +85,39 @@ impl EngineArgs {
         Ok(Some(args))
     }
 
+    /// Settings that SGLang's engine has unless they are given, as arguments of vLLM: pages of one token, and as many of
+    /// them as its KV has tokens.
+    pub(crate) fn sglang_words(&self, max_total_tokens: Option<u32>) -> Result<Vec<String>, Unusable> {
+        const SHARED: [&str; 5] = [
+            option::BLOCK_SIZE.name,
+            option::NUM_GPU_BLOCKS.name,
+            option::MAX_NUM_SEQS.name,
+            option::MAX_MODEL_LEN.name,
+            option::ENABLE_PREFIX_CACHING.name,
+        ];
+        let others = self.options.given.iter().filter(|option| !SHARED.contains(&option.name));
+        let mut others: Vec<String> = others.map(|option| option.flag()).collect();
+        others.extend(self.vllm_args.as_ref().map(|_| "--vllm-args".to_owned()));
+        others.extend(self.scheduling_policy.as_ref().map(|_| "--scheduling-policy".to_owned()));
+        others.extend(self.kv_cache_groups.first().map(|_| "--kv-cache-groups".to_owned()));
+        if let Some(first) = others.first() {
+            return Err(Unusable::new(format!(
+                "{first}: SGLang's engine does not have this option (--backend sglang)"
+            )));
+        }
+        let is_given = |name| self.options.given.iter().any(|option| option.name == name);
+        if max_total_tokens.is_some() && is_given(option::NUM_GPU_BLOCKS.name) {
+            return Err(Unusable::new("--max-total-tokens: expected without --num-gpu-blocks, which says the same"));
+        }
+        let input = &self.options.input;
+        let page_tokens = if is_given(option::BLOCK_SIZE.name) { input.block_size.max(1) } else { 1 };
+        let own = EngineConfigInput::default();
+        let pages = max_total_tokens.unwrap_or(own.num_gpu_blocks.saturating_mul(own.block_size)) / page_tokens;
+        Ok(["--block-size", &page_tokens.to_string(), "--num-gpu-blocks-override", &pages.max(2).to_string()]
+            .map(str::to_owned)
+            .to_vec())
+    }
+
     /// The names under which vLLM's command line serves its model: those of `--served-model-name`, or the model's own.
     pub(crate) fn served_names(&self, minor: Option<VllmMinor>) -> Result<Vec<String>, Unusable> {
         let Some(args) = self.command_line(minor)? else { return Ok(Vec::new()) };
@@ -125,9 +158,15 @@ impl EngineArgs {
                 Unusable::new(lines.join("\n"))
             })
         };
-        let (stated, plain) = (read(words)?.input, read(&[])?.input);
+        let stated = read(words)?;
+        let is_given = |name| self.options.given.iter().any(|given| given.name == name);
+        // Blocks are not among the settings: a command line may leave them to a GPU's memory.
+        if let Some(blocks) = stated.num_gpu_blocks.filter(|_| !is_given(option::NUM_GPU_BLOCKS.name)) {
+            input.num_gpu_blocks = blocks;
+        }
+        let (stated, plain) = (stated.input, read(&[])?.input);
         for option in options().filter(|option| (option.get)(&stated) != (option.get)(&plain)) {
-            if !self.options.given.iter().any(|given| given.name == option.name) {
+            if !is_given(option.name) {
                 (option.set)(input, (option.get)(&stated));
             }
         }
@@ -280,6 +319,8 @@ fn argument(declared: &'static Declared) -> Arg {
         OptionValue::Switch(_) => {
             let argument = argument.action(ArgAction::SetTrue).help(help);
             let is_adaptive = option.name == option::ADAPTIVE_LONG_PREFILL.name;
+            let is_caching = option.name == option::ENABLE_PREFIX_CACHING.name;
+            let argument = if is_caching { argument.alias("disable-radix-cache") } else { argument };
             return if is_adaptive { argument.alias("long-prefill-token-threshold-adaptive") } else { argument };
         }
         OptionValue::Share(_) | OptionValue::Factor(_) => {
@@ -299,7 +340,10 @@ fn argument(declared: &'static Declared) -> Arg {
     let argument = match option.name {
         // vLLM's names, and those of other simulators.
         name if name == option::NUM_GPU_BLOCKS.name => argument.aliases(["num-gpu-blocks-override", "kv-cache-size"]),
-        name if name == option::BLOCK_SIZE.name => argument.alias("tokens-per-block"),
+        name if name == option::BLOCK_SIZE.name => argument.aliases(["tokens-per-block", "page-size"]),
+        // SGLang's.
+        name if name == option::MAX_NUM_SEQS.name => argument.alias("max-running-requests"),
+        name if name == option::MAX_MODEL_LEN.name => argument.alias("context-length"),
         _ => argument,
     };
     match default {

@@ -10,6 +10,7 @@ use super::arguments::ArgumentArgs;
 use super::chats::ChatArgs;
 use super::operations::{ClientFaultArgs, HttpArgs};
 use super::responses::ResponsesArgs;
+use super::sglang::SglangArgs;
 use super::tape::TapeArgs;
 use super::traces::TraceArgs;
 use super::vllm_flags::VllmFlags;
@@ -36,6 +37,8 @@ pub(crate) struct ServeArgs {
     pub(crate) traces: TraceArgs,
     #[command(flatten)]
     pub(crate) tape: TapeArgs,
+    #[command(flatten)]
+    pub(crate) sglang: SglangArgs,
     #[command(flatten)]
     pub(crate) live: LiveArgs,
     // Behind all others, which it asks for their names.

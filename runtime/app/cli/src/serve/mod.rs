@@ -8,6 +8,7 @@ mod model;
 pub(crate) mod operations;
 mod rendering;
 mod responses;
+mod sglang;
 mod tape;
 mod texts;
 mod traces;
@@ -128,12 +129,13 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         num_adapters: model.adapters.all().len() as u32,
         embedding_dimensions: Some(EMBEDDING_DIMENSIONS),
         takes_connector_stats: true,
-        engine_words: args.vllm.engine_words(),
+        engine_words: args.sglang.words(args)?,
         tokens: Some(("english", english(args, &model, &chats, &text)?)),
         listed: texts::read(&args.live.tokens.tokens, &model, &chats)?.map(Arc::new),
         plays_http: tape::is_http(&args.tape, &args.live.playback),
     };
     let mut config = live_config(&args.live, side, guests)?;
+    args.sglang.apply(&mut config)?;
     if args.media.mm_encoder_only {
         config.tokens.choice = TokenChoice::Native(Arc::new(|_context| Ok(Box::new(EncoderOnly))));
     }
@@ -148,6 +150,7 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         max_model_len_tokens: u64::from(model.max_model_len),
         seed: args.live.tokens.seed,
         frontend: args.server.frontend.into(),
+        sglang: sglang::engine_type(&config),
         max_loras: has_adapters.then_some(config.engine.max_loras()),
         cache: cache_config(args, &config.engine),
         has_tool_parser: matches!(chats.calls, CallParsing::Form(_)),
@@ -283,6 +286,7 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
     // Other answers than those of the engine's own time are told apart by a seed.
     let is_varied = args.live.tokens.tokens == "english" && args.live.tokens.seed == 0;
     let max_num_seqs = config.engine.max_num_seqs() as usize;
+    let sglang = sglang::info(args, &config);
     let grace = Duration::from_nanos(config.shutdown_timeout_ns);
     let (engines, client) = EngineClient::start(config, Some(operations.observer))?;
     if let Some(pace) = tape.and_then(|tape| tape.pace) {
@@ -328,6 +332,7 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
     let options = ServerOptions {
         startup_duration: Duration::from_nanos(args.server.startup_duration),
         frontend: args.server.frontend.into(),
+        sglang,
         schema_backend,
         has_document: !args.server.disable_fastapi_docs,
         tokenizer_info,

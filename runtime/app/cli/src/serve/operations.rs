@@ -183,6 +183,8 @@ pub(crate) struct Server {
     pub(crate) shutdown_timeout: Duration,
     /// The frontend of vLLM that it is like.
     pub(crate) frontend: FrontendKind,
+    /// Its part, if it is like a server of SGLang.
+    pub(crate) sglang: Option<&'static str>,
     /// Adapters that a step has at most, if there are any.
     pub(crate) max_loras: Option<u32>,
     /// The KV cache of each engine.
@@ -217,6 +219,7 @@ impl Operations {
             max_model_len_tokens: server.max_model_len_tokens,
             buckets: faults.custom_histogram_buckets.clone().unwrap_or_default(),
             frontend: server.frontend,
+            sglang: server.sglang,
             max_loras: server.max_loras,
             cache: Some(server.cache.clone()),
             has_tool_parser: server.has_tool_parser,

@@ -78,6 +78,16 @@ impl AnyEngine {
         each!(self, engine => engine.config().clone().into())
     }
 
+    /// Tokens per KV block, or page.
+    #[must_use]
+    pub fn block_size(&self) -> u32 {
+        match self {
+            Self::Vllm(engine) => engine.config().block_size(),
+            Self::Sglang(engine) => engine.config().page_size(),
+            Self::Ticks(engine) => engine.config().page_size_tokens(),
+        }
+    }
+
     /// Maximum number of running requests.
     #[must_use]
     pub fn max_num_seqs(&self) -> u32 {

@@ -81,6 +81,25 @@ impl PrefillInterval {
 }
 
 impl SglangEngine {
+    /// Aborts all requests, and reports each by its tag. KV that is held for another engine stays.
+    pub fn abort_all(&mut self, mut aborted: impl FnMut(u64)) {
+        let held = |id: &RequestId| self.requests[*id].status == RequestStatus::HoldingKv;
+        let ids: Vec<RequestId> = self.requests.live_ids().filter(|id| !held(id)).collect();
+        for id in ids {
+            aborted(self.requests[id].tag);
+            self.abort_request(id);
+        }
+    }
+
+    /// Empties the radix cache, as SGLang's `flush_cache`. False, and nothing happens, while there is any request.
+    pub fn flush_cache(&mut self) -> bool {
+        let is_idle = !self.step_in_flight && self.requests.live_ids().next().is_none();
+        if is_idle {
+            self.pages.flush();
+        }
+        is_idle
+    }
+
     /// Ends a request early and frees what it holds. One that has ended is left
     /// alone.
     fn abort_request(&mut self, id: RequestId) {

@@ -150,6 +150,12 @@ impl EngineClient {
         self.0.ranks.len()
     }
 
+    /// Requests under way, by engine.
+    #[must_use]
+    pub fn loads(&self) -> Vec<usize> {
+        self.ranks().iter().map(Rank::load).collect()
+    }
+
     /// Settings that the first engine reported when it was ready.
     #[must_use]
     pub fn settings(&self) -> Option<Box<ReadyResponse>> {

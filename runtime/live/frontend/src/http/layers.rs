@@ -27,6 +27,7 @@ use crate::server::responses::KeyOwner;
 const OPEN: &[&str] = &[
     "/health",
     "/health/ready",
+    "/health_generate",
     "/ready",
     "/ping",
     "/version",

@@ -30,6 +30,25 @@ struct Inner {
     preemptions: Counter,
     iteration_tokens: Histogram,
     counts_all_failures: bool,
+    of_sglang: Option<OfSglang>,
+}
+
+/// What a server of SGLang shows besides.
+#[derive(Debug)]
+struct OfSglang {
+    used_tokens: Gauge,
+    max_tokens: Gauge,
+    cache_hit_rate: Gauge<f64, AtomicU64>,
+}
+
+impl OfSglang {
+    fn scheduler(&self, stats: &SchedulerStats) {
+        self.used_tokens.set((stats.kv_cache_usage * self.max_tokens.get() as f64).round() as i64);
+        let prefix = &stats.prefix_cache_stats;
+        if prefix.queries > 0 {
+            self.cache_hit_rate.set(prefix.hits as f64 / prefix.queries as f64);
+        }
+    }
 }
 
 /// Sums of one message of an engine, over all of its requests.
@@ -94,6 +113,11 @@ impl EngineRecorder {
             preemptions: metrics.counter(Name::NumPreemptions, &labels),
             iteration_tokens: metrics.histogram(Name::IterationTokensTotal, &labels),
             counts_all_failures: metrics.is_of_python(),
+            of_sglang: metrics.is_of_sglang().then(|| OfSglang {
+                used_tokens: metrics.gauge(Name::NumUsedTokens, &labels),
+                max_tokens: metrics.gauge(Name::MaxTotalNumTokens, &labels),
+                cache_hit_rate: metrics.ratio(Name::CacheHitRate, &labels),
+            }),
         }))
     }
 
@@ -105,6 +129,9 @@ impl EngineRecorder {
         self.0.waiting_for_capacity.set(whole(stats.num_waiting_reqs));
         self.0.waiting_deferred.set(whole(stats.num_skipped_waiting_reqs));
         self.0.kv_cache_usage.set(stats.kv_cache_usage);
+        if let Some(of_sglang) = &self.0.of_sglang {
+            of_sglang.scheduler(stats);
+        }
         let prefix = &stats.prefix_cache_stats;
         self.count(Name::PrefixCacheQueries, prefix.queries);
         self.count(Name::PrefixCacheHits, prefix.hits);

@@ -1,6 +1,7 @@
 //! What of the metrics differs between vLLM's frontends. The [table](super::table::TABLE) has those of the Rust
 //! frontend, and at its end those of the Python frontend alone.
 
+use super::sglang;
 use super::table::{Metric, Name, Series};
 use crate::server::frontend_kind::FrontendKind;
 
@@ -67,6 +68,9 @@ pub(super) const SUMMARIES: &[Name] = &[Name::HttpRequestSizeBytes, Name::HttpRe
 
 /// Whether a frontend has a metric.
 pub(super) fn is_served(name: Name, frontend: FrontendKind) -> bool {
+    if sglang::OWN.contains(&name) {
+        return false;
+    }
     match frontend {
         FrontendKind::Python => !OF_RUST.contains(&name),
         FrontendKind::Rust => !OF_PYTHON.contains(&name),

@@ -16,6 +16,7 @@ mod page;
 mod process;
 mod request;
 mod series;
+mod sglang;
 mod table;
 
 pub use buckets::{Buckets, CustomBuckets};

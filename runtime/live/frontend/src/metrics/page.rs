@@ -13,9 +13,9 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Registry;
 
-use super::buckets::CustomBuckets;
-use super::table::{Kind, NAMES, Name, Series, TABLE};
-use super::{format, frontends, process};
+use super::buckets::{Buckets, CustomBuckets};
+use super::table::{Kind, Metric, NAMES, Name, Series, TABLE};
+use super::{format, frontends, process, sglang};
 use crate::server::frontend_kind::FrontendKind;
 use crate::server::unix_s;
 
@@ -54,6 +54,8 @@ pub struct MetricsOptions {
     pub buckets: CustomBuckets,
     /// The frontend whose metrics these are.
     pub frontend: FrontendKind,
+    /// The part of a server of SGLang, which has other metrics: `unified`, `prefill` or `decode`.
+    pub sglang: Option<&'static str>,
     /// Adapters that a step has at most, of a server that has adapters.
     pub max_loras: Option<u32>,
     /// The KV cache of each engine, if it is known.
@@ -63,9 +65,19 @@ pub struct MetricsOptions {
 }
 
 impl MetricsOptions {
-    fn shows(&self, name: Name) -> bool {
+    /// The name and the help of a metric, where it is shown.
+    fn shown(&self, name: Name, metric: &Metric) -> Option<(&'static str, &'static str)> {
+        if self.sglang.is_some() {
+            return sglang::shown(name, metric);
+        }
         let is_there = name != Name::ToolCallParserInvocations || self.has_tool_parser;
-        is_there && frontends::is_served(name, self.frontend)
+        let is_shown = is_there && frontends::is_served(name, self.frontend);
+        is_shown.then(|| (metric.name, frontends::help(name, metric, self.frontend)))
+    }
+
+    fn bounds(&self, name: Name, buckets: Buckets) -> Vec<f64> {
+        let own = self.sglang.and_then(|_| sglang::bounds(name, buckets));
+        own.map_or_else(|| self.buckets.bounds(buckets, self.max_model_len_tokens), <[f64]>::to_vec)
     }
 }
 
@@ -99,6 +111,7 @@ struct Inner {
     slots: Vec<Slot>,
     model_name: String,
     frontend: FrontendKind,
+    sglang: Option<&'static str>,
     max_loras: Option<u32>,
     /// When its series were made.
     start_s: f64,
@@ -112,19 +125,20 @@ impl Metrics {
         let mut slots = Vec::with_capacity(TABLE.len());
         let frontend = options.frontend;
         for (metric, name) in TABLE.iter().zip(NAMES) {
-            let help = frontends::help(*name, metric, frontend);
             // What a frontend does not have is counted, and not shown.
             let mut unshown = Registry::default();
-            let registry = if options.shows(*name) { &mut registry } else { &mut unshown };
+            let shown = options.shown(*name, metric);
+            let registry = if shown.is_some() { &mut registry } else { &mut unshown };
+            let (shown_name, help) = shown.unwrap_or((metric.name, metric.help));
             let slot = match metric.kind {
-                Kind::Gauge => Slot::Gauge(register(registry, metric.name, help, Family::default())),
-                Kind::Ratio => Slot::Ratio(register(registry, metric.name, help, Family::default())),
-                Kind::Counter => Slot::Counter(register(registry, metric.name, help, Family::default())),
-                Kind::Seconds => Slot::Seconds(register(registry, metric.name, help, Family::default())),
+                Kind::Gauge => Slot::Gauge(register(registry, shown_name, help, Family::default())),
+                Kind::Ratio => Slot::Ratio(register(registry, shown_name, help, Family::default())),
+                Kind::Counter => Slot::Counter(register(registry, shown_name, help, Family::default())),
+                Kind::Seconds => Slot::Seconds(register(registry, shown_name, help, Family::default())),
                 Kind::Histogram(buckets) => {
-                    let bounds = Bounds(options.buckets.bounds(buckets, options.max_model_len_tokens));
+                    let bounds = Bounds(options.bounds(*name, buckets));
                     let family = Family::new_with_constructor(bounds);
-                    Slot::Histogram(register(registry, metric.name, help, family))
+                    Slot::Histogram(register(registry, shown_name, help, family))
                 }
             };
             slots.push(slot);
@@ -134,6 +148,7 @@ impl Metrics {
             slots,
             model_name: options.model_name.clone(),
             frontend,
+            sglang: options.sglang,
             max_loras: options.max_loras,
             start_s: unix_s(),
         }));
@@ -169,6 +184,8 @@ impl Metrics {
             metrics.sleep_state(*engine, None);
             if let Some(cache) = &options.cache {
                 metrics.show_cache(cache, options.max_model_len_tokens, *engine);
+                let tokens = i64::from(cache.block_size) * i64::from(cache.num_gpu_blocks);
+                metrics.gauge(Name::MaxTotalNumTokens, &metrics.engine_labels(*engine)).set(tokens);
             }
         }
         metrics
@@ -196,6 +213,11 @@ impl Metrics {
     /// Adapters that a step has at most, where metrics tell it.
     pub(super) fn max_loras(&self) -> Option<u32> {
         self.0.max_loras.filter(|_| self.is_of_python())
+    }
+
+    /// Whether these are the metrics of a server of SGLang.
+    pub(super) fn is_of_sglang(&self) -> bool {
+        self.0.sglang.is_some()
     }
 
     /// Whether these are the metrics of the Python frontend.
@@ -239,7 +261,17 @@ impl Metrics {
     }
 
     pub(crate) fn engine_labels(&self, engine: u32) -> Labels {
-        self.model_labels(&[("engine", &engine.to_string())])
+        let engine = engine.to_string();
+        match self.0.sglang {
+            None => self.model_labels(&[("engine", &engine)]),
+            Some(part) => self.model_labels(&[
+                ("engine_type", part),
+                ("tp_rank", "0"),
+                ("pp_rank", "0"),
+                ("moe_ep_rank", "0"),
+                ("dp_rank", &engine),
+            ]),
+        }
     }
 
     pub(crate) fn engine_labels_and(&self, engine: u32, label: &'static str, value: &str) -> Labels {

@@ -232,5 +232,9 @@ metrics! {
             ("request_type", &["chat_completions", "responses", "other"]),
         ]),
         "Total number of ToolParser invocations. Non-streaming increments once per choice; streaming increments once per delta.";
+    NumUsedTokens, "sglang:num_used_tokens", Gauge, Series::One, "The number of used tokens.";
+    MaxTotalNumTokens, "sglang:max_total_num_tokens", Gauge, Series::One,
+        "Maximum total number of tokens in the KV cache pool.";
+    CacheHitRate, "sglang:cache_hit_rate", Ratio, Series::One, "The prefix cache hit rate.";
     ProcessMaxFds, "process_max_fds", Gauge, Series::Process, "Limit of file descriptors of the process";
 }

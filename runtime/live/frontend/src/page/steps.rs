@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
-use vcr_core::Engine;
+use vcr_core::{AnyEngine, ServingEngine};
 use vcr_live::StepObserver;
 
 /// Steps of an engine that are kept.
@@ -61,10 +61,10 @@ impl StepObserver for StepRing {
 
     fn aborted(&self, _: u16, _: u64) {}
 
-    fn scheduled(&self, _: u16, _: &Engine) {}
+    fn scheduled(&self, _: u16, _: &dyn ServingEngine) {}
 
-    fn ended(&self, rank: u16, start_ns: u64, end_ns: u64, engine: &Engine) {
-        let (shape, pool) = (&engine.oldest_plan().shape, engine.pool());
+    fn ended(&self, rank: u16, start_ns: u64, end_ns: u64, engine: &AnyEngine) {
+        let (shape, load) = (&engine.oldest_plan().shape, engine.load());
         let step = Step {
             end_ns,
             ms: end_ns.saturating_sub(start_ns) as f64 / 1e6,
@@ -72,9 +72,10 @@ impl StepObserver for StepRing {
             prefill_tokens: shape.prefill_tokens,
             decode_requests: shape.decode_requests,
             waiting: shape.waiting_requests,
-            active_blocks: pool.num_active(),
-            cached_blocks: pool.num_free_cached(),
-            total_blocks: pool.num_usable(),
+            active_blocks: load.num_active_blocks,
+            // SGLang's cache is not shown.
+            cached_blocks: engine.as_vllm().map_or(0, |engine| engine.pool().num_free_cached()),
+            total_blocks: load.num_usable_blocks,
         };
         if let Some(mut steps) = self.steps(rank) {
             if steps.len() == STEPS {
@@ -84,9 +85,9 @@ impl StepObserver for StepRing {
         }
     }
 
-    fn applied(&self, _: u16, _: u64, _: u64, _: &Engine) {}
+    fn applied(&self, _: u16, _: u64, _: u64, _: &dyn ServingEngine) {}
 
-    fn cache_changed(&self, _: u16, _: &Engine) {}
+    fn cache_changed(&self, _: u16, _: &dyn ServingEngine) {}
 
     fn stalled(&self, _: u16, _: u64, _: u64) {}
 

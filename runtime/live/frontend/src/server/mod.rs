@@ -51,6 +51,8 @@ pub struct ServerOptions {
     pub startup_duration: Duration,
     /// The frontend of vLLM that this one is like.
     pub frontend: FrontendKind,
+    /// What `/server_info` tells of a server of SGLang, if this is one.
+    pub sglang: Option<serde_json::Map<String, serde_json::Value>>,
     /// What decides whether JSON schemas of outputs are taken.
     pub schema_backend: SchemaBackend,
     /// Describe the routes at `/openapi.json`, as the Python frontend does.

@@ -17,7 +17,7 @@ use crate::counters::Counters;
 use crate::egress::stats::usage;
 use crate::handle::{Command, EngineState, PlaneTotals};
 use crate::serving::Serving;
-use vcr_core::PauseState;
+use vcr_core::{PauseState, ServingEngine as _};
 use vcr_wire::VllmMinor;
 
 /// Headers by which browsers name the page that asks. No web page may change engines: one from
@@ -142,8 +142,9 @@ impl Admin {
             snapshot.state = state;
             snapshot.version = version;
             let (waiting, playing) = serving.player.counts();
-            snapshot.num_running = stepper.engine().num_running() + playing;
-            snapshot.num_waiting = stepper.engine().num_waiting() + waiting;
+            let load = stepper.engine().load();
+            snapshot.num_running = load.num_running + playing;
+            snapshot.num_waiting = load.num_waiting + waiting;
             snapshot.is_paused = stepper.is_paused();
             snapshot.is_sleeping = self.pauses.is_asleep();
             snapshot.kv_cache_usage = usage(stepper.engine());

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use vcr_base::block_hash::{BlockHasher, Digest, EngineHashes, ExtraKey, HashRules, Seed};
 use vcr_core::kv_event::{KvEvent as CoreEvent, StoredPlaces};
-use vcr_core::{Engine, EngineConfig, KvCacheGroup, KvCacheKind};
+use vcr_core::{AnyEngine, EngineConfig, KvCacheGroup, KvCacheKind, ServingEngine as _};
 use vcr_wire::{
     BlockHash, BlockRemoved, BlockStored, KvEvent, KvEventBatch, KvEventPublisher, LinkError, Protocol, Value,
     VllmMinor,
@@ -94,8 +94,8 @@ impl KvEvents {
     }
 
     /// Takes the events that `engine` has recorded; the caller clears them.
-    pub(crate) fn gather(&mut self, engine: &Engine, requests: &Requests) {
-        let Some(log) = engine.pool().events().filter(|log| !log.is_empty()) else { return };
+    pub(crate) fn gather(&mut self, engine: &AnyEngine, requests: &Requests) {
+        let Some(log) = engine.kv_events().filter(|log| !log.is_empty()) else { return };
         let keys_of = |tag| requests.get(tag).and_then(|request| request.extras.as_ref()?.block_keys.as_ref());
         if matches!(self.names, Names::OfSequences(_)) {
             for (group, event, places) in log.iter_with_places() {
@@ -109,7 +109,7 @@ impl KvEvents {
             }
             return;
         }
-        let block_size = engine.config().block_size();
+        let block_size = engine.block_size();
         for event in log.iter() {
             let event = match event {
                 CoreEvent::Stored { tag, parent, blocks, tokens } => {

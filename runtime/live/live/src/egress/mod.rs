@@ -14,8 +14,8 @@ pub(crate) mod waves;
 
 use std::sync::Arc;
 
-use vcr_core::Engine;
 use vcr_core::plan::StepPlan;
+use vcr_core::{AnyEngine, ServingEngine as _};
 use vcr_wire::{
     EngineCoreOutputs, EngineOutputs, IterationDetails, KvEventPublisher, LinkError, Protocol, SchedulerStats,
     VllmMinor,
@@ -118,7 +118,7 @@ impl Egress {
     /// When the library fails.
     pub(crate) fn send_step(
         &mut self,
-        engine: &Engine,
+        engine: &AnyEngine,
         playback: PlaybackLoad,
         details: Option<IterationDetails>,
         now_ns: u64,
@@ -147,7 +147,7 @@ impl Egress {
     }
 
     /// Takes the changes of the prefix cache since the last call.
-    pub(crate) fn gather_cache_events(&mut self, engine: &Engine, requests: &Requests) {
+    pub(crate) fn gather_cache_events(&mut self, engine: &AnyEngine, requests: &Requests) {
         if let Some(events) = &mut self.kv_events {
             events.gather(engine, requests);
         }
@@ -230,9 +230,13 @@ impl Egress {
     ///
     /// # Errors
     /// When the library fails.
-    pub(crate) fn report_counts(&mut self, engine: &Engine, playback: PlaybackLoad) -> Result<(), LinkError> {
-        let counts = (engine.num_waiting() + playback.0, engine.num_running() + playback.1);
-        if !self.outputs.has_coordinator() || counts == self.reported_counts {
+    pub(crate) fn report_counts(&mut self, engine: &AnyEngine, playback: PlaybackLoad) -> Result<(), LinkError> {
+        if !self.outputs.has_coordinator() {
+            return Ok(());
+        }
+        let load = engine.load();
+        let counts = (load.num_waiting + playback.0, load.num_running + playback.1);
+        if counts == self.reported_counts {
             return Ok(());
         }
         self.reported_counts = counts;

@@ -1,7 +1,7 @@
 //! Statistics sent with each step, as differences of the engine's totals.
 
 use vcr_core::plan::StepPlan;
-use vcr_core::{Engine, EngineStats};
+use vcr_core::{AnyEngine, Engine, EngineStats, ServingEngine as _};
 use vcr_transfer::Moved;
 use vcr_wire::{
     HitsBySource, IterationDetails, NixlStats, PrefixCacheStats, ProtocolRules, SchedulerStats, SpecDecodingStats,
@@ -155,18 +155,19 @@ impl StatsKeeper {
     /// engine does not know. Deltas start again.
     pub(crate) fn take(
         &mut self,
-        engine: &Engine,
+        engine: &AnyEngine,
         (also_waiting, also_running): (usize, usize),
         place: WavePlace,
         details: Option<IterationDetails>,
     ) -> &SchedulerStats {
         let now = *engine.stats();
         let reported = std::mem::replace(&mut self.reported, now);
-        let skipped = engine.num_skipped_waiting() as u64;
+        let load = engine.load();
+        let skipped = engine.as_vllm().map_or(0, Engine::num_skipped_waiting) as u64;
         let message = &mut self.message;
-        message.num_running_reqs = (engine.num_running() + also_running) as u64;
+        message.num_running_reqs = (load.num_running + also_running) as u64;
         message.num_skipped_waiting_reqs = skipped;
-        message.num_waiting_reqs = ((engine.num_waiting() + also_waiting) as u64).saturating_sub(skipped);
+        message.num_waiting_reqs = ((load.num_waiting + also_waiting) as u64).saturating_sub(skipped);
         message.kv_cache_usage = usage(engine);
         (message.current_wave, message.step_counter) = (place.wave, place.step);
         message.iteration_details = details;
@@ -188,7 +189,7 @@ impl StatsKeeper {
         message.kv_connector_stats = (self.connector.is_reported && !transfers.is_empty()).then(|| transfers.to_raw());
         let drafts = now.spec_decode.num_drafts - reported.spec_decode.num_drafts;
         message.spec_decoding_stats = (drafts > 0).then(|| {
-            let k = engine.config().num_speculative_tokens();
+            let k = engine.as_vllm().map_or(0, |engine| engine.config().num_speculative_tokens());
             self.accepted_at.resize(k as usize, 0);
             SpecDecodingStats {
                 num_spec_tokens: k.into(),
@@ -204,7 +205,7 @@ impl StatsKeeper {
 }
 
 /// Share of the KV blocks in use.
-pub(crate) fn usage(engine: &Engine) -> f64 {
-    let usable = engine.pool().num_usable();
-    f64::from(usable - engine.pool().num_free()) / f64::from(usable.max(1))
+pub(crate) fn usage(engine: &AnyEngine) -> f64 {
+    let load = engine.load();
+    f64::from(load.num_active_blocks) / f64::from(load.num_usable_blocks.max(1))
 }

@@ -75,7 +75,7 @@ pub(crate) fn admit(
         KvRole::Destination if skip_reading_prefix_cache => KvRole::Local,
         role => role,
     };
-    let engine_config = serving.stepper.engine().config();
+    let engine_config = &serving.context.config.engine;
     let blocks = engine_config.hashed_blocks();
     let moves = serving.transfers.moves_bytes() && kv_role != KvRole::Local;
     let contents = if moves { group_contents(&prompt, engine_config, salt, &marks) } else { Vec::new() };
@@ -213,10 +213,12 @@ pub(crate) fn announce_arrival(
 
 /// Whether requests with structured outputs wait for their grammar. Those with times of their own have it in them.
 fn waits_for_grammars(serving: &Serving) -> bool {
-    let engine = serving.stepper.engine();
     serving.context.grammar_compile_ns() > 0
-        && engine.config().simulates_structured_outputs()
-        && !engine.has_request_times()
+        && serving
+            .stepper
+            .engine()
+            .as_vllm()
+            .is_some_and(|engine| engine.config().simulates_structured_outputs() && !engine.has_request_times())
 }
 
 fn num_logprobs(serving: &Serving, k: i64) -> u32 {
@@ -268,7 +270,7 @@ fn start_tokens(
 fn kv_role(serving: &mut Serving, id: &str, kv: &KvParams) -> KvRole {
     match kv {
         KvParams::Local => KvRole::Local,
-        _ if serving.stepper.engine().config().keeps_states() => {
+        _ if serving.context.config.engine.keeps_states() => {
             tracing::warn!(
                 rank = serving.context.rank,
                 request = id,

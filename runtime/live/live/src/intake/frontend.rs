@@ -1,6 +1,6 @@
 //! Requests and aborts of frontends.
 
-use vcr_core::{RejectReason, RequestId, RequestSpec};
+use vcr_core::{AnyEngine, RejectReason, RequestId, RequestSpec, ServingEngine as _};
 use vcr_wire::{DecodeError, EngineCoreRequest, EngineInputs, FinishReason, Source};
 
 use crate::admin::Admin;
@@ -268,8 +268,15 @@ impl Intake {
             // Before the token source and the fault rules see the request, so
             // that a rejected one uses up neither outputs nor faults.
             let prompt_tokens = request.prompt_token_ids.as_ref().map_or(0, Vec::len) as u32;
-            let max_tokens = u32::from(request.pooling_params.is_none());
-            if let Err(reason) = serving.stepper.engine().check_prompt(prompt_tokens, max_tokens) {
+            let is_pooling = request.pooling_params.is_some();
+            let checked = match serving.stepper.engine() {
+                AnyEngine::Vllm(engine) => engine.check_prompt(prompt_tokens, u32::from(!is_pooling)),
+                engine => {
+                    let asked = request.sampling_params.as_ref().and_then(|params| params.max_tokens);
+                    engine.check(prompt_tokens, asked.unwrap_or(u32::MAX))
+                }
+            };
+            if let Err(reason) = checked {
                 serving.refuse(client, &request.request_id, &Refusal::invalid(reason.to_string()), now_ns)?;
                 return Ok(false);
             }

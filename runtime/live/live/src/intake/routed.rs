@@ -30,7 +30,7 @@ impl Intake {
     ) -> Result<(), LiveError> {
         let index = serving.context.index;
         let Some(routes) = &mut serving.routes else { return self.take(serving, admin, request, None, now_ns) };
-        let blocks = serving.stepper.engine().config().hashed_blocks();
+        let blocks = serving.context.config.engine.hashed_blocks();
         let (engine, handle) = match decide(routes, &request, blocks, &serving.transfers)? {
             None => return self.take(serving, admin, request, None, now_ns),
             Some(Decision::To(engine, handle)) if engine == index => {

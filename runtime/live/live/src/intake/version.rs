@@ -88,6 +88,6 @@ impl FrontendVersion {
 }
 
 fn set_version(serving: &mut Serving, version: VllmMinor) {
-    let block_size = serving.stepper.engine().config().block_size();
+    let block_size = serving.context.config.engine.block_size();
     serving.egress.set_version(version, block_size);
 }

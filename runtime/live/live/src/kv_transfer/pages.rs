@@ -6,7 +6,7 @@
 use std::iter;
 
 use vcr_core::plan::{RemoteLoad, ScheduledKind, ScheduledRequest};
-use vcr_core::{Engine, EngineConfig, RequestId};
+use vcr_core::{AnyEngine, Engine, EngineConfig, RequestId};
 use vcr_transfer::pattern::mix;
 use vcr_transfer::{BlockPair, ErrorKind, Held, TransferError};
 
@@ -41,7 +41,9 @@ pub(crate) fn group_contents(tokens: &[u32], config: &EngineConfig, salt: u64, m
 }
 
 /// The blocks of a finished prompt by group, as its parameters name them.
-pub(crate) fn exchanged_blocks(engine: &Engine, id: RequestId, prompt_tokens: u32) -> Vec<Vec<u32>> {
+pub(crate) fn exchanged_blocks(engine: &AnyEngine, id: RequestId, prompt_tokens: u32) -> Vec<Vec<u32>> {
+    // SGLang's pages have no numbers.
+    let Some(engine) = engine.as_vllm() else { return vec![Vec::new()] };
     let config = engine.config();
     if config.kv_cache_groups().is_empty() {
         return vec![engine.block_table(id).to_vec()];

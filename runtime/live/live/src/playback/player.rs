@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use vcr_core::{Engine, TokenSource};
+use vcr_core::{AnyEngine, TokenSource};
 use vcr_wire::EventType;
 
 use crate::playback::capture::{RecordedEnd, RecordedTimes};
@@ -102,7 +102,7 @@ impl Player {
     pub(crate) fn play_due(
         &mut self,
         parts: &mut OutputParts<'_>,
-        engine: &Engine,
+        engine: &AnyEngine,
         now_ns: u64,
     ) -> Option<StepResults> {
         if self.next_due_ns().is_none_or(|due_ns| due_ns > now_ns) {
@@ -120,7 +120,7 @@ impl Player {
         &mut self,
         tag: u64,
         parts: &mut OutputParts<'_>,
-        engine: &Engine,
+        engine: &AnyEngine,
         now_ns: u64,
         results: &mut StepResults,
     ) {

@@ -13,7 +13,7 @@ use hashbrown::HashTable;
 use vcr_core::hash::BlockHash;
 use vcr_core::kv_event::{KvEvent, KvEventLog};
 use vcr_core::route::{Choice, EndedRequest, RouteError, RouteRequest, Router, WorkerLoad};
-use vcr_core::{Engine, EngineConfig};
+use vcr_core::{AnyEngine, EngineConfig, ServingEngine as _};
 use vcr_wire::{EngineCoreRequest, VllmMinor, Waker, monotonic_ns};
 
 /// Shared by all engines of a process, which are numbered from 0.
@@ -278,12 +278,13 @@ impl Dispatcher {
 
 impl EngineStatus {
     /// Notes the load of the engine, which includes the requests in `taken`.
-    pub(crate) fn report_load(&mut self, engine: &Engine, taken: &[RouteHandle]) {
-        self.running_requests = engine.num_running() as u32;
-        self.waiting_requests = engine.num_waiting() as u32;
-        self.loading_requests = engine.num_loading() as u32;
-        self.active_blocks = engine.pool().num_active();
-        self.outstanding_prefill_tokens = engine.outstanding_prefill_tokens();
+    pub(crate) fn report_load(&mut self, engine: &AnyEngine, taken: &[RouteHandle]) {
+        let load = engine.load();
+        self.running_requests = load.num_running as u32;
+        self.waiting_requests = load.num_waiting as u32;
+        self.loading_requests = load.num_loading as u32;
+        self.active_blocks = load.num_active_blocks;
+        self.outstanding_prefill_tokens = load.outstanding_prefill_tokens;
         self.preemption_count = engine.stats().preemptions;
         self.forget_routed(taken);
     }

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use vcr_core::Engine;
+use vcr_core::AnyEngine;
 use vcr_core::kv_event::KvEventLog;
 use vcr_core::route::{RouteError, RouteRequest};
 
@@ -117,7 +117,7 @@ impl Routes {
     }
 
     /// Reports the load of this engine to the router.
-    pub(crate) fn report_load(&mut self, engine: &Engine, last_step_ns: u64, takes_requests: bool) {
+    pub(crate) fn report_load(&mut self, engine: &AnyEngine, last_step_ns: u64, takes_requests: bool) {
         let mut status = self.dispatcher.status(self.index);
         status.takes_requests = takes_requests;
         status.last_step_ns = last_step_ns;

@@ -162,7 +162,7 @@ impl Serving {
         if self.egress.has_kv_events() {
             // The names of its blocks are known until the request is forgotten.
             self.gather_cache_events();
-            self.stepper.cache().forget_events_of(tag);
+            self.stepper.forget_events_of(tag);
             self.egress.forget_request(tag);
         }
         let request = self.requests.remove(tag)?;

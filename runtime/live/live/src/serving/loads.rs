@@ -24,8 +24,8 @@ impl Serving {
         for part in self.transfers.take_computing() {
             let Some(request) = self.requests.get(part.tag) else { continue };
             let Some(extras) = request.extras.as_deref().filter(|extras| extras.is_prefill_only) else { continue };
-            if let Some(core) = request.core {
-                let blocks = part.pages(self.stepper.engine(), core, &extras.contents);
+            if let (Some(core), Some(engine)) = (request.core, self.stepper.engine().as_vllm()) {
+                let blocks = part.pages(engine, core, &extras.contents);
                 self.transfers.prepare(blocks);
             }
         }
@@ -47,11 +47,12 @@ impl Serving {
         let fault = self.faults.kv_transfer(self.context.since_start_ns(now_ns));
         let pages = match self.requests.get(load.tag).and_then(|request| request.extras.as_deref()) {
             Some(extras) if self.transfers.moves_bytes() => {
-                let pages_of = |remote| {
-                    let groups = missing_pages(self.stepper.engine(), load, &extras.contents, remote)?;
+                let engine = self.stepper.engine().as_vllm();
+                let pages_of = |(remote, engine)| {
+                    let groups = missing_pages(engine, load, &extras.contents, remote)?;
                     Ok(LoadPages { remote, groups, corrupts: false })
                 };
-                extras.remote.as_ref().map(pages_of).transpose()
+                extras.remote.as_ref().zip(engine).map(pages_of).transpose()
             }
             _ => Ok(None),
         };

@@ -62,7 +62,10 @@ impl Serving {
 
     /// Requests that have not ended, of the engine core and of playback.
     pub(crate) fn num_unfinished(&self) -> usize {
-        self.stepper.engine().num_unfinished() + self.player.len()
+        match self.stepper.engine().as_vllm() {
+            Some(engine) => engine.num_unfinished() + self.player.len(),
+            None => self.requests.len(),
+        }
     }
 
     /// Whether there is neither a request nor a step in flight.
@@ -216,7 +219,7 @@ impl Serving {
             routes.report_cache_events(log);
         }
         self.egress.gather_cache_events(self.stepper.engine(), &self.requests);
-        self.stepper.cache().clear_events();
+        self.stepper.clear_cache_events();
     }
 
     /// Drops the prefix cache; with `preempt_running` running requests are

@@ -1,7 +1,7 @@
 //! From new tokens of a request to its output message: the common part of
 //! stepping and playback.
 
-use vcr_core::{Engine, FinishReason as CoreFinish};
+use vcr_core::{AnyEngine, FinishReason as CoreFinish, ServingEngine as _};
 use vcr_wire::{FinishReason, Tensor};
 
 use crate::answers::answer::{self, stop_reason};
@@ -34,7 +34,7 @@ impl OutputParts<'_> {
     #[inline]
     pub(crate) fn emit(
         &mut self,
-        engine: &Engine,
+        engine: &AnyEngine,
         tag: u64,
         tokens: &[u32],
         finish: Option<FinishReason>,
@@ -66,8 +66,14 @@ impl OutputParts<'_> {
         let goes_on = finish.is_some() && request.is_resumable() && engine.outputs().continuing.contains(&tag);
         let reason = results.finish_of(request, finish, goes_on);
         let sends_stats = self.egress.sends_stats();
-        let mut message =
-            answer::message(request, tokens, reason, engine.config(), sends_stats, self.tokens.vocab_size());
+        let mut message = answer::message(
+            request,
+            tokens,
+            reason,
+            &self.context.config.engine,
+            sends_stats,
+            self.tokens.vocab_size(),
+        );
         // Requests of playback have neither KV nor embeddings here.
         if let (Some(extras), Some(core)) = (request.extras.as_deref_mut(), request.core) {
             if reason == Some(FinishReason::Length)

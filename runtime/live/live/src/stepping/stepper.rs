@@ -10,7 +10,10 @@ use vcr_core::kv_event::KvEventLog;
 use vcr_core::latency::{LatencyModel, StepBatch, StepShape};
 use vcr_core::plan::ScheduledKind;
 use vcr_core::policy::SchedulingPolicy;
-use vcr_core::{Compilation, Engine, KvTiers, PauseState, RejectReason, RequestId, RequestSpec, SessionInput};
+use vcr_core::{
+    AnyEngine, Compilation, Engine, KvTiers, PauseState, RejectReason, RequestId, RequestSpec, ServingEngine as _,
+    SessionInput,
+};
 use vcr_wire::{EventType, IterationDetails};
 
 use crate::config::Placement;
@@ -33,7 +36,8 @@ const LATE_NS: u64 = 1_000_000;
 
 /// The core, its models, and the steps in flight.
 pub(crate) struct Stepper {
-    engine: Engine,
+    engine: AnyEngine,
+    pause: PauseState,
     policy: Option<Box<dyn SchedulingPolicy>>,
     latency: Box<dyn LatencyModel>,
     latency_name: String,
@@ -63,16 +67,17 @@ pub(crate) struct Stepper {
 impl Stepper {
     /// An engine without requests.
     pub(crate) fn new(
-        engine: Engine,
+        engine: AnyEngine,
         policy: Option<Box<dyn SchedulingPolicy>>,
         latency: Box<dyn LatencyModel>,
         latency_name: String,
         (overheads, time_scale): (Overheads, f64),
         watch: StepWatch,
     ) -> Self {
-        let stages = Pipeline::new(engine.config());
+        let stages = engine.as_vllm().and_then(|engine| Pipeline::new(engine.config()));
         let mut stepper = Self {
             engine,
+            pause: PauseState::default(),
             stages,
             policy,
             latency,
@@ -97,9 +102,10 @@ impl Stepper {
     /// Has the core keep to the times of requests, if the latency model knows those.
     fn apply_request_times(&mut self) {
         let times = self.latency.request_times();
-        if times.is_some() || self.engine.has_request_times() {
-            self.engine.set_request_times(times);
-            self.engine.set_request_time_factor(1.0 / self.time_scale);
+        let Some(engine) = self.engine.as_vllm_mut() else { return };
+        if times.is_some() || engine.has_request_times() {
+            engine.set_request_times(times);
+            engine.set_request_time_factor(1.0 / self.time_scale);
             self.may_decide = true;
         }
     }
@@ -109,15 +115,22 @@ impl Stepper {
         let overheads = self.overheads.scaled(1.0 / self.time_scale);
         // Launches are known for one stage.
         self.launches = match self.stages {
-            None => Launches::new(&overheads, self.engine.config().async_scheduling()),
+            None => {
+                let is_async = self.engine.as_vllm().is_some_and(|engine| engine.config().async_scheduling());
+                Launches::new(&overheads, is_async)
+            }
             Some(_) => None,
         };
     }
 
     /// The core, for reading.
     #[inline]
-    pub(crate) fn engine(&self) -> &Engine {
+    pub(crate) fn engine(&self) -> &AnyEngine {
         &self.engine
+    }
+
+    fn has_request_times(&self) -> bool {
+        self.engine.as_vllm().is_some_and(Engine::has_request_times)
     }
 
     /// Whether a policy ranks requests.
@@ -139,7 +152,7 @@ impl Stepper {
 
     /// Gives a resumable request the next part of its prompt, or its end, unless vLLM would not take it.
     pub(crate) fn extend(&mut self, request: RequestId, input: Option<SessionInput>) -> Result<(), RejectReason> {
-        self.engine.extend(request, input)?;
+        self.engine.as_vllm_mut().ok_or(RejectReason::SessionNotSimulated)?.extend(request, input)?;
         self.may_decide = true;
         Ok(())
     }
@@ -154,10 +167,15 @@ impl Stepper {
     /// Aborts all requests and reports each by its tag.
     pub(crate) fn abort_all(&mut self, mut aborted: impl FnMut(u64)) {
         let watch = &self.watch;
-        self.engine.abort_all(|tag| {
+        let report = |tag| {
             watch.show(|observer, rank| observer.aborted(rank, tag));
             aborted(tag);
-        });
+        };
+        match &mut self.engine {
+            AnyEngine::Vllm(engine) => engine.abort_all(report),
+            AnyEngine::Sglang(engine) => engine.abort_all(report),
+            AnyEngine::Ticks(_) => {}
+        }
         self.may_decide = true;
     }
 
@@ -176,7 +194,11 @@ impl Stepper {
 
     /// The KV of a request will not arrive: its prompt is computed here.
     pub(crate) fn fail_load(&mut self, request: RequestId) {
-        self.engine.remote_kv_failed(request);
+        match self.engine.as_vllm_mut() {
+            Some(engine) => engine.remote_kv_failed(request),
+            // SGLang ends such requests.
+            None => self.engine.abort(request),
+        }
         self.may_decide = true;
     }
 
@@ -188,7 +210,7 @@ impl Stepper {
 
     /// Changes of the prefix cache that are not cleared yet, if there are any.
     pub(crate) fn cache_events(&self) -> Option<&KvEventLog> {
-        self.engine.pool().events().filter(|log| !log.is_empty())
+        self.engine.kv_events().filter(|log| !log.is_empty())
     }
 
     /// Shows those changes to the observer of steps, unless the result of a step has shown them.
@@ -198,38 +220,54 @@ impl Stepper {
         }
     }
 
-    /// The cache, whose events are cleared once they are taken.
-    pub(crate) fn cache(&mut self) -> &mut vcr_core::kv_pool::KvPool {
-        self.engine.pool_mut()
+    /// Those changes are taken.
+    pub(crate) fn clear_cache_events(&mut self) {
+        self.engine.clear_kv_events();
+    }
+
+    /// Nobody asks for the places of this request's blocks any more.
+    pub(crate) fn forget_events_of(&mut self, tag: u64) {
+        if let Some(engine) = self.engine.as_vllm_mut() {
+            engine.pool_mut().forget_events_of(tag);
+        }
     }
 
     /// Forgets what the encoder has computed.
     pub(crate) fn reset_encoder_cache(&mut self) {
-        self.engine.reset_encoder_cache();
+        if let Some(engine) = self.engine.as_vllm_mut() {
+            engine.reset_encoder_cache();
+        }
     }
 
     /// Drops the prefix cache; with `preempt_running` running requests are
     /// computed again. `false` if blocks are in use.
     pub(crate) fn reset_prefix_cache(&mut self, preempt_running: bool) -> bool {
         self.may_decide = true;
-        self.engine.reset_prefix_cache(preempt_running)
+        match &mut self.engine {
+            AnyEngine::Vllm(engine) => engine.reset_prefix_cache(preempt_running),
+            AnyEngine::Sglang(engine) => engine.flush_cache(),
+            AnyEngine::Ticks(_) => false,
+        }
     }
 
     /// Pauses scheduling.
     pub(crate) fn pause(&mut self, state: PauseState) {
-        self.engine.set_pause_state(state);
+        self.pause = state;
+        if let Some(engine) = self.engine.as_vllm_mut() {
+            engine.set_pause_state(state);
+        }
     }
 
     /// Schedules again.
     pub(crate) fn resume(&mut self) {
-        self.engine.set_pause_state(PauseState::Unpaused);
+        self.pause(PauseState::Unpaused);
         self.may_decide = true;
     }
 
     /// Whether scheduling is paused, by a frontend or from outside.
     #[inline]
     pub(crate) fn is_paused(&self) -> bool {
-        self.engine.pause_state() != PauseState::Unpaused
+        self.pause != PauseState::Unpaused
     }
 
     /// The name of the latency model.
@@ -251,7 +289,9 @@ impl Stepper {
     /// Changes the divisor of durations.
     pub(crate) fn set_time_scale(&mut self, time_scale: f64) {
         self.time_scale = time_scale;
-        self.engine.set_request_time_factor(1.0 / time_scale);
+        if let Some(engine) = self.engine.as_vllm_mut() {
+            engine.set_request_time_factor(1.0 / time_scale);
+        }
         self.begin_launches();
     }
 
@@ -283,7 +323,9 @@ impl Stepper {
         if let Some(stages) = &mut self.stages {
             stages.delay(for_ns);
         }
-        self.engine.delay_tokens(for_ns);
+        if let Some(engine) = self.engine.as_vllm_mut() {
+            engine.delay_tokens(for_ns);
+        }
         self.watch.show_always(|observer, rank| observer.stalled(rank, now_ns, for_ns));
     }
 
@@ -294,7 +336,7 @@ impl Stepper {
 
     /// When the next token of a request with times of its own is due.
     pub(crate) fn next_token_ns(&self) -> Option<u64> {
-        self.engine.next_token_ns().map(|due_ns| due_ns.max(self.stalled_until_ns))
+        self.engine.as_vllm()?.next_token_ns().map(|due_ns| due_ns.max(self.stalled_until_ns))
     }
 
     /// Decides steps as long as the core may and has work.
@@ -313,14 +355,21 @@ impl Stepper {
         if self.stalled_until_ns > now_ns {
             return Ok(());
         }
-        self.may_decide |= self.engine.next_token_ns().is_some_and(|due_ns| due_ns <= now_ns);
-        self.engine.advance_clock(now_ns);
+        match self.engine.as_vllm_mut() {
+            Some(engine) => {
+                self.may_decide |= engine.next_token_ns().is_some_and(|due_ns| due_ns <= now_ns);
+                engine.advance_clock(now_ns);
+            }
+            None if self.pause == PauseState::PausedAll => return Ok(()),
+            None => {}
+        }
         self.advance_tiers(now_ns);
         while self.may_decide && self.engine.may_schedule() {
             if self.stages.as_ref().is_some_and(Pipeline::is_waiting) {
                 break;
             }
-            if !self.engine.has_schedulable_requests() && !self.engine.has_finished_requests() {
+            let has_finished = self.engine.as_vllm().is_some_and(Engine::has_finished_requests);
+            if !self.engine.has_schedulable_requests() && !has_finished {
                 self.may_decide = false;
                 break;
             }
@@ -339,7 +388,10 @@ impl Stepper {
     /// Corrects the end of the executing step for the host's launches: its own launch, and the launch of the
     /// step decided after it. Later steps move with it.
     fn pace_oldest(&mut self) {
-        let Some(launches) = self.launches.as_mut().filter(|_| !self.engine.has_request_times()) else { return };
+        if self.has_request_times() {
+            return;
+        }
+        let Some(launches) = self.launches.as_mut() else { return };
         let next = self.pipeline.get(1).map(|flight| flight.shape);
         let Some(flight) = self.pipeline.front_mut().filter(|flight| !flight.is_paced) else { return };
         let price_ns = flight.end_ns - flight.start_ns;
@@ -359,8 +411,8 @@ impl Stepper {
         context: &Context,
         now_ns: u64,
     ) -> Result<(), LiveError> {
-        if let Some(policy) = &mut self.policy {
-            self.engine.apply_policy(policy.as_mut(), context.since_start_ns(now_ns))?;
+        if let (Some(policy), Some(engine)) = (&mut self.policy, self.engine.as_vllm_mut()) {
+            engine.apply_policy(policy.as_mut(), context.since_start_ns(now_ns))?;
         }
         let plan = self.engine.schedule();
         let (sends_stats, timestamp) = (context.config.stats.log_stats, now_ns as f64 / 1e9);
@@ -409,7 +461,7 @@ impl Stepper {
             self.may_decide = has_preempted || goes_on;
             return Ok(());
         }
-        if self.engine.has_request_times() {
+        if self.has_request_times() {
             self.push_in_flight(start_ns, 0, shape);
             return Ok(());
         }
@@ -420,7 +472,7 @@ impl Stepper {
         // A model prices the first step whatever the horizon.
         let duration_ns = durations_ns.first().map_or(0, |duration_ns| duration_ns.saturating_add(adapter_ns));
         let duration_ns = duration_ns as f64 / self.time_scale;
-        let wait_ns = self.engine.flush_for_newest(start_ns);
+        let wait_ns = self.engine.as_vllm_mut().map_or(0, |engine| engine.flush_for_newest(start_ns));
         self.push_in_flight(start_ns, (duration_ns as u64).saturating_add(wait_ns), shape);
         Ok(())
     }
@@ -467,7 +519,9 @@ impl Stepper {
         let mut results = StepResults::default();
         let (start_ns, end_ns) = (flight.start_ns, flight.end_ns);
         self.watch.show_always(|observer, rank| observer.ended(rank, start_ns, end_ns, &self.engine));
-        self.engine.offload_prompts(now_ns);
+        if let Some(engine) = self.engine.as_vllm_mut() {
+            engine.offload_prompts(now_ns);
+        }
         self.engine.update(parts.tokens);
         self.watch.show(|observer, rank| observer.applied(rank, start_ns, end_ns, &self.engine));
         let outputs = self.engine.outputs();
@@ -507,7 +561,7 @@ impl Stepper {
 
     /// When KV comes from a tier below the device.
     pub(crate) fn next_tier_load_ns(&self) -> Option<u64> {
-        self.engine.kv_tiers().and_then(KvTiers::next_load_ns)
+        self.engine.as_vllm()?.kv_tiers().and_then(KvTiers::next_load_ns)
     }
 
     /// When the next grammar is compiled.
@@ -518,16 +572,19 @@ impl Stepper {
     /// Sees which grammars are compiled: their requests can be admitted.
     pub(super) fn advance_grammars(&mut self, now_ns: u64) {
         while let Some((_, tag)) = self.compilations.pop_front_if(|(due_ns, _)| *due_ns <= now_ns) {
-            self.may_decide |= self.engine.end_compilation(tag, Compilation::Succeeded);
+            let engine = self.engine.as_vllm_mut();
+            self.may_decide |= engine.is_some_and(|engine| engine.end_compilation(tag, Compilation::Succeeded));
         }
     }
 
     /// Sees what has come from tiers: its requests can be admitted.
     pub(super) fn advance_tiers(&mut self, now_ns: u64) {
-        if self.engine.kv_tiers().is_some() {
+        if let Some(engine) = self.engine.as_vllm_mut()
+            && engine.kv_tiers().is_some()
+        {
             self.loaded.clear();
-            self.engine.advance_tiers(now_ns, &mut self.loaded);
-            self.may_decide |= !self.loaded.is_empty() || self.engine.has_deferred_lookups();
+            engine.advance_tiers(now_ns, &mut self.loaded);
+            self.may_decide |= !self.loaded.is_empty() || engine.has_deferred_lookups();
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use vcr_core::Engine;
+use vcr_core::{AnyEngine, ServingEngine};
 
 /// Observes the steps of engines on their threads. Each engine reports its steps in order, and waits
 /// meanwhile. Times are nanoseconds of the system's monotonic clock.
@@ -19,16 +19,16 @@ pub trait StepObserver: fmt::Debug + Send + Sync {
     fn aborted(&self, rank: u16, tag: u64);
 
     /// An engine decided a step, or only to preempt.
-    fn scheduled(&self, rank: u16, engine: &Engine);
+    fn scheduled(&self, rank: u16, engine: &dyn ServingEngine);
 
     /// The oldest step in flight has ended, and is applied next.
-    fn ended(&self, rank: u16, start_ns: u64, end_ns: u64, engine: &Engine);
+    fn ended(&self, rank: u16, start_ns: u64, end_ns: u64, engine: &AnyEngine);
 
     /// It was applied. The engine has its KV events.
-    fn applied(&self, rank: u16, start_ns: u64, end_ns: u64, engine: &Engine);
+    fn applied(&self, rank: u16, start_ns: u64, end_ns: u64, engine: &dyn ServingEngine);
 
     /// An engine forgets its KV events between results of steps. It has them still.
-    fn cache_changed(&self, rank: u16, engine: &Engine);
+    fn cache_changed(&self, rank: u16, engine: &dyn ServingEngine);
 
     /// A fault stalls an engine.
     fn stalled(&self, rank: u16, at_ns: u64, for_ns: u64);

@@ -66,6 +66,7 @@ fn reader() -> LatencyReader {
 fn config(handshake_address: &str, num_ranks: u16) -> LiveConfig {
     let engine = EngineConfigInput { max_model_len: Some(4096), ..EngineConfigInput::default() };
     LiveConfig {
+        sglang: None,
         identity: Identity {
             handshake_address: handshake_address.to_owned(),
             connect_timeout: None,

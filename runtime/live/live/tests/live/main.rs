@@ -50,6 +50,7 @@ fn constant(step_ns: u64) -> LatencyFactory {
 fn config() -> LiveConfig {
     let engine = EngineConfigInput { max_model_len: Some(4096), ..EngineConfigInput::default() };
     LiveConfig {
+        sglang: None,
         identity: Identity {
             handshake_address: String::new(),
             connect_timeout: None,

@@ -157,6 +157,7 @@ pub(crate) fn live_config(
     let (first_engine, book) = (book.first_engine(), book.clone());
     let placements: PlacementObserver = Arc::new(move |name, place| book.place(name, place));
     Ok(LiveConfig {
+        sglang: None,
         identity: identity(pool.most_ranks() as u16, pool.tensor_parallel_size),
         engine: engine.clone(),
         policy: pool.policy.clone(),

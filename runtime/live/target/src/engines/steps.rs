@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use vcr_cluster::StepFacts;
 use vcr_cluster::observe::{Incident, RequestName, StepSink};
-use vcr_core::{Engine, ServingEngine};
+use vcr_core::{AnyEngine, ServingEngine};
 use vcr_live::StepObserver;
 
 use super::book::tag_of;
@@ -113,13 +113,13 @@ impl StepObserver for PoolSteps {
         }
     }
 
-    fn scheduled(&self, rank: u16, engine: &Engine) {
+    fn scheduled(&self, rank: u16, engine: &dyn ServingEngine) {
         if let Some(sink) = self.sink() {
             sink.scheduled(self.worker(rank), engine);
         }
     }
 
-    fn ended(&self, rank: u16, start_ns: u64, end_ns: u64, engine: &Engine) {
+    fn ended(&self, rank: u16, start_ns: u64, end_ns: u64, engine: &AnyEngine) {
         let plan = engine.oldest_plan();
         {
             let mut counted = self.run.counted();
@@ -135,13 +135,13 @@ impl StepObserver for PoolSteps {
         }
     }
 
-    fn applied(&self, rank: u16, start_ns: u64, end_ns: u64, engine: &Engine) {
+    fn applied(&self, rank: u16, start_ns: u64, end_ns: u64, engine: &dyn ServingEngine) {
         if let Some(sink) = self.sink() {
             sink.applied(self.worker(rank), self.run.at_ns(start_ns), self.run.at_ns(end_ns), engine);
         }
     }
 
-    fn cache_changed(&self, rank: u16, engine: &Engine) {
+    fn cache_changed(&self, rank: u16, engine: &dyn ServingEngine) {
         if let Some(sink) = self.sink() {
             sink.cache_changed(self.worker(rank), engine);
         }

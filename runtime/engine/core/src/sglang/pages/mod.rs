@@ -98,6 +98,13 @@ impl KvPages {
         self.holds[id.index()].own_pages += pages;
     }
 
+    /// Evicts all that no request uses.
+    pub(super) fn flush(&mut self) {
+        let pages = self.radix.num_evictable_pages();
+        self.radix.evict(pages);
+        self.num_free += pages;
+    }
+
     /// Takes pages back that a burst has left behind the first `used`.
     pub(super) fn shrink(&mut self, id: RequestId, used: u32) {
         let hold = &mut self.holds[id.index()];

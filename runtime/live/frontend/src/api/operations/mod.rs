@@ -21,7 +21,12 @@ use crate::server::error::ApiError;
 /// A route that changes the engines or stops requests. Web pages may not call it, not even pages of allowed
 /// origins: a form on any page could send such a request.
 pub(super) fn changes<H: Handler<T, Arc<App>>, T: 'static>(handler: H) -> MethodRouter<Arc<App>> {
-    post(handler).layer(from_fn(refuse_web_pages))
+    guarded(post(handler))
+}
+
+/// The same for a route of several methods.
+pub(super) fn guarded(methods: MethodRouter<Arc<App>>) -> MethodRouter<Arc<App>> {
+    methods.layer(from_fn(refuse_web_pages))
 }
 
 async fn refuse_web_pages(request: Request, next: Next) -> Response {
