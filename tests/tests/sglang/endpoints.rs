@@ -86,6 +86,7 @@ fn openais_api_has_sglangs_fields() {
     let body = json!({"model": "sim", "messages": messages, "max_tokens": 4, "ignore_eos": true, "stream": true});
     let events = serve.stream("/v1/chat/completions", &body);
     let events: Vec<&Value> = events.iter().filter_map(|event| event.as_ref().ok()).collect();
+    assert_eq!(events[0]["choices"][0]["delta"]["content"], "");
     for event in &events {
         assert!(event["usage"].is_null() && event.get("metadata").is_none(), "{event}");
         assert!(event["choices"][0].get("matched_stop").is_some_and(Value::is_null), "{event}");

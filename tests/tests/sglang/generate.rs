@@ -21,7 +21,7 @@ fn text_and_tokens_are_answered_with_both() {
     // A list of one prompt is a batch, and several answers to one prompt are a list.
     let body = json!({
         "input_ids": [prompt(1, 40), prompt(2, 30)], "rid": "mine",
-        "sampling_params": [{"max_new_tokens": 3, "ignore_eos": true}, {"max_new_tokens": 2, "ignore_eos": true, "n": 2}],
+        "sampling_params": [{"max_new_tokens": 3, "ignore_eos": true, "temperature": 0}, {"max_new_tokens": 2, "ignore_eos": true, "n": 2}],
     });
     let batch = serve.post("/generate", &body).body;
     let facts: Vec<_> = batch
@@ -56,7 +56,7 @@ fn an_answer_ends_by_stops_and_says_which() {
 fn each_event_of_a_stream_has_the_answer_so_far() {
     let serve = serve(4000, &["--decode-step-time", "5ms"]);
     let body = json!({
-        "text": "Tell me", "stream": true, "sampling_params": {"max_new_tokens": 6, "ignore_eos": true},
+        "text": "Tell me", "stream": true, "sampling_params": {"max_new_tokens": 6, "ignore_eos": true, "temperature": 0},
         "lora_path": null, "return_logprob": false, "logprob_start_len": -1,
     });
     let mut events = serve.stream("/generate", &body);
@@ -98,7 +98,8 @@ fn logprobs_of_tokens_and_of_prompts() {
     assert_eq!(all["output_top_logprobs"][2].as_array().map(Vec::len), Some(2));
     assert!(all["output_token_logprobs"][0][2].is_string(), "{all}");
     let later = ask(json!({"logprob_start_len": 4}));
-    assert_eq!(later["input_token_logprobs"].as_array().map(Vec::len), Some(3), "{later}");
+    assert_eq!(later["input_token_logprobs"].as_array().map(Vec::len), Some(2), "{later}");
+    assert_eq!(later["input_token_logprobs"][0], json!([null, prompt(3, 6)[4], null]));
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn prompt(number: u32, tokens: u32) -> Vec<u32> {
 
 /// The answer to a prompt in tokens.
 fn generate(serve: &Serve, input_ids: &[u32], max_new_tokens: u32) -> Value {
-    let sampling_params = json!({"max_new_tokens": max_new_tokens, "ignore_eos": true});
+    let sampling_params = json!({"max_new_tokens": max_new_tokens, "ignore_eos": true, "temperature": 0});
     let reply = serve.post("/generate", &json!({"input_ids": input_ids, "sampling_params": sampling_params}));
     assert_eq!(reply.status, 200, "{}", reply.body);
     reply.body

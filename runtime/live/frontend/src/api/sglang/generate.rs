@@ -376,11 +376,11 @@ impl Form {
         let own = |positions: &[Position]| -> Vec<Value> {
             positions.iter().filter_map(|Position(entries)| entries.first()).map(|entry| self.entry(entry)).collect()
         };
-        // The first token of a prompt has no logprob.
+        // As in SGLang, the first token that is shown has no logprob.
         let of_prompt = answer.prompt_logprobs.as_deref().zip(shown.prompt.as_deref());
         let (input, input_tops) = of_prompt.map_or_else(Default::default, |(positions, prompt)| {
-            let later = &positions[shown.first_shown.saturating_sub(1).min(positions.len())..];
-            let first = prompt.first().filter(|_| shown.first_shown == 0).map(|token| json!([null, token, null]));
+            let later = &positions[shown.first_shown.min(positions.len())..];
+            let first = prompt.get(shown.first_shown).map(|token| json!([null, token, null]));
             let tops = first.as_ref().map(|_| Value::Null).into_iter();
             let later_tops = self.tops(later, shown.top_logprobs);
             let tops: Vec<Value> = tops.chain(later_tops.as_array().into_iter().flatten().cloned()).collect();

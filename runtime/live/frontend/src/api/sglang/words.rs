@@ -105,7 +105,9 @@ fn of_choice(choice: &mut Map<String, Value>, eos: Option<u32>) {
         let reasoning = text.remove("reasoning").unwrap_or_default();
         text.insert("reasoning_content".to_owned(), reasoning);
         text.entry("role").or_insert(Value::Null);
-        text.entry("content").or_insert(Value::Null);
+        // The first delta has the role, and an empty text.
+        let none = if text["role"].is_string() && part == "delta" { "".into() } else { Value::Null };
+        text.entry("content").or_insert(none);
         let has_calls = text.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty());
         text.retain(|name, _| match name.as_str() {
             "tool_calls" => has_calls,
