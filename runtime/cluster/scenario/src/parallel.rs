@@ -3,23 +3,32 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use crate::script::stack::{start, with_large_stack};
+
 /// Does `work` for each of `items`, on up to `threads` threads, and gives the
 /// results in the order of the items: how many threads there are cannot show.
 pub fn parallel<T: Sync, R: Send>(threads: usize, items: &[T], work: impl Fn(usize, &T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let done: Vec<Mutex<Option<R>>> = items.iter().map(|_| Mutex::new(None)).collect();
-    std::thread::scope(|scope| {
-        for _ in 0..threads.clamp(1, items.len().max(1)) {
-            scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(item) = items.get(index) else { return };
-                    let result = work(index, item);
-                    *done[index].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-                }
-            });
+    let worker = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(index) else { return };
+            let result = work(index, item);
+            *done[index].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
         }
-    });
+    };
+    // Threads that can execute scripts: to start one for each script takes longer than a short run.
+    match threads.min(items.len()) {
+        0 | 1 => with_large_stack(worker),
+        threads => std::thread::scope(|scope| {
+            for _ in 0..threads {
+                if start(scope, &worker).is_none() {
+                    worker();
+                }
+            }
+        }),
+    }
     let results = done.into_iter().map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner));
     results.map(|result| result.expect("every item was taken by a thread that ended")).collect()
 }

@@ -22,8 +22,8 @@ use crate::vocabulary;
 use crate::vocabulary::run::parameter;
 use crate::{Outcome, Partial, Reporter, RunOptions, Silent};
 
-/// A script, ready to be executed. Executions may be parallel; they share the guests and
-/// traces that the script names.
+/// A script, ready to be executed. Executions may be parallel; they share the guests, traces
+/// and operator tables that the script names.
 pub struct Scenario {
     path: PathBuf,
     source: String,
@@ -73,7 +73,7 @@ impl Scenario {
         })
     }
 
-    /// The same, with the guests and traces that another scenario loads: each is read once for both.
+    /// The same, with the guests, traces and operator tables that another scenario loads: each is read once for both.
     #[must_use]
     pub fn sharing(mut self, other: &Self) -> Self {
         self.loaded = Arc::clone(&other.loaded);

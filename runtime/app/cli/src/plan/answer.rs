@@ -1,7 +1,7 @@
 //! The answer of a plan: its rows, how they grow with the load, and which of them errors of the latency model spare.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ use crate::plan::load::{Cut, Facts};
 use crate::plan::others::{FamilyResult, result};
 use crate::plan::script::Case;
 use crate::plan::search::{Family, Found, Probe, Simulate, least_holding, search};
-use crate::plan::simulate::{Simulated, Simulator};
+use crate::plan::simulate::{Numbers, Simulated, Simulator};
 use crate::plan::space::{LeftOut, Mode, Shape};
 use crate::refusal::Refusal;
 
@@ -145,7 +145,7 @@ impl Searched<'_> {
             return Err(too_soon(cause));
         }
         let all = (0..=simulator.whole()).flat_map(|part| simulator.of_part(part));
-        let latency = all.map(|(_, one)| one.latency).find(|name| !name.is_empty()).unwrap_or_default();
+        let latency = all.map(|(_, one)| one.latency.clone()).find(|name| !name.is_empty()).unwrap_or_default();
         let slower = SLOWER.iter().find(|(name, _)| *name == latency).map_or(SLOWER_OTHER, |(_, factor)| *factor);
         let safe_row = in_time(self.try_slower(&mut rows, slower))?.flatten();
         mark_front(&mut rows);
@@ -213,7 +213,7 @@ impl Searched<'_> {
     /// The best flags of each family and number of replicas that was simulated with this part of the load and keeps all
     /// objectives, the cheapest first. What a longer part breaks is not among them.
     fn rows_of(&self, part: usize) -> Vec<Row> {
-        let mut best: BTreeMap<(usize, u32), (Probe, Simulated)> = BTreeMap::new();
+        let mut best: BTreeMap<(usize, u32), (Probe, Arc<Simulated>)> = BTreeMap::new();
         let longer = (part + 1..=self.simulator.whole()).flat_map(|longer| self.simulator.of_part(longer));
         let longer: Vec<_> = longer.filter(|(_, one)| !one.score.passed).collect();
         let breaks = |probe: &Probe| {
@@ -250,7 +250,8 @@ impl Searched<'_> {
         let all = parts.find(|all| !all.is_empty()).unwrap_or_default();
         let best = all.iter().max_by(|a, b| a.1.score.headroom.total_cmp(&b.1.score.headroom));
         match best {
-            Some((_, Simulated { refused: Some(reason), .. })) => {
+            Some((_, one)) if one.refused.is_some() => {
+                let reason = one.refused.as_deref().unwrap_or_default();
                 Err(Refusal::input(format!("no deployment can be simulated: {reason}")))
             }
             best => Ok(best.map(|(probe, one)| self.row(*probe, one))),
@@ -277,8 +278,7 @@ impl Searched<'_> {
     fn row(&self, probe: Probe, one: &Simulated) -> Row {
         let shape = &self.simulator.shapes[probe.shape];
         let gpus = shape.gpus() * probe.replicas;
-        let tokens_per_s = one.metric("output_tokens_per_s").unwrap_or(0.0);
-        let itl_ms = one.metric("itl_ms_mean").filter(|mean| *mean > 0.0);
+        let numbers = one.numbers;
         Row {
             number: 1,
             deployment: shape.clone(),
@@ -286,39 +286,19 @@ impl Searched<'_> {
             requests: self.simulator.parts[probe.part],
             gpus,
             price_per_hour_usd: shape.price() * f64::from(probe.replicas),
-            price_per_million_output_tokens_usd: one.metric("cost_per_million_output_tokens_usd"),
+            price_per_million_output_tokens_usd: numbers.price_per_million_output_tokens_usd,
             objectives: kept(one),
             headroom: one.score.headroom,
-            utilisation: one.utilisation,
-            kv_peak_usage: one.metric("kv_peak_usage").unwrap_or(0.0),
-            limited_by: self.limit(shape, &self.alones[self.family_of(probe.shape)], one).to_owned(),
-            output_tokens_per_s_per_gpu: tokens_per_s / f64::from(gpus),
-            tokens_per_s_per_user: itl_ms.map(|mean| 1e3 / mean),
-            ttft_ms_p95: one.metric("ttft_ms_p95"),
-            itl_ms_p99: one.metric("itl_ms_p99"),
+            utilisation: numbers.utilisation,
+            kv_peak_usage: numbers.kv_peak_usage,
+            limited_by: limit(shape, &self.alones[self.family_of(probe.shape)], &numbers).to_owned(),
+            output_tokens_per_s_per_gpu: numbers.output_tokens_per_s / f64::from(gpus),
+            tokens_per_s_per_user: numbers.itl_ms_mean.filter(|mean| *mean > 0.0).map(|mean| 1e3 / mean),
+            ttft_ms_p95: numbers.ttft_ms_p95,
+            itl_ms_p99: numbers.itl_ms_p99,
             on_front: false,
             holds_if_slower: None,
             fingerprint: one.fingerprint.clone(),
-        }
-    }
-
-    /// What would have to grow first.
-    fn limit(&self, shape: &Shape, alone: &Alone, one: &Simulated) -> &'static str {
-        let metric = |name: &str| one.metric(name).unwrap_or(0.0);
-        let most_seqs = word_after(&shape.flags, "--max-num-seqs").unwrap_or(f64::INFINITY);
-        let computed = metric("prompt_tokens") - metric("cached_tokens");
-        let prompts_s = computed / alone.prompt_tokens_per_s.max(1.0);
-        let busy_s = one.utilisation * one.engines as f64 * metric("duration_ms") / 1e3;
-        if metric("kv_peak_usage") >= FULL || metric("preemptions") > 0.0 {
-            "kv_blocks"
-        } else if metric("batch_max") >= most_seqs {
-            "sequences"
-        } else if shape.mode != Mode::Aggregated && one.link_utilisation >= FULL {
-            "link"
-        } else if prompts_s > busy_s / 2.0 {
-            "compute"
-        } else {
-            "bandwidth"
         }
     }
 
@@ -408,6 +388,24 @@ impl Searched<'_> {
         let scales = &self.simulator.inputs.scales;
         let all = self.simulator.each_of(scales, |_, factor| in_time(of(*factor)));
         all.into_iter().filter_map(Result::transpose).collect()
+    }
+}
+
+/// What would have to grow first.
+fn limit(shape: &Shape, alone: &Alone, numbers: &Numbers) -> &'static str {
+    let most_seqs = word_after(&shape.flags, "--max-num-seqs").unwrap_or(f64::INFINITY);
+    let prompts_s = numbers.computed_tokens as f64 / alone.prompt_tokens_per_s.max(1.0);
+    let busy_s = numbers.utilisation * numbers.engines as f64 * numbers.duration_ms / 1e3;
+    if numbers.kv_peak_usage >= FULL || numbers.preemptions > 0 {
+        "kv_blocks"
+    } else if numbers.largest_batch >= most_seqs {
+        "sequences"
+    } else if shape.mode != Mode::Aggregated && numbers.link_utilisation >= FULL {
+        "link"
+    } else if prompts_s > busy_s / 2.0 {
+        "compute"
+    } else {
+        "bandwidth"
     }
 }
 

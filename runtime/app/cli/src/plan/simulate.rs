@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use vcr_base::units::format_ns;
+use vcr_cluster::Report;
+use vcr_cluster::metrics::{Counter, Gauge, Trend};
 use vcr_scenario::{AssertionResult, Blame, Outcome, Reporter, RunOptions, Scenario, parallel};
 
 use crate::plan::halt::Halt;
@@ -18,7 +20,6 @@ use crate::plan::script::Case;
 use crate::plan::search::{Probe, Score, Simulate};
 use crate::plan::space::Shape;
 use crate::refusal::Refusal;
-use crate::run::measured::Measured;
 use crate::stop::{self, Cause};
 use crate::terminal::progress::TerminalReporter;
 
@@ -33,18 +34,57 @@ pub(crate) struct Simulated {
     pub(crate) score: Score,
     /// The objectives, in their order.
     pub(crate) objectives: Vec<AssertionResult>,
-    /// By name, as reports call them; `_p99` and the like appended to those of distributions.
-    pub(crate) metrics: BTreeMap<String, f64>,
-    /// Mean over the engines.
-    pub(crate) utilisation: f64,
-    /// Of the busiest link.
-    pub(crate) link_utilisation: f64,
-    pub(crate) engines: usize,
+    pub(crate) numbers: Numbers,
     /// The latency model that priced it.
     pub(crate) latency: String,
     pub(crate) fingerprint: String,
     /// Why it could not be executed.
     pub(crate) refused: Option<String>,
+}
+
+/// Metrics of a run that rows state or are judged by; all zero or none where it was refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Numbers {
+    pub(crate) duration_ms: f64,
+    pub(crate) engines: usize,
+    /// Mean over the engines.
+    pub(crate) utilisation: f64,
+    /// Of the busiest link.
+    pub(crate) link_utilisation: f64,
+    pub(crate) kv_peak_usage: f64,
+    pub(crate) preemptions: u64,
+    pub(crate) largest_batch: f64,
+    /// Of prompts, those that no cache had.
+    pub(crate) computed_tokens: u64,
+    pub(crate) output_tokens_per_s: f64,
+    pub(crate) price_per_million_output_tokens_usd: Option<f64>,
+    pub(crate) ttft_ms_p95: Option<f64>,
+    pub(crate) itl_ms_mean: Option<f64>,
+    pub(crate) itl_ms_p99: Option<f64>,
+}
+
+impl Numbers {
+    fn of(run: &Report) -> Self {
+        let metrics = &run.metrics;
+        let (ttft, itl) = (metrics.trend(Trend::Ttft), metrics.trend(Trend::Itl));
+        let busy: f64 = run.engines.iter().map(|engine| engine.utilisation).sum();
+        let cached = metrics.count(Counter::CachedTokens);
+        Self {
+            duration_ms: run.duration_ms,
+            engines: run.engines.len(),
+            utilisation: busy / run.engines.len().max(1) as f64,
+            link_utilisation: run.links.iter().map(|link| link.utilisation).fold(0.0, f64::max),
+            kv_peak_usage: metrics.gauge(Gauge::KvPeakUsage).unwrap_or(0.0),
+            preemptions: metrics.count(Counter::Preemptions),
+            largest_batch: metrics.trend(Trend::BatchSize).map_or(0.0, |trend| trend.max),
+            computed_tokens: metrics.count(Counter::PromptTokens).saturating_sub(cached),
+            output_tokens_per_s: metrics.rate_per_s(Counter::OutputTokens),
+            price_per_million_output_tokens_usd: metrics.gauge(Gauge::CostPerMillionOutputTokens),
+            ttft_ms_p95: ttft.map(|trend| trend.p95),
+            itl_ms_mean: itl.map(|trend| trend.mean),
+            itl_ms_p99: itl.map(|trend| trend.p99),
+        }
+    }
 }
 
 /// Simulations and their requests, other loads and speeds included.
@@ -64,7 +104,7 @@ pub(crate) struct Simulator<'a> {
     threads: usize,
     /// How many times as long steps take as the latency model says.
     slower: f64,
-    known: Mutex<BTreeMap<Probe, Simulated>>,
+    known: Mutex<BTreeMap<Probe, Arc<Simulated>>>,
     /// Of all simulators of a question.
     spent: Arc<Spent>,
     progress: Arc<Progress>,
@@ -121,13 +161,13 @@ impl<'a> Simulator<'a> {
     }
 
     /// Every simulation with a part of the load.
-    pub(crate) fn of_part(&self, part: usize) -> Vec<(Probe, Simulated)> {
+    pub(crate) fn of_part(&self, part: usize) -> Vec<(Probe, Arc<Simulated>)> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.iter().filter(|(probe, _)| probe.part == part).map(|(probe, one)| (*probe, one.clone())).collect()
+        known.iter().filter(|(probe, _)| probe.part == part).map(|(probe, one)| (*probe, Arc::clone(one))).collect()
     }
 
     /// What is known of a deployment, if it has been simulated.
-    pub(crate) fn known(&self, probe: &Probe) -> Option<Simulated> {
+    pub(crate) fn known(&self, probe: &Probe) -> Option<Arc<Simulated>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).get(probe).cloned()
     }
 
@@ -137,12 +177,12 @@ impl<'a> Simulator<'a> {
     }
 
     /// What is known of a deployment, simulated if it has not been.
-    pub(crate) fn of(&self, probe: Probe) -> Result<Simulated, Halt> {
+    pub(crate) fn of(&self, probe: Probe) -> Result<Arc<Simulated>, Halt> {
         self.all(&[probe]).map(|mut all| all.remove(0))
     }
 
     /// The same of several.
-    pub(crate) fn all(&self, probes: &[Probe]) -> Result<Vec<Simulated>, Halt> {
+    pub(crate) fn all(&self, probes: &[Probe]) -> Result<Vec<Arc<Simulated>>, Halt> {
         let missing: BTreeSet<Probe> = probes.iter().filter(|probe| self.known(probe).is_none()).copied().collect();
         let missing: Vec<Probe> = missing.into_iter().collect();
         let made = parallel(self.threads, &missing, |_, probe| {
@@ -153,7 +193,7 @@ impl<'a> Simulator<'a> {
         let mut failed = None;
         for (probe, made) in missing.into_iter().zip(made) {
             match made {
-                Ok(made) => drop(self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(probe, made)),
+                Ok(made) => drop(self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(probe, Arc::new(made))),
                 Err(halt) => failed = failed.or(Some(halt)),
             }
         }
@@ -190,8 +230,7 @@ impl<'a> Simulator<'a> {
             return Err(Halt::Over);
         }
         let runs = self.spent.runs.fetch_add(1, Ordering::Relaxed) + 1;
-        let requests: usize = outcome.runs.iter().map(|run| run.request_rows().count()).sum();
-        let requests = requests as u64;
+        let requests: u64 = outcome.runs.iter().map(|run| run.num_requests()).sum();
         let done = self.spent.requests.fetch_add(requests, Ordering::Relaxed) + requests;
         self.progress.note(runs, done);
         Ok(Ok(outcome))
@@ -247,19 +286,13 @@ impl Simulate for Simulator<'_> {
 impl Simulated {
     fn of(outcome: &Outcome, objectives: &[Objective]) -> Self {
         let tightest = outcome.assertions.iter().map(headroom).fold(f64::INFINITY, f64::min);
-        let measured = Measured::of(outcome);
         let run = &outcome.runs[0];
-        let engines = run.engines.len();
         let mut judged = outcome.assertions.iter().zip(objectives);
         let carries = judged.all(|(made, objective)| made.passed || objective.hurts());
-        let busy: f64 = run.engines.iter().map(|engine| engine.utilisation).sum();
         Self {
             score: Score { passed: outcome.passed, carries, headroom: tightest },
             objectives: outcome.assertions.clone(),
-            metrics: measured.runs.into_iter().next().map(|run| run.metrics).unwrap_or_default(),
-            utilisation: busy / engines.max(1) as f64,
-            link_utilisation: run.links.iter().map(|link| link.utilisation).fold(0.0, f64::max),
-            engines,
+            numbers: Numbers::of(run),
             latency: run.deployments.first().map(|one| one.deployment.latency.clone()).unwrap_or_default(),
             fingerprint: outcome.fingerprint.clone(),
             refused: None,
@@ -270,18 +303,11 @@ impl Simulated {
         Self {
             score: Score { passed: false, carries: false, headroom: NONE },
             objectives: Vec::new(),
-            metrics: BTreeMap::new(),
-            utilisation: 0.0,
-            link_utilisation: 0.0,
-            engines: 0,
+            numbers: Numbers::default(),
             latency: String::new(),
             fingerprint: String::new(),
             refused: Some(reason),
         }
-    }
-
-    pub(crate) fn metric(&self, name: &str) -> Option<f64> {
-        self.metrics.get(name).copied()
     }
 }
 

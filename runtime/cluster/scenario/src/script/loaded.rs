@@ -1,4 +1,4 @@
-//! Guests and traces that were loaded: once, however often a script names them, and however
+//! Guests, traces and operator tables that were loaded: once, however often a script names them, and however
 //! often it is executed.
 
 use std::collections::BTreeMap;
@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use vcr_guest::GuestModule;
+use vcr_latency::tables::{Tables, TablesError, TablesInput};
 use vcr_trace::Trace;
 
 /// A trace by its files and the options that it was read with.
@@ -16,6 +17,7 @@ pub(crate) type TraceKey = (Vec<PathBuf>, String);
 pub(crate) struct Loaded {
     guests: Mutex<BTreeMap<PathBuf, GuestModule>>,
     traces: Mutex<BTreeMap<TraceKey, Arc<Trace>>>,
+    tables: Mutex<BTreeMap<String, Tables>>,
 }
 
 impl Loaded {
@@ -35,6 +37,11 @@ impl Loaded {
         read: impl FnOnce() -> Result<Arc<Trace>, E>,
     ) -> Result<Arc<Trace>, E> {
         once(&self.traces, key, read)
+    }
+
+    /// The tables of `input`, read the first time.
+    pub(crate) fn tables(&self, input: &TablesInput) -> Result<Tables, TablesError> {
+        once(&self.tables, format!("{input:?}"), || Tables::new(input))
     }
 }
 

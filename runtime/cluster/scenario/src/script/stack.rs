@@ -4,15 +4,24 @@
 //! script engine frees them by recursion, so the depth that the limit of memory allows needs a stack
 //! of its size. The system gives a stack its memory only where it is used.
 
+use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
-use std::thread::Builder;
+use std::thread::{Builder, Scope, ScopedJoinHandle};
 
 /// Stack sizes; the first size that the process may have is taken. A level of nested closures takes about 190
 /// bytes of memory, of the 256 MiB that a script has, and 350 bytes of stack.
 const STACK_BYTES: [usize; 3] = [1 << 30, 128 << 20, 8 << 20];
 
-/// Does work on a thread with a large stack. The caller waits.
+thread_local! {
+    /// Whether this thread has such a stack.
+    static IS_LARGE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does work on a thread with a large stack, which may be this one. The caller waits.
 pub(crate) fn with_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    if IS_LARGE.get() {
+        return work();
+    }
     // A thread that does not start drops what it was given, so that is a reference.
     let work = Mutex::new(Some(work));
     let do_it = || {
@@ -20,10 +29,22 @@ pub(crate) fn with_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
         work.expect("one thread takes it")()
     };
     std::thread::scope(|scope| {
-        let start = |bytes| Builder::new().name("script".to_owned()).stack_size(bytes).spawn_scoped(scope, do_it).ok();
-        let Some(thread) = STACK_BYTES.into_iter().find_map(start) else { return do_it() };
+        let Some(thread) = start(scope, &do_it) else { return do_it() };
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
+}
+
+/// Starts a thread with a large stack; none if the process may have no more threads.
+pub(crate) fn start<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    work: &'scope (impl Fn() -> T + Sync),
+) -> Option<ScopedJoinHandle<'scope, T>> {
+    let on_large = || {
+        IS_LARGE.set(true);
+        work()
+    };
+    let of = |bytes| Builder::new().name("script".to_owned()).stack_size(bytes).spawn_scoped(scope, on_large).ok();
+    STACK_BYTES.into_iter().find_map(of)
 }
 
 #[cfg(test)]

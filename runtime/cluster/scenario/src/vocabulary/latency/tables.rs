@@ -79,7 +79,7 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
             Ok(())
         };
         let read = read.and_then(|()| {
-            named(&mut input).map_err(|error| match error.hint() {
+            named(context, &mut input).map_err(|error| match error.hint() {
                 Some(hint) => format!("{error}; {hint}"),
                 None => error.to_string(),
             })
@@ -110,7 +110,7 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
 pub(crate) fn of_input(context: &Context, mut input: TablesInput) -> Result<LatencySpec, String> {
     input.data = context.options.files_by_name.get(DATA_VARIABLE).cloned();
     let system = input.system.clone();
-    let tables = named(&mut input).map_err(|error| match error {
+    let tables = named(context, &mut input).map_err(|error| match error {
         TablesError::NoData => format!("`{DATA_VARIABLE}` does not name their folder"),
         TablesError::Unknown { what, name, .. } => format!("they have no {what} `{name}`"),
         error => error.to_string(),
@@ -122,11 +122,11 @@ pub(crate) fn of_input(context: &Context, mut input: TablesInput) -> Result<Late
 }
 
 /// The tables of a model by any of its names, as `model(...)` knows them.
-fn named(input: &mut TablesInput) -> Result<Tables, TablesError> {
-    let first = Tables::new(input);
+fn named(context: &Context, input: &mut TablesInput) -> Result<Tables, TablesError> {
+    let first = context.loaded.tables(input);
     let Err(TablesError::Unknown { what: "model", .. }) = &first else { return first };
     for name in vcr_model::names_of(&input.model) {
-        let made = Tables::new(&TablesInput { model: name.clone(), ..input.clone() });
+        let made = context.loaded.tables(&TablesInput { model: name.clone(), ..input.clone() });
         if !matches!(made, Err(TablesError::Unknown { what: "model", .. })) {
             input.model.clone_from(name);
             return made;
