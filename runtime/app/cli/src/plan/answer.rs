@@ -1,18 +1,20 @@
 //! The answer of a plan: its rows, how they grow with the load, and which of them errors of the latency model spare.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::plan::bound::{Alone, word_after};
+use crate::plan::growth::{Growth, growth};
 use crate::plan::halt::{Halt, in_time, too_soon};
+use crate::plan::host::of_host;
 use crate::plan::inputs::Inputs;
 use crate::plan::kept::{Kept, kept};
 use crate::plan::load::{Cut, Facts};
 use crate::plan::others::{FamilyResult, result};
 use crate::plan::script::Case;
-use crate::plan::search::{Family, Found, Probe, Simulate, least_holding, search};
+use crate::plan::search::{Family, Found, Probe, Simulate, search};
 use crate::plan::simulate::{Numbers, Simulated, Simulator};
 use crate::plan::space::{LeftOut, Mode, Shape};
 use crate::refusal::Refusal;
@@ -72,20 +74,6 @@ pub(crate) struct Row {
     pub(crate) fingerprint: String,
 }
 
-/// The cheapest deployment for another load.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Growth {
-    /// Times this load.
-    pub(crate) factor: f64,
-    /// With the flags of the first row; absent if not even the most replicas suffice.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(crate) replicas: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(crate) gpus: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(crate) price_per_hour_usd: Option<f64>,
-}
-
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Plan {
@@ -108,6 +96,9 @@ pub(crate) struct Plan {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) safe_row: Option<usize>,
     pub(crate) growth: Vec<Growth>,
+    /// What host memory for KV does for the first row, or why it does nothing; absent where the space has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) host_memory: Option<String>,
     pub(crate) families: Vec<FamilyResult>,
     pub(crate) left_out: Vec<LeftOut>,
     /// Deployments of the space, replicas counted.
@@ -149,7 +140,14 @@ impl Searched<'_> {
         let slower = SLOWER.iter().find(|(name, _)| *name == latency).map_or(SLOWER_OTHER, |(_, factor)| *factor);
         let safe_row = in_time(self.try_slower(&mut rows, slower))?.flatten();
         mark_front(&mut rows);
-        let growth = rows.first().map(|row| self.growth(row)).transpose()?.unwrap_or_default();
+        let first = rows.first().map(|row| (&row.deployment, row.replicas));
+        let host_memory = match (first, rows.first()) {
+            (Some(first), Some(row)) => in_time(of_host(simulator, &self.facts, first, row.requests))?.flatten(),
+            _ => None,
+        };
+        // Only the whole load can grow.
+        let first = first.filter(|_| rows[0].requests.is_none());
+        let growth = first.map(|first| growth(simulator, &self.families, &self.found, first)).transpose()?;
         let first = rows.first().map(|row| row.price_per_hour_usd);
         let known = if self.only_nearest { &[][..] } else { &self.families };
         let families =
@@ -169,7 +167,8 @@ impl Searched<'_> {
             nearest,
             slower,
             safe_row,
-            growth,
+            growth: growth.unwrap_or_default(),
+            host_memory,
             families,
             left_out: self.left_out,
             load: self.facts,
@@ -351,50 +350,13 @@ impl Searched<'_> {
         });
         Ok(safe.min_by(|a, b| a.0.total_cmp(&b.0)))
     }
-
-    fn range_of(&self, shape: &Shape) -> (u32, u32) {
-        let index = self.simulator.shapes.iter().position(|one| one == shape).unwrap_or(0);
-        self.families[self.family_of(index)].range()
-    }
-
-    /// Replicas of the first row for more and for less load.
-    fn growth(&self, row: &Row) -> Result<Vec<Growth>, Refusal> {
-        if row.requests.is_some() {
-            return Ok(Vec::new());
-        }
-        let range = self.range_of(&row.deployment);
-        let of = |factor: f64| -> Result<Growth, Halt> {
-            let cut = Cut { requests: None, factor };
-            let passing = Mutex::new(BTreeSet::new());
-            let carries = |replicas: u32| {
-                let case = Case { shape: &row.deployment, replicas, cut, slower: 1.0 };
-                let score = self.simulator.case(&case)?.score;
-                if score.passed {
-                    passing.lock().unwrap_or_else(PoisonError::into_inner).insert(replicas);
-                }
-                Ok::<bool, Halt>(score.carries)
-            };
-            let guess = (f64::from(row.replicas) * factor).ceil() as u32;
-            let replicas = if factor == 1.0 { Some(row.replicas) } else { least_holding(guess, range, carries)? };
-            let passing = passing.into_inner().unwrap_or_else(PoisonError::into_inner);
-            let replicas = replicas.filter(|replicas| factor == 1.0 || passing.contains(replicas));
-            Ok(Growth {
-                factor,
-                replicas,
-                gpus: replicas.map(|replicas| replicas * row.deployment.gpus()),
-                price_per_hour_usd: replicas.map(|replicas| f64::from(replicas) * row.deployment.price()),
-            })
-        };
-        let scales = &self.simulator.inputs.scales;
-        let all = self.simulator.each_of(scales, |_, factor| in_time(of(*factor)));
-        all.into_iter().filter_map(Result::transpose).collect()
-    }
 }
 
 /// What would have to grow first.
 fn limit(shape: &Shape, alone: &Alone, numbers: &Numbers) -> &'static str {
     let most_seqs = word_after(&shape.flags, "--max-num-seqs").unwrap_or(f64::INFINITY);
-    let prompts_s = numbers.computed_tokens as f64 / alone.prompt_tokens_per_s.max(1.0);
+    let computed_tokens = numbers.prompt_tokens.saturating_sub(numbers.cached_tokens);
+    let prompts_s = computed_tokens as f64 / alone.prompt_tokens_per_s.max(1.0);
     let busy_s = numbers.utilisation * numbers.engines as f64 * numbers.duration_ms / 1e3;
     if numbers.kv_peak_usage >= FULL || numbers.preemptions > 0 {
         "kv_blocks"

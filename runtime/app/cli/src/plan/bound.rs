@@ -190,6 +190,7 @@ mod tests {
             router: String::new(),
             link: String::new(),
             flags: "--max-num-seqs 100 --max-num-batched-tokens 8192".to_owned(),
+            host_gib_per_gpu: 0,
             command: String::new(),
         };
         let facts = Facts {

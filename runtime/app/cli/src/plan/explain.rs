@@ -14,7 +14,7 @@ use crate::plan::kept::{Kept, broken_text, kept};
 use crate::plan::load::Cut;
 use crate::plan::script::Case;
 use crate::plan::simulate::{Progress, Simulated, Simulator, place};
-use crate::plan::space::Shape;
+use crate::plan::space::{HOST_GIB, Shape, without};
 use crate::plan::verify::{Kept as KeptPlan, KeptRow};
 use crate::refusal::Refusal;
 use crate::terminal::style::{BOLD, GREEN, RED};
@@ -92,7 +92,9 @@ fn changes(row: &Row, shapes: &[Shape]) -> Vec<Change> {
             one_flag(own, shape)
         } else {
             let other = [own.tensor_parallel * 2, own.tensor_parallel / 2].contains(&shape.tensor_parallel);
-            let is_same = shape.flags == own.flags && shape.router == own.router;
+            let batches = |shape: &Shape| without(&shape.flags, &[HOST_GIB]);
+            let is_same = batches(shape) == batches(own)
+                && (shape.host_gib_per_gpu, &shape.router) == (own.host_gib_per_gpu, &own.router);
             let has_tensor = shape.gpus_per_engine * own.tensor_parallel == own.gpus_per_engine * shape.tensor_parallel;
             (is_like && other && is_same && has_tensor).then(|| format!("-tp {}", shape.tensor_parallel))
         };

@@ -12,7 +12,7 @@ use crate::plan::answer::{Plan, Row};
 use crate::plan::inputs::Inputs;
 use crate::plan::load::{Cut, Facts, Load, absolute};
 use crate::plan::script::Case;
-use crate::plan::space::Mode;
+use crate::plan::space::{Mode, has_drafts};
 use crate::plan::{page, show};
 use crate::refusal::Refusal;
 use crate::terminal::text::counted;
@@ -196,17 +196,21 @@ fn values(row: &Row, latency: &str, inputs: &Inputs) -> String {
             shape.tensor_parallel
         ),
     };
+    let mut words = vec![
+        format!("--vllm-args={}", shape.simulated_command()),
+        format!("--vllm-args-gpu={gpu}"),
+        format!("--latency={latency}"),
+    ];
+    if has_drafts(&shape.flags) {
+        let rates: Vec<String> = inputs.space.acceptance_rates.iter().map(ToString::to_string).collect();
+        words.push(format!("--acceptance-rates={}", rates.join(",")));
+    }
     let args = |indent: &str| {
-        let quoted = |text: String| format!("{indent}- '{}'\n", text.replace('\'', "''"));
-        [
-            quoted(format!("--vllm-args={}", shape.command)),
-            quoted(format!("--vllm-args-gpu={gpu}")),
-            quoted(format!("--latency={latency}")),
-        ]
-        .concat()
+        words.iter().map(|word| format!("{indent}- '{}'\n", word.replace('\'', "''"))).collect::<String>()
     };
+    let without_host = if shape.host_gib_per_gpu > 0 { "# They keep no KV in host memory.\n" } else { "" };
     let head = format!(
-        "# Simulated servers that behave as row {}: helm install plan deploy/helm/vcr -f values.yaml\n",
+        "# Simulated servers that behave as row {}: helm install plan deploy/helm/vcr -f values.yaml\n{without_host}",
         row.number
     );
     match shape.mode {

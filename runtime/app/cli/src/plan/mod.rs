@@ -5,7 +5,10 @@ pub(crate) mod args;
 mod bound;
 mod explain;
 mod files;
+mod finished;
+mod growth;
 mod halt;
+mod host;
 mod inputs;
 mod kept;
 mod load;
@@ -31,6 +34,7 @@ use crate::plan::answer::{Plan, Searched};
 use crate::plan::args::{PlanArgs, PlanCommand, SearchArgs, TuneArgs};
 use crate::plan::bound::Bounded;
 use crate::plan::files::Folders;
+use crate::plan::finished::Finished;
 use crate::plan::halt::{Halt, in_time, too_soon};
 use crate::plan::inputs::Inputs;
 use crate::plan::load::Facts;
@@ -117,8 +121,11 @@ fn answer(mut inputs: Inputs, args: &SearchArgs) -> Result<Exit, Refusal> {
         let case = Case { shape, replicas: 1, cut: load::Cut::WHOLE, slower: 1.0 };
         simulator.check(&case.script(&inputs)?)?;
     }
+    let finished = args.out.as_deref().map(|out| Finished::open(out, &inputs, quiet)).transpose()?.flatten();
+    let simulator = simulator.with_finished(finished);
     let plan = searched(&simulator, facts, families, left_out, args.exhaustive);
     simulator.end();
+    simulator.leave_finished(plan.is_ok());
     let plan = plan?;
     if let Some((folders, folder)) = folders.zip(args.out.as_deref()) {
         folders.write(&plan, &inputs)?;

@@ -20,7 +20,7 @@ pub(crate) fn write(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
     let data = Data { charts: charts(plan) };
     write_page(out, &title, &data, &mut |out| {
         let assumed = plan.question.assumptions.iter().map(|text| format!("assumed: {text}"));
-        let texts = [plan.load.text()].into_iter().chain(plan.cut()).chain(plan.trust()).chain(assumed);
+        let texts = [plan.load.text()].into_iter().chain(plan.cut()).chain(plan.trust()).chain(plan.host_memory.clone()).chain(assumed);
         let reason = texts.collect::<Vec<_>>().join(". ");
         write_banner(out, &title, Tone::of(plan.feasible), &plan.verdict(), &reason)?;
         write_tiles(out, &tiles(plan), None)?;
@@ -128,7 +128,7 @@ fn charts(plan: &Plan) -> Vec<Chart> {
         plan.growth.iter().filter_map(|one| Some((one.factor, one.price_per_hour_usd?))).collect();
     if known.len() > 1 {
         let line = Line {
-            name: "row 1 with other replicas".to_owned(),
+            name: "cheapest deployment".to_owned(),
             xs: known.iter().map(|(factor, _)| *factor).collect(),
             ys: known.iter().map(|(_, price)| Some(*price)).collect(),
             ..Line::default()

@@ -43,14 +43,24 @@ impl Case<'_> {
         if has_drafts(&shape.flags) {
             options.push_str(&format!(", acceptance_rates: {:?}", inputs.space.acceptance_rates));
         }
-        let gpus = shape.gpus() * replicas;
+        let command = shape.simulated_command();
         let mut text = format!(
-            "//! {}: {}.\n//! Claim: {}.\n\nlet deployed = deployment(\"{}\",\n    #{{ {options} }});\n",
+            "//! {}: {}.\n//! Claim: {}.\n\n",
             shape.family_text(),
-            counted(gpus, "GPU"),
+            counted(shape.gpus() * replicas, "GPU"),
             inputs.objectives.iter().map(|one| one.text()).collect::<Vec<_>>().join(", "),
-            shape.command,
         );
+        if shape.host_gib_per_gpu > 0 {
+            text.push_str(&format!(
+                "let plain = deployment(\"{command}\",\n    #{{ {options} }});\nlet block_bytes = \
+                 plain.kv_bytes_per_token * plain.kv_tokens * 1.0 / plain.num_gpu_blocks;\nlet host = kv_tiers(#{{ \
+                 host_blocks: ({}.0 * 1024.0 * 1024.0 * 1024.0 / block_bytes).to_int(),\n    kv_bytes_per_token: \
+                 plain.kv_bytes_per_token }});\n",
+                shape.host_gib_per_gpu
+            ));
+            options.push_str(", kv_tiers: host");
+        }
+        text.push_str(&format!("let deployed = deployment(\"{command}\",\n    #{{ {options} }});\n"));
         let router = &shape.router;
         let pool =
             |engines: u32| format!("pool(#{{ engines: {engines}, deployment: deployed, router: \"{router}\" }})");

@@ -10,6 +10,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 /// A deployment with a part of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Probe {
@@ -21,7 +23,7 @@ pub(crate) struct Probe {
 }
 
 /// How a deployment did.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Score {
     /// Whether all objectives are kept.
     pub(crate) passed: bool,
@@ -375,7 +377,7 @@ fn least<S: Simulate>(
 
 /// The least number of a range for which something holds that then holds for all larger ones: in growing steps from
 /// `guess` on, then by bisection.
-pub(crate) fn least_holding<E>(
+fn least_holding<E>(
     guess: u32,
     (fewest, most): (u32, u32),
     holds: impl Fn(u32) -> Result<bool, E>,

@@ -8,7 +8,7 @@ use vcr_trace::import::table::{Cells, Column};
 use crate::plan::answer::{Plan, Row};
 use crate::plan::kept::{Kept, broken_text};
 use crate::plan::others::FamilyResult;
-use crate::plan::space::Mode;
+use crate::plan::space::{Mode, Shape};
 use crate::terminal::layout::{Layout, write_wrapped};
 use crate::terminal::style::{BOLD, DIM, GREEN, RED, YELLOW, align_right, bare_table, write_table};
 use crate::terminal::text::{counted, printable};
@@ -30,20 +30,23 @@ impl Row {
     }
 
     fn engines(&self) -> String {
-        let shape = &self.deployment;
-        let engine = format!("{} x {}", shape.gpus_per_engine, shape.gpu);
-        match shape.mode {
-            Mode::Aggregated if self.replicas == 1 => engine,
-            Mode::Aggregated => format!("{} x ({engine})", self.replicas),
-            Mode::Disaggregated { prefill, decode } => {
-                format!("{} prefill + {} decode x ({engine})", prefill * self.replicas, decode * self.replicas)
-            }
-        }
+        engines(&self.deployment, self.replicas)
     }
 
     /// The objective with the least headroom.
     pub(crate) fn tightest(&self) -> Option<&Kept> {
         self.objectives.iter().min_by(|a, b| a.headroom.total_cmp(&b.headroom))
+    }
+}
+
+fn engines(shape: &Shape, replicas: u32) -> String {
+    let engine = format!("{} x {}", shape.gpus_per_engine, shape.gpu);
+    match shape.mode {
+        Mode::Aggregated if replicas == 1 => engine,
+        Mode::Aggregated => format!("{replicas} x ({engine})"),
+        Mode::Disaggregated { prefill, decode } => {
+            format!("{} prefill + {} decode x ({engine})", prefill * replicas, decode * replicas)
+        }
     }
 }
 
@@ -145,6 +148,10 @@ pub(crate) fn write(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Res
         write_wrapped(out, "  ", &format!("{style}{}{style:#}", printable(&trust)), layout.width)?;
         writeln!(out)?;
     }
+    if let Some(text) = &plan.host_memory {
+        write_wrapped(out, "  ", &printable(text), layout.width)?;
+        writeln!(out)?;
+    }
     write_growth(out, plan)?;
     write_others(out, plan, layout)?;
     writeln!(
@@ -224,19 +231,22 @@ fn write_growth(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
     if plan.growth.is_empty() {
         return Ok(());
     }
-    writeln!(out, "{BOLD}LOAD{BOLD:#}  replicas of row 1 for other loads")?;
+    writeln!(out, "{BOLD}LOAD{BOLD:#}  the cheapest deployments for other loads")?;
     let mut table = bare_table();
-    table.set_header(["  load", "replicas", "GPUs", "$/h"]);
+    table.set_header(["  load", "GPUs", "$/h", "engines"]);
     for one in &plan.growth {
-        let number = |value: Option<u32>| value.map_or("-".to_owned(), |value| value.to_string());
+        let deployed = one.deployment.as_ref().zip(one.replicas);
         table.add_row([
             format!("  x{}", one.factor),
-            number(one.replicas),
-            number(one.gpus),
+            one.gpus.map_or("-".to_owned(), |gpus| gpus.to_string()),
             one.price_per_hour_usd.map_or("not enough".to_owned(), |price| format!("{price:.2}")),
+            deployed.map_or(String::new(), |(shape, replicas)| engines(shape, replicas)),
         ]);
     }
     align_right(&mut table);
+    if let Some(column) = table.column_mut(3) {
+        column.set_cell_alignment(comfy_table::CellAlignment::Left);
+    }
     write_table(out, &table)?;
     writeln!(out)
 }

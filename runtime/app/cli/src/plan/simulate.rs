@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::{Deserialize, Serialize};
 use vcr_base::units::format_ns;
 use vcr_cluster::Report;
 use vcr_cluster::metrics::{Counter, Gauge, Trend};
 use vcr_scenario::{AssertionResult, Blame, Outcome, Reporter, RunOptions, Scenario, parallel};
 
+use crate::plan::finished::Finished;
 use crate::plan::halt::Halt;
 use crate::plan::inputs::Inputs;
 use crate::plan::load::Cut;
@@ -29,7 +31,7 @@ const NONE: f64 = -1e12;
 const OF_SEARCH: f64 = 0.6;
 
 /// What is kept of a simulation.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Simulated {
     pub(crate) score: Score,
     /// The objectives, in their order.
@@ -43,8 +45,9 @@ pub(crate) struct Simulated {
 }
 
 /// Metrics of a run that rows state or are judged by; all zero or none where it was refused.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Numbers {
+    pub(crate) requests: u64,
     pub(crate) duration_ms: f64,
     pub(crate) engines: usize,
     /// Mean over the engines.
@@ -54,8 +57,10 @@ pub(crate) struct Numbers {
     pub(crate) kv_peak_usage: f64,
     pub(crate) preemptions: u64,
     pub(crate) largest_batch: f64,
-    /// Of prompts, those that no cache had.
-    pub(crate) computed_tokens: u64,
+    pub(crate) prompt_tokens: u64,
+    /// Of these, those that a cache had, and those that the host's memory had.
+    pub(crate) cached_tokens: u64,
+    pub(crate) host_cached_tokens: u64,
     pub(crate) output_tokens_per_s: f64,
     pub(crate) price_per_million_output_tokens_usd: Option<f64>,
     pub(crate) ttft_ms_p95: Option<f64>,
@@ -68,8 +73,8 @@ impl Numbers {
         let metrics = &run.metrics;
         let (ttft, itl) = (metrics.trend(Trend::Ttft), metrics.trend(Trend::Itl));
         let busy: f64 = run.engines.iter().map(|engine| engine.utilisation).sum();
-        let cached = metrics.count(Counter::CachedTokens);
         Self {
+            requests: run.num_requests(),
             duration_ms: run.duration_ms,
             engines: run.engines.len(),
             utilisation: busy / run.engines.len().max(1) as f64,
@@ -77,7 +82,9 @@ impl Numbers {
             kv_peak_usage: metrics.gauge(Gauge::KvPeakUsage).unwrap_or(0.0),
             preemptions: metrics.count(Counter::Preemptions),
             largest_batch: metrics.trend(Trend::BatchSize).map_or(0.0, |trend| trend.max),
-            computed_tokens: metrics.count(Counter::PromptTokens).saturating_sub(cached),
+            prompt_tokens: metrics.count(Counter::PromptTokens),
+            cached_tokens: metrics.count(Counter::CachedTokens),
+            host_cached_tokens: metrics.count(Counter::HostCachedTokens),
             output_tokens_per_s: metrics.rate_per_s(Counter::OutputTokens),
             price_per_million_output_tokens_usd: metrics.gauge(Gauge::CostPerMillionOutputTokens),
             ttft_ms_p95: ttft.map(|trend| trend.p95),
@@ -104,9 +111,12 @@ pub(crate) struct Simulator<'a> {
     threads: usize,
     /// How many times as long steps take as the latency model says.
     slower: f64,
+    /// How many times as fast requests arrive.
+    factor: f64,
     known: Mutex<BTreeMap<Probe, Arc<Simulated>>>,
     /// Of all simulators of a question.
     spent: Arc<Spent>,
+    finished: Option<Arc<Finished>>,
     progress: Arc<Progress>,
 }
 
@@ -126,19 +136,43 @@ impl<'a> Simulator<'a> {
             base,
             threads,
             slower: 1.0,
+            factor: 1.0,
             known: Mutex::default(),
             spent: Arc::default(),
+            finished: None,
             progress,
+        }
+    }
+
+    /// One that goes on from the finished simulations of an earlier process, and keeps its own.
+    pub(crate) fn with_finished(self, finished: Option<Finished>) -> Self {
+        Self { finished: finished.map(Arc::new), ..self }
+    }
+
+    /// Ends the file of finished simulations, which an answer that is whole needs no more.
+    pub(crate) fn leave_finished(&self, is_answered: bool) {
+        if let Some(finished) = &self.finished {
+            finished.end(is_answered && self.cut_by().is_none());
         }
     }
 
     /// One whose steps take so many times as long as the latency model says.
     pub(crate) fn with_slower(&self, slower: f64) -> Self {
+        Self { slower, ..self.anew() }
+    }
+
+    /// One whose requests arrive so many times as fast.
+    pub(crate) fn with_load(&self, factor: f64) -> Self {
+        Self { factor, ..self.anew() }
+    }
+
+    /// The same that knows nothing yet.
+    fn anew(&self) -> Self {
         Self {
             parts: self.parts.clone(),
-            slower,
             known: Mutex::default(),
             spent: Arc::clone(&self.spent),
+            finished: self.finished.clone(),
             progress: Arc::clone(&self.progress),
             ..*self
         }
@@ -186,7 +220,7 @@ impl<'a> Simulator<'a> {
         let missing: BTreeSet<Probe> = probes.iter().filter(|probe| self.known(probe).is_none()).copied().collect();
         let missing: Vec<Probe> = missing.into_iter().collect();
         let made = parallel(self.threads, &missing, |_, probe| {
-            let cut = Cut { requests: self.parts[probe.part], factor: 1.0 };
+            let cut = Cut { requests: self.parts[probe.part], factor: self.factor };
             let shape = &self.shapes[probe.shape];
             self.case(&Case { shape, replicas: probe.replicas, cut, slower: self.slower })
         });
@@ -206,10 +240,25 @@ impl<'a> Simulator<'a> {
     /// Simulates a deployment with any load and speed.
     pub(crate) fn case(&self, case: &Case<'_>) -> Result<Simulated, Halt> {
         let script = case.script(self.inputs)?;
-        self.script(script).map(|done| match done {
+        if let Some(known) = self.finished.as_ref().and_then(|finished| finished.of(&script)) {
+            // As if it were made now: the answer is that of one process.
+            self.count(known.numbers.requests);
+            return Ok(known);
+        }
+        let made = match self.script(script.clone())? {
             Ok(outcome) => Simulated::of(&outcome, &self.inputs.objectives),
-            Err(reason) => Simulated::refused(reason),
-        })
+            Err(reason) => return Ok(Simulated::refused(reason)),
+        };
+        if let Some(finished) = &self.finished {
+            finished.add(&script, &made);
+        }
+        Ok(made)
+    }
+
+    fn count(&self, requests: u64) {
+        let runs = self.spent.runs.fetch_add(1, Ordering::Relaxed) + 1;
+        let done = self.spent.requests.fetch_add(requests, Ordering::Relaxed) + requests;
+        self.progress.note(runs, done);
     }
 
     /// Executes a script; a refusal of its deployment is inside.
@@ -229,10 +278,7 @@ impl<'a> Simulator<'a> {
         if outcome.partial.is_some() {
             return Err(Halt::Over);
         }
-        let runs = self.spent.runs.fetch_add(1, Ordering::Relaxed) + 1;
-        let requests: u64 = outcome.runs.iter().map(|run| run.num_requests()).sum();
-        let done = self.spent.requests.fetch_add(requests, Ordering::Relaxed) + requests;
-        self.progress.note(runs, done);
+        self.count(outcome.runs.iter().map(|run| run.num_requests()).sum());
         Ok(Ok(outcome))
     }
 
@@ -299,7 +345,7 @@ impl Simulated {
         }
     }
 
-    fn refused(reason: String) -> Self {
+    pub(crate) fn refused(reason: String) -> Self {
         Self {
             score: Score { passed: false, carries: false, headroom: NONE },
             objectives: Vec::new(),

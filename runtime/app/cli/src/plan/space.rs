@@ -13,6 +13,9 @@ use crate::refusal::Refusal;
 /// Most deployments, replicas not counted.
 const MAX_SHAPES: usize = 20_000;
 
+/// The flag of vLLM for host memory of an engine that keeps KV, in GiB.
+pub(crate) const HOST_GIB: &str = "--kv-offloading-size";
+
 /// What is tried.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -45,6 +48,9 @@ pub(crate) struct Space {
     pub(crate) kv_cache_dtype: Vec<String>,
     #[serde(deserialize_with = "several")]
     pub(crate) router: Vec<String>,
+    /// Host memory of each GPU for KV that leaves the GPU, in GiB; 0 for none.
+    #[serde(deserialize_with = "several")]
+    pub(crate) host_gib_per_gpu: Vec<u32>,
     /// Further arguments of `vllm serve`, each a variant.
     #[serde(deserialize_with = "several")]
     pub(crate) arguments: Vec<String>,
@@ -71,6 +77,7 @@ impl Default for Space {
             prefix_caching: vec![true],
             kv_cache_dtype: texts(&["auto"]),
             router: texts(&["least-loaded"]),
+            host_gib_per_gpu: vec![0],
             arguments: texts(&[""]),
             acceptance_rates: Vec::new(),
         }
@@ -132,6 +139,9 @@ pub(crate) struct Shape {
     pub(crate) link: String,
     /// Arguments of `vllm serve` that differ within its family.
     pub(crate) flags: String,
+    /// Host memory of each GPU for KV, in GiB.
+    #[serde(skip_serializing_if = "is_none", default)]
+    pub(crate) host_gib_per_gpu: u32,
     /// The command line of each engine.
     pub(crate) command: String,
 }
@@ -147,6 +157,11 @@ impl Shape {
         f64::from(self.gpus()) * self.price_per_gpu_hour
     }
 
+    /// The command line without the host's memory, whose blocks `kv_tiers` states in scenarios.
+    pub(crate) fn simulated_command(&self) -> String {
+        without(&self.command, &[HOST_GIB])
+    }
+
     /// What all shapes of its family have in common.
     pub(crate) fn family_text(&self) -> String {
         let mode = match self.mode {
@@ -155,6 +170,11 @@ impl Shape {
         };
         format!("{} on {} x {}{mode}", self.model, self.gpus_per_engine, self.gpu)
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_none(gib: &u32) -> bool {
+    *gib == 0
 }
 
 /// Deployments that are not tried.
@@ -237,6 +257,7 @@ impl Space {
             ("prefix_caching", self.prefix_caching.is_empty()),
             ("kv_cache_dtype", self.kv_cache_dtype.is_empty()),
             ("router", self.router.is_empty()),
+            ("host_gib_per_gpu", self.host_gib_per_gpu.is_empty()),
             ("arguments", self.arguments.is_empty()),
         ];
         if let Some((name, _)) = lists.iter().find(|(_, is_empty)| *is_empty) {
@@ -274,27 +295,36 @@ impl Space {
             for router in &self.router {
                 for kv_cache_dtype in &self.kv_cache_dtype {
                     for caches in &self.prefix_caching {
-                        for seqs in &self.max_num_seqs {
-                            for tokens in &self.max_num_batched_tokens {
-                                let mut text = format!("--max-num-seqs {seqs} --max-num-batched-tokens {tokens}");
-                                if !caches {
-                                    text.push_str(" --no-enable-prefix-caching");
-                                }
-                                if kv_cache_dtype != "auto" {
-                                    text.push_str(&format!(" --kv-cache-dtype {kv_cache_dtype}"));
-                                }
-                                let arguments = arguments.trim();
-                                if !arguments.is_empty() {
-                                    text.push_str(&format!(" {arguments}"));
-                                }
-                                all.push(Flags { text, router: router.clone() });
+                        // Without a prefix cache nothing is looked up in the host's memory.
+                        for host_gib_per_gpu in self.host_gib_per_gpu.iter().filter(|gib| *caches || **gib == 0) {
+                            let mut rest = String::new();
+                            if !caches {
+                                rest.push_str(" --no-enable-prefix-caching");
                             }
+                            if kv_cache_dtype != "auto" {
+                                rest.push_str(&format!(" --kv-cache-dtype {kv_cache_dtype}"));
+                            }
+                            let arguments = arguments.trim();
+                            if !arguments.is_empty() {
+                                rest.push_str(&format!(" {arguments}"));
+                            }
+                            self.add_batches(&mut all, &rest, router, *host_gib_per_gpu);
                         }
                     }
                 }
             }
         }
         all
+    }
+
+    /// Adds flags with each size of a batch.
+    fn add_batches(&self, all: &mut Vec<Flags>, rest: &str, router: &str, host_gib_per_gpu: u32) {
+        for seqs in &self.max_num_seqs {
+            for tokens in &self.max_num_batched_tokens {
+                let text = format!("--max-num-seqs {seqs} --max-num-batched-tokens {tokens}{rest}");
+                all.push(Flags { text, router: router.to_owned(), host_gib_per_gpu });
+            }
+        }
     }
 
     /// Adds the shapes of a family that fit.
@@ -330,6 +360,7 @@ impl Space {
 struct Flags {
     text: String,
     router: String,
+    host_gib_per_gpu: u32,
 }
 
 fn shape(
@@ -350,7 +381,12 @@ fn shape(
     if sizes.experts {
         command.push_str(" --enable-expert-parallel");
     }
-    command.push_str(&format!(" --max-model-len {} {}", bounds.max_model_len, flags.text));
+    let mut text = flags.text.clone();
+    if flags.host_gib_per_gpu > 0 {
+        let gpus = sizes.tensor.saturating_mul(sizes.pipeline);
+        text.push_str(&format!(" {HOST_GIB} {}", flags.host_gib_per_gpu.saturating_mul(gpus)));
+    }
+    command.push_str(&format!(" --max-model-len {} {text}", bounds.max_model_len));
     Shape {
         model: model.to_owned(),
         gpu: gpu.to_owned(),
@@ -360,13 +396,17 @@ fn shape(
         gpus_per_engine: sizes.tensor.saturating_mul(sizes.pipeline).saturating_mul(sizes.data),
         router: flags.router.clone(),
         link: space.link.clone(),
-        flags: flags.text.clone(),
+        flags: text,
+        host_gib_per_gpu: flags.host_gib_per_gpu,
         command,
     }
 }
 
 /// Why a shape cannot be served.
 fn unfit(shape: &Shape, bounds: &Bounds) -> Option<String> {
+    if shape.host_gib_per_gpu > 0 && shape.mode != Mode::Aggregated {
+        return Some("host memory for KV beside transfers from prefill to decode engines is not simulated".to_owned());
+    }
     let node = bounds.gpus_per_node.or_else(|| Gpu::named(&shape.gpu).map(|gpu| gpu.gpus_per_node));
     if let Some(node) = node.filter(|node| shape.tensor_parallel > *node) {
         return Some(format!("tensor parallelism over {} GPUs leaves a node of {node}", shape.tensor_parallel));
@@ -375,7 +415,7 @@ fn unfit(shape: &Shape, bounds: &Bounds) -> Option<String> {
     if let Some(minor) = &bounds.vllm_minor {
         deployment.minor = minor;
     }
-    match VllmArgs::read(&shape.command, deployment) {
+    match VllmArgs::read(&shape.simulated_command(), deployment) {
         Ok(args) => args.fit().err().map(|error| error.to_string()),
         Err(errors) => Some(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
     }

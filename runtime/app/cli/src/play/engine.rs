@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use clap::builder::PossibleValuesParser;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches};
 use vcr_core::{
     ACCEPTANCE_RATES, Drivers, EngineConfig, EngineConfigInput, EngineOption, KV_CACHE_GROUPS, KvCacheGroup,
     NamedValue, OPTIONS, OptionValue, Policy, SchedulerRules, option,
@@ -19,8 +19,12 @@ use crate::guest::config::guest_config;
 /// Longest sequence unless one is given: more than most models take.
 const MODEL_LEN: u32 = 131_072;
 
+/// Options that may have an engine propose drafts.
+const DRAFTING: &str = "drafting";
+
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Engine")]
+#[command(group(ArgGroup::new(DRAFTING).args(["vllm_args", option::NUM_SPECULATIVE_TOKENS.name]).multiple(true)))]
 pub(crate) struct EngineArgs {
     #[command(flatten)]
     options: EngineOptions,
@@ -43,7 +47,7 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "JSON|@FILE", requires = "scheduling_policy", value_parser = guest_config)]
     pub(crate) scheduling_policy_config: Option<String>,
 
-    #[arg(long = "acceptance-rates", value_name = "RATES", value_delimiter = ',', help = sentence(ACCEPTANCE_RATES.meaning), requires = option::NUM_SPECULATIVE_TOKENS.name)]
+    #[arg(long = "acceptance-rates", value_name = "RATES", value_delimiter = ',', help = sentence(ACCEPTANCE_RATES.meaning), requires = DRAFTING)]
     pub(crate) acceptance_rates: Vec<f64>,
 
     #[arg(long = "kv-cache-groups", value_name = "GROUPS", value_delimiter = ',', help = sentence(KV_CACHE_GROUPS.meaning))]

@@ -91,7 +91,7 @@ impl Header {
 }
 
 /// SHA-256 of a file.
-pub(super) fn digest(path: &Path) -> io::Result<String> {
+pub(crate) fn digest(path: &Path) -> io::Result<String> {
     const BUFFER_BYTES: usize = 256 << 10;
     let (mut file, mut hash, mut buffer) = (File::open(path)?, Sha256::new(), vec![0; BUFFER_BYTES]);
     loop {
@@ -129,7 +129,7 @@ fn write<'a, T: Serialize + 'a>(
 }
 
 /// The text without a last line that has no end.
-pub(super) fn whole_lines(text: &str) -> &str {
+pub(crate) fn whole_lines(text: &str) -> &str {
     text.rfind('\n').map_or("", |end| &text[..=end])
 }
 

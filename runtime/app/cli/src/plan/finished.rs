@@ -1,0 +1,127 @@
+//! The finished simulations of a plan, in a file beside its folder while it searches: neither `kill -9` nor the end of
+//! the time loses them, and the same command goes on from them.
+//!
+//! A simulation is found by the digest of its script, so that another question only finds what it has in common.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use vcr_base::input::remote;
+use vcr_latency::tables::DATA_VARIABLE;
+
+use crate::exit::eprint_line;
+use crate::plan::inputs::Inputs;
+use crate::plan::simulate::Simulated;
+use crate::refusal::Refusal;
+use crate::sweep::part::{digest, whole_lines};
+use crate::terminal::text::counted;
+
+/// Suffix behind the name of the folder.
+const SUFFIX: &str = ".simulations";
+
+/// The first line: what simulations depend on beside their scripts.
+#[derive(PartialEq, Serialize, Deserialize)]
+struct Header {
+    vcr_version: String,
+    tables: Option<String>,
+    /// Digests of files, by their names.
+    files: BTreeMap<PathBuf, String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Line<T> {
+    script: String,
+    result: T,
+}
+
+/// Simulations that an earlier process has finished, and those of this one.
+pub(crate) struct Finished {
+    path: PathBuf,
+    earlier: BTreeMap<String, Simulated>,
+    /// Of the first line.
+    header_bytes: u64,
+    file: Mutex<File>,
+}
+
+impl Finished {
+    /// Those beside the folder `out`; none where there is no file of this machine to be kept beside.
+    pub(crate) fn open(out: &Path, inputs: &Inputs, quiet: bool) -> Result<Option<Self>, Refusal> {
+        if remote::url(out).is_some() {
+            return Ok(None);
+        }
+        let name = out.file_name().unwrap_or(out.as_os_str());
+        let mut name = name.to_owned();
+        name.push(SUFFIX);
+        let path = out.with_file_name(name);
+        let failed = |error: io::Error| {
+            Refusal::input(format!("cannot keep the simulations of the plan in `{}`: {error}", path.display()))
+        };
+        let header = header(inputs).map_err(failed)?;
+        let mut file =
+            File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+        // Some network filesystems have no locks.
+        if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+            let message = format!("another process keeps the simulations of its plan in `{}`", path.display());
+            return Err(Refusal::input(message).hint("wait for its end, or name another folder for --out"));
+        }
+        let text = fs::read_to_string(&path).map_err(failed)?;
+        let whole = whole_lines(&text);
+        let mut lines = whole.lines();
+        let is_same = lines.next().and_then(|line| serde_json::from_str::<Header>(line).ok()).as_ref() == Some(&header);
+        let lines = lines.filter(|_| is_same).filter_map(|line| serde_json::from_str(line).ok());
+        let earlier: BTreeMap<String, Simulated> = lines.map(|Line { script, result }| (script, result)).collect();
+        let end = if is_same { whole.len() as u64 } else { 0 };
+        file.set_len(end).and_then(|()| file.seek(SeekFrom::Start(end))).map_err(failed)?;
+        let first = serde_json::to_string(&header).map_err(|error| failed(error.into()))? + "\n";
+        if !is_same {
+            file.write_all(first.as_bytes()).map_err(failed)?;
+        }
+        if !earlier.is_empty() && !quiet {
+            let done = counted(earlier.len(), "simulation");
+            eprint_line(format_args!("goes on from `{}`: {done} made before", path.display()));
+        }
+        Ok(Some(Self { path, earlier, header_bytes: first.len() as u64, file: Mutex::new(file) }))
+    }
+
+    /// The result of a script, if an earlier process has it.
+    pub(crate) fn of(&self, script: &str) -> Option<Simulated> {
+        if self.earlier.is_empty() { None } else { self.earlier.get(&name(script)).cloned() }
+    }
+
+    /// Keeps a result. A disk that is full costs a later process time, not this one its answer.
+    pub(crate) fn add(&self, script: &str, result: &Simulated) {
+        let line = serde_json::to_string(&Line { script: name(script), result }).unwrap_or_default();
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        // In one piece and without a buffer: a line that is written outlives the process.
+        let _ = file.write_all(format!("{line}\n").as_bytes());
+    }
+
+    /// Removes the file of a plan that is whole, or that has none; says where that of another one is.
+    pub(crate) fn end(&self, is_whole: bool) {
+        let bytes = self.file.lock().unwrap_or_else(PoisonError::into_inner).metadata().map_or(0, |file| file.len());
+        if is_whole || bytes <= self.header_bytes {
+            // It may lie in a folder that was made read-only meanwhile; then it stays.
+            let _ = fs::remove_file(&self.path);
+        } else {
+            let path = self.path.display();
+            eprint_line(format_args!("what was simulated is kept in `{path}`: the same command goes on from there"));
+        }
+    }
+}
+
+fn name(script: &str) -> String {
+    hex::encode(Sha256::digest(script))
+}
+
+fn header(inputs: &Inputs) -> io::Result<Header> {
+    let configs = inputs.bounds.models.iter().map(|model| Path::new(model).join("config.json"));
+    let files = inputs.files().into_iter().chain(configs).filter(|path| vcr_base::input::is_regular(path));
+    let files = files.map(|path| digest(&path).map(|digest| (path, digest))).collect::<io::Result<_>>()?;
+    let tables = std::env::var_os(DATA_VARIABLE).map(|folder| folder.to_string_lossy().into_owned());
+    Ok(Header { vcr_version: env!("CARGO_PKG_VERSION").to_owned(), tables, files })
+}
