@@ -3,6 +3,7 @@
 mod agents;
 mod load;
 mod playback;
+mod vllm;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
