@@ -48,9 +48,12 @@ impl PageArgs {
         }
         let listener = self.listen()?;
         let audience = self.audience(listener.as_ref(), host);
-        let steps = StepRing::new(config.identity.first_rank, config.identity.num_ranks);
+        let watch = Watch::new(WatchLimits::default());
+        // A server sees what its clients ask; other engines see what their frontend sends.
+        let of_engines = (command != "serve").then(|| Arc::clone(&watch));
+        let steps = StepRing::new(config.identity.first_rank, config.identity.num_ranks, of_engines);
         config.steps = Some(Arc::clone(&steps) as Arc<dyn StepObserver>);
-        Ok(Some(PageParts { command, steps, listener, audience }))
+        Ok(Some(PageParts { command, watch, steps, block_size: config.engine.block_size(), listener, audience }))
     }
 
     /// The page of a proxy, and its own socket.
@@ -109,13 +112,15 @@ impl PageArgs {
 /// What a page of engines is made of before there are engines.
 pub(crate) struct PageParts {
     command: &'static str,
+    watch: Arc<Watch>,
     steps: Arc<StepRing>,
+    block_size: u32,
     listener: Option<TcpListener>,
     audience: Audience,
 }
 
 impl PageParts {
-    /// The page, and its own socket. Those who serve clients over HTTP show what these ask.
+    /// The page, and its own socket.
     pub(crate) fn page(
         self,
         title: String,
@@ -123,15 +128,15 @@ impl PageParts {
         control: Routes,
         needs_key: bool,
     ) -> std::io::Result<PageAndSocket> {
-        let Self { command, steps, listener, audience } = self;
-        let has_clients = command == "serve";
+        let Self { command, watch, steps, block_size, listener, audience } = self;
         let of = PageOf {
             command,
             title,
-            watch: has_clients.then(|| Watch::new(WatchLimits::default())),
+            watch: Some(watch),
             engines: Some(EngineWatch::start(engines, steps)?),
+            block_size: Some(block_size),
             control: Some(control),
-            has_server: has_clients,
+            has_server: command == "serve",
             needs_key,
         };
         Ok((Arc::new(Page::new(of, audience, listener.is_some())?), listener))

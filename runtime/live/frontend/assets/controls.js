@@ -11,7 +11,7 @@ const CLIENT_FAULTS = ["status:code=503", "rate_limit", "server_error", "stall:f
 const limited = ({ fault, once }) => (once ? fault + (fault.includes(":") ? "," : ":") + "count=1" : fault);
 
 const CONTROLS = [
-  { id: "client-faults", needs: () => data.requests, title: "Faults that clients meet", list: true, examples: CLIENT_FAULTS, once: true, path: "control/client-faults" },
+  { id: "client-faults", needs: () => data.requests && !isEngineOnly, title: "Faults that clients meet", list: true, examples: CLIENT_FAULTS, once: true, path: "control/client-faults" },
   { id: "faults", needs: () => data.engines, title: "Faults of engines", list: true, examples: ENGINE_FAULTS, once: true, path: "control/faults", engine: true },
   { id: "pause", needs: () => data.engines, title: "Pause", help: "Requests stay and nothing is scheduled.", method: "POST", path: "control/pause", fields: [engineField()], body: ofEngine, act: "pause" },
   { id: "resume", needs: () => data.engines, title: "Resume", method: "POST", path: "control/resume", fields: [engineField()], body: ofEngine, act: "resume" },

@@ -15,13 +15,13 @@ function button(text, act, attributes = {}) {
 // Copies a text, or shows it where the browser does not let it.
 function copies(text, make) {
   const made = button(text, async () => {
-    const copied = make();
-    window.vcrCopied = copied;
+    let copied = "";
     try {
+      window.vcrCopied = copied = await make();
       await navigator.clipboard.writeText(copied);
       made.textContent = "copied";
-    } catch {
-      made.replaceWith(code(copied));
+    } catch (error) {
+      made.replaceWith(code(copied || error.message));
     }
     setTimeout(() => { made.textContent = text; }, 1500);
   });
@@ -51,18 +51,31 @@ function phasesOf(one) {
   return times.map(([name, from, own], i) => ({ name, from, to: Math.max(times[i + 1]?.[1] ?? one.ms, from), own }));
 }
 
-function phaseBar(one) {
-  const phases = phasesOf(one).filter(({ from, to }) => to > from), whole = phases.reduce((sum, { from, to }) => sum + to - from, 0) || 1;
-  const bar = element("div", { class: "bar", role: "img", "aria-label": phases.map(({ name, from, to }) => `${name} ${time(to - from)}`).join(", ") });
-  const keys = element("ul", { class: "keys" });
-  for (const { name, from, to, own } of phases) {
-    const part = element("span", { title: `${name}: ${time(to - from)}` }), key = element("i");
-    part.style.cssText = `width:${((to - from) / whole) * 100}%;background:var(${own})`;
+// Shares of a whole: the size, color and text of each.
+function bar(parts) {
+  const whole = parts.reduce((sum, [size]) => sum + size, 0) || 1;
+  return element("div", { class: "bar", role: "img", "aria-label": parts.map(([, , text]) => text).join(", ") }, ...parts.map(([size, own, text]) => {
+    const part = element("span", { title: text });
+    part.style.cssText = `width:${(size / whole) * 100}%;background:var(${own})`;
+    return part;
+  }));
+}
+
+function barWithKeys(parts) {
+  return element("div", {}, bar(parts), element("ul", { class: "keys" }, ...parts.map(([, own, text]) => {
+    const key = element("i");
     key.style.background = `var(${own})`;
-    bar.append(part);
-    keys.append(element("li", {}, key, `${name} ${time(to - from)}`));
-  }
-  return element("div", {}, bar, keys);
+    return element("li", {}, key, text);
+  })));
+}
+
+const phaseBar = (one) => barWithKeys(phasesOf(one).filter(({ from, to }) => to > from).map(({ name, from, to, own }) => [to - from, own, `${name} ${time(to - from)}`]));
+
+// KV blocks of a prompt: the cache has the first of them.
+function promptBlocks({ id, prompt_tokens, cached_tokens }, isOne) {
+  const found = Math.floor(cached_tokens / data.block_size), computed = Math.ceil(prompt_tokens / data.block_size) - found;
+  const parts = [[found, "--c2", `${number(found)} KV blocks of the prompt found in the cache`], [computed, "--c0", `${number(computed)} computed`]];
+  return element("div", { class: "blocks" }, isOne ? "" : element("span", {}, id), barWithKeys(parts));
 }
 
 // Each part of the answer by its time, and the time since the one before.
@@ -93,13 +106,14 @@ function drawDetail(into, one) {
   into.append(
     element("p", { class: "tools" }, element("a", { href: "#requests" }, "← requests"),
       element("a", { href: `#requests/${one.number - 1}` }, "older"), element("a", { href: `#requests/${one.number + 1}` }, "newer"),
-      copies("copy as curl", () => curlOfExchange(one)), one.engine[0]?.finish ? copies("copy as scenario", () => scenarioOf(one)) : "",
+      ...(isEngineOnly ? [] : [copies("copy as curl", () => curlOfExchange(one)), copies("copy as capture", () => ask("GET", `requests/${one.number}/capture`))]),
+      one.engine[0]?.first_token_ms ? copies("copy as scenario", () => scenarioOf(one)) : "",
       button(list.pinned.has(one.number) ? "unpin" : "pin", () => pinned(one.number, !list.pinned.has(one.number)))),
-    element("h2", { id: "which" }, `${one.number}: ${one.method} ${one.path} `, outcome(one)),
-    facts([["at", clockTime(one.unix_ms)], ["from", one.peer], ["model", one.model], ["fault", one.fault && element("span", { class: "failed" }, one.fault)],
+    element("h2", { id: "which" }, `${one.number}: ${nameOf(one)} `, outcome(one)),
+    facts([["at", clockTime(one.unix_ms)], ["from", isEngineOnly ? null : one.peer], ["model", one.model], ["fault", one.fault && element("span", { class: "failed" }, one.fault)],
       ["error", (one.error ?? answer.error) && element("span", { class: "failed" }, one.error ?? answer.error)], ["ended", one.end === "whole" ? null : one.end ?? "it is under way"],
       ["first part after", one.first_ms === null ? null : time(one.first_ms)], ["all after", time(one.ms)], ["tokens", tokensOf(one)], ["found in the cache", one.engine.length ? `${number(one.cached_tokens)} tokens` : null],
-      ["answer", one.chunks ? `${number(one.bytes)} bytes in ${one.chunks} parts` : null], ["finish", answer.finish],
+      ["answer", one.bytes ? `${number(one.bytes)} bytes in ${one.chunks} parts` : null], ["finish", answer.finish ?? one.finish],
       ["usage", answer.usage && JSON.stringify(answer.usage)], ["not kept", left ? `${number(left)} bytes beyond the limit` : null]]));
   if (one.engine.length) into.append(phaseBar(one));
   const messages = element("ul", { class: "messages", id: "messages" }, ...asked.messages.map(bubble));
@@ -112,7 +126,8 @@ function drawDetail(into, one) {
   into.append(section("Time", charts));
   partsChart(charts, "parts", [{ name: "parts", one }]);
   if (!charts.childElementCount) charts.replaceWith(note(one.chunks ? "The answer came in one part." : "There is no answer yet."));
-  if (one.engine.length) into.append(section("In the engine", engineTable(one)));
+  if (one.engine.length) into.append(section("In the engine", engineTable(one), ...one.engine.map((request) => promptBlocks(request, one.engine.length === 1))));
+  if (isEngineOnly) return;
   into.append(section("As it was sent",
     element("details", {}, element("summary", {}, "request"), headersTable(one.request_headers), code(pretty(asJson(one.request_body) ?? one.request_body))),
     element("details", {}, element("summary", {}, "answer"), headersTable(one.headers), code(pretty(asJson(one.body) ?? one.body)))));
@@ -157,7 +172,7 @@ async function showCompare(into, a, b) {
   if (!one || !other) return into.append(note("One of them is no longer kept."));
   const gap = (it) => (it.parts.length > 1 ? (it.last_ms - it.first_ms) / (it.parts.length - 1) : null);
   const rows = [
-    ["path", (it) => it.path], ["model", (it) => it.model ?? ""], ["status", (it) => String(it.status ?? "–")], ["ended", (it) => it.end ?? "under way"], ["fault", (it) => it.fault ?? ""],
+    ["request", nameOf], ["model", (it) => it.model ?? ""], ["status", (it) => String(it.status ?? "–")], ["ended", (it) => it.end ?? "under way"], ["fault", (it) => it.fault ?? ""],
     ["first part", (it) => time(it.first_ms)], ["between parts", (it) => time(gap(it))], ["total", (it) => time(it.ms)],
     ["prompt tokens", (it) => number(it.prompt_tokens)], ["cached tokens", (it) => number(it.cached_tokens)], ["output tokens", (it) => number(it.output_tokens)], ["preemptions", (it) => number(it.preemptions)],
   ];
@@ -166,6 +181,7 @@ async function showCompare(into, a, b) {
   const charts = element("div", { class: "pair" });
   into.append(charts);
   partsChart(charts, "parts", [{ name: String(a), one }, { name: String(b), one: other }]);
+  if (isEngineOnly) return;
   into.append(section("Requests", difference(asJson(one.request_body), asJson(other.request_body))), section("Answers", element("div", { class: "pair" },
     ...[one, other].map((it) => element("ul", { class: "messages" }, answerBubble(answerOf(it.body)))))));
 }

@@ -74,25 +74,19 @@ function engineTiles() {
   return element("ul", { class: "tiles" },
     tile("running", number(sum(engines.now, "running")), `${number(sum(engines.now, "requests"))} so far`),
     tile("waiting", number(waiting), "", waiting ? "warned" : "neutral"),
-    tile("KV blocks used", share(usage), `of ${number(all.reduce((total, one) => total + one.blocks, 0))}`, usage > 0.95 ? "warned" : "neutral"),
+    tile("KV blocks used", share(usage), `of ${number(STATES_OF_BLOCKS.reduce((total, [, key]) => total + sum(all, key), 0))}`, usage > 0.95 ? "warned" : "neutral"),
     tile("output tokens/s", number(Math.round(latest("generation_tokens"))), "last 10s"),
     tile("prefix hits", queries ? share(hits / queries) : "–", "of prompt tokens, last minute"),
     tile("preemptions", number(sum(engines.now, "preemptions")), "", sum(engines.now, "preemptions") ? "warned" : "neutral"));
 }
 
+const STATES_OF_BLOCKS = [["used", "used_blocks", "--c0"], ["cached", "cached_blocks", "--c2"], ["free", "free_blocks", "--fill"]];
+
 // KV blocks by state, a bar for each engine.
 function blockMap() {
-  const rows = chosen(engines.now).map(({ rank }) => {
-    const last = engines.steps.get(rank)?.at(-1);
-    if (!last) return element("div", { class: "strip" }, element("span", {}, `engine ${rank}`), element("small", {}, "no step yet"));
-    const free = last.total_blocks - last.active_blocks - last.cached_blocks;
-    const parts = [["used", last.active_blocks, "--c0"], ["cached", last.cached_blocks, "--c2"], ["free", free, "--fill"]];
-    const bar = element("div", { class: "bar", role: "img", "aria-label": parts.map(([name, count]) => `${name} ${count}`).join(", ") }, ...parts.map(([name, count, own]) => {
-      const part = element("span", { title: `${name}: ${number(count)}` });
-      part.style.cssText = `width:${(count / (last.total_blocks || 1)) * 100}%;background:var(${own})`;
-      return part;
-    }));
-    return element("div", { class: "blocks" }, element("span", {}, `engine ${rank}: ${parts.map(([name, count]) => `${number(count)} ${name}`).join(", ")}`), bar);
+  const rows = chosen(engines.now).map((one) => {
+    const parts = STATES_OF_BLOCKS.map(([name, key, own]) => [one[key], own, `${number(one[key])} ${name}`]);
+    return element("div", { class: "blocks" }, element("span", {}, `engine ${one.rank}: ${parts.map(([, , text]) => text).join(", ")}`), bar(parts));
   });
   return element("div", {}, ...rows);
 }
@@ -110,8 +104,8 @@ const CHARTS = [
     lines: [{ name: "output", ...rates("generation_tokens") }, { name: "prompt", ...rates("prompt_tokens") }] }),
   () => ({ id: "hits", title: "Prefix cache", y: {}, text: "Prompt tokens that were looked up and found, per second.",
     lines: [{ name: "looked up", ...rates("prefix_queries") }, { name: "found", ...rates("prefix_hits") }] }),
-  () => ({ id: "kv", title: "KV blocks in use", y: { unit: "share" }, text: "Share of the KV blocks in use, the mean of engines.",
-    lines: [{ name: "used", xs: levels("kv_usage").xs, ys: engines.samples.map((sample) => sum(sample.engines, "kv_usage") / (chosen(sample.engines).length || 1)) }] }),
+  () => ({ id: "kv", title: "KV blocks by state", y: {}, text: "KV blocks that requests use, that are kept in the cache for later ones, and that are free, once a second.",
+    lines: STATES_OF_BLOCKS.map(([name, key]) => ({ name, ...levels(key) })) }),
   () => ({ id: "batch", title: "Batch by step", y: {}, wide: true, text: `The latest steps: requests that decode, requests whose prompt is computed, and requests that wait.`, steps: true,
     lines: [["decoding", "decode_requests"], ["prefilling", "prefill_requests"], ["waiting", "waiting"]].map(([name, key]) => ({ name, step: true, ...ofSteps(key) })) }),
   () => ({ id: "step-tokens", title: "Prompt tokens by step", y: {}, text: "Prompt tokens that a step computes.", steps: true, lines: [{ name: "prompt tokens", step: true, ...ofSteps("prefill_tokens") }] }),
@@ -137,7 +131,7 @@ function fillEngines() {
   const now = document.getElementById("engine-now");
   if (!now) return;
   now.replaceChildren(engineTiles(), element("h3", {}, "KV blocks"), blockMap(), element("h3", {}, "Engines"), rankTable());
-  document.getElementById("latencies").replaceChildren(element("h3", {}, "Latency of requests that ended"), data.requests ? latencyTable() : note("Clients ask another server, which knows their latencies."));
+  document.getElementById("latencies").replaceChildren(element("h3", {}, "Latency of requests that ended"), latencyTable());
   const into = document.getElementById("engine-charts");
   for (const make of CHARTS) {
     const spec = { shared: true, group: "", x: { unit: "s", title: "now" }, ...make() };

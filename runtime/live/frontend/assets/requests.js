@@ -9,6 +9,10 @@ const STATES = {
   "faults": (one) => Boolean(one.fault),
 };
 
+// Frontends in other processes send requests of the engine's protocol, which have neither paths nor bodies here.
+const isEngineOnly = data.command === "play";
+const nameOf = (one) => (isEngineOnly ? one.text : `${one.method} ${one.path}`);
+
 // The list grows by what the server tells; the oldest of it goes with the server's own.
 const list = { all: new Map(), revision: 0, text: "", state: "all", path: "", pinned: new Set(), skipped: 0 };
 
@@ -24,7 +28,7 @@ async function pollRequests() {
 
 function outcome(one) {
   const failed = one.status >= 400 || one.end === "failed" || one.end === "client gone";
-  const text = !one.end ? (one.status ? "streaming" : "waiting") : one.status ? String(one.status) : "–";
+  const text = !one.end ? (one.status ? "streaming" : "waiting") : String(one.status ?? one.finish ?? "–");
   return element("span", { class: "status " + (failed || one.fault ? "failed" : one.end ? "passed" : "warned") }, text + (one.end === "client gone" ? " ✂" : one.end === "failed" ? " ✗" : ""));
 }
 
@@ -43,7 +47,7 @@ function row(one) {
   pin.addEventListener("change", () => pinned(one.number, pin.checked));
   const link = element("a", { href: `#requests/${one.number}`, "data-number": one.number },
     element("span", { class: "when" }, clockTime(one.unix_ms)), outcome(one),
-    element("span", { class: "what" }, element("b", {}, `${one.method} ${one.path}`), one.fault ? element("em", { class: "failed" }, " fault: " + one.fault) : "", element("small", {}, one.text || "")),
+    element("span", { class: "what" }, element("b", {}, nameOf(one)), one.fault ? element("em", { class: "failed" }, " fault: " + one.fault) : "", element("small", {}, isEngineOnly ? `engine ${one.rank}` : one.text || "")),
     element("span", { class: "count" }, tokensOf(one), one.cached_tokens ? element("small", {}, `${number(one.cached_tokens)} cached`) : "", one.preemptions ? element("small", { class: "warned" }, `${one.preemptions} preempted`) : ""),
     element("span", { class: "count" }, one.first_ms === null ? "" : time(one.first_ms), element("small", {}, "first")),
     element("span", { class: "count" }, time(one.ms), element("small", {}, "total")));
@@ -73,7 +77,7 @@ function showRequests(into) {
   into.append(
     element("div", { class: "tools" }, search,
       select("status", Object.keys(STATES).map((name) => [name, name]), list.state, (value) => { list.state = value; }),
-      select("endpoint", [["", "all endpoints"], ...paths.map((path) => [path, path])], list.path, (value) => { list.path = value; }),
+      isEngineOnly ? "" : select("endpoint", [["", "all endpoints"], ...paths.map((path) => [path, path])], list.path, (value) => { list.path = value; }),
       b ? element("a", { class: "button", href: `#compare/${a}/${b}`, id: "compare" }, `compare ${a} with ${b}`) : a ? element("span", { class: "note" }, "pin one more to compare") : "",
       button("forget all", async () => { await ask("DELETE", "requests"); list.all.clear(); list.pinned.clear(); show(); })),
     element("ul", { class: "list", id: "list" }),
@@ -83,6 +87,7 @@ function showRequests(into) {
 
 // Whether the filter of endpoints lacks one: it is drawn anew then.
 const lacksPath = () => {
+  if (isEngineOnly) return false;
   const shown = document.querySelectorAll("select[aria-label=endpoint] option").length - 1;
   return shown !== new Set([...list.all.values()].map(({ path }) => path)).size;
 };
@@ -96,7 +101,7 @@ function fillRequests() {
   const found = [...list.all.values()].filter(matches).reverse();
   into.replaceChildren(...found.slice(0, MOST_ROWS).map(row));
   if (focused) into.querySelector(`[data-number="${focused}"]`)?.focus();
-  const skipped = list.skipped ? `; ${list.skipped} not kept: more than 200 a second while nobody looked` : "";
+  const skipped = list.skipped ? `; ${list.skipped} not kept: more than ${data.unseen_per_second} a second while nobody looked` : "";
   document.getElementById("none").textContent = (found.length > MOST_ROWS ? `the latest ${MOST_ROWS} of ${found.length}`
-    : found.length ? `${found.length} of ${list.all.size}` : list.all.size ? "no request is like that" : "no requests yet: send one to this server") + skipped;
+    : found.length ? `${found.length} of ${list.all.size}` : list.all.size ? "no request is like that" : `no requests yet: send one to ${isEngineOnly ? "the frontend" : "this server"}`) + skipped;
 }

@@ -9,8 +9,8 @@
 //!
 //! Around it, `http/` has sockets, TLS, API keys and CORS, `faults/` the faults
 //! that clients meet, `metrics/` what dashboards read, `traces/` spans of requests, `proxy/` a reverse
-//! proxy that records any server, and answers from recordings, `page/` the page at `/_vcr/`. Files are
-//! read from their texts: `options_file` those of options, `llm_d/` configurations of
+//! proxy that records any server, and answers from recordings, `page/` the page at `/_vcr/`, `tee` bodies
+//! that are seen as they pass. Files are read from their texts: `options_file` those of options, `llm_d/` configurations of
 //! llm-d-inference-sim, `answers` data sets.
 
 pub mod answers;
@@ -29,6 +29,7 @@ pub mod page;
 mod parse;
 pub mod proxy;
 pub mod server;
+mod tee;
 pub mod traces;
 
 pub use api::{RenderedApi, render_body};

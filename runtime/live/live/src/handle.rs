@@ -90,6 +90,8 @@ pub struct Snapshot {
     pub is_sleeping: bool,
     /// Share of KV blocks in use.
     pub kv_cache_usage: f64,
+    /// KV blocks that no request uses and whose content is kept.
+    pub num_cached_blocks: u32,
     /// KV blocks, the null block included.
     pub num_gpu_blocks: u32,
     /// Finished prompts whose blocks a decode engine has not fetched.

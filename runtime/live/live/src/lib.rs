@@ -62,7 +62,8 @@ pub use kv_transfer::settings::{
 pub use playback::capture::PlaybackSettings;
 pub use process::engines::LiveEngines;
 pub use process::time_slice::shorten_time_slice;
-pub use stepping::watch::StepObserver;
+pub use stepping::output::finish_reason;
+pub use stepping::watch::{Sees, StepObserver, Submitted};
 pub use token_list::{PromptDigest, TokenList, TokenListError, prompt_digest};
 pub use vcr_base::units::rule::RuleError;
 pub use vcr_core::PluginContext;

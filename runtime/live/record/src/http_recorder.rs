@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use vcr_trace::capture::{CAPTURE_FORMAT, CAPTURE_VERSION, CaptureMeta, Holds};
+use vcr_trace::capture::{CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, Holds};
 
 use crate::counts::{Counts, RecordSummary};
 use crate::error::RecordError;
-use crate::http::{Exchange, HttpObserver, HttpRules, RedactRules, TokenCounter, now_ns};
+use crate::http::{Exchange, HttpObserver, HttpRules, RedactRules, TokenCounter, lines_of, now_ns};
 use crate::parts::{Parts, Rotation};
 use crate::queue::Queue;
 use crate::recorder::{spawn, write_down};
@@ -45,21 +45,42 @@ pub struct HttpRecordConfig {
 
 impl HttpRecordConfig {
     fn meta(&self) -> CaptureMeta {
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         CaptureMeta {
-            format: CAPTURE_FORMAT.to_owned(),
-            version: CAPTURE_VERSION,
-            source: Some("record --upstream".to_owned()),
-            started_unix_ns: since_1970.as_nanos().try_into().ok(),
             model: self.model.clone(),
             gpu: self.gpu.clone(),
-            holds: Holds { http: true, ..Holds::default() },
             redacted_json: self.redact.json.iter().map(ToString::to_string).collect(),
             redacted_headers: self.redact.headers.clone(),
             redacted_query: self.redact.query.clone(),
-            ..CaptureMeta::default()
+            ..meta("record --upstream")
         }
     }
+}
+
+/// The meta line of a capture of HTTP that begins now.
+fn meta(source: &str) -> CaptureMeta {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    CaptureMeta {
+        format: CAPTURE_FORMAT.to_owned(),
+        version: CAPTURE_VERSION,
+        source: Some(source.to_owned()),
+        started_unix_ns: since_1970.as_nanos().try_into().ok(),
+        holds: Holds { http: true, ..Holds::default() },
+        ..CaptureMeta::default()
+    }
+}
+
+/// A capture of one exchange, without secrets; `max_body_bytes` limits what is unpacked.
+///
+/// # Errors
+/// Never: it is written to memory.
+pub fn capture_of(exchange: &Exchange, max_body_bytes: usize) -> serde_json::Result<String> {
+    let (http, request) = lines_of(exchange, &RedactRules::default(), max_body_bytes);
+    let end =
+        CaptureEnd { at_ns: http.end_ns, requests: u64::from(request.is_some()), unfinished: 0, continues: false };
+    let head = [CaptureLine::Meta(Box::new(meta("page"))), CaptureLine::Http(Box::new(http))];
+    let request = request.map(|request| CaptureLine::Request(Box::new(request)));
+    let lines = head.into_iter().chain(request).chain([CaptureLine::End(end)]);
+    lines.map(|line| Ok(serde_json::to_string(&line)? + "\n")).collect()
 }
 
 /// Writes exchanges to a capture, on a thread of its own.

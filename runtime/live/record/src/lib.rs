@@ -27,6 +27,6 @@ mod writer;
 
 pub use counts::RecordSummary;
 pub use error::RecordError;
-pub use http_recorder::{HttpRecordConfig, HttpRecorder};
+pub use http_recorder::{HttpRecordConfig, HttpRecorder, capture_of};
 pub use parts::Rotation;
 pub use recorder::{RecordConfig, Recorder, RecorderHandle};

@@ -62,7 +62,6 @@ impl EngineWatch {
                 engine["latency"] = snapshot.latency.clone().into();
                 engine["time_scale"] = snapshot.time_scale.into();
                 engine["faults"] = snapshot.faults.clone().into();
-                engine["blocks"] = snapshot.num_gpu_blocks.into();
                 engine["held_prompts"] = snapshot.num_held_prompts.into();
                 engine["steps"] = steps(snapshot).into();
                 engine
@@ -85,11 +84,17 @@ fn ms(ns: u64) -> f64 {
 /// What changes all the time; counts are totals.
 fn sampled(snapshot: &Snapshot) -> Value {
     let counters = &snapshot.counters;
+    // The null block is none that a request can use.
+    let blocks = snapshot.num_gpu_blocks.saturating_sub(1);
+    let used = (snapshot.kv_cache_usage * f64::from(blocks)).round() as u32;
     json!({
         "rank": snapshot.rank,
         "running": snapshot.num_running,
         "waiting": snapshot.num_waiting,
         "kv_usage": snapshot.kv_cache_usage,
+        "used_blocks": used,
+        "cached_blocks": snapshot.num_cached_blocks,
+        "free_blocks": blocks.saturating_sub(used + snapshot.num_cached_blocks),
         "requests": counters.requests,
         "prompt_tokens": counters.prompt_tokens,
         "generation_tokens": counters.generation_tokens,

@@ -1,17 +1,17 @@
 //! The page at `/_vcr/`: what a server was asked and answered, how its engines do, and what changes them.
 //!
 //! A [`Watch`] keeps the latest exchanges of clients, within limits of number and memory. It sees each beside its way:
-//! bodies pass through `tee`, engines tell their part by [`WatchedEngines`]. [`EngineWatch`] keeps the last minutes
+//! bodies are seen in `around`, engines tell their part by [`WatchedEngines`]. [`EngineWatch`] keeps the last minutes
 //! of engines. A [`Page`] serves both as JSON, and the page that draws them; changes go to the routes of the control
 //! plane and of the server, once `guard` has let them in.
 
+mod around;
 mod engines;
 mod gist;
 mod guard;
 mod observer;
 mod served;
 mod steps;
-mod tee;
 mod view;
 mod watch;
 
@@ -21,5 +21,6 @@ pub use observer::WatchedEngines;
 pub(crate) use served::watched;
 pub use served::{Page, PageOf, PageRequest};
 pub use steps::StepRing;
+pub(crate) use view::{headers, pairs};
 pub(crate) use watch::current;
 pub use watch::{Watch, WatchLimits};

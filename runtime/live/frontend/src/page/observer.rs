@@ -8,9 +8,6 @@ use vcr_wire::{EventType, SchedulerStats, StepOutput};
 use super::watch::{EngineRequest, Exchange, current};
 use crate::engine::{EngineObserver, RequestObserver, RequestStart, ToolParsing};
 
-/// Times of preemptions that are kept of a request.
-const PREEMPTIONS: usize = 64;
-
 /// Tells exchanges of their requests, beside what another observer does.
 pub struct WatchedEngines(pub Arc<dyn EngineObserver>);
 
@@ -79,10 +76,7 @@ impl RequestObserver for Watched {
                     match event.kind {
                         EventType::Queued => request.queued_s = Some(event.timestamp),
                         EventType::Scheduled => drop(request.scheduled_s.get_or_insert(event.timestamp)),
-                        EventType::Preempted if request.preempted_s.len() < PREEMPTIONS => {
-                            request.preempted_s.push(event.timestamp);
-                        }
-                        EventType::Preempted => {}
+                        EventType::Preempted => request.preempted(event.timestamp),
                     }
                 }
                 if is_first {

@@ -19,8 +19,8 @@ use vcr_report::{LivePage, write_live_page};
 
 use super::engines::EngineWatch;
 use super::guard::{Audience, Peer, refused, vouch};
-use super::view::{detail, summary};
-use super::watch::Watch;
+use super::view::{capture, detail, summary};
+use super::watch::{UNSEEN_PER_SECOND, Watch};
 
 const PREFIX: &str = "/_vcr/";
 const STYLE: &str = include_str!("../../assets/page.css");
@@ -70,6 +70,8 @@ pub struct PageOf {
     pub watch: Option<Arc<Watch>>,
     /// Engines of this process, if there are any.
     pub engines: Option<Arc<EngineWatch>>,
+    /// Tokens of a KV block of theirs.
+    pub block_size: Option<u32>,
     /// The routes of the control plane.
     pub control: Option<Router>,
     /// Whether the routes of the server can be asked.
@@ -115,6 +117,8 @@ impl Page {
             "control": of.control.is_some(),
             "server": of.has_server,
             "needs_key": of.needs_key,
+            "block_size": of.block_size,
+            "unseen_per_second": UNSEEN_PER_SECOND,
         });
         let live = LivePage { style: STYLE, script: SCRIPT, policy: POLICY };
         write_live_page(&mut html, &of.title, &data, live, &mut |out| {
@@ -226,7 +230,8 @@ impl Page {
                     // Before the list: what changes meanwhile is told next time.
                     let revision = watch.revision();
                     let changed: Vec<Value> = watch.since(after).iter().map(|exchange| summary(exchange)).collect();
-                    json!({"revision": revision, "oldest": watch.oldest(), "requests": changed, "skipped": skipped})
+                    let list = json!({"revision": revision, "oldest": watch.oldest(), "requests": changed, "skipped": skipped});
+                    axum::Json(list)
                 })
                 .await
             }
@@ -236,9 +241,14 @@ impl Page {
             }
             (&Method::GET, "engines", _, Some(engines)) => axum::Json(engines.json(after)).into_response(),
             (&Method::GET, rest, Some(watch), _) => {
-                let number = rest.strip_prefix("requests/").and_then(|number| number.parse().ok());
-                match number.and_then(|number| watch.find(number)) {
-                    Some(exchange) => aside(move || detail(&exchange)).await,
+                let one = rest.strip_prefix("requests/").unwrap_or_default();
+                let (number, is_capture) = one.strip_suffix("/capture").map_or((one, false), |number| (number, true));
+                match number.parse().ok().and_then(|number| watch.find(number)) {
+                    Some(exchange) if is_capture => {
+                        let failed = |error: serde_json::Error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
+                        aside(move || capture(&exchange).map_err(failed)).await
+                    }
+                    Some(exchange) => aside(move || axum::Json(detail(&exchange))).await,
                     None => unknown(path),
                 }
             }
@@ -266,9 +276,9 @@ fn answered(response: Response) -> PageRequest {
 }
 
 /// Makes an answer on a thread that serves no clients: many bodies take a while to read.
-async fn aside(make: impl FnOnce() -> Value + Send + 'static) -> Response {
+async fn aside<R: IntoResponse + Send + 'static>(make: impl FnOnce() -> R + Send + 'static) -> Response {
     match spawn_blocking(make).await {
-        Ok(value) => axum::Json(value).into_response(),
+        Ok(made) => made.into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }

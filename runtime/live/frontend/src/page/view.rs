@@ -1,11 +1,14 @@
 //! Exchanges as JSON.
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value, json};
-use vcr_record::http::{REDACTED, is_secret_name};
+use vcr_record::capture_of;
+use vcr_record::http::{Exchange as Recorded, REDACTED, is_secret_name};
+use vcr_trace::capture::HttpEnd;
 
 use super::gist::Gist;
-use super::watch::{End, EngineRequest, Exchange, State};
+use super::watch::{EngineRequest, Exchange, State};
+use crate::tee::Passed;
 
 fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
@@ -28,9 +31,9 @@ pub(super) fn summary(exchange: &Exchange) -> Value {
     let sum = |of: fn(&EngineRequest) -> u64| state.engine.iter().map(of).sum::<u64>();
     let (end, error) = match &state.end {
         None => (None, None),
-        Some((_, End::Whole)) => (Some("whole"), None),
-        Some((_, End::ClientGone)) => (Some("client gone"), None),
-        Some((_, End::Failed(error))) => (Some("failed"), Some(error)),
+        Some((_, Passed::Whole)) => (Some("whole"), None),
+        Some((_, Passed::Left)) => (Some("client gone"), None),
+        Some((_, Passed::Failed(error))) => (Some("failed"), Some(error)),
     };
     json!({
         "number": exchange.number,
@@ -51,6 +54,7 @@ pub(super) fn summary(exchange: &Exchange) -> Value {
         "chunks": state.num_chunks,
         "bytes": state.answer.bytes.len() as u64 + state.answer.left_out,
         "requests": state.engine.len(),
+        "finish": state.engine.first().and_then(|request| request.finish),
         "rank": state.engine.first().map(|request| request.rank),
         "prompt_tokens": (!state.engine.is_empty()).then(|| sum(|request| request.prompt_tokens)),
         "cached_tokens": sum(|request| request.cached_tokens),
@@ -92,6 +96,46 @@ pub(super) fn detail(exchange: &Exchange) -> Value {
     all
 }
 
+/// An exchange as a capture of its own; one under way as if its client went away now.
+pub(super) fn capture(exchange: &Exchange) -> serde_json::Result<String> {
+    let state = exchange.state();
+    let mut rest = state.answer.bytes.as_slice();
+    let mut part = |bytes: usize| {
+        let (part, behind) = rest.split_at(bytes.min(rest.len()));
+        rest = behind;
+        part.to_vec()
+    };
+    let mut chunks: Vec<_> = state.chunks.iter().map(|(at_ns, bytes)| (*at_ns, part(*bytes as usize))).collect();
+    // Parts beyond those whose times are kept.
+    chunks.push((state.last_chunk_ns, part(usize::MAX)));
+    chunks.retain(|(_, bytes)| !bytes.is_empty());
+    let (end, error) = match &state.end {
+        Some((_, Passed::Whole)) => (HttpEnd::Whole, None),
+        Some((_, Passed::Failed(error))) => (HttpEnd::ServerLost, Some(error.clone())),
+        Some((_, Passed::Left)) | None => (HttpEnd::ClientGone, None),
+    };
+    let recorded = Recorded {
+        method: exchange.method.to_string(),
+        path: exchange.uri.path().to_owned(),
+        query: exchange.uri.query().map(str::to_owned),
+        request_headers: pairs(&exchange.headers),
+        request_body: state.request.bytes.clone(),
+        request_left_out_bytes: state.request.left_out,
+        status: state.status,
+        headers: pairs(&state.headers),
+        head_ns: state.status.map(|_| state.head_ns),
+        chunks,
+        left_out_bytes: state.answer.left_out,
+        end_ns: state.end.as_ref().map_or_else(|| exchange.since_start_ns(), |(end_ns, _)| *end_ns),
+        end,
+        error,
+        concurrency: 1,
+        ..Recorded::default()
+    };
+    drop(state);
+    capture_of(&recorded, exchange.limits.body_bytes)
+}
+
 /// Times in milliseconds since the start of the exchange.
 fn engine_request(request: &EngineRequest, start_s: f64) -> Value {
     let since = |time_s: f64| (time_s - start_s) * 1e3;
@@ -113,7 +157,7 @@ fn engine_request(request: &EngineRequest, start_s: f64) -> Value {
 }
 
 /// Headers without secrets; several values of one are joined.
-fn headers(headers: &HeaderMap) -> Map<String, Value> {
+pub(crate) fn headers(headers: &HeaderMap) -> Map<String, Value> {
     let mut all = Map::new();
     for (name, value) in headers {
         let value = match is_secret_name(name.as_str()) {
@@ -126,4 +170,12 @@ fn headers(headers: &HeaderMap) -> Map<String, Value> {
         }
     }
     all
+}
+
+/// Names and values of headers; bytes beyond ASCII are replaced.
+pub(crate) fn pairs(headers: &HeaderMap) -> Vec<(String, String)> {
+    let pair = |(name, value): (&HeaderName, &HeaderValue)| {
+        (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned())
+    };
+    headers.iter().map(pair).collect()
 }

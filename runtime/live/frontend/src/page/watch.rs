@@ -12,6 +12,7 @@ use axum::response::Response;
 use vcr_wire::monotonic_ns;
 
 use super::gist::Gist;
+use crate::tee::Passed;
 
 /// Memory that an exchange takes besides its bodies, roughly.
 const EXCHANGE_BYTES: usize = 2048;
@@ -19,11 +20,13 @@ const EXCHANGE_BYTES: usize = 2048;
 const PART_BYTES: usize = 4096;
 /// Exchanges of a second that are kept while nobody looks: more would be gone before anybody could read them, and
 /// keeping one takes a sixth of the processor time of a short request.
-const UNSEEN_PER_SECOND: u64 = 200;
+pub(super) const UNSEEN_PER_SECOND: u64 = 200;
 /// Who asked for the list within this time looks at it.
 const LOOKING_NS: u64 = 30_000_000_000;
 /// Engine requests of one exchange that are told apart.
 const ENGINE_REQUESTS: usize = 64;
+/// Times of preemptions that are kept of a request.
+const PREEMPTIONS: usize = 64;
 
 tokio::task_local! {
     pub(super) static CURRENT: Arc<Exchange>;
@@ -74,7 +77,7 @@ pub struct Watch {
 #[derive(Debug)]
 pub(crate) struct Exchange {
     watch: Weak<Watch>,
-    limits: WatchLimits,
+    pub(super) limits: WatchLimits,
     pub(super) number: u64,
     /// The watch's revision when it began or ended.
     revision: AtomicU64,
@@ -103,14 +106,6 @@ impl Kept {
     }
 }
 
-/// How an exchange ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    Whole,
-    ClientGone,
-    Failed(String),
-}
-
 /// What an engine tells of a request. Times are nanoseconds of the system's monotonic clock, as in the engine.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EngineRequest {
@@ -128,6 +123,14 @@ pub(super) struct EngineRequest {
     pub(super) finish: Option<&'static str>,
 }
 
+impl EngineRequest {
+    pub(super) fn preempted(&mut self, at_s: f64) {
+        if self.preempted_s.len() < PREEMPTIONS {
+            self.preempted_s.push(at_s);
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) is_forgotten: bool,
@@ -141,7 +144,7 @@ pub(super) struct State {
     pub(super) num_chunks: u64,
     pub(super) first_chunk_ns: u64,
     pub(super) last_chunk_ns: u64,
-    pub(super) end: Option<(u64, End)>,
+    pub(super) end: Option<(u64, Passed)>,
     pub(super) fault: Option<&'static str>,
     pub(super) engine: Vec<EngineRequest>,
 }
@@ -349,7 +352,7 @@ impl Exchange {
     }
 
     /// It is over. Only the first end counts.
-    pub(super) fn ended(&self, end: End) {
+    pub(super) fn ended(&self, end: Passed) {
         let mut state = self.state();
         if state.end.is_none() {
             state.end = Some((self.since_start_ns(), end));
@@ -444,14 +447,14 @@ mod tests {
     fn changes_are_told_since_a_revision() {
         let watch = Watch::new(limits());
         let (one, two) = (asked(&watch, b""), asked(&watch, b""));
-        one.ended(End::Whole);
-        one.ended(End::ClientGone);
-        assert_eq!(one.state().end.as_ref().map(|(_, end)| end.clone()), Some(End::Whole));
+        one.ended(Passed::Whole);
+        one.ended(Passed::Left);
+        assert_eq!(one.state().end.as_ref().map(|(_, end)| end.clone()), Some(Passed::Whole));
         let seen = watch.revision();
         let numbers = |revision| watch.since(revision).iter().map(|exchange| exchange.number).collect::<Vec<_>>();
         assert_eq!(numbers(0), [1, 2]);
         assert_eq!(numbers(seen), [2], "what is under way changes always");
-        two.ended(End::Whole);
+        two.ended(Passed::Whole);
         assert_eq!(numbers(seen), [2]);
         assert_eq!(numbers(watch.revision()), [0; 0]);
         watch.clear();

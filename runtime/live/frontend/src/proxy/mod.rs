@@ -8,12 +8,12 @@
 
 mod address;
 mod connection;
+mod exchange;
 mod head;
 mod journal;
 mod pace;
 mod player;
 mod reverse;
-mod tee;
 mod upstream;
 
 pub use address::{Address, AddressError};

@@ -26,7 +26,7 @@ use crate::proxy::head::head_of;
 use crate::proxy::journal::Journal;
 use crate::proxy::pace::Pace;
 use crate::proxy::reverse::Proxy;
-use crate::proxy::tee::pairs;
+use crate::page::pairs;
 
 /// The latest requests, for tests.
 const REQUESTS_PATH: &str = "/_vcr/requests";

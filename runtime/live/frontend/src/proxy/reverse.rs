@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU32;
 
 use crate::faults::{FaultLayer, error_response};
 use crate::http::{Client, Service};
-use crate::page::{Page, PageRequest, Peer, watched};
+use crate::page::{Page, PageRequest, Peer, pairs, watched};
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderMap, Method, header};
@@ -16,8 +16,9 @@ use hyper::body::Incoming;
 use vcr_record::HttpRecorder;
 use vcr_record::http::Exchange;
 
-use crate::proxy::tee::{AnswerTee, OpenExchange, pairs};
+use crate::proxy::exchange::OpenExchange;
 use crate::proxy::upstream::{Upstream, remove_hop_by_hop};
+use crate::tee::Tee;
 
 /// Settings of a proxy.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +79,7 @@ impl Proxy {
         match self.upstream.send(parts, body).await {
             Ok(response) => {
                 exchange.answered(response.status().as_u16(), response.headers());
-                let mut response = response.map(|body| Body::new(AnswerTee::new(body, exchange)));
+                let mut response = response.map(|body| Body::new(Tee::new(body, exchange)));
                 remove_hop_by_hop(response.headers_mut());
                 response
             }

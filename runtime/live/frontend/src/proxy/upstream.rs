@@ -20,6 +20,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::proxy::address::Address;
 use crate::proxy::connection::{Sender, Tls, Unsent};
+use crate::tee::with_causes;
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -224,17 +225,6 @@ pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     for name in HOP_BY_HOP.iter().chain(&named) {
         headers.remove(name);
     }
-}
-
-/// An error with what caused it.
-pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
 }
 
 impl AnswerBody {

@@ -119,7 +119,8 @@ impl OutputParts<'_> {
 }
 
 /// The core's finish reason in the protocol.
-pub(crate) fn finish_reason(finish: CoreFinish) -> FinishReason {
+#[must_use]
+pub fn finish_reason(finish: CoreFinish) -> FinishReason {
     match finish {
         CoreFinish::Stop => FinishReason::Stop,
         CoreFinish::Length => FinishReason::Length,

@@ -25,7 +25,7 @@ use crate::kv_transfer::transfers::Transfers;
 use crate::requests::{LiveRequest, Requests};
 use crate::stepping::output::{OutputParts, finish_reason};
 use crate::stepping::results::StepResults;
-use crate::stepping::watch::StepWatch;
+use crate::stepping::watch::{StepWatch, Submitted};
 use crate::tokens::Tokens;
 
 /// Behind by more than this, the loop does not catch up but starts anew: the
@@ -143,9 +143,11 @@ impl Stepper {
     /// # Errors
     /// Why vLLM would reject it.
     pub(crate) fn submit(&mut self, spec: RequestSpec, name: &str) -> Result<RequestId, RejectReason> {
-        let tag = spec.tag;
+        let (tag, prompt_tokens, max_tokens) = (spec.tag, spec.prompt.len_tokens(), spec.max_tokens);
         let submitted = self.engine.submit(spec)?;
-        self.watch.show(|observer, rank| observer.submitted(rank, tag, name));
+        self.watch.show(|observer, rank| {
+            observer.submitted(rank, &Submitted { tag, name, prompt_tokens, max_tokens });
+        });
         self.may_decide = true;
         Ok(submitted)
     }

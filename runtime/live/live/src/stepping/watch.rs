@@ -5,15 +5,38 @@ use std::sync::Arc;
 
 use vcr_core::{AnyEngine, ServingEngine};
 
+/// What an observer looks at, each with those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub enum Sees {
+    /// Ends of steps, and stalls.
+    Steps,
+    /// Requests, and engines when they decide and apply steps.
+    Requests,
+    /// Their KV events.
+    Engines,
+}
+
+/// A request that has entered an engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Submitted<'a> {
+    /// The engine's name for it.
+    pub tag: u64,
+    /// Its frontend's.
+    pub name: &'a str,
+    /// Tokens of its prompt.
+    pub prompt_tokens: u32,
+    /// Limit of its output tokens.
+    pub max_tokens: u32,
+}
+
 /// Observes the steps of engines on their threads. Each engine reports its steps in order, and waits
 /// meanwhile. Times are nanoseconds of the system's monotonic clock.
 pub trait StepObserver: fmt::Debug + Send + Sync {
-    /// Whether it looks at requests and engines; otherwise it sees ends of steps, stalls and
-    /// nothing else. Asked once, before an engine serves.
-    fn sees_engines(&self) -> bool;
+    /// What it looks at. Asked once, before an engine serves.
+    fn sees(&self) -> Sees;
 
-    /// A request entered an engine, which knows it by a tag, and its frontend by this name.
-    fn submitted(&self, rank: u16, tag: u64, name: &str);
+    /// A request entered an engine.
+    fn submitted(&self, rank: u16, request: &Submitted<'_>);
 
     /// A request was removed from an engine before its end.
     fn aborted(&self, rank: u16, tag: u64);
@@ -40,25 +63,25 @@ pub trait StepObserver: fmt::Debug + Send + Sync {
 /// The observer of one engine, if it has one.
 pub(crate) struct StepWatch {
     observer: Option<Arc<dyn StepObserver>>,
-    sees_engines: bool,
+    sees: Sees,
     rank: u16,
 }
 
 impl StepWatch {
     pub(crate) fn new(observer: Option<&Arc<dyn StepObserver>>, rank: u16) -> Self {
-        let sees_engines = observer.is_some_and(|observer| observer.sees_engines());
-        Self { observer: observer.cloned(), sees_engines, rank }
+        let sees = observer.map_or(Sees::Steps, |observer| observer.sees());
+        Self { observer: observer.cloned(), sees, rank }
     }
 
     /// Whether the engine is to record its KV events for the observer.
     pub(crate) fn sees_engines(&self) -> bool {
-        self.sees_engines
+        self.sees >= Sees::Engines
     }
 
     /// Shows something of engines or requests.
     #[inline]
     pub(crate) fn show(&self, show: impl FnOnce(&dyn StepObserver, u16)) {
-        if let Some(observer) = self.observer.as_deref().filter(|_| self.sees_engines) {
+        if let Some(observer) = self.observer.as_deref().filter(|_| self.sees >= Sees::Requests) {
             show(observer, self.rank);
         }
     }

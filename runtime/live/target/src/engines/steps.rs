@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use vcr_cluster::StepFacts;
 use vcr_cluster::observe::{Incident, RequestName, StepSink};
 use vcr_core::{AnyEngine, ServingEngine};
-use vcr_live::StepObserver;
+use vcr_live::{Sees, StepObserver, Submitted};
 
 use super::book::tag_of;
 use crate::drive::clock::Clock;
@@ -98,11 +98,11 @@ impl PoolSteps {
 }
 
 impl StepObserver for PoolSteps {
-    fn sees_engines(&self) -> bool {
-        self.sink().is_some()
+    fn sees(&self) -> Sees {
+        if self.sink().is_some() { Sees::Engines } else { Sees::Steps }
     }
 
-    fn submitted(&self, rank: u16, tag: u64, name: &str) {
+    fn submitted(&self, rank: u16, &Submitted { tag, name, .. }: &Submitted<'_>) {
         let Some(sink) = self.sink() else { return };
         sink.submitted(self.worker(rank), tag, tag_of(name).map_or(RequestName::Text(name), RequestName::Number));
     }

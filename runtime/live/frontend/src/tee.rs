@@ -1,0 +1,85 @@
+//! Bodies whose parts are seen as they pass.
+
+use std::error::Error;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+
+/// Sees a body as it passes.
+pub(crate) trait Seen: Unpin {
+    /// A part passes.
+    fn part(&mut self, bytes: &[u8]);
+
+    /// It has ended. Only the first call counts.
+    fn ended(&mut self, end: Passed);
+}
+
+/// How a body ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Passed {
+    Whole,
+    /// Whoever read it went away.
+    Left,
+    /// The error with its causes.
+    Failed(String),
+}
+
+/// A body that is seen.
+pub(crate) struct Tee<B: Body + Unpin, S: Seen> {
+    body: B,
+    seen: S,
+}
+
+impl<B: Body + Unpin, S: Seen> Tee<B, S> {
+    pub(crate) fn new(body: B, seen: S) -> Self {
+        Self { body, seen }
+    }
+}
+
+impl<B: Body + Unpin, S: Seen> Drop for Tee<B, S> {
+    fn drop(&mut self) {
+        // Nobody asks for the end of a body that is known to have ended.
+        self.seen.ended(if self.body.is_end_stream() { Passed::Whole } else { Passed::Left });
+    }
+}
+
+impl<B: Body<Data = Bytes, Error: Error> + Unpin, S: Seen> Body for Tee<B, S> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        match &polled {
+            Poll::Ready(None) => self.seen.ended(Passed::Whole),
+            Poll::Ready(Some(Err(error))) => self.seen.ended(Passed::Failed(with_causes(error))),
+            Poll::Ready(Some(Ok(frame))) => {
+                if let Some(bytes) = frame.data_ref() {
+                    self.seen.part(bytes);
+                }
+            }
+            Poll::Pending => {}
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// An error with what caused it.
+pub(crate) fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}
