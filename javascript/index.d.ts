@@ -7,8 +7,8 @@ export interface SeenRequest {
   readonly body: string;
   /** The body as JSON. */
   readonly json: any;
-  /** `tape`, `server` (simulated), `upstream` (recorded now) or `nobody` (refused). */
-  readonly answeredBy: "tape" | "server" | "upstream" | "nobody";
+  /** `tape`, `server` (simulated), `upstream` (recorded now), `nobody` (refused) or `fault` (a client fault). */
+  readonly answeredBy: "tape" | "server" | "upstream" | "nobody" | "fault";
 }
 
 /** A recording to answer from. */
@@ -27,9 +27,9 @@ export interface Cassette {
 
 export interface Settings {
   /** Options of `vcr serve`. */
-  options?: (string | number)[];
+  options?: string | (string | number)[];
   /** Client faults, such as `status:code=503,call=1`. */
-  faults?: string[];
+  faults?: string | string[];
   cassette?: Cassette;
   /** Default: the environment variable VCR_BINARY, else `vcr`. */
   binary?: string;

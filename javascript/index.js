@@ -14,12 +14,14 @@ const FIELDS = ["options", "faults", "cassette", "binary"];
 
 /** A running `vcr serve`. */
 export class Server {
+  #headers;
   #process;
   #errors;
   #ended;
 
-  constructor(url, process, errors, ended) {
+  constructor(url, key, process, errors, ended) {
     this.url = url;
+    this.#headers = key ? { authorization: `Bearer ${key}` } : {};
     this.#process = process;
     this.#errors = errors;
     this.#ended = ended;
@@ -30,7 +32,7 @@ export class Server {
   }
 
   async requests() {
-    const answer = await fetch(`${this.url}/_vcr/requests`);
+    const answer = await fetch(`${this.url}/_vcr/requests`, { headers: this.#headers });
     const { requests } = await answer.json();
     return requests.map((request) => ({
       method: request.method,
@@ -46,7 +48,7 @@ export class Server {
   }
 
   async forgetRequests() {
-    await fetch(`${this.url}/_vcr/requests`, { method: "DELETE" });
+    await fetch(`${this.url}/_vcr/requests`, { method: "DELETE", headers: this.#headers });
   }
 
   async stop() {
@@ -69,8 +71,8 @@ export class Server {
 export async function startServer(settings = {}) {
   onlyKnown(settings, FIELDS, "startServer");
   const { options = [], faults = [], cassette, binary = process.env.VCR_BINARY ?? "vcr" } = settings;
-  const words = ["serve", "--port", "0", "--quiet", "--keep-requests", String(KEPT_REQUESTS), ...options.map(String)];
-  words.push(...faults.flatMap((fault) => ["--client-fault", fault]));
+  const words = ["serve", "--port", "0", "--quiet", "--keep-requests", String(KEPT_REQUESTS), ...[options].flat().map(String)];
+  words.push(...[faults].flat().flatMap((fault) => ["--client-fault", fault]));
   words.push(...(cassette ? cassetteOptions(cassette) : []));
   const child = spawn(binary, words, { stdio: ["ignore", "pipe", "pipe"] });
   let errors = "";
@@ -98,7 +100,8 @@ export async function startServer(settings = {}) {
     await ended;
     throw new Error(`\`vcr ${words.join(" ")}\` does not serve:\n${errors}`);
   }
-  return new Server(line.trim().split(" ").at(-1), child, () => errors, ended);
+  const key = words.includes("--api-key") ? words[words.indexOf("--api-key") + 1] : process.env.VCR_API_KEY;
+  return new Server(line.trim().split(" ").at(-1), key, child, () => errors, ended);
 }
 
 /** Starts a server, calls `body` with it, and stops it. */

@@ -37,12 +37,15 @@ test("a server answers and remembers what it was asked", async () => {
 });
 
 test("a fault hits the call that it names", async () => {
-  await withServer({ faults: ["status:code=503,call=2"] }, async (server) => {
+  await withServer({ options: ["--api-key", "key"], faults: "status:code=503,call=2" }, async (server) => {
     const codes = [];
     for (const text of ["a", "b", "c"]) {
-      codes.push((await chat(server, text)).status);
+      codes.push((await chat(server, text, { authorization: "Bearer key" })).status);
     }
     assert.deepEqual(codes, [200, 503, 200]);
+    const seen = await server.requests();
+    assert.deepEqual(seen.map((request) => request.json.messages[0].content), ["a", "b", "c"]);
+    assert.deepEqual(seen.map((request) => request.answeredBy), ["server", "fault", "server"]);
   });
 });
 

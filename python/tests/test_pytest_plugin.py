@@ -57,25 +57,35 @@ def test_a_server_for_each_test(tmp_path):
     code, said = outcome(
         tmp_path,
         """
-@pytest.mark.vllm_server("--max-model-len", "100", faults=["status:code=503,call=2"])
+@pytest.mark.vllm_server("--max-model-len", "100", faults="status:code=503,call=2")
 def test_requests_and_faults(vllm_server):
     assert chat(vllm_server, "Hello")
     with pytest.raises(urllib.error.HTTPError, match="503"):
         chat(vllm_server, "again")
     assert vllm_server.requests[0].json["messages"][0]["content"] == "Hello"
-    assert vllm_server.requests[0].answered_by == "server"
+    assert [request.answered_by for request in vllm_server.requests] == ["server", "fault"]
+    assert vllm_server.requests[1].json["messages"][0]["content"] == "again"
     vllm_server.forget_requests()
     assert vllm_server.requests == []
 
 def test_another(vllm_server):
     assert vllm_server.requests == []
 
+@pytest.mark.vllm_server("--api-key", "key")
+def test_a_key(vllm_server):
+    assert vllm_server.requests == []
+
 @pytest.mark.vllm_server("--no-such-option")
 def test_wrong(vllm_server):
     pass
+
+@pytest.mark.vllm_server(fault="reset")
+def test_misspelt(vllm_server):
+    pass
 """,
     )
-    assert code == 1 and "2 passed" in said and "no-such-option" in said, said
+    assert code == 1 and "3 passed" in said and "no-such-option" in said, said
+    assert "unknown argument 'fault' of vllm_server" in said, said
 
 
 def test_cassettes_have_the_modes_of_vcrpy(tmp_path, upstream):

@@ -33,7 +33,7 @@ class SeenRequest:
     query: str | None
     headers: dict[str, str]
     body: str
-    #: ``tape``, ``server`` (simulated), ``upstream`` (recorded now) or ``nobody`` (refused).
+    #: ``tape``, ``server`` (simulated), ``upstream`` (recorded now), ``nobody`` (refused) or ``fault`` (a client fault).
     answered_by: str
 
     @property
@@ -45,9 +45,10 @@ class SeenRequest:
 class Server:
     """A running ``vcr serve``."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, key: str | None = None) -> None:
         #: Such as ``http://127.0.0.1:41234``.
         self.url = url
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
 
     @property
     def base_url(self) -> str:
@@ -57,12 +58,16 @@ class Server:
     @property
     def requests(self) -> list[SeenRequest]:
         """The requests so far, in order of arrival."""
-        with urllib.request.urlopen(f"{self.url}/_vcr/requests") as answer:
+        with self._ask("GET") as answer:
             return [SeenRequest(**request) for request in json.load(answer)["requests"]]
 
     def forget_requests(self) -> None:
         """Empties ``requests``."""
-        urllib.request.urlopen(urllib.request.Request(f"{self.url}/_vcr/requests", method="DELETE")).close()
+        self._ask("DELETE").close()
+
+    def _ask(self, method: str) -> Any:
+        request = urllib.request.Request(f"{self.url}/_vcr/requests", headers=self._headers, method=method)
+        return urllib.request.urlopen(request)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -108,7 +113,11 @@ def options_of(node: pytest.Item) -> list[str]:
     # The nearest marker is the first; its options come last, and so win.
     for marker in reversed(list(node.iter_markers("vllm_server"))):
         options += map(str, marker.args)
-        for fault in marker.kwargs.get("faults", ()):
+        unknown = marker.kwargs.keys() - {"faults"}
+        if unknown:
+            raise pytest.UsageError(f"unknown argument {unknown.pop()!r} of vllm_server: expected options, or faults=")
+        faults = marker.kwargs.get("faults", ())
+        for fault in [faults] if isinstance(faults, str) else faults:
             options += ["--client-fault", fault]
     cassette = node.get_closest_marker("vcr_cassette")
     if cassette is not None:
@@ -130,7 +139,8 @@ def vllm_server(request: pytest.FixtureRequest) -> Iterator[Server]:
                 process.wait(STOP_TIMEOUT_S)
                 errors.seek(0)
                 pytest.fail(f"`vcr {' '.join(words)}` does not serve:\n{errors.read()}", pytrace=False)
-            yield Server(line.split()[-1])
+            key = words[words.index("--api-key") + 1] if "--api-key" in words else os.environ.get("VCR_API_KEY")
+            yield Server(line.split()[-1], key)
             process.terminate()
             code = process.wait(STOP_TIMEOUT_S)
             if code != 0:

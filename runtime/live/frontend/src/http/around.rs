@@ -59,6 +59,9 @@ pub trait Innermost: Send + Sync + 'static {
 
 /// Service that answers in place of the routes, such as from recordings. Faults happen to its answers, too.
 pub trait Before: std::fmt::Debug + Send + Sync {
+    /// Sees a request before faults happen to it, and gives it back.
+    fn see(&self, request: Request) -> Pin<Box<dyn Future<Output = Request> + Send + '_>>;
+
     /// Answers a request, by `next` or by itself.
     fn answer<'a>(&'a self, request: Request, next: Next<'a>) -> Pin<Box<dyn Future<Output = Response> + Send + 'a>>;
 }
@@ -215,9 +218,12 @@ impl<I: Innermost> Layers<I> {
         let cut = match content_length(request.headers()) {
             Some(bytes) if bytes > self.body_limits.max_bytes as u64 => Cut::TooLarge,
             _ => {
-                let next = |request| {
+                let next = async |mut request| {
+                    if let Some(before) = &self.before {
+                        request = before.see(request).await;
+                    }
                     let next = Next { handlers: &self.handlers, before: self.before.as_deref() };
-                    self.innermost.run(request, next)
+                    self.innermost.run(request, next).await
                 };
                 let response = beside_others(&self.body_memory, verdict, request, next).await;
                 match verdict.get() {

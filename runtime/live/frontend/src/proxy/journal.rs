@@ -1,16 +1,27 @@
 //! The latest requests of a server, for tests that ask what it was asked.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use axum::http::request::Parts;
 use serde_json::{Value, json};
-use vcr_record::http::{REDACTED, is_secret_name};
+
+use crate::page::headers;
 
 /// The latest requests, in order of arrival.
 #[derive(Debug)]
 pub struct Journal {
-    entries: Mutex<VecDeque<Value>>,
+    entries: Mutex<VecDeque<Noted>>,
     limit: usize,
+}
+
+/// Who answers a request: nobody yet, if it meets a fault first.
+pub(crate) type AnsweredBy = Arc<OnceLock<&'static str>>;
+
+#[derive(Debug)]
+struct Noted {
+    request: Value,
+    answered_by: AnsweredBy,
 }
 
 impl Journal {
@@ -20,35 +31,32 @@ impl Journal {
         Self { entries: Mutex::default(), limit }
     }
 
-    /// Notes a request, and who answers it. Values of secret headers are left out.
-    pub(crate) fn note(
-        &self,
-        (method, path, query): (&str, &str, Option<&str>),
-        headers: &[(String, String)],
-        body: &[u8],
-        answered_by: &str,
-    ) {
-        let value = |name: &str, value: &str| if is_secret_name(name) { json!(REDACTED) } else { json!(value) };
-        let headers: serde_json::Map<String, Value> =
-            headers.iter().map(|(name, its)| (name.clone(), value(name, its))).collect();
-        let entry = json!({
-            "method": method,
-            "path": path,
-            "query": query,
-            "headers": headers,
+    /// Notes a request. Values of secret headers are left out.
+    pub(crate) fn note(&self, parts: &Parts, body: &[u8]) -> AnsweredBy {
+        let request = json!({
+            "method": parts.method.as_str(),
+            "path": parts.uri.path(),
+            "query": parts.uri.query(),
+            "headers": headers(&parts.headers),
             "body": String::from_utf8_lossy(body),
-            "answered_by": answered_by,
         });
+        let answered_by = AnsweredBy::default();
         let mut entries = self.entries();
         if entries.len() == self.limit {
             entries.pop_front();
         }
-        entries.push_back(entry);
+        entries.push_back(Noted { request, answered_by: Arc::clone(&answered_by) });
+        answered_by
     }
 
     /// The requests.
     pub(crate) fn json(&self) -> Value {
-        json!({"requests": &*self.entries()})
+        let shown = |noted: &Noted| {
+            let mut request = noted.request.clone();
+            request["answered_by"] = noted.answered_by.get().copied().unwrap_or("fault").into();
+            request
+        };
+        json!({"requests": self.entries().iter().map(shown).collect::<Vec<_>>()})
     }
 
     /// Forgets them.
@@ -56,7 +64,7 @@ impl Journal {
         self.entries().clear();
     }
 
-    fn entries(&self) -> MutexGuard<'_, VecDeque<Value>> {
+    fn entries(&self) -> MutexGuard<'_, VecDeque<Noted>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::faults::error_response;
 use crate::http::{Before, Next};
+use crate::page::pairs;
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use axum::http::request::Parts;
@@ -23,10 +24,9 @@ use vcr_record::playback::http::{Asked, AskedParts, Difference, Found, HttpTape,
 use vcr_trace::capture::{HttpEnd, HttpRecord};
 
 use crate::proxy::head::head_of;
-use crate::proxy::journal::Journal;
+use crate::proxy::journal::{AnsweredBy, Journal};
 use crate::proxy::pace::Pace;
 use crate::proxy::reverse::Proxy;
-use crate::page::pairs;
 
 /// The latest requests, for tests.
 const REQUESTS_PATH: &str = "/_vcr/requests";
@@ -74,6 +74,25 @@ impl fmt::Debug for Player {
 }
 
 impl Before for Player {
+    fn see(&self, request: Request) -> Pin<Box<dyn Future<Output = Request> + Send + '_>> {
+        Box::pin(async move {
+            let path = request.uri().path();
+            let Some(journal) = self.journal.as_ref().filter(|_| path != REQUESTS_PATH && !OPERATIONS.contains(&path))
+            else {
+                return request;
+            };
+            let (mut parts, body) = request.into_parts();
+            let body = match to_bytes(body, usize::MAX).await {
+                Ok(body) => {
+                    parts.extensions.insert(journal.note(&parts, &body));
+                    Body::from(body)
+                }
+                Err(error) => Body::from_stream(stream::once(async { Err::<Bytes, _>(error) })),
+            };
+            Request::from_parts(parts, body)
+        })
+    }
+
     fn answer<'a>(&'a self, request: Request, next: Next<'a>) -> Pin<Box<dyn Future<Output = Response> + Send + 'a>> {
         Box::pin(async move {
             let path = request.uri().path();
@@ -96,7 +115,7 @@ impl Player {
             Err(error) => return error_response(parts.uri.path(), 400, Some(&error.to_string()), None, None),
         };
         let Some(tape) = &self.tape else {
-            self.note(&parts, &body, "server");
+            note(&parts, "server");
             return next.run(Request::from_parts(parts, Body::from(body))).await;
         };
         let (path, query, headers) = (parts.uri.path(), parts.uri.query(), pairs(&parts.headers));
@@ -104,7 +123,7 @@ impl Player {
         let asked = Asked::of(as_it_came, tape.rules());
         let miss = match tape.take(&asked) {
             Ok(Found::Record(record)) => {
-                self.note(&parts, &body, "tape");
+                note(&parts, "tape");
                 return match &self.times {
                     Times::Recorded(scale) => play(*record, start, *scale).await,
                     Times::Engines(pace) => match pace.tokens(&record) {
@@ -118,7 +137,7 @@ impl Player {
         };
         match &self.misses {
             Misses::Refuse { stop } => {
-                self.note(&parts, &body, "nobody");
+                note(&parts, "nobody");
                 let refused = refused(path, &miss);
                 if let Some(stop) = stop {
                     stop();
@@ -126,21 +145,21 @@ impl Player {
                 refused
             }
             Misses::Simulate => {
-                self.note(&parts, &body, "server");
+                note(&parts, "server");
                 next.run(Request::from_parts(parts, Body::from(body))).await
             }
             Misses::Record(proxy) => {
-                self.note(&parts, &body, "upstream");
+                note(&parts, "upstream");
                 proxy.forward(Request::from_parts(parts, Body::from(body))).await
             }
         }
     }
+}
 
-    fn note(&self, parts: &Parts, body: &[u8], answered_by: &str) {
-        if let Some(journal) = &self.journal {
-            let target = (parts.method.as_str(), parts.uri.path(), parts.uri.query());
-            journal.note(target, &pairs(&parts.headers), body, answered_by);
-        }
+/// Notes who answers a request.
+fn note(parts: &Parts, answered_by: &'static str) {
+    if let Some(noted) = parts.extensions.get::<AnsweredBy>() {
+        _ = noted.set(answered_by);
     }
 }
 
