@@ -104,6 +104,8 @@ fn options_that_cannot_be_used() {
         serve(&[&upstream[..], refuses].concat()).failed(2, &["--upstream: no request is passed on"]);
     }
     serve(&["--upstream", "http://x"]).failed(2, &["--playback"]);
+    let short = ["--client-fault", "no-usage", "--client-fault", "short:after=5"];
+    serve(&[&tape[..], &short].concat()).failed(2, &["--client-fault with --playback: `short` changes the request"]);
     let meta = r#"{"kind":"meta","format":"vcr.capture","version":1}"#;
     let request = r#"{"kind":"request","prompt_tokens":5,"output_tokens":1,"end_ns":9,"finish_reason":"stop"}"#;
     folder.write("engine.jsonl", format!("{meta}\n{request}\n"));

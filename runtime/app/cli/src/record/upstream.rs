@@ -135,7 +135,7 @@ fn prepare(args: &RecordArgs, upstream: &str) -> Result<Prepared, Unusable> {
     let refuses = Arc::clone(&faults);
     let layer = FaultLayer { faults, metrics: metrics.clone(), max_body_bytes: config.max_body_bytes };
     let options = ProxyOptions { max_body_bytes: config.max_body_bytes };
-    let changed = Arc::new(ChangedFaults(Arc::clone(&layer.faults)));
+    let changed = Arc::new(ChangedFaults { faults: Arc::clone(&layer.faults), is_playback: false });
     let (page, own) = http.page.of_proxy(upstream.address().to_string(), &http.host, changed)?.unzip();
     let served_page = match (&page, own.flatten()) {
         (None, _) => None,

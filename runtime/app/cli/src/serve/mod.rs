@@ -158,7 +158,7 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
     };
     let mut operations = Operations::new(&args.http, &args.clients, &args.traces, &server)?;
     let ending = Ending::default();
-    let (player, tape) = tape::player(&args.tape, &args.live, &ending, &model.tokenizer)?;
+    let (player, tape) = tape::player(&args.tape, &args.live, &args.clients.client_fault, &ending, &model.tokenizer)?;
     operations.front.around.before = player.map(|player| Arc::new(player) as Arc<dyn Before>);
     let pod = args.http.pod_name.clone().map(|name| [args.http.pod_namespace.clone().unwrap_or_default(), name]);
     let control = control::listen(&args.live.control, boards::gpus(&args.live, pod)?)?;
@@ -305,7 +305,8 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
         of_server.send_replace(true);
         ends.shut_down();
     }));
-    let client_faults = Arc::new(ChangedFaults(Arc::clone(&operations.front.faults.faults)));
+    let faults = Arc::clone(&operations.front.faults.faults);
+    let client_faults = Arc::new(ChangedFaults { faults, is_playback: args.live.playback.playback.is_some() });
     let fake_metrics = Arc::new(ChangedMetrics(operations.fake_metrics));
     let control =
         control.with_guests(guests.reader()).with_client_faults(client_faults).with_fake_metrics(fake_metrics);

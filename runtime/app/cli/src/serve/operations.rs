@@ -338,26 +338,36 @@ impl FakeMetricValues for ChangedMetrics {
     }
 }
 
+/// Why a fault that changes requests cannot happen to recorded answers.
+pub(crate) const FOUND_BY_REQUEST: &str = "`short` changes the request by which a recording is found; use truncate";
+
 /// The faults that clients meet, as the control plane changes them.
-pub(crate) struct ChangedFaults(pub(crate) Arc<ClientFaults>);
+pub(crate) struct ChangedFaults {
+    pub(crate) faults: Arc<ClientFaults>,
+    /// Whether answers are recorded ones.
+    pub(crate) is_playback: bool,
+}
 
 impl ClientFaultRules for ChangedFaults {
     fn rules(&self) -> Vec<String> {
-        self.0.rules()
+        self.faults.rules()
     }
 
     fn add(&self, rule: &str) -> Result<(), String> {
         let rule: ClientFault = rule.parse().map_err(|error: RuleError| error.to_string())?;
-        self.0.add(rule);
+        if self.is_playback && rule.changes_requests() {
+            return Err(FOUND_BY_REQUEST.to_owned());
+        }
+        self.faults.add(rule);
         Ok(())
     }
 
     fn remove(&self, rule: &str) -> bool {
-        self.0.remove(rule)
+        self.faults.remove(rule)
     }
 
     fn clear(&self) {
-        self.0.clear();
+        self.faults.clear();
     }
 }
 

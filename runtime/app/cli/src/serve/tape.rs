@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use clap::Args;
 use vcr_base::input::read_yaml;
 use vcr_base::output::OutputFile;
+use vcr_frontend::faults::ClientFault;
 use vcr_frontend::proxy::{Address, Journal, Misses, Pace, Player, Proxy, ProxyOptions, Times, Upstream};
 use vcr_record::http::JsonPath;
 use vcr_record::playback::http::{HttpTape, MatchRules};
@@ -16,6 +17,7 @@ use crate::exit::Exit;
 use crate::play::args::LiveArgs;
 use crate::play::playback::{self, PlaybackArgs, TimesArg, UnmatchedArg};
 use crate::play::unusable::Unusable;
+use crate::serve::operations::FOUND_BY_REQUEST;
 use crate::service::with_causes;
 
 /// Limit of a body that is recorded.
@@ -75,9 +77,13 @@ pub(crate) fn is_http(args: &TapeArgs, playback: &PlaybackArgs) -> bool {
 pub(crate) fn player(
     args: &TapeArgs,
     live: &LiveArgs,
+    faults: &[ClientFault],
     ending: &Ending,
     tokenizer: &Tokenizer,
 ) -> Result<(Option<Player>, Option<PlayedTape>), Unusable> {
+    if live.playback.playback.is_some() && faults.iter().any(ClientFault::changes_requests) {
+        return Err(Unusable::new(format!("--client-fault with --playback: {FOUND_BY_REQUEST}")));
+    }
     let journal = args.keep_requests.map(|limit| Journal::new(limit as usize));
     let recorded = Times::Recorded(live.timing.time_scale);
     let path = live.playback.playback.as_ref().filter(|_| is_http(args, &live.playback));

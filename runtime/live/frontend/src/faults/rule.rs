@@ -107,6 +107,12 @@ impl ClientFault {
         Ok(fault)
     }
 
+    /// Whether it changes what is asked, so that no recording is found.
+    #[must_use]
+    pub fn changes_requests(&self) -> bool {
+        matches!(self.kind, FaultKind::Short { .. })
+    }
+
     /// The syntax, for the help.
     pub const SYNTAX: &str = "KIND[:KEY=VALUE,...], where KIND is one of
   status:code=429[,retry-after=2s,message=TEXT|body=TEXT]
