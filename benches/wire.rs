@@ -30,7 +30,6 @@ struct Outputs<'a>(u32, #[serde(borrow)] Vec<Output<'a>>, Option<SchedulerStats>
 #[derive(Deserialize)]
 struct Output<'a>(&'a str, Vec<u32>);
 
-/// An ADD.
 #[derive(Deserialize)]
 #[allow(dead_code, reason = "it is only read from bytes")]
 struct Add<'a> {

@@ -8,7 +8,6 @@ use tar::{Builder, EntryType, Header};
 
 /// A file of an archive.
 pub(crate) struct Entry {
-    /// Its bytes.
     pub(crate) contents: Vec<u8>,
     /// Whether it is a program.
     pub(crate) is_program: bool,

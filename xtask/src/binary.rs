@@ -13,7 +13,6 @@ use crate::tool;
 
 /// A binary and what debuggers look up in place of it.
 pub(crate) struct Stripped {
-    /// The program.
     pub(crate) program: Vec<u8>,
     /// Its line tables, an ELF file.
     pub(crate) lines: Vec<u8>,

@@ -8,9 +8,7 @@ use cargo_metadata::Metadata;
 use crate::error::Error;
 use crate::tool;
 
-/// A checkout.
 pub(crate) struct Checkout {
-    /// Its root.
     pub(crate) root: PathBuf,
     /// The version of vcr.
     pub(crate) version: String,

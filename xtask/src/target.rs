@@ -14,7 +14,6 @@ use crate::error::Error;
 /// A target as it is written: `aarch64-unknown-linux-gnu.2.28`, or without the version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// The triple.
     pub(crate) triple: String,
     /// The version of glibc that programs run with, if it matters.
     pub(crate) glibc: Option<Glibc>,
@@ -32,7 +31,6 @@ pub(crate) struct Glibc {
 const DT_RELR: (&str, Glibc) = ("GLIBC_ABI_DT_RELR", Glibc { major: 2, minor: 36, patch: 0 });
 
 impl Target {
-    /// A triple as it is.
     pub(crate) fn triple(triple: &str) -> Self {
         Self { triple: triple.to_owned(), glibc: None }
     }
@@ -78,7 +76,6 @@ impl Target {
 
 /// A symbol of glibc.
 struct Needed {
-    /// Its name.
     symbol: String,
     /// The version as the program asks for it.
     name: String,

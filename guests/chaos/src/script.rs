@@ -67,11 +67,9 @@ pub struct MatchScript {
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ActionScript {
-    /// The request fails.
     FailRequest,
     /// The engine does nothing for a time.
     Stall {
-        /// Its duration.
         ms: f64,
     },
     /// The engine dies.

@@ -32,9 +32,7 @@ const MAX_FILES: usize = 100_000;
 /// Contents of a pack.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// [`FORMAT`].
     pub format: String,
-    /// [`VERSION`].
     pub version: u32,
     /// The version of vcr that made it.
     pub vcr_version: String,
@@ -100,7 +98,6 @@ pub struct Expected {
 /// A run whose steps have digests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunSteps {
-    /// Its name.
     pub name: String,
     /// Its engines, in order.
     pub engines: Vec<EngineSteps>,
@@ -109,9 +106,7 @@ pub struct RunSteps {
 /// An engine whose steps have digests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineSteps {
-    /// Its name.
     pub name: String,
-    /// Its steps.
     pub steps: u64,
 }
 
@@ -120,7 +115,6 @@ pub struct EngineSteps {
 pub struct FileEntry {
     /// Its path in the pack.
     pub path: String,
-    /// Its size.
     pub bytes: u64,
     /// Its SHA-256, as hex.
     pub sha256: String,

@@ -14,9 +14,6 @@ const ELSEWHERE: &str = "elsewhere";
 const MAX_LEVELS_UP: usize = 3;
 
 /// Checks that a path of a pack names a file inside it, on every system.
-///
-/// # Errors
-/// When it does not.
 pub fn check_path(path: &str) -> Result<(), PackError> {
     let is_plain = |name: &str| {
         !name.is_empty() && name != "." && name != ".." && !name.contains(['\\', '\0', ':']) && name.trim() == name

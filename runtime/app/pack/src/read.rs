@@ -102,9 +102,6 @@ pub fn read<'a>(stream: impl BufRead + 'a, sink: &mut Sink<'_>) -> Result<Manife
 }
 
 /// Checks a pack without keeping anything of it.
-///
-/// # Errors
-/// See [`read`].
 pub fn verify(path: &Path) -> Result<Manifest, PackError> {
     read(open(path)?, &mut |_, _| Ok(()))
 }

@@ -27,9 +27,6 @@ const NAME_DIGITS: usize = 16;
 /// Kept are times, lengths, hashes, counts, priorities and finish reasons; names of requests,
 /// sessions, adapters and images become hashes; tokens, parameters, texts, settings of engines,
 /// KV events and unknown fields are left out.
-///
-/// # Errors
-/// When it cannot be read or written.
 fn capture(name: &str, path: &Path, out: &Path) -> Result<(), PackError> {
     let refused = |reason: String| PackError::Redact { name: name.to_owned(), reason };
     let mut reader = CaptureReader::open(path, &ReadOptions::default()).map_err(|error| refused(error.to_string()))?;

@@ -8,7 +8,6 @@ const DIGEST_BYTES: usize = 4;
 /// The first step that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Divergence {
-    /// Its run.
     pub run: String,
     /// Its engine; empty if the run has other engines.
     pub engine: String,

@@ -23,12 +23,10 @@ pub enum Content {
     File(PathBuf),
 }
 
-/// A file for a pack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackFile {
     /// Its path in the pack.
     pub path: String,
-    /// Its content.
     pub content: Content,
 }
 

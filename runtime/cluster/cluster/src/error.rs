@@ -18,13 +18,10 @@ pub(crate) const MAX_STEPS_AT_ONE_INSTANT: u64 = 1_000_000;
 /// Why a run could not be carried to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum SimError {
-    /// The configuration makes no sense.
     #[error("{}", join_lines(.0))]
     Config(Vec<RunConfigError>),
-    /// A latency model failed; the run is void.
     #[error("{reason} (engine {engine} of pool `{pool}`, {}, at {at_ms} ms of virtual time)", name_steps(*step, *steps))]
     Latency {
-        /// Name of the pool.
         pool: String,
         /// Engine in the pool, and its rank if it has several.
         engine: String,
@@ -32,75 +29,47 @@ pub enum SimError {
         step: u64,
         /// Steps priced in that call.
         steps: u64,
-        /// Virtual time.
         at_ms: f64,
-        /// The model's error.
         reason: LatencyError,
     },
-    /// A scheduling policy failed; the run is void.
     #[error("{reason} (engine {engine} of pool `{pool}`, before step {step}, at {at_ms} ms of virtual time)")]
     Policy {
-        /// Name of the pool.
         pool: String,
         /// Engine in the pool, and its rank if it has several.
         engine: String,
         /// Number of the step on that engine that was to be decided.
         step: u64,
-        /// Virtual time.
         at_ms: f64,
-        /// The problem.
         reason: PolicyError,
     },
-    /// A router failed, or returned an invalid choice; the run is void.
     #[error("{reason} ({} of pool `{pool}`, at {at_ms} ms of virtual time)", name_request(*request))]
     Route {
-        /// Name of the pool.
         pool: String,
         /// Number of the request to be routed; none while the router was made.
         request: Option<u64>,
-        /// Virtual time.
         at_ms: f64,
-        /// The router's error.
         reason: RouteError,
     },
-    /// A failure injector failed; the run is void.
     #[error("{reason} (engine {engine} of pool `{pool}`, at {at_ms} ms of virtual time)")]
     Failures {
-        /// Name of the pool.
         pool: String,
         /// Engine in the pool, and its rank if it has several.
         engine: String,
-        /// Virtual time.
         at_ms: f64,
-        /// The injector's error.
         reason: FaultError,
     },
-    /// A token source failed; the run is void.
     #[error("{reason} (engine {engine} of pool `{pool}`, at {at_ms} ms of virtual time)")]
     Tokens {
-        /// Name of the pool.
         pool: String,
         /// Engine in the pool, and its rank if it has several.
         engine: String,
-        /// Virtual time.
         at_ms: f64,
-        /// The source's error.
         reason: TokenError,
     },
-    /// An autoscaler failed; the run is void.
     #[error("{reason} (of pool `{pool}`, at {at_ms} ms of virtual time)")]
-    Scale {
-        /// Name of the pool.
-        pool: String,
-        /// Virtual time.
-        at_ms: f64,
-        /// The autoscaler's error.
-        reason: ScaleError,
-    },
-    /// Not one request could ever run.
+    Scale { pool: String, at_ms: f64, reason: ScaleError },
     #[error("no request could run: all {requests} were rejected, the first because {reason}")]
     NothingFits {
-        /// Their number.
         requests: u64,
         /// Reason of the first rejection.
         reason: vcr_core::RejectReason,
@@ -113,15 +82,11 @@ pub enum SimError {
          have ended"
     )]
     Limit {
-        /// The exceeded limit.
         reason: String,
-        /// Virtual time.
         at_ms: f64,
-        /// Requests that have arrived.
         arrived: u64,
         /// Requests that wait in engines.
         waiting: u64,
-        /// Requests that have ended.
         ended: u64,
     },
     /// Steps take no time and requests keep coming.
@@ -130,7 +95,6 @@ pub enum SimError {
          latency model a duration above zero, or the workload a `count`"
     )]
     TimeStandsStill {
-        /// Virtual time.
         at_ms: f64,
         /// The engines whose steps they are, if known.
         place: String,
@@ -141,11 +105,8 @@ pub enum SimError {
          is left to happen (this is a bug)"
     )]
     Stuck {
-        /// Virtual time.
         at_ms: f64,
-        /// Number of unfinished ones.
         requests: u64,
-        /// Id of the first.
         first: u64,
         /// Its stage, and what it waits for.
         reason: String,

@@ -19,54 +19,114 @@ use crate::ledger::record::Outcome;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
     /// A worker's step ends, unless the worker was restarted since.
-    StepEnd { worker: u32, incarnation: u32 },
+    StepEnd {
+        worker: u32,
+        incarnation: u32,
+    },
     /// A token of a request with times of its own is due, unless the worker was
     /// restarted since.
-    TokenDue { worker: u32, incarnation: u32 },
+    TokenDue {
+        worker: u32,
+        incarnation: u32,
+    },
     /// Something happens to a request that is answered as recorded.
-    Played { tag: u64 },
+    Played {
+        tag: u64,
+    },
     /// The client has the complete answer to a request, and the request ends.
-    Answered { tag: u64, outcome: Outcome },
+    Answered {
+        tag: u64,
+        outcome: Outcome,
+    },
     /// A link's next transfer completes, unless its load changed since.
-    LinkProgress { link: u32, version: u64 },
+    LinkProgress {
+        link: u32,
+        version: u64,
+    },
     /// The last byte of a transfer arrives.
-    TransferDelivered { tag: u64, attempt: u32 },
+    TransferDelivered {
+        tag: u64,
+        attempt: u32,
+    },
     /// Something may have arrived for a load from a worker's tiers, unless the
     /// worker was restarted since.
-    TierProgress { worker: u32, incarnation: u32 },
+    TierProgress {
+        worker: u32,
+        incarnation: u32,
+    },
     /// The compilation of a request's grammar ends at a worker, unless the worker was
     /// restarted since.
-    GrammarCompiled { tag: u64, worker: u32, incarnation: u32, succeeds: bool },
+    GrammarCompiled {
+        tag: u64,
+        worker: u32,
+        incarnation: u32,
+        succeeds: bool,
+    },
     /// A planned fault takes effect.
-    Fault { index: u32 },
+    Fault {
+        index: u32,
+    },
     /// A worker that crashed or was started is up, unless that was called off.
-    WorkerUp { worker: u32, incarnation: u32 },
-    /// A slow-down of a worker ends.
-    SlowDownEnd { worker: u32, fault: u32 },
+    WorkerUp {
+        worker: u32,
+        incarnation: u32,
+    },
+    SlowDownEnd {
+        worker: u32,
+        fault: u32,
+    },
     /// A stall of a worker may be over, unless the worker was restarted since.
-    StallEnd { worker: u32, incarnation: u32 },
+    StallEnd {
+        worker: u32,
+        incarnation: u32,
+    },
     /// KV that a worker holds for a decode engine that has not come is freed, unless the worker was
     /// restarted since.
-    HeldKvExpires { worker: u32, incarnation: u32, id: RequestId },
+    HeldKvExpires {
+        worker: u32,
+        incarnation: u32,
+        id: RequestId,
+    },
     /// The client of a request gives up, if its reason still holds.
-    GiveUp { tag: u64 },
+    GiveUp {
+        tag: u64,
+    },
     /// The KV routers of a pool, with requests in a queue, learn of each other's.
-    RouterWakes { pool: PoolRole },
+    RouterWakes {
+        pool: PoolRole,
+    },
     /// A workload's next request or session starts.
-    Arrival { workload: u32 },
+    Arrival {
+        workload: u32,
+    },
     /// A workload should have one more user.
-    UserComes { workload: u32 },
+    UserComes {
+        workload: u32,
+    },
     /// The client of the attempt `after` tries again.
-    NextAttempt { after: u64 },
+    NextAttempt {
+        after: u64,
+    },
     /// The next turn of a session of a workload starts; `slot` says where it
     /// waits.
-    NextTurn { workload: u32, session: u64, slot: u32 },
+    NextTurn {
+        workload: u32,
+        session: u64,
+        slot: u32,
+    },
     /// A request of a trace whose requests wait for each other starts.
-    Ready { workload: u32, node: u64 },
+    Ready {
+        workload: u32,
+        node: u64,
+    },
     /// A request that has arrived reaches the pool that it comes to first.
-    Submitted { tag: u64 },
+    Submitted {
+        tag: u64,
+    },
     /// The autoscaler of a pool decides.
-    ScaleTick { pool: PoolRole },
+    ScaleTick {
+        pool: PoolRole,
+    },
 }
 
 // Each is moved several times on its way through a heap.

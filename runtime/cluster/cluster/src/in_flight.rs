@@ -14,16 +14,26 @@ use crate::window::Window;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// In front of a pool: on its way there, in its router's queue, or until a worker is up.
-    Waiting { pool: PoolRole },
+    Waiting {
+        pool: PoolRole,
+    },
     /// On a worker that computes its prompt (and, unless another pool does, its output).
-    Prefill { worker: u32, id: RequestId },
-    /// On a decode worker.
-    Decode { worker: u32, id: RequestId },
+    Prefill {
+        worker: u32,
+        id: RequestId,
+    },
+    Decode {
+        worker: u32,
+        id: RequestId,
+    },
     /// On no worker any more: it can never run, and is rejected when the step ends in which
     /// that was decided.
     Refused,
     /// On no worker: it is answered as recorded. The next output is of this number.
-    Played { row: u32, next_output: u32 },
+    Played {
+        row: u32,
+        next_output: u32,
+    },
     /// On no worker: it has ended there, and its answer is on its way to the client.
     Answered,
 }

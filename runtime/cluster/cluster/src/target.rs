@@ -86,7 +86,6 @@ pub struct SessionNames {
 /// What a server or its router gives with an answer, to get it again with the session's next turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionToken {
-    /// Cookies.
     Cookie,
     /// The value of this header.
     Header(String),
@@ -136,7 +135,6 @@ pub enum Prompts {
     /// As token ids where the server takes them, otherwise as texts.
     #[default]
     Auto,
-    /// As token ids.
     TokenIds,
     /// As texts of exactly the given number of tokens.
     Text,
@@ -183,7 +181,6 @@ pub trait TargetDriver: fmt::Debug + Send + Sync {
 /// Why a target could not carry out a run.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    /// It cannot be used as asked.
     #[error("{message}")]
     Unusable {
         /// The problem.
@@ -191,7 +188,6 @@ pub enum TargetError {
         /// The next step.
         hint: Option<String>,
     },
-    /// It failed while it ran.
     #[error("{0}")]
     Failed(String),
     /// The run makes no sense anywhere.

@@ -11,11 +11,9 @@ use crate::problem::{DynamoError, Findings};
 pub enum AutoscalePolicy {
     /// A built-in policy.
     Target(TargetPolicy),
-    /// A guest.
     Guest {
         /// Its path or reference.
         reference: String,
-        /// Its configuration.
         config: Map<String, Value>,
     },
 }
@@ -36,9 +34,6 @@ pub struct AutoscaleArgs {
 impl AutoscaleArgs {
     /// Reads it from JSON text, given at `place`. `is_guest` returns whether a policy's name is a guest's
     /// name.
-    ///
-    /// # Errors
-    /// All problems of it.
     pub fn read(place: &str, text: &str, is_guest: impl Fn(&str) -> bool) -> Result<Self, DynamoError> {
         let mut findings = Findings::default();
         let map = parse(place, text, &mut findings);

@@ -99,7 +99,6 @@ impl<'f> Keys<'f> {
         count.map(Some)
     }
 
-    /// An option of the engine that is a switch.
     pub(crate) fn switch_option(&mut self, option: &EngineOption) -> Option<bool> {
         self.boolean(option.name)
     }

@@ -39,9 +39,6 @@ pub fn read_queue_policies(
 }
 
 /// The same from `text`; `path` is its name in errors.
-///
-/// # Errors
-/// See [`read_queue_policies`].
 pub fn parse_queue_policies(
     path: &str,
     text: &str,

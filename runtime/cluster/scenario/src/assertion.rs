@@ -20,7 +20,6 @@ use crate::assertion::statistic::{Statistic, format_value, parse_limit};
 use crate::assertion::subject::Subject;
 use crate::script::error::Thrown;
 
-/// The result of an assertion.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AssertionResult {
     /// Name of the run it is about; absent for free conditions.

@@ -45,9 +45,6 @@ pub fn latency(
 }
 
 /// What the latency model of `source` contradicts a command line of `vllm serve` in, and what to write.
-///
-/// # Errors
-/// When it is not a latency model.
 pub fn contradictions(
     name: &str,
     source: &str,
@@ -62,9 +59,6 @@ pub fn contradictions(
 
 /// The time outside of steps that the latency model of `source` knows; none if it knows of
 /// none.
-///
-/// # Errors
-/// When it is not a latency model.
 pub fn overheads(name: &str, source: &str, folder: &Path) -> Result<Option<Overheads>, ScenarioError> {
     let value = evaluate(name, source, folder, None)?;
     let spec = LatencySpec::of(&value).map_err(|what| {
@@ -158,9 +152,6 @@ fn engines_of_args(name: &str, source: &str) -> Result<PoolConfig, ScenarioError
 
 /// The target that `source` names or makes: a name, a URL, or an expression such as
 /// `http("http://localhost:8000", #{ model: "..." })`. `name` is its origin for errors.
-///
-/// # Errors
-/// When it is not a target.
 pub fn target(name: &str, source: &str) -> Result<Target, ScenarioError> {
     let is_url = source.starts_with("http://") || source.starts_with("https://");
     let is_place = |(host, port): (&str, &str)| {
@@ -205,9 +196,6 @@ pub fn policy(
 
 /// Like [`policy`], as the fallback of a guest: `fcfs` and `priority` also become policies
 /// that rank.
-///
-/// # Errors
-/// As there.
 pub fn ranking_policy(
     name: &str,
     source: &str,
@@ -247,9 +235,6 @@ pub fn guest_latency(name: &str, reference: &str) -> Result<LatencyFactory, Scen
 }
 
 /// The router that a guest is; otherwise like [`guest_latency`].
-///
-/// # Errors
-/// As there.
 pub fn guest_router(name: &str, reference: &str) -> Result<RouterConfig, ScenarioError> {
     router::of(&guest(name, reference, "{}")?)
         .map_err(|what| wrong(name, &format!("expected {what}"), "give the path of a guest that is a router"))
@@ -257,9 +242,6 @@ pub fn guest_router(name: &str, reference: &str) -> Result<RouterConfig, Scenari
 
 /// The autoscaler that a guest is, with its configuration as JSON; otherwise like
 /// [`guest_latency`].
-///
-/// # Errors
-/// As there, or when it refuses its configuration.
 pub fn guest_autoscaler(name: &str, reference: &str, config_json: &str) -> Result<ScalerFactory, ScenarioError> {
     autoscale::of_guest(&guest(name, reference, config_json)?)
         .map_err(|what| wrong(name, &format!("expected {what}"), "give the path of a guest that is an autoscaler"))

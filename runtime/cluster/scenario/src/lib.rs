@@ -149,7 +149,6 @@ pub trait Reporter: Send + Sync {
     fn print(&self, _text: &str) {}
     /// The files that the script has named, when it has ended or failed.
     fn has_read(&self, _files: &[SourceFile]) {}
-    /// A warning.
     fn warn(&self, _text: &str) {}
     /// The reason to stop the scenario now with its results so far, if there is one, such as
     /// `SIGINT`. Polled regularly.
@@ -174,9 +173,7 @@ impl Reporter for Silent {}
 /// The result of a scenario: the contents of `report.json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// Version of this schema.
     pub schema_version: u32,
-    /// Version of vcr.
     pub vcr_version: &'static str,
     /// File name of the script.
     pub scenario: String,

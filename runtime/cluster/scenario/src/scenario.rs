@@ -99,9 +99,6 @@ impl Scenario {
     }
 
     /// Executes it.
-    ///
-    /// # Errors
-    /// As [`run_file`](crate::run_file).
     pub fn run(&self, options: RunOptions, reporter: Arc<dyn Reporter>) -> Result<Outcome, ScenarioError> {
         let unwritable = |error: &OutputError| input(&self.path, error.to_string(), error.hint().map(str::to_owned));
         let outputs = Outputs::create(&self.path, &options).map_err(|error| unwritable(&error))?;

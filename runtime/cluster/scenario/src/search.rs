@@ -43,9 +43,6 @@ impl SearchRange {
 
     /// Fractions, `tolerance` apart. Unless it is given that is the largest of 1, 2 or 5
     /// times a power of ten that is at most a hundredth of the range.
-    ///
-    /// # Errors
-    /// As there.
     pub fn fractions(low: f64, high: f64, tolerance: Option<f64>) -> Result<Self, String> {
         let step = tolerance.unwrap_or_else(|| round_step((high - low) / 100.0));
         Self { low, high, step, is_whole: false }.checked()
@@ -205,7 +202,6 @@ pub struct Bracket {
 pub struct SearchReport {
     /// Name of the searched quantity.
     pub name: String,
-    /// The goal.
     pub goal: Goal,
     /// The lowest value that could be tried.
     pub from: f64,
@@ -225,7 +221,6 @@ pub struct SearchReport {
 /// A value that a search has tried.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProbeReport {
-    /// The value.
     pub value: f64,
     /// Whether it keeps the condition.
     pub passed: bool,

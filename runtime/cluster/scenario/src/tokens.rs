@@ -19,8 +19,6 @@ impl Tokenizers {
         Self(Arc::new(open))
     }
 
-    /// # Errors
-    /// Why there is no tokenizer in `folder`.
     pub(crate) fn open(&self, folder: &Path) -> Result<Box<Tokenize>, String> {
         (self.0)(folder)
     }

@@ -283,9 +283,6 @@ impl EngineConfig {
     /// Checks of an engine's start, as in vLLM or as it should have them: the pool holds one
     /// request of `max_model_len`, and a request fits into a step with its drafts. Its scheduler
     /// alone runs without, and so does ours.
-    ///
-    /// # Errors
-    /// [`ConfigError::PoolBelowModelLen`], [`ConfigError::BudgetBelowDrafts`].
     pub fn check_start_up(&self) -> Result<(), Vec<ConfigError>> {
         let mut errors = Vec::new();
         self.check_drafts(&mut errors);

@@ -23,9 +23,7 @@ const SCALED_ALREADY: [&str; 6] = ["su", "longrope", "llama3", "yarn", "deepseek
 pub struct Model {
     /// Its name in the table, or its file.
     pub name: String,
-    /// Its architecture.
     pub architecture: String,
-    /// Its layers.
     pub layers: Vec<Layer>,
     /// Longest sequence.
     pub max_model_len: u64,
@@ -55,9 +53,6 @@ impl Model {
     }
 
     /// The same; none for a text that is neither a path nor in the table.
-    ///
-    /// # Errors
-    /// As [`find`](Self::find), for what is there.
     pub fn find_any(text: &str) -> Result<Option<Self>, ModelError> {
         let path = Path::new(text);
         if path.is_dir() {
@@ -70,17 +65,11 @@ impl Model {
     }
 
     /// The model of a name in the table, if there is one.
-    ///
-    /// # Errors
-    /// As [`find`](Self::find).
     pub fn find_named(name: &str) -> Result<Option<Self>, ModelError> {
         table::find(name).map(|(name, config)| Self::of(&name, &config, None)).transpose()
     }
 
     /// Reads a `config.json`, and `hf_quant_config.json` beside it.
-    ///
-    /// # Errors
-    /// As [`find`](Self::find).
     pub fn read(path: &Path) -> Result<Self, ModelError> {
         let config = object(path)?;
         let separate = path.with_file_name("hf_quant_config.json");
@@ -89,9 +78,6 @@ impl Model {
     }
 
     /// Reads the text of a `config.json`; `place` names it in errors.
-    ///
-    /// # Errors
-    /// As [`find`](Self::find).
     pub fn parse(place: &str, text: &str) -> Result<Self, ModelError> {
         Self::of(place, &object_of(place, text)?, None)
     }
@@ -141,17 +127,11 @@ impl Model {
 
     /// Bytes of the weights on each GPU, for the largest stage, including its drafter, without norms, biases
     /// and image encoders.
-    ///
-    /// # Errors
-    /// If it cannot be served so.
     pub fn weight_bytes(&self, serving: &Serving) -> Result<f64, ModelError> {
         Ok(self.stage_weight_bytes(serving)?.into_iter().fold(0.0, f64::max))
     }
 
     /// The same for each stage.
-    ///
-    /// # Errors
-    /// If it cannot be served so.
     pub fn stage_weight_bytes(&self, serving: &Serving) -> Result<Vec<f64>, ModelError> {
         serving.check(self.shape())?;
         let mut stages = weights::bytes(self.sizes, &self.layers, self.formats(serving)?, serving);
@@ -176,9 +156,6 @@ impl Model {
     }
 
     /// Format of the largest part of the weights: experts, where there are some.
-    ///
-    /// # Errors
-    /// If the quantisation is not known.
     pub fn weight_format(&self, serving: &Serving) -> Result<WeightFormat, ModelError> {
         let formats = self.formats(serving)?;
         let has_experts = self.layers.iter().any(|layer| matches!(layer.feed_forward, FeedForward::Experts(_)));
@@ -204,18 +181,12 @@ impl Model {
     }
 
     /// The KV cache of an engine.
-    ///
-    /// # Errors
-    /// If it cannot be served so.
     pub fn kv_plan(&self, serving: &Serving) -> Result<KvPlan, ModelError> {
         serving.check(self.shape())?;
         KvPlan::of(self.shape(), serving)
     }
 
     /// Memory of a GPU of each stage that is left for KV blocks.
-    ///
-    /// # Errors
-    /// If the weights do not fit, with the numbers.
     pub fn memory_left(
         &self,
         serving: &Serving,

@@ -44,7 +44,6 @@ impl WeightFormat {
         }
     }
 
-    /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -105,9 +104,6 @@ pub(crate) fn plain_bytes(name: &str) -> Option<u64> {
 impl Formats {
     /// The formats of a checkpoint whose configuration this is; `separate` is its
     /// `hf_quant_config.json`, if it has one.
-    ///
-    /// # Errors
-    /// If its quantisation is not known.
     pub(crate) fn read(
         fields: Fields<'_>,
         config: &Map<String, Value>,
@@ -173,9 +169,6 @@ impl Formats {
     }
 
     /// The formats of a plain checkpoint that is quantised while it is loaded.
-    ///
-    /// # Errors
-    /// If it cannot be, by this method.
     pub(crate) fn quantised(self, method: &str) -> Result<Self, ModelError> {
         let is_plain = self == Self::all(self.plain, self.plain);
         if method == "fp8" && is_plain {

@@ -223,9 +223,6 @@ impl Serving {
     }
 
     /// Bytes of a number of the KV cache.
-    ///
-    /// # Errors
-    /// If the data type is not known.
     pub(crate) fn kv_bytes(&self, model: Shape<'_>) -> Result<u64, ModelError> {
         let name = self.kv_cache_dtype.as_str();
         if name == "auto" {

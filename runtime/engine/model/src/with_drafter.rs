@@ -11,9 +11,6 @@ use crate::serving::serving;
 
 impl Model {
     /// The model with a drafter: a head of EAGLE or a draft model `own`, or the modules of the model itself.
-    ///
-    /// # Errors
-    /// If that is not a drafter of this model.
     pub fn with_drafter(self, method: DraftMethod, own: Option<Self>) -> Result<Self, ModelError> {
         let field = "drafter";
         let layers = match (method, &own) {

@@ -13,9 +13,6 @@ use crate::weights;
 
 impl Model {
     /// Work of its steps on each GPU.
-    ///
-    /// # Errors
-    /// If it cannot be served so.
     pub fn work(&self, serving: &Serving) -> Result<LayeredSpec, ModelError> {
         let shape = self.shape();
         serving.check(shape)?;

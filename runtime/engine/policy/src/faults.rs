@@ -12,7 +12,6 @@ pub enum FaultEvent<'a> {
         slot: u32,
         /// Its name at the frontend.
         request_id: &'a str,
-        /// Tokens of its prompt.
         prompt_tokens: u32,
         /// Output tokens it may have.
         max_tokens: u32,
@@ -25,7 +24,6 @@ pub enum FaultEvent<'a> {
     Emitted {
         /// The request.
         slot: u32,
-        /// All of its output tokens.
         output_tokens: u32,
     },
     /// A request has ended, completed or not.
@@ -34,10 +32,7 @@ pub enum FaultEvent<'a> {
         slot: u32,
     },
     /// A utility call is about to be answered. At most one in a batch.
-    Utility {
-        /// Its name.
-        method: &'a str,
-    },
+    Utility { method: &'a str },
 }
 
 /// The events of one call of an injector.

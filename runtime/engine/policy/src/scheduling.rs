@@ -24,7 +24,6 @@ pub enum PolicyEvent {
         slot: u32,
         /// When it arrived, in nanoseconds.
         arrival_ns: u64,
-        /// Tokens of its prompt.
         prompt_tokens: u32,
         /// Output tokens it may have.
         max_tokens: u32,
@@ -56,7 +55,6 @@ pub enum PolicyEvent {
         slot: u32,
         /// Its computed tokens at the end.
         computed_tokens: u32,
-        /// Its output tokens.
         output_tokens: u32,
     },
 }
@@ -68,7 +66,6 @@ pub struct Progress {
     pub slot: u32,
     /// Its computed tokens: cached ones and those of steps in flight included.
     pub computed_tokens: u32,
-    /// Its output tokens.
     pub output_tokens: u32,
 }
 
@@ -102,7 +99,6 @@ pub enum Preference {
     AdmissionRank {
         /// The request.
         slot: u32,
-        /// The rank.
         rank: i64,
     },
     /// Its order of preemption. The greatest rank is preempted first, of equal ones the one
@@ -110,7 +106,6 @@ pub enum Preference {
     EvictionRank {
         /// The request.
         slot: u32,
-        /// The rank.
         rank: i64,
     },
     /// The most tokens that it computes in one step.

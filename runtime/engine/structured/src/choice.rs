@@ -20,9 +20,7 @@ const BYTES_MAX: usize = 1 << 20;
 pub(crate) enum OutputForm {
     /// One of these texts; there is at least one.
     Choice(Vec<String>),
-    /// JSON of this schema.
     Json(Schemas),
-    /// A text of this format.
     Text(Format),
     /// A text that matches.
     Pattern(Pattern),

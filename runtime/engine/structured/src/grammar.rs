@@ -60,9 +60,6 @@ enum Node {
 
 impl Grammar {
     /// Reads a grammar.
-    ///
-    /// # Errors
-    /// What of it is not understood, and in which line.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if text.len() > GRAMMAR_BYTES_MAX {
             return Err(format!("the grammar has {} bytes, but may have {GRAMMAR_BYTES_MAX}", text.len()));
@@ -139,9 +136,6 @@ impl Grammar {
     }
 
     /// A random text of the grammar.
-    ///
-    /// # Errors
-    /// When there is none that is not too long.
     pub(crate) fn text(&self, rng: &mut Rng, generosity: u32) -> Result<String, String> {
         let mut text = Text::default();
         let root = self.index(ROOT).map(|index| &self.rules[index].1);

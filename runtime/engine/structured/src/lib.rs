@@ -119,9 +119,6 @@ impl TokenGuest for JsonTokens {
 impl JsonTokens {
     /// The source of a vocabulary that is given as pieces and their tokens. Of equal
     /// pieces the first counts.
-    ///
-    /// # Errors
-    /// When the pieces cannot make up JSON.
     pub fn of_pieces(pieces: Vec<(Vec<u8>, u32)>) -> Result<Self, String> {
         let pieces = pieces.into_iter().map(|(piece, token)| (piece.into_boxed_slice(), token)).collect();
         let vocabulary = Vocabulary::of_pieces(pieces)?;
@@ -139,9 +136,6 @@ impl JsonTokens {
     }
 
     /// The next token of an output: number `index` of it.
-    ///
-    /// # Errors
-    /// When the vocabulary lacks a piece of a word.
     pub fn continued(&self, output: &mut Output, index: u32) -> Result<u32, String> {
         output.next_token(index, &self.vocabulary)
     }

@@ -142,9 +142,6 @@ impl Format {
 
     /// A random text of this format. Where tags may be left out it has exactly one;
     /// where there must be some and may be several, now and then two.
-    ///
-    /// # Errors
-    /// When nothing can fit it, or nothing that is not too long.
     pub(crate) fn text(&self, rng: &mut Rng, room: Room<'_>) -> Result<String, String> {
         let mut text = Text::default();
         self.write(&mut text, rng, room)?;

@@ -40,9 +40,6 @@ impl JsonTokens {
     }
 
     /// The same, unless nobody waits for it any more.
-    ///
-    /// # Errors
-    /// Also when it is given up.
     pub fn structure_unless(&self, structured_output: &str, is_gone: &dyn Fn() -> bool) -> Result<Structure, String> {
         let go_on = || if is_gone() { Err("nobody waits for the structured output".to_string()) } else { Ok(()) };
         let form = OutputForm::parse(structured_output)?;
@@ -66,9 +63,6 @@ impl JsonTokens {
     }
 
     /// The output of a request that asks for this structure, with arguments of tools chosen by these settings.
-    ///
-    /// # Errors
-    /// When the vocabulary lacks a piece of it.
     pub fn follow_structure(
         &self,
         structure: &Structure,
@@ -131,9 +125,6 @@ impl Structure {
 
 impl OutputForm {
     /// A random text. A choice is made elsewhere, by the lengths of all.
-    ///
-    /// # Errors
-    /// When there is none that is not too long.
     fn text(&self, mut rng: Rng, room: Room<'_>) -> Result<String, String> {
         match self {
             Self::Choice(choices) => Ok(choices.first().cloned().unwrap_or_default()),

@@ -9,7 +9,6 @@ use crate::python;
 /// own. The other styles are an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Style {
-    /// As JSON.
     #[default]
     Json,
     /// `<parameter=KEY>`, the value, `</parameter>`.

@@ -13,8 +13,6 @@ pub(crate) struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// # Errors
-    /// When the pieces cannot make up JSON.
     pub(crate) fn new(pieces: Vec<(String, u32)>, byte_tokens: Option<Vec<u32>>) -> Result<Self, String> {
         let mut all: Vec<(Box<[u8]>, u32)> =
             pieces.into_iter().map(|(piece, token)| (piece.into_bytes().into_boxed_slice(), token)).collect();
@@ -30,8 +28,6 @@ impl Vocabulary {
         Self::of_pieces(all)
     }
 
-    /// # Errors
-    /// When the pieces cannot make up JSON.
     pub(crate) fn of_pieces(mut all: Vec<(Box<[u8]>, u32)>) -> Result<Self, String> {
         sort(&mut all);
         all.dedup_by(|(later, _), (first, _)| later == first);
@@ -46,9 +42,6 @@ impl Vocabulary {
     }
 
     /// The tokens of a text, each of the longest piece that fits.
-    ///
-    /// # Errors
-    /// When no piece fits somewhere.
     pub(crate) fn tokens(&self, text: &str) -> Result<Vec<u32>, String> {
         let mut tokens = Vec::new();
         let mut at = 0;

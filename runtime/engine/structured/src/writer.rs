@@ -45,9 +45,6 @@ const LEAN_TRY: u32 = 3;
 const ALTERNATIVES_MAX: usize = 16;
 
 /// A random document of a schema. Where no document is found that passes all checks, it is one that fails some.
-///
-/// # Errors
-/// When nothing can fit the schema, or nothing that is not too long.
 pub(crate) fn document(schemas: &Schemas, rng: Rng, room: Room<'_>) -> Result<Node, String> {
     let mut writer = Writer {
         schemas,

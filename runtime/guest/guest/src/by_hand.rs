@@ -22,7 +22,6 @@ pub enum HandCallError {
     /// The guest failed, in this call or while it configured itself.
     #[error(transparent)]
     Guest(#[from] GuestError),
-    /// There is no such function.
     #[error("unknown function `{given}`: expected one of {}", known.join(", "))]
     UnknownFunction {
         /// The name as it was given.
@@ -30,7 +29,6 @@ pub enum HandCallError {
         /// The functions of the guest's world.
         known: Vec<String>,
     },
-    /// The input is not what the function takes.
     #[error("invalid input: {reason}")]
     BadInput {
         /// The path of the field, and what is expected there.
@@ -54,9 +52,6 @@ pub struct HandInstance<'m> {
 
 impl<'m> HandInstance<'m> {
     /// A fresh instance. It is configured before its first call, unless that is `configure`.
-    ///
-    /// # Errors
-    /// When the guest fails while it is instantiated.
     pub fn new(module: &'m GuestModule, config_json: &'m str, seed: u64) -> Result<Self, HandCallError> {
         let component = module.component();
         let export = format!("{}@{}", module.world().interface(), module.api_version());
@@ -110,9 +105,6 @@ impl<'m> HandInstance<'m> {
     }
 
     /// An input of `function` with all of its fields, which a call takes.
-    ///
-    /// # Errors
-    /// When there is no such function.
     pub fn example(&mut self, function: &str) -> Result<Value, HandCallError> {
         self.must_know(function)?;
         let called = self.exported(function);

@@ -11,49 +11,36 @@ pub use load::LoadProblem;
 /// An error of a guest; [`GuestError::hint`] is the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
-    /// The file could not be read.
     #[error("cannot read guest `{}`: {source}", path.display())]
     Read {
         /// The path as it was given.
         path: PathBuf,
-        /// The cause.
         source: std::io::Error,
     },
-    /// The file is not a guest that this build can run.
     #[error("cannot load guest `{guest}`: {problem}")]
     Load {
         /// The path or name of the guest.
         guest: String,
-        /// The cause.
         problem: LoadProblem,
     },
-    /// The guest failed in a call. Its instance is gone; the module can still
-    /// make new ones.
     #[error("guest `{guest}` failed in `{call}`: {fault}")]
     Call {
         /// The name of the guest.
         guest: String,
         /// The call as `wit/` names it.
         call: &'static str,
-        /// The cause.
         fault: CallFault,
         /// The component's example config, if it has one.
         example: Option<String>,
     },
-    /// The machine has too few resources; the guest is not to blame.
     #[error("this machine cannot run guest `{guest}`: {reason}; {HOST_HINT}")]
     Host {
         /// The name of the guest.
         guest: String,
-        /// The refused resource.
         reason: String,
     },
-    /// The sandbox itself could not be set up: our fault, or the machine's.
     #[error("the WebAssembly sandbox cannot be set up: {reason}")]
-    Sandbox {
-        /// Wasmtime's message.
-        reason: String,
-    },
+    Sandbox { reason: String },
 }
 
 impl GuestError {

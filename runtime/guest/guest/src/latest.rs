@@ -55,7 +55,6 @@ pub(crate) trait Metered {
 /// they make sense, is for the caller to say, as it is for all instances; and
 /// none may be called again after an error.
 pub(crate) trait LatencyInstance: Metered + Send {
-    /// Prices one step.
     fn price_step(&mut self, start_ns: u64, step: &StepShape, budget: Budget) -> Result<f64, CallFault>;
 
     /// Prices a row of decode steps: `first`, and as many in all as there are numbers of blocks.
@@ -119,7 +118,6 @@ pub(crate) enum Chosen {
     Refused,
 }
 
-/// One instance that is one router.
 pub(crate) trait RouterInstance: Metered + Send {
     /// Chooses an engine, or refuses the request.
     fn route(&mut self, call: RouteCall<'_>, budget: Budget) -> Result<Chosen, CallFault>;

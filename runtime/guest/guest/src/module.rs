@@ -216,9 +216,6 @@ impl GuestModule {
 
     /// Configures an instance and throws it away, to see whether it takes the
     /// config.
-    ///
-    /// # Errors
-    /// When it does not.
     pub fn try_config(&self, config_json: &str) -> Result<(), GuestError> {
         self.try_config_with(config_json, 0)
     }
@@ -256,9 +253,6 @@ impl GuestModule {
     }
 
     /// The same for callers that know the errors of the engine core alone.
-    ///
-    /// # Errors
-    /// As [`make`](Self::make).
     pub fn plug_in<R>(&self, config_json: &str, seed: u64) -> Result<Box<R>, R::Error>
     where
         R: GuestRole + Sealed<CallError = <R as GuestRole>::Error> + ?Sized,
@@ -267,49 +261,31 @@ impl GuestModule {
     }
 
     /// Makes the latency model of one engine, as [`make`](Self::make) does.
-    ///
-    /// # Errors
-    /// As [`make`](Self::make).
     pub fn latency_model(&self, config_json: &str, seed: u64) -> Result<Box<dyn LatencyModel>, GuestError> {
         self.make(config_json, seed)
     }
 
     /// Makes the token source of one engine, as [`make`](Self::make) does.
-    ///
-    /// # Errors
-    /// As [`make`](Self::make).
     pub fn token_source(&self, config_json: &str, seed: u64) -> Result<Box<dyn BatchTokenSource>, GuestError> {
         self.make(config_json, seed)
     }
 
     /// Makes the failure injector of one engine, as [`make`](Self::make) does.
-    ///
-    /// # Errors
-    /// As [`make`](Self::make).
     pub fn failure_injector(&self, config_json: &str, seed: u64) -> Result<Box<dyn FailureInjector>, GuestError> {
         self.make(config_json, seed)
     }
 
     /// Makes the scheduler policy of one engine, as [`make`](Self::make) does.
-    ///
-    /// # Errors
-    /// As [`make`](Self::make).
     pub fn scheduler_policy(&self, config_json: &str, seed: u64) -> Result<Box<dyn SchedulingPolicy>, GuestError> {
         self.make(config_json, seed)
     }
 
     /// Makes the router of one pool, as [`make`](Self::make) does.
-    ///
-    /// # Errors
-    /// As [`make`](Self::make).
     pub fn router(&self, config_json: &str, seed: u64) -> Result<Box<dyn Router>, GuestError> {
         self.make(config_json, seed)
     }
 
     /// Makes the autoscaler of one pool, as [`make`](Self::make) does.
-    ///
-    /// # Errors
-    /// As [`make`](Self::make).
     pub fn autoscaler(&self, config_json: &str, seed: u64) -> Result<Box<dyn Autoscaler>, GuestError> {
         self.make(config_json, seed)
     }

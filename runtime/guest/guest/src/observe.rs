@@ -24,14 +24,12 @@ const LAST_LINE_BYTES_MAX: usize = 1024;
 pub enum Note<'a> {
     /// A counter grew.
     Count {
-        /// Its name.
         name: &'a str,
         /// By how much.
         by: u64,
     },
     /// A gauge has a value.
     Gauge {
-        /// Its name.
         name: &'a str,
         /// From when on, in nanoseconds.
         at_ns: u64,
@@ -164,8 +162,6 @@ impl TelemetryMeter {
         Some(self.last_line.as_str()).filter(|line| !line.is_empty())
     }
 
-    /// # Errors
-    /// When there were too many calls of `observe` in this call.
     pub(crate) fn count(&mut self, name: &str, by: u64) -> Result<(), CallFault> {
         self.admit()?;
         match self.kind(name, || Kind::Counter) {
@@ -175,8 +171,6 @@ impl TelemetryMeter {
         Ok(())
     }
 
-    /// # Errors
-    /// When there were too many calls of `observe` in this call.
     pub(crate) fn gauge(&mut self, name: &str, at_ns: u64, value: f64) -> Result<(), CallFault> {
         self.admit()?;
         let is_allowed = value.is_finite()
@@ -196,8 +190,6 @@ impl TelemetryMeter {
         Ok(())
     }
 
-    /// # Errors
-    /// When there were too many calls of `observe` in this call.
     pub(crate) fn annotate(&mut self, at_ns: u64, text: &str) -> Result<(), CallFault> {
         self.admit()?;
         let note = if self.spend(text.len()) { Note::Annotation { at_ns, text } } else { Note::Dropped };
@@ -205,8 +197,6 @@ impl TelemetryMeter {
         Ok(())
     }
 
-    /// # Errors
-    /// When there were too many calls of `observe` in this call.
     pub(crate) fn log(&mut self, text: &str) -> Result<(), CallFault> {
         self.admit()?;
         self.last_line.clear();

@@ -56,8 +56,6 @@ impl RemarksOfCall {
         remarks.accepted.append(&mut self.made.accepted);
     }
 
-    /// # Errors
-    /// When the current call may not refuse requests, or refused too many.
     pub(crate) fn refuse(&mut self, slot: u32, mut reason: String) -> Result<(), CallFault> {
         if !self.is_allowed {
             return Err(CallFault::RefusedOutsideStep);
@@ -71,8 +69,6 @@ impl RemarksOfCall {
         Ok(())
     }
 
-    /// # Errors
-    /// When the current call may not accept drafts, or did so too often.
     pub(crate) fn accept(&mut self, slot: u32, count: u32) -> Result<(), CallFault> {
         if !self.is_allowed {
             return Err(CallFault::AcceptedOutsideStep);
@@ -115,9 +111,6 @@ impl RunningSlots {
 
     /// Checks the remarks of one call, those behind the first `refused` and `accepted`
     /// ones, and drops repeated refusals.
-    ///
-    /// # Errors
-    /// When one of them is about a slot without a request.
     pub(crate) fn check(&mut self, remarks: &mut Remarks, refused: usize, accepted: usize) -> Result<(), CallFault> {
         for one in &remarks.accepted[accepted..] {
             if self.0.get(one.slot as usize).is_none_or(|state| *state == SlotState::Vacant) {
@@ -136,9 +129,6 @@ impl RunningSlots {
     }
 
     /// Whether the refusal of `slot` is its first.
-    ///
-    /// # Errors
-    /// When no request has the slot.
     fn refuse(&mut self, slot: u32) -> Result<bool, CallFault> {
         let state = self.0.get_mut(slot as usize).filter(|state| **state != SlotState::Vacant);
         let state = state.ok_or(CallFault::RefusedNoRequest { slot })?;

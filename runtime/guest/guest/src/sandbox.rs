@@ -17,9 +17,6 @@ use crate::watchdog;
 const WASM_STACK_BYTES: usize = 512 << 10;
 
 /// The engine that compiles and runs every guest.
-///
-/// # Errors
-/// Wasmtime's message where it cannot run on this machine.
 pub(crate) fn engine() -> Result<&'static Engine, String> {
     static ENGINE: OnceLock<Result<Engine, String>> = OnceLock::new();
     let make = || Engine::new(&config(AddressSpace::of_process())).map_err(|error| format!("{error:#}"));
@@ -27,9 +24,6 @@ pub(crate) fn engine() -> Result<&'static Engine, String> {
 }
 
 /// The engine, with a clock that runs: what limits of real time need.
-///
-/// # Errors
-/// Messages of wasmtime or the system where they cannot.
 pub(crate) fn watched_engine() -> Result<&'static Engine, String> {
     static WATCHED: Mutex<bool> = Mutex::new(false);
     let engine = engine()?;

@@ -23,9 +23,6 @@ pub(crate) fn ticks(limit: Duration) -> u64 {
 
 /// Lets the deadlines of all instances of `engine` come nearer, from now until
 /// the process ends.
-///
-/// # Errors
-/// When the system has no more threads.
 pub(crate) fn watch(engine: &'static Engine, watched: &Mutex<bool>) -> std::io::Result<()> {
     let tick = move || {
         loop {

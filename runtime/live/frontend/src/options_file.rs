@@ -50,9 +50,6 @@ impl From<Value> for Setting {
 }
 
 /// Reads the text of a file; an empty one has no options.
-///
-/// # Errors
-/// When it is not a map of options.
 pub fn parse(text: &str) -> Result<BTreeMap<String, Setting>, String> {
     match yaml_serde::from_str::<Option<BTreeMap<String, Value>>>(text) {
         Ok(values) => Ok(values.unwrap_or_default().into_iter().map(|(name, value)| (name, value.into())).collect()),

@@ -34,7 +34,6 @@ pub struct LiveConfig {
     pub router: Option<RouterFactory>,
     /// The latency model of steps.
     pub latency: LatencyFactory,
-    /// Its name.
     pub latency_name: String,
     /// Time outside of steps.
     pub overheads: Overheads,

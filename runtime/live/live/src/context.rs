@@ -62,9 +62,6 @@ impl Context {
 }
 
 /// Makes the latency model of engine `rank`.
-///
-/// # Errors
-/// When it cannot be made.
 pub(crate) fn latency_model(
     config: &LiveConfig,
     factory: &LatencyFactory,

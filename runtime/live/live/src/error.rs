@@ -20,13 +20,10 @@ pub enum LiveError {
         frontend.saturating_sub(1)
     )]
     DataParallelSize {
-        /// The frontend's handshake address.
         address: String,
-        /// Engines of the frontend.
         frontend: u64,
         /// The first engine of this process.
         first: u16,
-        /// The last one.
         last: u16,
     },
     /// Its latency model failed.
@@ -53,13 +50,8 @@ pub enum LiveError {
     /// KV cannot be moved.
     #[error(transparent)]
     Transfer(#[from] vcr_transfer::TransferError),
-    /// A thread could not be started.
     #[error("cannot start a thread")]
     Thread(#[source] std::io::Error),
-    /// A thread ended by a panic: a bug.
     #[error("engine {rank} panicked; this is a bug of vcr")]
-    Panicked {
-        /// The engine's number.
-        rank: u16,
-    },
+    Panicked { rank: u16 },
 }

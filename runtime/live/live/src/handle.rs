@@ -22,7 +22,6 @@ pub enum Command {
     },
     /// Divide all durations by this, which must be positive.
     SetTimeScale(f64),
-    /// Add a fault.
     AddFault(FaultRule),
     /// End a fault, as users write it.
     RemoveFault(String),
@@ -40,7 +39,6 @@ pub enum EngineState {
     /// It waits for its frontend.
     #[default]
     Connecting,
-    /// It serves.
     Serving,
     /// A fault stalls it.
     Stalled,
@@ -76,7 +74,6 @@ impl EngineState {
 pub struct Snapshot {
     /// The engine's number.
     pub rank: u16,
-    /// Its phase.
     pub state: EngineState,
     /// The version of its frontend, once it is known.
     pub version: Option<VllmMinor>,
@@ -104,7 +101,6 @@ pub struct Snapshot {
     pub time_scale: f64,
     /// Fault rules in force.
     pub faults: Vec<String>,
-    /// Its counts.
     pub counters: Counters,
 }
 
@@ -113,7 +109,6 @@ pub struct Snapshot {
 pub struct PlaneTotals {
     /// The plane's name.
     pub name: &'static str,
-    /// Its totals.
     pub totals: vcr_transfer::Statistics,
 }
 

@@ -140,7 +140,6 @@ pub(crate) struct BlockKeys {
 /// An image, audio or video in a prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Medium {
-    /// Its identifier.
     pub(crate) identifier: String,
     /// Its first placeholder token in the prompt.
     pub(crate) offset: u32,
@@ -227,7 +226,6 @@ fn hash_of(id: &str) -> u64 {
     xxh3_64(id.as_bytes())
 }
 
-/// The slot of a tag.
 #[inline]
 pub(crate) fn slot_of(tag: u64) -> usize {
     tag as u32 as usize

@@ -82,9 +82,6 @@ pub(crate) struct OpenLinks {
 
 impl OpenLinks {
     /// Sends all delayed messages.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(crate) fn flush(&mut self) -> Result<(), LiveError> {
         Ok(self.outputs.flush()?)
     }
@@ -144,9 +141,6 @@ impl Server {
     }
 
     /// Serves until something ends it.
-    ///
-    /// # Errors
-    /// When a guest or a link fails.
     pub(crate) fn run(&mut self, inputs: &mut EngineInputs, waiter: &Waiter) -> Result<End, LiveError> {
         loop {
             let now_ns = monotonic_ns();
@@ -305,9 +299,6 @@ impl Server {
     }
 
     /// Sends ENGINE_CORE_DEAD.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(crate) fn send_dead(&mut self) -> Result<(), LiveError> {
         Ok(self.serving.egress.outputs.send_dead()?)
     }

@@ -34,7 +34,6 @@ pub fn prompt_digest(prompt: &[u32]) -> PromptDigest {
 /// A file without usable outputs.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenListError {
-    /// It cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
         /// The file.
@@ -42,7 +41,6 @@ pub enum TokenListError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// A line is invalid.
     #[error("{}:{line}: {reason}", path.display())]
     Line {
         /// The file.
@@ -52,7 +50,6 @@ pub enum TokenListError {
         /// The problem.
         reason: String,
     },
-    /// There are none.
     #[error("{} holds no outputs", path.display())]
     Empty {
         /// The file.

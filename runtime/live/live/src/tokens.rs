@@ -88,9 +88,6 @@ struct Started {
 
 impl Tokens {
     /// The source of an engine.
-    ///
-    /// # Errors
-    /// When a guest cannot be made.
     pub(crate) fn new(settings: TokenSettings, plugin_context: &PluginContext<'_>) -> Result<Self, TokenError> {
         let guest = match &settings.choice {
             TokenChoice::Guest(make) | TokenChoice::Native(make) => Some(Guest {
@@ -200,9 +197,6 @@ impl Tokens {
     }
 
     /// Lets a guest choose all tokens that the step `plan` may give.
-    ///
-    /// # Errors
-    /// When the guest fails.
     pub(crate) fn prepare(
         &mut self,
         plan: &StepPlan,

@@ -39,9 +39,6 @@ pub(crate) struct Filler {
 
 impl Filler {
     /// Starts the thread.
-    ///
-    /// # Errors
-    /// When the system has no more of them.
     pub(crate) fn start(arena: &Arc<Arena>, shared: &Arc<Shared>, wake: &Wake) -> Result<Self, TransferError> {
         let (jobs, inbox) = channel();
         let stop = Arc::new(AtomicBool::new(false));

@@ -27,22 +27,15 @@ const HINT: &str = "install NIXL (`pip install nixl`) and name its library with 
 /// Why NIXL cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LibraryError {
-    /// There is none.
     #[error("NIXL is not installed: no {FILE} in {places}")]
     NotFound {
         /// Where it was looked for.
         places: String,
     },
-    /// The named path is not a shared library.
     #[error("invalid NIXL library {}: expected {FILE} or a folder with it", path.display())]
-    Named {
-        /// The path.
-        path: PathBuf,
-    },
-    /// It cannot be opened.
+    Named { path: PathBuf },
     #[error("cannot open the NIXL library {}: {reason}", path.display())]
     Open {
-        /// Its path.
         path: PathBuf,
         /// Message of the system.
         reason: String,
@@ -53,27 +46,16 @@ pub enum LibraryError {
          expected NIXL 1.5", path.display(), FUNCTIONS.len()
     )]
     Lacks {
-        /// Its path.
         path: PathBuf,
         /// Functions that it lacks.
         count: usize,
         /// One of them.
         first: &'static str,
     },
-    /// Another one is open in this process.
     #[error("the NIXL library {} cannot be used: {} is open already", path.display(), open.display())]
-    Second {
-        /// Its path.
-        path: PathBuf,
-        /// The path of the open one.
-        open: PathBuf,
-    },
-    /// It is open, but cannot be found by its name.
+    Second { path: PathBuf, open: PathBuf },
     #[error("the NIXL library {} cannot be used: its own name is not {FILE}", path.display())]
-    Name {
-        /// Its path.
-        path: PathBuf,
-    },
+    Name { path: PathBuf },
 }
 
 impl LibraryError {

@@ -9,7 +9,6 @@ use vcr_transfer::{Expected, Peer, PlaneEvent, Statistics, Transfer};
 
 /// Command for the thread.
 pub(crate) enum Command {
-    /// Start a transfer.
     Start(Transfer, Instant),
     /// Wait for a peer to write.
     Expect(Expected, Instant),

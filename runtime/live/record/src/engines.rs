@@ -20,7 +20,6 @@ const NOT_IN_FINGERPRINT: [&str; 8] = [
     "vllm_version",
 ];
 
-/// One engine.
 #[derive(Debug, Default)]
 pub(crate) struct Engine {
     /// Once it has presented itself.

@@ -92,9 +92,6 @@ pub struct HttpRecorder {
 
 impl HttpRecorder {
     /// Begins a capture.
-    ///
-    /// # Errors
-    /// When its file cannot be written.
     pub fn start(config: &HttpRecordConfig) -> Result<Self, RecordError> {
         let counts = Arc::<Counts>::default();
         let (parts, start_ns) = match config.continues && config.out.exists() {
@@ -130,9 +127,6 @@ impl HttpRecorder {
     }
 
     /// Ends the capture; what is recorded from now on is lost.
-    ///
-    /// # Errors
-    /// When it could not be written.
     pub fn finish(&self) -> Result<RecordSummary, RecordError> {
         self.queue.close();
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();

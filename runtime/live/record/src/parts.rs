@@ -163,7 +163,6 @@ impl Parts {
         open.writer.write_step(step).map_err(|source| RecordError::Write { path: open.path.clone(), source })
     }
 
-    /// Writes a line.
     pub(crate) fn write(&mut self, line: &CaptureLine) -> Result<(), RecordError> {
         let open = self.open()?;
         open.requests += u64::from(is_over(line));

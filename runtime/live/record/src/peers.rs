@@ -90,9 +90,6 @@ impl PeerWatch {
     }
 
     /// Says what is waited for until all peers have connected.
-    ///
-    /// # Errors
-    /// When it took too long.
     pub(crate) fn watch(&self) -> Result<(), RecordError> {
         let mut state = self.lock();
         while !state.is_over {

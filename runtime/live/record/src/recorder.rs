@@ -146,9 +146,6 @@ impl RecorderHandle {
 
 impl Recorder {
     /// Listens for engines, and begins to relay and to record.
-    ///
-    /// # Errors
-    /// When an address or a file cannot be used.
     pub fn start(config: &RecordConfig) -> Result<Self, RecordError> {
         config.check()?;
         let parts = Parts::new(&config.out, config.rotation, config.replace, config.meta())?;

@@ -5,36 +5,20 @@ use serde::{Deserialize, Serialize};
 /// A problem with a model's files or with a text.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
-    /// A file that must be there is not.
     #[error("model folder `{}` has no `{file}`: {needed}", folder.display())]
     Missing {
-        /// The folder.
         folder: PathBuf,
         /// Name of the file, or of the folder in it.
         file: String,
         /// Its purpose, or the next step.
         needed: String,
     },
-    /// A file or folder cannot be read.
     #[error("cannot read `{}`: {source}", path.display())]
-    Unreadable {
-        /// Its path.
-        path: PathBuf,
-        /// The system's reason.
-        source: std::io::Error,
-    },
-    /// A file's content is invalid.
+    Unreadable { path: PathBuf, source: std::io::Error },
     #[error("invalid file `{}`: {reason}", path.display())]
-    Invalid {
-        /// Its path.
-        path: PathBuf,
-        /// The problem.
-        reason: String,
-    },
-    /// A text cannot be encoded.
+    Invalid { path: PathBuf, reason: String },
     #[error("the text cannot be tokenized: {0}")]
     Encode(String),
-    /// A chat template does not compile.
     #[error("invalid chat template: {0}")]
     Template(#[from] TemplateError),
 }
@@ -62,7 +46,6 @@ pub enum TemplateErrorKind {
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq, Serialize, Deserialize)]
 #[error("{}{reason}", line.map(|line| format!("line {line}: ")).unwrap_or_default())]
 pub struct TemplateError {
-    /// Kind of the failure.
     pub kind: TemplateErrorKind,
     /// The template's line, from 1, where it is known.
     pub line: Option<usize>,

@@ -34,7 +34,6 @@ pub struct ModelFolder {
     pub path: PathBuf,
     /// The name of a cached model, such as `Qwen/Qwen3-0.6B`.
     pub cached_name: Option<String>,
-    /// Its tokenizer.
     pub tokenizer: Tokenizer,
     /// Its chat template, if it has one.
     pub chat_template: Option<ChatTemplate>,

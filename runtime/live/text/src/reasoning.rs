@@ -35,10 +35,8 @@ pub struct ReasoningForm {
 /// A form cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReasoningError {
-    /// There is no parser of this name.
     #[error("expected one of auto, none, {}", NAMES.map(|(name, _)| name).join(", "))]
     Unknown,
-    /// The tokenizer has no single token for a mark.
     #[error("the tokenizer is missing the reasoning delimiter token `{0}`")]
     MissingToken(&'static str),
 }

@@ -175,7 +175,6 @@ pub struct TextSource {
     outputs: BTreeMap<u32, RequestOutput>,
 }
 
-/// Output of one request.
 struct RequestOutput {
     opening: Vec<u32>,
     answer: Answer,
@@ -209,9 +208,6 @@ impl std::fmt::Debug for RequestOutput {
 
 impl RequestOutput {
     /// The token at `index` of the output.
-    ///
-    /// # Errors
-    /// When the vocabulary lacks a piece of the text.
     fn token(&mut self, index: u32, model: &TextModel) -> Result<u32, String> {
         if let Some(token) = self.opening.get(index as usize) {
             return Ok(*token);

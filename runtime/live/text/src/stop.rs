@@ -6,7 +6,6 @@
 pub struct StopMatch {
     /// Its index in the list of stop strings.
     pub index: usize,
-    /// The stop string.
     pub stop: String,
 }
 

@@ -85,9 +85,6 @@ impl ChatTemplate {
     }
 
     /// Compiles a template. `special_texts` are `bos_token` and the like.
-    ///
-    /// # Errors
-    /// When it does not compile.
     pub fn new(source: &str, special_texts: BTreeMap<String, String>) -> Result<Self, TemplateError> {
         Self::compiled(source, special_texts, false)
     }
@@ -107,9 +104,6 @@ impl ChatTemplate {
     }
 
     /// Another template with the same special texts.
-    ///
-    /// # Errors
-    /// When it does not compile.
     pub fn with_source(&self, source: &str) -> Result<Self, TemplateError> {
         Self::new(source, self.0.compiled.special_texts.clone())
     }

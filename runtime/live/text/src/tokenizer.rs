@@ -151,9 +151,6 @@ impl Tokenizer {
     /// such as a first token. Special tokens that are written in the text are
     /// recognised. Large texts may wait for each other: a library's work takes many times
     /// their length in memory.
-    ///
-    /// # Errors
-    /// When the tokenizer has no tokens for it.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TextError> {
         match &self.0.kind {
             Kind::Builtin(builtin) => Ok(builtin.encode(text)),

@@ -12,7 +12,6 @@ pub use forms::{CallForm, JsonForm, PythonForm, SectionForm, XmlForm};
 /// A tool that a request offers.
 #[derive(Clone, Debug, serde::Deserialize)]
 pub struct Tool {
-    /// Its name.
     pub name: String,
     /// The JSON schema of its arguments; none means an object of any kind.
     #[serde(default)]

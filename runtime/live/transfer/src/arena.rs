@@ -73,25 +73,14 @@ pub enum ArenaError {
         "the KV arena needs {needed_bytes} bytes ({blocks} blocks of {block_bytes} bytes), but this process may use \
          {limit_bytes}"
     )]
-    TooLarge {
-        /// Its size.
-        needed_bytes: u64,
-        blocks: u32,
-        /// Bytes of a block.
-        block_bytes: u64,
-        /// The limit.
-        limit_bytes: u64,
-    },
-    /// The system refuses.
+    TooLarge { needed_bytes: u64, blocks: u32, block_bytes: u64, limit_bytes: u64 },
     #[error("cannot map {bytes} bytes for the KV arena")]
     Map {
-        /// Its size.
         bytes: u64,
         /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// There is no memory for the table of blocks.
     #[error("cannot allocate the table of {blocks} KV blocks")]
     Table {
         blocks: u32,
@@ -126,9 +115,6 @@ impl Arena {
     }
 
     /// Maps address space for all blocks, of which as many may be written as `limit_bytes` has room for.
-    ///
-    /// # Errors
-    /// When the system refuses.
     pub fn backed_as_used(geometry: Geometry, limit_bytes: Option<u64>) -> Result<Self, ArenaError> {
         let room = limit_bytes.map_or(u64::MAX, |limit_bytes| limit_bytes / geometry.block_bytes().max(1));
         Self::map(geometry, usize::try_from(room).unwrap_or(usize::MAX))

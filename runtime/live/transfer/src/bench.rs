@@ -26,7 +26,6 @@ const PLAIN_BUFFER_BYTES: usize = 256 << 10;
 pub struct BenchSize {
     /// Bytes of all pages.
     pub total_bytes: u64,
-    /// Bytes of a page.
     pub page_bytes: u32,
 }
 

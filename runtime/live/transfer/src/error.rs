@@ -90,14 +90,12 @@ impl fmt::Display for ErrorKind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct TransferError {
-    /// The kind.
     pub kind: ErrorKind,
     /// A sentence that names the peer and the cause.
     pub message: String,
 }
 
 impl TransferError {
-    /// An error of this kind.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }

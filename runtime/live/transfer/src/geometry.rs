@@ -35,7 +35,6 @@ pub struct GeometryInput {
     pub ranks: u32,
     /// Blocks, the null block included.
     pub blocks: u32,
-    /// Tokens of a block.
     pub block_tokens: u32,
     /// The order within a page.
     pub order: HeadOrder,
@@ -71,9 +70,6 @@ impl Regions {
 
 impl GeometryInput {
     /// The input for blocks of `block_bytes` over all layers, K and V, heads and ranks.
-    ///
-    /// # Errors
-    /// When the bytes cannot be divided so.
     pub fn with_block_bytes(self, block_bytes: u64) -> Result<Self, GeometryError> {
         let GeometryInput { layers, kv_heads, regions, .. } = self;
         let of_head = u64::from(regions.of_layer() * regions.slices());
@@ -104,43 +100,32 @@ pub struct Geometry {
 /// Sizes that do not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GeometryError {
-    /// A size is zero or too large.
     #[error("invalid KV geometry: {field} is {value}, expected 1 to {most}")]
     Range {
         /// The size.
         field: &'static str,
-        /// Its value.
         value: u32,
         /// The largest value.
         most: u32,
     },
-    /// Heads are neither divided evenly among ranks nor ranks among heads.
     #[error("invalid KV geometry: {kv_heads} KV heads cannot be divided among {ranks} tensor-parallel ranks")]
-    Ranks {
-        /// KV heads.
-        kv_heads: u32,
-        ranks: u32,
-    },
+    Ranks { kv_heads: u32, ranks: u32 },
     /// The bytes of a block are not a multiple of its slices.
     #[error(
         "invalid KV block of {block_bytes} bytes: expected a multiple of {slices} ({layers} layers x {of_head} x \
          {kv_heads} KV heads)"
     )]
     BlockBytes {
-        /// Bytes of a block.
         block_bytes: u64,
         layers: u32,
-        /// KV heads.
         kv_heads: u32,
         /// Part of each layer for a head.
         of_head: &'static str,
         /// Slices of a block.
         slices: u64,
     },
-    /// A page has 4 GiB or more.
     #[error("invalid KV geometry: a page must be smaller than 4 GiB")]
     Page,
-    /// The whole has more bytes than can be addressed.
     #[error("invalid KV geometry: its bytes cannot be addressed")]
     Total,
 }
@@ -160,9 +145,7 @@ pub struct Mismatch {
 /// The common part of a page of a local rank and one of a remote rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The local rank.
     pub local_rank: u32,
-    /// The remote rank.
     pub remote_rank: u32,
     /// Offset in the local page.
     pub local_offset: u32,
@@ -270,7 +253,6 @@ impl Geometry {
         u64::from(self.page_bytes) * u64::from(self.pages_per_block())
     }
 
-    /// Bytes of one region.
     #[must_use]
     pub fn region_bytes(&self) -> u64 {
         u64::from(self.page_bytes) * u64::from(self.input.blocks)
@@ -299,9 +281,6 @@ impl Geometry {
     }
 
     /// How pages of `remote` fill those of this geometry.
-    ///
-    /// # Errors
-    /// The difference that makes it impossible, by name.
     pub fn pieces(&self, remote: &Self) -> Result<Vec<Piece>, Mismatch> {
         let (local, other) = (&self.input, &remote.input);
         for (field, here, there) in [

@@ -80,7 +80,6 @@ struct Lease<T> {
     notices: u32,
 }
 
-/// Effect of a notice.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NoticeEffect<T> {
     /// The last reader is done: the blocks are free.

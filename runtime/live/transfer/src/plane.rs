@@ -23,7 +23,6 @@ pub struct PlaneContext {
     pub rank: u16,
     /// Tells this start of the engine from earlier ones.
     pub generation: u64,
-    /// Its memory.
     pub arena: Arc<Arena>,
     /// Called when there are events.
     pub wake: Wake,
@@ -92,9 +91,7 @@ pub struct Hold {
 /// A held block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// The block.
     pub block: u32,
-    /// Its content.
     pub content: u64,
 }
 
@@ -120,7 +117,6 @@ pub struct Expected {
 pub enum PlaneEvent {
     /// A transfer that was started or expected has ended.
     Finished {
-        /// Its number.
         id: u64,
         /// Its size, or why it failed.
         outcome: Result<Moved, TransferError>,

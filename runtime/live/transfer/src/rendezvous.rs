@@ -33,9 +33,7 @@ impl fmt::Display for Room {
 pub struct Meeting {
     /// Host of the prefill worker's bootstrap address, which the caller allows.
     pub host: String,
-    /// Its port.
     pub port: u16,
-    /// The room.
     pub room: Room,
     /// The engine among those of the worker, if the request names it.
     pub engine_id: Option<String>,

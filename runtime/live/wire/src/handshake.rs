@@ -20,7 +20,6 @@ pub enum EngineStatus {
 /// A message of an engine on the handshake socket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EngineHandshake {
-    /// The status.
     pub status: EngineStatus,
     /// Whether the frontend started this engine itself.
     #[serde(default)]
@@ -79,10 +78,6 @@ impl Init {
 
     /// The INIT `frame` with other addresses. Those that `addresses` does not
     /// name and everything else stay as they are, unknown keys included.
-    ///
-    /// # Errors
-    ///
-    /// When the frame is no INIT.
     pub fn readdress(frame: &[u8], addresses: &Addresses) -> Result<Vec<u8>, DecodeError> {
         Self::decode(frame)?;
         let mut init = Value::decode(frame)?;

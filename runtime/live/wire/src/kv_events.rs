@@ -12,7 +12,6 @@ use crate::codec::value::Value;
 pub enum BlockHash {
     /// The last eight bytes of its digest, big-endian. vLLM's default.
     Int(u64),
-    /// The digest.
     Digest(#[serde(with = "serde_bytes")] Vec<u8>),
 }
 
@@ -70,7 +69,6 @@ pub struct BlockStored {
 /// Cached blocks were taken for reuse.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BlockRemoved {
-    /// The blocks.
     pub block_hashes: Vec<BlockHash>,
     /// `GPU`, `CPU` or `STORAGE`.
     pub medium: Option<String>,
@@ -128,16 +126,11 @@ pub struct KvEventMessage {
     pub topic: String,
     /// Counts the publisher's batches, from 0.
     pub sequence: u64,
-    /// The batch.
     pub batch: KvEventBatch,
 }
 
 impl KvEventMessage {
     /// Decodes the frames of one message.
-    ///
-    /// # Errors
-    ///
-    /// When this is not a published batch.
     pub fn decode(frames: &[impl AsRef<[u8]>]) -> Result<Self, DecodeError> {
         let [topic, sequence, payload] = frames else {
             let problem = Problem::Frames { expected: "a topic, a sequence number and a batch", found: frames.len() };
@@ -152,10 +145,6 @@ impl KvEventMessage {
 }
 
 /// The number in a sequence frame: eight bytes, big-endian.
-///
-/// # Errors
-///
-/// When the frame has another length.
 pub fn decode_sequence(frame: &[u8]) -> Result<u64, DecodeError> {
     let bytes = frame.try_into().map_err(|_| {
         let problem = Problem::OutOfRange { expected: "a frame of 8 bytes", found: frame.len() as i128 };

@@ -24,7 +24,6 @@ pub struct LoraRequest {
     pub name: String,
     /// Its number in the engine, from 1.
     pub int_id: u64,
-    /// Its path.
     pub path: String,
     /// The model it belongs to.
     pub base_model_name: Option<String>,
@@ -40,19 +39,11 @@ pub struct LoraRequest {
 
 impl LoraRequest {
     /// Decodes the array of an adapter.
-    ///
-    /// # Errors
-    ///
-    /// When the bytes are not such an array.
     pub fn decode(frame: &[u8]) -> Result<Self, DecodeError> {
         whole("lora_request", frame, Self::read)
     }
 
     /// The adapter that a utility call has as its argument.
-    ///
-    /// # Errors
-    ///
-    /// When the value is not such an array.
     pub fn from_value(value: &Value) -> Result<Self, DecodeError> {
         Self::decode(Raw::of(value).bytes())
     }

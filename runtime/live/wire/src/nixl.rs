@@ -36,10 +36,6 @@ pub struct NixlQuery {
 
 impl NixlQuery {
     /// Reads a question.
-    ///
-    /// # Errors
-    ///
-    /// When the bytes are not a question.
     pub fn decode(frame: &[u8]) -> Result<Self, DecodeError> {
         whole("NIXL query", frame, |reader| {
             let at = reader.offset();

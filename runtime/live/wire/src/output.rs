@@ -86,7 +86,6 @@ impl TryFrom<u8> for EventType {
 /// Something that happened to a request since its last output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EngineCoreEvent {
-    /// Kind of the event.
     #[serde(rename = "type")]
     pub kind: EventType,
     /// When, on the engine's monotonic clock, in seconds.
@@ -114,7 +113,6 @@ array_struct! {
         new_token_ids: Vec<u32> = Vec::new(),
         /// Their logprobs.
         new_logprobs: Option<Logprobs> = None,
-        /// Logprobs of the prompt.
         new_prompt_logprobs_tensors: Option<Logprobs> = None,
         /// The result of pooling.
         pooling_output: Option<Tensor> = None,
@@ -122,7 +120,6 @@ array_struct! {
         finish_reason: Option<FinishReason> = None,
         /// The token or text that stopped it; nil for the end of the text.
         stop_reason: Option<StopReason> = None,
-        /// Its events.
         events: Option<Vec<EngineCoreEvent>> = None,
         /// For the decode engine, on the last output.
         kv_transfer_params: Option<Value> = None,
@@ -155,7 +152,6 @@ array_wire!(EngineCoreOutput, shortest);
 pub struct UtilityOutput {
     /// The number the caller gave.
     pub call_id: Integer,
-    /// Its failure.
     #[serde(default)]
     pub failure_message: Option<String>,
     /// Its result, unless it failed.
@@ -222,20 +218,12 @@ array_struct! {
 
 impl EngineCoreOutputs {
     /// Decodes the first frame of a message.
-    ///
-    /// # Errors
-    ///
-    /// When it is none.
     pub fn decode(frame: &[u8]) -> Result<Self, DecodeError> {
         whole("EngineCoreOutputs", frame, Self::read_elements)
     }
 
     /// The scheduler's statistics in the first frame of a message as they were
     /// sent, with keys that [`SchedulerStats`] does not know.
-    ///
-    /// # Errors
-    ///
-    /// When the frame is not such a message.
     pub fn raw_scheduler_stats(frame: &[u8]) -> Result<Option<&[u8]>, DecodeError> {
         let mut reader = Reader::new(frame);
         if reader.array()? < 3 {
@@ -278,10 +266,6 @@ pub enum EngineMessage {
 
 impl EngineMessage {
     /// Decodes the frames of one message.
-    ///
-    /// # Errors
-    ///
-    /// When this is not a message of the protocol.
     pub fn decode(frames: &[impl AsRef<[u8]>]) -> Result<Self, DecodeError> {
         let Some(first) = frames.first() else {
             let problem = Problem::Frames { expected: "at least one frame", found: 0 };

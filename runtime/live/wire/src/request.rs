@@ -19,7 +19,6 @@ array_struct! {
     EngineCoreRequest, 1 required {
         /// The frontend's internal name, by which outputs and aborts refer to it.
         request_id: String = String::new(),
-        /// The prompt.
         prompt_token_ids: Option<Vec<u32>> = None,
         /// Images, audio and video in it.
         mm_features: Option<Vec<MmFeature>> = None,
@@ -96,7 +95,6 @@ map_struct! {
 /// A wave of requests begins: engines without work must step, too.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct StartDpWave {
-    /// The wave.
     pub wave: u32,
     /// The engine that knows already.
     #[serde(default)]
@@ -112,7 +110,6 @@ pub struct UtilityCall {
     pub call_id: Integer,
     /// The function.
     pub method: String,
-    /// Its arguments.
     pub args: Vec<Value>,
 }
 
@@ -137,10 +134,6 @@ pub enum Request {
 impl Request {
     /// Decodes the frames of one message: its type, then its payload. The bytes of large tensors follow;
     /// masks of placeholders are taken from them.
-    ///
-    /// # Errors
-    ///
-    /// When this is not a message of the protocol.
     pub fn decode(frames: &[impl AsRef<[u8]>]) -> Result<Self, DecodeError> {
         let [kind, payload, ..] = frames else {
             let problem = Problem::Frames { expected: "a type and a payload", found: frames.len() };
@@ -204,10 +197,6 @@ impl PlaceholderRange {
 
 impl EngineCoreRequest {
     /// Decodes the payload of an ADD.
-    ///
-    /// # Errors
-    ///
-    /// When it is none.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         whole("ADD", payload, Self::read)
     }

@@ -78,7 +78,6 @@ map_struct! {
         sparse seed: Option<Integer> = None,
         /// Strings that stop it, in the frontend.
         sparse stop: Option<StopStrings> = None,
-        /// Tokens that stop it.
         sparse stop_token_ids: Option<Vec<u32>> = None,
         /// Already applied by the frontend: `eos_token_id` is absent then.
         sparse ignore_eos: bool = false,

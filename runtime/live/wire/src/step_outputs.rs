@@ -44,10 +44,6 @@ const OUTPUTS: usize = 1;
 
 impl<'a> StepOutputs<'a> {
     /// Decodes the first frame of a message.
-    ///
-    /// # Errors
-    ///
-    /// When it is none.
     pub fn decode(frame: &'a [u8]) -> Result<Self, DecodeError> {
         whole("EngineCoreOutputs", frame, |reader| {
             let len = EngineCoreOutputs::read_len(reader)?;

@@ -62,9 +62,6 @@ pub(crate) struct Comparison {
 }
 
 /// Compares two sides.
-///
-/// # Errors
-/// When one cannot be read, or they have nothing in common.
 pub(crate) fn comparison(args: &CompareArgs) -> Result<Comparison, String> {
     let [reference, compared] = [&args.reference, &args.compared].map(|path| load(path, args.of.as_deref()));
     let options = CompareOptions {
@@ -108,9 +105,6 @@ pub(crate) struct Baseline {
 
 impl Baseline {
     /// The baseline of a command line, if it has one.
-    ///
-    /// # Errors
-    /// When it cannot be read, or a limit is on no metric.
     pub(crate) fn load(args: &RunArgs) -> Result<Option<Self>, String> {
         let Some(path) = &args.baseline.baseline else { return Ok(None) };
         let limits = args.baseline.max_regression.clone();

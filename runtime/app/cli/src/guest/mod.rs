@@ -56,9 +56,6 @@ fn build_all(args: &BuildArgs) -> Result<Vec<BuiltGuest>, BuildError> {
 }
 
 /// Builds the guest in a folder into `out`, or into its default folder.
-///
-/// # Errors
-/// When it does not build.
 pub(crate) fn build_guest(
     path: &Path,
     out: Option<&Path>,

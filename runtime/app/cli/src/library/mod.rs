@@ -109,9 +109,6 @@ pub fn run(words: &[OsString], extras: RunExtras, reporter: Arc<dyn Reporter>) -
 }
 
 /// Checks a scenario without making its runs.
-///
-/// # Errors
-/// As `vcr check`.
 pub fn check(words: &[OsString], extras: RunExtras) -> Result<(), Refusal> {
     let args = run_args(words)?;
     let mut options = run::options(&args)?;
@@ -148,9 +145,6 @@ impl Replay {
     }
 
     /// Writes the report, as `vcr replay --json` prints it.
-    ///
-    /// # Errors
-    /// Those of the writer.
     pub fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
         match &self.0 {
             Ended::Workers { args, replayed } => replayed.write_json(args, out),

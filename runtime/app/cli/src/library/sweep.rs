@@ -215,9 +215,6 @@ impl Sweep {
     }
 
     /// Executes a point; returns its result, or none if it was stopped.
-    ///
-    /// # Errors
-    /// As the commands, with the values of the point.
     pub fn execute(
         &self,
         number: usize,

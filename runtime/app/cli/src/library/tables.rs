@@ -12,9 +12,6 @@ use crate::sweep::out_format;
 
 /// The requests of a capture, or of anything that converts to one, with the columns of
 /// `vcr inspect convert --to parquet`.
-///
-/// # Errors
-/// When it cannot be read.
 pub fn capture_columns(path: &Path) -> Result<Vec<Column>, Refusal> {
     let path = &local(path)?;
     let mut table = RequestColumns::default();
@@ -27,9 +24,6 @@ pub fn capture_columns(path: &Path) -> Result<Vec<Column>, Refusal> {
 }
 
 /// A row for each step of a log: of `vcr run --out`, a recording, or a capture of live engines.
-///
-/// # Errors
-/// When it cannot be read.
 pub fn step_columns(path: &Path) -> Result<Vec<Column>, Refusal> {
     let path = &local(path)?;
     let log = StepLog::read(path).map_err(|error| Refusal::input(error.to_string()))?;

@@ -48,7 +48,6 @@ impl Verdict {
         Self { is_different: true, lines }
     }
 
-    /// Prints it.
     pub(crate) fn print(&self) {
         self.lines.iter().for_each(|line| eprint_line(format_args!("{line}")));
     }
@@ -56,9 +55,6 @@ impl Verdict {
 
 impl OpenedPack {
     /// Opens a file if it is a pack.
-    ///
-    /// # Errors
-    /// When it is one and is not right.
     pub(crate) fn open(path: &Path) -> Result<Option<Self>, Refusal> {
         // A pipe can be read once only.
         if !path.is_file() || !vcr_pack::is_meant_as_pack(path) {

@@ -32,7 +32,6 @@ pub(crate) struct Folders {
     rows: Vec<Option<OutputFolder>>,
 }
 
-/// The folder of a row.
 fn row_folder(folder: &Path, number: usize) -> PathBuf {
     folder.join(format!("row-{number}"))
 }

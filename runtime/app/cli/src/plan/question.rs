@@ -38,7 +38,6 @@ pub(crate) fn read(path: &Path) -> Result<QuestionArgs, Refusal> {
     Ok(question)
 }
 
-/// The space of `--space`.
 pub(crate) fn space(text: &str) -> Result<Space, Refusal> {
     parse(text).map_err(|reason| Refusal::input(format!("invalid --space: {reason}")))
 }

@@ -133,7 +133,6 @@ pub(crate) struct Shape {
     pub(crate) price_per_gpu_hour: f64,
     pub(crate) mode: Mode,
     pub(crate) tensor_parallel: u32,
-    /// GPUs of one engine.
     pub(crate) gpus_per_engine: u32,
     pub(crate) router: String,
     pub(crate) link: String,

@@ -36,9 +36,6 @@ const BOARDS: &[(&str, &str, f64, [u32; 2])] = &[
 ];
 
 /// The GPUs of engines in a pod of this namespace and name, if their metrics are served.
-///
-/// # Errors
-/// When the GPU is not known, or what its metrics need.
 pub(crate) fn gpus(live: &LiveArgs, pod: Option<[String; 2]>) -> Result<Option<GpuMetrics>, Unusable> {
     if live.control.gpu_metrics_address.is_none() {
         return Ok(None);

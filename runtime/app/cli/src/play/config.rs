@@ -62,7 +62,6 @@ pub(crate) struct FrontendSide {
     pub(crate) model_name: String,
     /// Its `config.json`.
     pub(crate) model_config: Option<PathBuf>,
-    /// Its vocabulary.
     pub(crate) vocab_size: u32,
     /// The longest sequence, unless an option says.
     pub(crate) max_model_len: Option<u32>,

@@ -103,7 +103,6 @@ impl Measured {
     }
 }
 
-/// The targets of all axes.
 fn targets(args: &ReplayArgs, axes: &[Axis]) -> Result<Vec<Target>, Refusal> {
     let named = axes.iter().zip(&args.sweep.sweeps);
     let targets = named

@@ -54,8 +54,6 @@ struct WorkerLine<'a> {
 }
 
 impl TelemetryFile {
-    /// # Errors
-    /// When the process has too many files open.
     pub(super) fn new(
         path: PathBuf,
         file: OutputFile,
@@ -83,9 +81,6 @@ impl TelemetryFile {
     }
 
     /// Gives the file its name.
-    ///
-    /// # Errors
-    /// Those of its lines, and of its name.
     pub(super) fn finish(self) -> Result<(), OutputError> {
         let Self { path, file, mut out, failure, .. } = self;
         let written = failure.map_or(Ok(()), Err).and_then(|()| out.flush());

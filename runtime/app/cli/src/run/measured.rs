@@ -25,7 +25,6 @@ pub(crate) struct Measured {
     pub(crate) runs: Vec<MeasuredRun>,
 }
 
-/// A run of it.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct MeasuredRun {
     pub(crate) name: String,

@@ -13,9 +13,6 @@ pub(crate) mod text;
 use std::io::{self, Write};
 
 /// Writes to standard output what `print` prints, in one piece and not line by line.
-///
-/// # Errors
-/// When it cannot be written.
 pub(crate) fn write_at_once(print: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
     let mut text = Vec::new();
     print(&mut text)?;

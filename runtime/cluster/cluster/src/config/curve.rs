@@ -91,7 +91,6 @@ impl Curve {
         Self::repeated((0..DIURNAL_PIECES).map(piece).collect())
     }
 
-    /// Its pieces.
     #[must_use]
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces

@@ -83,7 +83,6 @@ pub struct RequestClass {
 /// Numbers of tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Lengths {
-    /// From a distribution.
     Drawn(Distribution),
     /// As often as they were counted.
     Counted(Arc<Histogram>),
@@ -119,9 +118,6 @@ pub struct Histogram {
 
 impl Histogram {
     /// Ranges of lengths, both ends included, each with its count.
-    ///
-    /// # Errors
-    /// What is wrong, in words.
     pub fn new(ranges: &[(u32, u32, f64)]) -> Result<Self, String> {
         if let Some((from, to, _)) = ranges.iter().find(|(from, to, _)| from > to) {
             return Err(format!("the range from {from} to {to} is empty"));
@@ -131,9 +127,6 @@ impl Histogram {
     }
 
     /// Normal lengths; those beyond an end are at that end.
-    ///
-    /// # Errors
-    /// What is wrong, in words.
     pub fn clamped_normal(mean: f64, std: f64, from: u32, to: u32) -> Result<Self, String> {
         let below = |length: f64| (1.0 + libm::erf((length - mean) / (std * std::f64::consts::SQRT_2))) / 2.0;
         let share = |length: u32| {

@@ -41,7 +41,6 @@ pub struct QueueProfile {
 pub struct IslBucket {
     /// Its first number.
     pub min_tokens: u64,
-    /// Its name.
     pub bucket: String,
 }
 
@@ -49,7 +48,6 @@ pub struct IslBucket {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueClass {
-    /// Its name.
     pub name: String,
     /// The family that it belongs to; none for requests that name the class.
     #[serde(default)]
@@ -175,9 +173,6 @@ impl QueueConfig {
     }
 
     /// The classes of a profile.
-    ///
-    /// # Errors
-    /// Everything that is wrong with it.
     pub fn with_classes(profile: QueueProfile) -> Result<Self, Vec<String>> {
         let mut problems = bucket_problems(&profile.uncached_isl_buckets);
         problems.extend(profile.policy_classes.iter().flat_map(|class| class.problems(&profile.uncached_isl_buckets)));

@@ -18,7 +18,6 @@ pub struct SyntheticInput {
     pub output_tokens: u32,
     /// Sessions; requests where each has one turn.
     pub request_count: u32,
-    /// Turns of a session.
     pub turns_per_session: u32,
     /// Sessions in flight; arrivals are then ignored.
     pub replay_concurrency: Option<u64>,
@@ -66,13 +65,8 @@ impl Default for SyntheticInput {
 /// A problem of a [`SyntheticInput`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SyntheticProblem {
-    /// A number that must not be 0.
     #[error("invalid `{field}`: expected at least 1")]
-    Zero {
-        /// Its name.
-        field: &'static str,
-    },
-    /// A number out of range.
+    Zero { field: &'static str },
     #[error("{requests} requests in all; at most {most} are simulated")]
     TooLarge {
         /// Those that were asked for.
@@ -89,10 +83,8 @@ pub enum SyntheticProblem {
         /// Number that is given.
         given: usize,
     },
-    /// A number out of its range.
     #[error("invalid `{field}`: expected {range}, got {value}")]
     OutOfRange {
-        /// Its name.
         field: &'static str,
         /// The number.
         value: f64,
@@ -106,9 +98,6 @@ const MAX_REQUESTS: u64 = u32::MAX as u64;
 
 impl SyntheticInput {
     /// The workload, called `name`.
-    ///
-    /// # Errors
-    /// Every problem found.
     pub fn workload(&self, name: &str) -> Result<WorkloadConfig, Vec<SyntheticProblem>> {
         self.check()?;
         Ok(WorkloadConfig::new(name, WorkloadSource::Generated(self.clone())))
@@ -151,8 +140,6 @@ impl SyntheticInput {
         (group * shared..(group + 1) * shared).chain(first_own..first_own + own)
     }
 
-    /// # Errors
-    /// Every problem found.
     pub(crate) fn check(&self) -> Result<(), Vec<SyntheticProblem>> {
         let mut problems = Vec::new();
         for (field, value) in [

@@ -68,9 +68,6 @@ impl RunConfig {
     }
 
     /// Checks the rules that types cannot express.
-    ///
-    /// # Errors
-    /// Every problem found.
     pub fn check(&self) -> Result<(), Vec<RunConfigError>> {
         let mut errors = Vec::new();
         let mut problem = |place: String, text: &str| {

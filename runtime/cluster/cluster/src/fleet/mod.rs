@@ -92,9 +92,6 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// The engines at the start of a run.
-    ///
-    /// # Errors
-    /// When something that is made for an engine or a pool cannot be made.
     pub(crate) fn new(run: &RunConfig, records_events: bool) -> Result<Self, SimError> {
         let mut pools = Vec::new();
         let mut workers = Vec::new();
@@ -222,9 +219,6 @@ impl Fleet {
     }
 
     /// Brings up the workers of the engine whose first rank is `worker`.
-    ///
-    /// # Errors
-    /// When something that is made for an engine cannot be made.
     pub(crate) fn bring_up(&mut self, worker: u32, run: &str, now_ns: u64) -> Result<(), SimError> {
         let ranks = self.ranks_of(worker);
         let config = &self.pools[self.worker(worker).role().index()].config;

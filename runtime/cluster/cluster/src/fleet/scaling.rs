@@ -72,9 +72,6 @@ impl Fleet {
 
     /// Has the autoscaler of a pool decide, in front of which `waiting_requests` wait
     /// with `waiting_tokens` to compute.
-    ///
-    /// # Errors
-    /// When the autoscaler fails.
     pub(crate) fn decide_scale(
         &mut self,
         role: PoolRole,

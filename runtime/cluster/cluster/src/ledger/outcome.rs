@@ -51,16 +51,12 @@ impl Outcome {
 /// Why a client gave its request up. The order is that at equal times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 pub enum GiveUp {
-    /// No token came in time.
     #[error("no first token within the timeout")]
     FirstToken,
-    /// The answer was not whole in time.
     #[error("no whole answer within the timeout")]
     Timeout,
-    /// Too long after the first attempt.
     #[error("the deadline passed")]
     Deadline,
-    /// It had enough, or changed its mind.
     #[error("the client cancelled it")]
     Cancelled,
 }
@@ -68,37 +64,26 @@ pub enum GiveUp {
 /// Why a request was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 pub enum FailReason {
-    /// The engine that served it crashed, and no retries were left.
     #[error("the engine crashed")]
     EngineCrash,
-    /// Its client gave it up.
     #[error("its client gave it up, as recorded")]
     Aborted,
-    /// It failed when it was recorded.
     #[error("it failed, as recorded")]
     Recorded,
-    /// A failure injector failed it.
     #[error("a failure was injected")]
     Injected,
-    /// Every engine of the pool is down for good.
     #[error("no engine of the pool is up or will be")]
     NoEngine,
-    /// The server refused it or failed, with this HTTP status.
     #[error("the server answered with HTTP status {0}")]
     Status(u16),
-    /// The server or the engine ended it with an error.
     #[error("the server ended it with an error")]
     Server,
-    /// The connection could not be made, or ended before the answer did.
     #[error("the connection was lost")]
     Connection,
-    /// The server's answer is not one.
     #[error("the server's answer is invalid")]
     Garbage,
-    /// Its answer ended before the tokens that it had to have, although ends of texts were to be ignored.
     #[error("the answer ended before its requested number of tokens")]
     Short,
-    /// The server sent nothing for too long.
     #[error("the server sent nothing for too long")]
     Silent,
 }

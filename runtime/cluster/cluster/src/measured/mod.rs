@@ -62,7 +62,6 @@ pub struct IssuedRequest {
     pub adapter: Option<u32>,
     /// Whether its client may give it up.
     pub may_give_up: bool,
-    /// Its priority.
     pub priority: i32,
     /// Its tenant; 0 for none.
     pub tenant: u64,
@@ -103,9 +102,6 @@ pub struct MeasuredRun {
 impl MeasuredRun {
     /// The run before its first request. With `knows_engines`, requests that the cluster's
     /// pools can never run are rejected, as in virtual time.
-    ///
-    /// # Errors
-    /// When the configuration makes no sense.
     pub fn new(config: RunConfig, knows_engines: bool) -> Result<Self, SimError> {
         config.check().map_err(SimError::Config)?;
         if let Some(workload) = config.workloads.iter().find(|workload| workload.profile().is_some()) {
@@ -419,9 +415,6 @@ impl MeasuredRun {
     }
 
     /// The report of the run: the measurements, and the facts that the target adds.
-    ///
-    /// # Errors
-    /// When not one request could ever run.
     pub fn finish(self, facts: MeasuredFacts) -> Result<Report, SimError> {
         let arrived = self.ledger.arrived();
         if arrived > 0

@@ -43,9 +43,6 @@ pub(crate) struct RunEnd<'a> {
 }
 
 /// Sums up a run.
-///
-/// # Errors
-/// When not one request could ever run.
 pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     let RunEnd { config, stopped_at_ns, expects_requests, workload_names, mut ledger, mut fleet, handoffs, profile } =
         end;

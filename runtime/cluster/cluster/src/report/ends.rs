@@ -15,7 +15,6 @@ pub(super) struct EndsOfWorkload {
     pub(super) tokens: u64,
 }
 
-/// By workload.
 #[derive(Debug)]
 pub(super) struct Ends(Vec<EndsOfWorkload>);
 

@@ -59,7 +59,6 @@ pub struct TargetReport {
 /// Facts that a target reports about a run, in addition to the times of its clients.
 #[derive(Clone, Debug, Default)]
 pub struct MeasuredFacts {
-    /// The target.
     pub target: TargetReport,
     /// Nanoseconds by which requests were sent late.
     pub send_delays_ns: Samples,
@@ -67,7 +66,6 @@ pub struct MeasuredFacts {
     pub stopped_at_ns: Option<u64>,
     /// The engines, if they are known.
     pub engines: Vec<EngineReport>,
-    /// Names of the engines.
     pub engine_names: Vec<String>,
     /// Transfers of KV whose bytes moved.
     pub kv_transfers: Vec<KvTransfer>,

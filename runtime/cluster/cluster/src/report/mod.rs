@@ -122,7 +122,6 @@ pub struct EngineReport {
     /// Index over all engines of the run, as [`RequestRecord::prefill_worker`].
     #[serde(skip)]
     pub worker: u32,
-    /// Steps.
     pub steps: u64,
     /// Share of the time that it had its place for that was spent in steps.
     pub utilisation: f64,
@@ -132,7 +131,6 @@ pub struct EngineReport {
     pub waiting: Option<f64>,
     /// Tokens computed, recomputed ones included.
     pub computed_tokens: u64,
-    /// Preemptions.
     pub preemptions: u64,
     /// Largest share of KV blocks in use.
     pub kv_peak_usage: f64,
@@ -141,7 +139,6 @@ pub struct EngineReport {
     /// Tokens that were looked up then.
     #[serde(skip)]
     pub prefix_queried_tokens: u64,
-    /// Crashes.
     pub crashes: u32,
     /// Tokens computed in prefill chunks, recomputed ones included.
     #[serde(skip)]
@@ -220,7 +217,6 @@ pub struct LinkReport {
 /// The result of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Version of this schema.
     pub schema_version: u32,
     /// Name of the run.
     pub name: String,
@@ -474,9 +470,6 @@ impl Report {
     }
 
     /// Writes the requests as JSON lines, in order of arrival.
-    ///
-    /// # Errors
-    /// Those of the writer.
     pub fn write_requests(&self, out: &mut dyn std::io::Write) -> std::io::Result<()> {
         for row in self.request_rows() {
             serde_json::to_writer(&mut *out, &row)?;

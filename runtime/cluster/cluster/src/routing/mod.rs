@@ -66,12 +66,8 @@ pub(crate) struct RouterNeeds {
     pub(crate) kv_events_at_step_end: bool,
 }
 
-/// The router of a pool.
 pub(crate) trait PoolRouter: Send {
     /// Chooses among the workers of the pool that are up.
-    ///
-    /// # Errors
-    /// When the router fails.
     fn route(&mut self, request: &RouteInput<'_>, workers: &mut [Worker]) -> Result<Routed, RouteError>;
 
     fn needs(&self) -> RouterNeeds {
@@ -158,9 +154,6 @@ pub(crate) struct Routing {
 
 impl Routing {
     /// The routers at the start of a run.
-    ///
-    /// # Errors
-    /// When a router cannot be made.
     pub(crate) fn new(run: &RunConfig, fleet: &Fleet) -> Result<Self, SimError> {
         let fronts = fleet.pools().iter().map(|pool| Ok(PoolQueue::of(new_router(run, pool.config(), pool.role())?)));
         Ok(Self { fronts: fronts.collect::<Result<_, _>>()? })
@@ -183,9 +176,6 @@ impl Routing {
     }
 
     /// Asks the router of a pool.
-    ///
-    /// # Errors
-    /// When the router fails.
     pub(crate) fn route(
         &mut self,
         role: PoolRole,
@@ -344,9 +334,6 @@ impl Routing {
 }
 
 /// The router of a pool.
-///
-/// # Errors
-/// When it cannot be made.
 pub(crate) fn new_router(
     run: &RunConfig,
     config: &PoolConfig,

@@ -57,7 +57,6 @@ pub enum ClusterOutput {
     },
     /// A request has ended.
     Ended {
-        /// Its number.
         request: u64,
         /// All that is known of it, its end among that.
         record: Box<RequestRecord>,
@@ -82,7 +81,6 @@ pub struct EngineState {
 /// Why a cluster does not go on. Those of other runs do.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// It cannot be made, or its simulation failed.
     #[error("run `{run}`: {reason}")]
     Failed {
         /// The name of the run.
@@ -90,17 +88,14 @@ pub enum ClusterError {
         /// The problem.
         reason: String,
     },
-    /// A callback panicked.
     #[error("run `{run}`: a callback panicked at {at_ms} ms: {message}")]
     Panicked {
         /// The name of the run.
         run: String,
         /// Virtual time.
         at_ms: f64,
-        /// Its message.
         message: String,
     },
-    /// A step beyond the announced horizon, or back in time.
     #[error("run `{run}`: invalid step to {to_ms} ms: expected {from_ms} ms to {horizon_ms} ms")]
     OutOfReach {
         /// The name of the run.
@@ -109,15 +104,12 @@ pub enum ClusterError {
         to_ms: f64,
         /// Virtual time.
         from_ms: f64,
-        /// The horizon.
         horizon_ms: f64,
     },
-    /// A request names an engine that does not exist or takes none.
     #[error("run `{run}`: invalid engine {engine}: expected one that is up")]
     NoEngine {
         /// The name of the run.
         run: String,
-        /// The engine.
         engine: u32,
     },
 }
@@ -155,9 +147,6 @@ impl Cluster {
 
     /// The same, which tells of each output token. It goes through steps one by one, which
     /// takes longer and changes nothing else.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
     pub fn with_tokens(config: RunConfig) -> Result<Self, ClusterError> {
         Self::made(config, true)
     }
@@ -204,9 +193,6 @@ impl Cluster {
 
     /// Submits a request at the present instant; the router of the first pool chooses its
     /// engine. Gives its number.
-    ///
-    /// # Errors
-    /// When the run has failed, or its router does.
     pub fn submit(&mut self, request: ClusterRequest) -> Result<u64, ClusterError> {
         self.enter(request, None)
     }
@@ -246,9 +232,6 @@ impl Cluster {
     }
 
     /// Cancels a request at the present instant. Returns false if it has ended.
-    ///
-    /// # Errors
-    /// When the run has failed.
     pub fn cancel(&mut self, request: u64) -> Result<bool, ClusterError> {
         self.check_alive()?;
         if request >= self.simulation.ledger.arrived() || self.simulation.in_flight.find(request).is_none() {
@@ -262,9 +245,6 @@ impl Cluster {
 
     /// When something happens next, if nothing is submitted before. That of the present
     /// instant is done: what is submitted now comes after the steps that start now.
-    ///
-    /// # Errors
-    /// When the run has failed.
     pub fn next_event_ns(&mut self) -> Result<Option<u64>, ClusterError> {
         self.check_alive()?;
         if self.simulation.clock.close() {
@@ -291,9 +271,6 @@ impl Cluster {
     }
 
     /// Goes on to `at_ns`, and shows `callback` what has to be told, in order of time.
-    ///
-    /// # Errors
-    /// As [`Self::step`], and if `at_ns` is in the past.
     pub fn step_until(&mut self, at_ns: u64, callback: impl FnMut(&ClusterOutput)) -> Result<(), ClusterError> {
         self.check_alive()?;
         let now_ns = self.simulation.clock.now_ns();
@@ -312,9 +289,6 @@ impl Cluster {
     }
 
     /// Goes on until nothing is left to happen.
-    ///
-    /// # Errors
-    /// As [`Self::step`].
     pub fn run_to_end(&mut self, callback: impl FnMut(&ClusterOutput)) -> Result<(), ClusterError> {
         self.check_alive()?;
         let advanced = self.simulation.advance(None);
@@ -343,7 +317,6 @@ impl Cluster {
         workers.get(engine as usize).map(|worker| worker.engine().cached_prefix_blocks(prompt.block_hashes()))
     }
 
-    /// Record of a request.
     #[must_use]
     pub fn request(&self, request: u64) -> Option<&RequestRecord> {
         self.simulation.ledger.open_records().get(usize::try_from(request).ok()?)

@@ -55,9 +55,6 @@ pub struct AgentsInput {
 
 impl AgentsInput {
     /// The source of a workload of such agents.
-    ///
-    /// # Errors
-    /// What is wrong, in words.
     pub fn source(&self) -> Result<WorkloadSource, String> {
         self.check()?;
         let pacing = match self.concurrency {

@@ -23,7 +23,6 @@ const WARMUP: u64 = 1 << 63;
 const CUT_FROM: f64 = 0.25;
 const CUT_WITHIN: f64 = 0.5;
 
-/// Counts of a profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProfileCounts {
     /// When it began, after the warm-up.

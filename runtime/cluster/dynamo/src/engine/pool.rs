@@ -40,7 +40,6 @@ pub struct PoolOptions<'a> {
     pub computes_prompts: bool,
     /// Latency model that overrides the arguments, if any.
     pub latency: Option<LatencyFactory>,
-    /// The router.
     pub router: RouterConfig,
 }
 

@@ -53,9 +53,6 @@ pub(super) fn flat(raw: &Raw, keys: &mut Keys<'_>) -> Option<TablesInput> {
 }
 
 /// Prices passes by tables.
-///
-/// # Errors
-/// When the tables cannot be read, in words.
 pub(super) fn latency(input: &TablesInput, phases: WorkerPhases, speeds: [f64; 2]) -> Result<LatencyFactory, String> {
     let tables = Tables::new(input).map_err(|error| match error.hint() {
         Some(hint) => format!("{error}; {hint}"),

@@ -31,7 +31,6 @@ pub struct RunFacts<'a> {
     pub timeline: Option<&'a Value>,
 }
 
-/// The report of a run.
 #[must_use]
 pub fn report(run: &Report, summary: &Summary, facts: RunFacts<'_>, format: ReportFormat) -> Value {
     let mut flat = flat(summary);

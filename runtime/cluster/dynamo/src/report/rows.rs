@@ -47,9 +47,6 @@ struct Row {
 
 /// Writes a JSON line for each request that has ended, in order of arrival, then
 /// of the trace. `session_id` names the session of a request, if it has one.
-///
-/// # Errors
-/// Those of the writer.
 pub fn write(
     out: &mut dyn Write,
     report: &Report,

@@ -7,7 +7,6 @@ use super::Sla;
 use super::distribution::Distribution;
 use super::{Sums, Times};
 
-/// Settings of a report.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReportSettings {
     /// Latency limits of goodput.
@@ -39,7 +38,6 @@ pub struct Goodput {
 pub struct Summary {
     /// Requests that arrived.
     pub num_requests: u64,
-    /// Requests that completed.
     pub completed_requests: u64,
     /// Prompt tokens of completed requests.
     pub total_input_tokens: u64,

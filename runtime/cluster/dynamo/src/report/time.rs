@@ -58,7 +58,6 @@ impl Phase {
 /// Time spent in a phase, over all completed requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimeSpent {
-    /// The phase.
     pub phase: Phase,
     /// Its share of all time.
     pub share: f64,

@@ -28,7 +28,6 @@ pub const SCHEMA_VERSION: u32 = 1;
 pub struct TickReport {
     /// Name of this schema: `ticks`.
     pub kind: String,
-    /// Its version.
     pub schema_version: u32,
     /// The scheduler's settings.
     pub config: TickSettings,
@@ -120,17 +119,13 @@ pub enum RequestStatus {
     Unfinished,
 }
 
-/// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestReport {
-    /// Its name.
     pub id: String,
-    /// Its end.
     pub status: RequestStatus,
     /// Why it was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Tick of its arrival.
     pub arrival_tick: u64,
     /// Tick of its admission.
     #[serde(default, skip_serializing_if = "Option::is_none")]

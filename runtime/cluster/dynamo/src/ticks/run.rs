@@ -31,7 +31,6 @@ const NAME: &str = "ticks";
 /// Why a replay has no report.
 #[derive(Debug, thiserror::Error)]
 pub enum TickRunError {
-    /// These settings do not make a valid cluster.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Config(Vec<RunConfigError>),
     /// The simulation ended with an error.
@@ -40,9 +39,6 @@ pub enum TickRunError {
 }
 
 /// Replays a workload. `watcher` may end it early; steps are not shown to it.
-///
-/// # Errors
-/// See [`TickRunError`].
 pub fn replay(
     config: &TickConfig,
     workload: &Workload,

@@ -6,7 +6,6 @@ use vcr_core::ticks::{TickConfig, TickConfigInput};
 /// Settings of the scheduler; none where neither the file nor an option has one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TickSettings {
-    /// KV pages.
     pub total_kv_pages: Option<u32>,
     /// Tokens of a KV page.
     pub page_size_tokens: Option<u32>,

@@ -31,7 +31,6 @@ pub struct Summary {
     pub reserved_kv_pages: u64,
     /// Maximum of used pages.
     pub peak_kv_pages: u64,
-    /// All pages.
     pub total_kv_pages: u64,
     /// That maximum in percent of all pages.
     pub peak_kv_pressure_percent: f64,

@@ -35,7 +35,6 @@ pub struct TickRequest {
     pub arrival_tick: u32,
 }
 
-/// A workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Workload {
     /// Settings that the file has.
@@ -47,24 +46,18 @@ pub struct Workload {
 /// Why a workload cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkloadError {
-    /// The file cannot be read.
     #[error("cannot read `{file}`: {source}")]
     Read {
-        /// Its name.
         file: String,
         /// The system's error.
         source: io::Error,
     },
-    /// Its contents are invalid; each line is one problem.
     #[error("{}", .0.join("\n"))]
     Invalid(Vec<String>),
 }
 
 impl Workload {
     /// Reads a file.
-    ///
-    /// # Errors
-    /// See [`WorkloadError`].
     pub fn read(path: &Path) -> Result<Self, WorkloadError> {
         let file = path.display().to_string();
         match vcr_base::input::read_text(path, MAX_FILE_BYTES) {
@@ -74,9 +67,6 @@ impl Workload {
     }
 
     /// Reads the text of a file of that name.
-    ///
-    /// # Errors
-    /// [`WorkloadError::Invalid`].
     pub fn parse(file: &str, text: &str) -> Result<Self, WorkloadError> {
         let mut reader = Reader { file, text: Text::new(text), problems: Vec::new() };
         let workload = reader.workload();

@@ -8,7 +8,6 @@ use crate::assertion::malformed::Malformed;
 const SUBJECT: &str = "decision";
 const DECISIONS: [Decision; 3] = [Decision::Promote, Decision::Hold, Decision::Rollback];
 
-/// A condition on a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DecisionCondition {
     decision: Decision,

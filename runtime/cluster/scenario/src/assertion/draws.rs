@@ -31,7 +31,6 @@ impl Watched {
 pub(crate) struct DrawnRun {
     /// Without what takes room.
     report: Report,
-    /// By [`Watched`].
     watched: Vec<Option<f64>>,
 }
 

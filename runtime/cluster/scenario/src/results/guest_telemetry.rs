@@ -185,7 +185,6 @@ pub struct GuestReport {
     pub digest: String,
     /// The version of the interface that it was made for.
     pub api_version: String,
-    /// Its config.
     pub config: serde_json::Value,
     /// Engines and pools that it served, over all runs.
     pub instances: u64,
@@ -230,7 +229,6 @@ pub struct InstanceReport {
     /// Totals of its counters.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub counters: BTreeMap<String, u64>,
-    /// Its gauges.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub gauges: BTreeMap<String, GaugeReport>,
     /// Dropped notes: too many, or not allowed.

@@ -28,7 +28,6 @@ pub(crate) struct Outputs {
     wanted: BTreeSet<OutFile>,
     /// For the files that grow with the number of steps.
     budget: Arc<Budget>,
-    /// The file of `--requests`.
     requests: Option<OutputFile>,
     /// Numbers of the runs that have parts.
     opened: BTreeSet<usize>,

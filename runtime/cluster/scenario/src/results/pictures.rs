@@ -52,7 +52,6 @@ impl<'a> Pictures<'a> {
         self.folder.files = files.iter().map(|&name| name.to_owned()).collect();
     }
 
-    /// Writes a file.
     pub(crate) fn write(&self, file: OutFile, out: &mut (impl Write + Send)) -> io::Result<()> {
         match file {
             OutFile::Charts => {
@@ -76,7 +75,6 @@ impl<'a> Pictures<'a> {
     }
 }
 
-/// The requests of all runs.
 pub(crate) fn request_table(runs: &[Arc<Report>]) -> RequestTable {
     let mut table = RequestTable::default();
     for run in runs {

@@ -38,9 +38,6 @@ pub struct SourceFile {
 
 impl SourceFile {
     /// All its files: their paths in the script, and where they are.
-    ///
-    /// # Errors
-    /// When a folder cannot be read.
     pub fn files(&self) -> io::Result<Vec<(String, PathBuf)>> {
         let Some(parts) = &self.parts else { return files_of(&self.name, &self.path) };
         let named = |part: &PathBuf| (Path::new(&self.name).join(part).display().to_string(), self.path.join(part));

@@ -13,7 +13,6 @@ pub struct Parameters {
     pub are_all_known: bool,
 }
 
-/// A call.
 pub(crate) struct Call<'a> {
     pub(crate) call: &'a FnCallExpr,
     /// Whether its first argument stands before a dot.

@@ -46,15 +46,12 @@ impl Blame {
 /// A failed scenario.
 #[derive(Clone, Debug)]
 pub struct ScenarioError {
-    /// Origin of the error.
     pub blame: Blame,
-    /// The script's name.
     pub file: String,
     /// Line and column (from 1) in the script, where known.
     pub at: Option<(usize, usize)>,
     /// The errors; one per line.
     pub message: String,
-    /// The next step.
     pub hint: Option<String>,
 }
 

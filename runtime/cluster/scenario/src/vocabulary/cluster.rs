@@ -34,15 +34,12 @@ pub(crate) struct PoolSpec {
     drawn: Option<DrawnPool>,
 }
 
-/// A link.
 #[derive(Clone)]
 pub(crate) struct LinkSpec(LinkConfig);
 
-/// A cluster.
 #[derive(Clone)]
 pub(crate) struct ClusterSpec {
     pub(crate) topology: Topology,
-    /// By pool.
     pub(crate) drawn: Vec<Option<DrawnPool>>,
 }
 

@@ -227,9 +227,6 @@ fn choose(
 }
 
 /// The operator tables of what is served.
-///
-/// # Errors
-/// Why there are none, in short.
 fn tables_of(context: &Context, args: &VllmArgs, served: &ServedModel, gpu: Gpu) -> Result<LatencySpec, String> {
     let name = args.model.as_deref().unwrap_or_default();
     let own = context.folder.join(name).join("config.json");

@@ -75,9 +75,6 @@ impl EngineSpec {
 
     /// The engine with a model: refused if that is larger than its GPUs; with `"auto"` it gets
     /// as many KV blocks as fit.
-    ///
-    /// # Errors
-    /// What is wrong, in words.
     pub(crate) fn beside(self, model: Option<&ModelMemory>) -> Result<Self, String> {
         model.map(|model| model.available_bytes(&self.memory)).transpose()?;
         let Some(input) = self.auto_blocks else { return Ok(self) };
@@ -270,7 +267,6 @@ fn ticks(options: &mut Options<'_>) -> Result<EngineKind, Vec<ConfigError>> {
     Ok(TickConfig::new(input)?.into())
 }
 
-/// Reads the declared options.
 fn read<C>(options: &mut Options<'_>, declared: &'static [EngineOption<C>], input: &mut C) {
     for option in declared {
         let value = match (option.get)(input) {

@@ -67,9 +67,6 @@ impl GuestSpec {
     }
 
     /// Checks that it is of the expected world, and then that it accepts its config.
-    ///
-    /// # Errors
-    /// What is expected and what it is, worded to follow "must be".
     pub(crate) fn must_be(&self, expected: World) -> Result<(), String> {
         let found = self.module.world();
         if found == expected {

@@ -56,9 +56,6 @@ impl LatencySpec {
     }
 
     /// Reads a latency model of a script: a native one, or a guest of that world.
-    ///
-    /// # Errors
-    /// What is wrong with it.
     pub(crate) fn of(value: &Dynamic) -> Result<Self, String> {
         if let Some(spec) = value.clone().try_cast::<Self>() {
             return Ok(spec);
@@ -91,7 +88,6 @@ fn tensor_parallel(config: &serde_json::Value) -> Option<u64> {
     gpus.or_else(|| config.values().find_map(tensor_parallel))
 }
 
-/// The option `latency`.
 pub(crate) fn option(options: &mut Options<'_>) -> Option<LatencySpec> {
     let value = options.take("latency")?;
     LatencySpec::of(&value)

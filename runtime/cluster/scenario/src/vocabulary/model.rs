@@ -32,9 +32,6 @@ pub(crate) struct ModelSpec {
 
 impl ModelSpec {
     /// A model of the table on so many GPUs, otherwise as `vllm serve` starts it.
-    ///
-    /// # Errors
-    /// If it cannot be served so.
     pub(crate) fn of_table(name: &str, tensor_parallel: u64) -> Result<Self, String> {
         let serving = Serving { tensor_parallel, ..Serving::default() };
         let of = || -> Result<Self, ModelError> {
@@ -78,17 +75,11 @@ impl ModelSpec {
     }
 
     /// Work of its steps on each GPU.
-    ///
-    /// # Errors
-    /// If it cannot be served so.
     pub(crate) fn work(&self) -> Result<LayeredSpec, ModelError> {
         self.model.work(&self.serving)
     }
 
     /// Format of the largest part of its weights.
-    ///
-    /// # Errors
-    /// If the quantisation is not known.
     pub(crate) fn weight_format(&self) -> Result<WeightFormat, ModelError> {
         self.model.weight_format(&self.serving)
     }

@@ -18,7 +18,6 @@ use crate::vocabulary::latency::LatencySpec;
 pub enum HostPlugin {
     /// A latency model.
     Latency(LatencyFactory),
-    /// A router.
     Router(RouterFactory),
     /// A scheduling policy.
     Policy(PolicyFactory),

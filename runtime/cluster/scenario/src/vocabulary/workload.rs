@@ -104,7 +104,6 @@ fn synthetic(kind: &str, start_ns: u64, arrivals: Arrivals, mut options: Options
     Ok(of.workload(start_ns, WorkloadSource::Synthetic { arrivals, classes }))
 }
 
-/// The elements of an array, each read by `read`.
 fn elements<T>(array: &Array, read: impl Fn(&rhai::Dynamic) -> Result<T, String>) -> Result<Vec<T>, String> {
     let numbered = array.iter().enumerate();
     numbered.map(|(index, value)| read(value).map_err(|text| format!("element {}: {text}", index + 1))).collect()

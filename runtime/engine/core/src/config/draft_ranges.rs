@@ -20,9 +20,6 @@ pub struct DraftRange {
 
 impl DraftRange {
     /// The ranges of vLLM's list, each `[first, last, tokens]`.
-    ///
-    /// # Errors
-    /// The entry that is not one.
     pub fn read(entries: &[Vec<u32>]) -> Result<Vec<Self>, String> {
         let one = |entry: &Vec<u32>| match entry[..] {
             [first, last, tokens] => Ok(Self { first, last, tokens }),

@@ -3,121 +3,74 @@
 /// One thing wrong with an [`EngineConfigInput`](crate::EngineConfigInput).
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ConfigError {
-    /// Less than an engine can run with.
     #[error("invalid `{field}`: expected at least {least}, got {value}")]
-    TooSmall {
-        /// Name of the setting.
-        field: &'static str,
-        /// Its value.
-        value: u32,
-        /// The smallest value taken.
-        least: u32,
-    },
+    TooSmall { field: &'static str, value: u32, least: u32 },
     /// Only the null block, which no request may use.
     #[error(
         "invalid `num_gpu_blocks`: expected at least 2, got {num_gpu_blocks}: one block is reserved as \
          the null block, so this engine cannot hold any request"
     )]
-    NoUsableBlocks {
-        /// The setting's value.
-        num_gpu_blocks: u32,
-    },
+    NoUsableBlocks { num_gpu_blocks: u32 },
     /// A full decode batch exceeds the token budget.
     #[error(
         "`max_num_batched_tokens` ({tokens}) is smaller than `max_num_seqs` ({seqs}), so a full \
          decode step cannot fit in one batch"
     )]
-    BudgetBelowSeqs {
-        /// `max_num_batched_tokens`.
-        tokens: u32,
-        /// `max_num_seqs`.
-        seqs: u32,
-    },
+    BudgetBelowSeqs { tokens: u32, seqs: u32 },
     /// Without chunking a prompt must fit in one step.
     #[error(
         "`max_num_batched_tokens` ({tokens}) is smaller than `max_model_len` ({model_len}) while \
          `enable_chunked_prefill` is off, so a long prompt could never be scheduled"
     )]
-    BudgetBelowModelLen {
-        /// `max_num_batched_tokens`.
-        tokens: u32,
-        /// `max_model_len`.
-        model_len: u32,
-    },
+    BudgetBelowModelLen { tokens: u32, model_len: u32 },
     /// A request that waits with one token to compute would never be admitted:
     /// vLLM adds room for its drafts, which then exceed the budget.
     #[error(
         "`max_num_batched_tokens` ({tokens}) must exceed `num_speculative_tokens` ({drafts}), or a request \
          found in the cache could never be admitted with its drafts"
     )]
-    BudgetBelowDrafts {
-        /// `max_num_batched_tokens`.
-        tokens: u32,
-        /// `num_speculative_tokens`.
-        drafts: u32,
-    },
+    BudgetBelowDrafts { tokens: u32, drafts: u32 },
     /// The longest allowed request exceeds the whole pool.
     #[error(
         "one request of `max_model_len` ({model_len}) tokens needs {needed} KV blocks, but only \
          {usable} are usable; raise `num_gpu_blocks` or lower `max_model_len`"
     )]
     PoolBelowModelLen {
-        /// `max_model_len`.
         model_len: u32,
         /// Blocks that such a request needs.
         needed: u32,
         /// Blocks that requests can use.
         usable: u32,
     },
-    /// A cap above the value that it caps.
     #[error("`{field}` ({value}) must not exceed `{limit_field}` ({limit})")]
     Exceeds {
-        /// Name of the setting.
         field: &'static str,
-        /// Its value.
         value: u32,
         /// Name of the limiting setting.
         limit_field: &'static str,
-        /// The limiting value.
         limit: u32,
     },
-    /// More than any engine runs with.
     #[error("invalid `{field}`: expected at most {most}, got {value}")]
-    TooLarge {
-        /// Name of the setting.
-        field: &'static str,
-        /// Its value.
-        value: u32,
-        /// The largest value taken.
-        most: u32,
-    },
-    /// Settings that exclude each other.
+    TooLarge { field: &'static str, value: u32, most: u32 },
     #[error("`{field}` cannot be combined with `{other_field}`: {reason}")]
     Exclusive {
-        /// Name of the setting.
         field: &'static str,
         /// Name of the other one.
         other_field: &'static str,
-        /// Their conflict.
         reason: &'static str,
     },
-    /// A setting that requires another.
     #[error("`{field}` needs `{needed}`: {reason}")]
     Needs {
-        /// Name of the setting.
         field: &'static str,
         /// Name of the other one.
         needed: &'static str,
-        /// The dependency.
         reason: &'static str,
     },
-    /// Numbers of drafts by the size of the batch that leave sizes out or state them twice.
     #[error("invalid `num_speculative_tokens_per_batch_size`: {reason}")]
     DraftRanges {
         /// The expected and the given value.
         reason: String,
     },
-    /// Groups of layers with which vLLM would not start.
     #[error("invalid `kv_cache_groups`: {reason}")]
     Groups {
         /// The expected and the given value.
@@ -128,59 +81,25 @@ pub enum ConfigError {
         "invalid `mamba_cache_mode`: expected none or align, got {name}: vLLM {release} keeps no states but those at the \
          ends of steps"
     )]
-    MambaCacheMode {
-        /// The value's name.
-        name: &'static str,
-        /// The release's name.
-        release: &'static str,
-    },
+    MambaCacheMode { name: &'static str, release: &'static str },
     /// A distance between kept prefixes at which no prefix can be hit.
     #[error(
         "invalid `prefix_cache_retention_interval` ({tokens}): expected a multiple of the length that prefix hits are multiples \
          of ({aligned})"
     )]
     Retention {
-        /// Its value.
         tokens: u32,
         /// The least common multiple of all block sizes.
         aligned: u32,
     },
-    /// A number of tokens that must be whole pages.
     #[error("invalid `{field}` ({tokens}): expected a multiple of `page_size` ({page_size})")]
-    NotPages {
-        /// Name of the setting.
-        field: &'static str,
-        /// Its value.
-        tokens: u32,
-        /// `page_size`.
-        page_size: u32,
-    },
-    /// A number of tokens that must hold a page.
+    NotPages { field: &'static str, tokens: u32, page_size: u32 },
     #[error("invalid `{field}` ({tokens}): expected at least `page_size` ({page_size})")]
-    BelowPage {
-        /// Name of the setting.
-        field: &'static str,
-        /// Its value.
-        tokens: u32,
-        /// `page_size`.
-        page_size: u32,
-    },
-    /// A factor that must be positive.
+    BelowPage { field: &'static str, tokens: u32, page_size: u32 },
     #[error("invalid `{field}`: expected a finite number above 0, got {value}")]
-    NotPositive {
-        /// Name of the setting.
-        field: &'static str,
-        /// Its value.
-        value: f64,
-    },
-    /// A share that is not from 0 to below 1.
+    NotPositive { field: &'static str, value: f64 },
     #[error("invalid `{field}`: expected at least 0 and below 1, got {value}")]
-    NoShare {
-        /// Name of the setting.
-        field: &'static str,
-        /// Its value.
-        value: f64,
-    },
+    NoShare { field: &'static str, value: f64 },
 }
 
 impl ConfigError {

@@ -223,9 +223,6 @@ impl Engine {
 
     /// Whether vLLM would take a prompt of this length and this maximum of output
     /// tokens: one for pooling, which has none, may fill the model's length.
-    ///
-    /// # Errors
-    /// The reason why it would not.
     pub fn check_prompt(&self, prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason> {
         if prompt_tokens == 0 {
             return Err(RejectReason::EmptyPrompt);
@@ -239,9 +236,6 @@ impl Engine {
     /// Whether a request of these lengths could run here to its end. A request that could not may still be
     /// submitted, as to vLLM's scheduler, because a stop or an abort may end it earlier. Otherwise it would
     /// wait for ever, so drivers that cannot wait ask first.
-    ///
-    /// # Errors
-    /// The reason why it could not.
     pub fn check(&self, prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason> {
         self.check_prompt(prompt_tokens, max_tokens)?;
         let model_len = self.config.max_model_len();
@@ -349,7 +343,6 @@ pub enum PauseState {
 }
 
 impl Engine {
-    /// The pause state.
     #[must_use]
     pub fn pause_state(&self) -> PauseState {
         self.pause_state

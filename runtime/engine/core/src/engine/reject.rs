@@ -7,17 +7,12 @@ use crate::request::Prompt;
 /// Why a request was not accepted, or would never end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum RejectReason {
-    /// There is nothing to compute.
     #[error("the prompt is empty")]
     EmptyPrompt,
-    /// vLLM refuses a prompt that leaves no room for an output token.
     #[error("the prompt leaves no room for output within `max_model_len`")]
     PromptTooLong,
-    /// Prompt and output exceed the whole pool.
     #[error("prompt and output together need more KV blocks than the engine has")]
     ExceedsKvPool,
-    /// The prompt and what is reserved for its output leave nothing of the pool:
-    /// SGLang's scheduler would never admit it.
     #[error("the prompt and the reserve for its output together need all KV pages of the engine or more")]
     ExceedsKvReserve,
     /// A load leaves free what a drafter's first step may need, and where that and the prompt exceed the pool vLLM's
@@ -26,8 +21,6 @@ pub enum RejectReason {
         "the prompt and the blocks that a load of KV leaves free for drafts together exceed the KV blocks of the engine"
     )]
     LoadNeverFits,
-    /// Without chunking prompt and output must fit into one step, in which they
-    /// are computed again after a preemption.
     #[error("prompt and output together exceed `max_num_batched_tokens` and chunked prefill is off")]
     ExceedsTokenBudget,
     /// The step that computes a later chunk of a prompt leaves the last position of
@@ -37,17 +30,12 @@ pub enum RejectReason {
         "the prompt fills `max_model_len` and has no output: its last token is never computed if the prompt is split"
     )]
     LastTokenNeverComputed,
-    /// The scheduler admits no part of a prompt.
     #[error("the prompt exceeds `prefill_tokens_per_tick`, and prompts are not split")]
     ExceedsPrefillBudget,
-    /// The scheduler has no KV of other engines.
     #[error("the request's KV comes from another engine or goes there, which this scheduler cannot do")]
     KvTransfersOff,
-    /// vLLM's engine core stops with an assertion here; this one goes on with
-    /// the request it has.
     #[error("a request of the same number is under way")]
     DuplicateRequest,
-    /// The request names an adapter, but `max_loras` is 0.
     #[error("the request names an adapter, but the engine has none")]
     AdaptersOff,
     /// Resumable requests have no states, tiers, connectors and media, since 0.32, and their tokens.
@@ -62,10 +50,8 @@ pub enum RejectReason {
          `request_times`, and tiers or reservations as in Dynamo's mocker"
     )]
     StructuredNotSimulated,
-    /// A request with structured outputs ends so.
     #[error("the grammar of its structured outputs cannot be compiled")]
     GrammarFailed,
-    /// Items are empty, out of order, overlap, or end behind the prompt.
     #[error("the places of the prompt's multimodal items are not ascending, or not in the prompt")]
     MisplacedItems,
     /// Encoder-decoder models have one item for each prompt, for which no tokens stand.
@@ -74,10 +60,8 @@ pub enum RejectReason {
          need it"
     )]
     NotOneEncoderPrompt,
-    /// vLLM refuses it: it would never be computed.
     #[error("a multimodal item has more embeddings than `max_num_encoder_input_tokens` or `encoder_cache_size` allows")]
     ItemExceedsEncoder,
-    /// vLLM does not start where a model has such items.
     #[error("a multimodal item exceeds the tokens of a chunk, and `disable_chunked_mm_input` does not let it be split")]
     ItemExceedsChunk,
 }

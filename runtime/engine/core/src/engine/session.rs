@@ -15,7 +15,6 @@ use crate::request::{Flags, KvRole, RequestId, RequestSpec, RequestStatus, StopR
 /// A further part of a request's prompt, and what ends its outputs.
 #[derive(Clone, Debug)]
 pub struct SessionInput {
-    /// The tokens.
     pub tokens: Vec<u32>,
     /// Output tokens after which the outputs to it end, at least 1.
     pub max_tokens: u32,

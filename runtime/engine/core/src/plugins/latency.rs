@@ -103,7 +103,6 @@ impl DecodeSteps {
         self.before.decode_step(index as u64 + 1, self.kv_active_blocks[index])
     }
 
-    /// All steps.
     pub fn shapes(&self) -> impl Iterator<Item = StepShape> + '_ {
         (0..self.len()).map(|index| self.shape(index))
     }
@@ -179,16 +178,10 @@ pub trait LatencyModel: Send {
     /// Appends the duration in nanoseconds of each step of `batch` to
     /// `durations_ns`, in order: at least one, and no more than start before
     /// the horizon (see [`price_until_horizon`]).
-    ///
-    /// # Errors
-    /// When the model cannot return a finite, non-negative duration.
     fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError>;
 
     /// Prices consecutive decode steps, the first starting at `start_ns`, as [`LatencyModel::price`] would. A
     /// model that prices millions of them may have a faster way.
-    ///
-    /// # Errors
-    /// As [`LatencyModel::price`].
     fn price_decodes(
         &mut self,
         start_ns: u64,

@@ -52,16 +52,12 @@ pub struct PolicyError {
     pub reason: String,
 }
 
-/// A problem of a preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PreferenceProblem {
-    /// It names no live request.
     #[error("is of a request that is not there: none in that slot has arrived and not ended")]
     NoSuchRequest,
-    /// The same was said before in the same answer.
     #[error("is the second of its kind for that slot in one answer")]
     SaidTwice,
-    /// Nothing would ever be computed.
     #[error("lets the request compute nothing: a chunk cap is at least 1")]
     NoTokens,
 }
@@ -75,7 +71,6 @@ struct Known {
     said: u8,
 }
 
-/// One bit for each kind.
 fn kind_bit(preference: &Preference) -> u8 {
     match preference {
         Preference::AdmissionRank { .. } => 1,
@@ -127,9 +122,6 @@ impl PreferenceCheck {
     }
 
     /// Checks the next preference of an answer.
-    ///
-    /// # Errors
-    /// Its problem.
     pub fn check(&mut self, preference: &Preference) -> Result<(), PreferenceProblem> {
         let known = self.slots.get_mut(preference.slot() as usize).filter(|known| known.is_there);
         let known = known.ok_or(PreferenceProblem::NoSuchRequest)?;

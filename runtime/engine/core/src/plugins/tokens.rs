@@ -39,9 +39,6 @@ impl TokenAnswer {
 
     /// The tokens of each want, in the order of `wants`. `source` is the source's name
     /// for errors.
-    ///
-    /// # Errors
-    /// When there are more or fewer tokens than wanted.
     pub fn tokens_by_want<'a>(
         &'a self,
         source: &str,

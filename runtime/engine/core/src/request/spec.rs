@@ -22,7 +22,6 @@ pub enum KvRole {
 /// `i` is [`crate::seed::output_token`]`(seed, i)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrawnOutputs {
-    /// The seed.
     pub seed: u64,
     /// A small number by which tokens emitted in steady decode are counted
     /// ([`crate::plan::StepOutputs::steady_decode_groups`]).
@@ -34,7 +33,6 @@ pub struct DrawnOutputs {
 pub struct RequestSpec {
     /// The driver's own number for the request, given back with every output.
     pub tag: u64,
-    /// The prompt.
     pub prompt: Prompt,
     /// Output tokens after which the request ends. 0 asks for the prefill
     /// alone: it completes without output (vLLM's API refuses this; replayed

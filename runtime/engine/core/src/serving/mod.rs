@@ -51,15 +51,9 @@ pub struct EngineLoad {
 pub trait ServingEngine: fmt::Debug {
     /// Whether a request of these lengths could run here to its end. A request that could not may wait for
     /// ever, so drivers ask before they submit.
-    ///
-    /// # Errors
-    /// The reason why it could not.
     fn check(&self, prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason>;
 
     /// Whether the KV of such a prompt could come from another engine. If not it may wait for ever, too.
-    ///
-    /// # Errors
-    /// The reason why it could not.
     fn check_load(&self, _prompt_tokens: u32) -> Result<(), RejectReason> {
         Ok(())
     }

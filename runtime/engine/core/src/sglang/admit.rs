@@ -32,7 +32,6 @@ struct Budget {
 /// The part of a prompt for a pass.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
-    /// Its end.
     end: u32,
     /// Whether that is the end of all that is known.
     is_whole: bool,

@@ -22,7 +22,6 @@ impl OutputReserve {
         Self { tokens: 0, ratio: NewTokenRatio::new(config), clip_tokens: config.clip_max_new_tokens() }
     }
 
-    /// Tokens that are reserved.
     pub(super) fn reserved_tokens(&self) -> f64 {
         self.tokens as f64 * self.ratio.value()
     }

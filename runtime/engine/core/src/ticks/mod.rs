@@ -161,7 +161,6 @@ impl ServingEngine for TickEngine {
 /// Settings as a user states them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TickConfigInput {
-    /// KV pages.
     pub total_kv_pages: u32,
     /// Tokens per KV page.
     pub page_size_tokens: u32,
@@ -193,9 +192,6 @@ pub struct TickConfig {
 
 impl TickConfig {
     /// Checks every field and reports every problem, not only the first.
-    ///
-    /// # Errors
-    /// Each setting with which no request could end.
     pub fn new(input: TickConfigInput) -> Result<Self, Vec<ConfigError>> {
         let errors: Vec<_> = OPTIONS.iter().filter_map(|option| option.problem(&input)).collect();
         if errors.is_empty() { Ok(Self { input }) } else { Err(errors) }

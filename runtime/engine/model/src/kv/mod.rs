@@ -202,9 +202,6 @@ impl KvPlan {
     }
 
     /// KV blocks in the memory that is left on a GPU of each stage: as many as fit on all of them.
-    ///
-    /// # Errors
-    /// As [`blocks_in`](Self::blocks_in).
     pub fn blocks_in_stages(&self, bytes: &[u64]) -> Result<u32, ModelError> {
         let stages = bytes.iter().zip(&self.stage_block_bytes).filter(|(_, bytes_per_block)| **bytes_per_block > 0);
         let mut blocks = u32::MAX;

@@ -124,7 +124,6 @@ pub(crate) fn kv_heads(attention: Attention, tensor: u64) -> u64 {
     (attention.kv_heads / tensor).max(1)
 }
 
-/// Bytes of a token of attention.
 pub(crate) fn token_bytes(attention: Attention, tensor: u64, bytes: u64) -> u64 {
     kv_heads(attention, tensor) * (attention.head_dim + attention.value_head_dim) * bytes
 }

@@ -10,7 +10,6 @@ use crate::fields::Fields;
 pub(crate) const GATED: u64 = 3;
 pub(crate) const PLAIN: u64 = 2;
 
-/// An architecture.
 pub(crate) struct Architecture {
     name: &'static str,
     read: fn(Fields<'_>) -> Result<Vec<Layer>, ModelError>,
@@ -80,9 +79,6 @@ const REFUSED: &[(&str, &str)] = &[
 
 impl Architecture {
     /// The architecture of this name.
-    ///
-    /// # Errors
-    /// Why there is none.
     pub(crate) fn named(place: &str, name: &str) -> Result<&'static Self, ModelError> {
         if let Some(known) = KNOWN.iter().chain(HEADS).find(|known| known.name == name) {
             return Ok(known);
@@ -101,9 +97,6 @@ impl Architecture {
     }
 
     /// The layers of a model of this architecture.
-    ///
-    /// # Errors
-    /// Which field is missing or wrong.
     pub(crate) fn layers(&self, fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> {
         let layers = (self.read)(fields)?;
         if layers.is_empty() { Err(fields.missing("num_hidden_layers")) } else { Ok(layers) }

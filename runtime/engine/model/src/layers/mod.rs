@@ -69,9 +69,7 @@ pub enum State {
     },
     /// Gated delta rule.
     Delta {
-        /// Heads of keys.
         key_heads: u64,
-        /// Heads of values.
         value_heads: u64,
         /// Numbers of a key.
         key_dim: u64,
@@ -91,7 +89,6 @@ pub enum Mixer {
     Attention(Attention),
     /// Attention with a latent vector.
     Latent(Latent),
-    /// A state.
     State(State),
     /// Nothing.
     None,
@@ -124,7 +121,6 @@ pub enum FeedForward {
     Experts(Experts),
 }
 
-/// A layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layer {
     /// Token mixer.

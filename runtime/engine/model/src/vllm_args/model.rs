@@ -25,9 +25,6 @@ pub struct ServedModel {
 impl ServedModel {
     /// KV blocks in the memory of the GPU: that which is stated for them, or what the weights and
     /// other bytes leave of a share of all.
-    ///
-    /// # Errors
-    /// If the weights or one sequence do not fit.
     pub fn num_gpu_blocks(
         &self,
         utilization: f64,
@@ -46,9 +43,6 @@ impl ServedModel {
 impl VllmArgs {
     /// KV blocks that the command line states, or that follow from its model and GPU; none if they
     /// follow from neither.
-    ///
-    /// # Errors
-    /// If the model does not fit.
     pub fn known_blocks(&self) -> Result<Option<u32>, ModelError> {
         match (self.num_gpu_blocks, &self.served) {
             (None, Some(served)) => {

@@ -1,9 +1,6 @@
 //! Whole numbers in vLLM's notation.
 
 /// A number such as `4096`, `32k` (32,000), `25.6k` or `32K` (32,768).
-///
-/// # Errors
-/// What is expected instead.
 pub fn whole(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let expected = || "a whole number such as 4096, 32k (32,000) or 32K (32,768)".to_owned();

@@ -52,7 +52,6 @@ pub struct Argument {
     pub name: &'static str,
     /// Other names, short ones with one dash.
     pub aliases: Vec<&'static str>,
-    /// Its values.
     pub takes: Takes,
     /// How it acts on a simulation.
     pub acts: Acts,
@@ -135,7 +134,6 @@ struct Group {
     names: Vec<String>,
 }
 
-/// All arguments.
 pub(crate) static TABLE: LazyLock<Vec<Argument>> = LazyLock::new(|| {
     // The texts of entries live as long as the process, as the table does.
     let table: &'static Table =

@@ -20,9 +20,6 @@ const PRIORITIES_MAX: i32 = 64;
 
 impl PrefixAffinity {
     /// A router; `seed` decides which prefixes belong to which engine.
-    ///
-    /// # Errors
-    /// When the config makes no sense.
     pub fn new(config: AffinityConfig, seed: u64) -> Result<Self, AffinityError> {
         config.check()?;
         let max_queue_tokens = match (config.max_queue_ms, config.prefill_tokens_per_s) {

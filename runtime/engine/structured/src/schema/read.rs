@@ -17,9 +17,6 @@ use crate::values::pattern::Pattern;
 
 impl Schemas {
     /// Reads a schema that must be one by the rules of vLLM's backends.
-    ///
-    /// # Errors
-    /// What of it is wrong, or that there is too much of it.
     pub(crate) fn strict(document: &Node) -> Result<Self, String> {
         Reader::new(document, true).schemas()
     }

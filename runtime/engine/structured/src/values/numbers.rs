@@ -119,7 +119,6 @@ impl Decimal {
     }
 }
 
-/// Ten to a power.
 fn ten_to(power: u32) -> f64 {
     10_u128.pow(power.min(38)) as f64
 }
@@ -182,9 +181,6 @@ impl Range {
     }
 
     /// A whole number.
-    ///
-    /// # Errors
-    /// When there is none.
     pub(crate) fn integer(&self, usual: Usual, rng: &mut Rng) -> Result<String, String> {
         let step = self.step.map_or(1, Decimal::whole);
         let count = self.count(usual, rng, |value| value / step as f64, |whole| Some((whole, step)));
@@ -194,9 +190,6 @@ impl Range {
 
     /// A number with two decimals, or with the decimals of its step. Where the bounds are too close for that, it is one
     /// of the bounds or the middle.
-    ///
-    /// # Errors
-    /// When there is none.
     pub(crate) fn number(&self, usual: Usual, rng: &mut Rng) -> Result<String, String> {
         let step = self.step.unwrap_or(Decimal { digits: 1, places: 2 });
         let scale = ten_to(step.places);

@@ -56,9 +56,6 @@ struct Looked {
 impl Pattern {
     /// Reads the pattern of a schema, which may look ahead and back; nothing where it cannot be followed, although
     /// other programs can.
-    ///
-    /// # Errors
-    /// When it is wrong.
     pub(crate) fn of_schema(pattern: &str) -> Result<Option<Self>, String> {
         let split = split(pattern);
         let plain = match Self::parse(&split.rest) {
@@ -90,9 +87,6 @@ impl Pattern {
     }
 
     /// Reads a pattern.
-    ///
-    /// # Errors
-    /// What of it is not understood, in words.
     pub(crate) fn parse(pattern: &str) -> Result<Self, String> {
         if pattern.len() > PATTERN_BYTES_MAX {
             return Err(format!("a regular expression has {} bytes, but may have {PATTERN_BYTES_MAX}", pattern.len()));
@@ -111,9 +105,6 @@ impl Pattern {
     }
 
     /// A random text that matches.
-    ///
-    /// # Errors
-    /// When nothing can match, or nothing that is not too long.
     pub(crate) fn text(&self, rng: &mut Rng, generosity: u32, work: &mut u32) -> Result<String, String> {
         let text = written(&self.hir, rng, generosity, work)?;
         if self.looks.iter().all(|look| look.fits(&text, work)) {
@@ -144,9 +135,6 @@ impl Pattern {
     }
 
     /// The same with a number of characters within bounds.
-    ///
-    /// # Errors
-    /// When none is found.
     pub(crate) fn text_of_length(
         &self,
         rng: &mut Rng,

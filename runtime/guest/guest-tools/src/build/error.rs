@@ -5,172 +5,86 @@ use crate::build::route::Route;
 /// An error of a build; [`BuildError::hint`] is the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// A file or directory could not be read or written.
     #[error("cannot {action} `{}`: {source}", path.display())]
     Io {
         /// The operation: "read", "write", "create".
         action: &'static str,
-        /// The file or directory.
         path: PathBuf,
-        /// The cause.
         source: std::io::Error,
     },
-    /// The place of the component is taken.
     #[error("cannot write `{}`: the file exists already and is not WebAssembly", path.display())]
-    Foreign {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A program that the build needs is not installed.
+    Foreign { path: PathBuf },
     #[error("`{program}` is not installed, or not on the PATH")]
-    ProgramMissing {
-        /// Its name.
-        program: String,
-    },
-    /// A program failed.
+    ProgramMissing { program: String },
     #[error("`{command}` failed ({status}): {message}")]
     ProgramFailed {
-        /// The command line.
         command: String,
-        /// Its exit status.
         status: String,
         /// The last lines of what it said.
         message: String,
     },
-    /// A program answered something that cannot be understood.
     #[error("invalid answer of `{command}`: {reason}")]
-    BadAnswer {
-        /// The command line.
-        command: String,
-        /// The problem.
-        reason: String,
-    },
-    /// The directory holds no crate.
+    BadAnswer { command: String, reason: String },
     #[error("`{}` is not a crate: it has no package in its Cargo.toml", dir.display())]
-    NotACrate {
-        /// The directory.
-        dir: PathBuf,
-    },
-    /// The crate makes no WebAssembly module.
+    NotACrate { dir: PathBuf },
     #[error("package `{package}` is not a guest: it has no library of type `cdylib`")]
-    NotAGuest {
-        /// The package.
-        package: String,
-    },
-    /// No package of the workspace is a guest.
+    NotAGuest { package: String },
     #[error("no package in `{}` is a guest", dir.display())]
     NoGuests {
         /// The directory of the workspace.
         dir: PathBuf,
     },
-    /// `VCR_GUEST_TOOLCHAIN` has a value that means nothing.
     #[error("invalid `VCR_GUEST_TOOLCHAIN` \"{value}\": expected {}", Route::names())]
-    UnknownRoute {
-        /// The value.
-        value: String,
-    },
-    /// No way to compile for wasm32 works on this machine.
+    UnknownRoute { value: String },
     #[error("no compiler for {} was found{}", crate::build::TARGET, listed(.attempts))]
     NoToolchain {
         /// Each way that was tried and why it does not work.
         attempts: Vec<(Route, String)>,
     },
-    /// The guest does not compile. The compiler's own messages went out as
-    /// [`Progress::Cargo`](crate::build::Progress::Cargo).
     #[error("the guest does not compile:\n{messages}")]
     Compile {
         /// The last lines of what cargo said.
         messages: String,
     },
-    /// A project in another language is not as it must be.
     #[error("`{}` is not a guest in {language}: {problem}", path.display())]
-    BadProject {
-        /// Its language.
-        language: &'static str,
-        /// Its `pyproject.toml` or `package.json`.
-        path: PathBuf,
-        /// The problem.
-        problem: ProjectProblem,
-    },
-    /// The interpreter of a language is too old on this machine.
+    BadProject { language: &'static str, path: PathBuf, problem: ProjectProblem },
     #[error("guests in {language} need `{program}` {needed} or later to be built, but it is {found}")]
     OldProgram {
-        /// The language.
         language: &'static str,
-        /// The interpreter.
         program: &'static str,
         /// The version that was found.
         found: String,
         /// The oldest that will do.
         needed: String,
     },
-    /// The tool of a language cannot be installed.
     #[error("{tool} cannot be installed: {reason}")]
-    NoTool {
-        /// The tool.
-        tool: &'static str,
-        /// The cause.
-        reason: String,
-    },
-    /// There is no cache directory.
+    NoTool { tool: &'static str, reason: String },
     #[error("no cache directory: set `VCR_CACHE_DIR` or `HOME`")]
     NoCache,
-    /// The core module cannot be made into a component.
     #[error("package `{package}` makes no component: {reason}")]
-    Component {
-        /// The package.
-        package: String,
-        /// The message of `wit-component`.
-        reason: String,
-    },
-    /// A file about the config beside the guest cannot go into it.
+    Component { package: String, reason: String },
     #[error("cannot put `{}` into the guest: {reason}", path.display())]
-    BadExample {
-        /// The file.
-        path: PathBuf,
-        /// The problem.
-        reason: String,
-    },
+    BadExample { path: PathBuf, reason: String },
 }
 
 /// A problem of a project in Python or JavaScript.
 #[derive(Debug, thiserror::Error)]
 pub enum ProjectProblem {
-    /// It cannot be parsed, or has other fields than it may.
     #[error("it cannot be read: {reason}")]
-    Unreadable {
-        /// The parser's message.
-        reason: String,
-    },
-    /// It has no name.
+    Unreadable { reason: String },
     #[error("it has no `name` of the project")]
     NoName,
-    /// Its name will not do.
     #[error("`{name}` cannot be the name of a file")]
-    BadName {
-        /// The name.
-        name: String,
-    },
-    /// It does not say that it is a guest.
+    BadName { name: String },
     #[error("it has no `{table}`, which names its `world` and the folder of the interface (`wit`)")]
     NoSettings {
         /// The settings of a guest.
         table: &'static str,
     },
-    /// The module of the guest is not there.
     #[error("its module `{}` is missing", module.display())]
-    NoModule {
-        /// The file.
-        module: PathBuf,
-    },
-    /// The interface has no such world.
+    NoModule { module: PathBuf },
     #[error("unknown world `{world}`: its interface has no `{}`", path.display())]
-    NoWorld {
-        /// The world.
-        world: String,
-        /// Its expected path.
-        path: PathBuf,
-    },
+    NoWorld { world: String, path: PathBuf },
 }
 
 impl BuildError {

@@ -20,9 +20,6 @@ pub struct Options {
 impl Options {
     /// Options from `VCR_GUEST_TOOLCHAIN` (the name of a [`Route`], or `auto`)
     /// and `VCR_CACHE_DIR`.
-    ///
-    /// # Errors
-    /// When `VCR_GUEST_TOOLCHAIN` names no route.
     pub fn from_env() -> Result<Self, BuildError> {
         let route: Option<Route> = match env::var("VCR_GUEST_TOOLCHAIN") {
             Ok(value) => parse_route(&value)?,

@@ -26,10 +26,7 @@ pub enum Progress<'a> {
         packages: &'a str,
     },
     /// A line of the compiler's own output.
-    Cargo {
-        /// The line.
-        line: &'a str,
-    },
+    Cargo { line: &'a str },
     /// A component lies ready.
     Built {
         /// The component.

@@ -58,9 +58,6 @@ pub fn build(
 
 /// Builds every guest of the workspace in `guests_dir`, sorted by name, into
 /// `out_dir`. Other packages are skipped.
-///
-/// # Errors
-/// As [`build`], and when no package is a guest.
 pub fn build_workspace(
     guests_dir: &Path,
     out_dir: &Path,
@@ -79,9 +76,6 @@ pub fn build_workspace(
 
 /// The default output folder of the guest in `dir`: `dist` of the
 /// workspace that it lies in, which may be the guest itself.
-///
-/// # Errors
-/// When `dir` is not a crate.
 pub fn default_out_dir(dir: &Path) -> Result<PathBuf, BuildError> {
     if is_python(dir) || is_javascript(dir) {
         return Ok(dir.join("dist"));

@@ -29,16 +29,12 @@ impl DockerConfig {
         Self { file: folder.map(|folder| folder.join("config.json")) }
     }
 
-    /// The one in a folder.
     #[must_use]
     pub fn in_folder(folder: &Path) -> Self {
         Self { file: Some(folder.join("config.json")) }
     }
 
     /// The credentials for `registry`; anonymous without a login there.
-    ///
-    /// # Errors
-    /// When the file or what a credential helper answers is invalid.
     pub(crate) fn auth(&self, registry: &str) -> Result<RegistryAuth, RegistryError> {
         let Some(path) = &self.file else { return Ok(RegistryAuth::Anonymous) };
         // Users who never logged in have no such file.

@@ -29,7 +29,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest silence of a registry.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A client of one registry.
 pub(crate) struct RegistryClient<'a> {
     reference: &'a OciReference,
     auth: RegistryAuth,
@@ -213,7 +212,6 @@ fn descriptor(media_type: &str, bytes: &[u8]) -> OciDescriptor {
     }
 }
 
-/// The layer of a manifest that is a component.
 pub(crate) fn component_layer(reference: &OciReference, manifest: &[u8]) -> Result<OciDescriptor, RegistryError> {
     let not_a_guest = |problem: String| RegistryError::NoGuest { reference: reference.to_string(), problem };
     let manifest: OciImageManifest = serde_json::from_slice(manifest)

@@ -32,9 +32,6 @@ pub(crate) struct Downloads {
 
 impl Downloads {
     /// Asks nothing yet.
-    ///
-    /// # Errors
-    /// When the machine cannot be a client.
     pub(crate) fn new(image: &Reference, is_local: bool, auth: RegistryAuth) -> Result<Self, String> {
         let client = reqwest::Client::builder()
             .https_only(!is_local)
@@ -50,9 +47,6 @@ impl Downloads {
     }
 
     /// The content at `path` of the repository, of at most `bytes_max` bytes.
-    ///
-    /// # Errors
-    /// When the registry does not give it.
     pub(crate) async fn get(&mut self, path: &str, accept: &str, bytes_max: u64) -> Result<Vec<u8>, String> {
         let url = format!("{}{}/{path}", self.root, self.repository);
         let mut answer = self.send(&url, accept).await?;

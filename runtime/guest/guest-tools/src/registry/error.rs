@@ -3,78 +3,39 @@ use std::path::PathBuf;
 /// An error of pulling or pushing a guest; [`RegistryError::hint`] is the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
-    /// The text is not a reference.
     #[error("invalid guest reference `{text}`: {problem}")]
-    BadReference {
-        /// The text.
-        text: String,
-        /// The expected form.
-        problem: String,
-    },
-    /// This build lacks the client.
+    BadReference { text: String, problem: String },
     #[error("this build of vcr lacks the feature `registry`, which `{text}` needs")]
-    NotBuilt {
-        /// The reference.
-        text: String,
-    },
-    /// A reference without a digest, in a place that needs one.
+    NotBuilt { text: String },
     #[error("invalid guest reference `{reference}`: expected a digest, since a tag may move to another guest")]
-    NoDigest {
-        /// The reference.
-        reference: String,
-    },
-    /// The registry cannot be reached, or its answer is invalid.
+    NoDigest { reference: String },
     #[error("cannot {what} `{reference}`: {reason}")]
     Registry {
         /// The operation: `pull` or `push`.
         what: &'static str,
-        /// The reference.
         reference: String,
-        /// The cause.
         reason: String,
     },
-    /// Content with another digest.
     #[error("invalid content of `{reference}`: expected the digest {expected}, got {actual}")]
     Mismatch {
-        /// The reference.
         reference: String,
         /// The digest in the reference or the manifest.
         expected: String,
         /// The digest of the content.
         actual: String,
     },
-    /// An artifact that is not a WebAssembly component.
     #[error("invalid artifact `{reference}`: {problem}")]
     NoGuest {
-        /// The reference.
         reference: String,
         /// The expected content, and the actual one.
         problem: String,
     },
-    /// The store on disk cannot be used.
     #[error("cannot keep guests in `{}`: {reason}", path.display())]
-    Store {
-        /// The folder or file.
-        path: PathBuf,
-        /// The cause.
-        reason: String,
-    },
-    /// A file cannot be read.
+    Store { path: PathBuf, reason: String },
     #[error("cannot read `{}`: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
-    /// Docker's credentials are invalid.
+    Read { path: PathBuf, source: std::io::Error },
     #[error("cannot read the credentials in `{}`: {reason}", path.display())]
-    Credentials {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        reason: String,
-    },
+    Credentials { path: PathBuf, reason: String },
 }
 
 impl RegistryError {

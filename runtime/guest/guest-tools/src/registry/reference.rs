@@ -7,7 +7,6 @@ use crate::registry::error::RegistryError;
 
 pub(crate) const SCHEME: &str = "oci://";
 
-/// A reference to a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GuestReference {
     /// A file.

@@ -37,9 +37,6 @@ pub struct Store {
 
 impl Store {
     /// The folder that the environment names, or the default of the user.
-    ///
-    /// # Errors
-    /// When the environment names neither.
     pub fn from_env() -> Result<Self, RegistryError> {
         let given = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let usual = || {

@@ -5,38 +5,20 @@ use crate::template::Language;
 /// An error of a new project; [`NewError::hint`] is the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum NewError {
-    /// The name cannot be that of a package and a file.
     #[error("`{name}` cannot be the name of a guest: {problem}")]
-    BadName {
-        /// The name.
-        name: String,
-        /// The problem.
-        problem: &'static str,
-    },
-    /// There is no such world, or no project of it in that language.
+    BadName { name: String, problem: &'static str },
     #[error("unknown world `{given}` for {}: expected {}", language.name(), listed(.known))]
     UnknownWorld {
-        /// The text.
         given: String,
         /// The language of the project.
         language: Language,
         /// The worlds that there are.
         known: Vec<&'static str>,
     },
-    /// There is something where the project should go.
     #[error("`{}` exists already", dir.display())]
-    Exists {
-        /// The folder.
-        dir: PathBuf,
-    },
-    /// A file cannot be written.
+    Exists { dir: PathBuf },
     #[error("cannot write `{}`: {source}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
+    Write { path: PathBuf, source: std::io::Error },
 }
 
 impl NewError {

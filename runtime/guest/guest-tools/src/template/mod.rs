@@ -50,14 +50,12 @@ pub struct NewGuest<'a> {
     pub name: &'a str,
     /// Name of its world.
     pub world: &'a str,
-    /// Its language.
     pub language: Language,
 }
 
 /// A project that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Created {
-    /// Files in it.
     pub files: usize,
 }
 
@@ -92,9 +90,6 @@ pub fn create(guest: &NewGuest<'_>, dir: &Path) -> Result<Created, NewError> {
 
 /// Writes the project of a latency guest with the step prices `model_json` inside into
 /// `dir`, which must not exist.
-///
-/// # Errors
-/// When `dir` exists, or it cannot be written.
 pub fn create_fitted(model_json: &str, dir: &Path) -> Result<Created, NewError> {
     if dir.symlink_metadata().is_ok() {
         return Err(NewError::Exists { dir: dir.into() });

@@ -74,7 +74,6 @@ impl Server {
         *self.state.lies.lock().expect("no holder panicked") = Some(part);
     }
 
-    /// The content at a path.
     pub(crate) fn content(&self, path: &str) -> Vec<u8> {
         self.state.contents.lock().expect("no holder panicked").get(path).cloned().expect("it is there")
     }

@@ -60,7 +60,6 @@ pub(crate) fn note_events(events: &[FaultEvent<'_>], live: &mut BTreeSet<u32>) -
     has_utility
 }
 
-/// Checks the answer of one call.
 pub(crate) fn check(answer: &[FaultAction], live: &mut BTreeSet<u32>, has_utility: bool) -> Result<(), CallFault> {
     for (index, action) in answer.iter().enumerate() {
         let problem = match *action {

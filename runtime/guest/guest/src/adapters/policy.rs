@@ -49,7 +49,6 @@ impl SchedulingPolicy for GuestPolicy {
     }
 }
 
-/// Checks an answer.
 pub(crate) fn accept(answer: &[Preference], check: &mut PreferenceCheck) -> Result<(), CallFault> {
     check.begin_answer();
     answer.iter().try_for_each(|preference| {

@@ -37,9 +37,6 @@ impl AnswerCheck {
     }
 
     /// Checks the answer of a call with these arguments, all of them there.
-    ///
-    /// # Errors
-    /// The fault that a run would report.
     pub(super) fn check(
         &mut self,
         function: &str,

@@ -9,9 +9,6 @@ use wasmtime::component::{Func, Val};
 use crate::sandbox::HostState;
 
 /// The arguments of a call. What is left out is 0, empty or none, except for [`default_of`].
-///
-/// # Errors
-/// The path of a field that does not fit, and what is expected there.
 pub(super) fn arguments(function: Func, store: &Store<HostState>, input: &Value) -> Result<Vec<Val>, String> {
     let ty = function.ty(store);
     let Value::Object(given) = input else { return Err(format!("expected an object of parameters, got {input}")) };
@@ -100,9 +97,6 @@ fn column_of(field: &str, rows: usize) -> Value {
 }
 
 /// The number of rows of a record of columns, which other records have not.
-///
-/// # Errors
-/// When the columns that are given differ in length.
 fn rows(record: &Record, given: &Map<String, Value>, path: &str) -> Result<Option<usize>, String> {
     if !is_columns(record) {
         return Ok(None);

@@ -22,13 +22,10 @@ const ROUNDS: usize = 5;
 
 /// What a guest computes, compiled natively.
 pub enum NativeTwin {
-    /// A latency model.
     Latency(Box<dyn LatencyModel>),
     /// A scheduler policy.
     Policy(Box<dyn SchedulingPolicy>),
-    /// A router.
     Router(Box<dyn Router>),
-    /// An autoscaler.
     Scaler(Box<dyn Autoscaler>),
 }
 
@@ -37,7 +34,6 @@ pub enum NativeTwin {
 pub struct BenchReport {
     /// Name of the guest.
     pub guest: String,
-    /// Its world.
     pub world: World,
     /// SHA-256 of the component, in lower-case hexadecimal digits.
     pub digest: String,

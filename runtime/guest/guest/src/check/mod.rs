@@ -82,9 +82,6 @@ trait Driver {
     fn new(seed: u64, split: Split) -> Self;
 
     /// Makes the calls of the next step and checks their answers.
-    ///
-    /// # Errors
-    /// The guest's fault.
     fn step(&mut self, table: &mut Table<'_, '_, Self::Instance>) -> Result<Step, GuestFailure>;
 
     /// A word of an answer, as people read it.

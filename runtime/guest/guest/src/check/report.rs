@@ -8,7 +8,6 @@ use crate::world::World;
 pub struct CheckReport {
     /// Name of the guest.
     pub guest: String,
-    /// Its world.
     pub world: World,
     /// The version of the guest API that it was made for.
     pub api_version: ApiVersion,
@@ -42,7 +41,6 @@ pub struct FailedCall {
 pub struct Check {
     /// Its short name: `answers`, `repeated`, ...
     pub name: &'static str,
-    /// The claim.
     pub claim: &'static str,
     /// Whether it holds.
     pub outcome: Outcome,

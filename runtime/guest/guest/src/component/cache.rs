@@ -88,9 +88,6 @@ impl Cache {
 
     /// The compiled form of the component `bytes`, whose SHA-256 is `digest`:
     /// the one that was kept, or a fresh one that is kept from now on.
-    ///
-    /// # Errors
-    /// The compiler's message.
     pub(crate) fn compiled(&self, engine: &Engine, digest: &str, bytes: &[u8]) -> Result<Component, CompileError> {
         let entry = self.folder.join(entry_name(engine, digest));
         if let Some(component) = self.read(engine, &entry) {

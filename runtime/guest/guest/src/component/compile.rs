@@ -31,9 +31,6 @@ pub(crate) enum CompileError {
 
 /// Compiles a component, on a thread that is left alone when it takes too long: nothing can stop the
 /// compiler, and the error ends the command that needs the guest.
-///
-/// # Errors
-/// When it does not compile in time.
 pub(crate) fn compiled(engine: &Engine, bytes: &[u8]) -> Result<Component, CompileError> {
     within(TIME, engine, bytes)
 }

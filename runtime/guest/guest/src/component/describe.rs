@@ -23,7 +23,6 @@ pub struct Description {
     pub size_bytes: u64,
     /// SHA-256 of the file, in lower-case hexadecimal digits.
     pub digest: String,
-    /// Its kind.
     pub kind: FileKind,
     /// Every interface of a world of ours that it exports, with its version, in
     /// the order of the file. An honest guest has one.
@@ -46,7 +45,6 @@ pub struct Description {
     pub problem: Option<LoadProblem>,
 }
 
-/// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// A component, as guests are.

@@ -19,7 +19,6 @@ const OF_TOKEN_SOURCES: [&str; 2] = ["vcr:guest/requests", "vcr:guest/drafts"];
 /// The metadata of a component.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Declared {
-    /// The world it is of.
     pub(crate) world: World,
     /// The version of the interface that it was made for.
     pub(crate) api_version: ApiVersion,

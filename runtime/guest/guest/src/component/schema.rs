@@ -25,9 +25,6 @@ pub(crate) struct ConfigSchema {
 
 impl ConfigSchema {
     /// Reads a schema. References to other documents are not resolved.
-    ///
-    /// # Errors
-    /// What is wrong with the schema.
     pub(crate) fn new(text: String) -> Result<Self, String> {
         if text.len() > SCHEMA_BYTES_MAX {
             return Err(format!("it has {} bytes: expected at most {SCHEMA_BYTES_MAX}", text.len()));

@@ -47,9 +47,6 @@ const CODE_BYTE_MEMORY: u64 = 64;
 const MODULE_ITEMS_MAX: u64 = 1_000_000;
 
 /// Checks a component that is about to be compiled.
-///
-/// # Errors
-/// When it is damaged or has more of something than a guest may have.
 pub(crate) fn check(bytes: &[u8]) -> Result<(), LoadProblem> {
     let mut counts = Counts::default();
     for payload in Parser::new(0).parse_all(bytes) {

@@ -11,105 +11,53 @@ use super::HOST_HINT;
 /// The reason why a call of a guest failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CallFault {
-    /// The guest returned an error.
     #[error("{reason}")]
-    Rejected {
-        /// The guest's own text.
-        reason: String,
-    },
-    /// The operating system refused memory or another resource.
+    Rejected { reason: String },
     #[error("this machine refused what the call needs, which is not the guest's fault: {reason}")]
-    Host {
-        /// The refused resource.
-        reason: String,
-    },
-    /// The guest used up its fuel.
+    Host { reason: String },
     #[error("it looped for ever, or worked too long: used its {fuel} fuel")]
-    OutOfFuel {
-        /// The fuel it had.
-        fuel: u64,
-    },
-    /// The guest took more real time than a call may, in a live engine.
+    OutOfFuel { fuel: u64 },
     #[error("it took longer than the {limit:?} that a call may take")]
-    TimedOut {
-        /// [`Limits::wall_time_per_call`](crate::Limits::wall_time_per_call).
-        limit: Duration,
-    },
-    /// The guest called `observe` too often in one call.
+    TimedOut { limit: Duration },
     #[error("it called functions of `observe` more than {limit} times in one call")]
-    TooManyObservations {
-        /// [`Limits::observe_calls_per_call`](crate::Limits::observe_calls_per_call).
-        limit: u32,
-    },
-    /// The guest asked for more memory than it may have.
+    TooManyObservations { limit: u32 },
     #[error("it asked for {asked_bytes} bytes of memory, but may have {limit_bytes}")]
     Memory {
         /// The size that the memory would have.
         asked_bytes: usize,
-        /// [`Limits::memory_bytes`](crate::Limits::memory_bytes).
         limit_bytes: usize,
     },
-    /// The guest asked for more memory than its own declaration, or
-    /// WebAssembly, allows.
     #[error("it asked for more memory than it can address, and may have {limit_bytes} bytes")]
-    MemoryBeyondType {
-        /// [`Limits::memory_bytes`](crate::Limits::memory_bytes).
-        limit_bytes: usize,
-    },
-    /// The guest asked for larger tables than it may have.
+    MemoryBeyondType { limit_bytes: usize },
     #[error("it asked for a table of {asked} elements, but may have {limit}")]
     Table {
         /// The size that the table would have.
         asked: usize,
-        /// [`Limits::table_elements`](crate::Limits::table_elements).
         limit: usize,
     },
-    /// The guest nested calls too deeply.
     #[error("it nested calls too deeply and overflowed its stack")]
     StackOverflow,
-    /// The guest panicked.
     #[error("it panicked, failed an assertion or ran out of memory{}", last_words(.last_line.as_deref()))]
     Panicked {
         /// The last line that it logged in this call: guests with the Rust SDK log the panic message.
         last_line: Option<String>,
     },
-    /// Any other trap.
     #[error("it trapped: {reason}")]
-    Trapped {
-        /// Wasmtime's message.
-        reason: String,
-    },
-    /// The answer is larger than the host copies.
+    Trapped { reason: String },
     #[error("its answer is larger than the {limit_bytes} bytes that an answer may have")]
-    AnswerTooLarge {
-        /// [`Limits::answer_bytes`](crate::Limits::answer_bytes).
-        limit_bytes: usize,
-    },
-    /// A pricing call answered no duration.
+    AnswerTooLarge { limit_bytes: usize },
     #[error("it answered no duration for {steps} steps")]
-    NoDurations {
-        /// Steps in the call.
-        steps: usize,
-    },
-    /// A pricing call answered more durations than there were steps.
+    NoDurations { steps: usize },
     #[error("it answered {durations} durations for {steps} steps")]
-    TooManyDurations {
-        /// Durations in the answer.
-        durations: usize,
-        /// Steps in the call.
-        steps: usize,
-    },
-    /// A duration that no step can have.
+    TooManyDurations { durations: usize, steps: usize },
     #[error("it priced the step starting at {start_ns} ns at {value} ns, which is {complaint}")]
     BadDuration {
         /// Virtual time at which the step starts.
         start_ns: u64,
-        /// The answer.
         value: f64,
         /// The reason why it is invalid.
         complaint: &'static str,
     },
-    /// A step was priced that would start after something may have changed.
     #[error("it priced a step starting at {start_ns} ns, at or after the horizon {horizon_ns} ns")]
     PastHorizon {
         /// Virtual time at which the step would start.
@@ -117,100 +65,53 @@ pub enum CallFault {
         /// The horizon of the call.
         horizon_ns: u64,
     },
-    /// A call for tokens answered too few or too many.
     #[error("it answered {given} tokens, but {wanted} were wanted")]
-    TokenCount {
-        /// Tokens in the answer.
-        given: usize,
-        /// Tokens of all wants.
-        wanted: usize,
-    },
-    /// A request was refused in another call than `step`.
+    TokenCount { given: usize, wanted: usize },
     #[error("it called `refuse` outside of `step`")]
     RefusedOutsideStep,
-    /// A slot without a request was refused.
     #[error("it refused the request in slot {slot}, where none has started and not ended")]
-    RefusedNoRequest {
-        /// The slot.
-        slot: u32,
-    },
-    /// Too many requests were refused in one call.
+    RefusedNoRequest { slot: u32 },
     #[error("it called `refuse` more than {limit} times in one call")]
-    TooManyRefusals {
-        /// [`Limits::refusals_per_call`](crate::Limits::refusals_per_call).
-        limit: usize,
-    },
-    /// Drafts were accepted in another call than `step`.
+    TooManyRefusals { limit: usize },
     #[error("it called `accept` outside of `step`")]
     AcceptedOutsideStep,
-    /// Drafts of a slot without a request were accepted.
     #[error("it accepted drafts of the request in slot {slot}, where none has started and not ended")]
-    AcceptedNoRequest {
-        /// The slot.
-        slot: u32,
-    },
-    /// Drafts were accepted too often in one call.
+    AcceptedNoRequest { slot: u32 },
     #[error("it called `accept` more than {limit} times in one call")]
-    TooManyAcceptances {
-        /// [`Limits::acceptances_per_call`](crate::Limits::acceptances_per_call).
-        limit: usize,
-    },
-    /// Columns of one record that are not equally long.
+    TooManyAcceptances { limit: usize },
     #[error("it answered {} entries of `{}` and {} of `{}` in `{record}`", lengths[0], names[0], lengths[1], names[1])]
-    UnequalColumns {
-        /// The record.
-        record: &'static str,
-        /// Its columns.
-        names: &'static [&'static str; 2],
-        /// Entries in each.
-        lengths: [usize; 2],
-    },
-    /// An invalid action.
+    UnequalColumns { record: &'static str, names: &'static [&'static str; 2], lengths: [usize; 2] },
     #[error("its action {index}, `{action}`, {problem}")]
     BadAction {
         /// Index of the action in the answer.
         index: usize,
-        /// The action.
         action: FaultAction,
         /// The reason why it is invalid.
         problem: ActionProblem,
     },
-    /// An invalid preference.
     #[error("its {preference} {problem}")]
     BadPreference {
-        /// The preference.
         preference: Preference,
         /// The reason why it is invalid.
         problem: PreferenceProblem,
     },
-    /// A router chose an engine that it was not shown.
     #[error("it chose the engine {chosen} for request {request}: expected one of {up}")]
     NoSuchWorker {
         /// The index that it answered.
         chosen: u32,
-        /// Number of the request.
         request: u64,
         /// Indices of the engines that it was shown, in words.
         up: String,
     },
-    /// A router refused a request that it had to take.
     #[error("it refused request {request}, which has been with an engine before")]
-    MustBeServed {
-        /// Number of the request.
-        request: u64,
-    },
-    /// An autoscaler wants too many engines.
+    MustBeServed { request: u64 },
     #[error("it asks for {desired} engines, but at most {DESIRED_ENGINES_MAX} are allowed")]
     TooManyEngines {
         /// The number that it answered.
         desired: u32,
     },
-    /// The instance was called after a failure.
     #[error("it had failed before: {first}")]
-    FailedBefore {
-        /// The first failure.
-        first: String,
-    },
+    FailedBefore { first: String },
 }
 
 /// The end of a guest's log, as the error of a panic shows it.
@@ -221,13 +122,10 @@ fn last_words(line: Option<&str>) -> String {
 /// The reason why an action of a failure injector is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ActionProblem {
-    /// It fails an unknown request.
     #[error("fails a request that has not arrived, has ended, or was failed before")]
     NoSuchRequest,
-    /// Its duration is too long.
     #[error("takes longer than 1e18 ns")]
     TooLong,
-    /// It fails a utility call outside of one.
     #[error("fails a utility call, but none was announced")]
     NoUtilityCall,
 }

@@ -9,49 +9,26 @@ use crate::world::World;
 /// The reason why a file cannot be loaded as a guest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadProblem {
-    /// The file is larger than the limit.
     #[error("{}", too_large(*.size_bytes, *.limit_bytes))]
     TooLarge {
         /// Size of the file; none for devices and pipes.
         size_bytes: Option<u64>,
-        /// [`Limits::component_bytes`](crate::Limits::component_bytes).
         limit_bytes: u64,
     },
-    /// The file does not begin like WebAssembly.
     #[error("it is not a WebAssembly file")]
     NotWebAssembly,
-    /// The file holds nothing.
     #[error("the file is empty")]
     Empty,
-    /// The file begins like a component and is damaged further on.
     #[error("the component is damaged: {reason}")]
-    Damaged {
-        /// The parser's message.
-        reason: String,
-    },
-    /// A core module, as a compiler makes it, rather than a component.
+    Damaged { reason: String },
     #[error("it is a core module, not a component")]
     CoreModule,
-    /// The component imports something that the host does not grant.
     #[error("it imports {}, which is not granted", quoted(.imports))]
-    Imports {
-        /// Names of those imports.
-        imports: Vec<String>,
-    },
-    /// The component has the exports of no world.
+    Imports { imports: Vec<String> },
     #[error("it is not a guest: expected an export among {}, got {}", interfaces(), quoted(.exports))]
-    NoWorld {
-        /// Names of the exports.
-        exports: Vec<String>,
-    },
-    /// The component has the exports of several worlds.
+    NoWorld { exports: Vec<String> },
     #[error("it is both a {first} and a {second}: expected one world")]
-    SeveralWorlds {
-        /// One of them.
-        first: World,
-        /// Another one.
-        second: World,
-    },
+    SeveralWorlds { first: World, second: World },
     /// The component belongs to another world than the caller needs.
     #[error(
         "it is a {found} (world `{}`), but a {expected} (world `{}`) is needed",
@@ -64,47 +41,27 @@ pub enum LoadProblem {
         /// The one it should belong to.
         expected: World,
     },
-    /// The component was built for an unknown version of the interface.
     #[error("it declares guest API {declared}, but this build supports {}", supported_list())]
     UnsupportedVersion {
         /// The version in the name of the export.
         declared: ApiVersion,
     },
-    /// The component has more of something than its compilation may meet.
     #[error("it has more than {limit} {what}")]
     TooComplex {
         /// What it has too much of.
         what: &'static str,
-        /// The limit.
         limit: u64,
     },
-    /// The component passes components to others, so the number of its instances is not known.
     #[error("it imports, exports or passes components: expected functions, instances, types and modules")]
     PassesComponents,
-    /// The compilation took too much processor time.
     #[error("its compilation takes more than {} seconds of processor time", limit.as_secs())]
-    SlowToCompile {
-        /// The limit.
-        limit: Duration,
-    },
-    /// The section with the schema of its configs holds none.
+    SlowToCompile { limit: Duration },
     #[error("the JSON schema of its configuration is invalid: {reason}")]
-    BadSchema {
-        /// The problem.
-        reason: String,
-    },
-    /// The component does not compile.
+    BadSchema { reason: String },
     #[error("it does not compile: {reason}")]
-    Compile {
-        /// The compiler's message.
-        reason: String,
-    },
-    /// The component's functions have other types than its interface.
+    Compile { reason: String },
     #[error("it does not fit the interface that it declares: {reason}")]
-    Unfit {
-        /// The linker's message.
-        reason: String,
-    },
+    Unfit { reason: String },
 }
 
 impl LoadProblem {

@@ -45,9 +45,6 @@ pub(crate) fn open(
 }
 
 /// What a version offers to guests of all worlds, for calls by hand.
-///
-/// # Errors
-/// When something is offered twice.
 pub(crate) fn linker(declared: ApiVersion, engine: &Engine, limits: &Limits) -> wasmtime::Result<Linker<HostState>> {
     let mut linker = Linker::new(engine);
     if (declared.major, declared.minor) == (0, 1) {

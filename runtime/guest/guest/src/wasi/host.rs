@@ -86,9 +86,6 @@ impl WasiView for HostState {
 }
 
 /// Offers what is granted.
-///
-/// # Errors
-/// When an interface is offered already.
 pub(crate) fn link(linker: &mut Linker<HostState>, grants: WasiGrants) -> wasmtime::Result<()> {
     if grants.clocks || grants.stdio {
         poll::add_to_linker::<HostState, NoWaiting>(linker, |state| Polls(state.ctx().table))?;

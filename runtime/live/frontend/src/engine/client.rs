@@ -40,9 +40,6 @@ pub struct Admission {
 impl EngineClient {
     /// Starts the engines of `config`. Their messages are handled on their own threads:
     /// each wakes the tasks of its requests, and none of the server's waits between.
-    ///
-    /// # Errors
-    /// As [`LiveEngines::start_local`].
     pub fn start(
         config: LiveConfig,
         observer: Option<Arc<dyn EngineObserver>>,
@@ -54,9 +51,6 @@ impl EngineClient {
 
     /// The client of engines that the caller starts, which speak the protocol: `start` has
     /// a link made of each, in order of rank, whose messages go to the sink.
-    ///
-    /// # Errors
-    /// Those of `start`.
     pub fn before<T, E>(
         ranks: Range<u16>,
         observer: Option<Arc<dyn EngineObserver>>,
@@ -94,9 +88,6 @@ impl EngineClient {
     }
 
     /// Whether a call for this number of requests is admitted.
-    ///
-    /// # Errors
-    /// When a limit is reached.
     pub fn check_admission(&self, count: usize) -> Result<(), EngineError> {
         let Some(admission) = self.0.admission.get() else { return Ok(()) };
         let sum = |of: fn(&Rank) -> usize| self.ranks().iter().map(of).sum::<usize>();
@@ -123,9 +114,6 @@ impl EngineClient {
 
     /// Whether the engines take this number of requests of one call at once when they are idle. A call
     /// with more is refused before any of it is sent: trying it again does not help.
-    ///
-    /// # Errors
-    /// When they do not.
     pub fn check_fits(&self, count: usize) -> Result<(), EngineError> {
         let limit = self.0.load_limit.get().copied().unwrap_or(usize::MAX);
         let most = self.ranks().iter().fold(0_usize, |sum, rank| sum.saturating_add(rank.room().min(limit)));

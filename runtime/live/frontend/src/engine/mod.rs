@@ -17,7 +17,6 @@ pub use stream::RequestStream;
 /// Why an engine gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
-    /// There is no such engine.
     #[error("data_parallel_rank {rank} is out of range [0, {ranks})")]
     UnknownRank {
         /// The one asked for.
@@ -25,7 +24,6 @@ pub enum EngineError {
         /// Their number.
         ranks: u32,
     },
-    /// As many requests wait for it as may.
     #[error("the waiting queue is full: at most {limit} requests may be under way")]
     QueueFull {
         /// Requests that run and wait at most.
@@ -51,16 +49,12 @@ pub enum EngineError {
         "The engine has reached its prefill token backlog limit. Please try again later or on a different instance."
     )]
     Backlog,
-    /// It crashed or stopped.
     #[error("EngineCore encountered an issue. See stack trace (above) for the root cause.")]
     Dead,
-    /// A fault made a message with its outputs unreadable, or took it away.
     #[error("a message of the engine cannot be read")]
     Unreadable,
-    /// As many requests wait as may.
     #[error("the engine's queue is full; please retry later")]
     Full,
-    /// A utility call failed.
     #[error("{0}")]
     Utility(String),
 }

@@ -12,7 +12,6 @@ pub struct RequestStart {
     pub id: String,
     /// Seconds on the monotonic clock.
     pub arrival_s: f64,
-    /// Tokens of the prompt.
     pub prompt_tokens: u64,
     /// Tokens of the output at most.
     pub max_tokens: Option<u64>,

@@ -29,17 +29,11 @@ impl RequestStream {
     }
 
     /// The next output, without its name; none after the output with a finish reason.
-    ///
-    /// # Errors
-    /// When the engine is lost.
     pub async fn next(&mut self) -> Result<Option<EngineCoreOutput>, EngineError> {
         poll_fn(|context| self.poll(context).map_ok(|output| output.map(owned))).await
     }
 
     /// As [`RequestStream::next`], for use in streams.
-    ///
-    /// # Errors
-    /// When the engine is lost.
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<StepOutput<'_>>, EngineError>> {
         if self.is_done {
             return Poll::Ready(Ok(None));

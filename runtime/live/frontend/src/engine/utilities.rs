@@ -7,9 +7,6 @@ use super::{EngineClient, EngineError};
 
 impl EngineClient {
     /// Calls a function of every engine and returns their results, by rank.
-    ///
-    /// # Errors
-    /// When an engine refuses or is lost.
     pub async fn call_all(&self, method: &str, args: &[Value]) -> Result<Vec<Value>, EngineError> {
         let calls = self.ranks().iter().map(|rank| rank.call(method, args.to_vec()));
         let answers = calls.map(|call| async { call.await.unwrap_or(Err(EngineError::Dead)) });
@@ -23,9 +20,6 @@ impl EngineClient {
     }
 
     /// Puts all engines to sleep once requests under way have ended as `mode` says.
-    ///
-    /// # Errors
-    /// When an engine refuses or is lost.
     pub async fn sleep(&self, level: u32, mode: &str) -> Result<(), EngineError> {
         self.call_all("sleep", &[u64::from(level).into(), mode.into()]).await?;
         self.observe_sleep(Some(level));
@@ -34,9 +28,6 @@ impl EngineClient {
 
     /// Wakes all engines, or those parts of them that `tags` name. Returns whether
     /// they are fully awake.
-    ///
-    /// # Errors
-    /// When an engine refuses or is lost.
     pub async fn wake_up(&self, tags: Option<&[String]>) -> Result<bool, EngineError> {
         let tags = tags.map_or(Value::Nil, |tags| Value::Array(tags.iter().map(|tag| tag.as_str().into()).collect()));
         let is_awake = self.all_true("wake_up", &[tags]).await?;
@@ -47,41 +38,26 @@ impl EngineClient {
     }
 
     /// Whether the engines sleep.
-    ///
-    /// # Errors
-    /// When an engine is lost.
     pub async fn is_sleeping(&self) -> Result<bool, EngineError> {
         self.all_true("is_sleeping", &[]).await
     }
 
     /// Whether the engines are paused.
-    ///
-    /// # Errors
-    /// When an engine is lost.
     pub async fn is_paused(&self) -> Result<bool, EngineError> {
         self.all_true("is_scheduler_paused", &[]).await
     }
 
     /// Pauses all engines. `mode` is vLLM's `abort`, `wait` or `keep`.
-    ///
-    /// # Errors
-    /// When an engine refuses or is lost.
     pub async fn pause(&self, mode: &str, clear_cache: bool) -> Result<(), EngineError> {
         self.call_all("pause_generation", &[mode.into(), clear_cache.into()]).await.map(drop)
     }
 
     /// Resumes all engines.
-    ///
-    /// # Errors
-    /// When an engine is lost.
     pub async fn resume(&self) -> Result<(), EngineError> {
         self.call_all("resume_scheduler", &[]).await.map(drop)
     }
 
     /// Drops the prefix cache of all engines.
-    ///
-    /// # Errors
-    /// When an engine is lost.
     pub async fn reset_prefix_cache(&self, running: bool, external: bool) -> Result<bool, EngineError> {
         self.all_true("reset_prefix_cache", &[running.into(), external.into()]).await
     }
@@ -106,9 +82,6 @@ impl EngineClient {
     }
 
     /// Unloads an adapter from all engines.
-    ///
-    /// # Errors
-    /// When an engine is lost.
     pub async fn remove_lora(&self, int_id: u64) -> Result<bool, EngineError> {
         self.all_true("remove_lora", &[int_id.into()]).await
     }

@@ -15,7 +15,6 @@ const UNTOUCHED: &[&str] = &["/health", "/health/ready", "/metrics", "/ping", "/
 /// `cache_salt` of the body, as for scheduling policies of the engines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenants {
-    /// The header that names it.
     pub header: HeaderName,
     /// Tenants by API key.
     pub by_key: BTreeMap<String, String>,

@@ -38,7 +38,6 @@ pub enum FaultKind {
     Slow {
         /// Nanoseconds between them.
         every_ns: u64,
-        /// Bytes of each.
         bytes: usize,
     },
     /// The body ends in the middle of an event, or of a JSON value.
@@ -57,14 +56,10 @@ pub enum FaultKind {
         after_tokens: Option<u32>,
         /// The code in the error.
         code: u16,
-        /// Its message.
         message: Option<String>,
     },
     /// The header `Content-Type` does not fit the body.
-    ContentType {
-        /// Its value.
-        value: HeaderValue,
-    },
+    ContentType { value: HeaderValue },
     /// `[DONE]` comes this many times.
     Done {
         /// Not once.
@@ -73,10 +68,7 @@ pub enum FaultKind {
     /// There is no usage.
     NoUsage,
     /// The answer is whole in form and ends before its requested length, as if it had come to its end.
-    Short {
-        /// Its tokens.
-        after_tokens: u32,
-    },
+    Short { after_tokens: u32 },
 }
 
 /// All kinds, with the keys that only they have.

@@ -24,7 +24,6 @@ static CLIENT_RULES: Syntax = Syntax {
 /// A fault that clients meet, with its occasions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientFault {
-    /// The fault.
     pub kind: FaultKind,
     /// The calls that it may hit.
     pub when: FaultConditions,
@@ -67,9 +66,7 @@ pub struct FaultConditions {
 /// Attribute by which callers have separate counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CountedPer {
-    /// The API key.
     ApiKey,
-    /// The tenant.
     Tenant,
     /// The `model` of the body.
     Model,
@@ -92,9 +89,6 @@ impl CountedPer {
 impl ClientFault {
     /// A fault from its kind and its keys with their values, which may contain commas
     /// other than in the text of a rule.
-    ///
-    /// # Errors
-    /// What is wrong with the rule.
     pub fn from_pairs<'a>(kind: &str, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, RuleError> {
         Self::of_keys(&CLIENT_RULES.of_pairs(kind, pairs)?)
     }

@@ -104,9 +104,6 @@ pub(crate) struct OptionalStructure {
 impl OptionalStructure {
     /// Gives a request the structure or does not; the same request with the same seed
     /// gets the same.
-    ///
-    /// # Errors
-    /// When it gets one that the engines cannot follow.
     pub(crate) fn take(self, params: &mut SamplingParams, prompt: &[u32], index: usize) -> Result<(), ApiError> {
         let own = params.seed.and_then(|seed| seed.as_u64().or(seed.as_i64().map(i64::cast_unsigned))).unwrap_or(0);
         let content = prompt.iter().fold(own, |seed, token| mix(seed ^ u64::from(*token)));

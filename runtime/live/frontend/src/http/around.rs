@@ -27,11 +27,9 @@ use crate::server::routes::{Handlers, Routes};
 /// Layers around the routes.
 #[derive(Clone, Debug)]
 pub struct Around {
-    /// The metrics.
     pub metrics: Metrics,
     /// Made-up metrics that are served in their place, if there are any.
     pub fake_metrics: Option<Arc<FakeSlot>>,
-    /// Keys of the API.
     pub api_keys: Vec<String>,
     /// Pages of other origins.
     pub cors: Cors,
@@ -102,7 +100,6 @@ pub trait Service: Send + Sync {
 /// The client of a request.
 #[derive(Clone, Debug)]
 pub struct Client {
-    /// Its address.
     pub peer: SocketAddr,
     /// The connection that the request came by.
     pub connection: ConnectionControl,

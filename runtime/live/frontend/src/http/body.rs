@@ -14,10 +14,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// Further time for each byte that has arrived, in addition to the timeout.
 const PER_BYTE: Duration = Duration::from_micros(10);
 
-/// Limits of each body.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyLimits {
-    /// Its length.
     pub max_bytes: usize,
     /// The time that a client may take to send it, with more for each byte that has arrived.
     pub timeout: Duration,

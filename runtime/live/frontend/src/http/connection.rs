@@ -47,7 +47,6 @@ impl ConnectionControl {
         self.0.reset.notify_one();
     }
 
-    /// Waits for a reset.
     pub(super) async fn wait_for_reset(&self) {
         self.0.reset.notified().await;
     }

@@ -77,9 +77,6 @@ pub struct ListenError {
 }
 
 /// Opens the socket of a server.
-///
-/// # Errors
-/// The port is in use, for example.
 pub async fn bind(address: SocketAddr) -> Result<TcpListener, ListenError> {
     TcpListener::bind(address).await.map_err(|source| ListenError { address, source })
 }

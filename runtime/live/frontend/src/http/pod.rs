@@ -17,9 +17,6 @@ pub struct PodHeaders {
 
 impl PodHeaders {
     /// Headers with these names; an empty one is none.
-    ///
-    /// # Errors
-    /// When a name cannot be in a header.
     pub fn new(pod: Option<&str>, namespace: Option<&str>) -> Result<Self, InvalidHeaderValue> {
         let value = |name: Option<&str>| name.filter(|name| !name.is_empty()).map(HeaderValue::from_str).transpose();
         Ok(Self { pod: value(pod)?, namespace: value(namespace)? })

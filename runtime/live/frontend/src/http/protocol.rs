@@ -19,9 +19,6 @@ pub(super) enum Protocol {
 }
 
 /// Reads until the version is known.
-///
-/// # Errors
-/// When the connection fails.
 pub(super) async fn detect<S: AsyncRead + Unpin>(mut socket: S) -> io::Result<(Protocol, Replayed<S>)> {
     let mut first = Vec::with_capacity(FIRST_BYTES);
     loop {

@@ -13,9 +13,6 @@ pub struct SessionCookie(String);
 
 impl SessionCookie {
     /// A cookie of this name.
-    ///
-    /// # Errors
-    /// When it is not a name of cookies.
     pub fn new(name: &str) -> Result<Self, &'static str> {
         let is_name =
             !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));

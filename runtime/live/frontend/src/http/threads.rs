@@ -26,15 +26,11 @@ pub struct ServerThreads {
 
 impl ServerThreads {
     /// Starts `count` threads, or one if that is 0.
-    ///
-    /// # Errors
-    /// When the system has no more threads or descriptors.
     pub fn start(count: usize) -> io::Result<Self> {
         let others = (1..count).map(|_| start_one()).collect::<Result<_, _>>()?;
         Ok(Self { first: start_one()?, others })
     }
 
-    /// The runtime of the first one.
     #[must_use]
     pub fn first(&self) -> &Runtime {
         &self.first

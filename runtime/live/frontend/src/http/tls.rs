@@ -39,18 +39,12 @@ pub enum ServerCertificate {
         key: Option<PathBuf>,
     },
     /// One that the server has signed itself.
-    SelfSigned {
-        /// The certificate.
-        certificate: CertificateDer<'static>,
-        /// Its key.
-        key: Arc<PrivatePkcs8KeyDer<'static>>,
-    },
+    SelfSigned { certificate: CertificateDer<'static>, key: Arc<PrivatePkcs8KeyDer<'static>> },
 }
 
 /// Settings of a TLS server.
 #[derive(Debug)]
 pub struct TlsSettings {
-    /// Its certificate.
     pub own: ServerCertificate,
     /// Certificates that clients' certificates rest on, in PEM.
     pub client_authorities: Option<PathBuf>,
@@ -61,17 +55,14 @@ pub struct TlsSettings {
 /// A file that TLS cannot be set up with.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// It is no PEM file, or there is nothing of the kind in it.
     #[error("invalid {what} `{}`: expected a PEM file: {reason}", path.display())]
     File {
         /// Purpose of the file.
         what: &'static str,
-        /// Its path.
         path: PathBuf,
         /// The problem.
         reason: String,
     },
-    /// Certificate and key do not fit together, for example.
     #[error("invalid certificate `{name}`: {reason}")]
     Refused {
         /// The path of the certificate, or its names.
@@ -79,15 +70,12 @@ pub enum TlsError {
         /// The problem.
         reason: String,
     },
-    /// A certificate for these names cannot be signed.
     #[error("cannot sign a certificate for {names}: {reason}")]
     Unsigned {
-        /// The names.
         names: String,
         /// The problem.
         reason: String,
     },
-    /// Clients need certificates, but none can be checked.
     #[error("client certificates cannot be checked without the certificates of their authority: give --ssl-ca-certs")]
     NoAuthorities,
 }
@@ -115,9 +103,6 @@ type Stamps = Vec<Option<(SystemTime, u64)>>;
 
 impl Tls {
     /// Reads the files, or signs a certificate.
-    ///
-    /// # Errors
-    /// Says which file is no good.
     pub fn new(settings: TlsSettings) -> Result<Self, TlsError> {
         let stamps = settings.stamps();
         let acceptor = settings.acceptor()?;

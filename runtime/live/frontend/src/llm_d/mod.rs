@@ -28,9 +28,6 @@ const ALL_FAILURES: &[&str] =
 const IMAGES: &[&str] = &["--image-emission-rate", "--time-to-generate-image", "--time-to-generate-image-std-dev"];
 
 /// Translates the text of a file, which is YAML.
-///
-/// # Errors
-/// As [`translate`], and where it is no YAML.
 pub fn parse(text: &str) -> Result<Translation, String> {
     let file: Value = yaml_serde::from_str(text).map_err(|error| error.to_string())?;
     translate(&file)

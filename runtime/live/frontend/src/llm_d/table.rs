@@ -11,7 +11,6 @@ pub enum Rule {
     Percent(&'static str),
     /// An option that takes a probability, which is in percent there.
     Share(&'static str),
-    /// A flag.
     Flag(&'static str),
     /// An option that takes JSON.
     Json(&'static str),

@@ -33,7 +33,6 @@ impl BatchTokenSource for EncoderOnly {
 pub struct EncoderAddress {
     /// The host of the server.
     pub host: String,
-    /// Its port.
     pub port: u16,
     /// Numbers in the output for a placeholder token.
     pub hidden_size: u32,

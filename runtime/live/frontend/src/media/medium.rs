@@ -43,9 +43,6 @@ pub(super) fn is_text_type(kind: &str) -> bool {
 
 impl Medium {
     /// The medium of a part of a message's content; none if it is a text.
-    ///
-    /// # Errors
-    /// When there is no such part, or its content cannot be read.
     pub(super) fn read(part: &Value, rules: &MediaRules) -> Result<Option<Self>, ApiError> {
         let has = |name: &str| part.get(name).is_some();
         let Some(kind) = part["type"].as_str() else {

@@ -14,7 +14,6 @@ use crate::server::error::ApiError;
 /// A prompt in tokens, and the media in it.
 pub(crate) type MediaPrompt = (Vec<u32>, Option<Vec<MmFeature>>);
 
-/// The media of a chat.
 #[derive(Debug, Default)]
 pub(crate) struct ChatMedia {
     media: Vec<Medium>,
@@ -87,9 +86,6 @@ impl ChatMedia {
     }
 
     /// The tokens of the rendered text, with placeholders for the media.
-    ///
-    /// # Errors
-    /// When the tokenizer fails, or the template has left media out.
     pub(crate) fn prompt(&self, text: &str, tokenizer: &Tokenizer, add_special: bool) -> Result<MediaPrompt, ApiError> {
         let encode = |text: &str, add_special: bool| {
             tokenizer.encode(text, add_special).map_err(|error| ApiError::invalid(error.to_string()))

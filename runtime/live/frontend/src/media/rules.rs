@@ -50,7 +50,6 @@ pub struct MediaRules {
 
 /// Tokens of an image of unknown size.
 const IMAGE_TOKENS: u32 = 256;
-/// Tokens of a video.
 const VIDEO_TOKENS: u32 = 1024;
 /// Width in pixels of the square that is one token of an image, as in Qwen2.5-VL.
 const PIXELS: usize = 28;

@@ -16,7 +16,6 @@ pub enum Buckets {
     IterationTokens,
     /// The parameter `n`.
     RequestParamsN,
-    /// Preemptions of a request.
     RequestNumPreemptions,
     /// Tokens of a request: 1, 2, 5, 10 and so on up to the context length.
     RequestTokens,
@@ -116,9 +115,6 @@ pub struct CustomBuckets(BTreeMap<Buckets, Vec<f64>>);
 impl CustomBuckets {
     /// Reads a JSON object of lists of bounds by family, as vLLM's
     /// `--custom-histogram-buckets` has it.
-    ///
-    /// # Errors
-    /// Says what is wrong with it.
     pub fn from_json(text: &str) -> Result<Self, String> {
         let lists: BTreeMap<String, Vec<f64>> =
             serde_json::from_str(text).map_err(|error| format!("expected an object of lists of numbers: {error}"))?;
@@ -139,7 +135,6 @@ impl CustomBuckets {
         Ok(Self(custom))
     }
 
-    /// The bounds of a family.
     pub(crate) fn bounds(&self, family: Buckets, max_model_len_tokens: u64) -> Vec<f64> {
         self.0.get(&family).cloned().unwrap_or_else(|| family.bounds(max_model_len_tokens))
     }

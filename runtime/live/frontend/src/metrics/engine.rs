@@ -81,7 +81,6 @@ pub struct Phases {
 /// The counts of a request that ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Finished {
-    /// Tokens of its prompt.
     pub prompt_tokens: u64,
     /// Tokens of its prompt that came from a cache.
     pub cached_tokens: u64,
@@ -89,7 +88,6 @@ pub struct Finished {
     pub generated_tokens: u64,
     /// Its `max_tokens`, as the engine was asked.
     pub max_tokens: Option<u64>,
-    /// Its preemptions.
     pub preemptions: u64,
 }
 

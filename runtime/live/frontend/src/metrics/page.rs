@@ -34,7 +34,6 @@ pub struct CacheConfig {
     pub prefix_caching_hash_algo: String,
     /// The states that are kept, as vLLM writes it.
     pub mamba_cache_mode: String,
-    /// `--prefix-cache-retention-interval`.
     pub prefix_cache_retention_interval: u32,
 }
 

@@ -14,7 +14,6 @@ pub enum Kind {
     Counter,
     /// A counter of seconds.
     Seconds,
-    /// A histogram.
     Histogram(Buckets),
 }
 
@@ -23,7 +22,6 @@ pub enum Kind {
 pub enum Series {
     /// None.
     Later,
-    /// One of the process.
     Process,
     /// One of each engine.
     One,
@@ -33,7 +31,6 @@ pub enum Series {
     OfModel(&'static [(&'static str, &'static [&'static str])]),
 }
 
-/// A metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Metric {
     /// The name, without the suffix of counters.

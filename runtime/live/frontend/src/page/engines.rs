@@ -30,9 +30,6 @@ impl std::fmt::Debug for EngineWatch {
 
 impl EngineWatch {
     /// Watches engines until the result is dropped.
-    ///
-    /// # Errors
-    /// When the system has no more threads.
     pub fn start(engines: EnginesHandle, steps: Arc<StepRing>) -> std::io::Result<Arc<Self>> {
         let watch = Arc::new(Self { engines, steps, samples: Mutex::default() });
         let own = Arc::downgrade(&watch);

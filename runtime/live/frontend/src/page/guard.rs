@@ -19,7 +19,6 @@ pub struct Audience {
 /// Who asks, and where.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
-    /// Its address.
     pub address: SocketAddr,
     /// Whether it asked at the page's own address.
     pub is_at_own: bool,

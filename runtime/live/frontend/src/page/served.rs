@@ -80,7 +80,6 @@ pub struct PageOf {
     pub needs_key: bool,
 }
 
-/// The page.
 #[derive(Debug)]
 pub struct Page {
     of: PageOf,
@@ -103,9 +102,6 @@ pub enum PageRequest {
 
 impl Page {
     /// The page of something.
-    ///
-    /// # Errors
-    /// Never: it is written to memory.
     pub fn new(of: PageOf, audience: Audience, has_own_address: bool) -> std::io::Result<Self> {
         let mut html = Vec::new();
         let data = json!({

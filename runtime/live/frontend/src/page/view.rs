@@ -72,7 +72,6 @@ fn first_ns(state: &State, start_ns: u64) -> Option<u64> {
     first.or((state.num_chunks > 0).then_some(state.first_chunk_ns))
 }
 
-/// All of an exchange.
 pub(super) fn detail(exchange: &Exchange) -> Value {
     let mut all = summary(exchange);
     let state = exchange.state();

@@ -40,11 +40,9 @@ pub(crate) fn current() -> Option<Arc<Exchange>> {
 /// What is kept at most.
 #[derive(Clone, Copy, Debug)]
 pub struct WatchLimits {
-    /// Exchanges.
     pub exchanges: usize,
     /// Memory of all of them.
     pub bytes: usize,
-    /// Of one body.
     pub body_bytes: usize,
     /// Parts of an answer whose times are kept.
     pub chunks: usize,
@@ -73,7 +71,6 @@ pub struct Watch {
     limits: WatchLimits,
 }
 
-/// One exchange.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     watch: Weak<Watch>,
@@ -275,7 +272,6 @@ impl Watch {
         exchanges.into_iter().filter(is_new).collect()
     }
 
-    /// The exchange with this number.
     pub(super) fn find(&self, number: u64) -> Option<Arc<Exchange>> {
         self.exchanges().iter().find(|exchange| exchange.number == number).cloned()
     }

@@ -11,7 +11,6 @@ pub struct Address {
     pub is_tls: bool,
     /// Its name or IP address, without brackets.
     pub host: String,
-    /// Its port.
     pub port: u16,
     /// What stands before the paths of requests, without a slash at its end.
     pub path: String,

@@ -40,7 +40,6 @@ const HOP_BY_HOP: [HeaderName; 6] = [
 /// Why a server cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
-    /// There is no connection.
     #[error("cannot connect to {address}: {reason}")]
     Connect {
         /// The server.
@@ -48,7 +47,6 @@ pub enum UpstreamError {
         /// What happened.
         reason: String,
     },
-    /// The connection ended before an answer came.
     #[error("the connection to {address} was lost before the answer: {reason}")]
     Lost {
         /// The server.
@@ -56,7 +54,6 @@ pub enum UpstreamError {
         /// What happened.
         reason: String,
     },
-    /// The request cannot be sent there.
     #[error("the request cannot be sent to {address}: {reason}")]
     Request {
         /// The server.
@@ -64,7 +61,6 @@ pub enum UpstreamError {
         /// What is wrong.
         reason: String,
     },
-    /// TLS cannot be set up.
     #[error("cannot use TLS with {address}: {reason}")]
     Tls {
         /// The server.
@@ -92,9 +88,6 @@ pub(crate) struct AnswerBody {
 impl Upstream {
     /// The server at an address. Its certificate is checked against the system's authorities, and those in the PEM file
     /// `authorities`. Nothing is connected yet.
-    ///
-    /// # Errors
-    /// When TLS cannot be set up.
     pub fn new(address: Address, authorities: Option<&Path>) -> Result<Arc<Self>, UpstreamError> {
         let failed = |reason: String| UpstreamError::Tls { address: address.to_string(), reason };
         let tls = match (address.is_tls, authorities) {

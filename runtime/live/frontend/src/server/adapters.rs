@@ -57,9 +57,6 @@ impl Adapters {
     }
 
     /// Loads the adapters that are listed from the start into the engines.
-    ///
-    /// # Errors
-    /// When an engine refuses or is lost.
     pub async fn load_listed(&self, engines: &EngineClient) -> Result<(), ApiError> {
         for adapter in self.all() {
             add(engines, &adapter).await?;

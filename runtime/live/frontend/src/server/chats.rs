@@ -30,6 +30,5 @@ pub enum CallParsing {
     Disabled,
     /// It is not known how this model writes them.
     Unavailable(String),
-    /// In this form.
     Form(&'static CallForm),
 }

@@ -95,11 +95,8 @@ const BUSY: ErrorKind = ErrorKind {
 /// An error for a client: a status and vLLM's error object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
-    /// The HTTP status.
     pub status: StatusCode,
-    /// `BadRequestError` and the like.
     pub kind: &'static str,
-    /// For the user.
     pub message: String,
     /// The parameter it is about.
     pub param: Option<Cow<'static, str>>,
@@ -205,7 +202,6 @@ impl ApiError {
     }
 }
 
-/// The body of an error.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ErrorBody<'a> {
     error: ErrorObject<'a>,

@@ -28,9 +28,7 @@ use structures::{StructureCheck, Structures};
 
 /// The server's state. Handlers share it.
 pub struct App {
-    /// The engines.
     pub engines: EngineClient,
-    /// The model.
     pub model: Model,
     /// Settings.
     pub options: ServerOptions,

@@ -20,7 +20,6 @@ pub struct Model {
     pub names: Vec<String>,
     /// Where it was found, for `/v1/models`.
     pub root: String,
-    /// Its tokenizer.
     pub tokenizer: Tokenizer,
     /// Its chat template; none refuses chats.
     pub template: Option<ChatTemplate>,
@@ -36,7 +35,6 @@ pub struct Model {
     pub embedding_dimensions: u32,
     /// How images, audio and video are accounted.
     pub media: MediaRules,
-    /// Its adapters.
     pub adapters: Adapters,
     /// The frontend of vLLM whose errors say that a model is not served.
     pub frontend: FrontendKind,
@@ -45,9 +43,6 @@ pub struct Model {
 impl Model {
     /// Checks the `model` of a request; a missing or empty one means the served model. Returns the name for
     /// its answer, which is the model's first name or the adapter's name, and the adapter if it names one.
-    ///
-    /// # Errors
-    /// When no model has this name.
     pub fn resolve(&self, asked: Option<&str>) -> Result<(String, Option<LoraRequest>), ApiError> {
         let first = self.names.first().cloned().unwrap_or_default();
         match asked.filter(|name| !name.is_empty()) {
@@ -72,9 +67,6 @@ impl Model {
     }
 
     /// Tokens of an output at most, for a prompt of this length.
-    ///
-    /// # Errors
-    /// When the prompt leaves no room.
     pub fn max_tokens(&self, asked: Option<u32>, prompt_tokens: usize) -> Result<u32, ApiError> {
         let limit = self.max_model_len;
         let start = format!("This model's maximum context length is {limit} tokens. However, your prompt");
@@ -98,9 +90,6 @@ impl Model {
     }
 
     /// Refuses a prompt that is longer than the model's longest sequence.
-    ///
-    /// # Errors
-    /// When it is.
     pub fn check_prompt(&self, prompt_tokens: usize) -> Result<(), ApiError> {
         let limit = self.max_model_len;
         if prompt_tokens <= limit as usize {
@@ -114,9 +103,6 @@ impl Model {
     }
 
     /// The same for the tokens of a text: the server in Python counts no more than it needs to.
-    ///
-    /// # Errors
-    /// When it is longer.
     pub fn check_text_prompt(&self, prompt_tokens: usize) -> Result<(), ApiError> {
         let counted = self.max_model_len as usize + 1;
         if self.frontend == FrontendKind::Rust || prompt_tokens < counted {
@@ -140,9 +126,6 @@ impl Model {
     /// Refuses a long text that cannot fit the model's longest sequence even if it has only
     /// the longest tokens: by its length, as vLLM does, since its tokens take far more time and
     /// memory. Shorter texts are refused by the number of their tokens.
-    ///
-    /// # Errors
-    /// When it is too long.
     pub fn check_text(&self, text: &str) -> Result<(), ApiError> {
         if text.len() < LONG_TEXT_BYTES {
             return Ok(());
@@ -163,18 +146,12 @@ impl Model {
     }
 
     /// The tokens of a prompt that is not cut, as [`Model::encode`] returns them.
-    ///
-    /// # Errors
-    /// Also when it is far too long.
     pub fn encode_whole(&self, text: &str, add_special: bool) -> Result<Vec<u32>, ApiError> {
         self.check_text(text)?;
         self.encode(text, add_special)
     }
 
     /// The tokens of a text.
-    ///
-    /// # Errors
-    /// When the tokenizer has none for it.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, ApiError> {
         self.tokenizer.encode(text, add_special).map_err(|error| ApiError::invalid(error.to_string()))
     }

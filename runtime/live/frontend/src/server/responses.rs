@@ -45,7 +45,6 @@ impl fmt::Display for ResponseId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct KeyOwner(pub(crate) Option<u32>);
 
-/// A response that is stored.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredResponse {
     /// The response object, as JSON.
@@ -120,7 +119,6 @@ impl ResponseStore {
         kept.by_id.insert(id, (owner, stored));
     }
 
-    /// A response of this owner.
     pub(crate) fn get(&self, id: &ResponseId, owner: KeyOwner) -> Option<StoredResponse> {
         let kept = self.kept();
         kept.by_id.get(id).filter(|(of, _)| *of == owner).map(|(_, stored)| stored.clone())

@@ -46,9 +46,6 @@ impl Structures {
     }
 
     /// Checks a structure on a thread of its own. A check whose request is dropped does not begin, or gives up.
-    ///
-    /// # Errors
-    /// When the engines cannot follow it.
     pub(crate) async fn check(&self, structure: Arc<Value>) -> Result<(), String> {
         let Some(StructureCheck(check)) = self.check.clone() else { return Ok(()) };
         let Ok(room) = Arc::clone(&self.room).acquire_owned().await else { return Ok(()) };

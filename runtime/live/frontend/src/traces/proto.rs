@@ -45,7 +45,6 @@ pub(super) struct InstrumentationScope {
     pub(super) version: String,
 }
 
-/// A span.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Span {
     #[prost(bytes = "vec", tag = "1")]

@@ -32,9 +32,6 @@ pub(super) enum Transport {
 impl Transport {
     /// A connection to `endpoint`. Collectors' certificates are checked against the system's authorities and
     /// `authorities`, which are PEM.
-    ///
-    /// # Errors
-    /// When these cannot be read, or the system lacks resources.
     pub(super) fn new(endpoint: Endpoint, authorities: Option<&[u8]>) -> io::Result<Self> {
         match endpoint.protocol {
             Protocol::Http => {

@@ -17,9 +17,6 @@ impl Adapters {
 
     /// Loads an adapter, or uses it again; the least recently used that is not
     /// pinned makes room.
-    ///
-    /// # Errors
-    /// When adapters are off, or all are pinned.
     pub(crate) fn load(&mut self, id: u64) -> Result<(), &'static str> {
         if self.max_loaded == 0 {
             return Err("LoRA is not enabled");
@@ -47,9 +44,6 @@ impl Adapters {
     }
 
     /// Pins an adapter: it is not evicted.
-    ///
-    /// # Errors
-    /// When it is not loaded.
     pub(crate) fn pin(&mut self, id: u64) -> Result<(), String> {
         let at = self.position(id).ok_or_else(|| format!("LoRA {id} is not registered"))?;
         self.loaded[at].1 = true;

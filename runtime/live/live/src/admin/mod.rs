@@ -48,9 +48,6 @@ impl Admin {
     }
 
     /// Loads an adapter, or uses it again.
-    ///
-    /// # Errors
-    /// When adapters are off, or all are pinned.
     pub(crate) fn load_adapter(&mut self, id: u64) -> Result<(), &'static str> {
         self.adapters.load(id)
     }

@@ -58,9 +58,6 @@ impl Pauses {
 
 impl Admin {
     /// Begins a pause; `call` is answered when it is complete.
-    ///
-    /// # Errors
-    /// When a link fails.
     pub(super) fn pause(
         &mut self,
         serving: &mut Serving,
@@ -84,9 +81,6 @@ impl Admin {
 
     /// Answers pauses that are complete: no request is unfinished, and no step in
     /// flight.
-    ///
-    /// # Errors
-    /// When a link fails.
     pub(crate) fn finish_pauses(&mut self, serving: &mut Serving) -> Result<(), LiveError> {
         if self.pauses.pending.is_empty() || !serving.is_idle() {
             return Ok(());

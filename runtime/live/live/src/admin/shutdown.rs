@@ -11,9 +11,6 @@ const LAST_GRACE_NS: u64 = 1_000_000_000;
 
 /// Begins a shutdown. As in vLLM requests are aborted at once, unless there is a
 /// grace period.
-///
-/// # Errors
-/// When a link fails.
 pub(crate) fn begin(serving: &mut Serving, now_ns: u64) -> Result<(), LiveError> {
     let timeout_ns = serving.context.config.shutdown_timeout_ns;
     tracing::info!(rank = serving.context.rank, requests = serving.requests.len(), "shutting down");
@@ -37,9 +34,6 @@ fn abort_requests(serving: &mut Serving, now_ns: u64) -> Result<(), LiveError> {
 
 /// Continues a shutdown: aborts the remaining requests after the grace period,
 /// and ends the engine when none is left.
-///
-/// # Errors
-/// When a link fails.
 pub(crate) fn advance(serving: &mut Serving, now_ns: u64) -> Result<(), LiveError> {
     let Some(until_ns) = serving.lifecycle.drain_until_ns() else { return Ok(()) };
     if until_ns <= now_ns && serving.requests.len() > 0 {

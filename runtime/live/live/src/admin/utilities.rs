@@ -19,9 +19,6 @@ enum Outcome {
 impl Admin {
     /// Handles a utility call, which is answered at once or when its pause is
     /// complete.
-    ///
-    /// # Errors
-    /// When a guest or a link fails.
     pub(crate) fn handle_utility(
         &mut self,
         serving: &mut Serving,

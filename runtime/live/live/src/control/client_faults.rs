@@ -17,9 +17,6 @@ pub trait ClientFaultRules: Send + Sync {
     fn rules(&self) -> Vec<String>;
 
     /// Adds a rule behind the others.
-    ///
-    /// # Errors
-    /// What is wrong with it.
     fn add(&self, rule: &str) -> Result<(), String>;
 
     /// Removes a rule, as users write it. `false` if there is none like that.

@@ -28,7 +28,6 @@ const HEAT_C: f64 = 50.0;
 pub struct GpuMetrics {
     /// The model's name, as `nvidia-smi` has it.
     pub model_name: String,
-    /// Memory, in bytes.
     pub memory_bytes: f64,
     /// Share of the memory that an engine reserves.
     pub memory_utilization: f64,

@@ -25,7 +25,6 @@ pub struct Addresses<'a> {
 /// An error of a listen address.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// It is none, or its name is not known.
     #[error("invalid listen address `{address}`: expected HOST:PORT")]
     NoAddress {
         /// The text.
@@ -41,7 +40,6 @@ pub enum ControlError {
         /// The address, as it was resolved.
         address: SocketAddr,
     },
-    /// It is taken, or not this machine's.
     #[error("cannot listen at `{address}`")]
     Bind {
         /// The text.
@@ -77,9 +75,6 @@ impl fmt::Debug for Listeners {
 
 impl Listeners {
     /// Listens at `addresses`.
-    ///
-    /// # Errors
-    /// When one cannot be used, or is not allowed.
     pub fn bind(addresses: &Addresses<'_>) -> Result<Self, ControlError> {
         let wanted = [(Part::Metrics, addresses.metrics), (Part::Admin, addresses.admin), (Part::Gpus, addresses.gpus)];
         let given = wanted.into_iter().filter_map(|(part, address)| Some((part, address?)));

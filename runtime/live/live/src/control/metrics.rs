@@ -27,7 +27,6 @@ pub(crate) fn registry(engines: EnginesHandle, guests: Option<GuestReader>) -> R
     registry
 }
 
-/// Seconds of nanoseconds.
 pub(crate) fn seconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e9
 }

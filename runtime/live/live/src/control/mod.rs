@@ -67,7 +67,6 @@ pub struct GuestSample {
     pub guest: String,
     /// Number of the engine; none for a guest that serves all of them.
     pub engine: Option<u32>,
-    /// Its kind.
     pub value: GuestValue,
 }
 

@@ -48,9 +48,6 @@ pub struct ControlPlane {
 
 impl Listeners {
     /// Answers for `engines` until the result is dropped.
-    ///
-    /// # Errors
-    /// When the system has no more threads or descriptors.
     pub fn serve(self, engines: EnginesHandle, latency: LatencyReader) -> io::Result<ControlPlane> {
         ControlPlane::start(self, engines, latency)
     }

@@ -44,7 +44,6 @@ impl FaultsView {
     }
 }
 
-/// All of an engine.
 #[derive(Serialize)]
 pub(crate) struct EngineView {
     engine: u16,

@@ -148,9 +148,6 @@ impl KvEvents {
     }
 
     /// Publishes the gathered events, unless the batch `is_lost`.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(crate) fn publish(&mut self, is_lost: bool) -> Result<(), LinkError> {
         let ts = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |now| now.as_secs_f64());
         let events = std::mem::take(&mut self.gathered);

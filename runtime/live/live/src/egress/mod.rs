@@ -113,9 +113,6 @@ impl Egress {
     }
 
     /// Sends the gathered outputs, with the statistics.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(crate) fn send_step(
         &mut self,
         engine: &AnyEngine,
@@ -161,16 +158,12 @@ impl Egress {
     }
 
     /// Publishes the gathered KV events, unless a fault loses them.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(crate) fn publish_kv_events(&mut self, faults: &mut Faults, since_start_ns: u64) -> Result<(), LinkError> {
         let Some(events) = self.kv_events.as_mut().filter(|events| !events.is_empty()) else { return Ok(()) };
         let is_lost = faults.loses_kv_events(since_start_ns);
         events.publish(is_lost)
     }
 
-    /// The publisher of KV events.
     pub(crate) fn publisher(&self) -> Option<&KvEventPublisher> {
         self.kv_events.as_ref().map(KvEvents::publisher)
     }
@@ -198,9 +191,6 @@ impl Egress {
 
     /// A request arrives: wakes the other engines of a mixture of experts, if
     /// they are between waves.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(crate) fn announce_wave(&self, request_wave: u32) -> Result<(), LinkError> {
         let starts = self.version.rules().engine_starts_waves;
         let Some(waves) = &self.waves else { return Ok(()) };
@@ -213,9 +203,6 @@ impl Egress {
     }
 
     /// A step has ended: reports the end of the wave, if this was its last one.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(crate) fn finish_wave(&self, has_work: bool) -> Result<(), LinkError> {
         let Some(waves) = &self.waves else { return Ok(()) };
         match waves.stepped(self.index, has_work) {

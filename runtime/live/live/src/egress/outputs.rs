@@ -182,9 +182,6 @@ impl Outputs {
 
     /// Sends the gathered outputs. The statistics go to the first of this engine's
     /// own API servers with outputs, or to the first one if none has any.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(crate) fn send_step(
         &mut self,
         stats: Option<&SchedulerStats>,
@@ -255,9 +252,6 @@ impl Outputs {
 
     /// Ends requests apart from any step, as vLLM does at a shutdown, a pause
     /// or a refusal.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(crate) fn send_finish(
         &mut self,
         channel: u32,
@@ -282,9 +276,6 @@ impl Outputs {
     }
 
     /// Answers a utility call.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(crate) fn send_utility(&mut self, client: u32, output: UtilityOutput) -> Result<(), LinkError> {
         let message = EngineCoreOutputs { utility_output: Some(output), ..self.message(client) };
         self.send_message(client, &message)
@@ -302,9 +293,6 @@ impl Outputs {
     }
 
     /// Sends outputs that another engine computed for this one's frontend.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(crate) fn pass_on(
         &mut self,
         client: u32,
@@ -316,9 +304,6 @@ impl Outputs {
     }
 
     /// Sends a message to the coordinator.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(crate) fn send_to_coordinator(&self, message: EngineCoreOutputs) -> Result<(), LinkError> {
         let mut frame = Vec::new();
         EngineCoreOutputs { engine_index: self.engine_index(0), ..message }.encode(&mut frame, self.rules);
@@ -326,18 +311,12 @@ impl Outputs {
     }
 
     /// Sends ENGINE_CORE_DEAD, after all earlier messages.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(crate) fn send_dead(&mut self) -> Result<(), LinkError> {
         self.flush()?;
         self.link.send_dead()
     }
 
     /// Sends all delayed messages at once.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(crate) fn flush(&mut self) -> Result<(), LinkError> {
         let channels = if self.first_tokens.is_some() { self.encoders.len() } else { 0 };
         (0..channels).try_for_each(|channel| self.deliver_first_tokens(channel))?;
@@ -437,9 +416,6 @@ impl Outputs {
     }
 
     /// Sends delayed messages whose time has come.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(crate) fn send_delayed(&mut self, faults: &mut Faults, fault_now_ns: u64) -> Result<(), LinkError> {
         while let Some((channel, frame)) = self.first_tokens.as_mut().and_then(|held| held.due(fault_now_ns)) {
             self.send(channel, &frame, faults, fault_now_ns)?;

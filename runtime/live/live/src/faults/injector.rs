@@ -48,9 +48,6 @@ impl Injector {
 
     /// The guest's actions on the events since the last decision; none without
     /// events.
-    ///
-    /// # Errors
-    /// When the guest fails.
     pub(crate) fn decide(&mut self, since_start_ns: u64, step: u64) -> Result<Vec<FaultAction>, FaultError> {
         let mut actions = Vec::new();
         let Some(guest) = self.guest.as_mut().filter(|_| !self.events.is_empty()) else { return Ok(actions) };

@@ -13,7 +13,6 @@ use crate::kv_transfer::settings::TransferFault;
 /// A fault with its occasions and requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultRule {
-    /// The fault.
     pub kind: FaultKind,
     /// Probability at each occasion.
     pub rate: f64,
@@ -30,7 +29,6 @@ pub struct FaultRule {
     text: String,
 }
 
-/// The kind of a fault.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FaultKind {
     /// READY is delayed.
@@ -50,7 +48,6 @@ pub enum FaultKind {
     Fail {
         /// Output tokens before that.
         after_tokens: u32,
-        /// Its finish reason.
         finish: FinishReason,
     },
     /// The engine exits when the window begins, or when a matching request has

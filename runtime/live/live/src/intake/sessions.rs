@@ -11,9 +11,6 @@ use crate::stepping::turns::begin_turn;
 
 impl Serving {
     /// Takes a further part of a resumable request's prompt, or the end of its input.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(super) fn continue_session(&mut self, request: Box<EngineCoreRequest>, now_ns: u64) -> Result<(), LiveError> {
         let Some(live) = self.requests.find(&request.request_id) else { return Ok(()) };
         let (tag, Some(core)) = (live.tag, live.core) else { return Ok(()) };

@@ -46,9 +46,6 @@ pub(crate) struct Meetings {
 
 impl Meetings {
     /// Takes part from now on.
-    ///
-    /// # Errors
-    /// When the rendezvous cannot start.
     pub(crate) fn start(
         settings: &MeetingSettings,
         transfer: &TransferSettings,

@@ -74,9 +74,6 @@ pub(crate) struct Mover {
 
 impl Mover {
     /// Maps the memory and starts the plane.
-    ///
-    /// # Errors
-    /// When the memory is too small, or the plane cannot start.
     pub(crate) fn start(
         settings: &PlaneSettings,
         transfer: &TransferSettings,

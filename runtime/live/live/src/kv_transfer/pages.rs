@@ -106,9 +106,6 @@ fn nulls_at_start(blocks: &[u32]) -> usize {
 }
 
 /// The blocks that a transfer is to bring, by group: exactly those that the request needs and the cache here lacks.
-///
-/// # Errors
-/// When the prefill engine does not name one of them.
 pub(crate) fn missing_pages(
     engine: &Engine,
     load: &RemoteLoad,

@@ -27,7 +27,6 @@ pub enum KvPeer {
     Domain(String),
     /// All addresses of a network.
     Network {
-        /// An address of it.
         address: IpAddr,
         /// Leading bits that all its addresses share.
         prefix_bits: u8,
@@ -152,9 +151,6 @@ impl PeerSockets {
 
     /// Sends a notice to the side channel at `address`; the connection that was
     /// not used for longest makes room. Never blocks.
-    ///
-    /// # Errors
-    /// When the address cannot be used, or there are no more sockets.
     pub(crate) fn send(&mut self, address: &str, notice: &str) -> Result<(), LinkError> {
         match self.sockets.iter().position(|(other, _)| other == address) {
             Some(place) => self.sockets[place..].rotate_left(1),

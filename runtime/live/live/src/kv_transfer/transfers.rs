@@ -266,9 +266,6 @@ impl Transfers {
 
     /// Holds the blocks of a finished prompt and listens for notices from now on.
     /// Returns the parameters for the decode engine.
-    ///
-    /// # Errors
-    /// When the side channel's address is in use.
     pub(crate) fn hold(&mut self, finished: &Finished, now_ns: u64) -> Result<Value, LinkError> {
         if self.notices.is_none() && self.mover.is_none() {
             let address = format!("tcp://{}:{}", self.settings.side_channel_host, self.port);
@@ -331,9 +328,6 @@ impl Transfers {
     }
 
     /// Notifies the prefill engine that its KV has been read, or is not wanted any more.
-    ///
-    /// # Errors
-    /// When the address cannot be used, or there are no more sockets.
     pub(crate) fn notify(&mut self, remote: &RemoteKv) -> Result<(), LinkError> {
         match &mut self.mover {
             Some(mover) => {
@@ -346,9 +340,6 @@ impl Transfers {
 
     /// Takes what has come from peers since the last call: the finished prompts whose blocks are free again, and whether
     /// there was anything at all.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(crate) fn receive(&mut self, now_ns: u64) -> Result<(Vec<Released>, bool), LinkError> {
         let mut released = std::mem::take(&mut self.released);
         let mut is_news = false;

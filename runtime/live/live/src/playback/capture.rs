@@ -171,9 +171,6 @@ pub(crate) struct CaptureLookup {
 impl CaptureLookup {
     /// The recorded answer of a request. All durations are divided by
     /// `time_scale`.
-    ///
-    /// # Errors
-    /// When the capture cannot be read.
     pub(crate) fn find(
         &mut self,
         settings: &PlaybackSettings,

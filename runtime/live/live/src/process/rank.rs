@@ -325,9 +325,6 @@ impl Rank {
 }
 
 /// Starts what carries KV, if anything does.
-///
-/// # Errors
-/// When the memory is too small, or the address is in use.
 pub(crate) fn start_mover(config: &LiveConfig, rank: u16, waker: Waker) -> Result<Option<Mover>, LiveError> {
     let transfer = &config.transfer;
     let Some(settings) = &transfer.plane else { return Ok(None) };

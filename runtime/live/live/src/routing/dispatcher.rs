@@ -184,9 +184,6 @@ impl Dispatcher {
 
     /// Asks the router. Time and number of `query` are filled in; a session of 0
     /// becomes a session of its own. `None` if no engine takes requests now.
-    ///
-    /// # Errors
-    /// When the router fails.
     pub(crate) fn route(&self, query: RouteRequest<'_>) -> Result<Option<Decision>, RouteError> {
         let mut routing = lock(&self.routing);
         let Routing { router, next, loads } = &mut *routing;
@@ -253,9 +250,6 @@ impl Dispatcher {
     }
 
     /// Puts a message into an engine's inbox and wakes the engine.
-    ///
-    /// # Errors
-    /// The message, if that engine does not serve.
     pub(crate) fn send(&self, to: usize, message: PeerMessage) -> Result<(), PeerMessage> {
         let entry = &self.entries[to];
         let mut inbox = lock(&entry.inbox);

@@ -55,17 +55,11 @@ impl Routes {
     }
 
     /// Asks the router; `None` if no engine takes requests.
-    ///
-    /// # Errors
-    /// When the router fails.
     pub(crate) fn decide(&self, query: RouteRequest<'_>) -> Result<Option<Decision>, RouteError> {
         self.dispatcher.route(query)
     }
 
     /// Delegates a request to `engine`.
-    ///
-    /// # Errors
-    /// The request, if that engine has just stopped serving.
     pub(crate) fn delegate(&mut self, engine: usize, routed: Box<RoutedRequest>) -> Result<(), Box<RoutedRequest>> {
         let (handle, client) = (routed.handle, routed.request.client_index);
         let id = routed.request.request_id.clone().into_boxed_str();

@@ -23,9 +23,6 @@ impl Refusal {
 
 impl Serving {
     /// Refuses a request that the engine does not know.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(crate) fn refuse(&mut self, client: u32, id: &str, refusal: &Refusal, now_ns: u64) -> Result<(), LiveError> {
         self.counters.refused += 1;
         tracing::warn!(rank = self.context.rank, request = id, "refused: {}", refusal.message);
@@ -51,9 +48,6 @@ impl Serving {
     }
 
     /// Ends refused requests with the reason.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(super) fn send_refusals(
         &mut self,
         refused: Vec<(LiveRequest, TokenRefusal)>,
@@ -81,9 +75,6 @@ impl Serving {
     }
 
     /// Ends a request that the engine does not know.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(crate) fn finish_unknown(
         &mut self,
         client: u32,
@@ -104,9 +95,6 @@ impl Serving {
     }
 
     /// Aborts all requests and notifies their frontends.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(crate) fn abort_all(&mut self, now_ns: u64) -> Result<(), LiveError> {
         let mut aborted: Vec<u64> = self.player.tags().collect();
         self.stepper.abort_all(|tag| aborted.push(tag));
@@ -135,9 +123,6 @@ impl Serving {
     }
 
     /// Aborts all of them and notifies their frontends.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(crate) fn abort_all_late(&mut self, now_ns: u64) -> Result<(), LiveError> {
         for id in self.transfers.late_answers().names() {
             let Some(answer) = self.transfers.abort_late(&id) else { continue };

@@ -98,9 +98,6 @@ impl Serving {
     }
 
     /// Decides steps as long as the core may and has work.
-    ///
-    /// # Errors
-    /// When the policy or the latency model fails.
     pub(crate) fn decide_steps(&mut self, now_ns: u64) -> Result<(), LiveError> {
         self.stepper.decide(&mut self.requests, &mut self.transfers, &self.context, now_ns)?;
         self.prepare_blocks();
@@ -109,9 +106,6 @@ impl Serving {
     }
 
     /// Applies the oldest step, if it has ended.
-    ///
-    /// # Errors
-    /// When a guest or a link fails.
     pub(crate) fn apply_due(&mut self, now_ns: u64) -> Result<(), LiveError> {
         let due = self.stepper.take_due(&self.requests, &mut self.tokens, &mut self.egress, now_ns)?;
         let Some(due) = due else { return Ok(()) };
@@ -135,9 +129,6 @@ impl Serving {
     }
 
     /// Sends the recorded outputs that are due.
-    ///
-    /// # Errors
-    /// When a guest or a link fails.
     pub(crate) fn play_due(&mut self, now_ns: u64) -> Result<(), LiveError> {
         if self.stepper.stalled_until_ns() > now_ns {
             return Ok(());
@@ -185,9 +176,6 @@ impl Serving {
     }
 
     /// Sends the statistics of an idle engine, if its last message had others.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(crate) fn send_owed_stats(&mut self, now_ns: u64) -> Result<(), LiveError> {
         if !self.egress.owes_stats() || !self.is_idle() {
             return Ok(());
@@ -248,9 +236,6 @@ impl Serving {
 
 impl Serving {
     /// Lets the failure injector decide on the events since the last call.
-    ///
-    /// # Errors
-    /// When the guest or a link fails.
     pub(crate) fn run_injector(&mut self, now_ns: u64) -> Result<(), LiveError> {
         let since_start_ns = self.context.since_start_ns(now_ns);
         for action in self.injector.decide(since_start_ns, self.counters.steps)? {
@@ -274,9 +259,6 @@ impl Serving {
     }
 
     /// Stalls or crashes the engine.
-    ///
-    /// # Errors
-    /// When the library fails.
     pub(crate) fn apply_fault(&mut self, fault: EngineFault, now_ns: u64) -> Result<(), LiveError> {
         let rank = self.context.rank;
         match fault {

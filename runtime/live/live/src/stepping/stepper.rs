@@ -159,7 +159,6 @@ impl Stepper {
         Ok(())
     }
 
-    /// Aborts a request.
     pub(crate) fn abort(&mut self, request: RequestId, tag: u64) {
         self.engine.abort(request);
         self.watch.show(|observer, rank| observer.aborted(rank, tag));
@@ -342,9 +341,6 @@ impl Stepper {
     }
 
     /// Decides steps as long as the core may and has work.
-    ///
-    /// # Errors
-    /// When the policy or the latency model fails.
     pub(crate) fn decide(
         &mut self,
         requests: &mut Requests,
@@ -494,9 +490,6 @@ impl Stepper {
 
     /// Takes the oldest step from the pipeline, if it has ended, and has its tokens
     /// chosen. [`Stepper::apply`] is to follow.
-    ///
-    /// # Errors
-    /// When the token source fails.
     pub(crate) fn take_due(
         &mut self,
         requests: &Requests,

@@ -165,7 +165,6 @@ impl Site {
         }
     }
 
-    /// Ends all of it.
     fn end(self) {
         self.engines.handle().shut_down();
         self.engines.wait().expect("engines end well");

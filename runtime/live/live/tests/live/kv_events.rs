@@ -35,7 +35,6 @@ fn next(subscriber: &KvEventSubscriber) -> (u64, KvEventBatch) {
     (message.sequence, message.batch)
 }
 
-/// All batches from `start` on.
 pub(super) fn replayed(subscriber: &KvEventSubscriber, start: u64) -> Vec<(u64, KvEventBatch)> {
     let messages = subscriber.replay(start, PATIENCE).expect("an answer comes");
     messages.into_iter().map(|message| (message.sequence, message.batch)).collect()

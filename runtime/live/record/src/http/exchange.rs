@@ -24,13 +24,11 @@ pub type HttpObserver = Arc<dyn Fn(&HttpRecord) + Send + Sync>;
 pub struct Exchange {
     /// When its head came, on the clock of [`now_ns`](super::now_ns).
     pub arrived_ns: u64,
-    /// The method.
     pub method: String,
     /// The path, as the client wrote it.
     pub path: String,
     /// What followed the `?`.
     pub query: Option<String>,
-    /// Headers of the request.
     pub request_headers: Vec<(String, String)>,
     /// The body of the request, up to the limit.
     pub request_body: Vec<u8>,

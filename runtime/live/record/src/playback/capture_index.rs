@@ -78,7 +78,6 @@ pub struct CaptureIndexOptions {
 /// Expectations of a capture; `None` is anything.
 #[derive(Clone, Debug, Default)]
 pub struct Expectation {
-    /// Its fingerprint.
     pub fingerprint: Option<String>,
     /// The model, where the capture names one.
     pub model: Option<String>,
@@ -90,7 +89,6 @@ pub enum PlaybackError {
     /// It cannot be read.
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    /// It holds no request.
     #[error("{}: expected at least one finished request to play back", path.display())]
     Empty {
         /// The file.
@@ -124,7 +122,6 @@ pub enum PlaybackError {
     },
 }
 
-/// The key of a name.
 pub(crate) fn name_key(name: &str) -> u64 {
     xxh3_64(name.as_bytes())
 }

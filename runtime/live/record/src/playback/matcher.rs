@@ -50,7 +50,6 @@ pub struct Lookup<'a> {
     pub id: &'a str,
     /// The name its sender gave it.
     pub external_id: Option<&'a str>,
-    /// Its session.
     pub session: Option<&'a str>,
     /// Its sampling parameters, in the words of the wire, those at their defaults
     /// left out; `None` if they do not matter.

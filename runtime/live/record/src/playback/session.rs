@@ -90,9 +90,6 @@ impl Playback {
     }
 
     /// Finds the record of a request, uses it up and counts it.
-    ///
-    /// # Errors
-    /// When the record cannot be read.
     pub fn answer(&self, asked: &Lookup<'_>) -> Result<Answer, PlaybackError> {
         let mut state = self.state();
         let found = state.matcher.take(asked);

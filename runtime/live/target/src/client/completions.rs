@@ -40,7 +40,6 @@ pub(crate) struct Completions {
     pub(crate) tells_cached: Rc<Cell<bool>>,
     /// Observations of the engines of this process, if it has them.
     pub(crate) book: Option<Book>,
-    /// The outputs that count.
     pub(crate) counted: CountedOutputs,
     /// How requests say which session they are of.
     pub(crate) sessions: Rc<Sessions>,

@@ -5,28 +5,20 @@ use vcr_cluster::record::FailReason;
 /// Why a server gave no answer, as a person reads it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
-    /// No connection.
     #[error("cannot connect to {address}: {reason}")]
     Connect { address: String, reason: String },
-    /// No TLS.
     #[error("no TLS connection to {address}: {reason}")]
     Tls { address: String, reason: String },
-    /// The connection ended.
     #[error("the connection was lost: {0}")]
     Lost(String),
-    /// It is no HTTP, no JSON, or no answer of this API.
     #[error("the server's answer is invalid: {0}")]
     Garbage(String),
-    /// It refuses.
     #[error("the server answered with HTTP status {status}{}", of_body(body))]
     Status { status: u16, body: String },
-    /// Nothing came.
     #[error("the server sent nothing for {0} s")]
     Silent(u64),
-    /// Fewer tokens than asked for, though the end of the text was to be ignored.
     #[error("the answer ended after {got} of {wanted} tokens, although `ignore_eos` was set")]
     Short { got: u32, wanted: u32 },
-    /// An error in a stream.
     #[error("the server ended the answer with an error: {0}")]
     Server(String),
 }

@@ -12,7 +12,6 @@ use crate::engines::book::name_of;
 /// The workload and the number of a session.
 pub(crate) type Session = (u32, u64);
 
-/// The session of a request.
 pub(crate) fn session_of(request: &IssuedRequest) -> Session {
     (request.workload, request.session)
 }
@@ -33,8 +32,6 @@ enum Token {
 }
 
 impl Sessions {
-    /// # Errors
-    /// When a name is not one of a header.
     pub(crate) fn new(names: &SessionNames) -> Result<Self, TargetError> {
         let header = |name: &String| {
             let invalid = |_| TargetError::unusable(format!("invalid header `{name}`: expected a name of HTTP"));

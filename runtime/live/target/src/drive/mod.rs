@@ -195,7 +195,6 @@ pub(crate) trait Plan {
     fn sample(&mut self, now_ns: u64);
 }
 
-/// No plan.
 pub(crate) struct NoPlan;
 
 impl Plan for NoPlan {
@@ -215,9 +214,7 @@ pub(crate) struct Driven {
     /// When it was ended before its end, if it was.
     pub(crate) stopped_at_ns: Option<u64>,
     pub(crate) notes: Vec<String>,
-    /// Its duration.
     pub(crate) duration_ns: u64,
-    /// Its clock.
     pub(crate) clock: Clock,
 }
 

@@ -24,7 +24,6 @@ impl Vocabulary {
         Self { first, count: end - first }
     }
 
-    /// The tokens as a range.
     pub(crate) fn range(self) -> TokenRange {
         TokenRange { first: self.first, count: self.count }
     }

@@ -199,7 +199,6 @@ fn feature(item: &PromptItem) -> MmFeature {
     }
 }
 
-/// The adapter of this number.
 fn adapter(number: u32) -> Option<LoraRequest> {
     let name = AdapterNames::default().name(number)?;
     // Engines count theirs from 1.

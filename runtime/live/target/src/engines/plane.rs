@@ -11,9 +11,6 @@ use vcr_transfer::{Geometry, GeometryInput, HeadOrder, Plane, Regions};
 use super::book::Book;
 
 /// The data plane to or from the engines of the pool in `role`, if there is one. Transfers to them are entered in `book`.
-///
-/// # Errors
-/// When the sizes do not fit together.
 pub(crate) fn plane(
     run: &RunConfig,
     role: PoolRole,
@@ -41,9 +38,6 @@ pub(crate) fn plane(
 }
 
 /// Checks the sizes of a run whose KV is to move, and that they fit the memory of this process.
-///
-/// # Errors
-/// When they do not.
 pub(crate) fn check_plane(run: &RunConfig) -> Result<(), TargetError> {
     let Topology::Disaggregated { prefill, decode, link, .. } = &run.topology else { return Ok(()) };
     let Some(plane) = link.plane else { return Ok(()) };

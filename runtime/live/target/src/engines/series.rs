@@ -46,7 +46,6 @@ impl EngineSeries {
         self.series.take()
     }
 
-    /// The engines of a pool.
     pub(crate) fn pool(&self, role: PoolRole) -> Option<&EnginesHandle> {
         self.pools.iter().find(|(other, _)| *other == role).map(|(_, handle)| handle)
     }

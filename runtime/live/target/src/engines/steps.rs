@@ -80,7 +80,6 @@ impl fmt::Debug for RunSteps {
     }
 }
 
-/// The steps of one pool.
 #[derive(Debug)]
 struct PoolSteps {
     run: RunSteps,

@@ -74,9 +74,6 @@ type Rendered = Result<String, TemplateError>;
 
 /// Renders for the process at the other end of these pipes until it closes them. Must be the only work of its
 /// process, which gets a memory limit and may end at any time.
-///
-/// # Errors
-/// When a pipe fails.
 pub fn serve(input: impl Read, mut output: impl Write) -> io::Result<()> {
     limit_memory();
     let (rendering, watched) = mpsc::channel::<()>();

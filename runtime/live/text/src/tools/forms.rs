@@ -1,6 +1,5 @@
 //! The forms in which models write calls of tools, by the names of vLLM's parsers.
 
-/// A form of calls.
 #[derive(Debug, PartialEq, Eq)]
 pub enum CallForm {
     /// JSON objects of the tool's name and its arguments, between marks.
@@ -37,13 +36,11 @@ pub struct JsonForm {
 pub struct SectionForm {
     /// Begins the section.
     pub start: &'static str,
-    /// Ends it.
     pub end: &'static str,
     /// Begins a call; the name is right behind it.
     pub call_start: &'static str,
     /// Between the name and the arguments.
     pub name_end: &'static str,
-    /// Ends a call.
     pub call_end: &'static str,
     /// Between two calls.
     pub separator: &'static str,
@@ -57,19 +54,15 @@ pub struct SectionForm {
 pub struct XmlForm {
     /// Begins a call.
     pub start: &'static str,
-    /// Ends it.
     pub end: &'static str,
     /// Between the start and the name, with white space around it.
     pub before_name: &'static str,
-    /// Ends the name.
     pub name_end: &'static str,
     /// Begins an argument.
     pub key_start: &'static str,
-    /// Ends its key.
     pub key_end: &'static str,
     /// Between its key and its value, with white space around it.
     pub value_start: &'static str,
-    /// Ends its value.
     pub value_end: &'static str,
     /// Ends the arguments; nothing where the call's end does.
     pub function_end: &'static str,

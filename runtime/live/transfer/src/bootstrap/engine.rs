@@ -11,7 +11,6 @@ use crate::bootstrap::join::meet;
 use crate::bootstrap::rooms::Prompt;
 use crate::bootstrap::shared::Inbox;
 
-/// The rendezvous of one engine.
 pub(crate) struct EngineRendezvous {
     hub: Arc<Hub>,
     rank: u16,

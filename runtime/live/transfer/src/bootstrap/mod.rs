@@ -87,7 +87,6 @@ pub struct RendezvousSettings {
     pub port: u16,
     /// The first engine of the process.
     pub first_rank: u16,
-    /// Its engines.
     pub num_ranks: u16,
     /// Tensor-parallel ranks of each engine.
     pub tensor_parallel_size: u32,

@@ -125,9 +125,6 @@ pub struct WorkerInfo {
 
 impl WorkerInfo {
     /// Reads the registration of a worker.
-    ///
-    /// # Errors
-    /// When it makes no sense.
     pub fn decode(body: &[u8]) -> Result<Self, String> {
         let info: Self = serde_json::from_slice(body).map_err(|error| error.to_string())?;
         match info.dp_size {
@@ -137,7 +134,6 @@ impl WorkerInfo {
     }
 }
 
-/// The address of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankAddress {
     pub(crate) rank_ip: String,
@@ -146,9 +142,6 @@ pub struct RankAddress {
 
 impl RankAddress {
     /// Reads the query of a worker.
-    ///
-    /// # Errors
-    /// When it is not an address.
     pub fn decode(body: &[u8]) -> Result<Self, String> {
         serde_json::from_slice(body).map_err(|error| error.to_string())
     }
@@ -167,7 +160,6 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The address of a rank.
     pub(crate) fn rank(&self, place: Place4) -> Option<&RankAddress> {
         self.ranks.get(&place)
     }
@@ -230,9 +222,6 @@ impl Table {
 }
 
 /// The numbers of a query of `/route`.
-///
-/// # Errors
-/// When one of them is missing or no number.
 pub fn decode_query(query: &str) -> Result<[i64; 4], String> {
     let mut numbers = [None; 4];
     for pair in query.split('&') {

@@ -27,7 +27,6 @@ pub(crate) type Answer = Result<Prompt, String>;
 pub(crate) enum Entered {
     /// The prompt was there before it.
     Ready(Box<Prompt>),
-    /// It waits.
     Waiting(oneshot::Receiver<Answer>),
 }
 
@@ -50,7 +49,6 @@ pub(crate) enum RoomError {
     Full,
 }
 
-/// All rooms.
 #[derive(Debug, Default)]
 pub(crate) struct Rooms(Mutex<Table>);
 

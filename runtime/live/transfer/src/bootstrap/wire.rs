@@ -33,22 +33,16 @@ pub const MAX_NAME_BYTES: usize = 512;
 /// Why bytes are not a message of a room.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// Another answer than [`READY`] or [`REFUSED`].
     #[error("it answers with byte {0:#04x}, expected 0x01")]
     Answer(u8),
-    /// No envelope.
     #[error("it does not describe its KV as vcr does (it sent {0:02x?})")]
     Magic([u8; 4]),
-    /// An envelope of another version.
     #[error("it has version {0} of the room protocol, expected version {VERSION}")]
     Version(u8),
-    /// A body that is too long.
     #[error("its description has {0} bytes, at most {MAX_BODY_BYTES} are allowed")]
     Length(u32),
-    /// A body that is not what it must be.
     #[error("its description cannot be read: {0}")]
     Body(String),
-    /// A room without a usable name.
     #[error("a room's name has {0} bytes, expected 1 to {MAX_NAME_BYTES} of UTF-8")]
     Room(usize),
 }
@@ -56,7 +50,6 @@ pub enum WireError {
 /// How rooms are named in a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoomKind {
-    /// By numbers.
     Number,
     /// By texts.
     Name,
@@ -75,18 +68,12 @@ pub fn encode_room(room: &Room) -> Vec<u8> {
 }
 
 /// The length of a room's name, from the two bytes before it.
-///
-/// # Errors
-/// When it is empty or too long.
 pub fn name_bytes(length: [u8; 2]) -> Result<usize, WireError> {
     let length = usize::from(u16::from_le_bytes(length));
     if (1..=MAX_NAME_BYTES).contains(&length) { Ok(length) } else { Err(WireError::Room(length)) }
 }
 
 /// A room by its name.
-///
-/// # Errors
-/// When it is not text.
 pub fn named_room(name: Vec<u8>) -> Result<Room, WireError> {
     let length = name.len();
     String::from_utf8(name).map(Room::Name).map_err(|_| WireError::Room(length))
@@ -163,9 +150,6 @@ pub fn encode_description(description: &Description) -> Vec<u8> {
 }
 
 /// Reads the description in such a body.
-///
-/// # Errors
-/// When it is not a description.
 pub fn decode_description(body: &[u8]) -> Result<Description, WireError> {
     let Body {
         remote_engine_id,

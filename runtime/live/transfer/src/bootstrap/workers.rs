@@ -56,9 +56,6 @@ pub struct EngineEntry {
 }
 
 /// All engines of a worker, by data-parallel rank.
-///
-/// # Errors
-/// When that is not what `/query` answers.
 pub fn decode_engines(body: &[u8]) -> Result<BTreeMap<u32, EngineEntry>, String> {
     serde_json::from_slice(body).map_err(|error| error.to_string())
 }

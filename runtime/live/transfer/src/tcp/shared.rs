@@ -372,7 +372,6 @@ impl Shared {
     }
 }
 
-/// Nanoseconds of a duration.
 pub(super) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

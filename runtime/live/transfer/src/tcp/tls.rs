@@ -78,9 +78,6 @@ impl TlsFiles {
 
 impl TcpTls {
     /// Reads the files.
-    ///
-    /// # Errors
-    /// When one of them is unusable.
     pub fn new(files: &TlsFiles) -> Result<Self, TlsError> {
         let latest = Latest { stamps: files.stamps(), configs: Configs::read(files)? };
         Ok(Self { files: Arc::new(files.clone()), latest: Arc::new(Mutex::new(latest)) })

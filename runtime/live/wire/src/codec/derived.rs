@@ -36,10 +36,6 @@ macro_rules! serde_message {
     ($($name:ident: $message:literal),*) => {$(
         impl $name {
             #[doc = concat!("Decodes one ", $message, ".")]
-            ///
-            /// # Errors
-            ///
-            /// When the bytes are not one.
             pub fn decode(frame: &[u8]) -> Result<Self, $crate::DecodeError> {
                 $crate::codec::read::whole($message, frame, $crate::codec::derived::read)
             }

@@ -31,76 +31,44 @@ pub enum Step {
 /// A problem of a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// The frame ends within the value.
     #[error("expected {expected}, but the frame ends here")]
-    Truncated {
-        /// The expected value.
-        expected: &'static str,
-    },
-    /// A value of another type.
+    Truncated { expected: &'static str },
     #[error("expected {expected}, got {found}")]
-    Unexpected {
-        /// The expected value.
-        expected: &'static str,
-        /// The actual value.
-        found: &'static str,
-    },
-    /// A number that the field cannot hold.
+    Unexpected { expected: &'static str, found: &'static str },
     #[error("expected {expected}, got {found}")]
     OutOfRange {
         /// The range of the field.
         expected: &'static str,
-        /// The number.
         found: i128,
     },
-    /// A text that the field does not know.
     #[error("expected one of {expected}, got \"{found}\"")]
     UnknownText {
         /// The texts that it knows.
         expected: &'static str,
-        /// The text, shortened.
         found: String,
     },
-    /// A value that its type refuses, in the words of serde.
     #[error("{0}")]
     Invalid(String),
-    /// A text that is not UTF-8.
     #[error("this text is not UTF-8")]
     NotUtf8,
-    /// A field that must be there is not.
     #[error("it is missing")]
     Missing,
-    /// Values within values beyond [`crate::Value::MAX_DEPTH`].
     #[error("values are nested too deeply")]
     TooDeep,
-    /// Bytes after the end of the message.
     #[error("{bytes} bytes follow the end of the message")]
-    Trailing {
-        /// Their number.
-        bytes: usize,
-    },
-    /// A message of the wrong number of frames.
+    Trailing { bytes: usize },
     #[error("expected {expected}, got {found} frames")]
-    Frames {
-        /// The expected frames.
-        expected: &'static str,
-        /// Its number of frames.
-        found: usize,
-    },
-    /// A tensor that points to a frame that the message does not have.
+    Frames { expected: &'static str, found: usize },
     #[error("it refers to frame {index}, but {frames} frames follow the payload")]
     NoSuchFrame {
         /// Index in the message, the payload being 0.
         index: u64,
-        /// Frames after the payload.
         frames: usize,
     },
-    /// A tensor whose bytes do not fit its shape.
     #[error("{bytes} bytes do not fit a tensor of type {dtype} and this shape")]
     Shape {
         /// The type of one number.
         dtype: String,
-        /// The number of bytes.
         bytes: usize,
     },
 }

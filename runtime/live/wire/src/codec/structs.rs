@@ -110,10 +110,6 @@ macro_rules! map_struct {
 
         impl $name {
             /// Decodes a map with these keys.
-            ///
-            /// # Errors
-            ///
-            /// When the bytes are not one such map.
             pub fn decode(frame: &[u8]) -> Result<Self, $crate::DecodeError> {
                 $crate::codec::read::whole($message, frame, $crate::codec::field::Wire::read)
             }

@@ -95,7 +95,6 @@ pub enum Value {
     Nil,
     /// A boolean.
     Bool(bool),
-    /// An integer.
     Int(Integer),
     /// A float of 32 bits.
     F32(f32),
@@ -330,10 +329,6 @@ impl Raw {
     }
 
     /// The value that the bytes stand for.
-    ///
-    /// # Errors
-    ///
-    /// When it is nested too deeply.
     pub fn value(&self) -> Result<Value, DecodeError> {
         Value::decode(&self.0)
     }

@@ -70,10 +70,6 @@ fn invalid(address: &str, problem: impl Into<String>) -> LinkError {
 }
 
 /// Checks an address to connect to, without connecting.
-///
-/// # Errors
-///
-/// When no peer can be reached by it.
 pub fn check_peer_address(address: &str) -> Result<(), LinkError> {
     match Address::parse(address).map_err(|problem| invalid(address, problem))? {
         Address::Tcp { port: None, .. } => Err(invalid(address, "expected a port from 1 to 65535 to connect to")),
@@ -92,10 +88,6 @@ pub fn check_peer_address(address: &str) -> Result<(), LinkError> {
 }
 
 /// Checks an address to listen at.
-///
-/// # Errors
-///
-/// When nothing can ever listen there.
 pub fn check_own_address(address: &str) -> Result<(), LinkError> {
     match Address::parse(address).map_err(|problem| invalid(address, problem))? {
         Address::Tcp { .. } => Ok(()),

@@ -371,20 +371,12 @@ impl EngineOutputs {
     }
 
     /// Sends statistics or the start or end of a wave to the coordinator.
-    ///
-    /// # Errors
-    ///
-    /// When there is no coordinator, or the library fails.
     pub fn send_to_coordinator(&self, frame: &[u8]) -> Result<(), LinkError> {
         let socket = self.coordinator.as_ref().ok_or(LinkError::NoCoordinator)?;
         send(socket, [frame]).map_err(LinkError::socket("tell the coordinator"))
     }
 
     /// Tells every API server that this engine is dead.
-    ///
-    /// # Errors
-    ///
-    /// When the library fails.
     pub fn send_dead(&self) -> Result<(), LinkError> {
         if let Some(link) = &self.local {
             link.send_message(ENGINE_CORE_DEAD);

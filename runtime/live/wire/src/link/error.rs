@@ -7,111 +7,52 @@ use crate::codec::error::DecodeError;
 /// An error of opening or using a link.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// Something else listens there.
     #[error("the address {address} is in use by another process")]
-    AddressInUse {
-        /// The address.
-        address: String,
-    },
-    /// It is not written as an address, or leads to something else.
+    AddressInUse { address: String },
     #[error("invalid address `{address}`: {problem}")]
-    InvalidAddress {
-        /// The address.
-        address: String,
-        /// The problem.
-        problem: String,
-    },
-    /// There is no such interface.
+    InvalidAddress { address: String, problem: String },
     #[error("{address} cannot be used: {reason}")]
-    BadAddress {
-        /// The address.
-        address: String,
-        /// The library's message.
-        reason: zmq::Error,
-    },
-    /// The other end did not say what it had to.
+    BadAddress { address: String, reason: zmq::Error },
     #[error("nothing came from {address} within {} s: {expected}", waited.as_secs_f64())]
     Silent {
-        /// Its expected address.
         address: String,
         /// The expected message, and possible reasons why it did not come.
         expected: String,
-        /// The time waited.
         waited: Duration,
     },
-    /// Another thread ended the waiting.
     #[error("waiting was stopped")]
     Stopped,
-    /// The other end said something else.
     #[error("{from} does not speak this protocol")]
-    Decode {
-        /// Name of the sender.
-        from: String,
-        /// The problem.
-        source: Box<DecodeError>,
-    },
-    /// An engine has a number that no engine has here.
+    Decode { from: String, source: Box<DecodeError> },
     #[error("invalid engine identity {identity}: expected 0 to {last}, as 2 bytes little-endian")]
     UnknownEngine {
-        /// Its identity, in hex.
         identity: String,
         /// The highest number of an engine.
         last: u16,
     },
-    /// An engine did something twice or too early.
     #[error("engine {rank} said {said}, but had {already}")]
-    OutOfOrder {
-        /// The engine.
-        rank: u16,
-        /// The message.
-        said: &'static str,
-        /// The state before it.
-        already: &'static str,
-    },
-    /// The frontend has fewer inputs than outputs, or the reverse.
+    OutOfOrder { rank: u16, said: &'static str, already: &'static str },
     #[error("INIT has {inputs} input addresses but {outputs} output addresses")]
-    UnpairedAddresses {
-        /// Inputs.
-        inputs: usize,
-        /// Outputs.
-        outputs: usize,
-    },
-    /// There is no such API server.
+    UnpairedAddresses { inputs: usize, outputs: usize },
     #[error("unknown API server {client}: the frontend has {clients}")]
     NoSuchClient {
         /// The one that was meant.
         client: usize,
-        /// Their number.
         clients: usize,
     },
-    /// There is no such engine, or it is gone.
     #[error("engine {rank} is not connected")]
     NoSuchEngine {
         /// The one that was meant.
         rank: u16,
     },
-    /// The publisher's replay endpoint is not known.
     #[error("past events need a replay endpoint")]
     NoReplay,
-    /// There is no coordinator.
     #[error("the frontend has no coordinator")]
     NoCoordinator,
-    /// The operating system failed.
     #[error("cannot {doing}")]
-    System {
-        /// The operation.
-        doing: &'static str,
-        /// The system's message.
-        source: std::io::Error,
-    },
-    /// The library failed.
+    System { doing: &'static str, source: std::io::Error },
     #[error("cannot {doing}")]
-    Socket {
-        /// The operation.
-        doing: &'static str,
-        /// The library's message.
-        source: zmq::Error,
-    },
+    Socket { doing: &'static str, source: zmq::Error },
 }
 
 impl LinkError {

@@ -19,7 +19,6 @@ pub struct FrontendLink {
     pub(super) outputs: Vec<Socket>,
     /// The coordinator's socket to the engines, and the one from them.
     pub(super) coordinator: Option<(Socket, Socket)>,
-    /// The ready response of each engine.
     pub engines: Vec<ReadyResponse>,
 }
 
@@ -34,10 +33,6 @@ pub struct FrontendMessage {
 
 impl FrontendMessage {
     /// The message.
-    ///
-    /// # Errors
-    ///
-    /// When this is not a message of the protocol.
     pub fn decode(&self) -> Result<EngineMessage, DecodeError> {
         EngineMessage::decode(&self.frames)
     }
@@ -88,10 +83,6 @@ impl FrontendLink {
 
     /// Waits for a message of an engine. `None`: none came in time, or a
     /// signal came first.
-    ///
-    /// # Errors
-    ///
-    /// When the library fails.
     pub fn receive(&self, timeout: Duration) -> Result<Option<FrontendMessage>, LinkError> {
         let deadline = Deadline::after(timeout);
         loop {
@@ -107,10 +98,6 @@ impl FrontendLink {
     }
 
     /// As the coordinator, notifies all engines that a wave begins.
-    ///
-    /// # Errors
-    ///
-    /// When there is no coordinator, or the library fails.
     pub fn start_wave(&self, wave: StartDpWave, rules: &ProtocolRules) -> Result<(), LinkError> {
         let (publisher, _) = self.coordinator.as_ref().ok_or(LinkError::NoCoordinator)?;
         let request = Request::StartDpWave(wave);

@@ -19,10 +19,7 @@ pub enum DataAddress {
         host: String,
     },
     /// In this folder, which must exist and hold no others.
-    Ipc {
-        /// The folder.
-        folder: PathBuf,
-    },
+    Ipc { folder: PathBuf },
 }
 
 impl DataAddress {
@@ -103,7 +100,6 @@ impl FrontendListener {
         Ok(Self { config, handshake, handshake_address, init, link })
     }
 
-    /// The handshake address.
     #[must_use]
     pub fn handshake_address(&self) -> &str {
         &self.handshake_address

@@ -17,16 +17,13 @@ use crate::versions::VersionEvidence;
 pub enum Source {
     /// That of an API server, by its index.
     Client(usize),
-    /// That of the coordinator.
     Coordinator,
 }
 
 /// Something that came in.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Received {
-    /// A request.
     Request {
-        /// Its socket.
         source: Source,
         /// The message.
         request: Request,
@@ -35,7 +32,6 @@ pub enum Received {
     },
     /// A message that could not be decoded. Others are not concerned.
     Malformed {
-        /// Its socket.
         source: Source,
         /// The problem.
         error: DecodeError,
@@ -189,10 +185,6 @@ impl EngineInputs {
 
     /// Waits for something to come in. `None`: nothing came in time, or a
     /// signal came first.
-    ///
-    /// # Errors
-    ///
-    /// When the library fails.
     pub fn receive(&mut self, timeout: Duration) -> Result<Option<Received>, LinkError> {
         let deadline = Deadline::after(timeout);
         loop {
@@ -206,10 +198,6 @@ impl EngineInputs {
     }
 
     /// A message that has arrived already, if any.
-    ///
-    /// # Errors
-    ///
-    /// When the library fails.
     pub fn try_receive(&mut self) -> Result<Option<Received>, LinkError> {
         for inlet in self.inlets(true) {
             inlet.may_have_message = true;

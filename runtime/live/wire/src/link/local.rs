@@ -30,7 +30,6 @@ pub enum LocalEvent<'a> {
 /// Effect of a fault on a message within a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageDamage {
-    /// It is lost.
     Lost,
     /// It cannot be read.
     Unreadable,
@@ -57,10 +56,8 @@ impl fmt::Debug for LocalSink {
 /// Why a request cannot be sent to an engine of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LocalLinkError {
-    /// As many requests wait in its mailbox as may.
     #[error("the engine's mailbox is full")]
     Full,
-    /// It does not serve: not yet, no longer, or not at the moment.
     #[error("the engine does not serve")]
     Lost,
 }
@@ -137,10 +134,6 @@ impl LocalLink {
     /// As [`LocalLink::send`], but leaves to the caller when an engine that waits is
     /// woken: further requests until then cost no wake-up. None if it wakes by itself,
     /// or for an earlier request.
-    ///
-    /// # Errors
-    ///
-    /// As [`LocalLink::send`].
     pub fn post(&self, request: Request) -> Result<Option<WakeUp>, LocalLinkError> {
         let mut mailbox = self.mailbox();
         if !mailbox.is_open {

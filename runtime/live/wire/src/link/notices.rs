@@ -57,10 +57,6 @@ impl NoticeBoard {
     }
 
     /// The next notice that has come in, if any. Questions before it are answered.
-    ///
-    /// # Errors
-    ///
-    /// When the library fails.
     pub fn try_receive(&self) -> Result<Option<String>, LinkError> {
         while let Some(frames) = try_receive(&self.socket)? {
             match <[Vec<u8>; 2]>::try_from(frames) {
@@ -139,10 +135,6 @@ impl MetadataRequest {
     }
 
     /// The answer's first frame, if it has come: an encoded [`NixlHandshake`].
-    ///
-    /// # Errors
-    ///
-    /// When the library fails.
     pub fn try_receive(&self) -> Result<Option<Vec<u8>>, LinkError> {
         while let Some(frames) = try_receive(&self.socket)? {
             if let Ok([delimiter, answer, _]) = <[Vec<u8>; 3]>::try_from(frames)

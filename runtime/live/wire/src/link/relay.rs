@@ -118,10 +118,6 @@ impl Relay {
     }
 
     /// Relays until `stop` is set and the waker was called.
-    ///
-    /// # Errors
-    ///
-    /// When the library or the system fails.
     pub fn run(&mut self, tap: &mut impl RelayTap, stop: &AtomicBool) -> Result<(), LinkError> {
         let mut items = Vec::new();
         while !stop.load(Ordering::Relaxed) {

@@ -34,10 +34,6 @@ pub struct Waiter {
 
 impl Waiter {
     /// Makes the timer and the wake-up event.
-    ///
-    /// # Errors
-    ///
-    /// When the system has no more descriptors.
     pub fn new() -> Result<Self, LinkError> {
         let timer = Timer::new().map_err(LinkError::system::<io::Error>("make a timer"))?;
         Ok(Self { timer, timer_ns: Cell::new(0), looked_ns: Cell::new(0), waker: Waker::new()? })
@@ -56,10 +52,6 @@ impl Waiter {
     ///
     /// Inputs that were not fully received end the wait at once. `events` and `notices` must have been fully
     /// received: only later ones are noticed.
-    ///
-    /// # Errors
-    ///
-    /// When the library or the system fails.
     pub fn wait(
         &self,
         inputs: &mut EngineInputs,

@@ -57,7 +57,6 @@ fn over_ipc(folder: &Path, clients: usize, engines: u16) -> FrontendConfig {
     }
 }
 
-/// A frontend with all its engines.
 fn linked(config: FrontendConfig) -> (FrontendLink, Vec<EngineLink>) {
     let transport = Transport::new();
     let engines = config.engines;

@@ -57,7 +57,6 @@ fn a_stranger_is_named() {
     answering.join().expect("no panic");
 }
 
-/// Notices of a relay.
 #[derive(Default)]
 struct Notices(Vec<RelayNotice>);
 

@@ -96,9 +96,6 @@ impl ChosenTokens {
 
     /// Lets the source choose all tokens that the step `plan` may give. Each request may get `more` tokens
     /// beyond one and its drafts.
-    ///
-    /// # Errors
-    /// When the source fails, or refuses a request.
     pub(crate) fn prepare(
         &mut self,
         plan: &StepPlan,

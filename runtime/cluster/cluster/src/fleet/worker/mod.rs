@@ -219,9 +219,6 @@ impl Worker {
     }
 
     /// A request comes.
-    ///
-    /// # Errors
-    /// When it can never run.
     pub(crate) fn submit(&mut self, spec: RequestSpec, run_seed: u64) -> Result<RequestId, RejectReason> {
         let Some(tokens) = &mut self.tokens else { return self.engine.submit(spec) };
         let (tag, max_tokens) = (spec.tag, spec.max_tokens);

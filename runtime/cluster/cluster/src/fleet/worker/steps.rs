@@ -12,9 +12,6 @@ use crate::window::Window;
 
 impl Worker {
     /// Decides a step, as its policy has it.
-    ///
-    /// # Errors
-    /// When the policy fails.
     pub(crate) fn schedule(&mut self, now_ns: u64) -> Result<&StepPlan, PolicyError> {
         if let Some(engine) = self.engine.as_vllm_mut() {
             if let Some(policy) = &mut self.policy {
@@ -115,9 +112,6 @@ impl Worker {
     }
 
     /// Ends the step that was executing; outputs are in the engine.
-    ///
-    /// # Errors
-    /// When the token source fails.
     pub(crate) fn update(
         &mut self,
         now_ns: u64,

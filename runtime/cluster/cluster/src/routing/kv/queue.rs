@@ -84,7 +84,6 @@ impl ClassQueue {
     }
 }
 
-/// The queue of one router.
 #[derive(Debug)]
 pub(super) struct RouterQueue {
     classes: Vec<ClassQueue>,

@@ -55,7 +55,6 @@ impl RequestOrigin {
 pub struct ServedRequest {
     /// Its number at its source, for observers of steps; none if it has none there.
     pub number: Option<u64>,
-    /// Its origin.
     pub origin: RequestOrigin,
     /// Its prompt, from [`Cluster::salted_prompt`].
     pub prompt: Prompt,
@@ -71,9 +70,6 @@ impl Cluster {
     /// A cluster at the instant 0 with the engines, links, routers, autoscalers and faults of a
     /// run. It tells of each output token, has its engines over time if those are wanted, and shows
     /// its steps to `steps`.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
     pub fn behind_server(
         mut config: RunConfig,
         tokens: TokenRange,
@@ -106,9 +102,6 @@ impl Cluster {
     }
 
     /// A request reaches the server at the present instant. Gives its number.
-    ///
-    /// # Errors
-    /// As [`Self::submit`].
     pub fn serve(&mut self, request: ServedRequest) -> Result<u64, ClusterError> {
         self.check_alive()?;
         let ServedRequest { number, origin, prompt, max_tokens, priority, adapter } = request;
@@ -138,9 +131,6 @@ impl Cluster {
     }
 
     /// Calls `callback` with the outputs of the present instant.
-    ///
-    /// # Errors
-    /// When the callback panics.
     pub fn deliver_outputs(&mut self, callback: impl FnMut(&ClusterOutput)) -> Result<(), ClusterError> {
         self.deliver(callback)
     }

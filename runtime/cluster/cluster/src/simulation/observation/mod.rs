@@ -153,9 +153,6 @@ impl<O: Observer> Observation<O> {
     }
 
     /// Asks whether the run keeps to the limits of the process.
-    ///
-    /// # Errors
-    /// When it does not, and why.
     pub(super) fn check_limits(&mut self) -> Result<(), String> {
         self.observer.check_limits()
     }

@@ -11,7 +11,6 @@ use vcr_guest::{NoFaults, SeededTokens, WithFallback, World};
 use crate::script::options::{Options, as_text, describe};
 use crate::vocabulary::guest::GuestSpec;
 
-/// The option `failures`.
 pub(crate) fn failures(options: &mut Options<'_>) -> Option<InjectorFactory> {
     let guest = guest(options, "failures", World::FailureInjector)?;
     let has_fallback = has_fallback(options, "failures", &guest, "none")?;

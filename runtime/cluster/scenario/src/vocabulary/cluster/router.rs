@@ -30,7 +30,6 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "sticky", |_, options| make_sticky(options));
 }
 
-/// The option `router`.
 pub(crate) fn option(options: &mut Options<'_>) -> Option<RouterConfig> {
     let value = options.take("router")?;
     of(&value).map_err(|what| options.problem("router", format!("invalid `router`: expected {what}"))).ok()

@@ -84,9 +84,6 @@ impl ModelMemory {
     }
 
     /// The engine's share of a GPU less the weights.
-    ///
-    /// # Errors
-    /// When the weights do not fit.
     pub(crate) fn available_bytes(&self, plan: &MemoryPlan) -> Result<f64, String> {
         let available = self.usable_bytes(plan) - self.weight_bytes - plan.activation_bytes as f64;
         if available > 0.0 { Ok(available) } else { Err(self.too_large(&self.has(plan))) }
@@ -94,9 +91,6 @@ impl ModelMemory {
 
     /// Number of KV blocks of `block_size` tokens that fit, by vLLM's rule for models with full
     /// attention in all layers.
-    ///
-    /// # Errors
-    /// Why no block fits.
     pub(crate) fn num_gpu_blocks(&self, plan: &MemoryPlan, block_size: u32) -> Result<u32, String> {
         let available = match plan.kv_cache_bytes {
             Some(bytes) => bytes as f64,

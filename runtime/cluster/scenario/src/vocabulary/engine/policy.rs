@@ -30,9 +30,6 @@ pub(crate) struct PolicySpec {
 
 impl PolicySpec {
     /// Reads a policy of a script: a name, a native policy, or a guest of that world.
-    ///
-    /// # Errors
-    /// What it must be instead, worded to follow "must be".
     pub(crate) fn of(value: &Dynamic) -> Result<Self, String> {
         if let Some(spec) = value.clone().try_cast::<Self>() {
             return Ok(spec);
@@ -83,7 +80,6 @@ impl PolicySpec {
         })
     }
 
-    /// The policy of a factory.
     pub(crate) fn ranked(factory: PolicyFactory) -> Self {
         Self { policy: Policy::Ranked, factory: Some(factory) }
     }
@@ -97,7 +93,6 @@ impl PolicySpec {
     }
 }
 
-/// The option `policy`.
 pub(crate) fn option(options: &mut Options<'_>) -> Option<PolicySpec> {
     let value = options.take("policy")?;
     PolicySpec::of(&value).map_err(|what| options.problem("policy", format!("invalid `policy`: expected {what}"))).ok()

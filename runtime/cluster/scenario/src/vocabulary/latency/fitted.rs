@@ -25,9 +25,6 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
 }
 
 /// The model of a file, which is an input of the scenario.
-///
-/// # Errors
-/// What is wrong with it, in words, with its name.
 pub(crate) fn of_path(context: &Context, path: &str, has_noise: bool) -> Result<LatencySpec, String> {
     context.state().inputs.named("model", path, context.resolve(path));
     let path = context.resolve(path);

@@ -150,9 +150,6 @@ fn of_model(model: &ModelSpec, mut options: Options<'_>) -> Scripted<LatencySpec
 }
 
 /// The model of a command line on a GPU.
-///
-/// # Errors
-/// What cannot be priced, in words.
 pub(crate) fn of_served(served: &ServedModel, gpu: &str) -> Result<LatencySpec, String> {
     let ServedModel { model, serving, .. } = served;
     let tensor_parallel = Some(serving.tensor_parallel);

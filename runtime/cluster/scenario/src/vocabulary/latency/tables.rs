@@ -104,9 +104,6 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
 }
 
 /// The tables of a deployment, from the package that the environment names.
-///
-/// # Errors
-/// Why there are none, in short.
 pub(crate) fn of_input(context: &Context, mut input: TablesInput) -> Result<LatencySpec, String> {
     input.data = context.options.files_by_name.get(DATA_VARIABLE).cloned();
     let system = input.system.clone();

@@ -24,7 +24,6 @@ pub(super) struct PlannedRun {
     pub(super) is_limited: bool,
     /// The capture to write, as the script names it.
     pub(super) record: Option<String>,
-    /// By pool.
     pub(super) drawn: Vec<Option<DrawnPool>>,
 }
 

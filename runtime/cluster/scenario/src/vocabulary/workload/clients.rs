@@ -24,7 +24,6 @@ pub(super) struct CommonOptions {
 }
 
 impl CommonOptions {
-    /// The workload from this source.
     pub(super) fn workload(self, start_ns: u64, source: WorkloadSource) -> WorkloadConfig {
         let Self { name, priority, tenant, slo, structured, client } = self;
         WorkloadConfig { name, start_ns, priority, tenant, slo, structured, client, source }

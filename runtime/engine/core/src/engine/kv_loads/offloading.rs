@@ -80,7 +80,6 @@ impl Engine {
         }
     }
 
-    /// Ends a load.
     pub(super) fn end_offloaded_load(&mut self, id: RequestId) {
         match self.requests[id].status {
             RequestStatus::WaitingForRemoteKv => {

@@ -63,9 +63,6 @@ impl Engine {
 
     /// Whether a load of such a prompt's KV can start at all: alone in the engine it still leaves free what its own
     /// first step with drafts may need.
-    ///
-    /// # Errors
-    /// When it never starts.
     pub fn check_load(&self, prompt_tokens: u32) -> Result<(), RejectReason> {
         if self.config.num_speculative_tokens() == 0 {
             return Ok(());

@@ -25,15 +25,9 @@ pub enum KvCacheKind {
     /// separately.
     LatentAttention,
     /// That of the latest tokens, the next one included.
-    SlidingWindow {
-        /// Tokens of the window.
-        window_tokens: u32,
-    },
+    SlidingWindow { window_tokens: u32 },
     /// That of the chunk which the next token is in; chunks begin at multiples of their length.
-    ChunkedLocal {
-        /// Tokens of a chunk.
-        chunk_tokens: u32,
-    },
+    ChunkedLocal { chunk_tokens: u32 },
     /// Outputs of an encoder for the item of a prompt, which its decoder reads; nothing of the prompt.
     CrossAttention,
     /// The state after the latest token, of Mamba or linear attention; [`MambaCacheMode`] says which others are kept.

@@ -18,7 +18,6 @@ pub(super) struct LookupGroup {
 /// A prefix that every group holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GroupHit {
-    /// Tokens of it.
     pub(crate) tokens: u32,
     /// Tokens that some kind holds, if these are more; 0 otherwise. Whoever keeps few blocks of
     /// a window keeps those before this place.
@@ -241,7 +240,6 @@ pub(super) fn key(hash: BlockHash, group: usize) -> BlockHash {
     hash.wrapping_add((group as u64).wrapping_mul(GROUP_STEP))
 }
 
-/// The content of a block with this key.
 #[inline]
 pub(super) fn content(key: BlockHash, group: usize) -> BlockHash {
     key.wrapping_sub((group as u64).wrapping_mul(GROUP_STEP))

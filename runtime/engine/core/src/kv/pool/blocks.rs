@@ -218,7 +218,6 @@ impl<L: Link> Blocks<L> {
         self.in_bucket(bucket_of(hash, self.num_buckets)).filter(|&id| self.hashes[id as usize] == hash).last()
     }
 
-    /// Blocks with this hash.
     pub(super) fn count(&self, hash: BlockHash) -> usize {
         let bucket = self.in_bucket(bucket_of(hash, self.num_buckets));
         bucket.filter(|&id| self.hashes[id as usize] == hash).count()

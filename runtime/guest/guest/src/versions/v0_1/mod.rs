@@ -69,9 +69,6 @@ pub(crate) fn open(world: World, component: &Component, limits: &Limits) -> Resu
 }
 
 /// The rows of two columns that a guest answered.
-///
-/// # Errors
-/// When one has more entries.
 fn paired<'a, A: Copy, B: Copy>(
     record: &'static str,
     names: &'static [&'static str; 2],

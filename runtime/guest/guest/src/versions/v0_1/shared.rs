@@ -34,17 +34,11 @@ pub(super) mod bindings {
 }
 
 /// Offers what every guest may import.
-///
-/// # Errors
-/// When it is offered already.
 pub(super) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     observe::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
 }
 
 /// Offers what a token source may import.
-///
-/// # Errors
-/// When it is offered already.
 pub(crate) fn link_source(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     link(linker)?;
     requests::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)?;

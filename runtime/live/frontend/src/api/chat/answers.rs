@@ -81,7 +81,6 @@ impl Form {
         }
     }
 
-    /// The whole of answers.
     pub(in crate::api) fn whole(self, answers: &[Piece], parsers: Vec<Parser>, counted: &Counted) -> Completion {
         let mut reasoning_tokens = 0;
         let choices = answers.iter().zip(parsers).enumerate().map(|(index, (answer, parser))| {

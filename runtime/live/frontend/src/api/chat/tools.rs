@@ -97,9 +97,6 @@ pub(in crate::api) struct ToolContext {
 
 impl ToolContext {
     /// The tools that a request and its messages offer, and the choice among them.
-    ///
-    /// # Errors
-    /// When they do not fit each other.
     pub(in crate::api) fn new(
         tools: Option<Vec<OfferedTool>>,
         messages: &[Templated],
@@ -151,9 +148,6 @@ impl ToolContext {
     }
 
     /// The form of the calls to be found in the answer, if any are.
-    ///
-    /// # Errors
-    /// When the server cannot find them.
     pub(in crate::api) fn form(&self, options: &ChatOptions) -> Result<Option<&'static CallForm>, ApiError> {
         if self.choice == Choice::None || self.offered.is_empty() {
             return Ok(None);

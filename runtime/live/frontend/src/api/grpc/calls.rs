@@ -87,7 +87,6 @@ where
     })
 }
 
-/// The status of an error.
 pub(super) fn status(error: &ApiError) -> Status {
     let code = match error.status {
         StatusCode::BAD_REQUEST => Code::InvalidArgument,

@@ -19,9 +19,6 @@ const DTYPES: [EmbedDtype; 5] = [
 
 impl EmbedDtype {
     /// The format of this name, or the usual one.
-    ///
-    /// # Errors
-    /// The names that there are.
     pub(in crate::api) fn named(name: Option<&str>) -> Result<Self, String> {
         let Some(name) = name else { return Ok(DTYPES[0]) };
         let names = || format!("`{}`", DTYPES.map(|dtype| dtype.name).join("`, `"));

@@ -149,7 +149,6 @@ pub(super) enum Prompt {
 }
 
 impl PoolRequest {
-    /// Its prompts.
     pub(super) fn prompts(&mut self) -> Result<Vec<Prompt>, ApiError> {
         if self.normalize.is_some() {
             let message = "Parameter `normalize` was removed; use `use_activation` instead.";

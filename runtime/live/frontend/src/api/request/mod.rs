@@ -17,7 +17,6 @@ use crate::server::frontend_kind::FrontendKind;
 use crate::server::ids::RequestIds;
 use crate::server::model::Model;
 
-/// Options of streams.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct StreamOptions {
     pub(super) include_usage: Option<bool>,
@@ -365,9 +364,6 @@ pub(super) fn request_id(ids: &RequestIds, headers: &HeaderMap, prefix: &str, ow
 }
 
 /// Reads the structure that the answers to a call must or may have, once for all of them and before an engine gets it.
-///
-/// # Errors
-/// When they must have it and the engines cannot follow it.
 pub(super) async fn check_structure(app: &App, asked: &mut crate::generate::EngineSubmission) -> Result<(), ApiError> {
     let certain = asked.request.sampling_params.as_ref().and_then(|params| params.structured_outputs.as_ref());
     if let Some(structure) = certain {

@@ -180,9 +180,6 @@ fn without_place(error: &serde_json::Error) -> String {
 }
 
 /// The structure that `structured_outputs` asks for.
-///
-/// # Errors
-/// When it is invalid.
 pub(in crate::api) fn own(given: Option<&Templated>) -> Result<Option<Structure>, ApiError> {
     let Some(given) = given else { return Ok(None) };
     let structure = serde_json::from_str::<Given>(&text_of(given))
@@ -194,9 +191,6 @@ pub(in crate::api) fn own(given: Option<&Templated>) -> Result<Option<Structure>
 }
 
 /// The `response_format` of a text completion, which is looked at late.
-///
-/// # Errors
-/// When it is invalid.
 pub(in crate::api) fn late_format(format: Option<&Templated>) -> Result<Option<ResponseFormat>, ApiError> {
     let format = format.map(|format| serde_json::from_str(&text_of(format))).transpose();
     format.map_err(|error| {
@@ -206,9 +200,6 @@ pub(in crate::api) fn late_format(format: Option<&Templated>) -> Result<Option<R
 }
 
 /// The structure that a request asks for in one way, the other, or both.
-///
-/// # Errors
-/// When one is invalid, or they do not agree.
 pub(in crate::api) fn structure(
     format: Option<&ResponseFormat>,
     given: Option<&Templated>,

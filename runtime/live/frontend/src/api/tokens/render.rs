@@ -36,9 +36,6 @@ pub enum RenderedApi {
 
 /// Renders the body of a request as the render endpoint of its API does, without a
 /// server.
-///
-/// # Errors
-/// What the endpoint answers.
 pub fn render_body(api: RenderedApi, body: &[u8], model: &Model, chats: &ChatOptions) -> Result<Value, ApiError> {
     fn json(rendered: impl Serialize) -> Result<Value, ApiError> {
         serde_json::to_value(rendered)

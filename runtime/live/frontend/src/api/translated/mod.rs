@@ -19,7 +19,6 @@ pub(super) trait Translation: Send + Sync + 'static {
     /// Appends the events of the end.
     fn finish(&mut self, out: &mut Vec<Event>);
 
-    /// The event of an error.
     fn error(&self, error: &ApiError) -> Event;
 }
 

@@ -10,9 +10,6 @@ const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
 const MIN_THINKING_TOKENS: u64 = 1024;
 
 /// The chat-completion request that has the same meaning.
-///
-/// # Errors
-/// When a field is missing or of another shape.
 pub(crate) fn chat_request(request: &Value) -> Result<Value, InvalidRequest> {
     let mut chat = prompt_fields(request)?;
     let max_tokens = request["max_tokens"].as_u64().filter(|tokens| *tokens > 0);
@@ -39,9 +36,6 @@ pub(crate) fn chat_request(request: &Value) -> Result<Value, InvalidRequest> {
 }
 
 /// The chat-completion request that has the same prompt, to count its tokens.
-///
-/// # Errors
-/// When a field is missing or of another shape.
 pub(crate) fn prompt_request(request: &Value) -> Result<Value, InvalidRequest> {
     prompt_fields(request).map(Value::Object)
 }

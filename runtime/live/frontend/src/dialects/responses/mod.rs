@@ -30,7 +30,6 @@ pub(crate) struct ResponseHead {
 }
 
 impl ResponseHead {
-    /// Of a request.
     pub(crate) fn new(id: impl Into<String>, created_at: u64, model: impl Into<String>, request: &Value) -> Self {
         let mut repeated = Map::new();
         for (name, default) in [

@@ -34,9 +34,6 @@ const DROPPED: &[&str] = &[
 
 /// The chat-completion request that has the same meaning. `earlier` are the messages of
 /// the response that `previous_response_id` names, its answer included.
-///
-/// # Errors
-/// When a field is missing or of another shape.
 pub(crate) fn chat_request(request: &Value, earlier: &[Value]) -> Result<Value, InvalidRequest> {
     if !request.is_object() {
         return Err(InvalidRequest::new("request", "expected an object"));
@@ -82,9 +79,6 @@ fn includes_logprobs(request: &Value) -> bool {
 }
 
 /// The chat messages of a request's `input`.
-///
-/// # Errors
-/// When it is missing or an item has another shape.
 pub(crate) fn input_messages(request: &Value) -> Result<Vec<Value>, InvalidRequest> {
     let input =
         given(request, "input").ok_or_else(|| InvalidRequest::new("input", "expected a string or a list of items"))?;

@@ -12,15 +12,11 @@ const DEFAULTS: &[(&str, Value)] = &[("stream", Value::Bool(false)), ("echo", Va
 /// A request as it came.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AskedParts<'a> {
-    /// The method.
     pub method: &'a str,
-    /// The path.
     pub path: &'a str,
     /// What followed the `?`.
     pub query: Option<&'a str>,
-    /// The headers.
     pub headers: &'a [(String, String)],
-    /// The body.
     pub body: &'a [u8],
 }
 

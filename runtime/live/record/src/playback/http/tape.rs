@@ -59,7 +59,6 @@ enum Place {
 /// What was found for a request.
 #[derive(Debug)]
 pub enum Found {
-    /// Its recording.
     Record(Box<HttpRecord>),
     /// There is none.
     Miss(Box<Miss>),
@@ -87,7 +86,6 @@ pub struct Nearest {
 /// What a playback came to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HttpTapeReport {
-    /// Recordings.
     pub recordings: u64,
     /// Recordings that no request took.
     pub unused: u64,
@@ -111,9 +109,6 @@ impl HttpTape {
     }
 
     /// Reads a capture. Exchanges stay in the file.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub fn open(path: &Path, rules: MatchRules, lenient: bool) -> Result<Self, PlaybackError> {
         let file = CaptureFile::open(path, &ReadOptions { lenient })?;
         let meta = file.meta();
@@ -159,9 +154,6 @@ impl HttpTape {
     }
 
     /// Finds the recording of a request.
-    ///
-    /// # Errors
-    /// When the file cannot be read any more.
     pub fn take(&self, asked: &Asked) -> Result<Found, PlaybackError> {
         let key = asked.key();
         let mut state = self.state();

@@ -14,7 +14,6 @@ use crate::tcp::shared::{Shared, nanoseconds};
 
 /// Bytes of a batch, unless a single page has more.
 const BATCH_BYTES: u64 = 4 << 20;
-/// Pages of a batch.
 const BATCH_PAGES: u64 = 1024;
 
 /// A transfer that streams work on.

@@ -11,9 +11,6 @@ const SPAN_BYTES: usize = 16;
 
 impl Message {
     /// Reads the body of a frame.
-    ///
-    /// # Errors
-    /// When it is damaged, malformed, or beyond a limit.
     pub fn decode(header: &Header, body: &[u8]) -> Result<Self, DecodeError> {
         if crc32fast::hash(body) != header.crc {
             return Err(DecodeError::Crc);

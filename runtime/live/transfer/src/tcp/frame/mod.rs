@@ -38,32 +38,24 @@ pub const MAX_NOTICE_BYTES: usize = 128 << 10;
 /// Why bytes are not a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// The opening is that of something else.
     #[error("the peer does not speak the KV protocol of vcr (it sent {0:02x?}); is it --kv-transfer tcp there?")]
     Magic([u8; 8]),
-    /// The opening is that of TLS.
     #[error("the peer speaks TLS, but this engine has no --kv-transfer-tls-cert")]
     Tls,
-    /// The opening is of another version.
     #[error("the peer has version {0} of the KV protocol, expected version {VERSION}")]
     Version(u16),
-    /// There is no such message.
     #[error("unknown message kind {0}")]
     Kind(u8),
-    /// A length beyond its limit.
     #[error("{what} of {value} exceeds the limit of {limit}")]
     Limit {
         /// Name of the field with this length.
         what: &'static str,
         /// The length.
         value: u64,
-        /// The limit.
         limit: u64,
     },
-    /// The body ends too early or too late, or is not as it must be.
     #[error("malformed {0} message")]
     Malformed(&'static str),
-    /// The body is not what was sent.
     #[error("the CRC of a message is wrong")]
     Crc,
 }
@@ -73,15 +65,12 @@ pub enum DecodeError {
 pub struct PeerInfo {
     /// Name of the engine.
     pub engine_id: String,
-    /// Its start.
     pub generation: u64,
-    /// Its sizes.
     pub geometry: Geometry,
     /// Layout that both must agree on; see [`Geometry::layout_hash`].
     pub layout_hash: u64,
 }
 
-/// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// The side that connects presents itself.
@@ -90,7 +79,6 @@ pub enum Message {
     Welcome(PeerInfo),
     /// The other side refuses the connection.
     Refused {
-        /// The kind.
         kind: ErrorKind,
         /// The error's text.
         message: String,
@@ -131,7 +119,6 @@ pub enum Message {
     Failed {
         /// The number of the batch.
         batch: u64,
-        /// The kind.
         kind: ErrorKind,
         /// The error's text.
         message: String,
@@ -209,7 +196,6 @@ pub struct Trailer {
 }
 
 impl Trailer {
-    /// Its bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; TRAILER_BYTES] {
         let mut bytes = [0; TRAILER_BYTES];
@@ -218,9 +204,6 @@ impl Trailer {
     }
 
     /// Reads a trailer.
-    ///
-    /// # Errors
-    /// When it names no known failure.
     pub fn decode(bytes: &[u8; TRAILER_BYTES]) -> Result<Self, DecodeError> {
         let failure = match bytes[0] {
             0 => None,

@@ -71,10 +71,6 @@ impl KvEventPublisher {
 
     /// Publishes a batch and returns its sequence number. The rank is filled
     /// in where there is none. Subscribers that are too slow miss it.
-    ///
-    /// # Errors
-    ///
-    /// When the library fails.
     pub fn publish(&mut self, batch: &KvEventBatch) -> Result<u64, LinkError> {
         let sequence = self.keep(batch);
         if let Some((_, payload)) = self.buffer.back() {
@@ -119,10 +115,6 @@ impl KvEventPublisher {
 
     /// Answers those who ask for batches again, and returns how many asked.
     /// To be called between steps; vLLM does it ten times a second.
-    ///
-    /// # Errors
-    ///
-    /// When the library fails.
     pub fn serve_replays(&self) -> Result<usize, LinkError> {
         let Some(socket) = &self.replay else { return Ok(0) };
         let mut served = 0;

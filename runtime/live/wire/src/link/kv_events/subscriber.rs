@@ -19,10 +19,6 @@ pub struct KvEventSubscriber {
 impl KvEventSubscriber {
     /// Subscribes to topics that begin with `topic` at an engine's endpoint,
     /// and may ask again at its replay endpoint.
-    ///
-    /// # Errors
-    ///
-    /// When an address cannot be used.
     pub fn connect(
         transport: &Transport,
         endpoint: &str,
@@ -41,20 +37,12 @@ impl KvEventSubscriber {
     }
 
     /// Waits for a batch. `None`: none came in time, or a signal came first.
-    ///
-    /// # Errors
-    ///
-    /// When the library fails, or something else came.
     pub fn receive(&self, timeout: Duration) -> Result<Option<KvEventMessage>, LinkError> {
         let Some(frames) = self.receive_frames(timeout)? else { return Ok(None) };
         KvEventMessage::decode(&frames).map(Some).map_err(malformed)
     }
 
     /// The same, but only its frames.
-    ///
-    /// # Errors
-    ///
-    /// When the library fails.
     pub fn receive_frames(&self, timeout: Duration) -> Result<Option<Vec<Vec<u8>>>, LinkError> {
         receive(&self.events, timeout)
     }

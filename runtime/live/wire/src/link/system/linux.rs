@@ -18,9 +18,6 @@ pub struct Timer(OwnedFd);
 
 impl Timer {
     /// A timer without an alarm.
-    ///
-    /// # Errors
-    /// When the system has no more descriptors.
     pub fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         Ok(Self(timerfd_create(TimerfdClockId::Monotonic, flags)?))
@@ -28,9 +25,6 @@ impl Timer {
 
     /// Sets the alarm, in nanoseconds of [`monotonic_ns`](crate::monotonic_ns); an earlier one is
     /// forgotten.
-    ///
-    /// # Errors
-    /// When the system refuses.
     pub fn set(&self, at_ns: u64) -> io::Result<()> {
         let at = Timespec { tv_sec: (at_ns / 1_000_000_000) as i64, tv_nsec: (at_ns % 1_000_000_000) as i64 };
         let alarm = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
@@ -39,9 +33,6 @@ impl Timer {
     }
 
     /// Whether the alarm has gone off since this was asked last.
-    ///
-    /// # Errors
-    /// When the system refuses.
     pub fn take_alarm(&self) -> io::Result<bool> {
         match rustix::io::read(&self.0, &mut [0; 8]) {
             Ok(_) => Ok(true),

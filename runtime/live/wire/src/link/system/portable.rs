@@ -83,9 +83,6 @@ impl Shared {
 
 impl Timer {
     /// A timer without an alarm.
-    ///
-    /// # Errors
-    /// When the system has no more descriptors, or threads.
     pub fn new() -> io::Result<Self> {
         let (shown, show) = pair()?;
         let alarm = Mutex::new(Alarm { at_ns: None, is_closed: false, show });
@@ -97,9 +94,6 @@ impl Timer {
 
     /// Sets the alarm, in nanoseconds of [`monotonic_ns`](crate::monotonic_ns); an earlier one is
     /// forgotten.
-    ///
-    /// # Errors
-    /// When the system refuses.
     pub fn set(&self, at_ns: u64) -> io::Result<()> {
         let mut alarm = self.shared.lock();
         drain(&self.shown)?;
@@ -109,9 +103,6 @@ impl Timer {
     }
 
     /// Whether the alarm has gone off since this was asked last.
-    ///
-    /// # Errors
-    /// When the system refuses.
     pub fn take_alarm(&self) -> io::Result<bool> {
         drain(&self.shown)
     }

@@ -18,7 +18,6 @@ pub enum EvictionPolicy {
 pub struct OffloadingOptions {
     /// Chunks that the host holds.
     pub chunks: u32,
-    /// Blocks of a chunk.
     pub blocks_per_chunk: u32,
     /// Order in which chunks leave the host.
     pub eviction_policy: EvictionPolicy,

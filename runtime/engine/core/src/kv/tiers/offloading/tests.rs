@@ -13,7 +13,6 @@ fn lru(chunks: u32, rules: SchedulerRules) -> Offloading {
     connector(OffloadingOptions { chunks, ..OffloadingOptions::default() }, rules)
 }
 
-/// Hashes of a prompt of `blocks` blocks.
 fn prompt(content: u64, blocks: u32) -> Vec<BlockHash> {
     (0..u64::from(blocks)).map(|index| content * 100 + index).collect()
 }

@@ -61,7 +61,6 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    /// A value that is missing in `parent`.
     fn missing(place: String, parent: &Value) -> Self {
         Self::new("missing", &place, "Field required", parent)
     }

@@ -84,9 +84,6 @@ pub(super) fn known(path: &str) -> Option<&'static str> {
 }
 
 /// A body with its values converted.
-///
-/// # Errors
-/// When the server in Python refuses it.
 pub(super) fn checked(path: &str, text: &[u8], limits: &Limits) -> Result<Value, Refused> {
     let value = read(text)?;
     let rules = match path {

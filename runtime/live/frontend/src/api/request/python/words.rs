@@ -23,7 +23,6 @@ pub(super) fn shown(value: &Value) -> String {
     }
 }
 
-/// `str` of a value.
 pub(super) fn written(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
