@@ -85,10 +85,9 @@ impl Quirks {
         self.capacity == CapacityPolicy::GuaranteedNoEvict
     }
 
-    /// Whether the preemption victim is the oldest running request, where the policy is
-    /// first come, first served. The scan of the running list keeps its index when the
-    /// victim leaves, and so skips as many requests as were before it; it continues
-    /// after a request that has preempted itself. Source: `preemption_mode` `fifo` of
+    /// Whether FCFS preempts the oldest running request. The scan of the running list keeps its
+    /// index when the victim leaves, so it skips as many requests as stood before the victim. It
+    /// continues after a request that has preempted itself. Source: `preemption_mode` `fifo` of
     /// Dynamo's mockers.
     #[inline]
     pub(crate) fn preempts_oldest(self) -> bool {
@@ -117,17 +116,16 @@ impl Quirks {
         self.reservations == Reservations::BetweenSteps || self.capacity == CapacityPolicy::GuaranteedNoEvict
     }
 
-    /// Whether requests are admitted in the order in which their KV arrives, not in that in which
-    /// its loads began, as by vLLM and in disaggregated serving in Dynamo's replay. Source: Dynamo's
-    /// mocker of TensorRT-LLM.
+    /// Whether requests are admitted in the order in which their KV arrives. vLLM, and
+    /// disaggregated serving in Dynamo's replay, use the order in which the loads began. Source:
+    /// Dynamo's mocker of TensorRT-LLM.
     #[inline]
     pub(crate) fn admits_in_order_of_arrival(self) -> bool {
         self.reservations == Reservations::InSteps && self.capacity == CapacityPolicy::GuaranteedNoEvict
     }
 
-    /// Whether preempted requests go before those whose KV has arrived, while no request
-    /// waits for blocks for its KV. Source: Dynamo's mockers, which keep both in one
-    /// queue.
+    /// Whether preempted requests precede those whose KV has arrived, while no request waits for
+    /// blocks for its KV. Source: Dynamo's mockers, which keep both in one queue.
     #[inline]
     pub(crate) fn resumes_preempted_first(self) -> bool {
         self.reservations == Reservations::BetweenSteps

@@ -327,7 +327,7 @@ impl EngineConfig {
         self.drafting
     }
 
-    /// Indices of the groups in which the last block of a prefix hit is computed again; an engine without
+    /// Indices of the groups that recompute the last block of a prefix hit. An engine without
     /// groups has the group 0.
     #[must_use]
     pub fn groups_that_drop_a_block(&self) -> Vec<usize> {
@@ -345,8 +345,7 @@ impl EngineConfig {
         HashedBlocks { size_tokens: self.input.block_size, lookahead_tokens }
     }
 
-    /// Whether a step gives every request that samples one token, and nothing
-    /// of it is known in advance or taken back.
+    /// Whether each step samples exactly one token per request, without drafts or rollbacks.
     pub(crate) fn decodes_plainly(&self) -> bool {
         !self.input.async_scheduling
             && self.input.num_speculative_tokens == 0
@@ -405,7 +404,8 @@ impl EngineConfig {
         self.context_ranks
     }
 
-    /// Whether blocks are free only when the steps in flight are over (vLLM's `defer_block_free`).
+    /// Whether blocks are freed only after the steps in flight have ended (vLLM's
+    /// `defer_block_free`).
     #[must_use]
     pub fn defers_frees(&self) -> bool {
         let is_consumer = self.input.kv_connector.is_some_and(|connector| connector.is_consumer);
@@ -472,7 +472,7 @@ impl EngineConfig {
         self.input.kv_cache_groups.iter().any(|group| group.kind.is_mamba())
     }
 
-    /// Whether a decoder reads what an encoder has made of a prompt's items, by layers of cross attention.
+    /// Whether the decoder reads the encoder's outputs in layers of cross attention.
     #[must_use]
     pub fn is_encoder_decoder(&self) -> bool {
         self.input.kv_cache_groups.iter().any(|group| group.kind == KvCacheKind::CrossAttention)

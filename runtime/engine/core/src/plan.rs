@@ -29,11 +29,10 @@ pub struct ScheduledRequest {
     pub tag: u64,
     /// Tokens computed in this step.
     pub num_scheduled_tokens: u32,
-    /// Tokens computed or cached before it. Of a request of kind `New` they came
-    /// from this engine's cache, unless a [`RemoteLoad`] of it has arrived: then
-    /// they are all of its prompt but the last token, which is computed again,
-    /// and the load says where they came from. With a [`TierLoad`] they are what
-    /// that counts.
+    /// Tokens computed or cached before it. For a request of kind `New` they came from this
+    /// engine's cache, unless a [`RemoteLoad`] for it has arrived: then they are the whole prompt
+    /// without the last token, which is recomputed, and the load names their origin. With a
+    /// [`TierLoad`] they are the tokens that it counts.
     pub num_computed_tokens: u32,
     /// How it came into the step.
     pub kind: ScheduledKind,
@@ -59,8 +58,8 @@ pub struct RemoteLoad {
     pub cached_tokens: u32,
     /// Prompt tokens to be moved.
     pub missing_tokens: u32,
-    /// Tokens whose KV over all layers has as many bytes as what is to be moved: those missing, less what layers of
-    /// other groups than full attention do not need of them.
+    /// Number of tokens whose KV over all layers equals the transferred bytes: the missing tokens,
+    /// less the parts that layers of groups other than full attention do not need.
     pub moved_tokens: u32,
 }
 
@@ -80,7 +79,7 @@ pub struct TierLoad {
     pub disk_tokens: u32,
 }
 
-/// A connector's answer to a lookup of the KV of a request beyond what is cached here.
+/// A connector's answer to a lookup of a request's KV beyond the local cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExternalHit {
     /// Tokens beyond the cached ones; none if it does not know yet, and the request is to be stepped over.
@@ -165,9 +164,9 @@ pub enum AdmissionStop {
 /// One scheduled step (vLLM's `SchedulerOutput`).
 #[derive(Clone, Debug, Default)]
 pub struct StepPlan {
-    /// Requests with work, in scheduling order, but for those that decode steadily.
+    /// Requests with work, in scheduling order, except those that decode steadily.
     pub scheduled: Vec<ScheduledRequest>,
-    /// Those whose drafts are checked against their grammar before they are verified.
+    /// Requests whose drafts are checked against their grammar before they are verified.
     pub(crate) with_checked_drafts: Vec<RequestId>,
     /// Requests that decode steadily: running ones, with one token each.
     pub steady_decode_requests: u32,
@@ -352,8 +351,8 @@ impl StepOutputs {
 
 /// Counts requests in the shape of their step.
 pub(crate) trait CountRequests {
-    /// Counts a request's part of a step in. `emits` unless the request asks for
-    /// no output; what is beyond `prompt_tokens` is output.
+    /// Adds a request's part of a step. `emits` is false if the request asks for no output; tokens
+    /// beyond `prompt_tokens` are output.
     fn add(&mut self, entry: &ScheduledRequest, emits: bool, prompt_tokens: u32);
 
     /// Counts it out again.

@@ -1,4 +1,4 @@
-//! Settings that vLLM refuses are refused with the next step; those that it ignores are ignored.
+//! Settings that vLLM refuses are refused with a hint; ignored ones are ignored.
 
 use vcr_core::{
     ConfigError, Drafter, Engine, EngineConfig, EngineConfigInput, FinishReason, KvRole, Prompt, RejectReason,
@@ -153,7 +153,7 @@ fn the_last_token_of_a_split_prompt_that_fills_the_model_is_never_computed() {
     assert!(engine.plan().scheduled.is_empty(), "one token is left for ever");
     engine.abort(id);
     assert_eq!((engine.num_requests(), engine.pool().num_active()), (0, 0));
-    // In one step it ends, but the threshold splits it where chunked prefill is off, too.
+    // It ends in one step, but the threshold also splits it without chunked prefill.
     let whole = EngineConfigInput { max_num_batched_tokens: 256, enable_chunked_prefill: false, ..input() };
     let split = EngineConfigInput { long_prefill_token_threshold: 100, ..whole.clone() };
     let split = Engine::new(EngineConfig::new(split).expect("a valid configuration"));
@@ -214,7 +214,7 @@ fn names_that_mean_nothing_abort_nothing() {
     assert_eq!((engine.num_waiting(), engine.num_requests()), (0, 0));
 }
 
-/// As in Dynamo 1.6's mocker, where the driver says so.
+/// As in Dynamo 1.6's mocker, on the driver's request.
 #[test]
 fn a_request_that_can_never_run_leaves_the_queue_in_its_turn() {
     let mut engine = engine(EngineConfigInput { max_num_seqs: 1, max_model_len: None, ..input() });
@@ -239,7 +239,8 @@ fn a_request_that_can_never_run_leaves_the_queue_in_its_turn() {
     assert!(!engine.has_schedulable_requests());
 }
 
-/// vLLM's `_spec_decode_step_blocks`: alone in the engine, such a load waits for blocks that nobody holds.
+/// vLLM's `_spec_decode_step_blocks`: in an otherwise empty engine, such a load waits for blocks
+/// that no request holds.
 #[test]
 fn a_load_that_leaves_nothing_for_drafts_never_starts() {
     let drafting = EngineConfigInput {

@@ -16,7 +16,7 @@ thread_local! {
     static BYTES: Cell<i64> = const { Cell::new(0) };
 }
 
-/// Counts what the calling thread allocates.
+/// Counts the allocations of the calling thread.
 struct Counting;
 
 fn count(allocations: u64, bytes: i64) {
@@ -65,7 +65,7 @@ fn prompt(tag: u64) -> Prompt {
     Prompt::of_tokens((0..512).map(|index| tag as u32 * 4096 + index).collect(), 16, 0)
 }
 
-/// The same with three images of 64 placeholders, of which requests share some.
+/// The same with three images of 64 placeholders; requests share some images.
 fn prompt_with_images(tag: u64) -> Prompt {
     let items = (0..3).map(|place| PromptItem::new(tag % 50 * 3 + place, place as u32 * 100 + 20, 64)).collect();
     let tokens = (0..512).map(|index| tag as u32 * 4096 + index).collect();
@@ -90,7 +90,7 @@ fn decoding_engine(input: EngineConfigInput, stops: Option<&StopRules>) -> Engin
             let max_tokens = if round < 2 { 200 } else { 2_000 };
             let lora = (engine.config().max_loras() > 0).then_some(tag as u32 % 3);
             let stops = stops.map(|stops| Box::new(stops.clone()));
-            // Of some the engine knows no tokens but those it is asked to look at.
+            // For some, the engine knows only the tokens that it must look at.
             let prompt = match tag % 2 {
                 0 if stops.is_some() => run(tag),
                 _ if engine.config().stated().encoder_cache_size.is_some() => prompt_with_images(tag),
@@ -256,7 +256,7 @@ fn asking_a_policy_allocates_nothing() {
         policy.calls
     };
     (0..20).for_each(|_| _ = turn(&mut engine, 128));
-    // From here on others wait and are ranked anew whenever one of these goes.
+    // From here on others wait, and are ranked again whenever one of these leaves.
     engine.set_pause_state(PauseState::PausedNew);
     for tag in 200..400 {
         engine.submit(RequestSpec::new(tag, prompt(tag), 5)).expect("it fits");

@@ -80,11 +80,11 @@ struct Driver {
     engine: Engine,
     policy: Whims,
     live: BTreeMap<u64, RequestId>,
-    /// Those of them whose KV is held when they end.
+    /// The requests among them whose KV is held at their end.
     sources: BTreeSet<u64>,
-    /// Those that wait for KV.
+    /// Requests that wait for KV.
     loading: BTreeSet<u64>,
-    /// Those whose KV is held.
+    /// Requests whose KV is held.
     held: BTreeSet<u64>,
     transfers: u64,
     steps: u64,
@@ -317,7 +317,7 @@ fn a_window_gives_back_the_blocks_that_it_has_passed() {
     assert_eq!(engine.plan().blocks_of_group(&engine.plan().scheduled[0], 1), [6, 7, 8, 9, 10]);
     engine.update(&mut Tokens);
     engine.schedule();
-    // The next token, at 20, needs those from 15 on.
+    // The next token, at 20, needs tokens 15 and later.
     let plan = engine.plan();
     assert_eq!(
         (plan.window_frees.len(), plan.window_frees[0].group, &plan.freed_block_ids[..]),

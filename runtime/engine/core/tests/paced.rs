@@ -1,4 +1,4 @@
-//! Requests with times of their own: what each sees, and that the scheduler decides as ever.
+//! Requests with times of their own: their token times, and unchanged scheduling decisions.
 
 mod support;
 
@@ -25,7 +25,7 @@ impl RequestTimes for Times {
     }
 }
 
-/// The instants at which each request had its tokens.
+/// The times of each request's tokens.
 type Seen = BTreeMap<u64, Vec<u64>>;
 
 struct Driver {

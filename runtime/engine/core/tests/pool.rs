@@ -104,8 +104,8 @@ fn describe(event: KvEvent<'_>) -> String {
 /// Action on a pool: its kind, its number of blocks, and their content.
 type Action = (u8, u32, u64);
 
-/// The pool agrees with a plain model of it: the order of the free
-/// blocks, references, what is cached and what it announces.
+/// The pool agrees with a simple model of it: the order of the free blocks, references, cached
+/// blocks and events.
 fn agrees_with_a_plain_one(blocks: u32, actions: Vec<Action>) -> Result<(), TestCaseError> {
     let mut pool = KvPool::new(blocks, true);
     pool.record_events(true);
@@ -173,7 +173,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 8, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Around the number of blocks from which their numbers take more room.
+    /// Sizes around the number of blocks at which block numbers take more room.
     #[test]
     fn a_large_pool_agrees_with_a_plain_one(blocks in 65_533..65_539u32, actions in arb_actions()) {
         agrees_with_a_plain_one(blocks, actions)?;

@@ -19,7 +19,7 @@ fn engine(usable_blocks: u32) -> Engine {
     Engine::new(EngineConfig::new(input).expect("valid"))
 }
 
-/// A request whose prompt is like that of no other number.
+/// A request whose prompt differs from that of every other number.
 fn request(tag: u64, prompt_tokens: u32, max_tokens: u32) -> RequestSpec {
     plain::request(tag, tag, prompt_tokens, max_tokens)
 }
@@ -54,7 +54,7 @@ fn the_newest_is_preempted_and_readmitted_first() {
         preempted = engine.schedule().preempted.clone();
         engine.update(&mut Ones);
     }
-    // Of three the newest, then of two the newer one, in the order in which they wait.
+    // The newest of three, then the newer of two, in their waiting order.
     assert_eq!(preempted.last(), Some(&1));
     assert!(preempted.iter().all(|&tag| tag != 0), "{preempted:?}");
     let mut resumed = Vec::new();
@@ -101,8 +101,8 @@ fn a_cached_request_for_no_token_is_over_with_its_prompt() {
     assert!(engine.outputs().outputs.iter().all(|output| output.num_tokens == 0));
 }
 
-/// A cancelled reservation does not change the order in which its blocks are evicted:
-/// the end of a prompt before its beginning.
+/// A cancelled reservation does not change the eviction order of its blocks: the end of a prompt
+/// before its beginning.
 #[test]
 fn a_cancelled_reservation_keeps_the_order_of_eviction() {
     let left_after = |cancels: bool| {

@@ -41,8 +41,8 @@ fn one_token_at_least_is_computed() {
     assert_eq!(cached, [0, 0, 16, 48, 64, 144]);
 }
 
-/// With multi-token prediction the last block that was found is computed too,
-/// however many tokens a step may give.
+/// With multi-token prediction the last found block is recomputed, however many tokens a step may
+/// produce.
 #[test]
 fn multi_token_prediction_computes_one_more_block() {
     for extra_tokens in [1, 3] {

@@ -15,7 +15,7 @@ use vcr_core::{
     RequestSpec, Reservations, StopRules,
 };
 
-/// Rules each of which ends some requests.
+/// Rules that each end some requests.
 fn stop_rules() -> StopRules {
     let repetition = Repetition { max_pattern_tokens: 40, min_pattern_tokens: 2, min_count: 2 };
     StopRules { tokens: vec![36, 5], min_tokens: 3, repetition: Some(repetition) }
@@ -76,7 +76,7 @@ struct Driver {
     live: BTreeMap<u64, (RequestId, u32)>,
     held: BTreeMap<u64, RequestId>,
     loading: Vec<(u64, RequestId)>,
-    /// Tags of those whose transfer has ended and that have not run since.
+    /// Tags of requests whose transfer has ended and that have not run since.
     loaded: BTreeSet<u64>,
     emitted: BTreeMap<u64, u32>,
     /// Cached copies by hash, according to the events.
@@ -101,7 +101,7 @@ struct Counts {
 /// Bounds on the KV of a request, worked out without the engine.
 struct Bounds {
     prompt_tokens: u64,
-    /// 1, but for requests without output: those of pooling.
+    /// 1, except for pooling requests, which have no output.
     first_token: u64,
     max_model_len: u64,
     /// A step must hold as many tokens, where prompts are not chunked.
@@ -315,7 +315,7 @@ impl Driver {
         }
     }
 
-    /// Replays the events; what they say is cached must be what the pool finds.
+    /// Replays the events; the resulting cache must equal the pool's lookups.
     fn follow_events(&mut self) {
         let pool = self.engine.pool_mut();
         for event in pool.events().expect("recording").iter() {

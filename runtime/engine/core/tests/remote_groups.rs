@@ -18,7 +18,7 @@ fn engine_of(num_gpu_blocks: u32, groups: [&str; 2]) -> Engine {
     Engine::new(EngineConfig::new(input).expect("valid"))
 }
 
-/// Blocks by group: how many places, and how many of them are null blocks at the start.
+/// Blocks by group: the number of places, and of null blocks at the start.
 fn tables(engine: &Engine, id: RequestId) -> Vec<(usize, usize)> {
     let table = |blocks: &[u32]| {
         let nulls = blocks.iter().take_while(|block| **block == 0).count();
@@ -35,7 +35,7 @@ fn a_window_gets_only_the_blocks_that_the_next_token_needs() {
     assert_eq!((load.cached_tokens, load.missing_tokens), (0, 200));
     // Half of the bytes of a token is in either group, and of the window 40 tokens move.
     assert_eq!(load.moved_tokens, (200 + 40) / 2);
-    // Of 200 tokens the first 168 are outside of the window: ten whole blocks.
+    // The first 168 of 200 tokens are outside the window: ten whole blocks.
     assert_eq!(tables(&engine, load.request), [(13, 0), (13, 10)]);
     assert_eq!(engine.pool().num_active(), 13 + 3);
     engine.remote_kv_arrived(load.request);

@@ -39,7 +39,7 @@ fn run(config: EngineConfigInput, prompt: Prompt, stops: StopRules, script: &[u3
     }
 }
 
-/// A prompt in which the beginning of every output is, too.
+/// A prompt that contains the beginning of every output.
 fn prompt(keeps_tokens: bool) -> Prompt {
     let tokens = [0, 1, 2, 1, 0, 0, 0, 0];
     if keeps_tokens {

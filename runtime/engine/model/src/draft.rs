@@ -67,14 +67,14 @@ impl Draft {
         DraftShape { method: self.method, layers: &self.layers }
     }
 
-    /// Bytes of its weights on each GPU: those that vLLM does not share with the model, as it does with the embedding of
-    /// heads and modules, and with their output head unless it has other tokens.
+    /// Bytes of its weights on each GPU, without weights that vLLM shares with the model: the
+    /// embedding for heads and modules, and their output head unless their tokens differ.
     pub(crate) fn bytes(&self, target: Target, served: &Serving) -> f64 {
         let alone = Serving { pipeline_parallel: 1, quantization: None, ..served.clone() };
         let tensor = served.tensor_parallel as f64;
         let Some(own) = &self.own else {
             let layers = weights::of_layers(target.sizes, &self.layers, target.formats, &alone);
-            // Of the embedding of a token and the state before it.
+            // The projection of a token's embedding and the previous state.
             let ranks = if target.splits_projection { tensor } else { 1.0 };
             let joined = 2.0 * square(target.sizes.hidden) * target.formats.plain.bytes() / ranks;
             return layers + self.layers.len() as f64 * joined;

@@ -7,7 +7,7 @@
 //! `vllm/platforms/interface.py`. Attention in 0.32 chooses its block sizes by backend; the block sizes of a
 //! Hopper GPU are used here.
 //!
-//! Not counted: weights of encoders of images and sound, and what a backend pads.
+//! Not counted: weights of image and sound encoders, and padding by a backend.
 
 mod draft;
 mod drafter;

@@ -99,7 +99,7 @@ impl Model {
         let is_tied = [fields, whole].iter().find_map(|fields| fields.map.get("tie_word_embeddings")?.as_bool());
         let dtype = [fields, whole].iter().find_map(|fields| fields.text(&["dtype", "torch_dtype"]));
         let dtype = dtype.unwrap_or("bfloat16");
-        // vLLM computes in 16 bits what is stored in 32.
+        // vLLM computes in 16 bits with weights stored in 32.
         let plain_bytes = plain_bytes(dtype)
             .ok_or_else(|| fields.wrong("dtype", &dtype.into(), "bfloat16, float16 or float32"))?
             .min(2);

@@ -129,19 +129,19 @@ impl Formats {
             has_fp8_kv_cache: has_fp8_kv_cache(section),
             ..Self::all(plain, format)
         };
-        // Of gpt-oss the experts alone are in it.
+        // For gpt-oss only the experts are in this format.
         if format == WeightFormat::Mxfp4 && section.get("quant_method").is_some_and(|name| name == "mxfp4") {
             return Ok(Self { experts: format, has_fp8_kv_cache: formats.has_fp8_kv_cache, ..Self::all(plain, plain) });
         }
         Ok(formats)
     }
 
-    /// Formats in which a weight counts 1, for numbers of weights instead of bytes.
+    /// Formats in which a weight counts 1, to count weights instead of bytes.
     pub(crate) fn numbers() -> Self {
         Self::all(WeightFormat::Plain(1), WeightFormat::Plain(1))
     }
 
-    /// Formats in which a quantised weight counts 1 and any other 0.
+    /// Formats in which a quantised weight counts 1 and any other weight 0.
     pub(crate) fn quantised_numbers(self) -> Self {
         let counted = |format: WeightFormat| WeightFormat::Plain(u64::from(format != self.plain));
         Self {

@@ -28,7 +28,7 @@ impl Shape<'_> {
     }
 }
 
-/// Settings of an engine for which a model's memory is planned.
+/// Engine settings that decide a model's memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Serving {
     /// GPUs that share each layer.
@@ -45,13 +45,13 @@ pub struct Serving {
     pub expert_parallel: bool,
     /// Data type of the KV cache; `auto` follows the checkpoint.
     pub kv_cache_dtype: String,
-    /// Tokens of a block; none for what the attention backend prefers.
+    /// Tokens of a block; none for the attention backend's preferred size.
     pub block_size: Option<u64>,
     /// Longest sequence; none for the model's.
     pub max_model_len: Option<u64>,
     /// Most tokens in steps that have not ended.
     pub in_flight_tokens: u64,
-    /// Method of a checkpoint, or by which it is quantised while it is loaded.
+    /// Quantisation method of the checkpoint, or of the conversion while it is loaded.
     pub quantization: Option<String>,
     /// Whether the KV of prompts is kept for later requests.
     pub enable_prefix_caching: bool,
@@ -96,7 +96,7 @@ const MAX_DRAFTS: u64 = 1000;
 const KV_CACHE_DTYPES: &[(&str, u64)] =
     &[("bfloat16", 2), ("float16", 2), ("fp8", 1), ("fp8_e4m3", 1), ("fp8_e5m2", 1), ("fp8_inc", 1)];
 
-/// Those of vLLM whose layout in blocks is not known here.
+/// vLLM's types whose layout in blocks is not known here.
 const OTHER_DTYPES: &[&str] = &["nvfp4", "int8_per_token_head", "fp8_per_token_head", "int4_per_token_head"];
 
 impl Serving {

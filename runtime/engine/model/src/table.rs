@@ -29,7 +29,7 @@ static TABLE: LazyLock<Table> =
 /// Lists with an item for each layer.
 const BY_LAYER: [&str; 4] = ["hybrid_layer_pattern", "indexer_types", "layer_types", "moe_layer_freq"];
 
-/// The names of all models, by which they are published.
+/// The published names of all models.
 pub fn names() -> impl Iterator<Item = &'static str> {
     TABLE.model.iter().map(|entry| entry.names[0].as_str())
 }
@@ -62,7 +62,7 @@ pub(crate) fn find(name: &str) -> Option<(String, Map<String, Value>)> {
     Some((entry.names[0].clone(), config))
 }
 
-/// All names of the model of a name, by which it is published; none if it is not in the table.
+/// All published names of the model with this name; none if it is not in the table.
 pub fn names_of(name: &str) -> &'static [String] {
     entry(name).map_or(&[], |entry| &entry.names)
 }
@@ -79,7 +79,7 @@ fn stem(name: &str) -> (String, Option<&'static str>) {
     }
 }
 
-/// The names that are most like this one: of those in its format and of all others, one each.
+/// The published names nearest to this one: one in its format and one in each other format.
 pub(crate) fn nearest_names(name: &str) -> Vec<String> {
     let (asked, format) = stem(name);
     // A name without its last words is near.
@@ -93,7 +93,7 @@ pub(crate) fn nearest_names(name: &str) -> Vec<String> {
         names.min_by_key(|(distance, _)| *distance)
     };
     let (like, other) = (nearest(true), nearest(false));
-    // What has another size in another format is not meant.
+    // A model of another size in another format is not a candidate.
     let limit = like.map_or(usize::MAX, |(distance, _)| distance);
     let mut found: Vec<_> = like.into_iter().chain(other.filter(|(distance, _)| *distance <= limit)).collect();
     found.sort_by_key(|(distance, _)| *distance);

@@ -8,7 +8,7 @@ use vcr_model::{DraftMethod, Model, Serving};
 /// Share of a drafter's weights that is not counted: norms, biases, scales of activations.
 const TOLERANCE: f64 = 0.005;
 
-/// Drafters of which a part is not quantised that the model's own layers have quantised; how far they may be off.
+/// Drafters with unquantised parts that the model's own layers quantise, and their allowed error.
 const LOOSE: &[(&str, f64)] = &[("XiaomiMiMo/MiMo-V2-Flash", 0.09)];
 
 fn cases() -> Vec<Value> {
@@ -81,7 +81,8 @@ fn groups_and_blocks_are_those_of_vllm() {
             .collect();
         assert_eq!(found, wanted, "{at}");
         assert_eq!(plan.bytes_per_block, number(&case["bytes_per_block"]), "{at}");
-        // The groups that vLLM says to have layers of the drafter; where there is one, it says nothing.
+        // The groups in which vLLM marks layers of the drafter; it marks none if there is only one
+        // group.
         let engine_groups = plan.engine_groups(SchedulerRules::V0_32);
         let wanted = groups.iter().map(|group| group["drafter"] == true);
         if !engine_groups.is_empty() {

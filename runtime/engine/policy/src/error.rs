@@ -5,7 +5,7 @@ use core::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidConfig {
     pub(crate) field: &'static str,
-    /// The field, its value and what to write instead.
+    /// The field, its value and an allowed value.
     pub(crate) text: String,
 }
 

@@ -12,9 +12,8 @@ use crate::{Algorithm, Arrival, InvalidConfig, PreferenceSink};
 const VIRTUAL_PER_TOKEN: f64 = 65_536.0;
 /// The least and the greatest weight.
 const WEIGHTS: (f64, f64) = (0.01, 100.0);
-/// Number of waiting requests of a tenant that have ranks of their own, those that
-/// came first. What is admitted moves all ranks of its tenant, so each further
-/// one would have to be said again in nearly every call.
+/// Number of a tenant's first waiting requests with ranks of their own. Each admission moves all
+/// ranks of its tenant, so each further one would have to be repeated in nearly every call.
 const WINDOW: usize = 4;
 /// Where all others wait, in the order of their arrival.
 const BEHIND: i64 = i64::MAX;
@@ -67,7 +66,8 @@ impl FairShareConfig {
     }
 }
 
-/// Virtual time of a token under `weight`, which is the field `field` or, there, that of a tenant.
+/// Virtual time of a token under `weight`, which comes from the field `field`, for one tenant if
+/// `tenant` is given.
 fn virtual_of(weight: f64, field: &'static str, tenant: Option<u64>) -> Result<i64, InvalidConfig> {
     let (least, greatest) = WEIGHTS;
     if !(least..=greatest).contains(&weight) {
@@ -99,7 +99,7 @@ struct Request {
     /// Tokens, prompt and output, that its tenant has paid for or got for
     /// nothing.
     served_tokens: u32,
-    /// Index among those of its tenant that run.
+    /// Index among the running requests of its tenant.
     place: u32,
     /// Admission rank last returned.
     admission_rank: Option<i64>,
@@ -112,8 +112,7 @@ struct Request {
 #[derive(Clone, Debug)]
 struct Tenant {
     virtual_per_token: i64,
-    /// The tokens it was served, in virtual time, and what it let pass while it
-    /// wanted none.
+    /// Its served tokens in virtual time, including the time that passed while it had no requests.
     served: i64,
     /// Slots in the order of their arrival.
     waiting: BTreeMap<(u64, u64), u32>,
@@ -123,18 +122,15 @@ struct Tenant {
     is_changed: bool,
 }
 
-/// Weighted start-time fair queueing (Goyal, Vin and Cheng, "Start-time fair
-/// queueing", 1996) over tokens: the prompt when a request is admitted, its
-/// output as it comes. Tokens from the cache are free, and what is computed
-/// again after a preemption is not paid for twice.
+/// Weighted start-time fair queueing (Goyal, Vin and Cheng, "Start-time fair queueing", 1996) over
+/// tokens: the prompt at admission, then each output token. Cached tokens are free, and
+/// recomputation after a preemption is not charged again.
 ///
-/// Each tenant has a virtual time, which each token moves on by the inverse of
-/// its weight. The tenant that is furthest behind goes first; one that comes
-/// back after it wanted nothing starts where those are that were served last,
-/// so that no tenant saves up (the counters of Sheng et al., "Fairness in serving large
-/// language models", 2024, are lifted likewise). Within a tenant, who came first
-/// goes first. Where blocks run out a request of the tenant furthest ahead gives
-/// way.
+/// Each tenant has a virtual time, which every token advances by the inverse of its weight. The
+/// tenant that is furthest behind goes first. A tenant that returns after an idle time starts at
+/// the virtual time of the tenants served last, so no tenant saves up (Sheng et al., "Fairness in
+/// serving large language models", 2024, lift counters in the same way). Within a tenant, arrival
+/// order decides. When blocks run out, a request of the tenant furthest ahead is preempted.
 #[derive(Clone, Debug)]
 pub struct FairShare {
     virtual_per_token: BTreeMap<u64, i64>,
@@ -145,7 +141,7 @@ pub struct FairShare {
     tenants: Vec<Tenant>,
     /// By slot.
     requests: Vec<Request>,
-    /// The latest virtual time at which a request was admitted.
+    /// The virtual time of the latest admission.
     now: i64,
     num_arrived: u64,
     /// The tenant whose requests are preempted first, if that makes a difference.
@@ -241,7 +237,7 @@ impl FairShare {
             let costs = i64::from(request.prompt_tokens.saturating_sub(request.served_tokens));
             rank = rank.saturating_add(costs.saturating_mul(*virtual_per_token));
         }
-        // Those that an earlier one, back from running, has pushed out.
+        // Requests pushed out by an earlier one that has returned from running.
         for &slot in &*window {
             let request = &mut requests[slot as usize];
             if !request.in_window {

@@ -10,11 +10,11 @@ pub enum KvGroupKind {
     FullAttention,
     /// All of it, compressed.
     LatentAttention,
-    /// That of the latest tokens.
+    /// The KV of the latest tokens.
     SlidingWindow,
-    /// That of the chunk that the next token is in.
+    /// The KV of the next token's chunk.
     ChunkedLocal,
-    /// That of the encoder's output.
+    /// The KV of the encoder's output.
     CrossAttention,
     /// A state.
     Mamba,
@@ -84,8 +84,8 @@ pub struct RecomputeShape {
     pub promptless_chunks: u64,
     /// Tokens already computed or cached before each such chunk, summed.
     pub promptless_context_tokens: u64,
-    /// Of the requests whose chunk reaches the end of their known tokens those with
-    /// outputs: they go on decoding and do not begin.
+    /// Requests with outputs whose chunk reaches the end of their known tokens because they
+    /// continue decoding, not because they begin.
     pub completions: u64,
     /// Context length of each such request at the end of its chunk, summed.
     pub completion_context_tokens: u64,
@@ -179,8 +179,8 @@ impl StepShape {
         others == Self::default()
     }
 
-    /// The step at `index` of a row of decode steps of which `self` is the first: the same
-    /// requests, each context a token longer with every step, and this number of blocks in use.
+    /// The step at `index` in a row of decode steps that starts with `self`: the same requests,
+    /// each context one token longer per step, and this number of blocks in use.
     #[must_use]
     #[inline]
     pub fn decode_step(&self, index: u64, kv_active_blocks: u64) -> Self {

@@ -7,13 +7,13 @@
 //!
 //! The scheduler policies decide who is admitted first, who is preempted, and in what chunks:
 //!
-//! * [`ShortestPromptFirst`]: the request with the fewest prompt tokens first,
-//!   and those that wait grow shorter with their age.
+//! * [`ShortestPromptFirst`]: the request with the fewest prompt tokens first; a waiting request's
+//!   prompt counts as shorter the longer it waits.
 //! * [`FairShare`]: tenants get tokens in proportion to their weights.
 //!
-//! Each is an [`Algorithm`]: it is notified of what happens to the requests of one engine and says
-//! preferences; [`decide`] feeds it the events of a step. Decisions are made in integers, so that
-//! the engine core and a guest decide alike to the last bit.
+//! Each is an [`Algorithm`]: it is notified of the events of one engine's requests and returns
+//! preferences; [`decide`] passes it the events of a step. Decisions are integers, so the engine
+//! core and a guest decide identically.
 //!
 //! The crate needs no std, and without features no other crate.
 
@@ -57,7 +57,7 @@ pub struct Arrival {
     pub tenant: u64,
 }
 
-/// Takes what a policy prefers; a kind may be said of a slot once in a call.
+/// Receives a policy's preferences; each kind may be given once per slot and call.
 pub trait PreferenceSink {
     /// The lowest rank is admitted first; of equal ones the one that arrived
     /// first.
@@ -73,8 +73,8 @@ pub trait PreferenceSink {
 
 /// A policy of one engine.
 ///
-/// Each call passes what happened since the last one, oldest first, then
-/// how far running requests have come, and then asked to decide.
+/// Each call passes the events since the last one, oldest first, then the progress of running
+/// requests, and then calls `decide`.
 pub trait Algorithm {
     /// Its name, as users write it.
     const NAME: &'static str;
@@ -88,13 +88,13 @@ pub trait Algorithm {
     /// It waits again.
     fn preempted(&mut self, slot: u32);
 
-    /// It is over, with this number of output tokens.
+    /// The request has ended, with this number of output tokens.
     fn ended(&mut self, slot: u32, output_tokens: u32);
 
     /// Its output tokens so far.
     fn progressed(&mut self, slot: u32, output_tokens: u32);
 
-    /// Says what it prefers from now on.
+    /// Returns its new preferences.
     fn decide(&mut self, say: &mut impl PreferenceSink);
 }
 

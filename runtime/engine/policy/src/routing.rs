@@ -22,12 +22,12 @@ pub struct WorkerLoad {
     /// Leading prompt blocks of the request in the worker's prefix cache; 0
     /// for routers that do not ask for it.
     pub cached_prompt_blocks: u32,
-    /// Blocks of the prompt beyond those that it would load from its host; 0 for routers that do not
-    /// ask for it.
+    /// Further prompt blocks that it would load from its host; 0 for routers that do not request
+    /// this field.
     pub host_prompt_blocks: u32,
     /// Blocks of the prompt beyond the cached ones that it would load from its disk; likewise.
     pub disk_prompt_blocks: u32,
-    /// Of the waiting requests, those whose KV is on its way to the worker.
+    /// Waiting requests whose KV is being transferred to the worker.
     pub loading_requests: u32,
     /// Duration of the step that it finished last, in nanoseconds; 0 before the first.
     pub last_step_ns: u64,
@@ -80,13 +80,13 @@ pub struct RouteRequest<'a> {
 /// A router's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// The worker with this index, one of those that were shown.
+    /// The worker with this index in the request's list.
     Worker(u32),
     /// None: all have too much to do, and the request is refused.
     Refuse,
 }
 
-/// A request that is over.
+/// A finished request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedRequest {
     pub id: u64,

@@ -7,16 +7,15 @@ pub const DESIRED_ENGINES_MAX: u32 = 1_000_000;
 /// An autoscaler's view of its pool at a tick. Everything else of the instant
 /// has happened.
 ///
-/// Counts of requests and tokens since the last tick are of the whole cluster, for
-/// offered load is offered to all of it; engines, and what they have to do, are
-/// those of the pool.
+/// Counts of requests and tokens since the last tick are of the whole cluster, which receives the
+/// offered load; engines and their work are those of the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PoolView {
     /// The time, in nanoseconds.
     pub now_ns: u64,
     /// Engines that take requests.
     pub up_engines: u32,
-    /// Engines on their way up, those that restart after a crash among them.
+    /// Starting engines, including restarts after a crash.
     pub starting_engines: u32,
     /// Engines that finish their requests and take no more.
     pub draining_engines: u32,

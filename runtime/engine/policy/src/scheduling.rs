@@ -64,7 +64,7 @@ pub enum PolicyEvent {
 pub struct Progress {
     /// The request.
     pub slot: u32,
-    /// Its computed tokens: cached ones and those of steps in flight included.
+    /// Its computed tokens, including cached tokens and those of steps in flight.
     pub computed_tokens: u32,
     pub output_tokens: u32,
 }
@@ -112,7 +112,7 @@ pub enum Preference {
     ChunkCap {
         /// The request.
         slot: u32,
-        /// At least 1; none for as many as there are, which holds until it is said.
+        /// At least 1; none for no cap, which is the default.
         tokens: Option<u32>,
     },
 }

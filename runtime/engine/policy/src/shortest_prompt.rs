@@ -16,9 +16,8 @@ const NS_PER_S: u128 = 1_000_000_000;
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct ShortestPromptFirstConfig {
-    /// Tokens by which the prompt of a waiting request counts as shorter after
-    /// each second. 0 (the default): however long it waits, a long prompt lets
-    /// short ones pass.
+    /// Tokens that a waiting request's prompt counts as shorter after each second. With 0 (the
+    /// default), short prompts always pass a long one.
     pub aging_tokens_per_s: f64,
     /// The most tokens of a request in one step, so that long prompts leave room
     /// for short ones beside them; none for no cap.
@@ -50,9 +49,9 @@ impl ShortestPromptFirstConfig {
 /// Admits the request with the fewest prompt tokens first, and evicts the one
 /// with the most.
 ///
-/// All requests age alike. So instead of a rank that falls with the time of each
-/// of them, a later arrival gets a rank that is higher by what all before it
-/// have aged: ranks are said once and order requests as they would.
+/// All requests age at the same rate. So instead of lowering the rank of each one with time, a
+/// later arrival gets a rank that is higher by the aging of all before it: each rank is given once,
+/// and the order is the same.
 ///
 /// A preempted request has lost all computed tokens, so it stands where it stood.
 #[derive(Clone, Debug)]
@@ -84,8 +83,8 @@ impl Algorithm for ShortestPromptFirst {
     fn preempted(&mut self, _slot: u32) {}
 
     fn ended(&mut self, slot: u32, _output_tokens: u32) {
-        // Only those that came in the same call are still to be spoken of, and
-        // its slot may belong to another one of them by then.
+        // Only arrivals of the same call still need a rank; the slot may belong to another one of
+        // them by then.
         self.arrived.retain(|(arrived, _)| *arrived != slot);
     }
 

@@ -3,11 +3,11 @@
 /// A request that a source will be asked for outputs of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenRequest<'a> {
-    /// Names the request among those of the source: a dense number that another
-    /// request gets after this one has ended.
+    /// Index of the request in the source: a dense number that is reused after the request has
+    /// ended.
     pub slot: u32,
-    /// Derived from what the request contains, so that the same request gets
-    /// the same output wherever it runs.
+    /// Derived from the request's contents, so the same request gets the same output on every
+    /// engine.
     pub seed: u64,
     /// The prompt's tokens.
     pub prompt: &'a [u32],
@@ -19,17 +19,16 @@ pub struct TokenRequest<'a> {
     pub eos_token: Option<u32>,
     /// Further tokens that end the output.
     pub stop_tokens: &'a [u32],
-    /// The frontend's structured-output request as JSON, empty where there is
-    /// none.
+    /// The frontend's structured-output request as JSON, or empty.
     pub structured_output: &'a str,
-    /// Tokens after which reasoning must end, where the request limits them.
+    /// Most reasoning tokens, if the request limits them.
     pub thinking_token_budget: Option<u32>,
 }
 
 /// Output tokens wanted: `count` of them from `first_index` on.
 ///
-/// A request is asked for each of its tokens once and in order: its first want
-/// is from index 0, each further one from where the last ended.
+/// Each token of a request is wanted once and in order: its first want starts at index 0, each
+/// further one where the last ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenWant {
     /// The request, started in this call or before and not ended.

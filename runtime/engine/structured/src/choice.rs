@@ -12,7 +12,7 @@ use crate::schema::Schemas;
 use crate::structural::Format;
 use crate::values::pattern::Pattern;
 
-/// A request must not block an engine, so what it may ask for is bounded.
+/// A request must not block an engine, so its structures are bounded.
 const BYTES_MAX: usize = 1 << 20;
 
 /// Required form of a request's output.
@@ -28,8 +28,8 @@ pub(crate) enum OutputForm {
     Grammar(Grammar),
 }
 
-/// vLLM's `StructuredOutputsParams`. Its flags say how a grammar is made of
-/// them, which is not for us to know.
+/// vLLM's `StructuredOutputsParams`. Its flags control the compilation of grammars, which is
+/// irrelevant here.
 #[derive(serde::Deserialize)]
 struct Params {
     /// A schema, or the text of one.
@@ -43,7 +43,7 @@ struct Params {
 }
 
 impl OutputForm {
-    /// Reads what the frontend sent.
+    /// Reads the frontend's parameters.
     ///
     /// # Errors
     /// When it cannot be read, or is of a kind that this guest does not know.

@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
-/// A map of JSON in the order in which it was given.
+/// A JSON object that keeps the order of its keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Entries<T>(pub(crate) Vec<(String, T)>);
 

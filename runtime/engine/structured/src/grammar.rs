@@ -17,9 +17,8 @@ const ROOT: &str = "root";
 /// Rules that lead deeper than this say no more than they must.
 const GENEROUS_DEPTH: u32 = 10;
 
-/// A request must not use up the fuel of a call, so grammars and what is made of them
-/// are bounded: bytes and rules of a grammar, bytes of a text, parts that are gone
-/// through for it.
+/// A request must not use up the fuel of a call, so grammars and their outputs are bounded: bytes
+/// and rules of a grammar, bytes of a text, parts visited for it.
 const GRAMMAR_BYTES_MAX: usize = 16 << 10;
 const RULES_MAX: usize = 200;
 const TEXT_BYTES_MAX: usize = 8 << 10;
@@ -81,7 +80,7 @@ impl Grammar {
         for (_, node) in &mut self.rules {
             resolve(node, &names)?;
         }
-        // Each round finds what the rules say at least that need one rule more.
+        // Each round finds the least lengths of rules that need one more rule.
         loop {
             let least: Vec<Option<u64>> = self.rules.iter().map(|(_, node)| self.least(node)).collect();
             let is_settled = least.iter().zip(&self.least).all(|(now, before)| now.is_some() == before.is_some());
@@ -119,7 +118,7 @@ impl Grammar {
         }
     }
 
-    /// The fewest bytes of a part, by what is known of the rules.
+    /// The fewest bytes of a part, from the rules known so far.
     fn least(&self, node: &Node) -> Option<u64> {
         match node {
             Node::Text(text) => Some(text.len() as u64),

@@ -1,11 +1,10 @@
 //! Outputs of a model with structured outputs, natively and as a guest.
 //!
-//! A request with a structured output gets valid JSON of the kind it asks for
-//! (`json_object`, `json` with a `Schema`, `choice`, `regex` with a `Pattern`,
-//! `grammar` with a `Grammar`, `structural_tag` with a `Format`), any other one
-//! random words; both end with the request's end
-//! token. What is said depends on the seed of the request alone. The config is a [`Config`], for example
-//! `{"vocabulary": {"{": 90, "}": 92, "true": 1904, ...}}`.
+//! A request with a structured output gets valid JSON of the requested kind (`json_object`, `json`
+//! with a `Schema`, `choice`, `regex` with a `Pattern`, `grammar` with a `Grammar`,
+//! `structural_tag` with a `Format`); any other request gets random words. Both end with the
+//! request's end token. The text depends only on the request's seed. The config is a [`Config`],
+//! for example `{"vocabulary": {"{": 90, "}": 92, "true": 1904, ...}}`.
 
 #![cfg_attr(not(test), no_std)]
 
@@ -47,7 +46,7 @@ pub struct Config {
     /// Tokens of pieces of text. Of several that fit, the longest is taken.
     #[serde(default)]
     vocabulary: Entries<u32>,
-    /// The tokens of the 256 single bytes, for what the vocabulary lacks.
+    /// The tokens of the 256 single bytes, for text that the vocabulary lacks.
     #[serde(default)]
     byte_tokens: Option<Vec<u32>>,
     /// The fewest and the most words of an answer without a structured output.

@@ -1,4 +1,4 @@
-//! JSON whose keys stay in the order in which they were given.
+//! JSON values whose keys keep their order.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;

@@ -16,7 +16,7 @@ pub struct Output {
     /// Ends the output, where a token does.
     end: Option<u32>,
     min_tokens: u32,
-    /// Fills what is wanted beyond what there is to say.
+    /// Fills the remaining tokens after the text.
     filler: u32,
     has_begun: bool,
 }

@@ -36,10 +36,10 @@ pub(crate) struct Schemas {
     pub(crate) root: Place,
 }
 
-/// What one schema binds.
+/// The constraints of one schema.
 #[derive(Debug, Default)]
 pub(crate) struct Schema {
-    /// In the order of the schema; none where all are allowed.
+    /// In the schema's order; none if all are allowed.
     pub(crate) types: Vec<Type>,
     pub(crate) values: Option<Vec<Node>>,
     pub(crate) reference: Option<Place>,
@@ -122,7 +122,8 @@ pub(crate) struct Property {
     pub(crate) is_required: bool,
 }
 
-/// How a string is written: the formats of JSON schemas that xgrammar knows, and those that pydantic and OpenAPI add.
+/// Formats of strings: the JSON schema formats that xgrammar knows, and additions of pydantic and
+/// OpenAPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notation {
     Date,

@@ -20,7 +20,7 @@ pub struct ArgumentSettings {
     pub further_calls: Option<f64>,
 }
 
-/// How much may be said beyond what must be.
+/// How much optional text may be generated.
 #[derive(Clone, Copy)]
 pub(crate) struct Room<'a> {
     pub(crate) generosity: u32,

@@ -15,8 +15,8 @@ use crate::values::pattern::Pattern;
 use crate::values::words::word;
 use crate::writer::document;
 
-/// A request must not block an engine, so what is made of formats is bounded: bytes of a text, parts that are gone
-/// through for it.
+/// A request must not block an engine, so formats and their outputs are bounded: bytes of a text,
+/// parts visited for it.
 const TEXT_BYTES_MAX: usize = 1 << 16;
 const STEPS_MAX: u32 = 20_000;
 
@@ -125,8 +125,8 @@ impl Format {
         Ok(Self::Tags { tags, separator, may_repeat: is_set("at_least_one") && !is_set("stop_after_first") })
     }
 
-    /// A schema, the text of one, or `true`. Where any value would do it is an object, since that is what the parsers
-    /// of tool calls want.
+    /// A schema, its text, or `true`. If any value is allowed, it becomes an object, because
+    /// parsers of tool calls expect one.
     fn schema(node: &Node, style: Style) -> Result<Self, String> {
         let read;
         let node = match node {
@@ -186,7 +186,7 @@ impl Format {
 const SCHEMA_STEPS: u32 = 1_200;
 const GRAMMAR_STEPS: u32 = 2_000;
 
-/// Most repetitions of a format beyond those that must be.
+/// Most optional repetitions of a format.
 const REPETITIONS_MAX: u32 = 3;
 
 /// Most calls behind the first one.

@@ -31,7 +31,7 @@ pub struct Structure {
 }
 
 impl JsonTokens {
-    /// Reads what a request asks for, and sees that there is an output of it.
+    /// Reads a request's structure and checks that it has an output.
     ///
     /// # Errors
     /// When it cannot be read or followed, or nothing fits it, or that takes too much work.

@@ -33,8 +33,9 @@ impl Style {
         })
     }
 
-    /// A document in this style. In XML texts stand as they are, all else as JSON. Where the style has keys, there are
-    /// none of a document that is not an object, and none that the style cannot write.
+    /// A document in this style. In XML, strings are written unquoted and everything else as JSON.
+    /// Where the style has keys, none are written for a document that is not an object, and keys
+    /// that the style cannot write are skipped.
     pub(crate) fn styled(self, document: &Node) -> String {
         if self == Self::Json {
             return document.to_string();

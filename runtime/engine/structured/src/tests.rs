@@ -284,7 +284,7 @@ fn strings_have_the_format_that_is_asked_for() {
     assert!(documents(&wrapped).iter().all(|text| text.as_str().is_some_and(|text| text.starts_with("https://"))));
 }
 
-/// What is asked for with a lot of something.
+/// Large requests of each kind.
 fn many(count: usize) -> Vec<(&'static str, Value)> {
     let names: Vec<String> = (0..count).map(|index| format!("p{index}")).collect();
     let text = json!({ "type": "string" });
@@ -353,7 +353,7 @@ fn a_lot_of_anything_is_made_or_refused() {
     }
 }
 
-/// Requests with room for a few tokens of a long output share what they are cut from.
+/// Requests with room for a few tokens of a long output share the text they are cut from.
 #[test]
 fn a_long_output_that_is_cut_off_is_made_once() {
     let source = guest();

@@ -3,7 +3,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Characters for which every vocabulary must have a piece: the characters of JSON and of our words.
+/// Characters that every vocabulary must have a piece for: the characters of JSON and of our words.
 const NEEDED: &str = "{}[]\",:.- 0123456789abcdefghijklmnopqrstuvwxyz";
 
 /// Pieces of text and their tokens.

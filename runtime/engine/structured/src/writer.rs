@@ -19,7 +19,7 @@ use crate::values::notation::notated;
 use crate::values::numbers::Range;
 use crate::values::words::word;
 
-/// How much can be said beyond what must be.
+/// Most optional text.
 pub(crate) const GENEROSITY_MAX: u32 = 3;
 
 /// Values nested deeper than this hold no more than they must.
@@ -37,7 +37,8 @@ const STEPS_MAX: u32 = 30_000;
 /// Most steps of the checks of a document.
 const CHECKS_MAX: u32 = 30_000;
 
-/// How often a value that does not fit is made anew, and from which try on it is as short as possible.
+/// How often a value that does not fit is generated again, and the try from which it is as short as
+/// possible.
 const TRIES: u32 = 6;
 const LEAN_TRY: u32 = 3;
 
@@ -196,7 +197,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// How much may be said here beyond what must be.
+    /// How much optional text may be generated here.
     fn generosity(&self) -> u32 {
         if self.is_generous {
             return self.room.generosity.max(1);
@@ -248,8 +249,7 @@ impl<'a> Writer<'a> {
             text += word(&mut self.rng);
             said += 1;
         }
-        // One byte a character. Cut to what was wanted where words were only
-        // there to fill it.
+        // One byte per character. Cut to the wanted length if words were only filler.
         text.truncate(if wanted == 0 { shortest } else { longest });
         text
     }
@@ -296,7 +296,7 @@ impl<'a> Writer<'a> {
         let mut seen = BTreeSet::new();
         let mut open: Vec<(Place, u32)> = places.iter().rev().map(|place| (*place, depth)).collect();
         while let Some((place, depth)) = open.pop() {
-            // What is behind a reference counts as deeper.
+            // A referenced schema counts as deeper.
             self.depth = depth;
             gathered.depth = gathered.depth.max(depth);
             if place == NOTHING {

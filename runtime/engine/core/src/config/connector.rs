@@ -29,10 +29,12 @@ pub struct KvConnector {
     pub requires_delivery: bool,
     /// The fate of requests whose KV did not arrive.
     pub load_failures: LoadFailures,
-    /// Whether it is vLLM's connector for NIXL, which leaves the last tokens of a prompt to the engine that decodes where
-    /// their KV or state cannot be handed over, and takes of states and full attention what each has by itself.
+    /// Whether it is vLLM's NIXL connector. It leaves the last tokens of a prompt to the decoding
+    /// engine where their KV or state cannot be handed over, and counts the hits of states and of
+    /// full attention separately.
     pub is_nixl: bool,
-    /// Settings of the connector for offloading, which then answers itself; the driver says which of its jobs are over.
+    /// Settings of the offloading connector, which finds KV by itself; the driver reports its
+    /// finished jobs.
     pub offloading: Option<OffloadingOptions>,
 }
 
@@ -48,7 +50,7 @@ impl EngineConfig {
     }
 }
 
-/// Checks that what a connector has can be found.
+/// Checks that the connector's KV can be looked up.
 pub(super) fn check(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
     let Some(connector) = &input.kv_connector else { return };
     if let Some(options) = &connector.offloading {

@@ -1,4 +1,4 @@
-//! Drafters: who proposes drafts, and what the scheduler and the KV cache do differently for it.
+//! Drafters: how drafts are proposed, and which scheduler and KV-cache rules they change.
 //!
 //! vLLM's `vllm/config/{speculative,vllm}.py` and `vllm/v1/core/kv_cache_coordinator.py`.
 
@@ -103,8 +103,8 @@ impl Drafting {
         }
     }
 
-    /// Whether the last block of a hit is dropped in the group `index`: in those with layers of the drafter,
-    /// or in all if none is said to have any.
+    /// Whether the last block of a hit is dropped in the group `index`: in groups with layers of
+    /// the drafter, or in all groups if none is marked.
     pub(crate) fn drops_in(&self, groups: &[KvCacheGroup], index: usize) -> bool {
         self.drops_block && (groups[index].has_drafter || groups.iter().all(|group| !group.has_drafter))
     }

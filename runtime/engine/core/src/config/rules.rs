@@ -1,4 +1,4 @@
-//! The releases of vLLM whose rules an engine follows, and what they decide differently.
+//! The vLLM releases an engine can follow, and the rules in which they differ.
 //!
 //! Every difference is one predicate here, so that a rule is read without the releases that had another.
 
@@ -93,7 +93,7 @@ impl SchedulerRules {
 macro_rules! rules {
     ($($(#[$doc:meta])* $name:ident: $minors:pat,)*) => {
         impl SchedulerRules {
-            /// The names of all rules in which releases differ.
+            /// The names of all rules that differ between releases.
             #[cfg(feature = "mutated-rules")]
             pub const RULES: &[&str] = &[$(stringify!($name),)*];
 
@@ -141,8 +141,8 @@ rules! {
     keeps_known_of_sessions: 33..,
 
     // Drafts and outputs.
-    /// A draft model costs its slots for `max_num_seqs` requests in each step (0.27), not for those
-    /// that are scheduled.
+    /// A draft model reserves slots for `max_num_seqs` requests in each step (0.27), not for the
+    /// scheduled ones.
     reserves_slots_of_all_seqs: 27,
     /// Chunks leave out the tokens that a drafter reads ahead, one for each module for multi-token prediction
     /// (since 0.28).
@@ -153,8 +153,8 @@ rules! {
     /// A request with one token left is padded with drafts even if nothing else decodes in this
     /// step (since 0.30).
     pads_without_decodes: 30..,
-    /// Tokens after a stop are taken back from what is computed (since 0.33), and their
-    /// placeholders resolved.
+    /// Tokens after a stop are subtracted from the computed tokens (since 0.33), and their
+    /// placeholders are resolved.
     takes_back_after_stops: 33..,
     /// The output of a step commits full blocks with drafts, too (since 0.33), not under async
     /// scheduling alone.
@@ -176,19 +176,20 @@ rules! {
     /// with the one before it.
     drops_last_known_block: 32..,
     /// A block of full attention that is larger than the hashed length is announced again at the
-    /// end of a whole prompt (up to 0.31); later at the last place from which the same prompt can
-    /// go on.
+    /// end of a whole prompt (up to 0.31). Later releases announce it at the last position that the
+    /// same prompt can resume from.
     announces_whole_prompts: 27..=31,
     /// Only the first kind of full attention is cut to the hit of all groups (up to 0.28); later every kind is.
     cuts_first_full_attention_alone: 27..=28,
-    /// The state at the end of a prompt is offered again in each step in which it is held (0.32).
+    /// The state at the end of a prompt is offered again in each step that holds it (0.32).
     offers_prompt_states_again: 32,
 
     // States of Mamba and linear attention that are kept where blocks end.
     /// A chunk can leave a state at a boundary inside it (since 0.29), in addition to the state at its end.
     has_checkpoints: 29..,
-    /// Every chunk that begins where a block does leaves such a state, unless a drafter drops a block, and ends
-    /// anywhere (0.29); later the last chunk of a prompt alone, if the state is one that the layer's kernel can leave.
+    /// Every chunk that begins at a block boundary leaves such a state, wherever it ends, unless a
+    /// drafter drops a block (0.29). Later only the last chunk of a prompt leaves one, if the
+    /// layer's kernel supports it.
     leaves_any_checkpoint: 29,
     /// Blocks are taken for states within all chunks (up to 0.30), even where the states at the ends of prompts alone
     /// are kept.
@@ -203,8 +204,8 @@ rules! {
     assumes_most_states: 27..=29,
     /// Boundaries that a chunk passes over count as blocks where it leaves a state (0.30).
     counts_passed_boundaries: 30,
-    /// The blocks for drafts are taken again where a chunk leaves a state (0.31), those that it has stay where
-    /// they are (0.30 and 0.31).
+    /// Draft blocks are allocated again where a chunk leaves a state (0.31); existing ones keep
+    /// their places (0.30 and 0.31).
     keeps_drafts_at_checkpoints: 30 | 31,
     /// Blocks for drafts before the latest state move on, even onto the place of a state that the chunk
     /// leaves (up to 0.29).
@@ -247,9 +248,10 @@ rules! {
     /// Blocks that a request stores or uses share its place in the order of uses until it ends, later tokens first (since
     /// 0.33); before, each block that is stored is a use of its own, in the order of tokens.
     ranks_blocks_by_request: 33..,
-    /// Of what a step has computed of a request, all blocks are stored, or none.
+    /// Either all blocks that a step computed for a request are stored, or none.
     stores_all_or_none: 32..,
-    /// A block that is on its way to the host has a request stepped over, instead of ending what is found.
+    /// A block in transfer to the host makes the scheduler skip the request, instead of ending the
+    /// hit.
     waits_for_blocks_on_their_way: 32..,
     /// So does a block that another request loads.
     waits_for_loads_of_others: 32..,

@@ -6,8 +6,8 @@ use crate::kv::tiers::HostRules;
 use crate::kv::tiers::offloading::EvictionPolicy;
 
 impl HostRules {
-    /// Those that belong to an engine: vLLM's, unless it has rules of Dynamo's mocker or of a release whose connector is
-    /// not known.
+    /// The host rules of an engine: vLLM's, or those of Dynamo's mocker. None for a release with an
+    /// unknown connector.
     #[must_use]
     pub fn of(input: &EngineConfigInput) -> Self {
         let is_vllm = input.rules.knows_offloading()

@@ -19,7 +19,7 @@ struct Entry {
     idle_since: Option<u64>,
 }
 
-/// Room for embeddings, and what is in it.
+/// Capacity for embeddings, and the cached embeddings.
 #[derive(Debug)]
 pub(crate) struct EncoderCache {
     num_slots: u32,

@@ -1,9 +1,9 @@
 //! The items of a request that hold the encoder cache, in vLLM's order.
 //!
-//! vLLM keeps them in a Python set and lets go of them in its order, which decides what is evicted
-//! first. For small numbers that order is the one of the slots of CPython's table (3.11, `Objects/setobject.c`): the
-//! number itself is the hash, a probe looks at up to ten slots in a row before it jumps, and a removed entry's
-//! slot is used again.
+//! vLLM keeps these ids in a Python set and frees them in the set's iteration order, which decides
+//! what is evicted first. For small numbers, that is the order of the slots in CPython's table
+//! (3.11, `Objects/setobject.c`): a number is its own hash, a probe looks at up to ten consecutive
+//! slots before it jumps, and the slot of a removed entry is reused.
 
 /// A set of indices of items that iterates as CPython's does.
 #[derive(Clone, Debug, Default)]

@@ -24,9 +24,9 @@ impl PromptItem {
         Self { identity, offset_tokens, len_tokens, num_embeds: len_tokens, embed_runs: None }
     }
 
-    /// An item whose embeddings replace the placeholders of `runs` alone; the others are breaks or text between them
-    /// (vLLM's `is_embed`). Runs count from the first placeholder; what is out of order or beyond
-    /// the last placeholder is cut off.
+    /// An item whose embeddings replace only the placeholders of `runs`; the other placeholders are
+    /// breaks or text (vLLM's `is_embed`). Runs count from the first placeholder. Runs out of order
+    /// or beyond the last placeholder are cut off.
     #[must_use]
     pub fn with_embed_runs(self, runs: impl IntoIterator<Item = Range<u32>>) -> Self {
         let mut kept: Vec<Range<u32>> = Vec::new();

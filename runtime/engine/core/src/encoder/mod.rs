@@ -1,4 +1,4 @@
-//! The encoder of a multimodal model: which items it computes in a step, and what is kept of them.
+//! The encoder of a multimodal model: the items it computes in each step, and its cache.
 //!
 //! Owns the items of requests and the encoder cache. Decides as vLLM 0.32 and 0.33 do
 //! (`_try_schedule_encoder_inputs` and `_free_encoder_inputs` of `vllm/v1/core/sched/scheduler.py`): an item is
@@ -19,7 +19,7 @@ use crate::plan::{EncoderInput, StepPlan};
 use crate::request::RequestId;
 use crate::stats::EncoderCacheStats;
 
-/// The items of requests, and the cache of what the encoder has made of them.
+/// The items of requests, and the cache of encoder outputs.
 #[derive(Debug)]
 pub(crate) struct Encoder {
     cache: EncoderCache,
@@ -134,7 +134,8 @@ impl Encoder {
         self.budget_embeds
     }
 
-    /// A request has come with items, in the order of their places. What has no limit of its own holds the largest.
+    /// Registers the items of a new request, in the order of their positions. An item without a
+    /// limit of its own counts as the largest.
     pub(crate) fn enter(&mut self, id: RequestId, items: Vec<PromptItem>) {
         let largest = items.iter().map(PromptItem::num_embeds).max().unwrap_or(0);
         if self.budget_grows {
@@ -160,7 +161,7 @@ impl Encoder {
         }
     }
 
-    /// Forgets what is cached. Requests that run go on with what they have.
+    /// Clears the cache. Running requests keep their encoder outputs.
     pub(crate) fn reset(&mut self) {
         self.cache.reset();
         if let Some(outputs) = &mut self.unshared {
@@ -169,9 +170,9 @@ impl Encoder {
         self.requests.iter_mut().flatten().for_each(|request| request.held = Held::default());
     }
 
-    /// Decides the items that a chunk of `tokens` tokens after `computed` others needs, with this compute
-    /// budget, and gives how many of the tokens the chunk can have. What is found in the
-    /// cache is referred to from now on, whatever comes of the chunk.
+    /// Chooses the items needed by a chunk of `tokens` tokens after `computed` others, within the
+    /// compute budget. Returns how many of the tokens the chunk may have. Cached items are
+    /// referenced from now on, even if the chunk is not scheduled.
     pub(crate) fn cut_chunk(&mut self, id: RequestId, computed: u32, tokens: u32, budget_embeds: u32) -> u32 {
         let decision = &mut self.decision;
         decision.inputs.clear();
@@ -231,8 +232,8 @@ impl Encoder {
         tokens
     }
 
-    /// The latest chunk is part of the step: its items take their room, and are entered into the plan.
-    /// Gives what is left of the step's compute budget, if anything was computed.
+    /// Adds the latest chunk to the step: its items are allocated and entered into the plan.
+    /// Returns the remaining compute budget if anything was computed.
     pub(crate) fn commit(
         &mut self,
         id: RequestId,
@@ -306,7 +307,7 @@ impl Encoder {
         true
     }
 
-    /// Enters what was evicted since the latest step into the plan.
+    /// Enters the items evicted since the latest step into the plan.
     pub(crate) fn list_evicted(&mut self, plan: &mut StepPlan) {
         if let Some(outputs) = &mut self.unshared {
             outputs.take_passed(&mut plan.freed_encoder_items);
@@ -324,7 +325,7 @@ impl Held {
         self.entries.push(key_of(&items[input as usize]));
     }
 
-    /// Refers to the entry of an item, which is there; whether it did not at this place.
+    /// References the cached entry of an item, whether or not this position already did.
     fn hold(&mut self, cache: &mut EncoderCache, items: &[PromptItem], input: u32) -> bool {
         let key = key_of(&items[input as usize]);
         if !self.entries.contains(&key) {
@@ -352,9 +353,10 @@ impl Held {
 // Encoder outputs of encoder-decoder models, which no request shares with another (vLLM's `EncoderDecoderCacheManager`,
 // the same from 0.27 to 0.33).
 //
-// Layers of cross attention keep what they need of an item, so its outputs last for a step. The room for them is counted
-// as vLLM counts it: an item takes its room when it is computed, and its request gives that back with each step that is
-// applied, and once more when it ends, is preempted or finds no blocks. So there is ever more room.
+// Layers of cross attention keep their inputs, so an encoder output lasts for one step. Capacity is
+// counted as in vLLM: an item is charged when it is computed, and its request returns the charge
+// with each applied step, and again when it ends, is preempted or finds no blocks. So the free
+// capacity only grows.
 
 /// Room for encoder outputs, and the items whose outputs are there.
 #[derive(Debug)]
@@ -363,7 +365,7 @@ struct UnsharedOutputs {
     num_free: i64,
     /// Identities of items that are computed in the step that is being decided.
     computed: Vec<u64>,
-    /// Those of the step before, whose outputs are not needed any more.
+    /// Items of the previous step, whose outputs are not needed any more.
     passed: Vec<u64>,
 }
 

@@ -61,7 +61,7 @@ impl Engine {
             if kind == QueueKind::Waiting && self.refuse_first(plan) {
                 continue;
             }
-            // With a connector for offloading nothing is admitted without budget.
+            // With an offloading connector nothing is admitted without budget.
             let is_free = kind == QueueKind::KvReady
                 && self.config.quirks().admits_arrived_kv_free()
                 && !self.kv_loads.offloads();
@@ -107,7 +107,7 @@ impl Engine {
                     if is_head_stuck || !nothing_runs || self.queues.num_kv_ready() == 0 || kind == QueueKind::KvReady {
                         return stop;
                     }
-                    // Those that have their blocks are all that can make room for it.
+                    // Only requests that have their blocks can make room for it.
                     is_head_stuck = true;
                 }
             }
@@ -252,7 +252,7 @@ impl Engine {
                     (tokens, drafts) = (1, 0);
                 }
             }
-            // Requests with times of their own take no notice of what a step computes.
+            // Paced requests ignore the work of a step.
             needs_encoder = self.requests[id].flags.has(Flags::NEEDS_ENCODER) && due_ns.is_none();
             if needs_encoder {
                 tokens = self.cut_to_encoder(id, computed, tokens, scan);

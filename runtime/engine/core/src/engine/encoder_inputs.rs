@@ -1,4 +1,4 @@
-//! Multimodal items of requests, from their arrival to their end: what of the encoder's work a step has.
+//! Multimodal items of requests, and the encoder work of a step.
 
 use crate::config::EngineConfig;
 use crate::encoder::{Encoder, EncoderCacheUse, PromptItem};
@@ -31,7 +31,7 @@ impl EncoderInputs {
         self.encoder.as_ref().map_or(0, |encoder| encoder.budget_embeds())
     }
 
-    /// Enters what was evicted since the latest step into the plan.
+    /// Enters the items evicted since the latest step into the plan.
     #[inline]
     pub(super) fn list_evicted(&mut self, plan: &mut StepPlan) {
         if let Some(encoder) = &mut self.encoder {
@@ -67,8 +67,8 @@ impl Engine {
         encoder.map_or_else(EncoderCacheUse::default, |encoder| encoder.cache_use())
     }
 
-    /// Forgets what the encoder has computed (vLLM's `reset_encoder_cache`). Requests that run go on with what
-    /// they have.
+    /// Clears the encoder cache (vLLM's `reset_encoder_cache`). Running requests keep their encoder
+    /// outputs.
     pub fn reset_encoder_cache(&mut self) {
         if let Some(encoder) = &mut self.encoder_inputs.encoder {
             encoder.reset();
@@ -82,7 +82,7 @@ impl Engine {
         encoder.cut_chunk(id, computed, tokens, scan.encoder_budget)
     }
 
-    /// Has the encoder compute what the chunk just entered into the plan needs.
+    /// Schedules the encoder inputs of the chunk just entered into the plan.
     #[cold]
     pub(super) fn commit_to_encoder(&mut self, id: RequestId, plan: &mut StepPlan, scan: &mut Scan) {
         let Some(encoder) = &mut self.encoder_inputs.encoder else { return };

@@ -4,9 +4,9 @@ use crate::engine::Engine;
 use crate::request::{Flags, KvRole, RequestId, RequestStatus};
 
 impl Engine {
-    /// Ends a request early and frees what it holds. Its outputs of a step in
-    /// flight are dropped; of a transfer that it waits for, the driver says no
-    /// more. The caller guarantees that `id` has not ended.
+    /// Ends a request early and frees its resources. Its outputs of a step in flight are dropped,
+    /// and the driver no longer reports a transfer that it waits for. The caller guarantees that
+    /// `id` has not ended.
     pub fn abort(&mut self, id: RequestId) {
         if self.kv_loads.offloads() && self.requests[id].status != RequestStatus::Finished {
             let request = &mut self.requests[id];
@@ -56,9 +56,8 @@ impl Engine {
         }
     }
 
-    /// Aborts every request that has not ended, in the order in which they were
-    /// submitted, and gives their tags in that order. KV that is held for a
-    /// transfer stays.
+    /// Aborts every unfinished request in the order of submission, and passes on their tags in that
+    /// order. KV held for a transfer stays.
     pub fn abort_all(&mut self, mut aborted: impl FnMut(u64)) {
         let of_request = |id: RequestId| {
             let request = &self.requests[id];

@@ -18,7 +18,7 @@ pub(super) struct Grammars {
     /// The end of the compilation of each grammar, once it is known.
     awaited: BTreeMap<RequestId, Option<Compilation>>,
     num_compiling: usize,
-    /// Those that a step has come to after their grammar had failed.
+    /// Requests that a step reached after their grammar had failed.
     failed: Vec<RequestId>,
 }
 

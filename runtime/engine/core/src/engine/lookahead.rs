@@ -1,8 +1,8 @@
 //! Prediction of steps: runs of pure decode.
 //!
-//! While no request arrives, is admitted or ends, each decode step equals the step before with every context
-//! one token longer. Such steps can be priced together and applied at once, at the cost of their tokens and
-//! of the blocks they fill. The result equals that of single steps.
+//! While no request arrives, is admitted or ends, each decode step equals the step before with
+//! every context one token longer. Such steps can be priced together and applied at once, at the
+//! cost of their tokens and filled blocks. The result equals that of single steps.
 
 use crate::engine::Engine;
 use crate::engine::PauseState;

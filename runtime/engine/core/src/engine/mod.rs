@@ -131,17 +131,17 @@ impl Engine {
         self.queues.len()
     }
 
-    /// Of [`Engine::num_waiting`] those whose KV is on its way here.
+    /// The number of waiting requests whose KV is being loaded; [`Engine::num_waiting`] counts
+    /// them, too.
     #[must_use]
     pub fn num_loading(&self) -> usize {
         self.queues.num_loading()
     }
 
-    /// Of [`Engine::num_waiting`] those that were skipped and not admitted
-    /// since: because their KV is or was loading, for their grammar or their adapter,
-    /// or because output from before a preemption was on its way (vLLM 0.31 to 0.33,
-    /// `deferred_waiting`). vLLM 0.27 to 0.30 keep them in a queue of their own and
-    /// count that.
+    /// The number of waiting requests that were skipped and not admitted since, because of a load
+    /// of KV, a grammar, an adapter, or output from before a preemption (vLLM 0.31 to 0.33,
+    /// `deferred_waiting`). [`Engine::num_waiting`] counts them, too. vLLM 0.27 to 0.30 count a
+    /// queue of their own.
     #[must_use]
     pub fn num_skipped_waiting(&self) -> usize {
         self.queues.num_deferred()
@@ -251,8 +251,8 @@ impl Engine {
         // reservation includes it.
         let unused = if self.config.quirks().reserves_whole_output() { 0 } else { max_tokens.min(1) };
         let computed = u64::from(prompt_tokens) + u64::from(max_tokens - unused);
-        // Drafts need slots, too, and those that come after them. Where the model length is known vLLM's
-        // start-up check has seen to them.
+        // Drafts need slots, too, and so do the drafts after them. If the model length is known,
+        // vLLM's start-up check has reserved these.
         let Drafting { lookahead_tokens, .. } = self.config.drafting();
         let drafts = self.config.num_speculative_tokens() + lookahead_tokens;
         let drafts = if self.config.max_model_len() == u32::MAX { drafts } else { 0 };
@@ -334,9 +334,9 @@ pub enum PauseState {
     /// Everything.
     #[default]
     Unpaused,
-    /// Running requests go on, and so do waiting ones whose KV a transfer has brought. Other
-    /// requests are taken and wait, among them those that are preempted. With the rules of vLLM up to
-    /// 0.31 requests with KV wait, too, and are not among [`Engine::num_unfinished`].
+    /// Running requests continue, and so do waiting requests whose KV has been transferred. Other
+    /// requests are accepted and wait, preempted ones included. With the rules of vLLM up to 0.31,
+    /// requests with KV wait, too, and [`Engine::num_unfinished`] does not count them.
     PausedNew,
     /// Nothing. Steps in flight may still be applied.
     PausedAll,
@@ -353,10 +353,10 @@ impl Engine {
         self.pause_state = state;
     }
 
-    /// Requests on which the engine goes on to work (vLLM's
-    /// `get_num_unfinished_requests`): without a pause all that run or wait but for the next part of their prompt,
-    /// under [`PauseState::PausedNew`] those that run, load KV or have loaded
-    /// it, under [`PauseState::PausedAll`] none.
+    /// Requests that the engine continues to serve (vLLM's `get_num_unfinished_requests`). Without
+    /// a pause these are all running and waiting requests except those that wait for the next part
+    /// of their prompt; under [`PauseState::PausedNew`] those that run, load KV or have loaded it;
+    /// under [`PauseState::PausedAll`] none.
     #[must_use]
     pub fn num_unfinished(&self) -> usize {
         match self.pause_state {

@@ -59,10 +59,9 @@ impl PolicyBook {
 }
 
 impl Engine {
-    /// Asks `policy` what it prefers from now on; to be called before each
-    /// [`Engine::schedule`] of an engine under [`Policy::Ranked`]. Does nothing
-    /// unless a request came, was admitted, was preempted or ended since the
-    /// last call, nor for an engine under another policy.
+    /// Asks `policy` for its preferences. Must be called before each [`Engine::schedule`] of an
+    /// engine under [`Policy::Ranked`]. Does nothing unless a request arrived, was admitted, was
+    /// preempted or ended since the last call, nor for an engine under another policy.
     ///
     /// Takes all preferences of an answer or, after an error, none.
     ///

@@ -1,8 +1,9 @@
-//! Prompts that are not computed to their ends: how many of their tokens are left, which of them hold blocks, and steps
-//! that put them off, so that decodes go on undisturbed (vLLM's `prefill_schedule_interval`).
+//! Partly computed prompts: their remaining tokens, the ones that hold blocks, and steps that defer
+//! them for undisturbed decodes (vLLM's `prefill_schedule_interval`).
 //!
-//! Ranks that step together count the steps of their wave, and their driver says which of them start
-//! prefills. An engine by itself counts its own steps, from the latest one with a part of a prompt.
+//! Ranks that step together count the steps of their wave, and their driver decides which of them
+//! start prefills. A single engine counts its own steps since the latest one with a part of a
+//! prompt.
 
 use crate::engine::Engine;
 use crate::engine::PauseState;
@@ -51,7 +52,7 @@ impl Prefills {
         self.outstanding_tokens -= u64::from(tokens);
     }
 
-    /// A request is changed, and so is what is left of its prompt.
+    /// Updates the remaining tokens after a change of a request.
     #[inline]
     pub(super) fn recount(&mut self, request: &mut Request, change: impl FnOnce(&mut Request)) {
         self.subtract(request.outstanding_prefill_tokens());
@@ -68,7 +69,8 @@ impl Prefills {
         }
     }
 
-    /// Forgets those whose prompts were computed to their ends by the step before. One that this step ends still counts.
+    /// Forgets requests whose prompts the previous step completed. A request that this step ends
+    /// still counts.
     #[inline]
     pub(super) fn clean_in_flight(&mut self, requests: &mut RequestTable) {
         self.in_flight.retain(|&id| {

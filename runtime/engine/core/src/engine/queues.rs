@@ -26,11 +26,12 @@ pub(super) struct WaitingQueues {
     /// Requests that wait for blocks for their remote KV, where these are taken
     /// between steps.
     destinations: WaitingQueue,
-    /// Requests that wait for a transfer of the tiers and are not retried until one ends, if the host's rules
-    /// say so. They are in the order in which they began to wait.
+    /// Requests that wait for a transfer of the tiers and are not retried until one ends, if the
+    /// host's rules require it, in the order in which they began to wait.
     asleep: Vec<RequestId>,
     sleep_until_transfers: bool,
-    /// Whether the latest attempt to take such blocks came to nothing, and no request has given blocks back since.
+    /// Whether the latest attempt to allocate such blocks failed, and no request has returned
+    /// blocks since.
     is_destination_blocked: bool,
     reserves_between_steps: bool,
     is_fcfs: bool,
@@ -70,31 +71,31 @@ impl WaitingQueues {
         self.num_queued() + self.destinations.len() + self.num_loading + self.asleep.len()
     }
 
-    /// Those that could be admitted if there were room and no pause.
+    /// Requests that would be admitted if there were room and no pause.
     #[inline]
     pub(super) fn num_queued(&self) -> usize {
         self.waiting.len() + self.skipped.len() + self.kv_ready.len()
     }
 
-    /// Those whose KV has arrived.
+    /// Requests whose KV has arrived.
     #[inline]
     pub(super) fn num_kv_ready(&self) -> usize {
         self.kv_ready.len()
     }
 
-    /// Those that wait for blocks, which they get between steps.
+    /// Requests that wait for blocks, which they are given between steps.
     #[inline]
     pub(super) fn num_destinations(&self) -> usize {
         self.destinations.len()
     }
 
-    /// Those whose KV is on its way.
+    /// Requests whose KV is being transferred.
     #[inline]
     pub(super) fn num_loading(&self) -> usize {
         self.num_loading
     }
 
-    /// Those that were skipped, or load KV, and were not admitted since.
+    /// Requests that were skipped or load KV, and were not admitted since.
     #[inline]
     pub(super) fn num_deferred(&self) -> usize {
         self.num_deferred
@@ -117,7 +118,7 @@ impl WaitingQueues {
         self.sleep_until_transfers
     }
 
-    /// Whether a request that comes from a queue keeps its place among those that load KV.
+    /// Whether a request from this queue keeps its place among the loading requests.
     pub(super) fn keeps_place(&self, kind: QueueKind) -> bool {
         kind == QueueKind::KvReady || self.sleep_until_transfers && kind == QueueKind::Skipped
     }
@@ -140,7 +141,7 @@ impl WaitingQueues {
     /// kinds share one order.
     pub(super) fn is_skipped_first(&mut self, requests: &RequestTable) -> bool {
         let Some(skipped) = self.skipped.peek(requests).filter(|_| self.sleep_until_transfers) else { return false };
-        // What another engine has computed goes before all that waits for the host.
+        // KV from another engine precedes everything that waits for the host.
         self.kv_ready.peek(requests).is_none_or(|ready| {
             requests[ready].kv_role != KvRole::Destination && requests[skipped].load_order < requests[ready].load_order
         })
@@ -236,7 +237,7 @@ impl WaitingQueues {
         }
     }
 
-    /// Counts a request among those that were skipped, or no more.
+    /// Sets whether a request counts as skipped.
     pub(super) fn set_deferred(&mut self, id: RequestId, deferred: bool, requests: &mut RequestTable) {
         let was = std::mem::replace(&mut requests[id].deferred, deferred);
         self.num_deferred -= usize::from(was);
@@ -253,7 +254,7 @@ impl WaitingQueues {
         self.num_loading -= 1;
     }
 
-    /// Queues a request whose KV has arrived: in the order of arrivals, or that in which loads have started.
+    /// Queues a request whose KV has arrived, in the order of arrivals or of load starts.
     pub(super) fn push_kv_ready(&mut self, id: RequestId, by_arrival: bool, requests: &mut RequestTable) {
         if by_arrival {
             self.kv_ready.push_back(id, requests);
@@ -268,7 +269,8 @@ impl WaitingQueues {
         self.destinations.len() > 0 && !self.is_destination_blocked
     }
 
-    /// Says whether the latest attempt to give blocks to a request that waits for them came to nothing, and would again.
+    /// Records whether the latest allocation for a request that waits for blocks failed and would
+    /// fail again.
     pub(super) fn set_destination_blocked(&mut self, is_blocked: bool) {
         self.is_destination_blocked = is_blocked;
     }
@@ -313,7 +315,7 @@ impl WaitingQueues {
         self.reserves_between_steps && requests[id].kv_role == KvRole::Destination
     }
 
-    /// Whether a request that holds no KV waits among those that were skipped.
+    /// Whether a skipped request that holds no KV is waiting.
     fn is_skipped(&self, id: RequestId, requests: &RequestTable) -> bool {
         requests[id].deferred && self.queues_skipped_apart()
     }

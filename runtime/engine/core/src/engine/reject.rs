@@ -1,4 +1,4 @@
-//! Reasons for which requests are refused.
+//! Reasons for refusing requests.
 
 use crate::encoder::PromptItem;
 use crate::engine::Engine;
@@ -15,8 +15,8 @@ pub enum RejectReason {
     ExceedsKvPool,
     #[error("the prompt and the reserve for its output together need all KV pages of the engine or more")]
     ExceedsKvReserve,
-    /// A load leaves free what a drafter's first step may need, and where that and the prompt exceed the pool vLLM's
-    /// scheduler never starts it (0.27 to 0.33).
+    /// A load reserves the blocks that a drafter's first step may need. If these and the prompt
+    /// exceed the pool, vLLM's scheduler never starts the load (0.27 to 0.33).
     #[error(
         "the prompt and the blocks that a load of KV leaves free for drafts together exceed the KV blocks of the engine"
     )]
@@ -54,7 +54,7 @@ pub enum RejectReason {
     GrammarFailed,
     #[error("the places of the prompt's multimodal items are not ascending, or not in the prompt")]
     MisplacedItems,
-    /// Encoder-decoder models have one item for each prompt, for which no tokens stand.
+    /// Encoder-decoder models have one item for each prompt, without placeholder tokens.
     #[error(
         "the input of the encoder is not one item before the prompt, without tokens for it, as layers of cross attention \
          need it"

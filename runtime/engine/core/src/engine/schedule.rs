@@ -59,9 +59,9 @@ impl Scan {
 impl Engine {
     /// Decides the next step and marks its tokens as computed.
     ///
-    /// The plan is empty when nothing can run, or nothing may because of
-    /// [`PauseState`]; then there is nothing to [`Engine::update`] either. A plan that is empty but for preemptions has
-    /// made room that the next call may use.
+    /// The plan is empty if nothing can run, or nothing may because of [`PauseState`]; then
+    /// [`Engine::update`] must not be called. A plan with nothing but preemptions has made room
+    /// that the next call may use.
     ///
     /// # Panics
     /// When no further step may be in flight (see [`Engine::may_schedule`]): a
@@ -322,8 +322,8 @@ impl Engine {
         self.queues.push_front(QueueKind::Waiting, id, &mut self.requests);
     }
 
-    /// Enters a chunk of `tokens` into the plan and marks it as computed. Its
-    /// drafts are those that the request carries unless `drafts` says otherwise.
+    /// Enters a chunk of `tokens` into the plan and marks it as computed. The chunk verifies the
+    /// request's drafts unless `drafts` overrides them.
     #[inline(always)]
     pub(super) fn commit(
         &mut self,
@@ -400,9 +400,9 @@ pub(super) fn running_chunk(request: &Request, max_model_len: u32, scan: &Scan) 
     (known - computed).min(scan.per_request_cap).min(scan.budget()).min((max_model_len - 1).saturating_sub(computed))
 }
 
-/// Of `tokens` after the first `computed` ones those that a chunk may have: it ends with the last known
-/// token, or leaves at least `lookahead_tokens` for the next one, which the drafter reads after this one
-/// (vLLM's `_reserve_prefill_lookahead`).
+/// How many of `tokens` tokens after `computed` ones a chunk may have: it ends with the last known
+/// token, or leaves at least `lookahead_tokens` for the next chunk, which the drafter reads after
+/// this one (vLLM's `_reserve_prefill_lookahead`).
 pub(super) fn spare_lookahead(request: &Request, computed: u32, tokens: u32, lookahead_tokens: u32) -> u32 {
     match request.num_tokens.checked_sub(computed + tokens) {
         None | Some(0) => tokens,
@@ -423,7 +423,7 @@ fn take_drafts(request: &mut Request, tokens: u32) -> u16 {
     drafts
 }
 
-/// Adds an adapter to those of a step.
+/// Adds an adapter to the adapters of a step.
 pub(super) fn note_lora(loras: &mut Vec<u32>, lora: Option<u32>) {
     if let Some(lora) = lora
         && !loras.contains(&lora)

@@ -16,7 +16,7 @@ use crate::request::{Flags, KvRole, RequestId, RequestSpec, RequestStatus, StopR
 #[derive(Clone, Debug)]
 pub struct SessionInput {
     pub tokens: Vec<u32>,
-    /// Output tokens after which the outputs to it end, at least 1.
+    /// Number of output tokens for this part, at least 1.
     pub max_tokens: u32,
     /// Rules that end them earlier, if any.
     pub stops: Option<Box<StopRules>>,
@@ -28,7 +28,7 @@ pub struct SessionInput {
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     open: BTreeMap<RequestId, Session>,
-    /// Those that wait for their next part.
+    /// Sessions that wait for their next part.
     num_waiting: usize,
     /// Tags of sessions that continue after the outputs of the step being applied.
     continuing: Vec<u64>,
@@ -113,7 +113,8 @@ impl Engine {
     #[cold]
     pub(super) fn goes_on(&mut self, id: RequestId) -> bool {
         let request = &mut self.requests[id];
-        // It goes on after what is sure to be computed; what steps in flight bring is dropped.
+        // It resumes after the tokens that are certain to be computed; outputs of steps in flight
+        // are dropped.
         request.num_computed_tokens =
             request.num_computed_tokens.saturating_sub(request.num_output_placeholders.into());
         request.num_output_placeholders = 0;
@@ -147,7 +148,8 @@ impl Engine {
         true
     }
 
-    /// Appends a part to what is known, but for the last output token. A request that waits keeps its place.
+    /// Appends a part to the known tokens, without the last output token. A waiting request keeps
+    /// its place.
     fn begin_part(&mut self, id: RequestId, input: SessionInput) {
         let (block_size, longest) = (self.config.block_size(), self.config.max_model_len());
         let keeps_known = self.config.rules().keeps_known_of_sessions();

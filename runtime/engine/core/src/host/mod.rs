@@ -1,9 +1,7 @@
-//! Time that requests spend outside of engine steps, and what the host's part of a step
-//! costs.
+//! Time of requests outside engine steps, and the host overhead of a step.
 //!
-//! Owns the settings of both and the bookkeeping of launches and of the stages of a
-//! pipeline. Engines know nothing of it:
-//! drivers delay requests and outputs, and correct the durations of steps.
+//! Owns the settings of both and the state of launches and pipeline stages. Engines do not know
+//! them: drivers delay requests and outputs, and correct the durations of steps.
 
 mod launch;
 mod overheads;

@@ -12,9 +12,8 @@ const PS_PER_NS: u128 = 1000;
 /// that passes beside the engine: it delays requests and tokens, and takes nothing from the time
 /// for steps. Launches are the exception. Zero by default.
 ///
-/// Of the pools of a cluster, the one that requests come to first says what the arrival
-/// costs, and the one whose tokens clients see what the output costs; launches are each
-/// pool's own.
+/// In a cluster, the first pool of a request defines the arrival cost, and the pool whose tokens
+/// clients see defines the output cost. Each pool has its own launch cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overheads {
     /// From the client to the queue in front of the engines: network, API server,
@@ -80,7 +79,7 @@ impl Overheads {
         step_ns.saturating_add(self.launch_per_request_ns.saturating_mul(requests))
     }
 
-    /// The mean time of the longer of two: what the GPU takes, and launches with this mean.
+    /// The mean of the longer of two times: the GPU's, and launches with this mean.
     #[must_use]
     pub fn longer_ns(&self, gpu_ns: u64, launches_ns: u64) -> u64 {
         let (gpu, launches) = (u128::from(gpu_ns), u128::from(launches_ns));

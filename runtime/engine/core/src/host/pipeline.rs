@@ -1,8 +1,8 @@
 //! The stages of an engine with pipeline parallelism, and the queue of batches before them.
 //!
-//! vLLM's engine core (`step_with_batch_queue`) fills the queue as long as a batch has work, or as there are
-//! requests at all: a schedule that comes to nothing takes a place, too. With the queue full it waits for the
-//! oldest batch, and looks at nothing else until its outputs are there.
+//! vLLM's engine core (`step_with_batch_queue`) fills the queue while a batch has work or requests
+//! exist; an empty schedule takes a place, too. With a full queue it only waits for the outputs of
+//! the oldest batch.
 
 use std::collections::VecDeque;
 

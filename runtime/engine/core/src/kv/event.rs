@@ -1,8 +1,7 @@
 //! KV events of a prefix cache, in vLLM's order.
 //!
-//! Owns the log of one pool: flat buffers that are reused, so that announcing
-//! costs no allocation once they are warm. Hashes here are the engine's own;
-//! what leaves on a wire is translated where it leaves.
+//! Owns the log of one pool: flat buffers that are reused, so that warm ones announce without
+//! allocating. These hashes are the engine's own; the wire format translates them.
 
 use std::collections::BTreeMap;
 

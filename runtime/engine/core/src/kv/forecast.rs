@@ -1,11 +1,11 @@
 //! Eviction by the future: Belady's rule, where all prompts are known before the run.
 //!
-//! Owns the order in which requests use blocks, over all engines, and of one pool the free cached
-//! blocks by their next use. The block that is used next by the latest request goes first, those
-//! that no request uses any more before all but second copies; among equals the one that was
-//! released first. A request stops to count when its prompt is first scheduled, wherever that is. So the rule knows
-//! the order of requests, not the engine that each comes to, nor their outputs: a bound for what
-//! an order of eviction can gain, and with several engines not the least upper one.
+//! Owns the order in which requests use blocks over all engines, and the free cached blocks of one
+//! pool by their next use. The block whose next use is by the latest request is evicted first.
+//! Unused blocks precede these, and redundant copies precede all; ties are broken by the order of
+//! release. A request counts until its prompt is first scheduled anywhere. So the rule knows the
+//! order of requests, but neither their engines nor their outputs: it bounds the gain of an
+//! eviction order, and with several engines this bound is not tight.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct Forecast {
     hashes: Vec<BlockHash>,
     /// By block, where its requests begin in `requests`, and their end.
     starts: Vec<u32>,
-    /// Requests by block, in the order in which they arrive.
+    /// Requests by block, in order of arrival.
     requests: Vec<u32>,
     /// By request, the blocks of its prompt.
     prompts: Vec<Vec<u32>>,
@@ -66,7 +66,7 @@ struct Candidate {
     /// Another block has the same content.
     is_copied: bool,
     next_use: u32,
-    /// Greater for those that were released earlier.
+    /// Greater for blocks that were released earlier.
     age: u64,
     id: BlockId,
 }
@@ -193,11 +193,12 @@ mod tests {
         for (id, hash) in [(11, 1), (12, 2), (13, 3), (19, 9), (21, 1)] {
             outlook.add(id, hash, false);
         }
-        // Of two with the same content one is there for nothing.
+        // One of two blocks with the same content is redundant.
         outlook.set_copied(1, true);
         assert_eq!(outlook.pop(), Some(11));
         outlook.set_copied(1, false);
-        // 9 is in no prompt; then by the requests 1, 0 and 0, of which 12 was released first.
+        // No prompt contains 9. The others follow by the requests 1, 0 and 0; of the last two, 12
+        // was released first.
         assert_eq!(std::iter::from_fn(|| outlook.pop()).collect::<Vec<_>>(), [19, 13, 12, 21]);
     }
 

@@ -306,7 +306,7 @@ mod tests {
         seen.sort_unstable();
         let blocks = seen.len();
         seen.dedup();
-        // Those of the first content, of which there are seven, are shared.
+        // Blocks of the first content are shared. There are seven of them.
         assert_eq!(seen.len(), blocks - (1_000 - 7));
     }
 

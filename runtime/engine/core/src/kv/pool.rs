@@ -223,8 +223,8 @@ impl KvPool {
         self.num_free -= freed as u32;
     }
 
-    /// Takes `count` blocks from the front of the free ones into `table`, evicting
-    /// what they cached. The caller has checked [`KvPool::num_free`].
+    /// Moves `count` blocks from the front of the free ones to `table`, evicting their cached
+    /// contents. The caller has checked [`KvPool::num_free`].
     pub fn allocate(&mut self, count: u32, table: &mut Vec<BlockId>) {
         assert!(count <= self.num_free, "allocate {count} of {} free blocks", self.num_free);
         if self.outlook.is_some() {

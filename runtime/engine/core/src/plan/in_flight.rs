@@ -119,7 +119,7 @@ impl StepsInFlight {
         self.applied += 1;
     }
 
-    /// Counts steps as applied, after which as many as before are in flight.
+    /// Counts `steps` steps as applied and as many as started.
     pub(crate) fn skip(&mut self, steps: u32) {
         self.applied += u64::from(steps);
     }

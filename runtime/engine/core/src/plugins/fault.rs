@@ -21,6 +21,6 @@ pub trait FailureInjector: Send {
 pub struct FaultError {
     /// The injector's name as the user knows it.
     pub injector: String,
-    /// The problem, and what to do about it.
+    /// The problem and its remedy.
     pub reason: String,
 }

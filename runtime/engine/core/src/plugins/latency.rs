@@ -1,9 +1,8 @@
 //! Inputs and outputs of latency models.
 //!
-//! The engine says *what* a step computes; a latency model says *how long* it
-//! takes. The two meet here and nowhere else: a [`StepShape`] is a flat sum
-//! over the requests of one step, so pricing costs the same for a batch of one
-//! and a batch of a thousand.
+//! The engine decides *what* a step computes; a latency model decides *how long* it takes. The two
+//! meet only here: a [`StepShape`] is a flat sum over the requests of one step, so pricing costs
+//! the same for a batch of one and a batch of a thousand.
 
 use crate::plugins::request_times::RequestTimes;
 
@@ -12,17 +11,17 @@ pub use vcr_policy::latency::{EncoderShape, EngineInfo, KvGroup, KvGroupKind, Re
 /// Consecutive steps of one engine, to be priced in one call.
 #[derive(Clone, Copy, Debug)]
 pub struct StepBatch<'a> {
-    /// Virtual time at which the first step starts.
+    /// Virtual start time of the first step.
     pub start_ns: u64,
-    /// Virtual time at which something outside may change the schedule. A step
-    /// that would start at or after it is not priced (the first always is), so
-    /// a model with state never sees a step that does not happen.
+    /// Virtual time at which an outside event may change the schedule. Steps that would start at or
+    /// after it are not priced (except the first), so a model with state never sees a step that
+    /// does not happen.
     pub horizon_ns: u64,
     /// The steps in order; never empty.
     pub shapes: &'a [StepShape],
 }
 
-/// Blocks that a step of pure decode takes, and those that leave windows in it.
+/// Blocks that a pure decode step takes, and blocks that leave windows in it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BlockChange {
     pub(crate) taken: u32,
@@ -53,7 +52,7 @@ impl DecodeSteps {
         self.kv_active_blocks.clear();
     }
 
-    /// Adds a step, in which this number of blocks is referenced.
+    /// Adds a step that references this number of blocks.
     #[inline]
     pub fn push(&mut self, kv_active_blocks: u64) {
         self.kv_active_blocks.push(kv_active_blocks);
@@ -108,7 +107,7 @@ impl DecodeSteps {
     }
 }
 
-/// Share of what a model has priced that is like what it was fitted on.
+/// Share of the priced steps that resemble the fitted ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RangeUse {
     /// Duration of all steps that it has priced.
@@ -204,7 +203,7 @@ pub trait LatencyModel: Send {
         false
     }
 
-    /// Share of the priced steps that lie in the fitted range; none for a model without such a range.
+    /// Share of the priced steps within the fitted range; none for a model without such a range.
     fn range_use(&self) -> Option<RangeUse> {
         None
     }
@@ -216,7 +215,7 @@ pub trait LatencyModel: Send {
 pub struct LatencyError {
     /// The model's name as the user knows it.
     pub model: String,
-    /// The problem, and what to do about it.
+    /// The problem and its remedy.
     pub reason: String,
 }
 

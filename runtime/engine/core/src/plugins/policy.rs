@@ -48,7 +48,7 @@ impl<A: Algorithm + Send> SchedulingPolicy for Native<A> {
 pub struct PolicyError {
     /// The policy's name as the user knows it.
     pub policy: String,
-    /// The problem, and what to do about it.
+    /// The problem and its remedy.
     pub reason: String,
 }
 

@@ -14,9 +14,9 @@ pub trait Router: Send {
     /// When the router cannot choose. It must not be asked again.
     fn route(&mut self, query: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError>;
 
-    /// Number of requests that it will send to other workers before one comes to the worker
-    /// with index `worker` in the pool, whatever they are, as long as all of the pool
-    /// are up. None where that depends.
+    /// Number of requests that it will send to other workers before the next one for the worker at
+    /// index `worker` in the pool, whatever their contents, while the whole pool is up. None if
+    /// that depends on the requests.
     fn requests_before(&self, _worker: u32) -> Option<u64> {
         None
     }
@@ -47,6 +47,6 @@ pub trait Router: Send {
 pub struct RouteError {
     /// The router's name as the user knows it.
     pub router: String,
-    /// The problem, and what to do about it.
+    /// The problem and its remedy.
     pub reason: String,
 }

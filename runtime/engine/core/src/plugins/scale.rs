@@ -35,6 +35,6 @@ pub trait Autoscaler: Send {
 pub struct ScaleError {
     /// The autoscaler's name as the user knows it.
     pub autoscaler: String,
-    /// The problem, and what to do about it.
+    /// The problem and its remedy.
     pub reason: String,
 }

@@ -24,8 +24,8 @@ pub struct TokenAnswer {
     /// Requests that must end with an error, each once. Like other requests, their slots appear in `ended`
     /// later.
     pub refusals: Vec<TokenRefusal>,
-    /// Accepted drafts of requests for which that changes; of several for one request the
-    /// last counts. Requests that were never here have the engine's acceptance rates.
+    /// Changed numbers of accepted drafts; the last entry for a request counts. Requests without
+    /// any entry have the engine's acceptance rates.
     pub accepted_drafts: Vec<AcceptedDrafts>,
 }
 
@@ -58,7 +58,7 @@ impl TokenAnswer {
     }
 }
 
-/// The drafts that a source accepts, by slot: what it said last of each request that runs.
+/// The latest number of drafts that a source accepts for each running request, by slot.
 #[derive(Debug, Default)]
 pub struct DecidedDrafts(Vec<Option<u32>>);
 
@@ -100,9 +100,8 @@ impl DecidedDrafts {
 /// One instance belongs to one engine; it may keep state from step to step.
 /// Given the same construction and the same calls it must answer the same.
 pub trait BatchTokenSource: Send {
-    /// Appends to the tokens of `answer`, for each want in order, exactly `count`
-    /// tokens, to its refusals the requests that it cannot serve, and to its accepted
-    /// drafts those that it decides.
+    /// Appends to `answer`: exactly `count` tokens for each want, in order; refusals of requests
+    /// that it cannot serve; and the accepted drafts that it decides.
     ///
     /// Requests in `ended` leave before requests in `started` arrive, so a slot may be in both. A call wants
     /// a slot at most once.
@@ -126,7 +125,7 @@ pub struct TokenError {
     /// The source's name as the user knows it. (Written raw, because
     /// `thiserror` takes a plain `source` for the error underneath.)
     pub r#source: String,
-    /// The problem, and what to do about it.
+    /// The problem and its remedy.
     pub reason: String,
 }
 

@@ -31,7 +31,8 @@ impl RequestId {
 pub enum RequestStatus {
     /// In the waiting queue, never scheduled.
     Waiting,
-    /// In the waiting queue; its grammar is being compiled, or has failed, or it has not come to its turn since.
+    /// In the waiting queue: its grammar is being compiled or has failed, or the request has not
+    /// had its turn since.
     WaitingForGrammar,
     /// Holds blocks that a KV transfer is filling.
     WaitingForRemoteKv,
@@ -78,18 +79,18 @@ pub(crate) struct Request {
     pub(crate) prompt_tokens: u32,
     /// A chunk that starts below this depth is prefill work, at or above it decode.
     pub(crate) prefill_target_tokens: u32,
-    /// Known tokens at which the request ends by length.
+    /// Number of known tokens at which the request ends by length.
     pub(crate) end_tokens: u32,
     /// Slots of the block table.
     pub(crate) capacity_tokens: u32,
-    /// Known tokens at which the next block hash is complete.
+    /// Number of known tokens that completes the next block hash.
     pub(crate) next_hash_tokens: u32,
-    /// Tokens at which the next block is full and offered to the prefix cache.
+    /// Number of tokens that fills the next block, which is then offered to the prefix cache.
     pub(crate) next_store_tokens: u32,
     /// Scheduled in steps that have not been applied.
     pub(crate) num_in_flight_tokens: u32,
-    /// Of these, such that were scheduled before a preemption: their output is
-    /// delivered, but says nothing about what is computed now.
+    /// The part of these that was scheduled before a preemption: their output is delivered, but
+    /// does not count as computed now.
     pub(crate) num_stale_tokens: u32,
     /// Output tokens that steps in flight will bring if every draft is accepted.
     pub(crate) num_output_placeholders: u16,
@@ -103,8 +104,7 @@ pub(crate) struct Request {
     /// Bumped whenever the request enters or leaves a queue, so that stale
     /// queue entries can be distinguished from live ones.
     pub(crate) queue_epoch: u32,
-    /// Place in a queue by rank, smaller first: the priority, or what a policy
-    /// has said.
+    /// Place in a queue by rank, smaller first: the priority, or a policy's rank.
     pub(crate) rank: i64,
     pub(crate) stops: Option<Box<StopRules>>,
     pub(crate) arrival_ns: u64,
@@ -116,7 +116,7 @@ pub(crate) struct Request {
     pub(crate) is_refused: bool,
     /// Its outputs follow a grammar.
     pub(crate) has_grammar: bool,
-    /// Order in which loads of KV have started.
+    /// Start order of its load of KV.
     pub(crate) load_order: u32,
     pub(crate) block_table: Vec<BlockId>,
     pub(crate) block_hashes: Vec<BlockHash>,
@@ -160,7 +160,7 @@ impl Flags {
     pub(crate) const IN_FLIGHT_PREFILL: Self = Self(1 << 11);
     /// The request's load has ended, and the scheduler has reached the request since.
     pub(crate) const TAKEN_OVER: Self = Self(1 << 12);
-    /// Of what it loads, something is missing.
+    /// A part of its loaded KV is missing.
     pub(crate) const LOAD_FAILED: Self = Self(1 << 13);
     /// Nothing of its load has arrived; it waits at its place without blocks.
     pub(crate) const LOST_LOAD: Self = Self(1 << 14);
@@ -275,8 +275,8 @@ impl Request {
         self.prompt_tokens.max(self.num_tokens - 1)
     }
 
-    /// Makes room for `blocks` blocks in all and what goes with them, so that a
-    /// request that runs does not allocate.
+    /// Reserves capacity for `blocks` blocks in total and their metadata, so that a running request
+    /// does not allocate.
     pub(crate) fn reserve(&mut self, blocks: u32, block_size_tokens: u32) {
         let missing = |have: usize| (blocks as usize).saturating_sub(have);
         self.block_table.reserve_exact(missing(self.block_table.len()));
@@ -291,9 +291,9 @@ impl Request {
         }
     }
 
-    /// Hashes the block in which the prompt ends, for when outputs complete it. If the key of another block
-    /// has all of these items, this block gets only the last item. It also differs from every other block of
-    /// this kind.
+    /// Hashes the block in which the prompt ends, to be completed by outputs. If the key of another
+    /// block has all of these items, this block gets only the last item. It also differs from every
+    /// other block of this kind.
     pub(crate) fn omit_items(&mut self, items: &[PromptItem], block_size_tokens: u32) {
         let start = self.block_hashes.len() as u32 * block_size_tokens;
         let [.., before, _] = items else { return };
@@ -389,9 +389,9 @@ impl Request {
     }
 }
 
-/// When a request ends before its length, as vLLM's `check_stop` has it (0.30
-/// to 0.33, `vllm/v1/core/sched/utils.py`). For each output token `tokens` are
-/// asked first, then the length, then `repetition`.
+/// When a request ends before its length, as in vLLM's `check_stop` (0.30 to 0.33,
+/// `vllm/v1/core/sched/utils.py`). For each output token the order is: `tokens`, the length,
+/// `repetition`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StopRules {
     /// Tokens that end the request, in any order: the end-of-sequence token and the client's
@@ -424,8 +424,7 @@ impl StopRules {
         Self { tokens: vec![token], ..Self::default() }
     }
 
-    /// Brings the rules into the form in which they are asked; none if they can
-    /// never end a request.
+    /// Converts the rules into their lookup form; none if they can never end a request.
     pub(crate) fn prepared(mut self: Box<Self>) -> Option<Box<Self>> {
         // Clients may name half a vocabulary.
         self.tokens.sort_unstable();

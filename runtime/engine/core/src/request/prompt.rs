@@ -32,8 +32,7 @@ impl Prompt {
     /// vocabulary puts each in the place of one of its own.
     pub const DRAWN_TOKENS: u32 = 1 << 31;
 
-    /// An empty prompt to which tokens and runs are added; only their hashes
-    /// are kept.
+    /// An empty prompt that takes tokens and runs, and keeps only their hashes.
     #[must_use]
     pub fn new(blocks: impl Into<HashedBlocks>, salt: u64) -> Self {
         let blocks = blocks.into();
@@ -69,9 +68,9 @@ impl Prompt {
         Self { len_tokens, tokens, keeps_tokens: true, is_hashed: false, ..Self::new(blocks, salt) }
     }
 
-    /// As [`Prompt::of_tokens`], with marks that tell apart what the tokens do not:
-    /// places, ascending, and the content that begins there; see
-    /// [`ChainHasher::push_mark`]. Its blocks are hashed at once.
+    /// As [`Prompt::of_tokens`], with marks for differences beyond the tokens: ascending places,
+    /// and the content that begins there; see [`ChainHasher::push_mark`]. Its blocks are hashed at
+    /// once.
     ///
     /// # Panics
     /// With more than `u32::MAX` tokens.
@@ -220,7 +219,7 @@ impl Prompt {
 mod tests {
     use super::*;
 
-    /// Requests in real time must share what they share in virtual time, and nothing else.
+    /// Requests in real time must share exactly the blocks that they share in virtual time.
     #[test]
     fn runs_have_equal_tokens_where_they_are_the_same_content() {
         let prompt = |salt: u64, runs: &[(u64, u32, u32)]| {

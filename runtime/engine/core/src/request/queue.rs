@@ -84,7 +84,8 @@ impl WaitingQueue {
         }
     }
 
-    /// Queues a request whose KV has arrived: behind those whose loads started before (FCFS), or by its rank.
+    /// Queues a request whose KV has arrived: behind requests whose loads started before (FCFS), or
+    /// by its rank.
     pub(crate) fn push_in_order(&mut self, id: RequestId, requests: &mut RequestTable) {
         let order = requests[id].load_order;
         if let Order::Ranked(_) = self.order {

@@ -23,7 +23,7 @@ pub enum KvRole {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrawnOutputs {
     pub seed: u64,
-    /// A small number by which tokens emitted in steady decode are counted
+    /// A small number that groups the tokens of steady decode
     /// ([`crate::plan::StepOutputs::steady_decode_groups`]).
     pub group: u32,
 }
@@ -34,9 +34,8 @@ pub struct RequestSpec {
     /// The driver's own number for the request, given back with every output.
     pub tag: u64,
     pub prompt: Prompt,
-    /// Output tokens after which the request ends. 0 asks for the prefill
-    /// alone: it completes without output (vLLM's API refuses this; replayed
-    /// traces contain it).
+    /// Most output tokens. 0 means prefill only: the request completes without output (vLLM's API
+    /// refuses this; replayed traces contain it).
     pub max_tokens: u32,
     /// Rules that end the request earlier, if any.
     pub stops: Option<Box<StopRules>>,

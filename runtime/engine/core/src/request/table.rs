@@ -67,7 +67,7 @@ impl RequestTable {
         }
     }
 
-    /// Frees what a request holds. Its slot is reused after step `last_step`.
+    /// Frees a request's resources. Its slot is reused after step `last_step`.
     pub(crate) fn retire(&mut self, id: RequestId, last_step: u64) {
         let tag = self[id].tag;
         if let Ok(entry) = self.by_tag.find_entry(mix(tag), |&slot| slot == id.0) {

@@ -1,7 +1,7 @@
 //! Forwarding of [`ServingEngine`](super::ServingEngine)'s methods, each listed once.
 
-/// Hands the methods that [`Engine`](crate::Engine) has under the same signature to a
-/// macro: those that look first, then those that change the engine.
+/// Passes the methods that [`Engine`](crate::Engine) has with the same signature to a macro:
+/// readers first, then those that change the engine.
 macro_rules! common_methods {
     ($forward:ident) => {
         $forward! { ref

@@ -59,8 +59,8 @@ impl EngineKind {
         }
     }
 
-    /// Whether what a prompt has computed in its earlier chunks counts as cached when
-    /// the next one begins, as `dynamo-mocker` 1.4 reports it of SGLang.
+    /// Whether a prompt's earlier chunks count as cached when its next chunk begins, as
+    /// `dynamo-mocker` 1.4 reports for SGLang.
     #[must_use]
     pub fn reports_chunks_as_cached(&self) -> bool {
         matches!(self, Self::Sglang(config) if config.prefix_lookup() == PrefixLookup::FirstChunk)

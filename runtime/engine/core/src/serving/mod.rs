@@ -64,8 +64,8 @@ pub trait ServingEngine: fmt::Debug {
     /// When the engine does not take it; it is unchanged.
     fn submit(&mut self, spec: RequestSpec) -> Result<RequestId, RejectReason>;
 
-    /// Ends a request early and frees what it holds, held KV included. Its
-    /// outputs of a step in flight are dropped. Nothing happens if it has ended.
+    /// Ends a request early and frees its resources, held KV included. Its outputs of a step in
+    /// flight are dropped. Does nothing if it has ended.
     fn abort(&mut self, id: RequestId);
 
     /// Tags of every request that has not ended or still holds KV, by slot.
@@ -111,10 +111,9 @@ pub trait ServingEngine: fmt::Debug {
     /// Whether [`ServingEngine::schedule`] could find work.
     fn has_schedulable_requests(&self) -> bool;
 
-    /// Decides the next step. Its plan is empty when nothing can run; then there
-    /// is nothing to update either. One that is empty but for preemptions has
-    /// made room that the next call may use; one that is empty but for refusals has
-    /// left nothing behind.
+    /// Decides the next step. The plan is empty if nothing can run; then `update` must not be
+    /// called. A plan with nothing but preemptions has made room that the next call may use; a plan
+    /// with nothing but refusals has no other effect.
     ///
     /// # Panics
     /// When no further step may be in flight: a driver bug.

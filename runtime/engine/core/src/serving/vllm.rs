@@ -11,7 +11,7 @@ use crate::serving::forward::common_methods;
 use crate::serving::{EngineLoad, ServingEngine};
 use crate::stats::EngineStats;
 
-/// Implements methods by those that an engine has by itself.
+/// Implements the trait's methods by the engine's own.
 macro_rules! forward {
     (ref $(fn $name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {
         $(fn $name(&self, $($arg: $type),*) -> $out {

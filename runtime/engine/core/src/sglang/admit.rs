@@ -1,5 +1,5 @@
-//! Admission: requests that begin or continue a prompt, and those that get pages for KV
-//! from elsewhere.
+//! Admission: requests that begin or continue a prompt, and requests that get pages for KV from
+//! elsewhere.
 
 use crate::compat::Reservations;
 use crate::plan::{AdmissionStop, RemoteLoad, ScheduledKind, StepPlan};
@@ -12,8 +12,7 @@ use crate::sglang::pages::Hit;
 /// that begins with the same tokens.
 const BEGINNING_TOKENS: u32 = 32;
 
-/// Entries that a list of hashes is given room for beyond what is known when a
-/// request is admitted.
+/// Spare entries of a hash list at admission, beyond the known length of the request.
 const MAX_SPARE_PAGES: u32 = 4_096;
 
 /// Remaining budgets of a pass.
@@ -96,9 +95,9 @@ impl SglangEngine {
         }
     }
 
-    /// Whether those that wait must let others pass: where pages are taken between passes,
-    /// those with KV from elsewhere that wait for a running slot or for pages, unless nothing but
-    /// prompts that have been begun can make room for these.
+    /// Whether waiting requests must let others pass. Where pages are allocated between passes,
+    /// requests with KV from elsewhere take precedence while they wait for a running slot or for
+    /// pages, unless only started prompts can make room for them.
     fn precedence_stop(&self) -> Option<AdmissionStop> {
         if self.config.reservations() == Reservations::InSteps {
             return None;
@@ -111,10 +110,10 @@ impl SglangEngine {
         (self.queues.has_destinations() && !is_stuck).then_some(AdmissionStop::Blocks)
     }
 
-    /// Where the head is blocked and nothing else goes on, prompts that have been begun
-    /// must: the one that was begun first passes the head, and the others are retracted for it,
-    /// the last one first. So it keeps what it has, and they cannot take turns in undoing
-    /// each other. Gives whether there is a head to try.
+    /// Resolves a blocked head when nothing else continues. The prompt that was started first
+    /// passes the head, and the other started prompts are retracted for it, the last one first. So
+    /// it keeps its pages, and they cannot alternately undo each other. Returns whether the head
+    /// may be tried.
     fn resume_started_prefill(&mut self, head: RequestId, plan: &mut StepPlan, budget: &mut Budget) -> bool {
         let goes_on = !self.running.is_empty() || !self.prefills.is_empty() || self.queues.num_loading() > 0;
         if goes_on || self.queues.begun().iter().all(|&id| id == head) {
@@ -204,8 +203,8 @@ impl SglangEngine {
         Admission::Loading
     }
 
-    /// Tries to take pages for the prompt of the request that has waited longest for that,
-    /// between two passes. Running slots and what is reserved for outputs are not looked at.
+    /// Tries to allocate pages, between two passes, for the prompt of the request that has waited
+    /// longest for them. Running slots and the reserve for outputs do not count.
     pub(super) fn reserve_for_destination(&mut self) -> Option<RemoteLoad> {
         self.queues.set_destination_blocked(true);
         let id = self.queues.pop_destination(&mut self.requests)?;
@@ -242,7 +241,7 @@ impl SglangEngine {
         RemoteLoad { request: id, tag: request.tag, cached_tokens, missing_tokens, moved_tokens: missing_tokens }
     }
 
-    /// Part of a request from the token `from` on for which this pass has room.
+    /// The part of a request, starting at token `from`, that fits into this pass.
     fn cut(&self, id: RequestId, from: u32, budget: &Budget) -> Result<Cut, AdmissionStop> {
         let page_size = self.config.page_size();
         let full_pages = |tokens: u32| tokens.div_ceil(page_size) * page_size;
@@ -260,8 +259,8 @@ impl SglangEngine {
         Ok(Cut { end: from + tokens, is_whole, charged_tokens })
     }
 
-    /// Charges the budget with a part of a prompt, `hit` tokens of which are cached. Returns false, and
-    /// charges nothing, if it does not fit.
+    /// Charges the budget with a part of a prompt, `hit` tokens of which are cached. Returns false
+    /// and charges nothing if it does not fit.
     fn charge(&mut self, id: RequestId, cut: Cut, hit: Hit, budget: &mut Budget) -> bool {
         let output_tokens = if cut.is_whole { self.reserve.of(&self.requests[id]) } else { 0 };
         let missing_pages = self.pages.for_tokens(cut.end) - self.pages.held(id) - hit.pages;
@@ -273,9 +272,8 @@ impl SglangEngine {
         true
     }
 
-    /// Whether there are that many pages to be had beside `hit`, and in what is left
-    /// of the pass room for tokens of the prompt and a reserve for the output. If so
-    /// they are charged.
+    /// Whether there are enough pages besides `hit`, and enough room in the pass for the prompt's
+    /// tokens and a reserve for the output. If so, they are charged.
     fn fits(
         &mut self,
         id: RequestId,
@@ -343,7 +341,7 @@ impl SglangEngine {
         self.config.schedule_policy() == SchedulePolicy::Lpm && self.config.enable_prefix_caching()
     }
 
-    /// Puts those that wait into the order of the policy.
+    /// Orders the waiting requests by the policy.
     fn order_waiting(&mut self) {
         let ordered = 2..=SchedulePolicy::MAX_ORDERED_REQUESTS;
         if !self.reorders() || !ordered.contains(&self.queues.num_waiting()) {

@@ -6,7 +6,7 @@ use crate::compat::Reservations;
 use crate::config::ConfigError;
 use crate::config::options::checked_value;
 
-/// In which order waiting requests are admitted.
+/// Admission order of waiting requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SchedulePolicy {
     /// First come, first served.
@@ -34,13 +34,13 @@ pub enum PassOrder {
     PrefillFirst,
 }
 
-/// How far a prompt is looked up in the radix cache, and what of it counts in the
-/// budgets of a pass.
+/// How much of a prompt is looked up in the radix cache, and which tokens count in the budgets of a
+/// pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PrefixLookup {
-    /// All of it but the last token, before the first chunk is cut; budgets count what
-    /// is computed. What does not fit into a pass is begun in it (`aisimulate-core` of
-    /// Dynamo 1.6, as SGLang's own).
+    /// Everything but the last token, before the first chunk is cut; budgets count computed tokens.
+    /// A prompt that does not fit into a pass is started in it (`aisimulate-core` of Dynamo 1.6, as
+    /// in SGLang).
     #[default]
     WholePrompt,
     /// The first chunk; budgets count cached tokens, too. A prompt that is no longer
@@ -54,9 +54,9 @@ pub enum Retraction {
     /// It waits before all others, and the share begins anew. The share falls with every
     /// pass (`dynamo-mocker` 1.4).
     BeforeAll,
-    /// It waits behind all others, and the share is what those that stay have had of
-    /// their outputs, [`Retraction::STEPS_AHEAD`] more tokens of each included. The share
-    /// falls with every pass that decodes (`aisimulate-core` of Dynamo 1.6, as SGLang's own).
+    /// It waits behind all others. The share is the generated part of the remaining requests'
+    /// outputs, including [`Retraction::STEPS_AHEAD`] more tokens for each. The share falls with
+    /// every pass that decodes (`aisimulate-core` of Dynamo 1.6, as in SGLang).
     #[default]
     BehindAll,
 }
@@ -73,7 +73,7 @@ pub struct SglangConfigInput {
     pub page_size: u32,
     /// KV pages.
     pub num_pages: u32,
-    /// Most requests running at once, those that load KV included.
+    /// Most requests running at once, including requests that load KV.
     pub max_num_seqs: u32,
     /// Longest sequence, prompt and output; none for no limit but the pool's.
     pub max_model_len: Option<u32>,
@@ -86,7 +86,7 @@ pub struct SglangConfigInput {
     /// Most prompt tokens of one request in one pass, and of all of them: a
     /// longer prompt is computed in chunks. A multiple of `page_size`.
     pub chunked_prefill_size: u32,
-    /// Of a request's output no more than this is reserved when it is admitted.
+    /// Most output tokens reserved for a request at admission.
     pub clip_max_new_tokens: u32,
     /// Scales how much of the outputs of running requests is reserved.
     pub schedule_conservativeness: f64,

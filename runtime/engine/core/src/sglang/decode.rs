@@ -51,7 +51,7 @@ impl SglangEngine {
             let others = self.running.len() + self.joining.len() > 1;
             let prefills = !plan.scheduled.is_empty() || !self.prefills.is_empty();
             if !others && !prefills && !self.queues.begun().is_empty() {
-                // A request that runs alone goes before those that have not begun.
+                // A request that runs alone precedes requests that have not begun.
                 self.retract_last_begun(self.running[0], plan);
                 continue;
             }
@@ -79,7 +79,7 @@ impl SglangEngine {
         (had as f64 / (most + 1) as f64).min(1.0)
     }
 
-    /// Lets what has been retracted in this pass wait, in the order in which it was.
+    /// Requeues the requests retracted in this pass, in the order of retraction.
     pub(super) fn requeue_retracted(&mut self) {
         match self.config.retraction() {
             Retraction::BeforeAll => {
@@ -108,8 +108,8 @@ impl SglangEngine {
         fewest.expect("only running requests lack pages").0
     }
 
-    /// Takes the KV of a request that has left its list. Full pages of its first
-    /// `kept_tokens` tokens, and what it has in the tree, may be reused.
+    /// Releases the KV of a request that has left its list. Full pages of its first `kept_tokens`
+    /// tokens, and its pages in the tree, may be reused.
     fn retract(&mut self, id: RequestId, kept_tokens: u32, plan: &mut StepPlan) {
         self.pages.store_filled(id, &self.requests[id], kept_tokens);
         self.forget_kv(id);

@@ -157,8 +157,8 @@ impl SglangEngine {
         self.prefills = prefills;
     }
 
-    /// The plan in the order that all drivers know: requests that continue a prompt, those that
-    /// decode, and new ones at the end.
+    /// Puts the plan into the order that all drivers expect: requests that continue a prompt,
+    /// decodes, and new requests at the end.
     pub(super) fn end_pass(&mut self, plan: &mut StepPlan) {
         self.enter_prefills(plan, self.prefills.len());
         for &id in &self.joining {

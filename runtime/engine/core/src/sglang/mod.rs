@@ -35,8 +35,8 @@ use crate::request::{RequestId, RequestStatus};
 
 // Passes that decode between two that prefill, where data-parallel ranks may count them together.
 //
-// SGLang's ranks tell each other whether any of them prefills, so all wait for as many passes.
-// The driver, which knows the ranks, says when a pass of theirs begins and ends.
+// SGLang's ranks exchange whether any of them prefills, so all of them wait for as many passes. The
+// driver, which knows the ranks, calls at the start and at the end of their pass.
 
 /// Passes between two that prefill.
 #[derive(Clone, Copy, Debug)]

@@ -24,8 +24,8 @@ struct Candidate {
 #[derive(Debug)]
 pub(super) struct WaitingQueues {
     waiting: WaitingQueue,
-    /// Requests whose prompts are computed in part. They are among those that wait, and
-    /// before all others unless the policy reorders them.
+    /// Partly computed prompts. They count as waiting, and precede all others unless the policy
+    /// reorders them.
     begun: Vec<RequestId>,
     /// Requests that wait for pages for KV from elsewhere, where these are taken between
     /// passes.
@@ -37,7 +37,7 @@ pub(super) struct WaitingQueues {
     /// Requests whose pages a transfer is filling.
     num_loading: usize,
     reservations: Reservations,
-    /// Scratch for ordering those that wait.
+    /// Scratch for ordering the waiting requests.
     candidates: Vec<Candidate>,
     /// Scratch for ordering: how prompts begin.
     beginnings: Vec<BlockHash>,
@@ -59,7 +59,7 @@ impl WaitingQueues {
         }
     }
 
-    /// Those that wait for their turn, prompts that are computed in part among them.
+    /// Waiting requests, including partly computed prompts.
     #[inline]
     pub(super) fn num_waiting(&self) -> usize {
         self.waiting.len()
@@ -71,19 +71,19 @@ impl WaitingQueues {
         num_queued + self.kv_ready.len() + self.destinations.len() + self.num_loading
     }
 
-    /// Those whose KV has arrived.
+    /// Requests whose KV has arrived.
     #[inline]
     pub(super) fn num_kv_ready(&self) -> usize {
         self.kv_ready.len()
     }
 
-    /// Those whose KV is on its way.
+    /// Requests whose KV is being transferred.
     #[inline]
     pub(super) fn num_loading(&self) -> usize {
         self.num_loading
     }
 
-    /// Prompts that are computed in part, in the order in which they were begun.
+    /// Partly computed prompts, in the order of their starts.
     #[inline]
     pub(super) fn begun(&self) -> &[RequestId] {
         &self.begun
@@ -155,8 +155,9 @@ impl WaitingQueues {
         id
     }
 
-    /// Puts those that wait into the order of their cached prefixes. A request with at most `beginning_tokens` of its
-    /// prompt cached goes behind another that begins with the same tokens; `cached_pages` says how much is.
+    /// Orders the waiting requests by the lengths of their cached prefixes. A request with at most
+    /// `beginning_tokens` cached prompt tokens goes behind another one with the same first tokens;
+    /// `cached_pages` returns the cached pages.
     pub(super) fn order_by_prefix(
         &mut self,
         requests: &mut RequestTable,

@@ -3,7 +3,7 @@
 use crate::request::{Flags, Request};
 use crate::sglang::config::SglangConfig;
 
-/// Passes in which the ratio falls from its first value to its least.
+/// Passes in which the ratio falls from its first value to its minimum.
 const DECAY_PASSES: u32 = 600;
 
 /// The reserve for outputs of requests that run.

@@ -16,8 +16,8 @@ impl TickEngine {
         plan.shape.waiting_requests = self.waiting.len() as u64;
     }
 
-    /// Admits every waiting request that fits, in order. Returns what the first one lacked
-    /// that stays.
+    /// Admits every waiting request that fits, in order. Returns the resource that the first
+    /// remaining request lacks.
     fn admit(&mut self) -> AdmissionStop {
         let mut budget = self.config.prefill_tokens_per_tick();
         let mut stop = AdmissionStop::Drained;

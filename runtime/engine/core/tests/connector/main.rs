@@ -16,7 +16,7 @@ impl TokenSource for Ones {
     }
 }
 
-/// Tag, kind, depth and tokens of what is scheduled.
+/// Tag, kind, depth and tokens of each scheduled request.
 fn step(engine: &mut Engine) -> Vec<(u64, ScheduledKind, u32, u32)> {
     let rows = engine.schedule().scheduled.iter();
     let rows = rows.map(|entry| (entry.tag, entry.kind, entry.num_computed_tokens, entry.num_scheduled_tokens));
@@ -79,8 +79,8 @@ fn loaded_requests_are_admitted_in_the_order_of_their_loads() {
     assert_eq!(step(&mut engine), [(0, new, 32, 8), (1, new, 39, 1), (2, new, 16, 24)]);
 }
 
-/// A window takes no blocks for loaded tokens that it has passed, and full attention those of all of them before any of its
-/// own.
+/// A window takes no blocks for loaded tokens that it has passed; full attention takes blocks for
+/// all of them before any for its own tokens.
 #[test]
 fn loads_leave_out_what_windows_have_passed() {
     let kv_cache_groups = ["sliding_window:17", "full"].map(|text| text.parse().expect("a group")).to_vec();
@@ -127,7 +127,7 @@ fn the_last_tokens_are_left_to_the_engine_that_decodes() {
     engine.submit(RequestSpec { kv_role: KvRole::Destination, ..request(2, 2, 2, 20) }).expect("it fits");
     assert!(step(&mut engine).is_empty());
     report(&mut engine, received(&[1, 2]));
-    // The one of which a single token is left has room for drafts.
+    // The request with a single remaining token has room for drafts.
     assert_eq!(step(&mut engine), [(1, ScheduledKind::New, 38, 2), (2, ScheduledKind::New, 1, 4)]);
 }
 
@@ -151,7 +151,7 @@ fn loads_leave_the_blocks_that_running_prompts_need() {
     }
 }
 
-/// Of a load that failed, what is valid stays.
+/// After a failed load, the valid part stays.
 #[test]
 fn invalid_blocks_are_computed_here() {
     let mut engine = engine(recomputing(), EngineConfigInput::default());
@@ -163,7 +163,7 @@ fn invalid_blocks_are_computed_here() {
     assert_eq!(step(&mut engine), [(0, ScheduledKind::New, 32, 38)], "the third of its blocks is missing");
 }
 
-/// With the other policy it ends, and its blocks are free once the load is over.
+/// With the other policy it ends, and its blocks are free after the load.
 #[test]
 fn requests_whose_load_fails_end() {
     let connector = KvConnector { load_failures: LoadFailures::Fail, ..recomputing() };
@@ -198,7 +198,8 @@ fn blocks_in_flight_are_freed_when_the_step_is_over() {
 struct Turn {
     /// Content, prompt tokens, output tokens, role, priority.
     submissions: Vec<(u64, u32, u32, KvRole, i32)>,
-    /// Of each hundred lookups, tokens in parts of 8 of what is asked for; none is not known; loaded within the step.
+    /// The answers of a hundred lookups: tokens in eighths of the requested number, or none for
+    /// "not yet known"; whether they are loaded within the step.
     answers: Vec<(Option<u32>, bool)>,
     /// Ends of the transfers under way: whole, invalid from a block on, or by request.
     ends: Vec<u8>,
@@ -231,7 +232,7 @@ fn groups() -> impl Strategy<Value = Vec<KvCacheGroup>> {
     proptest::sample::select(kinds.map(|kinds| kinds.iter().map(group).collect::<Vec<KvCacheGroup>>()).to_vec())
 }
 
-/// An engine and what a connector's workers are doing for it.
+/// An engine and the pending work of its connector's workers.
 struct Driver {
     engine: Engine,
     next_tag: u64,

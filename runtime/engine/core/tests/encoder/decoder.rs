@@ -1,4 +1,5 @@
-//! Engines of encoder-decoder models: layers of cross attention keep what the encoder has made of a prompt's item.
+//! Engines of encoder-decoder models: layers of cross attention keep the encoder outputs of a
+//! prompt's item.
 
 use proptest::prelude::*;
 use vcr_core::{

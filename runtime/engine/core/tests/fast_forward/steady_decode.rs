@@ -1,4 +1,4 @@
-//! Requests that decode steadily do what they would do one by one.
+//! A steady decode gives the same results as single decodes.
 
 use std::collections::BTreeMap;
 
@@ -157,7 +157,7 @@ impl Driven {
 
     /// Applies a fast-forward of the predictable steps. Returns their number.
     fn skip(&mut self, most: usize) -> usize {
-        // Drivers skip no step in which a transfer ends that a request waits for.
+        // Drivers skip no step in which an awaited transfer ends.
         if self.engine.kv_tiers().and_then(KvTiers::next_load_ns).is_some() {
             return 0;
         }
@@ -198,7 +198,7 @@ impl Driven {
     }
 }
 
-/// Does the same with two engines, of which only one decodes steadily.
+/// Runs the same actions on two engines, only one with steady decode.
 fn compare(config: &EngineConfig, acts: &[Act], tag_of: impl Fn(u64) -> u64) -> Result<(), TestCaseError> {
     let mut pair = [Driven::new(config, false), Driven::new(config, true)];
     for (tag, act) in acts.iter().enumerate() {
@@ -261,7 +261,7 @@ proptest! {
         compare(&config, &acts, |tag| tag)?;
     }
 
-    /// Settings and requests with which there is a steady decode, so that most cases have one.
+    /// Settings and requests that allow a steady decode in most cases.
     #[test]
     fn a_plain_engines_steady_decode_is_its_requests_one_by_one(
         num_gpu_blocks in 8..80u32,

@@ -6,7 +6,7 @@ use vcr_core::{
     RequestSpec, SchedulerRules, TokenSource,
 };
 
-/// Accepts and proposes all drafts, of which the first fits a grammar.
+/// Accepts and proposes all drafts; the first one fits a grammar.
 struct Firsts;
 
 impl TokenSource for Firsts {

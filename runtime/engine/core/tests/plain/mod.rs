@@ -1,4 +1,4 @@
-//! Steps of an engine whose tokens are all alike, as rows that a test can state.
+//! Steps of an engine with equal tokens, as rows that a test can state.
 
 use vcr_core::plan::{RemoteLoad, ScheduledKind};
 use vcr_core::{Engine, KvRole, Prompt, RequestSpec, TokenSource};
@@ -11,7 +11,7 @@ impl TokenSource for Ones {
     }
 }
 
-/// Tag, kind, depth and tokens of what is scheduled.
+/// Tag, kind, depth and tokens of each scheduled request.
 pub(crate) fn step(engine: &mut Engine) -> Vec<(u64, ScheduledKind, u32, u32)> {
     let rows = engine.schedule().scheduled.iter();
     let rows = rows.map(|entry| (entry.tag, entry.kind, entry.num_computed_tokens, entry.num_scheduled_tokens));

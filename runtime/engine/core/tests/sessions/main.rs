@@ -69,7 +69,7 @@ fn the_next_part_follows_all_outputs_but_the_last() {
     assert_eq!(step(&mut engine), [(10, 1, false)]);
     assert_eq!(step(&mut engine), [(11, 1, true)]);
     assert_eq!(engine.outputs().continuing, [0]);
-    // It waits with its blocks: nothing is to be done, and nothing is scheduled.
+    // It waits with its blocks: there is nothing to schedule.
     assert_eq!((engine.num_running(), engine.num_waiting(), engine.num_unfinished()), (0, 1, 0));
     assert!(!engine.has_schedulable_requests() && engine.pool().num_active() == 3);
     assert_eq!(step(&mut engine), []);

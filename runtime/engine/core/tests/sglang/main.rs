@@ -8,7 +8,7 @@ use vcr_core::plan::{ScheduledKind, StepPlan};
 use vcr_core::sglang::{SglangConfig, SglangConfigInput, SglangEngine};
 use vcr_core::{Prompt, RequestId, RequestSpec, ServingEngine, TokenSource};
 
-/// Tokens by request and position; every 37th or so stops those that mind it.
+/// Tokens by request and position; about every 37th is a stop token.
 struct Tokens;
 
 impl TokenSource for Tokens {

@@ -205,7 +205,7 @@ impl Driver {
         }
     }
 
-    /// Runs everything to its end, and looks at what is left: nothing.
+    /// Runs all requests to the end and checks that nothing is left.
     fn finish(&mut self) {
         let (mut idle, mut fruitless) = (0, 0);
         let tokens = |driver: &Self| driver.emitted.values().sum::<u32>() as usize;
@@ -230,7 +230,7 @@ impl Driver {
     }
 }
 
-/// Does all of it, and runs what is left to its end.
+/// Applies all actions, and runs the remaining requests to the end.
 fn run(input: SglangConfigInput, actions: &[Action]) {
     let mut driver = Driver::new(input, false);
     for action in actions {
@@ -266,8 +266,8 @@ fn prompts_that_cannot_be_computed_together_do_not_undo_each_other() {
     let before = [submission(1, 0, local), submission(21, 2, local), Abort(0), submission(27, 4, local)];
     let passes = [Pass, Pass, Pass, Abort(0), submission(36, 10, local), submission(86, 30, destination)];
     run(input, &[&[Deliver], &before[..], &passes, &[Pass, Pass, Pass, Deliver]].concat());
-    // The second, which goes first since more of it is cached, has filled the pool when it
-    // is to be retracted: what it gives is for the first at once.
+    // The second request goes first because more of it is cached, and has filled the pool when it
+    // is retracted: its pages go to the first one at once.
     let input = SglangConfigInput {
         page_size: 3,
         num_pages: 35,

@@ -157,7 +157,7 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
     )
 }
 
-/// Every release alike, but for a third of the newest one.
+/// All releases with equal weight, except a third for the newest one.
 fn arb_rules() -> impl Strategy<Value = SchedulerRules> {
     let releases = SchedulerRules::NAMES.iter().map(|(_, rules)| *rules).collect::<Vec<_>>();
     prop_oneof![2 => proptest::sample::select(releases), 1 => Just(SchedulerRules::default())]
@@ -209,7 +209,7 @@ pub(crate) fn arb_groups(block_size: u32) -> impl Strategy<Value = Vec<KvCacheGr
     ]
 }
 
-/// Tiers in which a block takes some nanoseconds, or no time.
+/// Tiers in which a block takes a few nanoseconds, or no time.
 pub(crate) fn arb_tiers() -> impl Strategy<Value = Option<KvTiersConfig>> {
     let rules = proptest::sample::select(HostRules::NAMES).prop_map(|(_, rules)| rules);
     let connector = (rules, any::<bool>(), 0..3u32, any::<bool>());
@@ -238,7 +238,8 @@ pub(crate) fn arb_tiers() -> impl Strategy<Value = Option<KvTiersConfig>> {
     }))
 }
 
-/// Multimodal items of a prompt by its content: none, or some that repeat themselves and those of other prompts.
+/// Multimodal items of a prompt by its content: none, or some that repeat themselves and items of
+/// other prompts.
 fn items(config: &EngineConfig, content: u32, prompt_tokens: u32) -> Vec<PromptItem> {
     let chunk = match config.long_prefill_token_threshold() {
         0 => config.step_tokens(),
@@ -310,13 +311,12 @@ pub(crate) fn request(
     RequestSpec { lora, skip_reading_prefix_cache, ..RequestSpec::new(tag, prompt, max_tokens) }
 }
 
-/// A policy with random valid answers, drawn from a seed and its input: extreme
-/// ranks, caps of one token, of waiting and running requests alike. It checks the
-/// engine's events.
+/// A policy with random valid answers, drawn from a seed and its input: extreme ranks, caps of one
+/// token, for waiting and running requests. It checks the engine's events.
 pub(crate) struct Whims {
     state: u64,
     check: PreferenceCheck,
-    /// By slot: whether it is there, and whether it runs.
+    /// By slot: whether it exists, and whether it runs.
     slots: Vec<Option<bool>>,
     now_ns: u64,
 }

@@ -7,7 +7,7 @@ use super::{Experts, FeedForward, Layer, Mixer, Reach, State};
 use crate::error::ModelError;
 use crate::fields::Fields;
 
-/// Bytes of a number of a state: what the file says, else `default`.
+/// Bytes per number of a state: the file's value, else `default`.
 fn state_bytes(fields: Fields<'_>, default: u64) -> Result<u64, ModelError> {
     let names = ["mamba_ssm_cache_dtype", "mamba_ssm_dtype"];
     match fields.text(&names) {

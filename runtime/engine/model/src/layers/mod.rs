@@ -12,7 +12,7 @@ pub enum Reach {
     Full,
     /// The latest ones.
     Window(u64),
-    /// Those of its chunk.
+    /// The tokens of its chunk.
     Chunk(u64),
 }
 

@@ -1,9 +1,9 @@
 //! A command line of `vllm serve` as it is, read as the settings of a simulated engine.
 //!
-//! Owns `arguments.toml`, the table of vLLM's arguments from 0.27 to 0.33, the defaults that vLLM
-//! takes from the GPU and the model, files of `--config`, and the translation of both into [`EngineConfigInput`]. What an argument
-//! became is in [`VllmArgs::rows`]; one that would change decisions in a way that is not simulated
-//! is an error.
+//! Owns `arguments.toml`, the table of vLLM's arguments from 0.27 to 0.33; the defaults that vLLM
+//! derives from the GPU and the model; files of `--config`; and the translation of both into
+//! [`EngineConfigInput`]. [`VllmArgs::rows`] shows the effect of each argument. An argument whose
+//! effect on decisions is not simulated is an error.
 //!
 //! Sources: `vllm/engine/arg_utils.py`, `vllm/config/vllm.py` and
 //! `vllm/utils/argparse_utils.py` of vLLM 0.27 to 0.33.
@@ -93,7 +93,7 @@ pub struct VllmArgs {
     pub num_gpu_blocks: Option<u32>,
     /// Share of the GPU's memory that the engine may use.
     pub gpu_memory_utilization: f64,
-    /// Memory of each GPU for KV blocks, in bytes, instead of what is left beside the weights.
+    /// Memory of each GPU for KV blocks, in bytes, instead of the memory that the weights leave.
     pub kv_cache_memory_bytes: Option<u64>,
     /// The model's name or folder, if one is given.
     pub model: Option<String>,
@@ -133,8 +133,8 @@ pub struct VllmArgs {
 }
 
 impl VllmArgs {
-    /// Reads a command line such as `vllm serve MODEL --max-num-seqs 512`, with variables in front of
-    /// it and lines ended by backslashes, or arguments alone.
+    /// Reads a command line such as `vllm serve MODEL --max-num-seqs 512`, with optional variables
+    /// before it and backslashes at line ends, or only arguments.
     ///
     /// # Errors
     /// All that is wrong with it: unknown arguments with the nearest name, arguments that this version
@@ -251,7 +251,7 @@ pub enum ArgumentError {
     Ambiguous {
         /// As it was written.
         found: String,
-        /// Those that begin with it.
+        /// The arguments that begin with it.
         names: String,
     },
     #[error("vLLM {minor} has no `{name}`: {since}")]
@@ -296,7 +296,7 @@ pub enum ArgumentError {
     NotSimulated {
         /// Argument and value.
         written: String,
-        /// Why not, and what to do.
+        /// The reason and the remedy.
         reason: String,
     },
 }

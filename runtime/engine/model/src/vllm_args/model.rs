@@ -23,8 +23,8 @@ pub struct ServedModel {
 }
 
 impl ServedModel {
-    /// KV blocks in the memory of the GPU: that which is stated for them, or what the weights and
-    /// other bytes leave of a share of all.
+    /// KV blocks in the GPU's memory: the stated memory, or the share that weights and other bytes
+    /// leave.
     pub fn num_gpu_blocks(
         &self,
         utilization: f64,

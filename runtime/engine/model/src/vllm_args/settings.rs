@@ -160,7 +160,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// Applies an argument; says what it became.
+    /// Applies an argument and returns its effect.
     fn set(&mut self, word: &Word, minor: u8) -> Result<String, ArgumentError> {
         let (args, late) = (&mut self.args, &mut self.late);
         let input = &mut args.input;
@@ -337,7 +337,7 @@ fn option_of(argument: &str) -> Option<&'static EngineOption> {
     OPTIONS.iter().find(|option| option.name == name && !by_itself.contains(&name))
 }
 
-/// Sets an option; says what it became.
+/// Sets an option and returns its effect.
 fn set_option(input: &mut EngineConfigInput, option: &EngineOption, word: &Word) -> Result<String, ArgumentError> {
     // Options whose numbers vLLM reads with suffixes.
     let readable_options = [&option::MAX_MODEL_LEN, &option::MAX_NUM_BATCHED_TOKENS, &option::MAX_NUM_SCHEDULED_TOKENS];

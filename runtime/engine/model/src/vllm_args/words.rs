@@ -9,7 +9,7 @@ use crate::vllm_args::ArgumentError;
 use crate::vllm_args::config_file;
 use crate::vllm_args::table::{self, Argument, TABLE, Takes};
 
-/// The words with which vLLM's API server is started.
+/// The commands that start vLLM's API server.
 const COMMANDS: &[&[&str]] = &[&["vllm", "serve"], &["-m", "vllm.entrypoints.openai.api_server"]];
 
 /// Value of an argument.
@@ -45,7 +45,7 @@ pub(crate) fn split(command: &str) -> Result<Vec<String>, ArgumentError> {
     shlex::split(&line).ok_or(ArgumentError::Quotes)
 }
 
-/// The arguments of a command line, in their order; the model is `--model`. What is wrong is pushed to
+/// The arguments of a command line in order; the model is `--model`. Problems are pushed to
 /// `errors`.
 pub(crate) fn read(
     words: Result<Vec<String>, ArgumentError>,

@@ -20,7 +20,7 @@ impl Said {
         policy.decide(self);
     }
 
-    /// Slots of those given in the order in which they would be admitted.
+    /// The given slots in their order of admission.
     fn order(&self, slots: &[u32]) -> Vec<u32> {
         let mut order: Vec<u32> = slots.to_vec();
         order.sort_by_key(|slot| (self.admission[slot], *slot));
@@ -66,7 +66,7 @@ fn a_tenant_that_comes_passes_the_queue_of_one_that_was_served() {
     arrive(&mut policy, 30, 2, 5_000);
     said.decide(&mut policy);
     assert_eq!(said.order(&[2, 3, 19, 30])[0], 30);
-    // Only once: what it is served it pays for.
+    // It pays only once for its tokens.
     policy.admitted(30, 0);
     arrive(&mut policy, 31, 2, 10);
     said.decide(&mut policy);

@@ -19,7 +19,7 @@ pub struct PrefixAffinity {
 const PRIORITIES_MAX: i32 = 64;
 
 impl PrefixAffinity {
-    /// A router; `seed` decides which prefixes belong to which engine.
+    /// A router; `seed` decides the engine of each prefix.
     pub fn new(config: AffinityConfig, seed: u64) -> Result<Self, AffinityError> {
         config.check()?;
         let max_queue_tokens = match (config.max_queue_ms, config.prefill_tokens_per_s) {
@@ -61,7 +61,7 @@ impl PrefixAffinity {
         Choice::Worker(best.map_or(first, |(worker, _)| worker))
     }
 
-    /// Whether every engine is over its limits for a request of this priority.
+    /// Whether every engine exceeds its limits for a request of this priority.
     fn has_no_room(&self, priority: i32, seen: &Seen) -> bool {
         let share = self.share(priority);
         let waits = |most: u32| f64::from(seen.least_waiting) > f64::from(most) * share;

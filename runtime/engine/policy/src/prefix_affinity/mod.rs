@@ -2,20 +2,19 @@
 //!
 //! Owns the formulas of one router, and nothing of what stands around it:
 //!
-//! * **Bounded load.** An engine takes a request only while its requests, that
-//!   one included, are at most `load_factor` times the mean (Mirrokni, Thorup
-//!   and Zadimoghaddam, "Consistent hashing with bounded loads", 2016). So no
-//!   prefix, however popular, makes an engine much busier than the others.
-//! * **Affinity.** Where some engine has cached the beginning of the prompt, the
-//!   cheapest engine within the bound takes it: prompt tokens to be computed
-//!   there, its own among them, less those cached, plus a constant for each
-//!   request. Where none has, the first blocks choose by rendezvous hashing
-//!   (Thaler and Ravishankar, "Using name-based mappings to increase hit rates",
-//!   1998): equal prefixes go to the same engine, and an engine that comes or
-//!   goes moves only those that were or will be its own.
-//! * **Shedding.** Where every engine has more waiting requests, or more prompt
-//!   tokens to compute, than its limit, the request is refused. The limits
-//!   shrink with each number of priority, so that the least urgent go first.
+//! * **Bounded load.** An engine takes a request only while its requests, including that one, are
+//!   at most `load_factor` times the mean (Mirrokni, Thorup and Zadimoghaddam, "Consistent hashing
+//!   with bounded loads", 2016). So no prefix, however popular, makes an engine much busier than
+//!   the others.
+//! * **Affinity.** If some engine has cached the beginning of the prompt, the request goes to the
+//!   cheapest engine within the bound. The cost is the engine's prompt tokens to compute, including
+//!   the new request's and excluding cached ones, plus a constant for each request. If none has,
+//!   the first blocks choose by rendezvous hashing (Thaler and Ravishankar, "Using name-based
+//!   mappings to increase hit rates", 1998): equal prefixes go to the same engine, and a change of
+//!   engines moves only the prefixes of the engine that comes or goes.
+//! * **Shedding.** If every engine has more waiting requests, or more prompt tokens to compute,
+//!   than its limit, the request is refused. The limits shrink as the number of the priority grows,
+//!   so the least urgent requests are refused first.
 //!
 //! The crate has no dependencies, needs no std and uses only integers, `+ - * /`
 //! and comparisons on `f64`, so a native build and a WebAssembly build choose

@@ -1,8 +1,7 @@
 //! Autoscaling that needs nothing but a target: so much work for each engine.
 //!
-//! Owns the rule of one autoscaler, and nothing of what stands around it. It asks
-//! for more engines at once, and for fewer only when that was enough at each of
-//! the latest ticks, as Kubernetes' autoscaler does.
+//! Owns the rule of one autoscaler, without its surroundings. It adds engines at once, and removes
+//! engines only if fewer were enough at each of the latest ticks, as Kubernetes' autoscaler does.
 //!
 //! The crate has no dependencies, needs no std and uses only integers, one
 //! division of `f64` and comparisons, so a native build and a WebAssembly build

@@ -21,7 +21,7 @@ impl Schemas {
         Reader::new(document, true).schemas()
     }
 
-    /// Reads what can be understood of a schema; what is wrong binds nothing.
+    /// Reads the understood parts of a schema; wrong parts have no effect.
     pub(crate) fn lenient(document: &Node) -> Self {
         Reader::new(document, false).schemas().unwrap_or_else(|_| Self::any_object())
     }
@@ -34,7 +34,7 @@ struct Reader<'a> {
     patterns: usize,
     /// Schemas that references lead to.
     referred: BTreeMap<&'a str, Place>,
-    /// Those that are yet to be read.
+    /// Schemas that must still be read.
     open: Vec<(&'a Node, Place)>,
     /// Schemas by the names that they give themselves; none until one is looked for.
     named: Option<BTreeMap<String, &'a Node>>,
@@ -64,7 +64,7 @@ impl<'a> Reader<'a> {
         Ok(Schemas { all: self.all, root })
     }
 
-    /// A problem, which is none where nothing is.
+    /// Records a problem in strict mode, and returns `otherwise`.
     fn problem<T>(&self, otherwise: T, problem: impl FnOnce() -> String) -> Result<T, String> {
         if self.is_strict { Err(problem()) } else { Ok(otherwise) }
     }
@@ -334,7 +334,7 @@ impl<'a> Reader<'a> {
         Ok(Some(place))
     }
 
-    /// What a reference names: a path from the root, or a schema's own name.
+    /// The target of a reference: a path from the root, or a schema's own name.
     fn find(&mut self, reference: &str) -> Option<&'a Node> {
         let (document, fragment) = reference.split_once('#').unwrap_or((reference, ""));
         let base = match document {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Texts for many seeds, each of which ends by the end token.
+/// Texts for many seeds, each terminated by the end token.
 fn texts(wanted: &Value) -> Vec<String> {
     let wanted = wanted.to_string();
     (0..60)

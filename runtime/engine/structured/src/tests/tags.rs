@@ -16,7 +16,7 @@ fn texts_of_format(format: &Value) -> Vec<String> {
     texts(&json!({ "type": "structural_tag", "format": format }))
 }
 
-/// The JSON between what a text must begin and end with.
+/// The JSON between a text's required beginning and end.
 fn content(text: &str, begin: &str, end: &str) -> Option<Value> {
     let content = text.strip_prefix(begin)?.strip_suffix(end)?;
     Some(serde_json::from_str(content).unwrap_or_else(|error| panic!("{error}: {text}")))

@@ -124,7 +124,7 @@ fn ten_to(power: u32) -> f64 {
 }
 
 impl Range {
-    /// What a schema says of numbers.
+    /// A schema's constraints on numbers.
     pub(crate) fn read(node: &Node) -> Self {
         let bounds = |keywords, is_greater| {
             let (bound, other) = Bound::read(node, keywords)?;

@@ -21,8 +21,8 @@ const PREFERRED: [&[RangeInclusive<char>]; 2] = [&['a'..='z', 'A'..='Z', '0'..='
 /// is tried.
 const TRIES: u32 = 2;
 
-/// A request must not use up the fuel of a call, so patterns and what is made of them
-/// are bounded: bytes of a pattern, bytes of a text, parts that are gone through.
+/// A request must not use up the fuel of a call, so patterns and their outputs are bounded: bytes
+/// of a pattern, bytes of a text, parts visited for it.
 const PATTERN_BYTES_MAX: usize = 4 << 10;
 const TEXT_BYTES_MAX: usize = 2 << 10;
 const STEPS_MAX: u32 = 20_000;
@@ -33,14 +33,14 @@ const NESTING_MAX: u32 = 60;
 /// Steps of writing or matching that are a piece of work.
 const STEPS_OF_WORK: u32 = 16;
 
-/// How many texts are tried where some must be found that match what a pattern looks at.
+/// How many texts are tried to satisfy a pattern's lookarounds.
 const LOOKING_TRIES: u32 = 24;
 
 /// A regular expression. A text of it matches as a whole.
 #[derive(Clone, Debug)]
 pub(crate) struct Pattern {
     hir: Hir,
-    /// What must match at the start of a text, or must not.
+    /// Lookaheads at the start of a text, positive or negative.
     looks: Vec<Looked>,
     /// Whether a part of the pattern is unknown here, so that a text may not match although it seems to.
     is_partial: bool,
@@ -113,11 +113,11 @@ impl Pattern {
         self.looked(rng, generosity, work)
     }
 
-    /// A text that fits what is looked at.
+    /// A text that satisfies the lookarounds.
     fn looked(&self, rng: &mut Rng, generosity: u32, work: &mut u32) -> Result<String, String> {
         for tried in 0..LOOKING_TRIES {
             let text = written(&self.hir, rng, generosity + tried / 4, work)?;
-            // What is looked for, in front of a text and behind it.
+            // The text wanted by lookarounds, before and after it.
             let mut wanted = String::new();
             for look in self.looks.iter().filter(|look| !look.is_negative) {
                 if !look.fits(&text, work) {
@@ -148,7 +148,7 @@ impl Pattern {
         {
             return Err(format!("no text of {fewest} to {most} characters matches the `pattern`"));
         }
-        // First as much as is to be said, then what is needed and more, then as little.
+        // First as long as wanted, then what is needed and more, then as short as possible.
         let enough = u32::try_from(fewest).unwrap_or(u32::MAX);
         for tried in [generosity, enough.saturating_add(generosity), enough, 0] {
             for _ in 0..TRIES {
@@ -256,7 +256,7 @@ fn character(class: &Class, rng: &mut Rng) -> Result<char, String> {
     };
     let ranges = || class.ranges().iter().map(|range| range.start()..=range.end());
     for preferred in PREFERRED {
-        // Ranges rise, and what is preferred is ASCII.
+        // Ranges ascend; ASCII is preferred.
         let low = || ranges().take_while(|range| range.start().is_ascii());
         let shared = || low().flat_map(|range| preferred.iter().filter_map(move |good| overlap(&range, good)));
         let count: u32 = shared().map(|range| size(&range)).sum();
@@ -295,7 +295,7 @@ fn nth(ranges: impl Iterator<Item = RangeInclusive<char>>, mut index: u32) -> Op
 /// A pattern without look-around.
 struct Split {
     rest: String,
-    /// What is looked at from the start, and whether it must not be there.
+    /// The lookarounds at the start, and whether they are negative.
     at_start: Vec<(String, bool)>,
     /// Whether there is more look-around.
     is_partial: bool,
@@ -325,7 +325,7 @@ fn split(pattern: &str) -> Split {
             ']' => false,
             _ => is_in_class,
         };
-        // An escape stays with what is escaped.
+        // An escape stays with its character.
         let length = match first {
             '\\' => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
             first => first.len_utf8(),

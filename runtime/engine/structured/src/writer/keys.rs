@@ -12,7 +12,7 @@ use crate::settings::happens;
 use crate::values::draw::{below, pick};
 use crate::values::words::WORDS;
 
-/// How many keys are tried beyond those that are wanted, since some may be the same.
+/// How many additional keys are tried, since some may be equal.
 const TRIES: usize = 8;
 
 /// A key that the schemas of an object name.
@@ -163,7 +163,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// A key that fits what the schemas say of keys.
+    /// A key that satisfies the schemas' constraints on keys.
     fn free_key(
         &mut self,
         rules: &[&'a ObjectRule],

@@ -1,8 +1,8 @@
 //! Many steps of pure decode applied at once.
 //!
-//! Steps predicted by [`Engine::predict_decode_steps`] are applied at the cost of their tokens and of the
-//! blocks they fill, with no work per request and step. Block ids, and the order of events, equal those of
-//! single steps.
+//! Steps predicted by [`Engine::predict_decode_steps`] are applied at the cost of their tokens and
+//! filled blocks, without work per request and step. Block ids and the order of events equal those
+//! of single steps.
 
 pub(super) mod steady_decode;
 
@@ -48,9 +48,9 @@ struct Due {
 }
 
 impl Engine {
-    /// Does `steps` times what a call of [`Engine::update`] and then one of
-    /// [`Engine::schedule`] would do. As many steps have been predicted by
-    /// [`Engine::predict_decode_steps`]; the last of them is in flight afterwards.
+    /// Does what `steps` calls of [`Engine::update`], each followed by one of [`Engine::schedule`],
+    /// would do. [`Engine::predict_decode_steps`] must have predicted `steps` steps; the last of
+    /// them is in flight afterwards.
     ///
     /// Each request in [`Engine::outputs`] has one token for each step applied.
     ///
@@ -95,8 +95,8 @@ impl Engine {
         self.kv_loads.forget_taken_blocks();
     }
 
-    /// Gives every request its tokens, and notes at which steps its blocks are
-    /// full or used up.
+    /// Gives every request its tokens, and records the steps at which its blocks become full or run
+    /// out.
     fn decode_tokens<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S) {
         let caching = self.kv_cache.caching();
         let block_size = self.config.block_size();
@@ -132,7 +132,7 @@ impl Engine {
         self.steps.put_newest(plan);
     }
 
-    /// Takes and offers blocks, in the order in which single steps would.
+    /// Allocates and offers blocks in the order of single steps.
     fn fill_blocks(&mut self, steps: u32) {
         self.fast_forward.order_by_step();
         let due = std::mem::take(&mut self.fast_forward.due_by_step);
@@ -238,7 +238,7 @@ impl Engine {
             && self.plan().scheduled.iter().all(|entry| goes_on(entry.request))
     }
 
-    /// Does what a call of [`Engine::update`] and then one of [`Engine::schedule`] would do.
+    /// Does what one call of [`Engine::update`] and then one of [`Engine::schedule`] would do.
     ///
     /// # Panics
     /// When not [`Engine::decodes_bursts_on`]: a driver bug.

@@ -1,10 +1,9 @@
 //! Requests that decode steadily: one token in each step, without being looked at.
 //!
-//! While a request decodes, a step changes nothing about it but its length. Those
-//! whose outputs are drawn ([`crate::DrawnOutputs`]) are members of
-//! a steady decode: each step counts them, and looks only at those that need a block, fill
-//! one or end in it, by a calendar. So the cost of a step depends on its events, not on the
-//! number of running requests.
+//! While a request decodes, a step changes only its length. Requests with drawn outputs
+//! ([`crate::DrawnOutputs`]) are members of a steady decode: each step counts them, and a calendar
+//! names only those that need a block, fill one or end in it. So the cost of a step depends on its
+//! events, not on the number of running requests.
 //!
 //! Owns the membership and the output tokens that are not reported yet. Guarantees the
 //! results of single steps: the same blocks in the same order, the same KV events, the same
@@ -29,7 +28,7 @@ const MIN_CALENDAR_STEPS: usize = 2 * Engine::MAX_PREDICTED_STEPS;
 const _: () = assert!(Engine::MAX_PREDICTED_STEPS <= calendar::STEPS_PER_WORD);
 /// Smaller blocks are looked at so often that a steady decode would not pay.
 const LEAST_BLOCK_TOKENS: u32 = 8;
-/// Larger ones would need a calendar that is larger than what it is for.
+/// For larger blocks the calendar would cost more than it saves.
 const MAX_BLOCK_TOKENS: u32 = 4096;
 
 /// State of a request in the steady decode, by slot.
@@ -39,7 +38,7 @@ struct Place {
     is_member: bool,
     /// Order of joining, which equals the order of the running list.
     handle: u64,
-    /// The step up to which the request itself is known, on the steady decode's clock.
+    /// The step, on the steady decode's clock, up to which the request itself is up to date.
     known_at: u64,
     /// Output tokens that the driver knows of.
     reported_tokens: u32,
@@ -136,12 +135,12 @@ impl SteadyDecode {
         self.calendar.enter(id, known_at, steps);
     }
 
-    /// The steps after the latest one in which members are due: bit 0 is the next step.
+    /// The coming steps in which members are due: bit 0 is the next step.
     fn busy_steps(&self) -> u64 {
         self.calendar.busy_from(self.clock + 1)
     }
 
-    /// `steps` steps in which no member is due.
+    /// Advances by `steps` steps in which no member is due.
     fn pass(&mut self, steps: u32) {
         self.clock += u64::from(steps);
         self.context_tokens += u64::from(steps) * u64::from(self.members);
@@ -166,7 +165,7 @@ fn steps_until_growth(request: &Request) -> u32 {
 
 /// Steps until it has filled a block.
 fn steps_until_store(request: &Request) -> u32 {
-    // With groups of layers there may be something to offer in each step.
+    // With groups of layers, any step may have something to offer.
     request.next_store_tokens.saturating_sub(request.num_computed_tokens).max(1)
 }
 
@@ -221,9 +220,9 @@ impl Engine {
         }
     }
 
-    /// Schedules one token for each member. Gives how many requests at the head of
-    /// the running list are served by that; none where some of them may have to
-    /// be preempted, or wait: then there are no members any more.
+    /// Schedules one token for each member. Returns how many requests at the head of the running
+    /// list this covers. It covers none, and there are no members any more, if some of them may
+    /// have to be preempted or wait.
     pub(in crate::engine) fn schedule_steady_decode(&mut self, plan: &mut StepPlan, scan: &mut Scan) -> usize {
         let members = self.steady_decode.members;
         if members == 0 {
@@ -248,8 +247,8 @@ impl Engine {
             && plan.steady_decode_requests as usize == self.running.len()
     }
 
-    /// Blocks that members take in the step at `clock`, at most: those that leave windows in it are
-    /// not counted.
+    /// Upper bound of the blocks that members take in the step at `clock`: blocks that leave
+    /// windows in it are not subtracted.
     fn blocks_due(&self, clock: u64) -> u32 {
         let due = self.steady_decode.calendar.due(clock);
         let lag = |id: &RequestId| clock - self.steady_decode.places[id.index()].known_at;
@@ -293,8 +292,8 @@ impl Engine {
         self.count_steady_decode(plan);
     }
 
-    /// One step: members that are due take and offer blocks, in the order of the
-    /// running list, and those that end are entered by themselves.
+    /// Runs one step: due members take and offer blocks in the order of the running list, and
+    /// ending members are entered individually.
     fn step_steady_decode(&mut self, plan: &mut StepPlan) {
         self.steady_decode.clock += 1;
         if !self.steady_decode.calendar.due(self.steady_decode.clock).is_empty() {
@@ -377,7 +376,7 @@ impl Engine {
             for &id in self.steady_decode.calendar.due(self.steady_decode.clock + step) {
                 let request = &self.requests[id];
                 let lag = (self.steady_decode.clock - self.steady_decode.places[id.index()].known_at) as u32;
-                // The last step may be one in which some end.
+                // Some requests may end in the last step.
                 most = most.min((steps_until_end(request) - lag) as usize);
                 if let Some(groups) = self.kv_cache.groups() {
                     let computed = request.num_computed_tokens + lag;

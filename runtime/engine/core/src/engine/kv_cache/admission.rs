@@ -5,8 +5,8 @@ use crate::config::EngineConfig;
 use crate::plan::StepPlan;
 use crate::request::{Flags, Request, RequestId};
 
-/// Entries a block table is given room for beyond what is known of its request
-/// when it is admitted, so that decoding rarely moves a table.
+/// Spare entries of a block table at admission, beyond the known blocks of its request, so that
+/// decoding rarely moves a table.
 const MAX_SPARE_TABLE_BLOCKS: u32 = 256;
 
 /// Needs of a request that is to be admitted.
@@ -16,7 +16,7 @@ pub(in crate::engine) struct Claim {
     pub(in crate::engine) computed_tokens: u32,
     /// Slots for tokens that it takes now.
     pub(in crate::engine) slots_tokens: u32,
-    /// Those of a drafter among them.
+    /// The part of these that a drafter takes.
     pub(in crate::engine) lookahead_tokens: u32,
     /// Outputs of the encoder that layers of cross attention keep.
     pub(in crate::engine) encoder_tokens: u32,

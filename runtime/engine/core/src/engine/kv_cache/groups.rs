@@ -113,8 +113,8 @@ impl KvCacheManager {
         }
     }
 
-    /// Frees what has left the windows of a running request, and gives it blocks for `num_tokens`
-    /// tokens, which are entered into `plan`. False if they are not free.
+    /// Frees the blocks that have left the windows of a running request, and allocates blocks for
+    /// `num_tokens` tokens, which are entered into `plan`. Returns false if too few are free.
     pub(in crate::engine) fn grow_groups(
         &mut self,
         id: RequestId,
@@ -173,7 +173,7 @@ impl KvCacheManager {
         groups.chunk_end(computed, computed + tokens, &limits) - computed
     }
 
-    /// Frees what has left the windows of a request that has ended and whose KV may be held.
+    /// Frees the blocks that have left the windows of an ended request whose KV may be held.
     pub(in crate::engine) fn trim_ended_groups(&mut self, id: RequestId, request: &Request) {
         let Some(groups) = self.groups.as_mut().filter(|groups| groups.holds_blocks(id)) else { return };
         skip_windows(groups, &mut self.pool, id, request, None);
@@ -194,7 +194,8 @@ impl KvCacheManager {
     }
 }
 
-/// Frees what has left the windows of a request. Steps in flight still read what the tokens they compute need.
+/// Frees the blocks that have left the windows of a request. Steps in flight still read the inputs
+/// of their tokens.
 fn skip_windows(
     groups: &mut KvGroups,
     pool: &mut KvPool,

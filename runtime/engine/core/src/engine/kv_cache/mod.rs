@@ -21,10 +21,10 @@ use crate::request::{Flags, Request, RequestId};
 #[derive(Debug)]
 pub(super) struct KvCacheManager {
     pool: KvPool,
-    /// Blocks by group of layers, where there are others than one group of full attention. Block
-    /// tables of requests are in there, and what they have no more of is looked at as rarely.
+    /// Blocks by group of layers, if there is more than one group of full attention. It also holds
+    /// the block tables of requests and other rarely read fields.
     groups: Option<Box<KvGroups>>,
-    /// Whether blocks have hashes: for the prefix cache, or for what is kept elsewhere.
+    /// Whether blocks have hashes: for the prefix cache, or for KV kept elsewhere.
     hashes_blocks: bool,
     /// Free blocks that admitted requests may still take; 0 where they were
     /// reserved none.
@@ -33,7 +33,7 @@ pub(super) struct KvCacheManager {
     hit: Vec<BlockId>,
     /// The latest lookup over groups of layers, which hold its blocks.
     group_hit: GroupHit,
-    /// Whether a lookup takes of states and full attention what each has by itself.
+    /// Whether a lookup counts the hits of states and of full attention separately.
     looks_up_apart: bool,
     /// Blocks to free when a step ends, by the step's number, oldest first.
     deferred_frees: VecDeque<(u64, Vec<BlockId>)>,
@@ -87,7 +87,7 @@ impl KvCacheManager {
         self.pool.caching()
     }
 
-    /// Whether blocks have hashes: for the prefix cache, or for what is kept elsewhere.
+    /// Whether blocks have hashes: for the prefix cache, or for KV kept elsewhere.
     #[inline]
     pub(super) fn hashes_blocks(&self) -> bool {
         self.hashes_blocks
@@ -102,7 +102,7 @@ impl KvCacheManager {
         })
     }
 
-    /// Forgets what is cached. False, and nothing is, while blocks are in use.
+    /// Clears the prefix cache. Does nothing and returns false while blocks are in use.
     pub(super) fn reset_cache(&mut self) -> bool {
         let is_reset = self.pool.reset_cache();
         if let Some(groups) = self.groups.as_mut().filter(|_| is_reset) {
@@ -198,7 +198,7 @@ impl KvCacheManager {
         }
     }
 
-    /// Frees what has waited for the step of this number.
+    /// Frees the blocks that have waited for the step of this number.
     #[inline]
     pub(super) fn free_deferred(&mut self, step: u64) {
         while let Some((_, blocks)) = self.deferred_frees.pop_front_if(|(fence, _)| *fence <= step) {

@@ -102,7 +102,7 @@ impl Engine {
         self.kv_cache.end_reservation(&mut self.requests[id], &self.config);
     }
 
-    /// Frees all blocks of a request, at once or when the steps in flight are over.
+    /// Frees all blocks of a request, immediately or after the steps in flight.
     pub(in crate::engine) fn release_blocks(&mut self, id: RequestId) {
         let after_step = (!self.may_free_after(id, 0)).then_some(self.stats.steps);
         self.kv_cache.release(id, &self.requests[id], after_step);

@@ -19,7 +19,7 @@ use crate::request::{FinishReason, Flags, KvRole, Request, RequestId, RequestSta
 /// tags, and handled in the order given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KvTransferReport {
-    /// Their loads are over, failed ones included.
+    /// Requests with ended loads, failed loads included.
     pub finished_recving: Vec<u64>,
     /// Their KV, held since they ended, has been read.
     pub finished_sending: Vec<u64>,
@@ -27,8 +27,8 @@ pub struct KvTransferReport {
     pub invalid_blocks: Vec<BlockId>,
     /// Requests none of whose KV has arrived.
     pub failed_recving: Vec<u64>,
-    /// Jobs of the connector for offloading that are over, by number; the requests whose loads are among them need not be
-    /// named in `finished_recving`.
+    /// Finished jobs of the offloading connector, by number. Requests whose loads are among them
+    /// need not be named in `finished_recving`.
     pub completed_jobs: Vec<u64>,
 }
 
@@ -42,7 +42,7 @@ impl KvTransferReport {
     }
 }
 
-/// KV found for a request beyond what is cached here.
+/// KV found for a request beyond the local cache.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::engine) struct External {
     pub(in crate::engine) tokens: u32,
@@ -60,7 +60,8 @@ pub(super) struct ConnectorState {
 }
 
 impl ConnectorState {
-    /// The connector of an engine with these settings, if it has one. That of its tiers is theirs, but for its frees.
+    /// The connector for these settings, if there is one. A connector that belongs to tiers is only
+    /// used for its frees.
     pub(super) fn of(config: &EngineConfig) -> Option<Box<Self>> {
         let options = config.kv_connector()?.offloading;
         let rules = ConnectorRules::Vllm(config.rules());
@@ -138,8 +139,8 @@ impl Engine {
         connector.answers.extend(answers);
     }
 
-    /// Sets what the workers report with the result that [`Engine::update`] applies next, or with an empty
-    /// step ([`Engine::apply_transfers`]).
+    /// Sets the workers' report for the result that [`Engine::update`] applies next, or for an
+    /// empty step ([`Engine::apply_transfers`]).
     ///
     /// # Panics
     /// When the engine has no connector, or blocks are invalid where there are several groups: a driver bug.
@@ -149,8 +150,8 @@ impl Engine {
         self.kv_loads.connector_mut().report = report;
     }
 
-    /// Applies what comes with an empty step: the [report](Engine::report_transfers), and the ends of requests whose
-    /// [grammars have failed](Engine::has_failed_grammars).
+    /// Applies an empty step's results: the [report](Engine::report_transfers), and the ends of
+    /// requests whose [grammars have failed](Engine::has_failed_grammars).
     pub fn apply_transfers(&mut self) -> &StepOutputs {
         let mut out = std::mem::take(&mut self.outputs);
         out.clear();
@@ -170,7 +171,7 @@ impl Engine {
         self.prefills.recount(request, |request| request.prefill_target_tokens = request.num_tokens);
     }
 
-    /// Counts what the connector had of a request that was given blocks.
+    /// Counts the connector's tokens for a request that was given blocks.
     pub(in crate::engine) fn count_external(&mut self, id: RequestId, local_tokens: u32, external_tokens: u32) {
         let request = &self.requests[id];
         let queried = request.num_tokens - local_tokens;
@@ -254,7 +255,8 @@ impl Engine {
         self.prefills.recount(&mut self.requests[id], |request| request.num_computed_tokens = computed);
     }
 
-    /// Takes the report, and back what did not arrive. Gives it with the requests whose outputs of this step are dropped.
+    /// Takes the report and discards tokens that did not arrive. Returns the report and the
+    /// requests whose outputs of this step are dropped.
     pub(in crate::engine) fn begin_report(&mut self, plan: Option<&StepPlan>) -> (KvTransferReport, Vec<RequestId>) {
         let Some(report) = self.kv_loads.take_report() else { return Default::default() };
         let mut failed = Vec::new();
@@ -287,7 +289,7 @@ impl Engine {
         (report, failed)
     }
 
-    /// Ends requests that failed, and those transfers that are over.
+    /// Ends the failed requests and the finished transfers.
     pub(in crate::engine) fn end_report(
         &mut self,
         report: &KvTransferReport,
@@ -351,7 +353,7 @@ impl Engine {
         }
     }
 
-    /// The requests that load KV, in the order in which they wait.
+    /// The requests that load KV, in waiting order.
     fn loading_in_order(&self) -> Vec<RequestId> {
         let mut loading: Vec<RequestId> = self.requests.live_ids().filter(|&id| self.is_loading(id)).collect();
         loading.sort_by_key(|&id| {

@@ -51,7 +51,7 @@ impl KvLoads {
         self.connector.is_some()
     }
 
-    /// Whether vLLM's connector for offloading decides what is found beyond the device.
+    /// Whether vLLM's offloading connector decides the hits beyond the device.
     #[inline]
     pub(super) fn offloads(&self) -> bool {
         self.offloads

@@ -34,8 +34,8 @@ impl Engine {
         self.kv_tiers().is_some_and(KvTiers::awaits_stores)
     }
 
-    /// The time in nanoseconds for which the oldest step in flight, which begins at `start_ns`, waits for copies of blocks that
-    /// it takes again.
+    /// How many nanoseconds the oldest step in flight, which begins at `start_ns`, waits for copies
+    /// of blocks that it reuses.
     pub fn flush_for_oldest(&mut self, start_ns: u64) -> u64 {
         let step = self.steps.applied() + 1;
         self.kv_tiers_mut().map_or(0, |tiers| tiers.flush_stores(step, start_ns))
@@ -47,7 +47,8 @@ impl Engine {
         self.kv_tiers_mut().map_or(0, |tiers| tiers.flush_stores(step, start_ns))
     }
 
-    /// The requests that have ended store what is left. vLLM makes an empty step for that where nothing can run.
+    /// Stores the remaining blocks of ended requests. vLLM makes an empty step for that where
+    /// nothing can run.
     pub(in crate::engine) fn settle_offloading(&mut self) {
         let is_idle = self.steps_in_flight() == 0 && !self.has_schedulable_requests();
         let offloading = self.kv_tiers().and_then(|tiers| tiers.offloading());
@@ -159,7 +160,7 @@ impl KvLoads {
         found.map(|tokens| External { tokens, is_async: tokens > 0 })
     }
 
-    /// Starts to load what was found for a request that has got its blocks.
+    /// Starts to load the KV found for a request, which now has its blocks.
     pub(in crate::engine) fn begin_offloaded_load(
         &mut self,
         id: RequestId,
@@ -173,7 +174,7 @@ impl KvLoads {
         if let Some(tiers) = &mut self.tiers {
             let TierRun { disk_blocks, .. } =
                 tiers.begin_load(known(request), id, blocks, local_tokens, external_tokens);
-            // Of a whole prompt the last token is computed again, or the last block.
+            // For a whole prompt the last token, or the last block, is recomputed.
             let again = if tiers.recomputes_last_block() { block_size_tokens } else { 1 };
             let usable_tokens = (request.num_tokens - 1) / again * again;
             let loaded_tokens = external_tokens.min(usable_tokens - local_tokens);
@@ -212,7 +213,7 @@ impl KvLoads {
         offloading.end(known(request), Storing { computed: computed_tokens, known: known_tokens, prompt });
     }
 
-    /// Has the connector store what the step of this number computes, whose plan is complete.
+    /// Lets the connector store the blocks of the step of this number, whose plan is complete.
     pub(in crate::engine) fn store_step(
         &mut self,
         plan: &StepPlan,
@@ -250,7 +251,8 @@ impl KvLoads {
         }
     }
 
-    /// Jobs of the connector are over, as its workers report. Gives the requests whose loads are among them.
+    /// Ends the jobs that the connector's workers report. Returns the requests with loads among
+    /// them.
     pub(super) fn end_offloading_jobs(&mut self, jobs: &[u64], requests: &RequestTable) -> Vec<u64> {
         let driven = self.connector.as_mut().and_then(|connector| connector.offloading_mut());
         let Some(offloading) = driven else { return Vec::new() };

@@ -61,8 +61,8 @@ impl Engine {
         self.prefills.in_flight(&self.requests).map(missing).sum::<u32>() + self.draft_step_blocks()
     }
 
-    /// Whether a load of such a prompt's KV can start at all: alone in the engine it still leaves free what its own
-    /// first step with drafts may need.
+    /// Checks that a load of such a prompt's KV can start: in an otherwise empty engine, enough
+    /// blocks remain for its own first step with drafts.
     pub fn check_load(&self, prompt_tokens: u32) -> Result<(), RejectReason> {
         if self.config.num_speculative_tokens() == 0 {
             return Ok(());
@@ -71,7 +71,7 @@ impl Engine {
         if needed > u64::from(self.pool().num_usable()) { Err(RejectReason::LoadNeverFits) } else { Ok(()) }
     }
 
-    /// Slots of a step with drafts, and of what the drafter reads ahead; none without drafts.
+    /// Slots of a step with drafts, including the drafter's lookahead; none without drafts.
     fn draft_step_tokens(&self) -> u32 {
         if self.config.num_speculative_tokens() == 0 {
             return 0;
@@ -125,10 +125,9 @@ impl Engine {
         }
     }
 
-    /// Says that the transfer announced by a [`RemoteLoad`] has failed. The
-    /// request's blocks are freed and not offered to the cache; its prompt is
-    /// computed here, as by vLLM whose `kv_load_failure_policy` is `recompute`.
-    /// What the cache holds by then it need not compute.
+    /// Handles a failed transfer that a [`RemoteLoad`] announced. The request's blocks are freed
+    /// and not offered to the cache. Its prompt is computed here, as in vLLM with
+    /// `kv_load_failure_policy` `recompute`, except the part that is cached by then.
     ///
     /// The request waits at the head of the requests without KV. (vLLM leaves it among the requests with KV,
     /// which may then wait for it, and admits it even under [`crate::PauseState::PausedNew`].)

@@ -49,8 +49,8 @@ impl Engine {
         self.begin_load(id, false);
     }
 
-    /// Sees what has arrived in the tiers, and from them, until `now_ns`. Requests
-    /// whose load is complete may be admitted; their tags are appended to `loaded`.
+    /// Processes the transfers to and from the tiers that have arrived by `now_ns`. Requests whose
+    /// load is complete may be admitted; their tags are appended to `loaded`.
     pub fn advance_tiers(&mut self, now_ns: u64, loaded: &mut Vec<u64>) {
         let Some(tiers) = self.kv_tiers_mut() else { return };
         tiers.advance(now_ns);
@@ -68,7 +68,8 @@ impl Engine {
         if let Some(tiers) = self.kv_tiers_mut() {
             *tiers.complete_mut() = complete;
         }
-        // While a step is in flight nothing is decided, and what it frees is free before what was copied meanwhile.
+        // Nothing is decided while a step is in flight, and its blocks become free before those of
+        // copies that ended meanwhile.
         if self.steps_in_flight() == 0 {
             self.see_transfers();
         }
@@ -80,8 +81,8 @@ impl Engine {
         self.set_computed(id, end_tokens);
     }
 
-    /// Sends to the host what the oldest step in flight, which ends at `now_ns`
-    /// and is not yet applied, stores: by Dynamo's rules what it has computed of prompts.
+    /// Sends to the host the blocks stored by the oldest step in flight, which ends at `now_ns` and
+    /// is not yet applied: by Dynamo's rules the computed blocks of prompts.
     pub fn offload_prompts(&mut self, now_ns: u64) {
         let offloads = self.kv_loads.offloads();
         let Some(tiers) = &mut self.kv_loads.tiers else { return };
@@ -99,8 +100,8 @@ impl Engine {
             }
             let end_tokens = (entry.num_computed_tokens + entry.num_scheduled_tokens).min(request.prompt_tokens);
             let full = ((end_tokens / block_size) as usize).min(request.block_hashes.len());
-            // Those before were offered when they were computed, but for what was
-            // found cached at an admission.
+            // Earlier blocks were offered when they were computed, except those found cached at an
+            // admission.
             let first = match entry.kind {
                 ScheduledKind::Running => (entry.num_computed_tokens / block_size) as usize,
                 ScheduledKind::New | ScheduledKind::Resumed => 0,

@@ -45,10 +45,11 @@ impl Turns {
 
 // Turns of requests in a pipeline under async scheduling.
 //
-// The last stage sends the tokens it samples to the others a fixed number of steps later, so that a
-// request decodes in every schedule that is a multiple of the stages after the one before (vLLM's
-// `next_decode_eligible_step`). Schedules that come to nothing count, also while no step is in flight, so the driver
-// makes as many of them as vLLM's engine core ([`Pipeline`](crate::host::Pipeline) says when).
+// The last stage sends its sampled tokens to the other stages a fixed number of steps later. So a
+// request decodes once in as many schedules as there are stages (vLLM's
+// `next_decode_eligible_step`). Empty schedules count, also while no step is in flight, so the
+// driver makes as many of them as vLLM's engine core ([`Pipeline`](crate::host::Pipeline) decides
+// when).
 
 /// The requests that sampled in the latest schedules.
 #[derive(Debug)]
@@ -74,14 +75,15 @@ impl Stagger {
 }
 
 impl Engine {
-    /// Whether vLLM's engine core makes a schedule, also under a pause, to tell its workers of requests that have ended
-    /// (`has_finished_requests`). Always false for engines without turns: there such a schedule decides nothing.
+    /// Whether vLLM's engine core makes a schedule, also under a pause, to notify its workers of
+    /// ended requests (`has_finished_requests`). Always false for engines without turns, where such
+    /// a schedule decides nothing.
     #[must_use]
     pub fn has_finished_requests(&self) -> bool {
         self.turns.stagger.as_ref().is_some_and(|stagger| stagger.has_finished)
     }
 
-    /// Begins a schedule: those that sampled as many schedules ago as there are stages may decode again.
+    /// Begins a schedule: requests that sampled one round of stages ago may decode again.
     #[cold]
     pub(in crate::engine) fn begin_turn(&mut self) {
         let Some(stagger) = &mut self.turns.stagger else { return };

@@ -1,10 +1,10 @@
 //! Requests with times of their own: each token comes when it is due for its request,
 //! not when a step ends.
 //!
-//! Owns the times at which tokens are due. Admission, blocks, preemption and stops work as in any engine. An
-//! admitted request computes its prompt at once except for the last token. The step that computes the last
-//! token, and samples, is decided when its output is due. So each step holds the requests whose tokens are
-//! due, and takes no time.
+//! Owns the times at which tokens are due. Admission, blocks, preemption and stops work as in any
+//! engine. An admitted request computes its prompt at once except for the last token. The step that
+//! computes the last token, and samples, is decided when its output is due. So each step holds the
+//! requests whose tokens are due, and has no duration.
 
 use std::collections::BTreeSet;
 
@@ -192,7 +192,7 @@ impl Engine {
         self.follow_pace(id, plan);
     }
 
-    /// After the latest entry of `plan`, of this request: what it waits for next.
+    /// Decides what a request waits for after its latest entry in `plan`.
     fn follow_pace(&mut self, id: RequestId, plan: &StepPlan) {
         let Some(pace) = &mut self.turns.pace else { return };
         let request = &self.requests[id];
@@ -232,8 +232,8 @@ impl Engine {
         }
     }
 
-    /// Schedules a running request. False if it had to go for want of blocks, and no other
-    /// is to follow.
+    /// Schedules a running request. Returns false if it was preempted for lack of blocks and no
+    /// other should follow.
     fn schedule_paced_one(&mut self, id: RequestId, plan: &mut StepPlan, scan: &mut Scan) -> bool {
         let Some(pace) = &self.turns.pace else { return false };
         let is_held = pace.is_held(id);

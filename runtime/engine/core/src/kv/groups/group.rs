@@ -17,7 +17,7 @@ pub(super) struct Group {
     pub(super) admission_cap: u32,
     /// Blocks behind the blocks of a sequence, for states after drafts.
     pub(super) draft_blocks: u32,
-    /// Of states that are kept at the ends of steps.
+    /// State data, if the group keeps states at the ends of steps.
     pub(super) states: Option<States>,
 }
 

@@ -24,16 +24,17 @@ pub enum KvCacheKind {
     /// Full attention over compressed KV (MLA). It follows the rules of full attention, but vLLM looks it up
     /// separately.
     LatentAttention,
-    /// That of the latest tokens, the next one included.
+    /// The KV of the latest tokens, the next one included.
     SlidingWindow { window_tokens: u32 },
-    /// That of the chunk which the next token is in; chunks begin at multiples of their length.
+    /// The KV of the chunk that contains the next token; chunks begin at multiples of their length.
     ChunkedLocal { chunk_tokens: u32 },
     /// Outputs of an encoder for the item of a prompt, which its decoder reads; nothing of the prompt.
     CrossAttention,
     /// The state after the latest token, of Mamba or linear attention; [`MambaCacheMode`] says which others are kept.
     Mamba {
-        /// Tokens of whose multiples, counted from the start of a chunk, a chunk leaves the state of its last full block
-        /// behind (vLLM's `prefill_checkpoint_alignment`); none where a chunk leaves only its last state.
+        /// A chunk leaves the state of its last full block at a multiple of this number of tokens,
+        /// counted from its start (vLLM's `prefill_checkpoint_alignment`). None if a chunk leaves
+        /// only its last state.
         checkpoint_tokens: Option<u32>,
     },
 }
@@ -44,9 +45,9 @@ pub enum MambaCacheMode {
     /// One of a whole sequence, which none but its request uses.
     #[default]
     None,
-    /// Those at the end of each step, where a block ends there, too.
+    /// States at the end of each step that ends at a block boundary.
     Align,
-    /// Those at the ends of all blocks.
+    /// States at the ends of all blocks.
     All,
 }
 
@@ -88,7 +89,8 @@ impl KvCacheKind {
         }
     }
 
-    /// Computed tokens from which on at least `tokens` are skipped; `u32::MAX` for never.
+    /// The number of computed tokens from which at least `tokens` are skipped; `u32::MAX` for
+    /// never.
     pub(super) fn computed_until_skipped(self, tokens: u32) -> u32 {
         match self {
             Self::FullAttention | Self::LatentAttention | Self::CrossAttention => u32::MAX,

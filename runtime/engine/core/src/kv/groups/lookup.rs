@@ -24,7 +24,7 @@ pub(crate) struct GroupHit {
     pub(crate) shared_prefix_tokens: u32,
     /// Whether it ends at a state that was offered in this step, which cannot be read before the next one.
     pub(crate) is_too_new: bool,
-    /// Whether some group has less of it, which is to come from elsewhere.
+    /// Whether some group has a shorter hit, the rest of which must come from elsewhere.
     pub(crate) has_diverged: bool,
 }
 
@@ -43,9 +43,9 @@ impl KvGroups {
         self.with_age(hit, hashes)
     }
 
-    /// The longest prefix of up to `most_tokens` tokens that full attention holds, and of the other groups what each has of
-    /// it (vLLM's `get_computed_blocks_for_connector`); none if another group has more, or there is no full attention beside
-    /// them.
+    /// The longest prefix of up to `most_tokens` tokens that full attention holds, with the hit of
+    /// each other group (vLLM's `get_computed_blocks_for_connector`). None if another group has a
+    /// longer hit, or there is no full attention.
     pub(crate) fn lookup_apart(&mut self, pool: &KvPool, hashes: &[BlockHash], most_tokens: u32) -> Option<GroupHit> {
         if self.is_unitary() || !self.kin[0].kind.is_full() {
             return None;
@@ -95,7 +95,7 @@ impl KvGroups {
             let tokens = self.find(hits, pool, 0, hashes, most_tokens, self.kin[0].drops_block);
             return GroupHit { tokens, ..GroupHit::default() };
         }
-        // Full attention comes first, if there is any: what it holds need be looked up once.
+        // Full attention comes first, if there is any, so its hit is looked up once.
         let has_full = self.kin[0].kind.is_full();
         let mut full_tokens = Vec::new();
         let mut hit_tokens = most_tokens;
@@ -111,7 +111,8 @@ impl KvGroups {
                 }
                 let LookupGroup { block_size, drops_block, .. } = self.kin[kin];
                 let drops = drops_block && has_dropped >> kin & 1 == 0;
-                // With the block that is dropped it may end where it was looked for; a drafter has no states to drop.
+                // With the dropped block it may end at the requested length; a drafter drops no
+                // states.
                 let has_more = drops && !self.kin[kin].kind.is_mamba();
                 let mut upto = if has_more { tokens.saturating_add(block_size) } else { tokens };
                 if !self.rules.drops_last_known_block() {
@@ -159,7 +160,7 @@ impl KvGroups {
         let alignment = self.aligned_tokens;
         let LookupGroup { kind, block_size, members, .. } = &self.kin[kin];
         let (block_size, hash_size) = (*block_size, self.hash_block_size);
-        // Blocks of a window lie in the room of all blocks before they are cut to the hit.
+        // Blocks of a window fill an array for all blocks before they are cut to the hit.
         let known_blocks = hashes.len() / (block_size / hash_size) as usize;
         let most_blocks = ((most_tokens / block_size) as usize).min(known_blocks);
         let cached = |index: usize, group: usize| -> Option<BlockId> {
@@ -203,9 +204,10 @@ impl KvGroups {
     }
 }
 
-/// Blocks of the longest hit of a window that needs `needed` blocks in a row, and how many of them
-/// lie before these: the latest run that is long enough, or else as many as are held from the start.
-/// A run ends where `is_aligned`. If `drops`, it must have one block more, which is not part of the hit.
+/// Returns the number of blocks of a window's longest hit, which needs `needed` consecutive blocks,
+/// and the number of blocks before them: the latest run that is long enough, or else the cached
+/// prefix. A run ends where `is_aligned`. If `drops`, it must have one more block, which is not
+/// part of the hit.
 fn window_hit(
     most_blocks: usize,
     needed: usize,

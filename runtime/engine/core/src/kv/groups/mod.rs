@@ -47,9 +47,9 @@ struct Table {
 }
 
 impl Table {
-    /// Moves the blocks before the place `end` to `taken`: all of them, or if `stops_at_gap` those behind the last null
-    /// block before it and, before these, the state that the latest chunk went on from. Gives the index from which on
-    /// they are to be freed first.
+    /// Moves the blocks before the place `end` to `taken`: all of them, or if `stops_at_gap` those
+    /// behind the last null block before it, followed by the state that the latest chunk resumed
+    /// from. Returns the index of the blocks that must be freed first.
     fn take_skipped(&mut self, end: u32, stops_at_gap: bool, taken: &mut Vec<BlockId>) -> usize {
         let skipped = &mut self.blocks[..end as usize];
         let mut first = self.num_skipped as usize;
@@ -87,9 +87,9 @@ struct Tables {
 #[derive(Debug)]
 pub(crate) struct KvGroups {
     groups: Vec<Group>,
-    /// Groups by what they need, full attention first.
+    /// Groups by lookup rule, full attention first.
     kin: Vec<LookupGroup>,
-    /// Prefix lengths in tokens at which hashes are known.
+    /// Hashes exist at multiples of this prefix length in tokens.
     hash_block_size: u32,
     /// Every hit is a multiple of this: of the block sizes of all groups.
     aligned_tokens: u32,
@@ -137,7 +137,7 @@ impl KvGroups {
                 None => kin.push(LookupGroup { kind, block_size, drops_block, members: vec![index] }),
             }
         }
-        // Those that are looked up together drop it together.
+        // Groups that are looked up together drop it together.
         for kin in &kin {
             kin.members.iter().for_each(|&member| groups[member].drops_block = kin.drops_block);
         }
@@ -307,8 +307,8 @@ impl KvGroups {
         self.groups.iter().filter(goes_beyond).count() as u32
     }
 
-    /// Blocks that a request needs beyond those it has, if any, for a chunk. If `is_capped`, it is counted for an admission:
-    /// blocks of windows up to their cap, and slots beyond the longest sequence, too.
+    /// The additional blocks that a chunk of a request needs. If `is_capped`, it is counted for an
+    /// admission: window blocks up to their cap, including slots beyond the longest sequence.
     pub(crate) fn missing_blocks(&self, id: RequestId, chunk: Chunk, is_capped: bool) -> u32 {
         let tokens = if is_capped { chunk.slots } else { chunk.slots.min(self.max_model_len) };
         let (tables, none) = (self.tables(id), Table::default());
@@ -323,7 +323,7 @@ impl KvGroups {
         self.groups.iter().enumerate().map(of_group).sum()
     }
 
-    /// Blocks of all groups for `tokens` tokens; those with states have blocks for drafts already.
+    /// New blocks of all groups for `tokens` tokens; groups with states already have draft blocks.
     pub(crate) fn new_blocks(&self, tokens: u32) -> u32 {
         let with_tokens = self.groups.iter().filter(|group| !group.kind.is_mamba());
         with_tokens.map(|group| group.blocks_for(tokens)).sum()
@@ -376,9 +376,9 @@ impl KvGroups {
         }
     }
 
-    /// Adds the blocks that a request takes and frees in steps of one token each, the first of them
-    /// after `computed` tokens. Returns how many steps are sure: others may hold blocks that leave a
-    /// window.
+    /// Adds the blocks that a request takes and frees in steps of one token each, starting after
+    /// `computed` tokens. Returns the number of certain steps: other requests may hold blocks that
+    /// leave a window.
     pub(crate) fn predict(&self, pool: &KvPool, id: RequestId, computed: u32, changes: &mut [BlockChange]) -> usize {
         let mut sure = changes.len();
         let growing = self.groups.iter().zip(self.tables(id));
@@ -397,7 +397,7 @@ impl KvGroups {
                 let at = skips.max(computed);
                 let Some(change) = changes.get_mut((at - computed) as usize) else { break };
                 let now = group.skipped_blocks(at);
-                // Those that are not there yet are its own.
+                // Blocks that do not exist yet are its own.
                 let end = table.blocks.len().min(now as usize);
                 let blocks = &table.blocks[end.min(skipped as usize)..end];
                 if held(blocks).any(|&block| pool.is_shared(block)) {
@@ -416,7 +416,7 @@ impl KvGroups {
         let Some(tables) = self.requests.get_mut(id.index()) else { return };
         for (group, table) in self.groups.iter().zip(std::mem::take(tables).by_group) {
             self.freed.clear();
-            // States may be held before those that were looked at.
+            // States may be held before the inspected ones.
             let first = if group.aligns_states() { 0 } else { table.num_skipped as usize };
             self.freed.extend(held(&table.blocks[first..]));
             pool.release(&self.freed);
@@ -430,12 +430,12 @@ impl KvGroups {
         tables.iter().flat_map(|table| held(&table.blocks).copied()).collect()
     }
 
-    /// Forgets what is cached; the pool has done so.
+    /// Clears the cache index after the pool has cleared its own.
     pub(crate) fn forget_cache(&mut self) {
         self.owned.forget_cache();
     }
 
-    /// Forgets what one block is known by.
+    /// Removes the keys of one block.
     pub(crate) fn forget_block(&mut self, pool: &mut KvPool, block: BlockId) {
         self.owned.forget_block(pool, block);
     }

@@ -1,4 +1,4 @@
-//! Blocks by the group that holds them, and the keys by which they are found beyond the first one.
+//! Blocks by the group that holds them, and their keys beyond the first one.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ impl OwnedBlocks {
         }
     }
 
-    /// Forgets what a block of this group is known by.
+    /// Removes the keys of a block of this group.
     pub(super) fn forget_keys(&mut self, pool: &mut KvPool, group: usize, block: BlockId) {
         let first = pool.key_of(block);
         let keys = self.inner_keys.remove(&block).unwrap_or_default();
@@ -59,7 +59,7 @@ impl OwnedBlocks {
         self.forget_keys(pool, owner.into(), block);
     }
 
-    /// Forgets what is cached; the pool has done so.
+    /// Clears the cache index after the pool has cleared its own.
     pub(super) fn forget_cache(&mut self) {
         self.inner_keys.clear();
         self.partial_ends.clear();

@@ -1,9 +1,9 @@
 //! Blocks that hold states of Mamba and linear attention, with prefix caching (vLLM's `MambaManager` in cache mode
 //! `align`, and `_mamba_block_aligned_split`).
 //!
-//! A state stands for all tokens up to where a chunk ended. It is kept where a block of other layers ends, at the place
-//! of that block in the table; places that no chunk ended at have the null block. Behind the latest state a table has
-//! the blocks for states after drafts, which move on with it.
+//! A state covers all tokens up to the end of a chunk. It is kept where a block of other layers
+//! ends, at that block's place in the table; places without such a chunk end have the null block.
+//! The blocks for states after drafts follow the latest state and move with it.
 
 use super::{Group, NULL_BLOCK, Table};
 use crate::config::SchedulerRules;
@@ -16,7 +16,7 @@ pub(crate) struct Chunk {
     pub(crate) computed: u32,
     /// Tokens up to its end.
     pub(crate) tokens: u32,
-    /// The same and those for which a drafter takes slots; it has no states.
+    /// The same tokens and the drafter's slots; a drafter has no states.
     pub(crate) slots: u32,
     /// Outputs of the encoder that layers of cross attention keep from now on.
     pub(crate) encoder_tokens: u32,
@@ -81,8 +81,9 @@ impl Group {
             && (position - start).is_multiple_of(checkpoint_tokens)
     }
 
-    /// The latest boundary within `tokens` tokens from which a later request can go on: it has a token to compute, or drops
-    /// a block of full attention (vLLM's `get_mamba_prefill_checkpoint_position`).
+    /// The latest boundary within `tokens` tokens from which a later request can resume: that
+    /// request has a token to compute, or drops a block of full attention (vLLM's
+    /// `get_mamba_prefill_checkpoint_position`).
     pub(super) fn last_boundary(&self, tokens: u32) -> u32 {
         let (size, states) = (self.block_size, self.states.unwrap_or_default());
         if states.drops_block {
@@ -92,7 +93,7 @@ impl Group {
         tokens.saturating_sub(states.hash_lookahead_tokens.max(1)) / size * size
     }
 
-    /// The boundary at which a chunk ends that would pass it, of a request with `tokens` known tokens.
+    /// The boundary at which a chunk must end, for a request with `tokens` known tokens.
     fn last_stop(&self, tokens: u32) -> u32 {
         let (size, states) = (self.block_size, self.states.unwrap_or_default());
         if !states.rules.stops_at_known_end() {
@@ -141,7 +142,7 @@ impl Group {
         }
     }
 
-    /// Gives a table what a chunk needs: null blocks for the boundaries that it passes over, the draft blocks that it
+    /// Extends a table for a chunk: null blocks for the boundaries it passes, the draft blocks it
     /// leaves behind moved to the end, and new blocks, which `allocate` appends.
     pub(super) fn grow_states(
         &self,

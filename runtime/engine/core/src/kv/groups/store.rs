@@ -39,8 +39,8 @@ impl<'a> Offered<'a> {
 }
 
 impl KvGroups {
-    /// Offers the blocks that are full after `computed` known tokens, as far as a later request could
-    /// use them. Returns the number of tokens at which there is more to offer.
+    /// Offers the blocks that are full after `computed` known tokens, as far as a later request
+    /// could use them. Returns the number of tokens at which the next offer is due.
     pub(crate) fn store(&mut self, pool: &mut KvPool, offered: &Offered<'_>, computed: u32) -> u32 {
         let Offered { id, tag, prompt_tokens, hashes, tokens } = *offered;
         let (hash_size, aligned) = (self.hash_block_size, self.aligned_tokens);
@@ -109,7 +109,7 @@ impl KvGroups {
         if self.offers_again(offered, computed) { 1 } else { next }
     }
 
-    /// Of `computed` known tokens those whose blocks a group offers: no hit ends behind them.
+    /// How many of `computed` known tokens a group offers: no hit ends behind them.
     fn cacheable_tokens(&self, group: &Group, computed: u32) -> u32 {
         // Hits are multiples of all block sizes.
         let aligned = |tokens: u32| tokens - tokens % self.aligned_tokens;
@@ -124,7 +124,8 @@ impl KvGroups {
         }
     }
 
-    /// The tokens at which a later request with the same prompt can go on (vLLM's `replay_boundaries`).
+    /// The positions at which a later request with the same prompt can resume (vLLM's
+    /// `replay_boundaries`).
     fn resumable_ends(&self, prompt_tokens: u32) -> [Option<u32>; 2] {
         if !self.rules.keeps_ends_for_dropped_blocks() || !self.groups.iter().any(|group| group.drops_block) {
             return [Some(prompt_tokens - 1), None];
@@ -181,8 +182,9 @@ impl KvGroups {
         }
     }
 
-    /// Some rules offer the state from which the same prompt can go on in every step in which that is the latest boundary
-    /// and the state is still held, as if it were new. Gives whether they may do so in the next step, too.
+    /// Under some rules, the state at the latest boundary that the same prompt can resume from is
+    /// offered again, as if it were new, in every step that holds it. Returns whether the next step
+    /// may offer it, too.
     fn offers_again(&mut self, offered: &Offered<'_>, computed: u32) -> bool {
         if !self.rules.offers_prompt_states_again() {
             return false;
@@ -253,7 +255,7 @@ struct Sparse<'a> {
     needed: u32,
     /// Blocks behind the end of a hit that are among these.
     dropped: u32,
-    /// Blocks from one end of hits to the next; none if only those at `boundaries` are kept.
+    /// Blocks between possible ends of hits; none if only the ends at `boundaries` are kept.
     per_segment: Option<u32>,
     /// Additional ends of hits that are kept, in blocks; unused if all are kept.
     boundaries: Option<(&'a [Option<u32>], u32, u32)>,

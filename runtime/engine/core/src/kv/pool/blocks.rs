@@ -1,9 +1,9 @@
 //! Blocks, the order of the free ones, and the map from hash to block.
 //!
-//! In a large pool every look at memory leaves the CPU's near caches, and one that
-//! waits for another costs most. So the free blocks are read in a row, what a block of
-//! a bucket comes after is written the same way whatever it is, nothing but a lookup
-//! follows links or reads hashes, and links are as narrow as the pool allows.
+//! In a large pool every memory access leaves the CPU's near caches, and accesses that wait for
+//! each other cost most. So the free blocks are read sequentially, a block's predecessor in its
+//! bucket is written in the same way for every kind, only a lookup follows links or reads hashes,
+//! and links are as narrow as the pool allows.
 
 use super::BlockId;
 use super::queue::{FreeQueue, Link};
@@ -73,7 +73,7 @@ impl<L: Link> Blocks<L> {
             hashes: vec![0; if caching { num_blocks as usize } else { 0 }],
             num_blocks,
             unhashed: Vec::new(),
-            // What was never cached is rarely queued.
+            // Blocks that were never cached are rarely queued.
             queue: FreeQueue::new(if has_queue { num_blocks } else { 0 }),
             links: vec![L::NULL; num_links],
             num_buckets: first_link.min(FIRST_BUCKETS),
@@ -128,7 +128,8 @@ impl<L: Link> Blocks<L> {
         }
     }
 
-    /// Doubles the buckets until there are as many as blocks. Those of a bucket stay in their order.
+    /// Doubles the buckets until there are as many as blocks. The blocks of a bucket keep their
+    /// order.
     #[cold]
     fn split_buckets(&mut self) {
         while self.num_buckets < self.first_link && self.num_buckets < self.blocks.len() {
@@ -194,12 +195,12 @@ impl<L: Link> Blocks<L> {
         self.blocks[after.number() as usize].linked_from = from;
     }
 
-    /// Free blocks without a hash, and those that were never taken.
+    /// Free blocks without a hash, including never used ones.
     pub(super) fn num_uncached(&self) -> u32 {
         (self.unhashed.len() + self.num_blocks as usize - self.blocks.len()) as u32
     }
 
-    /// Takes a free cached block out of the cache map: it is taken before those that are cached.
+    /// Takes a free cached block out of the cache map. It is then used before cached blocks.
     pub(super) fn uncache_free(&mut self, id: BlockId) {
         self.forget(id);
         let place = std::mem::replace(&mut self.blocks[id as usize].place_or_refs, 0);

@@ -39,7 +39,7 @@ impl Link for u32 {
     }
 }
 
-/// A ring of blocks from which any may be removed: a hole is left where it was.
+/// A ring of blocks with removal from the middle, which leaves a hole.
 #[derive(Debug)]
 pub(super) struct FreeQueue<L> {
     /// The null block where a hole is.
@@ -130,7 +130,7 @@ fn after(place: usize, places: usize) -> usize {
     if place + 1 == places { 0 } else { place + 1 }
 }
 
-/// The end of a queue, with room for what is to come.
+/// The end of a queue, with room for new entries.
 pub(super) struct End<'a, L> {
     ring: &'a mut [L],
     len: &'a mut usize,
@@ -151,7 +151,7 @@ impl<L: Link> End<'_, L> {
         place as u32
     }
 
-    /// Enters what was put there into the queue.
+    /// Enters the written entries into the queue.
     pub(super) fn close(self) {
         *self.len += self.pushed;
     }

@@ -1,4 +1,4 @@
-//! The blocks of one tier: which are there, and which goes next.
+//! The blocks of one tier, and their order of eviction.
 
 use crate::kv::hash::BlockHash;
 
@@ -19,12 +19,12 @@ struct Place {
     next_in_bucket: Slot,
 }
 
-/// A tier's blocks, in a list in order of use. Of those that no transfer reads or
-/// writes the one that was used longest ago makes room.
+/// A tier's blocks, in a list in order of use. The least recently used block that no transfer reads
+/// or writes is evicted first.
 #[derive(Debug)]
 pub(super) struct TierBlocks {
     capacity: u32,
-    /// Grows with what is kept, and never beyond `capacity`.
+    /// Grows with its contents, and never beyond `capacity`.
     places: Vec<Place>,
     /// Places whose blocks were removed; the one freed last is taken first.
     free: Vec<Slot>,
@@ -100,7 +100,7 @@ impl TierBlocks {
         let evicted = if self.num_free() > 0 {
             None
         } else {
-            // What is in use was used lately, so this is short.
+            // Blocks in use were used recently, so this scan is short.
             let slot = self.evictable().next()?;
             let evicted = self.hash(slot);
             self.remove(slot);

@@ -1,4 +1,4 @@
-//! Reports of tiers: totals, changes, and what they hold of a prompt.
+//! Reports of tiers: totals, changes, and hits of a prompt.
 
 use crate::kv::hash::BlockHash;
 
@@ -70,9 +70,9 @@ pub struct KvTierChange {
 /// Consecutive blocks that the tiers hold, each counted where it is read from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierRun {
-    /// Those that are read from the host.
+    /// Blocks read from the host.
     pub host_blocks: u32,
-    /// Those that are read from the disk.
+    /// Blocks read from the disk.
     pub disk_blocks: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Engines that share tiers, and what each of them has to itself.
+//! Engines that share tiers, and their separate state.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ use crate::request::RequestId;
 pub(super) struct Client {
     /// Complete loads that have not been reported yet, in order.
     pub(super) complete: Vec<(RequestId, u32)>,
-    /// Loads that have not ended, also those whose request has gone.
+    /// Loads that have not ended, including those of aborted requests.
     pub(super) num_loads: u32,
     pub(super) stats: KvTierStats,
     changes: Option<Vec<KvTierChange>>,
@@ -87,7 +87,7 @@ impl KvTiers {
         self.client_mut().changes = changes;
     }
 
-    /// Takes what was recorded, in order of time.
+    /// Drains the recorded changes, in order of time.
     pub fn take_changes(&mut self) -> impl Iterator<Item = KvTierChange> + '_ {
         self.client_mut().changes.iter_mut().flat_map(|changes| changes.drain(..))
     }

@@ -11,7 +11,7 @@ pub struct SharedTier {
     pub read_bytes_per_s: Option<u64>,
 }
 
-/// Rules by which the host stores, finds and evicts blocks.
+/// Rules for storing, finding and evicting blocks in the host tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostRules {
     /// Dynamo's KV block manager, as the mocker of 1.4 models it.
@@ -24,7 +24,7 @@ pub enum HostRules {
 }
 
 impl HostRules {
-    /// Whether a connector decides what is stored, found and loaded.
+    /// Whether a connector decides which blocks are stored, found and loaded.
     #[must_use]
     pub fn is_connector(self) -> bool {
         self != Self::Dynamo
@@ -47,8 +47,8 @@ impl HostRules {
         self == Self::Dynamo16
     }
 
-    /// Whether the blocks that a load leaves free for others are free beside its whole prompt, not beside what it loads.
-    /// Source: Dynamo 1.6's mocker.
+    /// Whether the blocks that a load must leave free are counted in addition to its whole prompt,
+    /// not to its loaded blocks. Source: Dynamo 1.6's mocker.
     pub(crate) fn reserves_beside_whole_prompts(self) -> bool {
         self == Self::Dynamo16
     }
@@ -72,9 +72,10 @@ pub struct KvTiersConfig {
     pub kv_bytes_per_token: u64,
     /// Most blocks that go to the host as one transfer, by Dynamo's rules; by vLLM's all of a request and step do.
     pub offload_batch_size: u32,
-    /// By vLLM's rules: the order in which blocks leave the host.
+    /// The host's eviction order under vLLM's rules.
     pub eviction_policy: EvictionPolicy,
-    /// By vLLM's rules: offers of a block until it is stored; 0 and 1 for the first.
+    /// How often a block must be offered before it is stored, under vLLM's rules; 0 and 1 store it
+    /// at the first offer.
     pub store_threshold: u32,
     /// By vLLM's rules: store no block that ends behind the prompt.
     pub offload_prompt_only: bool,
@@ -82,8 +83,8 @@ pub struct KvTiersConfig {
     pub host_to_device_bytes_per_s: Option<u64>,
     pub host_to_disk_bytes_per_s: Option<u64>,
     pub disk_to_host_bytes_per_s: Option<u64>,
-    /// From when a transfer to or from the host is asked for until its first byte moves; it takes no
-    /// bandwidth.
+    /// Latency between the request for a transfer to or from the host and its first byte; it takes
+    /// no bandwidth.
     pub host_latency_ns: u64,
     /// Added to every read of the disk. Of a shared disk it is the time until the first byte of
     /// a read, or a write, moves.

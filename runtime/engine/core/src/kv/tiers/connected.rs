@@ -106,7 +106,7 @@ impl KvTiers {
         }
         self.spill_evicted();
         if step.is_none() {
-            // Those of steps in flight stay behind them.
+            // Blocks of steps in flight stay behind them.
             let unsent = &mut self.client_mut().unsent;
             let (now, later): (Vec<UnsentStore>, Vec<UnsentStore>) = unsent.drain(..).partition(|one| one.step == 0);
             unsent.extend(later);
@@ -206,7 +206,7 @@ impl KvTiers {
 
     /// A step is about to be decided.
     pub(crate) fn begin_step(&mut self) {
-        // Those that sleep are not looked up again, and wait all the same.
+        // Sleeping requests are not looked up again, but they do wait.
         if !self.config.rules.sleeps_until_transfers() {
             self.client_mut().has_deferred = false;
         }

@@ -1,9 +1,8 @@
 //! KV below the device: blocks kept in the memory of the host and on a disk.
 //!
-//! Owns what the two tiers of one engine hold and what moves between them and
-//! the device. Knows no clock: whoever asks says what time it is, and everything
-//! that has arrived by then is seen. Nothing here is iterated in an order that
-//! could vary, and nothing depends on how often it is asked.
+//! Owns the contents of one engine's two tiers, and the transfers between them and the device. It
+//! has no clock: callers pass the time, and everything that has arrived by then is processed. No
+//! iteration order can vary, and the results do not depend on how often it is called.
 //!
 //! * **Host**: full blocks of prompts are stored here. Under the [rules](HostRules) of vLLM, its
 //!   [connector](offloading) decides what is stored, found and evicted. Under the rules of Dynamo's KV block
@@ -17,9 +16,9 @@
 //! Each of the four ways has a bandwidth of its own, and its transfers go one
 //! after another. A block that is read or written keeps its place meanwhile.
 //!
-//! Engines may share the disk, or both tiers. Then there is one [`KvTiers`] for all of them,
-//! which is handed to the engine that is at work; each is a *client* with loads, changes and
-//! totals of its own. Transfers of a shared tier share its bandwidth ([`fair`]).
+//! Engines may share the disk, or both tiers. Then one [`KvTiers`] serves all of them and is handed
+//! to the engine whose turn it is; each engine is a *client* with its own loads, changes and
+//! totals. Transfers of a shared tier share its bandwidth ([`fair`]).
 
 mod blocks;
 mod change;
@@ -43,8 +42,7 @@ use offloading::{ConnectorRules, Offloading};
 use shared_transfer_queue::{Arrived, SharedTransferQueue};
 use transfer_queue::TransferQueue;
 
-/// The ways between tiers, in the order in which what arrives at one instant is
-/// seen.
+/// The transfer directions, in the order in which simultaneous arrivals are processed.
 #[derive(Clone, Copy, Debug)]
 enum TransferDirection {
     DeviceToHost,
@@ -164,9 +162,9 @@ impl KvTiers {
         self.now_ns = self.now_ns.max(now_ns);
     }
 
-    /// When the next transfer of a load arrives, if nothing else is sent: the
-    /// tiers must be advanced then for the load to go on. While a request is stepped over
-    /// because of a transfer, the next one of any kind.
+    /// When the next transfer of a load arrives, if nothing else is sent: the tiers must be
+    /// advanced then. While a request is skipped because of a transfer, the next transfer of any
+    /// kind counts.
     #[must_use]
     pub fn next_load_ns(&self) -> Option<u64> {
         let awaits_stores = self.awaits_stores();
@@ -387,7 +385,7 @@ impl KvTiers {
         }
     }
 
-    /// Turns pairs of places into those in the host, where the blocks are now.
+    /// Replaces pairs of places by places in the host, which now holds the blocks.
     fn leave_disk(&mut self, client: u32, pairs: &mut Vec<Slot>) {
         let (host, disk) = (self.host_of(client), self.disk_of(client));
         let mut kept = 0;
@@ -426,7 +424,7 @@ impl KvTiers {
         }
     }
 
-    /// A place in the host, for which another block may have to go to the disk.
+    /// Reserves a place in the host. Another block may have to move to the disk.
     fn reserve_in_host(&mut self, client: u32, hash: BlockHash) -> Option<Slot> {
         let host = self.host_of(client);
         let (slot, evicted) = self.hosts[host].reserve(hash)?;

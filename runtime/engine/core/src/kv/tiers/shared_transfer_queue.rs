@@ -30,7 +30,7 @@ pub(super) struct Arrived {
     pub(super) num_blocks: u32,
 }
 
-/// Transfers in the order in which they were asked for.
+/// Transfers in the order of their submission.
 #[derive(Debug)]
 pub(super) struct SharedTransferQueue {
     /// Of each engine; none for no limit.
@@ -138,7 +138,7 @@ impl SharedTransferQueue {
         self.updated_ns = now_ns;
     }
 
-    /// Gives a share to those whose first byte moves by now.
+    /// Gives a share to each transfer whose first byte moves by now.
     fn start_ready(&mut self) {
         let now_ns = self.updated_ns;
         for transfer in self.transfers.iter_mut().filter(|transfer| !transfer.is_moving && transfer.ready_ns <= now_ns)
@@ -185,7 +185,7 @@ mod tests {
     const MB: u64 = 1_000_000;
     const GB_PER_S: u64 = 1_000_000_000;
 
-    /// When transfers of one megabyte arrive: engine, time at which it is asked for.
+    /// Arrival times of transfers of one megabyte, each given as engine and submission time.
     fn arrivals(own: Option<u64>, shared: Option<u64>, first_byte_ns: u64, sent: &[(u32, u64)]) -> Vec<(u32, u64)> {
         let mut queue = SharedTransferQueue::new(own, shared, first_byte_ns);
         (0..4).for_each(|_| queue.add_client());
@@ -212,8 +212,9 @@ mod tests {
         assert_eq!(arrivals(one, None, 0, &[(0, 0), (1, 0)]), [(0, MS), (1, MS)], "each has its own");
         assert_eq!(arrivals(one, None, 0, &[(0, 0), (0, 0)]), [(0, 2 * MS), (1, 2 * MS)], "two of one engine halve it");
         assert_eq!(arrivals(None, one, 0, &[(0, 0), (1, 0)]), [(0, 2 * MS), (1, 2 * MS)], "all halve what is shared");
-        // Engine 0 gets half a GB/s for each of its two, the third transfer a third of 2 GB/s: what the first
-        // two leave is lost, and with a third of 2 GB/s it is done after 1.5 ms.
+        // Engine 0 gets half a GB/s for each of its two transfers, and the third transfer gets a
+        // third of 2 GB/s and ends after 1.5 ms. The bandwidth that the first two do not use is
+        // lost.
         let three = [(0, 0), (0, 0), (1, 0)];
         assert_eq!(arrivals(one, two, 0, &three), [(2, 3 * MS / 2), (0, 2 * MS), (1, 2 * MS)]);
         assert_eq!(arrivals(None, None, 0, &[(0, 5), (1, 7)]), [(0, 5), (1, 7)], "without limits it takes no time");
@@ -222,7 +223,7 @@ mod tests {
     #[test]
     fn shares_change_when_transfers_begin_and_arrive() {
         let one = Some(GB_PER_S);
-        // Half a millisecond alone, then both at half speed, then the second alone.
+        // Half a millisecond alone, then both at half speed, then the second one alone.
         assert_eq!(arrivals(one, one, 0, &[(0, 0), (1, MS / 2)]), [(0, 3 * MS / 2), (1, 2 * MS)]);
         // While it waits for its first byte the second takes nothing.
         assert_eq!(arrivals(one, one, MS, &[(0, 0), (1, MS / 2)]), [(0, 5 * MS / 2), (1, 3 * MS)]);

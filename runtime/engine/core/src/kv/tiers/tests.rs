@@ -107,7 +107,7 @@ fn a_load_reads_the_disk_first_and_shares_its_way_with_others() {
     assert_eq!(tiers.find_run(&[1, 2, 3, 4]), run(2, 2));
     let one = RequestId(1);
     assert_eq!(tiers.start_load(one, &[1, 2, 3, 4], 64), run(2, 2));
-    // Two blocks of the host take a microsecond, those of the disk 8 and the wait.
+    // Two blocks of the host take one microsecond; the disk's take 8 plus the latency.
     assert_eq!(tiers.next_load_ns(), Some(21_000));
     tiers.advance(21_000);
     assert_eq!(tiers.next_load_ns(), Some(28_100));
@@ -164,8 +164,8 @@ fn arb_act() -> impl Strategy<Value = Act> {
 }
 
 proptest! {
-    /// No tier holds more than it can, or a block twice; every load ends; what is
-    /// reported is what is there; and it does not matter how often anybody looks.
+    /// No tier exceeds its capacity or holds a block twice; every load ends; reports equal the
+    /// contents; and the frequency of calls does not matter.
     #[test]
     fn tiers_hold_what_they_can_and_every_load_ends(
         host_blocks in 1..12u32,

@@ -21,9 +21,9 @@ pub(super) struct Transfer {
 #[derive(Debug)]
 pub(super) struct TransferQueue {
     bytes_per_s: Option<u64>,
-    /// From when a transfer is asked for until its first byte is sent, at the earliest.
+    /// Least time between the submission of a transfer and its first byte.
     first_byte_ns: u64,
-    /// From the last byte sent until it arrives.
+    /// Time between the last byte sent and its arrival.
     latency_ns: u64,
     /// When everything so far is sent.
     free_at_ns: u64,

@@ -1,4 +1,4 @@
-//! Pages of KV: those in the radix tree, those that belong to one request, and those that hold nothing.
+//! Pages of KV: pages in the radix tree, pages of a single request, and free pages.
 
 mod radix;
 

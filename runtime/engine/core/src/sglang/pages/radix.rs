@@ -52,8 +52,7 @@ struct Descent {
 pub(crate) struct Hit {
     /// Pages that follow in the tree.
     pub(crate) pages: u32,
-    /// Of these, pages without users: to lock them takes them from what can be
-    /// evicted.
+    /// The part of these without users: locking them makes them unevictable.
     pub(crate) evictable_pages: u32,
 }
 
@@ -92,7 +91,7 @@ impl RadixCache {
         self.num_evictable_pages
     }
 
-    /// Cached pages among those that follow `node`.
+    /// Cached pages below `node`.
     pub(crate) fn find(&self, node: NodeId, hashes: &[BlockHash]) -> Hit {
         let found = self.descend(node, hashes);
         let partial = found.partial.map_or(0, |(_, pages)| pages);
@@ -105,7 +104,7 @@ impl RadixCache {
         let found = self.descend(node, hashes);
         let end = self.end_of(found);
         self.lock_below(end, node);
-        // What of an edge is split off stays as it was used.
+        // The split-off part of an edge keeps its time of use.
         let now = self.tick(1);
         self.touch(found.node, now);
         end
@@ -229,7 +228,7 @@ impl RadixCache {
         let upper_pages = std::mem::replace(&mut self.nodes[child as usize].pages, lower);
         let old = self.by_first_page.find_entry(mix(upper_pages[0]), |&id| id == child);
         old.expect("every node can be found by its first page").remove();
-        // Those that have locked the child go on to name its end.
+        // Holders of a lock on the child keep naming its end.
         let upper = self.place(Node { pages: upper_pages, parent: found.node, num_children: 1, locks, used_at });
         self.nodes[child as usize].parent = upper;
         self.index(upper);
@@ -237,8 +236,7 @@ impl RadixCache {
         upper
     }
 
-    /// Whether a node may grow: nothing follows it, and its only users are those that
-    /// have locked `own`.
+    /// Whether a node may grow: it has no children, and its only users hold the lock `own`.
     fn is_free_end(&self, node: NodeId, own: NodeId) -> bool {
         let Node { num_children, locks, .. } = self.nodes[node as usize];
         node != ROOT && num_children == 0 && locks == u32::from(node == own)

@@ -1,4 +1,4 @@
-//! vLLM's defaults for what is not given.
+//! vLLM's defaults for missing arguments.
 
 use super::Late;
 use crate::Model;
@@ -14,7 +14,7 @@ pub(super) const GPU_MEMORY_UTILIZATION: f64 = 0.92;
 /// Tokens of a KV block on GPUs.
 pub(super) const BLOCK_SIZE_TOKENS: u32 = 16;
 
-/// Sets what depends on other arguments, and what is not given.
+/// Sets the values that depend on other arguments, and defaults for missing ones.
 pub(super) fn set(
     mut args: VllmArgs,
     late: &Late,

@@ -8,7 +8,7 @@ use super::object;
 use crate::vllm_args::ArgumentError;
 use crate::vllm_args::words::Word;
 
-/// Keys of `--speculative-config` with which vLLM decides in a way that is not followed, unless they are off.
+/// Keys of `--speculative-config` whose decisions are not simulated; they must be off.
 const MUST_BE_OFF: &[(&str, &str)] = &[
     ("parallel_drafting", "drafts are proposed one after another"),
     ("disable_eagle_block_drop", "the last block of a hit is dropped, or told apart by the tokens after it"),
@@ -42,7 +42,7 @@ pub(super) struct Speculation {
 }
 
 impl Speculation {
-    /// `--speculative-config`: an object, which wins over what was given apart.
+    /// `--speculative-config`: an object, which overrides the separate arguments.
     pub(super) fn read(&mut self, word: &Word) -> Result<(), ArgumentError> {
         let map = object(word)?;
         let text = |key: &str| map.get(key).and_then(Value::as_str).map(str::to_owned);

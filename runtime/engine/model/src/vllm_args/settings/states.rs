@@ -10,7 +10,7 @@ use crate::vllm_args::words::Word;
 
 /// The first release without states at the ends of all blocks.
 const FIRST_WITHOUT_ALL: u8 = 32;
-/// The last release in which models that can keep these do so by default.
+/// The last release whose models keep these by default if they can.
 const LAST_WITH_ALL_BY_DEFAULT: u8 = 27;
 
 const MODE: &str = "--mamba-cache-mode";

@@ -90,7 +90,7 @@ impl Matching {
         let once_more = (fewest.saturating_sub(1), most.saturating_sub(u32::from(most != u32::MAX)));
         let again = most > 0
             && self.matches(part, at, &mut |matching, end| {
-                // What is empty could be repeated without an end.
+                // An empty match could be repeated endlessly.
                 (end > at || fewest > 0) && matching.repetition(part, once_more, end, &mut *then)
             });
         again || fewest == 0 && then(self, at)

@@ -55,7 +55,7 @@ impl AdaptiveOrder {
         }
     }
 
-    /// A request that has ended used a chunk that was there.
+    /// Ends the use of a cached chunk by a request that has ended.
     pub(super) fn end_reuse(&mut self, key: BlockHash) {
         if self.once.remove(key) || self.often.contains(key) {
             self.often.renew(key);

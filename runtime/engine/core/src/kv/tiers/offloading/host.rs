@@ -12,7 +12,7 @@ use crate::kv::tiers::blocks::{Slot, TierBlocks};
 /// The place of a chunk in the order of its uses: the number of the use, and in it later tokens first.
 type Rank = (u64, i64);
 
-/// The order in which chunks leave.
+/// The eviction order of chunks.
 #[derive(Debug)]
 enum EvictionOrder {
     /// In the order of the table.
@@ -22,7 +22,7 @@ enum EvictionOrder {
     Adaptive(AdaptiveOrder),
 }
 
-/// An order in which all uses of one request have one place until it ends.
+/// An order in which all uses of one request share one place until it ends.
 #[derive(Debug, Default)]
 struct Ranks {
     /// By place.
@@ -144,7 +144,7 @@ impl Offers {
     }
 }
 
-/// Contents of the host, and the order in which they leave.
+/// Contents of the host, and their eviction order.
 #[derive(Debug)]
 pub(super) struct HostCache {
     options: OffloadingOptions,
@@ -246,8 +246,8 @@ impl HostCache {
         keys.into_iter()
     }
 
-    /// Gives places to those chunks of a request that are not there, in order, for which others may be `evicted`. None if
-    /// not all find room: then none is stored.
+    /// Allocates places for the uncached chunks of a request, in order, and evicts others for them.
+    /// Returns none, and stores nothing, if there is not enough room.
     pub(super) fn begin_store(
         &mut self,
         uses: &mut Uses,
@@ -273,7 +273,8 @@ impl HostCache {
             adaptive.miss(missing.iter().filter(is_new).map(|offer| offer.key));
         }
         missing.iter().for_each(|offer| uses.set(offer.index, Uses::MISSED));
-        // Uses of one request, whose ranks follow from its tokens, and not from the order in which they are noted.
+        // The ranks of one request's uses follow from its tokens, not from the order of their
+        // registration.
         self.note_uses(uses, &missing);
         self.note_uses(uses, &ready);
         ready.iter().for_each(|offer| uses.set_reused(offer.index));

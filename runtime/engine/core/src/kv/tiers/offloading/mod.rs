@@ -166,7 +166,7 @@ impl Offloading {
         self.rules
     }
 
-    /// The jobs that the latest step began, and those that it waited for.
+    /// The jobs that the latest step began, and the ones it waited for.
     pub(crate) fn latest(&self) -> &OffloadingMoves {
         &self.latest
     }
@@ -279,8 +279,8 @@ impl Offloading {
         Some(found_tokens)
     }
 
-    /// A request has got its blocks, those for the `external_tokens` behind the first `local_tokens` included, which are
-    /// loaded now.
+    /// Starts the load for a request that has its blocks: `external_tokens` tokens behind the first
+    /// `local_tokens`.
     pub(crate) fn begin_load(
         &mut self,
         known: Known<'_>,

@@ -2,7 +2,7 @@
 
 use crate::config::error::ConfigError;
 
-/// Order in which chunks leave the host (vLLM's `eviction_policy`).
+/// Eviction order of chunks in the host (vLLM's `eviction_policy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EvictionPolicy {
     /// The one used longest ago.
@@ -12,14 +12,14 @@ pub enum EvictionPolicy {
     Arc,
 }
 
-/// Settings of vLLM's `OffloadingConnector` (its `kv_connector_extra_config`). A chunk is what is stored, found and
-/// evicted as a whole.
+/// Settings of vLLM's `OffloadingConnector` (its `kv_connector_extra_config`). A chunk is stored,
+/// found and evicted as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffloadingOptions {
     /// Chunks that the host holds.
     pub chunks: u32,
     pub blocks_per_chunk: u32,
-    /// Order in which chunks leave the host.
+    /// Eviction order of chunks in the host.
     pub eviction_policy: EvictionPolicy,
     /// Offers of a chunk until it is stored; 0 and 1 for the first.
     pub store_threshold: u32,

@@ -39,12 +39,12 @@ impl ConnectorRules {
         self.vllm().is_some_and(SchedulerRules::ranks_blocks_by_request)
     }
 
-    /// Of what a step has computed of a request, all blocks are stored, or none.
+    /// Whether all blocks that a step computed for a request are stored, or none.
     pub(super) fn stores_all_or_none(self) -> bool {
         self.vllm().is_none_or(SchedulerRules::stores_all_or_none)
     }
 
-    /// A block that is on its way to the host has a request wait, instead of ending what is found.
+    /// Whether a block in transfer to the host makes the request wait, instead of ending the hit.
     pub(super) fn waits_for_blocks_on_their_way(self) -> bool {
         self.vllm().is_none_or(SchedulerRules::waits_for_blocks_on_their_way)
     }

@@ -7,12 +7,12 @@ use super::{Job, Offloading};
 use crate::kv::hash::BlockHash;
 use crate::kv::pool::BlockId;
 
-/// Tokens of a request from which follows what it stores.
+/// Token counts of a request that decide which of its blocks are stored.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Storing {
     /// Tokens that are computed when the step ends.
     pub(crate) computed: u32,
-    /// Those that are known.
+    /// Known tokens.
     pub(crate) known: u32,
     pub(crate) prompt: u32,
 }
@@ -28,14 +28,14 @@ pub struct OffloadingJob {
     pub places: Vec<u32>,
 }
 
-/// The copies that a step begins, and those that it waits for.
+/// The copies that a step begins, and the ones it waits for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OffloadingMoves {
     /// Copies from the host, in order.
     pub loads: Vec<OffloadingJob>,
     /// Copies to the host, in order; they begin when the step ends.
     pub stores: Vec<OffloadingJob>,
-    /// Numbers of copies that are over before the step begins.
+    /// Copies that must end before the step begins, by number.
     pub flushed: BTreeSet<u64>,
 }
 
@@ -47,10 +47,10 @@ impl OffloadingMoves {
     }
 }
 
-/// A step: requests are given blocks, then preempted ones are named, then what blocks that were taken again waited for is
-/// flushed, then requests store, then the step ends.
+/// A step, in this order: requests are given blocks; preempted requests are named; copies of reused
+/// blocks are flushed; requests store; the step ends.
 impl Offloading {
-    /// Records the blocks that a scheduled request gets: all its blocks, `known` of which it has found or
+    /// Records the blocks of a scheduled request: all its blocks, `known` of which were found or
     /// loaded, or only the new ones.
     pub(crate) fn give(&mut self, sequence: u64, are_all: bool, blocks: &[BlockId], known: usize) {
         let state = self.requests.get_mut(&sequence).expect("a request that has come");
@@ -58,7 +58,7 @@ impl Offloading {
             state.blocks.clear();
         }
         state.blocks.extend_from_slice(blocks);
-        // What has found blocks does not write them.
+        // A request does not write the blocks it has found.
         let first = if self.rules.loads_after_copies() { known.min(blocks.len()) } else { 0 };
         self.given.extend_from_slice(&blocks[first..]);
     }
@@ -113,7 +113,7 @@ impl Offloading {
         self.store_chunks(sequence, hashes, tokens);
     }
 
-    /// Requests that have ended store what is left, and have used their chunks.
+    /// Stores the remaining blocks of ended requests, and ends their uses of chunks.
     pub(crate) fn end_step(&mut self) {
         let ended = std::mem::take(&mut self.ended);
         for &(_, sequence) in &ended {

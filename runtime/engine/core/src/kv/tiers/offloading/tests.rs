@@ -245,8 +245,8 @@ fn dynamos_mocker_offers_no_block_that_is_still_copied_for_another_request() {
 }
 
 proptest! {
-    /// The host holds no more than it can, and nothing twice; what a job reads or writes stays; when all is over nothing
-    /// of requests is left.
+    /// The host never exceeds its capacity and holds no chunk twice. Chunks that a job reads or
+    /// writes stay. At the end nothing of the requests is left.
     #[test]
     fn the_host_holds_what_it_can(
         chunks in 1..12u32,

@@ -102,9 +102,9 @@ fn an_end_that_one_alone_uses_grows_in_place() {
 
 #[derive(Clone, Debug)]
 enum Action {
-    /// Locks what is there of a sequence.
+    /// Locks the cached part of a sequence.
     Take(Vec<u32>),
-    /// Adds to what the lock of this number ends at.
+    /// Extends the sequence at the end of the lock of this number.
     Extend(usize, Vec<u32>),
     Unlock(usize),
     Evict(u32),
@@ -121,9 +121,9 @@ fn arb_action() -> impl Strategy<Value = Action> {
 }
 
 proptest! {
-    /// Counts, locks and the order of eviction survive everything; what is
-    /// found is what the events have left; what is locked is never lost, and no
-    /// page goes before those behind it.
+    /// Counts, locks and the eviction order stay consistent after every event; lookups find exactly
+    /// the cached pages; locked pages are never lost; and no page is evicted before the pages
+    /// behind it.
     #[test]
     fn the_books_are_right(actions in proptest::collection::vec(arb_action(), 1..80)) {
         let mut cache = cache();
