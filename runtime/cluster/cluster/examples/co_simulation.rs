@@ -1,5 +1,5 @@
-//! A co-simulation in which an external clock drives: a network of clients that goes on in
-//! ticks of 5 ms, and sends a request whenever an answer has crossed it.
+//! A co-simulation driven by an external clock: a network of clients that advances in ticks of 5 ms
+//! and sends a request whenever an answer has crossed it.
 
 use vcr_cluster::{Cluster, ClusterOutput, ClusterRequest, PoolConfig, RunConfig, Topology};
 use vcr_core::{EngineConfig, EngineConfigInput, factory::copies};
@@ -11,7 +11,7 @@ const CLIENTS: u64 = 20;
 /// The other simulator: it owns the clock.
 struct Network {
     tick: u64,
-    /// The tick at which a message arrives, and the client it concerns.
+    /// The tick at which a message arrives, and its client.
     to_cluster: Vec<(u64, u64)>,
     answers: u64,
 }

@@ -26,7 +26,7 @@ impl Autoscaler for Planner {
         let (tokens, before) = (view.arrived_prompt_tokens as f64, self.level);
         self.level = 0.5 * tokens + 0.5 * (self.level + self.trend);
         self.trend = 0.3 * (self.level - before) + 0.7 * self.trend;
-        // An engine takes two intervals to come up; what waits is load, too.
+        // An engine takes two intervals to start; waiting requests are load, too.
         let expected = self.level + 2.0 * self.trend + view.outstanding_prefill_tokens as f64;
         Ok((expected / TOKENS_PER_ENGINE).ceil().max(1.0) as u32)
     }

@@ -4,8 +4,8 @@ use vcr_cluster::{Cluster, ClusterError, ClusterOutput, ClusterRequest, PoolConf
 use vcr_core::{EngineConfig, EngineConfigInput, factory::copies, seed};
 use vcr_latency::{Polynomial, PolynomialInput};
 
-/// Sends the next request where the agent says, and lets 40 ms pass. Action 0 follows the
-/// cache, action 1 the load. The state says how busy the engine with the cache is.
+/// Routes the next request as the agent decides, and advances 40 ms. Action 0 follows the cache,
+/// action 1 the load. The state is the load of the engine with the cached prefix.
 fn step(cluster: &mut Cluster, draw: u64, agent: &mut Agent) -> Result<(), ClusterError> {
     let mut prompt = cluster.empty_prompt();
     prompt.push_run(draw % 12, 0, 6_000); // One of twelve documents, then a question.
@@ -21,7 +21,7 @@ fn step(cluster: &mut Cluster, draw: u64, agent: &mut Agent) -> Result<(), Clust
     cluster.step_until(cluster.now_ns() + 40_000_000, |output| agent.learn(output))
 }
 
-/// Learns what each action is worth in each state.
+/// Learns the value of each action in each state.
 #[derive(Default)]
 struct Agent {
     values: [[f64; 2]; 8],

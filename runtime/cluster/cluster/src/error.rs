@@ -12,7 +12,7 @@ use vcr_core::tokens::TokenError;
 use crate::config::PoolConfig;
 use crate::config::RunConfigError;
 
-/// Steps at one instant after which time is taken to stand still.
+/// Number of steps at one instant after which the run counts as stuck.
 pub(crate) const MAX_STEPS_AT_ONE_INSTANT: u64 = 1_000_000;
 
 /// Why a run could not be carried to its end.
@@ -108,7 +108,7 @@ pub enum SimError {
         at_ms: f64,
         requests: u64,
         first: u64,
-        /// Its stage, and what it waits for.
+        /// Its stage, and the event it waits for.
         reason: String,
     },
 }

@@ -1,8 +1,8 @@
 //! Memory that a run is sure to need, known before it begins.
 //!
-//! Requests of open workloads are drawn when they arrive, so what a run needs is
-//! what is kept of each request: its record, and what the metrics remember. A
-//! burst is held whole, since all of it waits at once.
+//! Requests of open workloads are drawn when they arrive, so the memory of a run is its state per
+//! request: the record, and the samples of the metrics. A burst is held as a whole, because all of
+//! it waits at once.
 
 use std::mem::size_of;
 
@@ -17,7 +17,8 @@ use crate::ledger::record::RequestRecord;
 /// bytes, fewer where samples are similar. Measured with outputs of one token.
 const SAMPLE_BYTES: u64 = 16;
 
-/// The record of a request that has ended, its place among those in flight and the seed of its output.
+/// The record of an ended request, its slot among the requests in flight, and the seed of its
+/// output.
 const RECORD_BYTES: u64 = (size_of::<RequestRecord>() + size_of::<Option<Box<Live>>>() + size_of::<u64>()) as u64;
 /// The same if records are packed, at least. Measured: 25 to 35.
 const PACKED_BYTES: u64 = 20;
@@ -37,7 +38,7 @@ impl MemoryEstimate {
         Self { requests: self.requests.saturating_add(other.requests), bytes: self.bytes.saturating_add(other.bytes) }
     }
 
-    /// Ended requests, of which only measurements are kept.
+    /// Ended requests of which only measurements are kept.
     fn ended(requests: u64) -> Self {
         Self { requests, bytes: requests.saturating_mul(RECORD_BYTES + SAMPLE_BYTES) }
     }
@@ -68,7 +69,7 @@ impl RunConfig {
 
 impl WorkloadConfig {
     fn memory_estimate(&self, max_time_ns: Option<u64>) -> MemoryEstimate {
-        // From the workload's start to where the run is cut off.
+        // From the workload's start to the cut-off of the run.
         let time_ns = max_time_ns.map_or(u64::MAX, |max| max.saturating_sub(self.start_ns));
         match &self.source {
             WorkloadSource::Synthetic { arrivals, .. } => match arrivals {
@@ -91,7 +92,8 @@ impl WorkloadConfig {
                 Arrivals::ClosedLoop { concurrency, limit } => {
                     let count = limit.count.unwrap_or(u64::MAX);
                     let at_once = MemoryEstimate::waiting((*concurrency).min(count));
-                    // What else arrives depends on the engines where time is what ends it.
+                    // The number of further arrivals depends on the engines if time ends the
+                    // workload.
                     let all = limit.count.filter(|_| limit.duration_ns.is_none() && max_time_ns.is_none());
                     let later = all.map_or(0, |count| count.saturating_sub(at_once.requests));
                     at_once.plus(MemoryEstimate::ended(later))
@@ -137,7 +139,7 @@ impl SyntheticInput {
                 let at_once = MemoryEstimate::waiting(concurrency.min(count));
                 at_once.plus(MemoryEstimate::ended(self.num_requests().saturating_sub(at_once.requests)))
             }
-            // What else arrives depends on the engines where time is what ends it.
+            // The number of further arrivals depends on the engines if time ends the workload.
             (Some(_), Some(concurrency)) => MemoryEstimate::waiting(concurrency.min(count)),
             (Some(_), None) => {
                 let rate_per_s = match (self.request_rate, self.arrival_interval_ms) {

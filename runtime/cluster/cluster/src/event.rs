@@ -13,9 +13,9 @@ use crate::ledger::record::Outcome;
 
 /// Something that happens at an instant.
 ///
-/// The order of the variants is the order at equal times: steps end before
-/// transfers, faults strike between what has happened and what is new, and
-/// arrivals see everything else of their instant but autoscalers, who decide last.
+/// The order of the variants is the order at equal times: steps end before transfers; faults come
+/// after completed work and before new work; arrivals see everything else of their instant except
+/// autoscalers, which decide last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
     /// A worker's step ends, unless the worker was restarted since.
@@ -148,7 +148,7 @@ pub(crate) struct EventQueue {
     scheduled: u64,
     /// Autoscalers' ticks among them.
     ticks: usize,
-    /// Ends of times for which KV is held among them.
+    /// Number of ends of KV holds among them.
     expiries: usize,
 }
 
@@ -196,7 +196,7 @@ impl EventQueue {
             || self.step_ends.iter().any(|ends| !ends.is_empty())
     }
 
-    /// Whether KV that is held for nobody will be freed, and nothing else is to happen but ticks.
+    /// Whether nothing remains but ticks and ends of KV holds that no request waits for.
     pub(crate) fn has_only_expiries(&self) -> bool {
         self.expiries > 0
             && self.others.len() == self.ticks + self.expiries

@@ -13,7 +13,8 @@ use crate::window::Window;
 /// Stage of a live request in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// In front of a pool: on its way there, in its router's queue, or until a worker is up.
+    /// In front of a pool: being transferred there, in its router's queue, or waiting for a worker
+    /// to start.
     Waiting {
         pool: PoolRole,
     },
@@ -26,15 +27,15 @@ pub(crate) enum Stage {
         worker: u32,
         id: RequestId,
     },
-    /// On no worker any more: it can never run, and is rejected when the step ends in which
-    /// that was decided.
+    /// On no worker any more: it can never run, and is rejected when the step that decided this
+    /// ends.
     Refused,
-    /// On no worker: it is answered as recorded. The next output is of this number.
+    /// On no worker: the recorded answer is played. This is the index of the next output.
     Played {
         row: u32,
         next_output: u32,
     },
-    /// On no worker: it has ended there, and its answer is on its way to the client.
+    /// On no worker: it has ended there, and its answer is being sent to the client.
     Answered,
 }
 
@@ -44,8 +45,8 @@ pub(crate) struct Live {
     pub(crate) stage: Stage,
     /// Prefill worker that holds the KV to be transferred.
     pub(crate) source: Option<(u32, RequestId)>,
-    /// Decode worker that has taken blocks for the prompt, while that is still to be
-    /// computed elsewhere, and what is to be transferred to it.
+    /// Decode worker that has taken blocks for the prompt while it is still being computed
+    /// elsewhere, and the KV to be transferred.
     pub(crate) destination: Option<(u32, RemoteLoad)>,
     /// Kept where the request may be submitted more than once.
     pub(crate) prompt: Option<Prompt>,
@@ -80,7 +81,8 @@ impl Live {
         [on, source, destination].into_iter().flatten().any(|worker| workers.contains(&worker))
     }
 
-    /// Its client leaves, while the prompt is computed further. Gives what the client has of it.
+    /// Its client leaves while the prompt continues to be computed. Returns the client's part of
+    /// the state.
     pub(crate) fn leave(&mut self, reason: GiveUp, now_ns: u64) -> Box<Self> {
         self.abandoned = Some((reason, now_ns));
         Box::new(Self {
@@ -106,13 +108,13 @@ impl Live {
 pub(crate) struct Client {
     pub(crate) attempt: Attempt,
     pub(crate) patience: Patience,
-    /// When it gives up, as things stand.
+    /// When it gives up, according to the current state.
     pub(crate) gives_up: Option<(u64, GiveUp)>,
-    /// Whether it may try again, for which the prompt is kept.
+    /// Whether it may try again, so that the prompt is kept.
     pub(crate) may_retry: bool,
 }
 
-/// The requests of a run by tag; those that have ended leave an empty place.
+/// The requests of a run by tag; ended requests leave an empty slot.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     requests: Window<Option<Box<Live>>>,

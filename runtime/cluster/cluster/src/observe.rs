@@ -96,7 +96,7 @@ impl Incident {
 /// More requests arrive than are served.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Overload {
-    /// The pool in which most of them wait.
+    /// The pool with the longest queues.
     pub pool: String,
     /// When it was noticed, in the run's time.
     pub at_ms: f64,
@@ -126,16 +126,15 @@ impl std::fmt::Display for Overload {
 /// Engines are named by their index among all engines of the run. Each rank of an engine with several ranks
 /// counts as an engine.
 pub trait Observer {
-    /// Whether it wants to see each step. If not, runs of decode steps are
-    /// applied at once, and only incidents and progress are shown. Asked now and
-    /// then: an observer may stop to want steps, which changes nothing else, but
-    /// not begin to.
+    /// Whether it wants to see each step. If not, runs of decode steps are applied at once, and
+    /// only incidents and progress are shown. Called occasionally: an observer may stop wanting
+    /// steps, which changes nothing else, but may not start.
     fn wants_steps(&self) -> bool {
         false
     }
 
-    /// Where engines that have threads of their own show their steps, if it wants to see those.
-    /// Asked once, before the run; what is shown there is not shown here.
+    /// Where engines with their own threads report their steps, if it wants to see those. Called
+    /// once before the run; these steps are not reported here.
     fn step_sink(&self) -> Option<Arc<dyn StepSink>> {
         None
     }
@@ -145,14 +144,14 @@ pub trait Observer {
         false
     }
 
-    /// Whether the report is to have a digest of each step, `Report::step_digests`. Asked
-    /// once, before the run; it changes nothing else.
+    /// Whether the report should contain a digest of each step, `Report::step_digests`. Called once
+    /// before the run; it changes nothing else.
     fn wants_step_digests(&self) -> bool {
         false
     }
 
-    /// Whether the run is to end here, with a report of what there is. Asked now
-    /// and then, also before the first event.
+    /// Whether to end the run now, with a report of the results so far. Called occasionally, also
+    /// before the first event.
     fn wants_stop(&self) -> bool {
         false
     }
@@ -207,8 +206,8 @@ pub trait Observer {
     /// More requests arrive than are served; called once.
     fn overloaded(&mut self, _overload: &Overload) {}
 
-    /// Asked now and then whether the run keeps to the limits of the process, such
-    /// as its memory. An error, which says what was exceeded, ends the run.
+    /// Checks occasionally whether the run stays within the limits of the process, such as its
+    /// memory. An error names the exceeded limit and ends the run.
     fn check_limits(&mut self) -> Result<(), String> {
         Ok(())
     }
@@ -312,7 +311,7 @@ impl<T: Observer + ?Sized> Observer for &mut T {
 pub enum RequestName<'a> {
     /// Its number in the run.
     Number(u64),
-    /// The run does not have it: what else it is called.
+    /// An external name: the run itself has no such request.
     Text(&'a str),
 }
 
@@ -343,7 +342,7 @@ pub trait StepSink: Send + Sync {
     /// An engine forgets its KV events between results of steps. It has them still.
     fn cache_changed(&self, worker: u32, engine: &dyn ServingEngine);
 
-    /// An engine is gone with its steps in flight: what it shows next is of another one.
+    /// An engine has ended with its steps in flight: later steps belong to its successor.
     fn ended(&self, worker: u32);
 
     /// An engine changed its health.

@@ -1,4 +1,4 @@
-//! Targets: the names of what a run is carried out on, and the interface of what does that.
+//! Targets: their names, and the interface of target runners.
 //!
 //! Virtual time is this crate's; all other targets are clocks, sockets and processes, which
 //! it knows nothing of. They measure a run by [`MeasuredRun`](crate::MeasuredRun).
@@ -79,11 +79,12 @@ pub struct HttpTarget {
 pub struct SessionNames {
     /// A header with the session's name.
     pub header: Option<String>,
-    /// What an answer has for the next turn of its session.
+    /// The token that an answer provides for the next turn of its session.
     pub token: Option<SessionToken>,
 }
 
-/// What a server or its router gives with an answer, to get it again with the session's next turn.
+/// A token that a server or its router returns with an answer and expects with the session's next
+/// turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionToken {
     Cookie,

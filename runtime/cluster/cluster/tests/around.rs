@@ -327,7 +327,7 @@ impl BatchTokenSource for Accepting {
 
 #[test]
 fn a_token_source_decides_how_many_drafts_of_a_request_are_accepted() {
-    // When each request ends, of which two run at once.
+    // When each request ends, with two running at once.
     let ends = |every: Option<u32>, acceptance_rates: &[f64], async_scheduling: bool| {
         let source: vcr_cluster::TokenFactory = Arc::new(move |_seed| Ok(Box::new(Accepting { every, seen: 0 })));
         let tokens = TokenConfig { source, eos_token: None };

@@ -1,5 +1,4 @@
-//! Requests that are made when they are due, and records that are packed: those of a trace in a file,
-//! and of a list.
+//! Requests drawn when due, and packed records, compared with those of a trace file and of a list.
 
 mod support;
 
@@ -143,8 +142,8 @@ fn arb_input() -> impl Strategy<Value = SyntheticInput> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Requests made when they are due are those of a file that has them all; packed records are
-    /// those of a list.
+    /// Requests drawn when due equal those of a complete file; packed records equal those of a
+    /// list.
     #[test]
     fn generated_requests_run_as_those_of_a_file(input in arb_input(), engines in 1u32..5) {
         let generated = input.workload("load").expect("valid");

@@ -136,7 +136,7 @@ fn an_engine_of_one_rank_counts_its_own_steps() {
 #[test]
 fn a_wave_of_vllms_ranks_begins_when_all_are_idle() {
     let rows = [(0, 100, 4), (0, 100, 4), (40, 100, 100), (40, 100, 100), (46, 100, 2)];
-    // Four passes, then another wave: its first pass, and that of the last request five later.
+    // Four passes, then another wave: its first pass, and the pass of the last request five later.
     assert_eq!(prefilling(&of_rows(ranked(Scheduler::Vllm, 1, 2, 5), &rows)), [0, 4, 9]);
 }
 
@@ -162,8 +162,8 @@ fn ranks_of_sglang_wait_for_passes_after_one_in_which_any_prefills() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Passes that are taken together are those that are taken one by one, on any number of
-    /// threads, and none prefills that may not.
+    /// Grouped passes equal individual passes, on any number of threads, and no pass prefills
+    /// without permission.
     #[test]
     fn passes_together_are_passes_one_by_one(
         is_vllm in any::<bool>(),

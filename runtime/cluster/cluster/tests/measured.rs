@@ -75,7 +75,8 @@ fn a_measured_run_issues_the_requests_of_virtual_time() {
     assert_eq!(measured.requests.len(), prompts.len());
     let lengths = measured.requests.iter().zip(&prompts);
     assert!(lengths.into_iter().all(|(record, prompt)| record.prompt_tokens as usize == prompt.len()));
-    // Prompts of a group begin alike; the later turn of a session repeats all of the one before.
+    // Prompts of a group begin with the same tokens; a later turn of a session repeats the whole
+    // turn before.
     let begins =
         |length: usize| prompts.iter().map(|prompt| &prompt[..length]).collect::<std::collections::BTreeSet<_>>();
     assert_eq!(begins(64).len(), 4, "two groups in each of two workloads");
@@ -141,7 +142,7 @@ fn a_client_gives_up_and_tries_again() {
     assert!(run.tokens(first.tag, 3, 20 * MS), "it goes on waiting");
     assert_eq!((run.next_due_ns(), run.due(49 * MS).is_none()), (Some(50 * MS), true));
     assert!(matches!(run.due(50 * MS), Some(Due::GiveUp { tag }) if tag == first.tag));
-    // What is on its way counts no more.
+    // Tokens in transit no longer count.
     assert!(!run.tokens(first.tag, 2, 51 * MS));
     run.ended(first.tag, Ending::Completed, 51 * MS, Vec::new());
     assert!(!run.is_over());

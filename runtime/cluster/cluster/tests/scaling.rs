@@ -30,7 +30,7 @@ impl Autoscaler for Planned {
     }
 }
 
-/// An autoscaler with a plan, and what it will have seen.
+/// An autoscaler with a plan, and the views it receives.
 fn planned(plan: &[u32]) -> (ScalerFactory, Arc<Mutex<Vec<PoolView>>>) {
     let views = Arc::new(Mutex::new(Vec::new()));
     let (plan, seen) = (plan.to_vec(), Arc::clone(&views));
@@ -101,7 +101,7 @@ fn a_tick_sees_the_load_when_it_is_offered_and_all_else_of_its_instant() {
     let total = |of: fn(&PoolView) -> u64| views.iter().map(of).sum::<u64>();
     let itl = report.metrics.trend(Trend::Itl).expect("it has samples");
     assert_eq!((total(|v| v.arrived_requests), total(|v| v.ttft_count)), (20, 20));
-    // What comes after the last tick is not seen.
+    // Events after the last tick are not seen.
     let last_ns = views.last().expect("there are ticks").now_ns;
     let ended = report.requests.iter().filter(|request| request.end_ns <= Some(last_ns)).count();
     assert_eq!(total(|v| v.completed_requests), ended as u64);

@@ -92,8 +92,8 @@ fn there_and_back() -> String {
 fn what_was_driven_out_comes_back_after_bytes_over_bandwidth() {
     let report = played(&small(1, Some(TIERS), RouterConfig::RoundRobin, &there_and_back()));
     let again: &RequestRecord = &report.requests[2];
-    // The device still has the first block, the host the second, and the disk,
-    // to which four blocks went at 23.12 ms, three more that may be used.
+    // The device still has the first block, the host the second, and the disk, which received four
+    // blocks at 23.12 ms, three more usable ones.
     assert_eq!((again.cached_tokens, again.detail.host_cached_tokens, again.detail.disk_cached_tokens), (80, 16, 48));
     // From the disk 12 ms and the wait, then 1.5 ms to the device.
     let loaded_ns = 40 * MS + 12 * MS + 100_000 + 1_500_000;
@@ -108,8 +108,8 @@ fn what_was_driven_out_comes_back_after_bytes_over_bandwidth() {
             host_hit_tokens: 16,
             disk_hit_tokens: 48,
             loads: 1,
-            // All of both prompts, and of the first again what the host had lost
-            // and the disk had not brought back: its first and its last block.
+            // All of both prompts, and for the first prompt again the blocks that the host had lost
+            // and the disk had not returned: its first and its last block.
             device_to_host_bytes: (6 + 7 + 2) * BLOCK_BYTES,
             host_to_device_bytes: 4 * BLOCK_BYTES,
             // Four for the second prompt, three for blocks from the disk, two
@@ -124,7 +124,7 @@ fn what_was_driven_out_comes_back_after_bytes_over_bandwidth() {
     assert_eq!((load.count, load.max), (1, 13.6));
 }
 
-/// Chooses the first engine, and keeps what it has seen of it.
+/// Chooses the first engine, and keeps its observed values.
 struct Seeing {
     needs_tiers: bool,
     seen: Arc<Mutex<Vec<WorkerLoad>>>,
@@ -182,8 +182,8 @@ fn without_tiers_nothing_of_them_is_reported_and_the_prompt_is_computed() {
 
 #[test]
 fn offloads_on_their_way_bring_nothing_yet() {
-    // The first prompt is there at 8.96 ms: what is asked for before waits for it no
-    // longer than for nothing, and is computed.
+    // The first prompt has arrived at 8.96 ms: an earlier request does not wait for it, and
+    // computes its prompt.
     let rows = row(0, 1, 6) + &row(3, 2, 8) + &row(6, 1, 6);
     let report = played(&small(1, Some(TIERS), RouterConfig::RoundRobin, &rows));
     assert_eq!(cached(&report), [0, 0, 0]);
@@ -209,7 +209,7 @@ fn a_crash_takes_host_and_disk_with_it() {
     config.faults = vec![FaultConfig { at_ns: 30 * MS, pool: PoolRole::Aggregated, engine: 0, kind }];
     let report = played(&config);
     assert_eq!(cached(&report), [0, 0, 0]);
-    // What was moved before was moved all the same.
+    // Earlier transfers still count.
     assert_eq!(tiers_of(&report, 0).device_to_host_bytes, (6 + 7 + 6) * BLOCK_BYTES);
 }
 
@@ -247,8 +247,7 @@ fn a_crash_forgets_loads_of_requests_that_were_given_up() {
     assert_eq!((report.metrics.count(Counter::Retries), report.metrics.count(Counter::Completed)), (0, 3));
 }
 
-/// In how many of 20 runs a prompt gets to the engine, of two that have nothing to
-/// do, whose host alone has it.
+/// In how many of 20 runs a prompt goes to that one of two idle engines whose host alone has it.
 fn found_of_20(host_cache_hit_weight: f64, lag_ns: u64) -> usize {
     let router = RouterConfig::Kv(KvRouterConfig {
         host_cache_hit_weight,

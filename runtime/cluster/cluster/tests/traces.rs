@@ -179,8 +179,8 @@ fn a_delta_goes_on_from_the_prompt_and_the_answer_before() {
     let records = by_session(&report);
     let prompts: Vec<_> = records.iter().map(|record| record.prompt_tokens).collect();
     assert_eq!(prompts, [24, 44 + 30, 78 + 10]);
-    // 43 tokens have KV: the last one generated has none. Two whole blocks, of which
-    // the second is half an answer.
+    // 43 tokens have KV: the last generated one has none. That makes two whole blocks; half of the
+    // second is an answer.
     assert_eq!((records[1].cached_tokens, records[2].cached_tokens), (32, 64));
     // As whole prompts the same rows share nothing.
     let whole = play(&read(&rows, Format::Mooncake), RECORDED, 1);

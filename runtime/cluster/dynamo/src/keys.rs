@@ -160,7 +160,7 @@ impl<'f> Keys<'f> {
         }
     }
 
-    /// Refuses keys that are not simulated, except with values for which `idle` holds.
+    /// Refuses keys that are not simulated, unless `idle` holds for their values.
     pub(crate) fn refuse(&mut self, keys: &[&'static str], idle: impl Fn(&Value) -> bool, instead: &str) {
         for &key in keys {
             if self.value(key).is_some_and(|value| !idle(&value)) {

@@ -9,7 +9,7 @@ pub struct Problem {
     pub place: String,
     /// The key; empty if it is about the whole.
     pub key: String,
-    /// The problem, and what to do about it.
+    /// The problem and its remedy.
     pub text: String,
 }
 

@@ -226,7 +226,7 @@ mod tests {
                 "conditional_disagg_policy" => "\"isl_or_load\"",
                 _ => "7.5",
             };
-            // Its effect is on what is known without events.
+            // It changes the router's knowledge without events.
             let with = match *key {
                 "router_ttl_secs" => r#""use_kv_events": false, "#,
                 "conditional_disagg_enabled" => "",

@@ -25,7 +25,7 @@ pub struct AssertionResult {
     /// Name of the run it is about; absent for free conditions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    /// The metric, or what must be true.
+    /// The metric, or the condition.
     pub subject: String,
     /// The condition on the metric, as written.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,10 +37,10 @@ pub struct AssertionResult {
     /// That value for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_text: Option<String>,
-    /// The share of draws in which the condition must hold, where that is asked for.
+    /// The share of draws in which the condition must hold, if one is required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confidence: Option<f64>,
-    /// The share of draws in which it does.
+    /// The share of draws in which it holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_share: Option<f64>,
     /// Whether the assertion passed.
@@ -69,7 +69,7 @@ impl AssertionResult {
         }
     }
 
-    /// The assertion and what was observed, in one line.
+    /// The assertion and the observed value, in one line.
     #[must_use]
     pub fn text(&self) -> String {
         let observed = match (&self.observed_text, &self.condition) {

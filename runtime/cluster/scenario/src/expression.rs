@@ -44,7 +44,8 @@ pub fn latency(
     Ok(spec.factory)
 }
 
-/// What the latency model of `source` contradicts a command line of `vllm serve` in, and what to write.
+/// The contradictions between the latency model of `source` and a command line of `vllm serve`,
+/// with their corrections.
 pub fn contradictions(
     name: &str,
     source: &str,
@@ -79,7 +80,7 @@ pub fn engines(name: &str, source: &str) -> Result<PoolConfig, ScenarioError> {
     if is_command_line(source) {
         return engines_of_args(name, source);
     }
-    // The source has lines of its own, and what stands before it in the first of them.
+    // The source has lines of its own, and its first line has text before it.
     let (start, before, end) = match source {
         _ if source.starts_with("pool(") => ("", "", ""),
         _ if source.starts_with("engine(") => (POOL, "", "})"),
@@ -365,7 +366,7 @@ mod tests {
         assert_eq!(blocks("vllm serve m"), blocks("max_num_seqs: 256"), "neither stated nor known");
         assert!(blocks("vllm serve Qwen/Qwen3-8B") > Some(20_000), "those of the model on an H100");
         assert!(seqs("pool(#{}").is_err());
-        // Places are those in what the user wrote.
+        // Error positions refer to the user's text.
         let at = |source: &str| engines("--engine", source).err().expect("it is wrong").at;
         assert_eq!(at("max_num_seqs: abc"), Some((1, 15)));
         assert_eq!(at("{\"max_num_seqs\": abc}"), Some((1, 18)));

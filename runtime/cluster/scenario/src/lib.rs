@@ -65,7 +65,7 @@ pub struct RunOptions {
     /// Maximum number of runs of the scenario.
     pub max_runs: u64,
     /// Ends each run at this virtual time, in nanoseconds. Runs that it cuts short are marked
-    /// partial; the script goes on with what was measured.
+    /// partial; the script continues with their results.
     pub max_time_ns: Option<u64>,
     /// Number of further simulations of each run with drawn coefficients of its latency
     /// models, where these can be drawn.
@@ -157,10 +157,10 @@ pub trait Reporter: Send + Sync {
     }
 }
 
-/// Checks the results of a scenario beyond the assertions of its script. What it finds is among the
-/// assertions of every output, since it decides whether the scenario passes.
+/// Checks the results of a scenario beyond the assertions of its script. Its results are among the
+/// assertions of every output, because they decide whether the scenario passes.
 pub trait Judge: Send + Sync + fmt::Debug {
-    /// What was checked, and how it went.
+    /// The checked conditions and their results.
     fn judge(&self, outcome: &Outcome) -> Vec<AssertionResult>;
 }
 

@@ -36,8 +36,7 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// Reads and compiles the script at `path`, and checks what can be checked before any
-    /// run.
+    /// Reads and compiles the script at `path`, and checks everything that needs no run.
     ///
     /// # Errors
     /// When it cannot be read, is not a script, or has a bad assertion.
@@ -128,9 +127,9 @@ impl Scenario {
         Ok(outcome)
     }
 
-    /// Writes what there is after an error of the script, if a part of it was measured in real time:
-    /// that cannot be had again. A fault of a guest or an engine is a result as well: the files of
-    /// verdicts have it, and nothing of an earlier run stays beside them.
+    /// Writes the results so far after an error of the script if a part of them was measured in
+    /// real time, because that cannot be repeated. A fault of a guest or an engine is a result as
+    /// well: the verdict files contain it, and nothing of an earlier run remains beside them.
     fn keep_failed(&self, context: &Arc<Context>, error: &ScenarioError) {
         let is_measured = context.state().runs.iter().any(|run| run.target.is_some());
         if !is_measured && error.blame != Blame::Fault {

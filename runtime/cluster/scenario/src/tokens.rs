@@ -14,7 +14,7 @@ type Open = dyn Fn(&Path) -> Result<Box<Tokenize>, String> + Send + Sync;
 pub struct Tokenizers(Arc<Open>);
 
 impl Tokenizers {
-    /// Those that `open` makes of a model's folder.
+    /// The tokenizers that `open` makes from a model's folder.
     pub fn new(open: impl Fn(&Path) -> Result<Box<Tokenize>, String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(open))
     }

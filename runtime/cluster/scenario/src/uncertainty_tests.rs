@@ -95,7 +95,7 @@ fn an_assertion_holds_in_a_share_of_the_draws() {
     let text = failed.observed_text.as_deref().expect("there are samples");
     assert_eq!(text, format!("105.0ms; holds in {:.1} % of 101 draws", share * 100.0));
     assert_eq!((failed.confidence, outcome.assertions[1].confidence), (Some(0.9), None));
-    // What the script asks for has an interval, too.
+    // A script's query has an interval, too.
     let metrics = &outcome.runs[0].uncertainty.as_ref().expect("it was drawn").metrics;
     assert!(metrics["goodput{e2e<106ms}"]["ratio"].low < 0.01 && metrics["ttft"].contains_key("p99.9"));
 }

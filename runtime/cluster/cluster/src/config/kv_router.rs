@@ -16,7 +16,7 @@ pub enum KvKnowledge {
     },
     /// The router's own decisions, for `ttl_ns`; it gets no events.
     Predicted {
-        /// For how long a prompt is taken to be cached.
+        /// How long a prompt counts as cached.
         ttl_ns: u64,
     },
 }
@@ -33,7 +33,7 @@ impl KvKnowledge {
 pub struct ReplicaConfig {
     /// Their number; requests go to them in turn.
     pub count: u32,
-    /// Delay after which a router sees the decisions of another; none for never.
+    /// Delay after which a router sees the decisions of another one; none for never.
     pub sync_ns: Option<u64>,
 }
 
@@ -65,7 +65,7 @@ pub struct KvRouterConfig {
     pub temperature: f64,
     /// Whether blocks in use count.
     pub track_active_blocks: bool,
-    /// Whether blocks of outputs count among those in use.
+    /// Whether output blocks count as used.
     pub track_output_blocks: bool,
     /// Whether equal blocks of two requests on one engine count once.
     pub assume_kv_reuse: bool,

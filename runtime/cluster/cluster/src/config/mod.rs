@@ -63,7 +63,7 @@ pub enum FaultKind {
     },
 }
 
-/// Requests of a run from which on [`PackedRows::OfMany`] packs their records.
+/// Number of a run's requests from which [`PackedRows::OfMany`] packs their records.
 const MANY_REQUESTS: u64 = 1 << 14;
 
 /// A whole run.
@@ -80,8 +80,8 @@ pub struct RunConfig {
     pub faults: Vec<FaultConfig>,
     /// Maximum retries of a request lost to a fault, each from the start.
     pub max_retries: u32,
-    /// Virtual time at which the run is cut off. Unfinished requests are counted as unfinished. Of the
-    /// statistics, only gaps between tokens include them.
+    /// Virtual time at which the run is cut off. Unfinished requests are counted as unfinished.
+    /// Only the statistics of gaps between tokens include them.
     pub max_time_ns: Option<u64>,
     /// Whether the report has the durations and batch sizes of steps.
     pub samples_steps: bool,
@@ -99,7 +99,7 @@ pub enum PackedRows {
     /// None.
     #[default]
     Never,
-    /// Those of many requests: they take a twelfth of the memory, and some time to be read.
+    /// Pack records if there are many: they take a twelfth of the memory, but time to read.
     OfMany,
     /// All that can be.
     Always,
@@ -168,19 +168,19 @@ pub struct ProfileConfig {
     pub lanes: u32,
     /// Waits are divided by it; above 1 is faster.
     pub speedup: f64,
-    /// The seed by which the first play of each lane starts somewhere between a quarter and three
-    /// quarters of its recorded time; none if they start at their beginning.
+    /// The seed that starts the first play of each lane between a quarter and three quarters of its
+    /// recorded time; none if plays start at their beginning.
     pub snapshot_seed: Option<u64>,
     /// Requests of each lane that warm the caches before the profile begins, in addition to the requests that
     /// replay what snapshots had sent before. They are not measured.
     pub warmup_requests: u32,
-    /// Duration of the profile, for which plays follow on each other, the trace from its beginning
-    /// again after its last; none if each play is played once.
+    /// Duration of the profile. Plays follow each other until then, and the trace repeats after its
+    /// last play. None if each play is played once.
     pub duration_ns: Option<u64>,
-    /// Time after the profile for which requests in flight are waited for, and then cancelled.
+    /// How long the profile waits at its end for requests in flight before it cancels them.
     pub grace_ns: u64,
-    /// The longest that a play may have nothing in flight. All that it waits for comes earlier by
-    /// what is beyond.
+    /// The longest idle time of a play. After a longer gap, everything that follows comes earlier
+    /// by the excess.
     pub play_idle_cap_ns: Option<u64>,
     /// The longest that all plays may have nothing in flight.
     pub idle_cap_ns: Option<u64>,

@@ -17,13 +17,13 @@ pub struct ScalingConfig {
     pub min_engines: u32,
     /// Maximum number of engines at a time, in any state.
     pub max_engines: u32,
-    /// From the decision for an engine until it takes requests.
+    /// From the decision to start an engine until it takes requests.
     pub startup_ns: u64,
     /// Makes the autoscaler.
     pub policy: ScalerFactory,
 }
 
-/// The order in which the engines of a pool give up cached blocks.
+/// The eviction order of a pool's cached blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvEviction {
     /// The one released first: vLLM.

@@ -1,10 +1,9 @@
 //! Classes of requests in the router's queue: Dynamo's queue policies.
 //!
-//! A profile sorts requests into classes. A class has a threshold, an order and
-//! limits of its own, and a share of what leaves the queue. Requests name a family,
-//! and which class of the family they fall into depends on how much of their
-//! prompt is to be computed; or they name a class that belongs to no family.
-//! The fields bear Dynamo's names.
+//! A profile sorts requests into classes. A class has its own threshold, order and limits, and a
+//! share of the requests that leave the queue. Requests name a family, whose class depends on how
+//! much of their prompt must be computed, or a class without a family. The fields have Dynamo's
+//! names.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -55,7 +54,7 @@ pub struct QueueClass {
     /// The bucket that it takes of the family.
     #[serde(default)]
     pub cache_bucket: Option<String>,
-    /// The order in which requests leave.
+    /// The order in which requests leave the queue.
     #[serde(default)]
     pub queue_policy: QueueOrder,
     /// Ignored: it is for routers of several processes.
@@ -132,7 +131,7 @@ fn check_name(name: &str, what: &str, problems: &mut Vec<String>) {
     }
 }
 
-/// When requests wait in the router instead of in an engine, and in which order.
+/// When requests wait in the router instead of in an engine, and their order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueConfig {
     classes: Vec<QueueClass>,
@@ -252,8 +251,7 @@ fn bucket_problems(buckets: &[IslBucket]) -> Vec<String> {
     problems
 }
 
-/// Fills the table of families and buckets, and finds what is in it twice or not
-/// at all.
+/// Fills the table of families and buckets, and reports duplicates and unknown names.
 fn sorting(profile: &QueueProfile, problems: &mut Vec<String>) -> Sorting {
     let buckets = &profile.uncached_isl_buckets;
     let mut families: Vec<String> = Vec::new();

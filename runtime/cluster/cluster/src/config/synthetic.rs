@@ -69,7 +69,7 @@ pub enum SyntheticProblem {
     Zero { field: &'static str },
     #[error("{requests} requests in all; at most {most} are simulated")]
     TooLarge {
-        /// Those that were asked for.
+        /// The requested number.
         requests: u64,
         /// The limit.
         most: u64,

@@ -8,7 +8,7 @@ use vcr_core::host::Overheads;
 /// Tokens whose KV a transfer moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransferScope {
-    /// Those that the destination has not cached, as vLLM's NIXL connector does.
+    /// The tokens that the destination has not cached, as in vLLM's NIXL connector.
     #[default]
     Missing,
     /// The whole prompt.
@@ -21,7 +21,7 @@ pub enum LinkSharing {
     /// All of them: one fabric between the pools.
     #[default]
     Shared,
-    /// Those from the same prefill engine: one link each.
+    /// One link for each prefill engine.
     PerPrefillEngine,
     /// None: each has the whole bandwidth to itself, as Dynamo models it.
     Unshared,
@@ -41,7 +41,7 @@ pub enum SourceOutput {
 /// The time that a transfer takes whose bytes move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvPlaneTime {
-    /// That of the bytes.
+    /// The real transfer time of the bytes.
     Real,
     /// The modelled time of the link. Real bytes move in addition.
     Modelled,

@@ -57,7 +57,7 @@ impl RunConfig {
         Ok(())
     }
 
-    /// [`RunConfig::check`] of a run to which requests come from outside.
+    /// [`RunConfig::check`] for a run that receives requests from outside.
     pub(crate) fn check_open(&self) -> Result<(), Vec<RunConfigError>> {
         let foreseeing = self.topology.pools().into_iter().find(|pool| pool.kv_eviction == KvEviction::Belady);
         if let Some(pool) = foreseeing {
@@ -427,7 +427,7 @@ impl Limit {
         self.check_beside(false, problem);
     }
 
-    /// The same for starts that come to an end by themselves, or not.
+    /// The same for starts with or without an end of their own.
     fn check_beside(self, has_end: bool, problem: &mut dyn FnMut(&str)) {
         if !has_end && self.count.is_none() && self.duration_ns.is_none() {
             problem("needs an end: give `count`, `duration`, or both");

@@ -17,7 +17,7 @@ pub enum Answers {
     /// When the cluster's engines give them.
     #[default]
     Simulated,
-    /// As recorded, where the trace says it; such requests reach no engine.
+    /// As recorded, if the trace records it; such requests reach no engine.
     Recorded,
 }
 
@@ -29,9 +29,8 @@ pub enum TracePacing {
         /// Above 1 is faster.
         speedup: f64,
     },
-    /// Arrivals are ignored: `concurrency` sessions are kept in flight, in file
-    /// order. A session keeps its place between two turns. Where sessions wait
-    /// for each other, all those that are linked count as one.
+    /// Arrivals are ignored: `concurrency` sessions are kept in flight, in file order. A session
+    /// keeps its slot between two turns. Sessions that wait for each other count as one.
     ClosedLoop {
         /// Number in flight.
         concurrency: u64,
@@ -61,7 +60,7 @@ pub enum WorkloadSource {
         /// Number of copies played at the same time, each with content of
         /// its own; 1 for as recorded.
         copies: u32,
-        /// By how much later each copy starts than the one before it.
+        /// Delay between the starts of consecutive copies.
         stagger_ns: u64,
         /// When its answers come.
         answers: Answers,

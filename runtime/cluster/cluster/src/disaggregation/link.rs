@@ -1,9 +1,8 @@
 //! A link that concurrent KV transfers share.
 //!
-//! Processor sharing: `n` transfers in progress each get an `n`th of the
-//! bandwidth, so a transfer's time depends on its bytes and on what else is on
-//! the link. Arithmetic is in whole 1e-9 bytes, so the same transfers finish at
-//! the same nanosecond everywhere.
+//! Processor sharing: each of `n` transfers in progress gets an `n`th of the bandwidth, so a
+//! transfer's time depends on its bytes and on the link's other transfers. Arithmetic is in whole
+//! 1e-9 bytes, so the same transfers finish at the same nanosecond everywhere.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -28,7 +27,7 @@ pub struct Link {
     /// Bytes received by every transfer that has been in progress since the start.
     served_units: u128,
     updated_ns: u64,
-    /// Transfers by the service level at which they are complete.
+    /// Transfers by the service level that completes them.
     active: BinaryHeap<Reverse<(u128, TransferKey)>>,
     /// Cancelled transfers still in `active` do not share the bandwidth.
     cancelled: Vec<TransferKey>,

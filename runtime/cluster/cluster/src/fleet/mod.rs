@@ -1,10 +1,9 @@
 //! The engines of a run: pools of workers, their ranks, and how their number changes.
 //!
-//! A rank is a worker like any other, with a scheduler, KV blocks and a clock of its
-//! own. The ranks of an engine are neighbours; they start, stop and crash together.
-//! With a barrier they also step together: those that have work start at the same
-//! instant and all end at the slowest, and what comes meanwhile to a rank without
-//! work waits until then.
+//! A rank is a worker like any other, with its own scheduler, KV blocks and clock. The ranks of an
+//! engine are neighbours; they start, stop and crash together. With a barrier they also step
+//! together: ranks with work start at the same instant and all end with the slowest one, and
+//! requests for a rank without work wait until then.
 
 mod scaling;
 mod worker;
@@ -286,7 +285,7 @@ impl Fleet {
         workers
     }
 
-    /// Takes those from the worker `first` on.
+    /// Takes the changed workers from the worker `first` on.
     pub(crate) fn take_changed_from(&mut self, first: u32) -> impl Iterator<Item = u32> {
         self.changed.extract_if(.., move |worker| *worker >= first)
     }
@@ -373,9 +372,8 @@ impl Autoscaler for Kubernetes {
 
 // Passes that the ranks of an engine count together: those between two that prefill.
 //
-// vLLM's ranks all start prefills in every N-th step of a wave, which lasts as long as
-// any of them has requests. SGLang's all wait for as many passes after one in which any of
-// them prefills.
+// vLLM's ranks all start prefills in every N-th step of a wave, which lasts while any of them has
+// requests. SGLang's ranks all wait that many passes after a pass in which any of them prefills.
 
 impl PoolConfig {
     /// Whether the ranks of an engine count their passes together.

@@ -1,11 +1,10 @@
 //! Engines that come and go, as autoscalers decide.
 //!
-//! Every pool has a place for each engine that it can ever have; those without an
-//! engine are off. An autoscaler says at its ticks how many engines are to be up
-//! or coming up. More of them start in the first places that are off; of fewer,
-//! start-ups are called off first, newest first, and then the newest engines
-//! drain: they finish what they have and then turn off. The ranks of an engine come
-//! and go together.
+//! Every pool has a place for each engine that it can ever have; places without an engine are off.
+//! At its ticks an autoscaler sets the number of engines that are running or starting. Additional
+//! engines start in the first free places. To remove engines, start-ups are cancelled first, newest
+//! first, and then the newest engines drain: they finish their requests and turn off. The ranks of
+//! an engine start and stop together.
 
 use vcr_core::scale::{Autoscaler, EngineGauges, PoolView, ScaleError};
 use vcr_core::{PluginContext, ServingEngine, seed};
@@ -21,12 +20,12 @@ pub(super) struct Scaler {
     config: ScalingConfig,
     autoscaler: Box<dyn Autoscaler>,
     at_last_tick: Tally,
-    /// Number of engines that have been started, those at the beginning included.
+    /// Number of started engines, including the initial ones.
     started: u64,
 }
 
 impl Scaler {
-    /// That of a pool, if it has one.
+    /// The autoscaler of a pool, if it has one.
     pub(super) fn new(pool: &PoolConfig, run: &RunConfig) -> Result<Option<Self>, SimError> {
         let Some(config) = pool.scaling.clone() else { return Ok(None) };
         let seed = seed::derive(run.seed, &format!("scaler:{}", pool.name), 0);
@@ -70,8 +69,8 @@ impl Fleet {
         &self.rescaled
     }
 
-    /// Has the autoscaler of a pool decide, in front of which `waiting_requests` wait
-    /// with `waiting_tokens` to compute.
+    /// Runs the autoscaler of a pool with `waiting_requests` waiting requests, which have
+    /// `waiting_tokens` tokens to compute.
     pub(crate) fn decide_scale(
         &mut self,
         role: PoolRole,
@@ -176,7 +175,7 @@ impl Fleet {
         }
         let from = here.len() as u32;
         off.truncate(desired.saturating_sub(from) as usize);
-        // Starting engines before those that are up, the newest first.
+        // Starting engines before running ones, newest first.
         here.sort_unstable_by(|a, b| b.cmp(a));
         here.truncate(from.saturating_sub(desired) as usize);
         let to = from + off.len() as u32 - here.len() as u32;

@@ -68,7 +68,7 @@ impl GapCourse {
     }
 }
 
-/// A gap of which only the leading bits are kept, in the middle of those that share them.
+/// A gap reduced to its leading bits: the middle of the gaps that share them.
 fn rounded(gap_ns: u64) -> u64 {
     let lost_bits = (u64::BITS - gap_ns.leading_zeros()).saturating_sub(KEPT_BITS);
     if lost_bits == 0 {

@@ -216,10 +216,10 @@ metric_enum! {
 }
 
 impl Gauge {
-    /// Those that need the GPUs of every pool.
+    /// Metrics that need the GPUs of every pool.
     pub(crate) const OF_GPUS: &'static [Self] =
         &[Self::Gpus, Self::Cost, Self::CostPerHour, Self::CostPerMillionOutputTokens];
-    /// Those that need the price of every GPU, too.
+    /// Metrics that also need the price of every GPU.
     pub(crate) const OF_COST: &'static [Self] = &[Self::Cost, Self::CostPerHour, Self::CostPerMillionOutputTokens];
 }
 

@@ -106,7 +106,7 @@ impl Ledger {
         self.kept = Some(Kept::default());
     }
 
-    /// Takes what was kept of the measured requests.
+    /// Takes the retained data of the measured requests.
     pub(crate) fn take_kept(&mut self) -> Option<Vec<KeptRequest>> {
         let mut kept = self.kept.take().map(Kept::into_requests)?;
         kept.drain(..self.unmeasured.0 as usize);
@@ -309,8 +309,8 @@ impl Ledger {
         self.metrics[workload as usize].add(Counter::Dropped, 1);
     }
 
-    /// Counts what was computed for a request that its client gives up, of whose prompt
-    /// this much is not computed yet.
+    /// Counts as wasted the computed tokens of a request that its client gives up;
+    /// `uncomputed_tokens` of its prompt are not computed yet.
     pub(crate) fn waste_all(&mut self, tag: u64, uncomputed_tokens: u64) {
         self.waste(tag);
         let record = self.record(tag);
@@ -340,8 +340,8 @@ impl Ledger {
         is_retried
     }
 
-    /// Takes over what another ledger's engines know of a request. Its arrival, its tokens and its
-    /// end stay those that its client has seen.
+    /// Copies the engine-side fields of a request from another ledger. Its arrival, tokens and end
+    /// stay as its client has seen them.
     pub(crate) fn adopt(&mut self, tag: u64, engines: &RequestRecord) {
         let record = &mut self.records[tag as usize];
         let seen = record.clone();
@@ -464,8 +464,8 @@ impl Ledger {
     }
 }
 
-/// Requests of the cluster's clients and their outputs so far, without those that are
-/// answered as recorded: they are not a load of any engine.
+/// The clients' requests in the cluster and their outputs so far, without requests answered as
+/// recorded, which load no engine.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) arrived_requests: u64,

@@ -1,4 +1,4 @@
-//! Records of requests that are over, in little room.
+//! Compact records of ended requests.
 //!
 //! A record is written as the differences from what its neighbours let expect: a word that is
 //! as expected takes one bit. Most take 20 to 40 bytes instead of the 400 of a
@@ -15,7 +15,7 @@ const _: () = assert!(WORDS <= 64, "a mask has 64 bits");
 /// The most bytes of a record: 65 bits of a word take ten.
 const MAX_RECORD_BYTES: usize = MASK_BYTES + WORDS * 10;
 
-/// A word of a record: none for what it lacks.
+/// The words of a record; none for missing fields.
 type Words = [Option<u64>; WORDS];
 
 /// Records in their order.
@@ -34,7 +34,7 @@ pub struct PackedRecords {
 /// The value that a word is expected to have.
 #[derive(Clone, Copy)]
 enum Expected {
-    /// That of an earlier word of the same record.
+    /// The same as an earlier word of the same record.
     As(usize),
     /// None; if present, close to an earlier word of the same record.
     NoneOrAbout(usize),
@@ -82,8 +82,8 @@ const LAST_TOKEN: usize = word_of("last_token_ns");
 /// The word of the outcome, behind the words of the fields.
 const OUTCOME: usize = WORDS - 1;
 
-/// The words that are expected to be like another one of their record, in the order in which they are written,
-/// behind all others. The others are expected to be as in the record before.
+/// The words that are expected to equal another word of their record, in writing order, after all
+/// others. The others are expected to equal the previous record's.
 const RELATED: [(usize, Expected); 13] = {
     use Expected::{As, NoneOrAbout};
     [
@@ -240,7 +240,7 @@ struct Reader<'a> {
     chunk: usize,
     at: usize,
     left: u64,
-    /// Those of the latest record.
+    /// The words of the latest record.
     words: Words,
 }
 
@@ -256,7 +256,7 @@ impl Iterator for Reader<'_> {
         let mut mask = [0; 8];
         mask[..MASK_BYTES].copy_from_slice(mask_bytes);
         let mask = u64::from_le_bytes(mask);
-        // In place: most words are as before.
+        // Updated in place, because most words stay the same.
         let words = &mut self.words;
         read_changed(&mut bytes, words, mask & !RELATED_MASK);
         for (index, expected) in RELATED {
@@ -275,7 +275,7 @@ mod tests {
     use super::super::record::{FailReason, GiveUp, RequestDetail};
     use super::*;
 
-    /// Small, similar or extreme words: what records have and what they could have.
+    /// Small, similar or extreme words: typical values and possible ones.
     fn arb_word() -> impl Strategy<Value = Option<u64>> {
         prop_oneof![
             Just(None),

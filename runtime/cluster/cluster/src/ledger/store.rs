@@ -1,4 +1,4 @@
-//! The records of requests by tag: those that may change, and those that are packed.
+//! The records of requests by tag: open ones, which may change, and packed ones.
 
 use std::ops::{Index, IndexMut};
 
@@ -50,7 +50,7 @@ impl RecordStore {
         self.open.push(record);
     }
 
-    /// Those that are not packed.
+    /// Records that are not packed.
     pub(super) fn open(&self) -> &[RequestRecord] {
         self.open.as_slice()
     }

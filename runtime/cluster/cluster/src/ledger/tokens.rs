@@ -77,7 +77,7 @@ impl Ledger {
         self.steady_decodes[worker as usize].join(&outputs.joined);
     }
 
-    /// A request has left a worker's steady decode, in which it got this many tokens, the
+    /// Takes a request out of a worker's steady decode, in which it got this many tokens, the
     /// latest at the end of the engine's latest step.
     pub(crate) fn leave_steady_decode(&mut self, worker: u32, tag: u64, num_tokens: u32) {
         let steady_decode = &mut self.steady_decodes[worker as usize];

@@ -19,7 +19,7 @@ pub(super) struct Pending {
 struct Client {
     attempt: Attempt,
     patience: Patience,
-    /// When it gives up, as things stand.
+    /// When it gives up, according to the current state.
     gives_up: Option<(u64, GiveUp)>,
 }
 
@@ -54,8 +54,8 @@ impl MeasuredRun {
         self.pending.push(Some(Pending { turn, client }));
     }
 
-    /// A client gives its request up, unless its first token has come meanwhile: then it
-    /// waits for the rest. Whether it does give up.
+    /// The client of a request gives up, unless its first token has arrived meanwhile: then it
+    /// waits for the rest. Returns whether it gave up.
     pub(super) fn give_up(&mut self, tag: u64, at_ns: u64) -> bool {
         let has_first_token = self.ledger.record(tag).first_token_ns.is_some();
         let Some(client) = self.pending[tag as usize].as_mut().and_then(|pending| pending.client.as_mut()) else {

@@ -1,9 +1,8 @@
 //! Runs on targets other than virtual time: the same requests, accounted the same way.
 //!
-//! Knows no clock. Its caller has one: it asks what is due next, sends requests and gives
-//! them up, and says when tokens came and how a request ended. Workloads, sessions, graphs of
-//! traces and clients go on from there as they do in virtual time, and so do the ledger and
-//! the report.
+//! It has no clock; its caller does. The caller asks which request is due next, sends and cancels
+//! requests, and reports token times and ends. Workloads, sessions, graphs of traces and clients
+//! react as they do in virtual time, and so do the ledger and the report.
 
 mod clients;
 
@@ -165,8 +164,8 @@ impl MeasuredRun {
         }
     }
 
-    /// By how much what is due next may be asked for before its time: nothing that may happen
-    /// until then changes it. At most `most_ns`.
+    /// How long before its time the next request may be fetched, at most `most_ns`: nothing that
+    /// may happen until then changes it.
     #[must_use]
     pub fn foreseen_ns(&self, most_ns: u64) -> u64 {
         let next_ns = self.next_due_ns();
@@ -180,8 +179,8 @@ impl MeasuredRun {
         self.due_within(now_ns, 0)
     }
 
-    /// The same, and up to `ahead_ns` before its time what is [foreseen](Self::foreseen_ns).
-    /// Requests that can never run are entered as rejected and passed over.
+    /// The same, and also [foreseen](Self::foreseen_ns) requests up to `ahead_ns` before their
+    /// time. Requests that can never run are entered as rejected and skipped.
     pub fn due_within(&mut self, now_ns: u64, ahead_ns: u64) -> Option<Due> {
         loop {
             let until_ns = now_ns.saturating_add(self.foreseen_ns(ahead_ns));
@@ -388,7 +387,7 @@ impl MeasuredRun {
         self.close_request(tag, outcome, at_ns);
     }
 
-    /// Whether a request has not ended: what is heard of it later counts no more.
+    /// Whether a request has not ended: later reports about an ended one are ignored.
     fn is_pending(&self, tag: u64) -> bool {
         self.pending[tag as usize].is_some()
     }

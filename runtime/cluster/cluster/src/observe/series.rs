@@ -1,8 +1,8 @@
 //! Time series of a run: the state of every engine at equal distances of virtual time.
 //!
-//! The length of a run is not known when it begins. So samples are taken a millisecond
-//! apart at first, and whenever there are too many, every second one is dropped and the
-//! distance doubles. What is left is exact, not averaged.
+//! The length of a run is not known when it begins. So samples are taken a millisecond apart at
+//! first, and whenever there are too many, every second one is dropped and the distance doubles.
+//! The remaining samples are exact, not averaged.
 
 use super::Incident;
 
@@ -69,8 +69,8 @@ impl RunSeries {
         &self.incidents
     }
 
-    /// Time in which at least one request waited in a router, or for an engine to come up;
-    /// none where that is not known.
+    /// Time in which at least one request waited in a router or for an engine to start; none if
+    /// unknown.
     #[must_use]
     pub fn router_queue_ns(&self) -> Option<u64> {
         self.router_queue_ns

@@ -66,7 +66,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     {
         return Err(SimError::NothingFits { requests: arrived - unmeasured, reason });
     }
-    // Steps in flight at the end of the run count as far as they lie in it.
+    // Steps in flight count up to the end of the run.
     fleet.workers_mut().iter_mut().for_each(|worker| worker.cut_step(duration_ns));
     let engines = engine_reports(&mut fleet, duration_ns);
     let pools = pool_reports(&fleet, duration_ns);
@@ -291,7 +291,7 @@ pub(super) fn trend_report(summary: &Summary, unit: Unit) -> TrendReport {
     }
 }
 
-/// Sets what the fingerprint, which has just been taken, does not cover.
+/// Sets the fields that the fingerprint, which has just been taken, does not cover.
 pub(super) fn unfingerprinted(report: &mut Report) {
     report.schema_version = SCHEMA_VERSION;
 }

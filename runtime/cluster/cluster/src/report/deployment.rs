@@ -1,4 +1,4 @@
-//! GPUs of the pools of a run, and what they cost.
+//! GPUs of the pools of a run, and their cost.
 
 use std::collections::BTreeMap;
 

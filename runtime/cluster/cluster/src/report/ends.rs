@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use crate::ledger::record::{FailReason, Outcome, RequestRecord};
 
-/// Those of the requests of a workload.
+/// The ends of a workload's requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EndsOfWorkload {
-    /// Number of requests by the reason for which they were rejected.
+    /// Number of requests by reason of their rejection.
     pub(super) rejections: BTreeMap<String, u64>,
-    /// Number of requests by the reason for which they were lost.
+    /// Number of requests by reason of their loss.
     pub(super) failures: BTreeMap<String, u64>,
     /// Tokens in the records of requests.
     pub(super) tokens: u64,
@@ -37,12 +37,12 @@ impl Ends {
         }
     }
 
-    /// Those of a workload by its index.
+    /// The ends of a workload, by its index.
     pub(super) fn of(&self, workload: usize) -> &EndsOfWorkload {
         &self.0[workload]
     }
 
-    /// Those of all workloads.
+    /// The ends of all workloads together.
     pub(super) fn of_all(&self) -> EndsOfWorkload {
         let mut all = EndsOfWorkload::default();
         for own in &self.0 {

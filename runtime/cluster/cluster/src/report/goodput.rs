@@ -18,7 +18,7 @@ pub enum SloMetric {
     Tpot,
     /// From arrival to the last output token.
     E2e,
-    /// From reaching the queue to the first step with the request in it.
+    /// From entering the queue to the first step with the request.
     Queue,
 }
 
@@ -68,7 +68,7 @@ pub struct WorkloadSlos {
 }
 
 impl WorkloadSlos {
-    /// Those of each workload of a run.
+    /// The objectives of each workload of a run.
     pub(super) fn of(config: &RunConfig) -> Vec<Self> {
         let of_workload = |workload: &crate::config::WorkloadConfig| {
             let classes = match &workload.source {
@@ -153,9 +153,8 @@ impl Report {
         classes
     }
 
-    /// Counts the selected requests that completed and kept every limit as `keeps` says
-    /// of a latency in nanoseconds; without limits, those that
-    /// met their SLO.
+    /// Counts the selected requests that completed and kept every limit, where `keeps` tests a
+    /// latency in nanoseconds; without limits, the requests that met their SLO.
     #[must_use]
     pub fn goodput(&self, of: Selection<'_>, limits: &[(SloMetric, &dyn Fn(u64) -> bool)]) -> Goodput {
         let index = of.workload.map(|name| self.workload_names.iter().position(|known| known == name));

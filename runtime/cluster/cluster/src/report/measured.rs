@@ -1,4 +1,4 @@
-//! The report of a run on a target: what clients measured, and what the target says.
+//! The report of a run on a target: client measurements and the target's own data.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +60,7 @@ pub struct TargetReport {
 #[derive(Clone, Debug, Default)]
 pub struct MeasuredFacts {
     pub target: TargetReport,
-    /// Nanoseconds by which requests were sent late.
+    /// Delays between schedule and sending of requests, in nanoseconds.
     pub send_delays_ns: Samples,
     /// When the run was ended before its end, if it was.
     pub stopped_at_ns: Option<u64>,
@@ -185,7 +185,7 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
 }
 
 impl Report {
-    /// Takes what only its engines know from the report of their own run.
+    /// Takes the fields known only to the engines from the report of their own run.
     fn take_engines(&mut self, mut cluster: Self) {
         let seconds = self.duration_ms / 1e3;
         self.metrics.take_engines(&cluster.metrics, seconds);

@@ -177,9 +177,8 @@ pub struct PoolReport {
     /// Index of the first rank of its first engine among all ranks of the run.
     #[serde(skip)]
     pub first_worker: u32,
-    /// Nanoseconds during the run for which engines had their places, over all of
-    /// them: from the decision to start an engine until it is off, whatever it
-    /// does meanwhile, faults included.
+    /// Nanoseconds of the run for which places were occupied, summed over all engines: from the
+    /// decision to start an engine until it is off, including faults.
     #[serde(skip)]
     pub worker_ns: u128,
     /// The same in seconds.
@@ -342,7 +341,7 @@ impl Report {
         report
     }
 
-    /// That of a run that was not made: it knows its workloads, and nothing of them.
+    /// The report of a run that was not made, with its workloads but without results.
     #[must_use]
     pub fn empty<'a>(name: &str, seed: u64, workloads: impl Iterator<Item = &'a str>) -> Self {
         let workload_names: Vec<String> = workloads.map(str::to_owned).collect();
@@ -487,7 +486,7 @@ fn none_scales(pools: &[PoolReport]) -> bool {
 /// beginning of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ProfileReport {
-    /// Virtual time at which the profile began, after the warm-up.
+    /// Virtual time at which the profile began after the warm-up.
     #[serde(skip)]
     pub began_ns: u64,
     /// The same in milliseconds.

@@ -1,4 +1,4 @@
-//! Names of simulated requests: those that traces give them.
+//! Names of simulated requests, from their traces.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -12,7 +12,7 @@ use crate::ledger::record::RequestRecord;
 /// The traces of a run's workloads, and where in them a turn of a session is.
 #[derive(Clone, Default)]
 pub struct RequestNames {
-    /// By workload; none for those that are drawn, and where nothing has a name.
+    /// By workload; none for drawn workloads, and for traces without names.
     traces: Vec<Option<NamedTrace>>,
 }
 
@@ -42,7 +42,7 @@ impl NamedTrace {
 }
 
 impl RequestNames {
-    /// Those of the requests of a run.
+    /// The names of a run's requests.
     #[must_use]
     pub fn of(run: &RunConfig) -> Self {
         let traces = run.workloads.iter().map(|workload| match &workload.source {

@@ -33,7 +33,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// That of the values that draws have; none without any.
+    /// The intervals of the drawn values; none without draws.
     #[must_use]
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         let tail = (1.0 - CONFIDENCE) / 2.0;
@@ -77,7 +77,7 @@ impl Uncertainty {
         Self { draws: draws.len(), confidence: CONFIDENCE, metrics }
     }
 
-    /// Adds the interval of what the report of a run does not list.
+    /// Adds the interval of a value that a run's report does not list.
     pub fn add(&mut self, metric: &str, statistic: &str, values: Vec<f64>) {
         if let Some(interval) = Interval::of(values) {
             self.metrics.entry(metric.to_owned()).or_default().insert(statistic.to_owned(), interval);

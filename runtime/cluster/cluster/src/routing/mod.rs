@@ -1,8 +1,8 @@
 //! Routing of requests to workers: one router in front of each pool, and its queue.
 //!
-//! A router is asked once for each request. Whatever else it wants to see it gets by
-//! the hooks of [`PoolRouter`], which default to nothing; those that could be called
-//! at every step are called only for routers that ask for them in [`RouterNeeds`].
+//! A router is called once for each request. It gets everything else through the hooks of
+//! [`PoolRouter`], which do nothing by default. Hooks that could be called at every step are called
+//! only for routers that ask for them in [`RouterNeeds`].
 
 mod kv;
 mod native;
@@ -195,8 +195,8 @@ impl Routing {
         self.front_mut(role).may_release = true;
     }
 
-    /// Whether requests may have to leave the router's queue; asked once for whatever
-    /// has happened.
+    /// Whether requests may have to leave the router's queue; one call covers all events since the
+    /// last.
     pub(crate) fn take_may_release(&mut self, role: PoolRole) -> bool {
         let front = self.front_mut(role);
         std::mem::take(&mut front.may_release) && front.needs.queue
@@ -207,7 +207,7 @@ impl Routing {
         self.front_mut(role).router.release(now_ns, workers)
     }
 
-    /// Schedules the instant at which the router looks at its queue again.
+    /// Schedules the router's next look at its queue.
     pub(crate) fn expect_wake(&mut self, role: PoolRole, now_ns: u64, events: &mut EventQueue) {
         let front = self.front_mut(role);
         if let Some(at_ns) = front.router.wakes_at_ns()
@@ -298,8 +298,7 @@ impl Routing {
         }
     }
 
-    /// Shows the pool's router, if it needs them, what a worker's cache has announced
-    /// since the last time, as seen at `at_ns`.
+    /// Shows the pool's router, if it needs them, a worker's new cache events, as seen at `at_ns`.
     pub(crate) fn show_kv_events(&mut self, at_ns: u64, worker: &mut Worker) {
         let front = self.front_mut(worker.role());
         if front.needs.kv_events {

@@ -31,7 +31,7 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    /// Of a router that keeps them where they are.
+    /// The sessions of a router that pins them.
     pub(super) fn pinned(config: &StickyConfig) -> Self {
         Self { pins: true, ttl_ns: config.ttl_ns, ..Self::default() }
     }
@@ -71,7 +71,7 @@ impl Sessions {
         std::mem::take(&mut self.has_moved)
     }
 
-    /// The router is not asked about a request, and so hears nothing of its end.
+    /// The router is not asked about a request, so it does not see its end.
     pub(super) fn pass_by(&mut self, request: u64) {
         self.unasked.insert(request);
     }

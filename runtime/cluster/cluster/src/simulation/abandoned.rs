@@ -1,9 +1,9 @@
 //! Prompts whose clients have left before a decode engine had their KV.
 //!
-//! A router may have the prompt computed nevertheless. Once it is computed, its prefill engine holds the KV for a
-//! decode engine: until that has read it, says that it will not, or a timeout has passed
-//! (vLLM's `VLLM_NIXL_ABORT_REQUEST_TIMEOUT`). A transfer under way goes on, and both ends hold their blocks until
-//! then, since vLLM does not reuse blocks that are written.
+//! A router may let the prompt be computed anyway. Its prefill engine then holds the KV for a
+//! decode engine until that has read it or declines, or until a timeout (vLLM's
+//! `VLLM_NIXL_ABORT_REQUEST_TIMEOUT`). A transfer in progress continues, and both ends hold their
+//! blocks until its end, because vLLM does not reuse blocks that are being written.
 
 use vcr_core::RequestId;
 use vcr_core::route::EndedRequest;
@@ -66,8 +66,9 @@ impl<O: Observer> Simulation<'_, O> {
         self.observation.ended(tag, self.ledger.record(tag));
     }
 
-    /// Leaves the KV of a computed prompt where it is though its client leaves, where connectors hold it. Gives whether
-    /// it stays; a decode engine that has not begun to read it says so, and then it is freed at once.
+    /// Keeps the KV of a computed prompt after its client has left, if connectors hold it. Returns
+    /// whether it stays. A decode engine that has not begun to read it declines, and then it is
+    /// freed at once.
     pub(super) fn leave_kv(&mut self, tag: u64) -> bool {
         if self.handoffs.cancellation().hold_ns().is_none() {
             return false;

@@ -56,7 +56,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.reach_queue(tag)
     }
 
-    /// A request arrives for which a worker of the first pool is chosen already.
+    /// A request arrives with a chosen worker in the first pool.
     pub(super) fn arrive_at(&mut self, workload: u32, turn: Turn, to: RoutedTo) {
         let (tag, _) = self.enter(workload, turn);
         self.ledger.count_load(tag);

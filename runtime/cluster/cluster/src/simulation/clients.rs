@@ -35,8 +35,8 @@ impl<O: Observer> Simulation<'_, O> {
         self.in_flight.get(tag).client.as_ref()?.patience.cancel_tokens()
     }
 
-    /// The client of a request gives up, unless its first token has come meanwhile: then
-    /// it waits for the rest.
+    /// The client of a request gives up, unless its first token has arrived meanwhile: then it
+    /// waits for the rest.
     pub(super) fn give_up(&mut self, tag: u64) {
         let first_ns = self.ledger.record(tag).first_token_ns;
         let seen_ns = first_ns.map(|at_ns| at_ns.saturating_add(self.facts.overheads.answer_ns(1)));
@@ -78,8 +78,9 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Ends the wait of a request that has ended for its engine: its client no longer gives up, and outputs
-    /// on their way arrive. Returns the outcome for the client, who may have cut it short.
+    /// Ends the client's wait for a request whose engine has finished: the client no longer gives
+    /// up, and outputs in transit arrive. Returns the outcome for the client, who may have cut it
+    /// short.
     pub(super) fn end_wait(&mut self, tag: u64, outcome: Outcome) -> Outcome {
         let record = self.ledger.record(tag);
         let Some(client) = &mut self.in_flight.get_mut(tag).client else { return outcome };

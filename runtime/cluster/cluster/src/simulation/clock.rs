@@ -7,7 +7,7 @@
 use crate::event::EventQueue;
 use crate::ledger::metrics::Samples;
 
-/// Interval at which the observer is asked whether to end the run, in real time.
+/// Real time between two calls that ask the observer whether to end the run.
 const LOOK_INTERVAL_NS: u64 = 50_000_000;
 
 /// A clock that a run waits for.
@@ -32,8 +32,8 @@ pub(super) struct Clock<'c> {
     due_ns: u64,
     /// The caller's clock, unless time is virtual.
     real_time: Option<RealTime<'c>>,
-    /// Where requests come from outside, the earliest instant at which one may come; none where
-    /// all that comes is in the event queue.
+    /// The earliest instant at which a request may arrive from outside; none if everything comes
+    /// from the event queue.
     outside_ns: Option<u64>,
     /// Whether the events of the present instant are handled, but not their consequences.
     is_open: bool,
@@ -47,7 +47,7 @@ pub(super) struct Clock<'c> {
 pub(super) enum Reached {
     /// The event is due, at this time.
     Event(u64),
-    /// The observer is to be asked first whether the run goes on.
+    /// The observer must be asked first whether the run continues.
     Look(u64),
 }
 
@@ -96,8 +96,8 @@ impl<'c> Clock<'c> {
         events.next_time().filter(|at_ns| *at_ns <= self.now_ns)
     }
 
-    /// Steps that have started at `now_ns`, to which time is about to go on or where it stays;
-    /// `steps` have in all.
+    /// Counts `steps` steps that have started at `now_ns`, to which time is about to advance or
+    /// where it stays.
     #[inline]
     pub(super) fn steps_at(&mut self, now_ns: u64, steps: u64) -> u64 {
         assert!(now_ns >= self.now_ns, "time ran backwards: {} -> {now_ns}", self.now_ns);
@@ -137,7 +137,7 @@ impl<'c> Clock<'c> {
         self.outside_ns = Some(at_ns);
     }
 
-    /// The earliest instant at which a request may come from outside, where any does.
+    /// The earliest instant at which a request may arrive from outside, if any can.
     #[inline]
     pub(super) fn outside_ns(&self) -> Option<u64> {
         self.outside_ns
@@ -162,7 +162,8 @@ impl<'c> Clock<'c> {
         self.only_ticks_since_ns = None;
     }
 
-    /// Nothing is to come but ticks of autoscalers. For how long that has been so.
+    /// Records that nothing remains but ticks of autoscalers. Returns for how long that has been
+    /// the case.
     pub(super) fn expect_only_ticks(&mut self) -> u64 {
         self.now_ns - *self.only_ticks_since_ns.get_or_insert(self.now_ns)
     }

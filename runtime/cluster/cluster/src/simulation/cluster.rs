@@ -52,7 +52,7 @@ pub enum ClusterOutput {
         request: u64,
         /// Their number.
         num_tokens: u32,
-        /// Virtual time at which they came, in nanoseconds.
+        /// Virtual arrival time in nanoseconds.
         at_ns: u64,
     },
     /// A request has ended.
@@ -78,7 +78,7 @@ pub struct EngineState {
     pub sample: EngineSample,
 }
 
-/// Why a cluster does not go on. Those of other runs do.
+/// Why a cluster stopped. Clusters of other runs are not affected.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ClusterError {
     #[error("run `{run}`: {reason}")]
@@ -116,14 +116,13 @@ pub enum ClusterError {
 
 /// A cluster in virtual time that its caller steps.
 ///
-/// It has the pools, links, routers, autoscalers, faults and workloads of a [`RunConfig`], which may have no
-/// workload. Requests that the caller submits form one more workload, `submitted`. A cluster to which the
-/// requests of a workload are submitted at their arrival times does what [`simulate`](crate::simulate) does
-/// with that workload.
+/// It has the pools, links, routers, autoscalers, faults and workloads of a [`RunConfig`], which
+/// may have no workload. Requests submitted by the caller form one more workload, `submitted`. If
+/// the caller submits the requests of a workload at their arrival times, the cluster does the same
+/// as [`simulate`](crate::simulate) with that workload.
 ///
-/// Time stands at an instant: all that happened before is done, all that is due then is
-/// handled, and the steps that start then are not decided yet, so that a request submitted now
-/// can be part of them.
+/// Time stands at an instant: everything earlier is done, and everything due then is handled, but
+/// the steps that start then are not decided yet. So a request submitted now can be part of them.
 ///
 /// After an error each further call gives the same error; other clusters are not concerned.
 pub struct Cluster {
@@ -145,8 +144,8 @@ impl Cluster {
         Self::made(config, false)
     }
 
-    /// The same, which tells of each output token. It goes through steps one by one, which
-    /// takes longer and changes nothing else.
+    /// The same, with an output for each token. It runs every step individually, which takes longer
+    /// and changes nothing else.
     pub fn with_tokens(config: RunConfig) -> Result<Self, ClusterError> {
         Self::made(config, true)
     }
@@ -156,7 +155,7 @@ impl Cluster {
         config.packed_records = PackedRows::Never;
         let run = config.name.clone();
         let failed = |error: SimError| ClusterError::Failed { run: run.clone(), reason: error.to_string() };
-        // None of it comes by itself, which no workload of a script may ask for.
+        // No request arrives by itself, which a script's workload could not request.
         config.workloads.push(submitted_workload(1));
         config.check_open().map_err(|errors| failed(SimError::Config(errors)))?;
         config.workloads.pop();
@@ -184,9 +183,9 @@ impl Cluster {
         Prompt::new(self.simulation.facts.config.topology.pools()[0].engine.hashed_blocks(), 0)
     }
 
-    /// Until when the caller is sure of what it submits: a step beyond ends the run. Where
-    /// several simulators go on side by side, each gets the instant that no other can reach it
-    /// before. Without one there is no end.
+    /// Sets the time until which the caller knows its submissions: a step beyond it ends the run.
+    /// If several simulators run side by side, each gets the instant before which no other can
+    /// reach it. Without a horizon there is no limit.
     pub fn set_horizon_ns(&mut self, horizon_ns: Option<u64>) {
         self.horizon_ns = horizon_ns.unwrap_or(u64::MAX);
     }
@@ -243,8 +242,8 @@ impl Cluster {
         Ok(true)
     }
 
-    /// When something happens next, if nothing is submitted before. That of the present
-    /// instant is done: what is submitted now comes after the steps that start now.
+    /// The time of the next event if nothing is submitted before. Events of the present instant are
+    /// done: requests submitted now follow the steps that start now.
     pub fn next_event_ns(&mut self) -> Result<Option<u64>, ClusterError> {
         self.check_alive()?;
         if self.simulation.clock.close() {
@@ -256,8 +255,8 @@ impl Cluster {
         Ok(self.simulation.events.next_time())
     }
 
-    /// Goes on to the next instant at which something happens, and shows `callback` what has
-    /// to be told, in order. Gives that instant; none if nothing is to happen.
+    /// Advances to the next event and passes the outputs to `callback`, in order. Returns its time;
+    /// none if there are no more events.
     ///
     /// # Errors
     /// When it lies beyond the horizon, when the simulation fails, when the callback panics.
@@ -270,7 +269,7 @@ impl Cluster {
         Ok(Some(at_ns))
     }
 
-    /// Goes on to `at_ns`, and shows `callback` what has to be told, in order of time.
+    /// Advances to `at_ns` and passes the outputs to `callback`, in order of time.
     pub fn step_until(&mut self, at_ns: u64, callback: impl FnMut(&ClusterOutput)) -> Result<(), ClusterError> {
         self.check_alive()?;
         let now_ns = self.simulation.clock.now_ns();
@@ -372,7 +371,7 @@ impl Cluster {
     }
 }
 
-/// The workload of submitted requests, `count` of which arrive by themselves.
+/// The workload of submitted requests, `count` of which arrive automatically.
 fn submitted_workload(count: u64) -> WorkloadConfig {
     let one = || vcr_base::random::Distribution::Constant { value: 1.0 };
     let arrivals = Arrivals::Constant { rate_per_s: 1.0, limit: Limit { count: Some(count), duration_ns: None } };

@@ -193,8 +193,8 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Injects a fault. Those of messages mean nothing here, because there is no wire:
-    /// they are counted and not done.
+    /// Injects a fault. Faults of messages have no effect, because there is no wire; they are only
+    /// counted.
     fn apply_fault(&mut self, index: u32, action: FaultAction) -> Result<(), SimError> {
         let worker = self.fleet.worker_mut(index);
         let is_serving = worker.lifecycle().is_serving();

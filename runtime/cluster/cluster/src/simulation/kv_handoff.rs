@@ -19,9 +19,8 @@ use crate::ledger::record::Outcome;
 use crate::observe::Observer;
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Has the prefill engines take all steps that end at this instant, where they
-    /// generate outputs in steps that may take no time. What they hand over in them is
-    /// due after the steps of decode engines that start now.
+    /// Runs all steps of prefill engines that end at this instant, if these generate outputs in
+    /// steps of no duration. Their handoffs are due after the decode engines' steps that start now.
     pub(super) fn exhaust_instant_steps(&mut self) -> Result<(), SimError> {
         if self.handoffs.source_output() != Some(SourceOutput::Whole) {
             return Ok(());
@@ -44,7 +43,7 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Handles due handoffs, and those that follow from them at this instant.
+    /// Handles due handoffs, including those that they cause at this instant.
     pub(super) fn drive_kv_handoffs(&mut self) -> Result<(), SimError> {
         while let Some(due) = self.handoffs.pop_due() {
             match due {
@@ -83,8 +82,9 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// A worker has decided on nothing. Where prefill workers compute a first token alone (Dynamo 1.6's replay) that is a pass
-    /// as any other, after which it takes blocks for the next prompt from elsewhere. Gives whether it has.
+    /// Handles a worker that has decided on no step. Where prefill workers compute only a first
+    /// token (Dynamo 1.6's replay) that is a pass like any other, after which the worker allocates
+    /// blocks for the next prompt from elsewhere. Returns whether it did.
     pub(super) fn reserve_after_empty_pass(&mut self, index: u32) -> Result<bool, SimError> {
         let worker = self.fleet.worker(index);
         let is_asked = worker.reserves_between_steps()
@@ -95,8 +95,8 @@ impl<O: Observer> Simulation<'_, O> {
         if is_asked { self.try_reservation(index) } else { Ok(false) }
     }
 
-    /// Whether a prompt for which a worker had no blocks is tried again when a request has given some back, and not before:
-    /// Dynamo 1.6's mocker of vLLM and TensorRT-LLM.
+    /// Whether a prompt without blocks on a worker is retried exactly when a request has returned
+    /// some: Dynamo 1.6's mocker of vLLM and TensorRT-LLM.
     fn retries_when_freed(&self, index: u32) -> bool {
         self.handoffs.source_output() == Some(SourceOutput::FirstToken)
             && self.fleet.worker(index).engine().as_vllm().is_some()

@@ -62,7 +62,7 @@ impl<O: Observer> Simulation<'_, O> {
             && self.check(pool, record.prompt_tokens, self.tokens_of_part(tag, pool)).is_err()
     }
 
-    /// Ends a request that can never run, to which a worker's queue has come.
+    /// Rejects a request that can never run and has reached the head of a worker's queue.
     pub(super) fn reject_in_queue(&mut self, tag: u64, pool: PoolRole) {
         let prompt_tokens = self.ledger.record(tag).prompt_tokens;
         let fits = self.check(pool, prompt_tokens, self.tokens_of_part(tag, pool));
@@ -131,7 +131,7 @@ impl<O: Observer> Simulation<'_, O> {
         if keeps_prompt {
             live.prompt = Some(prompt.clone());
         }
-        // The token at which it stops is the one that is drawn there.
+        // The token that stops it is the one drawn there.
         let drawn_stop = live
             .stop_after
             .filter(|_| eos_token.is_none())
@@ -186,8 +186,8 @@ impl<O: Observer> Simulation<'_, O> {
         Some(DrawnOutputs { seed, group: self.ledger.record(tag).workload })
     }
 
-    /// Takes a request, and all that is held for it, from where it waits and from the
-    /// workers but those that have `crashed`, which have lost it.
+    /// Removes a request and its resources from its queue and from all workers except `crashed`
+    /// ones, which have lost it.
     pub(super) fn withdraw(&mut self, tag: u64, crashed: &Range<u32>) {
         let live = self.in_flight.get_mut(tag);
         let reserved = live.destination.take().map(|(worker, load)| (worker, load.request));

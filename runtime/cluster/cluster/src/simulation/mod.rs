@@ -1,10 +1,9 @@
 //! The loop over instants: events one after another, then steps for idle engines.
 //!
-//! At each instant every due event is handled first; then every worker whose situation
-//! changed may start a step, in order of worker. Nothing here reads a clock or iterates
-//! in an order that could vary. Time is virtual unless the caller has a clock (`real_time.rs`).
-//! State belongs to the owners that a [`Simulation`] joins, each with private fields; the files
-//! here say what events do to them.
+//! At each instant every due event is handled first; then every worker whose situation changed may
+//! start a step, in order of worker. Nothing here reads a clock or iterates in an order that could
+//! vary. Time is virtual unless the caller has a clock (`real_time.rs`). A [`Simulation`] joins
+//! owners with private fields; the files here define how events affect them.
 
 mod abandoned;
 mod arrivals;
@@ -78,7 +77,7 @@ pub fn simulate(config: RunConfig, observer: &mut dyn Observer) -> Result<Report
 
 /// How the way through the instants of a run ended.
 enum Passed {
-    /// All instants are over.
+    /// All instants have been handled.
     All,
     /// The next one is after the longest time that the run may take.
     Limit(u64),
@@ -193,9 +192,10 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Goes through the instants up to the end of the run, or up to `until_ns`, the earliest instant at which a request
-    /// may come from outside: the events of that one are handled, but not their consequences. `begin` gives the time of
-    /// an instant that was planned at its argument, or none to stop before it; `end` follows each instant.
+    /// Runs the instants up to the end of the run, or up to `until_ns`, the earliest instant at
+    /// which a request may arrive from outside: the events of that instant are handled, but not
+    /// their consequences. `begin` returns the time of an instant planned at its argument, or none
+    /// to stop before it; `end` follows each instant.
     fn go_through(
         &mut self,
         until_ns: Option<u64>,
@@ -228,8 +228,8 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(Passed::All)
     }
 
-    /// Time goes on to `now_ns`, or stays there for what has become due since; `at_ns` is when
-    /// that was planned.
+    /// Advances time to `now_ns`, or stays there for events that have become due since; `at_ns` is
+    /// the planned time.
     fn begin_instant(&mut self, at_ns: u64, now_ns: u64) -> Result<(), SimError> {
         if self.clock.steps_at(now_ns, self.ledger.steps()) > MAX_STEPS_AT_ONE_INSTANT {
             return Err(self.time_stands_still());
@@ -255,8 +255,9 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Goes through all that happens before `until_ns`, the earliest instant at which a request may come from outside;
-    /// without one, to the end. The instant `until_ns` stays open: a request may come then, too.
+    /// Runs all events before `until_ns`, the earliest instant at which a request may arrive from
+    /// outside; without one, to the end. The instant `until_ns` stays open: a request may arrive
+    /// then, too.
     fn advance(&mut self, until_ns: Option<u64>) -> Result<(), SimError> {
         self.clock.expect_outside(until_ns.unwrap_or(u64::MAX));
         if self.clock.is_open() {
@@ -270,7 +271,8 @@ impl<O: Observer> Simulation<'_, O> {
         self.go_through(until_ns, |_, at_ns| Some(at_ns), |_| Ok(())).map(drop)
     }
 
-    /// A request comes from outside at `at_ns`, to which the simulation has been advanced.
+    /// Opens the instant `at_ns`, to which the simulation has been advanced, for a request from
+    /// outside.
     fn open_instant(&mut self, at_ns: u64) -> Result<(), SimError> {
         if !self.clock.is_open() {
             self.begin_instant(at_ns, at_ns)?;
@@ -381,7 +383,7 @@ pub(super) struct RunFacts {
 }
 
 impl RunFacts {
-    /// Those of a run whose clients are its own, and whose caches do not know the future.
+    /// The parts of a run with its own clients and with caches that do not know the future.
     pub(super) fn of(config: RunConfig) -> Self {
         let pools = config.topology.pools();
         Self {
@@ -398,7 +400,7 @@ impl RunFacts {
     }
 }
 
-/// The blocks of all requests, in the order in which they arrive; none where no pool asks.
+/// The blocks of all requests in order of arrival; none if no pool needs them.
 pub(super) fn forecast(run: &RunConfig) -> Option<Forecast> {
     let pools = run.topology.pools();
     if pools.iter().all(|pool| pool.kv_eviction == KvEviction::Lru) {

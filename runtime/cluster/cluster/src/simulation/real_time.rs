@@ -1,8 +1,8 @@
 //! Runs in real time: the events of virtual time, each handled when a clock says that it is due.
 //!
-//! An event is handled when the clock has passed its time, and what it brings about starts at the clock's time, not at the
-//! planned one: steps take what they really took, and latencies are measured. Only requests
-//! count from the time at which they were due, as on every target.
+//! An event is handled when the clock has passed its time, and its consequences start at the
+//! clock's time, not at the planned one: steps take their real durations, and latencies are
+//! measured. Only requests count from their due time, as on every target.
 
 use super::Simulation;
 use super::clock::{Reached, RunClock};

@@ -64,8 +64,8 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// The same for one pool: requests for which what happened before at this instant has
-    /// made room go before what comes next.
+    /// The same for one pool: requests for which earlier events of this instant have made room
+    /// precede later ones.
     pub(super) fn release_first(&mut self, pool: PoolRole) {
         if !self.routing.take_may_release(pool) {
             return;

@@ -88,8 +88,8 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Whether nothing but ticks is to come, and no tick will change that: each
-    /// autoscaler has seen what there is.
+    /// Whether nothing but ticks remains, and no tick will change that because each autoscaler has
+    /// seen the final state.
     pub(super) fn only_ticks_are_left(&mut self) -> bool {
         if self.events.has_more_than_ticks() {
             self.clock.expect_more_than_ticks();

@@ -1,7 +1,7 @@
-//! The watchdog: runs that get nowhere end, and say where they stand.
+//! The watchdog: ends runs that make no progress, and describes their state.
 //!
-//! Owns the two ways of getting nowhere: steps that take no time for ever, which a
-//! latency model may bring about, and requests for which nothing is left to happen.
+//! Owns the two cases of no progress: endless steps without duration, which a latency model may
+//! cause, and requests without any event left.
 
 use vcr_core::ServingEngine;
 use vcr_core::plan::AdmissionStop;
@@ -36,7 +36,7 @@ impl<O: Observer> Simulation<'_, O> {
         })
     }
 
-    /// Stage of a request that has not ended, and what it waits for.
+    /// Stage of an unfinished request, and the event it waits for.
     fn whereabouts(&self, tag: u64) -> String {
         let Some(live) = self.in_flight.find(tag) else { return "has ended".to_owned() };
         let (worker, id) = match live.stage {

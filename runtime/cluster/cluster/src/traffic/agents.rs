@@ -1,9 +1,8 @@
 //! Agents: sessions whose requests call tools and further agents, and wait for them.
 //!
-//! They are made as a [`Trace`] whose requests wait for each other, so that a tree of
-//! agents is played like a recorded one. An agent works in rounds. In each it asks the
-//! model, whose answer calls tools, all at once; what they say is part of the next
-//! round's prompt. A tool is a wait, or an agent of its own.
+//! They form a [`Trace`] whose requests wait for each other, so a tree of agents is played like a
+//! recorded one. An agent works in rounds. In each it asks the model, whose answer calls tools in
+//! parallel; their results are part of the next round's prompt. A tool is a wait or another agent.
 
 use std::sync::Arc;
 
@@ -125,7 +124,7 @@ impl<'a> Planner<'a> {
         Ok(self.trace)
     }
 
-    /// An agent that starts when `waits` are over; gives its last request.
+    /// Adds an agent that starts after `waits`; returns its last request.
     fn agent(&mut self, level: u32, mut waits: Waits, mut arrival_ns: Option<u64>) -> Result<u32, String> {
         let rounds = self.input.rounds.draw(&mut self.rng).clamp(1.0, MOST).round() as u32;
         let mut context = Context::new(self.input.system_tokens);
@@ -143,7 +142,7 @@ impl<'a> Planner<'a> {
         Ok(last)
     }
 
-    /// The tools that an answer calls; gives what the next round waits for.
+    /// Adds the tools that an answer calls; returns the waits of the next round.
     fn tools(&mut self, level: u32, caller: u32, context: &mut Context) -> Result<Waits, String> {
         let ended = |request, delay_ns| Dependency { request, trigger: Trigger::Completion, delay_ns };
         let tools = self.input.tools.draw(&mut self.rng).clamp(0.0, MOST).round() as u32;
@@ -156,7 +155,7 @@ impl<'a> Planner<'a> {
                 let last = self.agent(level + 1, vec![ended(caller, takes_ns)], None)?;
                 waits.push(ended(last, 0));
             } else {
-                // Of tools that are called together the slowest counts.
+                // The slowest of the tools that are called together counts.
                 waits[0].delay_ns = waits[0].delay_ns.max(takes_ns);
             }
             context.grow(result_tokens, &mut self.trace.distinct_hash_ids);

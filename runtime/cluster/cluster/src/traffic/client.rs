@@ -105,7 +105,7 @@ impl ClientConfig {
         if !is_one {
             return (None, None);
         }
-        // At no time at all it would not have been sent.
+        // With no time at all it would not have been sent.
         let after_ns = after_ms.map(|ms| ((ms * NS_PER_MS).round() as u64).max(1));
         (after_ns.map(|after_ns| first_sent_ns.saturating_add(after_ns)), tokens)
     }

@@ -1,7 +1,6 @@
-//! Sessions of synthetic workloads: what each of their turns asks for.
+//! Sessions of synthetic workloads: the requests of their turns.
 //!
-//! Whatever a plain workload does not need is drawn from streams of its own, so that an
-//! option changes nothing but what it is about.
+//! Optional properties are drawn from streams of their own, so an option changes nothing else.
 
 use vcr_base::random::{Stream, Weights};
 use vcr_core::{Prompt, seed};

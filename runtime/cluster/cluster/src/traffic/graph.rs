@@ -5,8 +5,8 @@
 //! by session, make up a play; a closed loop keeps plays in flight, since a
 //! session that waits for another could hold the other's place.
 //!
-//! Each request of each copy of the trace is a *node*. Nodes are numbered in
-//! file order, so that those that start at the same time do so in that order.
+//! Each request of each copy of the trace is a *node*. Nodes are numbered in file order, so nodes
+//! that start at the same time do so in that order.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub(crate) struct Graph {
     play_rows: Vec<u32>,
     /// Of each node, how many of its dependencies have not happened.
     num_waits: Vec<u32>,
-    /// Of each node, when those that have let it start.
+    /// By node, the time at which its predecessors have let it start.
     ready_ns: Vec<u64>,
     /// Of each play of each copy, how many of its requests have not ended.
     num_left: Vec<u32>,
@@ -94,8 +94,8 @@ impl Graph {
         self.first_of_play.windows(2).map(|range| self.play_rows[range[0] as usize])
     }
 
-    /// Starts the play of `row` in one copy: its times count from `now_ns`, at
-    /// which its earliest request starts.
+    /// Starts the play of `row` in one copy: its times count from `now_ns`, the start of its
+    /// earliest request.
     pub(crate) fn open_play(&mut self, row: u32, copy: u32, now_ns: u64) {
         let play = self.play_of[row as usize];
         let range = self.first_of_play[play as usize] as usize..self.first_of_play[play as usize + 1] as usize;

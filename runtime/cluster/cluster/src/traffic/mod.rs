@@ -365,7 +365,7 @@ impl PacedAnswer<'_> {
 }
 
 impl TracePacing {
-    /// The number by which times are divided.
+    /// The divisor of times.
     pub(crate) fn speedup(self) -> f64 {
         match self {
             Self::Recorded { speedup } | Self::ClosedLoop { speedup, .. } => speedup,

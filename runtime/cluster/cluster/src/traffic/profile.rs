@@ -18,8 +18,8 @@ use play::{Play, Source};
 
 /// Marks the nodes of the warm-up.
 const WARMUP: u64 = 1 << 63;
-/// The part of the recorded time of a play before which no snapshot starts, and that in which one
-/// does.
+/// The part of a play's recorded time before which no snapshot starts, and the length of the part
+/// in which one starts.
 const CUT_FROM: f64 = 0.25;
 const CUT_WITHIN: f64 = 0.5;
 

@@ -1,8 +1,7 @@
 //! Running workloads: start and content of each next request.
 //!
-//! Every session draws from a stream of its own, named by workload and session
-//! number, so the order in which sessions interleave never changes what they
-//! ask for.
+//! Every session draws from a stream of its own, named by workload and session number, so the
+//! interleaving of sessions never changes their requests.
 
 mod generated;
 mod placed_media;
@@ -195,8 +194,8 @@ impl Workload {
         }
     }
 
-    /// A node of a graph or of lanes starts; its turn, unless it is not due any more. Whether it is
-    /// the one that [`Self::next_node`] gave last, which is then over.
+    /// Starts a node of a graph or of lanes and returns its turn, unless it is not due any more,
+    /// and whether it is the node last returned by [`Self::next_node`], which is then consumed.
     pub(crate) fn start_node(&mut self, node: u64, now_ns: u64) -> Option<(Turn, bool)> {
         let is_next = self.closed_loop().is_none() && self.next_node() == Some(node);
         let Source::Trace(rows) = &mut self.source else { return None };
@@ -318,7 +317,8 @@ impl Workload {
                 session.conversation.push_tokens(answer);
                 Some(synthetic.turn(*session, &self.common))
             }
-            // Rows and drawn sessions are of no other source, and nothing else follows by itself.
+            // Rows and drawn sessions come from no other source, and nothing else follows by
+            // itself.
             _ => None,
         }
     }

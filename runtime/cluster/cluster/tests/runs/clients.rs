@@ -133,7 +133,7 @@ fn what_does_not_fit_in_flight_may_wait_instead() {
     assert_eq!((count(&report, Counter::Requests), count(&report, Counter::Dropped)), (20, 0));
     let sessions: Vec<u64> = report.requests.iter().map(|record| record.session).collect();
     assert_eq!(sessions, (0..20).collect::<Vec<_>>());
-    // From the third on each starts when one of the two before it ends.
+    // From the third on, each starts when one of the two before it ends.
     for (index, record) in report.requests.iter().enumerate().skip(2) {
         let ends = report.requests[..index].iter().filter_map(|earlier| earlier.end_ns);
         assert!(ends.clone().any(|end_ns| end_ns == record.arrival_ns), "{index}: {}", record.arrival_ns);
@@ -141,13 +141,13 @@ fn what_does_not_fit_in_flight_may_wait_instead() {
     }
 }
 
-/// Whatever clients do, nothing is lost, and going through steps at once changes nothing.
+/// Whatever clients do, no request is lost, and grouping steps changes nothing.
 #[test]
 fn impatient_clients_are_served_alike_whether_steps_are_seen_or_not() {
     assert_served_alike(48, arb_case());
 }
 
-/// The same with tiers of vLLM's connector, which stores what is left when a request ends.
+/// The same with tiers of vLLM's connector, which stores the remaining blocks when a request ends.
 #[test]
 fn impatient_clients_of_engines_with_the_connector_are_served_alike() {
     let drawn = (arb_case(), arb_connected_tiers(), any::<bool>());

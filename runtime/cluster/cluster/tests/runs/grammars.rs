@@ -12,7 +12,7 @@ use crate::random::watched;
 use crate::support::{MS, assert_conserved, config, constant, mix, pool, run, synthetic};
 use crate::{burst, crash, disaggregated};
 
-/// Requests of which a share has a grammar that takes 50 ms, and of these a share fails.
+/// Requests, a share of which has a grammar that takes 50 ms; a share of these fails.
 fn with_grammars(arrivals: Arrivals, share: f64, failing_share: f64) -> WorkloadConfig {
     let structured = StructuredOutputs { share, compile_ms: constant(50.0), failing_share };
     WorkloadConfig { structured: Some(structured), ..synthetic("structured", arrivals, mix(100.0, 8.0)) }
@@ -38,7 +38,7 @@ fn requests_are_scheduled_once_their_grammar_is_compiled() {
 #[test]
 fn requests_without_a_grammar_are_rejected() {
     let rejected = Outcome::Rejected(RejectReason::GrammarFailed);
-    // An engine that has nothing else to do.
+    // An engine without other work.
     let report = run(&one_pool(1, with_grammars(Arrivals::Burst { count: 1, over_ns: 0 }, 1.0, 1.0)));
     assert_eq!((report.requests[0].outcome, report.requests[0].end_ns), (rejected, Some(50 * MS)));
     for topology in [one_pool(2, with_grammars(burst(1), 0.0, 0.0)).topology, disaggregated(2_000, None)] {

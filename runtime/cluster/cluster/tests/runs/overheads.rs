@@ -1,4 +1,4 @@
-//! Time outside of steps: what clients see of it, and that nothing else changes.
+//! Time outside steps: its effect for clients, and that nothing else changes.
 
 use std::sync::Arc;
 
@@ -160,7 +160,7 @@ fn each_pool_pays_for_its_own_side() {
     later(|report| report.requests[0].end_ns, way_ns + 3 * MS);
 }
 
-/// The way to the engines is not taken again; what is lost was not answered.
+/// The transfer to the engines is not repeated; a lost request was not answered.
 #[test]
 fn a_request_that_is_tried_again_has_come_already() {
     let mut config = with_overheads(single(100.0, 10.0), OVERHEADS);
@@ -178,7 +178,7 @@ fn a_request_that_is_tried_again_has_come_already() {
     assert_eq!((record.scheduled_ns, record.first_token_ns), (Some(20 * MS), Some(24 * MS + MS / 2)));
 }
 
-/// The times that a capture has are those of the client.
+/// A capture contains the client's times.
 #[test]
 fn recorded_answers_keep_their_times() {
     let mut workload =

@@ -102,7 +102,7 @@ fn single(output_tokens: f64) -> RunConfig {
     paced(config(topology, vec![synthetic("one", arrivals, requests)]))
 }
 
-/// Stalls once, after the third step: that of the second token.
+/// Stalls once, after the third step, which has the second token.
 struct Stalls;
 
 impl FailureInjector for Stalls {

@@ -1,4 +1,4 @@
-//! Random clusters: whatever they are, nothing is lost, and watching them changes nothing.
+//! Random clusters: no request is ever lost, and observing them changes nothing.
 
 mod case;
 mod routers;
@@ -160,7 +160,7 @@ fn assert_runs_conserved(cases: u32, drawn: impl Strategy<Value = Case>) {
     assert!(runs.get() * 100 >= all * FEWEST_RUNS_PERCENT, "only {} of {all} cases ran", runs.get());
 }
 
-/// Fingerprints of 200 random clusters, drawn alike on every machine.
+/// Fingerprints of 200 random clusters, the same on every machine.
 ///
 /// To accept new ones, replace the file by the list that the failure prints.
 #[test]
@@ -193,7 +193,7 @@ fn run_that_fits(run_config: &RunConfig) -> Result<Report, TestCaseError> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// With one engine there is nothing to choose, for any router.
+    /// With one engine no router has a choice.
     #[test]
     fn a_lone_engine_does_the_same_behind_every_router(seed in any::<u64>(), count in 1..40u64, blocks in 60..400u32) {
         let report = |router: RouterConfig| {
@@ -211,8 +211,7 @@ proptest! {
         }
     }
 
-    /// Engines that know when their turn comes look further ahead than those that
-    /// do not. What they do is the same.
+    /// Engines that know their next turn look further ahead than others, with the same results.
     #[test]
     fn whoever_knows_its_turn_does_the_same(
         seed in any::<u64>(),

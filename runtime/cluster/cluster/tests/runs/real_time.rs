@@ -12,7 +12,7 @@ use crate::support::{MS, assert_conserved, config, mix, pool, run, synthetic};
 use crate::{burst, disaggregated};
 use vcr_cluster::{Report, RouterConfig, simulate};
 
-/// A clock that passes what it is to wait for by some nanoseconds.
+/// A clock that overshoots each wait by some nanoseconds.
 #[derive(Default)]
 struct MadeUpClock {
     now_ns: u64,
@@ -114,7 +114,7 @@ impl Observer for Enough<'_> {
     }
 }
 
-/// A stop is noticed while nothing happens, and what there is is kept.
+/// A stop is noticed while nothing happens, and the results so far are kept.
 #[test]
 fn runs_by_a_clock_can_be_stopped() {
     let topology = Topology::Aggregated(pool("engines", 1, 4_000, RouterConfig::RoundRobin));

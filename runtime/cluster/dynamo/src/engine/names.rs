@@ -195,8 +195,8 @@ impl super::EngineArgs {
     }
 }
 
-/// Sets a key of an object inside others, and adds those that are missing. Other values
-/// than objects stay as they are: the reader refuses them.
+/// Sets a key of a nested object, and adds missing objects. Values other than objects stay
+/// unchanged: the reader refuses them.
 fn set_inside(map: &mut Map<String, Value>, objects: &[&str], key: &str, value: Value) {
     let Some((object, deeper)) = objects.split_first() else {
         map.insert(key.to_owned(), value);

@@ -61,7 +61,7 @@ pub(super) fn latency(input: &TablesInput, phases: WorkerPhases, speeds: [f64; 2
     Ok(copies(Passes { tables, phases, speeds }))
 }
 
-/// The tables' prices of what a worker is charged for, at Dynamo's speeds.
+/// The tables' prices of a worker's charges, at Dynamo's speeds.
 #[derive(Clone)]
 struct Passes {
     tables: Tables,

@@ -244,8 +244,7 @@ fn capacities_of_tiers_can_be_swept_in_either_layout() {
 }
 
 proptest! {
-    /// Whatever is given, it is read or refused, and what was read makes a pool
-    /// or is refused.
+    /// Any input is read or refused, and a read one makes a pool or is refused.
     #[test]
     fn nothing_makes_it_panic(
         key in prop::sample::select([ENGINE, BESIDE, DYNAMO, FLAT_ONLY].concat()),

@@ -40,7 +40,7 @@ impl Distribution {
         Self::of(samples_ns.len(), |index| samples_ns[index] as f64, NS_PER_MS)
     }
 
-    /// Of a trend of times in a run's report; of no samples if it is absent.
+    /// Of a trend of times in a run's report; without samples if it is absent.
     #[must_use]
     pub fn of_trend(trend: Option<TrendReport>) -> Self {
         let Some(trend) = trend else { return Self::default() };

@@ -1,10 +1,9 @@
 //! Results in Dynamo's terms.
 //!
 //! [`Summary::of`] summarises a run with Dynamo's definitions; [`json`] writes it as the flat
-//! object of 1.4 or in the layout of 1.6, with further results in an object `vcr`; [`rows`]
-//! writes a line per request; [`table`] is the table that Dynamo prints. All of it is a
-//! function of the run alone, so equal runs give equal bytes; times of the host are reported
-//! only where they are given.
+//! object of 1.4 or in the layout of 1.6, with further results in an object `vcr`; [`rows`] writes
+//! a line per request; [`table`] is the table that Dynamo prints. All of it depends only on the
+//! run, so equal runs give equal bytes; times of the host are reported only where they are given.
 
 mod distribution;
 pub mod json;
@@ -82,7 +81,7 @@ impl Sla {
     }
 }
 
-/// Sums over all requests, and over completed ones where nothing else is said.
+/// Sums over completed requests, or over all requests where stated.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
     completed: u64,
@@ -97,7 +96,7 @@ pub(crate) struct Sums {
     disk_cached_tokens: u64,
     /// Requests with at least one prefix-hit token at the first admission.
     with_a_hit: u64,
-    /// Those that kept the SLA.
+    /// Requests that kept the SLA.
     good: u64,
     /// Output tokens of these.
     good_output_tokens: u64,

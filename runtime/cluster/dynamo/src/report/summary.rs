@@ -43,7 +43,7 @@ pub struct Summary {
     pub total_input_tokens: u64,
     /// Output tokens of completed requests.
     pub total_output_tokens: u64,
-    /// Virtual time at which the last request ended, completed or not.
+    /// Virtual time at which the last request ended, whether completed or not.
     pub duration_ms: f64,
     /// Time on the host, if it is reported.
     pub wall_time_ms: Option<f64>,

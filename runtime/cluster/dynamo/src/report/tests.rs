@@ -67,7 +67,7 @@ const KEYS_SINCE_1_6: [&str; 7] = [
     "power_w",
 ];
 
-/// `keys` and those of the statistics, sorted.
+/// `keys` and the keys of the statistics, sorted.
 fn with_statistics(keys: &[&[&str]]) -> Vec<String> {
     let distributions =
         ["ttft_ms", "ttst_ms", "tpot_ms", "itl_ms", "e2e_latency_ms", "output_token_throughput_per_user"];
@@ -103,7 +103,7 @@ fn empty() -> vcr_cluster::Report {
 }
 
 proptest! {
-    /// The summary of rates equals that of the single rates.
+    /// The summary of rates equals the single rates.
     #[test]
     fn rates_are_those_of_single_gaps(gaps_ns in prop::collection::vec(0_u64..50, 1..60)) {
         let mut samples = Samples::default();

@@ -22,7 +22,8 @@ pub enum Phase {
     DecodeQueue,
     /// From there, or from the end of its prompt, to its last token.
     Decode,
-    /// Preempted, or loading KV after that. It is not counted in the phase in which it was.
+    /// Preempted, or loading KV after a preemption. This time is not counted in the interrupted
+    /// phase.
     Preempted,
 }
 
@@ -66,7 +67,7 @@ pub struct TimeSpent {
 }
 
 impl TimeSpent {
-    /// Each phase, in order, without those that the run does not have.
+    /// Each phase of the run, in order.
     #[must_use]
     pub fn of(report: &Report) -> Vec<Self> {
         let mut samples: [Vec<u64>; Phase::ALL.len()] = Default::default();

@@ -99,7 +99,7 @@ pub struct TickRecord {
     pub completed_ids: Vec<String>,
     /// Requests that still wait after admission.
     pub queued: u64,
-    /// Admitted requests, those that end with it included.
+    /// Admitted requests, including those that end with it.
     pub active: u64,
     /// Pages that these have reserved.
     pub used_kv_pages: u64,

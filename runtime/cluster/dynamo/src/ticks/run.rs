@@ -174,7 +174,7 @@ fn request_reports(
     let one = |(index, request): (usize, &TickRequest)| {
         let admitted_tick = admitted.get(request.id.as_str()).copied();
         let completed_tick = completed.get(request.id.as_str()).copied();
-        // Those that a stopped replay has not reached have no record.
+        // Requests that a stopped replay has not reached have no record.
         let outcome = report.requests.get(index).map(|record| record.outcome);
         let pages = config.reserved_pages(request.prompt_tokens, request.max_output_tokens);
         RequestReport {

@@ -19,9 +19,9 @@ pub struct Summary {
     pub idle_ticks: u64,
     /// Requests of the workload.
     pub requests: u64,
-    /// Those that completed.
+    /// Completed requests.
     pub completed: u64,
-    /// Those that were refused.
+    /// Refused requests.
     pub refused: u64,
     /// Prompt tokens of admitted requests.
     pub prompt_tokens: u64,

@@ -1,8 +1,8 @@
 //! Assertions on a run that was simulated again with drawn coefficients.
 //!
-//! A drawn run is kept without its requests and samples, so that thousands of them have
-//! room. What its report does not list is asked for while it is whole: the script says
-//! in literal texts what it will ask for.
+//! A drawn run is kept without its requests and samples, so that thousands of them fit into memory.
+//! Values that its report does not list are computed while it is complete: the literal texts of the
+//! script name them.
 
 use vcr_cluster::metrics::CountedSamples;
 use vcr_cluster::{Report, Uncertainty};
@@ -75,7 +75,7 @@ impl Draws {
         Ok(self.runs.iter().map(|run| run.watched[index]).collect())
     }
 
-    /// The intervals of all metrics of reports, and of what the script asks for.
+    /// The intervals of all metrics of reports, and of the script's queries.
     pub(crate) fn uncertainty(&self) -> Uncertainty {
         let metrics: Vec<_> = self.runs.iter().map(|run| &run.report.metrics).collect();
         let mut uncertainty = Uncertainty::of(&metrics);

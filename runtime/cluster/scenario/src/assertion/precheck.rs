@@ -1,7 +1,7 @@
 //! Checks of a script before it runs.
 //!
-//! Assertions that are written out as texts are checked here, so that a mistyped
-//! metric does not cost the runs before it, and drawn runs are asked for what they need.
+//! Assertions written as literal texts are checked here, so that a mistyped metric does not cost
+//! the runs before it, and drawn runs compute the values they need.
 
 use rhai::AST;
 
@@ -12,8 +12,8 @@ use crate::assertion::{check_assertion, check_value};
 use crate::script::calls::{Call, each_call, literal};
 use crate::script::error::{Scripted, Thrown};
 
-/// Checks every `expect`, `value` and `interval` whose arguments are literal texts. Gives what is to
-/// be asked of drawn runs, each once.
+/// Checks every `expect`, `value` and `interval` with literal arguments. Returns the distinct
+/// queries for drawn runs.
 pub(crate) fn check(script: &AST) -> Scripted<Vec<Watched>> {
     let mut outcome = Ok(());
     let mut watched = Vec::new();

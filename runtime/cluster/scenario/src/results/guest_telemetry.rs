@@ -32,7 +32,7 @@ struct Guest {
 /// Identifies an instance; in the order of the listing.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct InstanceKey {
-    /// Index of the guest in the order in which the script made them.
+    /// Index of the guest in the script's order.
     guest: usize,
     run: String,
     pool: String,
@@ -127,7 +127,7 @@ impl Recorder {
         self.instance(guest, instance)
     }
 
-    /// The sink for failures of an instance there, after which its fallback continues.
+    /// The sink for failures of an instance there; its fallback continues after them.
     pub(crate) fn failure_sink(&self, guest: usize, instance: &PluginContext<'_>) -> FailureSink {
         let notes = self.instance(guest, instance);
         Arc::new(move |reason| lock(&notes.notes).failures.push(reason.to_owned()))
@@ -233,7 +233,7 @@ pub struct InstanceReport {
     pub gauges: BTreeMap<String, GaugeReport>,
     /// Dropped notes: too many, or not allowed.
     pub dropped: u64,
-    /// Failures after which the fallback continued.
+    /// Failures that the fallback handled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<String>,
 }

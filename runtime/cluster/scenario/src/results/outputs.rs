@@ -76,7 +76,7 @@ impl Outputs {
         self.wants(OutFile::Charts) || self.wants(OutFile::Html)
     }
 
-    /// Leaves out every file but those that say whether the scenario passed.
+    /// Leaves out every file except the verdicts of the scenario.
     pub(crate) fn keep_verdicts_only(&mut self) {
         self.wanted.retain(|file| matches!(file, OutFile::Report | OutFile::Junit | OutFile::Summary));
         self.requests = None;

@@ -1,5 +1,5 @@
-//! Files for people, and what they are made of: report.html and its charts, JUnit,
-//! Markdown, OpenMetrics, tables of requests. `vcr_report` writes them.
+//! Files for people, and their data: report.html and its charts, JUnit, Markdown, OpenMetrics,
+//! tables of requests. `vcr_report` writes them.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl<'a> Pictures<'a> {
     /// Pictures of the contents of `report.json` and of its runs. `source` is the script's source; none if
     /// nothing is drawn.
     pub(crate) fn new(report: &impl Serialize, runs: &'a [Arc<Report>], source: Option<Source>) -> io::Result<Self> {
-        // Through texts: what is read from files later may differ in the last digit.
+        // Through text, because numbers read from files later may differ in the last digit.
         let report: Document = serde_json::from_slice(&serde_json::to_vec(report)?)?;
         let drawn = &runs[..runs.len().min(MAX_DRAWN_RUNS)];
         let charts = match &source {

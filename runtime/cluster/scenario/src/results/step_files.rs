@@ -270,7 +270,7 @@ impl StepFiles {
 }
 
 impl StepFiles {
-    /// Logs what comes before the schedule within a line.
+    /// Logs the part of a line before the schedule.
     fn log_between_steps(&self, worker: u32, log: impl FnOnce(&mut EngineLog)) {
         if !self.are_wanted() {
             return;

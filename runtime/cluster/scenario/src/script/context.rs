@@ -60,8 +60,8 @@ pub(crate) struct State {
     pub(crate) inputs: Inputs,
     /// Configs that guests have refused, in the order of the script.
     pub(crate) refusals: Vec<Arc<Refusal>>,
-    /// Whether the script has read a result that is not there, in a check: what it does
-    /// from then on may not be what it does in truth.
+    /// Whether the script has read a missing result in a check: its later behaviour may then differ
+    /// from a real run.
     pub(crate) has_read_results: bool,
     /// URLs that cannot be fetched, and why.
     pub(crate) unreadable: BTreeMap<PathBuf, String>,
@@ -124,7 +124,7 @@ impl Context {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Shows what the script prints, up to a limit.
+    /// Shows the script's printed text, up to a limit.
     pub(crate) fn print(&self, text: &str) {
         if self.meter.may_print(text) {
             self.reporter.print(text);

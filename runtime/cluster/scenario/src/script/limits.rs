@@ -1,8 +1,8 @@
 //! Limits of scripts, declared once. `docs/reference/scenarios/language.md` lists it.
 //!
-//! The script engine bounds operations, the depth of calls and the size of each
-//! single value. The [`Meter`](crate::script::meter::Meter) bounds what it cannot: all
-//! values together, runs, and printed text.
+//! The script engine bounds operations, the depth of calls and the size of each single value. The
+//! [`Meter`](crate::script::meter::Meter) bounds the rest: all values together, runs, and printed
+//! text.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use vcr_base::input::memory;
 use vcr_base::units::format_bytes;
 use vcr_cluster::MemoryEstimate;
 
-/// Script operations after which a scenario counts as endless.
+/// Number of script operations after which a scenario counts as endless.
 pub const MAX_SCRIPT_OPERATIONS: u64 = 50_000_000;
 
 /// Processor time of the operations of a script, its runs and the reading of files not counted. An
@@ -26,10 +26,10 @@ pub(crate) const MAX_CALL_LEVELS: usize = 64;
 
 /// Maximum bytes of a text, or of all texts in one array or map.
 pub(crate) const MAX_STRING_BYTES: usize = 1 << 20;
-/// Elements of an array, those of arrays in it included. The script engine counts
-/// them after every call on it, so building one takes time by its square.
+/// Elements of an array, including nested arrays. The script engine counts them after every call on
+/// it, so building one takes quadratic time.
 pub(crate) const MAX_ARRAY_ELEMENTS: usize = 20_000;
-/// Entries of a map, those of maps in it included.
+/// Entries of a map, including nested maps.
 pub(crate) const MAX_MAP_ENTRIES: usize = 10_000;
 /// Maximum functions of a script, closures included. Reading a closure that uses a variable takes time by the number of
 /// those before it.

@@ -38,13 +38,13 @@ fn processor_time() -> Duration {
 /// Resources that a script has used so far.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    /// Resident memory besides the script's values: that of the process before it, and that of
-    /// its runs, traces and guests.
+    /// Resident memory except the script's values: the process before the script, and its runs,
+    /// traces and guests.
     other_bytes: AtomicU64,
-    /// Those of functions that a function of the vocabulary calls included: the script
-    /// engine's own count loses them.
+    /// Includes operations of functions that the vocabulary calls, which the script engine's own
+    /// count loses.
     operations: AtomicU64,
-    /// Those of its text that were read.
+    /// Tokens of its text read so far.
     tokens: AtomicU64,
     /// Nanoseconds of its tokens and operations.
     time_ns: AtomicU64,
@@ -71,7 +71,7 @@ impl Meter {
         }
     }
 
-    /// Runs code whose memory and time are not those of the script's values and operations.
+    /// Runs code whose memory and time do not count as the script's.
     pub(crate) fn outside<T>(&self, work: impl FnOnce() -> T) -> T {
         self.count_time();
         let before = memory::resident_bytes().unwrap_or(0);

@@ -67,7 +67,7 @@ impl<'s> Options<'s> {
         if self.map.get(name).is_some_and(wanted) { self.map.remove(name) } else { None }
     }
 
-    /// What a function made, without taking it.
+    /// The result of a function, without taking it.
     pub(crate) fn peek<T: Clone + Send + Sync + 'static>(&self, name: &str) -> Option<T> {
         self.map.get(name)?.clone().try_cast::<T>()
     }

@@ -163,8 +163,8 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
     Ok(PoolSpec { name, config, drawn })
 }
 
-/// Ranks that step together count the steps between prefills together, others each by themselves: engines without what
-/// the pool does, and the steps of the pool.
+/// Ranks that step together count the steps between prefills together. Other ranks count their own:
+/// engines by their own setting, and the steps of the pool.
 fn shared_interval(
     options: &mut Options<'_>,
     mut engine: Result<EngineSpec, String>,

@@ -226,7 +226,7 @@ fn choose(
     }
 }
 
-/// The operator tables of what is served.
+/// The operator tables of the served model.
 fn tables_of(context: &Context, args: &VllmArgs, served: &ServedModel, gpu: Gpu) -> Result<LatencySpec, String> {
     let name = args.model.as_deref().unwrap_or_default();
     let own = context.folder.join(name).join("config.json");

@@ -178,7 +178,7 @@ struct Read {
 }
 
 impl Read {
-    /// Reads what is the same for all schedulers.
+    /// Reads the options common to all schedulers.
     fn finish(self, mut options: Options<'_>) -> Scripted<EngineSpec> {
         let Self { made, policy, memory, is_auto, served, model } = self;
         let rates = options.array(ACCEPTANCE_RATES.name).unwrap_or_default();

@@ -15,7 +15,7 @@ use crate::script::options::{Options, describe};
 use crate::script::refusal::Refusal;
 use crate::script::register::with_options;
 
-/// The unit in which WebAssembly memory grows.
+/// The unit of growth of WebAssembly memory.
 const WASM_PAGE_BYTES: usize = 64 << 10;
 
 /// The address space of a 32-bit guest.

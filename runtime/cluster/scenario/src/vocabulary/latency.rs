@@ -81,7 +81,8 @@ impl LatencySpec {
     }
 }
 
-/// The first `tensor_parallel` in the config of a guest: that of the roofline, or of a guest around one.
+/// The first `tensor_parallel` in a guest's config: the roofline's, or that of a guest that wraps
+/// one.
 fn tensor_parallel(config: &serde_json::Value) -> Option<u64> {
     let config = config.as_object()?;
     let gpus = config.get("tensor_parallel").and_then(serde_json::Value::as_u64);

@@ -31,7 +31,7 @@ pub(crate) struct ModelSpec {
 }
 
 impl ModelSpec {
-    /// A model of the table on so many GPUs, otherwise as `vllm serve` starts it.
+    /// A model from the table on that many GPUs, otherwise as `vllm serve` starts it.
     pub(crate) fn of_table(name: &str, tensor_parallel: u64) -> Result<Self, String> {
         let serving = Serving { tensor_parallel, ..Serving::default() };
         let of = || -> Result<Self, ModelError> {

@@ -4,7 +4,7 @@ use vcr_model::vllm_args::VllmArgs;
 
 use crate::vocabulary::model::ModelSpec;
 
-/// What an engine or a latency model says.
+/// The placement stated by an engine or a latency model.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Placement {
     /// Function of the vocabulary.
@@ -20,7 +20,7 @@ pub(crate) struct Placement {
 struct Stated {
     number: u64,
     by: String,
-    /// What to write for another number.
+    /// How to write another number.
     write: fn(u64) -> String,
 }
 
@@ -66,7 +66,7 @@ impl Placement {
         Self { function, tensor_parallel: tensor, pipeline_parallel: pipeline }
     }
 
-    /// What an engine and its latency model contradict each other in, and what to write.
+    /// The contradictions between an engine and its latency model, with their corrections.
     pub(crate) fn contradictions(engine: &Self, latency: &Self) -> Vec<String> {
         let pairs = [
             ("number of GPUs that share each layer", &engine.tensor_parallel, &latency.tensor_parallel),

@@ -1,4 +1,4 @@
-//! Workloads: when their requests start, what they ask for, how their clients behave.
+//! Workloads: start times, requests and client behaviour.
 
 mod agents;
 mod clients;

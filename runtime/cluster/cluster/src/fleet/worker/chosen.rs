@@ -176,8 +176,8 @@ impl TokenSource for PreparedTokens<'_> {
     }
 }
 
-/// Tokens that stand for a prompt: equal where the prompts' blocks are equal,
-/// and behind the last full block where the prompts are equal as a whole.
+/// Tokens that represent a prompt: they are equal where the prompts' blocks are equal, and behind
+/// the last full block where the whole prompts are equal.
 pub(crate) fn prompt_tokens_of(prompt: &Prompt, block_size_tokens: u32) -> Vec<u32> {
     let token = |content: u64, index: u32| ((mix(content ^ u64::from(index)) >> 32) % VOCABULARY_TOKENS) as u32;
     let blocks = prompt.block_hashes();

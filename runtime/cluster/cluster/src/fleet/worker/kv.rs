@@ -29,7 +29,7 @@ impl Worker {
         }
     }
 
-    /// It has those from now on in the place of its own.
+    /// It uses these tiers from now on instead of its own.
     pub(super) fn join_tiers(&mut self, tiers: &mut KvTiers) {
         self.give_tiers(None);
         self.tier_client = tiers.add_client();

@@ -58,7 +58,7 @@ pub(crate) struct Worker {
     /// Shows output tokens, where they are served.
     shown: Option<Box<ShownTokens>>,
     acceptance: Stream,
-    /// Its number among those that share tiers with it.
+    /// Its number among the engines that share its tiers.
     tier_client: u32,
     waits: Waits,
     /// Requests, with the attempt, whose KV has come while it was in a step and is
@@ -122,7 +122,7 @@ impl Worker {
         })
     }
 
-    /// The load of this worker for a router that asks for what it has of a prompt.
+    /// The load of this worker for a router that asks for its hits of a prompt.
     pub(crate) fn load(&self, cached_prompt_blocks: u32, tiers: TierRun) -> WorkerLoad {
         let load = self.engine.load();
         WorkerLoad {
@@ -397,7 +397,7 @@ impl Worker {
         self.totals.begin_measuring(now_ns, self.engine.stats(), tiers);
     }
 
-    /// Time from the beginning of the measurement until `end_ns` for which it had its place.
+    /// How long it had its place between the beginning of the measurement and `end_ns`.
     pub(crate) fn provisioned_until(&self, end_ns: u64) -> u64 {
         let all_ns = self.lifecycle.provisioned_until(end_ns);
         all_ns - self.lifecycle.provisioned_until(self.totals.measured_from_ns.min(end_ns))

@@ -1,4 +1,4 @@
-//! The plugins of a worker: how they are made, and from which context.
+//! The plugins of a worker: their creation and its context.
 
 use vcr_core::latency::{EngineInfo, LatencyError, LatencyModel};
 use vcr_core::policy::SchedulingPolicy;

@@ -124,8 +124,7 @@ impl Pricing {
         }
     }
 
-    /// Prices the step that starts now and, if `ahead` or where that pays,
-    /// those that must follow.
+    /// Prices the step that starts now and, if `ahead` or if it pays, the steps that must follow.
     fn price_ahead(
         &mut self,
         engine: &mut AnyEngine,
@@ -169,10 +168,9 @@ impl Pricing {
 }
 
 impl Worker {
-    /// Prices the oldest step in flight, which starts now, and with `ahead`
-    /// those that must follow it, as far as they start before `horizon_ns`:
-    /// until then nothing from outside reaches the engine. Gives the steps to be
-    /// taken, as a range of [`Worker::take_durations_ns`].
+    /// Prices the oldest step in flight, which starts now, and with `ahead` the steps that must
+    /// follow it, as far as they start before `horizon_ns`: until then nothing from outside reaches
+    /// the engine. Returns the range of steps in [`Worker::take_durations_ns`].
     pub(crate) fn price(&mut self, now_ns: u64, horizon_ns: u64, ahead: bool) -> Result<Range<usize>, LatencyError> {
         let alone = self.injector.is_some() || self.tokens.is_some() || self.prices_adapters();
         let range = self.pricing.price(&mut self.engine, alone, (now_ns, horizon_ns), ahead)?;

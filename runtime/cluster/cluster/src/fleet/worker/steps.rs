@@ -70,8 +70,8 @@ impl Worker {
         self.pipeline.is_some()
     }
 
-    /// A schedule was made, with work or not. Gives whether another may be made at once, where `any` of it came to
-    /// something.
+    /// Records a schedule, with or without work. Returns whether another one may be made at once,
+    /// if `any` of them had an effect.
     pub(crate) fn queue_batch(&mut self, has_work: bool, any: bool, now_ns: u64) -> bool {
         self.pipeline.as_mut().map_or(any, |pipeline| pipeline.push(has_work, now_ns))
     }
@@ -88,11 +88,10 @@ impl Worker {
         self.may_work() && !self.booking.is_executing() && self.engine.step_in_flight()
     }
 
-    /// Whether each of its steps must be taken by itself, because a plugin may
-    /// end a request, or the engine, after any of them, or wants KV events at
-    /// their steps.
+    /// Whether each of its steps must be applied individually, because a plugin may end a request
+    /// or the engine after any of them, or wants KV events with each step.
     pub(crate) fn takes_single_steps(&self) -> bool {
-        // Of several steps, only vLLM's engine tells in which each event came.
+        // For several steps, only vLLM's engine reports the step of each event.
         let unclear = self.engine.kv_events().is_some() && self.engine.as_vllm().is_none();
         // What others bring to tiers that they share may let a request in that waits.
         self.injector.is_some()

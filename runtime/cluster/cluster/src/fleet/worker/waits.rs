@@ -15,8 +15,8 @@ impl Waits {
         self.stalled_until_ns.is_some()
     }
 
-    /// It is stalled until then, or longer if it is stalled for longer already. Gives by how much a
-    /// stall that would end at `until_ns` is longer than what was known.
+    /// Stalls the worker until then, unless it is already stalled for longer. Returns by how much a
+    /// stall that ends at `until_ns` extends the known one.
     pub(super) fn stall(&mut self, now_ns: u64, until_ns: u64) -> u64 {
         let more_ns = until_ns.saturating_sub(self.stalled_until_ns.unwrap_or(now_ns));
         self.stalled_until_ns = Some(self.stalled_until_ns.map_or(until_ns, |other_ns| other_ns.max(until_ns)));

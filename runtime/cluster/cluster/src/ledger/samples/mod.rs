@@ -1,8 +1,8 @@
 //! The samples of one metric: kept exactly, in little room, and summed up.
 //!
-//! The requests of one batch share their token times, so samples are kept as runs
-//! of equal values: a run of millions of tokens costs little more than its steps.
-//! No result depends on the order in which they came.
+//! The requests of one batch share their token times, so samples are kept as runs of equal values:
+//! a run of millions of tokens costs little more than its steps. No result depends on the order of
+//! the samples.
 
 mod moments;
 mod parts;
@@ -117,8 +117,8 @@ impl Samples {
         self.wide.extend(other.wide);
     }
 
-    /// Gives the values, each with how often it came, in no order and a value perhaps
-    /// in pieces: what is made of them must not depend on either.
+    /// Passes each value with its number of occurrences, in no order, and perhaps several times for
+    /// one value: results must depend on neither.
     #[inline]
     pub(crate) fn for_each(&self, mut give: impl FnMut(u64, u64)) {
         for (value, &times) in (0..).zip(&self.counts) {
@@ -187,8 +187,8 @@ impl CountedSamples {
         self.samples.counts.first().copied().unwrap_or(0)
     }
 
-    /// Gives the values, each with how often it came, in no order and a value perhaps
-    /// in pieces: what is made of them must not depend on either.
+    /// Passes each value with its number of occurrences, in no order, and perhaps several times for
+    /// one value: results must depend on neither.
     #[inline]
     pub fn for_each(&self, give: impl FnMut(u64, u64)) {
         self.samples.for_each(give);

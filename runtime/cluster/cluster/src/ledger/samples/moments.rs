@@ -1,4 +1,4 @@
-//! Sums of samples, from which mean and deviation follow.
+//! Sums of samples, for mean and deviation.
 
 /// Number, sum and sum of squares of whole numbers. They are exact, so they are the same
 /// in whatever order the samples come; of up to 2^40 samples below 2^44 (five hours in
@@ -8,7 +8,7 @@ pub struct Moments {
     count: u64,
     sum: u128,
     squares: u128,
-    /// Squares of what is too large for that, in units of `COARSE` squared.
+    /// Squares that are too large for that, in units of `COARSE` squared.
     coarse_squares: u128,
 }
 
@@ -59,8 +59,8 @@ impl Moments {
         let (count, count_f64) = (u128::from(self.count), self.count as f64);
         let least = u128::from(least);
         let (beyond, squares) = if self.coarse_squares == 0 {
-            // What is beyond the smallest keeps its digits where squares are large. The
-            // result is in range though what it is made of may wrap.
+            // The excess over the smallest sample keeps its digits where squares are large. The
+            // result is in range although intermediate values may wrap.
             let twice = self.sum.wrapping_mul(2 * least);
             let squares = self.squares.wrapping_sub(twice).wrapping_add(count.wrapping_mul(least * least));
             (self.sum - count * least, squares as f64)

@@ -1,7 +1,7 @@
 //! Samples of given ranks, found without sorting.
 //!
-//! Samples of similar size are counted together. Only the sizes in which a rank lies are examined further, so
-//! any number of samples takes two passes.
+//! Samples of similar size are counted together. Only the sizes that contain a rank are examined
+//! further, so any number of samples takes two passes.
 
 use super::{PACKED_COUNT_BITS, Samples};
 
@@ -24,7 +24,7 @@ const FEW_COUNTED: usize = 512;
 #[derive(Clone, Debug)]
 pub(super) struct Sizes {
     least: u64,
-    /// By size; none where there are few samples, which then count as of one size.
+    /// By size; none if there are few samples, which then count as one size.
     counts: Vec<u64>,
 }
 

@@ -1,7 +1,7 @@
 //! One router's knowledge of the requests in progress.
 //!
-//! A router books what it sends to an engine, and takes it off when it sees it
-//! again. What other routers do reaches its books later, or never.
+//! A router books the requests that it sends to an engine, and removes them when it sees them
+//! again. Changes by other routers reach its books later, or never.
 
 use super::active::{ActivePrompts, Chain};
 use crate::config::KvRouterConfig;
@@ -88,8 +88,8 @@ impl Books {
             }
             Entry::Generated { request, blocks } => {
                 if let Some(own) = self.request(request) {
-                    // Fewer than before if its engine crashed, and this router hears late what it
-                    // had generated there, by another router.
+                    // Fewer than before if its engine crashed, and this router learns late of
+                    // outputs generated there through another router.
                     let (worker, before) = (own.worker, std::mem::replace(&mut own.output_blocks, blocks));
                     let account = &mut self.accounts[worker as usize];
                     account.counted_blocks = account.counted_blocks + blocks - before;

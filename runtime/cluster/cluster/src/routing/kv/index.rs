@@ -30,8 +30,7 @@ impl<T> ByBlock<T> {
         &mut entry.or_insert((hash, value)).into_mut().1
     }
 
-    /// Changes what is known of a block, and forgets it unless `change` says to
-    /// keep it.
+    /// Changes the entry of a block, and removes it unless `change` returns true.
     fn keep_if(&mut self, hash: BlockHash, change: impl FnOnce(&mut T) -> bool) {
         if let Ok(mut entry) = self.0.find_entry(hash, |(other, _)| *other == hash)
             && !change(&mut entry.get_mut().1)
@@ -74,7 +73,7 @@ impl Copies {
 /// A change of blocks in a row.
 #[derive(Clone, Copy, Debug)]
 struct Change {
-    /// The time at which it is seen.
+    /// The time at which it becomes visible.
     at_ns: u64,
     kind: ChangeKind,
     blocks: u32,
@@ -168,7 +167,7 @@ impl EventIndex {
         chain.iter().take_while(|&&hash| self.copies.contains(hash)).count() as u32
     }
 
-    /// Takes over what is seen at `now_ns`.
+    /// Applies the changes visible at `now_ns`.
     pub(super) fn see_changes(&mut self, now_ns: u64) {
         while let Some(change) = self.coming.pop_front_if(|change| change.at_ns <= now_ns) {
             let blocks = self.coming_blocks.drain(..change.blocks as usize);

@@ -1,9 +1,10 @@
 //! The KV router: Dynamo's cost function over its books and its index.
 //!
-//! Other routers are asked once for each request and see the engines' own loads. This router sees only the
-//! engines' KV events. It records what it has sent, may hold requests back while every engine is busy, and
-//! may consist of several routers that learn of each other late. The formulas are from `dynamo-kv-router`
-//! 1.4. Where that breaks ties by a global random generator, this router draws from the run's seed.
+//! Other routers are called once for each request and see the engines' own loads. This router sees
+//! only the engines' KV events. It records its decisions, may hold requests back while every engine
+//! is busy, and may consist of several routers that learn of each other late. The formulas are from
+//! `dynamo-kv-router` 1.4. Where that breaks ties by a global random generator, this router draws
+//! from the run's seed.
 
 mod active;
 mod books;
@@ -71,7 +72,7 @@ pub(super) struct KvRouter {
     /// By request, the router that it came to; empty where there is only one.
     owners: Vec<u32>,
     turn: u32,
-    /// By worker; empty where the caches are known as they are.
+    /// By worker; empty if the router sees the caches themselves.
     events: Vec<EventIndex>,
     ties: Stream,
     /// Scratch: cost of the request on each candidate.
@@ -132,7 +133,7 @@ impl KvRouter {
     /// Whether candidates must include the engines' current cache hits.
     fn needs_overlap(&self) -> bool {
         let knowledge = self.config.knowledge;
-        // Also without a credit: what is cached is not booked as prompt tokens to compute.
+        // Also without a credit: cached tokens are not booked as prompt tokens to compute.
         self.facts.role.is_routed_by_cache() && matches!(knowledge, KvKnowledge::Events { .. }) && !knowledge.is_late()
     }
 
@@ -162,7 +163,7 @@ impl KvRouter {
         self.needs_outputs() && self.replicas.len() > 1 && self.config.replicas.sync_ns.is_some()
     }
 
-    /// Chooses among the running engines, of which there is at least one, or holds the request back.
+    /// Chooses among the running engines, at least one of which exists, or holds the request back.
     fn choose(&mut self, routed: &RouteInput<'_>, candidates: &mut [Candidate]) -> Routed {
         let query = &routed.query;
         let owner = self.owner_in_turn(query.id);

@@ -11,13 +11,12 @@ use crate::routing::sessions::Sessions;
 use crate::routing::{PoolRouter, RouteInput, Routed, RoutedTo, RouterNeeds};
 
 impl KvRouter {
-    /// Whether candidates must include what the engines keep below the device.
+    /// Whether candidates must include the tiers below the device.
     fn needs_tiers(&self) -> bool {
         self.needs_overlap() && self.sees_tiers()
     }
 
-    /// The workers that are up, with what they have cached if the router does not track
-    /// that by itself.
+    /// The running workers, with their cached blocks if the router does not track these itself.
     fn find_candidates(&mut self, request: &RouteInput<'_>, workers: &mut [Worker]) {
         let RouteRequest { now_ns, block_hashes: blocks, .. } = request.query;
         let needs_overlap = self.needs_overlap();

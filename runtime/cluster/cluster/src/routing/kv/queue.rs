@@ -59,7 +59,7 @@ impl PartialEq for Rank {
 
 impl Eq for Rank {}
 
-/// Those of one class.
+/// The waiting requests of one class.
 #[derive(Debug, Default)]
 struct ClassQueue {
     waiting: BTreeMap<Rank, Queued>,

@@ -179,8 +179,7 @@ fn with_queue(order: QueueOrder) -> KvRouter {
     router(KvRouterConfig { queue, ..KvRouterConfig::default() }, 1)
 }
 
-/// Requests wait while more than 50 tokens are to be computed; in which order do
-/// they leave?
+/// Requests wait while more than 50 tokens must be computed; returns the order in which they leave.
 fn leave(order: QueueOrder) -> Vec<u64> {
     let mut router = with_queue(order);
     let lengths = [4, 6, 5, 8];
@@ -408,7 +407,7 @@ fn a_family_is_sorted_by_what_is_to_be_computed() {
         let query = RouteInput { policy_class: asks, ..query(1, 1, &prompt) };
         chosen(&mut router, &query, &[overlap_blocks]).is_none()
     };
-    // Of 8 blocks 4 or 5 are cached: 64 tokens are long, 48 are short.
+    // 4 or 5 of 8 blocks are cached: 64 tokens are long, 48 are short.
     assert_eq!([waits(None, 4), waits(None, 5)], [true, false]);
     assert_eq!([waits(Some("batch"), 4), waits(Some("batch"), 5)], [true, false]);
     // Classes of a family cannot be asked for by name, others only so.

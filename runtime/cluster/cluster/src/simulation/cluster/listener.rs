@@ -9,7 +9,7 @@ use super::{ClusterOutput, SUBMITTED};
 use crate::ledger::record::RequestRecord;
 use crate::observe::{Incident, Observer, RequestName, StepRecord, StepSink};
 
-/// Keeps what the caller is to hear.
+/// Keeps the outputs for the caller.
 #[derive(Default)]
 pub(super) struct Listener {
     wants_tokens: bool,
@@ -26,19 +26,19 @@ impl Listener {
         Self { wants_tokens, ..Self::default() }
     }
 
-    /// That of a cluster behind a server, which tells of each output token.
+    /// The listener of a cluster behind a server, with an output for each token.
     pub(super) fn behind_server(wants_series: bool, steps: Option<Arc<dyn StepSink>>) -> Self {
         Self { wants_tokens: true, wants_series, steps, ..Self::default() }
     }
 
-    /// A request has this number at its source, by which observers of steps know it.
+    /// Sets a request's number at its source, for observers of steps.
     pub(super) fn name(&mut self, request: u64, number: u64) {
         if self.steps.is_some() {
             self.names.insert(request, number);
         }
     }
 
-    /// Takes what the caller has not heard yet.
+    /// Drains the outputs that the caller has not received yet.
     pub(super) fn take_outputs(&mut self) -> Vec<ClusterOutput> {
         std::mem::take(&mut self.outputs)
     }

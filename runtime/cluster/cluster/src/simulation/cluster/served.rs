@@ -1,8 +1,8 @@
 //! A cluster behind a server, whose clients are elsewhere.
 //!
-//! It has the workloads of a run for what is known by them: tenants, recorded answers, the names
-//! in its report. None of their requests comes by itself, none is given up or sent again by
-//! itself, and nothing follows on one: its clients do all that.
+//! It uses the workloads of a run only for their metadata: tenants, recorded answers, the names in
+//! its report. Their clients do everything else: no request arrives, gives up, is retried or
+//! follows another by itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::routing::Routing;
 use crate::simulation::{RunFacts, Simulation};
 use crate::traffic::{FollowUp, Traffic, Turn};
 
-/// Origin of a request: what of it no protocol carries.
+/// Origin of a request: the fields that no protocol carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestOrigin {
     /// Index of its workload in the run.
@@ -140,7 +140,7 @@ impl Cluster {
     pub fn take_tokens(&mut self, request: u64, first: u32, count: u32) -> Vec<u32> {
         let shown = self.simulation.fleet.workers_mut().iter_mut().flat_map(|worker| worker.take_shown_tokens());
         self.tokens.extend(shown.map(|(tag, place, token)| ((tag, place), token)));
-        // What is played has no engine, and any tokens.
+        // A played answer has no engine and any tokens.
         (first..first + count).map(|place| self.tokens.remove(&(request, place)).unwrap_or(0)).collect()
     }
 

@@ -1,4 +1,4 @@
-//! The observer of a run: what it wants, and what it is shown.
+//! The observer of a run: its wishes, and its notifications.
 //!
 //! Nothing here changes the run but its end. Instants between two samples are gone through at
 //! once as ever, so [`Observation::due_ns`] bounds the horizon of engines.
@@ -23,7 +23,7 @@ pub(super) struct Observation<O> {
     wants_steps: bool,
     /// Whether the observer sees requests as they go on.
     wants_requests: bool,
-    /// Whether the ledger keeps more than records, for which it must see each step.
+    /// Whether the ledger keeps more than records, so that it must see each step.
     keeps_requests: bool,
     /// Whether the run was stopped before its end.
     is_stopped: bool,
@@ -45,7 +45,7 @@ pub(super) fn sees_steps(observer: &impl Observer, config: &RunConfig) -> bool {
 }
 
 impl<O: Observer> Observation<O> {
-    /// That of a run before its start, with N workers.
+    /// The observation before the start of a run with `workers` workers.
     pub(super) fn new(observer: O, config: &RunConfig, workers: usize) -> Self {
         Self {
             wants_steps: sees_steps(&observer, config),
@@ -70,7 +70,7 @@ impl<O: Observer> Observation<O> {
         self.wants_steps
     }
 
-    /// Whether the observer wants the run to end, which it then does. It may want steps no longer.
+    /// Whether the observer ends the run. The observer may also stop wanting steps.
     pub(super) fn stops(&mut self, fleet: &mut Fleet) -> bool {
         if self.wants_steps && !self.observer.wants_steps() && !self.keeps_requests {
             self.wants_steps = false;
@@ -100,13 +100,12 @@ impl<O: Observer> Observation<O> {
         self.series.is_some()
     }
 
-    /// What a report has of it: the time series and an overload.
+    /// Its parts of a report: the time series and an overload.
     pub(super) fn into_report(self) -> (Option<RunSeries>, Option<Overload>) {
         (self.series, self.overloaded)
     }
 
-    /// Takes the samples of time series that are due before `at_ns`, the next instant at
-    /// which anything happens.
+    /// Takes the time-series samples due before `at_ns`, the time of the next event.
     pub(super) fn sample_series(&mut self, at_ns: u64, fleet: &Fleet) {
         let Some(series) = &mut self.series else { return };
         while series.due_ns() < at_ns {
@@ -234,7 +233,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Nothing happens until then, so what waits in front of engines waits for that long.
+    /// Nothing happens until then, so waiting requests wait for that long.
     pub(super) fn note_router_queue(&mut self, until_ns: u64) {
         if !self.observation.has_series() {
             return;

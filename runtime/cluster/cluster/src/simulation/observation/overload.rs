@@ -32,8 +32,8 @@ pub(in crate::simulation) struct Queues {
     pub(in crate::simulation) waiting: u64,
 }
 
-/// Looks at the queues at instants at which requests arrived, which are the same however the
-/// steps between them are gone through.
+/// Checks the queues at arrival times, which do not depend on how the steps between them are
+/// grouped.
 #[derive(Debug, Default)]
 pub(in crate::simulation) struct OverloadWatch {
     last: Queues,
@@ -58,8 +58,8 @@ impl OverloadWatch {
         is_due
     }
 
-    /// Checks the queues at an instant at which a check was due; instants come in order. The queues of `pool`
-    /// are the longest. Returns the overload to report, once.
+    /// Checks the queues when a check is due; instants come in order. The queues of `pool` are the
+    /// longest. Returns an overload once.
     pub(in crate::simulation) fn check(&mut self, now: Queues, pool: &str) -> Option<Overload> {
         if self.is_reported {
             return None;

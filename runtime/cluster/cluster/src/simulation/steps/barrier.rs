@@ -49,8 +49,8 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Prices and books the step of all ranks that starts at `start_ns`, by its place among those
-    /// that are taken together. Gives when the slowest ends.
+    /// Prices and books the step of all ranks that starts at `start_ns`, by its index in the group
+    /// of steps. Returns when the slowest rank ends.
     fn book_together(
         &mut self,
         ranks: &Range<u32>,
@@ -89,8 +89,8 @@ impl<O: Observer> Simulation<'_, O> {
                 && !may_prefill
                 && !self.must_single_step(index)
         };
-        // A rank without a step may find room for what waits there when another step ends, between two steps of
-        // the engine for what comes from elsewhere.
+        // A rank without a step may find room for waiting KV from elsewhere when another step ends,
+        // between two steps of the engine.
         let rests = |rank: u32| {
             let worker = self.fleet.worker(rank);
             together.contains(&rank) || !worker.can_step() && !worker.may_reserve()

@@ -1,10 +1,10 @@
 //! Steps of engines: their start, how far they run ahead, their end.
 //!
-//! Workers whose situation changed at an instant decide their steps first ([`schedule`]); then
-//! those that may start are priced, and taken together as far as nothing from outside can reach
+//! Workers whose situation changed at an instant decide their steps first ([`schedule`]). Then the
+//! steps that may start are priced and applied together, as far as nothing from outside can reach
 //! the engine ([`horizon`]): predicted in steady decode, one by one with several tokens each
-//! ([`bursts`]), or by all ranks that wait for each other ([`barrier`]). At the end of the last
-//! one its outputs are seen ([`end`]).
+//! ([`bursts`]), or for all ranks that wait for each other ([`barrier`]). Their outputs become
+//! visible at the end of the last one ([`end`]).
 
 mod barrier;
 mod schedule;
@@ -45,11 +45,11 @@ impl<O: Observer> Simulation<'_, O> {
     pub(super) fn start_changed(&mut self) -> Result<(), SimError> {
         let mut changed = self.fleet.take_changed();
         self.begin_passes(&changed);
-        // All of them are scheduled before the first is priced: what a transfer
-        // brings may end a fast-forward of steps that could be predicted.
+        // All of them are scheduled before the first is priced: a transfer may end a fast-forward
+        // of predictable steps.
         for &worker in &changed {
             while self.fleet.may_decide(worker) {
-                // A pass that comes to nothing is one after which blocks are taken, too.
+                // Blocks are allocated after an empty pass, too.
                 if !self.schedule_step(worker)? && !self.reserve_after_empty_pass(worker)? {
                     break;
                 }
@@ -89,9 +89,9 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Starts the oldest step that `index` has scheduled, and goes through those
-    /// that must follow unless they are watched. `is_last` unless other workers
-    /// have yet to start at this instant.
+    /// Starts the oldest step that `index` has scheduled, and runs the steps that must follow
+    /// unless they are watched. `is_last` is false if other workers have yet to start at this
+    /// instant.
     fn start_step(&mut self, index: u32, is_last: bool) -> Result<(), SimError> {
         let now_ns = self.clock.now_ns();
         let horizon_ns = self.horizon_ns(index, is_last);
@@ -161,7 +161,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.fleet.worker_mut(index).take_left_steady_decode(enter);
     }
 
-    /// Has an engine decode nothing steadily, and enters what it gave.
+    /// Ends an engine's steady decode and records its tokens.
     pub(super) fn dissolve_steady_decode(&mut self, index: u32) {
         self.fleet.worker_mut(index).dissolve_steady_decode();
         self.enter_left_steady_decode(index);
@@ -236,10 +236,10 @@ impl<O: Observer> Simulation<'_, O> {
 
     /// Until when nothing from outside can reach a worker.
     ///
-    /// The next instant at which anything outside may reach the engine. What is not in the queue
-    /// yet comes out of a step of another engine: the end of a request that another one depends on,
-    /// or a prompt that moves on to decode. A prefill engine that waits for blocks may start such a
-    /// step as soon as any decode engine takes a prompt from it.
+    /// The next instant at which anything outside may reach the engine. Anything not yet in the
+    /// queue results from a step of another engine: the end of a request that another one depends
+    /// on, or a prompt that moves on to decode. A prefill engine that waits for blocks may start
+    /// such a step as soon as any decode engine takes a prompt from it.
     fn horizon_ns(&mut self, index: u32, all_priced: bool) -> u64 {
         if self.clock.is_real() {
             // Steps may end late, and arrivals come earlier among them than planned.
@@ -247,7 +247,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
         let role = self.fleet.worker(index).role();
         let any_pool = self.facts.is_chained || self.fleet.workers_before(role).iter().any(Worker::can_step);
-        // What is due of handoffs comes at this instant, too.
+        // Due handoffs also happen at this instant.
         if any_pool && !all_priced || self.handoffs.has_due() {
             return self.clock.now_ns();
         }

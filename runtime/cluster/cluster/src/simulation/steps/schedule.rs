@@ -1,4 +1,4 @@
-//! Steps that engines decide, and what is admitted, preempted, refused and loaded with them.
+//! Scheduling of engine steps, with the resulting admissions, preemptions, refusals and loads.
 
 use vcr_core::plan::ScheduledKind;
 
@@ -80,8 +80,8 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(self.fleet.worker_mut(index).queue_batch(has_step, any, now_ns))
     }
 
-    /// The queue of a worker has come to the requests in `buffers.refused`: they end with the
-    /// step that was decided with them, or at once where there is none.
+    /// Ends the requests in `buffers.refused`, which a worker's queue has reached: with the step
+    /// that was decided with them, or at once without a step.
     fn refuse(&mut self, index: u32, has_step: bool) {
         let role = self.fleet.worker(index).role();
         let mut refused = std::mem::take(&mut self.buffers.refused);
@@ -94,8 +94,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.buffers.refused = refused;
     }
 
-    /// Schedules the instant at which a worker's next token is due, if requests have times
-    /// of their own.
+    /// Schedules a worker's next token if requests have times of their own.
     fn expect_token(&mut self, index: u32) {
         let worker = self.fleet.worker_mut(index);
         if let Some(at_ns) = worker.expect_token_ns(self.clock.now_ns()) {
@@ -135,7 +134,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Schedules the instant at which loads from a worker's tiers advance.
+    /// Schedules the next progress of loads from a worker's tiers.
     fn expect_loads(&mut self, index: u32) {
         let worker = self.fleet.worker_mut(index);
         if let Some(at_ns) = worker.expect_load_ns() {

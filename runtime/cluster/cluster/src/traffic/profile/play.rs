@@ -1,4 +1,4 @@
-//! One play of a lane: what of it has happened, and when the rest is due.
+//! One play of a lane: its past requests, and the due times of the others.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl Source {
         let (first_ns, last_ns) = (starts().min().unwrap_or(0), starts().max().unwrap_or(0));
         let cut_ns = first_ns + cut.map_or(0, |cut| ((last_ns - first_ns) as f64 * cut).round() as u64);
         let mut is_over: Vec<bool> = starts().map(|start_ns| start_ns < cut_ns).collect();
-        // Whatever waits for what is to come has not happened, whenever it was recorded.
+        // A request that waits for future ones has not happened, whenever it was recorded.
         loop {
             let waits = |index: usize| self.inside(rows, rows[index]).any(|(other, _)| !is_over[other]);
             let to_come: Vec<usize> = (0..rows.len()).filter(|index| is_over[*index] && waits(*index)).collect();
@@ -120,9 +120,9 @@ impl Source {
 #[derive(Clone, Copy, Debug)]
 struct Node {
     state: State,
-    /// Number of what it waits for.
+    /// Number of its predecessors.
     num_waits: u32,
-    /// When what has happened lets it start; from the beginning of the play on before that.
+    /// When its past predecessors let it start; before that, the beginning of the play.
     ready_ns: u64,
 }
 

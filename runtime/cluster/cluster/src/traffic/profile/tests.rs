@@ -75,7 +75,8 @@ fn a_snapshot_starts_where_the_recording_was() {
     assert_eq!(play.begin(0).map(|(at_ns, row)| (at_ns / S, row)).collect::<Vec<_>>(), [(10, 3)]);
     assert_eq!(play.start(&source, 3, 10 * S), Some(3));
     assert_eq!(play.happened(&source, 3, Trigger::Completion, 12 * S).collect::<Vec<_>>(), [(50 * S, 4)]);
-    // Both conversations go on: their last requests fill the caches, and then warm them in turn.
+    // Both conversations continue: their last requests fill the caches, and then warm them
+    // alternately.
     assert_eq!(source.warmup(&play, 3), [2, 1, 2, 1, 2]);
     assert_eq!(source.warmup(&source.open(0, 0, None), 2), [0, 0]);
     // Twice as fast, all comes in half the time.

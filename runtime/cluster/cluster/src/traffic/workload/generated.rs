@@ -11,7 +11,7 @@ use crate::config::SyntheticInput;
 /// The starts of sessions. Some starts are forecast before they are due.
 struct Starts {
     gaps: Stream,
-    /// Those of the sessions from `first` on that have been drawn.
+    /// Drawn seeds of the sessions from `first` on.
     drawn: VecDeque<u64>,
     first: u64,
     last_ns: u64,

@@ -52,7 +52,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// That of a workload; of no rows, if it plays no trace.
+    /// The rows of a workload; empty if it plays no trace.
     pub(super) fn new(config: &WorkloadConfig) -> Self {
         match &config.source {
             WorkloadSource::Trace { trace, pacing: TracePacing::Profile(lanes), .. } => {
@@ -71,7 +71,7 @@ impl Plan {
         }
     }
 
-    /// The first turns of sessions, or of what waits for nothing; lanes have theirs themselves.
+    /// The first turns of sessions, or of nodes without predecessors; lanes have their own.
     fn first_turns(&self) -> &[FirstTurn] {
         match self {
             Self::Sessions(first_turns) | Self::Graph { first_turns, .. } => first_turns,
@@ -211,9 +211,8 @@ impl Rows {
     }
 }
 
-/// First turns of all copies, in order of arrival, then
-/// of file, then of copy. Of a graph, what waits for nothing; in a closed loop
-/// the first row of each play.
+/// First turns of all copies, in order of arrival, then of file, then of copy. In a graph these are
+/// the nodes without predecessors, in a closed loop the first row of each play.
 fn first_turns(
     trace: &Arc<Trace>,
     copies: u32,

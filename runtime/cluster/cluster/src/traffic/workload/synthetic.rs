@@ -1,4 +1,4 @@
-//! Sessions that are drawn at random: when they start, and what they draw from.
+//! Randomly drawn sessions: their start times and random streams.
 
 use vcr_base::random::{Stream, Weights};
 

@@ -83,17 +83,17 @@ pub(crate) enum Scheduler {
         schedule_policy: SchedulePolicy,
         reservations: Reservations,
     },
-    /// Not among those that are drawn: it has no place in clusters of two pools.
+    /// Never drawn: it does not support clusters of two pools.
     Ticks,
-    /// vLLM's with a drafter that has KV of its own. Not among those that are drawn, either: what is drawn keeps its
+    /// vLLM's with a drafter that has its own KV. Never drawn, so that drawn cases keep their
     /// fingerprints.
     Drafter {
         drafter: Drafter,
         async_scheduling: bool,
     },
-    /// vLLM's with tiers that engines share. Not among those that are drawn.
+    /// vLLM's with tiers that engines share. Never drawn.
     SharedTiers(KvTiersConfig),
-    /// vLLM's with layers in groups, one of them with a window of this size in tokens. Not among those that are drawn.
+    /// vLLM's with layers in groups, one of them with a window of this size in tokens. Never drawn.
     Groups {
         window_tokens: u32,
         async_scheduling: bool,
@@ -153,7 +153,7 @@ pub(crate) fn arb_connected_tiers() -> impl Strategy<Value = KvTiersConfig> {
     )
 }
 
-/// The same of which engines share the disk, and perhaps the host.
+/// The same with a disk, and perhaps a host, shared by the engines.
 pub(crate) fn arb_shared_tiers() -> impl Strategy<Value = KvTiersConfig> {
     let speed = || proptest::option::of(300_000_000..5_000_000_000u64);
     let shared = || {

@@ -16,7 +16,7 @@ pub(crate) struct MemoryPlan {
     pub(crate) utilization: f64,
     /// Memory of each GPU that is used for neither weights nor KV cache.
     pub(crate) activation_bytes: u64,
-    /// Memory of each GPU for KV blocks, instead of what is left.
+    /// Memory of each GPU for KV blocks, instead of the remaining memory.
     pub(crate) kv_cache_bytes: Option<u64>,
 }
 
@@ -151,7 +151,7 @@ mod tests {
         let plan = MemoryPlan { utilization: 0.5, activation_bytes: 1 << 30, kv_cache_bytes: None };
         // 40 GiB less 15 and 1: 24 GiB in blocks of 2 MiB.
         assert_eq!(llama_on(80.0).num_gpu_blocks(&plan, 16), Ok(12_288));
-        // What is stated counts, whatever is left.
+        // The stated memory counts, whatever remains.
         let plan = MemoryPlan { kv_cache_bytes: Some(4 << 30), ..plan };
         assert_eq!(llama_on(80.0).num_gpu_blocks(&plan, 16), Ok(2_048));
         let plan = MemoryPlan { kv_cache_bytes: Some(3 << 20), ..plan };

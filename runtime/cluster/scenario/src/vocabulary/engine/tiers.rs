@@ -21,7 +21,7 @@ pub(crate) struct TiersSpec {
 impl TiersSpec {
     /// The tiers of an engine with these settings.
     pub(crate) fn beside(self, input: &EngineConfigInput) -> KvTiersConfig {
-        // What a pool shares has Dynamo's rules.
+        // Tiers shared by a pool have Dynamo's rules.
         let own = if self.config.is_shared() { HostRules::Dynamo } else { HostRules::of(input) };
         KvTiersConfig { rules: self.rules.unwrap_or(own), ..self.config }
     }

@@ -90,7 +90,7 @@ fn is_of_table(value: &Dynamic) -> bool {
     as_text(value).is_some_and(|name| presets::model(&name).is_none() && !vcr_model::names_of(&name).is_empty())
 }
 
-/// A model of the table by name: as `model(...)` has it, on so many GPUs.
+/// A model from the table by name: as `model(...)` describes it, on that many GPUs.
 fn of_table(name: &str, mut options: Options<'_>) -> Scripted<LatencySpec> {
     let gpus = options.u64("tensor_parallel");
     let gpu_memory = options.bytes("gpu_memory");
@@ -108,13 +108,13 @@ fn of_table(name: &str, mut options: Options<'_>) -> Scripted<LatencySpec> {
         gpu_memory_bytes: gpu.as_deref().and_then(Gpu::named).map(Gpu::memory_bytes),
     };
     let memory = ModelMemory::of(&mut options, &need, [Some(name), gpu.as_deref()], gpu_memory);
-    // Blocks of several groups are those of `engine(#{ model: model(...) })`.
+    // Blocks of several groups come from `engine(#{ model: model(...) })`.
     let memory = memory.filter(|_| model.has_one_group());
     let placement = Some(Placement::of_latency("roofline", gpus));
     Ok(LatencySpec { memory, placement, ..of_model(&model, options)? })
 }
 
-/// The peak of a report; one that `peak_flops` states is not that of a GPU by name.
+/// The peak for a report; a stated `peak_flops` is not the peak of a named GPU.
 pub(super) fn compute_peak((weights, peak): (&str, Peak), config: &RooflineConfig) -> ComputePeak {
     let of_gpu = config.gpu.as_deref().filter(|_| config.peak_flops.is_none()).and_then(Gpu::named).map(|gpu| gpu.name);
     ComputePeak {

@@ -132,7 +132,7 @@ fn named(context: &Context, input: &mut TablesInput) -> Result<Tables, TablesErr
     first
 }
 
-/// The peak of what has no table.
+/// The peak for operators without a table.
 fn compute_peak(resolved: &Resolved, system: &str) -> ComputePeak {
     ComputePeak {
         weights: resolved.moe_dtype.unwrap_or(resolved.gemm_dtype).to_owned(),

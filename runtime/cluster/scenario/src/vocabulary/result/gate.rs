@@ -1,7 +1,7 @@
 //! `gate`: whether a candidate may replace its baseline, asserted and read.
 //!
-//! Sides are read as `vcr gate` reads them: of a run the lines of its `requests.jsonl`, of a
-//! capture its file. Simulated answers have lengths and no tokens, so lengths are what is equal.
+//! Sides are read as `vcr gate` reads them: the lines of a run's `requests.jsonl`, or a capture
+//! file. Simulated answers have lengths and no tokens, so equal lengths count as equal.
 
 use std::fmt::Write as _;
 use std::io::Cursor;
@@ -105,7 +105,7 @@ fn gate(
     let made = context.meter.outside(|| -> Result<GateResult, Thrown> {
         let policy = policy.map_or_else(|| Ok(Policy::default()), |policy| read_policy(context, policy))?;
         if [baseline, candidate].iter().any(|value| value.is::<RunResult>()) {
-            // In a check there is nothing to be read from here on.
+            // From here on, a check has no results to read.
             context.reads_unmade_result();
         }
         let sides = [side(context, baseline)?, side(context, candidate)?];

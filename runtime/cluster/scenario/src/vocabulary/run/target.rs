@@ -155,7 +155,7 @@ pub(crate) fn of(value: &Dynamic) -> Result<Target, (String, Option<String>)> {
     }
 }
 
-/// The target of `run`'s options; what the caller of the scenario says comes first.
+/// The target from `run`'s options; the caller of the scenario overrides it.
 pub(crate) fn taken(context: &Context, options: &mut Options<'_>) -> Target {
     let own = match options.take("target") {
         None => Target::Virtual,

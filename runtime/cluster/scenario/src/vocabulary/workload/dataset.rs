@@ -205,7 +205,7 @@ impl Content {
 }
 
 impl Record {
-    /// The turns of a conversation: what is said before an answer, and the answer.
+    /// The turns of a conversation: the prompt before an answer, and the answer.
     fn dialogue(&self, counting: &mut Counting) -> Result<Dialogue, String> {
         let mut dialogue = Dialogue::default();
         if let (Some(prompt), Some(output)) = (self.prompt_tokens, self.output_tokens) {

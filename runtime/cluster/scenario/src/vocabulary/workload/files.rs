@@ -1,7 +1,7 @@
 //! `workload_file`: workloads as files of other tools describe them.
 //!
-//! Settings of a file that a run cannot follow are named in a warning; those that would make it
-//! another workload are errors.
+//! A warning names settings of a file that a run cannot follow; settings that would change the
+//! workload are errors.
 
 mod blis;
 mod fields;
@@ -40,7 +40,7 @@ pub(super) fn register(engine: &mut Engine, context: &Arc<Context>) {
     });
 }
 
-/// The workloads of a file, and what of it has no effect.
+/// The workloads of a file, and its settings without effect.
 fn read(path: &Path) -> Result<(Vec<WorkloadConfig>, Vec<String>), String> {
     if path.is_dir() {
         return servegen::workloads(path).map(|workloads| (workloads, Vec::new()));

@@ -31,7 +31,7 @@ pub(super) fn workloads(file: &mut Fields, ignored: &mut Vec<String>) -> Result<
             return Err(format!("{foreign}: is not supported: expected `clients` or `cohorts`"));
         }
     }
-    // It names what the clients say themselves.
+    // It names the clients' own category.
     file.take("category");
     let mut whole = Whole {
         rate_per_s: file.needed_number("aggregate_rate")?,

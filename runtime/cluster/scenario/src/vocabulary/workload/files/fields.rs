@@ -1,8 +1,8 @@
-//! The fields of a file of another tool, and those that were never read.
+//! The fields of another tool's file, and the fields that were never read.
 
 use serde_json::{Map, Value};
 
-/// The fields of a map. Those that are not taken have no effect.
+/// The fields of a map. Fields that are not taken have no effect.
 pub(super) struct Fields {
     path: String,
     map: Map<String, Value>,
