@@ -7,7 +7,7 @@ use vcr_text::{TemplateRequest, Value};
 use crate::server::chats::ChatOptions;
 use crate::server::model::Model;
 
-/// A row of a file: an answer, and what it answers.
+/// A row of a file: an answer and its key.
 #[derive(Deserialize)]
 struct Row {
     answer: Option<String>,

@@ -1,11 +1,10 @@
 //! The frontend of `vcr serve`: vLLM's OpenAI-compatible HTTP server, in the same
 //! process as the live engines.
 //!
-//! `engine/` sends requests to the engines and hands on their outputs; `generate/`
-//! makes sampling parameters of requests and text of outputs, `parse/` finds reasoning
-//! and calls of tools in it; `media/` accounts images, audio and video; `api/` has a module
-//! for each endpoint, `dialects/` translates other APIs; `server/` holds what they share,
-//! and serves connections.
+//! `engine/` sends requests to the engines and receives their outputs; `generate/` converts
+//! requests to sampling parameters and outputs to text; `parse/` extracts reasoning and tool calls;
+//! `media/` counts images, audio and video; `api/` has a module for each endpoint; `dialects/`
+//! translates other APIs; `server/` holds their shared state and serves connections.
 //!
 //! Around it, `http/` has sockets, TLS, API keys and CORS, `faults/` the faults
 //! that clients meet, `metrics/` what dashboards read, `traces/` spans of requests, `proxy/` a reverse

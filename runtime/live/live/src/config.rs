@@ -137,7 +137,7 @@ pub enum TokenChoice {
     Random,
     /// The prompt again, then the end of the text.
     Echo,
-    /// Those of a list, by prompt or in turn.
+    /// Tokens from a list, by prompt or in rotation.
     Listed(Arc<crate::token_list::TokenList>),
     /// A guest chooses them.
     Guest(TokenFactory),
@@ -213,7 +213,7 @@ pub struct TransferSettings {
     pub lease_ns: u64,
     /// Data plane; `None` moves nothing.
     pub plane: Option<PlaneSettings>,
-    /// Time after which a transfer to this engine has failed.
+    /// Time limit of a transfer to this engine.
     pub load_timeout_ns: u64,
     /// The fate of a request whose KV does not arrive.
     pub load_failure: LoadFailurePolicy,

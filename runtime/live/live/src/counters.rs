@@ -46,7 +46,7 @@ macro_rules! counters {
             $(#[doc = $help] pub $field: u64,)*
             /// Requests that ended, by [`FinishReason`].
             pub finished: [u64; 5],
-            /// Nanoseconds by which the latest step was late.
+            /// Delay of the latest step, in nanoseconds.
             pub max_late_ns: u64,
         }
 

@@ -117,7 +117,7 @@ pub struct PlaneTotals {
 pub(crate) struct Ends {
     /// Set to end them.
     pub(crate) stop: Arc<AtomicBool>,
-    /// Set before that if one of them cannot go on.
+    /// Set earlier if one of them has failed.
     pub(crate) has_failed: Arc<AtomicBool>,
 }
 
@@ -207,8 +207,8 @@ impl EnginesHandle {
         }
     }
 
-    /// Ends all engines because one of them cannot go on: each sends
-    /// ENGINE_CORE_DEAD, so that no frontend waits for an answer.
+    /// Ends all engines because one of them has failed: each sends ENGINE_CORE_DEAD, so no frontend
+    /// waits for an answer.
     pub(crate) fn fail(&self) {
         self.ends.has_failed.store(true, Ordering::Relaxed);
         self.shut_down();

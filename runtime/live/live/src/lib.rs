@@ -1,10 +1,9 @@
 //! The live driver: engines in real time, behind real frontends of vLLM.
 //!
-//! Owns clocks, threads and the state of requests; decides nothing about
-//! scheduling, which is the engine core's, and knows no bytes of the protocol,
-//! which is `vcr-wire`'s. Each engine is one thread, so the engines of a process
-//! share nothing that they would wait for, unless a router moves requests between
-//! them (`routing/`).
+//! Owns clocks, threads and the state of requests. Scheduling is decided in the engine core; the
+//! bytes of the protocol are `vcr-wire`'s. Each engine is one thread. The engines of a process
+//! share nothing that they would wait for, unless a router moves requests between them
+//! (`routing/`).
 //!
 //! From the outside in: `process/` starts the threads; `server.rs` is the loop of
 //! one engine; `intake/` and `admin/` handle messages and calls and change the

@@ -72,7 +72,7 @@ pub(crate) struct Extras {
     pub(crate) block_keys: Option<BlockKeys>,
     /// How its recorded answer ended.
     pub(crate) recorded_end: Option<RecordedEnd>,
-    /// Output tokens after which it fails, and how.
+    /// Number of output tokens after which it fails, and the kind of failure.
     pub(crate) failure: Option<PlannedFailure>,
     /// Output tokens that trigger a fault of the engine, and the fault.
     pub(crate) engine_fault: Option<(u32, EngineFault)>,
@@ -83,7 +83,7 @@ pub(crate) struct Extras {
 /// The answers of a resumable request that are still to begin.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    /// Those whose parts have come.
+    /// Parts that have arrived.
     pub(crate) queued: VecDeque<Turn>,
     /// Whether the latest answer has ended, and no part has come since.
     pub(crate) waits: bool,
@@ -179,14 +179,15 @@ impl BlockKeys {
         }
     }
 
-    /// The media as marks of a prompt, by which its blocks are told apart from the
-    /// first one with any of their tokens on.
+    /// The media as marks of a prompt, which distinguish its blocks from the first one with any of
+    /// their tokens.
     pub(crate) fn marks(&self) -> Vec<(u32, u64)> {
         self.media.iter().map(|medium| (medium.offset, medium.content())).collect()
     }
 
-    /// The media as items that the engine's encoder computes. Those that are out of place, which vLLM's frontends
-    /// never send, count as tokens alone; where a decoder reads them by cross attention none have a place.
+    /// The media as items that the engine's encoder computes. Items without a valid place, which
+    /// vLLM's frontends never send, count only as tokens; if a decoder reads them by cross
+    /// attention, none have a place.
     pub(crate) fn items(&self, prompt_tokens: u32, have_places: bool) -> Vec<PromptItem> {
         let mut end = 0;
         let mut items = Vec::with_capacity(self.media.len());

@@ -174,7 +174,7 @@ impl Server {
             self.handle(received, inputs, now_ns)?;
             left -= 1;
         }
-        // Checked when nothing else comes: a lost frontend sends nothing.
+        // Checked only when idle: a lost frontend sends nothing.
         if left == MESSAGES_PER_STEP {
             while let Some(received) = inputs.try_receive_loss()? {
                 self.handle(received, inputs, now_ns)?;
@@ -230,7 +230,7 @@ impl Server {
         Ok(())
     }
 
-    /// Does what is due by the clock, except for steps and playback.
+    /// Handles due timers, except steps and playback.
     fn fire_timers(&mut self, now_ns: u64) -> Result<(), LiveError> {
         let serving = &mut self.serving;
         self.intake.add_arrived(serving, &mut self.admin, now_ns)?;

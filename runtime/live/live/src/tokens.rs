@@ -32,7 +32,7 @@ pub(crate) struct Asked<'a> {
     /// The only tokens that may be drawn; none given: all may.
     pub(crate) allowed_tokens: &'a [u32],
     pub(crate) structured_output: &'a Arc<str>,
-    /// Tokens after which reasoning must end.
+    /// Most reasoning tokens.
     pub(crate) thinking_token_budget: Option<u32>,
     /// Its recorded answer, if it has one; nothing of it is masked.
     pub(crate) recorded: Option<&'a [u32]>,
@@ -42,7 +42,7 @@ pub(crate) struct Asked<'a> {
 #[derive(Default)]
 struct Slot {
     seed: u64,
-    /// Place of the end of the text; `u32::MAX` where there is none.
+    /// Index of the end of the text; `u32::MAX` if there is none.
     eos_index: u32,
     eos_token: u32,
     min_tokens: u32,
@@ -261,7 +261,7 @@ impl Slot {
             return self.allowed_tokens[draw as usize % self.allowed_tokens.len()];
         }
         let mut token = (draw % u64::from(vocab_size)) as u32;
-        // The next one that may stand here; there is none if all stop it.
+        // The next token that is allowed here; none if all of them stop it.
         for _ in 0..=self.stop_tokens.len() + 1 {
             if token != self.eos_token && !self.is_masked(token, index) {
                 break;

@@ -23,8 +23,8 @@ const UCX_CONFIG: &str = "CMA_SEG_SIZE=256k";
 /// Bytes to move: address here, address at the peer, length.
 pub(crate) type Extent = (usize, u64, usize);
 
-/// A transfer that NIXL has, and the lists it was made of: to give them back takes as long as to make them, for which no
-/// transfer waits.
+/// A transfer known to NIXL, and its lists: returning them takes as long as making them, so no
+/// transfer waits for that.
 pub(crate) struct Posted {
     request: XferRequest,
     _lists: [XferDescList<'static>; 2],
@@ -108,7 +108,7 @@ impl NixlAgent {
         Ok(name)
     }
 
-    /// Drops what is known about a peer, and connections to it.
+    /// Drops the state of a peer, and its connections.
     pub(crate) fn remove_peer(&mut self, name: &str) {
         if self.peers.remove(name)
             && let Err(error) = self.agent.invalidate_remote_md(name)

@@ -1,4 +1,5 @@
-//! The thread that writes the pattern of prompts while they are computed, and what is left of it when they are finished.
+//! The thread that writes the pattern of prompts during their computation, and the rest when they
+//! are finished.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

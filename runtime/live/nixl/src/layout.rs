@@ -126,7 +126,7 @@ impl RemoteLayout {
     }
 }
 
-/// The geometry of a peer with these ranks; that its model is the own one is what the hash says.
+/// The geometry of a peer with these ranks; the hash proves that its model is the same.
 fn remote_geometry(local: &Geometry, metadata: &NixlAgentMetadata, ranks: usize) -> Result<Geometry, String> {
     let own = *local.input();
     let ranks = u32::try_from(ranks).map_err(|_| "it has too many ranks".to_owned())?;

@@ -10,8 +10,8 @@
 //!
 //! # Differences to a plane that has the owner's help
 //!
-//! * Blocks get their pattern before a reader can come, as nobody says when: while the prompt is computed, by a thread of
-//!   its own, and what is missing when it is finished before its answer leaves.
+//! * Blocks get their pattern before a reader can come, because the time of its arrival is unknown:
+//!   while the prompt is computed, by a thread of its own, and the rest before its answer is sent.
 //! * Who knows an address can read it: a hold, its end and its name are not checked by the owner. A block that was used
 //!   otherwise in the meantime is found by the reader, whose comparison with the pattern fails.
 //! * A read that was given up goes on until NIXL is done; later transfers into its blocks wait for that.

@@ -1,7 +1,8 @@
 //! Finding, checking and opening NIXL's library, once for the process.
 //!
-//! `nixl-sys` opens `libnixl_capi.so` by its bare name when it is first called, and ends the process if it finds none
-//! or misses a function. So the library is opened here first, by its path: what is open already is found by name, too.
+//! `nixl-sys` opens `libnixl_capi.so` by its bare name when it is first called, and ends the
+//! process if the library or a function is missing. So the library is opened here first, by its
+//! path: an open library is found by name, too.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::symbols::{FUNCTIONS, PREFIX};
 
-/// The file's name, which is also the name by which `nixl-sys` looks for it.
+/// The file name, which `nixl-sys` also looks for.
 const FILE: &str = "libnixl_capi.so";
 
 /// Descriptors of a process with more than 64 agents; each agent has about ten.
@@ -160,7 +161,7 @@ fn load(path: &Path) -> Result<(), LibraryError> {
     }
     // For the rest of the process: threads of its agents may outlive everything else.
     std::mem::forget(library);
-    // The first call of `nixl-sys`, which remembers what it found.
+    // The first call of `nixl-sys`, which remembers the result.
     if nixl_sys::is_stub() { Err(LibraryError::Name { path: path.to_owned() }) } else { Ok(()) }
 }
 

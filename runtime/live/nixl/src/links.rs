@@ -138,7 +138,7 @@ impl Links {
         Err(TransferError::new(ErrorKind::Restarted, message))
     }
 
-    /// Drops what is known about a peer.
+    /// Drops the state of a peer.
     pub(crate) fn forget(&mut self, place: &Place, agent: &mut NixlAgent) {
         if let Some(State::Ready(link)) = self.states.remove(place) {
             agent.remove_peer(&link.agent);

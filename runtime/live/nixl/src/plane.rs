@@ -114,7 +114,7 @@ impl Plane for NixlPlane {
     }
 
     fn prepare(&mut self, blocks: Vec<Held>) {
-        // Those that NIXL may still write to are written when the prompt is finished.
+        // Blocks that NIXL may still write to are written when the prompt is finished.
         let free = blocks.iter().filter(|held| !self.shared.is_busy(held.block));
         let missing = free.filter(|held| !self.arena.want(held.block, held.content));
         self.filler.prepare(missing.map(|held| held.block).collect());

@@ -25,7 +25,8 @@ pub(crate) struct Shared {
     pub(crate) events: Mutex<Vec<PlaneEvent>>,
     /// Transfers and prompts to write that are owed an event.
     pub(crate) open: Mutex<HashSet<u64>>,
-    /// Transfers by which NIXL may be writing to it, by block. No lock: the engine's thread asks for each block.
+    /// Number of NIXL transfers that may be writing to it, by block. No lock: the engine's thread
+    /// reads it for each block.
     busy: Vec<AtomicU32>,
     pub(crate) statistics: Mutex<Statistics>,
 }
@@ -47,7 +48,7 @@ impl Shared {
         locked(&self.open).contains(&id)
     }
 
-    /// Reports an event. That of a transfer that was given up, or has had one, is dropped.
+    /// Reports an event. The event of a cancelled or already reported transfer is dropped.
     pub(crate) fn report(&self, event: PlaneEvent) -> bool {
         let mut open = locked(&self.open);
         if let PlaneEvent::Finished { id, .. } | PlaneEvent::Written { id } = &event

@@ -43,7 +43,8 @@ fn has_library() -> bool {
 
 #[expect(unsafe_code, reason = "UCX has no other way to be told")]
 fn listen_on_this_machine_only() {
-    // SAFETY: nothing of UCX runs yet, and what else reads variables does so by the standard library, which has a lock.
+    // SAFETY: no part of UCX runs yet, and all other readers of variables use the standard library,
+    // which has a lock.
     unsafe { std::env::set_var("UCX_NET_DEVICES", "lo") };
 }
 
@@ -196,8 +197,8 @@ fn pages_are_read_compared_and_their_owner_is_notified() {
     }
 }
 
-/// Blocks that are announced have their pattern soon, whatever becomes of them; those of a finished prompt before
-/// anyone hears of it, and if they have it already nothing is waited for.
+/// Announced blocks have their pattern soon, whatever happens to them. Blocks of a finished prompt
+/// have it before it is reported; if they already have it, nothing waits.
 #[test]
 fn announced_blocks_get_their_pattern() {
     if !has_library() {
@@ -226,7 +227,7 @@ fn announced_blocks_get_their_pattern() {
     assert_eq!(decode.arena.content(9), Some(7));
 }
 
-/// Blocks of a prompt that was given up belong to others at once, whatever NIXL is still doing with them.
+/// Blocks of an aborted prompt can be reused at once, whatever NIXL is still doing with them.
 #[test]
 fn what_is_still_to_be_written_can_be_given_up() {
     if !has_library() {

@@ -1,4 +1,4 @@
-//! Counts of what was recorded so far.
+//! Counts of the recording so far.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,7 +29,7 @@ macro_rules! counts {
             $(pub(crate) $name: Count,)*
         }
 
-        /// Counts of what was recorded.
+        /// Counts of a recording.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
         pub struct RecordSummary {
             $($(#[$meta])* pub $name: u64,)*
@@ -51,9 +51,9 @@ counts! {
     refused_inits,
     /// Requests that have arrived.
     arrivals,
-    /// Requests that are over.
+    /// Finished requests.
     requests,
-    /// Those of them that were aborted; over HTTP, exchanges whose clients went away.
+    /// The aborted part of these; over HTTP, exchanges whose clients disconnected.
     aborted,
     /// Requests that are under way, or were when the capture ended.
     open,
@@ -61,7 +61,7 @@ counts! {
     broken,
     /// Exchanges over HTTP.
     http,
-    /// Those of them whose bodies are not in the capture as a whole: they were too long.
+    /// The part of these whose bodies are incomplete in the capture because they were too long.
     left_out,
     /// Generations over HTTP without a `request` line, since the lengths of their prompts are unknown.
     without_lengths,

@@ -29,9 +29,9 @@ pub struct HttpRecordConfig {
     pub model: Option<String>,
     /// Name of the accelerator.
     pub gpu: Option<String>,
-    /// Secrets beyond those that are known.
+    /// Additional secrets.
     pub redact: RedactRules,
-    /// Limit of what waits to be written, in bytes.
+    /// Limit of unwritten data, in bytes.
     pub queue_bytes: usize,
     /// Limit of a body that is unpacked, in bytes.
     pub max_body_bytes: usize,
@@ -120,13 +120,13 @@ impl HttpRecorder {
         self.queue.push_exchange(exchange);
     }
 
-    /// Counts of what was recorded so far.
+    /// Counts of the recording so far.
     #[must_use]
     pub fn summary(&self) -> RecordSummary {
         self.counts.summary()
     }
 
-    /// Ends the capture; what is recorded from now on is lost.
+    /// Ends the capture; later events are lost.
     pub fn finish(&self) -> Result<RecordSummary, RecordError> {
         self.queue.close();
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -3,8 +3,8 @@
 use serde_json::{Map, Number, Value};
 use vcr_wire::{AsJson, PoolingParams, SamplingParams};
 
-/// Sampling parameters without those at their defaults. Tokens that are to be
-/// generated are left out unless tokens may be recorded.
+/// Sampling parameters without default values. Tokens to be generated are left out unless tokens
+/// may be recorded.
 pub(crate) fn sampling(params: &SamplingParams, with_tokens: bool) -> Map<String, Value> {
     let mut bytes = Vec::new();
     params.encode(&mut bytes);
@@ -28,7 +28,7 @@ fn shorten(value: &mut Value) {
     }
 }
 
-/// Pooling parameters without those at their defaults.
+/// Pooling parameters without default values.
 pub(crate) fn pooling(params: &PoolingParams) -> Map<String, Value> {
     let skip = params.skip_reading_prefix_cache;
     let all = [

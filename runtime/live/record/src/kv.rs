@@ -12,14 +12,14 @@ use vcr_wire::{AsJson, KvEventBatch, KvEventSubscriber, Transport, decode_sequen
 use crate::error::RecordError;
 use crate::queue::Queue;
 
-/// The interval at which a subscriber checks whether it should end.
+/// How often a subscriber checks whether it should end.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Fields of events with tokens, or with secrets of tenants.
 const TELLING: [&str; 3] = ["token_ids", "lookahead_token_ids", "extra_keys"];
 
-/// Hears what is published at `endpoint` until `stop`. `rank` is that of
-/// batches that do not say theirs.
+/// Receives the events published at `endpoint` until `stop`. `rank` applies to batches without a
+/// rank.
 pub(crate) fn subscribe(
     transport: &Transport,
     endpoint: &str,

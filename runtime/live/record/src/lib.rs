@@ -1,13 +1,12 @@
 //! A transparent proxy between a vLLM frontend and its engines, which writes a
 //! capture of what passes.
 //!
-//! Engines join the [`Recorder`] in place of the frontend, and it joins the
-//! frontend in place of each of them. One thread relays: every frame is handed
-//! on as it came, and then the part of it that says what it is is copied into a
-//! bounded queue. Another thread decodes those copies and writes lines of
-//! [`vcr_trace::capture`]. No error there, from messages that
-//! cannot be decoded to a full disk, delays or changes relayed messages; unrecorded
-//! ones are counted, and marked in the capture where they are missing.
+//! Engines join the [`Recorder`] in place of the frontend, and it joins the frontend in place of
+//! each of them. One thread relays: every frame is forwarded unchanged, and then the part that
+//! identifies it is copied into a bounded queue. Another thread decodes those copies and writes
+//! lines of [`vcr_trace::capture`]. No error there, from undecodable messages to a full disk,
+//! delays or changes relayed messages; unrecorded ones are counted, and marked in the capture where
+//! they are missing.
 
 mod counts;
 mod engines;

@@ -15,7 +15,7 @@ use vcr_trace::capture::{
 
 use crate::error::RecordError;
 
-/// Age at which written data is flushed to the disk.
+/// Longest time before written data is flushed to the disk.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// When a new file is begun.
@@ -36,7 +36,7 @@ impl Rotation {
 /// The files, one after the other. The first one is made when there is
 /// something to write, so that its first line can say who serves.
 ///
-/// At a URL each file is written to disk, and uploaded when it is complete.
+/// At a URL each file is written to disk, and uploaded once it is complete.
 pub(crate) struct Parts {
     path: PathBuf,
     uploads: Option<Uploads>,
@@ -62,7 +62,7 @@ struct Open {
     /// Device and inode.
     identity: (u64, u64),
     begun: Instant,
-    /// Requests that are over, in this file.
+    /// Finished requests in this file.
     requests: u64,
     /// Whether there is more in it than who serves.
     is_used: bool,
@@ -71,8 +71,8 @@ struct Open {
 }
 
 impl Parts {
-    /// Looks whether files can be made at `path`; those of an earlier capture
-    /// are removed if `replace` says so.
+    /// Checks that files can be made at `path`; removes those of an earlier capture if `replace` is
+    /// true.
     pub(crate) fn new(path: &Path, rotation: Rotation, replace: bool, meta: CaptureMeta) -> Result<Self, RecordError> {
         split(path).ok_or_else(|| RecordError::Suffix { path: path.to_owned() })?;
         let write = |source| RecordError::Write { path: path.to_owned(), source };
@@ -230,7 +230,7 @@ impl Parts {
         }
     }
 
-    /// Hands on what was written, unless that was done a moment ago.
+    /// Flushes the written data, unless that was done a moment ago.
     pub(crate) fn flush(&mut self) -> Result<(), RecordError> {
         let Some(open) = self.open.as_mut().filter(|open| !open.is_flushed) else { return Ok(()) };
         if open.flushed.elapsed() < FLUSH_INTERVAL {
@@ -270,11 +270,11 @@ impl Parts {
 }
 
 impl Open {
-    /// What is written to a file without a name is lost: the system drops it with this process.
+    /// Data written to a file without a name is lost: the system drops it with this process.
     fn check_place(&self) -> Result<(), RecordError> {
         let is_there = match identity(&self.path) {
             Ok(found) => found == self.identity,
-            // Of a folder that cannot be looked into nothing is known.
+            // The contents of an unreadable folder are unknown.
             Err(error) => !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
         };
         match is_there {

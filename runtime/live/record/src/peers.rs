@@ -89,7 +89,7 @@ impl PeerWatch {
         self.changed.notify_all();
     }
 
-    /// Says what is waited for until all peers have connected.
+    /// Reports the missing peers until all have connected.
     pub(crate) fn watch(&self) -> Result<(), RecordError> {
         let mut state = self.lock();
         while !state.is_over {

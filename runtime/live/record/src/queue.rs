@@ -1,8 +1,7 @@
 //! The queue between the relay and the recorder.
 //!
-//! The relay must never wait for the recorder, so what waits is bounded: once
-//! there is no room, everything is dropped and counted until the recorder has
-//! taken what waits. Where that happened it finds an [`Item`] that says so.
+//! The relay must never wait for the recorder, so the queue is bounded: once it is full, everything
+//! is dropped and counted until the recorder has emptied it. An [`Item`] marks the place.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -89,7 +88,7 @@ impl Batch {
 #[derive(Debug, Default)]
 struct State {
     waiting: Batch,
-    /// Bytes of what the recorder took and has not given back.
+    /// Bytes that the recorder has taken and not returned.
     taken_bytes: usize,
     lost: Lost,
     is_closed: bool,
@@ -118,8 +117,8 @@ impl Queue {
         Self { state: Mutex::default(), changed: Condvar::new(), limit_bytes }
     }
 
-    /// Swaps `batch` with what waits, after `pause` at most; sooner if much
-    /// waits or nothing more will come. `false`: it was the last time.
+    /// Swaps `batch` with the queue after at most `pause`; sooner if the queue is long or closed.
+    /// Returns `false` for the last batch.
     pub(crate) fn take(&self, batch: &mut Batch, pause: Duration) -> bool {
         batch.clear();
         let mut state = self.lock();

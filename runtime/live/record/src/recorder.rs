@@ -37,10 +37,10 @@ pub struct RecordConfig {
     /// How long the first engine, and any answer of the frontend, are waited for;
     /// `None` is for ever.
     pub connect_timeout: Option<Duration>,
-    /// The host at which the other sockets listen for engines; `None`: they are
-    /// files in a temporary folder.
+    /// The host on which the other sockets listen for engines; `None`: they are files in a
+    /// temporary folder.
     pub bind_host: Option<String>,
-    /// Publishers of KV events, the first being that of engine 0.
+    /// Publishers of KV events, starting with engine 0's.
     pub kv_events: Vec<String>,
     /// The capture's first file.
     pub out: PathBuf,
@@ -58,7 +58,7 @@ pub struct RecordConfig {
     pub output_tokens: bool,
     /// Whether the tokens of prompts are written.
     pub prompt_tokens: bool,
-    /// Limit of what waits to be written, in bytes.
+    /// Limit of unwritten data, in bytes.
     pub queue_bytes: usize,
 }
 
@@ -137,7 +137,7 @@ impl RecorderHandle {
         self.waker.wake();
     }
 
-    /// Counts of what was recorded so far.
+    /// Counts of the recording so far.
     #[must_use]
     pub fn summary(&self) -> RecordSummary {
         self.counts.summary()
@@ -226,7 +226,7 @@ pub(crate) fn spawn<T: Send + 'static>(
     thread::Builder::new().name(name.to_owned()).spawn(work).map_err(RecordError::Thread)
 }
 
-/// Writes down what waits until nothing more will come.
+/// Writes the queue's items until it is closed.
 pub(crate) fn write_down(queue: &Queue, mut writer: Writer, counts: &Counts) -> Result<(), RecordError> {
     let mut batch = Batch::default();
     let mut goes_on = true;

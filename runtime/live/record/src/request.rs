@@ -1,4 +1,4 @@
-//! One request under way, put together from what is said of it.
+//! One unfinished request, assembled from its messages.
 
 use vcr_trace::MediaItem;
 use vcr_trace::capture::{ExtraKeys, MediaKey, PromptHasher, RequestRecord, StepContext};
@@ -160,7 +160,7 @@ impl OpenRequest {
         });
     }
 
-    /// Only its first admission: what comes after is a preemption's.
+    /// Only its first admission: later ones follow a preemption.
     fn scheduled(&mut self, at_s: f64) {
         if let (Some(queued_s), None) = (self.queued_s, self.record.queue_ns) {
             self.record.queue_ns = Some(((at_s - queued_s) * 1e9).round().max(0.0) as u64);
@@ -224,8 +224,8 @@ fn media_key(feature: &MmFeature) -> MediaKey<'_> {
     MediaKey { identifier: &feature.identifier, offset: feature.mm_position.offset }
 }
 
-/// The items of a prompt; their identifiers alone if the places are not in order, as vLLM's frontends send them, or
-/// share tokens, as those of the sound in a video may.
+/// The items of a prompt. Only their identifiers if the places are not in the order in which vLLM's
+/// frontends send them, or overlap, as a video's sound may.
 fn media_of(features: &[MmFeature], prompt_tokens: u32) -> (Vec<MediaItem>, Vec<String>) {
     let items: Option<Vec<MediaItem>> = features.iter().map(media_item).collect();
     match items.filter(|items| MediaItem::are_in_place(items, prompt_tokens)) {

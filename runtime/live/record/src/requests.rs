@@ -29,8 +29,7 @@ impl Requests {
         self.open < MAX_OPEN
     }
 
-    /// Takes in one that has arrived. Returns that of the same name, whose end
-    /// was not seen.
+    /// Adds a new request. Returns the previous one of the same name, whose end was not seen.
     pub(crate) fn insert(&mut self, rank: u32, id: &str, request: OpenRequest) -> Option<OpenRequest> {
         let before = self.remove(rank, id);
         self.open += 1;
@@ -50,8 +49,7 @@ impl Requests {
         Some(request)
     }
 
-    /// Gives up those for which `is_meant` returns true. Returns
-    /// what is known of them, in the order of their arrival.
+    /// Removes the requests that `is_meant` selects. Returns their data in the order of arrival.
     pub(crate) fn give_up(
         &mut self,
         why: Option<&str>,

@@ -79,13 +79,13 @@ impl Writer {
         Ok(())
     }
 
-    /// Hands on what was written, unless that was done a moment ago.
+    /// Flushes the written data, unless that was done a moment ago.
     pub(crate) fn flush(&mut self) -> Result<(), RecordError> {
         let flushed = self.parts.flush();
         self.begin_again_if_removed(flushed)
     }
 
-    /// Goes on in a new file where the one that was written was removed. What it had is lost, and counted.
+    /// Continues in a new file if the current one was removed. Its contents are lost, and counted.
     fn begin_again_if_removed(&mut self, written: Result<(), RecordError>) -> Result<(), RecordError> {
         let (removed, requests) = match written {
             Err(RecordError::Removed { path, requests }) => (RecordError::Removed { path, requests }, requests),
@@ -99,7 +99,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Ends the capture: what is under way stays unfinished.
+    /// Ends the capture: open requests stay unfinished.
     pub(crate) fn end(&mut self, at_ns: u64) -> Result<(), RecordError> {
         let unfinished = self.requests.give_up(None, |_, _| true);
         let count = unfinished.len() as u64;
@@ -117,7 +117,7 @@ impl Writer {
             Ok(Request::Add(request)) => self.add(item, client, *request),
             Ok(Request::Abort(ids)) => {
                 for id in &ids {
-                    // One that is over already has nothing to be aborted.
+                    // A finished request cannot be aborted.
                     if let Some(request) = self.requests.remove(item.rank, id) {
                         self.counts.aborted.add(1);
                         self.over(request.ended(item.at_ns, FinishReason::Abort))?;
@@ -214,8 +214,7 @@ impl Writer {
                 self.finish(item, &output.request_id, reason)?;
             }
         }
-        // Most have ended with their last output already; those that have not
-        // were ended without one.
+        // Most have already ended with their last output; the others were ended without one.
         for id in outputs.finished_requests.iter().flatten() {
             self.finish(item, id, FinishReason::Abort)?;
         }
@@ -280,7 +279,7 @@ impl Writer {
         self.parts.write(&CaptureLine::Engine(Box::new(record)))
     }
 
-    /// The first engine's model is that of all: a deployment has one.
+    /// All engines of a deployment have the first engine's model.
     fn complete_meta(&mut self, engine: &EngineRecord) {
         let meta = self.parts.meta_mut();
         if meta.vllm_version.is_none() {

@@ -1,4 +1,4 @@
-//! The targets: each joins a service with what it knows of its engines.
+//! The targets: each joins a service with its knowledge of the engines.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -44,7 +44,7 @@ use crate::facts::{absent_behind_server, absent_live, absent_without_metrics};
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Limits of a cluster's server: the cluster itself refuses prompts that are too long for its engines.
 const ANY_MODEL_LEN: u32 = i32::MAX as u32;
-/// Tasks that the driver goes on with between two looks at what has come.
+/// Number of tasks that the driver runs between two checks for new input.
 const TASKS_BETWEEN_LOOKS: u32 = 16;
 /// Between two looks at a frontend that starts.
 const START_PAUSE: Duration = Duration::from_millis(20);
@@ -123,7 +123,7 @@ fn check_grammars(target: &Target, run: &RunConfig) -> Result<(), TargetError> {
     ))
 }
 
-/// Refuses what a server that is not ours cannot do.
+/// Refuses features that a foreign server cannot provide.
 fn check_foreign(run: &RunConfig) -> Result<(), TargetError> {
     let mut unsupported = vcr_cluster::recorded_answers(run);
     if !run.faults.is_empty() {
@@ -258,7 +258,7 @@ async fn serve_cluster(
     Ok(run.finish(MeasuredFacts { cluster: Some(Box::new(cluster)), ..facts })?)
 }
 
-/// Carries out a run on the server of its one pool, or on those of its prefill and decode
+/// Carries out a run on the server of its one pool, or on the servers of its prefill and decode
 /// pools.
 async fn measure_servers(
     servers: &[HttpTarget],
@@ -360,7 +360,7 @@ struct Measured {
     tells_cached: bool,
 }
 
-/// Asks a server what it is, and carries out a run on it.
+/// Queries a server's model, and carries out a run on it.
 async fn measure(http: &HttpTarget, run: RunConfig, observer: &mut dyn Observer) -> Result<Measured, TargetError> {
     let Client { service, target, tells_cached } = Client::connect(http, &run, None, CountedOutputs::All).await?;
     let scraper = Scraper::begin(&service.pool).await;
@@ -369,7 +369,7 @@ async fn measure(http: &HttpTarget, run: RunConfig, observer: &mut dyn Observer)
     Ok(Measured { driven, target, scraped, tells_cached: tells_cached.get() })
 }
 
-/// A client of a server, and what the report says of that.
+/// A client of a server, and its part of the report.
 struct Client {
     service: Completions,
     target: TargetReport,
@@ -377,7 +377,8 @@ struct Client {
 }
 
 impl Client {
-    /// Asks a server what it is; `book` has what its engines say, and `told` what of it counts.
+    /// Queries a server's model; `book` has its engines' reports, and `told` selects the relevant
+    /// ones.
     async fn connect(
         http: &HttpTarget,
         run: &RunConfig,
@@ -414,7 +415,7 @@ impl Client {
     }
 }
 
-/// The account of a run, and what is told of it besides.
+/// The results of a run, and additional facts for its report.
 fn facts_of(driven: Driven, mut target: TargetReport) -> (vcr_cluster::MeasuredRun, MeasuredFacts) {
     let Driven { run, send_delays_ns, stopped_at_ns, notes, .. } = driven;
     target.notes.extend(notes);

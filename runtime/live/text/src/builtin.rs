@@ -2,8 +2,8 @@
 //!
 //! * 0 to 255: the bytes;
 //! * 256 to 287: special tokens, the first of them named, the others reserved;
-//! * from 288 on: the lines of `pieces.txt`, in which `\n`, `\s` (a space at the end)
-//!   and `\\` are escapes. New lines are appended, none is ever moved.
+//! * from 288 on: the lines of `pieces.txt`, with the escapes `\n`, `\s` (a space at the end) and
+//!   `\\`. New lines are appended, none is ever moved.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ const SPECIAL: [&str; 12] = [
 ];
 const SPECIAL_START: u32 = 256;
 const PIECES_START: u32 = 288;
-/// Those that texts leave out: the others are text that a parser looks for.
+/// Tokens that generated texts leave out: the others are text that a parser looks for.
 const CONTROL: usize = 6;
 const END_OF_TEXT: u32 = SPECIAL_START;
 const END_OF_TURN: u32 = SPECIAL_START + 2;

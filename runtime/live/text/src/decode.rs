@@ -60,7 +60,7 @@ impl Detokenizer {
         }
     }
 
-    /// Appends what is held back: the tokens have ended.
+    /// Appends the text held back at the end of the tokens.
     pub fn finish(&mut self, out: &mut String) {
         if !self.bytes.is_empty() {
             out.push_str(&String::from_utf8_lossy(&self.bytes));
@@ -95,7 +95,7 @@ impl Detokenizer {
             return;
         }
         out.push_str(whole.get(before.len()..).unwrap_or_default());
-        // What was new is what the next text follows.
+        // The new text is the context of the next.
         self.window.drain(..self.emitted);
         self.emitted = self.window.len();
     }

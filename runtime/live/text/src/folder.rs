@@ -142,7 +142,7 @@ fn cached_name(path: &Path) -> Option<String> {
     model.strip_prefix("models--").map(|name| name.replacen("--", "/", 1))
 }
 
-/// The template in the order in which Transformers looks for it.
+/// The template, in Transformers' search order.
 fn template(folder: &Path, config: Option<&Json>, tokenizer: &Tokenizer) -> Result<Option<ChatTemplate>, TextError> {
     let in_file = read_text(&folder.join("chat_template.jinja"))?;
     let in_json = match &in_file {

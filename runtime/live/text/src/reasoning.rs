@@ -1,4 +1,4 @@
-//! Forms of reasoning: what a model writes around it, by the names of vLLM's parsers.
+//! Forms of reasoning: the marks around it, by the names of vLLM's parsers.
 
 use crate::{English, Tokenizer};
 

@@ -104,9 +104,9 @@ impl TextModel {
         TextSource { model: self.clone(), outputs: BTreeMap::new() }
     }
 
-    /// Reads the structure that a request asks for, as engines get it, unless that was done for another one of late. A
-    /// server does so before it asks an engine, which then has no work of it. The work is given up once `is_gone` says that
-    /// nobody waits for it.
+    /// Reads the requested structure as engines receive it, or returns a recently read one. A
+    /// server does so before it sends the request, which saves the engine the work. It stops once
+    /// `is_gone` returns that nobody waits for it.
     ///
     /// # Errors
     /// When it cannot be followed, or takes too much work, or is given up.
@@ -167,8 +167,8 @@ fn drawn(lengths: Option<&Distribution>, seed: u64, stream: &str) -> Option<u32>
     lengths.map(|lengths| (lengths.draw(&mut Stream::new(seed, stream)).round() as u32).max(1))
 }
 
-/// The token source of one engine. What is said depends on the prompt's end, and on
-/// the seed of the request. Structured outputs that cannot be followed are refused.
+/// The token source of one engine. The text depends on the prompt's end and on the seed of the
+/// request. Structured outputs that cannot be followed are refused.
 #[derive(Debug)]
 pub struct TextSource {
     model: TextModel,

@@ -11,19 +11,19 @@ pub struct StopMatch {
 
 /// Finds stop strings across the pieces of a text.
 ///
-/// As in vLLM, what is held back is the length of the longest stop string less one
-/// character, whether or not it could be a beginning of one, and nothing where stop
-/// strings stay in the output. Of several stop strings in one piece, the first in
-/// the list wins, even if another one occurs earlier in the text.
+/// As in vLLM, the held-back length is that of the longest stop string less one character, whether
+/// or not it could start a match, and zero if stop strings stay in the output. If a piece contains
+/// several stop strings, the first in the list wins, even if another one occurs earlier in the
+/// text.
 #[derive(Clone, Debug)]
 pub struct StopStrings {
     stops: Vec<String>,
     is_included: bool,
     /// Characters held back.
     held_chars: usize,
-    /// Bytes of earlier pieces in which a match may begin.
+    /// Bytes of earlier pieces that may contain the start of a match.
     reach: usize,
-    /// The end of the text: all that is not released, and what a match may begin in.
+    /// The end of the text: the unreleased part, and the context for a match.
     tail: String,
     /// Bytes of `tail` that are released.
     released: usize,
@@ -72,7 +72,7 @@ impl StopStrings {
         None
     }
 
-    /// Appends what is still held back: the text has ended otherwise.
+    /// Appends the text held back, because the text has ended otherwise.
     pub fn finish(&mut self, out: &mut String) {
         self.release(0, out);
     }

@@ -14,7 +14,7 @@ use crate::{TemplateError, TemplateErrorKind};
 use environment::{NAME, failed, fixed_clock};
 pub use processes::{render_in_processes, serve as serve_renderings};
 
-/// Form in which a template takes a message's content.
+/// Form of a message's content in a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentFormat {
     /// A text: lists of parts are joined to one.
@@ -48,7 +48,7 @@ pub struct TemplateRequest {
 #[derive(Clone)]
 pub struct ChatTemplate(Arc<Inner>);
 
-/// What is compiled.
+/// The compiled contents.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 struct Compiled {
     source: String,
@@ -69,8 +69,8 @@ impl std::fmt::Debug for ChatTemplate {
     }
 }
 
-/// Ends what is to be continued; as in Transformers, with a space at its end that
-/// shows whether the template trims texts.
+/// Marks the end of a continued message; the space, as in Transformers, shows whether the template
+/// trims texts.
 const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 impl ChatTemplate {
@@ -120,7 +120,7 @@ impl ChatTemplate {
         self.0.is_isolated()
     }
 
-    /// Form in which the template takes a message's content.
+    /// Form of a message's content in the template.
     #[must_use]
     pub fn content_format(&self) -> ContentFormat {
         self.0.content

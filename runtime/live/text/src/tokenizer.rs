@@ -147,10 +147,9 @@ impl Tokenizer {
         Ok(Self(Arc::new(Inner { kind, table, special, eos, special_texts, max_token_chars })))
     }
 
-    /// The tokens of a text. `add_special` adds what the model wants around a text,
-    /// such as a first token. Special tokens that are written in the text are
-    /// recognised. Large texts may wait for each other: a library's work takes many times
-    /// their length in memory.
+    /// The tokens of a text. `add_special` adds the model's special tokens around a text, such as a
+    /// first token. Special tokens written in the text are recognised. Large texts may wait for
+    /// each other: the library needs many times their length in memory.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TextError> {
         match &self.0.kind {
             Kind::Builtin(builtin) => Ok(builtin.encode(text)),
@@ -192,8 +191,8 @@ impl Tokenizer {
         self.0.table.ends.len() as u32
     }
 
-    /// Characters of the longest token in the vocabulary, by which vLLM tells that a text has
-    /// too many tokens before it counts them.
+    /// Characters of the longest token in the vocabulary, which vLLM uses to reject long texts
+    /// before it counts their tokens.
     #[must_use]
     pub fn max_token_chars(&self) -> usize {
         self.0.max_token_chars

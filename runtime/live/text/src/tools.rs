@@ -18,7 +18,7 @@ pub struct Tool {
     pub parameters: Option<Box<RawValue>>,
 }
 
-/// Bytes of the tags of all tools. Those that are too many have no schema, or are not called.
+/// Byte limit for the tags of all tools. Tools beyond it have no schema, or are not called.
 const TAG_BYTES_MAX: usize = 768 << 10;
 
 /// Deeper schemas are not followed.

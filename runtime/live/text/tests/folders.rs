@@ -95,7 +95,7 @@ fn streamed(mut text: Detokenizer, ids: &[u32]) -> String {
 }
 
 proptest! {
-    /// Our table of bytes must be what the library's decoder does.
+    /// Our table of bytes must equal the library's decoder.
     #[test]
     fn byte_level_pieces_are_the_whole_text(ids in prop::collection::vec(0u32..270, 0..40), skip: bool) {
         let ours = tokenizer(byte_level());

@@ -64,7 +64,7 @@ fn differences(folder: &Path, vectors: &Path) -> (Vec<String>, usize) {
         match (&vector.text, &rendered) {
             (Some(text), Ok(ours)) if text == ours => {}
             (None, Err(error)) => {
-                // What a template says itself reaches the user.
+                // An error raised by a template reaches the user.
                 let is_raised = vector.error_type.as_deref() == Some("TemplateError");
                 if is_raised
                     && (error.kind != TemplateErrorKind::Raised || vector.error.as_ref() != Some(&error.reason))
@@ -143,7 +143,7 @@ fn errors_name_the_line() {
     let error = raising.render(&chat(r#"[{"role": "user"}]"#)).expect_err("it says no");
     assert_eq!(error.to_string(), "line 3: No, user");
     assert_eq!((error.kind, error.reason.as_str()), (TemplateErrorKind::Raised, "No, user"));
-    // Another chat may have what it wants.
+    // Another chat may have the required fields.
     assert_eq!(raising.check(), Ok(()));
 }
 

@@ -26,7 +26,7 @@ proptest! {
         prop_assert_eq!(tokenizer.decode(&ids, false), text);
     }
 
-    /// Models may emit any bytes; the pieces of a stream are what the whole is.
+    /// Models may emit any bytes; the pieces of a stream add up to the whole.
     #[test]
     fn pieces_are_the_whole_text(ids in prop::collection::vec(0u32..1400, 0..60), skip_special: bool) {
         let tokenizer = Tokenizer::builtin();

@@ -3,9 +3,10 @@
 //! Pages live in one anonymous mapping, which other processes may read by its addresses (NIXL); within this
 //! process every access holds the locks of its blocks' pages, for one copy or one system call that does not wait.
 //!
-//! The state of a block has a lock of its own, which nobody holds while pages are copied, written or compared. So an
-//! engine's thread, which claims blocks, takes them back and says what readers expect of them, waits for no copy of a
-//! thread that may have no processor: who accesses pages afterwards waits for it.
+//! The state of a block has a lock of its own, which nobody holds while pages are copied, written
+//! or compared. An engine's thread claims blocks, takes them back and sets the content that readers
+//! expect. So it never waits for a copy by a thread that may have no processor: later accesses to
+//! the pages wait for that copy.
 
 use std::collections::TryReserveError;
 use std::io::{IoSlice, IoSliceMut};
@@ -56,7 +57,8 @@ struct BlockState {
     wanted: Option<u64>,
 }
 
-/// A block: its state, and the lock of its pages. Who needs both locks takes that of the pages first.
+/// A block: its state, and the lock of its pages. A thread that needs both takes the pages' lock
+/// first.
 #[derive(Debug, Default)]
 struct Block {
     state: Mutex<BlockState>,
@@ -114,7 +116,7 @@ impl Arena {
         Self::map(geometry, blocks as usize)
     }
 
-    /// Maps address space for all blocks, of which as many may be written as `limit_bytes` has room for.
+    /// Maps address space for all blocks; as many may be written as fit into `limit_bytes`.
     pub fn backed_as_used(geometry: Geometry, limit_bytes: Option<u64>) -> Result<Self, ArenaError> {
         let room = limit_bytes.map_or(u64::MAX, |limit_bytes| limit_bytes / geometry.block_bytes().max(1));
         Self::map(geometry, usize::try_from(room).unwrap_or(usize::MAX))
@@ -199,8 +201,8 @@ impl Arena {
         *self.state(block) = BlockState { owner, content: None, wanted: None };
     }
 
-    /// Waits until no copy is under way to or from a block's pages, for libraries that access memory themselves: after
-    /// [`Arena::claim`] none begins but that of its owner.
+    /// Waits until no copy to or from a block's pages is in progress, for libraries that access
+    /// memory themselves: after [`Arena::claim`] only the owner starts new ones.
     ///
     /// # Panics
     /// When there is no such block.
@@ -393,7 +395,7 @@ impl Arena {
         LockedPages { arena: self, _guards: blocks.iter().map(lock).collect(), blocks }
     }
 
-    /// Where a span lies in the mapping.
+    /// The range of a span in the mapping.
     fn range(&self, span: &Span) -> std::ops::Range<usize> {
         assert!(span.is_within(&self.geometry), "there is no {span:?}");
         let start = self.geometry.page_offset(span.rank, span.region, span.block) as usize + span.offset as usize;
@@ -404,8 +406,9 @@ impl Arena {
     #[expect(unsafe_code, reason = "the mapping has no references of its own; locks of blocks guard its parts")]
     fn span<'a>(&'a self, _guard: &'a RwLockReadGuard<'_, ()>, span: &Span) -> &'a [u8] {
         let range = self.range(span);
-        // SAFETY: the range lies in the mapping, which lives as long as `self`, is initialised, and is changed only
-        // under the write lock of its block; the read lock is held as long as the slice lives.
+        // SAFETY: the range is in the mapping, which lives as long as `self`, is initialised, and
+        // is changed only under the write lock of its block; the read lock is held as long as the
+        // slice lives.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(range.start), range.len()) }
     }
 }
@@ -433,9 +436,9 @@ impl LockedPages<'_> {
         assert!(spans.iter().all(is_locked), "a span is of a block that is not locked");
         spans.iter().map(move |span| {
             let range = arena.range(span);
-            // SAFETY: the range lies in the mapping, which lives as long as the arena. The write lock of its block, which
-            // `self` holds as long as the slices live, excludes slices of others; `self` is borrowed mutably, and the
-            // slices of this call do not overlap.
+            // SAFETY: the range is in the mapping, which lives as long as the arena. The write lock
+            // of its block, which `self` holds as long as the slices live, excludes slices of
+            // others; `self` is borrowed mutably, and the slices of this call do not overlap.
             unsafe { std::slice::from_raw_parts_mut(arena.memory.as_mut_ptr().add(range.start), range.len()) }
         })
     }

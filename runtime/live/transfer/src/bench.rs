@@ -155,14 +155,14 @@ fn send_plain(mut stream: TcpStream, bytes: u64) -> std::io::Result<()> {
 pub struct Repetition {
     /// The transfer as the plane reports it.
     pub moved: Moved,
-    /// From its start until it was reported.
+    /// From its start until its report.
     pub transfer_ns: u64,
     /// The plain stream of the same bytes.
     pub plain_ns: u64,
 }
 
-/// Reads the prompt and the plain stream `repetitions` times, after one of each that is not counted. Calls
-/// `after_each` with what was measured.
+/// Reads the prompt and the plain stream `repetitions` times, after one warm-up of each. Calls
+/// `after_each` with the measurement.
 ///
 /// # Errors
 /// When the responder cannot be reached, has other sizes, or a byte is wrong.

@@ -1,4 +1,4 @@
-//! Reasons for which a transfer fails.
+//! Reasons for failed transfers.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub enum ErrorKind {
     PeerLost,
     /// The deadline passed.
     TimedOut,
-    /// The bytes are not those of the block.
+    /// The bytes differ from the block's.
     Corrupt,
     /// This engine gave the transfer up.
     Cancelled,

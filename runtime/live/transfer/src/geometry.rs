@@ -18,7 +18,7 @@ pub enum Regions {
     Apart,
     /// Both of a layer: for each head its K and its V (vLLM's `LBHNC`).
     Together,
-    /// The one vector of a layer from which both follow (MLA).
+    /// A single vector per layer that both are derived from (MLA).
     Latent,
 }
 
@@ -280,7 +280,7 @@ impl Geometry {
             .fold(0x6b76_7061_6765_7331, |hash, value| crate::pattern::mix(hash ^ u64::from(*value)))
     }
 
-    /// How pages of `remote` fill those of this geometry.
+    /// How pages of `remote` map to pages of this geometry.
     pub fn pieces(&self, remote: &Self) -> Result<Vec<Piece>, Mismatch> {
         let (local, other) = (&self.input, &remote.input);
         for (field, here, there) in [
@@ -314,7 +314,7 @@ impl Geometry {
             let first = self.first_head(local_rank);
             let mut head = first;
             while head < first + self.heads_per_rank {
-                // Of ranks with the same head, those with the same place among their copies.
+                // Among the ranks with the same head, the one with the same place among its copies.
                 let remote_rank = remote.rank_with(head, local_rank, local.ranks);
                 let remote_first = remote.first_head(remote_rank);
                 let end = (remote_first + remote.heads_per_rank).min(first + self.heads_per_rank);

@@ -1,7 +1,8 @@
 //! Leases of finished prompts whose blocks wait for their readers.
 //!
-//! The notices are those of vLLM's NIXL connector: `REQUEST:READERS` after a read, of which there must be one from each
-//! reader, and `HB:REQUEST,REQUEST` from readers that still wait. Engines that move nothing send the bare name.
+//! The notices are those of vLLM's NIXL connector: `REQUEST:READERS` after a read, one from each
+//! reader, and `HB:REQUEST,REQUEST` from readers that still wait. Engines without transfers send
+//! the bare name.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -197,7 +198,7 @@ impl<T> LeaseTable<T> {
         true
     }
 
-    /// Ends the leases that are over, the oldest first.
+    /// Ends the expired leases, oldest first.
     pub fn expire(&mut self, now_ns: u64) -> Vec<(String, T)> {
         let mut expired = Vec::new();
         while self.ends.first().is_some_and(|(until_ns, _)| *until_ns <= now_ns) {

@@ -1,22 +1,22 @@
 //! KV that really moves between engines.
 //!
-//! Prefill and decode engines of vLLM move KV pages between their memories. This crate does
-//! the same with pages of a known content, so that networks, routers and failures meet bytes of the
-//! right size in the right pattern, and the receiver can prove what it got.
+//! Prefill and decode engines of vLLM move KV pages between their memories. This crate does the
+//! same with pages of known content, so that networks, routers and failures handle bytes of the
+//! right size in the right pattern, and the receiver can verify them.
 //!
 //! # Parts
 //!
-//! * [`Geometry`]: the sizes. An engine of T tensor-parallel ranks has T memories; each has a region
-//!   for K and one for V of every layer, and a region has one **page** for each block. A page
-//!   holds the rank's KV heads one after the other (vLLM's `HND` order), each of which is a **slice**.
-//!   [`Geometry::pieces`] splits pages between engines of different T.
+//! * [`Geometry`]: the sizes. An engine of T tensor-parallel ranks has T memories; each has a
+//!   region for K and one for V of every layer, and a region has one **page** for each block. A
+//!   page consists of the rank's KV heads in order (vLLM's `HND` layout), each of which is a
+//!   **slice**. [`Geometry::pieces`] splits pages between engines of different T.
 //! * [`Arena`]: one anonymous mapping with all regions, and the owner and content of each block.
 //!   Every access to a page holds its block's lock for one copy or system call.
 //! * [`pattern`]: the bytes of a slice, a function of the block's content, the region and the head.
 //!   They do not depend on ranks or block numbers, so they can be checked after any split.
-//! * [`Plane`]: what carries pages. [`tcp`] is ours; the NIXL plane is a crate of its own. A plane has threads of
-//!   its own, and its methods never wait: outcomes come as [`PlaneEvent`]s, and a callback wakes
-//!   the thread that polls. One plane belongs to one engine.
+//! * [`Plane`]: the transport of pages. [`tcp`] is ours; the NIXL plane is a crate of its own. A
+//!   plane has threads of its own, and its methods never wait: outcomes arrive as [`PlaneEvent`]s,
+//!   and a callback wakes the thread that polls. One plane belongs to one engine.
 //! * [`LeaseTable`]: finished prompts whose blocks wait for their readers: notices, counts of readers,
 //!   heartbeats, ends of leases.
 //! * [`Rendezvous`]: what brings engines together whose requests come in any order; a crate of its own.
@@ -40,8 +40,8 @@
 //! * A transfer that was cancelled, or whose blocks were claimed again, changes no page from then on.
 //!   A plane that cannot stop a copy keeps the blocks' old owner until it has ended, and starts later
 //!   transfers into them afterwards.
-//! * A peer's data is never trusted: numbers of blocks, sizes and texts are checked against what was
-//!   agreed and held, and a mismatch ends the transfer with the reason, not the process.
+//! * A peer's data is never trusted: block numbers, sizes and texts are checked against the agreed
+//!   and held ones, and a mismatch ends the transfer with a reason, not the process.
 
 mod arena;
 pub mod bench;

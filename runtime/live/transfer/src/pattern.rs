@@ -22,7 +22,7 @@ pub fn first_word(content: u64, region: u32, head: u32) -> u64 {
     mix(content ^ mix(u64::from(region) << 32 | u64::from(head) | 1 << 63))
 }
 
-/// The content of a block by that of the block before it, and its own tokens.
+/// The content of a block, derived from the previous block's and its own tokens.
 #[must_use]
 pub fn chain(parent: u64, tokens: &[u32]) -> u64 {
     tokens.iter().fold(mix(parent ^ STEP), |state, token| mix(state ^ u64::from(*token).wrapping_add(STEP)))

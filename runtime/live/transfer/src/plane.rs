@@ -19,7 +19,7 @@ pub type PlaneFactory = Arc<dyn Fn(PlaneContext) -> Result<Box<dyn Plane>, Trans
 pub struct PlaneContext {
     /// Name of the engine among its peers.
     pub engine_id: String,
-    /// Number of the engine among those of its process and frontend; ports are counted up by it.
+    /// Number of the engine within its process and frontend; it is added to ports.
     pub rank: u16,
     /// Tells this start of the engine from earlier ones.
     pub generation: u64,
@@ -67,13 +67,13 @@ pub struct Transfer {
     pub direction: Direction,
     /// The other engine.
     pub peer: Peer,
-    /// The peer's name for the blocks: that of the held prompt, or of the expected transfer.
+    /// The peer's name for the blocks: the held prompt's, or the expected transfer's.
     pub request: String,
     /// The blocks; none only connects and notifies.
     pub blocks: Vec<BlockPair>,
     /// Sent to the peer once all bytes are here and right.
     pub notice: Option<Vec<u8>>,
-    /// Time from now on after which it has failed.
+    /// Time limit of the transfer from now on.
     pub timeout: Duration,
     /// A fault: a byte is changed before the comparison with the pattern.
     pub corrupts: bool,
@@ -102,11 +102,11 @@ pub struct Expected {
     pub id: u64,
     /// The engine that will write, as messages and totals name it.
     pub peer: Peer,
-    /// The name by which the peer writes.
+    /// The name under which the peer writes.
     pub request: String,
     /// The blocks and their contents, in the order of the prompt.
     pub blocks: Vec<Held>,
-    /// Time from now on after which it has failed.
+    /// Time limit of the transfer from now on.
     pub timeout: Duration,
     /// As [`Transfer::corrupts`].
     pub corrupts: bool,
@@ -135,7 +135,7 @@ pub trait Plane: Send {
     /// `tcp` or `nixl`, in messages and metrics.
     fn name(&self) -> &'static str;
 
-    /// The port at which peers find it.
+    /// The port for peers.
     fn port(&self) -> u16;
 
     /// Whether [`Plane::prepare`] is of use.
@@ -152,7 +152,7 @@ pub trait Plane: Send {
         true
     }
 
-    /// Lets peers read these blocks, for which [`Plane::write`] was asked.
+    /// Lets peers read these blocks, after [`Plane::write`].
     fn hold(&mut self, hold: Hold);
 
     /// Ends a hold: its blocks will be used otherwise. Unknown names are ignored.

@@ -1,9 +1,10 @@
 //! The priority of threads that move bytes.
 
-/// By how much they are nicer than others, so that an engine's own thread goes first where processors are short.
+/// Additional niceness, so that an engine's own thread takes precedence when processors are scarce.
 pub const MOVER_NICENESS: u8 = 5;
 
-/// Makes the calling thread nicer, and those that it starts. Of this thread alone on Linux, and no more than an attempt.
+/// Raises the niceness of the calling thread and of the threads it starts. On Linux it affects only
+/// this thread; failures are ignored.
 pub fn lower_priority(niceness: u8) {
     if niceness > 0 {
         _ = rustix::process::setpriority_process(None, niceness.into());

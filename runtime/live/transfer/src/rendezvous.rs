@@ -1,8 +1,9 @@
 //! The seam between engines and what brings prefill and decode engines together.
 //!
-//! Without a rendezvous a decode engine gets its request after the prefill engine's answer, which says where the KV is.
-//! With one both get theirs at once, in any order, and meet in a **room** of the prefill engine: the decode engine waits
-//! there until the prompt is finished, and gets its **description**, the same parameters that the answer has.
+//! Without a rendezvous a decode engine gets its request after the prefill engine's answer, which
+//! names the place of the KV. With one, both get their requests at once, in any order, and meet in
+//! a **room** of the prefill engine: the decode engine waits there until the prompt is finished,
+//! and gets its **description**, the same parameters as in the answer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ pub struct Meeting {
     pub host: String,
     pub port: u16,
     pub room: Room,
-    /// The engine among those of the worker, if the request names it.
+    /// The engine of the worker, if the request names it.
     pub engine_id: Option<String>,
 }
 
@@ -119,7 +120,7 @@ pub type HostFilter = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 pub struct RendezvousContext {
     /// Name of the engine among its peers.
     pub engine_id: String,
-    /// Number of the engine among those of its process and frontend.
+    /// Number of the engine within its process and frontend.
     pub rank: u16,
     /// Hosts that it may connect to.
     pub allows: HostFilter,

@@ -1,5 +1,5 @@
-//! MessagePack: a cursor, a writer, and one declaration per structure from
-//! which its decoder and its encoder both come.
+//! MessagePack: a cursor, a writer, and one declaration per structure for its decoder and its
+//! encoder.
 
 pub(crate) mod derived;
 pub(crate) mod error;

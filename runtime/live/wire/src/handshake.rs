@@ -1,4 +1,4 @@
-//! The messages by which an engine and its frontends find each other.
+//! The messages that connect an engine with its frontends.
 
 use serde::{Deserialize, Serialize};
 
@@ -76,8 +76,8 @@ impl Init {
         }
     }
 
-    /// The INIT `frame` with other addresses. Those that `addresses` does not
-    /// name and everything else stay as they are, unknown keys included.
+    /// The INIT `frame` with other addresses. Addresses not in `addresses` and everything else stay
+    /// unchanged, including unknown keys.
     pub fn readdress(frame: &[u8], addresses: &Addresses) -> Result<Vec<u8>, DecodeError> {
         Self::decode(frame)?;
         let mut init = Value::decode(frame)?;

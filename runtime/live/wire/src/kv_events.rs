@@ -122,7 +122,7 @@ impl Serialize for KvEventBatch {
 /// The frames of a published batch: topic, sequence number, batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvEventMessage {
-    /// The topic, by which subscribers filter.
+    /// The topic for subscribers' filters.
     pub topic: String,
     /// Counts the publisher's batches, from 0.
     pub sequence: u64,

@@ -1,20 +1,17 @@
 //! vLLM's engine-core protocol, versions 0.27 to 0.33: MessagePack over ZeroMQ,
 //! from both sides.
 //!
-//! A *frontend* (vllm-rs or the Python API server) binds every socket and sends
-//! [`Request`]s; an *engine* connects and answers with [`EngineCoreOutputs`]. An
-//! [`EngineLink`] is the engine's end, a [`FrontendLink`] the frontend's, and a
-//! [`KvEventPublisher`] publishes the contents of an engine's cache. A
-//! [`Relay`] stands between both ends and listens. The messages can be used
-//! without sockets: without the feature `sockets` this crate is a codec. With
-//! it, libzmq is built from the sources that come with its crate, which takes a
-//! C++ compiler (Debian: `g++`) and nothing else.
+//! A *frontend* (vllm-rs or the Python API server) binds every socket and sends [`Request`]s; an
+//! *engine* connects and answers with [`EngineCoreOutputs`]. An [`EngineLink`] is the engine's end,
+//! a [`FrontendLink`] the frontend's, and a [`KvEventPublisher`] publishes the contents of an
+//! engine's cache. A [`Relay`] is placed between both ends and observes the messages. The messages
+//! can be used without sockets: without the feature `sockets` this crate is a codec. With it,
+//! libzmq is built from the sources in its crate, which needs only a C++ compiler (Debian: `g++`).
 //!
-//! Decoders are tolerant, since one binary meets seven versions: arrays are read by
-//! index with defaults for a missing tail, further elements and unknown keys are
-//! passed over. Encoders write the shortest array that says the same, since
-//! frontends accept shorter arrays than they know, but not longer ones. What
-//! the versions differ in is in `compat.toml`, see [`ProtocolRules`].
+//! Decoders are tolerant, since one binary meets seven versions: arrays are read by index with
+//! defaults for a missing tail; further elements and unknown keys are skipped. Encoders write the
+//! shortest equivalent array, since frontends accept arrays shorter than their own, but not longer
+//! ones. `compat.toml` lists the differences between versions, see [`ProtocolRules`].
 //!
 //! Bytes from outside are never trusted: none panic a decoder, and none make it allocate more than
 //! a fixed multiple of their number.

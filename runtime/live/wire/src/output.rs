@@ -280,8 +280,8 @@ impl EngineMessage {
 
 /// Gathers the outputs of one step for one API server, straight as bytes.
 ///
-/// Its buffers are kept from step to step, so that a step in which every
-/// request gets a token allocates nothing.
+/// Its buffers are kept between steps, so a step in which every request gets a token allocates
+/// nothing.
 #[derive(Debug)]
 pub struct StepEncoder {
     /// Elements of one output that the version knows.
@@ -360,7 +360,7 @@ impl StepEncoder {
         self.num_finished += 1;
     }
 
-    /// Appends the whole message to `out` and forgets what was added.
+    /// Appends the whole message to `out` and clears the added outputs.
     pub fn finish(&mut self, end: StepEnd<'_>, out: &mut Vec<u8>) {
         let weight_version = end.weight_version.filter(|_| self.outputs_len > 8);
         let len = match (weight_version, self.num_finished) {

@@ -17,7 +17,7 @@ use crate::versions::ProtocolRules;
 array_struct! {
     /// A request, as the message ADD carries it.
     EngineCoreRequest, 1 required {
-        /// The frontend's internal name, by which outputs and aborts refer to it.
+        /// The frontend's internal name, used in outputs and aborts.
         request_id: String = String::new(),
         prompt_token_ids: Option<Vec<u32>> = None,
         /// Images, audio and video in it.
@@ -40,7 +40,7 @@ array_struct! {
         prompt_is_token_ids: Option<Vec<bool>> = None,
         /// The API server that waits for its outputs.
         client_index: u32 = 0,
-        /// The wave in which the frontend believes the engines to be.
+        /// The engines' wave as the frontend knows it.
         current_wave: u32 = 0,
         /// Smaller is more urgent.
         priority: i64 = 0,

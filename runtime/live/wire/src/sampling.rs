@@ -51,8 +51,8 @@ map_struct! {
 }
 
 map_struct! {
-    /// Sampling parameters. Defaults are vLLM's; vllm-rs leaves nullable keys
-    /// out, the Python server those that have their default.
+    /// Sampling parameters. Defaults are vLLM's; vllm-rs omits nullable keys, the Python server
+    /// keys with default values.
     ///
     /// Only `eos_token_id`, `stop_token_ids`, `min_tokens` and the lengths end a request. `stop`
     /// and `ignore_eos` are the frontend's own business, and `all_stop_token_ids` may list tokens
@@ -174,7 +174,7 @@ impl Wire for StopStrings {
     }
 }
 
-/// Token ids and what is added to their logits.
+/// Token ids and the biases added to their logits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogitBias(pub Vec<(u32, f64)>);
 

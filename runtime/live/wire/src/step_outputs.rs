@@ -7,8 +7,8 @@ use crate::codec::field::Wire;
 use crate::codec::read::{Reader, whole};
 use crate::output::{EngineCoreOutput, EngineCoreOutputs, StepEncoder, StepEnd};
 
-/// A message of an engine with its outputs apart, as a frontend reads it that has many
-/// requests: those with nothing but new tokens take no memory of their own.
+/// An engine's message split for a frontend with many requests: outputs with nothing but new tokens
+/// take no memory of their own.
 #[derive(Debug)]
 pub struct StepOutputs<'a> {
     /// The message, without its outputs.
@@ -161,7 +161,7 @@ impl StepKeeper {
         self.kept.push(Kept { name_len: request_id.len(), kind });
     }
 
-    /// Hands over what was added with the rest of a message. [`StepKeeper::clear`] follows.
+    /// Returns the added outputs with the rest of a message. [`StepKeeper::clear`] follows.
     pub fn step(&mut self, end: StepEnd<'_>) -> StepOutputs<'_> {
         let message = EngineCoreOutputs {
             engine_index: end.engine_index,
@@ -183,7 +183,7 @@ impl StepKeeper {
         }
     }
 
-    /// Forgets what was handed over, but not the room for it.
+    /// Clears the returned outputs and keeps the allocation.
     pub fn clear(&mut self) {
         self.names.clear();
         self.kept.clear();

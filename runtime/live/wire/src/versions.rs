@@ -19,7 +19,7 @@ pub enum WakeUpResult {
     Bool,
 }
 
-/// A row of `compat.toml`: what a version has on the wire.
+/// A row of `compat.toml`: a version's features on the wire.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProtocolRules {
@@ -53,7 +53,7 @@ pub struct ProtocolRules {
 }
 
 impl ProtocolRules {
-    /// The layout in which vllm-rs of this version writes an adapter.
+    /// The layout of an adapter in vllm-rs of this version.
     #[must_use]
     pub fn lora_layout(&self) -> LoraLayout {
         if self.lora_len == 7 { LoraLayout::Seven } else { LoraLayout::Six }
@@ -86,7 +86,7 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
     toml::from_str(include_str!("../compat.toml")).expect("the table is part of this build and checked by a test")
 });
 
-/// The versions from which a frontend may be, by what it sent.
+/// The possible versions of a frontend, judging by its messages.
 ///
 /// The handshake does not distinguish them; the first ADD does in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -91,7 +91,7 @@ struct Form {
     id: String,
     created: u64,
     model: String,
-    /// The prompts, whose tokens are kept where they are shown, and how many answers each of them has.
+    /// The prompts, with tokens if they are shown, and the number of answers to each.
     prompts: Vec<Tokenized>,
     prompt_tokens: Vec<usize>,
     n: usize,
@@ -334,7 +334,7 @@ impl Stream {
         out.push(&Chunk { id, object: "text_completion", created: *created, model, choices, usage });
     }
 
-    /// The chunks before all output: what is echoed, and the prompts' tokens.
+    /// The chunks before all output: the echo and the prompts' tokens.
     fn begin(&mut self, out: &mut Events) {
         let ids = self.form.returns_token_ids;
         for index in 0..self.progress.len() {

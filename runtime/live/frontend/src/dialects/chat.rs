@@ -72,7 +72,7 @@ pub(crate) struct Message {
 /// A call of a tool.
 #[derive(Debug, Serialize)]
 pub(crate) struct Call {
-    /// Its id, by which the result refers to it.
+    /// Its id, which the result refers to.
     pub(crate) id: String,
     r#type: &'static str,
     pub(crate) function: CalledFunction,

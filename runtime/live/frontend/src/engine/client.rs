@@ -28,7 +28,7 @@ struct Inner {
     admission: OnceLock<Admission>,
 }
 
-/// What the Python frontend takes at most, over all engines.
+/// Limits of the Python frontend, over all engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Admission {
     /// `--max-num-queued-reqs`: requests under way.
@@ -168,7 +168,7 @@ impl EngineClient {
         &self.0.ranks
     }
 
-    /// Tells the observer at which level all engines sleep, or that they are awake.
+    /// Notifies the observer that all engines sleep at a level, or are awake.
     pub(super) fn observe_sleep(&self, level: Option<u32>) {
         if let Some(observer) = &self.0.observer {
             observer.sleep_level(level);

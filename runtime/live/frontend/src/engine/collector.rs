@@ -17,7 +17,7 @@ const SEPARATE_OUTPUTS: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Outputs {
     parts: VecDeque<Part>,
-    /// Tokens of the parts that are nothing else, and how many are taken.
+    /// Tokens of plain parts, and the number already taken.
     tokens: Vec<u32>,
     taken: usize,
 }
@@ -60,7 +60,7 @@ impl Outputs {
         self.parts.is_empty()
     }
 
-    /// Forgets what was taken, but not the room for it.
+    /// Clears the taken parts and keeps the allocation.
     fn clear(&mut self) {
         self.parts.clear();
         self.tokens.clear();
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(collector.poll(&mut outputs, &mut context), Poll::Ready(Err(EngineError::Dead)));
     }
 
-    /// Room is used again, and what was taken does not come twice.
+    /// Allocations are reused, and taken parts do not come twice.
     #[test]
     fn outputs_come_once_and_in_order() {
         let collector = Collector::default();

@@ -36,7 +36,7 @@ pub enum EngineError {
     TooMany {
         /// Requests of the call.
         count: usize,
-        /// Those that are taken.
+        /// The limit of taken ones.
         most: usize,
     },
     /// As many requests are under way as [`Admission`] allows.

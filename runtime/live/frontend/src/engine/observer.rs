@@ -43,7 +43,7 @@ pub trait EngineObserver: Send + Sync {
     /// The scheduler's statistics of a step.
     fn scheduler(&self, rank: u16, stats: &SchedulerStats);
 
-    /// A request begins; returns what hears of it.
+    /// A request begins; returns its observer.
     fn request(&self, start: RequestStart) -> Box<dyn RequestObserver>;
 
     /// All engines sleep at this level, or are awake.

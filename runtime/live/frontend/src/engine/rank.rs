@@ -226,9 +226,9 @@ impl Rank {
         false
     }
 
-    /// Ends the requests with outputs in a message that a fault damages: real clients
-    /// would wait for ever for what is lost, so that their connections are reset; what
-    /// cannot be read is an error to them.
+    /// Ends the requests with outputs in a message that a fault damages. Real clients would wait
+    /// forever for lost outputs, so their connections are reset; outputs that cannot be decoded
+    /// become errors.
     fn take_damaged(&self, mut step: StepOutputs<'_>, damage: MessageDamage) {
         if let Some(utility) = step.message.utility_output.take() {
             self.answer(utility.call_id.as_u64().unwrap_or(0), Err(EngineError::Unreadable));

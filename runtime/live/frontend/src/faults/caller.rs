@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::rule::{CountedPer, FaultConditions};
 
-/// Paths that rules leave alone unless they name a path: what orchestrators ask.
+/// Paths of orchestrators, which rules affect only if they name a path.
 const UNTOUCHED: &[&str] = &["/health", "/health/ready", "/metrics", "/ping", "/ready", "/load", "/version"];
 
 /// How the tenant of a call is found: by a header, else by the API key, else it is the
@@ -55,7 +55,7 @@ impl<'a> Caller<'a> {
         Self { path: parts.uri.path(), headers, tenant: tenants.of(headers, body), model: body.model.as_deref() }
     }
 
-    /// The value by which calls are counted apart.
+    /// The value that separates this caller's counts.
     pub(super) fn counted_as(&self, per: &CountedPer) -> Option<&'a str> {
         match per {
             CountedPer::ApiKey => api_key(self.headers),

@@ -16,7 +16,7 @@ use super::rule::ClientFault;
 /// clients cannot fill the memory.
 const COUNTED_CALLERS: usize = 10_000;
 
-/// The rules of a server, with what they have counted.
+/// The rules of a server, with their counts.
 #[derive(Debug)]
 pub struct ClientFaults {
     rules: Mutex<Vec<Active>>,
@@ -33,7 +33,7 @@ pub struct ClientFaults {
 struct Active {
     rule: ClientFault,
     random: Stream,
-    /// Of all callers that are not counted apart.
+    /// Counts of all callers without separate ones.
     together: Counts,
     /// By caller.
     apart: HashMap<String, Counts>,

@@ -1,4 +1,4 @@
-//! The layer between clients and routes in which faults happen.
+//! The layer between clients and routes that injects faults.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -41,8 +41,8 @@ pub struct FaultLayer {
 }
 
 impl FaultLayer {
-    /// Lets a request that came by `connection` meet the fault of a rule, or else hands it on. Headers ask for nothing
-    /// here: they are for the server behind.
+    /// Applies the fault of a rule to a request that came by `connection`, or else passes it on.
+    /// Request headers select no faults here: they are for the server behind.
     pub async fn around<F: Future<Output = Response>>(
         &self,
         connection: ConnectionControl,

@@ -40,16 +40,16 @@ pub struct FaultConditions {
     pub nth: u64,
     /// Numbers of matching calls, from 1.
     pub calls: RangeInclusive<u64>,
-    /// Calls after which their numbers start from 1 again.
+    /// Number of calls after which their numbers restart from 1.
     pub cycle: u64,
     /// Callers whose calls and faults are counted apart; all together if `None`.
     pub per: Option<CountedPer>,
     /// Limit of faults.
     pub count: u64,
-    /// Nanoseconds since the server started, or since the period did, before which
-    /// and from which on nothing happens.
+    /// Start and end of the fault window, in nanoseconds since the server, or the current period,
+    /// started.
     pub window_ns: (u64, u64),
-    /// Nanoseconds after which the window comes again.
+    /// Nanoseconds after which the window repeats.
     pub period_ns: Option<u64>,
     /// The path starts with this.
     pub path: Option<String>,
@@ -63,7 +63,7 @@ pub struct FaultConditions {
     pub model: Option<String>,
 }
 
-/// Attribute by which callers have separate counts.
+/// Attribute that separates callers' counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CountedPer {
     ApiKey,

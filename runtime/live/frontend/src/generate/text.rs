@@ -114,7 +114,7 @@ pub(crate) struct TextStream {
     detokenizer: Detokenizer,
     stops: StopStrings,
     settings: TextSettings,
-    /// Of text that is not released.
+    /// Spans of text that is not released.
     spans: VecDeque<Span>,
     output_tokens: u32,
     is_done: bool,
@@ -164,7 +164,7 @@ impl TextStream {
         }
         let mut piece = Piece::default();
         self.output_tokens += tokens.len() as u32;
-        // The token that stops a text belongs to it only where it is asked for.
+        // The token that stops a text belongs to it only if requested.
         let is_hidden = rest.as_deref().is_some_and(|output| self.hides_last(&tokens, output));
         let mut text = String::new();
         for token in &tokens[..tokens.len().saturating_sub(usize::from(is_hidden))] {
@@ -203,7 +203,7 @@ impl TextStream {
         piece
     }
 
-    /// The end of an answer for which too little was cached, as its first output tells.
+    /// The end of an answer whose first output reports too few cached tokens.
     fn refused(&mut self, first: Option<&EngineCoreOutput>) -> Option<Piece> {
         let stats = first?.prefill_stats.as_ref()?;
         let (prompt, cached) = (stats.num_prompt_tokens.max(1), stats.num_cached_tokens);

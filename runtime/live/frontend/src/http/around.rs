@@ -189,7 +189,7 @@ impl<I: Innermost> Service for Layers<I> {
 }
 
 impl<I: Innermost> Layers<I> {
-    /// Lets the page answer what is asked of it.
+    /// Lets the page answer requests for its paths.
     async fn paged<F: Future<Output = Response>>(
         &self,
         request: Request,
@@ -234,7 +234,7 @@ impl<I: Innermost> Layers<I> {
             Cut::TooSlow => ApiError::too_slow(),
         });
         if is_http1 {
-            // What is left of the body is not read.
+            // The rest of the body is not read.
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response

@@ -58,8 +58,8 @@ impl Verdict {
     }
 }
 
-/// A body that fails when it is too long, or its client too slow. Only the time counts in which
-/// the server waits for the client.
+/// A body that fails when it is too long or its client too slow. Only time during which the server
+/// waits for the client counts.
 pub(super) struct LimitedBody<B> {
     body: B,
     limits: BodyLimits,
@@ -93,7 +93,7 @@ impl<B> LimitedBody<B> {
         Self { body, limits, verdict, received_bytes: 0, waited: Duration::ZERO, since: None, alarm: None }
     }
 
-    /// All time that the client may take, with what has arrived so far.
+    /// The client's total time allowance for the bytes received so far.
     fn allowed(&self) -> Duration {
         let more = PER_BYTE.as_nanos().saturating_mul(u128::from(self.received_bytes));
         self.limits.timeout.saturating_add(Duration::from_nanos(u64::try_from(more).unwrap_or(u64::MAX)))
@@ -170,7 +170,7 @@ mod tests {
 
     const MAX_BYTES: usize = 1_000_000;
 
-    /// A body whose client sends what comes through the channel.
+    /// A body whose client sends the channel's contents.
     fn sent(timeout: Duration) -> (mpsc::UnboundedSender<Bytes>, LimitedBody<Body>, Verdict) {
         let (sender, receiver) = mpsc::unbounded_channel();
         let pieces = futures_util::stream::unfold(receiver, async |mut receiver: mpsc::UnboundedReceiver<Bytes>| {

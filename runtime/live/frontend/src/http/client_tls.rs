@@ -7,7 +7,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
-/// TLS that checks servers against the system's authorities, and those in `authorities`, which are PEM.
+/// TLS that checks servers against the system's authorities and the PEM text `authorities`.
 pub fn client_tls(authorities: Option<&[u8]>) -> io::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     // A certificate of the system that cannot be read is one that is not trusted.

@@ -33,9 +33,9 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Memory limit of all large bodies together. Clones share it.
 ///
-/// Memory is reserved as bytes arrive, so that a client that only promises a large body takes
-/// none. Bodies that have a part of the memory and need more could wait for each other for ever:
-/// one of them at a time takes the last room, which is enough for a whole body.
+/// Memory is reserved as bytes arrive, so a client that only announces a large body takes none.
+/// Bodies that hold a part of the memory and need more could deadlock: so one of them at a time may
+/// take the last room, which is enough for a whole body.
 #[derive(Clone, Debug)]
 pub(super) struct BodyMemory {
     /// Parts of the shared room.
@@ -127,7 +127,7 @@ impl Room {
         });
     }
 
-    /// The handler waits for something: what it has read of a body is no longer a body.
+    /// The handler waits: a body that was read no longer counts as a body.
     fn leave_if_read(&self) {
         self.change(|held| drop(held.permit.take_if(|_| held.is_read)));
     }
@@ -176,7 +176,7 @@ impl Progress {
     }
 }
 
-/// A body for which memory is reserved as it arrives.
+/// A body whose memory is reserved as it arrives.
 struct Admitted {
     body: Body,
     memory: BodyMemory,
@@ -197,7 +197,7 @@ impl Admitted {
         Self { body, memory, room, verdict, received: 0, granted: LARGE_BYTES, waits: None, progress: None }
     }
 
-    /// Takes room for what comes next.
+    /// Reserves room for the next part.
     fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while self.received > self.granted {
             let granted = match &mut self.waits {
@@ -334,7 +334,7 @@ mod tests {
         Admitted::new(body, memory, &Arc::default(), Verdict::default())
     }
 
-    /// Reads what has arrived and has room. Returns its length.
+    /// Reads the bytes that have arrived and have room. Returns their length.
     async fn read(body: &mut Admitted) -> usize {
         while poll_immediate(poll_fn(|context| Pin::new(&mut *body).poll_frame(context))).await.is_some() {}
         body.received as usize
@@ -362,7 +362,7 @@ mod tests {
         assert_eq!(memory.shared.available_permits(), 0);
     }
 
-    /// Bodies of which each has a part, and needs another one, do not wait for each other.
+    /// Bodies that each hold a part and need another one do not deadlock.
     #[tokio::test]
     async fn one_body_at_a_time_takes_the_last_room() {
         let memory = BodyMemory::new(7 * PART, 5 * PART);

@@ -214,7 +214,7 @@ pub(super) async fn log_request<F: Future<Output = Response>>(
 ) -> Response {
     let given = request.headers().get(&REQUEST_ID).and_then(|value| value.to_str().ok());
     let id = given.filter(|id| !id.is_empty()).map_or_else(|| Name::Own(ids.long()), |id| Name::Given(id.into()));
-    // The URI is a part of what was read with it, which a long stream would keep.
+    // The URI is part of the whole received head, which a long stream would keep in memory.
     let (method, path) = (request.method().clone(), Box::<str>::from(request.uri().path()));
     let start = Instant::now();
     let mut response = match AssertUnwindSafe(next(request)).catch_unwind().await {
@@ -244,7 +244,7 @@ pub(super) async fn log_request<F: Future<Output = Response>>(
         status = response.status().as_u16(),
         elapsed_ms,
     );
-    // By its id a failure is found in the log.
+    // The id links a failure to the log.
     if (log.has_id_header || is_failure)
         && let Ok(value) = HeaderValue::from_str(&id.to_string())
     {

@@ -126,8 +126,7 @@ pub async fn serve(
     }
 }
 
-/// A connection and what it serves. There are thousands at a time, so what few of
-/// them need is in boxes.
+/// A connection and its service. There are thousands at a time, so rarely needed parts are boxed.
 struct Connection {
     site: Arc<dyn Service>,
     options: Arc<ListenOptions>,

@@ -1,4 +1,4 @@
-//! A page at an address of its own, of what has no server besides.
+//! A page at an address of its own, for commands without a server.
 
 use std::future::Future;
 use std::pin::Pin;

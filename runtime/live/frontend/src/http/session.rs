@@ -31,7 +31,7 @@ impl SessionCookie {
             });
         let session = known.map_or_else(|| ids.long().to_string(), str::to_owned);
         let set = known.is_none().then(|| format!("{}={session}; Path=/; HttpOnly; SameSite=Lax", self.0));
-        // What came in a header may be in one, as may hexadecimal digits.
+        // Values that came in a header, and hexadecimal digits, are valid in one.
         headers.insert(SESSION_ID, HeaderValue::from_str(&session).ok()?);
         HeaderValue::from_str(&set?).ok()
     }

@@ -10,9 +10,8 @@ use axum::response::Response;
 use futures_util::stream::{self, Stream as _};
 use serde_json::Value;
 
-/// An answer as it is, unless it streams events and one of them panics: then it ends
-/// with the event that `failed` makes, which the client sees in place of a lost
-/// connection.
+/// An answer as it is, unless it streams events and one of them panics: then it ends with the event
+/// from `failed`, instead of a lost connection.
 pub(super) fn guarded<E: FnOnce() -> Value + Send + 'static>(
     response: Response,
     failed: impl FnOnce() -> E,

@@ -12,8 +12,8 @@ use tokio::runtime::{Builder, Handle, Runtime};
 /// most; more than it takes over at once.
 const IN_TURN: u32 = 1024;
 
-/// Time for which a thread waits for the next large request. Memory that others return to one that waits is not free
-/// until it asks for more or ends.
+/// How long a thread waits for the next large request. Memory that others return to a waiting
+/// thread stays occupied until it allocates again or ends.
 const KEEP_ALIVE: Duration = Duration::from_millis(10);
 
 /// Threads that serve connections, until this value is dropped.
@@ -43,7 +43,7 @@ impl ServerThreads {
         ThreadPool { handles: handles.collect(), next: AtomicUsize::new(0) }
     }
 
-    /// Ends them, without waiting for what they do.
+    /// Ends them without waiting for their tasks.
     pub fn shut_down(self) {
         for runtime in self.others.into_iter().chain([self.first]) {
             runtime.shutdown_background();
@@ -56,8 +56,8 @@ impl ServerThreads {
 fn start_one() -> io::Result<Runtime> {
     let mut builder = Builder::new_multi_thread();
     builder.worker_threads(1).thread_name("server").on_thread_start(vcr_live::shorten_time_slice);
-    // Tasks run in the order in which the engine wakes them: one that is taken out of turn has a
-    // token early, and its next one late.
+    // Tasks run in the order in which the engine wakes them: one out of order would send a token
+    // early and its next one late.
     builder.global_queue_interval(IN_TURN).thread_keep_alive(KEEP_ALIVE);
     builder.enable_all().build()
 }

@@ -33,7 +33,7 @@ pub enum ClientCertificates {
 pub enum ServerCertificate {
     /// From files in PEM.
     Files {
-        /// The certificate and those it rests on.
+        /// The certificate and its chain.
         certificates: PathBuf,
         /// The key; in the file of the certificate if not given.
         key: Option<PathBuf>,
@@ -129,8 +129,7 @@ impl Tls {
 }
 
 impl ServerCertificate {
-    /// Signs a certificate for the names and addresses by which clients reach the server, with
-    /// a new key.
+    /// Signs a certificate with a new key for the names and addresses of the server.
     ///
     /// # Errors
     /// When one of them is neither a name nor an address.

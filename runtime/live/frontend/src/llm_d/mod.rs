@@ -59,7 +59,8 @@ pub fn translate(file: &Value) -> Result<Translation, String> {
             translation.add(name, *rule, value, &all)?;
         }
     }
-    // There, the spread of one calculator is set beside that of the other; here both are one.
+    // There, the spread of one calculator is a separate option beside the other's; here both are
+    // one.
     let is_spread = |option: &str| option == "--kv-cache-transfer-time-std-dev";
     let is_used = |value: &Option<String>| value.as_deref() != Some("0ns");
     let used = translation.options.iter().rposition(|(option, value)| is_spread(option) && is_used(value));

@@ -1,4 +1,4 @@
-//! The settings of llm-d-inference-sim, and what they are here.
+//! The settings of llm-d-inference-sim, and their equivalents here.
 
 /// How a setting is translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -36,7 +36,7 @@ const MEDIA: [(&str, &str, Modality); 9] = [
     ("video_embeds", "video_embeds", Modality::Video),
 ];
 
-/// Whether parts of a type are text, and need no look at what else they have.
+/// Whether parts of a type are text, whatever other fields they have.
 pub(super) fn is_text_type(kind: &str) -> bool {
     TEXTS.contains(&kind)
 }
@@ -78,7 +78,7 @@ impl Medium {
             (Some(data), ..) => Source::Data(data),
             (_, Some(url), _) => Source::of_url(url)?,
             (_, _, Value::Object(_) | Value::Array(_)) => Source::PreRouted(content.to_string()),
-            // What the client has sent before goes by its name.
+            // Media that the client has sent before are referenced by name.
             _ if uuid.is_some() => Source::PreRouted(String::new()),
             _ => return Err(refused(&format!("missing `{field}` in a content part"))),
         };

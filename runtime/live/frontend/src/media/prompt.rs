@@ -22,7 +22,7 @@ pub(crate) struct ChatMedia {
 }
 
 impl ChatMedia {
-    /// Takes the media out of messages: in what is returned, marks have their places.
+    /// Takes the media out of messages; the returned messages have marks in their places.
     ///
     /// # Errors
     /// When a part cannot be read, or there are too many media; in vLLM's words.

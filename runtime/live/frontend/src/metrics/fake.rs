@@ -165,7 +165,7 @@ impl FakePage {
     /// # Errors
     /// Says which list is longer than the buckets of its metric or counts too much.
     pub fn new(fake: FakeMetrics, options: &MetricsOptions) -> Result<Self, String> {
-        // Nothing is there from the start but what is made up.
+        // Only invented values exist from the start.
         let frontend = FrontendKind::Rust;
         let options = MetricsOptions { buckets: CustomBuckets::default(), frontend, cache: None, ..options.clone() };
         let metrics = Metrics::new(&options);

@@ -12,8 +12,8 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 /// The type of the Prometheus text format.
 const PROMETHEUS: &str = "text/plain; version=1.0.0; charset=utf-8";
 
-/// The page for a client with these headers, with its type. The Rust frontend of vLLM has one format, its Python frontend
-/// OpenMetrics for those that ask for it.
+/// The page for a client with these headers, with its type. vLLM's Rust frontend has one format;
+/// its Python frontend answers with OpenMetrics on request.
 pub(crate) fn page(
     open_metrics: String,
     frontend: FrontendKind,
@@ -70,7 +70,7 @@ struct Created<'a> {
 }
 
 impl<'a> Created<'a> {
-    /// Begins a family; what the system counts of a process has no time.
+    /// Begins a family; the system's counters of a process have no creation time.
     fn begin(&mut self, name: &'a str, help: &'a str, kind: &str) {
         let has_times = matches!(kind, "counter" | "histogram" | "summary") && !name.starts_with("process_");
         self.family = has_times.then_some((name, help));

@@ -1,5 +1,5 @@
-//! What of the metrics differs between vLLM's frontends. The [table](super::table::TABLE) has those of the Rust
-//! frontend, and at its end those of the Python frontend alone.
+//! Differences between the metrics of vLLM's frontends. The [table](super::table::TABLE) lists the
+//! Rust frontend's metrics, followed by the Python frontend's own.
 
 use super::sglang;
 use super::table::{Metric, Name, Series};
@@ -77,7 +77,8 @@ pub(super) fn is_served(name: Name, frontend: FrontendKind) -> bool {
     }
 }
 
-/// What a frontend says of a metric. The exposition ends it with a full stop, also where the Rust frontend has one.
+/// A frontend's help text for a metric. The exposition appends a full stop, also where the Rust
+/// frontend has one.
 pub(super) fn help(name: Name, metric: &Metric, frontend: FrontendKind) -> &'static str {
     if frontend == FrontendKind::Rust {
         return metric.help;

@@ -192,7 +192,7 @@ impl Metrics {
 
     /// The page for a client with these headers, of the text that it may have instead of these metrics.
     pub(crate) fn answer(&self, text: Option<String>, headers: &HeaderMap) -> Response {
-        // Those that are given have no series but their own.
+        // Given metrics have only their own series.
         let start_s = text.is_none().then_some(self.0.start_s);
         let text = text.unwrap_or_else(|| self.exposition());
         let (kind, text) = format::page(text, self.0.frontend, headers, start_s);

@@ -18,7 +18,7 @@ const SAMPLES: usize = 300;
 pub struct EngineWatch {
     engines: EnginesHandle,
     steps: Arc<StepRing>,
-    /// Times on the system's monotonic clock, and what was so then.
+    /// Samples with their times on the system's monotonic clock.
     samples: Mutex<VecDeque<(u64, Vec<Value>)>>,
 }
 

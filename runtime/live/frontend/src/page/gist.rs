@@ -5,7 +5,7 @@ use serde_json::Value;
 /// Characters of a text that stands for a request in a list.
 const GIST_CHARS: usize = 160;
 
-/// What the body of a request says in short.
+/// A summary of a request's body.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gist {
     pub(super) model: Option<String>,

@@ -1,4 +1,4 @@
-//! Who may open the page, and what may ask in its name.
+//! Access to the page: who may open it, and which requests it may make.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,7 +10,7 @@ use serde_json::json;
 /// Where the page is served, and to whom.
 #[derive(Clone, Debug, Default)]
 pub struct Audience {
-    /// A host name or address at which it may be asked for, besides those of this machine.
+    /// An additional host name or address of the page, besides this machine's.
     pub host: Option<String>,
     /// Whether other machines may ask.
     pub is_open: bool,
@@ -29,8 +29,9 @@ const SEC_FETCH_SITE: &str = "sec-fetch-site";
 impl Audience {
     /// Lets a request in, or says why not.
     ///
-    /// A page of another site could send requests in the name of whoever looks at it: its browser says so by `Origin` or
-    /// `Sec-Fetch-Site`. It could also give its own name the address of this machine, so that names are known ones.
+    /// A page of another site could send requests in the name of its viewer: the browser reveals
+    /// that by `Origin` or `Sec-Fetch-Site`. It could also resolve its own name to the address of
+    /// this machine, so only known names are accepted.
     pub(super) fn check(&self, request: &Request, peer: Peer) -> Result<(), Refused> {
         let headers = request.headers();
         if !self.is_open && !peer.address.ip().to_canonical().is_loopback() {
@@ -67,7 +68,7 @@ pub(super) fn vouch(request: &mut Request) {
     request.headers_mut().remove(SEC_FETCH_SITE);
 }
 
-/// Whether a link of another site opens the page, which then asks by itself.
+/// Whether another site's link opens the page, which then makes its own requests.
 fn is_opening(request: &Request) -> bool {
     let is_page = matches!(request.uri().path(), "/_vcr" | "/_vcr/");
     is_page && request.method() == Method::GET && text(request.headers(), "sec-fetch-mode") == Some("navigate")
@@ -92,7 +93,7 @@ fn host_of(request: &Request) -> Option<String> {
     Some(authority[..end].to_owned())
 }
 
-/// Why a request is not answered, and what to do.
+/// Why a request is refused, and the remedy.
 #[derive(Debug)]
 pub(super) struct Refused {
     message: String,

@@ -1,4 +1,4 @@
-//! The page at `/_vcr/`: what a server was asked and answered, how its engines do, and what changes them.
+//! The page at `/_vcr/`: a server's requests and answers, the state of its engines, and controls.
 //!
 //! A [`Watch`] keeps the latest exchanges of clients, within limits of number and memory. It sees each beside its way:
 //! bodies are seen in `around`, engines tell their part by [`WatchedEngines`]. [`EngineWatch`] keeps the last minutes

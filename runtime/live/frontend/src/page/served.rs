@@ -1,4 +1,4 @@
-//! The page and what it asks.
+//! The page and the requests it makes.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ const SCRIPT: &str = concat!(
     include_str!("../../assets/page.js"),
 );
 
-/// What the page may do besides what reports may: ask where it comes from.
+/// The page may do one thing more than reports: request its own origin.
 const POLICY: &str = "; connect-src 'self'";
 /// Headers of every answer: no other page frames it, and nothing is kept.
 const HEADERS: [(header::HeaderName, &str); 4] = [
@@ -59,7 +59,7 @@ const SERVER_PATHS: [&str; 12] = [
     "/v1/responses/render",
 ];
 
-/// What a page is of.
+/// The kind of server behind a page.
 #[derive(Debug, Default)]
 pub struct PageOf {
     /// The command, such as `serve`.
@@ -129,15 +129,16 @@ impl Page {
         matches!(path, "/_vcr" | PREFIX) || path.starts_with("/_vcr/api/")
     }
 
-    /// Whether a request is to be seen on the page: not one of the page, and not of those that probe or scrape all the
-    /// time.
+    /// Whether the page should show a request: not its own requests, and not frequent probes or
+    /// scrapes.
     #[must_use]
     fn shows(path: &str) -> bool {
         const PROBES: [&str; 7] = ["/health", "/ready", "/ping", "/load", "/metrics", "/health/ready", "/favicon.ico"];
         !path.starts_with("/_vcr") && !PROBES.contains(&path)
     }
 
-    /// Whether the page itself is asked for, which tells nothing: keys are for what it asks.
+    /// Whether the request is for the page itself, which contains nothing secret: keys protect its
+    /// data.
     #[must_use]
     pub fn is_shell(method: &Method, path: &str) -> bool {
         matches!(path, "/_vcr" | PREFIX) && method == Method::GET
@@ -210,7 +211,7 @@ impl Page {
         }
     }
 
-    /// Answers what the page asks for all the time.
+    /// Answers the page's periodic requests.
     async fn data(&self, request: Request) -> PageRequest {
         // A body cannot be shared between threads, and is not needed.
         let (method, uri) = (request.method().clone(), request.uri().clone());

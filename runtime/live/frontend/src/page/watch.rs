@@ -14,7 +14,7 @@ use vcr_wire::monotonic_ns;
 use super::gist::Gist;
 use crate::tee::Passed;
 
-/// Memory that an exchange takes besides its bodies, roughly.
+/// Approximate memory of an exchange without its bodies.
 const EXCHANGE_BYTES: usize = 2048;
 /// Memory of bodies is counted in parts of this length, so that most chunks count none.
 const PART_BYTES: usize = 4096;
@@ -37,7 +37,7 @@ pub(crate) fn current() -> Option<Arc<Exchange>> {
     CURRENT.try_with(Arc::clone).ok()
 }
 
-/// What is kept at most.
+/// Limits of the kept exchanges.
 #[derive(Clone, Copy, Debug)]
 pub struct WatchLimits {
     pub exchanges: usize,
@@ -86,7 +86,7 @@ pub(crate) struct Exchange {
     pub(super) headers: HeaderMap,
     pub(super) peer: SocketAddr,
     state: Mutex<State>,
-    /// What the body of the request says in short, once it has come.
+    /// A summary of the request's body, once it has arrived.
     pub(super) gist: OnceLock<Gist>,
 }
 
@@ -163,7 +163,8 @@ impl Watch {
         })
     }
 
-    /// Whether the next exchange is kept: any while somebody looks, else as many as somebody could read.
+    /// Whether to keep the next exchange: every one while somebody looks, otherwise only as many as
+    /// a person could read.
     pub(super) fn keeps_next(&self) -> bool {
         let now_ns = monotonic_ns();
         let asked_ns = self.asked_ns.load(Ordering::Relaxed);
@@ -279,7 +280,7 @@ impl Watch {
 
 impl Exchange {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        // What a panic leaves behind is shown as it is.
+        // The state after a panic is shown as it is.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -373,7 +374,7 @@ impl Exchange {
         })
     }
 
-    /// Changes what an engine has told.
+    /// Changes the engine's part of an exchange.
     pub(super) fn engine_tells(&self, place: usize, tell: impl FnOnce(&mut EngineRequest)) {
         if let Some(request) = self.state().engine.get_mut(place) {
             tell(request);
@@ -408,7 +409,7 @@ mod tests {
         let all: Vec<_> = (0..5).map(|_| asked(&watch, b"x")).collect();
         assert_eq!((watch.oldest(), watch.since(0).len()), (3, 3));
         assert!(all[0].state().is_forgotten && !all[2].state().is_forgotten);
-        // By memory, too, and bodies of those that are forgotten take none.
+        // Limited by memory, too; bodies of removed ones take none.
         all[4].chunk(&[0; 5000]);
         assert!(watch.oldest() > 3);
         assert!(watch.bytes.load(Ordering::Relaxed) <= limits().bytes);

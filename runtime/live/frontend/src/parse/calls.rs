@@ -29,7 +29,7 @@ impl CallParser {
         }
     }
 
-    /// Hands on what is certain.
+    /// Passes on what is certain.
     pub(super) fn push(&mut self, text: &str, out: impl FnMut(CallEvent<'_>)) {
         match self {
             Self::Json(calls) => calls.push(text, out),
@@ -39,7 +39,7 @@ impl CallParser {
         }
     }
 
-    /// Hands on what is left: an unfinished mark is text.
+    /// Passes on the rest: an unfinished mark is text.
     pub(super) fn finish(self, out: impl FnMut(CallEvent<'_>)) {
         match self {
             Self::Json(calls) => calls.finish(out),

@@ -37,13 +37,13 @@ impl JsonCalls {
         Self { form, starts, mode: Mode::Text, buffer: String::new(), is_at_start: true }
     }
 
-    /// Hands on what is certain.
+    /// Passes on what is certain.
     pub(super) fn push(&mut self, text: &str, mut out: impl FnMut(CallEvent<'_>)) {
         self.buffer.push_str(text);
         while self.step(&mut out) {}
     }
 
-    /// Hands on what is left: an unfinished mark is text.
+    /// Passes on the rest: an unfinished mark is text.
     pub(super) fn finish(self, mut out: impl FnMut(CallEvent<'_>)) {
         let is_closed = self.form.end.is_empty() && matches!(self.mode, Mode::Close) && self.buffer.trim() == "}";
         if !self.buffer.is_empty() && !is_closed {

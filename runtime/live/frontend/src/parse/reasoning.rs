@@ -1,5 +1,5 @@
-//! Reasoning apart from what is said: by vLLM's rules, a mark counts only where its own
-//! token wrote it.
+//! Separates reasoning from the answer. By vLLM's rules, a mark counts only if its own token wrote
+//! it.
 
 use vcr_text::{Phase, ReasoningForm};
 
@@ -51,7 +51,7 @@ impl ReasoningParser {
         }
     }
 
-    /// Hands on what is held back.
+    /// Passes on the text held back.
     pub(super) fn finish(self, mut out: impl FnMut(bool, &str, usize)) {
         out(self.is_inside, &self.held, self.held_tokens);
         out(self.is_inside, &self.mark, 0);

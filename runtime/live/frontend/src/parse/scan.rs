@@ -4,7 +4,7 @@
 pub(super) enum Scanned<T> {
     /// More text must come.
     Partial,
-    /// It cannot become what is looked for.
+    /// It cannot become a match.
     Invalid,
     /// It is there, and this long.
     Whole { value: T, bytes: usize },

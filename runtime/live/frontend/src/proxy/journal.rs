@@ -1,4 +1,4 @@
-//! The latest requests of a server, for tests that ask what it was asked.
+//! The latest requests of a server, for tests that inspect them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

@@ -51,7 +51,7 @@ pub enum Misses {
 pub enum Times {
     /// At their recorded times, divided by this.
     Recorded(f64),
-    /// When the engines have their tokens. What has no tokens comes at its recorded time.
+    /// At the engines' token times. Parts without tokens come at their recorded times.
     Engines(Arc<Pace>),
 }
 
@@ -216,7 +216,8 @@ async fn play(record: HttpRecord, start: Instant, time_scale: f64) -> Response {
                     return Some((Ok(Bytes::from(bytes.0)), (chunks, end_ns)));
                 }
                 sleep_until(due(end_ns?)).await;
-                // What waits to be sent is sent when a body has nothing more for now; an error would end it unsent.
+                // Buffered data is sent when a body has nothing more for now; an error would
+                // discard it.
                 yield_now().await;
                 let lost = || Err(io::Error::new(io::ErrorKind::ConnectionReset, "the recorded answer broke off"));
                 is_lost.then(|| (lost(), (chunks, None)))

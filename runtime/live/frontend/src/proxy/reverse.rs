@@ -51,7 +51,7 @@ impl Proxy {
         Self { upstream, recorder, options, faults, page: None, under_way: Arc::default() }
     }
 
-    /// The same with a page of what it passes on.
+    /// The same with a page of the relayed exchanges.
     #[must_use]
     pub fn with_page(self, page: Option<Arc<Page>>) -> Self {
         Self { page, ..self }
@@ -93,7 +93,7 @@ impl Proxy {
     }
 }
 
-/// What of HTTP is not passed on: another protocol on the same connection.
+/// The HTTP feature that is not relayed: another protocol on the same connection.
 fn upgrade_of(method: &Method, headers: &HeaderMap) -> Option<String> {
     if *method == Method::CONNECT {
         return Some("CONNECT".to_owned());

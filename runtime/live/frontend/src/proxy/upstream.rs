@@ -86,8 +86,8 @@ pub(crate) struct AnswerBody {
 }
 
 impl Upstream {
-    /// The server at an address. Its certificate is checked against the system's authorities, and those in the PEM file
-    /// `authorities`. Nothing is connected yet.
+    /// The server at an address. Its certificate is checked against the system's authorities and
+    /// the PEM file `authorities`. Does not connect yet.
     pub fn new(address: Address, authorities: Option<&Path>) -> Result<Arc<Self>, UpstreamError> {
         let failed = |reason: String| UpstreamError::Tls { address: address.to_string(), reason };
         let tls = match (address.is_tls, authorities) {
@@ -113,7 +113,7 @@ impl Upstream {
         &self.address
     }
 
-    /// Sends a request, and answers with the head of what comes back.
+    /// Sends a request and returns the head of the response.
     pub(crate) async fn send(
         self: &Arc<Self>,
         parts: Parts,

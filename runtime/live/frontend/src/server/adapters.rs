@@ -9,7 +9,7 @@ use vcr_wire::LoraRequest;
 use super::error::ApiError;
 use crate::engine::EngineClient;
 
-/// Adapters in the order in which they were loaded. Clones share them.
+/// Adapters in the order of loading. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Adapters(Arc<Inner>);
 
@@ -43,7 +43,7 @@ impl Adapters {
         Self(Arc::new(Inner { listed: RwLock::new(listed), last: Mutex::new(last) }))
     }
 
-    /// All adapters, in the order in which they were loaded.
+    /// All adapters in the order of loading.
     #[must_use]
     pub fn all(&self) -> Vec<LoraRequest> {
         self.0.listed.read().unwrap_or_else(PoisonError::into_inner).clone()

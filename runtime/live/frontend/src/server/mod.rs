@@ -68,8 +68,8 @@ pub struct ServerOptions {
     /// Give requests that are sampled without a seed one of their own, so that the
     /// same prompt gets several answers.
     pub is_varied: bool,
-    /// The share of a prompt that has to be cached, or else it has no answer, unless its
-    /// request says another.
+    /// The share of a prompt that must be cached for an answer, unless its request states another
+    /// one.
     pub least_cached: Option<f64>,
     /// Memory for responses that the Responses API stores; 0 stores none.
     pub stored_responses_bytes: usize,
@@ -102,7 +102,7 @@ impl App {
         })
     }
 
-    /// Whether the start-up delay is over and every engine serves.
+    /// Whether the start-up delay has passed and every engine serves.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         Instant::now() >= self.ready_at && self.engines.is_healthy()

@@ -31,7 +31,7 @@ async fn methods(router: &Router, path: &str) -> Vec<String> {
     *request.uri_mut() = uri;
     let Ok(response) = TowerToHyperService::new(router.clone()).call(request).await;
     let allowed = response.headers().get(header::ALLOW).and_then(|allowed| allowed.to_str().ok()).unwrap_or_default();
-    // A GET can be asked for its head alone, which is not worth saying.
+    // Every GET also allows HEAD, so that is not listed.
     allowed
         .split(',')
         .map(str::trim)

@@ -124,7 +124,7 @@ impl ResponseStore {
         kept.by_id.get(id).filter(|(of, _)| *of == owner).map(|(_, stored)| stored.clone())
     }
 
-    /// Removes a response of this owner; false where there is none.
+    /// Removes a response of this owner; returns false if there is none.
     pub(crate) fn remove(&self, id: &ResponseId, owner: KeyOwner) -> bool {
         let mut kept = self.kept();
         if kept.by_id.get(id).is_none_or(|(of, _)| *of != owner) {
@@ -141,7 +141,7 @@ impl ResponseStore {
     }
 }
 
-/// Memory that running responses may take for what they repeat of their requests, such as metadata.
+/// Memory limit for the parts of requests that running responses repeat, such as metadata.
 const REPEATED_BYTES_MAX: usize = 256 << 20;
 /// Less is not counted.
 const SMALL_BYTES: usize = 64 << 10;
@@ -169,9 +169,9 @@ impl RepeatedMemory {
         Self(Arc::new(Semaphore::new(bytes / PART_BYTES)))
     }
 
-    /// Room for what is repeated of a request. None where others hold too much.
+    /// Reserves room for the repeated parts of a request. None if others hold too much.
     pub(crate) fn hold(&self, request: &Value) -> Option<Repeated> {
-        // The request itself, and what the answer repeats of it.
+        // The request itself, and its repeated part in the answer.
         let bytes = 2 * memory(request);
         if bytes < SMALL_BYTES {
             return Some(Repeated { _permit: None });

@@ -1,4 +1,4 @@
-//! Routes with their paths, by which metrics name requests.
+//! Routes with the paths that name requests in metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -44,8 +44,8 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         Self { router: self.router.route(path, methods), ..self }
     }
 
-    /// Adds a route for POST that the busiest clients take. Its requests pass by the router,
-    /// which copies and boxes what it hands on.
+    /// Adds a POST route for the busiest clients. Its requests skip the router, which copies and
+    /// boxes them.
     #[must_use]
     pub(crate) fn post<H, T>(mut self, path: &'static str, handler: H) -> Self
     where
@@ -77,7 +77,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         Routes { router: self.router.with_state(state), paths: self.paths, direct }
     }
 
-    /// The same paths, with a router that `change` makes of theirs, by which all requests go.
+    /// The same paths, with a router changed by `change` for all requests.
     #[must_use]
     pub(crate) fn map(self, change: impl FnOnce(Router<S>) -> Router<S>) -> Self {
         Self { router: change(self.router), paths: self.paths, direct: Vec::new() }
@@ -92,7 +92,7 @@ impl Routes {
         self.route("/openapi.json", get(move || document(router.clone(), paths.clone())))
     }
 
-    /// The same routes; what has no handler is answered as by FastAPI.
+    /// The same routes; paths without a handler are answered as FastAPI does.
     #[must_use]
     pub(crate) fn with_details(self) -> Self {
         let detail = |status: StatusCode, text: &'static str| (status, Json(json!({"detail": text})));

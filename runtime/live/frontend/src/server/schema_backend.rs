@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(refusal(Value::String(list.to_string())).as_deref(), Some(unique));
         let behind = json!({"$ref": "#/$defs/list", "$defs": {"list": list}});
         assert_eq!(refusal(behind).as_deref(), Some(unique));
-        // What is never reached is not read, and a reference to itself is read once.
+        // Unreachable parts are not read, and a self-reference is read once.
         assert_eq!(refusal(json!({"type": "null", "$defs": {"list": list}})), None);
         let endless = json!({"allOf": [{"$ref": "#"}, {"type": "array", "contains": {}}]});
         assert_eq!(refusal(endless).as_deref(), Some("Grammar error: Unimplemented keys: [\"contains\"]"));

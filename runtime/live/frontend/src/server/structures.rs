@@ -10,8 +10,8 @@ use vcr_wire::Value;
 /// Structures that are read at a time at most.
 const AT_ONCE: usize = 2;
 
-/// Says of a structure, as engines get it, why they cannot follow it, if they cannot. It may give up once the second says
-/// that nobody waits any more.
+/// Returns why engines cannot follow a structure, if they cannot. It may stop once the second
+/// argument returns that nobody waits any more.
 type CheckStructure = dyn Fn(&str, &dyn Fn() -> bool) -> Result<(), String> + Send + Sync;
 
 /// Whether the engines can follow a structure that an output must have.
@@ -45,7 +45,8 @@ impl Structures {
         Self { check, room: Arc::new(Semaphore::new(AT_ONCE)) }
     }
 
-    /// Checks a structure on a thread of its own. A check whose request is dropped does not begin, or gives up.
+    /// Checks a structure on a thread of its own. The check of a dropped request does not start, or
+    /// stops.
     pub(crate) async fn check(&self, structure: Arc<Value>) -> Result<(), String> {
         let Some(StructureCheck(check)) = self.check.clone() else { return Ok(()) };
         let Ok(room) = Arc::clone(&self.room).acquire_owned().await else { return Ok(()) };
@@ -71,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// A check that ends when it is told to, or when nobody waits for it, and what it says of its ends.
+    /// A check that ends on command or when nobody waits for it, and reports its ends.
     fn held() -> (Structures, mpsc::Sender<()>, tokio::sync::mpsc::UnboundedReceiver<&'static str>) {
         let (release, released) = mpsc::channel();
         let (say, said) = tokio::sync::mpsc::unbounded_channel();

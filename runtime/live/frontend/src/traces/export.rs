@@ -64,7 +64,7 @@ impl TraceExporter {
         self.sender.clone()
     }
 
-    /// Sends what waits, as far as the collector takes it, and ends.
+    /// Sends the remaining spans, as far as the collector takes them, and ends.
     pub fn finish(self) {
         // A full queue belongs to a collector that does not answer.
         if self.sender.0.try_send(Item::End).is_ok() {

@@ -11,7 +11,7 @@ use super::export::SpanSender;
 use super::proto::{KIND_SERVER, KeyValue, Span, Value};
 use crate::engine::{EngineObserver, RequestObserver, RequestStart, ToolParsing};
 
-/// Makes spans beside what another observer does.
+/// Makes spans, and calls another observer.
 pub struct TracedEngines {
     inner: Arc<dyn EngineObserver>,
     spans: SpanSender,

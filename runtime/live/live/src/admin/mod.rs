@@ -20,8 +20,8 @@ use crate::serving::Serving;
 use vcr_core::{PauseState, ServingEngine as _};
 use vcr_wire::VllmMinor;
 
-/// Headers by which browsers name the page that asks. No web page may change engines: one from
-/// elsewhere could otherwise reach an address that only this machine should reach.
+/// Headers in which browsers name the requesting page. No web page may change engines: one from
+/// elsewhere could otherwise reach an address reserved for this machine.
 pub const WEB_PAGE_HEADERS: [&str; 2] = ["origin", "sec-fetch-site"];
 
 /// The administration of one engine.

@@ -22,8 +22,7 @@ pub(crate) fn begin(serving: &mut Serving, now_ns: u64) -> Result<(), LiveError>
     Ok(())
 }
 
-/// Ends the remaining requests. Those of an engine that cannot go on fail with
-/// its ENGINE_CORE_DEAD.
+/// Ends the remaining requests. Requests of a failed engine fail with its ENGINE_CORE_DEAD.
 fn abort_requests(serving: &mut Serving, now_ns: u64) -> Result<(), LiveError> {
     if serving.shared().has_failed() {
         serving.lifecycle.end(End::ShutDown);

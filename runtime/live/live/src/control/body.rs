@@ -14,8 +14,8 @@ use crate::control::Refusal;
 
 /// The largest body, in bytes.
 const MAX_BODY: usize = 64 << 10;
-/// Of a larger body so much is read and thrown away: a client that still sends
-/// when its connection ends may not see the answer.
+/// This much of a larger body is read and discarded: a client that is still sending when its
+/// connection ends may not see the answer.
 const MAX_WASTE: usize = 4 << 20;
 
 /// The body of a request.

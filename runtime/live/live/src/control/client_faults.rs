@@ -11,7 +11,7 @@ use crate::control::Refusal;
 use crate::control::body::{Change, ChangeBody};
 use crate::control::listen::Context;
 
-/// The rules of a server. What a rule is, is the server's business.
+/// The rules of a server, whose format only the server knows.
 pub trait ClientFaultRules: Send + Sync {
     /// The rules, as users write them.
     fn rules(&self) -> Vec<String>;

@@ -35,7 +35,8 @@ pub struct GpuMetrics {
     pub power_w: f64,
     /// Clock of the multiprocessors and of the memory, in MHz.
     pub clocks_mhz: [u32; 2],
-    /// Tokens of a step from which on it is bound by arithmetic: peak operations by bytes of memory per second.
+    /// Number of a step's tokens from which it is compute-bound: peak operations per byte of memory
+    /// bandwidth.
     pub ridge_tokens: f64,
     /// GPUs of each engine.
     pub per_engine: u32,
@@ -45,19 +46,19 @@ pub struct GpuMetrics {
     pub pod: Option<[String; 2]>,
 }
 
-/// What a GPU did between two collections.
+/// The activity of a GPU between two collections.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Activity {
     /// Share of the time in steps.
     busy: f64,
-    /// Share of the time in which tensor cores, and the memory, are active.
+    /// Share of time in which tensor cores, and the memory, are active.
     tensor: f64,
     dram: f64,
     power_w: f64,
 }
 
 impl GpuMetrics {
-    /// Activity of an engine's GPUs over `elapsed`, in which its counters rose from `before` to `now`.
+    /// Activity of an engine's GPUs over `elapsed`, while its counters rose from `before` to `now`.
     fn activity(&self, before: &Counters, now: &Counters, elapsed: Duration) -> Activity {
         let rise = |count: fn(&Counters) -> u64| count(now).saturating_sub(count(before)) as f64;
         let busy = (rise(|it| it.busy_ns) / 1e9 / elapsed.as_secs_f64().max(1e-9)).min(1.0);
@@ -85,7 +86,7 @@ struct Collection {
     engines: Vec<Collected>,
 }
 
-/// The exporter: what it knows from its latest collection.
+/// The exporter, with the state of its latest collection.
 #[derive(Debug)]
 pub(crate) struct Exporter {
     gpus: GpuMetrics,
@@ -163,7 +164,7 @@ fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// What the value of a field rests on.
+/// The inputs of a field's value.
 struct Seen<'a> {
     gpus: &'a GpuMetrics,
     snapshot: &'a Snapshot,
@@ -171,7 +172,7 @@ struct Seen<'a> {
 }
 
 impl Seen<'_> {
-    /// Memory in use, in MiB: what the engine reserves while it is up and awake.
+    /// Memory in use, in MiB: the engine's reservation while it is running and awake.
     fn used_mib(&self) -> f64 {
         let is_up = !matches!(self.snapshot.state, EngineState::Crashed | EngineState::Stopped);
         let share = if is_up && !self.snapshot.is_sleeping { self.gpus.memory_utilization } else { 0.0 };
@@ -199,7 +200,7 @@ const fn gauge(name: &'static str, help: &'static str, value: fn(&Seen<'_>) -> f
     Field { name, kind: "gauge", help, value }
 }
 
-/// Names, types and texts are those of dcgm-exporter.
+/// Names, types and texts of dcgm-exporter.
 const FIELDS: &[Field] = &[
     gauge("DCGM_FI_DEV_SM_CLOCK", "SM clock frequency (in MHz).", |it| f64::from(it.gpus.clocks_mhz[0])),
     gauge("DCGM_FI_DEV_MEM_CLOCK", "Memory clock frequency (in MHz).", |it| f64::from(it.gpus.clocks_mhz[1])),

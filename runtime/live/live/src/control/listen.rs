@@ -16,7 +16,7 @@ use prometheus_client::registry::Registry;
 pub struct Addresses<'a> {
     /// For the read-only part; any address.
     pub metrics: Option<&'a str>,
-    /// For all of it; a loopback address.
+    /// The address for all of it; a loopback address.
     pub admin: Option<&'a str>,
     /// For the metrics of GPUs; any address.
     pub gpus: Option<&'a str>,

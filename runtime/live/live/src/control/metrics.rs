@@ -14,7 +14,7 @@ use crate::control::{GuestReader, GuestSample, GuestValue};
 /// The type of the text, for its header.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Counters here have no example of what they counted.
+/// Counters here have no exemplars.
 const NO_EXEMPLAR: Option<&Exemplar<NoLabelSet, f64>> = None;
 
 /// All metrics of `engines`, taken anew each time they are written.

@@ -52,8 +52,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-/// Makes a latency model of what a user wrote, and of a guest's configuration,
-/// a JSON text, if there is one. Also says what the model is called.
+/// Makes a latency model from a user's text and an optional guest configuration in JSON. Also
+/// returns the model's name.
 pub type LatencyReader =
     Arc<dyn Fn(&str, Option<&str>) -> Result<(LatencyFactory, String), UnusableModel> + Send + Sync>;
 
@@ -79,7 +79,7 @@ pub enum GuestValue {
     Gauge(String, f64),
     /// Notes that were dropped.
     Dropped(u64),
-    /// Failures after which its fallback went on.
+    /// Number of failures that its fallback handled.
     Failures(u64),
 }
 

@@ -29,7 +29,7 @@ const MAX_CONNECTIONS: usize = 64;
 /// Time for a request and its answer. Building the model of a large guest takes
 /// seconds.
 const CONNECTION_TIME: Duration = Duration::from_secs(60);
-/// Time for what is under way when the engines have ended.
+/// Time for requests in progress after the engines have ended.
 const END_TIME: Duration = Duration::from_secs(1);
 /// Pause of a listener that cannot accept: its usual reason is
 /// that there are no descriptors, which others must give back first.
@@ -145,6 +145,6 @@ async fn accept(listener: TcpListener, routes: Router, mut stopped: watch::Recei
 async fn answer(stream: TcpStream, routes: Router) {
     let service = TowerToHyperService::new(routes);
     let connection = http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), service);
-    // What can go wrong here is the client's doing, who sees it.
+    // Failures here are caused by the client, who sees them.
     _ = timeout(CONNECTION_TIME, connection).await;
 }

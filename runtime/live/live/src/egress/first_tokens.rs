@@ -47,7 +47,7 @@ impl FirstTokens {
         &mut self.channels[channel as usize].encoder
     }
 
-    /// Holds what a step has gathered for a channel, if it has anything.
+    /// Holds the outputs of a step for a channel, if there are any.
     pub(crate) fn hold(&mut self, channel: usize, end: StepEnd<'_>, now_ns: u64) {
         let channel = &mut self.channels[channel];
         if channel.encoder.is_empty() {

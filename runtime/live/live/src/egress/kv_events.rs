@@ -273,7 +273,7 @@ fn kind_of(group: &KvCacheGroup) -> (&'static str, Option<u64>) {
     }
 }
 
-/// In events the keys stand as they are, on every version.
+/// Events contain the keys unchanged in every version.
 fn values_of(keys: &Vec<ExtraKey<'_>>) -> Option<Vec<Value>> {
     let values: Vec<_> = keys.iter().map(value_of).collect();
     (!values.is_empty()).then_some(values)

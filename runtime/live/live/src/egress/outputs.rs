@@ -41,8 +41,8 @@ pub(crate) struct Outputs {
     rules: &'static ProtocolRules,
     /// By channel.
     encoders: Vec<StepEncoder>,
-    /// In place of the first of them: outputs for a frontend of this process, which leave at once
-    /// and without a frame.
+    /// Replaces the first of them: outputs for a frontend in this process, which are delivered at
+    /// once and without a frame.
     keeper: Option<StepKeeper>,
     /// Lost API servers.
     lost: Vec<bool>,
@@ -164,7 +164,7 @@ impl Outputs {
         (client as usize) < self.link.clients()
     }
 
-    /// Gathers outputs for a channel; those with a request's first token apart.
+    /// Gathers outputs for a channel, and separately those with a request's first token.
     #[inline]
     pub(crate) fn gather(&mut self, channel: u32, is_first_token: bool) -> Gather<'_> {
         match (&mut self.keeper, &mut self.first_tokens) {
@@ -212,8 +212,8 @@ impl Outputs {
         Ok(())
     }
 
-    /// Gives a frontend of this process its outputs, with the statistics. `false` if it gets
-    /// nothing yet: there is nothing, or a fault may meet the message that they become then.
+    /// Delivers outputs and statistics to a frontend in this process. Returns `false` if there is
+    /// nothing to deliver, or a fault may affect the message that they form.
     fn hand_over(&mut self, stats: Option<&SchedulerStats>, now_ns: u64, faults: &Faults) -> bool {
         let Some(mut keeper) = self.keeper.take() else { return false };
         let leaves_now = self.held[0].waiting == 0 && !self.lost[0] && !faults.may_meet_messages();
@@ -354,8 +354,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Sends `frame` at an instant; not before those that wait already, unless
-    /// others may go before it, too.
+    /// Sends `frame` at an instant, after the waiting ones unless `keeps_order` is false.
     fn delay(&mut self, channel: usize, at_ns: u64, keeps_order: bool, frame: &[u8]) {
         let held = &mut self.held[channel];
         let mut at_ns = at_ns;

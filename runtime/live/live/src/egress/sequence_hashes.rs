@@ -54,7 +54,8 @@ impl SequenceHashes {
         self.lookahead_tokens
     }
 
-    /// Blocks of a request were cached: those that the engine names `blocks`, at these places of its sequence.
+    /// Records that cached blocks of a request, which the engine names `blocks`, have these places
+    /// in its sequence.
     pub(super) fn stored(
         &mut self,
         group: u32,

@@ -1,7 +1,7 @@
 //! Waves of a mixture of experts, whose engines must all step while one has work.
 //!
-//! Real engines agree on the end of a wave by an all-reduce after every step.
-//! Those of one process share the current wave, and which engines have work.
+//! Real engines agree on the end of a wave by an all-reduce after every step. Engines of one
+//! process share the current wave, and which engines have work.
 
 use std::sync::Mutex;
 
@@ -53,8 +53,8 @@ impl Waves {
         }
     }
 
-    /// `engine` has made a step, after which it has work or none. Returns
-    /// the wave that is complete, if that was the last of its work.
+    /// Records that `engine` has made a step and whether it still has work. Returns the completed
+    /// wave if that was the last work.
     pub(crate) fn stepped(&self, engine: usize, has_work: bool) -> Option<u32> {
         let mut state = self.state();
         state.step += 1;

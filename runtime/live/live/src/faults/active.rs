@@ -305,7 +305,7 @@ impl Faults {
         fails
     }
 
-    /// Keeps a guest's action for later, or returns what the engine must do.
+    /// Keeps a guest's action for later, or returns the engine's action.
     pub(crate) fn ask(&mut self, action: FaultAction, now_ns: u64) -> Option<Asked> {
         self.injected += 1;
         match action {

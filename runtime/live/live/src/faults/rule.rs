@@ -18,8 +18,7 @@ pub struct FaultRule {
     pub rate: f64,
     /// Every Nth occasion only.
     pub nth: u32,
-    /// Nanoseconds since the engine began to serve, before which and from
-    /// which on nothing happens.
+    /// Start and end of the fault window, in nanoseconds since the engine began to serve.
     pub window_ns: (u64, u64),
     /// Limit of occurrences.
     pub count: u64,

@@ -211,7 +211,8 @@ pub(crate) fn announce_arrival(
     at_once
 }
 
-/// Whether requests with structured outputs wait for their grammar. Those with times of their own have it in them.
+/// Whether requests with structured outputs wait for their grammar. Paced requests include that
+/// time already.
 fn waits_for_grammars(serving: &Serving) -> bool {
     serving.context.grammar_compile_ns() > 0
         && serving

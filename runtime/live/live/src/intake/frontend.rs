@@ -258,7 +258,7 @@ impl Intake {
             && script.times.is_none()
             && script.end.after_tokens == 0
         {
-            // There is no step with which it could end.
+            // There is no step that could end it.
             serving.counters.requests += 1;
             serving.finish_unknown(client, &request.request_id, script.end.reason, None, now_ns)?;
             return Ok(false);

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 
 use vcr_wire::EngineCoreRequest;
 
-/// Delayed requests by the real time at which they reach the queue; requests due at one instant keep their
-/// order of arrival.
+/// Delayed requests by the real time at which they reach the queue; requests due at one instant
+/// keep their arrival order.
 #[derive(Debug, Default)]
 struct Arrivals {
     waiting: BTreeMap<(u64, u64), Box<EngineCoreRequest>>,

@@ -22,8 +22,8 @@ pub(crate) struct Finished {
     pub(crate) room: Option<Room>,
 }
 
-/// The answer of a finished prompt whose pages are not written yet: it says where the KV is, so it leaves when that is
-/// there. On a GPU the step itself has written it.
+/// The answer to a finished prompt whose pages are not written yet. It names the place of the KV,
+/// so it is sent when the KV is there. On a GPU the step itself has written it.
 pub(crate) struct LateAnswer {
     pub(crate) finished: Finished,
     pub(crate) message: EngineCoreOutput,
@@ -38,7 +38,7 @@ pub(crate) struct LateAnswer {
 pub(crate) struct LateAnswers {
     /// By the mover's numbers.
     waiting: HashMap<u64, LateAnswer>,
-    /// Those whose pages are written.
+    /// Answers whose pages are written.
     written: Vec<LateAnswer>,
 }
 
@@ -57,7 +57,7 @@ impl LateAnswers {
         self.written.extend(self.waiting.remove(&id));
     }
 
-    /// Those whose pages are written since the last call.
+    /// Takes the answers whose pages were written since the last call.
     pub(crate) fn take_written(&mut self) -> Vec<LateAnswer> {
         std::mem::take(&mut self.written)
     }

@@ -1,7 +1,7 @@
 //! Transfers to this engine: their modelled times, faults and ends.
 //!
-//! [`Loads`] owns what is known of each until it ends. Bytes, if a plane moves them, are the
-//! mover's, which is lent for that.
+//! [`Loads`] owns the state of each load until it ends. Bytes, if a plane moves them, belong to the
+//! mover, which is lent for that.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -209,7 +209,7 @@ impl Loads {
     ) {
         let time = time_of(mover);
         let Some(load) = self.by_tag.get_mut(&tag) else {
-            // By the modelled time it had ended before.
+            // In modelled time it had ended before.
             if let Err(error) = outcome {
                 self.failed += 1;
                 tracing::warn!(kind = %error.kind, "KV that was counted as here did not arrive: {error}");

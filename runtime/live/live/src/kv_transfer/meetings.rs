@@ -1,4 +1,5 @@
-//! One engine's part in a rendezvous: rooms that its prompts are finished for, and rooms in which its requests wait.
+//! One engine's part in a rendezvous: rooms with its finished prompts, and rooms in which its
+//! requests wait.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use crate::error::LiveError;
 use crate::kv_transfer::peers::AllowedPeers;
 use crate::kv_transfer::settings::MeetingSettings;
 
-/// A request of this engine whose blocks are reserved, and what it waited for.
+/// A request of this engine with reserved blocks, and the result of its wait.
 pub(crate) struct MeetingResult {
     pub(crate) load: RemoteLoad,
     /// Where its KV is, if the prefill engine says so.
@@ -23,7 +24,7 @@ pub(crate) struct MeetingResult {
 pub(crate) struct MeetingCounts {
     /// Rooms that requests of this engine have waited in.
     pub(crate) rooms: u64,
-    /// Those of them in which they missed their prefill engine.
+    /// The number of these that missed their prefill engine.
     pub(crate) missed: u64,
     /// Time in them.
     pub(crate) waited_ns: u64,
@@ -78,7 +79,7 @@ impl Meetings {
         self.rendezvous.close(room);
     }
 
-    /// A request for which blocks are reserved goes to its room.
+    /// Sends a request with reserved blocks to its room.
     pub(crate) fn join(&mut self, load: RemoteLoad, meeting: Meeting, now_ns: u64) {
         self.counts.rooms += 1;
         self.rendezvous.join(load.tag, meeting);
@@ -92,7 +93,8 @@ impl Meetings {
         }
     }
 
-    /// Takes what has happened since the last call: requests that wait no longer, and news of prompts that are held here.
+    /// Takes the events since the last call: requests that no longer wait, and changes of held
+    /// prompts.
     pub(crate) fn poll(&mut self, met: &mut Vec<MeetingResult>, of_held: &mut Vec<RendezvousEvent>, now_ns: u64) {
         self.rendezvous.poll(&mut self.events);
         for event in self.events.drain(..) {

@@ -17,7 +17,7 @@ use crate::kv_transfer::push::{PushGroup, PushRegistration};
 use crate::kv_transfer::settings::{EndedTransfer, PlaneSettings};
 use crate::requests::RemoteKv;
 
-/// Blocks to load: here, at the prefill engine, and what is in them.
+/// Blocks to load: their numbers here, at the prefill engine, and their contents.
 pub(crate) struct LoadPages<'a> {
     pub(crate) remote: &'a RemoteKv,
     pub(crate) groups: Vec<GroupPages<BlockPair>>,
@@ -55,10 +55,10 @@ struct WaitingPush {
 pub(crate) struct Mover {
     plane: Box<dyn Plane>,
     settings: PlaneSettings,
-    /// Time after which a transfer has failed.
+    /// Time limit of a transfer.
     timeout: Duration,
     engine_id: String,
-    /// The host by which peers find this engine.
+    /// The host name for peers.
     host: String,
     generation: u64,
     last_id: u64,
@@ -156,7 +156,7 @@ impl Mover {
         (!self.plane.write(id, &blocks)).then_some(id)
     }
 
-    /// Gives up to write pages for which [`Mover::write`] has returned `id`.
+    /// Cancels the writing of pages for which [`Mover::write`] has returned `id`.
     pub(crate) fn cancel_write(&mut self, id: u64) {
         self.plane.cancel(id);
     }
@@ -262,7 +262,7 @@ impl Mover {
         });
     }
 
-    /// Takes what has happened since the last call.
+    /// Takes the events since the last call.
     pub(crate) fn poll(&mut self, now_ns: u64, news: &mut Vec<MoverEvent>) {
         let mut events = std::mem::take(&mut self.events);
         self.plane.poll(&mut events);

@@ -1,4 +1,5 @@
-//! The blocks of a prompt by KV-cache group: those that are held for a decode engine, and those that it reads.
+//! The blocks of a prompt by KV-cache group: blocks held for a decode engine, and blocks that it
+//! reads.
 //!
 //! A group's blocks are paired by their places in the prompt. Groups with a window have blocks at its end alone
 //! (vLLM's `get_exchange_clipped_blocks`), with the null block where none is needed.
@@ -67,13 +68,13 @@ pub(crate) struct ComputingPart {
 }
 
 impl ComputingPart {
-    /// Of a prompt that was not running, what the cache holds is part of it.
+    /// For a prompt that was not running, the cached part counts as well.
     pub(crate) fn of(entry: &ScheduledRequest) -> Self {
         let first_token = if entry.kind == ScheduledKind::Running { entry.num_computed_tokens } else { 0 };
         Self { tag: entry.tag, first_token, end_token: entry.num_computed_tokens + entry.num_scheduled_tokens }
     }
 
-    /// Its blocks, but for those that no coming token needs.
+    /// Its blocks, except those that no future token needs.
     pub(crate) fn pages(&self, engine: &Engine, id: RequestId, contents: &[Vec<u64>]) -> Vec<Held> {
         let config = engine.config();
         let alone = config.kv_cache_groups().is_empty().then(|| engine.block_table(id));
@@ -105,7 +106,8 @@ fn nulls_at_start(blocks: &[u32]) -> usize {
     blocks.iter().take_while(|block| **block == NULL_BLOCK).count()
 }
 
-/// The blocks that a transfer is to bring, by group: exactly those that the request needs and the cache here lacks.
+/// The blocks that a transfer must bring, by group: exactly those that the request needs and the
+/// local cache lacks.
 pub(crate) fn missing_pages(
     engine: &Engine,
     load: &RemoteLoad,
@@ -130,7 +132,7 @@ pub(crate) fn missing_pages(
         let cached = (load.cached_tokens / block_size) as usize;
         let skipped = if has_groups { nulls_at_start(table) } else { 0 };
         let first_block = cached.max(skipped).min(contents.len());
-        // What the peer leaves out is at the start, before its window.
+        // The peer omits the blocks before its window.
         let left_out = contents.len().saturating_sub(remote.len());
         let has_window = config.kv_cache_groups().get(group).is_some_and(|group| group.kind.window_tokens().is_some());
         let first = first_block.checked_sub(left_out).filter(|_| has_window || left_out == 0);

@@ -143,8 +143,8 @@ pub(crate) struct PeerSockets {
 }
 
 impl PeerSockets {
-    /// No connection yet. `transport` should be one that only such sockets use:
-    /// then those that cannot be closed yet take nothing from the engine.
+    /// Not connected yet. Only such sockets should use `transport`: then sockets that cannot be
+    /// closed yet take nothing from the engine.
     pub(crate) fn new(transport: Transport) -> Self {
         Self { transport, sockets: Vec::new() }
     }

@@ -1,4 +1,4 @@
-//! The registration by which a decode engine asks for its blocks to be written.
+//! A decode engine's registration for its blocks to be written.
 //!
 //! It follows `PUSH_REG:` in a notice. vLLM's push connector sends its registration in msgpack; this one is
 //! JSON and is used only between vcr engines.

@@ -87,7 +87,7 @@ pub enum PdRole {
 /// The time that a transfer takes, where bytes move and a time is modelled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransferTime {
-    /// That of the bytes.
+    /// The real time of the transfer.
     Real,
     /// The modelled time. The bytes move in addition.
     Modelled,

@@ -163,7 +163,8 @@ impl Transfers {
         }
     }
 
-    /// A request for which blocks are reserved waits in a room, until [`Transfers::take_met`] returns it.
+    /// Lets a request with reserved blocks wait in a room, until [`Transfers::take_met`] returns
+    /// it.
     pub(crate) fn join_room(&mut self, load: RemoteLoad, meeting: Meeting, now_ns: u64) {
         if let Some(meetings) = &mut self.meetings {
             meetings.join(load, meeting, now_ns);
@@ -242,7 +243,7 @@ impl Transfers {
         self.mover.as_mut()?.write(&held_pages(&finished.blocks, &finished.contents))
     }
 
-    /// Keeps the answer of a prompt for which [`Transfers::write`] has returned `id`.
+    /// Keeps the answer to a prompt for which [`Transfers::write`] has returned `id`.
     pub(crate) fn answer_later(&mut self, id: u64, answer: LateAnswer) {
         self.late_answers.insert(id, answer);
     }
@@ -278,7 +279,7 @@ impl Transfers {
         }
         let held = HeldRequest { core: finished.core, blocks };
         if let Some(before) = self.leases.hold(&finished.id, held, now_ns) {
-            // Names are not used twice at once, so nothing else frees them.
+            // A name is in use only once at a time, so nothing else frees them.
             self.released.push(Released { core: before.core, is_expired: true });
         }
         let (generation, is_pushed) =
@@ -338,8 +339,8 @@ impl Transfers {
         }
     }
 
-    /// Takes what has come from peers since the last call: the finished prompts whose blocks are free again, and whether
-    /// there was anything at all.
+    /// Handles the peers' messages since the last call. Returns the finished prompts whose blocks
+    /// are free again, and whether there was any message.
     pub(crate) fn receive(&mut self, now_ns: u64) -> Result<(Vec<Released>, bool), LinkError> {
         let mut released = std::mem::take(&mut self.released);
         let mut is_news = false;
@@ -404,7 +405,7 @@ impl Transfers {
         }
     }
 
-    /// Frees a prompt for which a decode engine has come that sends no notice, or none has come.
+    /// Frees a prompt whose decode engine sends no notice or did not come.
     fn apply_meeting(&mut self, event: RendezvousEvent, released: &mut Vec<Released>) {
         let (request, is_expired) = match event {
             RendezvousEvent::Taken { request } => (request, false),

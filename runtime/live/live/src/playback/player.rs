@@ -1,9 +1,8 @@
 //! Playback of answers at their recorded times.
 //!
-//! Such requests never enter the engine core: the outputs of each, and their
-//! times after its arrival, are recorded, so they disturb neither each other nor
-//! those that the core schedules. Their use of KV blocks is not simulated; the
-//! cache hits are reported as recorded.
+//! Such requests never enter the engine core: their outputs and times after the arrival are
+//! recorded, so they do not affect each other or scheduled requests. Their use of KV blocks is not
+//! simulated; cache hits are reported as recorded.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -50,7 +49,7 @@ impl Player {
         self.playing.len()
     }
 
-    /// Requests without output yet, and those with some.
+    /// Requests without output yet, and requests with some.
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.num_waiting, self.playing.len() - self.num_waiting)
     }

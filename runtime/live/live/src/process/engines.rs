@@ -36,9 +36,8 @@ impl LiveEngines {
         Self::start_linked(config, None).map(|(engines, _)| engines)
     }
 
-    /// Starts all engines of `config` behind a frontend of this process: `sink`
-    /// hears them, and the links, one for each engine, lead to them. The
-    /// handshake address means nothing then.
+    /// Starts all engines of `config` behind a frontend in this process: `sink` receives their
+    /// outputs, and each of the links leads to one engine. The handshake address is not used.
     ///
     /// # Errors
     /// When the router cannot be made, or the system has no more threads or
@@ -132,7 +131,7 @@ impl LiveEngines {
         Ok((engines, links))
     }
 
-    /// The handle by which other threads observe and end them.
+    /// A handle that lets other threads observe and end them.
     #[must_use]
     pub fn handle(&self) -> EnginesHandle {
         self.handle.clone()

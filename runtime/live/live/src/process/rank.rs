@@ -30,7 +30,7 @@ use crate::routing::routes::Routes;
 use crate::server::{Links, PersistentState, Plugins, Server};
 use crate::tokens::Tokens;
 
-/// Interval at which a waiting engine checks for a shutdown.
+/// How often a waiting engine checks for a shutdown.
 const STOP_INTERVAL: Duration = Duration::from_millis(50);
 
 /// One engine of this process.
@@ -139,7 +139,7 @@ impl Rank {
                 }
                 End::Crashed { restart_ns: None } => {
                     self.state(EngineState::Crashed);
-                    // In one process there is no connection that stays open.
+                    // Within a process there is no connection that stays open.
                     self.close_local();
                     while !self.is_stopped() {
                         std::thread::sleep(STOP_INTERVAL);
@@ -312,9 +312,8 @@ impl Rank {
         Meetings::start(settings, transfer, engine_id, self.number(), Arc::new(move || waker.wake())).map(Some)
     }
 
-    /// Waves, if there is a coordinator and the model is a mixture of experts:
-    /// vllm-rs has a coordinator for nothing else, and a Python frontend says
-    /// so by the settings that it sends.
+    /// Waves, if there is a coordinator and the model is a mixture of experts: vllm-rs has a
+    /// coordinator only for that, and a Python frontend indicates it by its settings.
     fn waves(&self, init: &Init) -> Option<Arc<Waves>> {
         let addresses = &init.addresses;
         addresses.coordinator_output.as_ref()?;

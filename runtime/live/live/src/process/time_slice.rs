@@ -11,7 +11,7 @@ const SLICE_NS: u64 = 100_000;
 #[expect(unsafe_code, reason = "neither the standard library nor rustix has these system calls")]
 pub fn shorten_time_slice() {
     let size = size_of::<libc::sched_attr>() as libc::c_uint;
-    // SAFETY: all its fields are numbers, for which zero is valid.
+    // SAFETY: all its fields are numbers, so zero is valid.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     // SAFETY: the system writes at most `size` bytes into the structure, which lives longer than the call.
     let is_read = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) } == 0;

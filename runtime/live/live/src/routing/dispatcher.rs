@@ -116,7 +116,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Dispatcher {
-    /// For engines of `config` that are woken by `wakers`; none of them serves yet.
+    /// A dispatcher for the engines of `config`, which `wakers` wake; none of them serves yet.
     pub(crate) fn new(router: Box<dyn Router>, config: &EngineConfig, wakers: Vec<Waker>) -> Self {
         let entry = |waker| EngineEntry { status: Mutex::default(), inbox: Mutex::default(), waker };
         Self {

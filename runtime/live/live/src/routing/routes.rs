@@ -37,8 +37,8 @@ pub(crate) struct Delegated {
 }
 
 impl Routes {
-    /// For an engine that is about to serve. Before its frontend counts on it: a router that knew
-    /// only some of the engines would give them everything.
+    /// The routes of an engine that is about to serve. Made before its frontend counts on it: a
+    /// router that knew only some of the engines would send everything to them.
     pub(crate) fn new(dispatcher: Arc<Dispatcher>, index: usize) -> Self {
         dispatcher.open(index);
         Self { dispatcher, index, delegated: BTreeMap::new(), taken: Vec::new(), ended: Vec::new() }

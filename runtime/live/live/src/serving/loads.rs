@@ -31,7 +31,7 @@ impl Serving {
         }
     }
 
-    /// Starts the transfers for which the last steps have reserved blocks.
+    /// Starts the transfers whose blocks the last steps have reserved.
     pub(super) fn start_loads(&mut self, now_ns: u64) {
         for load in self.transfers.take_announced() {
             self.egress.stats().found_elsewhere(load.missing_tokens);

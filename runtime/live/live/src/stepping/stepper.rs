@@ -1,7 +1,7 @@
 //! The engine core of one engine and the clock of its steps.
 //!
-//! A step starts at the instant at which the one before it ended, not when this
-//! thread noticed, so that delays of the thread never add up.
+//! A step starts at the instant at which the one before it ended, not when this thread noticed, so
+//! delays of the thread never accumulate.
 
 use std::collections::VecDeque;
 
@@ -233,7 +233,7 @@ impl Stepper {
         }
     }
 
-    /// Forgets what the encoder has computed.
+    /// Clears the encoder cache.
     pub(crate) fn reset_encoder_cache(&mut self) {
         if let Some(engine) = self.engine.as_vllm_mut() {
             engine.reset_encoder_cache();
@@ -475,7 +475,8 @@ impl Stepper {
         Ok(())
     }
 
-    /// A step is on its way, from the instant at which the one before ends where there are several stages.
+    /// Adds a step in flight, which starts at the end of the one before if there are several
+    /// stages.
     fn push_in_flight(&mut self, start_ns: u64, duration_ns: u64, shape: StepShape) {
         let flight = match &mut self.stages {
             None => Flight::new(start_ns, duration_ns, shape),
@@ -572,7 +573,7 @@ impl Stepper {
         }
     }
 
-    /// Sees what has come from tiers: its requests can be admitted.
+    /// Handles arrivals from tiers: their requests can be admitted.
     pub(super) fn advance_tiers(&mut self, now_ns: u64) {
         if let Some(engine) = self.engine.as_vllm_mut()
             && engine.kv_tiers().is_some()

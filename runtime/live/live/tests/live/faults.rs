@@ -74,11 +74,11 @@ fn messages_are_dropped_doubled_and_late() {
     assert_eq!(in_order_of_coming("reorder:by=200ms,nth=2,count=1"), (overtaken.to_vec(), Some(3)));
 }
 
-/// Two frames of one output differ by their times anyway, so the fault is undone
-/// at every place in turn: at exactly one of them the message is whole again.
+/// Two frames of one output differ in their times anyway, so the fault is undone at every offset in
+/// turn: at exactly one of them the message is intact again.
 #[test]
 fn a_corrupt_message_differs_in_one_byte() {
-    // With this seed the changed byte is none of a time.
+    // With this seed the changed byte is not part of a time.
     let first_frame = |config| {
         let bench = Bench::new(LiveConfig { seed: 1, ..config });
         bench.add("a", &prompt(20), 1);
@@ -180,7 +180,7 @@ fn faults_and_times_change_while_it_runs() {
     assert_eq!(bench.collect(&["e"]).remove(0).tokens.len(), 2);
 }
 
-/// A guest says what goes wrong as a rule does.
+/// A guest injects the same faults as a rule.
 #[test]
 fn an_injector_decides_by_what_it_hears() {
     use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultError, FaultEvent};

@@ -1,4 +1,4 @@
-//! KV events with groups of layers and drafters, compared with those of vLLM's scheduler.
+//! KV events with groups of layers and drafters, compared with vLLM's scheduler.
 //!
 //! `data/kv_events.jsonl` is written by `tests/oracle/events/event_hashes.py` with vLLM 0.33.0.
 
@@ -162,7 +162,7 @@ fn events_are_those_of_vllm_with_groups_and_drafters() {
     assert!(events > 1000, "the recording has only {events}");
 }
 
-/// Outputs complete blocks, too; what they are named by is known in the sequence alone, also after it was evicted.
+/// Outputs complete blocks, too; only the sequence knows their names, also after an eviction.
 #[test]
 fn who_listens_knows_what_groups_have_cached() {
     let groups = ["full", "sliding_window:20"].map(|text| text.parse().expect("it is a group")).to_vec();

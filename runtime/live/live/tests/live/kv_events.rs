@@ -63,7 +63,7 @@ pub(super) fn subscribed(bench: &Bench, subscriber: &KvEventSubscriber) -> u64 {
     panic!("the subscriber hears nothing");
 }
 
-/// The hashes are vLLM's: those of the reference's vectors.
+/// The hashes are vLLM's: they equal the reference vectors.
 #[test]
 fn blocks_have_the_names_that_vllm_gives_them() {
     let (bench, subscriber) = with_events(|_| {});
@@ -78,8 +78,7 @@ fn blocks_have_the_names_that_vllm_gives_them() {
     assert_eq!((block.block_size, block.medium.as_deref()), (16, Some("GPU")));
 }
 
-/// A model of the cache that hears only events must know what the engine
-/// finds.
+/// A model of the cache built only from events must equal the engine's.
 #[test]
 fn who_listens_knows_what_is_cached() {
     let (bench, subscriber) = with_events(|config| {
@@ -175,7 +174,7 @@ fn keys_go_with_the_blocks() {
     assert_ne!(plain[0].block_hashes, blocks[0].block_hashes);
 }
 
-/// A block with a part of an image has its name and its place relative to the block;
+/// A block with a part of an image has the image's name and its offset relative to the block;
 /// blocks before it are those of any prompt.
 #[test]
 fn images_go_with_the_blocks_that_they_lie_in() {

@@ -72,7 +72,7 @@ fn a_second_request_of_a_name_does_not_disturb_the_first() {
     assert_eq!(bench.run("a", &prompt(20), 2).len(), 2, "the name is free again");
 }
 
-/// At the limit requests wait at their sender; none is lost.
+/// At the limit requests wait at their sender; no request is lost.
 #[test]
 fn a_flood_waits_at_its_sender() {
     let mut config = config();
@@ -173,7 +173,7 @@ fn a_frontend_that_comes_back_finds_its_engine() {
     engines.wait().expect("it ends well");
 }
 
-/// Its requests mean other things; those of a newer one only say more.
+/// Its requests have another meaning; a newer version's requests only have more fields.
 #[test]
 fn an_older_frontend_is_refused_and_a_newer_one_served() {
     for (len, is_served) in [(19, false), (20, true), (25, true)] {

@@ -1,5 +1,4 @@
-//! Time outside of steps, in real time: nothing here measures how long anything took, only
-//! what came before what.
+//! Time outside steps, in real time: only the order of events is checked, not durations.
 
 use super::*;
 
@@ -91,7 +90,7 @@ fn requests_with_structured_outputs_wait_for_their_grammar() {
     assert!(start.elapsed() < Duration::from_nanos(grammar_compile_ns), "others do not wait");
     assert_eq!(bench.collect(&["a"]).remove(0).tokens.len(), 3);
     assert!(start.elapsed() >= Duration::from_nanos(grammar_compile_ns), "it does");
-    // One that is given up while it waits leaves nothing behind.
+    // A request aborted while it waits leaves nothing behind.
     bench.send(structured("c"));
     bench.send(Request::Abort(vec!["c".to_owned()]));
     bench.wait_for("it is gone", |snapshot| snapshot.num_waiting == 0 && snapshot.counters.aborted == 1);

@@ -20,7 +20,7 @@ fn record(prompt: &[u32], outputs: &[(u64, u32)], finish: &str) -> RequestRecord
         block_hashes: chain.blocks,
         prompt_hash: Some(chain.whole),
         output_tokens: num_tokens,
-        // Apart from those of other prompts.
+        // Different from the tokens of other prompts.
         output_token_ids: Some((0..num_tokens).map(|index| prompt[0] * 100 + index).collect()),
         ttft_ns: first.map(|(at_ns, _)| *at_ns),
         first_tokens: first.map(|(_, tokens)| *tokens),
@@ -44,7 +44,7 @@ fn recorded_tokens_come_back_in_steps_of_the_model() {
     let prompts = [prompt(20), vec![7; 9]];
     let records = vec![record(&prompts[0], &[(0, 3)], "stop"), record(&prompts[1], &[(0, 2), (1, 2)], "length")];
     let (bench, playback) = replaying(records, false, Unmatched::Random);
-    // Whatever stops the request by itself, the recorded answer is what it gets.
+    // Stop conditions of the request do not change the recorded answer.
     let params = SamplingParams { stop_token_ids: Some(vec![101]), eos_token_id: Some(100), ..params(50) };
     bench.send(Request::Add(Box::new(request("a", &prompts[0], params))));
     bench.add("b", &prompts[1], 50);
@@ -91,8 +91,8 @@ fn prompts_with_images_find_their_own_records() {
     }
 }
 
-/// Groups of layers, and drafters with KV: the tokens and the ends are those of the capture, and the prefix hits those of
-/// the engine that plays it back.
+/// Groups of layers, and drafters with KV: the tokens and the ends equal the capture's, and the
+/// prefix hits are those of the playing engine.
 #[test]
 fn recorded_tokens_come_back_from_engines_with_groups_and_drafters() {
     let groups = || ["full", "sliding_window:64"].map(|kind| kind.parse().expect("a group of layers")).to_vec();
@@ -225,7 +225,7 @@ fn a_strict_replay_ends_with_the_first_request_that_is_not_in_it() {
     assert!(playback.report().has_failed);
 }
 
-/// Three records of a prompt: who asks for fifty tokens gets those of fifty.
+/// Three records of a prompt: a request for fifty tokens gets the record with fifty.
 #[test]
 fn among_equal_prompts_the_parameters_decide() {
     let of = |tokens: u32, seed: u64| RequestRecord {

@@ -313,7 +313,7 @@ fn adapters_are_loaded_listed_pinned_and_removed() {
     assert_eq!(bench.call("remove_lora", vec![2u64.into()]), Ok(true.into()));
     assert_eq!(bench.call("remove_lora", vec![2u64.into()]), Ok(false.into()));
     assert!(bench.call("pin_lora", vec![2u64.into()]).is_err());
-    // A request loads what it names, and its blocks are its own.
+    // A request loads the adapter it names, and its blocks are its own.
     let text = bench.run("plain", &prompt(20), 10);
     let with = EngineCoreRequest {
         lora_request: Some(LoraRequest {
@@ -407,8 +407,8 @@ fn prompts_with_different_images_share_what_stands_before_them() {
     assert_ne!(dog, cat, "the image is part of the content");
 }
 
-/// Gives every request the same token, refuses those whose prompt begins with 99,
-/// and accepts two drafts of those whose prompt begins with 98.
+/// Gives every request the same token, refuses prompts that begin with 99, and accepts two drafts
+/// for prompts that begin with 98.
 struct Picky;
 
 impl BatchTokenSource for Picky {

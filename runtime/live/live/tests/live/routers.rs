@@ -14,7 +14,7 @@ struct Seen {
     ended: Vec<EndedRequest>,
 }
 
-/// Chooses by a function, and keeps what it sees.
+/// Chooses by a function, and keeps its inputs.
 struct Scripted<F> {
     choose: F,
     seen: Arc<Mutex<Seen>>,
@@ -62,7 +62,7 @@ fn workers_seen(seen: &Mutex<Seen>) -> Vec<u32> {
 }
 
 impl Bench {
-    /// Engines of which the router knows that they serve.
+    /// Engines known to the router as serving.
     fn serving(config: LiveConfig, coordinator: bool) -> Self {
         let bench = Self::with(config, 1, coordinator);
         bench.wait_for_all("they serve", |all| all.iter().all(|one| one.state == EngineState::Serving));
@@ -83,7 +83,7 @@ impl Bench {
     }
 }
 
-/// To the frontend it stays with the engine that it was sent to.
+/// To the frontend it stays with its original engine.
 #[test]
 fn another_engine_computes_and_streams_by_the_one_that_was_asked() {
     let (config, seen) = routed(last);
@@ -129,7 +129,7 @@ fn answers_are_the_same_wherever_they_are_computed() {
 }
 
 impl Bench {
-    /// The words by which a request is refused.
+    /// The error text of a refused request.
     fn run_refused(&self, id: &str, prompt: &[u32]) -> String {
         self.add(id, prompt, 5);
         let refused = self.collect(&[id]).remove(0);
@@ -286,7 +286,7 @@ fn engines_that_are_stopped_abort_what_is_away() {
     bench.stop().expect("they end well");
 }
 
-/// Nothing waits any more for what is away; the next frontend finds all as new.
+/// No request waits for removed engines any more; the next frontend sees all of them as new.
 #[test]
 fn a_frontend_that_comes_back_finds_nothing_of_the_one_before() {
     let folder = tempfile::tempdir().expect("there is room");

@@ -87,8 +87,7 @@ fn remote_at(host: &str, port: u16, id: &str) -> Value {
     ])
 }
 
-/// A router that gives up says so, and the prefill engine must not wait for
-/// the lease.
+/// A router that gives up sends a notice, and the prefill engine must not wait for the lease.
 #[test]
 fn an_abort_lets_the_prefill_engine_go() {
     let port = free_port();

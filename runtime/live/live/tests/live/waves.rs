@@ -24,7 +24,7 @@ fn engines_of_one_process_serve_in_parallel() {
     }
 }
 
-/// Wave messages of engines to the coordinator, besides their counts.
+/// Wave messages of engines to the coordinator, without their counts.
 fn next_wave_message(bench: &Bench) -> EngineCoreOutputs {
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {

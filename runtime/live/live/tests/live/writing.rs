@@ -12,21 +12,21 @@ use super::planes::{MS, compute, decode, external, is_whole, moving, plane};
 use super::transfer::{prefill_only, with_kv};
 use super::*;
 
-/// Blocks that were announced and those that were held, by block; how pages are written.
+/// Announced and held blocks, by block; how pages are written.
 #[derive(Default)]
 struct Announced {
     prepared: BTreeMap<u32, u64>,
     held: Vec<Held>,
     /// Prompts whose pages are not written until `may_write`.
     waiting: Vec<u64>,
-    /// Those that were given up.
+    /// The cancelled ones.
     cancelled: Vec<u64>,
     is_slow: bool,
     may_write: bool,
     wake: Option<Wake>,
 }
 
-/// Writes what waits, and tells the engine.
+/// Writes the waiting pages and notifies the engine.
 fn write_now(announced: &Mutex<Announced>) {
     let mut announced = announced.lock().expect("nobody panicked");
     announced.may_write = true;

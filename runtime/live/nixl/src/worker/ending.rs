@@ -31,7 +31,7 @@ impl Worker {
         self.take_ended();
     }
 
-    /// Compares what came with the pattern.
+    /// Compares the received bytes with the pattern.
     fn end_moved(&mut self, active: Active) {
         // The library's request is given back last: who waits for the pages does not wait for that.
         let Active { transfer, posted: _posted, pages, place, since, asked, connect_ns } = active;
@@ -89,7 +89,7 @@ impl Worker {
         }
     }
 
-    /// Fails what has taken too long.
+    /// Fails the overdue transfers.
     pub(super) fn end_late(&mut self) {
         let late = |transfer: &Transfer, since: Instant| since.elapsed() >= transfer.timeout;
         let message = |transfer: &Transfer, doing: &str| {

@@ -1,4 +1,5 @@
-//! The thread of an agent: it starts transfers, looks after them, and compares what came with the pattern.
+//! The thread of an agent: it starts and monitors transfers, and compares the received bytes with
+//! the pattern.
 
 mod ending;
 
@@ -122,7 +123,7 @@ impl Worker {
         }
     }
 
-    /// Waits for a command as long as there is nothing else to do.
+    /// Waits for a command while there is nothing else to do.
     fn next_command(&self, inbox: &Receiver<Command>) -> Option<Command> {
         if !self.active.is_empty() {
             // Asking NIXL whether it is done is what moves the bytes.
@@ -263,7 +264,7 @@ impl Worker {
         let name = name_of(&place_of(&transfer.peer));
         vacate(&self.shared, transfer);
         locked(&self.shared.statistics).complete(&name, transfer.direction, &moved);
-        // First the event: who is notified may free the blocks, not what was read.
+        // The event comes first: the notified peer may free the blocks, but not the received ones.
         self.report(PlaneEvent::Finished { id: transfer.id, outcome: Ok(moved) });
         if let Some(notice) = &transfer.notice {
             self.notify(transfer.peer.clone(), notice.clone());
@@ -336,7 +337,7 @@ impl Worker {
         }
     }
 
-    /// Compares what a peer wrote with the pattern.
+    /// Compares the bytes written by a peer with the pattern.
     fn take_written(&mut self, request: &str) {
         let Some((expected, since)) = self.expected.remove(request) else { return };
         let geometry = *self.context.arena.geometry();

@@ -13,13 +13,13 @@ pub struct AnswerTokens {
     pub prompt_tokens: Option<u64>,
     /// Tokens of the answer.
     pub output_tokens: u32,
-    /// When tokens came, and how many there were by then. Empty if all came at once.
+    /// Times of the tokens, with the total number by then. Empty if all came at once.
     outputs: Vec<(u64, u32)>,
 }
 
 impl AnswerTokens {
-    /// Those of a whole generation; `None` for other exchanges. `count` counts the tokens of a text where the answer does
-    /// not.
+    /// The times of a whole generation; `None` for other exchanges. `count` counts the tokens of a
+    /// text where the answer does not.
     #[must_use]
     pub fn of(record: &HttpRecord, count: &dyn Fn(&str) -> u64) -> Option<Self> {
         if record.status.is_none_or(|status| status >= 400) || record.end != HttpEnd::Whole {
@@ -38,7 +38,7 @@ impl AnswerTokens {
         Some(Self { prompt_tokens: answer.prompt_tokens, output_tokens, outputs: outputs.collect() })
     }
 
-    /// The tokens that there have to be before what came at this time: those of the output that is nearest to it, and of
+    /// The number of tokens that precede the event at this time: those of the nearest output and of
     /// all before it.
     #[must_use]
     pub fn due(&self, at_ns: u64) -> u32 {
@@ -94,7 +94,8 @@ impl AnswerReader {
     }
 }
 
-/// The prompt of a request as tokens, in which prompts that begin alike begin alike. With `length`, it has that many.
+/// The prompt of a request as tokens; prompts with equal beginnings have equal first tokens.
+/// `length` sets their number.
 #[must_use]
 pub fn prompt_tokens(body: &[u8], length: Option<u64>, encode: &dyn Fn(&str) -> Vec<u32>) -> Vec<u32> {
     let body: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
@@ -103,7 +104,7 @@ pub fn prompt_tokens(body: &[u8], length: Option<u64>, encode: &dyn Fn(&str) -> 
         body.get("prompt").and_then(Value::as_array).and_then(|ids| ids.iter().map(id).collect());
     let mut tokens = ids.unwrap_or_else(|| encode(&prompt_of(&body).0));
     if let Some(length) = length.and_then(|length| usize::try_from(length).ok()) {
-        // What a template adds is not known.
+        // The tokens added by a template are not known.
         tokens.resize(length, 0);
     }
     if tokens.is_empty() {

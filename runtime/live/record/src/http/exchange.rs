@@ -85,7 +85,8 @@ pub(crate) struct HttpLines {
     pub(crate) keys: u64,
 }
 
-/// The lines of an exchange: what was asked and answered, and the request if the length of its prompt is known.
+/// The lines of an exchange: its request and answer, and a request line if the length of its prompt
+/// is known.
 #[must_use]
 pub fn lines_of(
     exchange: &Exchange,
@@ -313,7 +314,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a server answers, the lines are those of a capture.
+        /// Any answer of a server yields the lines of a capture.
         #[test]
         fn lines_of_any_exchange_can_be_read(
             bodies in (arb_body(), arb_body()),

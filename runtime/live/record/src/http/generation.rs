@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::decode::Part;
 use super::events::events;
 
-/// What the answer of an exchange tells.
+/// The data extracted from an exchange's answer.
 #[derive(Debug, Default)]
 pub(super) struct Generation {
     /// Whether it is one: it has usage, or text.
@@ -162,8 +162,9 @@ impl Generation {
         self.error = Some(message.as_str().map_or_else(|| message.to_string(), str::to_owned));
     }
 
-    /// When the outputs of a stream came, and the tokens of each, which are `total` together. Events say little of
-    /// tokens: a server may send several at once, or hold a text back. Where there are as many events as tokens, each has one.
+    /// Output times of a stream and the tokens of each output; their sum is `total`. Events do not
+    /// tell their number of tokens: a server may send several at once, or hold a text back. If
+    /// there are as many events as tokens, each has one.
     pub(super) fn tokens_by_output(&self, total: u64) -> Vec<(u64, u32)> {
         let mut outputs = self.outputs.clone();
         let mut events: u64 = outputs.iter().map(|(_, events)| events).sum();

@@ -1,4 +1,4 @@
-//! Exchanges over HTTP: from what a proxy saw to lines of a capture.
+//! Exchanges over HTTP: from a proxy's data to lines of a capture.
 //!
 //! A proxy hands each [`Exchange`] that has ended to an [`HttpRecorder`](crate::HttpRecorder). Its writer undoes encodings, replaces
 //! secrets, and derives tokens and times of generations.

@@ -1,4 +1,4 @@
-//! Secrets: replaced before anything is written, and looked for in what is written.
+//! Secrets: replaced before anything is written, and searched for in the written text.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ pub const REDACTED: &str = "[redacted]";
 /// Secret values of fewer bytes are replaced only where their names stand: elsewhere they may be words.
 const VALUE_BYTES_MIN: usize = 8;
 
-/// What is replaced beyond the names that [`is_secret_name`] knows.
+/// Replacements beyond the names that [`is_secret_name`] knows.
 #[derive(Clone, Debug, Default)]
 pub struct RedactRules {
     /// Names of headers.
@@ -87,7 +87,7 @@ impl Secrets {
         }
     }
 
-    /// Replaces the remembered values in a body, also where they lie in several of its parts.
+    /// Replaces the remembered values in a body, also if they span several of its parts.
     pub(crate) fn redact_parts(&self, parts: &mut Vec<Part>) {
         for secret in &self.0 {
             redact_parts(parts, secret);
@@ -210,7 +210,7 @@ fn looks_like_key(word: &[u8]) -> bool {
     let has_digit = word.iter().any(u8::is_ascii_digit);
     let is_known = KEYS.iter().any(|(start, bytes)| word.len() >= *bytes && word.starts_with(start.as_bytes()));
     let is_jwt = word.len() >= 40 && word.starts_with(b"eyJ") && word.iter().filter(|byte| **byte == b'.').count() == 2;
-    // Those of Hugging Face are letters, often without a digit.
+    // Hugging Face's secrets are letters, often without a digit.
     (has_digit || word.starts_with(b"hf_")) && (is_known || is_jwt)
 }
 

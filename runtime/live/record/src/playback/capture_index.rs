@@ -106,7 +106,7 @@ pub enum PlaybackError {
         path: PathBuf,
         /// The property that differs.
         what: &'static str,
-        /// That of the capture.
+        /// The capture's value.
         found: Option<String>,
         /// The expected value.
         expected: String,
@@ -269,7 +269,7 @@ impl CaptureIndex {
         &self.meta
     }
 
-    /// The hasher of prompts to compare with those of the capture.
+    /// The hasher that makes prompts comparable with the capture's.
     #[must_use]
     pub fn hasher(&self) -> PromptHasher {
         PromptHasher {
@@ -286,7 +286,7 @@ impl CaptureIndex {
         self.num_records
     }
 
-    /// Number of those that hold the tokens of their answer, or have none to hold.
+    /// Number of records that have the tokens of their answer, or none to have.
     #[must_use]
     pub fn num_with_tokens(&self) -> u32 {
         self.num_with_tokens
@@ -298,8 +298,8 @@ impl CaptureIndex {
         self.has_hashes
     }
 
-    /// Whether the sampling parameters of any record are known, so that those of
-    /// requests matter.
+    /// Whether the sampling parameters of any record are known, so that requests' parameters
+    /// matter.
     #[must_use]
     pub fn knows_params(&self) -> bool {
         self.tree.knows_params()
@@ -354,7 +354,7 @@ fn rows_of<'a>(names: &'a [(u64, Row)], name: &str) -> impl Iterator<Item = Row>
 }
 
 impl Expectation {
-    /// Whether a capture is what it must be.
+    /// Checks that a capture has the expected format.
     fn check(
         &self,
         path: &Path,

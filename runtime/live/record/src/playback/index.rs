@@ -1,11 +1,9 @@
 //! The prompts of a capture as a tree: who shares how much with whom.
 //!
-//! A prompt is a chain of hashes, each of which covers everything before it, so
-//! equal hashes are one node of a tree. Records are numbered in the tree's
-//! order of visits, which makes everything below a node one range of numbers:
-//! "the earliest record below this node that is not used up" is a question
-//! about the minimum of a range. A node costs some 40 bytes, however many
-//! records share it.
+//! A prompt is a chain of hashes, each of which covers everything before it, so equal hashes are
+//! one node of a tree. Records are numbered in the tree's order of visits, so all records below a
+//! node are one range of numbers: "the earliest unused record below this node" is the minimum of a
+//! range. A node costs some 40 bytes, however many records share it.
 
 use hashbrown::HashTable;
 use vcr_trace::capture::BlockHash;
@@ -60,8 +58,8 @@ pub(crate) struct PromptTree {
     by_hash: HashTable<Entry>,
     /// By record: its place in order of visits.
     place_of_row: Vec<u32>,
-    /// By place: what stands for the record's parameters, ascending among
-    /// records with the same prompt. Empty where none are known.
+    /// By place: a number for the record's parameters, ascending among records with the same
+    /// prompt. Empty if none are known.
     params: Vec<u64>,
 }
 
@@ -83,9 +81,9 @@ pub(crate) fn end_by_length(last_block: Option<BlockHash>, prompt_tokens: u32) -
 #[derive(Debug, Default)]
 pub(crate) struct PromptTreeBuilder {
     tree: PromptTree,
-    /// By record: the node at which its chain ends.
+    /// By record: the last node of its chain.
     end_of_row: Vec<u32>,
-    /// By node: whether it stands for less than a block.
+    /// By node: whether it represents less than a block.
     is_tail: Vec<bool>,
 }
 
@@ -101,11 +99,11 @@ impl PromptTreeBuilder {
         node
     }
 
-    /// Adds the next record: the hashes of its full blocks, and that of its
-    /// end, which is the last block's if it ends with a block.
+    /// Adds the next record: the hashes of its full blocks, and the hash of its end, which is the
+    /// last block's if it ends with a block.
     pub(crate) fn push(&mut self, blocks: &[BlockHash], end: BlockHash) {
-        // Of a chain that is known up to some block, everything before is known,
-        // and nothing behind it.
+        // If a block of a chain is known, so are all before it; if it is unknown, so are all behind
+        // it.
         let num_known = blocks.partition_point(|&hash| self.tree.find_node(hash).is_some());
         let (known, new) = blocks.split_at(num_known);
         let mut last = known.last().and_then(|&hash| self.tree.find_node(hash)).unwrap_or(NO_NODE);
@@ -117,8 +115,8 @@ impl PromptTreeBuilder {
         self.end_of_row.push(end);
     }
 
-    /// Numbers everything. `arrival_order[row]` is the position in which the
-    /// row's record was pushed; `params[pushed]` stands for its parameters.
+    /// Assigns the numbers. `arrival_order[row]` is the position at which the row's record was
+    /// pushed; `params[pushed]` represents its parameters.
     pub(crate) fn finish(self, arrival_order: &[u32], params: &[u64]) -> PromptTree {
         let Self { mut tree, end_of_row, is_tail } = self;
         for &end in &end_of_row {
@@ -193,7 +191,7 @@ impl PromptTree {
         self.find(hash).map(|node| Places { start: node.first_place, end: node.first_place + node.num_ending })
     }
 
-    /// Those of `places`, which have the same prompt, that have these parameters.
+    /// The records among `places`, which share a prompt, that have these parameters.
     pub(crate) fn with_params(&self, places: Places, params: u64) -> Places {
         let of_prompt = self.params.get(places.start as usize..places.end as usize).unwrap_or_default();
         let start = of_prompt.partition_point(|&other| other < params);
@@ -211,7 +209,7 @@ impl PromptTree {
         !self.params.is_empty()
     }
 
-    /// The records of which `hash` is the last full block.
+    /// The records whose last full block is `hash`.
     pub(crate) fn of_last_block(&self, hash: BlockHash) -> Option<Places> {
         self.find(hash).map(|node| Places { start: node.first_place, end: node.first_place + node.num_same })
     }

@@ -10,7 +10,7 @@ use crate::playback::capture_index::CaptureIndex;
 use crate::playback::index::{Places, Row, Unused, end_by_length};
 use crate::playback::params;
 
-/// The rule by which requests find their records.
+/// The rule for matching requests with records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MatchBy {
     /// By the hashes of their prompts.
@@ -51,13 +51,12 @@ pub struct Lookup<'a> {
     /// The name its sender gave it.
     pub external_id: Option<&'a str>,
     pub session: Option<&'a str>,
-    /// Its sampling parameters, in the words of the wire, those at their defaults
-    /// left out; `None` if they do not matter.
+    /// Its sampling parameters by their wire names, without defaults; `None` if they do not matter.
     pub params: Option<&'a Map<String, Value>>,
 }
 
 impl<'a> Lookup<'a> {
-    /// A request for the prompt `chain` of which nothing else is known.
+    /// A request that consists only of the prompt `chain`.
     #[must_use]
     pub fn of_no_client(chain: &'a PromptChain) -> Self {
         Self { chain, prompt_tokens: 0, id: "", external_id: None, session: None, params: None }
@@ -192,8 +191,8 @@ impl Matcher {
         nearest.map_or(Match::None { common_blocks }, |row| Match::Nearest { row, common_blocks })
     }
 
-    /// Among records of the same prompt, of which `first` is the first: one with
-    /// these parameters, or one with unknown parameters.
+    /// Among records of the same prompt, starting with `first`: a record with these parameters, or
+    /// with unknown ones.
     fn by_params<E: Iterator<Item = Places>>(&self, params: u64, first: Row, ends: impl Fn() -> E) -> Match {
         let tree = self.captures.tree();
         if params == params::UNKNOWN || tree.params_of(first) == params {
@@ -343,7 +342,7 @@ mod tests {
         assert_eq!(take(&mut matcher, fifty.clone()), Match::Exact(2));
         assert_eq!(take(&mut matcher, fifty.clone()), Match::OtherParams(3), "better than none");
         assert_eq!(take(&mut matcher, fifty.clone()), Match::None { common_blocks: 0 });
-        // Records with unknown parameters go before those with others.
+        // Records with unknown parameters take precedence over those with others.
         let mut matcher = records(&[five.clone(), json!({}), five]);
         assert_eq!(take(&mut matcher, fifty.clone()), Match::Exact(1));
         assert_eq!(take(&mut matcher, fifty.clone()), Match::OtherParams(0));

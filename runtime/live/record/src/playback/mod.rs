@@ -1,10 +1,9 @@
 //! Playing back a capture: which record answers which request.
 //!
-//! A [`CaptureIndex`] holds the records of a capture: their places in the file, and a
-//! tree of their prompts. A [`Matcher`] gives them to requests, each once, by
-//! the content of their prompts, so that it does not matter which names a
-//! frontend makes up. A [`Playback`] is what several engines share of it, and
-//! counts what did not match.
+//! A [`CaptureIndex`] holds the records of a capture: their places in the file, and a tree of their
+//! prompts. A [`Matcher`] assigns them to requests, each once, by the content of their prompts, so
+//! the names invented by a frontend do not matter. A [`Playback`] is shared by several engines and
+//! counts mismatches.
 //!
 //! This crate knows captures. It knows nothing of engines, sockets or time.
 
@@ -27,7 +26,7 @@ use serde::Serialize;
 pub struct Counts {
     /// Requests that got the record of their very prompt, or the one they named.
     pub exact: u64,
-    /// Those of them whose record has other sampling parameters.
+    /// The number of these whose record has other sampling parameters.
     #[serde(skip_serializing_if = "is_zero")]
     pub other_params: u64,
     /// Requests that got a record with the same full blocks and another tail.
@@ -54,23 +53,23 @@ impl Counts {
         } += 1;
     }
 
-    /// Requests whose prompt is not that of a record.
+    /// Requests without a record of the same prompt.
     #[must_use]
     pub fn diverged(&self) -> u64 {
         self.same_blocks + self.nearest + self.unmatched
     }
 }
 
-/// A request whose prompt is not that of a record.
+/// A request without a record of the same prompt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Divergence {
     /// Its name on the wire.
     pub id: String,
     /// Length of its prompt.
     pub prompt_tokens: u32,
-    /// The first block in which it differs from every record, from 0.
+    /// The first block that differs from every record, from 0.
     pub first_divergent_block: u32,
-    /// The token at which that block begins.
+    /// The first token of that block.
     pub first_divergent_token: u32,
     /// The record it got instead, by its name in the capture.
     #[serde(skip_serializing_if = "Option::is_none")]

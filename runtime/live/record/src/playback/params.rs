@@ -1,12 +1,12 @@
-//! Sampling parameters, as far as they decide what is answered.
+//! Sampling parameters that decide the answer.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The parameters that decide an answer, with vLLM's defaults. Others say what
-/// the frontend wants to see of it.
+/// The parameters that decide an answer, with vLLM's defaults. Others decide which parts of it the
+/// frontend receives.
 const DECIDING: [(&str, &str); 18] = [
     ("allowed_token_ids", "null"),
     ("bad_words", "null"),
@@ -47,8 +47,7 @@ pub(crate) fn key(params: &Map<String, Value>) -> u64 {
     xxh3_64(text.as_bytes()).max(UNKNOWN + 1)
 }
 
-/// The names of deciding parameters in which both differ, with the value that
-/// was asked for and the recorded one.
+/// The names of the deciding parameters that differ, with the requested and the recorded value.
 pub(crate) fn differences(asked: &Map<String, Value>, recorded: &Map<String, Value>) -> Vec<String> {
     let (asked, recorded) = (deciding(asked), deciding(recorded));
     let value = |of: &BTreeMap<&'static str, String>, name: &str, default: &str| -> String {
@@ -61,7 +60,7 @@ pub(crate) fn differences(asked: &Map<String, Value>, recorded: &Map<String, Val
     worded.collect()
 }
 
-/// Those that are not at their defaults, in one form however they were written.
+/// The non-default parameters in canonical form.
 fn deciding(params: &Map<String, Value>) -> BTreeMap<&'static str, String> {
     let given = DECIDING.iter().filter_map(|(name, default)| {
         let value = canonical(params.get(*name)?);

@@ -32,8 +32,8 @@ pub struct Answer {
     pub record: Option<Box<RequestRecord>>,
     /// The place where its prompt diverged, if it did: a sentence for the log.
     pub divergence: Option<String>,
-    /// In what the sampling parameters of its record are others, where the
-    /// playback is strict: a sentence for the log.
+    /// How the sampling parameters of its record differ, if the playback is strict: a sentence for
+    /// the log.
     pub other_params: Option<String>,
     /// Whether it must fail.
     pub is_refused: bool,
@@ -53,7 +53,7 @@ pub struct PlaybackReport {
     /// Counts of matches.
     #[serde(flatten)]
     pub counts: Counts,
-    /// Requests whose prompt is not that of a record.
+    /// Requests without a record of the same prompt.
     pub divergences: Divergences,
     /// Whether it failed because of one of them.
     pub has_failed: bool,

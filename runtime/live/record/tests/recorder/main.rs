@@ -167,7 +167,7 @@ impl Chain {
         }
     }
 
-    /// Ends it and reads what was written.
+    /// Ends it and reads the written capture.
     fn end(self) -> (RecordSummary, Vec<CaptureLine>) {
         let path = self.capture();
         self.recorder.handle().stop();

@@ -4,8 +4,8 @@ use vcr_wire::{Integer, Source, StartDpWave, UtilityCall};
 
 use super::*;
 
-/// Requests find their engine and answers their API server, and each is in the
-/// capture as what it was.
+/// Requests reach their engine and answers their API server, and the capture contains each of them
+/// correctly.
 #[test]
 fn several_engines_and_api_servers() {
     let mut chain = chain(Shape { clients: 2, engines: 2, coordinator: false });

@@ -1,4 +1,4 @@
-//! When things go wrong, traffic goes on, and the capture says what it lacks.
+//! On errors traffic continues, and the capture says which parts are missing.
 
 use vcr_base::output::OutputError;
 use vcr_record::RecordError;
@@ -65,8 +65,8 @@ fn a_disk_that_takes_nothing_holds_up_nobody() {
     assert!(matches!(chain.recorder.wait(), Err(RecordError::Write { .. })));
 }
 
-/// Recording goes on in a new file where the one that was written is removed, and what is lost is counted; with
-/// nothing more to record it is an error.
+/// Recording continues in a new file if the current one is removed, and lost records are counted;
+/// without any further record it is an error.
 #[test]
 fn a_capture_that_is_removed_begins_again() {
     for more in [0, 1] {

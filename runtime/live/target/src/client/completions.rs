@@ -25,7 +25,7 @@ use crate::engines::book::{Book, CountedOutputs};
 pub(super) const MAX_ERROR_BYTES: usize = 64 * 1024;
 /// Bytes of a prefill server's answer.
 const MAX_PREFILL_BYTES: usize = 16 << 20;
-/// Tokens beyond those asked for after which a stream is taken for one that never ends.
+/// Number of tokens beyond the requested ones after which a stream counts as endless.
 const TOKENS_TOO_MANY: u32 = 64;
 
 /// Sends requests to a server.
@@ -170,7 +170,7 @@ impl Completions {
         accepted(sent).await
     }
 
-    /// Enters what an engine of this process said of a request.
+    /// Enters the data that an engine in this process reported for a request.
     pub(super) fn note_engine(&self, request: &IssuedRequest, heard: &AnswerReporter) {
         let Some(book) = &self.book else { return };
         book.report_engine(request.tag, heard, self.counted);
@@ -230,7 +230,7 @@ impl Completions {
         }
         self.note_engine(request, heard);
         if let Some(usage) = answer.usage {
-            // What the server held back until it knew that no stop string was in it.
+            // Text that the server held back until it could contain no stop string.
             if let Some(missing) = usage.completion_tokens.checked_sub(answer.counted).filter(|missing| *missing > 0) {
                 heard.tokens(missing);
             }

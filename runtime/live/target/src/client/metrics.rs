@@ -10,11 +10,11 @@ pub(crate) struct Scrape {
 
 /// Totals, without the suffix that some servers leave out.
 const TOTALS: [&str; 3] = ["vllm:num_preemptions", "vllm:prefix_cache_hits", "vllm:prefix_cache_queries"];
-/// Shares, of which the largest engine's counts.
+/// Shares; the maximum over the engines counts.
 const SHARES: [&str; 1] = ["vllm:kv_cache_usage_perc"];
 
 impl Scrape {
-    /// Reads Prometheus' text format; what is not of interest is passed over.
+    /// Reads Prometheus' text format and skips metrics that are not needed.
     pub(crate) fn read(text: &str) -> Self {
         let mut scrape = Self::default();
         for line in text.lines().filter(|line| line.starts_with("vllm:")) {

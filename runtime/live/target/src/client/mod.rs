@@ -1,4 +1,4 @@
-//! The client of a server of OpenAI's API: what it is, its requests, its metrics.
+//! The client of a server with OpenAI's API: identification, requests, metrics.
 
 pub(crate) mod address;
 pub(crate) mod completions;

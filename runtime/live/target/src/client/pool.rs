@@ -76,9 +76,9 @@ impl Busy {
 pub(crate) struct Outgoing<'a> {
     pub(crate) method: Method,
     pub(crate) path: &'a str,
-    /// Headers that those of the target replace.
+    /// Headers that the target's headers override.
     pub(crate) headers: HeaderMap,
-    /// Headers that replace those of the target.
+    /// Headers that override the target's.
     pub(crate) own: HeaderMap,
     pub(crate) body: Option<Bytes>,
 }

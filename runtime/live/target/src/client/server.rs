@@ -99,7 +99,7 @@ pub(crate) fn pool(target: &HttpTarget) -> Result<Pool, TargetError> {
     Ok(Pool::new(address, headers, tls))
 }
 
-/// Asks a server what it is, which must have LoRA adapters of these numbers.
+/// Queries a server's model, which must have LoRA adapters of these numbers.
 pub(crate) async fn identify(
     pool: &Pool,
     target: &HttpTarget,
@@ -226,7 +226,7 @@ async fn words_of_server(pool: &Pool, model: &str) -> Result<Option<Words>, Clie
     Ok(Words::new(single, special as u32))
 }
 
-/// A number below which every token is one of the model, by those of some words.
+/// A number below which every token exists in the model, derived from some words.
 async fn known_tokens(pool: &Pool, model: &str) -> Option<u32> {
     let tokenized = tokenize(pool, model, &candidates().join(" ")).await.ok()?;
     tokenized.tokens.iter().max().map(|last| last + 1)

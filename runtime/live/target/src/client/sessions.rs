@@ -1,5 +1,5 @@
-//! How the requests of a session say that they are of one: a header with its name, or what the answer to the turn
-//! before had for the next.
+//! How requests of a session identify it: by a header with its name, or with a token from the
+//! answer to the previous turn.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub(crate) fn session_of(request: &IssuedRequest) -> Session {
 pub(crate) struct Sessions {
     header: Option<HeaderName>,
     token: Option<Token>,
-    /// By session, what the next request sends back.
+    /// By session, the token for the next request.
     held: RefCell<BTreeMap<Session, HeaderValue>>,
 }
 
@@ -74,7 +74,7 @@ impl Sessions {
         headers
     }
 
-    /// Keeps what an answer has for the next turn of its session.
+    /// Keeps an answer's token for the next turn of its session.
     pub(crate) fn answered(&self, session: Session, headers: &HeaderMap) {
         let given = match &self.token {
             None => None,

@@ -16,7 +16,7 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// Trusts the system's certificates, and those of a file (PEM) besides.
+    /// Trusts the system's certificates and those of a PEM file.
     pub(crate) fn new(host: &str, ca_file: Option<&str>) -> Result<Self, TargetError> {
         let mut roots = RootCertStore::empty();
         // A certificate of the system that cannot be read is one that is not trusted.

@@ -1,7 +1,7 @@
 //! Prompts as texts of an exact number of tokens.
 //!
-//! A text is words, each of which is one token wherever it stands: the pre-tokenizers of
-//! today's models cut texts at spaces. Which words those are, the model's tokenizer says.
+//! A text consists of words that are one token wherever they occur: the pre-tokenizers of today's
+//! models split texts at spaces. The model's tokenizer decides which words qualify.
 
 use vcr_core::seed::mix;
 

@@ -20,7 +20,7 @@ use vcr_cluster::{Due, Ending, IssuedRequest, MeasuredRun, RunConfig, TargetErro
 
 use clock::{Alarm, Clock};
 
-/// Interval at which the observer is asked whether to end the run.
+/// How often the observer is asked whether to end the run.
 const LOOK_INTERVAL_NS: u64 = 50_000_000;
 /// Pause before a request is sent again that was lost before its first token: its server may
 /// be about to come back.
@@ -57,7 +57,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     run: RefCell<MeasuredRun>,
     send_delays_ns: RefCell<Samples>,
-    /// By what they are about.
+    /// By subject.
     notes: RefCell<BTreeMap<String, String>>,
     /// Requests that are ready and wait until they are due, by that and by tag.
     ready: RefCell<BTreeMap<(u64, u64), oneshot::Sender<()>>>,
@@ -162,12 +162,12 @@ impl AnswerReporter {
         self.shared.run.borrow_mut().transferred(self.tag, at_ns);
     }
 
-    /// This engine generates the output, by index among those of the report.
+    /// Records which engine generates the output, by its index in the report.
     pub(crate) fn decoded_by(&self, engine: u32) {
         self.shared.run.borrow_mut().decoded_by(self.tag, engine);
     }
 
-    /// This engine serves the request, by index among those of the report.
+    /// Records which engine serves the request, by its index in the report.
     pub(crate) fn served_by(&self, engine: u32) {
         self.shared.run.borrow_mut().served_by(self.tag, engine);
     }
@@ -185,11 +185,11 @@ impl AnswerReporter {
 
 /// Something to be done at planned times of a run, such as its faults.
 pub(crate) trait Plan {
-    /// The run begins: what is planned counts from now.
+    /// Starts the run: planned times count from now.
     fn begin(&mut self, _clock: Clock) {}
     /// When the next of it is due.
     fn next_ns(&self) -> Option<u64>;
-    /// Does what is due.
+    /// Carries out the due actions.
     fn act(&mut self, now_ns: u64);
     /// Takes the samples of engines that are due.
     fn sample(&mut self, now_ns: u64);
@@ -207,7 +207,7 @@ impl Plan for NoPlan {
     fn sample(&mut self, _now_ns: u64) {}
 }
 
-/// A run that is over.
+/// A finished run.
 pub(crate) struct Driven {
     pub(crate) run: MeasuredRun,
     pub(crate) send_delays_ns: Samples,
@@ -257,7 +257,7 @@ pub(crate) async fn drive<S: Service>(
     })
 }
 
-/// Sends requests until the run is over. When it was ended before, if it was.
+/// Sends requests until the run ends. Returns when it was cut short, if it was.
 async fn issue_all<S: Service>(
     shared: &Rc<Shared>,
     service: &Rc<S>,

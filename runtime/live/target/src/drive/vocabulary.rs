@@ -2,7 +2,7 @@
 
 use vcr_cluster::{DRAWN_TOKENS, TokenRange};
 
-/// No vocabulary is this large: what is at least this was drawn, content or answer.
+/// No vocabulary is this large: larger tokens were drawn, as content or as an answer.
 const NO_VOCABULARY: u32 = 1 << 20;
 /// Below this are special tokens and single bytes in most vocabularies.
 const FIRST_TOKEN: u32 = 256;
@@ -28,7 +28,7 @@ impl Vocabulary {
         TokenRange { first: self.first, count: self.count }
     }
 
-    /// Puts tokens of the vocabulary in the place of drawn ones. Those of answers stay.
+    /// Replaces drawn tokens by tokens of the vocabulary. Tokens of answers stay.
     pub(crate) fn place(self, prompt: &mut [u32]) {
         for token in prompt.iter_mut().filter(|token| **token >= NO_VOCABULARY) {
             *token = self.first + (*token & !DRAWN_TOKENS) % self.count;

@@ -30,13 +30,13 @@ pub(crate) struct Noted {
 }
 
 struct Contents {
-    /// Index of the pool's first engine among those of the report.
+    /// Report index of the pool's first engine.
     first_engine: u32,
     /// The engines that have taken requests, by the requests' numbers.
     engines: BTreeMap<u64, u16>,
     /// When the KV of requests has come to their decode engines, on the system's monotonic clock.
     received_ns: BTreeMap<u64, u64>,
-    /// By the number of the request, of those that have a name of ours.
+    /// Requests with a name of ours, by number.
     requests: BTreeMap<u64, Noted>,
     /// Transfers to its engines, with ends on the system's monotonic clock.
     transfers: Vec<KvTransfer>,
@@ -75,12 +75,12 @@ impl Book {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Index of the pool's first engine among those of the report.
+    /// Report index of the pool's first engine.
     pub(crate) fn first_engine(&self) -> u32 {
         self.contents().first_engine
     }
 
-    /// Takes what was said of a request.
+    /// Takes the notes on a request.
     pub(crate) fn take(&self, tag: u64) -> Option<Noted> {
         self.contents().requests.remove(&tag)
     }
@@ -118,7 +118,7 @@ impl Book {
         }
     }
 
-    /// Takes the engine that has a request, by index among those of the report.
+    /// Takes the engine of a request, by its index in the report.
     fn take_engine(&self, tag: u64) -> Option<u32> {
         let mut contents = self.contents();
         let rank = contents.engines.remove(&tag)?;

@@ -8,7 +8,8 @@ use vcr_cluster::{Report, RunClock, RunConfig, TargetError, TargetReport, simula
 
 use crate::drive::clock::Clock;
 
-/// Carries out a run; `parts` are those of its cluster for which it is done so.
+/// Carries out a run on a cluster in real time; `parts` are the parts of the cluster that require
+/// this.
 pub(crate) fn run(run: RunConfig, parts: Vec<String>, observer: &mut dyn Observer) -> Result<Report, TargetError> {
     let target = TargetReport { name: "live".to_owned(), cluster_parts: parts, ..TargetReport::default() };
     let mut clock = SystemClock(Clock::start());

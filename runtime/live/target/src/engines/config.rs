@@ -43,8 +43,8 @@ pub(crate) fn cluster_parts(run: &RunConfig) -> Vec<String> {
     parts
 }
 
-/// The parts of them that servers of single engines lack, too. These have KV tiers and ranks
-/// without a barrier, but tell less of them. The server of a whole cluster has all of them.
+/// The parts of a run that servers of single engines lack, too. These servers have KV tiers and
+/// ranks without a barrier, but report less of them. The server of a whole cluster has all of them.
 pub(crate) fn beyond_servers(run: &RunConfig) -> Vec<String> {
     parts_beyond_servers(run).into_iter().map(|(part, _)| part).collect()
 }
@@ -136,9 +136,9 @@ fn pool_lacks(pool: &PoolConfig) -> Vec<(String, &'static str)> {
     there.map(|(_, part, reason)| (format!("{part} (pool `{}`)", pool.name), reason)).collect()
 }
 
-/// The settings of live engines that are those of the pool in `role`, the first pool's.
-/// `side_channel_port` is for a prefill pool: ports from there on are its engines'. The engines
-/// of requests are entered in `book`, and their steps shown to `steps`.
+/// The settings of live engines for the pool in `role`, based on the first pool's.
+/// `side_channel_port` is for a prefill pool, whose engines use consecutive ports from there. The
+/// engines of requests are entered in `book`, and their steps reported to `steps`.
 pub(crate) fn live_config(
     run: &RunConfig,
     role: PoolRole,
@@ -210,7 +210,7 @@ fn identity(num_ranks: u16, tensor_parallel_size: u32) -> Identity {
     }
 }
 
-/// The model with the names of the run and the pool, by which guests report.
+/// The model with the names of the run and the pool, which guests report.
 fn named(run: &RunConfig, pool: &PoolConfig, make: &LatencyFactory) -> LatencyFactory {
     let (run, pool, make) = (run.name.clone(), pool.name.clone(), Arc::clone(make));
     Arc::new(move |context| make(&PluginContext { run: &run, pool: &pool, ..*context }))

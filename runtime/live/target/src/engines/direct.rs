@@ -52,7 +52,7 @@ pub(crate) fn is_whole(output: &EngineCoreOutput) -> Option<bool> {
     }
 }
 
-/// Enters what an output says.
+/// Reports an output's data.
 pub(crate) fn report(output: &EngineCoreOutput, heard: &AnswerReporter, counted: CountedOutputs) {
     let cached_tokens = output.prefill_stats.as_ref().map_or(0, |stats| stats.num_cached_tokens as u32);
     for event in output.events.iter().flatten() {

@@ -37,7 +37,7 @@ pub(crate) struct FaultPlan {
 }
 
 impl FaultPlan {
-    /// The faults of a run; those of an engine with several ranks happen to all of them.
+    /// The faults of a run; a fault of an engine affects all of its ranks.
     pub(crate) fn new(engines: EngineSeries, steps: &RunSteps, run: &RunConfig) -> Self {
         let ranks = |role: PoolRole| run.topology.pool(role).map_or(1, |pool| pool.data_parallel.size);
         Self { engines, steps: steps.clone(), changes: changes(&run.faults, ranks).into() }

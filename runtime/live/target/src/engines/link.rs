@@ -28,7 +28,7 @@ struct State {
 }
 
 impl State {
-    /// Completes what is complete by now.
+    /// Completes the transfers that have ended by now.
     fn complete_transfers(&mut self, now_ns: u64, latency_ns: u64) {
         self.now_ns = self.now_ns.max(now_ns);
         while let Some(at_ns) = self.link.next_completion_ns().filter(|at_ns| *at_ns <= self.now_ns) {

@@ -1,4 +1,4 @@
-//! Live engines of a run: those of its cluster, in this process and in real time.
+//! Live engines for a run: the engines of its cluster, in this process and in real time.
 
 pub(crate) mod book;
 pub(crate) mod cluster;

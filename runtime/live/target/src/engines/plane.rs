@@ -93,8 +93,8 @@ fn geometry(
 const BLOCK_HINT: &str = "a block has `kv_bytes_per_token` x `block_size` bytes, divided among KV cache groups; see \
                           `kv_layers` of its link";
 
-/// Bytes of a block, which are the same in all groups: those that tokens have over all layers, divided among the blocks
-/// of all groups. None if they are not a whole number.
+/// Bytes of a block, which are the same in all groups: the bytes of its tokens over all layers,
+/// divided among the blocks of all groups. None if they are not a whole number.
 fn block_bytes(engine: &EngineConfig, kv_bytes_per_token: u64) -> Option<u64> {
     let aligned_tokens = engine.aligned_tokens();
     let sizes = engine.kv_cache_groups().iter().map(|group| group.block_size.unwrap_or(engine.block_size()));

@@ -19,19 +19,19 @@ pub(crate) const VOCAB_SIZE: u32 = 32_000;
 /// Attempts to find free ports in a row.
 const PORT_ATTEMPTS: usize = 64;
 
-/// Running engines, and what they said of requests.
+/// Running engines, and their reports on requests.
 pub(crate) struct EnginePool {
     role: PoolRole,
     config: PoolConfig,
-    /// Index of its first engine among those of the report.
+    /// Report index of its first engine.
     first_engine: u32,
     engines: LiveEngines,
     book: Book,
 }
 
 impl EnginePool {
-    /// Starts the engines of the pool in `role`, with a client for them; waits until they
-    /// serve. What they say goes to `observer`, too, and their steps to `steps`.
+    /// Starts the engines of the pool in `role` with a client for them, and waits until they serve.
+    /// Their events also go to `observer`, and their steps to `steps`.
     pub(crate) async fn start(
         run: &RunConfig,
         role: PoolRole,
@@ -99,7 +99,7 @@ impl EnginePool {
     }
 }
 
-/// A pool among those of its run.
+/// The position of a pool in its run.
 struct Place {
     config: PoolConfig,
     first_engine: u32,

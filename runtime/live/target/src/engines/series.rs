@@ -30,7 +30,7 @@ impl EngineSeries {
         }
     }
 
-    /// An engine of a pool changed its health. Gives its index among those of the report.
+    /// Records a change of an engine's health. Returns its index in the report.
     pub(crate) fn incident(&mut self, at_ns: u64, pool: PoolRole, engine: u16, incident: Incident) -> u32 {
         let before = self.pools.iter().take_while(|(role, _)| *role != pool);
         let first: usize = before.map(|(_, handle)| handle.snapshots().len()).sum();

@@ -23,7 +23,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
 /// Prompts of a million tokens.
 const MAX_BODY_BYTES: usize = 64 << 20;
 
-/// The metrics of a server, and what hears of its engines for them.
+/// The metrics of a server, and their observer of its engines.
 pub(crate) fn metrics(engines: u16, max_model_len: u32) -> (Metrics, Box<dyn EngineObserver>) {
     let metrics = Metrics::new(&MetricsOptions {
         model_name: MODEL.to_owned(),
@@ -70,8 +70,8 @@ pub(crate) fn vocab_size() -> u32 {
 /// The path of a run's requests.
 const COMPLETIONS: &str = "/v1/completions";
 
-/// The rules of faults that the run's requests meet; what it asks of the server before them
-/// meets none, unless a rule names its path.
+/// The fault rules for the run's requests; the identification requests before them are exempt,
+/// unless a rule names their path.
 ///
 /// # Errors
 /// Names the first text that is not a client fault.

@@ -42,7 +42,7 @@ impl RunSteps {
         _ = self.0.clock.set(clock);
     }
 
-    /// Sink of the steps of a pool's engines, the first of which is this one of the report.
+    /// Sink for the steps of a pool's engines, whose first one has this index in the report.
     pub(crate) fn of_pool(&self, first_engine: u32) -> Arc<dyn StepObserver> {
         Arc::new(PoolSteps { run: self.clone(), first_engine })
     }

@@ -113,9 +113,8 @@ fn method(state: &mut State, value: &Value, name: &str, arguments: &[Value]) -> 
     unknown_method_callback(state, value, name, arguments)
 }
 
-/// Rewrites what the library reads otherwise than Transformers. `{% generation %}`
-/// marks parts of the text for training and changes nothing else; it becomes a
-/// condition that holds.
+/// Rewrites syntax that the library reads differently from Transformers. `{% generation %}` marks
+/// parts of the text for training and changes nothing else; it becomes a condition that holds.
 fn rewritten(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;

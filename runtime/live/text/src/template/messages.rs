@@ -72,7 +72,7 @@ fn converted(content: &Value, format: ContentFormat) -> Option<Value> {
     })
 }
 
-/// The texts of parts, a line each; as in vLLM, what is not text comes before them.
+/// The texts of parts, one per line; as in vLLM, other parts come before them.
 fn joined(parts: &[Value]) -> String {
     let kind = |part: &Value| part_kind(part);
     let media = parts.iter().filter_map(|part| kind(part).map(|kind| Value::from(format!("<|{kind}|>"))));

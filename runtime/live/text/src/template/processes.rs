@@ -26,10 +26,11 @@ const TIME: Duration = Duration::from_secs(5);
 /// Real time of one rendering, for machines that are busy.
 const REAL_TIME: Duration = Duration::from_secs(30);
 
-/// Interval at which these are looked at.
+/// How often these are checked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Memory of a process beyond what it has at its start, which limits the system's address space.
+/// Memory of a process in addition to its memory at the start, which limits the system's address
+/// space.
 const MEMORY: u64 = 1 << 30;
 
 /// Length of a rendered text, which the server holds as well.
@@ -38,7 +39,7 @@ const TEXT_BYTES: usize = 64 << 20;
 /// Processes at once. A rendering waits for one.
 const PROCESSES: usize = 4;
 
-/// Time for which a rendering waits for a process: others may each take all their time.
+/// How long a rendering waits for a process: others may each take all their time.
 const WAIT: Duration = Duration::from_secs(45);
 
 /// The exit code of a process whose rendering took too long.
@@ -121,13 +122,13 @@ fn end_late_renderings(rendering: &mpsc::Receiver<()>) {
     }
 }
 
-/// That of this process so far.
+/// Processor time of this process so far.
 fn processor_time() -> Duration {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-/// The limit applies to address space, which includes what the program takes at its start.
+/// The limit applies to address space, which includes the program's initial memory.
 fn limit_memory() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let pages = std::fs::read_to_string("/proc/self/statm").ok();

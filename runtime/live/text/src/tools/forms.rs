@@ -1,4 +1,4 @@
-//! The forms in which models write calls of tools, by the names of vLLM's parsers.
+//! The forms of tool calls, by the names of vLLM's parsers.
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum CallForm {

@@ -149,7 +149,7 @@ fn an_arena_larger_than_memory_is_refused() {
     );
 }
 
-/// The address space is that of all blocks, the memory that of those in use.
+/// The address space covers all blocks, the memory only those in use.
 #[test]
 fn an_arena_takes_memory_for_blocks_in_use_only() {
     let arena = Arena::backed_as_used(geometry(1000), Some(3 * 384 + 100)).expect("address space costs nothing");

@@ -44,7 +44,7 @@ pub(crate) async fn accept_http(listener: BoundListener, routes: Router) {
                 tokio::spawn(async move {
                     let mut answers = server::Builder::new();
                     answers.keep_alive(false);
-                    // What can go wrong here is the client's doing, who sees it.
+                    // Failures here are caused by the client, who sees them.
                     _ = timeout(CONNECTION_TIME, answers.serve_connection(TokioIo::new(stream), service)).await;
                     drop(place);
                 });
@@ -79,7 +79,7 @@ pub(crate) async fn send_request(place: &Place, method: Method, path: &str, body
     }
 }
 
-/// The beginning of what another has sent.
+/// The beginning of another process's message.
 fn excerpt(text: &[u8]) -> String {
     String::from_utf8_lossy(text).chars().take(200).collect()
 }

@@ -95,7 +95,7 @@ enum BodyError {
 /// The body of an envelope; `None` if the peer has closed instead.
 async fn read_body(stream: &mut TcpStream) -> Result<Option<Vec<u8>>, BodyError> {
     let mut envelope = [0; wire::ENVELOPE_BYTES];
-    // Dynamo's closes, or is gone with what it has not read.
+    // Dynamo's closes the connection, with or without having read the message.
     match stream.read(&mut envelope[..1]).await {
         Ok(0) | Err(_) => return Ok(None),
         Ok(_) => {}

@@ -17,7 +17,7 @@ use crate::bootstrap::wire::{self, RoomKind, WireError};
 
 /// Decode engines at one port at once; more are refused.
 const MAX_CONNECTIONS: usize = 4096;
-/// Time for a decode engine to name its room, or to take what it gets.
+/// How long a decode engine may take to name its room, or to take its description.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How much longer than itself a decode engine is waited for, so that its own deadline comes first.
 const GRACE: Duration = Duration::from_secs(1);
@@ -133,7 +133,7 @@ async fn refuse(mut stream: TcpStream, reason: &str) -> io::Result<()> {
     timeout(PATIENCE, async {
         stream.write_all(&answer).await?;
         stream.shutdown().await?;
-        // What it has sent besides must not cut off the answer.
+        // Further bytes that it has sent must not cut off the answer.
         let mut rest = [0; 256];
         while stream.read(&mut rest).await? > 0 {}
         Ok(())

@@ -4,18 +4,19 @@
 //! time, and name a **room** in both. The decode engine looks the prefill engine up by one of three protocols and waits
 //! in the room:
 //!
-//! * [`Protocol::Dynamo`]: the bootstrap port of the prefill engine is that of its rooms;
+//! * [`Protocol::Dynamo`]: the bootstrap port of the prefill engine is the port of its rooms;
 //! * [`Protocol::Sglang`]: SGLang's bootstrap server, over HTTP, knows the ports of all ranks (`/route`) and the rank
 //!   that a room's request has come to (`/query_dp_ranks`);
 //! * [`Protocol::Mooncake`]: the bootstrap server of vLLM's Mooncake connector knows the ports of all workers (`/query`).
 //!
-//! At the port of rooms all speak [`wire`]. What a decode engine gets there is a [`crate::Description`]; the planes
-//! of `vcr-transfer` move the KV. The engines of a process share their rooms, and one thread for all of this.
+//! At the port of rooms all speak [`wire`]. A decode engine gets a [`crate::Description`] there;
+//! the planes of `vcr-transfer` move the KV. The engines of a process share their rooms, and one
+//! thread for all of this.
 //!
 //! # Guarantees
 //!
-//! * Whatever peers send is read within limits of bytes and time; their claims about ranks and sizes are compared with
-//!   what is known, and hosts that they name are contacted only if the engine allows them.
+//! * Input from peers is read within limits of bytes and time; their claims about ranks and sizes
+//!   are checked, and hosts that they name are contacted only if the engine allows them.
 //! * A decode engine that waits gets its prompt, or the reason with the peer's name at the timeout at the latest. A prompt
 //!   that is not fetched leaves its room after the same time.
 
@@ -82,8 +83,8 @@ pub struct RendezvousSettings {
     pub protocol: Protocol,
     /// The host to listen at, and what peers are told.
     pub host: String,
-    /// The bootstrap port, to which an engine's number is added: that of each engine with Dynamo's protocol, else that of
-    /// the first engine for all of them; 0 is any free port.
+    /// The bootstrap port. With Dynamo's protocol each engine adds its number; otherwise the first
+    /// engine's port serves all of them. 0 is any free port.
     pub port: u16,
     /// The first engine of the process.
     pub first_rank: u16,
@@ -92,7 +93,7 @@ pub struct RendezvousSettings {
     pub tensor_parallel_size: u32,
     /// Tokens of a KV block.
     pub block_tokens: u32,
-    /// Time after which a peer that has not come is given up.
+    /// How long to wait for a peer.
     pub timeout: Duration,
     /// Whether decode engines may come here.
     pub serves: bool,

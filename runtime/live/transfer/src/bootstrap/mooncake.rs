@@ -5,7 +5,8 @@
 //! | `POST /register` | a worker registers: its engine, its ranks, its address |
 //! | `GET /query` | all engines by data-parallel rank: `engine_id`, and addresses by tensor and pipeline rank |
 //!
-//! The names of fields are vLLM's. The engines of a process register themselves; others may register besides.
+//! The field names are vLLM's. The engines of a process register themselves; others may register,
+//! too.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard, PoisonError};

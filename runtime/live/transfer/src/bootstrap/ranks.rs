@@ -35,7 +35,7 @@ pub struct Registration {
     load_balance_method: Option<String>,
 }
 
-/// An engine of vcr among those of its process.
+/// An engine of vcr within its process.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnRank {
     pub(crate) tp_rank: u32,

@@ -86,8 +86,9 @@ impl Rooms {
         self.table().rooms.get(room)?.rank
     }
 
-    /// A prompt is finished. The decode engine that waits for it gets it; otherwise it is left in the room, whose number
-    /// is returned for [`Rooms::expire`], with the prompt that was there before.
+    /// Delivers a finished prompt to the decode engine that waits for it. Otherwise leaves it in
+    /// the room, and returns the room's number for [`Rooms::expire`] and the prompt that was there
+    /// before.
     pub(crate) fn complete(&self, room: &Room, prompt: Prompt) -> Result<(Option<u64>, Option<Prompt>), RoomError> {
         let mut table = self.table();
         let state = table.room(room)?;

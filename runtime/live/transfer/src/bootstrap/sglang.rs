@@ -9,7 +9,8 @@
 //! | `POST /query_dp_ranks` | the data-parallel ranks of rooms, as far as they are known |
 //! | `GET /health` | OK |
 //!
-//! The names of fields are SGLang's. The engines of a process register themselves; others may register besides.
+//! The field names are SGLang's. The engines of a process register themselves; others may register,
+//! too.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -48,7 +49,7 @@ impl Shared {
         }
     }
 
-    /// The number of an engine among those of this process.
+    /// The number of an engine within this process.
     fn place_of(&self, rank: u16) -> u32 {
         u32::from(rank.saturating_sub(self.settings.first_rank))
     }

@@ -47,7 +47,7 @@ pub(crate) struct Shared {
     pub(crate) rooms: Rooms,
     /// Ranks that have registered by SGLang's protocol.
     pub(crate) sglang: Mutex<ranks::Table>,
-    /// Workers that have registered by that of the Mooncake connector.
+    /// Workers that have registered with the Mooncake protocol.
     pub(crate) mooncake: Mutex<workers::Table>,
     /// The engines that serve, by their numbers.
     inboxes: Mutex<HashMap<u16, Arc<Inbox>>>,
@@ -64,7 +64,7 @@ impl Shared {
         }
     }
 
-    /// Whether engines may connect to this host: that of any, as they have the same settings.
+    /// Whether engines may connect to this host; all of them have the same settings.
     pub(crate) fn allows(&self, host: &str) -> bool {
         self.inboxes().values().next().is_some_and(|inbox| inbox.allows(host))
     }

@@ -23,13 +23,13 @@ use crate::tcp::tls::{self, TcpTls};
 const CALL_BYTES: u32 = 64 << 10;
 /// Buffers in one system call (the system takes 1,024).
 const CALL_BUFFERS: usize = 512;
-/// Buffers of a connection within a host, which the system makes twice as large. What is sent there is received on the
-/// processors that steps need, in stretches that nothing interrupts and that are as long as the buffers are large.
+/// Buffers of a connection within a host, which the system doubles. The processors that steps need
+/// receive the sent bytes, in uninterrupted stretches as long as the buffers.
 const HOST_BUFFER_BYTES: usize = 256 << 10;
-/// Bytes of pages after which a thread lets others go first: without it an engine's step waits for the rest of a time
-/// slice, which is milliseconds, whatever the niceness.
+/// Number of page bytes after which a thread yields: otherwise an engine's step waits for the rest
+/// of a time slice, which is milliseconds, whatever the niceness.
 const YIELD_BYTES: usize = 128 << 10;
-/// Interval at which a wait looks whether the plane has been stopped.
+/// How often a waiting thread checks whether the plane has been stopped.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Why a connection cannot go on.
@@ -138,7 +138,8 @@ impl Link {
     pub(super) fn new(stream: TcpStream, stop: Arc<AtomicBool>) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        // Best effort: a peer whose machine is gone is found out within a minute, besides the deadlines.
+        // Best effort: a peer whose machine has failed is detected within a minute, independent of
+        // the deadlines.
         let keepalive = || {
             sockopt::set_socket_keepalive(&stream, true)?;
             sockopt::set_tcp_keepidle(&stream, Duration::from_secs(20))?;
@@ -158,7 +159,7 @@ impl Link {
         self.watch = watch;
     }
 
-    /// Opens TLS with a peer at `host`, to which this engine has connected, or one that has connected to it.
+    /// Opens TLS with a peer: at `host` if this engine has connected to it, or else as its server.
     pub(super) fn with_tls(self, tls: &TcpTls, host: Option<&str>, until: Instant) -> Result<Self, LinkError> {
         let Self { socket, stop, watch, .. } = self;
         let stream = match socket {
@@ -431,7 +432,8 @@ struct Place {
 }
 
 impl Place {
-    /// Replaces `call` by what the next system call moves: whole spans and parts of them. False at the end.
+    /// Replaces `call` by the input of the next system call: whole spans and parts of them. Returns
+    /// false at the end.
     fn next_call(&self, spans: &[Span], call: &mut Vec<Span>) -> bool {
         call.clear();
         let (mut offset, mut left) = (self.offset as u32, CALL_BYTES);

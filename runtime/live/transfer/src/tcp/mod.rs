@@ -34,7 +34,7 @@ pub use tls::TcpTls;
 #[cfg(feature = "tls")]
 pub use tls::{TlsError, TlsFiles};
 
-/// Peers with open streams; those that are idle make room.
+/// Most peers with open streams; idle ones are closed for others.
 const MAX_PEERS: usize = 256;
 
 /// Settings of a TCP plane.
@@ -42,7 +42,7 @@ const MAX_PEERS: usize = 256;
 pub struct TcpSettings {
     /// The host to listen at.
     pub host: String,
-    /// The port of rank 0, to which an engine's rank is added; 0 is any free port.
+    /// The port of rank 0; an engine's rank is added to it. 0 is any free port.
     pub port: u16,
     /// Connections to each peer at most.
     pub streams: usize,
@@ -50,9 +50,10 @@ pub struct TcpSettings {
     pub connect_timeout: Duration,
     /// Longest wait for a peer that makes no progress.
     pub patience: Duration,
-    /// Time after which a connection without work is closed.
+    /// How long a connection may be idle before it is closed.
     pub idle_timeout: Duration,
-    /// By how much threads that move bytes are nicer than others, so that an engine's own thread goes first.
+    /// Additional niceness of threads that move bytes, so that an engine's own thread takes
+    /// precedence.
     pub niceness: u8,
     /// TLS, without which no byte is encrypted and any peer is served.
     pub tls: Option<TcpTls>,

@@ -1,4 +1,4 @@
-//! The side that peers connect to. One thread watches all connections; a few others serve those that ask for something.
+//! The server side. One thread watches all connections; a few others serve those with requests.
 
 mod connection;
 
@@ -27,16 +27,16 @@ pub(super) use self::connection::wrong_byte;
 
 /// Threads that serve connections. The allocator reserves 32 MiB of address space for each.
 const MAX_TURNS: usize = 64;
-/// Those of them whose peers have not presented themselves.
+/// Limit of connections among them whose peers have not identified themselves.
 const MAX_GREETINGS: usize = 32;
 /// Connections that have sent nothing.
 const MAX_SILENT: usize = 256;
 /// Time that a silent connection has, and that a peer may keep a thread waiting. After it the connection is closed if
 /// another one needs its place.
 const GRACE: Duration = Duration::from_millis(500);
-/// Time after which a connection that found no place is looked at again.
+/// Delay before a connection without a free slot is tried again.
 const RETRY: Duration = Duration::from_millis(10);
-/// Time after which a connection without requests is closed. Peers close theirs earlier.
+/// How long a connection may be without requests before it is closed. Peers close theirs earlier.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The listening side of a plane.

@@ -148,7 +148,7 @@ impl Shared {
     }
 
     pub(super) fn hold(&self, hold: Hold) {
-        // What is missing is written in the background, or by the first thread that reads it.
+        // Missing pages are written in the background, or by the first thread that reads them.
         hold.blocks.iter().for_each(|held| _ = self.arena.want(held.block, held.content));
         let blocks = hold.blocks.iter().map(|held| (held.block, held.content)).collect();
         let state = Arc::new(HoldState { blocks, is_over: AtomicBool::new(false) });

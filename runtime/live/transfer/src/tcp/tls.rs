@@ -1,5 +1,5 @@
-//! TLS of the TCP plane. An engine presents one certificate, whether peers connect to it or it connects to them, and
-//! checks those of its peers by one authority.
+//! TLS of the TCP plane. An engine presents the same certificate as client and as server, and
+//! checks its peers' certificates by one authority.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
@@ -24,13 +24,13 @@ pub struct TlsFiles {
     pub certificate: PathBuf,
     /// Its key; in the file of the certificate if not given.
     pub key: Option<PathBuf>,
-    /// Certificates that those of peers rest on.
+    /// Authorities of the peers' certificates.
     pub authorities: PathBuf,
     /// Whether peers that connect need a certificate, too.
     pub checks_clients: bool,
 }
 
-/// A file with which there is no TLS.
+/// An invalid TLS file.
 #[derive(Debug, thiserror::Error)]
 #[error("invalid {what} `{}`: {reason}", path.display())]
 pub struct TlsError {
@@ -225,7 +225,7 @@ impl TlsStream {
         self.connection.wants_write()
     }
 
-    /// Takes what the system has, and says whether there is anything to read in it.
+    /// Reads the system's pending bytes, and returns whether there is anything to read.
     pub(super) fn has_received(&mut self) -> io::Result<bool> {
         loop {
             let state = self.connection.process_new_packets().map_err(io::Error::other)?;
@@ -258,8 +258,8 @@ impl Read for TlsStream {
         loop {
             match self.connection.reader().read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // A peer that is gone without a farewell has ended the connection, as one without TLS. What is missing
-                // is noticed by the lengths of messages.
+                // A peer that disconnects without a TLS close has ended the connection, as without
+                // TLS. Message lengths reveal missing data.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 read => return read,
             }

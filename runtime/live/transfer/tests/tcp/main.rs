@@ -262,7 +262,7 @@ fn peers_that_do_not_present_themselves_keep_no_other_out() {
     let (mut prefill, mut decode) = (Engine::new("p", geometry(1)), Engine::with("d", geometry(1), 1, patient));
     prefill.hold("r", &[5]);
     let connect = || TcpStream::connect(("127.0.0.1", prefill.plane.port())).expect("it listens");
-    // Some say nothing at all, others begin and say no more.
+    // Some send nothing at all, others begin a message and stop.
     let mut silent: Vec<TcpStream> = (0..300).map(|_| connect()).collect();
     let begun: Vec<TcpStream> = (0..90)
         .map(|_| {

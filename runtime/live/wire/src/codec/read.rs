@@ -251,13 +251,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// `marker` at offset `at` is not what was `expected`.
+/// The error for `marker` at offset `at` instead of `expected`.
 #[cold]
 fn unexpected(expected: &'static str, marker: Marker, at: usize) -> DecodeError {
     DecodeError::new(Problem::Unexpected { expected, found: name(marker) }, at)
 }
 
-/// What a value that begins with this marker is, for errors.
+/// The type of a value that begins with this marker, for errors.
 pub(crate) fn name(marker: Marker) -> &'static str {
     match marker {
         Marker::Null => "nil",
@@ -298,7 +298,7 @@ mod tests {
             let reader = Reader::new(&frame);
             let reserved = reader.capacity::<Large>(u32::MAX as usize) * size_of::<Large>();
             assert!(reserved <= frame_bytes.max(RESERVED_BYTES_MAX), "{reserved} bytes for {frame_bytes}");
-            // Tokens take up to five bytes, so that of them all are reserved at once.
+            // Tokens take up to five bytes, so this many are reserved at once.
             assert_eq!(reader.capacity::<u32>(frame_bytes / 5), frame_bytes / 5);
             assert_eq!((reader.capacity::<Large>(100), reader.capacity::<()>(10)), (100, 10));
         }

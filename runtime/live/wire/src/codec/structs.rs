@@ -32,8 +32,7 @@ pub(crate) trait Elements: Default {
         Ok(value)
     }
 
-    /// Reads the elements to the end of the array, and passes over those that are
-    /// not known.
+    /// Reads the elements to the end of the array, and skips unknown ones.
     fn read_tail(&mut self, reader: &mut Reader<'_>, range: Range<usize>) -> Result<(), DecodeError> {
         let unknown = Self::NAMES.len().max(range.start)..range.end;
         self.read_range(reader, range)?;

@@ -50,8 +50,8 @@ pub enum WaitsFor {
     Gate,
 }
 
-/// Hears what an engine waits for, and how long it has waited. It is called on
-/// the engine's thread, which waits as long as it takes.
+/// Receives the engine's pending event and its waiting time so far. It is called on the engine's
+/// thread, which waits for it.
 #[derive(Clone)]
 pub struct WaitHook(Arc<dyn Fn(WaitsFor, Duration) + Send + Sync>);
 
@@ -237,7 +237,7 @@ impl EngineGreeting {
     }
 }
 
-/// The interval at which a waiting thread checks whether it should stop.
+/// How often a waiting thread checks whether it should stop.
 const STOP_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Returns the next message. Signals do not end the wait; the timeout does. `look` describes the awaited
@@ -316,9 +316,8 @@ impl EngineOutputs {
         self.coordinator.is_some()
     }
 
-    /// Sends a message of one frame to an API server. Never blocks: what a slow
-    /// one has not taken waits without a limit, so stop sending to one that is
-    /// [lost](super::Received::FrontendLost).
+    /// Sends a message of one frame to an API server. Never blocks: frames for a slow one queue up
+    /// without a limit, so stop sending to one that is [lost](super::Received::FrontendLost).
     ///
     /// # Errors
     ///
@@ -345,8 +344,8 @@ impl EngineOutputs {
         }
     }
 
-    /// Tells a frontend in this process of a message that a fault keeps from it. `false`
-    /// if the frontend is another process, to which messages are damaged on their way.
+    /// Notifies a frontend in this process of a message withheld by a fault. Returns `false` if the
+    /// frontend is another process, whose messages are damaged in transit.
     pub fn damage(&self, frame: &[u8], damage: MessageDamage) -> bool {
         if let Some(link) = &self.local {
             link.send_damaged(frame, damage);

@@ -106,7 +106,7 @@ impl FrontendLink {
         send(publisher, [vec![request.kind()], payload]).map_err(LinkError::socket("start a wave"))
     }
 
-    /// As the coordinator, waits for what an engine says to it.
+    /// Waits, as the coordinator, for an engine's message to it.
     ///
     /// # Errors
     ///

@@ -185,7 +185,7 @@ impl FrontendListener {
         Ok(())
     }
 
-    /// Whose message this is, and what it says.
+    /// The sender and the content of this message.
     fn sender<'a>(&self, frames: &'a [Vec<u8>]) -> Result<(u16, &'a [u8]), LinkError> {
         let identity = frames.first().map_or(&[][..], Vec::as_slice);
         let rank = identity.try_into().map(u16::from_le_bytes).ok().filter(|rank| *rank < self.config.engines);

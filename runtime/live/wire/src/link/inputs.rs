@@ -15,7 +15,7 @@ use crate::versions::VersionEvidence;
 /// The socket of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// That of an API server, by its index.
+    /// An API server's socket, by its index.
     Client(usize),
     Coordinator,
 }
@@ -46,8 +46,8 @@ pub enum Received {
     },
 }
 
-/// A socket that is asked only when something may have come in on it: asking
-/// takes a call of the system even where there is nothing.
+/// A socket that is read only when something may have arrived: reading takes a system call even if
+/// there is nothing.
 pub(super) struct Inlet {
     pub(super) socket: Socket,
     /// Readable from the first event after a vain attempt to receive.
@@ -105,7 +105,7 @@ impl Watch {
         Ok(self.is_connected)
     }
 
-    /// Whether a connection has come to an end.
+    /// Whether a connection has ended.
     pub(super) fn is_lost(&mut self) -> Result<bool, LinkError> {
         while let Some(frames) = self.monitor.try_receive()? {
             let event =
@@ -126,7 +126,7 @@ impl Drop for EngineInputs {
             link.close();
         }
         for client in &self.clients {
-            // A connection may still end while what was sent on it is delivered.
+            // A connection may still end while its messages are being delivered.
             if let Some(transport) = &self.transport {
                 _ = transport.end_monitor(&client.socket.socket);
             }
@@ -176,15 +176,13 @@ impl EngineInputs {
         }
     }
 
-    /// From which versions the frontend may be, by what it has sent; `None` before
-    /// its first ADD.
+    /// The possible versions of the frontend, judging by its messages; `None` before its first ADD.
     #[must_use]
     pub fn line_evidence(&self) -> Option<VersionEvidence> {
         self.evidence
     }
 
-    /// Waits for something to come in. `None`: nothing came in time, or a
-    /// signal came first.
+    /// Waits for input. `None`: nothing arrived in time, or a signal came first.
     pub fn receive(&mut self, timeout: Duration) -> Result<Option<Received>, LinkError> {
         let deadline = Deadline::after(timeout);
         loop {
@@ -214,8 +212,7 @@ impl EngineInputs {
         self.clients.len() + usize::from(self.local.is_some())
     }
 
-    /// The end of a connection, if one had come to an end when a [`Waiter`]
-    /// last looked.
+    /// The end of a connection, if a [`Waiter`] noticed one at its last check.
     ///
     /// # Errors
     ///

@@ -131,9 +131,8 @@ impl LocalLink {
         self.post(request).map(drop)
     }
 
-    /// As [`LocalLink::send`], but leaves to the caller when an engine that waits is
-    /// woken: further requests until then cost no wake-up. None if it wakes by itself,
-    /// or for an earlier request.
+    /// As [`LocalLink::send`], but lets the caller decide when to wake a waiting engine: further
+    /// requests until then cost no wake-up. None if it wakes by itself, or for an earlier request.
     pub fn post(&self, request: Request) -> Result<Option<WakeUp>, LocalLinkError> {
         let mut mailbox = self.mailbox();
         if !mailbox.is_open {

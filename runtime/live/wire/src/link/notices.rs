@@ -1,10 +1,9 @@
 //! The side channel of an engine: short notices, and the metadata of its KV cache.
 //!
-//! When a decode engine has read the KV blocks of a prompt, it notifies the
-//! prefill engine that holds them. vLLM's NIXL connector sends such notices
-//! over the network that moved the blocks; engines that move nothing send them
-//! here. What vLLM's connector asks here is the metadata by which NIXL reads the
-//! blocks.
+//! When a decode engine has read the KV blocks of a prompt, it notifies the prefill engine that
+//! holds them. vLLM's NIXL connector sends such notices over the network that moved the blocks;
+//! engines without transfers send them here. Here, vLLM's connector requests the metadata that NIXL
+//! needs to read the blocks.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -72,7 +71,7 @@ impl NoticeBoard {
         Ok(None)
     }
 
-    /// Answers a question, if that is what the frames are.
+    /// Answers a question, if the frames contain one.
     fn answer(&self, frames: Vec<Vec<u8>>) {
         let Ok([peer, delimiter, question]) = <[Vec<u8>; 3]>::try_from(frames) else { return };
         let answer = NixlQuery::decode(&question).ok().and_then(|query| self.metadata.get(&query));

@@ -1,11 +1,10 @@
 //! A relay between engines and their frontend that changes nothing.
 //!
-//! To an engine it is the frontend, to the frontend it is each of the engines.
-//! On the handshake socket it hands messages on, and changes one: in INIT the
-//! frontend's addresses are replaced by the relay's own. An INIT in which that
-//! cannot be done is not handed on: with it the engine would go around the relay.
-//! Connections to those addresses are pipes: their bytes are handed on first, and
-//! decoded later.
+//! To an engine it is the frontend, to the frontend it is each of the engines. On the handshake
+//! socket it forwards messages, and changes one: in INIT it replaces the frontend's addresses by
+//! its own. If that is impossible the INIT is not forwarded, because the engine would bypass the
+//! relay. Connections to those addresses are pipes: their bytes are forwarded first, and decoded
+//! later.
 
 pub(super) mod pipe;
 pub(super) mod pipes;
@@ -214,7 +213,7 @@ impl Relay {
         Ok(())
     }
 
-    /// Hands on what the frontend says to engines on the handshake socket.
+    /// Forwards the frontend's messages to engines on the handshake socket.
     fn greet_frontend(&mut self, tap: &mut impl RelayTap) -> Result<(), LinkError> {
         for connection in &mut self.connections {
             while let Some(mut frames) = connection.handshake.as_mut().map(Inlet::try_receive).transpose()?.flatten() {

@@ -28,8 +28,7 @@ impl Default for Transport {
     }
 }
 
-/// Time for which a socket that is closed tries to deliver what waits in it. Those
-/// of the real engine.
+/// How long a closed socket tries to deliver its queue. The real engine's values.
 #[derive(Clone, Copy)]
 pub(super) enum Linger {
     Handshake = 5000,
@@ -103,13 +102,13 @@ pub(super) fn bind(socket: &Socket, address: &str) -> Result<String, LinkError> 
     Ok(bound.unwrap_or_else(|_| address.to_owned()))
 }
 
-/// A time at which waiting ends.
+/// A deadline.
 #[derive(Clone, Copy)]
 pub(super) struct Deadline(Option<Instant>);
 
 impl Deadline {
     pub(super) fn after(timeout: Duration) -> Self {
-        // Beyond what the clock can say is for ever.
+        // A time beyond the clock's range is forever.
         Self(Instant::now().checked_add(timeout))
     }
 
@@ -164,7 +163,7 @@ pub(super) fn try_receive(socket: &Socket) -> Result<Option<Vec<Vec<u8>>>, LinkE
     }
 }
 
-/// Sends frames. Never blocks: nothing limits what may wait.
+/// Sends frames. Never blocks: the queue has no limit.
 pub(super) fn send<F: AsRef<[u8]>>(socket: &Socket, frames: impl IntoIterator<Item = F>) -> Result<(), zmq::Error> {
     let mut frames = frames.into_iter().peekable();
     while let Some(frame) = frames.next() {

@@ -39,7 +39,7 @@ impl Waiter {
         Ok(Self { timer, timer_ns: Cell::new(0), looked_ns: Cell::new(0), waker: Waker::new()? })
     }
 
-    /// A handle by which other threads end the waiting.
+    /// A handle that lets other threads end the wait.
     #[must_use]
     pub fn waker(&self) -> Waker {
         self.waker.clone()
@@ -60,8 +60,7 @@ impl Waiter {
         notices: Option<&NoticeBoard>,
         until_ns: Option<u64>,
     ) -> Result<bool, LinkError> {
-        // What has been taken from the system, but not from the library, does
-        // not show on any descriptor.
+        // Data that the library has already taken from the system shows on no descriptor.
         let is_left = inputs.inlets(messages).any(|inlet| inlet.may_have_message) || (messages && inputs.has_waiting());
         let now_ns = monotonic_ns();
         let is_over = is_left || until_ns.is_some_and(|until_ns| until_ns <= now_ns);

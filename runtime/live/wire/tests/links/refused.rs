@@ -137,7 +137,7 @@ fn a_missing_engine_is_named() {
     let listener = FrontendListener::bind(&transport, over_tcp(1, 2)).expect("the addresses are free");
     let address = listener.handshake_address().to_owned();
     let config = EngineLinkConfig { timeout: PATIENCE, ..EngineLinkConfig::new(&address, 0) };
-    // It says HELLO and then nothing.
+    // It sends HELLO and then nothing.
     let engine = thread::spawn(move || EngineGreeting::hello(&transport, config).map(drop));
     let Err(error) = listener.accept(MOMENT * 5) else { panic!("the engines never come") };
     let expected =
@@ -212,8 +212,8 @@ fn a_frame_beyond_the_limit_is_not_taken() {
     assert_eq!(received, Some(Received::FrontendLost { client: 0 }));
 }
 
-/// A frontend that has met all its engines listens at its handshake address no
-/// more; what else goes over the library's thread must go on.
+/// A frontend that has met all its engines no longer listens at its handshake address; other
+/// traffic over the library's thread must continue.
 #[test]
 fn a_handshake_that_ends_early_ends_nothing_else() {
     let context = zmq::Context::new();

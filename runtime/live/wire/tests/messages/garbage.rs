@@ -1,4 +1,4 @@
-//! Bytes that are not a message: no decoder panics, and each says what is wrong.
+//! Bytes that are not a message: no decoder panics, and each reports the problem.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

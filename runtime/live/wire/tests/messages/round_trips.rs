@@ -77,7 +77,7 @@ proptest! {
         prop_assert_eq!(EngineHandshake::decode(&encoded(&|out| said.encode(out))), Ok(said));
     }
 
-    /// The encoder of steps says what the encoder of whole messages says.
+    /// The encoder of steps equals the encoder of whole messages.
     #[test]
     fn steps_are_messages(
         outputs in vec((text(), tokens(), of((finish(), of(stop_reason())))), 0..20),

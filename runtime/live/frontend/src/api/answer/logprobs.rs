@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::dialects::ChatLogprob;
 use crate::generate::{Position, TokenLogprob, wide};
 
-/// Those of text completions.
+/// Log probabilities of text completions.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(in crate::api) struct CompletionLogprobs {
     tokens: Vec<String>,
@@ -48,7 +48,7 @@ impl CompletionLogprobs {
     }
 }
 
-/// Those of chats: for each token the token itself and the likeliest `top`.
+/// Log probabilities of chats: each token and the likeliest `top`.
 pub(in crate::api) fn chat_logprobs(positions: &[Position], top: usize, as_id: bool) -> Vec<ChatLogprob> {
     // As in vLLM, the bytes are the bytes of the name: parts of characters are replacement characters.
     let one = |entry: &TokenLogprob| {
@@ -62,7 +62,7 @@ pub(in crate::api) fn chat_logprobs(positions: &[Position], top: usize, as_id: b
     positions.iter().filter_map(position).collect()
 }
 
-/// Those of tokens without their texts.
+/// Log probabilities of tokens without their texts.
 pub(in crate::api) fn token_logprobs(positions: &[Position]) -> Vec<Value> {
     let one =
         |entry: &TokenLogprob| json!({"token_id": entry.token, "logprob": wide(entry.logprob), "rank": entry.rank});
@@ -74,7 +74,7 @@ pub(in crate::api) fn token_logprobs(positions: &[Position]) -> Vec<Value> {
     positions.iter().filter_map(position).collect()
 }
 
-/// Those of a prompt: none for its first token, then maps by token id.
+/// Log probabilities of a prompt: none for its first token, then maps by token id.
 pub(in crate::api) fn prompt_logprobs(positions: &[Position], as_id: bool) -> Vec<Option<BTreeMap<String, Value>>> {
     let entry = |entry: &TokenLogprob| {
         let value = json!({"logprob": wide(entry.logprob), "rank": entry.rank, "decoded_token": name(entry, as_id)});

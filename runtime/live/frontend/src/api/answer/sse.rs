@@ -28,7 +28,7 @@ pub(in crate::api) trait Source: Send + 'static {
     /// Whether `[DONE]` is the last event.
     const HAS_DONE: bool = true;
 
-    /// Appends the event of an error, after which nothing follows.
+    /// Appends the final event of an error.
     fn fail(&self, error: &ApiError, out: &mut Events) {
         out.push(&error.body());
     }
@@ -86,8 +86,8 @@ struct State<S> {
 }
 
 impl<S: Source> State<S> {
-    /// Waits for events, and takes what is ready with them: many tokens of a fast
-    /// engine become one packet.
+    /// Waits for events, and takes all that are ready: many tokens of a fast engine become one
+    /// packet.
     async fn fill(&mut self) {
         while !self.is_over && self.events.0.len() < BATCH_BYTES {
             let is_first = self.events.0.is_empty();

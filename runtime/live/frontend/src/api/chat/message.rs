@@ -1,4 +1,4 @@
-//! Messages of chats: what each role must say, checked in vLLM's words.
+//! Messages of chats: the required fields of each role, with vLLM's error texts.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};

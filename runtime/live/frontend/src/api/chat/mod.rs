@@ -121,7 +121,7 @@ impl ChatRequest {
         Ok(())
     }
 
-    /// What the server in Python alone refuses, or by other rules.
+    /// Checks refused only by the Python server, or by its own rules.
     fn check_as_python(&self) -> Result<(), ApiError> {
         let top = self.top_logprobs.unwrap_or(0);
         if top < -1 {

@@ -76,7 +76,7 @@ fn range<T: PartialOrd + Into<Value>>(
     (min, max): (Option<T>, Option<T>),
 ) -> Option<String> {
     let given = given?;
-    // What is not a number is in no range.
+    // Values other than numbers are in no range.
     let is_inside = min.as_ref().is_none_or(|min| given >= *min) && max.as_ref().is_none_or(|max| given <= *max);
     if is_inside {
         return None;

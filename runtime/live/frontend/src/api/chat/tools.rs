@@ -1,4 +1,4 @@
-//! Tools of a chat: what a request offers and wants, by vLLM's rules.
+//! Tools of a chat: the offered functions and the tool choice, by vLLM's rules.
 
 use std::collections::BTreeSet;
 
@@ -86,7 +86,7 @@ enum Choice {
 /// The tools of one chat.
 #[derive(Debug)]
 pub(in crate::api) struct ToolContext {
-    /// Those of the request, then those of its messages.
+    /// Functions of the request, then those of its messages.
     offered: Vec<Function>,
     of_request: usize,
     choice: Choice,
@@ -180,8 +180,8 @@ impl ToolContext {
         self.choice == Choice::Auto
     }
 
-    /// Makes the engine's answer a call, or a call with the stated probability. What a
-    /// tool has returned is answered in words, unless a call is asked for.
+    /// Makes the engine's answer a call, or a call with the stated probability. A tool's result is
+    /// answered with text unless a call is required.
     pub(in crate::api) fn constrain(&self, form: &CallForm, options: &ChatOptions, asked: &mut EngineSubmission) {
         let is_named = |tool: &&Function| !matches!(&self.choice, Choice::Named(name) if *name != tool.name);
         let tools: Vec<Tool> = self.offered.iter().filter(is_named).map(Function::tool).collect();

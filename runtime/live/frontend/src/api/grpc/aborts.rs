@@ -31,7 +31,7 @@ impl Aborts {
         Registration { aborts: self.clone(), id: id.to_owned(), notify }
     }
 
-    /// Aborts all requests of a name; those that have ended are none.
+    /// Aborts all unfinished requests of a name.
     pub(super) fn abort(&self, id: &str) {
         self.table().get(id).into_iter().flatten().for_each(|notify| notify.notify_one());
     }

@@ -199,7 +199,7 @@ impl Generation {
         Ok(())
     }
 
-    /// Ends what is not done, in the engine as well.
+    /// Aborts the unfinished requests, in the engine as well.
     fn abort(&mut self) {
         self.merged = None;
         for index in 0..self.outputs.len() {

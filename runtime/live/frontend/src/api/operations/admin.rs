@@ -51,7 +51,7 @@ fn invalid(key: &str, reason: &str) -> ApiError {
     ApiError::invalid(format!("Failed to deserialize query string: {key}: {reason}"))
 }
 
-/// A text without its percent signs; what is not text afterwards stays as it was.
+/// A percent-decoded text; it stays unchanged if the result is not text.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -119,7 +119,7 @@ pub(in crate::api) async fn reset_prefix_cache(
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, Response> {
     let params = Params::read(query);
-    // vLLM says what is wrong with this query in plain text.
+    // vLLM reports errors of this query in plain text.
     let flags = params
         .flag("reset_running_requests", false)
         .and_then(|running| Ok((running, params.flag("reset_external", false)?)));

@@ -106,7 +106,7 @@ fn config(app: &App) -> Value {
     })
 }
 
-/// Settings, and what is known of the machine.
+/// The settings, and information about the machine.
 async fn server_info(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Json<Value>, ApiError> {
     let params = Params::read(query);
     let config = config(&app);

@@ -1,7 +1,7 @@
 //! `POST /classify`.
 //!
-//! A class is a direction drawn from its label; its logit is twenty times the cosine of
-//! the angle between that and the embedding. What a text says is not known.
+//! A class is a direction drawn from its label; its logit is twenty times the cosine of the angle
+//! between that and the embedding. The meaning of a text is not known.
 
 use std::sync::Arc;
 

@@ -25,7 +25,8 @@ impl EmbedDtype {
         DTYPES.into_iter().find(|dtype| dtype.name == name).ok_or_else(names)
     }
 
-    /// Adds a number to bytes. Those of vectors are from -1 to 1, which all formats have.
+    /// Appends a number in this format. Numbers of vectors are between -1 and 1, which all formats
+    /// represent.
     pub(in crate::api) fn write(self, number: f32, is_big_endian: bool, out: &mut Vec<u8>) {
         let size = (1 + self.exponent_bits + self.mantissa_bits) as usize / 8;
         let bits = self.bits(number);

@@ -58,7 +58,7 @@ pub(in crate::api) async fn embeddings(
     Ok(Json(answer.list(data)).into_response())
 }
 
-/// Answers with what the model's pooler gives, which is its embedding.
+/// Answers with the output of the model's pooler, which is its embedding.
 pub(in crate::api) async fn pooling(
     State(app): State<Arc<App>>,
     headers: HeaderMap,

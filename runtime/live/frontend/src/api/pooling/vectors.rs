@@ -58,8 +58,7 @@ impl Encoding {
         }
     }
 
-    /// The answer, if it is to be of bytes: all vectors in a row, and in a header what
-    /// they are.
+    /// The answer in bytes, if requested: all vectors in a row, described in a header.
     pub(in crate::api) fn raw(self, of: &Vectors) -> Option<Response> {
         let has_metadata = match self.format {
             EncodingFormat::Float | EncodingFormat::Base64 => return None,

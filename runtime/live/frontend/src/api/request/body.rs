@@ -1,4 +1,4 @@
-//! JSON bodies of requests: how they are read, and what they may take.
+//! JSON bodies of requests: parsing and limits.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for FastJson<T> {
 /// Bodies up to this length are checked by the rules of vLLM's server in Python where they are not simply read.
 const CHECKED_BYTES_MAX: usize = 1 << 20;
 
-/// In whose words a body is refused.
+/// The frontend whose error texts are used.
 #[derive(Clone, Copy, Debug)]
 struct Words {
     /// The path and the model's limits, for errors in the words of the Python server.
@@ -63,7 +63,8 @@ impl Words {
         if self.python.is_some() { checked.map_err(|_| Refused::media_type().into()) } else { checked }
     }
 
-    /// Reads the bytes of a body. Nulls are looked at twice: here one often means what is not given.
+    /// Parses the bytes of a body. Nulls are checked again, because null here often means a missing
+    /// value.
     fn read<T: DeserializeOwned>(self, bytes: &[u8]) -> Result<T, ApiError> {
         let Some((path, limits)) = self.python.filter(|_| bytes.len() <= CHECKED_BYTES_MAX) else {
             return read(bytes);
@@ -81,7 +82,7 @@ impl Words {
     }
 }
 
-/// The bytes of a request that is not with the engines yet, for the words in which it is refused.
+/// The bytes of a request that has not reached the engines yet, for its error texts.
 #[derive(Clone, Debug)]
 pub(in crate::api) struct Given(Option<(&'static str, Limits, Bytes)>);
 
@@ -183,7 +184,7 @@ async fn check_kind(kind: Option<&HeaderValue>) -> Result<(), ApiError> {
     if kind.is_some_and(|kind| kind.as_bytes() == b"application/json") {
         return Ok(());
     }
-    // What else is JSON it tells by an empty body, whose syntax is its next complaint.
+    // For other JSON types axum names an empty body, whose syntax error comes next.
     let mut probe = Request::new(HttpBody::empty());
     probe.headers_mut().extend(kind.map(|kind| (header::CONTENT_TYPE, kind.clone())));
     match Json::<IgnoredAny>::from_request(probe, &()).await {

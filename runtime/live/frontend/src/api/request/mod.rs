@@ -42,7 +42,7 @@ impl StreamOptions {
     }
 }
 
-/// Properties of a request besides its prompt and its sampling.
+/// Properties of a request other than its prompt and its sampling.
 #[derive(Clone, Debug)]
 pub(super) struct Carried {
     pub(super) stream: bool,
@@ -76,7 +76,7 @@ pub(super) fn yes() -> bool {
     true
 }
 
-/// Declares a request for text: fields of its own, and those that all have.
+/// Declares a request for text: its own fields and the common ones.
 macro_rules! text_request {
     (
         $(#[$meta:meta])*
@@ -197,7 +197,7 @@ macro_rules! text_request {
                 }
             }
 
-            /// Properties of a rendered request besides its prompt and its sampling.
+            /// Properties of a rendered request other than its prompt and its sampling.
             fn carried(&self, headers: &axum::http::HeaderMap) -> super::request::Carried {
                 super::request::Carried {
                     stream: self.stream,
@@ -377,7 +377,7 @@ pub(super) async fn check_structure(app: &App, asked: &mut crate::generate::Engi
         return app.structures.check(std::sync::Arc::clone(structure)).await.map_err(ApiError::invalid);
     }
     if let Some(chance) = &mut asked.chance {
-        // Those that draw it are refused.
+        // Requests that draw it are refused.
         chance.refusal = app.structures.check(std::sync::Arc::clone(&chance.structured_outputs)).await.err();
     }
     Ok(())
@@ -427,7 +427,7 @@ pub(super) fn submit_all(
     requests.map(|(index, asked)| submit(app, id, index, count, asked)).collect()
 }
 
-/// The parameters of a KV transfer with those that routers of SGLang send beside them.
+/// The parameters of a KV transfer, including the fields of SGLang's routers.
 pub(super) fn with_bootstrap(
     params: Option<serde_json::Map<String, serde_json::Value>>,
     bootstrap: [(&str, Option<serde_json::Value>); 3],

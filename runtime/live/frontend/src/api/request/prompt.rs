@@ -34,7 +34,7 @@ impl<'de> Deserialize<'de> for Prompt {
     }
 }
 
-/// A prompt, or what may be in its lists.
+/// A prompt, or an element of its lists.
 enum Item {
     Token(u32),
     Text(String),
@@ -249,7 +249,7 @@ fn without_tokens(id: &str, model: &Model) -> ApiError {
     })
 }
 
-/// What the server in Python says of a prompt without tokens.
+/// The Python server's error for a prompt without tokens.
 const NO_PROMPT: &str = "The decoder prompt cannot be empty";
 
 /// The refusal of a list without tokens.

@@ -89,7 +89,7 @@ impl Constraint {
         }
     }
 
-    /// Refuses what no engine could follow.
+    /// Refuses structures that no engine could follow.
     fn check(&self) -> Result<(), String> {
         let empty = |text: &str| text.trim().is_empty();
         let name = self.name();

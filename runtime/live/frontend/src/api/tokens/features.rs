@@ -25,7 +25,7 @@ struct Place {
 }
 
 impl Features {
-    /// Those of a prompt.
+    /// The features of a prompt.
     pub(in crate::api) fn of(features: &[MmFeature]) -> Self {
         let mut all = Self::default();
         for feature in features {

@@ -85,7 +85,7 @@ impl Rendered {
     }
 }
 
-/// A structure without what only engines need to know.
+/// A structure without the fields that only engines need.
 fn given_structure(structure: &vcr_wire::Value) -> Value {
     let mut structure = json_of(structure);
     if let Some(fields) = structure.as_object_mut() {

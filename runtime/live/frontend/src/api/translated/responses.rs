@@ -87,7 +87,7 @@ impl Translation for StoredStream {
     }
 }
 
-/// The chat before a request: that of the response which it continues.
+/// The chat before a request: the response that it continues.
 fn earlier(app: &App, owner: KeyOwner, request: &Value) -> Result<Vec<Value>, ApiError> {
     let Some(id) = request["previous_response_id"].as_str() else { return Ok(Vec::new()) };
     if !id.starts_with("resp_") {

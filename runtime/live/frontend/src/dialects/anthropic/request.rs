@@ -111,7 +111,7 @@ fn thinking_tokens(request: &Value) -> Result<Option<u64>, InvalidRequest> {
     }
 }
 
-/// Whether the answer is to be thought about, where the request says so.
+/// Whether the answer should contain reasoning, if the request specifies it.
 fn thinking(request: &Value) -> Result<Option<bool>, InvalidRequest> {
     let Some(thinking) = given(request, "thinking") else { return Ok(None) };
     match thinking["type"].as_str() {
@@ -153,8 +153,8 @@ fn system_text(system: &Value) -> Result<String, InvalidRequest> {
     Ok(texts?.join(""))
 }
 
-/// The blocks of a user's turn. Results of tools are messages of their own, before
-/// what the user says to them.
+/// The blocks of a user's turn. Results of tools become messages of their own, before the user's
+/// text.
 fn user(blocks: &[Value], role: &str, place: &str, out: &mut Vec<Value>) -> Result<(), InvalidRequest> {
     let mut parts = Vec::new();
     for (index, block) in blocks.iter().enumerate() {

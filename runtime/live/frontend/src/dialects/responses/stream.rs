@@ -17,7 +17,7 @@ enum Item {
         text: String,
         logprobs: Vec<ChatLogprob>,
     },
-    /// A call, and what the client knows of the input of a custom tool.
+    /// A call, and the part of a custom tool's input that the client has received.
     Call {
         index: usize,
         call: Call,
@@ -155,11 +155,11 @@ impl ResponseStream {
         }
     }
 
-    /// Tells what is new in the input of a custom tool.
+    /// Sends the new part of a custom tool's input.
     fn push_input(&mut self, read: fn(&str) -> String, out: &mut Vec<Event>) {
         let Some(Item::Call { call, input, .. }) = &mut self.item else { return };
         let all = read(&call.function.arguments);
-        // What was told cannot be taken back.
+        // A sent part cannot be taken back.
         let more = all.strip_prefix(input.as_str()).unwrap_or(&all).to_owned();
         *input = all;
         if !more.is_empty() {
@@ -252,7 +252,7 @@ impl ResponseStream {
         self.head.item_id(prefix, self.output.len())
     }
 
-    /// The event of an error, after which nothing follows.
+    /// The final event of an error.
     pub(crate) fn error(&self, code: &str, message: &str, param: Option<&str>) -> Event {
         let data = json!({
             "type": "error", "code": code, "message": message, "param": param,

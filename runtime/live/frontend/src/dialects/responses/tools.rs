@@ -39,7 +39,7 @@ pub(super) struct ToolNames {
 }
 
 impl ToolNames {
-    /// Those of a request, whose tools have been checked by [`chat_tools`].
+    /// The tools of a request, already checked by [`chat_tools`].
     pub(super) fn of(request: &Value) -> Self {
         let mut names = Self::default();
         for tool in request["tools"].as_array().into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! What is asked, in a form that does not depend on how it is written.
+//! A request in canonical form.
 
 use serde_json::Value;
 use xxhash_rust::xxh3::Xxh3;
@@ -26,7 +26,7 @@ pub struct Asked {
     method: String,
     path: String,
     query: String,
-    /// Those that matter.
+    /// The relevant headers.
     headers: Vec<(String, String)>,
     content: Content,
     /// Sampling parameters, where they choose among recordings.
@@ -160,7 +160,7 @@ impl Asked {
     }
 }
 
-/// Removes what does not matter: fields that are ignored, null, or at their defaults.
+/// Removes irrelevant fields: ignored ones, nulls and defaults.
 fn strip(value: &mut Value, rules: &MatchRules) {
     if let Value::Object(fields) = value {
         fields.retain(|name, value| {

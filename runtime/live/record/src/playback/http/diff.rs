@@ -7,7 +7,7 @@ use serde_json::Value;
 const DIFFERENCES_MAX: usize = 20;
 /// Characters of a text that are shown.
 const TEXT_CHARS_MAX: usize = 120;
-/// Those of them before the first difference of two texts.
+/// Most equal characters shown before the first difference of two texts.
 const COMMON_CHARS_MAX: usize = 30;
 
 /// A value that differs.

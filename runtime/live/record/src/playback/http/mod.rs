@@ -1,7 +1,8 @@
 //! Answers from exchanges over HTTP.
 //!
-//! An [`HttpTape`] holds the exchanges of a capture by what was asked: method, path and the canonical form of the body
-//! ([`Asked`]). A [`Miss`] says in what the nearest recording differs.
+//! An [`HttpTape`] holds the exchanges of a capture by their requests: method, path and the
+//! canonical form of the body ([`Asked`]). A [`Miss`] names the differences from the nearest
+//! recording.
 
 mod asked;
 mod diff;

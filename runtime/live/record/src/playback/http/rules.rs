@@ -1,4 +1,4 @@
-//! What of a request does not matter, and which of several recordings it gets.
+//! Which parts of a request are ignored, and which of several recordings it gets.
 
 use regex::Regex;
 use serde::Deserialize;
@@ -27,7 +27,7 @@ pub struct MatchRules {
     pub order: Order,
     /// Seed of a random order.
     pub seed: u64,
-    /// What the recording replaced.
+    /// Values that the recording replaced.
     #[serde(skip)]
     pub redact: RedactRules,
 }

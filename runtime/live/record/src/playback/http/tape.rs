@@ -1,4 +1,4 @@
-//! The exchanges of a capture, by what was asked.
+//! The exchanges of a capture, by request.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +27,7 @@ pub struct HttpTape {
 #[derive(Default)]
 struct State {
     entries: Vec<Entry>,
-    /// By the key of what was asked.
+    /// By the request's key.
     by_key: HashMap<u64, Same>,
     report: HttpTapeReport,
 }
@@ -56,7 +56,7 @@ enum Place {
     Memory(Arc<HttpRecord>),
 }
 
-/// What was found for a request.
+/// The result of a lookup.
 #[derive(Debug)]
 pub enum Found {
     Record(Box<HttpRecord>),
@@ -79,11 +79,11 @@ pub struct Miss {
 pub struct Nearest {
     /// Its id in the capture.
     pub id: String,
-    /// In what the request differs from it.
+    /// The request's differences from it.
     pub differences: Vec<Difference>,
 }
 
-/// What a playback came to.
+/// The totals of a playback.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HttpTapeReport {
     pub recordings: u64,
@@ -93,7 +93,7 @@ pub struct HttpTapeReport {
     pub incomplete: u64,
     /// Requests that got a recording.
     pub matched: u64,
-    /// Those of them that got one that another request had before.
+    /// The number of these that got a recording already given to another request.
     pub repeated: u64,
     /// Requests without a recording.
     pub missed: u64,
@@ -132,7 +132,7 @@ impl HttpTape {
         Ok(Self { file: Some(file), rules, state: Mutex::new(state) })
     }
 
-    /// What does not matter in requests.
+    /// The ignored parts of requests.
     #[must_use]
     pub fn rules(&self) -> &MatchRules {
         &self.rules
@@ -188,7 +188,7 @@ impl HttpTape {
         Ok(Found::Miss(Box::new(miss)))
     }
 
-    /// What the playback came to so far.
+    /// The totals of the playback so far.
     #[must_use]
     pub fn report(&self) -> HttpTapeReport {
         self.state().report.clone()

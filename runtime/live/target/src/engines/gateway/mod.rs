@@ -1,9 +1,9 @@
 //! A whole cluster behind one server: its requests come over HTTP, and a thread of its own has its
 //! engines, routers, links and autoscalers of virtual time go by the system's clock.
 //!
-//! To the server the cluster is one engine, which speaks the protocol of all others. What is due
-//! is handled when the clock has passed it, and outputs leave then. A thread that is late catches
-//! up: steps begin where those before them ended, as those of live engines do.
+//! To the server the cluster is one engine with the same protocol as any other. Events are handled
+//! when the clock has passed them, and outputs are sent then. A thread that is late catches up:
+//! steps begin at the end of their predecessors, as in live engines.
 
 pub(crate) mod register;
 
@@ -105,7 +105,7 @@ impl Gateway {
         self.thread.is_finished()
     }
 
-    /// Ends the cluster; what it says of its run.
+    /// Ends the cluster and returns its report.
     pub(crate) fn end(self) -> Result<Report, TargetError> {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
@@ -282,7 +282,7 @@ impl Serving {
         }
     }
 
-    /// Sends what has left by now: of each request one output.
+    /// Sends the due outputs: one for each request.
     fn send(&mut self, now_ns: u64) -> Result<(), TargetError> {
         let later = self.outgoing.split_off(&now_ns.saturating_add(1));
         let due = std::mem::replace(&mut self.outgoing, later);

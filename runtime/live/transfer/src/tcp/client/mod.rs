@@ -1,7 +1,8 @@
 //! The side that connects: a queue for each peer, and streams that work it off.
 //!
-//! A stream is a thread with a connection. It takes batches of pages from the transfers in turn, asks for a few ahead,
-//! and checks what comes. So one large transfer uses all streams, and many small ones share them.
+//! A stream is a thread with a connection. It takes batches of pages from the transfers in
+//! rotation, requests a few ahead, and checks the received pages. So one large transfer uses all
+//! streams, and many small ones share them.
 
 mod active;
 mod stream;

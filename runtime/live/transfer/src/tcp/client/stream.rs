@@ -196,7 +196,7 @@ impl<'a> Stream<'a> {
         connection.link.send_pages(arena, &pages.local, is_right, self.shared.settings.patience).map(|_| ())
     }
 
-    /// Receives the answer to the oldest batch. Pages of a transfer that is over are passed over.
+    /// Receives the answer to the oldest batch. Pages of a finished transfer are skipped.
     fn receive(&mut self, connection: &mut Connection, is_over: bool) -> Result<(), LinkError> {
         let patience = self.shared.settings.patience;
         let answer = connection.link.receive(Instant::now() + patience)?;

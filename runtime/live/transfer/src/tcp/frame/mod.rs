@@ -89,7 +89,7 @@ pub enum Message {
         batch: u64,
         /// The prompt.
         request: String,
-        /// The parts, in the order in which they are to be sent.
+        /// The parts in sending order.
         spans: Vec<Span>,
     },
     /// The answer; the bytes follow.

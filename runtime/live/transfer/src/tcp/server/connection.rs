@@ -1,4 +1,4 @@
-//! The connection of one peer: its greeting, and what it asks for.
+//! The connection of one peer: its greeting and its requests.
 
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,7 +23,7 @@ const LINGER: Duration = Duration::from_millis(20);
 pub(super) struct Connection {
     link: Link,
     shared: Arc<Shared>,
-    /// The name by which its bytes are counted.
+    /// The name for counting its bytes.
     peer: String,
     _counted: Counted,
 }
@@ -34,8 +34,8 @@ impl AsFd for Connection {
     }
 }
 
-/// Opens the connection of a peer that has sent something, with TLS if this engine has that, and learns who the peer
-/// is. `count` is the number of those that have presented themselves.
+/// Opens the connection of a peer that has sent something, with TLS if configured, and reads its
+/// identity. `count` is the number of identified peers.
 pub(super) fn greeted(
     stream: TcpStream,
     shared: &Arc<Shared>,
@@ -169,7 +169,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The hold that lets a peer read these parts of pages, all of which are written then.
+    /// The hold that lets a peer read these parts of pages, after all of them are written.
     fn readable(&self, request: &str, spans: &[Span]) -> Result<Arc<HoldState>, TransferError> {
         let error = |message: String| TransferError::new(ErrorKind::NotHeld, message);
         let hold = self.shared.held(request).ok_or_else(|| {

@@ -12,8 +12,7 @@ use crate::link::transport::{Linger, Transport, bind, connect, send, try_receive
 /// The sequence number behind the last batch of a replay: -1.
 pub(in crate::link) const END_OF_REPLAY: [u8; 8] = [0xff; 8];
 
-/// Publishes what happens to an engine's cache, and again what a subscriber
-/// has missed.
+/// Publishes the events of an engine's cache, and repeats those that a subscriber has missed.
 pub struct KvEventPublisher {
     publisher: Socket,
     replay: Option<Socket>,
@@ -69,8 +68,8 @@ impl KvEventPublisher {
         &self.config
     }
 
-    /// Publishes a batch and returns its sequence number. The rank is filled
-    /// in where there is none. Subscribers that are too slow miss it.
+    /// Publishes a batch and returns its sequence number. A missing rank is filled in. Slow
+    /// subscribers miss it.
     pub fn publish(&mut self, batch: &KvEventBatch) -> Result<u64, LinkError> {
         let sequence = self.keep(batch);
         if let Some((_, payload)) = self.buffer.back() {
@@ -113,8 +112,8 @@ impl KvEventPublisher {
         self.replay.as_ref()
     }
 
-    /// Answers those who ask for batches again, and returns how many asked.
-    /// To be called between steps; vLLM does it ten times a second.
+    /// Answers requests for missed batches and returns their number. Must be called between steps;
+    /// vLLM does it ten times a second.
     pub fn serve_replays(&self) -> Result<usize, LinkError> {
         let Some(socket) = &self.replay else { return Ok(0) };
         let mut served = 0;

@@ -10,7 +10,7 @@ use crate::kv_events::KvEventMessage;
 use crate::link::error::LinkError;
 use crate::link::transport::{Deadline, Linger, Transport, connect, send, try_receive};
 
-/// Hears what an engine publishes of its cache, and asks for what it missed.
+/// Receives the published events of an engine's cache, and requests missed ones.
 pub struct KvEventSubscriber {
     events: Socket,
     replay: Option<Socket>,

@@ -46,7 +46,7 @@ impl Purpose {
     }
 }
 
-/// Two connections; each gets what the other sends.
+/// Two connections; each receives the other's bytes.
 pub(in crate::link) struct Pipe {
     pub(in crate::link) connection: u64,
     pub(in crate::link) rank: u32,
@@ -63,7 +63,7 @@ struct Side {
     pending: Vec<u8>,
     /// Events it is watched for.
     interest: Interest,
-    /// Follows what comes from here.
+    /// Decodes the bytes from this end.
     messages: Option<(RelayPath, Zmtp)>,
 }
 
@@ -85,8 +85,8 @@ impl Pipe {
         Ok(())
     }
 
-    /// Moves what can be moved both ways. Returns the end that closed its
-    /// connection, once everything that it had sent was handed on.
+    /// Forwards all available bytes both ways. Returns the end that closed its connection, once all
+    /// its bytes were forwarded.
     pub(in crate::link) fn pump(
         &mut self,
         poller: &mut Poller,
@@ -154,8 +154,8 @@ impl Side {
         }
     }
 
-    /// Hands on what has come from here, then tells of it. `false`: nothing
-    /// more will come.
+    /// Forwards the bytes from this end, then reports them. Returns `false` at the end of its
+    /// stream.
     fn carry(&mut self, to: &mut Self, rank: u32, buffer: &mut [u8], tap: &mut impl RelayTap) -> bool {
         let count = loop {
             match self.stream.read(buffer) {

@@ -17,9 +17,8 @@ use crate::link::wait::waker::Waker;
 /// Connections that are looked at in one turn.
 const EVENTS: usize = 64;
 
-/// Time for which a listener is not watched after the system refused what a
-/// connection needs: a waiting connection shows again at once, and the relay
-/// would spin.
+/// How long a listener is not watched after the system refused resources for a connection: a
+/// waiting connection shows again at once, and the relay would spin.
 const PAUSE_NS: u64 = 1_000_000_000;
 
 /// A listener for connections of one engine for one purpose.
@@ -126,7 +125,7 @@ impl Pipes {
         }
     }
 
-    /// Moves what has come in.
+    /// Forwards all available bytes.
     pub(in crate::link) fn pump(&mut self, tap: &mut impl RelayTap) -> io::Result<()> {
         while let Ok(pending) = self.pending.try_recv() {
             self.join(pending, tap)?;

@@ -8,7 +8,7 @@ pub enum RelayPath {
         /// The API server.
         client: usize,
     },
-    /// From the engine to the input socket of an API server: who it is.
+    /// From the engine to the input socket of an API server: its identity.
     Registration {
         /// The API server.
         client: usize,

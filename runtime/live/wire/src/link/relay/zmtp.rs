@@ -7,7 +7,7 @@
 
 /// Frames of a message that describe it. The bytes of large tensors follow them; no copy of these is kept.
 const HEAD_FRAMES: usize = 2;
-/// Of a longer frame only so much is kept.
+/// Only this much of a longer frame is kept.
 const LONGEST_FRAME_BYTES: usize = 256 << 20;
 /// Buffers larger than this are not kept for the next message.
 const KEPT_BYTES: usize = 1 << 20;

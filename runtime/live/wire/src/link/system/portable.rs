@@ -48,7 +48,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct Alarm {
-    /// None where there is none, or where it has gone off.
+    /// None if it is not set, or has fired.
     at_ns: Option<u64>,
     is_closed: bool,
     show: UnixStream,

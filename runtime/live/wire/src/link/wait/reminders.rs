@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Seconds of waiting after which it is said; after the last of them, again each
-/// time that it has passed once more.
+/// Seconds of waiting after which a reminder is due; after the last of them, it repeats at that
+/// interval.
 const AFTER_S: [u64; 8] = [2, 5, 10, 30, 60, 120, 300, 600];
 
 /// Says more and more rarely that something is waited for.
@@ -21,8 +21,7 @@ impl Reminders {
         Duration::from_secs(AFTER_S[self.said.min(last)] + again * AFTER_S[last])
     }
 
-    /// The seconds to name if it is time to say it now; what was missed is not
-    /// made up for.
+    /// The seconds to report if a reminder is due; missed reminders are not repeated.
     pub fn take(&mut self, waited: Duration) -> Option<u64> {
         let mut due_s = None;
         while self.next() <= waited {

@@ -3,7 +3,7 @@
 /// Nesting that is followed at most.
 const DEPTH_MAX: usize = 200;
 
-/// What is wrong with a text, and at which character. None where Python reads it.
+/// The problem of a text and the index of its character. None if Python reads it.
 pub(super) fn problem(text: &str) -> Option<(String, usize)> {
     let mut reader = Reader { chars: text.chars().collect(), at: 0, depth: 0 };
     if reader.chars.first() == Some(&'\u{feff}') {

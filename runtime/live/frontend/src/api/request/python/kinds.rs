@@ -4,7 +4,7 @@ use serde_json::{Map, Number, Value};
 
 use super::words::{either, float, quoted, summary};
 
-/// What a value must be.
+/// The type of a value.
 pub(super) enum Kind {
     Any,
     Bool,
@@ -23,7 +23,7 @@ pub(super) enum Kind {
     ListOf(&'static Kind, usize, usize),
     Dict(&'static Kind),
     Optional(&'static Kind),
-    /// One of several kinds, and what the place of an error calls it, if anything.
+    /// One of several types, and the name of this part in an error's location, if any.
     Union(&'static [(&'static str, Kind)]),
     Model(&'static [Field]),
     /// A dictionary with these keys.
@@ -346,7 +346,7 @@ impl Check {
     }
 }
 
-/// A model whose fields that are null are those that are not given.
+/// A model in which null fields count as missing.
 fn without_nulls(mut value: Value) -> Value {
     if let Value::Object(fields) = &mut value {
         fields.retain(|_, value| !value.is_null());

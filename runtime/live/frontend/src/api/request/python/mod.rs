@@ -1,4 +1,4 @@
-//! Requests as vLLM's API server in Python reads them: what it converts, and what it refuses in which words.
+//! Requests as vLLM's Python API server reads them: its conversions, and its error texts.
 //!
 //! A body that parses at once does not come here. Any other body is checked as Pydantic would, which either
 //! reports errors in that server's words or converts its values to the expected kinds.
