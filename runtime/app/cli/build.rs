@@ -1,11 +1,11 @@
 //! Linking of the program on Linux. Its line tables are compressed, to a third of their size; the
 //! standard library reads them for backtraces, and debuggers do, as they are.
 //!
-//! The program starts faster because the dynamic linker has little left to do: at
-//! a fixed address there are no pointers to adjust, of which a program at any address has 120,000
-//! in 500 pages of memory, and libzmq brings its C++ library along. Heap, stacks, libraries and guests
-//! stay at random addresses. The Python module and the tests are linked as ever, and so are static
-//! programs for musl, which relocate themselves.
+//! The program starts faster because the dynamic linker has little to do: at a fixed address there
+//! are no pointers to adjust, of which a position-independent program has 120,000 in 500 pages of
+//! memory; and libzmq includes its C++ library. Heap, stacks, libraries and guests stay at random
+//! addresses. The Python module and the tests are linked as usual, and so are static programs for
+//! musl, which relocate themselves.
 
 use std::env::var;
 use std::path::{Path, PathBuf};

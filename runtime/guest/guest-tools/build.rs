@@ -1,5 +1,4 @@
-//! Lists the files that go into every project: the SDK and the interface, as they
-//! lie in this repository.
+//! Lists the files of every project: the SDK and the interface, as in this repository.
 
 use std::env;
 use std::fmt::Write as _;

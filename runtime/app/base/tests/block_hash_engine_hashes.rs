@@ -86,8 +86,8 @@ fn store(
 }
 
 proptest! {
-    /// A router adds and takes away what is announced: an engine's duplicates
-    /// must neither hide a block that is left nor keep one that is gone.
+    /// A router applies the announced additions and removals: an engine's duplicates must neither
+    /// hide a remaining block nor keep a removed one.
     #[test]
     fn a_block_is_known_until_all_its_copies_are_removed(actions in proptest::collection::vec(arb_action(), 1..80)) {
         let mut hashes = engine_hashes();

@@ -214,7 +214,7 @@ pub(crate) enum InspectCommand {
     /// Print the JSON Schema of captures.
     #[command(after_help = captures::SCHEMA_EXAMPLES)]
     Schema,
-    /// Check a pack and list what is in it.
+    /// Check a pack and list its contents.
     #[command(after_help = pack::INSPECT_EXAMPLES)]
     Pack(Deferred<pack::InspectPackArgs>),
     /// Replay recordings of a real engine and compare every decision.
@@ -226,7 +226,7 @@ pub(crate) enum InspectCommand {
     /// Show which limits bound the runs of reports: queue, active requests and KV over time.
     #[command(after_help = PRESSURE_EXAMPLES)]
     Pressure(Deferred<PressureArgs>),
-    /// Show what the arguments of a `vllm serve` command line become in a simulation.
+    /// Show the simulation's equivalent of each argument of a `vllm serve` command line.
     #[command(after_help = VLLM_ARGS_EXAMPLES)]
     VllmArgs(Deferred<VllmArgsArgs>),
     /// Show a model's layers, KV-cache groups, weights and KV blocks.
@@ -354,7 +354,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DURATION", value_parser = time_limit, conflicts_with = "pack_on_failure")]
     pub(crate) max_sim_time: Option<u64>,
 
-    /// Memory that the process may take, such as 4GiB [default: 80 % of what is available].
+    /// Maximum memory of the process, such as 4GiB [default: 80 % of the available memory].
     #[arg(long, value_name = "SIZE", value_parser = memory_limit)]
     pub(crate) memory_limit: Option<u64>,
 
@@ -428,7 +428,7 @@ pub(crate) struct ConformArgs {
 /// Options of `vcr inspect steps`.
 #[derive(Debug, Args)]
 pub(crate) struct StepsArgs {
-    /// A step log, or the folder that its steps.jsonl lies in.
+    /// A step log, or the folder of its steps.jsonl.
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) log: PathBuf,
 

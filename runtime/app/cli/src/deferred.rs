@@ -1,5 +1,5 @@
-//! Options that are declared to the parser when their command is asked for: there are hundreds
-//! in all, and making those of one command takes a tenth of the time.
+//! Options that are declared to the parser only for the requested command: there are hundreds in
+//! all, and those of one command take a tenth of the time.
 
 use std::ops::{Deref, DerefMut};
 
@@ -17,7 +17,7 @@ impl<T> Deferred<T> {
     }
 }
 
-/// Declares the options `T` of a command. What it says of itself is not theirs to change.
+/// Declares the options `T` of a command, without changing its own texts.
 pub(crate) fn options<T: Args>(command: Command) -> Command {
     let (about, long_about) = (command.get_about().cloned(), command.get_long_about().cloned());
     with_negative_numbers(

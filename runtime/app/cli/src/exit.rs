@@ -76,7 +76,7 @@ impl From<Blame> for Exit {
     }
 }
 
-/// Prints an error as every command does: what, then what to do.
+/// Prints an error in the form of all commands: the message, then the hint.
 pub(crate) fn print_error(message: &dyn fmt::Display, hint: Option<&str>) {
     use anstyle::{AnsiColor, Style};
     let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));

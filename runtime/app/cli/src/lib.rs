@@ -63,8 +63,8 @@ pub fn main() -> ExitCode {
     command(std::env::args_os().collect()).into()
 }
 
-/// Carries out a command line, whose first word names the program. Signals are those of the
-/// process from then on, and a second one ends it.
+/// Carries out a command line, whose first word names the program. From then on the process handles
+/// signals, and a second one ends it.
 pub fn command(words: Vec<OsString>) -> Exit {
     vcr_base::input::on_notice(|text| exit::eprint_line(format_args!("{text}")));
     #[cfg(feature = "store")]

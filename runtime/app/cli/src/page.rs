@@ -36,7 +36,7 @@ pub(crate) struct PageArgs {
 }
 
 impl PageArgs {
-    /// What a page of engines is made of, if there is to be one. The engines tell it of their steps.
+    /// The inputs of an engines page, if there is one. The engines report their steps to it.
     pub(crate) fn parts(
         &self,
         command: &'static str,
@@ -109,7 +109,7 @@ impl PageArgs {
     }
 }
 
-/// What a page of engines is made of before there are engines.
+/// The inputs of an engines page before there are engines.
 pub(crate) struct PageParts {
     command: &'static str,
     watch: Arc<Watch>,

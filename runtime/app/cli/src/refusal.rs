@@ -7,7 +7,7 @@ use vcr_scenario::ScenarioError;
 use crate::exit::{Exit, print_error};
 use crate::terminal::excerpt::{of_source, with_line};
 
-/// An error with what to do about it, and the exit code it leads to.
+/// An error with its remedy, and its exit code.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     /// The exit code of a command that ends with it.

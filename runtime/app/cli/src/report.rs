@@ -58,7 +58,7 @@ pub(crate) fn report(args: &ReportArgs) -> Exit {
     }
 }
 
-/// Returns what was written.
+/// Returns a description of the written files.
 fn write(args: &ReportArgs) -> Result<String, Refusal> {
     let mut folders = Vec::new();
     for path in &args.folders {

@@ -34,8 +34,8 @@ impl Write for LogWriter {
     }
 }
 
-/// Raises the limit of open files to what this process may have: sockets of many
-/// engines are more than the usual 1,024. Returns the limit.
+/// Raises the limit of open files to the process's maximum: many engines need more sockets than the
+/// usual 1,024 files. Returns the limit.
 pub(crate) fn raise_limit_of_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };

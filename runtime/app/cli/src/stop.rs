@@ -1,8 +1,8 @@
 //! How a command ends before its work is done: by a signal, or by `--timeout`.
 //!
-//! A command that has results to lose asks for an end in order; it then looks at
-//! [`cause`] now and then, or is notified. Any other ends at once, and so does every
-//! command at the second signal. Drafts of files are removed in each case.
+//! A command with results to lose asks for an orderly end; it then checks [`cause`] occasionally,
+//! or is notified. Any other ends at once, and so does every command at the second signal. Drafts
+//! of files are removed in each case.
 
 use std::io;
 #[cfg(feature = "live")]
@@ -142,7 +142,7 @@ fn request(cause: Cause) {
     let is_first = CAUSE.compare_exchange(0, cause as u8, Ordering::Relaxed, Ordering::Relaxed).is_ok();
     match &*slot {
         Some(stop) if is_first => stop(),
-        // It comes to an end already, and may take its time for that.
+        // It is already ending, and may take its time.
         Some(_) if cause == Cause::Timeout => {}
         _ => end_now(cause),
     }

@@ -63,7 +63,7 @@ pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A time at which something ends, in nanoseconds: more than none.
+/// A deadline in nanoseconds, greater than 0.
 pub(crate) fn time_limit(text: &str) -> Result<u64, String> {
     Ok(timeout(text)?.as_nanos() as u64)
 }

@@ -12,11 +12,11 @@ use crate::args::{self, Cli, Command};
 use crate::serve::config_file;
 use crate::values;
 
-/// Options that print the version, where nothing else is asked for.
+/// Options that print the version if nothing else is requested.
 const VERSION: [&str; 2] = ["--version", "-V"];
 
-/// The time that a command line states for its command. It counts while the words are read, since files
-/// that they name are fetched and read then. What is wrong with it is said by [`parsed`].
+/// The time limit on a command line. It counts while the words are read, because files that they
+/// name are fetched and read then. [`parsed`] reports its errors.
 pub(crate) fn time(words: &[OsString]) -> Option<Duration> {
     let mut texts = words.iter().map_while(|word| word.to_str()).take_while(|word| *word != "--");
     let rest = |word: &str| {
@@ -27,7 +27,7 @@ pub(crate) fn time(words: &[OsString]) -> Option<Duration> {
     values::timeout(value).ok()
 }
 
-/// Reads a command line; that of `vcr serve` is completed by the file of `--config`.
+/// Reads a command line; the file of `--config` completes that of `vcr serve`.
 pub(crate) fn parsed(words: Vec<OsString>) -> Result<Cli, clap::Error> {
     if let [_, word] = &words[..]
         && VERSION.iter().any(|version| word == version)
@@ -36,7 +36,7 @@ pub(crate) fn parsed(words: Vec<OsString>) -> Result<Cli, clap::Error> {
         clap::Command::new("vcr").version(env!("CARGO_PKG_VERSION")).try_get_matches_from(&words)?;
     }
     if words.iter().any(|word| word.to_str().is_some_and(|word| word.contains("://"))) {
-        // Help, and what is wrong with the words, come before stores are asked.
+        // Help, and errors in the words, come before stores are queried.
         values::look(|| args::command().try_get_matches_from(&words))?;
     }
     #[cfg(feature = "serve")]

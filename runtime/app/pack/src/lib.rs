@@ -1,9 +1,9 @@
 //! Packs: a scenario with everything it reads and the result to expect, in one archive.
 //!
-//! A pack is a tar archive, packed with zstd. Its first entry is the [`Manifest`], which lists
+//! A pack is a tar archive, compressed with zstd. Its first entry is the [`Manifest`], which lists
 //! every other entry with its size and SHA-256, in their order. The same contents give the same
-//! bytes. A reader believes nothing: an entry that the manifest does not list, of another size
-//! or digest, that is not a plain file, or whose path leaves the folder, is refused before it is
+//! bytes. A reader trusts nothing: entries that the manifest does not list, have another size or
+//! digest, are not plain files, or have a path outside the folder, are refused before they are
 //! used. This crate runs no scenario and prints nothing.
 
 mod error;

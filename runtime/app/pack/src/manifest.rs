@@ -1,4 +1,4 @@
-//! The first entry of a pack: what is in it, and what to expect of it.
+//! The first entry of a pack: its contents, and the expected result.
 
 use std::collections::{BTreeMap, BTreeSet};
 

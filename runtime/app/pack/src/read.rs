@@ -37,8 +37,8 @@ pub fn is_pack(path: &Path) -> bool {
     stream.read_exact(&mut start).is_ok() && start == *MANIFEST.as_bytes()
 }
 
-/// Receives the files of a pack, each with its content; what it writes counts only if the
-/// whole pack was read without an error.
+/// Receives the files of a pack, each with its content; its output counts only if the whole pack
+/// was read without an error.
 pub type Sink<'a> = dyn FnMut(&FileEntry, &mut dyn Read) -> io::Result<()> + 'a;
 
 /// Reads a pack from its start to its end, and checks everything.
@@ -82,7 +82,7 @@ pub fn read<'a>(stream: impl BufRead + 'a, sink: &mut Sink<'_>) -> Result<Manife
             io::ErrorKind::UnexpectedEof => PackError::CutOff,
             _ => PackError::file(&expected.path)(error),
         })?;
-        // What the sink leaves counts, too.
+        // Unread content counts, too.
         io::copy(&mut content, &mut io::sink()).map_err(unreadable)?;
         let found = hex::encode(content.hash.finalize());
         if found != expected.sha256 {
@@ -147,7 +147,7 @@ fn check_plain<R: Read>(entry: &Entry<'_, R>, path: &str) -> Result<(), PackErro
     if entry.header().entry_type().is_file() { Ok(()) } else { Err(PackError::NotAFile(path.to_owned())) }
 }
 
-/// Hashes what is read.
+/// Hashes the bytes read.
 struct Hashed<R> {
     content: R,
     hash: Sha256,

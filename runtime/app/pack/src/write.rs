@@ -11,7 +11,7 @@ use crate::error::PackError;
 use crate::manifest::{FileEntry, MANIFEST, Manifest};
 use crate::path::check_path;
 
-/// Much of what is packed is packed already; the rest is text.
+/// Much of the contents is compressed already; the rest is text.
 const ZSTD_LEVEL: i32 = 3;
 
 /// The content of a file.
@@ -70,7 +70,7 @@ pub fn write(out: impl Write, mut manifest: Manifest, mut files: Vec<PackFile>) 
     // An input that is named twice.
     files.dedup();
     manifest.files = files.iter().map(PackFile::entry).collect::<Result<_, _>>()?;
-    // What is written can be read.
+    // Everything written can be read again.
     let json = serde_json::to_vec_pretty(&manifest).map_err(|error| PackError::Manifest(error.to_string()))?;
     let manifest = Manifest::parse(&json)?;
     let failed = PackError::file(MANIFEST);

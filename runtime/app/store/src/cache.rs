@@ -1,7 +1,7 @@
 //! Copies of objects on disk.
 //!
-//! An entry is a folder named by the digest of a URL: `data/` has the copies under their own
-//! names, `partial/` what was fetched of one before it broke off, `stamps.json` the versions.
+//! An entry is a folder named by the digest of a URL: `data/` has the copies under their own names,
+//! `partial/` an interrupted download, `stamps.json` the versions.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -124,8 +124,8 @@ impl Entry {
             && fs::metadata(self.place(name)).is_ok_and(|file| file.len() == stamp.bytes)
     }
 
-    /// Opens what was fetched of a version so far, at its end; of another version nothing is
-    /// kept.
+    /// Opens the interrupted download of a version at its end; a download of another version is
+    /// discarded.
     pub(crate) fn partial(&self, name: &str, stamp: &Stamp) -> Result<Partial, StoreError> {
         let place = self.folder.join("partial").join(hex::encode(Sha256::digest(name)));
         let noted = place.with_extension("json");
@@ -144,7 +144,7 @@ impl Entry {
         Ok(Partial { file, bytes, place, noted })
     }
 
-    /// Makes a complete copy of what was fetched.
+    /// Turns the downloaded file into a complete copy.
     pub(crate) fn complete(&mut self, name: &str, stamp: Stamp, partial: Partial) -> Result<(), StoreError> {
         let place = self.place(name);
         let parent = place.parent().unwrap_or(&self.folder);
@@ -157,8 +157,8 @@ impl Entry {
         self.note()
     }
 
-    /// Removes copies of objects that are gone, and, where all entries together have too many
-    /// bytes, those that were used least recently.
+    /// Removes copies of deleted objects, and the least recently used entries if all together have
+    /// too many bytes.
     pub(crate) fn keep_only(&mut self, names: &[&str]) -> Result<(), StoreError> {
         let gone: Vec<String> = self.stamps.keys().filter(|name| !names.contains(&name.as_str())).cloned().collect();
         for name in gone {

@@ -19,7 +19,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time of one request: of a part that is uploaded, or of a download, which goes on with
 /// another request then.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
-/// The time in which a request is repeated while a server refuses it.
+/// How long a request is repeated while a server refuses it.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_RETRIES: usize = 5;
 

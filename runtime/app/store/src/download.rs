@@ -17,11 +17,11 @@ use crate::location::{Location, Object};
 /// Attempts without a single new byte, until fetching is given up.
 const MAX_ATTEMPTS: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// From this size on a person is told about a download.
+/// From this size on a download is announced to the user.
 const LARGE_BYTES: u64 = 64 << 20;
 /// Objects of a folder, and parts of a capture.
 const MAX_OBJECTS: usize = 100_000;
-/// Time in which a store that lists a folder names another object.
+/// Time limit for the next object while a store lists a folder.
 const LIST_TIMEOUT: Duration = Duration::from_secs(300);
 /// Number of a part that no capture has.
 const NO_PART: u32 = u32::MAX;
@@ -116,7 +116,7 @@ async fn with_later_parts(
     Ok(found)
 }
 
-/// Fetches what is missing of one object.
+/// Fetches the missing part of one object.
 async fn copy(
     store: &dyn ObjectStore,
     object: &Object,

@@ -2,10 +2,10 @@
 //! (`gs://`), Azure Blob Storage (`az://`), data sets of the Hugging Face Hub (`hf://datasets/`)
 //! and HTTP servers (`https://`).
 //!
-//! An input is copied to disk before it is read: a piece at a time, continued where an earlier
-//! attempt was broken off, and kept until the object changes or the folder of copies is full. An
-//! output is uploaded when it is complete, in parts where it is large. Until the store has all of
-//! it, it is kept with a note beside it, by which another command goes on.
+//! An input is copied to disk before it is read: in pieces, continued after an interruption, and
+//! kept until the object changes or the folder of copies is full. An output is uploaded when it is
+//! complete, in parts if it is large. Until the store has all of it, it is kept with a note, which
+//! lets another command continue.
 //!
 //! Credentials come from where the providers' own tools find them. They are never part of a URL,
 //! and no error or notice has any.

@@ -89,8 +89,8 @@ impl Note {
         Ok(Some(note))
     }
 
-    /// All notes in a folder and in the folders of it, by the names of their files, without those
-    /// of other processes.
+    /// All notes in a folder and its subfolders, by the names of their files, without those of
+    /// other processes.
     pub(crate) fn all(spool: &Path) -> io::Result<Vec<Self>> {
         let mut paths = Vec::new();
         for path in entries(spool)? {

@@ -126,7 +126,7 @@ impl Parts<'_> {
         self.note.begin(begun).map_err(Failure::Disk)
     }
 
-    /// Sends what is missing, and makes the object.
+    /// Sends the missing parts, and completes the object.
     async fn finish(&mut self) -> Result<Option<String>, Failure> {
         let Some(Begun { upload_id, part_bytes, .. }) = self.note.begun.clone() else {
             return Err(Failure::Disk(io::ErrorKind::NotFound.into()));

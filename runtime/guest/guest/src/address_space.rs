@@ -47,7 +47,7 @@ impl AddressSpace {
         }
     }
 
-    /// Sets what it means for memories.
+    /// Applies it to the memory settings.
     pub(crate) fn apply(self, config: &mut Config) {
         if self == Self::Limited {
             config

@@ -31,7 +31,7 @@ pub enum HandCallError {
     },
     #[error("invalid input: {reason}")]
     BadInput {
-        /// The path of the field, and what is expected there.
+        /// The path of the field, and the expected value.
         reason: String,
     },
 }
@@ -126,7 +126,7 @@ impl<'m> HandInstance<'m> {
         instance.get_func(&mut *store, index).expect("it is a function")
     }
 
-    /// Makes a call and gives what it answers where it is not a failure.
+    /// Makes a call and returns its answer, unless that is a failure.
     fn answered(&mut self, function: Func, arguments: &[Val], budget: Budget) -> Result<Value, CallFault> {
         let store = &mut self.store;
         let mut results = vec![Val::Bool(false); function.ty(&*store).results().len()];
@@ -173,7 +173,7 @@ fn reason(failure: Option<Box<Val>>) -> String {
     }
 }
 
-/// Entries of the longest list in the input: what a call is about.
+/// Entries of the longest list in the input, as the size of the call.
 fn items(input: &Value) -> usize {
     match input {
         Value::Array(entries) => entries.len().max(entries.iter().map(items).max().unwrap_or(0)),

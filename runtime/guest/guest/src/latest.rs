@@ -110,8 +110,7 @@ pub(crate) struct RouteCall<'a> {
     pub(crate) workers: &'a [WorkerLoad],
 }
 
-/// A router's decision: the index of an engine in the pool, not its place among those that were
-/// shown.
+/// A router's decision: the index of an engine in the pool, not in the request's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chosen {
     Worker(u32),

@@ -1,12 +1,12 @@
 //! Loads WebAssembly guests, meters them and adapts them to the traits of the
 //! engine core. The only crate that knows wasmtime.
 //!
-//! A guest is a component of a world in `wit/`. All it knows comes in through its
-//! calls: it may import what only takes ([`NoteSink`]), and of WASI what a user
-//! grants, in forms that are the same in every run ([`WasiGrants`]). It runs under
-//! fuel and memory limits, live ones under a limit of time too; and whatever it does wrong - loop, trap, exhaust a limit, answer nonsense - ends
-//! as an error that names the guest and the call. Its instance is then dropped:
-//! a guest breaks its own run and nothing else.
+//! A guest is a component of a world in `wit/`. Everything it knows comes through its calls: it may
+//! import write-only interfaces ([`NoteSink`]), and the WASI interfaces that a user grants, in
+//! forms that are the same in every run ([`WasiGrants`]). It runs under fuel and memory limits,
+//! live ones under a time limit too. Any misbehaviour - loop, trap, exhausted limit, invalid answer
+//! - ends as an error that names the guest and the call. Its instance is then dropped: a guest
+//! breaks only its own run.
 //!
 //! ```no_run
 //! use vcr_guest::{GuestModule, Limits};

@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use crate::wasi::WasiGrants;
 
-/// The limits of a guest. Every limit but that of live engines counts something
-/// that is the same on every machine, so a run that passes on one passes on all.
+/// The limits of a guest. Every limit except that of live engines counts something that is the same
+/// on every machine, so a run that passes on one passes on all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Fuel to instantiate and configure one instance. One unit is about one
@@ -30,8 +30,8 @@ pub struct Limits {
     pub table_elements: usize,
     /// Core instances, memories and tables, each, inside one component.
     pub core_items: usize,
-    /// Bytes that one answer may make the host copy: results and error texts.
-    /// Grows with what a call asks for, where that has no limit of its own.
+    /// Bytes that the host may copy for one answer: results and error texts. Grows with the size of
+    /// a call that has no limit of its own.
     pub answer_bytes: usize,
     /// Size of a component file, in bytes, checked before it is compiled.
     pub component_bytes: u64,

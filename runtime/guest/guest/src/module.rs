@@ -242,8 +242,8 @@ impl GuestModule {
         &self.shared.guest
     }
 
-    /// Makes what the guest is, in a fresh instance. `config_json` is one JSON
-    /// document; what belongs in it is the guest's to say.
+    /// Makes the guest's object in a fresh instance. `config_json` is one JSON document, whose
+    /// content the guest defines.
     ///
     /// # Errors
     /// When the guest is of another world, rejects the config or fails while it

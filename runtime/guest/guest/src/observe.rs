@@ -57,8 +57,7 @@ pub enum Note<'a> {
 
 /// Keeps the telemetry of a guest's instances.
 pub trait NoteSink: Send + Sync {
-    /// Takes one note. Those of one instance come in the order in which it sent
-    /// them.
+    /// Takes one note. Notes of one instance come in the order in which it sent them.
     fn note(&self, note: Note<'_>);
 }
 
@@ -73,8 +72,7 @@ pub struct GaugeSummary {
     pub max: f64,
 }
 
-/// Counters and gauges by name, and what was dropped: the part of the telemetry
-/// that does not grow.
+/// Counters and gauges by name, and the number of dropped notes: the bounded part of the telemetry.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GuestStats {
     /// Totals of counters.
@@ -85,7 +83,7 @@ pub struct GuestStats {
 }
 
 impl GuestStats {
-    /// Adds a note; those that are neither counts nor gauges leave no trace.
+    /// Adds a note; only counts and gauges have an effect.
     pub fn add(&mut self, note: &Note<'_>) {
         match *note {
             Note::Count { name, by } => {
@@ -109,8 +107,8 @@ impl GuestStats {
     }
 }
 
-/// The value of `name`, made where there is none. Names are few and used often,
-/// so a known one is not copied.
+/// The value of `name`, made if it is missing. Names are few and used often, so a known one is not
+/// copied.
 fn entry<'m, V>(map: &'m mut BTreeMap<String, V>, name: &str, make: impl FnOnce() -> V) -> &'m mut V {
     if !map.contains_key(name) {
         map.insert(name.to_owned(), make());

@@ -81,8 +81,7 @@ impl RemarksOfCall {
     }
 }
 
-/// The requests of a source, so that only those that run are remarked on, and each
-/// is refused once.
+/// The requests of a source: only running ones get remarks, and each is refused once.
 #[derive(Debug, Default)]
 pub(crate) struct RunningSlots(Vec<SlotState>);
 

@@ -31,9 +31,8 @@ pub(crate) fn watched_engine() -> Result<&'static Engine, String> {
     Ok(engine)
 }
 
-/// The settings of the engine. What `address_space` changes is how memory accesses
-/// are checked, never what a guest answers or how much fuel it uses; the machine
-/// code differs, and with it the name that the cache gives it.
+/// The settings of the engine. `address_space` changes how memory accesses are checked, never a
+/// guest's answers or fuel; the machine code differs, and with it its name in the cache.
 pub(crate) fn config(address_space: AddressSpace) -> Config {
     let mut config = Config::new();
     address_space.apply(&mut config);
@@ -166,7 +165,7 @@ pub(crate) fn fault_in(store: &Store<HostState>, error: &wasmtime::Error, budget
     }
 }
 
-/// Says what the guest did, given what wasmtime made of it.
+/// Describes the guest's fault, given wasmtime's error.
 #[cold]
 pub(crate) fn fault(error: &wasmtime::Error, budget: Budget) -> CallFault {
     if let Some(Refused(fault)) = error.downcast_ref::<Refused>() {

@@ -66,7 +66,7 @@ impl WasiGrants {
         Self { clocks: true, random: true, stdio: true, environment: true }
     }
 
-    /// Adds the grant called `name`; `false` where there is none.
+    /// Adds the grant called `name`; returns `false` if there is none.
     pub fn grant(&mut self, name: &str) -> bool {
         match name {
             "clocks" => self.clocks = true,

@@ -15,7 +15,7 @@ const TICK: Duration = Duration::from_millis(5);
 /// A deadline that does not come, in ticks from now.
 pub(crate) const NEVER_TICKS: u64 = u64::MAX / 2;
 
-/// Ticks after which a call has surely had `limit`: the first may come at once.
+/// Number of ticks after which a call has certainly had `limit`: the first may come at once.
 pub(crate) fn ticks(limit: Duration) -> u64 {
     let whole = limit.as_nanos().div_ceil(TICK.as_nanos());
     u64::try_from(whole).unwrap_or(NEVER_TICKS).saturating_add(1).min(NEVER_TICKS)

@@ -18,7 +18,7 @@ pub enum World {
 }
 
 impl World {
-    /// All of them, in the order in which they are listed to people.
+    /// All of them, in listing order.
     pub const ALL: [Self; 6] = [
         Self::LatencyModel,
         Self::SchedulerPolicy,

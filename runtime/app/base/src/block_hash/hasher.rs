@@ -15,8 +15,8 @@ pub enum Seed<'a> {
     PythonHashSeed(&'a str),
     /// The variable is not set.
     Unset {
-        /// Stands for the bytes that vLLM draws at its start, in the cases in
-        /// which it does ([`BlockHasher::draws_seed`]).
+        /// Represents the bytes that vLLM draws at its start, if it does
+        /// ([`BlockHasher::draws_seed`]).
         random: [u8; 32],
     },
 }

@@ -39,7 +39,7 @@ pub(crate) struct Pickle {
     frame: Option<usize>,
     /// Number of objects that could be referred to.
     memo_len: u32,
-    /// Those that will be, if they come again, with their memo index.
+    /// Texts that will be memoised if they occur again, with their memo index.
     shared: Vec<(SharedText, u32)>,
 }
 

@@ -8,7 +8,7 @@ pub enum HashRules {
     V0_27,
     /// 0.29 and 0.30: cryptographic algorithms start from a fixed seed.
     V0_29,
-    /// From 0.31: extra keys are tagged with what they are.
+    /// From 0.31: extra keys are tagged with their kind.
     V0_31,
 }
 

@@ -12,7 +12,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::input::remote;
 
-/// The time after which waiting for the writer of a FIFO is reported.
+/// How long to wait for the writer of a FIFO before reporting it.
 const SILENT_WAIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 static NOTICE: OnceLock<fn(&str)> = OnceLock::new();

@@ -95,8 +95,8 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// A stream of text in which no line may exceed [`MAX_LINE_BYTES`], for parsers
-/// that take a whole stream and buffer what they need.
+/// A stream of text whose lines may not exceed [`MAX_LINE_BYTES`], for parsers that take a whole
+/// stream and buffer parts of it.
 #[derive(Debug)]
 pub struct LineCap<R> {
     reader: R,

@@ -15,11 +15,11 @@ use std::{fs, io};
 
 use crate::units::format_bytes;
 
-/// The share of the available memory that may be taken where nothing else is said.
+/// The default share of the available memory.
 pub const DEFAULT_SHARE_PERCENT: u64 = 80;
 
-/// A process that stays below this has room: to ask the system what is available took a run of three requests
-/// a tenth of its time.
+/// A process below this size has room: querying the available memory took a tenth of a run of three
+/// requests.
 const SMALL_BYTES: u64 = 32 << 20;
 
 /// Key of the size of a page in the auxiliary vector (`AT_PAGESZ`).
@@ -53,7 +53,7 @@ pub fn set_limit(bytes: u64) {
     GIVEN_BYTES.store(bytes.max(1), Ordering::Relaxed);
 }
 
-/// The limit in bytes; none where the system does not say what is available.
+/// The limit in bytes; none if the system does not report its available memory.
 #[must_use]
 pub fn limit() -> Option<u64> {
     static DEFAULT: OnceLock<Option<u64>> = OnceLock::new();
@@ -124,8 +124,8 @@ fn page_bytes() -> Option<u64> {
     None
 }
 
-/// Memory that can still be taken without swapping: the least of what the machine
-/// and each control group of the process has.
+/// Memory available without swapping: the minimum over the machine and the process's control
+/// groups.
 #[must_use]
 pub fn available_bytes() -> Option<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo").ok()?;

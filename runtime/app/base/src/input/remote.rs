@@ -1,8 +1,8 @@
 //! Inputs at URLs, such as `s3://BUCKET/KEY`: read as copies on disk.
 //!
-//! Commands make copies of what they are given before they read it, by [`local`]; everything
-//! below them reads files. What makes copies is set by the program ([`set_fetch`]), so that this
-//! crate knows no network.
+//! Commands make local copies of their inputs by [`local`] before they read them; everything below
+//! them reads files. The program sets the function that copies ([`set_fetch`]), so this crate knows
+//! no network.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -94,8 +94,8 @@ pub fn named(path: &Path) -> PathBuf {
     }
 }
 
-/// Has the versions of all objects looked at again when they are next asked for: what one command
-/// sees is one state of them, and a process may carry out several.
+/// Makes the next access check the versions of all objects again: one command sees one state of
+/// them, and a process may carry out several commands.
 pub fn look_again() {
     if let Some(copies) = copies().as_mut() {
         copies.paths.clear();
@@ -120,7 +120,7 @@ pub fn refusal(error: &io::Error) -> String {
     }
 }
 
-/// A URL without what may be a secret: user, password and query.
+/// A URL without possible secrets: user, password and query.
 #[must_use]
 pub fn without_secrets(url: &str) -> String {
     let bare = url.split(['?', '#']).next().unwrap_or_default();

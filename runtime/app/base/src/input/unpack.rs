@@ -62,7 +62,7 @@ pub struct Unpacked<'a> {
     end: Option<End>,
 }
 
-/// The way in which a stream breaks off.
+/// How a stream breaks off.
 #[derive(Clone, Copy)]
 enum End {
     Cut,
@@ -144,9 +144,8 @@ impl<'a> Unpacked<'a> {
         matches!(self.end, Some(End::Cut))
     }
 
-    /// The first bytes of what was not read yet, `most` of them if there are as
-    /// many; they are read again afterwards. Where the stream cannot be read any
-    /// further they are fewer, and reading them again ends with the error.
+    /// The next unread bytes, at most `most`; they are read again afterwards. If the stream breaks
+    /// off there are fewer, and reading on returns the error.
     ///
     /// # Errors
     /// Those of the stream, if there is not one byte before them.
@@ -289,7 +288,7 @@ impl BufRead for Unpacked<'_> {
     }
 }
 
-/// Counts what is read of a stream.
+/// Counts the bytes read from a stream.
 struct Counted<R> {
     reader: R,
     bytes: u64,

@@ -21,8 +21,8 @@ pub fn read_yaml(path: &Path, max_bytes: u64) -> io::Result<String> {
     Ok(text)
 }
 
-/// A lower bound of the nesting depth within lines; brackets in texts count, too. Nesting by indentation
-/// takes so many bytes that the file size limits it.
+/// A lower bound of the nesting depth within lines; brackets in texts count, too. Nesting by
+/// indentation takes so many bytes that the file size limits it.
 fn depth(text: &str) -> usize {
     let (mut open, mut deepest) = (0_usize, 0_usize);
     for line in text.lines() {

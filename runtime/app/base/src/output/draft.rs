@@ -13,8 +13,7 @@ use crate::output::error::OutputError;
 use crate::output::remote::{send, shown, upload_of};
 use crate::output::{Claim, make_parents, write_error};
 
-/// All drafts of this process, files and folders: what a signal that ends it at
-/// once has to remove.
+/// All drafts of this process, files and folders: a signal that ends it at once must remove them.
 static DRAFTS: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 fn drafts() -> MutexGuard<'static, BTreeSet<PathBuf>> {
@@ -28,7 +27,7 @@ pub fn remove_drafts() -> usize {
     let removed = drafts.iter().filter(|path| remove(path).is_ok()).count();
     drafts.clear();
     let made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    // What is not empty stays.
+    // Non-empty folders stay.
     made.iter().rev().for_each(|folder| drop(fs::remove_dir(folder)));
     // Held for ever: nothing is renamed from now on.
     std::mem::forget(drafts);
@@ -57,7 +56,7 @@ impl Drop for MadeFolders {
         let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
         for folder in &self.0 {
             made.remove(folder);
-            // What is not empty stays.
+            // A non-empty folder stays.
             drop(fs::remove_dir(folder));
         }
     }
@@ -163,12 +162,12 @@ impl OutputFile {
     }
 }
 
-/// Uploads a draft. What the store does not take is kept: it may have taken hours to make.
+/// Uploads a draft. If the store refuses it, it is kept: it may have taken hours to make.
 fn upload(draft: Draft, claim: &Claim) -> Result<(), OutputError> {
     let failed = |source| write_error(&shown(&claim.path), source);
     let Some((upload, url)) = upload_of(&claim.path).map_err(failed)? else { return Ok(()) };
     let pending = upload.plan(&draft.path, url, claim.replaces).map_err(failed)?;
-    // From here on a signal leaves it to `vcr upload`.
+    // From here on a signal leaves it for `vcr upload`.
     let Draft { path, _registered } = draft;
     path.keep().map_err(|refused| failed(refused.error))?;
     drop(_registered);
@@ -189,7 +188,7 @@ pub(crate) fn make_spooled(path: &Path) -> io::Result<tempfile::NamedTempFile> {
 pub(crate) fn make_draft(place: &Path) -> io::Result<tempfile::NamedTempFile> {
     let folder = place.parent().unwrap_or(Path::new("/"));
     let name = place.file_name().unwrap_or_default().to_string_lossy();
-    // As a file that is simply made: the user's mask takes away what it does.
+    // The mode of a plain new file, reduced by the user's mask.
     let mode = Permissions::from_mode(0o666);
     Builder::new().prefix(&format!(".{name}.")).suffix(".draft").permissions(mode).tempfile_in(folder)
 }

@@ -38,8 +38,8 @@ pub struct OutputFolder {
 #[derive(Debug)]
 struct Drafts {
     folder: TempDir,
-    /// Locked as long as the process lives, which distinguishes it from what a process
-    /// that was killed has left.
+    /// Locked during the process's lifetime, which distinguishes it from the leftovers of a killed
+    /// process.
     _lock: File,
     _registered: Registered,
 }
@@ -108,8 +108,8 @@ impl OutputFolder {
         let names = || files.iter().map(|(name, _)| *name);
         let old = || self.marked.iter().map(String::as_str).filter(|name| !is_written(name));
         undisturbed(|| {
-            // The marker comes first: what has no name yet may be listed, but no
-            // file of ours may be left that is not.
+            // The marker comes first: it may list files that do not exist yet, but no file of ours
+            // may be missing from it.
             self.mark(names().chain(old()))?;
             self.rename(files)?;
             for stale in old() {
@@ -135,8 +135,8 @@ impl OutputFolder {
         })
     }
 
-    /// Uploads drafts, the marker first. What is uploaded stays noted until all are, so that the
-    /// next command with the same files sends only the others.
+    /// Uploads drafts, the marker first. All stay noted until the last one is uploaded, so that the
+    /// next command with the same files sends only the missing ones.
     fn send(mut self, files: &[(&str, PathBuf)], drops_old: bool) -> Result<(), OutputError> {
         let is_written = |name: &str| files.iter().any(|(written, _)| *written == name);
         let old: Vec<String> = self.marked.iter().filter(|name| !is_written(name)).cloned().collect();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::input::remote;
 
-/// A path, and what it leads to.
+/// A path and its resolved target.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) path: PathBuf,
@@ -37,8 +37,7 @@ impl Known {
         self.is_file
     }
 
-    /// Whether both are one file. Links to it have its inode; what does not
-    /// exist yet has no other name.
+    /// Whether both are one file. Links have the same inode; a missing file has no other name.
     pub(crate) fn is(&self, other: &Self) -> bool {
         match (self.id, other.id) {
             (Some(own), Some(others)) => own == others,

@@ -170,7 +170,7 @@ fn is_there(path: &Path) -> Result<bool, OutputError> {
     asked.map_err(|source| write_error(&shown(path), source))
 }
 
-/// Refuses a URL for which a file of an earlier command waits.
+/// Refuses a URL whose file from an earlier command has not been uploaded.
 fn waits(path: &Path) -> Result<(), OutputError> {
     let asked = upload_of(path).and_then(|upload| upload.map_or(Ok(Vec::new()), |(upload, _)| upload.pending()));
     let mut pending = asked.map_err(|source| write_error(&shown(path), source))?.into_iter();

@@ -65,7 +65,7 @@ pub trait Pending: Debug + Send {
     /// Allows it to replace an existing object.
     fn replace(&mut self);
 
-    /// Uploads what the store does not have of it yet.
+    /// Uploads the parts that the store lacks.
     ///
     /// # Errors
     /// As [`Upload::upload`].

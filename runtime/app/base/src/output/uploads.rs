@@ -9,9 +9,8 @@ use crate::output::error::OutputError;
 use crate::output::remote::{Pending, send, shown, upload_of};
 use crate::output::write_error;
 
-/// Complete files that become objects one after the other, on a thread of their own. A file is
-/// removed once it is uploaded; what a store does not take is tried again at the end, and then
-/// kept for `vcr upload`.
+/// Complete files that become objects one by one, on a thread of their own. A file is removed once
+/// it is uploaded; failed uploads are repeated at the end, and then kept for `vcr upload`.
 #[derive(Debug)]
 pub struct Uploads {
     folder: PathBuf,
@@ -36,7 +35,7 @@ impl Uploads {
         let (files, waiting) = channel();
         let thread = thread::Builder::new().name("upload".to_owned()).spawn(move || upload_all(&waiting));
         let thread = thread.map_err(failed)?;
-        // From here on it may hold the only copy of something.
+        // From here on it may hold the only copy of a file.
         Ok(Some(Self { folder: folder.keep(), files, thread }))
     }
 
@@ -74,7 +73,7 @@ impl Uploads {
     }
 }
 
-/// Uploads what comes, and returns what could not be uploaded.
+/// Uploads the received files, and returns those that could not be uploaded.
 fn upload_all(files: &Receiver<Box<dyn Pending>>) -> Vec<Box<dyn Pending>> {
     let mut left = Vec::new();
     for mut file in files {

@@ -68,7 +68,7 @@ impl Weights {
     pub fn draw(&self, stream: &mut Stream) -> usize {
         let total = self.sums.last().copied().unwrap_or(0.0);
         let at = stream.unit() * total;
-        // Those with weight 0 have the sum of the one before and are never found.
+        // Entries with weight 0 have the previous entry's sum and are never found.
         self.sums.partition_point(|sum| *sum <= at).min(self.sums.len().saturating_sub(1))
     }
 }

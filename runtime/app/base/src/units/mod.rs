@@ -75,7 +75,7 @@ pub fn duration_ns(text: &str) -> Result<u64, UnitError> {
     duration(text, 1.0)
 }
 
-/// A duration in picoseconds, for what is spent very often.
+/// A duration in picoseconds, for very frequent costs.
 ///
 /// ```
 /// assert_eq!(vcr_base::units::duration_ps("2.5ns"), Ok(2_500));

@@ -192,7 +192,7 @@ pub struct Occasions {
     pub nth: u64,
     /// Limit of occurrences.
     pub count: u64,
-    /// Nanoseconds before which and from which on nothing happens.
+    /// Start and end of the window in nanoseconds.
     pub window_ns: (u64, u64),
 }
 

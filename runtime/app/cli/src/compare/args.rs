@@ -63,7 +63,7 @@ pub(crate) struct ResamplingArgs {
 /// The options of `vcr run` that compare it with an earlier one.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct BaselineArgs {
-    /// Compare the runs with those of an earlier `vcr run --out DIR`, or with a capture.
+    /// Compare the runs with an earlier `vcr run --out DIR`, or with a capture.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["more_files", "search", "sweeps", "repeat"])]
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) baseline: Option<PathBuf>,

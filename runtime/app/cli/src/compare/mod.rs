@@ -227,7 +227,7 @@ fn pair(names: [&str; 2], reference: Side, compared: Side, options: CompareOptio
     let changes = compared.figures.changes_from(&reference.figures);
     let [reference_name, compared_name] = names;
     if !changes.iter().any(|change| Metric::named(&change.metric).is_some_and(Metric::is_trend)) {
-        // A capture without times, or a run of which nothing completed.
+        // A capture without times, or a run without completed requests.
         let empty = if has_times(&reference) { compared_name } else { reference_name };
         return Err(format!("nothing to compare: {empty} has no times of answers"));
     }

@@ -13,7 +13,7 @@ use crate::terminal::layout::{Layout, write_wrapped};
 use crate::terminal::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
 use crate::terminal::text::{counted, printable};
 
-/// Statistics that the table lists: of trends, and of what is one number.
+/// Statistics in the table: of distributions, and of single values.
 const OF_TRENDS: [&str; 4] = ["mean", "p50", "p95", "p99"];
 const OF_OTHERS: [&str; 3] = ["count", "rate", "value"];
 

@@ -128,7 +128,8 @@ pub(crate) struct FitArgs {
     #[arg(long, value_name = "PREDICTION")]
     pub(crate) suggest: Option<Load>,
 
-    /// Leave out the beginning of each input: auto (what was clearly slower than the rest), none, or a duration: 30s.
+    /// Leave out the beginning of each input: auto (a part clearly slower than the rest), none, or
+    /// a duration: 30s.
     #[arg(long, value_name = "WARM-UP", default_value = "auto", help_heading = "Input")]
     pub(crate) warm_up: WarmUp,
 
@@ -144,7 +145,8 @@ pub(crate) struct FitArgs {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) emit_wasm: Option<PathBuf>,
 
-    /// Replace outputs that exist, and write a model that failed its own checks; the file then says so.
+    /// Replace existing outputs, and write a model that failed its own checks; the file then says
+    /// so.
     #[arg(long, help_heading = "Output")]
     pub(crate) force: bool,
 

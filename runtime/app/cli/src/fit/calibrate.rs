@@ -118,7 +118,7 @@ fn effects(all: &[Judged]) -> Result<Vec<Effect>, Refused> {
     Ok(Effect::all(before, after))
 }
 
-/// What a reader of the table alone might miss, on standard error.
+/// Writes notes that qualify the table to standard error.
 fn warn_of(judged: &Judged) {
     let name = printable(&judged.name);
     let outside = judged.outside_fitted_range;

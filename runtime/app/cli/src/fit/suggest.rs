@@ -1,4 +1,4 @@
-//! What to measure next: as a command of `vllm bench serve`, and as a scenario for a real target.
+//! The next measurement: as a command of `vllm bench serve`, and as a scenario for a real target.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -9,7 +9,7 @@ use vcr_fit::{Certainty, Load, Pace, Suggested, Suggestion};
 use crate::terminal::style::{BOLD, DIM};
 use crate::terminal::text::printable;
 
-/// Prints what a fit suggests, if it was asked for.
+/// Prints a fit's suggestion if one was requested.
 pub(super) fn write(out: &mut dyn Write, suggestion: Option<&Suggestion>, model: &Path) -> io::Result<()> {
     let Some(Suggestion { prediction, now, loads }) = suggestion else { return Ok(()) };
     writeln!(out, "\n{BOLD}to predict {}{BOLD:#}: {}", text(prediction), certainty(now))?;

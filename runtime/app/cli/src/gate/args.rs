@@ -78,7 +78,7 @@ pub(crate) struct MirrorArgs {
 /// Options of `vcr gate`.
 #[derive(Debug, Args)]
 pub(crate) struct GateArgs {
-    /// Limits, in TOML [default: those of --print-policy].
+    /// Limits, in TOML [default: as printed by --print-policy].
     #[arg(long, value_name = "FILE")]
     #[arg(value_parser = crate::values::InputPath)]
     pub(super) policy: Option<PathBuf>,

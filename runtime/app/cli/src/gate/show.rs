@@ -58,7 +58,7 @@ fn write_totals(out: &mut dyn Write, report: &Report, width: usize) -> io::Resul
     writeln!(out, "  {DIM}{} at alpha {:.2e} each{DIM:#}", counted(tests, "test"), report.judgement.alpha_each)
 }
 
-/// All signals of all requests; of a segment those that exceed their limits.
+/// For all requests every signal; for a segment only the signals that exceed their limits.
 fn write_segment(out: &mut dyn Write, segment: &SegmentJudgement) -> io::Result<()> {
     let decision = segment.decision.name();
     writeln!(out, "\n  {BOLD}{}{BOLD:#}: {decision}, {} matched", printable(&segment.name), segment.matched)?;

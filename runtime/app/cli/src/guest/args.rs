@@ -120,7 +120,7 @@ pub(crate) struct BuildArgs {
     #[arg(long)]
     pub(crate) bootstrap: bool,
 
-    /// Print what was built as JSON.
+    /// Print the built guests as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 

@@ -68,7 +68,7 @@ impl Config {
         }
     }
 
-    /// The option that gives it again, as a shell reads it; nothing where `guest call` takes the same by itself.
+    /// The option that repeats it, quoted for a shell; empty if it is `guest call`'s default.
     fn argument(&self) -> String {
         match self {
             Self::Given(json) => format!(" --config '{}'", json.replace('\'', "'\\''")),

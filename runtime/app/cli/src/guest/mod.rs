@@ -41,7 +41,7 @@ fn build_all(args: &BuildArgs) -> Result<Vec<BuiltGuest>, BuildError> {
     let mut report = |progress: Progress<'_>| show(&progress, spinner.as_ref(), args.quiet);
     let mut built = Vec::new();
     for path in paths {
-        // A workspace holds guests; a guest lies in one, or is one.
+        // A workspace contains guests; a guest is in one, or is one.
         if is_one(path) {
             built.push(build_guest(path, args.out.as_deref(), &options, &mut report)?);
         } else {
@@ -76,8 +76,8 @@ pub(crate) fn build_command(args: &BuildArgs) -> Exit {
             return Exit::BadInput;
         }
     };
-    // A guest that the host refuses is not built; and what the host compiles
-    // for this is kept, so that the first run starts at once.
+    // A guest that the host refuses does not count as built. The host's compilation is cached, so
+    // the first run starts at once.
     for guest in &built {
         if let Err(error) = GuestModule::load(&guest.component, Limits::default()) {
             print_error(&error, error.hint().as_deref());

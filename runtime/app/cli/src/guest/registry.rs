@@ -71,7 +71,7 @@ fn print_found(args: &PullArgs, found: &Found) -> std::io::Result<()> {
 }
 
 pub(crate) fn push(args: &PushArgs) -> Exit {
-    // What the simulator would refuse is of no use in a registry either.
+    // A guest that the simulator would refuse is useless in a registry, too.
     if let Err(error) =
         GuestModule::load(&args.file, Limits { wasi: vcr_guest::WasiGrants::all(), ..Limits::default() })
     {

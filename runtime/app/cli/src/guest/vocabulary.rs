@@ -20,7 +20,7 @@ pub(crate) fn vocabulary_command(args: &VocabularyArgs) -> Exit {
     };
     let mut open = OpenOptions::new();
     open.write(true);
-    // What is there is not touched unless that was asked for.
+    // Existing files are only replaced on request.
     if args.force {
         open.create(true).truncate(true)
     } else {

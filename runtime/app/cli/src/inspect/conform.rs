@@ -65,7 +65,7 @@ pub(crate) fn conform(args: &ConformArgs) -> Exit {
     printed(written, exit)
 }
 
-/// Replays side by side. What comes out is in order of name.
+/// Replays in parallel. The results are in order of name.
 fn replay_all(folders: Vec<PathBuf>, quiet: bool) -> Vec<Case> {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get).min(folders.len());
     let next = AtomicUsize::new(0);
@@ -219,7 +219,7 @@ fn write_cases(out: &mut dyn Write, cases: &[Case]) -> io::Result<()> {
     for column in table.column_iter_mut().skip(1).take(4) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    // The table knows nothing of colours, so the marks stand before its lines.
+    // The table has no colours, so the marks precede its lines.
     let mut lines = table.lines();
     if let Some(head) = lines.next() {
         writeln!(out, "    {DIM}{}{DIM:#}", head.trim_end())?;
@@ -236,7 +236,7 @@ fn write_cases(out: &mut dyn Write, cases: &[Case]) -> io::Result<()> {
     Ok(())
 }
 
-/// Fields by name in backticks; what a live capture compares besides is said in words.
+/// Fields by name in backticks; a live capture's additional comparisons in words.
 fn quoted(field: &str) -> String {
     if field.contains(' ') { field.to_owned() } else { format!("`{field}`") }
 }

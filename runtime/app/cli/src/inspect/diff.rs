@@ -1,4 +1,4 @@
-//! `vcr inspect steps --diff`: the first step in which two logs differ.
+//! `vcr inspect steps --diff`: the first step that differs between two logs.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -44,7 +44,7 @@ pub(super) fn diff(args: &StepsArgs) -> Exit {
     printed(written, if found.is_equal() { Exit::Passed } else { Exit::CheckFailed })
 }
 
-/// The other log; what is picked by name is picked here too, if there are names.
+/// The other log; a selection by name applies to it too, if it has names.
 fn open_other(args: &StepsArgs, path: &Path) -> Result<StepLog, LogError> {
     let mut log = StepLog::read(path)?;
     let engines = log.engines();

@@ -50,7 +50,8 @@ pub(crate) struct KvBenchArgs {
     #[arg(long, value_enum, default_value = "tcp")]
     kv_transfer: BenchPlane,
 
-    /// Library of --kv-transfer nixl, libnixl_capi.so or its folder [default: that of the active Python environment].
+    /// Library of --kv-transfer nixl, libnixl_capi.so or its folder [default: found in the active
+    /// Python environment].
     #[arg(long, value_name = "PATH", env = "NIXL_LIBRARY")]
     nixl_library: Option<OsString>,
 

@@ -53,7 +53,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "BYTES")]
     kv_cache_memory_bytes: Option<u64>,
 
-    /// Memory of the GPU besides weights and KV blocks, in bytes.
+    /// Memory of the GPU for other purposes than weights and KV blocks, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     activation_bytes: u64,
 
@@ -93,7 +93,8 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "TOKENS")]
     max_model_len: Option<u64>,
 
-    /// Most tokens of a step; sequences with windows hold KV of two steps, and of as many more as there are stages besides.
+    /// Most tokens of a step; sequences with windows hold KV of two steps, and of one more for each
+    /// further pipeline stage.
     #[arg(long, value_name = "TOKENS", default_value_t = 8_192)]
     max_num_batched_tokens: u32,
 
@@ -292,7 +293,7 @@ fn write_json(out: &mut dyn Write, found: &Found) -> io::Result<()> {
     writeln!(out)
 }
 
-/// Layers by what they do.
+/// Layers by kind.
 fn layers(model: &Model) -> String {
     let count = |wanted: fn(&Mixer) -> bool| model.layers.iter().filter(|layer| wanted(&layer.mixer)).count();
     let experts = model.layers.iter().filter(|layer| matches!(layer.feed_forward, FeedForward::Experts(_))).count();

@@ -93,7 +93,7 @@ fn as_json(row: &Row) -> Value {
     })
 }
 
-/// A column: its head, and what it says of a row.
+/// A column: its head, and its value for a row.
 type Column = (&'static str, fn(&Row) -> Option<String>);
 
 const COLUMNS: [Column; 15] = [
@@ -129,7 +129,7 @@ fn write_rows(steps: &Steps<'_>, rows: &[Row], rest: &[&Step<'_>]) -> io::Result
     }
     let of_one_engine = steps.engines.len() == 1;
     let of_one_run = steps.engines.iter().all(|name| name.of == steps.engines[0].of);
-    // What no row says is left out, and names where there is nothing to tell apart.
+    // Empty columns are left out, and so are names if all rows have the same one.
     let columns: Vec<&Column> = COLUMNS
         .iter()
         .filter(|(head, _)| !(*head == "run" && of_one_run || *head == "engine" && of_one_engine))

@@ -1,4 +1,4 @@
-//! `vcr inspect vllm-args`: what a command line of `vllm serve` becomes.
+//! `vcr inspect vllm-args`: the simulated equivalent of a `vllm serve` command line.
 
 use std::io::{self, Write};
 

@@ -1,8 +1,8 @@
-//! The commands as functions: what they do, with results in the place of printed text.
+//! The commands as functions that return results instead of printing text.
 //!
-//! Each takes the words of a command line without the program's name, so that options, their
-//! rules and their errors are those of the command. Nothing is printed, no signal is watched:
-//! a caller that wants an end says so by its [`Reporter`]. For the Python package.
+//! Each takes the words of a command line without the program's name, so options, rules and errors
+//! equal the command's. Nothing is printed and no signal is handled: a caller ends a run through
+//! its [`Reporter`]. For the Python package.
 
 mod sweep;
 mod tables;
@@ -32,13 +32,13 @@ pub use vcr_trace::import::table::{self, Cells};
 /// A scenario's text that is in no file, and the name that it has in results and errors.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// File name, at which relative paths start.
+    /// File name; relative paths start at its folder.
     pub name: String,
     /// The script.
     pub text: String,
 }
 
-/// Inputs of `vcr run` besides its command line.
+/// Inputs of `vcr run` in addition to its command line.
 #[derive(Debug, Default)]
 pub struct RunExtras {
     /// In the place of the file that the words name.
@@ -74,7 +74,7 @@ impl Run {
     }
 }
 
-/// Executes one scenario, or a pack, once. Its report is that of `vcr run --json`.
+/// Executes one scenario or pack once. The report equals that of `vcr run --json`.
 ///
 /// # Errors
 /// As the command's; options that ask for several executions.
@@ -204,7 +204,7 @@ fn reach_objects() {
     vcr_base::input::remote::look_again();
 }
 
-/// Reads words; the errors are those of the command line, without its usage.
+/// Parses words; the errors are those of the command line, without its usage.
 fn command(words: &[OsString]) -> Result<Command, Refusal> {
     reach_objects();
     let words = std::iter::once(OsString::from("vcr")).chain(words.iter().cloned()).collect();

@@ -57,7 +57,7 @@ struct Search {
 pub struct InputFile {
     /// The word of the command line.
     pub word: String,
-    /// Names and contents of the files that lie in one folder; the first is the one of the word.
+    /// Names and contents of the files in one folder; the first is the file of the word.
     pub files: Vec<(String, Vec<u8>)>,
 }
 

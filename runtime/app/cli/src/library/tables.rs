@@ -74,7 +74,7 @@ pub fn write_columns(path: &Path, columns: &[Column], force: bool) -> Result<(),
     Ok(file.write_with(|out| write(out, columns, format))?)
 }
 
-/// The path of an input; of a URL, that of a copy.
+/// The path of an input; for a URL, the path of its copy.
 fn local(path: &Path) -> Result<PathBuf, Refusal> {
     super::reach_objects();
     crate::values::input(path).map_err(Refusal::input)

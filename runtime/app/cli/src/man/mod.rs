@@ -1,8 +1,9 @@
 //! `vcr man`: manual pages, made of the declarations that the help is made of.
 //!
 //! There is a page for each command, `vcr-inspect-steps.1` for `vcr inspect steps`, with every
-//! option, those that only `--help-all` lists among them, and the examples and exit codes of the
-//! help; or one page of Markdown for all of them. Pages have no date: the same program writes the same bytes.
+//! option, including those listed only by `--help-all`, and the examples and exit codes of the
+//! help; or one page of Markdown for all of them. Pages have no date: the same program writes the
+//! same bytes.
 
 pub(crate) mod args;
 mod markdown;

@@ -25,7 +25,7 @@ pub(crate) struct MergeArgs {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) out: PathBuf,
 
-    /// Make a table of the points that are there; others are missing in it.
+    /// Make a table of the existing points and leave out the others.
     #[arg(long)]
     pub(crate) partial: bool,
 

@@ -1,8 +1,8 @@
 //! `vcr merge`: the table of a sweep out of the files of its shards.
 //!
-//! The table has the bytes that the same sweep writes in one process: each kind of sweep makes
-//! its columns out of results, wherever these come from. What is missing, there twice or of
-//! another grid is refused.
+//! The table has the same bytes as one written by a single process: each kind of sweep makes its
+//! columns from results, wherever these come from. Missing points, duplicates and points of another
+//! grid are refused.
 
 pub(crate) mod args;
 
@@ -59,7 +59,7 @@ fn write(args: &MergeArgs) -> Result<String, Refusal> {
     Ok(format!("{points} of {} in {out}", counted(shards, "shard")))
 }
 
-/// The files, and those of shards in the folders, by name.
+/// The files, and the shards in the folders, by name.
 fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Refusal> {
     let mut files = Vec::new();
     for path in paths {

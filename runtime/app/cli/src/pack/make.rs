@@ -16,7 +16,7 @@ use vcr_scenario::{COMPAT_TABLE, Outcome, SourceFile};
 
 use crate::refusal::Refusal;
 
-/// A run and what it has read.
+/// A run and the files it has read.
 pub(super) struct Packed<'a> {
     pub(super) script: &'a Path,
     /// The script if it is in no file.
@@ -97,8 +97,8 @@ impl Packed<'_> {
     }
 }
 
-/// Place of a file of an input; those of a folder, and later parts of a capture, lie beside
-/// each other as they do on disk.
+/// Place of an input's file; files of a folder, and later parts of a capture, stay side by side as
+/// on disk.
 fn place_of(place: &str, source: &SourceFile, name: &str) -> String {
     if name == source.name {
         return place.to_owned();

@@ -67,7 +67,7 @@ fn make_pack(args: &PackArgs) -> Result<Exit, Refusal> {
     let (mut outcome, mut sources) = run_once(args, &settings, BTreeMap::new())?;
     let mut redacted = None;
     if args.redact {
-        // Its result is that of what is in the pack.
+        // Its result is the result of the pack's contents.
         let copies = redacted.insert(Redacted::of(&sources)?);
         (outcome, sources) = run_once(args, &settings, copies.files_by_name())?;
     }

@@ -17,11 +17,11 @@ use crate::refusal::Refusal;
 pub(crate) struct OpenedPack {
     folder: TempDir,
     manifest: Manifest,
-    /// Whether parameters or the seed are others than those it was packed with.
+    /// Whether parameters or the seed differ from the packed ones.
     is_changed: bool,
 }
 
-/// How a result compares with that of its pack.
+/// How a result compares with the packed one.
 pub(crate) struct Verdict {
     pub(crate) is_different: bool,
     /// To be printed.
@@ -71,7 +71,7 @@ impl OpenedPack {
         self.folder.path().join(&self.manifest.scenario)
     }
 
-    /// Completes options by those it was packed with.
+    /// Completes options by the packed ones.
     pub(crate) fn complete(&mut self, options: &mut RunOptions) {
         let settings = &self.manifest.settings;
         self.is_changed = options.seed.is_some_and(|seed| Some(seed) != settings.seed)

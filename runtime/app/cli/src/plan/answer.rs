@@ -31,7 +31,7 @@ const SLOWER: [(&str, f64); 3] = [("roofline", 1.33), ("tables", 1.28), ("fitted
 const SLOWER_OTHER: f64 = 1.33;
 /// Families that cost more than the first row by this factor, and by the error, are no candidates for a safe row.
 const SAFE_WITHIN: f64 = 2.0;
-/// Share of a limit from which on it is what limits a deployment.
+/// Share of a limit from which it counts as the binding one.
 const FULL: f64 = 0.99;
 
 /// A deployment with the load.
@@ -113,7 +113,7 @@ pub(crate) struct Plan {
     pub(crate) cut_by: Option<&'static str>,
 }
 
-/// What the search leaves to the answer.
+/// The search's results for the answer.
 pub(crate) struct Searched<'a> {
     pub(crate) simulator: &'a Simulator<'a>,
     pub(crate) facts: Facts,
@@ -209,8 +209,9 @@ impl Searched<'_> {
         all.into_iter().find(|rows| !rows.is_empty()).unwrap_or_default()
     }
 
-    /// The best flags of each family and number of replicas that was simulated with this part of the load and keeps all
-    /// objectives, the cheapest first. What a longer part breaks is not among them.
+    /// The best flags of each family and number of replicas that was simulated with this part of
+    /// the load and keeps all objectives, the cheapest first. Rows that fail on a longer part are
+    /// not included.
     fn rows_of(&self, part: usize) -> Vec<Row> {
         let mut best: BTreeMap<(usize, u32), (Probe, Arc<Simulated>)> = BTreeMap::new();
         let longer = (part + 1..=self.simulator.whole()).flat_map(|longer| self.simulator.of_part(longer));

@@ -34,7 +34,7 @@ pub(crate) struct PlanArgs {
     #[command(subcommand)]
     pub(crate) command: Option<PlanCommand>,
 
-    /// A YAML file with the options of the question. Options on the command line replace those of the file.
+    /// A YAML file with the options of the question. Options on the command line override the file.
     #[arg(value_name = "PLAN.YAML", value_parser = InputPath)]
     pub(crate) file: Option<PathBuf>,
 
@@ -74,7 +74,8 @@ pub(crate) enum PlanCommand {
     /// Find the flags of one deployment whose GPUs are given.
     #[command(after_help = TUNE_EXAMPLES)]
     Tune(Box<TuneArgs>),
-    /// Say what binds a row of a plan, and what one change of it would do, by simulations.
+    /// Show the binding limit of a plan's row, and the effect of each single change, by
+    /// simulations.
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(ExplainArgs),
     /// Run the load of a row on a server, and compare it with the prediction.
@@ -82,7 +83,7 @@ pub(crate) enum PlanCommand {
     Verify(VerifyArgs),
 }
 
-/// What is asked.
+/// The question.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct QuestionArgs {
@@ -159,7 +160,8 @@ pub(crate) struct QuestionArgs {
     #[serde(deserialize_with = "text")]
     pub(crate) vllm_minor: Option<String>,
 
-    /// What to try, as YAML: '{tensor_parallel: [1, 2], max_num_seqs: [64, 256], prefill_decode: ["1:2"]}'.
+    /// Values to try, as YAML: '{tensor_parallel: [1, 2], max_num_seqs: [64, 256], prefill_decode:
+    /// ["1:2"]}'.
     #[arg(long, value_name = "YAML")]
     #[serde(deserialize_with = "document")]
     pub(crate) space: Option<String>,
@@ -274,7 +276,7 @@ fn share(text: &str) -> Result<f64, String> {
 }
 
 impl QuestionArgs {
-    /// These, and where they say nothing those of a file.
+    /// These, completed by those of a file.
     pub(crate) fn or(self, file: Self) -> Self {
         fn first<T>(one: Vec<T>, other: Vec<T>) -> Vec<T> {
             if one.is_empty() { other } else { one }

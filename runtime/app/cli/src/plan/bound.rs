@@ -1,4 +1,4 @@
-//! Bounds of families before any load is simulated: what one request alone takes.
+//! Bounds of families before any load is simulated: the times of a single request.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use crate::plan::space::{LeftOut, Mode, Shape};
 
 /// Output of a request alone: enough gaps for their mean.
 const OUTPUT_TOKENS: u64 = 9;
-/// Shares of prompts in a load from which on a prompt may be found in the cache.
+/// Share of common prompts in a load from which a prompt may be found in the cache.
 const SHARED: f64 = 0.01;
-/// Of the load, what has to be done while it arrives; the rest may end later.
+/// The share of the work that must be done while the load arrives; the rest may end later.
 const DURING: f64 = 0.9;
 
 /// A request alone on a deployment.
@@ -26,7 +26,7 @@ const DURING: f64 = 0.9;
 pub(crate) struct Alone {
     /// Gap of a decode.
     pub(crate) itl_ms: f64,
-    /// Rate at which the longest prompt is computed.
+    /// Prefill rate of the longest prompt.
     pub(crate) prompt_tokens_per_s: f64,
 }
 
@@ -38,7 +38,7 @@ struct Broken {
     headroom: f64,
 }
 
-/// Families with what one request alone takes on them.
+/// Families with the times of a single request on them.
 #[derive(Default)]
 pub(crate) struct Bounded {
     pub(crate) families: Vec<Family>,
@@ -48,8 +48,8 @@ pub(crate) struct Bounded {
     pub(crate) nearest: Option<(Family, Alone)>,
 }
 
-/// Families that may keep the objectives, each with the replicas that a search begins with; what one request alone
-/// takes on them; and families that cannot.
+/// Families that may keep the objectives, each with the initial number of replicas for the search;
+/// the times of a single request on them; and families that cannot.
 pub(crate) fn bound(simulator: &Simulator<'_>, facts: &Facts, families: Vec<Family>) -> Result<Bounded, Halt> {
     let found = simulator.each_of(&families, |_, family| alone(simulator, facts, family));
     let Bounded { families: mut kept, mut alones, mut left_out, .. } = Bounded::default();
@@ -81,7 +81,8 @@ pub(crate) fn bound(simulator: &Simulator<'_>, facts: &Facts, families: Vec<Fami
     Ok(Bounded { families: kept, alones, left_out, nearest })
 }
 
-/// Lengths of prompts that are tried alone: those at the percentiles of objectives, and the longest one.
+/// Lengths of prompts that are simulated alone: those at the percentiles of objectives, and the
+/// longest one.
 fn lengths(objectives: &[Objective], facts: &Facts) -> Vec<u64> {
     let of = objectives.iter().filter(|one| bounds_ttft(one)).filter_map(|one| {
         let share = one.percentile()? / 100.0;
@@ -203,7 +204,8 @@ mod tests {
             prompts: vec![1.0],
             lengths: vec![1],
         };
-        // 200,000 prompt tokens at 5,000 a second are 40 s in 10 s, of which nine tenths.
+        // 200,000 prompt tokens at 5,000 a second take 40 s; nine tenths of that must fit into 10
+        // s.
         let alone = Alone { itl_ms: 10.0, prompt_tokens_per_s: 5_000.0 };
         assert_eq!(least(&alone, &shape, &facts), 4);
         // 100,000 tokens, 100 at a time in 50 ms.

@@ -1,4 +1,5 @@
-//! `vcr plan explain`: what binds a row, and what one change of it would do, by simulations of its neighbours.
+//! `vcr plan explain`: the binding limit of a row, and the effect of each single change, by
+//! simulations of its neighbours.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -29,14 +30,14 @@ struct Neighbour {
     passed: bool,
     headroom: f64,
     objectives: Vec<Kept>,
-    /// What it would do, in a sentence.
+    /// Its effect, in a sentence.
     sentence: String,
 }
 
 #[derive(Serialize)]
 struct Explained<'a> {
     row: &'a Row,
-    /// Whether the row is the nearest one of a plan in which no deployment keeps all objectives.
+    /// Whether the row is the nearest one of a plan without a deployment that keeps all objectives.
     is_nearest: bool,
     binding: String,
     neighbours: Vec<Neighbour>,

@@ -1,4 +1,4 @@
-//! Files of a plan: page, tables, and for each row what to do next.
+//! Files of a plan: page, tables, and the next steps for each row.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -21,14 +21,14 @@ use crate::terminal::text::counted;
 pub(crate) const JSON: &str = "plan.json";
 const FILES: [&str; 3] = ["plan.html", "plan.csv", JSON];
 const OF_ROW: [&str; 4] = ["scenario.rhai", "serve.sh", "bench.sh", "values.yaml"];
-/// Rows that have a folder: those of the table, and one that is added to it.
+/// Rows with a folder: the rows of the table, and one that is added to it.
 const MAX_ROWS: usize = 11;
 
 /// The folders of a plan, before the search.
 pub(crate) struct Folders {
     outputs: Outputs,
     whole: OutputFolder,
-    /// Those of rows that are there from an earlier plan.
+    /// Existing row folders from an earlier plan.
     rows: Vec<Option<OutputFolder>>,
 }
 
@@ -64,7 +64,7 @@ impl Folders {
             let mut folder = match (earlier, row) {
                 (Some(folder), Some(_)) => folder,
                 (None, Some(_)) => self.outputs.folder(&row_folder(self.whole.path(), index + 1), &OF_ROW)?,
-                // What an earlier plan wrote is no row of this one.
+                // A row of an earlier plan is not part of this one.
                 (Some(folder), None) => {
                     folder.commit(&[])?;
                     continue;
@@ -97,7 +97,7 @@ fn from(folder: &Path, file: &Path) -> PathBuf {
     up.chain(file.components().skip(shared)).collect()
 }
 
-/// What to do with a row, in this folder.
+/// The next steps for a row, in this folder.
 fn row_files(row: &Row, plan: &Plan, inputs: &Inputs, folder: &Path) -> Result<Vec<(&'static str, String)>, Refusal> {
     let moved = inputs.with_paths(|path| from(folder, path))?;
     let mut text = script(row, &moved)?;

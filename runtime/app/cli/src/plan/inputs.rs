@@ -18,7 +18,7 @@ const MAX_GPUS: u32 = 64;
 const LATENCIES: [&str; 2] = ["tables", "roofline"];
 /// The source of a price of `--price`.
 const GIVEN: &str = "given";
-/// Loads at which the growth of the answer is shown.
+/// Multiples of the load for the growth of the answer.
 const SCALES: [f64; 6] = [0.5, 0.75, 1.0, 1.25, 1.5, 2.0];
 
 /// A question.
@@ -28,13 +28,13 @@ pub(crate) struct Inputs {
     pub(crate) space: Space,
     pub(crate) load: Load,
     pub(crate) objectives: Vec<Objective>,
-    /// As `deployment(...)` takes it; none for what is known best.
+    /// As `deployment(...)` takes it; none for the most accurate known model.
     pub(crate) latency: Option<String>,
     pub(crate) scales: Vec<f64>,
     pub(crate) seed: u64,
     /// Where each price is from.
     pub(crate) prices: Vec<Price>,
-    /// What the answer takes for granted, in sentences.
+    /// The answer's assumptions, in sentences.
     pub(crate) assumptions: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Objectives with what was observed.
+//! Objectives with the observed values.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ pub(crate) struct Kept {
     pub(crate) passed: bool,
 }
 
-/// The objectives with what was observed.
+/// The objectives with the observed values.
 pub(crate) fn kept(one: &Simulated) -> Vec<Kept> {
     let of = |made: &vcr_scenario::AssertionResult| Kept {
         objective: format!("{}.{}", made.subject, made.condition.as_deref().unwrap_or_default()),

@@ -1,4 +1,4 @@
-//! The load of a plan, its parts, and what is known of it before any deployment is tried.
+//! The load of a plan, its parts, and its properties before any deployment is tried.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) enum Load {
     Drawn { rate_per_s: f64, dataset: Option<PathBuf>, lengths: Option<String>, requests: u32 },
 }
 
-/// What is known of a load.
+/// Properties of a load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Facts {
     pub(crate) requests: u64,
@@ -146,7 +146,7 @@ impl Load {
         }
     }
 
-    /// What is known of it: it is run on an engine that is fast and large.
+    /// Its properties: it is run on an engine that is fast and large.
     pub(crate) fn facts(
         &self,
         seed: u64,

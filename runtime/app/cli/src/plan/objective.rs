@@ -38,7 +38,7 @@ impl Objective {
         Ok(Self { subject: subject.to_owned(), condition: condition.to_owned() })
     }
 
-    /// All of them, and one on completed requests where they say nothing of those.
+    /// All of them, and one on completed requests if they contain none.
     pub(crate) fn all(texts: &[String]) -> Result<Vec<Self>, String> {
         let mut all = texts.iter().map(|text| Self::parse(text)).collect::<Result<Vec<_>, _>>()?;
         let metric = |one: &Self| one.subject.split('{').next().unwrap_or_default().trim().to_owned();
@@ -52,7 +52,8 @@ impl Objective {
         format!("{}.{}", self.subject, self.condition)
     }
 
-    /// Its limit, if it compares a metric with a number. That of a goodput has the metric's name only.
+    /// Its limit, if it compares a metric with a number. A goodput's limit has only the metric's
+    /// name.
     pub(crate) fn limit(&self) -> Option<Limit> {
         limit_of(&self.subject, &self.condition)
     }
@@ -106,8 +107,8 @@ pub(crate) fn contradiction(all: &[Objective]) -> Option<(&Objective, &Objective
     })
 }
 
-/// How far an observed value is from a limit: a share of it, positive where it is kept. Of a least share, such as 99 %
-/// of the requests, it is a share of what may be lost.
+/// The distance of an observed value from a limit: a share of it, positive if it is kept. For a
+/// least share, such as 99 % of the requests, it is a share of the allowed failures.
 pub(crate) fn headroom(result: &AssertionResult) -> f64 {
     /// Of a metric without samples, which is worse than any sample.
     const NOTHING: f64 = -1e9;

@@ -1,4 +1,4 @@
-//! The page of a plan: the answer, its rows, its trades, its growth, and what was left out.
+//! The page of a plan: the answer, its rows, its trade-offs, its growth, and what was left out.
 
 use std::io::{self, Write};
 

@@ -9,7 +9,7 @@ use crate::terminal::text::counted;
 /// The name of every run: rows and the scenarios that reproduce them have equal fingerprints.
 const RUN: &str = "plan";
 
-/// What is simulated of a deployment.
+/// The simulated state of a deployment.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Case<'a> {
     pub(crate) shape: &'a Shape,

@@ -1,10 +1,11 @@
 //! The search: for each family of deployments the flags and the least replicas that keep all objectives.
 //!
-//! A family has its model, GPU, parallel sizes and mode in common; its shapes differ in flags, and every replica
-//! of a shape costs the same. Bisections find the least replicas that carry the load; objectives that more replicas
-//! hurt, such as cost, are kept there or nowhere. Flags race on parts of the
-//! load, the first part being the shortest: the best quarter goes on to the next part. Families that would cost
-//! much more than the cheapest do not go on. What remains is decided on the whole load.
+//! A family has its model, GPU, parallel sizes and mode in common; its shapes differ in flags, and
+//! every replica of a shape costs the same. Bisections find the least number of replicas that
+//! carries the load; objectives that more replicas hurt, such as cost, are kept there or nowhere.
+//! Flags race on parts of the load, starting with the shortest: the best quarter advances to the
+//! next part. Families that would cost much more than the cheapest drop out. The remaining ones are
+//! decided on the whole load.
 //!
 //! Pure: simulations are behind [`Simulate`], and each is made once.
 
@@ -43,7 +44,8 @@ pub(crate) trait Simulate: Sync {
     /// Calls `act` for each number, several at a time, and gives the results in order.
     fn each<T: Send>(&self, count: usize, act: &(dyn Fn(usize) -> T + Sync)) -> Vec<T>;
 
-    /// Whether the time for the search is over: what is under way comes to its end, and one family is decided.
+    /// Whether the time for the search has passed: running simulations are completed, and one
+    /// family is decided.
     fn is_over(&self) -> bool;
 }
 
@@ -86,7 +88,7 @@ pub(crate) enum Found {
 const WITHIN_FIRST: f64 = 2.0;
 /// Families within this factor of the cheapest go on to the next part.
 const WITHIN: f64 = 1.5;
-/// The share of a family's shapes that go on to the next part: one in so many.
+/// One in this many of a family's shapes advances to the next part.
 const ONE_IN: usize = 4;
 /// Families that go on in any case.
 const AT_LEAST: usize = 2;
@@ -159,7 +161,7 @@ pub(crate) fn search<S: Simulate>(
         if simulate.is_over() && cheapest.is_finite() {
             break;
         }
-        // Whatever the first parts say may be cheaper, and what goes on to this part.
+        // The shapes that may be cheaper by the first parts and advance to this part.
         let may_be_cheaper = |number: &usize| match found[*number] {
             Found::Dearer { replicas, .. } => price(&families[*number], Some(replicas)) <= cheapest,
             _ => order.contains(number),
@@ -197,8 +199,9 @@ fn polish<S: Simulate>(simulate: &S, families: &[Family], found: &mut [Found], w
     Ok(())
 }
 
-/// The families that race: those whose first flags do not cost much more than the cheapest with the first part of the
-/// load. Where the first flags never keep the objectives, others may: then the replicas that arithmetic asks for count.
+/// The families that race: those whose first flags cost not much more than the cheapest with the
+/// first part of the load. If the first flags never keep the objectives, others may: then the
+/// computed number of replicas counts.
 fn promising<S: Simulate>(
     simulate: &S,
     families: &[Family],
@@ -348,7 +351,7 @@ fn decide<S: Simulate>(
     if score.passed {
         return Ok(Found::Least { shape, replicas });
     }
-    // More replicas would hurt what is broken.
+    // More replicas would hurt the failed objective.
     let tried = if score.headroom >= CLOSE { &family.shapes[..] } else { shapes };
     let scores = scores(simulate, tried, replicas, whole)?;
     let rank = |score: &Score| (score.passed, score.headroom);
@@ -362,7 +365,8 @@ fn decide<S: Simulate>(
     })
 }
 
-/// The least replicas of a range with which a shape carries the load; tried from `guess` on.
+/// The least number of replicas in a range that carries the load with a shape, searched from
+/// `guess`.
 fn least<S: Simulate>(
     simulate: &S,
     shape: usize,

@@ -95,7 +95,7 @@ impl Plan {
         Some(format!("{cause} ended the search: this is the best so far; {open} of {all} families are not decided"))
     }
 
-    /// What the errors of the latency model leave of the answer.
+    /// The uncertainty of the answer from the errors of the latency model.
     pub(crate) fn trust(&self) -> Option<String> {
         let percent = (self.slower - 1.0) * 100.0;
         let model = &self.latency_model;
@@ -251,7 +251,7 @@ fn write_growth(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
     writeln!(out)
 }
 
-/// What is not in the table, and why.
+/// What the table leaves out, and why.
 fn write_others(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<()> {
     /// Lines of reasons, unless all are asked for.
     const SHOWN: usize = 8;

@@ -183,7 +183,7 @@ impl<'a> Simulator<'a> {
         self.parts.len() - 1
     }
 
-    /// Says what is done now, and how many requests will be simulated in all by an estimate.
+    /// Announces the current phase, and an estimate of the total number of simulated requests.
     pub(crate) fn begin(&self, what: &str, expected_requests: f64) {
         let done = self.spent.requests.load(Ordering::Relaxed) as f64;
         self.progress.begin(what, done + expected_requests);
@@ -205,7 +205,7 @@ impl<'a> Simulator<'a> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).get(probe).cloned()
     }
 
-    /// What has ended the search or the answer before their end, by name.
+    /// The name of the limit that cut the search or the answer short.
     pub(crate) fn cut_by(&self) -> Option<&'static str> {
         self.progress.cut_by()
     }
@@ -282,7 +282,7 @@ impl<'a> Simulator<'a> {
         Ok(Ok(outcome))
     }
 
-    /// Checks a script without making its run: its errors are those of the question.
+    /// Checks a script without running it: its errors are errors of the question.
     pub(crate) fn check(&self, script: &str) -> Result<(), Refusal> {
         let of = |error: vcr_scenario::ScenarioError| {
             let refusal = Refusal::input(format!("invalid plan: {}", error.message));
@@ -393,7 +393,8 @@ impl Progress {
         Self { budget, is_cut, bar, terminal, state: Mutex::new(state), warned: Mutex::default() }
     }
 
-    /// Whether a signal has come, or this share of the time is over. Who asks leaves something undone if so.
+    /// Whether a signal has come, or this share of the time has passed. The caller then skips some
+    /// work.
     fn is_over(&self, share: f64) -> bool {
         let is_late = |(began, time): (Instant, Duration)| began.elapsed() >= time.mul_f64(share);
         let is_over = stop::cause().is_some() || self.budget.is_some_and(is_late);

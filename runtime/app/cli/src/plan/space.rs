@@ -179,7 +179,7 @@ fn is_none(gib: &u32) -> bool {
 /// Deployments that are not tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LeftOut {
-    /// What they have in common.
+    /// Their common properties.
     pub(crate) deployments: String,
     /// Why, with the numbers.
     pub(crate) reason: String,
@@ -187,7 +187,7 @@ pub(crate) struct LeftOut {
     pub(crate) count: usize,
 }
 
-/// What bounds the space besides.
+/// Further bounds of the space.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Bounds {
     pub(crate) models: Vec<String>,
@@ -201,7 +201,7 @@ pub(crate) struct Bounds {
     pub(crate) vllm_minor: Option<String>,
 }
 
-/// All shapes, in families, and what is left out.
+/// All shapes, in families, and the excluded ones.
 pub(crate) struct Spanned {
     pub(crate) shapes: Vec<Shape>,
     pub(crate) families: Vec<Family>,
@@ -425,7 +425,7 @@ pub(crate) fn has_drafts(arguments: &str) -> bool {
     arguments.contains("--speculative-config")
 }
 
-/// What a command line of `vllm serve` states.
+/// The settings of a `vllm serve` command line.
 pub(crate) struct Given {
     pub(crate) model: String,
     pub(crate) tensor_parallel: u32,
@@ -472,7 +472,7 @@ pub(crate) fn given(command: &str) -> Result<Given, Refusal> {
     })
 }
 
-/// Arguments without those of these names and their values.
+/// Arguments without these names and their values.
 pub(crate) fn without(arguments: &str, names: &[&str]) -> String {
     let mut kept = Vec::new();
     let mut words = arguments.split_whitespace();

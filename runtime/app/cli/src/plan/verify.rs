@@ -41,8 +41,8 @@ pub(crate) struct KeptRow {
 }
 
 impl Kept {
-    /// The question of the plan in a folder of `vcr plan --out`, and one of its rows; the nearest deployment where there
-    /// are none, if that will do.
+    /// The question of the plan in a folder of `vcr plan --out`, and one of its rows; the nearest
+    /// deployment if there are none and `takes_nearest`.
     pub(crate) fn read(folder: &Path, row: usize, takes_nearest: bool) -> Result<KeptRow, Refusal> {
         let path = folder.join(JSON);
         let invalid = |reason: String| Refusal::input(format!("invalid `{}`: {reason}", path.display()));

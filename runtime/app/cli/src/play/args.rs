@@ -81,7 +81,7 @@ pub(crate) struct VersionArg(pub(crate) Option<vcr_wire::VllmMinor>);
 /// The type of the weights.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum DtypeArg {
-    /// That of the model if its KV moves, or bfloat16.
+    /// The model's if its KV moves, otherwise bfloat16.
     Auto,
     #[value(alias = "half")]
     Float16,
@@ -147,7 +147,8 @@ pub(crate) struct RankArgs {
     #[arg(long, value_name = "NAME", default_value = "vcr-engine-0", env = "VCR_ENGINE_ID")]
     pub(crate) engine_id: String,
 
-    /// Reported data type of the weights; `auto` is that of the model if its KV moves, or bfloat16.
+    /// Reported data type of the weights; `auto` is the model's if its KV moves, otherwise
+    /// bfloat16.
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) dtype: DtypeArg,
 

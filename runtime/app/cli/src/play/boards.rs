@@ -9,9 +9,10 @@ use vcr_roofline::gpus::{GPUS, Gpu};
 use super::args::LiveArgs;
 use super::unusable::Unusable;
 
-/// Name of the GPU in the table, its name in `nvidia-smi`, its default power limit in watts, and the highest clocks of
-/// its multiprocessors and memory in MHz. Power is that of the datasheet named by the table's `source`; clocks are those
-/// that `nvidia-smi --query-gpu=clocks.max.sm,clocks.max.mem` shows.
+/// Name of the GPU in the table, its name in `nvidia-smi`, its default power limit in watts, and
+/// the highest clocks of its multiprocessors and memory in MHz. Power comes from the datasheet
+/// named by the table's `source`; clocks come from `nvidia-smi
+/// --query-gpu=clocks.max.sm,clocks.max.mem`.
 const BOARDS: &[(&str, &str, f64, [u32; 2])] = &[
     ("a10", "NVIDIA A10", 150.0, [1695, 6251]),
     ("a100-40gb", "NVIDIA A100-SXM4-40GB", 400.0, [1410, 1215]),

@@ -23,10 +23,10 @@ use super::unusable::Unusable;
 use crate::service::{raise_limit_of_files, use_small_pages};
 use crate::values::is_guest;
 
-/// Open files and sockets of a process besides those of its engines.
+/// Open files and sockets of a process, without its engines.
 const FILES_OF_PROCESS: u64 = 100;
-/// Those of an engine with one API server: sockets, what wakes their threads,
-/// and connections.
+/// Open files of an engine with one API server: sockets, wake-up descriptors of their threads, and
+/// connections.
 const FILES_OF_ENGINE: u64 = 18;
 
 /// Checks that this process may open the files and sockets of `engines` engines.
@@ -73,7 +73,7 @@ pub(crate) struct FrontendSide {
     pub(crate) engine_words: Vec<String>,
     /// Whether it takes the counts of KV transfers.
     pub(crate) takes_connector_stats: bool,
-    /// Sources of tokens by name, besides those that all have.
+    /// Named sources of tokens, in addition to the common ones.
     pub(crate) tokens: Option<(&'static str, TokenFactory)>,
     /// Token lists that the frontend has read from the file of the token source.
     pub(crate) listed: Option<Arc<TokenList>>,
@@ -375,8 +375,8 @@ fn kv_events(
     }))
 }
 
-/// The faults, those of the rate among them: each reason gets its share of
-/// the requests that the ones before it left.
+/// The faults, including those given by rates: each reason gets its share of the requests that the
+/// previous ones left.
 fn faults(args: &FaultArgs) -> Result<Vec<FaultRule>, Unusable> {
     let mut rules = args.faults.clone();
     let rate = args.failure_injection_rate;

@@ -1,5 +1,5 @@
-//! The engine of `vcr play`: the options that [`vcr_core::OPTIONS`] declares, as flags in
-//! vLLM's notation, and those that only live engines have.
+//! The engine of `vcr play`: the options declared in [`vcr_core::OPTIONS`], as flags in vLLM's
+//! notation, and options of live engines.
 
 use std::sync::LazyLock;
 
@@ -128,7 +128,7 @@ impl EngineArgs {
         Ok(if args.served_model_names.is_empty() { args.model.into_iter().collect() } else { args.served_model_names })
     }
 
-    /// The declared options: those given, then those of vLLM's command line, then defaults.
+    /// The declared options: given ones, then those of vLLM's command line, then defaults.
     fn input(&self, minor: Option<VllmMinor>) -> Result<EngineConfigInput, Unusable> {
         let Some(args) = self.command_line(minor)? else { return Ok(self.options.input.clone()) };
         let is_given = self.options.given.iter().any(|option| option.name == option::NUM_GPU_BLOCKS.name);
@@ -214,7 +214,7 @@ impl EngineArgs {
 #[derive(Clone, Debug, Default)]
 struct EngineOptions {
     input: EngineConfigInput,
-    /// Those that the command line gives.
+    /// Options given on the command line.
     given: Vec<&'static EngineOption>,
 }
 
@@ -342,7 +342,7 @@ fn argument(declared: &'static Declared) -> Arg {
         }
     };
     let argument = match option.name {
-        // vLLM's names, and those of other simulators.
+        // vLLM's names, and other simulators' names.
         name if name == option::NUM_GPU_BLOCKS.name => argument.aliases(["num-gpu-blocks-override", "kv-cache-size"]),
         name if name == option::BLOCK_SIZE.name => argument.aliases(["tokens-per-block", "page-size"]),
         // SGLang's.

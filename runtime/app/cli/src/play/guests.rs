@@ -129,7 +129,7 @@ impl LiveGuests {
         Arc::clone(lock(&self.instances).entry((guest.clone(), engine)).or_insert_with(fresh))
     }
 
-    /// The guest for an engine, whose instance tells what it tells of that one.
+    /// The guest for one engine, whose instance reports under that engine.
     fn at(&self, module: &GuestModule, plugin_context: &PluginContext<'_>) -> GuestModule {
         // A trial belongs to no engine.
         if plugin_context.engine.is_none() {

@@ -47,7 +47,7 @@ fn of_numbers(layers: u32, heads: u32, head_size: u32) -> KvShape {
 }
 
 impl ShapeArg {
-    /// The shape of `--kv-shape`, or else of the served model, or else that of an 8B model.
+    /// The shape from `--kv-shape`, or else the served model's, or else an 8B model's.
     pub(crate) fn resolve(given: Option<&Self>, model_config: Option<&Path>) -> Result<KvShape, Unusable> {
         let (place, path) = match given {
             Some(Self::Numbers(shape)) => return Ok(shape.clone()),
@@ -67,7 +67,7 @@ impl ShapeArg {
 /// The data type of the KV cache, with vLLM's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum KvDtypeArg {
-    /// That of the weights, unless the checkpoint says otherwise.
+    /// The weights' type, unless the checkpoint states another.
     Auto,
     Float16,
     Bfloat16,
@@ -96,7 +96,7 @@ impl KvDtypeArg {
     }
 }
 
-/// The data type with which vLLM loads the weights of a checkpoint: single precision is halved.
+/// vLLM's data type for the weights of a checkpoint: single precision is halved.
 pub(crate) fn weights_dtype(shape: &KvShape) -> Option<Dtype> {
     match shape.dtype.as_deref()? {
         "float16" => Some(Dtype::Float16),

@@ -14,8 +14,8 @@ use super::timing::TimingArgs;
 use super::unusable::Unusable;
 use crate::values::is_guest;
 
-/// The model that a user, at the place `place`, calls `text`, and what to call
-/// it. A guest may have a fallback.
+/// The model named by a user's `text` at `place`, and its display name. A guest may have a
+/// fallback.
 pub(crate) fn named_latency(
     guests: &LiveGuests,
     place: &str,
@@ -36,8 +36,8 @@ pub(crate) fn named_latency(
     Ok((factory, text.to_owned()))
 }
 
-/// Requests at which the load factor applies in full, independent of `--max-num-seqs`; the
-/// default of `knobs(...)` in scenarios.
+/// Number of requests at which the load factor applies in full, independent of `--max-num-seqs`;
+/// the default of `knobs(...)` in scenarios.
 const FULL_LOAD_REQUESTS: u64 = 256;
 
 /// The model of the options of single times, and its name: how scenarios write it. Without

@@ -53,7 +53,7 @@ pub(crate) fn play(args: &PlayArgs) -> Exit {
     ended(served, played_back)
 }
 
-/// How a command ends that served, and has reported what was played back.
+/// The exit of a serving command that has reported its playback.
 pub(crate) fn ended(served: Result<(), LiveError>, played_back: Result<Exit, unusable::Unusable>) -> Exit {
     match served {
         Ok(()) => match played_back {

@@ -15,11 +15,11 @@ use super::unusable::Unusable;
 /// Peers that an engine reads from, by the hash of vLLM's version, the model and its types.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Compatibility {
-    /// Those with the hash that vLLM would compute.
+    /// The hash that vLLM would compute.
     Auto,
     /// All.
     Any,
-    /// Those with this hash.
+    /// This hash.
     Hash(String),
 }
 
@@ -37,7 +37,8 @@ fn compatibility(text: &str) -> Result<Compatibility, String> {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Prefill and decode apart")]
 pub(crate) struct NixlArgs {
-    /// Library of --kv-transfer nixl, libnixl_capi.so or its folder [default: that of the active Python environment].
+    /// Library of --kv-transfer nixl, libnixl_capi.so or its folder [default: found in the active
+    /// Python environment].
     #[arg(long, value_name = "PATH", env = "NIXL_LIBRARY")]
     nixl_library: Option<OsString>,
 
@@ -54,7 +55,7 @@ pub(crate) struct NixlArgs {
     nixl_attention_backend: String,
 }
 
-/// Settings of the engines that the plane needs besides its own options.
+/// Settings of the engines that the plane needs in addition to its own options.
 #[cfg_attr(not(feature = "nixl"), expect(dead_code, reason = "without NIXL only the name of its feature matters"))]
 pub(crate) struct NixlEngines<'a> {
     /// Host and first port of the side channel.

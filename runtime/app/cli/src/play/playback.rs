@@ -248,8 +248,7 @@ fn unwritable(error: &OutputError) -> Unusable {
     Unusable { message: format!("--playback-report: {error}"), hint: error.hint().map(str::to_owned) }
 }
 
-/// Says what the playback came to. A strict one that met a request it does not
-/// hold has failed.
+/// Reports the playback. A strict one with an unrecorded request has failed.
 pub(crate) fn finish(file: Option<OutputFile>, playback: &Playback) -> Result<Exit, Unusable> {
     let report = playback.report();
     log(&report);

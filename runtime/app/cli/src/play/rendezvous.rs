@@ -1,4 +1,4 @@
-//! Options of a rendezvous between prefill and decode engines, and what they ask for.
+//! Options of a rendezvous between prefill and decode engines, and the resulting settings.
 
 use clap::{Args, ValueEnum};
 use vcr_live::{Identity, MeetingSettings, PdRole};
@@ -28,7 +28,8 @@ pub(crate) enum RoleArg {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Prefill and decode apart")]
 pub(crate) struct RendezvousArgs {
-    /// Protocol by which prefill and decode engines find each other whose requests come at once.
+    /// Protocol for a rendezvous of prefill and decode engines that receive their requests at the
+    /// same time.
     #[arg(long, value_enum, value_name = "PROTOCOL", default_value = "none")]
     kv_rendezvous: RendezvousArg,
 
@@ -41,15 +42,15 @@ pub(crate) struct RendezvousArgs {
     #[arg(long, value_enum, value_name = "ROLE")]
     kv_rendezvous_role: Option<RoleArg>,
 
-    /// Time after which a worker that does not come to a room is given up.
+    /// How long to wait for a worker to come to a room.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = crate::values::duration)]
     kv_rendezvous_timeout: u64,
 }
 
-/// Settings of the engines that the rendezvous needs besides its own options.
+/// Settings of the engines that the rendezvous needs in addition to its own options.
 #[cfg_attr(not(feature = "rendezvous"), expect(dead_code, reason = "without it only the name of its feature matters"))]
 pub(crate) struct RendezvousEngines<'a> {
-    /// The host by which peers find the engines.
+    /// The engines' host name for peers.
     pub(crate) host: &'a str,
     /// Tokens of a KV block.
     pub(crate) block_tokens: u32,

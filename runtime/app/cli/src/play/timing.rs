@@ -55,8 +55,8 @@ pub(crate) struct TimingArgs {
     #[arg(long, value_name = "TIME", requires = "decode_step_time", value_parser = crate::values::duration)]
     pub(crate) decode_step_time_std_dev: Option<u64>,
 
-    /// Time added by each computed prompt token: to that of its request, or of its step with --prefill-step-time or
-    /// --decode-step-time.
+    /// Time added by each computed prompt token: to its request's time, or to its step's with
+    /// --prefill-step-time or --decode-step-time.
     #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
     pub(crate) prefill_time_per_token: Option<u64>,
 
@@ -74,7 +74,7 @@ pub(crate) struct TimingArgs {
 }
 
 impl TimingArgs {
-    /// Whether the times are those of steps.
+    /// Whether the times apply to steps.
     pub(crate) fn are_of_steps(&self) -> bool {
         self.prefill_step_time.is_some() || self.decode_step_time.is_some()
     }

@@ -1,4 +1,4 @@
-//! Options of KV transfers: the modelled ones, and those whose bytes move.
+//! Options of KV transfers: modelled ones, and transfers of real bytes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -84,8 +84,8 @@ pub(crate) struct TransferArgs {
     #[arg(value_parser = crate::values::duration)]
     pub(crate) kv_cache_transfer_time_std_dev: u64,
 
-    /// Time after which blocks that no decode engine fetched are freed
-    /// [default: 480s; 30s and heartbeats if KV moves].
+    /// Free a prompt's blocks if no decode engine fetched them within this time [default: 480s; 30s
+    /// and heartbeats if KV moves].
     #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
     pub(crate) kv_lease: Option<u64>,
 
@@ -93,7 +93,7 @@ pub(crate) struct TransferArgs {
     #[arg(long, value_enum, value_name = "CARRIER", default_value = "none", env = "VCR_KV_TRANSFER")]
     pub(crate) kv_transfer: PlaneArg,
 
-    /// Duration of a transfer: that of the bytes, the modelled one, or the longer one of both.
+    /// Duration of a transfer: the real one of the bytes, the modelled one, or the longer of both.
     #[arg(long, value_enum, value_name = "SOURCE", default_value = "slower-of")]
     pub(crate) kv_transfer_time: TimeArg,
 
@@ -111,7 +111,7 @@ pub(crate) struct TransferArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(1..=64))]
     pub(crate) kv_transfer_streams: u64,
 
-    /// Time after which a KV transfer has failed.
+    /// Time limit of a KV transfer.
     #[arg(long, value_name = "TIME", default_value = "120s", value_parser = crate::values::duration)]
     pub(crate) kv_transfer_timeout: u64,
 
@@ -119,16 +119,17 @@ pub(crate) struct TransferArgs {
     #[arg(long, value_enum, value_name = "POLICY", default_value = "fail")]
     pub(crate) kv_load_failure_policy: FailureArg,
 
-    /// Bytes of a KV block over all layers of its group, heads and tensor-parallel ranks [default: those of the shape].
+    /// Bytes of a KV block over all layers of its group, heads and tensor-parallel ranks [default:
+    /// computed from the shape].
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
     pub(crate) kv_block_bytes: Option<u64>,
 
-    /// Shape of the model's KV: layers x KV heads x head size, or the model's config.json
-    /// [default: that of MODEL, or 32x8x128].
+    /// Shape of the model's KV: layers x KV heads x head size, or the model's config.json [default:
+    /// MODEL's, or 32x8x128].
     #[arg(long, value_name = "LxHxS|FILE")]
     pub(crate) kv_shape: Option<ShapeArg>,
 
-    /// Data type of the KV cache, by which blocks have their size.
+    /// Data type of the KV cache, which decides the size of blocks.
     #[arg(long, value_name = "DTYPE", value_enum, default_value = "auto")]
     pub(crate) kv_cache_dtype: KvDtypeArg,
 

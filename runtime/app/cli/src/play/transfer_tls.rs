@@ -19,7 +19,7 @@ pub(crate) struct TransferTlsArgs {
     #[arg(long, value_name = "FILE", requires = "kv_transfer_tls_cert")]
     kv_transfer_tls_key: Option<PathBuf>,
 
-    /// Certificates that those of peers rest on (PEM).
+    /// Certificate authorities of the peers (PEM).
     #[arg(long, value_name = "FILE", requires = "kv_transfer_tls_cert")]
     kv_transfer_tls_ca: Option<PathBuf>,
 

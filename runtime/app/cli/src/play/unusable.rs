@@ -1,6 +1,6 @@
 //! Options that cannot be used.
 
-/// Why options cannot be used, and what to do about it.
+/// Why options cannot be used, and the remedy.
 #[derive(Debug)]
 pub(crate) struct Unusable {
     pub(crate) message: String,

@@ -38,8 +38,8 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "DURATION", value_parser = crate::values::timeout, help_heading = "Link")]
     pub(crate) connect_timeout: Option<Duration>,
 
-    /// Host at which engines reach the other sockets, on free ports [default: that of
-    /// --engine-handshake; files in a temporary folder if that is on this machine].
+    /// Host on which engines reach the other sockets, on free ports [default: the host of
+    /// --engine-handshake; files in a temporary folder if that is this machine].
     #[arg(long, value_name = "HOST", help_heading = "Link")]
     pub(crate) bind_host: Option<String>,
 

@@ -31,7 +31,7 @@ pub(crate) struct UpstreamArgs {
     #[arg(long, value_name = "PORT", default_value_t = 8000, requires = "upstream")]
     pub(crate) port: u16,
 
-    /// Certificates that the server's certificate rests on (PEM), beside those of the system.
+    /// Additional certificate authorities of the server (PEM).
     #[arg(long, value_name = "FILE", requires = "upstream")]
     pub(crate) upstream_ca: Option<PathBuf>,
 
@@ -43,11 +43,13 @@ pub(crate) struct UpstreamArgs {
     #[arg(long, value_name = "FILE", requires = "ssl_certfile")]
     pub(crate) ssl_keyfile: Option<PathBuf>,
 
-    /// Replace this header's values, as those of authorization, x-api-key, cookies and the like (repeatable).
+    /// Replace this header's values, like those of authorization, x-api-key, cookies and similar
+    /// headers (repeatable).
     #[arg(long, value_name = "NAME", requires = "upstream")]
     pub(crate) redact_header: Vec<String>,
 
-    /// Replace this query parameter's values, as those of key, token and the like (repeatable).
+    /// Replace this query parameter's values, like those of key, token and similar parameters
+    /// (repeatable).
     #[arg(long, value_name = "NAME", requires = "upstream")]
     pub(crate) redact_query: Vec<String>,
 

@@ -152,7 +152,7 @@ fn host_of(address: &str) -> Option<&str> {
     Some(address.strip_prefix("tcp://")?.rsplit_once(':')?.0)
 }
 
-/// A line that tells what was recorded so far.
+/// Writes a progress line of the recording.
 fn show_progress(
     lines: &MultiProgress,
     summary: impl Fn() -> RecordSummary + Send + 'static,

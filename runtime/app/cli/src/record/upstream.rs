@@ -159,7 +159,7 @@ fn prepare(args: &RecordArgs, upstream: &str) -> Result<Prepared, Unusable> {
     Ok(Prepared { proxy, recorder, listener, listen, threads, line, _page: served_page })
 }
 
-/// Opens the port, and says what is recorded there.
+/// Opens the port, and prints where to send requests.
 fn listen(args: &UpstreamArgs, is_tls: bool, upstream: &Upstream) -> Result<(TcpListener, String), Unusable> {
     let unusable = |error: std::io::Error| Unusable {
         message: format!("cannot listen on {}:{}: {error}", args.host, args.port),

@@ -230,7 +230,7 @@ pub(crate) struct RouterFlags {
     #[arg(long, value_name = "FILE")]
     pub(crate) router_policy_config: Option<String>,
 
-    /// Model whose queue policies apply [default: those for all models].
+    /// Model whose queue policies apply [default: the policies for all models].
     #[arg(long, value_name = "MODEL")]
     pub(crate) model_name: Option<String>,
 
@@ -247,7 +247,7 @@ pub(crate) struct RouterFlags {
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) router_replicas: u32,
 
-    /// Delay after which a router replica sees the decisions of another [default: never].
+    /// Delay until a router replica sees the decisions of another [default: never].
     #[arg(long, value_name = "MS", value_parser = not_negative)]
     pub(crate) router_sync_ms: Option<f64>,
 }
@@ -279,7 +279,7 @@ pub(crate) struct RunFlags {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
 
-    /// Maximum memory of the process, such as 4GiB [default: 80 % of what is available].
+    /// Maximum memory of the process, such as 4GiB [default: 80 % of the available memory].
     #[arg(long, value_name = "SIZE", value_parser = crate::values::memory_limit)]
     pub(crate) memory_limit: Option<u64>,
 
@@ -336,7 +336,7 @@ pub(crate) struct OutputArgs {
     #[arg(long, value_name = "TABLE", default_value = "vcr", value_parser = ["vcr", "aiperf"])]
     pub(crate) table: String,
 
-    /// Report how long the host took, and how much memory; reports then differ from run to run.
+    /// Report the time and memory used on this machine; reports then differ from run to run.
     #[arg(long)]
     pub(crate) host_times: bool,
 

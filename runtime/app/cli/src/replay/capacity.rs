@@ -19,13 +19,13 @@ pub(super) struct Capacity {
 #[derive(Clone, Debug, Default)]
 struct EngineCapacity {
     settings: Map<String, Value>,
-    /// Time in steps for which requests had to wait.
+    /// Time in steps while requests had to wait.
     queued_ns: u64,
     /// Time in steps with as many running requests as there may be.
     full_ns: u64,
     peak_queued: u64,
     peak_active: u64,
-    /// Time in steps for which requests had to wait, by the reason that ended admission.
+    /// Time in steps while requests had to wait, by the reason that ended admission.
     bound_ns: BTreeMap<&'static str, u64>,
 }
 

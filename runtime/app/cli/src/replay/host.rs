@@ -1,4 +1,4 @@
-//! `--host-times`: what a replay takes of the host.
+//! `--host-times`: time and memory that a replay uses on this machine.
 
 use std::time::{Duration, Instant};
 

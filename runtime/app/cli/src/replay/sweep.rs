@@ -128,7 +128,7 @@ impl Points {
         Ok(Self { args, trace, axes, targets, base })
     }
 
-    /// Sets a point up, which says what is wrong with it.
+    /// Sets up a point and reports its errors.
     pub(crate) fn setup(&self, values: &[String]) -> Result<Setup, Refusal> {
         setup_point(&self.args, &self.base, &self.targets, self.trace.as_ref(), (&self.axes, values))
     }
@@ -320,7 +320,7 @@ fn write_shard(
     part::write_file(file, header, &files::inputs(args), results)
 }
 
-/// The options that results depend on, besides what is swept; files by their names.
+/// The options that results depend on, without the swept ones; files by their names.
 fn settings(args: &ReplayArgs) -> String {
     let run = super::args::RunFlags { memory_limit: None, threads: None, ..args.run.clone() };
     let traces: Vec<_> = args.trace_files.iter().map(|path| vcr_base::input::remote::named(path)).collect();

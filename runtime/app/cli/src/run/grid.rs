@@ -187,7 +187,7 @@ impl Grid {
         columns
     }
 
-    /// The share of executions that keep each assertion, and what it compares.
+    /// The share of executions that keep each assertion, with its comparison.
     fn assertion_columns(&self, rows: &[Row<'_>]) -> Vec<Column> {
         let mut names: Vec<String> = Vec::new();
         for key in self.cells.iter().flat_map(Cell::assertions) {

@@ -32,12 +32,12 @@ struct Job {
     scenario: Scenario,
     pack: Option<Arc<OpenedPack>>,
     options: RunOptions,
-    /// What a pack of it says about its run.
+    /// The settings for a pack of it.
     settings: Settings,
 }
 
 impl Job {
-    /// Reads and compiles a scenario, or that of a pack. Each gets the parameters that it reads.
+    /// Reads and compiles a scenario, or a pack's. Each gets the parameters that it reads.
     fn open(args: &RunArgs, options: &RunOptions, file: &Path) -> Result<Self, Refusal> {
         let mut pack = OpenedPack::open(file)?;
         let scenario = Scenario::open(&pack.as_ref().map_or_else(|| file.to_owned(), OpenedPack::script))?;
@@ -90,13 +90,13 @@ impl Job {
 struct Done {
     file: PathBuf,
     result: Option<Result<Outcome, ScenarioError>>,
-    /// How the result compares with that of its pack.
+    /// How the result compares with the packed one.
     verdict: Option<Verdict>,
     packable: Option<Packable>,
     wall_ns: f64,
 }
 
-/// What a pack of a failure holds besides its result.
+/// The contents of a failure's pack in addition to its result.
 struct Packable {
     settings: Settings,
     sources: Vec<SourceFile>,
@@ -197,7 +197,7 @@ fn was_cut(done: &Done) -> bool {
     done.result.as_ref().is_none_or(|result| result.as_ref().is_ok_and(|outcome| outcome.partial.is_some()))
 }
 
-/// Each scenario has its own folder in that of `--out`, called as its file.
+/// Each scenario has its own folder, named after its file, in the folder of `--out`.
 fn check_folders(args: &RunArgs, files: &[PathBuf]) -> Result<(), Refusal> {
     let twice = (1..files.len()).find(|index| files[..*index].iter().any(|file| stem(file) == stem(&files[*index])));
     match twice.filter(|_| args.out.is_some()) {

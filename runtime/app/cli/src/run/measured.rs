@@ -32,7 +32,7 @@ pub(crate) struct MeasuredRun {
     /// Engines that were ever started.
     #[serde(default)]
     pub(crate) engines: u64,
-    /// By name; `_p99` and the like appended to those of distributions.
+    /// By name; those of distributions end in `_p99` and the like.
     pub(crate) metrics: BTreeMap<String, f64>,
     pub(crate) fingerprint: String,
 }

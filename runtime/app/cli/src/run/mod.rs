@@ -73,7 +73,7 @@ pub(crate) fn options(args: &RunArgs) -> Result<RunOptions, Refusal> {
     })
 }
 
-/// Answers what the command line asks, once; gives the files that were read, too.
+/// Runs the command once, and returns the files it read.
 fn run_once(args: &RunArgs, options: &RunOptions) -> (Exit, Vec<PathBuf>) {
     if !args.several.more_files.is_empty() {
         return match many::many(args, options) {

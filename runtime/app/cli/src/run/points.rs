@@ -21,7 +21,7 @@ use crate::terminal::progress::TerminalReporter;
 pub(crate) struct Point {
     /// Its name in errors.
     pub(crate) label: String,
-    /// Parameters besides those of all points.
+    /// Parameters in addition to the common ones.
     pub(crate) parameters: Vec<(String, String)>,
     /// Number of the repetition, from 0.
     pub(crate) repetition: u64,
@@ -41,8 +41,8 @@ pub(crate) struct Points {
 }
 
 impl Points {
-    /// Takes over `options`; `names` are those of the parameters that points set. `text` is the
-    /// script if it is in no file.
+    /// Takes `options`; `names` are the parameters set by points. `text` is the script if it is not
+    /// in a file.
     pub(crate) fn new(
         path: &Path,
         text: Option<&str>,
@@ -57,7 +57,7 @@ impl Points {
         let mut pack = if text.is_some() { None } else { OpenedPack::open(path)? };
         if let Some(pack) = &mut pack {
             pack.complete(&mut options);
-            // Results of points are others than that of the pack.
+            // Results of points differ from the pack's.
             options.keeps_step_digests = false;
         }
         options.leaves_recordings_out = true;
@@ -77,7 +77,7 @@ impl Points {
         let threads = options.threads;
         let out = options.out.take();
         if out.is_some() {
-            // Those of the page; steps of every point would fill a disk.
+            // The page's files; steps of every point would fill a disk.
             options.files.get_or_insert_with(|| vec![OutFile::Report, OutFile::Charts, OutFile::Html]);
         }
         let files_read = Mutex::new(text.is_none().then(|| path.to_owned()).into_iter().collect());
@@ -154,7 +154,7 @@ impl Points {
             Err(error) if error.blame == Blame::Input => return Ok(Some(Measured::infeasible(error, &point.label))),
             Err(error) => return Err(Refusal::from(error).of(&point.label)),
         };
-        // Those of a pack lie in a temporary folder, and the pack itself was read.
+        // Files of a pack are in a temporary folder, and the pack itself was read.
         if self.pack.is_none() {
             self.files_read.lock().unwrap_or_else(PoisonError::into_inner).extend(outcome.files_read.iter().cloned());
         }
@@ -167,7 +167,7 @@ impl Points {
     }
 }
 
-/// The folder of an execution below that of `--out`.
+/// The folder of an execution in the folder of `--out`.
 pub(crate) fn folder_of<'a>(parameters: impl Iterator<Item = (&'a str, &'a str)>, repetition: u64) -> String {
     let parts: Vec<String> = parameters.map(|(name, value)| format!("{name}={value}")).collect();
     let is_plain = |c: char| c.is_alphanumeric() || "=.,-+ ".contains(c);
@@ -178,7 +178,7 @@ pub(crate) fn folder_of<'a>(parameters: impl Iterator<Item = (&'a str, &'a str)>
     }
 }
 
-/// The options that results of a sweep's points depend on, besides what is swept.
+/// The options that results of a sweep's points depend on, without the swept ones.
 pub(crate) fn settings(args: &RunArgs, options: &RunOptions) -> String {
     let QuestionArgs { search, until, tolerance, repeat, .. } = &args.questions;
     let RunOptions { seed, parameters, max_runs, max_time_ns, uncertainty, .. } = options;
@@ -186,15 +186,15 @@ pub(crate) fn settings(args: &RunArgs, options: &RunOptions) -> String {
     format!("{:?}", (seed, parameters, max_runs, max_time_ns, uncertainty, target, search, until, tolerance, repeat))
 }
 
-/// What the reporters of all points share.
+/// The shared state of the reporters of all points.
 struct PointReporter {
     inner: TerminalReporter,
     /// Warnings that were printed.
     warned: Mutex<BTreeSet<String>>,
 }
 
-/// Says each warning once, with the point that it is about, and nothing of what the script prints:
-/// every point would say it.
+/// Prints each warning once, with its point, and none of the script's own output, which every point
+/// would repeat.
 struct Labelled {
     of: Arc<PointReporter>,
     label: String,

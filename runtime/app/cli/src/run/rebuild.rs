@@ -11,7 +11,7 @@ use crate::guest::build_guest;
 /// Folders that hold no sources: what tools leave in a project.
 const SKIPPED: [&str; 5] = ["dist", "target", "node_modules", "vendor", "__pycache__"];
 
-/// A guest of a scenario that lies in the `dist` folder of its project or workspace.
+/// A guest of a scenario in the `dist` folder of its project or workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GuestSource {
     /// The folder of the guest.

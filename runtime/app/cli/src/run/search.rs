@@ -198,7 +198,7 @@ pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<
     }
     let written = match all.rows.len() == all.found.len() {
         true => print(args, &asked, &axes, &all.found),
-        // What an earlier process tried is not known.
+        // The tries of an earlier process are not known.
         false => print_columns(args, &columns(&axes, &all.of_points(&combinations))),
     };
     if let Some(cause) = stop::cause().filter(|_| all.was_stopped) {
@@ -208,14 +208,14 @@ pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<
     Ok(printed(written, exit))
 }
 
-/// The searched parameter, and those of the sweep.
+/// The searched parameter, and the sweep's parameters.
 fn names_of<'a>(asked: &'a SearchSpec, axes: &'a [Axis]) -> Vec<&'a str> {
     std::iter::once(&asked.name).chain(axes.iter().map(|axis| &axis.name)).map(String::as_str).collect()
 }
 
 /// The searches of a sweep.
 struct Searches {
-    /// Those that this process has made.
+    /// The searches made by this process.
     found: Vec<Found>,
     /// The rows of all of them, by the numbers of their points.
     rows: BTreeMap<usize, FoundRow>,
@@ -287,7 +287,7 @@ fn write_rows(
         return Ok(file.write_with(|out| write_columns(out, &columns, format))?);
     }
     header.inputs = kept.map(KeptPoints::inputs).unwrap_or_default();
-    // What a signal has cut short is not a result of the whole grid.
+    // A search cut short by a signal is not a result of the whole grid.
     let cut = all.found.last().filter(|_| all.was_stopped).map(|one| one.point);
     let whole = all.rows.iter().filter(|(point, _)| Some(**point) != cut);
     part::write_file(file, header, &points.files_read(), whole.map(|(point, row)| (*point, row)))
@@ -328,7 +328,7 @@ pub(crate) fn search_once(
     Ok(Searched { report, infeasible, refusal, has_ended, tried: tried_all })
 }
 
-/// A row for each search: the values it was made with, and what it found.
+/// A row for each search: its values and its result.
 pub(crate) fn columns(axes: &[Axis], rows: &[(Vec<String>, &FoundRow)]) -> Vec<Column> {
     let swept = axes.iter().enumerate().map(|(index, axis)| {
         let values: Vec<&String> = rows.iter().map(|(values, _)| &values[index]).collect();
@@ -469,7 +469,7 @@ fn write_probes(out: &mut dyn Write, asked: &SearchSpec, of: &str, report: &Sear
     writeln!(out)
 }
 
-/// The search alone; with sweeps an array, in which each has its values under `sweep`.
+/// The search alone; with sweeps an array whose entries have their values under `sweep`.
 fn write_json(out: &mut dyn Write, axes: &[Axis], found: &[Found]) -> io::Result<()> {
     #[derive(Serialize)]
     struct OfSweep<'a> {

@@ -1,5 +1,4 @@
-//! One execution of one scenario, or of a pack: its output, its exit code, and what else the
-//! command line wants of it.
+//! One execution of one scenario or pack: its output, its exit code, and the other requested files.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

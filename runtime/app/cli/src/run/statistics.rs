@@ -4,8 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Mean {
     pub(crate) mean: f64,
-    /// Ends of the interval in which the mean of endlessly many samples lies with 95 %
-    /// confidence, by Student's t; absent of one sample.
+    /// Ends of the 95 % confidence interval of the mean, by Student's t; absent for one sample.
     pub(crate) interval: Option<[f64; 2]>,
 }
 

@@ -114,7 +114,8 @@ fn write_page(folder: OutputFolder, args: &RunArgs, grid: &Grid) -> Result<(), R
     let names: Vec<&str> = grid.axes.iter().map(|axis| axis.name.as_str()).collect();
     let rows = grid.rows();
     let is_kept = |row: &&Row<'_>| row.cell.kept() == row.cell.repetitions.len();
-    // The row whose metric is largest, or with -1 smallest, among those that keep all assertions.
+    // The row with the largest metric, or with -1 the smallest, among rows that keep all
+    // assertions.
     let best = |metric: &str, sign: f64| {
         let known = rows.iter().filter(is_kept).filter_map(|row| Some((row, row.mean(metric)?.mean)));
         known.max_by(|a, b| (a.1 * sign).total_cmp(&(b.1 * sign)))
@@ -146,8 +147,8 @@ fn write_page(folder: OutputFolder, args: &RunArgs, grid: &Grid) -> Result<(), R
     page::write(folder, &question, &shown.collect::<Vec<_>>())
 }
 
-/// The executions of each chosen combination, by its number: those of an earlier process, and the
-/// others, which are made now.
+/// The executions of each chosen combination, by its number: those of an earlier process and the
+/// new ones.
 fn execute(
     points: &Points,
     kept: Option<&KeptPoints>,
@@ -178,7 +179,7 @@ fn execute(
     Ok(results)
 }
 
-/// Writes the combinations of a shard of which all executions are done.
+/// Writes the completed combinations of a shard.
 fn write_shard(
     file: OutputFile,
     mut header: Header,
@@ -193,7 +194,7 @@ fn write_shard(
     part::write_file(file, header, &points.files_read(), results)
 }
 
-/// Repetitions of combinations of which not all are done, as JSON.
+/// Repetitions of incomplete combinations, as JSON.
 struct Unfinished {
     repetitions: usize,
     by_point: Mutex<BTreeMap<usize, BTreeMap<usize, Box<RawValue>>>>,
@@ -235,7 +236,7 @@ fn print(args: &RunArgs, grid: &Grid) -> io::Result<()> {
     write_grid(&mut out, grid, Layout::of_stdout(args.full))
 }
 
-/// A line for each run of each combination, with what is asked most often.
+/// A line for each run of each combination, with the most common metrics.
 fn write_grid(out: &mut dyn Write, grid: &Grid, layout: Layout) -> io::Result<()> {
     /// Columns that are left out where the table does not fit, first to last.
     const LEFT_OUT: [&str; 5] = ["e2e p99", "out tok/s", "ttft p50", "itl p99", "req/s"];
@@ -274,7 +275,7 @@ fn write_grid(out: &mut dyn Write, grid: &Grid, layout: Layout) -> io::Result<()
     align_right(&mut table);
     // The marks before the lines take three columns.
     let is_narrowed = Layout { width: layout.width.saturating_sub(3), ..layout }.fit(&mut table, &LEFT_OUT);
-    // The table knows nothing of colours, so the marks stand before its lines; the first is the header.
+    // The table has no colours, so the marks precede its lines; the first line is the header.
     for (index, line) in table.lines().enumerate() {
         match index.checked_sub(1).map(|row| is_kept[row]) {
             None => writeln!(out, "   {}", line.trim_end())?,

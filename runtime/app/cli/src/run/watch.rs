@@ -22,7 +22,7 @@ type Watched = (PathBuf, State);
 /// files of `always` are watched, too, and so are the sources of guests: a guest whose sources
 /// change is built before the next run. There is no run until every guest builds.
 pub(crate) fn watch(always: &[PathBuf], mut run: impl FnMut() -> (Exit, Vec<PathBuf>)) -> Exit {
-    // Those of a run that failed early are not all of them.
+    // The files of a run that failed early are incomplete.
     let mut files = always.to_vec();
     loop {
         let mut watched = states(files.clone());

@@ -75,7 +75,7 @@ pub(crate) const SERVE_COMMON: &[&str] = &[
     "quiet",
 ];
 
-/// What of vLLM's settings of structured outputs has an effect.
+/// The supported settings of vLLM's structured outputs.
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 pub(crate) struct StructuredOutputsConfig {
     pub(crate) backend: Option<String>,
@@ -154,11 +154,12 @@ pub(crate) struct ServerArgs {
     #[arg(long)]
     pub(crate) enable_tokenizer_info_endpoint: bool,
 
-    /// Names of the model; answers have the first [default: those of --vllm-args, else the folder's name, or `sim`].
+    /// Names of the model; answers have the first one [default: from --vllm-args, else the folder's
+    /// name, or `sim`].
     #[arg(long, value_name = "NAME", num_args = 1..)]
     pub(crate) served_model_name: Vec<String>,
 
-    /// Adapters that are there from the start.
+    /// Adapters loaded at the start.
     #[arg(long, value_name = "NAME=PATH", num_args = 1.., value_parser = adapter)]
     pub(crate) lora_modules: Vec<(String, String)>,
 
@@ -170,7 +171,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "N")]
     pub(crate) max_waiting_queue_length: Option<u32>,
 
-    /// Share of a prompt that has to be cached, or else it has no answer; requests may say another.
+    /// Share of a prompt that must be cached for an answer; requests may state another.
     #[arg(long, value_name = "SHARE", value_parser = super::chats::probability)]
     pub(crate) global_cache_hit_threshold: Option<f64>,
 
@@ -186,7 +187,7 @@ pub(crate) struct ServerArgs {
     #[arg(long)]
     pub(crate) return_tokens_as_token_ids: bool,
 
-    /// Threads of the server, besides those of the engines.
+    /// Threads of the server, in addition to the engines' threads.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) server_threads: u16,
 
@@ -225,8 +226,8 @@ pub(crate) struct MediaArgs {
     #[arg(long, value_name = "JSON", default_value = "{}")]
     limit_mm_per_prompt: MediaLimits,
 
-    /// Leave the language model out: every token is the first of the vocabulary, whatever --tokens says,
-    /// and answers tell where the encoder's outputs are.
+    /// Leave the language model out: every token is the first of the vocabulary, whatever --tokens
+    /// is, and answers name the places of the encoder's outputs.
     #[arg(long)]
     pub(crate) mm_encoder_only: bool,
 

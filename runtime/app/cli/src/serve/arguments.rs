@@ -1,5 +1,5 @@
-//! Options of what the simulated model passes to tools, by the names of llm-d-inference-sim
-//! where it has them.
+//! Options for the simulated model's tool arguments, by the names of llm-d-inference-sim where it
+//! has them.
 
 use clap::Args;
 use vcr_text::tools::ArgumentSettings;

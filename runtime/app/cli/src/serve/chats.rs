@@ -34,7 +34,7 @@ pub(crate) struct ChatArgs {
     #[arg(long, value_name = "COUNT")]
     pub(crate) reasoning_tokens: Option<String>,
 
-    /// Chat template, as a file or as its text [default: that of MODEL].
+    /// Chat template, as a file or as its text [default: MODEL's].
     #[arg(long, value_name = "FILE|TEXT")]
     pub(crate) chat_template: Option<String>,
 
@@ -46,7 +46,7 @@ pub(crate) struct ChatArgs {
     #[arg(long)]
     pub(crate) exclude_tools_when_tool_choice_none: bool,
 
-    /// Variables of the chat template, as JSON; those of a request come before them.
+    /// Variables of the chat template, as JSON; a request's variables override them.
     #[arg(long, value_name = "JSON", value_parser = kwargs)]
     pub(crate) default_chat_template_kwargs: Option<Kwargs>,
 }
@@ -102,7 +102,7 @@ fn reasoning(name: &str, model: &Model, is_builtin: bool) -> Result<Option<Reaso
     let named = |name: &str| ReasoningForm::named(name, &model.tokenizer);
     match name {
         "none" => Ok(None),
-        // A tokenizer without the marks is not that of the model it is called after.
+        // A tokenizer without the marks does not belong to the model it is named after.
         "auto" if is_builtin => Ok(None),
         "auto" => Ok(ReasoningForm::name_for(&model.root).and_then(|name| named(name).ok())),
         name => named(name)

@@ -78,8 +78,8 @@ fn path_of<'a>(serve: &'a ArgMatches, id: &str) -> Option<&'a Path> {
     serve.get_one::<std::path::PathBuf>(id).map(std::path::PathBuf::as_path)
 }
 
-/// The words of options that nothing else gives, with the options' ids. Those of `in_file` are
-/// given by another file.
+/// The words of options that nothing else sets, with the options' ids. Another file sets those of
+/// `in_file`.
 fn translated(
     options: &[(&'static str, Option<String>)],
     serve: &Command,
@@ -103,7 +103,7 @@ fn translated(
     options.iter().map(with_id).filter(|(id, _)| is_free(id)).collect()
 }
 
-/// Logs what of a configuration of llm-d-inference-sim is not honoured.
+/// Logs the ignored parts of a configuration of llm-d-inference-sim.
 pub(crate) fn log_translation() {
     if let Some(translation) = TRANSLATION.get() {
         for setting in &translation.ignored {

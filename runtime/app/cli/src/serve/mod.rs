@@ -63,7 +63,7 @@ struct Prepared {
     /// Where the outputs of an encoder without a language model are.
     encoder: Option<EncoderAddress>,
     control: Listeners,
-    /// What the page sees, if there is one, and its own socket.
+    /// The page's view of the server, if there is a page, and its own socket.
     page: Option<PageParts>,
     threads: ServerThreads,
     structures: Option<StructureCheck>,
@@ -119,7 +119,7 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
     // A large vocabulary takes a while, and may not be needed.
     let text = Arc::default();
     let side = FrontendSide {
-        // The frontend inside is that of one version.
+        // The frontend inside is of one version.
         identity: Identity { version: Some(VllmMinor::V0_33), is_headless: false, ..identity(&args.live.ranks) },
         model_name: model.names.first().cloned().unwrap_or_default(),
         model_config: own.config.clone(),
@@ -283,7 +283,7 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
         running.stop.send_replace(true);
         running.engines.shut_down();
     });
-    // Other answers than those of the engine's own time are told apart by a seed.
+    // A seed distinguishes answers other than those of the engine's own time.
     let is_varied = args.live.tokens.tokens == "english" && args.live.tokens.seed == 0;
     let max_num_seqs = config.engine.max_num_seqs() as usize;
     let sglang = sglang::info(args, &config);
@@ -366,7 +366,7 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
     result
 }
 
-/// Time for what is left to be written when the engines have ended.
+/// Time to write the rest after the engines have ended.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 async fn serve_http(

@@ -167,7 +167,7 @@ pub(super) fn size(text: &str) -> Result<usize, String> {
     usize::try_from(bytes).map_err(|_| "expected a size that fits into memory".to_owned())
 }
 
-/// Facts of the server besides its options.
+/// Facts of the server other than its options.
 pub(crate) struct Server {
     /// The first served model name.
     pub(crate) model_name: String,
@@ -300,7 +300,7 @@ impl HttpArgs {
     }
 }
 
-/// Names and addresses by which clients reach a server that listens on `host`.
+/// Names and addresses of a server that listens on `host`.
 fn own_names(host: &str) -> Vec<String> {
     let mut names: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).into();
     // An address that stands for all has no name.

@@ -24,7 +24,7 @@ use crate::service::with_causes;
 const MAX_BODY_BYTES: usize = 64 << 20;
 /// Limit of a file of rules.
 const MATCH_FILE_BYTES: u64 = 1 << 20;
-/// Limit of what waits to be written.
+/// Limit of unwritten data.
 const QUEUE_BYTES: usize = 256 << 20;
 
 #[derive(Debug, Args)]
@@ -38,7 +38,8 @@ pub(crate) struct TapeArgs {
     #[arg(long, value_name = "PATH", requires = "playback")]
     playback_ignore: Vec<JsonPath>,
 
-    /// YAML or JSON file of rules for finding recordings: what is ignored or compared, and in what order they answer.
+    /// YAML or JSON file of rules for finding recordings: the ignored or compared parts, and the
+    /// order in which they answer.
     #[arg(long = "match", value_name = "FILE", requires = "playback")]
     #[arg(value_parser = crate::values::InputPath)]
     match_file: Option<PathBuf>,
@@ -54,7 +55,7 @@ pub(crate) struct PlayedTape {
     tape: Arc<HttpTape>,
     recorder: Option<Arc<HttpRecorder>>,
     is_strict: bool,
-    /// What has the engines say when answers come, if they do.
+    /// Lets the engines decide when answers come, if they do.
     pub(crate) pace: Option<Arc<Pace>>,
 }
 
@@ -133,7 +134,7 @@ pub(crate) fn player(
     Ok((Some(Player { tape: Some(tape), misses, times, journal }), Some(played)))
 }
 
-/// What happens to requests that are not on the tape. A server that is named is asked, unless something else is said.
+/// How unrecorded requests are handled. A named server is asked by default.
 fn unmatched(args: &TapeArgs, playback: &PlaybackArgs) -> Option<UnmatchedArg> {
     let default = args.upstream.as_ref().filter(|_| !playback.strict).map(|_| UnmatchedArg::Record);
     playback.playback_unmatched.or(default)
@@ -210,7 +211,7 @@ fn recording(path: &Path, args: &TapeArgs, tape: &Arc<HttpTape>) -> Result<(Prox
 }
 
 impl PlayedTape {
-    /// Ends the recording, writes the report and says what the playback came to.
+    /// Ends the recording, writes the report and prints the playback's totals.
     pub(crate) fn finish(&self, file: Option<OutputFile>) -> Result<Exit, Unusable> {
         if let Some(recorder) = &self.recorder {
             let summary = recorder.finish().map_err(|error| Unusable::new(with_causes(&error)))?;

@@ -17,7 +17,7 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "URL")]
     pub(crate) otlp_traces_endpoint: Option<Endpoint>,
 
-    /// Certificates that the collector's rests on, besides those of the system (PEM).
+    /// Additional certificate authorities of the collector (PEM).
     #[arg(long, value_name = "FILE", env = "OTEL_EXPORTER_OTLP_CERTIFICATE")]
     pub(crate) otlp_traces_certificate: Option<PathBuf>,
 

@@ -148,7 +148,7 @@ impl VllmFlags {
         self.given.iter().any(|given| given.form == "--enable-lora")
     }
 
-    /// What has no effect, in one line.
+    /// The flags without effect, in one line.
     pub(crate) fn without_effect(&self) -> Option<String> {
         let (mut ignored, mut unsimulated) = (Vec::new(), Vec::new());
         for Given { argument, form, values } in &self.given {

@@ -1,7 +1,7 @@
 //! `--on`: the points of a sweep as tasks of a Ray cluster, by the Python package.
 //!
-//! A process of Python hands out the points and keeps their results in a file, which has the form
-//! of a shard's; from there on they are as those that this process has made.
+//! A Python process hands out the points and keeps their results in a file in the form of a shard;
+//! from there on they are treated as this process's own.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

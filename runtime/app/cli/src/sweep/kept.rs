@@ -25,7 +25,7 @@ const SUFFIX: &str = ".points";
 /// The finished points of a sweep that is executed.
 pub(crate) struct KeptPoints {
     path: PathBuf,
-    /// Those of an earlier process.
+    /// Results of an earlier process.
     earlier: Part,
     log: Mutex<Log>,
 }
@@ -85,7 +85,7 @@ impl KeptPoints {
             true => (0, Some(serde_json::to_string(header).map_err(|error| failed(error.into()))?)),
             false => (whole_lines(&text).len() as u64, None),
         };
-        // What a process that was killed has left of a line is written again.
+        // An incomplete line of a killed process is written again.
         file.set_len(end).and_then(|()| file.seek(SeekFrom::Start(end))).map_err(failed)?;
         let inputs = earlier.header.inputs.clone();
         let log = Log { file, inputs, header: first, added: 0, failed: None };
@@ -132,7 +132,7 @@ impl KeptPoints {
     /// Removes the file: the results are where they belong.
     pub(crate) fn remove(kept: Option<Self>) {
         if let Some(Self { path, .. }) = kept {
-            // It may lie in a folder that was made read-only meanwhile; then it stays.
+            // It may be in a folder that has become read-only; then it stays.
             let _ = fs::remove_file(path);
         }
     }
@@ -166,7 +166,7 @@ impl Log {
         let mut text = self.header.take().map(|header| header + "\n").unwrap_or_default().into_bytes();
         serde_json::to_writer(&mut text, &Line { point, result, inputs })?;
         text.push(b'\n');
-        // In one piece and without a buffer: a line that is written outlives the process.
+        // In one piece and without a buffer: a written line outlives the process.
         self.file.write_all(&text)?;
         self.added += 1;
         Ok(())
@@ -179,8 +179,8 @@ fn is_kept(out: &Path) -> bool {
     vcr_base::input::remote::url(out).is_none() && !is_special
 }
 
-/// The results in `text`, if they are of the sweep `header` and of the files that are there now; none
-/// in an empty file.
+/// The results in `text`, if they belong to the sweep `header` and the current files; none in an
+/// empty file.
 fn of_sweep(path: &Path, text: &str, header: &Header, read: &[PathBuf]) -> Result<Part, String> {
     if whole_lines(text).is_empty() {
         return Ok(Part::of(path.to_owned(), header.clone(), BTreeMap::new()));

@@ -72,7 +72,7 @@ impl Header {
         Self { vcr_shard: LAYOUT, vcr_version, kind, axes, points, is_repeated: false, grid, shard, inputs }
     }
 
-    /// Adds digests of files. What is not a regular file cannot be read twice and has none.
+    /// Adds digests of files. Irregular files cannot be read twice and have none.
     pub(crate) fn digest_inputs(&mut self, paths: &[PathBuf]) -> io::Result<()> {
         for path in paths.iter().filter(|path| vcr_base::input::is_regular(path)) {
             let of_path =
@@ -154,8 +154,8 @@ impl Part {
         Self::of_text(path, &text)
     }
 
-    /// Reads the contents of a shard's file. A last line without an end is what a process that was
-    /// killed has left of it.
+    /// Reads the contents of a shard's file. An unterminated last line is left from a killed
+    /// process.
     pub(super) fn of_text(path: &Path, text: &str) -> Result<Self, String> {
         let at = |line: usize, why: &str| format!("{}:{line}: invalid shard: {why}", path.display());
         let mut lines = text.lines();

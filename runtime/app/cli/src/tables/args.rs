@@ -64,7 +64,7 @@ pub(crate) enum TablesCommand {
     /// Show the tables of a system: rows and ranges.
     #[command(after_help = SHOW_EXAMPLES)]
     Show(Deferred<ShowArgs>),
-    /// Check what a model's steps are priced by.
+    /// Show which tables price a model's steps.
     #[command(after_help = CHECK_EXAMPLES)]
     Check(Deferred<CheckArgs>),
     /// Price the steps of a file.

@@ -14,7 +14,7 @@ pub(super) fn list(args: &ListArgs) -> Result<io::Result<()>, TablesError> {
     let package = package(&args.data)?;
     let mut systems = Vec::new();
     for system in package.systems() {
-        // Of any backend: it says which there are.
+        // Any backend: the error lists the existing ones.
         let known = match package.stack(&system, "", None) {
             Err(TablesError::Unknown { known, .. }) => known,
             Err(error) => return Err(error),

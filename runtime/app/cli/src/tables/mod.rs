@@ -1,4 +1,4 @@
-//! `vcr tables`: what operator tables there are, and what they say of a model.
+//! `vcr tables`: the operator tables, and their contents for a model.
 
 pub(crate) mod args;
 mod check;

@@ -69,7 +69,7 @@ fn headroom_of(check: &AssertionResult) -> String {
     headroom.map(headroom_text).unwrap_or_default()
 }
 
-/// What an assertion compares a metric with.
+/// The limit that an assertion compares a metric with.
 pub(super) fn limit_of(check: &AssertionResult) -> Option<Limit> {
     Limit::of(&check.subject, check.condition.as_deref()?)
 }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use comfy_table::{ColumnConstraint, Table, Width};
 
-/// Columns of a file or a pipe, in which lines do not wrap.
+/// Width of a file or a pipe, whose lines do not wrap.
 const UNLIMITED: usize = usize::MAX;
 
 /// Narrower terminals are treated as one of this width.
@@ -19,7 +19,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// That of standard output: what `COLUMNS` says, or the width of its terminal.
+    /// The layout of standard output: `COLUMNS`, or the width of its terminal.
     pub(crate) fn of_stdout(full: bool) -> Self {
         let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
         let terminal = || rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));
@@ -27,7 +27,7 @@ impl Layout {
         Self { full, width: width.unwrap_or(UNLIMITED).max(MIN_WIDTH) }
     }
 
-    /// Hides columns of a table until it fits, those of `order` first to last. Gives whether any is
+    /// Hides columns of a table until it fits, in the order of `order`. Returns whether any is
     /// hidden.
     pub(crate) fn fit(self, table: &mut Table, order: &[&str]) -> bool {
         let mut is_hidden = false;
@@ -83,7 +83,7 @@ pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
                 lines.push(line.trim_end().to_owned());
                 line = word.to_owned();
             } else if line.is_empty() && !lines.is_empty() {
-                // What a line is broken at does not begin the next one.
+                // The separator at a break does not begin the next line.
                 line = word.to_owned();
             } else {
                 line.push(' ');

@@ -46,7 +46,7 @@ impl TerminalReporter {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// From now on a signal does not end the process: there are results to lose.
+    /// From now on a signal does not end the process, because there are results to lose.
     pub(crate) fn keep_results(&self) {
         self.in_order.get_or_init(|| stop::in_order(|| {}));
     }

@@ -24,7 +24,7 @@ pub(crate) struct ProgressHistory {
 }
 
 impl ProgressHistory {
-    /// Notes how far the run is; does nothing where it has hardly changed.
+    /// Records the run's progress; does nothing if it has hardly changed.
     pub(crate) fn note(&mut self, progress: &Progress, now: Instant) {
         let Some((at, before)) = self.last else {
             self.first = Some((now, *progress));
@@ -42,8 +42,8 @@ impl ProgressHistory {
         self.last = Some((now, *progress));
     }
 
-    /// About how long the run still takes, at the rate at which its requests have ended so far;
-    /// none before there is one, or where it is not known how many there are.
+    /// The estimated remaining time of the run, at the rate of ended requests so far; none before
+    /// any has ended, or if their number is not known.
     pub(crate) fn left(&self, now: &Progress) -> Option<Duration> {
         let ((start, first), (latest, last)) = (self.first?, self.last?);
         let ended = last.ended.checked_sub(first.ended).filter(|ended| *ended > 0)?;

@@ -17,9 +17,8 @@ pub(crate) fn write_table(out: &mut dyn Write, table: &Table) -> io::Result<()> 
     table.lines().try_for_each(|line| writeln!(out, "{}", line.trim_end()))
 }
 
-/// Writes a table with a mark before each row: whether what it is about passed. Rows of what did not
-/// are red. A row that is wider than `width` goes on in the next line. The table itself knows nothing
-/// of colours.
+/// Writes a table with a mark before each row that shows whether it passed. Failed rows are red. A
+/// row wider than `width` wraps. The table itself has no colours.
 pub(crate) fn write_marked(
     out: &mut dyn Write,
     table: &Table,

@@ -33,7 +33,7 @@ const OF_RUNS: [&str; 8] =
 const OF_ENGINES: [&str; 6] = ["crashes", "cache hits", "tokens", "steps", "preempted", "kv peak"];
 const OF_INTERVALS: [&str; 3] = ["p90", "p95", "avg"];
 
-/// What a summary has left out.
+/// The parts that a summary has left out.
 #[derive(Debug, Default)]
 pub(crate) struct Omitted {
     metrics: Vec<&'static str>,
@@ -52,7 +52,7 @@ impl Omitted {
         self.is_narrowed |= is_hidden;
     }
 
-    /// Says what was left out, and that `option` shows it.
+    /// Reports the left-out parts and the `option` that shows them.
     pub(crate) fn write(&self, out: &mut dyn Write, option: &str, width: usize) -> io::Result<()> {
         let metrics = (!self.metrics.is_empty()).then(|| format!("the metrics {}", self.metrics.join(", ")));
         let columns = self.is_narrowed.then(|| "columns that do not fit".to_owned());
@@ -69,7 +69,7 @@ impl Omitted {
     }
 }
 
-/// Writes the results, as wide as `layout` says and at full length if it says so.
+/// Writes the results, in the width of `layout`, and in full if it says so.
 pub(crate) fn write(out: &mut dyn Write, outcome: &Outcome, layout: Layout) -> io::Result<()> {
     let Layout { full, width } = layout;
     let mut omitted = Omitted::default();

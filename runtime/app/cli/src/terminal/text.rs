@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::{Display, Write};
 
-/// Rust's names of number types in messages of parsers, and what they mean.
+/// Rust's names of number types in parser messages, and their meaning.
 const TYPES: &[(&str, &str)] = &[
     ("u8", "a whole number from 0 to 255"),
     ("u16", "a whole number from 0 to 65535"),
@@ -19,7 +19,7 @@ const TYPES: &[(&str, &str)] = &[
     ("f64", "a number"),
 ];
 
-/// Messages of Rust's parsers of numbers, and what a user is to do.
+/// Messages of Rust's number parsers, and the user's remedy.
 const PARSE_MESSAGES: &[(&str, &str)] = &[
     ("invalid digit found in string", "expected a whole number of at least 0"),
     ("cannot parse integer from empty string", "expected a whole number"),

@@ -19,7 +19,7 @@ pub(crate) fn program(name: impl AsRef<OsStr>, dir: &Path) -> Command {
     command
 }
 
-/// Runs a command to its end and gives what it wrote to stdout.
+/// Runs a command to its end and returns its stdout.
 pub(crate) fn output(command: &mut Command) -> Result<String, BuildError> {
     let output = command.output().map_err(|source| cannot_start(command, source))?;
     if !output.status.success() {

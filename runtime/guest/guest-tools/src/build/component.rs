@@ -67,7 +67,7 @@ fn put_number(bytes: &mut Vec<u8>, mut number: usize) {
     }
 }
 
-/// Refuses to build into a file that is there and is no WebAssembly.
+/// Refuses to overwrite an existing file that is not WebAssembly.
 pub(crate) fn check_place(path: &Path) -> Result<(), BuildError> {
     let mut start = [0; 4];
     let is_foreign = match fs::File::open(path) {
@@ -77,8 +77,8 @@ pub(crate) fn check_place(path: &Path) -> Result<(), BuildError> {
     if is_foreign { Err(BuildError::Foreign { path: path.into() }) } else { Ok(()) }
 }
 
-/// Writes the file in one step, so that a simulator that loads it meanwhile
-/// sees the old one or the new one, and leaves it alone when nothing changed.
+/// Writes the file in one step, so that a simulator loading it meanwhile sees the old or the new
+/// one. Leaves an unchanged file alone.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), BuildError> {
     if fs::read(path).is_ok_and(|present| present == bytes) {
         return Ok(());

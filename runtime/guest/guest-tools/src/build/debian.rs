@@ -21,7 +21,7 @@ const MARKER: &str = "complete";
 /// The oldest compiler that knows edition 2024, as (major, minor).
 const OLDEST: (u32, u32) = (1, 85);
 
-/// The cached toolchain; where there is none, it is fetched if that is allowed.
+/// The cached toolchain; a missing one is downloaded if that is allowed.
 pub(crate) fn toolchain(
     dir: &Path,
     options: &Options,

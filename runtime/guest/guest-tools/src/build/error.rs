@@ -20,7 +20,7 @@ pub enum BuildError {
     ProgramFailed {
         command: String,
         status: String,
-        /// The last lines of what it said.
+        /// The last lines of its output.
         message: String,
     },
     #[error("invalid answer of `{command}`: {reason}")]

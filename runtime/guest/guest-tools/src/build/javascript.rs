@@ -1,8 +1,8 @@
 //! Guests in JavaScript and TypeScript, by way of componentize-js.
 //!
 //! The tool puts a JavaScript engine, the project's modules and the SDK into one component. It is
-//! installed from npm into the cache directory, in one fixed version: what it makes depends on it.
-//! The engine's imports of WASI are replaced by traps, because guests get none.
+//! installed from npm into the cache directory in a fixed version, which decides the component's
+//! bytes. The engine's WASI imports are replaced by traps, because guests get none.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -111,7 +111,7 @@ fn read(dir: &Path) -> Result<Project, BuildError> {
     project.check().map_err(wrong)
 }
 
-/// The folder that has the tool, installed first where there is none.
+/// The folder of the tool, which is installed first if it is missing.
 fn environment(dir: &Path, options: &Options, progress: &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf, BuildError> {
     let version = output(program("node", dir).arg("--version"))?;
     if version_in(&version).is_none_or(|found| found < OLDEST_NODE) {

@@ -1,11 +1,10 @@
 //! Names of crates that do not depend on where they lie.
 //!
-//! Cargo passes the compiler a name for each crate that depends on the absolute path of
-//! every package outside of the workspace, as the SDK is for the shipped guests. The
-//! compiler makes the names of functions of it, and puts functions in the order of
-//! their names: the same source would have other bytes in another folder. So a script
-//! stands between cargo and the compiler that gives each crate the name and the version
-//! of its package instead.
+//! Cargo passes the compiler a name for each crate that depends on the absolute path of every
+//! package outside the workspace, which includes the SDK for the shipped guests. The compiler
+//! derives function names from it and sorts functions by name: the same source would have other
+//! bytes in another folder. So a script between cargo and the compiler gives each crate the name
+//! and the version of its package instead.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

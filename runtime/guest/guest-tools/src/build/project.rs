@@ -1,4 +1,4 @@
-//! Projects of guests in languages that have a tool of their own: what they share.
+//! The common parts of guest projects in languages with their own tool.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -83,7 +83,7 @@ impl Project {
     }
 }
 
-/// What a failed tool said, as the error of a guest that does not compile.
+/// A failed tool's output, as the error of a guest that does not compile.
 pub(crate) fn compile_error(error: BuildError) -> BuildError {
     match error {
         BuildError::ProgramFailed { message, .. } => BuildError::Compile { messages: message },

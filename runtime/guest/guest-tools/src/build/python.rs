@@ -1,9 +1,9 @@
 //! Guests in Python, by way of componentize-py.
 //!
-//! The tool puts a Python interpreter, the project and its modules into one
-//! component. It is installed into a virtual environment in the cache directory,
-//! in one fixed version: what it makes depends on it. The imports of WASI that an
-//! interpreter has are replaced by traps, because guests get none.
+//! The tool puts a Python interpreter, the project and its modules into one component. It is
+//! installed into a virtual environment in the cache directory in a fixed version, which decides
+//! the component's bytes. The interpreter's WASI imports are replaced by traps, because guests get
+//! none.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ const OLDEST_PYTHON: (u32, u32) = (3, 10);
 /// environment name its first place; the interpreter finds it wherever it is.
 const RUN_TOOL: &str = "import sys; from componentize_py import script; sys.exit(script())";
 
-/// The line of a world by which a guest reports telemetry.
+/// The line of a world that lets a guest report telemetry.
 const TELLING: &str = "import observe;";
 
 /// `pyproject.toml`, as far as it is about guests.
@@ -64,8 +64,7 @@ struct Settings {
     /// Folders of further modules.
     #[serde(default)]
     python_path: Vec<PathBuf>,
-    /// Whether the guest imports `observe`. The tool imports
-    /// what the world has, used or not.
+    /// Whether the guest imports `observe`. The tool imports the world's imports, used or not.
     #[serde(default)]
     observe: bool,
 }
@@ -162,7 +161,7 @@ fn componentize(
 fn tool(python: &Path, dir: &Path) -> Command {
     let mut command = program(python, dir);
     command.args(["-c", RUN_TOOL]);
-    // What the user's shell adds to Python's path is not part of the project.
+    // The shell's additions to Python's path are not part of the project.
     for name in ["PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"] {
         command.env_remove(name);
     }
@@ -171,7 +170,7 @@ fn tool(python: &Path, dir: &Path) -> Command {
     command
 }
 
-/// The Python of an environment that has the tool, made first where there is none.
+/// The Python of the tool's environment, which is made first if it is missing.
 fn environment(dir: &Path, options: &Options, progress: &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf, BuildError> {
     let version = output(program("python3", dir).args(["-c", "import sys; print(*sys.version_info[:2])"]))?;
     let (major, minor) = version_in(&version).unwrap_or_default();

@@ -74,8 +74,8 @@ pub fn build_workspace(
     build_packages(&workspace, &guests, out_dir, options, progress)
 }
 
-/// The default output folder of the guest in `dir`: `dist` of the
-/// workspace that it lies in, which may be the guest itself.
+/// The default output folder of the guest in `dir`: `dist` in its workspace, which may be the guest
+/// itself.
 pub fn default_out_dir(dir: &Path) -> Result<PathBuf, BuildError> {
     if is_python(dir) || is_javascript(dir) {
         return Ok(dir.join("dist"));
@@ -88,8 +88,8 @@ fn canonical(dir: &Path) -> Result<PathBuf, BuildError> {
     dir.canonicalize().map_err(|source| BuildError::Io { action: "read", path: dir.into(), source })
 }
 
-/// A run of cargo for each of `guests`: in one for all of them, what one guest
-/// asks of a shared dependency would change the bytes of the others.
+/// Runs cargo once for each of `guests`: in a common run, the features that one guest requests of a
+/// shared dependency would change the bytes of the others.
 fn build_packages(
     workspace: &Metadata,
     guests: &[&Package],

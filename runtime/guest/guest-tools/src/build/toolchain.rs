@@ -7,7 +7,7 @@ use crate::build::command::{output, program};
 use crate::build::error::BuildError;
 use crate::build::route::Route;
 
-/// Arguments and environment by which `cargo build` compiles for wasm32.
+/// Arguments and environment for `cargo build` to compile to wasm32.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Toolchain {
     pub(crate) route: Route,

@@ -26,7 +26,7 @@ pub(crate) struct Downloads {
     root: String,
     repository: String,
     auth: RegistryAuth,
-    /// What the registry wants to see, once it is known.
+    /// The registry's required header, once it is known.
     authorization: Option<HeaderValue>,
 }
 
@@ -73,7 +73,7 @@ impl Downloads {
         request.send().await.map_err(|error| told(&error))
     }
 
-    /// Does what the registry's challenge asks for.
+    /// Follows the registry's authentication challenge.
     async fn log_in(&mut self, headers: &HeaderMap) -> Result<(), String> {
         let challenges = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
         let Some((realm, service)) = challenges.filter_map(bearer).next() else {

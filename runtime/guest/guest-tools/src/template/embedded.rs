@@ -77,7 +77,7 @@ macro_rules! script_world {
 }
 
 impl RustWorld {
-    /// Every world, in the order in which they are listed to people.
+    /// Every world, in listing order.
     pub(crate) const ALL: &'static [Self] = &[
         rust_world!("latency-model"),
         rust_world!("scheduler-policy"),

@@ -3,8 +3,8 @@
 /// Sections that only mean something here.
 const DROPPED: &[&str] = &["[dev-dependencies]", "[lints]"];
 
-/// Writes out what a manifest inherits from this workspace, and leaves away what
-/// only its own tests need.
+/// Writes out the settings that a manifest inherits from this workspace, and leaves out those for
+/// its own tests.
 pub(crate) fn alone(manifest: &str) -> String {
     let mut text = String::with_capacity(manifest.len());
     let mut is_kept = true;

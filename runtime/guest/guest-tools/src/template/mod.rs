@@ -107,7 +107,7 @@ pub fn create_fitted(model_json: &str, dir: &Path) -> Result<Created, NewError> 
     Ok(Created { files: files.len() })
 }
 
-/// Files of a project: paths inside it, and what they hold.
+/// Files of a project: paths in it, and their contents.
 type Files = Vec<(PathBuf, String)>;
 
 fn rust_project(guest: &NewGuest<'_>) -> Result<Files, NewError> {
@@ -121,8 +121,8 @@ fn rust_project(guest: &NewGuest<'_>) -> Result<Files, NewError> {
     Ok(files)
 }
 
-/// The SDK, the types that it shares with the simulator, and the interface: each where it lies in
-/// this repository, so that they find each other.
+/// The SDK, its shared types with the simulator, and the interface: each at its place in this
+/// repository, so that they find each other.
 fn sdk() -> Files {
     let mut files = vendored(embedded::SDK, "vendor");
     files.extend(vendored(embedded::INTERFACE, "vendor"));
@@ -155,7 +155,7 @@ fn javascript_project(guest: &NewGuest<'_>) -> Result<Files, NewError> {
     Ok(files)
 }
 
-/// The project of the wanted world, among those of its language.
+/// The project of the requested world in its language.
 fn find<'a, W>(all: &'a [W], guest: &NewGuest<'_>, name: fn(&W) -> &'static str) -> Result<&'a W, NewError> {
     all.iter().find(|world| name(world) == guest.world).ok_or_else(|| NewError::UnknownWorld {
         given: guest.world.to_owned(),

@@ -2,11 +2,11 @@
 
 use crate::template::NewError;
 
-/// The longest name: it is that of a file, too.
+/// The longest name: it is also a file name.
 const LENGTH_MAX: usize = 64;
 
-/// Names that a package cannot have, or that would hide what a project needs:
-/// words of Rust, and the modules that a Python guest imports.
+/// Names that a package cannot have, or that would hide a needed module: words of Rust, and the
+/// modules that a Python guest imports.
 const TAKEN: &[&str] = &[
     "abstract",
     "alloc",
@@ -72,7 +72,7 @@ const TAKEN: &[&str] = &[
     "yield",
 ];
 
-/// Checks that `name` can be that of a package, a component and a file.
+/// Checks that `name` is valid for a package, a component and a file.
 pub(crate) fn check(name: &str) -> Result<(), NewError> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let problem = if name.is_empty() {

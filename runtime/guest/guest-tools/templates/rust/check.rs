@@ -13,7 +13,7 @@ fn the_guest_passes_every_check() {
     let report = guest.check(CONFIG, 7).expect("it can be checked");
     report.assert_passed();
     assert_eq!(report.world, "{{world}}");
-    // A guest is called for every step: what it costs is worth a look.
+    // A guest is called for every step, so its cost matters.
     for call in &report.calls {
         assert!(call.fuel_most.share < 0.5, "`{}` nears its limit: {:?}", call.function, call.fuel_most);
     }

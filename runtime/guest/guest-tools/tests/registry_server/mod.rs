@@ -69,7 +69,7 @@ impl Server {
         self.state.requests.load(Ordering::Relaxed)
     }
 
-    /// Gives something else for what has this in its path.
+    /// Returns false content for paths that contain this.
     pub(crate) fn lie_about(&self, part: &'static str) {
         *self.state.lies.lock().expect("no holder panicked") = Some(part);
     }

@@ -67,8 +67,8 @@ impl LatencyModel for WithFallback<dyn LatencyModel> {
     }
 }
 
-/// The fallback hears of every request that starts or ends while the guest is
-/// still in charge, so that it knows those that it inherits.
+/// The fallback is notified of every request that starts or ends while the guest is still in
+/// charge, so that it knows the requests it inherits.
 impl BatchTokenSource for WithFallback<dyn BatchTokenSource> {
     fn step(
         &mut self,
@@ -100,8 +100,7 @@ impl BatchTokenSource for WithFallback<dyn BatchTokenSource> {
     }
 }
 
-/// Both hear of requests that are over: the fallback of those, too, that the
-/// guest has routed.
+/// Both are notified of ended requests; the fallback also of those that the guest has routed.
 impl Router for WithFallback<dyn Router> {
     fn route(&mut self, query: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
         self.call(|router| router.route(query, workers))
@@ -122,7 +121,7 @@ impl Router for WithFallback<dyn Router> {
     }
 }
 
-/// A fallback that remembers what it saw begins to when the guest has failed.
+/// A fallback with a memory starts it when the guest has failed.
 impl Autoscaler for WithFallback<dyn Autoscaler> {
     fn desired(&mut self, view: &PoolView) -> Result<u32, ScaleError> {
         self.call(|autoscaler| autoscaler.desired(view))
@@ -144,7 +143,7 @@ impl FailureInjector for WithFallback<dyn FailureInjector> {
 #[derive(Clone, Debug)]
 pub struct SeededTokens {
     vocab_size: NonZeroU32,
-    /// By slot; those of requests that have ended mean nothing.
+    /// By slot; the seeds of ended requests mean nothing.
     seeds: Vec<u64>,
 }
 
@@ -353,8 +352,8 @@ mod tests {
         assert_eq!(heard.lock().expect("no holder panicked").len(), 1);
     }
 
-    /// As long as the guest is in charge, its remarks count and those of the
-    /// fallback do not; those of a call in which it fails mean nothing.
+    /// While the guest is in charge, its remarks count and the fallback's do not; those of a
+    /// failing call are discarded.
     #[test]
     fn remarks_are_those_of_whichever_is_in_charge() {
         let slots = |fails_at, base| Box::new(Slots { known: Vec::new(), fails_at, base });

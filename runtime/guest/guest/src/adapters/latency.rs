@@ -99,8 +99,8 @@ pub(crate) fn checked(start_ns: u64, value: f64) -> Result<u64, CallFault> {
     }
 }
 
-/// Checks the answer of one call, appends it in whole nanoseconds and gives the
-/// time at which its last step ends.
+/// Checks the answer of one call, appends it in whole nanoseconds and returns the end of its last
+/// step.
 pub(crate) fn accept(
     answer: &[f64],
     steps: usize,

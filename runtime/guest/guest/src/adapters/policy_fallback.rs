@@ -1,7 +1,7 @@
 //! The fallback of a failed scheduler policy.
 //!
-//! Preferences last, so a policy that takes over has to state all of its own at once,
-//! and must have heard of every request that is there.
+//! Preferences persist, so a policy that takes over must state all of its own at once, and must
+//! know every current request.
 
 use vcr_core::policy::{EngineView, PolicyError, PolicyEvent, Preference, SchedulingPolicy};
 
@@ -12,7 +12,7 @@ pub struct PolicyWithFallback {
     guest: Option<Box<dyn SchedulingPolicy>>,
     fallback: Box<dyn SchedulingPolicy>,
     failed: FailureSink,
-    /// By slot: what the fallback wants of the request there, if one is.
+    /// By slot: the fallback's preferences for the request there, if there is one.
     standings: Vec<Option<Standing>>,
     /// The fallback's answer to a call.
     answer: Vec<Preference>,
@@ -102,7 +102,7 @@ impl SchedulingPolicy for PolicyWithFallback {
     }
 }
 
-/// The ranks by which vLLM's own policies go, for fallbacks.
+/// The ranks of vLLM's own policies, for fallbacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RanksOfEngine {
     /// By arrival.
@@ -123,8 +123,7 @@ impl SchedulingPolicy for RanksOfEngine {
         if *self == Self::Fcfs {
             return Ok(());
         }
-        // A slot may come and go in one batch; what is said holds for who has it
-        // in the end.
+        // A slot may come and go in one batch; a preference applies to its last request.
         let mut ended = Vec::new();
         for event in batch.events.iter().rev() {
             match *event {

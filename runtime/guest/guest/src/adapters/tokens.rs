@@ -84,7 +84,7 @@ impl Calls {
         self.send(instance, last, tokens)
     }
 
-    /// Makes one call and checks that it answers what is wanted.
+    /// Makes one call and checks that it answers the wants.
     fn send(
         &mut self,
         instance: &mut dyn TokenInstance,
@@ -105,7 +105,7 @@ impl Calls {
     }
 }
 
-/// Bytes that a request adds to a call, besides its fixed ones.
+/// Bytes that a request adds to a call, without its fixed ones.
 fn size_bytes(request: &TokenRequest<'_>) -> usize {
     size_of_val(request.prompt) + size_of_val(request.stop_tokens) + request.structured_output.len()
 }

@@ -8,7 +8,7 @@ use wasmtime::component::{Func, Val};
 
 use crate::sandbox::HostState;
 
-/// The arguments of a call. What is left out is 0, empty or none, except for [`default_of`].
+/// The arguments of a call. Missing ones are 0, empty or none, except for [`default_of`].
 pub(super) fn arguments(function: Func, store: &Store<HostState>, input: &Value) -> Result<Vec<Val>, String> {
     let ty = function.ty(store);
     let Value::Object(given) = input else { return Err(format!("expected an object of parameters, got {input}")) };
@@ -37,8 +37,8 @@ fn default_of(field: &str, ty: &Type) -> Option<Value> {
     })
 }
 
-/// An input of a function with all of its fields: lists of records have one entry, those of variants
-/// one of each case, columns two where they are of engines and otherwise one.
+/// An input of a function with all of its fields: lists of records have one entry, lists of
+/// variants one per case, columns two for engines and otherwise one.
 pub(super) fn example(function: Func, store: &Store<HostState>) -> Value {
     let ty = function.ty(store);
     ty.params().map(|(name, ty)| (name.to_owned(), sample(name, &ty))).collect()

@@ -1,4 +1,4 @@
-//! What the calls of a guest cost, beside the same calls of its native twin.
+//! The costs of a guest's calls, beside the same calls of its native twin.
 
 use vcr_core::latency::{LatencyModel, StepBatch, StepShape};
 use vcr_core::policy::{EngineView, Preference, SchedulingPolicy};
@@ -17,10 +17,10 @@ use crate::limits::{Budget, Limits};
 use crate::module::GuestModule;
 use crate::world::World;
 
-/// Times that the workload is played; the costs are those of all of them.
+/// How often the workload is played; the costs are totals.
 const ROUNDS: usize = 5;
 
-/// What a guest computes, compiled natively.
+/// The guest's computation, compiled natively.
 pub enum NativeTwin {
     Latency(Box<dyn LatencyModel>),
     /// A scheduler policy.

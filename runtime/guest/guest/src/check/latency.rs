@@ -188,8 +188,8 @@ fn add_prefills(shape: &mut StepShape, draw: &mut Draw) {
     }
 }
 
-/// A step behind `before` in which nothing came: the same decodes, a token on.
-/// Where there are none, some other step.
+/// A step after `before` without new requests: the same decodes, one token later. If there are
+/// none, some other step.
 fn following(before: &StepShape, draw: &mut Draw) -> StepShape {
     if before.decode_requests == 0 || before.prefill_requests > 0 {
         return shape(draw);

@@ -1,11 +1,10 @@
-//! Puts a guest through what an engine would, and more.
+//! Exercises a guest as an engine would, and more.
 //!
-//! A check makes thousands of calls of every shape that the guest's world has,
-//! drawn from a seed, under the limits of the guest, and asks: does every answer
-//! keep to the interface; do instances configured alike answer alike, one after
-//! another, in turns, and after others that were dropped in the middle; does it
-//! matter how the host puts what it wants into calls? What calls cost is measured
-//! on the way.
+//! A check makes thousands of calls of every kind in the guest's world, drawn from a seed, under
+//! the limits of the guest. It checks that every answer follows the interface; that equally
+//! configured instances give equal answers: one after another, alternately, and after others that
+//! were dropped midway; and that the host's grouping of calls does not matter. It also measures the
+//! cost of calls.
 //!
 //! A module for each world plays the engine; this one makes the instances and
 //! compares. Nothing here prints, and the clock is an argument.
@@ -36,9 +35,8 @@ use crate::latest::{Maker, Metered, OpenGuest, Setup};
 use crate::limits::Limits;
 use crate::module::GuestModule;
 
-/// Checks a guest with this config and seed. The seed is the one that instances
-/// are configured with, and what the calls are drawn from. `clock_ns` is a clock
-/// in nanoseconds that never goes back.
+/// Checks a guest with this config and seed. The seed configures instances and draws the calls.
+/// `clock_ns` is a clock in nanoseconds that never goes back.
 ///
 /// # Errors
 /// When the guest does not take the config, or fails while it configures itself.
@@ -109,11 +107,11 @@ enum Split {
 enum Step {
     /// These words were answered.
     Answered(Vec<u64>),
-    /// The workload is over.
+    /// The workload has ended.
     Over,
 }
 
-/// A guest's fault: it failed, or what it answered cannot be.
+/// A guest's fault: it failed, or its answer is invalid.
 struct GuestFailure(CallFault);
 
 impl From<CallFault> for GuestFailure {
@@ -266,7 +264,7 @@ impl Subject<'_> {
         Ok(Player { driver: D::new(seed, split), instance, steps: 0 })
     }
 
-    /// Plays the whole workload and keeps what was answered.
+    /// Plays the whole workload and records the answers.
     fn record<D: Driver>(
         &self,
         maker: &dyn Maker<D::Instance>,

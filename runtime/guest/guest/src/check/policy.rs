@@ -67,7 +67,7 @@ impl Driver for Scheduling {
     }
 
     fn step(&mut self, table: &mut Table<'_, '_, dyn PolicyInstance>) -> Result<Step, GuestFailure> {
-        // Steps in which nothing happens follow each other without a call.
+        // Steps without events follow each other without a call.
         while self.events.is_empty() {
             if self.requests == REQUESTS && self.waiting.is_empty() && self.running.is_empty() {
                 return Ok(Step::Over);

@@ -13,8 +13,7 @@ pub struct CheckReport {
     pub api_version: ApiVersion,
     /// SHA-256 of the component, in lower-case hexadecimal digits.
     pub digest: String,
-    /// Every check, in the order in which they were made. After one in which the
-    /// guest or the machine failed no other follows.
+    /// Every check, in order. A failure of the guest or the machine is the last one.
     pub checks: Vec<Check>,
     /// The call that failed or whose answer was wrong, where there was one.
     pub failed_call: Option<FailedCall>,
@@ -26,8 +25,9 @@ pub struct CheckReport {
     pub calls: Vec<CallCost>,
 }
 
-/// A call of a check that failed, to be repeated by hand with [`HandInstance`](crate::HandInstance). The guest's state
-/// at that time is that of all calls before it, so it may not fail alike alone.
+/// The failed call of a check, which can be repeated by hand with
+/// [`HandInstance`](crate::HandInstance). The guest's state then depended on all calls before it,
+/// so the call may not fail alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailedCall {
     /// The function as `wit/` names it.
@@ -53,7 +53,7 @@ pub enum Outcome {
     Passed,
     /// The claim does not hold.
     Broken {
-        /// Where, and what was seen.
+        /// The place, and the observed value.
         reason: String,
     },
     /// The guest failed: it trapped, used up a limit or answered an error.
@@ -64,7 +64,7 @@ pub enum Outcome {
     /// This machine refused memory or another resource, which says nothing about
     /// the guest.
     HostFailed {
-        /// In which call, and what was refused.
+        /// The call, and the refused resource.
         reason: String,
     },
 }

@@ -63,7 +63,7 @@ impl Scaling {
             view.up_engines -= 1;
             view.starting_engines += 1;
         }
-        // Now and then nothing arrives, so that nothing was measured either.
+        // Sometimes nothing arrives, so nothing was measured either.
         view.arrived_requests = if draw.once_in(8) { 0 } else { draw.length(1, 5_000) };
         view.arrived_prompt_tokens = view.arrived_requests * draw.length(1, 8_000);
         view.arrived_output_tokens = view.arrived_requests * draw.length(1, 1_000);

@@ -6,8 +6,7 @@ use crate::latest::{DecodeRun, LatencyInstance, Setup};
 use crate::limits::Budget;
 use vcr_core::latency::StepShape;
 
-/// Instances written in Rust: what a sandbox cannot do, such as sharing a state,
-/// they can.
+/// Instances written in Rust can do what a sandbox prevents, such as sharing a state.
 struct Made<F>(F);
 
 /// A price, given the instance's own count of steps.

@@ -207,8 +207,8 @@ impl Emitting {
         wants
     }
 
-    /// Gives requests their tokens and ends those that are done or refused.
-    /// Returns the answer of the step as words.
+    /// Gives requests their tokens and ends completed or refused ones. Returns the answer of the
+    /// step as words.
     fn take(&mut self, wants: &[TokenWant], tokens: &[u32]) -> Vec<u64> {
         let mut refused = std::mem::take(&mut self.refused);
         refused.sort_unstable();

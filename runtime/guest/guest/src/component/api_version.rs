@@ -1,4 +1,4 @@
-//! Versions of the guest interface, and those that this build serves.
+//! Versions of the guest interface, and the supported ones.
 
 use std::fmt;
 

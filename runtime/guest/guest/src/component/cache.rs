@@ -1,14 +1,13 @@
 //! The cache of compiled guests.
 //!
-//! An entry is machine code, and as trusted as this program is: a user who can write
-//! one can do anything. So it lies in a folder that the user alone can write to, and
-//! nobody else can put another folder in its place. Its seal depends on a secret
-//! key of the user, so entries from anywhere else are not used. That folder is a subfolder of its own, and of its files only those named
-//! as the cache names them are ever removed: a user may put it beside other
-//! files. An entry is found by the hash of the component, the version of the compiler
-//! and its settings, so it never goes stale; it appears whole or not at all; and
-//! one that is damaged is made again. The cache saves time and is never needed:
-//! where anything is wrong with it, guests are compiled.
+//! An entry is machine code, and as trusted as this program: a user who can write one can do
+//! anything. So it is in a folder that only the user can write to, and that nobody else can
+//! replace. Its seal depends on a secret key of the user, so entries from anywhere else are not
+//! used. The cache has its own subfolder, and removes only files there that have its own names: a
+//! user may put it beside other files. An entry is found by the hash of the component, the version
+//! of the compiler and its settings, so it is never stale; it appears completely or not at all; and
+//! a damaged one is made again. The cache saves time and is never needed: on any problem with it,
+//! guests are compiled.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
@@ -26,8 +25,7 @@ use wasmtime::component::Component;
 use crate::component::compile::{self, CompileError};
 use crate::component::key::Key;
 
-/// Names the folder in which the cache has its subfolder, in place of the usual
-/// one of the user; empty to keep none.
+/// Names the folder of the cache's subfolder, instead of the user's usual one; empty for no cache.
 const FOLDER_VARIABLE: &str = "VCR_GUEST_CACHE";
 
 /// The cache's own subfolder.
@@ -119,10 +117,9 @@ impl Cache {
         if fs::read_to_string(seal_of(entry)).ok()? != self.seal(entry, &image) {
             return None;
         }
-        // Refuses by itself what another version or other settings have made.
-        // SAFETY: these bytes are what this program has written, as the seal with
-        // the user's key shows; the name, which is sealed too, holds the compiler's
-        // version and settings.
+        // Refuses the output of another version or other settings by itself. SAFETY: this program
+        // has written these bytes, as the seal with the user's key shows; the name, which is sealed
+        // too, contains the compiler's version and settings.
         #[expect(unsafe_code, reason = "compiled code is trusted, and the safety comment says why it may be")]
         let component = unsafe { Component::deserialize(engine, &image) }.ok()?;
         touch(entry);
@@ -155,14 +152,14 @@ impl Cache {
     }
 }
 
-/// Our folder among those of one kind of the user's files.
+/// Our folder for one kind of the user's files.
 fn folder_of_user(given: Option<OsString>, home: Option<OsString>, usual: &str) -> Option<PathBuf> {
     let stated = |folder: Option<OsString>| folder.filter(|folder| !folder.is_empty()).map(PathBuf::from);
     let base = stated(given).or_else(|| Some(stated(home)?.join(usual)))?;
     Some(base.join("vcr"))
 }
 
-/// The real path of a folder that only the user can write to, which is made where there is none.
+/// The real path of a folder that only the user can write to, which is made if it is missing.
 fn private(folder: &Path) -> Option<PathBuf> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder).ok()?;
     // Other paths lead over symbolic links, which someone may change between two uses.
@@ -173,8 +170,8 @@ fn private(folder: &Path) -> Option<PathBuf> {
     (is_ours && folder.ancestors().skip(1).all(|above| keeps_its_entries(above, user))).then_some(folder)
 }
 
-/// Whether nobody but the user and the administrator can replace what is in a folder. In a folder with
-/// the sticky bit, such as `/tmp`, only its owner can replace an entry.
+/// Whether only the user and the administrator can replace a folder's entries. In a folder with the
+/// sticky bit, such as `/tmp`, only its owner can replace an entry.
 fn keeps_its_entries(folder: &Path, user: u32) -> bool {
     let Ok(about) = fs::symlink_metadata(folder) else { return false };
     let is_trusted = about.uid() == user || about.uid() == 0;
@@ -335,7 +332,7 @@ mod tests {
         // Who can write to a folder above can put another one in its place, unless the sticky bit forbids it.
         assert!(opens(0o755, &inner) && opens(0o1777, &inner));
         assert!(!opens(0o777, &inner) && !opens(0o775, &inner) && !opens(0o777, &inner.join("deeper")));
-        // A link does not hide what it leads to.
+        // A link does not hide its target.
         let elsewhere = tempfile::tempdir().expect("a folder");
         let link = elsewhere.path().join("link");
         std::os::unix::fs::symlink(&inner, &link).expect("it is ours");

@@ -8,11 +8,11 @@ use rustix::time::{ClockId, clock_gettime};
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
-/// Processor time of one compilation, as that of the process shows it: how busy the machine is does not
+/// Processor time limit of one compilation: the process's time, so the machine's load does not
 /// matter. A guest in Python takes about 25 s.
 const TIME: Duration = Duration::from_secs(240);
 
-/// Interval at which it is looked at.
+/// How often it is checked.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Stack of the thread that compiles: the system's usual size for a program.
@@ -56,7 +56,7 @@ fn within(limit: Duration, engine: &Engine, bytes: &[u8]) -> Result<Component, C
     }
 }
 
-/// That of this process so far.
+/// Processor time of this process so far.
 fn processor_time() -> Duration {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))

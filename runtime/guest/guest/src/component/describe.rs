@@ -1,4 +1,4 @@
-//! Says what a file is, whether or not this build can run it.
+//! Describes a file, whether or not this build can run it.
 
 use std::path::Path;
 
@@ -121,8 +121,8 @@ impl Description {
             problem: inspect::declared(bytes, WasiGrants::default()).err(),
         };
         if description.kind == FileKind::Damaged {
-            // What was read before the damage is still worth showing; the error
-            // itself is the problem above.
+            // The parts before the damage are still worth showing; the error itself is the problem
+            // above.
             let whole = description.read(bytes);
             if whole.is_err() {
                 description.kind = FileKind::Damaged;

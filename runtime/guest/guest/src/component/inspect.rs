@@ -1,6 +1,6 @@
-//! Looks at a file before it is compiled: is it a component, what does it want
-//! and what does it offer? Compiling a large component can take many seconds,
-//! too long to find out that it is the wrong one.
+//! Inspects a file before it is compiled: whether it is a component, its imports and its exports.
+//! Compiling a large component can take many seconds, too long to find out that it is the wrong
+//! one.
 
 use wasmparser::{Encoding, Parser, Payload};
 
@@ -13,7 +13,7 @@ use crate::world::World;
 /// The interfaces that every guest may import, without the version.
 const OF_ALL: [&str; 2] = ["vcr:guest/observe", "vcr:guest/types"];
 
-/// The interfaces that token sources may import besides.
+/// The interfaces that token sources may also import.
 const OF_TOKEN_SOURCES: [&str; 2] = ["vcr:guest/requests", "vcr:guest/drafts"];
 
 /// The metadata of a component.
@@ -51,13 +51,13 @@ impl ConfigSections {
     }
 }
 
-/// Checks that `bytes` are a component that exports the interface of one world
-/// and imports no more than it may, and gives what it says of itself.
+/// Checks that `bytes` are a component that exports the interface of one world and imports only
+/// allowed interfaces, and returns its declarations.
 pub(crate) fn declared(bytes: &[u8], grants: WasiGrants) -> Result<Declared, LoadProblem> {
     let names = outer_names(bytes)?;
     let found: Vec<(World, ApiVersion)> =
         World::ALL.into_iter().filter_map(|world| Some((world, newest(&names.exports, world)?))).collect();
-    // What such a guest imports says nothing more.
+    // The imports of such a guest add nothing.
     if let [(_, declared)] = found[..]
         && !is_supported(declared)
     {

@@ -1,4 +1,4 @@
-//! The secret key by which this program knows what it has written itself.
+//! The secret key that lets this program recognise its own files.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -20,8 +20,8 @@ const BLOCK_BYTES: usize = 64;
 pub(crate) struct Key([u8; KEY_BYTES]);
 
 impl Key {
-    /// The key in a folder that only the user can write to. It is made where there is none; a file
-    /// that others can read is no key.
+    /// The key in a folder that only the user can write to. It is made if it is missing; a file
+    /// that others can read is not used.
     pub(crate) fn in_folder(folder: &Path) -> Option<Self> {
         let path = folder.join(NAME);
         Self::read(&path).or_else(|| {

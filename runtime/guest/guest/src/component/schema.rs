@@ -50,7 +50,7 @@ impl ConfigSchema {
     /// The problems of a configuration, each with the path of its value; none if it is valid.
     #[cfg(feature = "schema")]
     pub(crate) fn problems(&self, config_json: &str) -> Option<String> {
-        // The guest says what is wrong with a text that is not JSON.
+        // The guest reports errors in a text that is not JSON.
         let config: Value = serde_json::from_str(config_json).ok()?;
         let problems = self.validator.iter_errors(&config).take(PROBLEMS_MAX).map(|problem| {
             let path = problem.instance_path().to_string();

@@ -14,8 +14,8 @@ use crate::error::LoadProblem;
 /// Components inside of components inside of components: guests have two levels.
 const DEPTH_MAX: usize = 16;
 
-/// Instances, imports, exports, aliases, types and canonical functions, those of a component as
-/// often as it is instantiated. A guest in Python has some thousand.
+/// Instances, imports, exports, aliases, types and canonical functions; those of a component count
+/// once per instantiation. A guest in Python has some thousand.
 const ITEMS_MAX: u64 = 100_000;
 
 /// Functions of all core modules together. A tiny one takes about half a millisecond to compile.
@@ -24,17 +24,18 @@ const FUNCTIONS_MAX: u64 = 50_000;
 /// Code of one function: the memory that its compilation takes grows faster than the code.
 const FUNCTION_BYTES_MAX: u64 = 512 << 10;
 
-/// Blocks and loops of a function, times its variables: what the compiler may have to merge.
+/// Blocks and loops of a function, times its variables: the number of values that the compiler may
+/// have to merge.
 const MERGES_MAX: u64 = 16_000_000;
 
 /// Memory that the compilation of one function may take, by what its instructions cost.
 const FUNCTION_MEMORY_MAX: u64 = 256 << 20;
 
-/// The same of all functions of which several together matter: each processor compiles one at a time.
+/// The memory of large functions together: each processor compiles one at a time.
 const LARGE_MEMORY_MAX: u64 = 2 << 30;
 
-/// Memory from which on a function counts to these. The largest of a guest with a whole language in it take some ten
-/// MiB.
+/// Memory from which a function counts as large. The largest functions of a guest with a whole
+/// language take some ten MiB.
 const LARGE_FUNCTION: u64 = 16 << 20;
 
 /// Memory that the compiler takes for an instruction, as measured: a loop has a check of its fuel and of its time.
@@ -63,7 +64,7 @@ enum Excess {
         what: &'static str,
         limit: u64,
     },
-    /// The number of instances would depend on what is passed where.
+    /// The number of instances would depend on the arguments of instantiations.
     ComponentsPassed,
 }
 
@@ -304,7 +305,7 @@ mod tests {
         Err(LoadProblem::TooComplex { what, limit })
     }
 
-    /// Components each of which instantiates the one before twice.
+    /// Components that each instantiate the previous one twice.
     fn doubled(levels: usize) -> String {
         let mut text = "(component (component $c0)".to_owned();
         for level in 1..=levels {

@@ -48,7 +48,7 @@ pub enum LoadProblem {
     },
     #[error("it has more than {limit} {what}")]
     TooComplex {
-        /// What it has too much of.
+        /// The exceeded resource.
         what: &'static str,
         limit: u64,
     },

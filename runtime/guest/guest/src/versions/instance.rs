@@ -84,8 +84,7 @@ pub(super) struct Module<B: Bindings> {
 }
 
 impl<B: Bindings> Module<B> {
-    /// `link` adds what the version of the interface offers to guests; what of
-    /// WASI is granted is the same for all.
+    /// `link` adds the imports of the interface's version; WASI grants are the same for all.
     pub(super) fn new(component: &Component, limits: &Limits, link: Link) -> Result<Self, OpenError> {
         let engine = component.engine().clone();
         let mut linker = Linker::new(&engine);
@@ -128,7 +127,7 @@ impl<B: Bindings> Module<B> {
     }
 }
 
-/// Adds what a version offers to guests.
+/// Adds a version's imports.
 pub(super) type Link = fn(&mut Linker<HostState>) -> wasmtime::Result<()>;
 
 impl<B: Bindings> Metered for Instance<B> {

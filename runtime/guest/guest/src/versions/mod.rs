@@ -1,8 +1,8 @@
 //! One module for each version of `wit/` that this build serves, and the one
 //! place where a version is chosen.
 //!
-//! A version turns the types of [`vcr_policy`] into those that `bindgen!` makes of its WIT files, and
-//! answers back. No name of a binding generator appears outside of its folder.
+//! A version converts the types of [`vcr_policy`] to those that `bindgen!` generates from its WIT
+//! files, and converts answers back. No name of a binding generator appears outside its folder.
 
 mod instance;
 #[cfg(test)]
@@ -22,7 +22,7 @@ use crate::world::World;
 
 /// The reason why a compiled component cannot be used.
 pub(crate) enum OpenError {
-    /// It does not have what the interface asks for.
+    /// It lacks required parts of the interface.
     Unfit(String),
     /// It failed when it was first instantiated.
     Fault(CallFault),
@@ -44,7 +44,7 @@ pub(crate) fn open(
     }
 }
 
-/// What a version offers to guests of all worlds, for calls by hand.
+/// A version's imports for guests of all worlds, for calls by hand.
 pub(crate) fn linker(declared: ApiVersion, engine: &Engine, limits: &Limits) -> wasmtime::Result<Linker<HostState>> {
     let mut linker = Linker::new(engine);
     if (declared.major, declared.minor) == (0, 1) {

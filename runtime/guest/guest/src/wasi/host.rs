@@ -85,7 +85,7 @@ impl WasiView for HostState {
     }
 }
 
-/// Offers what is granted.
+/// Adds the granted interfaces.
 pub(crate) fn link(linker: &mut Linker<HostState>, grants: WasiGrants) -> wasmtime::Result<()> {
     if grants.clocks || grants.stdio {
         poll::add_to_linker::<HostState, NoWaiting>(linker, |state| Polls(state.ctx().table))?;

@@ -1,4 +1,4 @@
-//! Calls by hand, and what a check says of a call that failed.
+//! Calls by hand, and a check's report of a failed call.
 
 use serde_json::{Value, json};
 use vcr_guest::{GuestModule, HandCallError, HandInstance};
@@ -53,7 +53,7 @@ fn what_does_not_fit_is_named_with_its_path() {
     }
 }
 
-/// Whatever a check sends can be sent by hand: the names are those of `wit/`.
+/// Any call of a check can be made by hand: the names are those of `wit/`.
 #[test]
 fn a_failure_in_each_world_can_be_repeated() {
     let unreachable = "(unreachable)";

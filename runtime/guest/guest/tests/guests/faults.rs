@@ -1,5 +1,4 @@
-//! Failure injectors: what reaches them, and what the host makes of their
-//! answers.
+//! Failure injectors: their inputs, and the host's handling of their answers.
 
 use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultEvent};
 

@@ -215,11 +215,11 @@ fn huge_texts_are_not_copied() {
     assert!(text.contains("larger than the 65536 bytes that an answer may have"), "{text}");
 }
 
-/// Whatever a guest leaves in its memory, globals and tables, the next one
-/// begins with what the component says.
+/// Whatever a guest leaves in its memory, globals and tables, the next one starts with the
+/// component's initial values.
 #[test]
 fn a_dirty_instance_leaves_nothing_to_the_next() {
-    // Answers a sum of what is there, and dirties all of it; traps in the end.
+    // Answers a sum of everything, and dirties all of it; traps at the end.
     let body = format!(
         "(f64.store (i32.const 1024)
            (f64.convert_i64_u (i64.add (i64.load (i32.const 60000)) (i64.extend_i32_u (global.get $calls)))))

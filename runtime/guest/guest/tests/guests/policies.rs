@@ -1,5 +1,4 @@
-//! Scheduler policies: what reaches them, and what the host makes of their
-//! answers.
+//! Scheduler policies: their inputs, and the host's handling of their answers.
 
 use vcr_core::policy::{EngineView, Native, PolicyEvent, Preference, Progress, SchedulingPolicy, Slo};
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, Policy, Prompt, RequestSpec, TokenSource};

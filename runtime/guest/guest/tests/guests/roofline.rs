@@ -8,7 +8,7 @@ use vcr_roofline::RooflineConfig;
 
 use crate::components::built::built;
 
-/// Configs of the guest: weights of 16 bits, quantised ones, and those that the GPU cannot multiply.
+/// Configs of the guest: 16-bit weights, quantised ones, and weights that the GPU cannot multiply.
 const CONFIGS: [(&str, &str, Option<&str>); 3] = [
     (r#"{"model": "llama-3.3-70b", "gpu": "h100-sxm", "tensor_parallel": 4}"#, "h100-sxm", None),
     (
@@ -107,7 +107,7 @@ fn priced_singly(model: &mut dyn LatencyModel, shapes: &[StepShape]) -> Vec<u64>
     durations_ns
 }
 
-/// With state or without, it does not matter by which call a step is priced.
+/// With or without state, either call prices a step equally.
 #[test]
 fn steps_one_by_one_cost_what_they_cost_in_a_batch() {
     let thermal = r#"{"roofline": {"model": "llama-3.1-8b", "gpu": "h100-sxm"},

@@ -1,4 +1,4 @@
-//! Routers: what reaches them, and what the host makes of their answers.
+//! Routers: their inputs, and the host's handling of their answers.
 
 use vcr_core::policy::Slo;
 use vcr_core::route::{Choice, EndedRequest, RoutePhase, RouteRequest, Router, WorkerLoad};
@@ -52,8 +52,7 @@ fn route(router: &mut dyn Router, query: &RouteRequest<'_>) -> Result<Choice, St
     router.route(query, &workers()).map_err(|error| error.to_string())
 }
 
-/// Whether a condition about what the guest is told holds: then it chooses the
-/// engine 4, and the engine 1 otherwise.
+/// Whether a condition on the guest's input holds: then it chooses engine 4, otherwise engine 1.
 #[track_caller]
 fn assert_passed(condition: &str, ended: &[EndedRequest]) {
     let body = answer_worker(&format!("(select (i32.const 4) (i32.const 1) {condition})"));

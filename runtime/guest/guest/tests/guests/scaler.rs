@@ -1,4 +1,4 @@
-//! Autoscalers: what reaches them, and what the host makes of their answers.
+//! Autoscalers: their inputs, and the host's handling of their answers.
 
 use std::sync::{Arc, Mutex};
 

@@ -129,8 +129,8 @@ fn json_tokens_says_in_words_what_it_cannot_do() {
     assert_eq!(outputs(lenient.as_mut(), &[request])[&0].len(), 500, "it speaks as to anyone");
 }
 
-/// Of the check's requests those that want an `@` cannot be served here: whatever
-/// calls they come in, the same ones are refused and no others.
+/// The check's requests that want an `@` cannot be served here: exactly those are refused, whatever
+/// calls they come in.
 #[test]
 fn a_source_that_refuses_requests_passes_its_check() {
     let Some(module) = built("json-tokens") else { return };

@@ -1,4 +1,4 @@
-//! Token sources: what reaches them, and what the host makes of their answers.
+//! Token sources: their inputs, and the host's handling of their answers.
 
 use vcr_core::tokens::{AcceptedDrafts, BatchTokenSource, TokenAnswer, TokenRequest, TokenWant};
 use vcr_guest::{GuestModule, Limits};
@@ -28,7 +28,7 @@ fn want(count: u32) -> TokenWant {
     TokenWant { slot: 3, first_index: 0, count }
 }
 
-/// The tokens of a step, and the slots and reasons of what it refused.
+/// The tokens of a step, and the slots and reasons of its refusals.
 type Answered = (Vec<u32>, Vec<(u32, String)>);
 
 /// Takes a step and gives its answer or the whole error text.
@@ -129,8 +129,7 @@ fn a_step_about_nothing_makes_no_call() {
 
 #[test]
 fn long_requests_are_spread_over_calls() {
-    // Answers how many calls there were, where it is asked for one token, and
-    // nothing where it is not.
+    // Answers the number of calls if one token is wanted, and otherwise nothing.
     let body = format!(
         "(i32.store (i32.const 1024) (global.get $calls)) {}",
         answer_at("(i32.const 1024)", "(local.get $wants_len)")
@@ -197,7 +196,7 @@ const FIRST: &str = "(i32.load (local.get $started))";
 
 #[test]
 fn a_refusal_is_of_one_request_and_the_call_goes_on() {
-    // Refuses the first of those that start, twice, and fills what is wanted.
+    // Refuses the first new request twice, and fills the wants.
     let body = format!(
         "(if (i32.ne (local.get $started_len) (i32.const 0)) (then {once} {once})) {}",
         answer_words("i32", &[5, 6]),

@@ -1,4 +1,4 @@
-//! WASI by grant: what was not granted is refused by name, what was is the same
+//! WASI by grant: an interface that was not granted is refused by name, a granted one is the same
 //! in every run.
 
 use std::sync::{Arc, Mutex};

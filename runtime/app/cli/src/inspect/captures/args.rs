@@ -85,13 +85,14 @@ pub(crate) struct InputArgs {
     #[arg(long, value_name = "RUN", help_heading = "Input")]
     pub(crate) of: Option<String>,
 
-    /// Prompt tokens of a block, where the input does not say it [default: 512 for Mooncake rows, else 16].
+    /// Prompt tokens of a block, if the input does not state them [default: 512 for Mooncake rows,
+    /// else 16].
     #[arg(long, value_name = "TOKENS", help_heading = "Input", value_parser = crate::values::at_least_one::<NonZeroU32>)]
     pub(crate) block_size: Option<NonZeroU32>,
 }
 
 impl InputArgs {
-    /// Files that are read besides the inputs themselves.
+    /// Files read in addition to the inputs.
     pub(super) fn files(&self) -> impl Iterator<Item = &PathBuf> {
         self.tokenizer.iter().chain(&self.workload)
     }
@@ -163,7 +164,7 @@ pub(crate) struct ConvertArgs {
     #[command(flatten)]
     pub(crate) input: InputArgs,
 
-    /// Print what was converted as JSON.
+    /// Print a summary of the conversion as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }

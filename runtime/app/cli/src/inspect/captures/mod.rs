@@ -1,4 +1,4 @@
-//! `vcr inspect` on captures: what they hold, converted, shown and compared.
+//! `vcr inspect` on captures: summarise, convert, show and compare.
 
 pub(crate) mod args;
 mod convert;
@@ -36,8 +36,8 @@ pub(crate) fn schema() -> Exit {
     printed(io::stdout().write_all(CAPTURE_SCHEMA.as_bytes()), Exit::Passed)
 }
 
-/// Reads any file that can be imported, with progress on a terminal, and says
-/// on standard error what was skipped and left out.
+/// Reads any importable file, with progress on a terminal, and reports skipped and dropped parts on
+/// standard error.
 fn read(
     path: &Path,
     input: &InputArgs,

@@ -52,7 +52,7 @@ impl Output {
         self.file.map_or(Ok(()), OutputFile::commit)
     }
 
-    /// Prints a line about what was written, where that is not in the way.
+    /// Prints a line about the output, unless the output is on stdout itself.
     pub(super) fn print(is_stdout: bool, line: &str) -> io::Result<()> {
         if is_stdout {
             eprint_line(format_args!("{line}"));

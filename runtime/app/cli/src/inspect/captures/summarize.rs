@@ -1,4 +1,4 @@
-//! `vcr inspect summarize`: what a capture holds, in tables.
+//! `vcr inspect summarize`: the contents of a capture, in tables.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -44,7 +44,7 @@ impl ScalerGuest for Scaler {
     fn desired(&mut self, pool: &PoolView) -> Result<u32, String> {
         let there = pool.up_engines + pool.starting_engines;
         Ok(if self.is_late(pool) {
-            // Those that are starting may be enough.
+            // Starting engines may be enough.
             if pool.starting_engines == 0 { there + 1 } else { there }
         } else if self.is_idle(pool) && pool.waiting_requests == 0 {
             there.saturating_sub(1)

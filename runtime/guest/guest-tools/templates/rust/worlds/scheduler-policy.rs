@@ -30,12 +30,12 @@ impl PolicyGuest for Policy {
     fn decide(&mut self, engine: &EngineView<'_>, preferences: &mut Vec<Preference>) -> Result<(), String> {
         for (index, event) in engine.events.iter().enumerate() {
             let PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, .. } = *event else { continue };
-            // What has come and gone in one call is not there to be ranked.
+            // A request that came and went in one call has no rank.
             let ends = |event: &PolicyEvent| matches!(event, PolicyEvent::Ended { slot: ended, .. } if *ended == slot);
             if engine.events[index..].iter().any(ends) {
                 continue;
             }
-            // All age alike, so the time of arrival says it once and for all.
+            // All age at the same rate, so the arrival time decides the rank for good.
             let age = u128::from(arrival_ns) * u128::from(self.0.tokens_per_second) / 1_000_000_000;
             let rank = i64::try_from(age).unwrap_or(i64::MAX).saturating_add(prompt_tokens.into());
             preferences.push(Preference::AdmissionRank { slot, rank });

@@ -33,7 +33,7 @@ impl Columns {
         }
     }
 
-    /// The events of a call; those in a row in which requests emitted are one.
+    /// The events of a call; consecutive ones in which requests emitted become one.
     fn events<'a>(&'a self, events: &[FaultEvent<'a>]) -> Vec<wit::FaultEvent<'a>> {
         let is_emission = |event: &FaultEvent<'_>| matches!(event, FaultEvent::Emitted { .. });
         let mut emitted = 0;

@@ -17,7 +17,7 @@ use crate::versions::OpenError;
 use crate::versions::instance::Module;
 use crate::world::World;
 
-/// The module `bindings`, generated for a world; with what it may import beside `observe`.
+/// The module `bindings`, generated for a world, with its imports other than `observe`.
 macro_rules! generated {
     ($world:literal $(, $import:literal: $module:ident)*) => {
         #[allow(

@@ -38,7 +38,7 @@ pub(super) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     observe::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
 }
 
-/// Offers what a token source may import.
+/// Adds the imports of token sources.
 pub(crate) fn link_source(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     link(linker)?;
     requests::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)?;

@@ -16,7 +16,7 @@ const SCHEDULING_WIT: &str = include_str!("../../../../../../wit/scheduler-polic
 const ROUTER_WIT: &str = include_str!("../../../../../../wit/router.wit");
 const AUTOSCALER_WIT: &str = include_str!("../../../../../../wit/autoscaler.wit");
 
-/// Files of the package as one text: that of a world, and those that it uses.
+/// Files of the package as one text: a world's, and those that it uses.
 pub(crate) fn package(files: &[&str]) -> String {
     let rest = |text: &&str| {
         text[text.find("package vcr:guest@").expect("a file names its package")..].replacen(
@@ -72,7 +72,7 @@ pub(crate) struct Bodies<'a> {
 }
 
 impl<'a> Bodies<'a> {
-    /// A guest that configures well, and prices alike by either call.
+    /// A guest whose configuration succeeds, and whose two calls give the same price.
     pub(crate) fn of_price(price: &'a str) -> Self {
         Self { configure: CONFIGURE_OK, price, price_step: STEP_AS_RUN }
     }
