@@ -20,8 +20,8 @@ use vcr_core::latency::DecodeSteps;
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvCacheGroup, Prompt, RequestSpec, TokenSource};
 
 const RUNNING: u64 = 256;
-/// Steps that are measured together: many, so that it does not show what the
-/// set-up has left in the CPU's caches.
+/// Number of steps measured together: large, so that the set-up's effect on the CPU's caches does
+/// not show.
 const STEPS: usize = 480;
 /// The same where the pool is too small for long outputs: two blocks of every request, as many a step as elsewhere.
 const FEW_STEPS: usize = 32;
@@ -92,7 +92,8 @@ fn warmed_up(
     for tag in 0..waiting {
         engine.submit(request(RUNNING + tag, 512)).expect("it fits");
     }
-    // A long queue leaves nothing else in the caches, and the round before leaves there what this one takes.
+    // A long queue evicts everything else from the caches, and the previous round leaves this one's
+    // data there.
     black_box(vec![1u8; CACHES_BYTES]);
     for _ in 0..warm_up_steps {
         engine.schedule();

@@ -1,14 +1,12 @@
 //! Replaying a large capture: opening and indexing it, and finding records.
 //!
-//! Workload: a plain capture of about 1 GB: 1,000,000 requests of 100,000
-//! sessions, ten turns each; turn `t` has 4 (t + 1) blocks of 16 tokens, those
-//! of the turn before among them, and a tail (22 million block hashes in all);
-//! 24 output tokens with ids and gaps. Every record is asked for once, in an
-//! order that mixes sessions. Reported: MB of the file per second of one core
-//! until it can be asked, the index's memory by its own account and the
-//! process's, and the time of one request, with the hashing of its prompt apart.
-//! Then the same for a capture of HTTP: 100,000 chats of 2 KB, each asked for once;
-//! a lookup reads its answer from the file.
+//! Workload: a plain capture of about 1 GB: 1,000,000 requests of 100,000 sessions, ten turns each;
+//! turn `t` has 4 (t + 1) blocks of 16 tokens, including the previous turn's, and a tail (22
+//! million block hashes in all); 24 output tokens with ids and gaps. Every record is requested
+//! once, in an order that mixes sessions. Reported: MB of the file per second of one core until it
+//! can be queried, the index's memory by its own account and the process's, and the time of one
+//! request, with the hashing of its prompt apart. Then the same for a capture of HTTP: 100,000
+//! chats of 2 KB, each requested once; a lookup reads its answer from the file.
 
 use std::path::Path;
 use std::time::Instant;

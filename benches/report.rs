@@ -1,7 +1,7 @@
-//! report.html of 12,000 requests in two workloads on four engines. `page` writes it from charts
-//! that are there, `requests` makes the charts of lines of requests.jsonl and writes it, `run`
-//! is a whole scenario with the page, and `run_alone` the same without any file: their difference
-//! is what `--out` costs with `--files html`.
+//! report.html of 12,000 requests in two workloads on four engines. `page` writes it from existing
+//! charts, `requests` makes the charts from lines of requests.jsonl and writes it, `run` is a whole
+//! scenario with the page, and `run_alone` the same without any file: their difference is the cost
+//! of `--out` with `--files html`.
 
 use std::fmt::Write as _;
 use std::fs;

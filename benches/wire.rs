@@ -1,10 +1,8 @@
-//! vLLM's protocol: what an engine writes for each token, and reads for each
-//! request.
+//! vLLM's protocol: an engine's cost of writing each token, and of reading each request.
 //!
-//! Workload: one step in which each of 64 or 512 requests gets one token,
-//! written as one message with the scheduler's statistics, the buffers kept
-//! from step to step, and read as a frontend reads it; and an ADD with a prompt of
-//! 512 tokens as vllm-rs sends it. Throughput is in tokens.
+//! Workload: one step in which each of 64 or 512 requests gets one token, written as one message
+//! with the scheduler's statistics into reused buffers, and read as a frontend reads it; and an ADD
+//! with a prompt of 512 tokens as vllm-rs sends it. Throughput is in tokens.
 //!
 //! "rmp-serde" beside each is the least that the same message costs if serde's derive
 //! writes and reads it: a structure that borrows its texts and knows only the elements

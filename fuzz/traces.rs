@@ -1,9 +1,8 @@
 //! Shared by the targets of the trace readers.
 
-use vcr_trace::{SharedPrefix, Strictness, Trace, Format, TraceOptions, write_mooncake};
+use vcr_trace::{Format, SharedPrefix, Strictness, Trace, TraceOptions, write_mooncake};
 
-/// Reads bytes as a trace in every way: none may panic, and what is accepted
-/// must be whole.
+/// Reads bytes as a trace in every way: none may panic, and an accepted trace must be complete.
 pub fn read(bytes: &[u8], format: Format) {
     for strictness in [Strictness::Lenient, Strictness::Standard, Strictness::Strict] {
         let options = TraceOptions {

@@ -19,7 +19,7 @@ const CONFIG: &str = r#"{"model": "llama-3.1-8b", "gpu": "h100-sxm"}"#;
 fn main() {
     let Some(path) = guest_path("roofline") else { return };
     let bytes = std::fs::read(&path).expect("the guest can be read");
-    // The engine is made once a process, and not what is measured.
+    // The engine is made once per process and is not measured.
     let warm = GuestModule::load(&path, Limits::default()).expect("it loads, and is kept from now on");
     let compiled = timed(|| GuestModule::from_bytes("roofline", &bytes, Limits::default()).expect("it loads"));
     println!("load, compiled            {:>10.2} ms", millis(compiled));
@@ -33,7 +33,7 @@ fn load(path: &Path) -> GuestModule {
     GuestModule::load(path, Limits::default()).expect("it loads")
 }
 
-/// Many isolated instances, each of which has priced a step.
+/// Many isolated instances that have each priced a step.
 fn many(module: &GuestModule) {
     let (resident_before, mapped_before) = (status_bytes("VmRSS:"), status_bytes("VmSize:"));
     let mut models: Vec<Box<dyn LatencyModel>> = Vec::with_capacity(INSTANCES);

@@ -6,7 +6,7 @@
 //! * the native policies, and the guests that decide as they do; those are left
 //!   out where `vcr guest build` has not been run.
 //!
-//! Reported: the time of a step; what a policy adds is the difference to `fcfs`.
+//! Reported: the time of a step; a policy's cost is the difference to `fcfs`.
 
 use std::path::Path;
 

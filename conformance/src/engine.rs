@@ -68,7 +68,7 @@ impl EngineProcess {
         Ok(())
     }
 
-    /// The end of what it printed.
+    /// The end of its output.
     pub fn said(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);

@@ -1,9 +1,8 @@
 //! Drives an engine with vLLM's own client of engines, and says what held.
 //!
-//! The client is the one of a release, built by `conformance/run.sh`; the
-//! engine is any program that can be configured with where its frontend's handshake socket
-//! is. What a release's client cannot decode, it refuses, so every check here
-//! is also one of the messages' bytes.
+//! The client is the one of a release, built by `conformance/run.sh`; the engine is any program
+//! that can be configured with its frontend's handshake address. A release's client refuses
+//! messages that it cannot decode, so every check here also checks the messages' bytes.
 
 mod arguments;
 mod checks;
@@ -26,7 +25,7 @@ use crate::session::{Session, Setup};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    // What the client says of messages that it could not use.
+    // The client's log of messages that it could not use.
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let arguments = match Arguments::parse(std::env::args().skip(1)) {

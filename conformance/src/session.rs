@@ -37,7 +37,7 @@ impl Default for Setup {
     }
 }
 
-/// Numbers what must be different from everything before.
+/// Numbers values that must differ from all earlier ones.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 fn next() -> u64 {
@@ -54,7 +54,7 @@ pub fn fresh_prompt(length: usize) -> Vec<u32> {
     (0..length).map(|_| token()).collect()
 }
 
-/// A request for N tokens, of which the likeliest is always taken.
+/// A request for N tokens that always takes the likeliest one.
 pub fn request(prompt: Vec<u32>, max_tokens: u32) -> EngineCoreRequest {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let params = EngineCoreSamplingParams { max_tokens, temperature: 0.0, ..EngineCoreSamplingParams::for_test() };
@@ -186,8 +186,8 @@ impl Session {
     }
 }
 
-/// None that the system gives out of itself: the client binds its other sockets
-/// first, and one of them could get it.
+/// A port outside the range that the system assigns: the client binds its other sockets first, and
+/// one of them could get it.
 fn free_port() -> Result<u16> {
     let first = 15_000 + u64::from(std::process::id()) * 100;
     let mut ports = (0..15_000).map(|_| 15_000 + ((first + next()) % 15_000) as u16);

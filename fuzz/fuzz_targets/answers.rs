@@ -1,5 +1,5 @@
-//! No text may panic the reader of answers. What it accepts has an answer for every
-//! request, each with a token.
+//! No text may panic the reader of answers. An accepted text has an answer with a token for every
+//! request.
 #![no_main]
 
 #[path = "../served.rs"]

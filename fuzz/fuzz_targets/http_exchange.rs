@@ -1,5 +1,5 @@
-//! No bytes of clients and servers may panic the recorder of HTTP, or what matches requests with its recordings; what is
-//! written can be read.
+//! No bytes of clients and servers may panic the recorder of HTTP, or the matcher of requests and
+//! recordings; the written capture can be read.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -40,6 +40,7 @@ fuzz_target!(|bytes: &[u8]| {
         text.push_str(&serde_json::to_string(&line).expect("a line is JSON"));
         text.push('\n');
     }
-    let mut reader = CaptureReader::from_reader(text.as_bytes(), "written", &ReadOptions::default()).expect("a capture");
+    let mut reader =
+        CaptureReader::from_reader(text.as_bytes(), "written", &ReadOptions::default()).expect("a capture");
     while reader.next_line().expect("a line").is_some() {}
 });

@@ -1,5 +1,5 @@
-//! No text may panic the reader of configurations of llm-d-inference-sim. What it makes
-//! of one are options, each with two dashes before its name.
+//! No text may panic the reader of configurations of llm-d-inference-sim. The resulting options
+//! each have two dashes before their names.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! No bytes may panic the readers of observations, and what is accepted is read again as it was
-//! written. The first byte chooses the format.
+//! No bytes may panic the readers of observations, and accepted ones are written and read again
+//! without a change. The first byte chooses the format.
 #![no_main]
 
 use std::ops::ControlFlow;

@@ -1,5 +1,5 @@
-//! No text may panic the reader of queue policies. Whether it accepts
-//! a file does not depend on the model, and what is wrong names the file.
+//! No text may panic the reader of queue policies. Whether it accepts a file does not depend on the
+//! model, and errors name the file.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

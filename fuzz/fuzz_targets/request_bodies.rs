@@ -1,6 +1,6 @@
-//! Bodies of requests: the first byte chooses the API, the second what stands before the
-//! others. No body may panic, and one that is refused has a status and a reason. What is
-//! rendered is the same every time, in tokens of the model.
+//! Bodies of requests: the first byte chooses the API, the second one a prefix of the others. No
+//! body may panic, and a refused one has a status and a reason. Rendering is deterministic, in
+//! tokens of the model.
 #![no_main]
 
 #[path = "../served.rs"]
@@ -28,7 +28,7 @@ fuzz_target!(|bytes: &[u8]| {
     let rendered = render_body(api, &body, model, chats);
     match &rendered {
         Err(error) => {
-            // Templates may fail on what is in messages.
+            // Templates may fail on the contents of messages.
             let is_failed = error.message.starts_with("failed to submit chat request: ");
             assert!(error.status.is_client_error() || is_failed, "{error:?}");
             assert!(!error.message.is_empty());

@@ -1,5 +1,5 @@
-//! No bytes may panic the reader of step logs, and what it accepts is read again
-//! as it was written.
+//! No bytes may panic the reader of step logs, and accepted ones are written and read again without
+//! a change.
 #![no_main]
 
 use std::path::Path;

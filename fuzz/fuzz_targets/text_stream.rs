@@ -1,6 +1,5 @@
-//! Text that arrives token by token: whatever the tokens are and however they come
-//! together, the pieces are the text of all of them, and a stop string ends it where
-//! it ends the whole.
+//! Text that arrives token by token: whatever the tokens and their combination, the pieces are the
+//! text of all of them, and a stop string ends it where it ends the whole.
 #![no_main]
 
 use std::sync::OnceLock;

@@ -4,10 +4,10 @@ use alloc::vec::Vec;
 use serde::de::DeserializeOwned;
 use vcr_policy::faults::{FaultAction, FaultBatch};
 
-/// Decides what goes wrong in one engine.
+/// Injects faults into one engine.
 ///
-/// One value serves one engine and may keep state from call to call. It must
-/// answer the same calls alike whenever it is configured alike.
+/// One value serves one engine and may keep state between calls. Equally configured values must
+/// give equal answers to equal calls.
 ///
 /// ```
 /// use vcr_guest_sdk::{FaultAction, FaultBatch, FaultEvent, FaultGuest, export_failure_injector, serde};
@@ -61,7 +61,7 @@ pub trait FaultGuest: Sized + 'static {
     /// name the field, its value and what to write instead.
     fn configure(config: Self::Config, seed: u64) -> Result<Self, String>;
 
-    /// Appends to `actions` what goes wrong now, in the order in which it does.
+    /// Appends the faults of this moment to `actions`, in order.
     ///
     /// # Errors
     /// Ends the run; the text is shown to the user.

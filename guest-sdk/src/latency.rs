@@ -13,8 +13,8 @@ pub const DURATION_NS_MAX: f64 = 1e18;
 
 /// Prices the steps of one engine.
 ///
-/// One value serves one engine and may keep state from step to step. It must
-/// answer the same calls alike whenever it is configured alike.
+/// One value serves one engine and may keep state between steps. Equally configured values must
+/// give equal answers to equal calls.
 pub trait LatencyGuest: Sized + 'static {
     /// The model's config, read from the user's JSON. Give it
     /// `#[serde(deny_unknown_fields)]`, so that a misspelt key is an error that
@@ -98,15 +98,15 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// Virtual time at which the first step starts, in nanoseconds.
+    /// Virtual time of the first step's start, in nanoseconds.
     #[must_use]
     pub fn start_ns(&self) -> u64 {
         self.start_ns
     }
 
-    /// Virtual time from which on a step may not happen any more. It bounds how
-    /// many steps to price and must not change what a step takes: the first one
-    /// is priced even where it starts later.
+    /// Virtual time from which a step may not happen any more. It bounds the number of steps to
+    /// price and must not change a step's duration: the first one is priced even if it starts
+    /// later.
     #[must_use]
     pub fn horizon_ns(&self) -> u64 {
         self.horizon_ns
@@ -186,8 +186,8 @@ impl<'a> Batch<'a> {
         self.start_ns.saturating_add(most_ns) < self.horizon_ns
     }
 
-    /// Number of steps that start before the horizon, of those that take `durations_ns`:
-    /// at least one, and all from the first duration on that no step can have.
+    /// Number of the steps with `durations_ns` that start before the horizon: at least one, and all
+    /// from the first invalid duration on.
     fn steps_before_horizon(&self, durations_ns: &[f64]) -> usize {
         let mut now_ns = self.start_ns;
         for (index, &duration_ns) in durations_ns.iter().enumerate() {
@@ -214,8 +214,8 @@ pub fn is_valid_duration(duration_ns: f64) -> bool {
     (0.0..=DURATION_NS_MAX).contains(&duration_ns)
 }
 
-/// The nearest whole number, halves upwards, of a valid duration: what the host
-/// makes of it. `f64::round` is not available without std.
+/// The nearest whole number of a valid duration, halves rounded up, as the host rounds it.
+/// `f64::round` is not available without std.
 fn round_ns(duration_ns: f64) -> u64 {
     // At most 1e18, so it fits; signed conversions are the cheap ones.
     let whole = duration_ns as i64;

@@ -158,8 +158,8 @@ macro_rules! export_autoscaler {
     };
 }
 
-/// Exports a guest that implements `$trait` by way of the bindings `$world`;
-/// `$kept` is what an instance keeps.
+/// Exports a guest that implements `$trait` through the bindings `$world`; `$kept` is the state of
+/// an instance.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __export {

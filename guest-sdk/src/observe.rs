@@ -1,11 +1,10 @@
 //! Telemetry of a guest: counters, gauges, marks in the trace
 //! and lines of a log.
 //!
-//! None of it changes what is simulated. It ends up in the report of a run, in
-//! its Perfetto trace and in the metrics of a live engine. It is limited; beyond
-//! the limits it is dropped and counted, but more than 1,024 calls of these
-//! functions in one call of the guest fail the run. Natively, as in the guest's
-//! own tests, it is dropped.
+//! None of it changes the simulation. It appears in the report of a run, in its Perfetto trace and
+//! in the metrics of a live engine. It is limited; beyond the limits it is dropped and counted, but
+//! more than 1,024 calls of these functions in one call of the guest fail the run. In native
+//! builds, such as the guest's own tests, it is dropped.
 
 #[cfg(target_arch = "wasm32")]
 use crate::bindings::shared::vcr::guest::observe as host;
@@ -25,9 +24,8 @@ pub fn count(name: &str, by: u64) {
     host::count(name, by);
 }
 
-/// Sets the gauge `name` to the finite `value` from `at_ns` on, which is never
-/// before the time given last for it. Its course is shown in the trace, so tell
-/// what has changed by enough to be seen.
+/// Sets the gauge `name` to the finite `value` from `at_ns` on, which must not be before its
+/// previous time. The trace shows its course, so only report visible changes.
 pub fn gauge(name: &str, at_ns: u64, value: f64) {
     host::gauge(name, at_ns, value);
 }

@@ -4,11 +4,11 @@ use alloc::vec::Vec;
 use serde::de::DeserializeOwned;
 use vcr_policy::scheduling::{EngineView, Preference};
 
-/// Decides for one engine in which order requests are admitted and preempted, and in what
+/// Decides the order in which one engine admits and preempts requests, and the sizes of their
 /// chunks.
 ///
-/// One value serves one engine and may keep state from call to call. It must
-/// answer the same calls alike whenever it is configured alike.
+/// One value serves one engine and may keep state between calls. Equally configured values must
+/// give equal answers to equal calls.
 ///
 /// ```
 /// use vcr_guest_sdk::{EngineView, PolicyEvent, PolicyGuest, Preference, Slo, export_scheduler_policy, serde};

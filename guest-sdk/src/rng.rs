@@ -2,8 +2,8 @@
 /// fast space-efficient statistically good algorithms for random number
 /// generation", 2014).
 ///
-/// It is written out here rather than taken from a crate because its numbers
-/// are part of what a guest answers: no update may change them.
+/// It is written out here rather than taken from a crate because a guest's answers depend on its
+/// numbers: no update may change them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rng {
     state: u64,

@@ -6,8 +6,8 @@ use vcr_policy::routing::{Choice, EndedRequest, RouteRequest, WorkerLoad};
 
 /// Chooses the engine of each request of one pool.
 ///
-/// One value serves one pool and may keep state from call to call. It must
-/// answer the same calls alike whenever it is configured alike.
+/// One value serves one pool and may keep state between calls. Equally configured values must give
+/// equal answers to equal calls.
 ///
 /// ```
 /// use vcr_guest_sdk::{Choice, RouteRequest, RouterGuest, WorkerLoads, export_router, serde};
@@ -59,13 +59,12 @@ pub trait RouterGuest: Sized + 'static {
     /// Ends the run; the text is shown to the user.
     fn route(&mut self, request: &RouteRequest<'_>, workers: WorkerLoads<'_>) -> Result<Choice, String>;
 
-    /// A request that this router has routed is over. Called before the request
-    /// that is routed next.
+    /// A request that this router has routed has ended. Called before the next request is routed.
     fn ended(&mut self, _request: &EndedRequest) {}
 }
 
-/// The engines that are up, at least one, by index ascending. Their fields lie in columns, as they
-/// came: a router that reads few of them pays for few.
+/// The running engines, at least one, by ascending index. Their fields are columns, as received: a
+/// router that reads few of them pays for few.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WorkerLoads<'a> {
     columns: Columns<&'a [u32], &'a [u64]>,

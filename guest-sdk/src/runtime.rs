@@ -52,8 +52,8 @@ impl fmt::Write for Line {
     }
 }
 
-/// dlmalloc, and an arena before it for the arguments of calls: the host allocates each list by a
-/// call of its own, and all of them are freed when the call is over.
+/// dlmalloc, preceded by an arena for the arguments of calls: the host allocates each list by a
+/// separate call, and all of them are freed at the end of the call.
 struct Allocator {
     arena: UnsafeCell<Arena>,
 }
@@ -103,7 +103,7 @@ impl Arena {
 #[expect(unsafe_code, reason = "a static must be `Sync`, even where there is one thread")]
 unsafe impl Sync for Allocator {}
 
-// SAFETY: the arena gives out disjoint parts of its bytes, and takes back what is its own; all else
+// SAFETY: the arena returns disjoint parts of its bytes, and only takes those back; everything else
 // is dlmalloc's.
 #[expect(unsafe_code, reason = "an allocator is unsafe by its nature")]
 unsafe impl GlobalAlloc for Allocator {

@@ -5,8 +5,8 @@ use vcr_policy::scaling::PoolView;
 
 /// Decides how many engines one pool has.
 ///
-/// One value serves one pool and may keep state from call to call. It must
-/// answer the same calls alike whenever it is configured alike.
+/// One value serves one pool and may keep state between calls. Equally configured values must give
+/// equal answers to equal calls.
 ///
 /// ```
 /// use vcr_guest_sdk::{PoolView, ScalerGuest, export_autoscaler, serde};

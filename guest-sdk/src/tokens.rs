@@ -8,9 +8,8 @@ use vcr_policy::tokens::TokenRequest;
 
 /// Chooses the output tokens of one engine's requests.
 ///
-/// One value serves one engine. What it keeps of a request while that runs is a
-/// value of its own, [`Request`](Self::Request). It must answer the same calls
-/// alike whenever it is configured alike.
+/// One value serves one engine. The state of a running request is a value of its own,
+/// [`Request`](Self::Request). Equally configured values must give equal answers to equal calls.
 ///
 /// ```
 /// use vcr_guest_sdk::{TokenGuest, TokenRequest, export_token_source, serde};
@@ -84,11 +83,11 @@ pub trait TokenGuest: Sized + 'static {
     /// Ends the run; the text is shown to the user.
     fn next_token(&mut self, request: &mut Self::Request, index: u32) -> Result<u32, String>;
 
-    /// How many drafts of a request are accepted in each step that verifies drafts of it, the
-    /// first ones, or all where it verifies fewer. Asked after the request's tokens of a step;
-    /// the answer counts from this step on, and `None` leaves it as it is.
+    /// How many drafts of a request are accepted in each step that verifies some: the first ones,
+    /// or all if the step verifies fewer. Called after the request's tokens of a step; the answer
+    /// applies from this step on, and `None` changes nothing.
     ///
-    /// A request for which it never is `Some` has the engine's acceptance rates.
+    /// A request without any `Some` has the engine's acceptance rates.
     fn accepted_drafts(&mut self, request: &mut Self::Request) -> Option<u32> {
         let _ = request;
         None

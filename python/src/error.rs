@@ -1,4 +1,4 @@
-//! Errors as exceptions: those of `vcr/_errors.py`, which have file, line and field.
+//! Errors as the exceptions of `vcr/_errors.py`, which have file, line and field.
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;

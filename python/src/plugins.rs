@@ -56,7 +56,7 @@ fn make(py: Python<'_>, class: &Py<PyAny>, context: &PluginContext<'_>) -> Resul
     made.map_err(|error| described(py, &error))
 }
 
-/// An exception in a line: what it is, and where it was raised.
+/// An exception in a line: its text, and where it was raised.
 fn described(py: Python<'_>, error: &PyErr) -> String {
     let place = || -> PyResult<String> {
         let Some(mut trace) = error.traceback(py).map(Bound::into_any) else { return Ok(String::new()) };

@@ -21,7 +21,7 @@ pub(crate) struct Run {
 
 #[pymethods]
 impl Run {
-    /// The contents of a file of `--out`, of those that are made of results alone.
+    /// The contents of a file of `--out` that is made only from results.
     fn file<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyBytes>> {
         let file = name.parse().map_err(pyo3::exceptions::PyValueError::new_err)?;
         let mut out = Vec::new();

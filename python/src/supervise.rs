@@ -21,8 +21,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Least time between two reports on the progress of a run.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
 
-/// Stack of the thread that works, as large as that of a program's first thread at the least:
-/// scripts nest calls.
+/// Stack of the working thread, at least as large as a program's first thread's: scripts nest
+/// calls.
 const STACK_BYTES: usize = 16 << 20;
 
 /// Passes progress, printed texts and warnings on to Python.

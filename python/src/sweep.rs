@@ -12,7 +12,7 @@ use crate::error::raised;
 use crate::supervise::{Relay, supervised};
 use crate::table::Table;
 
-/// A file that points read: what command lines call it, and the files that lie in its folder.
+/// A file that points read: its name on command lines, and the files in its folder.
 type Input<'py> = (String, Vec<(String, Bound<'py, PyBytes>)>);
 
 /// A grid of executions that is planned.

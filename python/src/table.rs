@@ -37,7 +37,7 @@ impl Table {
         Ok(Self { batch: batch.map_err(|error| internal(&error.to_string()))? })
     }
 
-    /// The columns as those that write files take them.
+    /// The columns in the form for writing files.
     fn columns(&self) -> Vec<Column> {
         let names = self.batch.schema_ref().fields().iter().map(|field| field.name().clone());
         names.zip(self.batch.columns()).map(|(name, array)| Column { name, cells: cells_of(array) }).collect()

@@ -10,10 +10,10 @@ use crate::root;
 
 /// The `vcr` binary of this checkout, built if need be.
 ///
-/// Cargo tells tests only the binaries of their own package, so it is looked for
-/// beside the test itself. Test runners give each test a process, so the check
-/// for a stale binary must be cheap: it reads the list of sources that cargo
-/// leaves beside the binary, and only asks cargo when one of them is newer.
+/// Cargo passes tests only the binaries of their own package, so it is looked for beside the test
+/// itself. Test runners give each test a process, so the check for a stale binary must be cheap: it
+/// reads the list of sources that cargo leaves beside the binary, and only calls cargo when one of
+/// them is newer.
 ///
 /// # Panics
 /// When it does not build.

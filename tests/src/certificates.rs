@@ -45,7 +45,7 @@ impl Authority {
         Self { issuer, folder: tempfile::tempdir().expect("a temporary folder") }
     }
 
-    /// Writes a file beside those of its certificates.
+    /// Writes a file beside the certificates.
     ///
     /// # Panics
     /// When that fails.

@@ -1,9 +1,9 @@
-//! Circles among the source files of a crate: files that name each other, directly
-//! or by way of others. A file and those in its own folder may name each other.
+//! Circles among the source files of a crate: files that name each other, directly or through
+//! others. A file and the files in its own folder may name each other.
 //!
-//! Sources are read as tokens, not compiled. An arrow is a path that begins with
-//! `crate`, `self` or `super` and leads into another file of the crate, in `use`
-//! declarations and elsewhere. What is compiled for tests only does not count.
+//! Sources are read as tokens, not compiled. An arrow is a path that begins with `crate`, `self` or
+//! `super` and leads into another file of the crate, in `use` declarations and elsewhere. Code
+//! compiled only for tests does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,7 +12,7 @@ use std::path::Path;
 /// A module, by the names that lead to it from the root of its crate.
 type Module = Vec<String>;
 
-/// Files none of which can be understood without the others.
+/// Files that can only be understood together.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FileCircle {
     /// The arrows among them, from and to.
@@ -26,7 +26,7 @@ impl fmt::Display for FileCircle {
     }
 }
 
-/// The circles of the crate whose sources lie in `src`.
+/// The circles of the crate with its sources in `src`.
 #[must_use]
 pub fn file_circles(src: &Path) -> Vec<FileCircle> {
     let mut sources = BTreeMap::new();

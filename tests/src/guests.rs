@@ -22,8 +22,8 @@ pub fn shipped_guest(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// Removes from the report of a native latency model what the report of a guest lacks: the peaks
-/// that priced the run, which the host knows of its own models only.
+/// Removes from the report of a native latency model the fields that a guest's report lacks: the
+/// peaks that priced the run, which the host knows only for its own models.
 ///
 /// # Panics
 /// When the report names no peaks.
@@ -33,8 +33,8 @@ pub fn without_peaks(report: &mut serde_json::Value) {
     assert!(peaks.is_some_and(|peaks| peaks.is_array()), "the report of a native model names its peaks");
 }
 
-/// The guest of `tests/guests/hostile`, whose config picks what it does wrong.
-/// None where there is no compiler for it.
+/// The guest of `tests/guests/hostile`, whose config selects its fault. None if there is no
+/// compiler for it.
 ///
 /// It is written with the project's SDK rather than as WebAssembly text, so that
 /// it follows the interface by itself.
@@ -112,7 +112,7 @@ pub fn built_guest(source: &Path, out: &Path) -> Option<PathBuf> {
     let mut command = Command::new(vcr());
     command.args(["guest", "build", "--json", "--quiet", "--out"]).arg(out).arg(source);
     let said = Said::of(command.env("CARGO_TARGET_DIR", guests_target()));
-    // What is not to be had, rather than what is wrong with the guest.
+    // Missing tools, as opposed to errors in the guest.
     let lacks = [
         "no compiler for ",
         "componentize-py cannot be installed",

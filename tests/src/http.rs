@@ -15,7 +15,7 @@ pub struct Call<'a> {
     pub method: &'a str,
     /// The path, with its query.
     pub path: &'a str,
-    /// Headers besides those of the connection and the body's length.
+    /// Headers in addition to those of the connection and the body's length.
     pub headers: &'a [(&'a str, &'a str)],
     /// The body.
     pub body: &'a [u8],

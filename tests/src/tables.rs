@@ -1,4 +1,4 @@
-//! Tables of the docs that are written from what the code declares.
+//! Tables of the docs that are generated from the code.
 
 use std::fs;
 
@@ -7,9 +7,8 @@ use crate::root;
 /// Set to rewrite the files that are compared, rather than to fail.
 const UPDATE: &str = "UPDATE_DOCS";
 
-/// Compares rows of a table with those of the first table below a heading of a page of
-/// `docs/`, by their first cells. Rows of the page with other first cells are none of its
-/// business.
+/// Compares rows of a table with those of the first table below a heading of a page of `docs/`, by
+/// their first cells. Rows of the page with other first cells are ignored.
 ///
 /// # Panics
 /// When a row is missing or differs, and `UPDATE_DOCS` is not set.
@@ -38,7 +37,7 @@ pub fn check_table(page: &str, heading: &str, rows: &[Vec<String>]) {
     rewrite_table(page, heading, |_| rows.iter().map(|cells| row(cells)).collect());
 }
 
-/// Compares a file of the repository with what it is to be.
+/// Compares a file of the repository with its expected contents.
 ///
 /// # Panics
 /// When it differs, and `UPDATE_DOCS` is not set.

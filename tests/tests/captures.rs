@@ -43,7 +43,7 @@ fn a_demonstration_goes_through_every_command() {
     assert_eq!(packets[0], 0x0a);
     assert!(packets.len() < fs::metadata(folder.path().join("t.json")).expect("a file").len() as usize / 2);
 
-    // What a scenario replays has as many tokens.
+    // The same file in another format has as many tokens when a scenario replays it.
     let _ = folder.vcr(&["inspect", "convert", "a.jsonl", "--to", "mooncake", "-o", "w.jsonl"]).ended(0);
     let again = folder.vcr(&["inspect", "summarize", "w.jsonl", "--block-size", "16", "--json"]).ended(0).json();
     assert_eq!(
@@ -88,7 +88,7 @@ fn a_report_is_converted_and_summarized() {
     assert_eq!(squeezed(&written), squeezed(expected));
 }
 
-/// Without what only aligns columns.
+/// Without padding that only aligns columns.
 fn squeezed(text: &str) -> Vec<Vec<&str>> {
     text.lines().map(|line| line.split_whitespace().collect()).filter(|words: &Vec<_>| !words.is_empty()).collect()
 }
@@ -171,7 +171,7 @@ fn bad_input_names_its_place_and_leaves_no_file() {
     assert!(!folder.path().join("c.jsonl").exists());
     let said = folder.vcr(&[&convert[..], &["--lenient"]].concat()).ended(0);
     assert!(said.stderr.contains("warning: 1 item skipped, first: `report.json`, benchmarks[0]"), "{}", said.stderr);
-    // What is there is not overwritten, nor taken away.
+    // An existing file is neither overwritten nor removed.
     folder.vcr(&[&convert[..], &["--lenient"]].concat()).failed(2, &["cannot write `c.jsonl`"]);
     assert!(folder.path().join("c.jsonl").exists());
     folder.write("x.bin", "hello");
@@ -217,7 +217,7 @@ fn a_small_archive_that_is_cut_off_is_read_as_far_as_it_goes() {
     folder.vcr(&["inspect", "summarize", "half.jsonl"]).failed(2, &["`half.jsonl`", nothing]);
 }
 
-/// Six requests on two engines, of which some wait.
+/// Six requests on two engines; some of them wait.
 const SCENARIO: &str = r#"let e = engine(#{ max_num_seqs: 1, num_gpu_blocks: 64 });
 let c = cluster(#{ engines: pool(#{ engines: 2, engine: e, latency: fixed(#{ step: "10ms" }) }) });
 let w = burst(#{ count: 3, turns: 2, think_time: "5ms", prompt_tokens: 40, output_tokens: 3 });

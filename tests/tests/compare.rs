@@ -130,7 +130,7 @@ fn a_regression_ends_with_exit_code_1() {
     let said = compare(&["--max-regression", "tpot.mean=5%", "--max-regression", "tpot.mean=15%"]).ended(1).stdout;
     assert!(said.contains("✗ chat  tpot.mean  10.00 % worse, at most 5 % allowed"), "{said}");
     assert!(said.contains("✓ chat  tpot.mean  10.00 % worse, at most 15 % allowed"), "{said}");
-    // Of throughput a lower value is the worse one.
+    // For throughput a lower value is worse.
     let _ = compare(&["--max-regression", "output_tokens.rate=0%"]).ended(1);
     let better =
         folder.vcr(&["compare", "after", "before", "--max-regression", "tpot.mean=0%", "--json"]).ended(0).json();

@@ -1,5 +1,5 @@
-//! Nothing is lost: every request of a trace ends once, in one way, and the
-//! tokens of all outputs add up to those of the file.
+//! Nothing is lost: every request of a trace ends exactly once, and the tokens of all outputs add
+//! up to those of the file.
 
 use std::collections::BTreeMap;
 use std::path::Path;

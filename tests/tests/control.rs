@@ -62,7 +62,7 @@ impl Playing {
 
 impl Drop for Playing {
     fn drop(&mut self) {
-        // For tests that fail; otherwise it has ended.
+        // For failing tests; otherwise it has ended.
         _ = self.process.kill();
         _ = self.process.wait();
     }
@@ -84,7 +84,7 @@ fn engines_are_watched_changed_and_ended_over_http() {
     assert_eq!(status.code(), Some(0));
 }
 
-/// The models are those of `--latency`, and so is what is said of wrong ones.
+/// The models are those of `--latency`, with the same error texts.
 #[test]
 fn wrong_models_are_explained() {
     let playing = Playing::start();

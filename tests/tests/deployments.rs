@@ -1,4 +1,4 @@
-//! `deployment(...)`: mistakes, the choice of a latency model, and GPUs and cost in what is written.
+//! `deployment(...)`: mistakes, the choice of a latency model, and GPUs and cost in outputs.
 
 use std::process::Command;
 

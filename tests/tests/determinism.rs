@@ -86,7 +86,7 @@ fn repeated_runs_give_the_same_bytes_whatever_the_thread_count() {
     assert_outputs_are_whole(&one);
 }
 
-/// Runs that ended must lie in every output, in order, as valid JSON.
+/// Completed runs must be in every output, in order, as valid JSON.
 fn assert_outputs_are_whole(files: &BTreeMap<String, Vec<u8>>) {
     let report: Value = serde_json::from_slice(&files["report.json"]).expect("valid JSON");
     let runs = report["runs"].as_array().expect("it lists runs");
@@ -101,7 +101,7 @@ fn assert_outputs_are_whole(files: &BTreeMap<String, Vec<u8>>) {
         let counter = if kind == "steps.jsonl" { "steps" } else { "requests" };
         for run in runs {
             let of_run = rows.iter().filter(|row| row["of"] == run["name"]);
-            // A log also says what came to an engine after its last step.
+            // A log also contains the events after an engine's last step.
             let rows = of_run.filter(|row| kind != "steps.jsonl" || row["tot"].as_u64() > Some(0)).count();
             assert_eq!(run["metrics"]["counters"][counter], rows, "{counter} of {}", run["name"]);
         }

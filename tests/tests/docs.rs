@@ -1,5 +1,5 @@
-//! Pages of the reference say what the code declares, word for word. `UPDATE_DOCS=1`
-//! writes them.
+//! Pages of the reference repeat the code's declarations word for word. `UPDATE_DOCS=1` writes
+//! them.
 
 use std::fs;
 use std::process::Command;

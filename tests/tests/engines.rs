@@ -1,5 +1,4 @@
-//! Engines of SGLang and TensorRT-LLM in scenarios: that scripts choose them, and
-//! what a script may not say of them.
+//! Engines of SGLang and TensorRT-LLM in scenarios: their selection, and refused settings.
 
 use serde_json::Value;
 use vcr_tests::{Folder, component, interface_of, shipped_guest};
@@ -46,7 +45,8 @@ fn an_engine_that_reserves_all_blocks_never_preempts_and_others_do() {
     assert_eq!(preemptions(&counters(TRTLLM)), 0);
 }
 
-/// Drafters have the rules of each release: those with a slot of their own had it of all requests that may run.
+/// Drafters follow the rules of each release: those with a slot of their own had one for every
+/// request that may run.
 #[test]
 fn drafters_run_by_the_rules_of_every_release() {
     let small = "max_num_seqs: 64, max_num_batched_tokens: 512";
@@ -272,8 +272,8 @@ run(#{{ cluster: cluster(#{{ engines: p }}), workloads: [ peak ], faults: [ cras
     Folder::with(&script("data_parallel_barrier: true")).run(&[]).failed(2, &["needs a `data_parallel_size` above 1"]);
 }
 
-/// A token source written as text. It accepts two drafts of the request in each slot of which tokens
-/// are wanted, or of that `further` slots beyond it.
+/// A token source written as text. It accepts two drafts of the request in each slot with wanted
+/// tokens, or of the request `further` slots beyond it.
 fn accepting_source(folder: &Folder, further: u32) -> String {
     let text = format!(
         r#"(module

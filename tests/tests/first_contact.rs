@@ -1,5 +1,5 @@
-//! Texts that mislead nobody: what a newcomer writes wrong is named in their
-//! terms, and what a file or script contains cannot command the terminal.
+//! Texts do not mislead: a newcomer's mistakes are named in their own terms, and the contents of a
+//! file or script cannot control the terminal.
 
 use vcr_tests::Folder;
 
@@ -164,7 +164,7 @@ expect(runs[0], "ttft", "p99 < 1ms");"#;
     assert_eq!(quiet.stderr, "reproduce with: vcr run test.rhai --seed 1\n");
 }
 
-/// What fits into the width of a terminal, and what `--full` shows besides.
+/// The output that fits into the width of a terminal, and the additional output of `--full`.
 #[test]
 fn the_summary_fits_the_terminal() {
     let claim =

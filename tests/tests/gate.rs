@@ -404,7 +404,7 @@ fn runs_and_captures_are_gated_directly() {
     assert_eq!(direct["segments"], mirrored["segments"]);
 }
 
-/// Runs of a scenario, one of which is slower.
+/// Runs of a scenario; one of them is slower.
 const JUDGED: &str = r#"
 let c = |step| cluster(#{ engines: pool(#{ engine: engine(#{}), latency: fixed(#{ step: step }) }) });
 let load = constant(#{ rate: "10/s", count: 300, prompt_tokens: 100, output_tokens: 10 });

@@ -123,7 +123,7 @@ fn inspect_says_what_a_file_is_whether_or_not_it_can_run() {
         // For people, and for machines.
         let said = folder.vcr(&["guest", "inspect", name, "--json"]);
         let seen = said.json();
-        // What is not a component cannot be a guest of any build.
+        // A file that is not a component is not a guest for any build.
         let code = if seen["kind"] == "component" { 0 } else { 2 };
         let _ = said.ended(code);
         let _ = folder.vcr(&["guest", "inspect", name]).ended(code);
@@ -352,7 +352,7 @@ fn an_exception_while_a_guest_in_python_is_imported_is_shown() {
         return;
     }
     folder.write("mine/app.py", "from vcr_guest import latency\n\nTABLE = [1, 2]\nLAST = TABLE[2]\n");
-    // The build says first what it compiles.
+    // The build first prints what it compiles.
     let said = folder.vcr(&["guest", "build", "mine"]).ended(2).stderr;
     assert!(said.contains("IndexError: list index out of range") && said.contains("app.py\", line 4"), "{said}");
 }

@@ -127,7 +127,7 @@ fn the_world_of_a_guest_is_looked_at_before_its_config() {
         let wanted = "invalid `latency`: expected a latency model (world `latency-model`), but";
         folder.run(&["--json"]).failed(2, &["error: test.rhai:", wanted, found]);
     }
-    // A guest of the right world tells what is wrong with its config, where it was made.
+    // A guest of the right world reports errors in its config, at the place where it was made.
     let Some(path) = shipped_guest("roofline") else { return };
     let folder = Folder::with(&priced_by(&guest_at(&path, "#{}")));
     let expected =
@@ -297,8 +297,8 @@ fn with_fallback(path: &Path, wrong: &str, after: u32, fallback: &str) -> String
     priced_by(&format!("guest(#{{ path: \"{path}\", config: {config}, fallback: {fallback} }})"))
 }
 
-/// Honest steps take 10 ms, and so do those of the fallback: whenever the guest
-/// fails, every step starts when it would have started.
+/// Correct steps take 10 ms, and so do the fallback's: whenever the guest fails, every step starts
+/// at the same time as without the failure.
 #[test]
 fn a_fallback_goes_on_where_the_guest_failed() {
     let Some(path) = hostile_guest() else { return };

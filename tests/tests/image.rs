@@ -1,6 +1,6 @@
-//! The image that the Dockerfile makes: built by buildah without a registry, and run as another
-//! user with a root that cannot be written. That of the other architecture is built in the same way,
-//! and run by an emulator where there is a program for it.
+//! The image from the Dockerfile: built by buildah without a registry, and run as another user with
+//! a read-only root. The other architecture's image is built in the same way, and run if there is
+//! an emulator.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -54,7 +54,7 @@ fn found(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
-/// Runs a command that must succeed, and gives what it printed.
+/// Runs a command that must succeed, and returns its output.
 #[track_caller]
 fn done(command: &mut Command) -> String {
     let output = command.output().expect("it starts");
@@ -257,7 +257,7 @@ fn the_image_of_the_other_architecture_is_built_without_an_emulator() {
     assert!(!wrong.is_for_its_machine());
 }
 
-/// A file of an image by a path in which links may lead elsewhere in the image.
+/// A file of an image, with links resolved inside the image.
 fn within(image: &Path, path: &Path) -> PathBuf {
     let place = image.join(path);
     match fs::read_link(&place) {

@@ -53,7 +53,7 @@ fn capture(folder: &Folder, name: &str, steps: &str) {
     }
 }
 
-/// Replaces what must be there.
+/// Replaces a text that must occur.
 #[track_caller]
 fn changed(text: &str, from: &str, to: &str) -> String {
     assert!(text.contains(from), "`{from}` is not in:\n{text}");
@@ -110,7 +110,7 @@ fn recordings_may_be_named_one_by_one() {
     let folder = recorded();
     let said = folder.vcr(&["inspect", "conform", "all/live", "all/b"]).ended(0);
     has_lines(&said.stdout, &["✓ b 5 75 3 0 exact", "✓ live 2 22 0 0 exact"]);
-    // Those that share a name are distinguished by their paths.
+    // Equal names are distinguished by their paths.
     let said = folder.vcr(&["inspect", "conform", "all/b", "all/../all/b"]).ended(0);
     has_lines(&said.stdout, &["✓ all/../all/b 5 75 3 0 exact", "✓ all/b 5 75 3 0 exact"]);
 }

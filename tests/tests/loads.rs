@@ -225,7 +225,7 @@ fn folders_of_servegen_are_workloads() {
     folder.run(&[]).failed(2, &["chunk-0-trace.csv: line 1", "invalid variation 200"]);
 }
 
-/// What waits for its turn is not lost, and its times count from when it starts.
+/// A request that waits for its turn is not lost, and its times count from its start.
 #[test]
 fn sessions_above_the_limit_may_wait() {
     let load = |full: &str| {

@@ -1,5 +1,5 @@
-//! Numbers in reports: percentiles, goodput, runs that are cut off, what a report
-//! was made from, and whether a model fits on its GPUs.
+//! Numbers in reports: percentiles, goodput, cut-off runs, the origin of a report, and whether a
+//! model fits on its GPUs.
 
 use serde_json::Value;
 use vcr_tests::Folder;
@@ -60,7 +60,7 @@ fn a_run_that_is_cut_off_tells_what_it_generated() {
 run(#{ cluster: c, max_time: "995ms", workloads: [burst(#{ count: 4, prompt_tokens: 16, output_tokens: 1_000 })] });"#;
     let folder = Folder::with(script);
     let run = folder.run(&["--json"]).ended(0).json()["runs"][0].clone();
-    // 99 steps are whole; the one in flight lies in the run by half.
+    // 99 steps are complete; half of the one in flight is within the run.
     assert_eq!(run["engines"][0]["utilisation"], 1.0);
     let (counters, rates) = (&run["metrics"]["counters"], &run["metrics"]["rates_per_s"]);
     assert_eq!((&counters["output_tokens"], &counters["generated_tokens"]), (&0.into(), &396.into()));

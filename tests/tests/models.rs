@@ -1,5 +1,5 @@
-//! Models by name and by file: in scenarios, on command lines of vLLM, and in tables. That groups, blocks
-//! and weights are those of vLLM is tested beside the reader.
+//! Models by name and by file: in scenarios, on command lines of vLLM, and in tables. The reader's
+//! own tests compare groups, blocks and weights with vLLM's.
 
 use serde_json::{Value, json};
 use vcr_tests::{Folder, shipped_guest};

@@ -85,7 +85,7 @@ fn a_run_replaces_what_an_earlier_run_has_written_and_nothing_else() {
     let said = folder.run(&["--out", "out", "--files", "report,requests"]).ended(0);
     assert!(said.stderr.contains("wrote report.json, requests.jsonl to out"), "{}", said.stderr);
     assert_eq!(names(&out), [".vcr-run", "report.json", "requests.jsonl"]);
-    // What an earlier run has not written is somebody else's.
+    // A file not written by an earlier run belongs to somebody else.
     folder.write("out/steps.jsonl", "mine");
     folder.run(&["--out", "out"]).failed(2, &["cannot write `out/steps.jsonl`: the file exists already"]);
     assert_eq!(text(&folder, "out/steps.jsonl"), "mine");

@@ -178,7 +178,7 @@ fn a_failure_is_packed_if_asked_for() {
     assert!(said.stderr.contains("packed into s.vcr; run it with: vcr run s.vcr"), "{}", said.stderr);
     let said = folder.vcr(&["run", "s.vcr", "-q"]).ended(1);
     assert!(said.stderr.contains("same: "), "{}", said.stderr);
-    // Of the next failure; but no other file is replaced.
+    // For the next failure; but no other file is replaced.
     let _ = folder.vcr(&[&args[..], &["-e", "completed=2"]].concat()).ended(1);
     folder.write("mine.txt", "mine");
     let said =
@@ -318,7 +318,8 @@ fn table(folder: &Folder, path: &str, texts: &[(&str, &str)], columns: &[&str], 
     fs::write(file, bytes).expect("the folder is writable");
 }
 
-/// A package of operator tables in which all takes a millisecond, and one file that nothing reads.
+/// A package of operator tables in which everything takes a millisecond, and one file that nothing
+/// reads.
 fn tables(folder: &Folder) {
     let data = "tables/systems/data/gpu";
     let gemms: Vec<[f64; 4]> = [(128, 64), (64, 64), (256, 64), (64, 128), (1000, 64), (192, 64)]

@@ -1,4 +1,4 @@
-//! The page at `/_vcr/`: what it tells, whom it lets in, and what people see of it in a browser.
+//! The page at `/_vcr/`: its contents, its access rules, and its look in a browser.
 
 use serde_json::{Value, json};
 use vcr_tests::{Call, Folder, Frontend, FrontendOptions, HttpAnswer, Running, Serve, browser, wait_until};
@@ -155,7 +155,7 @@ fn the_page_is_for_those_who_may_open_it() {
         assert!([200, 202].contains(&answer.status), "{path}: {}", answer.text());
     }
     assert_eq!(send(address, "POST", "/pause", &from_page, &Value::Null).status, 403);
-    // Of the server no more than it needs.
+    // Only the required part of the server.
     assert_eq!(send(address, "POST", &format!("/_vcr/api/server{CHATS}"), &from_page, &Value::Null).status, 404);
 
     let without = Serve::start(&["--no-ui"]);
@@ -273,7 +273,7 @@ fn a_proxy_shows_what_it_passes_on() {
     let list = requests(&address, 2);
     assert_eq!((&list[0]["fault"], &list[1]["fault"]), (&json!("status"), &Value::Null));
     assert_eq!(list[1]["text"], "b");
-    // What the page asks is neither passed on nor recorded.
+    // The page's requests are neither relayed nor recorded.
     assert_eq!(send(&address, "GET", "/_vcr/api/engines", &[], &Value::Null).status, 404);
     let removal = send(&address, "DELETE", "/_vcr/api/control/client-faults", &[], &json!({"fault": "x"}));
     assert_eq!(removal.status, 404, "there is no such fault");

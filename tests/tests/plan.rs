@@ -228,7 +228,7 @@ fn questions_come_from_a_file_and_options_replace_it() {
     let price = |plan: &Value| plan["rows"][0]["price_per_hour_usd"].as_f64().expect("a number");
     assert_eq!(price(&dearer), 2.0 * price(&plan));
     folder.write("wrong.yaml", "model: Qwen/Qwen3-8B\ngpus: [h100]\n");
-    // Every key is named, and so are those of the space.
+    // Every key is named, including those of the space.
     folder
         .vcr(&["plan", "wrong.yaml"])
         .failed(2, &["invalid `wrong.yaml`", "unknown field `gpus`", "`gpu`", "`space`"]);

@@ -68,8 +68,8 @@ fn adapters(folder: &TempDir) -> FrontendOptions {
     }
 }
 
-/// Asks for all kinds of answers, one after another and at once, and gives what
-/// came of each. `is_first`: whoever goes away does so, which is not repeated.
+/// Requests all kinds of answers, sequentially and in parallel, and returns the results. Clients
+/// disconnect only if `is_first`, because that is not repeated.
 fn mixed_workload(frontend: &Frontend, adapter: &TempDir, is_first: bool) -> Vec<Value> {
     let path = adapter.path().to_str().expect("a path in text");
     let loaded = frontend.post("/v1/load_lora_adapter", &json!({"lora_name": "mine", "lora_path": path}));
@@ -83,7 +83,7 @@ fn mixed_workload(frontend: &Frontend, adapter: &TempDir, is_first: bool) -> Vec
     let probable = frontend.complete(&json!("Probable"), &json!({"max_tokens": 4, "logprobs": 1}));
     keep(&json!({"choices": probable["choices"][0]["text"]}));
 
-    // A conversation: what was answered is asked again, with more.
+    // A conversation: each request repeats the previous answer and adds to it.
     let mut messages = vec![json!({"role": "user", "content": "Begin the story of a lighthouse and of its keeper."})];
     for turn in 0..3 {
         let chat = frontend.post("/v1/chat/completions", &json!({"messages": messages, "max_tokens": 20})).ok();

@@ -1,5 +1,5 @@
-//! Scheduling policies from the outside: what they are for, that guests decide
-//! as their native twins, and what becomes of those that go wrong.
+//! Scheduling policies from the outside: their purpose, guests that decide like their native twins,
+//! and failures.
 
 use std::sync::mpsc;
 use std::thread;
@@ -27,7 +27,7 @@ const MIXED: &str = r#"
     poisson(#{ name: "short", rate: "30/s", count: 400, prompt_tokens: uniform(20, 200), output_tokens: 30, tenant: 1 }),
     poisson(#{ name: "long", rate: "4/s", count: 50, prompt_tokens: uniform(3000, 6000), output_tokens: 30, tenant: 2 })"#;
 
-/// A tenant that asks for everything at once, and one that asks now and then.
+/// A tenant that sends everything at once, and one that sends occasionally.
 const FLOOD: &str = r#"
     burst(#{ name: "flood", count: 600, prompt_tokens: uniform(300, 600), output_tokens: uniform(20, 100), tenant: 1 }),
     constant(#{ name: "light", rate: "2/s", count: 20, prompt_tokens: 300, output_tokens: 40, tenant: 2 })"#;
@@ -54,7 +54,7 @@ fn the_shortest_prompt_first_lowers_the_mean_time_to_the_first_token() {
     let shortest = report("\"shortest-prompt-first\"", MIXED);
     let (before, after) = (ttft_ms(&fcfs, None, "mean"), ttft_ms(&shortest, None, "mean"));
     assert!(after < 0.7 * before, "fcfs {before} ms, shortest prompt first {after} ms");
-    // Those who pay are the long ones, and ageing limits what they pay.
+    // The long requests pay, and ageing limits the price.
     let longest = |report: &Value| ttft_ms(report, Some("long"), "max");
     let aged = report("shortest_prompt_first(#{ aging_tokens_per_s: 400 })", MIXED);
     assert!(longest(&shortest) > longest(&fcfs));

@@ -266,8 +266,8 @@ fn replays_with_capacity_have_shares() {
     let run = &folder.vcr(&["inspect", "pressure", "report.json", "--json"]).ended(0).json()["runs"][0];
     let pool = &run["pools"][0];
     let sequences = bound(pool, "sequences");
-    // Of four requests with five steps each, which take as long, others wait in all steps but those
-    // of the last one and those that are decided before the second one comes.
+    // Four requests have five steps of equal length each. Others wait in all steps except those of
+    // the last request and those decided before the second one arrives.
     assert!(sequences["share"].as_f64().is_some_and(|share| (0.6..=0.75).contains(&share)), "{run:#}");
     assert_eq!((&pool["queue_pressure"]["share"], &pool["peak_active"]), (&sequences["share"], &json!(1)));
     assert_eq!(sequences["lift"], "raise `max_num_seqs` above 1, or add engines");

@@ -253,7 +253,7 @@ fn sweeps_are_the_same_with_any_number_of_threads() {
     let rows: Value = serde_json::from_slice(&said[1].1).expect("JSON");
     let passed: Vec<&Value> = rows.as_array().expect("rows").iter().map(|row| &row["passed"]).collect();
     assert_eq!(passed, [1, 1, 1, 1, 0, 1]);
-    // Each is what it is by itself.
+    // Each equals the same run alone.
     let alone = folder.run(&["-e", "rate=12", "-e", "engines=2", "--json"]).ended(0).json();
     assert_eq!(rows[5]["ttft_ms_p99"], alone["runs"][0]["metrics"]["trends"]["ttft_ms"]["p99"]);
     assert_eq!(rows[5]["fingerprint"], alone["runs"][0]["fingerprint"]);

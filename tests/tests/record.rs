@@ -211,7 +211,7 @@ fn a_recorder_that_is_killed_leaves_what_was_over() {
         for _ in 0..3 {
             _ = chain.frontend.complete(&json!("Hello"), &json!({"max_tokens": 3}));
         }
-        // A moment is what the recorder may keep things to itself.
+        // The recorder may buffer for a moment.
         wait_until(&chain, "all are on the disk", |lines| of_kind(lines, "request").len() == 3);
         chain.record.kill();
         let lines = capture(&chain.out);
@@ -220,7 +220,7 @@ fn a_recorder_that_is_killed_leaves_what_was_over() {
     }
 }
 
-/// The first signal ends a capture in order, with what is under way in it.
+/// The first signal ends a capture in an orderly way, with unfinished requests in it.
 #[test]
 fn a_signal_ends_the_capture_with_what_is_under_way() {
     let play = ["--decode-step-time", "20ms"];
@@ -290,7 +290,7 @@ fn waiting_is_said_and_may_be_limited() {
     record.wait_for("no engine has connected to");
 }
 
-/// Recorded sampling parameters equal those that an engine compares with them.
+/// Recorded sampling parameters equal the ones that an engine compares with them.
 #[test]
 fn among_equal_prompts_the_record_with_equal_parameters_answers() {
     let Some(chain) = chain(&FrontendOptions::default(), "a.jsonl", &["--record-tokens"], &[]) else { return };

@@ -46,7 +46,7 @@ fn written(folder: &Folder, args: &[&str]) {
     let _ = folder.run(&[args, &["--quiet", "--out", "out"]].concat()).ended(1);
 }
 
-/// The values of a chart's line that has a label, without those that are another line's.
+/// The values of a chart's line by its label.
 fn line(chart: &Value, label: &str) -> (Vec<f64>, Vec<f64>) {
     let labels = chart["labels"].as_array().expect("labels");
     let index = labels.iter().position(|own| own == label).unwrap_or_else(|| panic!("no {label}: {labels:?}"));
@@ -83,7 +83,7 @@ fn a_browser_draws_the_numbers_of_the_report() {
         assert!(painted > 1_000, "{} is almost empty: {painted} pixels", chart["id"]);
         assert!(chart["text"].as_str().is_some_and(|text| text.len() > 20), "{} has no words", chart["id"]);
     }
-    // Distributions: those of the report, exactly.
+    // Distributions equal the report's exactly.
     let (_, over_time) = line(chart(charts, "itl-time"), "p95");
     assert!(over_time.len() > 3 && over_time.iter().all(|gap_ms| *gap_ms >= 0.0), "{over_time:?}");
     for metric in ["ttft", "itl", "e2e"] {
@@ -108,7 +108,7 @@ fn a_browser_draws_the_numbers_of_the_report() {
             of(&metrics["trends"], &label);
         }
     }
-    // Time lines: totals are those of the engines, and both ends of the crash are marked.
+    // Time lines: totals equal the engines', and both ends of the crash are marked.
     let counters = &run["metrics"]["counters"];
     let seconds = run["duration_ms"].as_f64().expect("a number") / 1000.0;
     for (label, counter) in [("arriving", "requests"), ("ending", "requests")] {
@@ -129,7 +129,7 @@ fn a_browser_draws_the_numbers_of_the_report() {
     let most = usage.iter().copied().fold(0.0, f64::max);
     assert!(most > 0.5 && most <= peak + 1e-4, "{most} of {peak}");
     assert!(has_cell(&page["#timelines"], "engines 1: crash") && has_cell(&page["#timelines"], "engines 1: restart"));
-    // The slowest request is that of requests.jsonl.
+    // The slowest request equals that in requests.jsonl.
     let requests = text(&out, "requests.jsonl");
     let rows = requests.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
     let own = rows.filter(|row| row["of"] == run["name"]);

@@ -1,4 +1,4 @@
-//! Results for scripts besides metrics: series, requests, engines.
+//! Results for scripts in addition to metrics: series, requests, engines.
 
 use vcr_tests::Folder;
 

@@ -1,5 +1,5 @@
-//! Routers, failure injectors and token sources in scenarios: what they do to a
-//! cluster, and that nothing is lost by it.
+//! Routers, failure injectors and token sources in scenarios: their effects on a cluster, without
+//! lost requests.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -418,7 +418,7 @@ fn sessions_stay_with_their_engine() {
         assert!(hits > in_turn + 0.2, "{router}: {hits} against {in_turn}");
         let run = conversations(router, crash);
         assert_conserved(&run["metrics"]);
-        // Those that were with the engine then, once each, and again when hashes send them home.
+        // The engine's sessions at that time, once each, and again when hashes send them back.
         assert!((1..40).contains(&moved(&run)), "{router}: {}", moved(&run));
         assert!(gauge(&run, "prefix_hit_ratio") < hits, "{router}");
     }

@@ -182,7 +182,7 @@ fn outputs_of_runs_fit_their_schemas() {
     let folder = Folder::with(EVERYTHING);
     folder.write("trace.jsonl", TRACE);
     let (report, requests, steps) = valid_outputs(&folder, &["-e", "size=30"], 1);
-    // The scenario must reach what it is there for.
+    // The scenario must reach its purpose.
     let run = |name: &str| {
         let runs = report["runs"].as_array().expect("an array of runs");
         runs.iter().find(|run| run["name"] == name).unwrap_or_else(|| panic!("unknown run `{name}`"))
@@ -394,7 +394,7 @@ fn observations_and_decisions_fit_their_schemas() {
     let report = folder.vcr(&gate).ended(20).json();
     assert_valid(&validator("gate"), &report, "gate.json");
     assert!(report["triage"][0]["examples"][0]["difference"].is_object(), "{report:#}");
-    // What the reader refuses is invalid, too.
+    // A line that the reader refuses is also invalid.
     let line: Value = serde_json::from_str(side(false).lines().next().expect("a line")).expect("JSON");
     for (key, value) in
         [("observation", json!(2)), ("latency_ns", json!(-1)), ("kv_usage", json!(2)), ("error", json!("x"))]

@@ -1,4 +1,4 @@
-//! The metrics of `vcr serve`, compared with those of vLLM's own frontend.
+//! The metrics of `vcr serve`, compared with vLLM's own frontend.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ const MAX_MODEL_LEN: u64 = 4096;
 /// Prefixes of metrics that vLLM does not have.
 const OURS: &[&str] = &["vcr:", "process_"];
 
-/// Series with their labels in order, and what they say.
+/// Series with sorted labels, and their values.
 type Series = BTreeMap<String, f64>;
 
 /// The metrics of a page: families with type and help, and series.
@@ -191,7 +191,7 @@ fn vcr_serve_counts_what_vllm_counts() {
     assert_eq!(of_completions(&mine), of_completions(&theirs));
 }
 
-/// What an autoscaler reads of GPUs: engines that work are busy and draw power, as often as they have GPUs.
+/// GPU metrics for autoscalers: working engines are busy and draw power, once per GPU.
 #[test]
 fn gpus_have_the_metrics_of_the_exporter() {
     let args = ["--gpu-metrics-address", "127.0.0.1:0", "--gpu-metrics-gpu", "l4", "--tensor-parallel-size", "2"];

@@ -30,7 +30,7 @@ fn of_folder(folder: &Folder, args: &[&str], more: &[&str]) -> Said {
     folder.vcr(&[args, more].concat())
 }
 
-/// The table of a sweep is that of its shards, in each format.
+/// The table of a sweep equals the merged table of its shards, in each format.
 #[track_caller]
 fn merges_to_the_same_bytes(args: &[&str], shards: usize) {
     let folder = Folder::with(SCENARIO);
@@ -217,7 +217,7 @@ fn finished_points_outlive_a_process_that_is_killed() {
     {
         let (folder, words) = waiting_for_a_pipe(command);
         kill_at_third(&folder, &words);
-        // What a line was begun with is no result.
+        // An incomplete line is not a result.
         let points = folder.path().join("grid.csv.points");
         let text = fs::read_to_string(&points).expect("text");
         fs::write(&points, format!("{text}{{\"point\":2,\"resu")).expect("it is writable");

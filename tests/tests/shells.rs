@@ -26,8 +26,7 @@ fn completions(shell: &str) -> Folder {
     folder
 }
 
-/// Words that begin with what was typed, in bash: the answer of the function that the script
-/// registers.
+/// Completions of a typed prefix in bash: the answer of the function that the script registers.
 fn bash(folder: &Folder, words: &[&str]) -> Option<BTreeSet<String>> {
     let asked = r#"
         source ./script
@@ -51,8 +50,8 @@ fn fish(folder: &Folder, typed: &str) -> Option<BTreeSet<String>> {
     Some(lines(&said.stdout).iter().filter_map(|line| line.split('\t').next()).map(str::to_owned).collect())
 }
 
-/// The line that zsh makes of what was typed and a tab, in a terminal of its own. There
-/// `vcr` is a function that prints its arguments and ends the shell.
+/// The line that zsh makes of a typed prefix and a tab, in a terminal of its own. There `vcr` is a
+/// function that prints its arguments and ends the shell.
 fn zsh(folder: &Folder, typed: &str) -> Option<String> {
     let asked = r#"
         zmodload zsh/zpty

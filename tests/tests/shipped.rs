@@ -1,4 +1,4 @@
-//! The scenarios that ship: each must pass its assertions, everywhere alike.
+//! The shipped scenarios: each must pass its assertions on every machine.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! The site of the documentation: it has every page, once, its links lead somewhere, and two of its
-//! pages are completed from what the program and the schemas declare.
+//! The site of the documentation: it has every page once, its links lead somewhere, and two of its
+//! pages are generated from the program and the schemas.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,5 +1,5 @@
-//! Commands that are ended before their work is done: what there is is written,
-//! drafts are gone, and the exit code says why.
+//! Commands ended before their work is done: results so far are kept, drafts are removed, and the
+//! exit code gives the reason.
 
 use std::fs;
 use std::io::Read as _;
@@ -35,7 +35,7 @@ fn signal(process: &Child, name: &str) {
     assert!(status.expect("there is `kill`").success(), "the process has ended before");
 }
 
-/// Waits for the end; gives the code and what was said on standard error.
+/// Waits for the end; returns the code and standard error.
 fn ended(mut process: Child) -> (Option<i32>, String) {
     let mut said = String::new();
     let mut stderr = process.stderr.take().expect("it is piped");
@@ -178,7 +178,7 @@ fn finished_points_of_a_sweep_are_kept() {
     assert_eq!(table.lines().count(), 2);
 }
 
-/// Commands that have nothing to show for it leave nothing behind.
+/// Commands without results leave nothing behind.
 #[test]
 fn other_commands_leave_no_drafts() {
     let folder = Folder::new();

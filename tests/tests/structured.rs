@@ -9,8 +9,8 @@ use vcr_tests::root;
 /// The token that ends a text; all others are bytes.
 const END: u32 = 256;
 
-/// Schemas that no value fits, those with classes of Unicode, which are not followed, and lists of no schemas, which are
-/// no schemas by the rules of JSON Schema.
+/// Schemas that no value satisfies, schemas with classes of Unicode, which are not supported, and
+/// lists of no schemas, which JSON Schema forbids.
 const UNFIT: &[&str] = &[
     "zod4 2020-12: emoji",
     "zod4 2020-12: never",
@@ -125,8 +125,7 @@ fn every_schema_makes_arguments_of_tools() {
     }
 }
 
-/// Parts of schemas that were taken out of them and put together anew are read without a panic, and what is made of
-/// them is JSON.
+/// Recombined parts of schemas are read without a panic, and the output is JSON.
 #[test]
 fn schemas_of_all_kinds_of_parts_are_read() {
     let source = source();

@@ -21,9 +21,8 @@ fn replay(folder: &Folder, args: &[&str]) -> Value {
     folder.vcr(&[&["replay", "ticks.json", "--engine", "ticks", "--json"], args].concat()).ended(0).json()
 }
 
-/// The two workloads are ours: a search over the published rules found them. The originals
-/// are not published, so equal sums do not show that they would be scheduled alike, and
-/// fingerprints are not compared.
+/// The two workloads are ours: a search over the published rules found them. The originals are not
+/// published, so equal sums do not prove equal schedules, and fingerprints are not compared.
 #[test]
 fn synthesised_workloads_of_ours_reach_every_published_sum() {
     let Some(published) = sample_data("runtime-lab/published_results.json") else { return };

@@ -146,7 +146,7 @@ fn a_step_waits_for_copies_of_blocks_that_it_takes() {
     }
 }
 
-/// By Dynamo's rules the last block of the same prompt is computed again.
+/// By Dynamo's rules the last block of the same prompt is recomputed.
 #[test]
 fn what_a_pool_shares_has_dynamos_rules() {
     for (scope, host_cached) in [("engine", "count == 383"), ("pool", "count == 320")] {

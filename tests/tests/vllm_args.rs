@@ -1,5 +1,5 @@
-//! Command lines of `vllm serve`: as engines of scenarios, and in tables. That settings are those of
-//! vLLM is tested beside the reader, by lines that vLLM has read.
+//! Command lines of `vllm serve`: as engines of scenarios, and in tables. The reader's own tests
+//! compare settings with vLLM, by lines that vLLM has read.
 
 use serde_json::{Value, json};
 use vcr_tests::Folder;
@@ -46,7 +46,7 @@ fn a_command_line_is_an_engine() {
     assert_eq!(ranks["assertions"][0]["observed_text"], "m 1 2 true");
 }
 
-/// Blocks fill what the memory leaves, or what the line states.
+/// Blocks fill the remaining memory, or the line's stated memory.
 #[test]
 fn blocks_follow_from_the_memory() {
     let latency = r#"roofline(#{ model: "llama-3.1-8b", gpu: "h100-sxm", gpu_memory: "80GiB" })"#;

@@ -13,7 +13,7 @@ use crate::checkout;
 use crate::error::Error;
 use crate::tool;
 
-/// The folder of the database in that of `db-path`: cargo-deny's name for its URL.
+/// The database's folder within `db-path`: cargo-deny's name for its URL.
 const DATABASE: &str = "advisory-db-3157b0e258782691";
 
 /// The workspaces of the repository, and the features that releases of them have.
@@ -52,7 +52,7 @@ pub(crate) fn advisories(args: &AdvisoriesArgs) -> Result<(), Error> {
         let mut deny = Command::new(program);
         deny.current_dir(&root).args(["--locked", "--offline", "--manifest-path"]);
         deny.arg(Path::new(folder).join("Cargo.toml")).args(*features).args(["--config", "deny.toml"]);
-        // What is ignored for one workspace need not be in the others.
+        // An advisory that one workspace ignores need not exist in the others.
         deny.args(["check", "--hide-inclusion-graph", "--allow", "advisory-not-detected", "advisories"]);
         println!("{folder}");
         tool::run(&mut deny, Some(HINT))?;
@@ -62,7 +62,7 @@ pub(crate) fn advisories(args: &AdvisoriesArgs) -> Result<(), Error> {
 
 const HINT: &str = "update the package, or write into `deny.toml` why the advisory does not matter";
 
-/// The advisories of a snapshot, each from its front matter up to that of the next.
+/// The advisories of a snapshot, each from its front matter to the next one's.
 fn parse<'a>(whole: &'a str, path: &Path) -> Result<Vec<Advisory<'a>>, Error> {
     const FENCE: &str = "```toml\n";
     let invalid = |line, expected| Error::Snapshot { path: path.to_owned(), line, expected };

@@ -35,8 +35,8 @@ pub(crate) fn build(checkout: &Checkout, target: &Target) -> Result<PathBuf, Err
     let c = c.join(" ");
     let written = target.to_string();
     let is_native = written == checkout.host;
-    // Apart from other builds, which have other flags; and from those with another linker, which Cargo would
-    // take for its own.
+    // Separate from other builds, which have other flags, and from builds with another linker,
+    // which Cargo would confuse with it.
     let folder = checkout.root.join("target/dist-build").join(if is_native { "" } else { &written });
     let mut command = if is_native { Command::new("cargo") } else { Command::new("cargo-zigbuild") };
     command.arg(if is_native { "build" } else { "zigbuild" });

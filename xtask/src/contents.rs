@@ -18,7 +18,7 @@ const COMPLETIONS: [(&str, &str); 5] = [
     ("powershell", "completions/powershell/_vcr.ps1"),
 ];
 
-/// Adds what is in the checkout: guests that were built, scenarios and what they read, texts.
+/// Adds files of the checkout: built guests, scenarios with their inputs, texts.
 pub(crate) fn add_files(checkout: &Checkout, entries: &mut Entries) -> Result<(), Error> {
     let guests = checkout.root.join("guests/dist");
     let built: Vec<PathBuf> = files(&guests).unwrap_or_default();
@@ -38,7 +38,7 @@ pub(crate) fn add_files(checkout: &Checkout, entries: &mut Entries) -> Result<()
     Ok(())
 }
 
-/// Adds what the program writes about itself.
+/// Adds the program's own manual pages and completions.
 pub(crate) fn add_shells(program: &Program, entries: &mut Entries) -> Result<(), Error> {
     for (shell, path) in COMPLETIONS {
         let script = tool::output(program.command().args(["completions", shell]))?;

@@ -22,7 +22,7 @@ pub(crate) fn sbom(checkout: &Checkout, target: &str) -> Result<Vec<u8>, Error> 
     let made = tool::output(&mut command);
     let draft = format!("{DRAFT}.json");
     let sbom = made.and_then(|_| read(&checkout.root.join("runtime/app/cli").join(&draft)));
-    // Whether it succeeded or not. What is not there needs no removal.
+    // In any case. A missing folder needs no removal.
     for folder in &checkout.crates {
         let _ = fs::remove_file(folder.join(&draft));
     }

@@ -9,47 +9,21 @@ use crate::target::Glibc;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("cannot {verb} `{path}`: {source}")]
-    File {
-        verb: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    File { verb: &'static str, path: PathBuf, source: io::Error },
     #[error("cannot start `{program}`: {source}")]
-    NoTool {
-        program: String,
-        install: &'static str,
-        source: io::Error,
-    },
+    NoTool { program: String, install: &'static str, source: io::Error },
     #[error("`{line}` failed{}{said}", if said.is_empty() { "" } else { ":\n" })]
-    Failed {
-        line: String,
-        said: String,
-        hint: Option<&'static str>,
-    },
+    Failed { line: String, said: String, hint: Option<&'static str> },
     #[error("invalid output of `{program}`: expected {expected}")]
-    Output {
-        program: &'static str,
-        expected: &'static str,
-    },
+    Output { program: &'static str, expected: &'static str },
     #[error("no guests in `{0}`: expected components, `*.wasm`")]
     NoGuests(PathBuf),
     #[error("invalid snapshot: {path}:{line}: expected {expected}")]
-    Snapshot {
-        path: PathBuf,
-        line: usize,
-        expected: &'static str,
-    },
+    Snapshot { path: PathBuf, line: usize, expected: &'static str },
     #[error("invalid binary `{path}`: expected an ELF file of 64 bits: {source}")]
-    NoElf {
-        path: PathBuf,
-        source: object::Error,
-    },
+    NoElf { path: PathBuf, source: object::Error },
     #[error("invalid binary `{path}`: expected a program for {expected}, got one for {got}")]
-    Machine {
-        path: PathBuf,
-        expected: String,
-        got: &'static str,
-    },
+    Machine { path: PathBuf, expected: String, got: &'static str },
     #[error("invalid binary `{path}`: expected symbols of glibc {most} at most, got `{symbol}` of {version}")]
     Glibc {
         path: PathBuf,
@@ -60,11 +34,7 @@ pub(crate) enum Error {
         version: String,
     },
     #[error("invalid binary `{path}`: expected version {expected}, got `{said}`")]
-    Version {
-        path: PathBuf,
-        expected: String,
-        said: String,
-    },
+    Version { path: PathBuf, expected: String, said: String },
 }
 
 impl Error {

@@ -1,10 +1,9 @@
-//! `cargo xtask dist`: everything that a release consists of, in `target/dist`; and `cargo xtask
-//! advisories`: known vulnerabilities of what it is made of.
+//! `cargo xtask dist`: all files of a release, in `target/dist`; and `cargo xtask advisories`:
+//! known vulnerabilities of its dependencies.
 //!
-//! The same commit, toolchain and target give the same bytes: archives have the commit's time and
-//! an order of their own, and no file names a folder of the machine. Other people's tools do what
-//! they are made for (objcopy, cargo-about, cargo-cyclonedx); one that is missing is named with
-//! the command that installs it.
+//! The same commit, toolchain and target give the same bytes: archives have the commit's time and a
+//! fixed order, and no file names a folder of the machine. Other tools do their own jobs (objcopy,
+//! cargo-about, cargo-cyclonedx); a missing one is named with the command that installs it.
 
 mod advisories;
 mod archive;
@@ -48,7 +47,7 @@ struct AdvisoriesArgs {
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
 
-    /// cargo-deny [default: that of target/tools, else of PATH].
+    /// cargo-deny [default: the one in target/tools, else on PATH].
     #[arg(long, value_name = "FILE")]
     deny: Option<PathBuf>,
 }

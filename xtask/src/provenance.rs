@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use crate::checkout::Checkout;
 use crate::target::Target;
 
-/// Lock files that decide what is compiled: the binary's, and that of the guests.
+/// Lock files that decide the compiled code: the binary's and the guests'.
 pub(crate) const LOCK_FILES: [&str; 2] = ["Cargo.lock", "guests/Cargo.lock"];
 
 /// A file and its bytes.

@@ -1,5 +1,5 @@
-//! Targets of releases: a triple, with the least version of glibc that programs need, and what is
-//! asked of a program for it.
+//! Targets of releases: a triple, the oldest version of glibc that programs support, and the checks
+//! of a program for it.
 
 use std::fmt;
 use std::path::Path;
@@ -40,7 +40,7 @@ impl Target {
         self.triple.split('-').next().unwrap_or_default()
     }
 
-    /// Cargo's variable for a program that runs those of the target.
+    /// Cargo's variable for a program that runs the target's programs.
     pub(crate) fn runner(&self) -> String {
         format!("CARGO_TARGET_{}_RUNNER", self.triple.replace('-', "_").to_uppercase())
     }

@@ -48,7 +48,7 @@ fn an_advisory_of_a_locked_version_fails_unless_it_is_written_down() {
         assert!(!passed && said.contains(expected), "{said}");
     }
 
-    // Last, so that it is what lies in `target/advisories` afterwards.
+    // Last, so that its result stays in `target/advisories`.
     let (passed, said) = check(&committed);
     assert!(passed, "{said}");
 }

@@ -47,7 +47,7 @@ fn dist(binary: &Path) -> TempDir {
     folder
 }
 
-/// Names and bytes of what was made.
+/// Names and bytes of the made files.
 fn made(folder: &TempDir) -> BTreeMap<String, Vec<u8>> {
     let listed = fs::read_dir(folder.path().join("out")).expect("it was made");
     let files = listed.map(|entry| entry.expect("it can be listed"));
@@ -245,7 +245,7 @@ fn a_compiler_that_is_missing_is_named() {
     assert!(said.contains("hint: install it with `pip install cargo-zigbuild`"), "{said}");
 }
 
-/// A stand-in says how it was called, and builds nothing.
+/// A stand-in records its calls, and builds nothing.
 #[test]
 fn other_targets_are_built_by_zig_with_what_crates_ask_for_by_name() {
     let programs = programs();

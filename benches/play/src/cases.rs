@@ -90,7 +90,7 @@ pub(crate) fn cache(setup: &Setup, load: Load, blocks: &[u64], at_most: Option<f
     Ok(sheets)
 }
 
-/// Requests that wait while nothing goes on, and then are aborted.
+/// Requests that wait while nothing runs, and then are aborted.
 pub(crate) fn waiting(setup: &Setup, requests: u64, prompt_tokens: u32) -> Result<Sheet, Failure> {
     let mut sheet = Sheet::new(format!("queue: {requests} requests of {prompt_tokens} tokens wait, then are aborted"));
     let options = words(&["--max-num-seqs", "1", "--prefill-step-time", "3600s"]);
@@ -127,8 +127,8 @@ pub(crate) fn queue_lengths(setup: &Setup, waiting: &[u64], at_most: Option<f64>
     for &waiting in waiting {
         let mut client = Client::start(setup, &words(&["--max-num-seqs", &RUNNING.to_string()]))?;
         client.closed_loop(load)?;
-        // Those that wait are sent before and so cost something, too: they are
-        // as many requests more.
+        // Waiting requests are sent before and so cost something, too: they count as additional
+        // requests.
         let load = Load { requests: load.requests + waiting, at_once: RUNNING + waiting, ..load };
         let cost = client.closed_loop(load)?.engine_us_per_request();
         sheet.figure(format!("engine CPU per request, {waiting} wait"), cost, "us");
@@ -140,7 +140,7 @@ pub(crate) fn queue_lengths(setup: &Setup, waiting: &[u64], at_most: Option<f64>
     Ok(sheet)
 }
 
-/// Sends far more than the engine may hold, and looks for what is lost.
+/// Sends far more than the engine may hold, and checks for lost requests.
 pub(crate) fn flood(setup: &Setup, requests: u64, max_requests: u64, prompt_tokens: u32) -> Result<Sheet, Failure> {
     let mut sheet = Sheet::new(format!(
         "flood: {requests} requests of {prompt_tokens} tokens at once, {max_requests} held at most"

@@ -23,8 +23,8 @@ const VOCAB_SIZE: u64 = 32_000;
 pub(crate) struct Setup {
     /// The words of the command; `{address}` is the handshake address.
     pub(crate) engine: Vec<String>,
-    /// The words of a command that stands between both, if one is to; `{frontend}`
-    /// is the address it goes to, `{engines}` that at which it waits.
+    /// The words of a relay command, if there is one; `{frontend}` is the address it connects to,
+    /// `{engines}` its own address for engines.
     pub(crate) relay: Vec<String>,
     pub(crate) sockets: Sockets,
     pub(crate) seed: u64,
@@ -188,8 +188,8 @@ impl Client {
         }
     }
 
-    /// Checks outputs against what was asked for. Returns how many tokens came
-    /// and how many requests have ended.
+    /// Checks outputs against the requests. Returns the number of received tokens and of ended
+    /// requests.
     pub(crate) fn note(&mut self, outputs: &EngineCoreOutputs) -> Result<(u64, u64), Failure> {
         let (mut tokens, mut ended) = (0, 0);
         for output in &outputs.outputs {
@@ -258,7 +258,7 @@ impl Client {
             running -= ended;
         }
         spent.wall_s = started.elapsed().as_secs_f64();
-        // What it does for the last message may not be done yet.
+        // Its work on the last message may not be done yet.
         self.wait_until_taken()?;
         spent.engine = self.engine.cpu()?.since(engine);
         spent.relay = self.relay_cpu()?.since(relay);

@@ -1,9 +1,8 @@
 //! Measures `vcr play`, or another engine, from where a frontend stands.
 //!
-//! Starts engines itself, sends them requests over vLLM's protocol, and says
-//! what they took: processor time by the system's own accounts, so that other
-//! work on the machine counts little; the client's apart. Prompts come from a
-//! seed, and no two are the same.
+//! Starts engines, sends them requests over vLLM's protocol, and reports their costs: processor
+//! time by the system's accounts, so that other work on the machine counts little, with the
+//! client's time apart. Prompts come from a seed, and no two are the same.
 //!
 //! ```text
 //! cargo build --release
@@ -21,9 +20,8 @@
 //!   --out /tmp/bench.jsonl --frontend-handshake {frontend} --engine-handshake {engines}"
 //! ```
 //!
-//! `http` drives a real frontend with the engine behind it. That of vLLM 0.33,
-//! as `tests/frontends/fetch.sh` gets it, with the folder of a model's
-//! configuration and tokenizer:
+//! `http` drives a real frontend with the engine behind it: vLLM 0.33's, from
+//! `tests/frontends/fetch.sh`, with the folder of a model's configuration and tokenizer:
 //!
 //! ```text
 //! HF_HUB_OFFLINE=1 cargo run --release -p vcr-bench-play -- http --model sim --frontend "vllm-rs serve MODEL
@@ -67,8 +65,8 @@ struct Cli {
     #[arg(default_value = "target/release/vcr play --quiet --handshake-address {address}")]
     engine: String,
 
-    /// A command to stand between both, such as `vcr record`; {frontend} is where it goes, {engines}
-    /// where it waits for the engine.
+    /// A relay command, such as `vcr record`; {frontend} is the address it connects to, {engines}
+    /// its own address for the engine.
     #[arg(long, global = true, value_name = "COMMAND", default_value = "")]
     relay: String,
 
@@ -152,7 +150,7 @@ enum Case {
         /// Bytes of a page.
         #[arg(long, value_name = "BYTES", default_value = "256KiB", value_parser = vcr_base::units::bytes)]
         page: u64,
-        /// Transfers before those that count, for all pages to have memory.
+        /// Transfers before the measured ones, so that all pages have memory.
         #[arg(long, value_name = "N", default_value_t = 4)]
         warm_up_rounds: u32,
         /// Transfers that count.

@@ -28,7 +28,7 @@ const STREAM_TOKENS: u32 = 20_000;
 pub(crate) enum StreamEngine {
     /// That which computes the prompts.
     Prefill,
-    /// That to which they move.
+    /// The engine that they move to.
     Decode,
 }
 
@@ -39,15 +39,16 @@ pub(crate) enum MovedBy {
     Nixl,
 }
 
-/// Transfers between two engines, one of which has a stream.
+/// Transfers between two engines, one of which streams tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct Moving {
     /// Bytes of each transfer.
     pub(crate) total_bytes: u64,
     /// Bytes of a page.
     pub(crate) page_bytes: u64,
-    /// Transfers before those that count, after which every page of both engines has memory. The kernel finds and clears
-    /// that at the first write, while a real engine has its KV memory from the start.
+    /// Transfers before the measured ones, after which every page of both engines has memory. The
+    /// kernel allocates and clears pages at the first write, while a real engine has its KV memory
+    /// from the start.
     pub(crate) warm_up_rounds: u32,
     /// Transfers that count.
     pub(crate) rounds: u32,
@@ -143,7 +144,7 @@ fn beside_prompts(
             }
         }
         let ended_ns = monotonic_ns();
-        // What the stream has sent meanwhile.
+        // The stream's output so far.
         while stream.instants_ns.last().is_none_or(|last_ns| *last_ns < ended_ns) {
             receive(prefill, &mut stream)?;
         }
@@ -155,8 +156,9 @@ fn beside_prompts(
     sheet(what, [&mut alone, &mut busy, &mut besides], times_ms)
 }
 
-/// Errors of gaps beside busy threads that move nothing, one for each processor and as nice as those that move KV: a host
-/// that takes processors away from its guests takes those that are busy.
+/// Errors of gaps beside busy threads that move nothing, one for each processor and with the
+/// niceness of those that move KV: a host that takes processors away from its guests takes busy
+/// ones.
 fn beside_busy_threads(what: &Moving, engine: &mut Client, stream: &mut Stream) -> Result<Vec<u64>, Failure> {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -17,7 +17,7 @@ pub(crate) struct Pace {
     pub(crate) drift_ms: Option<f64>,
 }
 
-/// The instants at which steps were reported, in nanoseconds.
+/// The times at which steps were reported, in nanoseconds.
 #[derive(Default)]
 struct Instants(Vec<u64>);
 
@@ -62,7 +62,7 @@ pub(crate) fn own_gap_errors(setup: &Setup, pace: Pace) -> Result<Vec<u64>, Fail
     Ok(run(setup, pace)?.by_engine.gap_errors(pace.interval_ns))
 }
 
-/// Runs all streams at once and looks at the steps in which each gets a token.
+/// Runs all streams at once and checks the steps in which each gets a token.
 pub(crate) fn paced(setup: &Setup, pace: Pace) -> Result<Sheet, Failure> {
     let mut sheet = Sheet::new(format!(
         "paced: {} streams, a token every {} ms, {} s",
@@ -95,7 +95,7 @@ pub(crate) fn paced(setup: &Setup, pace: Pace) -> Result<Sheet, Failure> {
 struct Run {
     by_engine: Instants,
     by_client: Instants,
-    /// Messages in which not all streams were.
+    /// Messages without some streams.
     apart: u64,
     engine: Cpu,
     own: Cpu,
@@ -127,8 +127,8 @@ fn run(setup: &Setup, pace: Pace) -> Result<Run, Failure> {
         let arrival = client.receive()?;
         let (tokens, finished) = client.note(&arrival.outputs)?;
         ended += finished;
-        // Until all streams run, steps also compute prompts; and they end in
-        // the steps in which they began.
+        // Until all streams run, steps also compute prompts; streams also end in the steps in which
+        // they began.
         if tokens == pace.streams && ended == 0 {
             by_engine.0.push((arrival.outputs.timestamp * 1e9).round() as u64);
             by_client.0.push(arrival.at_ns);

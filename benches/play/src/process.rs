@@ -1,4 +1,4 @@
-//! A process that is measured, and what it has used so far.
+//! A measured process, and its usage so far.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,8 +19,8 @@ pub(crate) struct Process {
 pub(crate) struct Cpu {
     /// Of all threads.
     pub(crate) total_ns: u64,
-    /// Of the threads that have the name of an earlier one: those in which
-    /// libzmq moves bytes bear the name of who made the first socket.
+    /// Time of the threads with an earlier thread's name: libzmq's I/O threads have the name of the
+    /// thread that made the first socket.
     pub(crate) io_ns: u64,
 }
 

@@ -32,7 +32,7 @@ pub async fn an_aborted_id_is_free_again(session: &Session) -> Result<Verdict> {
     }
     let reason = last.and_then(|output| output.finish_reason);
     same("finish_reason", reason, Some(EngineCoreFinishReason::Abort))?;
-    // What was under way for the old request arrives before this is answered.
+    // Pending outputs of the old request arrive before this is answered.
     session.ask(request(fresh_prompt(10), 2)).await?;
     let answer = session.ask(again).await?;
     same("tokens of the request that has the id now", answer.tokens.len(), 6)?;

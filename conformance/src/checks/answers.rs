@@ -1,4 +1,4 @@
-//! Requests and what comes for them.
+//! Requests and their outputs.
 
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;

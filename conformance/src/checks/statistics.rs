@@ -27,7 +27,7 @@ pub async fn an_idle_engine_runs_nothing(session: &Session) -> Result<Verdict> {
     session.ask(request(fresh_prompt(100), 10)).await?;
     session.metric_becomes("vllm:num_requests_running", 0.0).await?;
     session.metric_becomes("vllm:num_requests_waiting", 0.0).await?;
-    // What is only cached does not count as used.
+    // Blocks that are only cached do not count as used.
     session.metric_becomes("vllm:kv_cache_usage_perc", 0.0).await?;
     Ok(Verdict::Held)
 }

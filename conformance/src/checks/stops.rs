@@ -9,8 +9,7 @@ use crate::session::{Answer, Session, fresh_prompt, request, request_with};
 
 const LENGTH: u32 = 12;
 
-/// A prompt, what the engine says to it, and where a token comes that has not
-/// come before.
+/// A prompt, the engine's answer to it, and the index of a token's first occurrence.
 struct Known {
     prompt: Vec<u32>,
     tokens: Vec<u32>,

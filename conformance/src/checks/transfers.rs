@@ -37,7 +37,7 @@ fn on(rank: u32, prompt: &[u32], max_tokens: u32, transfer: Value) -> EngineCore
     request
 }
 
-/// As a router has it done: what the first engine says goes to the second.
+/// As a router does it: it passes the first engine's answer to the second.
 pub async fn a_prompt_is_computed_elsewhere(command: &EngineCommand) -> Result<Verdict> {
     if !command.mentions("{rank}") {
         return Ok(Verdict::LeftOut("the command has no {rank}".to_owned()));

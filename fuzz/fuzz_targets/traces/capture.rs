@@ -1,10 +1,10 @@
-//! No bytes may panic the reader of captures, in either format; what it takes
-//! can be written in both, and reads back the same in ours.
+//! No bytes may panic the reader of captures, in either format; accepted ones can be written in
+//! both, and read back unchanged in ours.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use vcr_trace::capture::{CaptureLine, CaptureReader, ReadOptions, VllmVcrWriter};
-use vcr_trace::{Strictness, Trace, Format, TraceOptions};
+use vcr_trace::{Format, Strictness, Trace, TraceOptions};
 
 fuzz_target!(|bytes: &[u8]| {
     for strictness in [Strictness::Lenient, Strictness::Standard, Strictness::Strict] {

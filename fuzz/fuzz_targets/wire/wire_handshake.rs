@@ -1,5 +1,4 @@
-//! No bytes may panic the readers of the handshake, and what they accept must
-//! survive being written.
+//! No bytes may panic the readers of the handshake, and accepted ones must survive being written.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,4 @@
-//! No bytes may panic the reader of KV events, and what it accepts must survive
-//! being written.
+//! No bytes may panic the reader of KV events, and accepted ones must survive being written.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,9 +1,8 @@
-//! No bytes may panic the reader of outputs, and what it accepts must survive
-//! being written.
+//! No bytes may panic the reader of outputs, and accepted ones must survive being written.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use vcr_wire::{Protocol, EngineCoreOutputs, EngineMessage, VllmMinor};
+use vcr_wire::{EngineCoreOutputs, EngineMessage, Protocol, VllmMinor};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(EngineMessage::Outputs(outputs)) = EngineMessage::decode(&[bytes]) else { return };

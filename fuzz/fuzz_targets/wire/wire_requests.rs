@@ -1,9 +1,8 @@
-//! No bytes may panic the reader of requests, and what it accepts must survive
-//! being written.
+//! No bytes may panic the reader of requests, and accepted ones must survive being written.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use vcr_wire::{Protocol, EngineCoreRequest, Request, VersionEvidence, VllmMinor};
+use vcr_wire::{EngineCoreRequest, Protocol, Request, VersionEvidence, VllmMinor};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((kind, payload)) = bytes.split_first() else { return };

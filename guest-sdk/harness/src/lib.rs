@@ -1,8 +1,8 @@
 //! Runs a guest in the real host from the guest's own `cargo test`.
 //!
-//! The host is the program `vcr`, named by the variable `VCR` or found on the
-//! `PATH`. Where there is none the test is skipped, loudly; where the variable
-//! `CI` is `true` nothing may be skipped, and it fails.
+//! The host is the program `vcr`, named by the variable `VCR` or found on the `PATH`. If there is
+//! none the test is skipped with a message; if the variable `CI` is `true` nothing may be skipped,
+//! and it fails.
 //!
 //! ```no_run
 //! use vcr_guest_harness::Host;
@@ -35,8 +35,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// The host of this machine. Where there is none, says so on standard error
-    /// and gives nothing, so that the test can return.
+    /// The host of this machine. If there is none, prints that on standard error and returns none,
+    /// so that the test can return.
     ///
     /// # Panics
     /// When there is none and the variable `CI` is `true`.

@@ -26,7 +26,7 @@ impl<G: LatencyGuest> Pricing<G> {
         Ok(Self { model, kv_total_blocks, block_size_tokens, durations_ns: Vec::new() })
     }
 
-    /// The step with what does not change from step to step.
+    /// The step, with the values that are the same for every step.
     #[inline]
     fn of_engine(&self, step: StepShape) -> StepShape {
         StepShape { kv_total_blocks: self.kv_total_blocks, block_size_tokens: self.block_size_tokens, ..step }

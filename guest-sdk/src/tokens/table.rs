@@ -17,7 +17,7 @@ pub trait Remarks {
     /// The request in `slot` cannot be served.
     fn refuse(&mut self, slot: u32, reason: &str);
 
-    /// From this step on `count` drafts of the request in `slot` are accepted.
+    /// From this step on, `count` drafts of the request in `slot` are accepted.
     fn accept(&mut self, slot: u32, count: u32);
 }
 

@@ -1,9 +1,8 @@
 //! Things that go wrong by a script, as a guest.
 //!
-//! The config is a [`Script`]: rules, each of which says when something happens
-//! and what. For example, every third request whose name contains `burst` fails
-//! after ten tokens, and half a minute into the run the engine is gone for two
-//! seconds:
+//! The config is a [`Script`] of rules, each with a trigger and a fault. For example, every third
+//! request whose name contains `burst` fails after ten tokens, and half a minute into the run the
+//! engine fails for two seconds:
 //!
 //! ```json
 //! {"rules": [
@@ -31,7 +30,7 @@ pub use crate::script::{ActionScript, MatchScript, RuleScript, Script};
 /// An engine's rules, and its requests.
 pub struct Chaos {
     rules: Vec<Rule>,
-    /// Of each request the rules that may still happen to it, by slot.
+    /// The rules that may still apply to each request, by slot.
     open: BTreeMap<u32, Vec<usize>>,
 }
 

@@ -76,7 +76,7 @@ impl Rule {
         has_enough && self.is_in_window(now_ns)
     }
 
-    /// Action for the request in `slot`, for which the rule is due.
+    /// The action for the request in `slot`, for which the rule is due.
     pub(crate) fn happen(&mut self, slot: u32) -> Option<FaultAction> {
         if self.takes_its_chance() { self.action(Some(slot)) } else { None }
     }

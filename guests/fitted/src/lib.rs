@@ -32,7 +32,7 @@ struct Config {
 #[derive(Clone, Copy, Default, Deserialize, PartialEq)]
 #[serde(rename_all = "snake_case")]
 enum NoiseChoice {
-    /// That of the model.
+    /// The model's own value.
     #[default]
     Fitted,
     None,

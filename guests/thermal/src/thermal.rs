@@ -5,7 +5,7 @@ use vcr_guest_sdk::Rng;
 
 use crate::decay;
 
-/// How a GPU heats, cools and throttles. Temperatures are those of the die.
+/// How a GPU heats, cools and throttles. Temperatures are the die's.
 #[derive(Clone, Debug, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ThermalConfig {
@@ -13,7 +13,7 @@ pub struct ThermalConfig {
     pub idle_celsius: f64,
     /// Steady temperature of a GPU that is busy all the time and not throttled.
     pub busy_celsius: f64,
-    /// Seconds in which it covers 63 % of the way to its steady temperature.
+    /// Seconds to cover 63 % of the way to its steady temperature.
     pub time_constant_s: f64,
     /// Temperature above which the clocks fall.
     pub throttle_celsius: f64,
@@ -43,7 +43,7 @@ impl Default for ThermalConfig {
     }
 }
 
-/// The temperature of one GPU, and what it does to its speed.
+/// The temperature of one GPU, and its effect on speed.
 ///
 /// The die is one thermal mass behind one resistance - the single-node case of
 /// the lumped RC models of Skadron et al., "Temperature-aware
@@ -52,8 +52,8 @@ impl Default for ThermalConfig {
 /// temperature; slower clocks draw less power, which is what lets a throttled
 /// GPU settle instead of running away.
 ///
-/// The factor of a step is that of the temperature at its start: steps take
-/// milliseconds, the time constant is many seconds.
+/// The factor of a step follows from the temperature at its start: steps take milliseconds, the
+/// time constant is many seconds.
 #[derive(Clone, Debug)]
 pub struct Thermal {
     idle_celsius: f64,
@@ -63,7 +63,7 @@ pub struct Thermal {
     slowdown_per_celsius: f64,
     slowdown_max: f64,
     celsius: f64,
-    /// End of the last step, up to which `celsius` is known.
+    /// End of the last step, the time of `celsius`.
     known_until_ns: u64,
 }
 

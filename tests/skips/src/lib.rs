@@ -1,7 +1,7 @@
 //! Checks that cannot run on this machine, for want of data, guests or frontends.
 //!
-//! In CI (`CI=true`) that is a failure, but for what is optional. Elsewhere the reason goes to standard error,
-//! which test runners hide, and to a file below `target/skipped`, which
+//! In CI (`CI=true`) that is a failure, except for optional checks. Elsewhere the reason goes to
+//! standard error, which test runners hide, and to a file below `target/skipped`, which
 //! `tests/skipped.sh` sums up at the end of the README's test command.
 
 use std::fs;
@@ -31,8 +31,8 @@ fn skip_for(want: &str, reason: &str) {
     note(want);
 }
 
-/// Says that a check does not run for want of something that nobody has to have, such as a
-/// package under another license: no failure in CI, either.
+/// Skips a check because an optional dependency is missing, such as a package under another
+/// license: not a failure in CI, either.
 pub fn skip_optional(reason: &str) {
     eprintln!("SKIPPED: {reason}");
     note(reason);
@@ -75,7 +75,7 @@ fn note(reason: &str) {
         .and_then(|mut file| file.write_all(line.as_bytes()));
 }
 
-/// The target folder: tests lie in `PROFILE/deps` of it.
+/// The target folder: test binaries are in its `PROFILE/deps`.
 fn target() -> Option<PathBuf> {
     let test = std::env::current_exe().ok()?;
     test.ancestors().nth(3).map(Path::to_owned)

@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::client::{Client, ended};
 use crate::skip;
 
-/// What Claude Code prints, a line of JSON for each message. It works in a folder, may ask nobody but the server at `url`,
-/// and its tools may change nothing. None where it is not installed.
+/// Claude Code's output, a line of JSON for each message. It works in a folder, may contact only
+/// the server at `url`, and its tools may change nothing. None if it is not installed.
 ///
 /// # Panics
 /// When it fails.

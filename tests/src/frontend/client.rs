@@ -101,8 +101,8 @@ impl Client {
         serde_json::from_str(said.trim()).unwrap_or_else(|error| panic!("{program} printed no JSON: {error}\n{said}"))
     }
 
-    /// Opens a page of vcr. It has no errors and asks for nothing; at three widths, light and dark,
-    /// nothing is beside it or cut off, and every text can be read.
+    /// Opens a page of vcr. It has no errors and makes no requests; at three widths, light and
+    /// dark, nothing overflows or is clipped, and every text is readable.
     ///
     /// # Panics
     /// When the page is not as it should be.
@@ -137,7 +137,7 @@ impl Client {
     }
 }
 
-/// Runs a command to its end and returns what it printed.
+/// Runs a command to its end and returns its output.
 ///
 /// # Panics
 /// When it fails, or does not end in time.

@@ -107,8 +107,8 @@ pub(crate) fn fetched_by(script: &str, path: &str) -> Option<PathBuf> {
 
 /// A port on this machine that no other test is given.
 ///
-/// It is none of those that the system gives out of itself: before a program has
-/// bound it, one of its own or of another's sockets could have got it.
+/// A port outside the range that the system assigns: before a program has bound it, one of its own
+/// sockets or another's could have got it.
 ///
 /// # Panics
 /// When all of them are taken.
@@ -136,8 +136,8 @@ pub fn free_ports(count: u16) -> u16 {
 }
 
 impl Frontend {
-    /// Starts the frontend of a release and waits until engines can say HELLO.
-    /// None, said loudly, where it has not been fetched.
+    /// Starts the frontend of a release and waits until engines can say HELLO. None, with a
+    /// message, if it has not been fetched.
     ///
     /// # Panics
     /// When it does not start; in CI, also when it has not been fetched.
@@ -284,7 +284,7 @@ impl Frontend {
         Answer::of(self.agent.get(self.url(path)).call().expect("the frontend answers"))
     }
 
-    /// Sends JSON to a path. What a body leaves out of `model` is filled in.
+    /// Sends JSON to a path. A missing `model` is filled in.
     ///
     /// # Panics
     /// When no answer comes.

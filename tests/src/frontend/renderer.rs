@@ -21,8 +21,8 @@ pub struct Renderer {
 }
 
 impl Renderer {
-    /// Starts that of a release, for the model of [`crate::frontend_model`] under the
-    /// name `sim`. None, said loudly, where it has not been fetched.
+    /// Starts a release's renderer, for the model of [`crate::frontend_model`] under the name
+    /// `sim`. None, with a message, if it has not been fetched.
     ///
     /// # Panics
     /// When it does not serve; in CI, also when it has not been fetched.

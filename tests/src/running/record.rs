@@ -38,7 +38,7 @@ impl Record {
         &self.engine_handshake
     }
 
-    /// Ends it in order and gives what it has written.
+    /// Ends it in an orderly way and returns its capture.
     ///
     /// # Panics
     /// When it fails.

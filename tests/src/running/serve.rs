@@ -143,7 +143,7 @@ impl Serve {
         self.send("POST", path, &[header], &body.to_string())
     }
 
-    /// The events of a stream: their JSON, and the texts of those that are none.
+    /// The events of a stream: JSON, or text if it is not JSON.
     ///
     /// # Panics
     /// When the answer is not a stream.

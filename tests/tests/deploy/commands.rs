@@ -76,7 +76,7 @@ fn servers_take_their_options() {
     }
 }
 
-/// They do all that comes before a peer, and give up when there is none.
+/// They run up to the connection to a peer, and give up when there is none.
 #[test]
 fn recorders_and_engines_take_their_options() {
     let Some(rendered) = rendered() else { return };

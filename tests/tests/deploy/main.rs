@@ -338,7 +338,7 @@ fn the_chart_has_the_version_of_the_program() {
     assert!(chart.contains(&format!("appVersion: \"{}\"\n", env!("CARGO_PKG_VERSION"))), "{chart}");
 }
 
-/// The chart's pods run what the bases' pods run.
+/// The chart's pods run the same commands as the bases' pods.
 #[test]
 fn chart_and_bases_start_the_same_commands() {
     let Some(rendered) = rendered() else { return };

@@ -21,7 +21,7 @@ pub(crate) fn rendered() -> Option<Rendered> {
     script(&[])
 }
 
-/// The same, with what is wrong with objects and what the chart refuses.
+/// The same, with the problems of objects and the chart's refusals.
 pub(crate) fn checked() -> Option<Rendered> {
     script(&["--check"])
 }

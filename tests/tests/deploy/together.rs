@@ -1,11 +1,11 @@
-//! Containers that work together: those of the recorder's pod, and prefill with decode.
+//! Containers that work together: the recorder's pod, and prefill with decode.
 
 use serde_json::{Value, json};
 use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Record, Serve, capture, free_port, releases};
 
 use crate::rendered::{containers, rendered};
 
-/// The arguments of a container behind its command, without those that begin so.
+/// The arguments of a container after its command, except those with these prefixes.
 fn options(objects: &[Value], container: &str, command: &str, without: &[&str]) -> Vec<String> {
     let all = containers("", objects);
     let of = |it: &&crate::rendered::Container<'_>| it.value["name"] == container && it.args()[0] == command;

@@ -1,10 +1,10 @@
 //! Every command of README, `docs` and the examples of `--help` is run for real.
 //!
-//! A command runs in a folder of its own with the inputs that it names, made by
-//! [`pantry`], and must end with exit code 0; [`SPECIAL`] lists those that end
-//! otherwise, serve until they are stopped, or need what a test has not, and then at
-//! least parse. So a new example that names new inputs must be covered here. Blocks of
-//! other languages are those of [`snippets`]; Python's are run by `python/tests/test_docs.py`.
+//! A command runs in a folder of its own with the inputs that it names, made by [`pantry`], and
+//! must end with exit code 0. [`SPECIAL`] lists those that end otherwise, serve until they are
+//! stopped, or need something a test does not have; these must at least parse. So a new example
+//! that names new inputs must be covered here. Blocks of other languages are in [`snippets`];
+//! Python's are run by `python/tests/test_docs.py`.
 
 mod extract;
 mod links;
@@ -23,8 +23,7 @@ use vcr_tests::{Said, root, shipped_guest};
 enum How {
     /// It ends with this code.
     Ends(i32),
-    /// It fails with code 2 for want of something, and says this; its arguments are
-    /// good.
+    /// It fails with code 2 because something is missing, and prints this; its arguments are valid.
     Lacks(&'static str),
     /// It serves until it gets a signal.
     Serves,
@@ -32,8 +31,8 @@ enum How {
     Parses,
 }
 
-/// Commands that contain a text, what is expected of them, and why. The first row
-/// that fits holds; where none does, a command ends with code 0.
+/// Commands that contain a text, the expected result, and the reason. The first matching row
+/// applies; without one, a command must end with code 0.
 const SPECIAL: &[(&str, How, &str)] = &[
     ("--kv-transfer nixl", How::Lacks("NIXL is not installed"), "the library is the reader's own; `play` has one"),
     ("kv-bench --listen", How::Parses, "it waits for another host"),
@@ -71,14 +70,14 @@ const SPECIAL: &[(&str, How, &str)] = &[
     ("prompts.parquet", How::Parses, "the tests have nothing that writes Parquet files of prompts"),
 ];
 
-/// The command that runs the tests is not one of them.
+/// The command that runs the tests is not run by them.
 const TEST_COMMAND: &str = "tests/run.sh";
 
 fn how(line: &str) -> How {
     SPECIAL.iter().find(|(text, _, _)| line.contains(text)).map_or(How::Ends(0), |(_, how, _)| *how)
 }
 
-/// Commands whose place begins so, those that serve or the others.
+/// Commands whose place has this prefix: those that serve, or the others.
 fn commands(place: &str, serve: bool) -> Vec<Documented> {
     let all = extract::all().into_iter().filter(|command| !command.line.contains(TEST_COMMAND));
     let mut found: Vec<Documented> = all
@@ -89,7 +88,7 @@ fn commands(place: &str, serve: bool) -> Vec<Documented> {
     found
 }
 
-/// Runs all that end, and says of every one that does not what it should.
+/// Runs all commands that end, and reports every failure.
 fn all_end(place: &str) {
     // Most examples are about shipped guests.
     let Some(_) = shipped_guest("roofline") else { return };
@@ -100,7 +99,7 @@ fn all_end(place: &str) {
     assert!(problems.is_empty(), "{}", problems.join("\n\n"));
 }
 
-/// Runs a command; the error says what is wrong.
+/// Runs a command; the error describes the problem.
 fn tried(pantry: &Pantry, command: &Documented) -> Result<(), String> {
     let how = how(&command.line);
     let line = match how {
@@ -144,7 +143,7 @@ fn shell(line: &str, folder: &pantry::Scratch) -> Command {
     if line.contains("~/") {
         command.env("HOME", folder.path().join(pantry::HOME));
     }
-    // Projects of readers share what they are built of; shipped guests have theirs.
+    // Readers' projects share their build folder; shipped guests have their own.
     if line.contains("guest build my-") || line.contains("--emit-wasm") {
         command.env("CARGO_TARGET_DIR", vcr_tests::guests_target());
     }

@@ -12,7 +12,7 @@ use vcr_tests::{Folder, Said, built_guest, byte_tokenizer, component, root, self
 const OUTPUTS: [&str; 9] =
     ["-o", "--output", "--out", "--path", ">", "--report-json", "--report-jsonl", "--sweep-out", "--playback-report"];
 
-/// The user's home, for commands that write there. The folders around it are those of the repository.
+/// The user's home, for commands that write there. The folders around it mirror the repository.
 pub(crate) const HOME: &str = "home";
 
 /// Folders of the repository that commands name.
@@ -26,8 +26,7 @@ const OWN_GUESTS: [(&str, &str); 3] = [
     ("brief.wasm", "shortest-prompt-first"),
 ];
 
-/// A line whose own guests lie in the folder it runs in, as `guests` is that of the
-/// repository.
+/// A line whose own guests are in its working folder, while `guests` is the repository's.
 pub(crate) fn with_own_guests(line: &str) -> String {
     OWN_GUESTS.iter().fold(line.to_owned(), |line, (name, _)| line.replace(&format!("guests/dist/{name}"), name))
 }
@@ -73,7 +72,7 @@ impl Pantry {
         pantry
     }
 
-    /// A fresh folder with what a command names as inputs.
+    /// A fresh folder with the inputs that a command names.
     pub(crate) fn folder_for(&self, line: &str) -> Scratch<'_> {
         let folder = Folder::new();
         for name in OF_THE_REPOSITORY {

@@ -66,7 +66,7 @@ pub(crate) fn served(pantry: &Pantry, line: &str) -> Result<(), String> {
     ended.into_iter().collect()
 }
 
-/// The line with an option set, in the place of what it has.
+/// The line with an option's value set or replaced.
 fn option(line: &str, name: &str, value: &str) -> String {
     match line.split_once(&format!("{name} ")) {
         Some((before, rest)) => {

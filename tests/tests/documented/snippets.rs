@@ -104,10 +104,10 @@ fn scenario(code: &str) -> (String, &'static [&'static str]) {
     }
 }
 
-/// Executes a block; the error says what is wrong.
+/// Executes a block; the error describes the problem.
 fn executed(pantry: &Pantry, block: &Block) -> Result<(), String> {
     let (script, options) = scenario(&block.text);
-    // Scenarios lie in a folder beside that of the guests.
+    // Scenarios are in a folder beside the guests' folder.
     let script = script.replace("\"../guests/", "\"guests/");
     let folder = pantry.folder_for(&script);
     fs::write(folder.path().join("snippet.rhai"), &script).expect("the folder is writable");
@@ -217,7 +217,7 @@ const FILES: &[(&str, &str, &str, Use)] = &[
         "reference/gate.md",
         "policy = 1",
         "own.toml",
-        // With so few requests it holds.
+        // With so few requests it decides to hold.
         Use::Ends("vcr gate --policy own.toml --baseline stable.jsonl --candidate canary.jsonl", &[10]),
     ),
     (

@@ -76,7 +76,7 @@ fn engines_of_every_type() {
     check(&[R], &["--engine-type", "sglang"], &sglang);
     check(&[R], &["--extra-engine-args", r#"{"engine": {"backend": "sglang"}}"#], &sglang);
     check(&[R], &["--engine-type", "trtllm"], &trtllm);
-    // What the pool of SGLang can never hold is rejected, and the rest runs.
+    // A request too large for SGLang's pool is rejected, and the rest runs.
     let long = r#"{"timestamp": 0, "input_length": 20000, "output_length": 4}"#.replace('}', &ids(40));
     check(&[R, &long], &["--engine-type", "sglang"], &[("completed_requests", "1", "1"), ("num_requests", "2", "2")]);
 }
@@ -229,9 +229,9 @@ fn sglang_looks_long_prompts_up_as_its_version_does() {
     check(&[&hashes(0), &hashes(5000), short], &["--extra-engine-args", engine], &expected);
 }
 
-/// The decode worker has no room for the third prompt before the first two are over, so it
-/// is computed only then. 1.4.2's prefill workers generate the outputs, too, and that takes
-/// its time.
+/// The decode worker has no room for the third prompt before the first two have ended, so it is
+/// computed only then. 1.4.2's prefill workers generate the outputs, too, which takes additional
+/// time.
 #[test]
 fn sglang_asks_for_room_before_a_prompt_is_computed() {
     let row = |at_ms: u32, input: u32, output: u32, ids: &str| {

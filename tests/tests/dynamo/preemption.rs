@@ -1,6 +1,5 @@
-//! Requests that are preempted and computed again: prompts cost what they did before,
-//! outputs nothing but the decode that they end in. The numbers were printed by 1.4.2
-//! and 1.6.1.
+//! Preempted and recomputed requests: prompts cost the same as before, outputs only the decode that
+//! they end in. The numbers were printed by 1.4.2 and 1.6.1.
 
 use crate::check;
 

@@ -1,5 +1,5 @@
-//! When the KV router hears of what is cached. The numbers were printed by 1.4.2 and
-//! 1.6.1, for a trace in which no two workers ever cost the same, but at first.
+//! When the KV router learns of cached blocks. The numbers were printed by 1.4.2 and 1.6.1, for a
+//! trace in which no two workers ever cost the same, except at first.
 
 use crate::{check, replay, trace};
 
@@ -20,7 +20,7 @@ fn kv_is_heard_of_when_a_pass_starts_or_ends() {
         ("duration_ms", "463.535816", "457.643964"),
     ];
     check(&ROWS, &cluster, &expected);
-    // That of SGLang's engines always when it ends.
+    // SGLang's engines always report it at the end.
     let sglang = ["--extra-engine-args", r#"{"engine_type": "sglang", "block_size": 64}"#];
     let expected = [("mean_itl_ms", "7.685815", "7.687709"), ("duration_ms", "463.512588", "457.643964")];
     check(&ROWS, &[&cluster[..], &sglang].concat(), &expected);

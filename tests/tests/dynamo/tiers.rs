@@ -55,7 +55,7 @@ fn blocks_that_are_being_copied_are_offered_by_the_next_step() {
     check(&given, "1", engine, LARGE, &[("mean_ttft_ms", "161.476514"), ("duration_ms", "251.758208")]);
 }
 
-/// The last prompt does not begin to load while the whole of it does not fit beside what an earlier load needs.
+/// The last prompt does not begin to load while it does not fit as a whole beside an earlier load.
 #[test]
 fn a_load_leaves_others_what_they_need_beside_its_whole_prompt() {
     let engine = r#""block_size": 32, "num_gpu_blocks": 195, "max_num_batched_tokens": 512,

@@ -1,4 +1,4 @@
-//! `vcr calibrate`: gates, figures, and what it says of a prediction.
+//! `vcr calibrate`: gates, figures, and its text about a prediction.
 
 use std::fs;
 
@@ -26,7 +26,7 @@ fn gates_decide_the_exit_code() {
     }
     let said = with(&["--gate", "ttft p50 < 1%", "--gate", "e2e mape > 50%"]).ended(1);
     assert!(said.stdout.contains("fails a.csv: e2e mape > 50 % (0.00 %)"), "{}", said.stdout);
-    // What was not measured keeps no limit.
+    // An unmeasured quantity keeps no limit.
     let said = with(&["--gate", "queue p50 < 50%"]).ended(1);
     assert!(said.stdout.contains("fails a.csv: queue p50 < 50 % (not measured)"), "{}", said.stdout);
     folder.write("gates.toml", "[gates]\n\"ttft p50\" = \"< 10%\"\n\"itl mean\" = \"< 5%\"\noutside = \"< 5%\"\n");

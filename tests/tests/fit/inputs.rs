@@ -75,7 +75,7 @@ fn times_between_tokens_stand_in_for_the_end() {
     for name in ["itl mean", "e2e p50"] {
         assert!(error(&found, name).abs() < 1e-4, "{name}: {found:#}");
     }
-    // With first tokens alone nothing is known of the others, rather than that they take no time.
+    // With first tokens alone, the times of others are unknown, not zero.
     let bare = csv(&rows, &COLUMNS);
     let bare = bare.lines().filter_map(|line| Some(format!("{}\n", line.rsplit_once(',')?.0)));
     folder.write("bare.csv", bare.collect::<String>());
@@ -88,8 +88,8 @@ fn times_between_tokens_stand_in_for_the_end() {
     assert!(!folder.path().join("model.json").exists());
 }
 
-/// Prompts that begin alike: with their content the truth is right, without it prompts
-/// take far too long.
+/// Prompts with equal beginnings: with their content the truth fits, without it prompts come out
+/// far too slow.
 #[test]
 fn prompts_that_share_a_beginning_are_found_in_the_cache() {
     const SHARED: u64 = 1024;
@@ -118,7 +118,7 @@ fn prompts_that_share_a_beginning_are_found_in_the_cache() {
     let title = String::from("cached_tokens");
     let lines = lines.lines().zip(std::iter::once(&title).chain(&cached));
     folder.write("cached.csv", lines.map(|(line, cached)| format!("{line},{cached}\n")).collect::<String>());
-    // Lengths alone do not say which of two requests at once computes what they share.
+    // Lengths alone do not tell which of two simultaneous requests computes their common prefix.
     for (input, most) in [("hash_ids.jsonl", 0.01), ("prompt_token_ids.jsonl", 0.01), ("cached.csv", 0.1)] {
         let found = predicted(&folder, input, &["--block-size", "16"]);
         assert!(error(&found, "ttft mean").abs() < most, "{input}: {found:#}");

@@ -1,4 +1,4 @@
-//! Models: what they predict, that they are the same each time, settings that are inferred.
+//! Models: their predictions, their determinism, and inferred settings.
 
 use std::fs;
 
@@ -24,7 +24,7 @@ fn a_fit_predicts_a_load_that_it_has_not_seen() {
     let model = read(&folder, "model.json");
     assert_eq!((&model["format"], &model["provenance"]["engine"]), (&"vcr.fitted/1".into(), &ENGINE.into()));
     assert_eq!(model["provenance"]["inputs"][0]["requests"], 400);
-    // The settings are those of the model file.
+    // The settings come from the model file.
     let found = prediction(&folder, &["model.json", "b.csv"]);
     assert_eq!(found["in_sample"], false);
     for (name, most) in [("itl mean", 0.03), ("e2e p50", 0.03), ("ttft p50", 0.08)] {
@@ -53,7 +53,7 @@ run(#{ cluster: c, workloads: [w] });
 
 const SLOW_ENGINE: &str = "num_gpu_blocks: 27_000, max_num_batched_tokens: 8_192";
 
-/// Far from what physics says of prompts, the fit starts from what was measured.
+/// If the data contradict the physics of prompts, the fit starts from the data.
 #[test]
 fn prompts_that_take_many_steps_are_fitted() {
     for gaps in [52, 80, 160, 400] {
@@ -68,7 +68,7 @@ fn prompts_that_take_many_steps_are_fitted() {
     }
 }
 
-/// Loads in which prompts wait for each other do not lead astray.
+/// Loads in which prompts wait for each other do not bias the fit.
 #[test]
 fn slow_prompts_of_several_loads_are_fitted() {
     let folder = Folder::new();

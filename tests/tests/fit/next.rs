@@ -1,4 +1,4 @@
-//! What a fit leaves out, what it says to measure next, and how sure predictions are.
+//! What a fit leaves out, the next measurement it suggests, and how certain predictions are.
 
 use std::fs;
 
@@ -68,7 +68,8 @@ fn suggested_loads_shrink_the_interval_of_a_prediction() {
     folder.vcr(&["fit", "a.csv", "-o", "m.json", "--suggest", "long prompts"]).failed(2, &["expected prompt_tokens"]);
 }
 
-/// The model that made the data is inside its own intervals, and a load far above what was fitted is said to be.
+/// The model that made the data is within its own intervals, and a load far above the fitted one is
+/// reported as such.
 #[test]
 fn predictions_have_intervals_and_extrapolation_is_said() {
     let folder = world();

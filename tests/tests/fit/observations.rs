@@ -16,8 +16,8 @@ fn fitted(folder: &Folder, args: &[&str]) -> Value {
     serde_json::from_str(&text).expect("a model is JSON")
 }
 
-/// The relative error of the price of a step with so many decodes of 500 tokens each, and one
-/// with a prompt of so many tokens.
+/// The relative error of the price of a step with this many decodes of 500 tokens each, and of a
+/// step with a prompt of this many tokens.
 fn price_errors(model: &Value) -> [f64; 2] {
     let price = |coefficients: &Value, decodes: f64, prompt: f64| -> f64 {
         let of = |name: &str| coefficients[name].as_f64().unwrap_or(0.0);
@@ -111,7 +111,7 @@ fn single_tokens_of_a_recorded_capture_show_steps() {
     assert_eq!(seen["step_times"], 0, "a client's clock does not show steps");
 }
 
-/// A report like that of `vllm bench serve` on a load of the truth.
+/// A report in the form of `vllm bench serve`, on a load of the truth.
 fn report(rows: &[Value], rate: f64) -> Value {
     let all = |of: &dyn Fn(&Value) -> f64| rows.iter().map(of).collect::<Vec<f64>>();
     let number = |row: &Value, name: &str| row[name].as_f64().expect("a number");
@@ -188,7 +188,7 @@ run(#{ cluster: c, workloads: [w] });
     for row in measured(&folder, &[]) {
         let ms = |name: &str| row[name].as_f64().expect("a time");
         let gap_ms = (ms("e2e_ms") - ms("ttft_ms")) / 4.0;
-        // A prompt beside it adds what is beyond a gap of its own.
+        // A prompt in the same step adds its excess over a gap of its own.
         assert!((7.0 - 1e-9..=7.0 + 23.0 / 4.0 + 1e-9).contains(&gap_ms), "{row}");
         assert!(ms("ttft_ms") >= 30.0 - 1e-9, "{row}");
     }

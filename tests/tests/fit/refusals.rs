@@ -1,5 +1,4 @@
-//! Measurements, settings and files that cannot be right: named, with what to do, and no
-//! model is written.
+//! Impossible measurements, settings and files are named with a remedy, and no model is written.
 
 use serde_json::{Value, json};
 use vcr_tests::Folder;
@@ -54,7 +53,7 @@ fn columns_without_a_unit_or_a_meaning_are_refused() {
     let known = "expected one of arrival_ms, e2e_ms, first, output_tokens, prompt_tokens";
     refused(&folder, &with("ttft_ms=frist"), &["`a.csv`", "no column `frist` for `ttft_ms`", known]);
     refused(&folder, &with("ttft_ms="), &["expected NAME=COLUMN, such as ttft_ms=first_token"]);
-    // What no column says is asked for.
+    // A column that is missing is asked for.
     let needles = ["0 of 30 requests", "first-token time", "--map ttft_ms=COLUMN`; not used are first"];
     refused(&folder, &["--engine", ENGINE], &needles);
     folder.write("a.csv", csv(&measured(&folder, &["-e", "count=30"]), &["a", "b", "c", "d", "e"]));
@@ -71,7 +70,7 @@ fn settings_that_are_none_are_refused_with_a_hint() {
     folder.write("a.csv", csv(&measured(&folder, &["-e", "count=30"]), &COLUMNS));
     refused(&folder, &["--engine", "max_num_sqs: 7"], &["max_num_sqs", "hint: "]);
     refused(&folder, &["--engine", ENGINE, "--engine", ENGINE], &["2 engines for 1 inputs", "repeat --engine"]);
-    // Places are those in what the user wrote, and command lines are read as `vllm serve` reads them.
+    // Positions refer to the user's text, and command lines are read as `vllm serve` reads them.
     refused(&folder, &["--engine", "max_num_seqs: abc"], &["--engine:1:15: Variable not found: abc"]);
     refused(&folder, &["--engine", "--max-num-sqs 7"], &["--engine: unknown argument `--max-num-sqs`", "did you mean"]);
     refused(&folder, &["--engine", "vllm serve m --stream-interval 4"], &["`--stream-interval 4` is not simulated"]);

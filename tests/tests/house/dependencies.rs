@@ -175,7 +175,7 @@ const FEW_USERS: &[(&str, &[&str])] = &[
 pub(crate) struct Package {
     name: String,
     pub(crate) folder: PathBuf,
-    /// Names of what it needs to be built, and of what its tests need besides.
+    /// Names of its build dependencies, and of its tests' additional ones.
     needs: BTreeSet<String>,
     dev_needs: BTreeSet<String>,
 }

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use vcr_tests::root;
 
-/// Calls that would tie a simulation to the machine it runs on, and what to do
-/// instead. `serde_json` and files are the business of the crates above.
+/// Calls that would tie a simulation to the machine, with their replacements. `serde_json` and
+/// files belong to the crates above.
 const BANNED_IN_SIMULATION: &[(&str, &str)] = &[
     ("std::fs", "the callers read and write files"),
     ("std::io::std", "the callers own the streams"),

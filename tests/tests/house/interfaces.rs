@@ -1,4 +1,4 @@
-//! The interfaces of guests, as they lie in `wit/`.
+//! The interfaces of guests, in `wit/`.
 
 use vcr_tests::root;
 use wit_parser::{Resolve, WorldItem};

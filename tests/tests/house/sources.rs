@@ -1,4 +1,4 @@
-//! Sources: no two files need each other, and those that ARCHITECTURE.md names exist.
+//! Sources: no two files need each other, and the files that ARCHITECTURE.md names exist.
 
 use std::path::PathBuf;
 
@@ -6,8 +6,8 @@ use vcr_tests::{file_circles, root};
 
 use crate::dependencies::packages;
 
-/// A file that others need and that needs them cannot be read, tested or moved by
-/// itself. A file and those in its own folder are one part of the whole.
+/// A file that other files need, and that needs them, cannot be read, tested or moved alone. A file
+/// and the files in its own folder count as one.
 #[test]
 fn no_file_circles_inside_a_crate() {
     let mut folders: Vec<PathBuf> = packages().into_iter().map(|package| package.folder).collect();

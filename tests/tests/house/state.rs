@@ -7,7 +7,7 @@ use vcr_tests::root;
 
 /// Fields of a struct that a reader keeps in mind while reading one of its methods.
 const MAX_FIELDS: usize = 20;
-/// Files with methods of a struct from which on nobody sees all that happens to its fields.
+/// Number of files with methods of a struct from which nobody can follow all changes of its fields.
 const MANY_FILES: usize = 3;
 
 /// A struct of a crate: its fields that are not public, and the files with its methods.
@@ -17,8 +17,8 @@ struct State {
     files: BTreeSet<PathBuf>,
 }
 
-/// The structs of a crate by name, from its sources as `cargo fmt` leaves them. Of those of one
-/// name the one with most fields counts.
+/// The structs of a crate by name, from its sources as `cargo fmt` formats them. Among equal names
+/// the one with most fields counts.
 fn structs_of(src: &Path) -> BTreeMap<String, State> {
     let mut structs: BTreeMap<String, State> = BTreeMap::new();
     for (path, text) in sources_in(src) {
@@ -90,8 +90,8 @@ fn is_closed_field(line: &str) -> bool {
     !field.starts_with("pub ") && field.contains(": ")
 }
 
-/// A struct that methods in many files change has owners of its parts, each with private fields.
-/// Plain values, whose fields are public, are as large as what they describe.
+/// A struct that methods in many files change must have owners for its parts, each with private
+/// fields. Plain values with public fields may be as large as they need.
 #[test]
 fn no_struct_that_many_files_change_has_too_many_fields() {
     let listed = |folder: PathBuf| {

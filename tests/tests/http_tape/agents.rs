@@ -11,7 +11,8 @@ use crate::{Recording, url};
 const OF_CLAUDE_CODE: &str = r"ignore_text: ['[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', 'plans/[a-z-]+\.md']";
 const OF_CODEX: &str = "ignore: [client_metadata, input.*.id, input.*.output]";
 
-/// What an agent says first with the server, then without it. It runs in a folder of the same path, which is empty.
+/// An agent's first answer with the server, then without it. It runs in an empty folder of the same
+/// path.
 fn twice<T>(rules: &str, run: impl Fn(&str, &Path) -> Option<T>) -> Option<[T; 2]> {
     let folder = Folder::new();
     let rules = folder.write("match.yaml", rules);

@@ -1,4 +1,4 @@
-//! `vcr record --upstream` in front of servers, and `vcr serve --playback` of what it recorded.
+//! `vcr record --upstream` in front of servers, and `vcr serve --playback` of its recordings.
 
 mod agents;
 mod load;
@@ -42,7 +42,7 @@ impl Recording {
         post(&self.address, path, &[], body)
     }
 
-    /// Ends it in order and gives what it has written.
+    /// Ends it in an orderly way and returns its capture.
     #[track_caller]
     fn end(mut self) -> Vec<Value> {
         self.running.terminate();
@@ -341,7 +341,8 @@ fn bodies_are_passed_on_as_they_are() {
     assert_eq!(http[2]["chunks"][0][1]["base64"], "/wCA");
     assert_eq!((body_of(http[3]).as_str(), &http[3]["end"]), ("half", &json!("server_lost")));
     assert_eq!((&http[4]["end"], http[4].get("status")), (&json!("server_lost"), None));
-    // What is whole can be played, also where the packed form was sent; a broken answer breaks again.
+    // A complete answer can be played, even if it was sent compressed; a broken answer breaks
+    // again.
     let tape = Serve::start(&["--playback", out.to_str().expect("a text")]);
     assert_eq!(tape.post("/v1/a", &json!({})).body, json!({"packed": true}));
     let answer = post(tape.address(), "/v1/b", &[], &json!({}));

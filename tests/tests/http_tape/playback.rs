@@ -155,7 +155,7 @@ fn the_engine_says_when_a_recorded_answer_comes() {
     };
     assert_eq!(value("vllm:generation_tokens_total"), 6.0);
     assert!(value("vllm:prompt_tokens_total") > 0.0);
-    // What has no tokens needs no engine.
+    // An answer without tokens needs no engine.
     assert_eq!(serve.get("/v1/models").status, 404);
 }
 

@@ -1,4 +1,5 @@
-//! KV of engines whose layers are in groups: blocks of each group, and of windows only those that are still needed.
+//! KV of engines with groups of layers: the blocks of each group, and for windows only those still
+//! needed.
 
 use serde_json::Value;
 use vcr_tests::client;
@@ -47,7 +48,8 @@ fn blocks_of_all_groups_arrive_through_nixl() {
 
 fn live_blocks_arrive(plane: &[&str]) {
     for (groups, named, moved, moved_later) in [
-        // Of 200 tokens ten blocks are behind the window; vLLM names one block more than a window may touch.
+        // For 200 tokens ten blocks are behind the window; vLLM names one block more than a window
+        // may touch.
         ("full,sliding_window:33", vec![13, 4], 13 + 3, 1 + 1),
         // Blocks of 32 tokens: seven, four of them behind the window. A hit of 192 tokens is six of them.
         ("full,sliding_window:64@32", vec![13, 3], 13 + 3, 1 + 1),
@@ -64,7 +66,7 @@ fn live_blocks_arrive(plane: &[&str]) {
             decode.wait_for_metric("vcr_kv_transfer_received_bytes_total", of_blocks(moved));
             decode.is_whole();
             prefill.is_whole();
-            // The second time only what is behind the longest hit moves.
+            // The second time only the blocks behind the longest hit move.
             let answer = decode.complete(&prompt(), 5, &prefill.compute(&prompt()));
             assert_eq!((answer.status, completion_tokens(&answer)), (200, Some(5)), "{groups}: {}", answer.body);
             decode.wait_for_metric("vcr_kv_transfer_received_bytes_total", of_blocks(moved + moved_later));

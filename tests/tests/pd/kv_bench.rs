@@ -1,4 +1,4 @@
-//! `vcr inspect kv-bench`: its figures, and what it refuses.
+//! `vcr inspect kv-bench`: its figures and its refusals.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use vcr_tests::{Folder, Running};
 
 use crate::groups::with_nixl;
 
-/// An address whose next port is free, too: that of plain streams.
+/// An address whose next port, for plain streams, is free, too.
 fn address() -> String {
     let port = (0..100).find_map(|_| {
         let first = TcpListener::bind("127.0.0.1:0").ok()?.local_addr().ok()?.port();

@@ -52,7 +52,7 @@ impl Moving {
         wait_until(&format!("{name} is {value}"), || self.metric(name) == value);
     }
 
-    /// The same of the server's own metrics, those of vLLM.
+    /// The same from the server's own vLLM metrics.
     fn served_metric(&self, name: &str) -> f64 {
         let answer = ureq::get(format!("http://{}/metrics", self.serve.address())).call().expect("it is served");
         let text = answer.into_body().read_to_string().expect("it is text");
@@ -163,7 +163,7 @@ fn transfers_and_leases_are_in_the_metrics_of_vllm() {
     prefill.wait_for_served_metric("nixl_num_kv_expired_reqs_total", 1.0);
 }
 
-/// Engines without a data plane ask other engines for KV where a request says so.
+/// Engines without a data plane fetch KV from other engines if a request asks for it.
 #[test]
 fn modelled_transfers_count_what_other_engines_have() {
     let start = |port: u16| Serve::start(&["--side-channel-port", &port.to_string(), "--kv-lease", "1s"]);
@@ -180,7 +180,7 @@ fn modelled_transfers_count_what_other_engines_have() {
     prefill.wait_for_served_metric("nixl_num_kv_expired_reqs_total", 1.0);
 }
 
-/// The blocks of the default would take 32 GiB: only those whose KV moves take memory.
+/// The default number of blocks would take 32 GiB: only blocks whose KV moves take memory.
 #[test]
 fn kv_takes_memory_only_where_it_moves() {
     let start = || {
@@ -226,7 +226,7 @@ fn faults_of_each_kind_fail_or_are_recomputed() {
     }
 }
 
-/// The fault is a lower bound, and so is what is measured.
+/// The fault is a lower bound, and so is the measurement.
 #[test]
 fn a_slow_transfer_is_part_of_the_time_to_first_token() {
     let prefill = Moving::start(&[]);

@@ -114,7 +114,7 @@ fn groups_of_layers_move_what_they_need() {
     }
 }
 
-/// Whose time counts: that of the bytes, that of the link, or the longer one.
+/// Which time counts: the bytes', the link's, or the longer one.
 #[test]
 fn the_time_of_a_transfer_is_chosen() {
     let of = |time: &str, latency: &str| {

@@ -10,7 +10,7 @@ fn llama() -> Value {
         "torch_dtype": "bfloat16", "max_position_embeddings": 1024})
 }
 
-/// An engine of some blocks, and what it says of their size.
+/// An engine with some blocks, and its reported block size.
 fn block_bytes(args: &[&str]) -> String {
     let port = free_port().to_string();
     let common = ["--kv-transfer", "tcp", "--side-channel-port", &port, "--num-gpu-blocks", "40", "--block-size", "16"];

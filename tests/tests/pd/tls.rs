@@ -62,7 +62,7 @@ fn peers_without_tls_or_of_other_authorities_are_refused() {
     let stranger = start(&foreign, &foreign_file, &[]);
     let error = refused(&secured, &stranger, "a KV connection was refused");
     assert!(error.contains("the peer's certificate does not rest on those of --kv-transfer-tls-ca"), "{error}");
-    // The prefill engine does not know that of the reader.
+    // The prefill engine does not know the reader's certificate.
     let strict = start(&certificate, &file, &["--kv-transfer-tls-mutual"]);
     let half = start(&foreign, &file, &[]);
     let error = refused(&strict, &half, "a KV connection was refused");
@@ -109,7 +109,7 @@ fn kv_bench_measures_encrypted_transfers() {
     assert_eq!((said["tls"].as_bool(), said["pages"].as_u64()), (Some(true), Some(16)), "{said}");
     let table = bench(&tls).ended(0);
     assert!(table.stdout.contains("2 streams with TLS, median of 2"), "{}", table.stdout);
-    // Of another host than the one that is connected to.
+    // For a host other than the one connected to.
     let other = authority.sign_in_one_file("prefill.example");
     let wrong = ["--kv-transfer-tls-cert", text(&other), "--kv-transfer-tls-ca", text(&ca)];
     bench(&wrong).failed(2, &["127.0.0.1"]);

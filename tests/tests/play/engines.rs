@@ -79,7 +79,7 @@ fn prefill_on_one_engine_and_decode_on_another() {
     for version in releases() {
         let port = free_port().to_string();
         let options = FrontendOptions::default();
-        // Said, since 0.31 and later look alike.
+        // Stated explicitly, because 0.31 and later look the same.
         let minor = version.rsplit_once('.').expect("a version has parts").0;
         let args = ["--vllm-minor", minor, "--side-channel-port", &port];
         let Some((prefill, _prefill_engine)) = served(version, &options, &args) else {

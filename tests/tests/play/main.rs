@@ -1,7 +1,7 @@
 //! `vcr play` behind real frontends of vLLM.
 //!
-//! Each test runs with the frontend of every release that has been fetched for
-//! it: those of [`FRONTENDS`], or of all versions where `VCR_ALL_VERSIONS` is set.
+//! Each test runs with the frontend of every release that has been fetched for it: [`FRONTENDS`],
+//! or all versions if `VCR_ALL_VERSIONS` is set.
 
 mod answers;
 mod ends;

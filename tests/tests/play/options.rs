@@ -61,8 +61,7 @@ fn options_that_cannot_be_used_are_reported() {
     }
 }
 
-/// Not being there yet is not an error, but nobody should have to guess what is
-/// waited for.
+/// A missing peer is not an error, but the log says what is awaited.
 #[test]
 fn waiting_for_the_frontend_is_said() {
     let address = format!("tcp://127.0.0.1:{}", free_port());

@@ -5,9 +5,8 @@ use vcr_tests::{FrontendOptions, free_port, shipped_guest, wait_until};
 
 use crate::{is_from, scraped, sum_of, with_each};
 
-/// A frontend spreads its requests by load. The router of the engines looks at
-/// the prompts: those that begin alike are computed by one engine, and all
-/// answers are those of a single engine.
+/// A frontend spreads its requests by load. The router of the engines looks at the prompts: one
+/// engine computes those with a common beginning, and all answers equal a single engine's.
 #[test]
 fn a_router_gives_prompts_that_begin_alike_to_one_engine() {
     let Some(guest) = shipped_guest("prefix-affinity") else { return };
@@ -20,8 +19,8 @@ fn a_router_gives_prompts_that_begin_alike_to_one_engine() {
         let prompt = |group: u32, turn: u32| -> Vec<u32> {
             (0..100).map(|place| 1000 * (group + 1) + place).chain([turn]).collect()
         };
-        // Neither the groups nor the turns fit the number of engines, so that no
-        // spreading in turns does the same; so many groups do not all hash to one engine.
+        // Neither the groups nor the turns fit the number of engines, so round robin cannot do the
+        // same; and so many groups do not all hash to one engine.
         for turn in 0..5 {
             for group in 0..7 {
                 let answer = frontend.complete(&json!(prompt(group, turn)), &json!({"max_tokens": 3}));
@@ -58,7 +57,7 @@ fn a_stream_that_is_closed_is_aborted_where_it_is_computed() {
     });
 }
 
-/// A refusal of the router is an error after which the client may retry.
+/// A router's refusal is an error after which the client may retry.
 #[test]
 fn a_router_that_refuses_is_reported_to_the_client() {
     let metrics = format!("127.0.0.1:{}", free_port());

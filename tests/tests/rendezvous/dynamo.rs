@@ -100,7 +100,8 @@ fn a_missed_prompt_may_be_computed_again() {
     decode.is_whole();
 }
 
-/// A client that hangs up takes its request out of the room, and a prefill engine that gives up says so.
+/// A client that disconnects takes its request out of the room, and a prefill engine that gives up
+/// reports it.
 #[test]
 fn requests_that_end_early_leave_their_rooms() {
     let (prefill, decode) = (Worker::start("dynamo", &["--prefill-step-time", "1h"]), Worker::decode("dynamo"));

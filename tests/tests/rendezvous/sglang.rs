@@ -5,7 +5,7 @@ use vcr_tests::{free_port, wait_until};
 
 use crate::{Foreign, Worker, both, completed, foreign, reason};
 
-/// Both workers get the same request; their roles are those of their processes.
+/// Both workers get the same request; their roles follow from their processes.
 fn of_both(port: u16, room: u64) -> Value {
     json!({"bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": room})
 }

@@ -96,7 +96,7 @@ fn a_stop_string_ends_the_text_before_it() {
         json!({"prompt": [5, 6], "max_tokens": 40, "stop": stop, "include_stop_str_in_output": true, "stream": true});
     let events = serve.stream(COMPLETIONS, &request);
     assert!(texts(&events, "/choices/0/text").ends_with(&stop));
-    // Engines know nothing of it, and must have forgotten the request.
+    // Engines do not know the reason, but must have forgotten the request.
     vcr_tests::wait_until("no request is left", || serve.get("/load").body["server_load"] == 0);
 }
 

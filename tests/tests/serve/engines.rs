@@ -1,4 +1,4 @@
-//! Options of engines, which mean what they mean to `vcr play`.
+//! Options of engines, which have the same meaning as for `vcr play`.
 
 use serde_json::{Map, Value, json};
 use vcr_tests::{Serve, free_port, python_packages, shipped_guest, wait_until};
@@ -15,7 +15,7 @@ fn characters() -> String {
     json!({"vocabulary": vocabulary}).to_string()
 }
 
-/// A token source in WebAssembly writes what the request asks for, as the native one does.
+/// A WebAssembly token source writes the requested structure, like the native one.
 #[test]
 fn a_guest_chooses_the_tokens() {
     let Some(guest) = shipped_guest("json-tokens") else { return };
@@ -30,7 +30,7 @@ fn a_guest_chooses_the_tokens() {
     let content = choice["message"]["content"].as_str().unwrap_or_else(|| panic!("no text: {choice}"));
     let person: Value = serde_json::from_str(content).expect("it is JSON");
     assert!(person["age"].is_i64() && choice["finish_reason"] == "stop", "{choice}");
-    // What it cannot follow it refuses.
+    // It refuses structures that it cannot follow.
     let lark = json!({"messages": body["messages"], "structured_outputs": {"json": {"type": "x"}}});
     assert_eq!(serve.post("/v1/chat/completions", &lark).status, 400);
 }
@@ -65,8 +65,8 @@ fn a_guest_decides_how_many_drafts_are_accepted() {
     });
 }
 
-/// The engines' router looks at prompts: those that begin alike are computed by one engine, and
-/// not by the one with the fewest requests, which the server has chosen.
+/// The engines' router looks at prompts: one engine computes those with a common beginning, and not
+/// the one with the fewest requests, which the server has chosen.
 #[test]
 fn a_router_gives_prompts_that_begin_alike_to_one_engine() {
     let serve = Serve::start(&[

@@ -53,7 +53,7 @@ fn a_capture_is_played_back() {
     assert!(body["usage"]["completion_tokens"].as_u64().is_some_and(|tokens| tokens > 0), "{body}");
 }
 
-/// In one process no wire loses a message, and clients must not wait for ever for what is lost.
+/// Within one process no wire loses a message, and clients must not wait forever for lost outputs.
 #[test]
 fn lost_and_unreadable_messages_end_their_requests() {
     let (serve, admin) = with_admin(&["--fault", "drop:nth=4,count=1"]);

@@ -1,4 +1,4 @@
-//! What of the server is that of vLLM's frontend in Python, or of the one in Rust.
+//! Differences between vLLM's Python and Rust frontends in the server.
 
 use serde_json::{Value, json};
 use vcr_tests::{Serve, frontend_model};
@@ -135,7 +135,8 @@ fn the_configuration_of_the_tokenizer_is_shown_where_that_is_enabled() {
     assert!(matches!(&info.body["chat_template"], Value::String(text) if text.contains("messages")), "{}", info.body);
 }
 
-/// The two limits of the Python frontend, which no request can keep here, and the metric that counts what they refuse.
+/// The Python frontend's two limits, which are set too low for any request here, and the metric
+/// that counts refusals.
 #[test]
 fn calls_beyond_the_limits_of_admission_are_refused_and_counted() {
     let limits = [("--max-num-queued-reqs", "currently busy"), ("--max-num-queued-tokens", "token backlog limit")];

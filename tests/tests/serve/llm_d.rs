@@ -18,7 +18,7 @@ fn ask(serve: &Serve, body: &Value) -> (Value, Value) {
     (reply.body["choices"][0]["finish_reason"].clone(), reply.body["usage"]["completion_tokens"].clone())
 }
 
-/// Only a prompt of which enough is cached has an answer; the engine has forgotten the others.
+/// Only a prompt with enough cached tokens gets an answer; the engine has forgotten the others.
 #[test]
 fn prompts_below_the_threshold_have_no_answer() {
     let serve = Serve::start(&["--tokens", "random", "--global-cache-hit-threshold", "0.5"]);
@@ -257,7 +257,7 @@ fn data_sets_out_of_databases_answer_the_prompts_whose_hashes_they_have() {
         (&once["choices"][0]["text"], &once["choices"][0]["finish_reason"]),
         (&json!(" upon a time"), &json!("stop"))
     );
-    // What is not there gets any of the answers.
+    // An unknown prompt gets any of the answers.
     let other = content(json!({"messages": [{"role": "user", "content": "What?"}]}));
     assert!(other == "An owl." || other == " upon a time", "{other}");
 

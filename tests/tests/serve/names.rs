@@ -59,7 +59,7 @@ fn names_are_those_of_the_command_line_of_vllm() {
     assert_eq!(names(&["--vllm-args", line]), ["org/model"]);
     let named = format!("{line} --served-model-name a b");
     assert_eq!(names(&["--vllm-args", &named]), ["a", "b"]);
-    // What is given here goes before the arguments.
+    // This option overrides the arguments.
     assert_eq!(names(&["--vllm-args", &named, "--served-model-name", "c"]), ["c"]);
     assert_eq!(names(&[]), ["sim"]);
 }

@@ -49,7 +49,7 @@ fn running_slots_still_make_requests_wait() {
     });
 }
 
-/// Times of llm-d-inference-sim are those of requests.
+/// Times of llm-d-inference-sim apply to requests.
 #[test]
 fn a_file_of_llm_d_gives_each_request_its_times() {
     let folder = tempfile::tempdir().expect("a temporary folder");

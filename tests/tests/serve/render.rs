@@ -1,4 +1,4 @@
-//! Requests in tokens, compared with those of vLLM's own renderer.
+//! Requests in tokens, compared with vLLM's own renderer.
 
 use serde_json::{Value, json};
 use vcr_tests::{Renderer, Serve, frontend_model};
@@ -43,7 +43,7 @@ fn requests_are_rendered_as_vllm_renders_them() {
         body["request_id"] = json!("same");
         let (status, mut theirs) = renderer.post(path, &body);
         let ours = serve.post(path, &body);
-        // Whether reasoning is over is for parsers of the engine, which has none.
+        // Whether reasoning has ended matters only to parsers of the engine, which has none.
         for rendered in theirs.as_array_mut().into_iter().flatten() {
             rendered.as_object_mut().expect("an object").remove("reasoning_ended");
         }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use vcr_tests::{Folder, Serve, frontend_model};
 
-/// A deployment as people write it: nothing of it is refused, and what has no effect is said once.
+/// A typical deployment: nothing in it is refused, and settings without effect are listed once.
 #[test]
 fn a_command_line_of_vllm_is_served() {
     let line = "--host 127.0.0.1 --enable-prefix-caching --max_model_len 8k --max-num-batched-tokens 2K -tp 2 \

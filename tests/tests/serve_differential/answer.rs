@@ -57,7 +57,7 @@ fn events(text: &str) -> Vec<Value> {
     events
 }
 
-/// Events of which pieces of the same text are one.
+/// Events, with consecutive pieces of the same text joined.
 fn joined(events: Vec<Value>) -> Vec<Value> {
     let mut out: Vec<Value> = Vec::new();
     for (number, mut event) in events.into_iter().enumerate() {
@@ -140,7 +140,7 @@ fn mask(value: &mut Value, is_own_id: bool) {
     }
 }
 
-/// A text in which long hexadecimal numbers are `#`.
+/// A text with long hexadecimal numbers replaced by `#`.
 fn without_hex(text: &str) -> String {
     let mut out = String::new();
     let mut run = String::new();

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use vcr_core::seed::mix;
 
-/// A request, and what it is about.
+/// A request and its subject.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     /// Names it in a report.
@@ -12,7 +12,7 @@ pub(crate) struct Case {
     pub(crate) method: &'static str,
     /// The path, with its query.
     pub(crate) path: &'static str,
-    /// Headers besides those of every request.
+    /// Headers in addition to the common ones.
     pub(crate) headers: Vec<(&'static str, String)>,
     /// The body, as it is sent.
     pub(crate) body: String,

@@ -1,6 +1,7 @@
-//! The answers of vLLM's API server in Python, which are recorded, and those of `vcr serve`.
+//! The recorded answers of vLLM's Python API server, compared with those of `vcr serve`.
 //!
-//! With `RECORD_PYTHON_FRONTEND=1` they are recorded anew from the server that `tests/oracle/run.sh 0.33.0` has installed.
+//! `RECORD_PYTHON_FRONTEND=1` records them again from the server installed by `tests/oracle/run.sh
+//! 0.33.0`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -35,7 +36,7 @@ const READ_BY_CLIENTS: &[&str] = &[
     "role",
 ];
 
-/// Requests whose answer has the same outcome: docs/reference/serve/frontends.md says what the others are.
+/// Number of requests with equal outcomes: docs/reference/serve/frontends.md lists the others.
 const SAME_OUTCOMES: usize = 2_140;
 /// Requests that both refuse with the same body.
 const SAME_ERRORS: usize = 1_490;

@@ -70,7 +70,7 @@ fn a_run_from_a_bucket_into_a_bucket_is_that_of_local_files() {
         let expected = fs::read(folder.path().join("out").join(name)).expect("it was written");
         assert!(s3.get(&format!("out/{name}")) == Some(expected), "{name}");
     }
-    // What it wrote itself may be replaced, and nothing else.
+    // Its own file may be replaced, and nothing else.
     let _ = run(&folder, &s3.settings(), &remote).ended(0);
     let only_report = ["run", "s3://bucket/in/script.rhai", "--out", "s3://bucket/out", "--files", "report", "--quiet"];
     let _ = run(&folder, &s3.settings(), &only_report).ended(0);
@@ -125,7 +125,7 @@ fn buckets_of_google_and_containers_of_azure_are_read_and_written() {
             let expected = fs::read(folder.path().join("out").join(name)).expect("it was written");
             assert!(server.get(&format!("/bucket/out/{name}")) == Some(expected), "{scheme}: {name}");
         }
-        // What it wrote itself may be replaced, and nothing else.
+        // Its own file may be replaced, and nothing else.
         let _ = run(&remote).ended(0);
         server.put("/bucket/other/report.json", b"theirs");
         let other = format!("{scheme}://bucket/other");
@@ -179,7 +179,7 @@ fn failures_name_the_object_and_no_secret() {
     run(&folder, &[], &["inspect", "summarize", "hf://own/set"]).failed(2, &["expected hf://datasets/OWNER/NAME/PATH"]);
 }
 
-/// Help, and what is wrong with the words of a command, need no store.
+/// Help, and errors in the words of a command, need no store.
 #[test]
 fn help_and_wrong_words_come_before_a_store_is_asked() {
     let folder = Folder::new();

@@ -1,6 +1,5 @@
-//! An HTTP server of files: ranges, versions, connections that break off, the part of the
-//! Hugging Face Hub that clients of data sets need, and the one request by which Google's and
-//! Azure's stores take a small object.
+//! An HTTP server of files: ranges, versions, interrupted connections, the part of the Hugging Face
+//! Hub for data sets, and the one request by which Google's and Azure's stores take a small object.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -17,7 +16,7 @@ struct State {
     files: BTreeMap<String, Vec<u8>>,
     /// The contents at every other path.
     elsewhere: Option<Vec<u8>>,
-    /// Answers are cut off behind this many bytes, so many times.
+    /// Answers are cut off after this many bytes, this many times.
     cut: (usize, u32),
     /// Bytes of bodies that were sent.
     sent_bytes: usize,

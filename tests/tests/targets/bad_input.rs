@@ -93,7 +93,7 @@ fn frontends_that_cannot_be_started_say_so() {
     folder.run(&["--target", target]).failed(2, &["invalid `line`"]);
 }
 
-/// Requests fail for what the server does, each with its reason, and the report is kept.
+/// Requests fail for the server's errors, each with its reason, and the report is kept.
 #[test]
 fn answers_that_are_none_fail_their_requests_only() {
     let event = |text: &str| format!("data: {{\"choices\":[{{\"text\":\"{text}\"}}]}}\n\n");
@@ -126,8 +126,8 @@ fn answers_that_are_none_fail_their_requests_only() {
     }
 }
 
-/// An error of the script after a run keeps what the run has measured; nothing is compared with
-/// nothing, and a series without values is one of zeros.
+/// An error of the script after a run keeps the run's measurements; nothing is compared with
+/// nothing, and a series without values is all zeros.
 #[test]
 fn errors_after_a_run_keep_what_it_has_measured() {
     let answer = status("500 Internal Server Error", "{\"error\":{\"message\":\"no\"}}");
@@ -194,7 +194,7 @@ fn silent_servers_are_waited_for_no_longer_than_asked() {
     assert_eq!(run["metrics"]["counters"]["generated_tokens"], 3, "what came until then is kept: {run:#}");
 }
 
-/// A run that is ended by a limit of time is partial, with what there is.
+/// A run ended by a time limit is partial, with the results so far.
 #[test]
 fn a_run_on_a_silent_server_can_be_ended() {
     let port = speaker(move |path, _| {
@@ -265,7 +265,7 @@ fn speaker(say: impl Fn(&str, &mut TcpStream) -> Option<String> + Clone + Send +
                 if let Some(answer) = say(&path, &mut socket) {
                     _ = socket.write_all(answer.as_bytes());
                 }
-                // What was not read would reset the connection, and its answer with it.
+                // Unread input would reset the connection and discard its answer.
                 _ = socket.shutdown(std::net::Shutdown::Write);
                 _ = std::io::copy(&mut socket, &mut std::io::sink());
             });

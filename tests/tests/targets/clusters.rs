@@ -5,7 +5,7 @@ use vcr_tests::Folder;
 
 use crate::Outputs;
 
-/// Parts of clusters that engines of `vcr play` lack, with the name by which the report says so.
+/// Parts of clusters that engines of `vcr play` lack, with their names in the report.
 const CLUSTER_PARTS: &[(&str, &str, &str)] = &[
     (
         "autoscaling",

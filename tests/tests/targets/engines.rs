@@ -99,7 +99,7 @@ fn requests_that_do_not_fit_are_rejected_before_they_are_sent() {
     }
 }
 
-/// A run that is cut off keeps what was measured.
+/// A cut-off run keeps its measurements.
 #[test]
 fn a_limit_of_time_cuts_a_run_off() {
     let folder = Folder::with(
@@ -151,7 +151,7 @@ fn images_reach_live_engines() {
         let one = #{ count: 1, prompt_tokens: 32, output_tokens: 1 };
         expect(of.call(burst(one)), "steps", "count == 1");
         one.images = #{ count: 4, tokens: 40 };
-        // An image in each step, for that is what the encoder has time for.
+        // An image in each step, because the encoder has no time for more.
         expect(of.call(burst(one)), "steps", "count >= 4");
         expect(of.call(trace(#{ path: "t.jsonl" })), "steps", "count >= 3");
     "#,

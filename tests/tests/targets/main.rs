@@ -25,7 +25,7 @@ let target = cluster(#{ engines: pool(#{
     router: "round-robin",
 }) });
 let result = run(#{ cluster: target, workloads: [
-    // Sessions start one after the other, so that what is cached does not depend on single milliseconds.
+    // Sessions start one after the other, so that cache hits do not depend on single milliseconds.
     constant(#{
         name: "chat", rate: "12/s", count: 12, prompt_tokens: uniform(40, 200), output_tokens: uniform(4, 20),
         shared_prefix_tokens: 160, prefix_groups: 2, turns: uniform(1, 3), think_time: "20ms",

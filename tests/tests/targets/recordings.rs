@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 use vcr_tests::{Folder, Serve};
 
-/// Requests with names, two of which share a prompt.
+/// Named requests; two of them share a prompt.
 const TRACE: &str = r#"{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2], "request_id": "first"}
 {"timestamp": 90, "input_length": 600, "output_length": 9, "hash_ids": [1, 3], "request_id": "second"}
 {"timestamp": 180, "input_length": 700, "output_length": 7, "hash_ids": [4, 5], "request_id": "third"}

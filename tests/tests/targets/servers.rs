@@ -77,7 +77,8 @@ fn an_assertion_on_what_a_target_cannot_know_is_an_error() {
     let _ = folder.run(&[]).ended(0);
 }
 
-/// Series of engines that nobody sees are an error with the reason, and those of requests are known.
+/// Series of engines outside the run's view are an error with the reason; series of requests are
+/// known.
 #[test]
 fn engines_of_others_have_no_series() {
     let server = Serve::start(&ENGINE);
@@ -209,7 +210,7 @@ fn servers_know_sessions_by_header_and_cookie() {
         .failed(2, &["invalid `session_token`: expected the name of a header"]);
 }
 
-/// The engines of a run's own server and those that it calls directly, too.
+/// The engines of a run's own server, and engines that it calls directly.
 #[test]
 fn sessions_stay_with_their_engine_in_real_time() {
     let folder = Folder::with(&CONVERSATIONS.replace("ROUTER", "sticky(#{ router: \"round-robin\" })"));

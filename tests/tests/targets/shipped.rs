@@ -9,7 +9,7 @@ struct InRealTime {
     parameters: &'static [&'static str],
 }
 
-/// Scenarios that take seconds in real time. Those in [`TIED`] are not among them.
+/// Scenarios that take seconds in real time, without those in [`TIED`].
 const IN_REAL_TIME: &[InRealTime] = &[
     InRealTime { name: "same_everywhere", parameters: &[] },
     InRealTime { name: "trace_replay", parameters: &["-e", "speedup=40"] },
@@ -87,7 +87,7 @@ fn pd_burst_passes_everywhere() {
     passes_everywhere("pd_burst");
 }
 
-/// Every scenario is one or the other, and the docs have those that are tied to virtual time.
+/// Every scenario is one or the other, and the docs list those tied to virtual time.
 #[test]
 fn scenarios_tied_to_virtual_time_are_in_the_docs() {
     let mut known: Vec<&str> = IN_REAL_TIME.iter().map(|scenario| scenario.name).chain(TIED.iter().copied()).collect();

@@ -106,7 +106,7 @@ fn tokens(value: &Value) -> u64 {
     value.as_u64().expect("a number of tokens")
 }
 
-/// Where nothing depends on who comes first, each line is that of virtual time: the schedule with
+/// If nothing depends on the order of arrival, each line equals virtual time's: the schedule with
 /// its blocks, prefix hits, outputs and KV events.
 #[test]
 fn requests_one_after_the_other_are_scheduled_as_in_virtual_time() {
@@ -207,7 +207,7 @@ fn both_pools_log_their_steps() {
     }
 }
 
-/// An engine that crashes begins another log, and what it had in flight has no result.
+/// A crashed engine begins another log, and its steps in flight have no result.
 #[test]
 fn logs_begin_anew_after_a_crash() {
     let folder = Folder::with(

@@ -3,8 +3,8 @@
 //!     dynamo-replay TRACE.jsonl OUT.json '{"workers": 4}'
 //!     dynamo-replay TRACE.jsonl OUT.json '{"prefill": 2, "decode": 2, "router": "kv_router"}'
 //!
-//! Prompts are hash ids, its most compact form; Dynamo's own replay makes tokens of them. The
-//! crate has round robin alone: the KV router is that of Dynamo's mocker, by its own entry.
+//! Prompts are hash ids, its most compact form; Dynamo's own replay makes tokens from them. The
+//! crate has only round robin: the KV router is Dynamo's mocker's, through its own entry.
 
 #[cfg(feature = "kv-router")]
 mod kv_router;

@@ -1,7 +1,7 @@
 //! A server that does nothing but write: the least error of gaps that this machine allows.
 //!
-//! Each thread of as many as there are cores has a share of the connections and writes the next event to
-//! each of them, one after the other, at the instant at which it is due.
+//! One thread per core has a share of the connections and writes the next event to each of them in
+//! turn, when it is due.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -23,8 +23,8 @@ pub(crate) struct Written {
     pub(crate) tokens: u32,
 }
 
-/// Opens a port and serves `streams` there once, from another thread. The answers are as those of a server
-/// to [`Clients`](super::Clients).
+/// Opens a port and serves `streams` there once, from another thread. The answers look like a
+/// server's to [`Clients`](super::Clients).
 pub(crate) fn serve_once(streams: Written) -> Result<u16, Failure> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let port = listener.local_addr()?.port();

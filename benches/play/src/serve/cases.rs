@@ -11,7 +11,7 @@ use crate::Failure;
 use crate::paced::{Pace, own_gap_errors};
 use crate::report::{Sheet, median};
 
-/// A closed loop, and what its server may use of what the chain uses.
+/// A closed loop, and its server's share of the chain's resources.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loop {
     pub(crate) requests: u64,
@@ -101,7 +101,7 @@ impl Streams {
     }
 }
 
-/// Errors of gaps that clients see, beside the engine's own and those of a bare writer.
+/// Errors of gaps that clients see, beside the engine's own and a bare writer's.
 pub(crate) fn paced(bench: &Bench, streams: Streams, at_most_more_ms: f64) -> Result<Sheet, Failure> {
     let Streams { count, interval_ns, duration_ns } = streams;
     let interval_ms = interval_ns as f64 / 1e6;

@@ -62,8 +62,8 @@ pub(crate) struct Connection {
 pub(crate) struct Arrived {
     /// Ends of events.
     pub(crate) events: u32,
-    /// Time at which the system received the last of them, in nanoseconds since 1970,
-    /// however late the client reads them. 0 unless times are wanted.
+    /// When the system received the last of them, in nanoseconds since 1970, however late the
+    /// client reads them. 0 unless times are enabled.
     pub(crate) at_ns: u64,
     /// Whether the answer is complete.
     pub(crate) is_over: bool,
@@ -77,7 +77,7 @@ impl Connection {
         Ok(Self { socket, answer, length: None, received: 0, status: [0; 3], last_byte: 0 })
     }
 
-    /// Has the system take the times at which bytes come.
+    /// Makes the system record the arrival times of bytes.
     pub(crate) fn take_times(&self) -> Result<(), Failure> {
         Ok(timestamp::take_times(&self.socket)?)
     }
@@ -89,7 +89,7 @@ impl Connection {
         Ok(self.socket.write_all(request.as_bytes())?)
     }
 
-    /// Takes what has come.
+    /// Reads the available bytes.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<Arrived, Failure> {
         let (count, at_ns) = match timestamp::receive(&self.socket, buffer) {
             Ok((0, _)) => return Err("the server has closed a connection".into()),

@@ -32,7 +32,7 @@ enum Part {
     Chain,
     /// Processor time of requests of one token.
     Requests,
-    /// Errors of gaps at 10 ms, beside those of a server that does nothing but write.
+    /// Errors of gaps at 10 ms, beside those of a server that only writes.
     Paced,
     /// 5,000 streams at a time.
     Many,
@@ -58,7 +58,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "NAME", default_value = "sim")]
     model: String,
 
-    /// Rounds, in which both take turns; figures are medians.
+    /// Rounds, in which both alternate; figures are medians.
     #[arg(long, value_name = "N", default_value_t = 3)]
     rounds: u32,
 

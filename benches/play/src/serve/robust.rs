@@ -110,7 +110,7 @@ pub(crate) fn half_open(bench: &Bench, connections: u32) -> Result<Sheet, Failur
                 "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-",
                 "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{",
             ];
-            // Those that are cut off in the meantime are none of ours.
+            // Streams that are cut off in the meantime are not ours.
             _ = socket.write_all(parts[number as usize % parts.len()].as_bytes());
             sockets.push(socket);
         }

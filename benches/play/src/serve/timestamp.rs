@@ -1,4 +1,4 @@
-//! Reads that tell when the system received what is read.
+//! Reads with the times at which the system received the bytes.
 
 use std::io;
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
-/// Has the system take the times at which bytes come by `socket`.
+/// Makes the system record the arrival times of the bytes at `socket`.
 pub(crate) fn take_times(socket: &TcpStream) -> io::Result<()> {
     let is_on: libc::c_int = 1;
     #[expect(unsafe_code, reason = "no library of ours sets this option")]
@@ -25,8 +25,8 @@ pub(crate) fn take_times(socket: &TcpStream) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Reads what has come, with the time at which the last of it came in nanoseconds since
-/// 1970; 0 unless [`take_times`] was called.
+/// Reads the available bytes, with the arrival time of the last of them in nanoseconds since 1970;
+/// 0 unless [`take_times`] was called.
 pub(crate) fn receive(socket: &TcpStream, buffer: &mut [u8]) -> io::Result<(usize, u64)> {
     let mut control = Control([0; 64]);
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };

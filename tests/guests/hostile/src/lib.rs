@@ -1,7 +1,7 @@
 //! A guest that goes wrong in the way its config names.
 //!
-//! The config is `{"wrong": "loop", "after": 3}`: three honest steps of 10 ms,
-//! then the fault, which is `none` if nothing is named.
+//! The config is `{"wrong": "loop", "after": 3}`: three correct steps of 10 ms, then the fault,
+//! which is `none` by default.
 
 #![cfg_attr(target_arch = "wasm32", no_std)]
 

@@ -1,4 +1,4 @@
-//! Chats, in vLLM's form and in those of other APIs.
+//! Chats, in vLLM's form and in other APIs' forms.
 
 mod dialects;
 mod multimodal;

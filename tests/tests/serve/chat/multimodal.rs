@@ -65,7 +65,7 @@ fn media_take_tokens_by_their_size() {
     assert_eq!(prompt_tokens(&fixed, &[video]) - base, 9);
 }
 
-/// Each API counts the same image alike.
+/// Each API counts the same image equally.
 #[test]
 fn all_apis_take_images() {
     let serve = Serve::start(&["--image-tokens", "50"]);

@@ -118,7 +118,7 @@ fn the_choice_decides_whether_and_what_is_called() {
     // Words of no seed may come to the limit of tokens.
     assert_ne!(reason, "tool_calls");
     assert!(message(json!({})).0["tool_calls"].is_array(), "the model may call, and here always does");
-    // An agent comes to an end: what a tool returned is answered in words.
+    // An agent finishes: a tool's result is answered with text.
     let call = json!({"id": "call_1", "type": "function", "function": {"name": "clock", "arguments": "{}"}});
     let turns = json!([
         {"role": "user", "content": "When?"},
@@ -188,7 +188,7 @@ fn arguments_are_chosen_by_settings() {
     assert!(refused.contains("expected at most --max-tool-call-integer-param, 100"), "{refused}");
 }
 
-/// The simulated model writes each form, and the server reads what it writes.
+/// The simulated model writes each form, and the server reads it back.
 #[test]
 fn each_form_of_calls_is_written_and_read() {
     for (form, start) in [
@@ -246,7 +246,7 @@ fn messages_of_anthropic_use_tools() {
     let of_first = events.iter().filter(|event| event["index"] == 0);
     let input: String = of_first.filter_map(|event| event["delta"]["partial_json"].as_str()).collect();
     assert_eq!(serde_json::from_str::<Value>(&input).expect("it is JSON"), used["input"]);
-    // What the tool said is answered.
+    // The tool's result is answered.
     let used = json!([{"type": "tool_use", "id": "call_1", "name": "weather", "input": {}}]);
     let result = json!([{"type": "tool_result", "tool_use_id": "call_1", "content": "rain"}]);
     let turns = json!([{"role": "user", "content": "Rain?"}, {"role": "assistant", "content": used},

@@ -37,7 +37,7 @@ fn clients_that_never_read_take_little_memory() {
     let before = memory_mib(&serve);
     let mut connections: Vec<_> = (0..CLIENTS).map(|_| serve.begin("/v1/completions", &request)).collect();
     let ended = r#"vllm:request_success_total{model_name="sim",engine="0",finished_reason="length"}"#;
-    // The engine has made all tokens, those of the first request above included.
+    // The engine has made all tokens, including those of the first request above.
     wait_until("all requests end", || metric(&serve, ended) >= f64::from(CLIENTS + 1));
     let more = memory_mib(&serve) - before;
     // As text in events they would be 180 MiB; the blocks of the KV cache count, too.
@@ -112,7 +112,7 @@ fn bodies_that_stop_are_ended() {
     assert_serves(&serve);
 }
 
-/// A server without descriptors serves again when those clients' time is over.
+/// A server without descriptors serves again when those clients' time has passed.
 #[test]
 fn silent_clients_do_not_stop_service_for_good() {
     let serve = Serve::start(&["--request-body-timeout", "2", "--http-timeout-keep-alive", "2"]);
@@ -193,7 +193,7 @@ fn bodies_have_a_limit_and_so_has_what_they_become() {
     let body = |prompt: &str| format!(r#"{{"prompt":{prompt},"max_tokens":1}}"#);
     assert_serves(&serve);
     let before = memory_mib(&serve);
-    // As long as they may be: a text, tokens, and what is neither.
+    // At the longest allowed length: a text, tokens, and an invalid type.
     let text = format!("\"{}\"", "word ".repeat(1_600_000));
     let list = |item: &str| format!("[{}{item}]", format!("{item},").repeat(7_900_000 / (item.len() + 1)));
     for prompt in [text, list("1"), list("{}"), list("[]")] {
@@ -249,8 +249,8 @@ fn large_bodies_one_after_the_other_take_the_memory_of_few() {
     assert!(more < 240.0, "{BODIES} bodies of 4 MiB took {more} MiB");
 }
 
-/// Large bodies share their memory: one for which there is no room is not read, and neither
-/// short ones nor those that come later are kept from being served.
+/// Large bodies share their memory: one without room is not read, and neither short nor later ones
+/// are blocked.
 #[test]
 fn large_bodies_wait_for_memory() {
     const LENGTH: usize = 32 << 20;
@@ -291,8 +291,8 @@ fn large_bodies_wait_for_memory() {
     finish(send(&known).expect("there is room again"), end);
 }
 
-/// A model's own tokenizer takes many times a text's length in memory: what cannot fit is
-/// refused by its length, and what has to be counted is counted one after the other.
+/// A model's own tokenizer needs many times a text's length in memory: oversized texts are refused
+/// by their length, and others are counted one at a time.
 #[test]
 fn texts_for_a_tokenizer_of_a_model_take_bounded_memory() {
     const LENGTH: usize = 7_000_000;
@@ -361,7 +361,7 @@ fn a_closed_connection_costs_one_step_at_most() {
     assert!((2..=3).contains(&tokens), "{line}");
 }
 
-/// An internal failure is reported with an id, by which the log is searched.
+/// An internal failure is reported with an id that can be found in the log.
 #[test]
 fn a_failure_has_an_id_that_the_log_has() {
     let serve = Serve::start(&["--fault", "error"]);

@@ -172,7 +172,7 @@ fn the_lifecycle_is_that_of_vllm() {
         let theirs = frontend.post(path, &body);
         let (status, ours) = text(&serve, path, &body);
         let ours = serde_json::from_str(&ours).unwrap_or(Value::String(ours));
-        // Parsers say where in the body they stopped, and one of them has a `model` in it.
+        // Parsers report their position in the body, and one body has a `model` in it.
         let place = |body: &Value| body.to_string().split(" at line").next().map(str::to_owned);
         assert_eq!((status, place(&ours)), (theirs.status, place(&theirs.body)), "{path} {body}");
     }

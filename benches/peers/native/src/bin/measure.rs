@@ -1,4 +1,4 @@
-//! Runs a command to its end and prints what it took, as JSON.
+//! Runs a command to its end and prints its resource usage as JSON.
 //!
 //!     measure COMMAND ARGUMENTS...
 //!
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         }
     };
     let mut status = 0;
-    // SAFETY: all of its fields are integers, for which zeros are a value.
+    // SAFETY: all of its fields are integers, so zero is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are valid for writing, and no other thread waits for the child.
     let waited = unsafe { libc::wait4(child.id() as libc::pid_t, &mut status, 0, &mut usage) };
