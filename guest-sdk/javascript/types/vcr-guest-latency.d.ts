@@ -24,8 +24,8 @@ declare module 'vcr:guest/latency@0.1.0' {
    * The first step starts at `start-ns` and each further one when its predecessor, rounded, ends.
    * The answer holds at least one duration and stops before the first step (other than the very
    * first) that would start at or after `horizon-ns`: such a step may never happen, and the state
-   * of the model must not have seen it. The horizon says how many steps to price, never what a step
-   * takes.
+   * of the model must not have seen it. The horizon limits the number of steps to price, never a
+   * step's duration.
    */
   export function priceDecodes(startNs: bigint, horizonNs: bigint, run: DecodeRun): Float64Array;
   export type Failure = import('vcr:guest/types@0.1.0').Failure;
@@ -41,13 +41,13 @@ declare module 'vcr:guest/latency@0.1.0' {
    * All of it, compressed (MLA).
    * ## `"sliding-window"`
    *
-   * That of the latest tokens.
+   * KV of the latest tokens.
    * ## `"chunked-local"`
    *
-   * That of the chunk that the next token is in. Chunks begin at multiples of their length.
+   * KV of the next token's chunk. Chunks begin at multiples of their length.
    * ## `"cross-attention"`
    *
-   * That of the encoder's output, which a decoder reads.
+   * KV of the encoder's output, which a decoder reads.
    * ## `"mamba"`
    *
    * A state (Mamba, linear attention).

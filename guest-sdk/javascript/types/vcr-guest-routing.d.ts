@@ -127,7 +127,7 @@ declare module 'vcr:guest/routing@0.1.0' {
      */
     cachedPromptBlocks: Uint32Array,
     /**
-     * Blocks of this prompt beyond those that it would load from the memory of its host. Exact in
+     * Further blocks of this prompt that it would load from the memory of its host. Exact in
      * virtual time. 0 without KV tiers, and on live engines, which report no tiers.
      */
     hostPromptBlocks: Uint32Array,
@@ -137,8 +137,8 @@ declare module 'vcr:guest/routing@0.1.0' {
      */
     diskPromptBlocks: Uint32Array,
     /**
-     * Of its waiting requests, those whose KV is on its way to it: from the engine that computed
-     * the prompt, or from its host or disk. On live engines as of its last step.
+     * Waiting requests whose KV is being transferred to it: from the engine that computed the
+     * prompt, or from its host or disk. On live engines as of its last step.
      */
     loadingRequests: Uint32Array,
     /**

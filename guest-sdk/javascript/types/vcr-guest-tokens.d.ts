@@ -3,22 +3,22 @@ declare module 'vcr:guest/tokens@0.1.0' {
   /**
    * Makes the instance the source of one engine: the first call, made once.
    *
-   * `config` is one JSON document, `{}` where the user gave none. `seed` is, with the seeds of the
-   * requests, the only source of randomness; two instances configured from the same arguments must
-   * answer the same calls alike.
+   * `config` is one JSON document, `{}` if the user gave none. `seed` and the seeds of the
+   * requests are the only sources of randomness; two instances configured from the same arguments
+   * must answer the same calls equally.
    */
   export function configure(config: string, seed: bigint): void;
   /**
    * Chooses the output tokens of one step of the engine.
    *
-   * First the requests in the slots `ended` are gone: no more is wanted of them. Then those of
-   * `started` come, perhaps in slots that were just freed. Then tokens are wanted.
+   * First the requests in the slots `ended` are removed: their tokens are no longer wanted. Then
+   * those of `started` are added, perhaps in slots that were just freed. Then tokens are wanted.
    *
-   * The answer holds the tokens of all wants, in their order: exactly as many as were wanted. To end
-   * an output, answer its `eos-token` or a stop token; what was wanted beyond it still has to be
-   * filled, and is thrown away.
+   * The answer holds the tokens of all wants, in their order: exactly as many as were wanted. To
+   * end an output, answer its `eos-token` or a stop token; the wanted tokens beyond it must still
+   * be filled, and are discarded.
    *
-   * The host may spread the requests that start in one step over several calls, where they are too
+   * The host may spread the requests that start in one step over several calls if they are too
    * long for one; the last of them has the wants.
    *
    * A failure fails the run. To fail one request instead, call `refuse` of the interface `requests`.
@@ -34,8 +34,8 @@ declare module 'vcr:guest/tokens@0.1.0' {
      */
     slot: number,
     /**
-     * Derived from what the request contains, so that the same request gets the same output
-     * wherever it runs.
+     * Derived from the contents of the request, so that the same request gets the same output on
+     * every engine.
      */
     seed: bigint,
     /**
@@ -72,8 +72,8 @@ declare module 'vcr:guest/tokens@0.1.0' {
   /**
    * Columns: tokens that are wanted.
    *
-   * A request is asked for each of its tokens once and in order: its first want is from index 0,
-   * each further one from where the last ended. It is wanted once at most in a call.
+   * Each token of a request is wanted once and in order: its first want is from index 0, each
+   * further one from where the last ended. It is wanted at most once in a call.
    */
   export interface TokenWants {
     /**

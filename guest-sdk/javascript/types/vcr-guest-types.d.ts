@@ -23,8 +23,7 @@ declare module 'vcr:guest/types@0.1.0' {
    */
   export interface Failure {
     /**
-     * Shown to the user as it stands. It should name the field, its value and what to write
-     * instead.
+     * Shown to the user unchanged. It should name the field, its value and an allowed value.
      */
     message: string,
     /**
