@@ -11,11 +11,10 @@ pub enum CapacityPolicy {
     /// none are left: vLLM.
     #[default]
     Preempt,
-    /// A request is admitted only if the blocks of its prompt and whole output
-    /// fit beside what all admitted requests may still take, so none is ever
-    /// preempted: TensorRT-LLM's `GUARANTEED_NO_EVICT`, as Dynamo's mocker
-    /// models it. A prompt found in the cache as a whole has only its last token
-    /// computed again, not its last block.
+    /// A request is admitted only if the blocks of its prompt and whole output fit beside the
+    /// blocks that all admitted requests may still take, so none is ever preempted: TensorRT-LLM's
+    /// `GUARANTEED_NO_EVICT`, as Dynamo's mocker models it. Of a completely cached prompt only the
+    /// last token is recomputed, not the last block.
     GuaranteedNoEvict,
 }
 
@@ -36,9 +35,9 @@ pub enum Reservations {
     /// While the engine decides a step, like any waiting request: vLLM.
     #[default]
     InSteps,
-    /// Between two steps, whenever the driver has it
-    /// [`reserve`](crate::ServingEngine::reserve_remote): Dynamo's replay. Requests
-    /// that wait for such blocks go before all others that hold none.
+    /// Between two steps, whenever the driver calls
+    /// [`reserve`](crate::ServingEngine::reserve_remote): Dynamo's replay. Requests that wait for
+    /// such blocks precede all others without blocks.
     BetweenSteps,
 }
 

@@ -122,7 +122,7 @@ pub struct EngineConfigInput {
     pub rules: SchedulerRules,
     /// KV tiers below the device, if any.
     pub kv_tiers: Option<KvTiersConfig>,
-    /// A KV connector whose answers the driver gives, if any.
+    /// A KV connector answered by the driver, if any.
     pub kv_connector: Option<KvConnector>,
     /// Groups of layers with blocks of their own; none for one group of full attention.
     pub kv_cache_groups: Vec<KvCacheGroup>,

@@ -40,7 +40,7 @@ pub struct ScheduledRequest {
     pub is_prefill: bool,
     /// Whether it reaches the last known token, so that the step samples.
     pub samples: bool,
-    /// Draft tokens among those scheduled, to be verified.
+    /// Scheduled draft tokens to verify.
     pub num_draft_tokens: u16,
     /// Blocks given in this step, as a range of [`StepPlan::block_ids`]; the
     /// whole block table unless `kind` is `Running`.
@@ -63,8 +63,8 @@ pub struct RemoteLoad {
     pub moved_tokens: u32,
 }
 
-/// A load from the tiers below the device into blocks that the engine has just
-/// reserved. The engine's own [`KvTiers`](crate::KvTiers) say when it is complete.
+/// A load from the tiers below the device into blocks that the engine has just reserved. The
+/// engine's own [`KvTiers`](crate::KvTiers) report its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TierLoad {
     /// The request that waits for it.
@@ -285,8 +285,8 @@ impl StepPlan {
         self.shape.encoder.embeds += u64::from(input.num_embeds);
     }
 
-    /// A request is preempted by the step that it was part of. Gives the embeddings that are not computed
-    /// for it.
+    /// Removes a request that is preempted by its own step. Returns the embeddings that are not
+    /// computed for it.
     pub(crate) fn take_back_encoder_inputs(&mut self, id: RequestId) -> u32 {
         let mut taken_back = EncoderShape::default();
         self.encoder_inputs.retain(|input| {
@@ -326,12 +326,13 @@ pub struct StepOutputs {
     pub outputs: Vec<RequestOutput>,
     /// The emitted tokens, `num_tokens` for each entry of `outputs` in turn.
     pub tokens: Vec<u32>,
-    /// Requests that decode steadily, by [`crate::DrawnOutputs::group`]: each got one
-    /// token, and goes on.
+    /// Requests that decode steadily, by [`crate::DrawnOutputs::group`]: each got one token, and
+    /// continues.
     pub steady_decode_groups: Vec<u32>,
     /// Tags of requests of one output token that decode steadily from now on.
     pub joined: Vec<u64>,
-    /// Tags of resumable requests whose outputs have ended, and which go on with the next part of their prompt.
+    /// Tags of resumable requests whose outputs have ended, and which continue with the next part
+    /// of their prompt.
     pub continuing: Vec<u64>,
     /// Tags of requests with drafts that do not fit their grammar, with the number of such drafts. They are
     /// the drafts proposed for the next step, or, under async scheduling, the drafts verified in this step.

@@ -27,7 +27,7 @@ pub struct SpecDecodeStats {
 pub struct EncoderCacheStats {
     /// Times that a request came to an item it had not held before.
     pub queries: u64,
-    /// Of these, such that found the item in the cache, or as part of the same step of the same request.
+    /// The part of these that found the item in the cache, or in the same step of the same request.
     pub hits: u64,
     pub computed_items: u64,
     /// Embeddings computed for them.
@@ -44,7 +44,7 @@ pub struct EngineStats {
     pub prefix: PrefixCacheStats,
     /// Lookups of admissions after a preemption.
     pub preempted_prefix: PrefixCacheStats,
-    /// Lookups of a KV connector for first admissions: tokens beyond those cached here.
+    /// Lookups of a KV connector for first admissions: tokens beyond the local cache.
     pub external: PrefixCacheStats,
     /// The same for admissions after a preemption.
     pub preempted_external: PrefixCacheStats,

@@ -24,12 +24,12 @@ fn count(allocations: u64, bytes: i64) {
     BYTES.with(|all| all.set(all.get() + bytes));
 }
 
-// SAFETY: every call is passed on to the system's allocator as it came.
+// SAFETY: every call is passed on unchanged to the system's allocator.
 #[expect(unsafe_code, reason = "an allocator is unsafe by its trait")]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(1, layout.size() as i64);
-        // SAFETY: the caller guarantees what `System` requires.
+        // SAFETY: the caller guarantees the requirements of `System`.
         unsafe { System.alloc(layout) }
     }
 
@@ -145,8 +145,8 @@ fn a_token_allocates_nothing() {
     }
 }
 
-/// The same with SGLang's scheduler: 64 requests that decode, in a tree full of what
-/// others have left there.
+/// The same with SGLang's scheduler: 64 requests that decode, in a tree full of other requests'
+/// pages.
 fn decoding_sglang(input: SglangConfigInput) -> SglangEngine {
     let page_size = input.page_size;
     let config = SglangConfigInput { num_pages: 64 * 2_000 / page_size, ..input };
@@ -220,7 +220,7 @@ fn a_skipped_token_allocates_nothing() {
     assert_eq!(ALLOCATIONS.get() - before, 0);
 }
 
-/// Says another rank of everybody in each call.
+/// Changes every rank in each call.
 struct Restless {
     slots: u32,
     calls: i64,
@@ -283,7 +283,7 @@ fn a_waiting_request_costs_its_tokens_and_little_more() {
     for tag in 0..REQUESTS {
         engine.submit(RequestSpec::new(tag, prompt(tag), 100)).expect("it fits");
     }
-    // A step looks at the first of them and lets the others wait.
+    // A step considers the first of them and lets the others wait.
     engine.schedule();
     assert_eq!(engine.num_waiting() as u64, REQUESTS - 1);
     let bytes_each = (BYTES.get() - before) as u64 / REQUESTS;

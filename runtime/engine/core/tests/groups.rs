@@ -89,7 +89,7 @@ struct Driver {
     transfers: u64,
     steps: u64,
     next_tag: u64,
-    /// Keys that are cached by what events say: group, content, and how many blocks.
+    /// Keys that are cached according to the events: group, content, and number of blocks.
     cached: BTreeMap<(u32, u64), u32>,
     freed_in_windows: u64,
 }
@@ -343,7 +343,7 @@ fn chunks(groups: &[&str], caching: bool, prompt_tokens: u32) -> Vec<(u32, Vec<u
 
 #[test]
 fn states_are_kept_where_chunks_end() {
-    // The last boundary before the end of the prompt is at 12; there a later request can go on.
+    // The last boundary before the end of the prompt is at 12; a later request can resume there.
     assert_eq!(
         chunks(&["full", "mamba"], true, 14),
         [(12, vec![0, 0, 4]), (2, vec![0, 0, 4, 6]), (1, vec![0, 0, 0, 6]), (1, vec![0, 0, 0, 6]),]

@@ -159,7 +159,7 @@ fn the_budget_of_a_step_may_be_below_the_room_of_the_models_input() {
     let errors = EngineConfig::new(of(65)).expect_err("it exceeds the other");
     let text = "`max_num_scheduled_tokens` (65) must not exceed `max_num_batched_tokens` (64)";
     assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), [text]);
-    // A draft model needs a slot for each request, beside the tokens that are scheduled.
+    // A draft model needs a slot for each request, in addition to the scheduled tokens.
     let drafts = |scheduled| EngineConfigInput {
         drafter: Drafter::DraftModel,
         num_speculative_tokens: 3,

@@ -144,8 +144,8 @@ fn arrive(engine: &mut Engine, tag: u64, tokens: u32) -> RequestId {
     id
 }
 
-/// With reservations between steps a preempted request goes before requests whose KV has
-/// arrived, unless another request waits for blocks for its KV.
+/// With reservations between steps a preempted request precedes requests whose KV has arrived,
+/// unless another request waits for blocks for its KV.
 #[test]
 fn preempted_requests_go_before_arrived_kv() {
     let mut engine = taking_between_steps(7);

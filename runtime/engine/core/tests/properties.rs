@@ -213,7 +213,8 @@ impl Driver {
                     kv_role: *role,
                     ..request(self.engine.config(), tag, *prompt_tokens, *shared, *max_tokens)
                 };
-                // An item splits a prompt where chunked prefill is off, too, which the lengths alone do not say.
+                // An item splits a prompt even without chunked prefill, which the lengths alone do
+                // not show.
                 let has_items = !spec.prompt.items().is_empty();
                 let config = self.engine.config();
                 let is_split =
@@ -302,7 +303,7 @@ impl Driver {
         }
     }
 
-    /// Requests that the engine goes on with in its pause state.
+    /// Requests that the engine continues in its pause state.
     fn check_unfinished(&self) {
         let unfinished = self.engine.num_unfinished();
         let running = self.engine.num_running();

@@ -6,7 +6,7 @@ use vcr_core::{
     Engine, EngineConfig, EngineConfigInput, FinishReason, Prompt, Repetition, RequestSpec, StopRules, TokenSource,
 };
 
-/// Gives the same outputs to every request, and accepts every draft.
+/// Produces the same outputs for every request, and accepts every draft.
 struct Script<'a>(&'a [u32]);
 
 impl TokenSource for Script<'_> {

@@ -21,7 +21,7 @@ pub(crate) struct HeadSizes {
     aux_states: Option<u64>,
 }
 
-/// Layers of the model that a head of EAGLE-3 reads unless it says otherwise.
+/// Layers of the model that a head of EAGLE-3 reads by default.
 const AUX_STATES: u64 = 3;
 
 impl HeadSizes {

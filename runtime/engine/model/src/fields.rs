@@ -37,7 +37,7 @@ impl<'a> Fields<'a> {
         ModelError::Missing { place: self.place.to_owned(), field: field.to_owned() }
     }
 
-    /// A number under the first of these names; 0 is none.
+    /// A number under the first of these names; 0 counts as none.
     pub(crate) fn count(self, names: &[&'a str]) -> Result<Option<u64>, ModelError> {
         let Some((name, value)) = self.find(names) else { return Ok(None) };
         match value.as_u64() {

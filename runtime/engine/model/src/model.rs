@@ -27,11 +27,11 @@ pub struct Model {
     pub layers: Vec<Layer>,
     /// Longest sequence.
     pub max_model_len: u64,
-    /// Width of what flows through it.
+    /// Width of its hidden state.
     pub hidden_size: u64,
     /// Tokens that it knows.
     pub vocab_size: u64,
-    /// Modules for multi-token prediction, if its file says how many.
+    /// Modules for multi-token prediction, if its file states their number.
     pub mtp_modules: Option<u64>,
     pub(crate) sizes: Sizes,
     pub(crate) formats: Formats,
@@ -69,7 +69,7 @@ impl Model {
         table::find(name).map(|(name, config)| Self::of(&name, &config, None)).transpose()
     }
 
-    /// Reads a `config.json`, and `hf_quant_config.json` beside it.
+    /// Reads a `config.json`, and `hf_quant_config.json` in the same folder.
     pub fn read(path: &Path) -> Result<Self, ModelError> {
         let config = object(path)?;
         let separate = path.with_file_name("hf_quant_config.json");

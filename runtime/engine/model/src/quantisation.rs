@@ -64,12 +64,12 @@ pub(crate) struct Formats {
     /// Format of parts that are never quantised: embedding, output head, routers.
     pub(crate) plain: WeightFormat,
     pub(crate) attention: WeightFormat,
-    /// Of layers that keep a state.
+    /// Format of layers that keep a state.
     pub(crate) state: WeightFormat,
     pub(crate) dense: WeightFormat,
     pub(crate) experts: WeightFormat,
     pub(crate) shared: WeightFormat,
-    /// What quantised weights are multiplied as, on a GPU that can.
+    /// Arithmetic for quantised weights, on a GPU that supports it.
     pub(crate) arithmetic: Arithmetic,
     /// Whether the checkpoint wants its KV in eight-bit floats.
     pub(crate) has_fp8_kv_cache: bool,
@@ -89,7 +89,7 @@ const METHODS: [&str; 10] = [
     "nvfp4",
 ];
 
-/// Weights of a group, where a checkpoint does not say it.
+/// Default weights per group, if a checkpoint does not state it.
 const DEFAULT_GROUP: u64 = 128;
 
 /// Bytes of a number of this data type.
@@ -187,7 +187,7 @@ impl Formats {
     }
 }
 
-/// The format that most of a quantised checkpoint has, and what its weights are multiplied as.
+/// The main format of a quantised checkpoint, and the arithmetic for its weights.
 fn format_of(fields: Fields<'_>, section: &Map<String, Value>) -> Result<(WeightFormat, Arithmetic), ModelError> {
     let name = |key: &str| section.get(key).and_then(Value::as_str).map(str::to_lowercase);
     let method = name("quant_algo").or_else(|| name("quant_method"));
@@ -245,8 +245,8 @@ fn integers(fields: Fields<'_>, section: &Map<String, Value>) -> Result<WeightFo
     }
 }
 
-/// What weights of a format are multiplied as beside such activations: as numbers of 16 bits where these are not
-/// quantised.
+/// The arithmetic for weights of a format with such activations: 16-bit numbers if the activations
+/// are not quantised.
 fn arithmetic_of(format: WeightFormat, activations: Option<&Value>) -> Arithmetic {
     let Some(activations) = activations.filter(|value| value.is_object()) else { return Arithmetic::Bfloat16 };
     let kind = activations.get("type").and_then(Value::as_str).unwrap_or_default();

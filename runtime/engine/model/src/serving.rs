@@ -209,7 +209,8 @@ impl Serving {
         Ok(())
     }
 
-    /// The layers of each stage (`get_pp_indices`): what remains goes to the stages before the last.
+    /// The layers of each stage (`get_pp_indices`): the remainder goes to the stages before the
+    /// last.
     pub(crate) fn stages(&self, layers: usize) -> Vec<Range<usize>> {
         let stages = usize::try_from(self.pipeline_parallel).unwrap_or(1).clamp(1, layers.max(1));
         let (each, rest) = (layers / stages, layers % stages);

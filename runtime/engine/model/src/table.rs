@@ -67,7 +67,7 @@ pub fn names_of(name: &str) -> &'static [String] {
     entry(name).map_or(&[], |entry| &entry.names)
 }
 
-/// Ends of names that say how weights are stored.
+/// Ends of names that state the format of weights.
 const FORMATS: [&str; 8] = ["-awq", "-bf16", "-fp8", "-gptq", "-int4", "-int8", "-mxfp4", "-nvfp4"];
 
 /// A name in lower case without its publisher, and the format at its end.

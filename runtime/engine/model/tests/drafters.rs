@@ -75,7 +75,7 @@ fn groups_and_blocks_are_those_of_vllm() {
             .map(|group| {
                 let [layers, block_size] = ["layers", "block_size"].map(|key| number(&group[key]));
                 let kind = text(&group["kind"]);
-                // Layers of chunks that keep everything say their chunks all the same.
+                // Layers of chunks that keep everything state their chunks anyway.
                 (kind, layers, block_size, group["window"].as_u64().filter(|_| kind != "full_attention"))
             })
             .collect();

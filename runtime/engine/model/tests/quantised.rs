@@ -1,4 +1,4 @@
-//! Quantised checkpoints: bytes of their weights, and what these are multiplied as.
+//! Quantised checkpoints: bytes of their weights, and their arithmetic.
 
 use serde_json::{Value, json};
 use vcr_model::{Model, Serving};

@@ -96,7 +96,7 @@ fn async_scheduling_is_on_unless_something_excludes_it() {
     assert!(both[0].contains("vLLM does not start"), "{both:?}");
 }
 
-/// Methods, what vLLM takes from a drafter's name, and the names that methods had before.
+/// Methods, the parts that vLLM takes from a drafter's name, and earlier names of methods.
 #[test]
 fn drafters_become_options() {
     let of = |config: &str| {

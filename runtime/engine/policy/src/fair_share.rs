@@ -27,8 +27,8 @@ pub struct FairShareConfig {
     pub weights: BTreeMap<u64, f64>,
     /// The weight of every other tenant; 1.
     pub default_weight: f64,
-    /// The most tokens of a request in one step, so that long prompts leave room
-    /// for others beside them; none for no cap.
+    /// The most tokens of a request in one step, so that long prompts leave room for others; none
+    /// for no cap.
     pub max_chunk_tokens: Option<u32>,
 }
 
@@ -116,7 +116,7 @@ struct Tenant {
     served: i64,
     /// Slots in the order of their arrival.
     waiting: BTreeMap<(u64, u64), u32>,
-    /// Of these the first ones.
+    /// The first ones of these.
     window: Vec<u32>,
     running: Vec<u32>,
     is_changed: bool,
@@ -222,7 +222,7 @@ impl FairShare {
         self.change(index);
     }
 
-    /// Says where the first requests of a tenant wait.
+    /// Ranks the first waiting requests of a tenant.
     fn rank(&mut self, index: u32, say: &mut impl PreferenceSink) {
         let Self { tenants, requests, .. } = self;
         let Tenant { virtual_per_token, served, waiting, window, .. } = &mut tenants[index as usize];

@@ -54,12 +54,12 @@ pub enum FaultAction {
         /// The request: one that has arrived and not ended.
         slot: u32,
     },
-    /// The engine does nothing for so long.
+    /// The engine does nothing for this long.
     Stall {
         /// Its duration, at most [`DURATION_NS_MAX`].
         duration_ns: u64,
     },
-    /// The engine dies; it comes back after so long, if at all.
+    /// The engine dies; it comes back after this time, if given.
     Crash {
         /// Time until it is back, at most [`DURATION_NS_MAX`].
         restart_after_ns: Option<u64>,

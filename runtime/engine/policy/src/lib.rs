@@ -1,11 +1,12 @@
-//! What policies see and answer, and the scheduler policies that ship with vcr.
+//! Inputs and answers of policies, and the scheduler policies that ship with vcr.
 //!
 //! The modules declare the types that the engine core, the host of guests, the guest SDK and the
 //! policies themselves share: shapes of steps ([`latency`]), events of requests and preferences
 //! ([`scheduling`]), requests and workers ([`routing`]), pools ([`scaling`]), faults ([`faults`])
 //! and requests for tokens ([`tokens`]).
 //!
-//! The scheduler policies decide who is admitted first, who is preempted, and in what chunks:
+//! The scheduler policies decide the order of admission, the victims of preemption, and the sizes
+//! of chunks:
 //!
 //! * [`ShortestPromptFirst`]: the request with the fewest prompt tokens first; a waiting request's
 //!   prompt counts as shorter the longer it waits.
@@ -82,7 +83,7 @@ pub trait Algorithm {
     /// A request came in and waits.
     fn arrived(&mut self, request: &Arrival);
 
-    /// It runs; this number of tokens need not be computed.
+    /// It runs; this number of tokens is already cached.
     fn admitted(&mut self, slot: u32, cached_tokens: u32);
 
     /// It waits again.

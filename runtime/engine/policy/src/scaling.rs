@@ -22,9 +22,9 @@ pub struct PoolView {
     /// Requests that arrived since the last tick. They count when they arrive, not
     /// when they end: load that piles up is seen.
     pub arrived_requests: u64,
-    /// Prompt tokens of those.
+    /// Prompt tokens of these requests.
     pub arrived_prompt_tokens: u64,
-    /// Output tokens that those ask for.
+    /// Requested output tokens of these requests.
     pub arrived_output_tokens: u64,
     /// Requests that ended with their whole output since the last tick.
     pub completed_requests: u64,
@@ -38,7 +38,7 @@ pub struct PoolView {
     pub queue_sum_ns: u128,
     /// Requests with an SLO that ended since the last tick, completed or not.
     pub slo_requests: u64,
-    /// Of these, requests that met their SLO.
+    /// The part of these requests that met their SLO.
     pub slo_met_requests: u64,
     /// Gaps between consecutive output tokens that ended since the last tick.
     pub token_gap_count: u64,
@@ -46,15 +46,15 @@ pub struct PoolView {
     pub token_gap_sum_ns: u128,
     /// Requests that run in the pool's engines, draining ones included.
     pub running_requests: u64,
-    /// Requests that wait in those engines, or in front of them.
+    /// Requests that wait in these engines, or in front of them.
     pub waiting_requests: u64,
-    /// KV blocks in use in those engines.
+    /// KV blocks in use in these engines.
     pub active_blocks: u64,
     /// KV blocks that they have.
     pub total_blocks: u64,
-    /// Prompt tokens yet to be computed, in those engines and in front of them.
+    /// Prompt tokens still to compute, in these engines and in front of them.
     pub outstanding_prefill_tokens: u64,
-    /// Preemptions in those engines since their processes started.
+    /// Preemptions in these engines since their processes started.
     pub preemption_count: u64,
     /// Price of one engine in US dollars for an hour, if it is known.
     pub engine_usd_per_hour: Option<f64>,

@@ -40,8 +40,7 @@ pub enum PolicyEvent {
     Admitted {
         /// The request.
         slot: u32,
-        /// Tokens that it need not compute, because the prefix cache or a
-        /// transfer brings them.
+        /// Tokens that the prefix cache or a transfer provides.
         cached_tokens: u32,
     },
     /// It was preempted and waits again; it lost all computed tokens.

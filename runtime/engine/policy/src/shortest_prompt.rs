@@ -19,8 +19,8 @@ pub struct ShortestPromptFirstConfig {
     /// Tokens that a waiting request's prompt counts as shorter after each second. With 0 (the
     /// default), short prompts always pass a long one.
     pub aging_tokens_per_s: f64,
-    /// The most tokens of a request in one step, so that long prompts leave room
-    /// for short ones beside them; none for no cap.
+    /// The most tokens of a request in one step, so that long prompts leave room for short ones;
+    /// none for no cap.
     pub max_chunk_tokens: Option<u32>,
 }
 
@@ -58,7 +58,7 @@ impl ShortestPromptFirstConfig {
 pub struct ShortestPromptFirst {
     aging_ranks_per_s: u64,
     max_chunk_tokens: Option<u32>,
-    /// Slots with their ranks, of requests that nothing has been said of yet.
+    /// Slots with their ranks, for requests without a preference yet.
     arrived: Vec<(u32, i64)>,
 }
 

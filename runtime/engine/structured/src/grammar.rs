@@ -14,7 +14,7 @@ use crate::values::pattern::Pattern;
 /// The rule that a text is of.
 const ROOT: &str = "root";
 
-/// Rules that lead deeper than this say no more than they must.
+/// Rules nested deeper than this produce their shortest text.
 const GENEROUS_DEPTH: u32 = 10;
 
 /// A request must not use up the fuel of a call, so grammars and their outputs are bounded: bytes
@@ -74,7 +74,7 @@ impl Grammar {
         Ok(grammar)
     }
 
-    /// Sees that every rule that is named is there and that a text can end.
+    /// Checks that every named rule exists and that a text can end.
     fn check(&mut self) -> Result<(), String> {
         let names: Vec<String> = self.rules.iter().map(|(name, _)| name.clone()).collect();
         for (_, node) in &mut self.rules {

@@ -39,7 +39,7 @@ pub use crate::structure::Structure;
 use crate::values::words::Words;
 use crate::vocabulary::Vocabulary;
 
-/// The config of the guest: what its tokens mean, and how much it says.
+/// The config of the guest: the meaning of its tokens, and the length of its texts.
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {

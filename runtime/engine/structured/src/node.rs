@@ -12,7 +12,7 @@ use serde_json::{Number, Value};
 pub(crate) enum Node {
     Null,
     Bool(bool),
-    /// A number as it is written.
+    /// A number as written.
     Number(String),
     String(String),
     Array(Vec<Node>),

@@ -22,8 +22,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// An output of nothing yet. JSON may have spaces behind it, so that is what
-    /// fills where the output may not end.
+    /// An empty output. JSON may have spaces behind it, so these fill tokens where the output may
+    /// not end.
     pub(crate) fn new(request: &TokenRequest<'_>, space: u32) -> Self {
         let end = request.eos_token.or(request.stop_tokens.first().copied());
         let min_tokens = request.min_tokens;

@@ -1,7 +1,8 @@
-//! JSON schemas, read once for all texts that are made of them.
+//! JSON schemas, read once for all texts made from them.
 //!
-//! Unknown keywords bind nothing, as JSON Schema says. A schema is read in one of two ways. Read strictly, a schema that
-//! vLLM's backends refuse is an error. Read leniently, no schema is an error.
+//! Unknown keywords have no effect, as JSON Schema defines. A schema is read in one of two modes.
+//! In strict mode, a schema that vLLM's backends refuse is an error. In lenient mode, no schema is
+//! an error.
 
 pub(crate) mod check;
 mod read;
@@ -64,7 +65,7 @@ pub(crate) struct Condition {
     pub(crate) otherwise: Place,
 }
 
-/// What binds a string.
+/// Constraints on a string.
 #[derive(Debug, Default)]
 pub(crate) struct StringRule {
     pub(crate) shortest: u32,
@@ -73,12 +74,12 @@ pub(crate) struct StringRule {
     pub(crate) format: Option<Notation>,
 }
 
-/// What binds an array.
+/// Constraints on an array.
 #[derive(Debug, Default)]
 pub(crate) struct ArrayRule {
-    /// Of the first items, one by one.
+    /// Schemas of the first items, one by one.
     pub(crate) first: Vec<Place>,
-    /// Of all others.
+    /// Schema of all others.
     pub(crate) items: Option<Place>,
     pub(crate) fewest: u32,
     pub(crate) most: Option<u32>,
@@ -94,18 +95,18 @@ pub(crate) struct Contains {
     pub(crate) most: u32,
 }
 
-/// What binds an object.
+/// Constraints on an object.
 #[derive(Debug, Default)]
 pub(crate) struct ObjectRule {
     /// In the order of the output. Keys that only `required` names come last.
     pub(crate) properties: Vec<Property>,
-    /// Of the values of all other keys.
+    /// Schema of the values of all other keys.
     pub(crate) further: Option<Place>,
     /// Schema of the values of keys that no other schema of the object describes.
     pub(crate) unevaluated: Option<Place>,
-    /// Of the values of keys that match.
+    /// Schemas of the values of matching keys.
     pub(crate) patterns: Vec<(Pattern, Place)>,
-    /// Of the keys.
+    /// Schema of the keys.
     pub(crate) names: Option<Place>,
     pub(crate) fewest: u32,
     pub(crate) most: Option<u32>,

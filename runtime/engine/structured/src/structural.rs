@@ -20,8 +20,8 @@ use crate::writer::document;
 const TEXT_BYTES_MAX: usize = 1 << 16;
 const STEPS_MAX: u32 = 20_000;
 
-/// A text made of fixed and free parts: xgrammar's formats of structural tags,
-/// as far as this guest follows them.
+/// A text made of fixed and free parts: xgrammar's formats of structural tags, as far as this guest
+/// supports them.
 #[derive(Debug)]
 pub(crate) enum Format {
     ConstString(String),
@@ -219,7 +219,7 @@ fn several(
 ) -> Result<(), String> {
     let one = |text: &mut Text, rng: &mut Rng| pick(tags, rng).ok_or("there are no tags")?.write(text, rng, room);
     one(text, rng)?;
-    // One more at most, unless the settings say how likely each is.
+    // At most one more, unless the settings state the probability of each.
     let probability = room.settings.further_calls;
     for _ in 0..probability.map_or(1, |_| FURTHER_CALLS_MAX) {
         if !may_repeat || room.generosity < 2 || !happens(probability.unwrap_or(0.25), rng) {

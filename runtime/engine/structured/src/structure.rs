@@ -13,11 +13,11 @@ use crate::values::draw::below;
 use crate::writer::{GENEROSITY_MAX, document};
 use crate::{JsonTokens, Output};
 
-/// Choices between two looks at whether somebody waits for them.
+/// Number of choices between two checks whether a caller still waits for them.
 const CHOICES_AT_ONCE: usize = 1_000;
 
-/// An output is not made anew for each request if the shortest one has as many tokens: the requests of one call would
-/// keep an engine for seconds.
+/// An output is not generated again for each request if the shortest one has this many tokens: the
+/// requests of one call would keep an engine busy for seconds.
 const LONG_TOKENS: usize = 4_096;
 
 /// A structure of outputs.
@@ -39,7 +39,7 @@ impl JsonTokens {
         self.structure_unless(structured_output, &|| false)
     }
 
-    /// The same, unless nobody waits for it any more.
+    /// The same, unless no caller waits for it any more.
     pub fn structure_unless(&self, structured_output: &str, is_gone: &dyn Fn() -> bool) -> Result<Structure, String> {
         let go_on = || if is_gone() { Err("nobody waits for the structured output".to_string()) } else { Ok(()) };
         let form = OutputForm::parse(structured_output)?;
@@ -80,8 +80,7 @@ impl JsonTokens {
         }
     }
 
-    /// A text that ends before the output must: where the first one is too
-    /// long, less and less is said.
+    /// A text that ends in time: if the first one is too long, shorter ones are tried.
     fn fitting(
         &self,
         structure: &Structure,

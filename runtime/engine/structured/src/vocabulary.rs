@@ -23,8 +23,7 @@ impl Vocabulary {
             let bytes = (0..=u8::MAX).map(|byte| Box::from([byte]));
             all.extend(bytes.zip(tokens));
         }
-        // Equal pieces stay in order, so that the pieces of the vocabulary come before the bytes.
-        // before the bytes.
+        // Equal pieces stay in order, so the vocabulary's pieces precede the bytes.
         Self::of_pieces(all)
     }
 

@@ -76,7 +76,7 @@ struct Writer<'a> {
     is_generous: bool,
 }
 
-/// What binds a value: all schemas that it must fit.
+/// The constraints on a value: all schemas that it must fit.
 struct Gathered<'a> {
     parts: Vec<&'a Schema>,
     /// The most alternatives of one schema.

@@ -17,7 +17,7 @@ impl NamedValue for LoadFailures {
     const NAMES: &'static [(&'static str, Self)] = &[("fail", Self::Fail), ("recompute", Self::Recompute)];
 }
 
-/// A KV connector beside the scheduler, whose answers come from the [driver](crate::Engine::answer_lookups).
+/// A KV connector of the scheduler, answered by the [driver](crate::Engine::answer_lookups).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvConnector {
     /// Whether KV is loaded here (vLLM's roles `kv_consumer` and `kv_both`). With several steps in flight,

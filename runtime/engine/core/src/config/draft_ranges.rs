@@ -12,7 +12,7 @@ pub(crate) const NAME: &str = "num_speculative_tokens_per_batch_size";
 pub struct DraftRange {
     /// The smallest batch, in requests.
     pub first: u32,
-    /// The largest one; those up to the next range have as many drafts.
+    /// The largest one; sizes up to the next range have the same number of drafts.
     pub last: u32,
     /// Drafts of each request; more than `num_speculative_tokens` count as these.
     pub tokens: u32,

@@ -45,7 +45,7 @@ pub struct Drafting {
     pub draft_slots: u32,
     /// Tokens of the budget that no step computes (in 0.27, the slots of as many requests as may run).
     pub withheld_tokens: u32,
-    /// Known tokens after a chunk that the drafter reads, if the prompt goes on
+    /// Known tokens after a chunk that the drafter reads, if the prompt continues
     /// (`num_prefill_lookahead_tokens`).
     pub prefill_lookahead_tokens: u32,
     /// Tokens after a block that are part of its identity (`num_hash_lookahead_tokens`).
@@ -92,8 +92,8 @@ impl Drafting {
         self.prefill_lookahead_tokens.saturating_sub(1)
     }
 
-    /// The kind of a group as far as it says which blocks are held: a window keeps the blocks of unsettled
-    /// tokens, too (vLLM's `extra_retained_tokens`).
+    /// The kind of a group that decides which blocks are held: a window also keeps the blocks of
+    /// unsettled tokens (vLLM's `extra_retained_tokens`).
     pub(crate) fn held_kind(&self, kind: KvCacheKind) -> KvCacheKind {
         match kind {
             KvCacheKind::SlidingWindow { window_tokens } => {

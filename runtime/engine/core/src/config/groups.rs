@@ -4,7 +4,7 @@ use super::{ConfigError, Drafting, EngineConfigInput, NamedValue};
 use crate::compat::{CapacityPolicy, Reservations};
 use crate::kv::groups::kind::{self, KvCacheGroup, KvCacheKind, MAX_GROUPS, MambaCacheMode};
 
-/// Groups take their blocks as vLLM's do; rules of others than vLLM are undefined with them.
+/// Groups allocate their blocks as in vLLM; other engines' rules do not support groups.
 pub(super) fn check(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
     let field = "kv_cache_groups";
     let aligned = kind::aligned_tokens(&input.kv_cache_groups, input.block_size);

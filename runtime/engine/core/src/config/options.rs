@@ -176,7 +176,7 @@ impl<C: Default> EngineOption<C> {
     pub(crate) fn problem(&self, input: &C) -> Option<ConfigError> {
         let (field, least, most) = (self.name, self.min, self.max);
         match (self.get)(input) {
-            // Its range alone does not say why.
+            // The range alone does not explain it.
             OptionValue::Count(num_gpu_blocks) if num_gpu_blocks < least && field == option::NUM_GPU_BLOCKS.name => {
                 Some(ConfigError::NoUsableBlocks { num_gpu_blocks })
             }
@@ -310,8 +310,9 @@ pub(crate) struct Facts {
     pub(crate) unset: &'static str,
 }
 
-/// The checked value of an option as a method, where it is the stated value. The value of a limit depends on other
-/// settings, and names have types of their own: the checked settings have methods for those.
+/// The checked value of an option as a method, where it equals the stated value. The value of a
+/// limit depends on other settings, and names have types of their own: the checked settings have
+/// methods for those.
 macro_rules! checked_value {
     ($checked:ty, Count $field:ident, $meaning:literal) => {
         $crate::config::options::checked_value!($checked, $field: u32, $meaning);

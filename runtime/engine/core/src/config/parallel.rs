@@ -6,8 +6,8 @@
 use super::{ConfigError, EngineConfigInput, option};
 use crate::compat::{CapacityPolicy, Reservations};
 
-/// Counts the tokens of all ranks of decode context parallelism in each block, so that the engine has blocks
-/// as long as vLLM's scheduler has them. Gives the number of ranks.
+/// Counts the tokens of all ranks of decode context parallelism in each block, so that the engine's
+/// blocks are as long as vLLM's. Returns the number of ranks.
 pub(super) fn share_blocks(input: &mut EngineConfigInput) -> u32 {
     let ranks = input.decode_context_parallel_size;
     // Others are a problem of their option.

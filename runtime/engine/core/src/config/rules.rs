@@ -124,8 +124,8 @@ rules! {
     follows_moved_requests: 28..,
     /// A request that is its own priority victim leaves others to schedule (since 0.33).
     scans_on_after_own_preemption: 33..,
-    /// Adapters of all running requests count against `max_loras` (since 0.33), not those alone of
-    /// requests that got tokens in this step.
+    /// Adapters of all running requests count against `max_loras` (since 0.33), not only those of
+    /// requests with tokens in this step.
     counts_adapters_of_all_running: 33..,
     /// A waiting request with no computable token is skipped (since 0.33) instead of ending admission.
     steps_over_empty_chunks: 33..,
@@ -136,8 +136,8 @@ rules! {
     // Resumable requests (streaming inputs).
     /// They are known here as these releases have them (since 0.32).
     has_sessions: 32..,
-    /// The next part of a prompt follows all known tokens but the last one (since 0.33), not those alone that are
-    /// computed.
+    /// The next part of a prompt follows all known tokens but the last one (since 0.33), not only
+    /// the computed tokens.
     keeps_known_of_sessions: 33..,
 
     // Drafts and outputs.
@@ -159,7 +159,7 @@ rules! {
     /// The output of a step commits full blocks with drafts, too (since 0.33), not under async
     /// scheduling alone.
     commits_outputs_with_drafts: 33..,
-    /// Blocks of EAGLE and MTP are told apart by the tokens after them (since 0.33).
+    /// Blocks of EAGLE and MTP are distinguished by the tokens after them (since 0.33).
     has_lookahead_hashes: 33..,
 
     // Blocks and prefix hits.
@@ -169,7 +169,7 @@ rules! {
     /// The ends of prompts that are kept for a drafter that drops a block lie a block before (since
     /// 0.30).
     keeps_ends_for_dropped_blocks: 30..,
-    /// Of a group that drops a block, the block before the end of a shared prefix is kept as well
+    /// In a group that drops a block, the block before the end of a shared prefix is kept as well
     /// (since 0.33).
     keeps_before_junctions: 33..,
     /// The block that is dropped may hold the last known token (since 0.32); before, a lookup ends
@@ -194,8 +194,8 @@ rules! {
     /// Blocks are taken for states within all chunks (up to 0.30), even where the states at the ends of prompts alone
     /// are kept.
     checkpoints_sparse_chunks: 27..=30,
-    /// Chunks end at the last boundary of all known tokens (up to 0.31), even if no later request can go on
-    /// there.
+    /// Chunks end at the last boundary of all known tokens (up to 0.31), even if no later request
+    /// can resume there.
     stops_at_known_end: 27..=31,
     /// The block that a drafter drops may end with the last token of a prompt (since 0.32), so that the state before it
     /// is kept.
@@ -219,8 +219,8 @@ rules! {
     keeps_states_before_gaps: 27..=29,
 
     // Multimodal items.
-    /// The block that a prompt ends within and outputs complete is told apart by the last item of the prompt alone
-    /// (up to 0.30), not by all that it touches.
+    /// The block that contains the prompt's end, and that outputs complete, is distinguished only
+    /// by the last item of the prompt (up to 0.30), not by all items that it touches.
     hashes_last_item_alone: 27..=30,
     /// `disable_chunked_mm_input` keeps an item whole that a chunk begins with (since 0.33).
     keeps_first_item_whole: 33..,
@@ -229,8 +229,8 @@ rules! {
     /// An item is computed with the chunk whose drafter reads it ahead (since 0.28), not with the
     /// chunk that has it.
     computes_items_read_ahead: 28..,
-    /// `disable_chunked_mm_input` is looked at before the cache (since 0.32), so that a chunk ends
-    /// before an item that is cached, too.
+    /// `disable_chunked_mm_input` is applied before the cache (since 0.32), so a chunk ends even
+    /// before a cached item.
     keeps_cached_items_whole: 32..,
     /// A request refers to an item at every place that it has it at (since 0.32), not at the first
     /// place in a chunk alone.
@@ -261,7 +261,7 @@ rules! {
     uses_blocks_at_ends: 32..,
     /// Blocks that were not stored before are offered once more when their request has ended.
     offers_blocks_of_ended: 32..,
-    /// Blocks that are offered do not leave for those offered with them.
+    /// Blocks offered together do not evict each other.
     keeps_offered_blocks: 32..,
     /// Copies of the blocks of a preempted request are finished at once; so are copies of an ended request's
     /// blocks when these are reused.

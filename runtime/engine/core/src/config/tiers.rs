@@ -1,4 +1,4 @@
-//! Settings of the tiers below the device, beside other settings.
+//! Settings of the tiers below the device, checked with the other settings.
 
 use super::{ConfigError, EngineConfigInput, NamedValue};
 use crate::compat::{CapacityPolicy, Reservations, Victim};

@@ -1,8 +1,8 @@
 //! The encoder cache: embeddings of items, kept across requests (vLLM 0.32 and 0.33,
 //! `vllm/v1/core/encoder_cache_manager.py`).
 //!
-//! Counts room in embeddings. An entry that requests refer to stays; the others stay until room is
-//! needed, and the one that has been without references for longest goes first.
+//! Capacity is counted in embeddings. A referenced entry stays; the others stay until room is
+//! needed, and the one without references for the longest time is evicted first.
 
 use std::collections::BTreeMap;
 

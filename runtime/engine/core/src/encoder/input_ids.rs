@@ -123,7 +123,7 @@ fn probe(id: u32, num_slots: usize, mut ends: impl FnMut(usize) -> bool) -> usiz
 mod tests {
     use super::*;
 
-    /// Additions, and removals as complements; the lists are what CPython 3.11 printed.
+    /// Additions, and removals as complements; CPython 3.11 printed the lists.
     #[test]
     fn ids_come_in_the_order_of_a_python_set() {
         let cases: &[(&[i64], &[u32])] = &[

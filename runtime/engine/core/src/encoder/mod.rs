@@ -45,7 +45,7 @@ pub(crate) struct Encoder {
 pub struct EncoderCacheUse {
     /// All of them.
     pub cached_embeds: u32,
-    /// Of these, such that requests wait for or use; the others may be evicted.
+    /// The part of these that requests wait for or use; the others may be evicted.
     pub referenced_embeds: u32,
 }
 
@@ -69,7 +69,7 @@ struct Held {
 struct Decision {
     /// To be computed.
     inputs: Vec<u32>,
-    /// The same as one to be computed.
+    /// The same as one that is about to be computed.
     duplicates: Vec<u32>,
     /// Found in the cache, and not looked for before by this request.
     num_hits: u32,
@@ -358,7 +358,7 @@ impl Held {
 // with each applied step, and again when it ends, is preempted or finds no blocks. So the free
 // capacity only grows.
 
-/// Room for encoder outputs, and the items whose outputs are there.
+/// Capacity for encoder outputs, and the items with outputs in it.
 #[derive(Debug)]
 struct UnsharedOutputs {
     num_slots: u32,
@@ -401,7 +401,7 @@ impl UnsharedOutputs {
         self.computed.push(identity);
     }
 
-    /// A request gives the room of its items back, whether they took any or not.
+    /// Returns the room of a request's items, whether or not they took any.
     fn give_back(&mut self, num_embeds: u32) {
         self.num_free = self.num_free.saturating_add(num_embeds.into());
     }

@@ -21,7 +21,7 @@ enum Admission {
     Admitted { scheduled_tokens: u32 },
     /// Its transfer or load starts; it waits without a running slot.
     Loading,
-    /// Only it is blocked; those behind may pass.
+    /// Only this request is blocked; those behind it may pass.
     SteppedOver,
     /// The same, because of a transfer.
     Deferred,
@@ -128,8 +128,8 @@ impl Engine {
         true
     }
 
-    /// Whether the head of the waiting queue, preempted before, goes before requests
-    /// whose KV has arrived.
+    /// Whether the head of the waiting queue, which was preempted, precedes requests whose KV has
+    /// arrived.
     fn is_preempted_first(&mut self) -> bool {
         self.config.quirks().resumes_preempted_first()
             && !self.queues.sleep_until_transfers()
@@ -209,7 +209,7 @@ impl Engine {
         }
         computed += external.tokens;
         let is_loaded = remote || tier_blocks > 0 || external.is_async;
-        // Its last token alone is not a prefill, and loads go on.
+        // A last token alone is not a prefill, and loads continue.
         if scan.defers_prefills && !is_loaded && num_tokens - computed > 1 {
             return Admission::Blocked(AdmissionStop::Interval);
         }
@@ -260,7 +260,7 @@ impl Engine {
                     return self.without_chunk(AdmissionStop::Encoder);
                 }
             }
-            // A policy that lets it have fewer has the last word, and request times compute a prompt in an instant.
+            // A policy may allow fewer, and request times compute a prompt in an instant.
             if prefill_lookahead_tokens > 1 && prefill_lookahead_tokens <= cap && !self.turns.are_paced() {
                 tokens = spare_lookahead(&self.requests[id], computed, tokens, prefill_lookahead_tokens);
                 if tokens == 0 {
@@ -364,8 +364,8 @@ impl Engine {
             && (rules.waits_for_drafts_at_the_end() || computed.saturating_add(drafts + 2) <= longest)
     }
 
-    /// Gives a request the hit of the latest lookup and the blocks that it claims, or nothing; what follows from the request
-    /// and the engine is filled in.
+    /// Allocates the hit of the latest lookup and the claimed blocks for a request, or nothing; the
+    /// request and the engine provide the rest.
     pub(super) fn allocate_admission(&mut self, id: RequestId, claim: Claim, plan: Option<&mut StepPlan>) -> bool {
         let watermark_blocks = if self.running.is_empty() { 0 } else { self.config.watermark_blocks() };
         let request = &mut self.requests[id];

@@ -91,7 +91,7 @@ impl Engine {
         }
     }
 
-    /// Drops references to items that no step needs any more, not even after drafts are rejected.
+    /// Drops references to items that no step needs any more, not even after rejected drafts.
     pub(super) fn pass_items(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         if !request.flags.has(Flags::NEEDS_ENCODER) {

@@ -44,7 +44,7 @@ impl Engine {
         if self.kv_loads.has_connector() && self.requests[id].status != RequestStatus::HoldingKv {
             self.kv_cache.trim_ended_groups(id, &self.requests[id]);
         }
-        // Of a connector, workers may still write its blocks.
+        // With a connector, workers may still write its blocks.
         let loads = &self.kv_loads;
         let is_written = || loads.has_connector() || loads.offloads() && loads.is_loading_offloaded(&self.requests[id]);
         if self.requests[id].status == RequestStatus::WaitingForRemoteKv && is_written() {

@@ -1,8 +1,8 @@
 //! Requests with structured outputs, which wait for their grammar: vLLM's `WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR`.
 //!
-//! Grammars are compiled beside the scheduler, and the driver says when one is ready or has failed. Until then each
-//! step that comes to its request steps it over. A request whose grammar has failed ends with an error when the next
-//! result is applied after a step has come to it.
+//! Grammars are compiled outside the scheduler, and the driver reports when one is ready or has
+//! failed. Until then each step skips its request. A request whose grammar has failed ends with an
+//! error when the next result is applied after a step has reached it.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub(super) struct Grammars {
 pub enum Compilation {
     /// The grammar is ready.
     Succeeded,
-    /// There is none; the request is to end with an error.
+    /// It has failed; the request must end with an error.
     Failed,
 }
 

@@ -67,7 +67,7 @@ pub struct Engine {
     stats: EngineStats,
     /// State for a policy that ranks, if there is one.
     policy_book: Option<Box<PolicyBook>>,
-    /// Requests that decode without being looked at.
+    /// Requests that decode without individual work.
     steady_decode: SteadyDecode,
     turns: Turns,
     /// Resumable requests, once one has come.
@@ -233,9 +233,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a request of these lengths could run here to its end. A request that could not may still be
-    /// submitted, as to vLLM's scheduler, because a stop or an abort may end it earlier. Otherwise it would
-    /// wait for ever, so drivers that cannot wait ask first.
+    /// Whether a request of these lengths could run here to its end. Others may still be submitted,
+    /// as to vLLM's scheduler, because a stop or an abort may end them earlier. Otherwise they
+    /// would wait forever, so drivers that cannot wait call this first.
     pub fn check(&self, prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason> {
         self.check_prompt(prompt_tokens, max_tokens)?;
         let model_len = self.config.max_model_len();
@@ -295,7 +295,7 @@ impl Engine {
         let items = std::mem::take(&mut spec.prompt.items);
         let mut request = Request::new(spec, sequence, self.config.block_size(), self.config.max_model_len());
         let left_tokens = self.config.tokens_left_to_decode();
-        // One that reads no cache is computed whole by the engine that goes on with it, too.
+        // A prompt that reads no cache is also computed completely by the engine that continues it.
         let is_left = request.kv_role == KvRole::Source && !request.flags.has(Flags::SKIPS_LOOKUP);
         if left_tokens > 0 && is_left && request.prompt_tokens > left_tokens {
             request.leave_last(left_tokens, self.config.block_size());
@@ -348,7 +348,7 @@ impl Engine {
         self.pause_state
     }
 
-    /// Says how much is scheduled from the next step on.
+    /// Sets how much is scheduled from the next step on.
     pub fn set_pause_state(&mut self, state: PauseState) {
         self.pause_state = state;
     }
@@ -415,7 +415,7 @@ impl RunningRequests {
         self.ids.pop()
     }
 
-    /// Takes a request out of the list, and gives the place that it had.
+    /// Removes a request from the list, and returns its place.
     ///
     /// # Panics
     /// When it does not run.

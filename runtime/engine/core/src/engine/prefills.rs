@@ -40,7 +40,7 @@ impl Prefills {
         self.outstanding_tokens
     }
 
-    /// This number of tokens more is to be computed.
+    /// Adds this number of tokens to compute.
     #[inline]
     pub(super) fn add(&mut self, tokens: u32) {
         self.outstanding_tokens += u64::from(tokens);
@@ -93,7 +93,7 @@ fn is_in_flight(request: &Request) -> bool {
 }
 
 impl Engine {
-    /// Says whether the next step puts prefills off as long as anything decodes (vLLM's
+    /// Sets whether the next step defers prefills while any request decodes (vLLM's
     /// `schedule(throttle_prefills)`).
     pub fn throttle_prefills(&mut self, is_on: bool) {
         self.prefills.throttle.is_on = is_on;

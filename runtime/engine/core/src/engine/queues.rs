@@ -10,7 +10,7 @@ use crate::request::{KvRole, RequestId, RequestStatus};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueKind {
     Waiting,
-    /// Of requests that were skipped, where the rules queue them apart.
+    /// Skipped requests, if the rules queue them separately.
     Skipped,
     KvReady,
 }
@@ -137,8 +137,8 @@ impl WaitingQueues {
         }
     }
 
-    /// Whether a request that waited for a transfer goes before the first request whose KV has arrived. Both
-    /// kinds share one order.
+    /// Whether a request that waited for a transfer precedes the first request whose KV has
+    /// arrived. Both kinds share one order.
     pub(super) fn is_skipped_first(&mut self, requests: &RequestTable) -> bool {
         let Some(skipped) = self.skipped.peek(requests).filter(|_| self.sleep_until_transfers) else { return false };
         // KV from another engine precedes everything that waits for the host.
@@ -165,7 +165,7 @@ impl WaitingQueues {
         if is_waiting_first { QueueKind::Waiting } else { QueueKind::Skipped }
     }
 
-    /// Of the requests that hold no KV and were not skipped, the one whose turn it is.
+    /// The next one of the requests that hold no KV and were not skipped.
     pub(super) fn peek_waiting(&mut self, requests: &RequestTable) -> Option<RequestId> {
         self.waiting.peek(requests)
     }
@@ -198,7 +198,7 @@ impl WaitingQueues {
         queue.push_back(id, requests);
     }
 
-    /// A request that holds no KV goes before others that hold none.
+    /// Puts a request without KV before the others without KV.
     pub(super) fn enter_first(&mut self, id: RequestId, requests: &mut RequestTable) {
         let queue = if self.is_skipped(id, requests) { &mut self.skipped } else { &mut self.waiting };
         queue.push_front(id, requests);

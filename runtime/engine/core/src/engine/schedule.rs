@@ -236,8 +236,8 @@ impl Engine {
         }
     }
 
-    /// Gives `id` blocks for `num_tokens` tokens, preempting until they fit.
-    /// False when `id` itself had to go, or the blocks of the one that had to are not free at once.
+    /// Allocates blocks for `num_tokens` tokens of `id`, preempting until they fit. Returns false
+    /// if `id` itself was preempted, or the victim's blocks are not free at once.
     #[cold]
     pub(super) fn make_room(
         &mut self,
@@ -295,8 +295,7 @@ impl Engine {
         victim.expect("the request that needs room is running")
     }
 
-    /// Takes the KV of a request that has left the running list and queues it
-    /// to be computed again.
+    /// Releases the KV of a request that has left the running list and queues it for recomputation.
     pub(super) fn preempt(&mut self, id: RequestId) {
         self.forget_kv(id);
         self.forget_pace(id);

@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::engine::reject::RejectReason;
 use crate::request::{Flags, KvRole, RequestId, RequestSpec, RequestStatus, StopRules};
 
-/// A further part of a request's prompt, and what ends its outputs.
+/// A further part of a request's prompt, and its stop conditions.
 #[derive(Clone, Debug)]
 pub struct SessionInput {
     pub tokens: Vec<u32>,
@@ -38,15 +38,16 @@ pub(super) struct Sessions {
 struct Session {
     /// Parts that have come before the outputs to the one before have ended; none for the end of the session.
     inputs: VecDeque<Option<SessionInput>>,
-    /// Of the chain of block hashes, before the first token.
+    /// State of the chain of block hashes before the first token.
     initial_hash_state: u64,
     /// Whether it was preempted before the latest part.
     was_preempted: bool,
 }
 
 impl Engine {
-    /// Gives a resumable request the next part of its prompt, or none for its end. While outputs to the part before
-    /// are still to come it is kept until then. A session that waits ends without further outputs.
+    /// Adds the next part of a resumable request's prompt, or none for its end. It is kept while
+    /// outputs of the previous part are still expected. A waiting session ends without further
+    /// outputs.
     ///
     /// # Errors
     /// When vLLM would not take it: the request is not resumable, or the part is empty or leaves no room for output.
@@ -127,7 +128,7 @@ impl Engine {
         let session = self.sessions.as_mut().and_then(|sessions| sessions.open.get_mut(&id));
         match session.and_then(|session| session.inputs.pop_front()) {
             Some(Some(input)) => {
-                // One that does not fit any more ends the session, as its end does.
+                // A part that does not fit ends the session, like an explicit end.
                 if self.check_prompt(known_tokens.saturating_add(input.tokens.len() as u32), 1).is_err() {
                     return false;
                 }

@@ -14,9 +14,8 @@ struct Sampled {
 }
 
 impl Engine {
-    /// Applies the oldest step in flight: samples for every request whose
-    /// chunk reached its last known token, checks for stops, and frees what
-    /// ended.
+    /// Applies the oldest step in flight: samples for every request whose chunk reached its last
+    /// known token, checks for stops, and frees ended requests.
     ///
     /// # Panics
     /// When no step is in flight: a driver bug.
@@ -58,8 +57,8 @@ impl Engine {
         &self.outputs
     }
 
-    /// [`Engine::apply`] for a request that goes on after this step, so that a
-    /// step of many costs little more than its tokens. False if it may end here.
+    /// [`Engine::apply`] for a request that continues after this step, so that a large step costs
+    /// little more than its tokens. Returns false if it may end here.
     #[inline(always)]
     fn apply_plain<S: TokenSource + ?Sized>(
         &mut self,
@@ -198,7 +197,7 @@ impl Engine {
             finish = request.finish_after(token);
         }
         if stale {
-            // It is to be computed again with the rest.
+            // It must be recomputed with the rest.
             request.prefill_target_tokens += num_kept_tokens;
             self.prefills.add(num_kept_tokens);
         }
@@ -248,8 +247,8 @@ impl Engine {
         let rules = self.config.rules();
         let request = &mut self.requests[id];
         let had_placeholders = request.num_output_placeholders > 0;
-        // Of tokens cut off by a stop either the placeholders stay or the tokens are
-        // taken back; the request ends in both cases.
+        // For tokens cut off by a stop, either the placeholders stay or the tokens are subtracted;
+        // the request ends in both cases.
         let mut resolved = sampled.num_kept_tokens as u16;
         if rules.takes_back_after_stops() {
             let cut_off = sampled.num_tokens - sampled.num_kept_tokens;

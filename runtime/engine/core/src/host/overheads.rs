@@ -8,9 +8,9 @@ pub const PERMILLE: u32 = 1000;
 /// Picoseconds in a nanosecond.
 const PS_PER_NS: u128 = 1000;
 
-/// Time of a request before it reaches a queue, and of a token after the step that made it. All of
-/// that passes beside the engine: it delays requests and tokens, and takes nothing from the time
-/// for steps. Launches are the exception. Zero by default.
+/// Time of a request before it reaches a queue, and of a token after its step. All of that is
+/// outside the engine: it delays requests and tokens, and does not change the time for steps.
+/// Launches are the exception. Zero by default.
 ///
 /// In a cluster, the first pool of a request defines the arrival cost, and the pool whose tokens
 /// clients see defines the output cost. Each pool has its own launch cost.
@@ -95,8 +95,7 @@ impl Overheads {
         u64::try_from(gpu + reach * reach / (4 * spread)).unwrap_or(u64::MAX)
     }
 
-    /// The same on a clock on which everything takes `factor` times as long. Spreads are
-    /// shares, and stay.
+    /// The same on a clock that runs slower by `factor`. Spreads are shares, and stay unchanged.
     #[must_use]
     pub fn scaled(&self, factor: f64) -> Self {
         let scaled = |time: u64| (time as f64 * factor) as u64;
@@ -134,7 +133,7 @@ mod tests {
         let overheads = Overheads { launch_spread_permille: 500, ..Overheads::default() };
         let longer = |gpu_ns| overheads.longer_ns(gpu_ns, 100);
         assert_eq!([0, 50, 150, 400].map(longer), [100, 100, 150, 400]);
-        // Launches of 50 to 150 beside 100: the half above takes 125 on average.
+        // Launches of 50 to 150 compared with 100: the upper half takes 125 on average.
         assert_eq!(longer(100), 112);
         assert_eq!([0, 99, 100, 101].map(|gpu_ns| Overheads::default().longer_ns(gpu_ns, 100)), [100, 100, 100, 101]);
     }

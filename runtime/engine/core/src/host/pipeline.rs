@@ -57,7 +57,7 @@ impl Pipeline {
         self.is_waiting
     }
 
-    /// A schedule was made. Gives whether another is made at once.
+    /// Records a schedule. Returns whether another is made at once.
     pub fn push(&mut self, has_work: bool, now_ns: u64) -> bool {
         self.num_schedules += 1;
         let batch = Batch { schedule: self.num_schedules, scheduled_ns: now_ns, has_work, is_timed: false };
@@ -87,8 +87,8 @@ impl Pipeline {
         self.num_idle = 0;
     }
 
-    /// Takes the oldest batch that is not timed yet through the stages. Gives when the last stage has computed it; all of
-    /// them together take `price_ns`, and each an equal part of that.
+    /// Sends the oldest untimed batch through the stages. Returns when the last stage has computed
+    /// it; all of them together take `price_ns`, and each an equal part of that.
     ///
     /// # Panics
     /// When there is no such batch: a driver bug.
@@ -124,7 +124,7 @@ impl Pipeline {
         while self.queue.pop_front().is_some_and(|batch| !batch.has_work) {}
     }
 
-    /// All that is on its way comes so much later.
+    /// Delays everything in flight.
     pub fn delay(&mut self, by_ns: u64) {
         let sampled = self.sampled.iter_mut().flatten().map(|(_, end_ns)| end_ns);
         for end_ns in self.stage_ends_ns.iter_mut().chain(sampled) {
@@ -189,7 +189,8 @@ mod tests {
         assert_eq!(pipeline.end_ns(30), 30);
         pipeline.pop();
         assert!(!pipeline.is_waiting());
-        // Two places are taken still: the queue is full at once, and its oldest batch is there at once.
+        // Two places are still taken: the queue is full at once, and its oldest batch is complete
+        // at once.
         assert!(pipeline.push(true, 30) && pipeline.push(false, 30));
         assert!(!pipeline.push(false, 30) && pipeline.is_waiting());
         assert_eq!(pipeline.end_ns(30), 60);

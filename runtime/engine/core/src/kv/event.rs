@@ -52,8 +52,8 @@ pub struct StoredPlaces<'a> {
     pub block_tokens: u32,
     /// The token behind each of the event's blocks.
     pub ends: &'a [u32],
-    /// Tokens of the sequence that no event of the request has shown yet, up to those behind the last block on which
-    /// its name depends.
+    /// Tokens of the sequence that no event of the request has shown yet, up to those behind the
+    /// last block whose name depends on them.
     pub unseen: &'a [u32],
 }
 
@@ -71,7 +71,7 @@ struct Places {
 struct PlaceLog {
     /// Tokens behind a block that its name covers.
     lookahead_tokens: u32,
-    /// Of each request the tokens that events have shown.
+    /// By request, the number of tokens shown in events.
     seen: BTreeMap<u64, u32>,
     /// One for each event of stored blocks.
     places: Vec<Places>,
@@ -181,8 +181,8 @@ impl KvEventLog {
         self.entries.iter().map(move |entry| self.event(entry, &mut cursor))
     }
 
-    /// Passes the events from `cursor` to index `end`, counted over all groups, to `show` as
-    /// [`KvEventLog::iter`] gives them, and moves the cursor there.
+    /// Passes the events from `cursor` to index `end`, counted over all groups, to `show` in the
+    /// form of [`KvEventLog::iter`], and moves the cursor there.
     pub fn read(&self, cursor: &mut KvEventCursor, end: usize, mut show: impl FnMut(KvEvent<'_>)) {
         let end = end.min(self.entries.len());
         for entry in self.entries.get(cursor.entries..end).unwrap_or_default() {
@@ -289,7 +289,8 @@ mod tests {
         }
     }
 
-    /// Each token of a sequence is shown once, with those behind the blocks, however groups come to offer theirs.
+    /// Each token of a sequence is shown once, including those behind the blocks, in whatever order
+    /// groups offer theirs.
     #[test]
     fn places_come_with_the_tokens_that_no_event_has_shown() {
         let known: Vec<u32> = (100..120).collect();

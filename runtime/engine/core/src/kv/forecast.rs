@@ -60,7 +60,7 @@ impl Forecast {
     }
 }
 
-/// A free cached block in the order of eviction: the last one goes first.
+/// A free cached block in eviction order: the last one is evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     /// Another block has the same content.
@@ -125,7 +125,7 @@ impl Outlook {
         }
     }
 
-    /// A block is not free any more, or not cached.
+    /// Removes a block that is not free any more, or not cached.
     pub(crate) fn remove(&mut self, id: BlockId) {
         if let Some((candidate, hash)) = self.listed.remove(&id) {
             self.candidates.remove(&candidate);
@@ -133,7 +133,7 @@ impl Outlook {
         }
     }
 
-    /// Takes the block that is to go first.
+    /// Takes the first block to evict.
     pub(crate) fn pop(&mut self) -> Option<BlockId> {
         let id = self.candidates.last()?.id;
         self.remove(id);

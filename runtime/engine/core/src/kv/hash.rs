@@ -15,8 +15,8 @@ use crate::seed::mix;
 /// Identity of a full KV block and everything before it; never zero.
 pub type BlockHash = u64;
 
-/// Tokens that the identities of blocks cover: all up to the end of the block and, behind it, those
-/// on which a drafter's KV of the block depends. A block is known when they are.
+/// Tokens that the identities of blocks cover: all up to the end of the block, followed by those
+/// that a drafter's KV of the block depends on. A block is known when they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashedBlocks {
     /// Tokens of a block.
@@ -34,7 +34,7 @@ impl From<u32> for HashedBlocks {
 /// Running hash of one token sequence, cut into blocks.
 #[derive(Clone, Debug)]
 pub struct ChainHasher {
-    /// Of all before the run.
+    /// State of everything before the run.
     state: u64,
     /// Tokens to come before the next block is known.
     missing_tokens: u32,
@@ -47,7 +47,7 @@ pub struct ChainHasher {
 struct Run {
     /// The content, mixed.
     content: u64,
-    /// Of the content, where in it the run begins, and all before.
+    /// Digest of the content, the offset of the run in it, and everything before.
     digest: u64,
     end_tokens: u32,
     /// State of the hash of the next block, once there is a complete one.
@@ -165,8 +165,7 @@ pub(crate) fn identity(state: u64) -> BlockHash {
     state.max(1)
 }
 
-/// The identity of a block of a run, `index` blocks behind the one that is made of `first`;
-/// never zero.
+/// The identity of a block of a run, `index` blocks behind the one of `first`; never zero.
 #[inline]
 fn in_run(first: u64, index: u64) -> BlockHash {
     first.wrapping_add(index.wrapping_mul(RUN_STEP)) | 1 << 63
@@ -237,7 +236,8 @@ mod tests {
         assert_eq!(hashes(Some((2, 1)))[0], plain[0], "a mark at the start of a block leaves the one before alone");
     }
 
-    /// Tokens, runs and marks: a block is told apart by the tokens behind it, and known once they are.
+    /// Tokens, runs and marks: a block is distinguished by the tokens behind it, and known once
+    /// they are.
     #[test]
     fn identities_may_cover_tokens_behind_their_blocks() {
         let ahead = HashedBlocks { size_tokens: 4, lookahead_tokens: 2 };

@@ -75,8 +75,8 @@ impl KvPool {
         Self { blocks, num_free: num_gpu_blocks - 1, caching, events: None, outlook: None }
     }
 
-    /// From now on cached blocks go in the order of their next use, not of their last. To be said
-    /// before the first request.
+    /// From now on cached blocks are evicted in the order of their next use, not of their last.
+    /// Must be called before the first request.
     pub fn use_forecast(&mut self, forecast: &Arc<Forecast>) {
         self.outlook = Some(Box::new(Outlook::new(Arc::clone(forecast))));
     }

@@ -31,7 +31,7 @@ pub type ScalerFactory = Factory<dyn Autoscaler, ScaleError>;
 /// Makes the router of one pool, or of all engines of a process.
 pub type RouterFactory = Factory<dyn Router, RouteError>;
 
-/// Gives each engine a copy of a latency model.
+/// Makes a copy of a latency model for each engine.
 pub fn copies<M: LatencyModel + Clone + Sync + 'static>(model: M) -> LatencyFactory {
     Arc::new(move |_context| Ok(Box::new(model.clone())))
 }

@@ -4,8 +4,7 @@ pub use vcr_policy::faults::{DURATION_NS_MAX, FaultAction, FaultBatch, FaultEven
 
 /// Injects failures into one engine.
 ///
-/// It may keep state from call to call. Given the same construction and the
-/// same calls it must answer the same.
+/// It may keep state between calls. Equal construction and equal calls must give equal answers.
 pub trait FailureInjector: Send {
     /// Appends the faults to inject now to `actions`, in order.
     ///

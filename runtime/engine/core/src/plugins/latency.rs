@@ -112,7 +112,7 @@ impl DecodeSteps {
 pub struct RangeUse {
     /// Duration of all steps that it has priced.
     pub priced_ns: u64,
-    /// Of these, the steps beyond the range of its observations: extrapolated.
+    /// The steps among these beyond the range of its observations: extrapolated.
     pub outside_ns: u64,
     /// Duration of steps that tables of measured operators have priced.
     pub tables: TableUse,
@@ -171,8 +171,8 @@ impl RangeUse {
 
 /// Prices engine steps.
 ///
-/// One instance belongs to one engine; it may keep state from step to step.
-/// Given the same construction and the same calls it must answer the same.
+/// One instance belongs to one engine; it may keep state between steps. Equal construction and
+/// equal calls must give equal answers.
 pub trait LatencyModel: Send {
     /// Appends the duration in nanoseconds of each step of `batch` to
     /// `durations_ns`, in order: at least one, and no more than start before
@@ -192,7 +192,7 @@ pub trait LatencyModel: Send {
         self.price(&StepBatch { start_ns, horizon_ns, shapes: &shapes }, durations_ns)
     }
 
-    /// The times of single requests, if the model knows those and no prices of steps.
+    /// The times of single requests, if the model has those instead of prices of steps.
     fn request_times(&self) -> Option<Box<dyn RequestTimes>> {
         None
     }

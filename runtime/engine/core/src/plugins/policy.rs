@@ -12,8 +12,7 @@ pub use vcr_policy::scheduling::{EngineView, PolicyEvent, Preference, Progress, 
 
 /// Decides the order of admission, the preemption victims and the chunk sizes of one engine.
 ///
-/// It may keep state from call to call. Given the same construction and the
-/// same calls it must answer the same.
+/// It may keep state between calls. Equal construction and equal calls must give equal answers.
 pub trait SchedulingPolicy: Send {
     /// Its name as the user knows it, for errors.
     fn name(&self) -> &str;

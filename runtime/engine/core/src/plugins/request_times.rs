@@ -7,7 +7,7 @@
 /// A token that a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextToken {
-    /// Number of the request among those submitted to its engine.
+    /// Number of the request within its engine.
     pub request: u64,
     /// Known tokens before it: with `request` the identity of the token.
     pub position: u32,
@@ -17,7 +17,7 @@ pub struct NextToken {
     pub running_requests: u32,
 }
 
-/// Says how long requests wait for their tokens.
+/// Returns how long requests wait for their tokens.
 ///
 /// One instance belongs to one engine. The answer depends only on the token, not on earlier calls:
 /// a question about a request that cannot be admitted is repeated.

@@ -4,8 +4,7 @@ pub use vcr_policy::routing::{Choice, EndedRequest, RoutePhase, RouteRequest, Wo
 
 /// Chooses among the workers of one pool that are up.
 ///
-/// It may keep state from call to call. Given the same construction and the
-/// same calls it must answer the same.
+/// It may keep state between calls. Equal construction and equal calls must give equal answers.
 pub trait Router: Send {
     /// Chooses one of `workers`, which is never empty and ordered by worker, or
     /// refuses the request, if that may be.

@@ -5,8 +5,7 @@ pub use vcr_policy::scaling::{DESIRED_ENGINES_MAX, PoolView};
 
 /// Decides how many engines a pool is to have.
 ///
-/// It may keep state from tick to tick. Given the same construction and the same
-/// views it must answer the same.
+/// It may keep state between ticks. Equal construction and equal views must give equal answers.
 pub trait Autoscaler: Send {
     /// Number of engines that are to be up or on their way. The pool's limits are applied
     /// to the answer.

@@ -80,14 +80,14 @@ impl DecidedDrafts {
         self.0.is_empty()
     }
 
-    /// How many of `num_drafts` drafts of the request in `slot` are accepted; `None` where the
-    /// source has not said.
+    /// How many of `num_drafts` drafts of the request in `slot` are accepted; `None` if the source
+    /// has not decided.
     #[must_use]
     pub fn accepted(&self, slot: u32, num_drafts: u32) -> Option<u32> {
         self.0.get(slot as usize).copied().flatten().map(|count| count.min(num_drafts))
     }
 
-    /// The request in `slot` has ended: nothing is said of the next one in it.
+    /// The request in `slot` has ended: the next one in it has no decision.
     pub fn end(&mut self, slot: u32) {
         if let Some(count) = self.0.get_mut(slot as usize) {
             *count = None;
@@ -97,8 +97,8 @@ impl DecidedDrafts {
 
 /// Chooses the output tokens of whole steps, one step per call.
 ///
-/// One instance belongs to one engine; it may keep state from step to step.
-/// Given the same construction and the same calls it must answer the same.
+/// One instance belongs to one engine; it may keep state between steps. Equal construction and
+/// equal calls must give equal answers.
 pub trait BatchTokenSource: Send {
     /// Appends to `answer`: exactly `count` tokens for each want, in order; refusals of requests
     /// that it cannot serve; and the accepted drafts that it decides.

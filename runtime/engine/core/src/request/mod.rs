@@ -18,7 +18,7 @@ use crate::seed;
 pub struct RequestId(pub(crate) u32);
 
 impl RequestId {
-    /// The id as an index, for tables kept beside the engine.
+    /// The id as an index, for tables outside the engine.
     #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize
@@ -65,12 +65,12 @@ pub enum FinishReason {
     Error,
 }
 
-/// Fields in this order, so that what every step reads shares one cache line.
+/// The order of the fields puts those read in every step into one cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Request {
     pub(crate) tag: u64,
-    /// Of the block hash chain over all known tokens.
+    /// State of the block hash chain over all known tokens.
     pub(crate) hash_state: u64,
     /// Known tokens: prompt and outputs so far.
     pub(crate) num_tokens: u32,
@@ -124,8 +124,8 @@ pub(crate) struct Request {
     pub(crate) tokens: Vec<u32>,
 }
 
-// What follows the first line is read when a request comes, ends or samples
-// with rules; another line would cost every request that waits.
+// Fields after the first line are read when a request arrives, ends or samples with rules; another
+// line would cost every waiting request.
 /// Stands for items that the key of a block leaves out.
 const OMITTED_ITEMS: u64 = 0x6f6d_6974_7465_6421;
 
@@ -166,7 +166,7 @@ impl Flags {
     pub(crate) const LOST_LOAD: Self = Self(1 << 14);
     /// Its prompt comes in parts.
     pub(crate) const RESUMABLE: Self = Self(1 << 15);
-    /// Properties that keep its steps from being applied as plain ones.
+    /// Properties that prevent plain application of its steps.
     pub(crate) const IS_NOT_PLAIN: Self = Self(Self::HAS_STOPS.0 | Self::NEEDS_ENCODER.0);
     pub(crate) const KEEPS_ANY: Self = Self(Self::KEEPS_TOKENS.0 | Self::KEEPS_OUTPUTS.0);
 
@@ -238,8 +238,8 @@ impl Request {
         }
     }
 
-    /// Leaves the last `tokens` tokens of a prompt to the engine that goes on with it, which gets one output. Hashes of blocks
-    /// stay.
+    /// Leaves the last `tokens` tokens of a prompt to the engine that continues it, which gets one
+    /// output. Hashes of blocks stay.
     pub(crate) fn leave_last(&mut self, tokens: u32, block_size_tokens: u32) {
         self.ensure_hashed(block_size_tokens);
         self.num_tokens -= tokens;
@@ -263,7 +263,7 @@ impl Request {
         if self.flags.has(Flags::HAS_STOPS) { 0 } else { self.end_tokens - self.num_tokens }
     }
 
-    /// Tokens still to be computed before the request decodes.
+    /// Tokens still to compute before the request decodes.
     #[inline]
     pub(crate) fn outstanding_prefill_tokens(&self) -> u32 {
         self.prefill_target_tokens.saturating_sub(self.num_computed_tokens)
@@ -397,9 +397,9 @@ pub struct StopRules {
     /// Tokens that end the request, in any order: the end-of-sequence token and the client's
     /// `stop_token_ids`.
     pub tokens: Vec<u32>,
-    /// Output tokens before which `repetition` is not asked. They do not keep
-    /// `tokens` from ending the request: as vLLM's sampler never gives one of
-    /// those before, so must the [`crate::TokenSource`].
+    /// Number of output tokens before which `repetition` does not apply. `tokens` still apply:
+    /// vLLM's sampler never returns one of those earlier, and neither may the
+    /// [`crate::TokenSource`].
     pub min_tokens: u32,
     /// Ends outputs that repeat themselves.
     pub repetition: Option<Repetition>,

@@ -13,7 +13,7 @@ pub struct Prompt {
     pub(crate) len_tokens: u32,
     /// Empty unless the tokens are kept.
     pub(crate) tokens: Vec<u32>,
-    /// Empty until the request is first looked at if the tokens are kept.
+    /// Empty until the first use of the request if the tokens are kept.
     pub(crate) block_hashes: Vec<BlockHash>,
     pub(crate) hasher: ChainHasher,
     pub(crate) blocks: HashedBlocks,
@@ -28,8 +28,8 @@ pub struct Prompt {
 const ITEM_CONTENT: u64 = 0x6974_656d;
 
 impl Prompt {
-    /// The bit that tokens drawn for a run have. Whoever sends them to a model with a
-    /// vocabulary puts each in the place of one of its own.
+    /// The bit that marks drawn tokens of a run. A sender to a model with a vocabulary replaces
+    /// each by a token of that model.
     pub const DRAWN_TOKENS: u32 = 1 << 31;
 
     /// An empty prompt that takes tokens and runs, and keeps only their hashes.
@@ -156,7 +156,8 @@ impl Prompt {
         self.push_run(mix(identity ^ ITEM_CONTENT), 0, len_tokens);
     }
 
-    /// Has an encoder read an item, before its decoder reads this prompt; in place of another one.
+    /// Sets the item that an encoder reads before the decoder reads this prompt, instead of another
+    /// one.
     pub fn set_encoder_input(&mut self, identity: u64, num_embeds: u32) {
         self.items = vec![PromptItem::new(identity, 0, num_embeds).without_place()];
     }
@@ -177,7 +178,8 @@ impl Prompt {
         self.items.extend(items);
     }
 
-    /// Names the multimodal items among tokens whose marks tell their blocks apart, in the order of their places.
+    /// Names the multimodal items among tokens with marks that distinguish their blocks, in the
+    /// order of their places.
     #[must_use]
     pub fn with_items(self, items: Vec<PromptItem>) -> Self {
         Self { items, ..self }
@@ -201,8 +203,8 @@ impl Prompt {
         self.len_tokens
     }
 
-    /// A number that stands for all of its tokens, those behind the last full
-    /// block too; of an empty prompt while the tokens are kept.
+    /// A hash of all of its tokens, including those behind the last full block; of an empty prompt
+    /// while the tokens are kept.
     #[must_use]
     pub fn content_hash(&self) -> u64 {
         self.hasher.state()

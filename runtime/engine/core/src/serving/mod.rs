@@ -30,7 +30,7 @@ pub struct EngineLoad {
     pub num_running: usize,
     /// Requests waiting for admission or for a KV transfer.
     pub num_waiting: usize,
-    /// Of those, requests whose KV is on its way here.
+    /// The part of those requests whose KV is being transferred here.
     pub num_loading: usize,
     /// Prefill tokens not yet computed, over waiting and running requests.
     pub outstanding_prefill_tokens: u64,
@@ -42,18 +42,18 @@ pub struct EngineLoad {
 
 /// An engine as a driver knows it: a state machine without a clock.
 ///
-/// The driver calls [`ServingEngine::schedule`] when a step may start, prices
-/// the plan's shape, and calls [`ServingEngine::update`] when that step ends.
-/// In between requests come and go. Blocks are whatever the engine's unit of KV
-/// is called. Scheduling policies, steady decode, tiers below the device and times of single
-/// requests are vLLM's engine's alone; drivers find them by [`AnyEngine::as_vllm`]. Whoever only
-/// looks at an engine takes a `&dyn ServingEngine`.
+/// The driver calls [`ServingEngine::schedule`] when a step may start, prices the plan's shape, and
+/// calls [`ServingEngine::update`] when that step ends. In between requests arrive and end. "Block"
+/// means the engine's unit of KV. Only vLLM's engine has scheduling policies, steady decode, tiers
+/// below the device and times of single requests; drivers reach them through
+/// [`AnyEngine::as_vllm`]. Pure readers of an engine take a `&dyn ServingEngine`.
 pub trait ServingEngine: fmt::Debug {
-    /// Whether a request of these lengths could run here to its end. A request that could not may wait for
-    /// ever, so drivers ask before they submit.
+    /// Whether a request of these lengths could run here to its end. Others may wait forever, so
+    /// drivers call this before they submit.
     fn check(&self, prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason>;
 
-    /// Whether the KV of such a prompt could come from another engine. If not it may wait for ever, too.
+    /// Whether the KV of such a prompt could come from another engine. Otherwise it may wait
+    /// forever, too.
     fn check_load(&self, _prompt_tokens: u32) -> Result<(), RejectReason> {
         Ok(())
     }
@@ -173,7 +173,7 @@ pub trait ServingEngine: fmt::Debug {
     /// Totals since the start.
     fn stats(&self) -> &EngineStats;
 
-    /// Whether outputs say how many drafts are proposed for the next step.
+    /// Whether outputs include the number of drafts proposed for the next step.
     fn proposes_drafts(&self) -> bool {
         false
     }

@@ -8,8 +8,8 @@ use crate::sglang::config::{PassOrder, PrefixLookup, SchedulePolicy};
 use crate::sglang::engine::SglangEngine;
 use crate::sglang::pages::Hit;
 
-/// A request with at most this much of its prompt cached goes behind another
-/// that begins with the same tokens.
+/// A request with at most this many cached prompt tokens goes behind another one with the same
+/// first tokens.
 const BEGINNING_TOKENS: u32 = 32;
 
 /// Spare entries of a hash list at admission, beyond the known length of the request.
@@ -17,12 +17,12 @@ const MAX_SPARE_PAGES: u32 = 4_096;
 
 /// Remaining budgets of a pass.
 struct Budget {
-    /// Of `max_prefill_tokens`.
+    /// Remaining part of `max_prefill_tokens`.
     input_tokens: u32,
-    /// Of `chunked_prefill_size`.
+    /// Remaining part of `chunked_prefill_size`.
     chunk_tokens: u32,
-    /// Of the pages that can be had, less a share of the outputs of what runs, in
-    /// tokens. Those admitted in this pass are charged with their output in full.
+    /// Available pages, less a share of the running requests' outputs, in tokens. Requests admitted
+    /// in this pass are charged with their output in full.
     total_tokens: f64,
     /// Pages that are left to the requests that run.
     kept_pages: u32,
@@ -336,7 +336,7 @@ impl SglangEngine {
         stats.hit_tokens += u64::from(cached_tokens);
     }
 
-    /// Whether the policy orders the waiting requests anew in every pass.
+    /// Whether the policy reorders the waiting requests in every pass.
     pub(super) fn reorders(&self) -> bool {
         self.config.schedule_policy() == SchedulePolicy::Lpm && self.config.enable_prefix_caching()
     }
@@ -358,8 +358,8 @@ impl SglangEngine {
 }
 
 impl SglangEngine {
-    /// Gives pages for the first output to the requests whose prompts are completed in this pass. If there
-    /// are too few pages, no request gives its first token in this pass.
+    /// Allocates pages for the first output of the requests whose prompts are completed in this
+    /// pass. If there are too few pages, no request gets its first token in this pass.
     pub(super) fn take_first_slots(&mut self) {
         let missing: u32 = self.joining.iter().map(|&id| self.missing_for_first(id)).sum();
         if missing > self.pages.num_available() {

@@ -12,8 +12,9 @@ pub enum SchedulePolicy {
     /// First come, first served.
     #[default]
     Fifo,
-    /// Longest cached prefix first, while at most [`SchedulePolicy::MAX_ORDERED_REQUESTS`] wait. Of requests
-    /// with the same prefix and almost nothing cached, one goes first and fills the cache.
+    /// Longest cached prefix first, while at most [`SchedulePolicy::MAX_ORDERED_REQUESTS`] wait.
+    /// Among requests with the same prefix and almost nothing cached, one goes first and fills the
+    /// cache.
     Lpm,
 }
 
@@ -51,8 +52,8 @@ pub enum PrefixLookup {
 /// Rules for a retracted request, and for the reserved share of running requests' outputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Retraction {
-    /// It waits before all others, and the share begins anew. The share falls with every
-    /// pass (`dynamo-mocker` 1.4).
+    /// It waits before all others, and the share is reset. The share falls with every pass
+    /// (`dynamo-mocker` 1.4).
     BeforeAll,
     /// It waits behind all others. The share is the generated part of the remaining requests'
     /// outputs, including [`Retraction::STEPS_AHEAD`] more tokens for each. The share falls with
@@ -69,7 +70,7 @@ impl Retraction {
 /// Settings as a user states them. Defaults are from Dynamo's mocker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SglangConfigInput {
-    /// Tokens per KV page; pages are what other engines call blocks.
+    /// Tokens per KV page; other engines call pages blocks.
     pub page_size: u32,
     /// KV pages.
     pub num_pages: u32,

@@ -6,7 +6,7 @@ use crate::sglang::config::Retraction;
 use crate::sglang::engine::SglangEngine;
 
 impl SglangEngine {
-    /// One token for each running request, after retracting those without room.
+    /// Schedules one token for each running request, after retracting those without room.
     pub(super) fn decode(&mut self, plan: &mut StepPlan) {
         self.make_room(plan);
         for index in 0..self.running.len() {
@@ -35,8 +35,7 @@ impl SglangEngine {
         }
     }
 
-    /// Pages that a request lacks to decode once more: each token that may come of it
-    /// has a slot.
+    /// Pages that a request lacks for one more decode: each possible token has a slot.
     #[inline]
     pub(super) fn missing_pages(&self, id: RequestId) -> u32 {
         let request = &self.requests[id];

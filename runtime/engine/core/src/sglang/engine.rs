@@ -106,7 +106,7 @@ impl SglangEngine {
         }
     }
 
-    /// Says up to where a request is computed, or will be by the step in flight.
+    /// Sets the number of computed tokens of a request, including the step in flight.
     pub(super) fn set_computed(&mut self, id: RequestId, computed: u32) {
         let request = &mut self.requests[id];
         let before = request.outstanding_prefill_tokens();

@@ -8,10 +8,12 @@ use crate::request::table::RequestTable;
 use crate::request::{KvRole, RequestId, RequestStatus};
 use crate::sglang::config::SglangConfig;
 
-/// A waiting request, with what its place in the order by the longest cached prefix depends on.
+/// A waiting request, with the values that decide its place in the order by the longest cached
+/// prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
-    /// Whether the request goes behind all others, because a request with the same prefix goes first.
+    /// Whether the request goes behind all others, because a request with the same prefix goes
+    /// first.
     is_deferred: bool,
     /// Cached pages.
     longest_first: std::cmp::Reverse<u32>,
@@ -131,7 +133,7 @@ impl WaitingQueues {
         self.waiting.push_back(id, requests);
     }
 
-    /// A request that waits goes before all others.
+    /// Moves a waiting request before all others.
     pub(super) fn move_to_front(&mut self, id: RequestId, requests: &mut RequestTable) {
         self.waiting.leave(id, requests);
         self.waiting.push_front(id, requests);

@@ -9,9 +9,9 @@ const DECAY_PASSES: u32 = 600;
 /// The reserve for outputs of requests that run.
 #[derive(Debug)]
 pub(super) struct OutputReserve {
-    /// Output tokens to come of all that run, each request's clipped.
+    /// Remaining output tokens of all running requests, each request's clipped.
     tokens: u64,
-    /// Of those tokens, how much is reserved.
+    /// The reserved share of those tokens.
     ratio: NewTokenRatio,
     /// The most that count of one request.
     clip_tokens: u32,

@@ -7,8 +7,8 @@ use crate::sglang::config::PassOrder;
 use crate::sglang::engine::SglangEngine;
 
 impl SglangEngine {
-    /// Samples for every request that reached its last known token, offers
-    /// computed prompts to the cache, and frees what ended.
+    /// Samples for every request that reached its last known token, offers computed prompts to the
+    /// cache, and frees ended requests.
     pub(super) fn apply<S: TokenSource + ?Sized>(&mut self, source: &mut S) {
         assert!(self.step_in_flight, "applied a pass that was never scheduled");
         let plan = std::mem::take(&mut self.plan);
@@ -71,8 +71,8 @@ impl SglangEngine {
         }
     }
 
-    /// [`SglangEngine::sample`] for a request that goes on decoding after this pass, so that a pass of
-    /// many costs little more than its tokens. False if it may end here.
+    /// [`SglangEngine::sample`] for a request that continues decoding after this pass, so that a
+    /// large pass costs little more than its tokens. Returns false if it may end here.
     #[inline(always)]
     fn sample_plain<S: TokenSource + ?Sized>(
         &mut self,
@@ -111,7 +111,7 @@ impl SglangEngine {
         true
     }
 
-    /// Appends a request's tokens of this pass. Gives whether that ended it.
+    /// Appends a request's tokens of this pass. Returns whether that ended it.
     fn sample<S: TokenSource + ?Sized>(
         &mut self,
         entry: &ScheduledRequest,

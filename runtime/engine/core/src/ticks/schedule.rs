@@ -43,7 +43,7 @@ impl TickEngine {
         stop
     }
 
-    /// Limit that keeps a request from admission: slots first, then pages, then the budget.
+    /// The limit that prevents a request's admission: slots first, then pages, then the budget.
     fn lacks(&self, id: RequestId, budget: u32) -> Option<AdmissionStop> {
         let request = &self.requests[id];
         if self.active.len() >= self.config.max_active() as usize {

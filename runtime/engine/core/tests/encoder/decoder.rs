@@ -106,7 +106,7 @@ fn settings_that_vllm_turns_off_are_refused() {
     assert_eq!(problems(with_eagle), ["drafter"]);
 }
 
-/// The pool must hold the outputs of the encoder beside a whole sequence.
+/// The pool must hold the encoder's outputs beside a whole sequence.
 #[test]
 fn a_pool_without_room_for_the_encoder_is_refused() {
     let start = |num_gpu_blocks| {

@@ -93,8 +93,8 @@ fn update(engine: &mut Engine) {
     engine.update(&mut Tokens);
 }
 
-/// Ends the next transfer of the tiers that a request waits for, and says whether there was one. Time stands still but
-/// for this, as a transfer that ends may change the steps to come.
+/// Ends the next transfer of the tiers that a request waits for, and returns whether there was one.
+/// Time stands still otherwise, because the end of a transfer may change later steps.
 fn end_transfer(engine: &mut Engine) -> bool {
     let next_ns = engine.kv_tiers().and_then(KvTiers::next_load_ns);
     let mut loaded = Vec::new();
@@ -126,7 +126,7 @@ fn given(engine: &Engine, history: &mut Vec<Happened>) {
     history.push(Happened::Given(given.collect()));
 }
 
-/// Skips a fast-forward and tells what happened in it, step by step.
+/// Skips a fast-forward and reports its events step by step.
 fn skip(engine: &mut Engine, steps: u32, history: &mut Vec<Happened>) {
     let before: Vec<(u64, u32)> =
         engine.plan().scheduled.iter().map(|entry| (entry.tag, entry.num_computed_tokens)).collect();
@@ -228,7 +228,7 @@ fn a_fast_forward_of_decode_is_predicted_to_its_end() {
     engine.schedule();
     let mut steps = DecodeSteps::default();
     engine.predict_decode_steps(Engine::MAX_PREDICTED_STEPS, &mut steps);
-    // The prefill gave one token and the step in flight gives the second.
+    // The prefill produced one token and the step in flight produces the second.
     assert_eq!(steps.len(), 18);
     let contexts: Vec<u64> = steps.shapes().map(|shape| shape.decode_context_tokens).collect();
     assert_eq!(contexts, (32..50).collect::<Vec<u64>>());

@@ -73,7 +73,7 @@ fn arb_slow_tiers() -> impl Strategy<Value = Option<KvTiersConfig>> {
     })
 }
 
-/// An engine, and what its driver knows.
+/// An engine and its driver's state.
 struct Driven {
     engine: Engine,
     /// Asked only where the engine is ranked by a policy.

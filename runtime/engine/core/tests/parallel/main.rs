@@ -83,7 +83,7 @@ fn requests_in_flight_are_not_scheduled_again() {
     let mut engine = Engine::new(EngineConfig::new(input).expect("valid"));
     submit(&mut engine, 0, 20, 4);
     submit(&mut engine, 1, 8, 4);
-    // A prompt goes on while its first chunk is in flight.
+    // A prompt continues while its first chunk is in flight.
     assert_eq!(tags(engine.schedule()), [0]);
     assert_eq!(tags(engine.schedule()), [0]);
     assert_eq!(tags(engine.schedule()), [0, 1]);

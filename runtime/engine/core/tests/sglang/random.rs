@@ -341,7 +341,7 @@ proptest! {
         driver.finish();
     }
 
-    /// A fast-forward that is skipped leaves what its passes would have left.
+    /// A skipped fast-forward leaves the same state as its passes.
     #[test]
     fn a_fast_forward_is_its_passes(
         input in arb_config(),

@@ -182,7 +182,7 @@ fn a_retraction_tells_what_those_that_stay_need() {
     }
 }
 
-/// Runs passes until one retracts requests, and gives these.
+/// Runs passes until one retracts requests, and returns these.
 fn until_retracted(engine: &mut SglangEngine) -> Vec<u64> {
     loop {
         let retracted = engine.schedule().preempted.clone();

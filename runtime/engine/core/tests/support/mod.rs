@@ -32,7 +32,7 @@ impl TokenSource for Tokens {
     }
 }
 
-/// The load and the settings of an engine that does not go on.
+/// The load and the settings of a stuck engine.
 pub(crate) fn situation(engine: &Engine) -> String {
     format!(
         "{} run, {} wait, {} of {} blocks free, latest stop {:?}, {:?}",
@@ -80,7 +80,7 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
             let (max_extra_tokens_per_step, num_speculative_tokens, async_scheduling, capacity) = modes;
             let drafter = match drafter {
                 _ if num_speculative_tokens == 0 => Drafter::Ngram,
-                // A block that is dropped must hold what its drafts depend on.
+                // A dropped block must hold everything its drafts depend on.
                 Drafter::MultiModuleMtp if num_speculative_tokens > block_size => Drafter::Mtp,
                 drafter => drafter,
             };
@@ -163,7 +163,7 @@ fn arb_rules() -> impl Strategy<Value = SchedulerRules> {
     prop_oneof![2 => proptest::sample::select(releases), 1 => Just(SchedulerRules::default())]
 }
 
-/// A drafter, and whether blocks are told apart by their own tokens alone.
+/// A drafter, and whether blocks are distinguished only by their own tokens.
 fn arb_drafter() -> impl Strategy<Value = (Drafter, bool)> {
     let with_kv = vec![Drafter::Eagle, Drafter::Mtp, Drafter::MultiModuleMtp, Drafter::DraftModel];
     (prop_oneof![Just(Drafter::Ngram), proptest::sample::select(with_kv)], any::<bool>())
@@ -268,8 +268,8 @@ fn items(config: &EngineConfig, content: u32, prompt_tokens: u32) -> Vec<PromptI
         }
         let item = PromptItem::new(identity, offset, len);
         items.push(if identity == 2 { item.with_embed_runs([1..3, 5..8]) } else { item });
-        // In 0.32 a drafter that reads ahead keeps an item in the cache while the next one waits for its room: for ever,
-        // if it begins too early.
+        // In 0.32 a drafter that reads ahead keeps an item in the cache while the next one waits
+        // for its room: forever, if it begins too early.
         let least = if config.rules() <= SchedulerRules::V0_32 { 2 * drafting.prefill_lookahead_tokens } else { 0 };
         offset += len + least + (state >> 32) as u32 % 9;
     }

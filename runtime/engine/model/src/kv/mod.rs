@@ -23,8 +23,9 @@ pub enum KvKind {
     Chunk(u64),
     /// The state after the latest token.
     State {
-        /// Blocks of a request: for the states before and after a step, those after drafts, and that which Mamba 2
-        /// leaves within a step; with prefix caching off the state after a step replaces that before it.
+        /// Blocks of a request: for the states before and after a step, after drafts, and within a
+        /// step of Mamba 2; without prefix caching the state after a step replaces the one before
+        /// it.
         blocks: u64,
         /// Tokens at whose multiples a step can leave a state within it; none if it cannot.
         checkpoint_tokens: Option<u32>,
@@ -123,7 +124,8 @@ impl KvPlan {
         let ends: Vec<usize> = stages.iter().map(|stage| caches(&model.layers[..stage.end])).collect();
         let is_chunked =
             |layer: &Layer| matches!(layer.mixer, Mixer::Attention(Attention { reach: Reach::Chunk(_), .. }));
-        // vLLM keeps no chunks apart beside a drafter that reads the state of the model (`VllmConfig`).
+        // With a drafter that reads the model's state, vLLM does not treat chunks separately
+        // (`VllmConfig`).
         let keeps_all =
             model.draft.is_some_and(|draft| draft.kind(1).is_eagle_like()) && model.layers.iter().any(is_chunked);
         let stage_count = ends.len();
@@ -168,7 +170,7 @@ impl KvPlan {
         self.groups.iter().map(|group| group.blocks(tokens, in_flight_tokens, unsettled_tokens, context_ranks)).sum()
     }
 
-    /// Longest sequence that fits in so much memory for blocks on each GPU; 0 if none does.
+    /// Longest sequence that fits into this much memory for blocks on each GPU; 0 if none does.
     #[must_use]
     pub fn longest_in(&self, bytes: u64) -> u64 {
         self.longest_with(bytes, self.bytes_per_block)
@@ -193,7 +195,7 @@ impl KvPlan {
         fits
     }
 
-    /// KV blocks in so much memory on each GPU, the null block included.
+    /// KV blocks in this much memory on each GPU, the null block included.
     ///
     /// # Errors
     /// If not even one sequence fits, in vLLM's words.
@@ -249,7 +251,8 @@ impl KvPlan {
             Some(DraftMethod::Eagle | DraftMethod::Eagle3) => rules.finds_groups_of_drafters(),
             Some(DraftMethod::DraftModel) | None => false,
         };
-        // Latent attention alone is full attention; beside that it is looked up apart.
+        // Latent attention alone is full attention; beside full attention it is looked up
+        // separately.
         let has_full = self.groups.iter().any(|group| matches!(group.kind, KvKind::Full));
         let group_of = |group: &KvGroup| {
             let tokens = |tokens: u64| u32::try_from(tokens).unwrap_or(u32::MAX);
@@ -320,7 +323,7 @@ fn is_one_type(kind: KvKind, other: KvKind) -> bool {
     kind == other || is_full(kind) && is_full(other)
 }
 
-/// Gives all caches pages of the size of the largest: with more tokens, or with padding.
+/// Enlarges the pages of all caches to the largest one's size: with more tokens, or with padding.
 fn unify_pages(model: &str, specs: &mut [Spec]) -> Result<(), ModelError> {
     let page_bytes = specs.iter().map(|spec| spec.page_bytes).max().unwrap_or(0);
     for spec in specs {

@@ -25,7 +25,7 @@ pub(super) struct Spec {
     pub(super) block_size: u64,
     /// Bytes of a block of it.
     pub(super) page_bytes: u64,
-    /// Heads and the widths of keys and values, which tell caches of equal size apart.
+    /// Heads and the widths of keys and values, which distinguish caches of equal size.
     pub(super) shape: (u64, u64, u64),
 }
 

@@ -1,4 +1,4 @@
-//! Architectures: which fields say how their layers look.
+//! Architectures: the fields that describe their layers.
 
 use vcr_base::suggestion::nearest;
 
@@ -15,7 +15,7 @@ pub(crate) struct Architecture {
     read: fn(Fields<'_>) -> Result<Vec<Layer>, ModelError>,
     /// Matrices of a feed-forward network.
     pub(crate) matrices: u64,
-    /// Whether the output head has the weights of the embedding unless the file says otherwise.
+    /// Whether the output head shares the embedding's weights by default.
     pub(crate) is_tied: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Layers that keep a state beside layers of attention.
+//! Layers that keep a state, combined with layers of attention.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! Layers: what mixes tokens, what follows it, and how many weights both have.
+//! Layers: the token mixer, the network after it, and their numbers of weights.
 
 pub(crate) mod architecture;
 mod grouped;
@@ -27,9 +27,9 @@ pub struct Attention {
     pub head_dim: u64,
     /// Numbers of a head's value.
     pub value_head_dim: u64,
-    /// Tokens that it looks at.
+    /// Tokens that it attends to.
     pub reach: Reach,
-    /// Whether a gate as wide as the queries is projected beside them.
+    /// Whether a gate as wide as the queries is projected with them.
     pub has_gate: bool,
     /// Whether values are projected as keys are.
     pub values_are_keys: bool,
@@ -107,7 +107,7 @@ pub struct Experts {
     pub shared_intermediate_size: u64,
     /// Width of their inputs, if it differs from the model's.
     pub latent_size: Option<u64>,
-    /// Width of a dense part beside them; 0 without one.
+    /// Width of an additional dense part; 0 without one.
     pub dense_intermediate_size: u64,
 }
 

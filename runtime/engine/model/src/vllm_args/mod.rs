@@ -1,4 +1,4 @@
-//! A command line of `vllm serve` as it is, read as the settings of a simulated engine.
+//! A literal command line of `vllm serve`, read as the settings of a simulated engine.
 //!
 //! Owns `arguments.toml`, the table of vLLM's arguments from 0.27 to 0.33; the defaults that vLLM
 //! derives from the GPU and the model; files of `--config`; and the translation of both into
@@ -32,7 +32,7 @@ pub use vcr_roofline::gpus::{GPUS, Gpu};
 pub struct Deployment<'a> {
     /// Minor version of vLLM, `0.27` to `0.33`.
     pub minor: &'a str,
-    /// GPU by its name in [`GPUS`], on which vLLM's defaults depend.
+    /// Name of the GPU in [`GPUS`], which decides vLLM's defaults.
     pub gpu: &'a str,
     /// Folder that file names are relative to: the folder of `--config`, or of a model that is a folder.
     pub folder: &'a Path,
@@ -75,7 +75,7 @@ impl Effect {
 pub struct Row {
     /// The argument, as `--max-num-seqs`.
     pub argument: String,
-    /// Its value, as it was written; of a default, as vLLM has it.
+    /// Its value as written; for a default, in vLLM's notation.
     pub value: String,
     /// How it acts.
     pub effect: Effect,

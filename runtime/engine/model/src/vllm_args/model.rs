@@ -78,7 +78,7 @@ fn read(text: String, folder: &Path, files: &mut Vec<(String, PathBuf)>) -> Resu
     Ok(found)
 }
 
-/// The model with its drafter, if that is known; a row says it if not.
+/// The model with its drafter, if that is known; otherwise a row reports it.
 pub(crate) fn with_drafter(
     args: &mut VllmArgs,
     model: Model,
@@ -113,7 +113,7 @@ pub(crate) fn with_drafter(
     }
 }
 
-/// Gives the engine what follows from its model.
+/// Applies the model's consequences to the engine.
 pub(crate) fn serve(
     args: &mut VllmArgs,
     model: Model,

@@ -84,7 +84,7 @@ fn nobody_saves_up_while_it_wants_nothing() {
     (200..300).for_each(|slot| arrive(&mut policy, slot, 2, 1_000));
     (300..400).for_each(|slot| arrive(&mut policy, slot, 1, 1_000));
     said.decide(&mut policy);
-    // Tenant 2 goes first, and they take turns from then on.
+    // Tenant 2 goes first, and they alternate from then on.
     assert_eq!(said.order(&[200, 201, 300, 301]), [200, 201, 300, 301]);
     policy.admitted(200, 0);
     policy.admitted(201, 0);
@@ -131,7 +131,7 @@ fn a_request_of_the_tenant_furthest_ahead_gives_way() {
     policy.preempted(2);
     policy.progressed(3, 1_000);
     said.decide(&mut policy);
-    // Nothing is said of the one that waits.
+    // The waiting one has no preference.
     assert_eq!(said.eviction, BTreeMap::from([(0, 0), (1, 0), (2, 1), (3, 1)]));
     policy.admitted(2, 0);
     said.decide(&mut policy);

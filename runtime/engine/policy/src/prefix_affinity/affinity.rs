@@ -29,8 +29,8 @@ impl PrefixAffinity {
         Ok(Self { config, seed, max_queue_tokens })
     }
 
-    /// Chooses among `workers`, which must not be empty and give the same
-    /// each time they are gone through.
+    /// Chooses among `workers`, which must not be empty and must yield the same values in each
+    /// iteration.
     #[must_use]
     pub fn choose(&self, request: &RouteRequest<'_>, workers: impl Iterator<Item = WorkerLoad> + Clone) -> Choice {
         let mut seen = Seen::default();

@@ -5,7 +5,7 @@ use core::fmt;
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct AffinityConfig {
-    /// Worth of a cached prompt token, in prompt tokens to be computed; 0 to 1e6.
+    /// Value of a cached prompt token, in prompt tokens to compute; 0 to 1e6.
     pub overlap_weight: f64,
     /// Prompt tokens that each request of an engine counts for; 0 to 1e9.
     pub request_tokens: f64,

@@ -1,6 +1,6 @@
 //! Routing by prefix affinity, with bounded loads and load shedding.
 //!
-//! Owns the formulas of one router, and nothing of what stands around it:
+//! Owns the formulas of one router, without its surroundings:
 //!
 //! * **Bounded load.** An engine takes a request only while its requests, including that one, are
 //!   at most `load_factor` times the mean (Mirrokni, Thorup and Zadimoghaddam, "Consistent hashing

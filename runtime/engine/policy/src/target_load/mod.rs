@@ -1,4 +1,4 @@
-//! Autoscaling that needs nothing but a target: so much work for each engine.
+//! Autoscaling by a single target: an amount of work for each engine.
 //!
 //! Owns the rule of one autoscaler, without its surroundings. It adds engines at once, and removes
 //! engines only if fewer were enough at each of the latest ticks, as Kubernetes' autoscaler does.
@@ -25,7 +25,7 @@ pub enum TargetMetric {
     /// Requests under way: running, or waiting in engines or in front of them.
     #[default]
     Requests,
-    /// Prompt tokens yet to be computed, there too.
+    /// Prompt tokens still to compute, including those in front of engines.
     PrefillTokens,
 }
 
@@ -57,7 +57,7 @@ pub struct PoolWork {
     pub running_requests: u64,
     /// Requests that wait, in engines or in front of them.
     pub waiting_requests: u64,
-    /// Prompt tokens yet to be computed.
+    /// Prompt tokens still to compute.
     pub outstanding_prefill_tokens: u64,
 }
 
@@ -66,7 +66,7 @@ pub struct PoolWork {
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct TargetPolicy {
-    /// Of what.
+    /// The measured load.
     #[cfg_attr(feature = "serde", serde(default))]
     pub metric: TargetMetric,
     /// Part of it that an engine is to have; above 0.

@@ -23,7 +23,7 @@ impl<'a> Check<'a> {
         Self { schemas, steps, depth: 0 }
     }
 
-    /// Whether a value fits, as far as that is known: a format is not looked at.
+    /// Whether a value fits, as far as that is known: formats are not checked.
     pub(crate) fn fits(&mut self, place: Place, value: &Node) -> bool {
         match place {
             ANY => return true,

@@ -146,7 +146,7 @@ impl<'a> Reader<'a> {
         if values.is_empty() {
             return self.problem(None, || "it has an empty `enum`".into());
         }
-        // OpenAPI's `nullable` stands beside a type that is not null, and vLLM goes by the values.
+        // OpenAPI's `nullable` may accompany a type other than null, and vLLM follows the values.
         Ok(Some(if fitting.is_empty() { values.to_vec() } else { fitting }))
     }
 
@@ -389,7 +389,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A step of a path as it was before it was written into a reference.
+/// A step of a path before it was escaped for a reference.
 fn unescaped(step: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = step.as_bytes();

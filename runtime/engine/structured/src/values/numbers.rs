@@ -14,13 +14,13 @@ const USUAL_RANGE: i128 = 1_000;
 /// Bounds beyond this are the limits of a type of numbers, such as 64-bit integers.
 const FAR: f64 = 1e13;
 
-/// Whole numbers beyond this are not told apart.
+/// Whole numbers beyond this are not distinguished.
 const WHOLE_MAX: i128 = 1 << 100;
 
 /// Bounds where the schema has none.
 type Usual = Option<(f64, f64)>;
 
-/// What binds a number.
+/// Constraints on a number.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Range {
     low: Option<Bound>,
@@ -157,7 +157,7 @@ impl Range {
         Self { low: tightest(self.low, other.low, true), high: tightest(self.high, other.high, false), step }
     }
 
-    /// Whether a number, as it is written, fits.
+    /// Whether a number, as written, fits.
     pub(crate) fn has(&self, text: &str) -> bool {
         let Ok(value) = text.parse::<f64>() else { return false };
         let whole: Option<i128> = text.parse().ok();

@@ -13,12 +13,11 @@ use vcr_guest_sdk::Rng;
 
 use crate::values::draw::{below, pick};
 
-/// Characters that are taken where a class has any of them, the best first: what
-/// people expect to read.
+/// Characters chosen where a class contains any of them, the best first: those that people expect
+/// to read.
 const PREFERRED: [&[RangeInclusive<char>]; 2] = [&['a'..='z', 'A'..='Z', '0'..='9'], &[' '..='~']];
 
-/// How often a text is made anew where its length does not fit, by each amount that
-/// is tried.
+/// How often a text is generated again if its length does not fit, for each amount that is tried.
 const TRIES: u32 = 2;
 
 /// A request must not use up the fuel of a call, so patterns and their outputs are bounded: bytes
@@ -179,7 +178,7 @@ fn written(hir: &Hir, rng: &mut Rng, generosity: u32, work: &mut u32) -> Result<
 /// A text under way.
 struct Text {
     written: String,
-    /// The pattern says that it ends here.
+    /// The pattern ends here.
     has_ended: bool,
     generosity: u32,
     steps: u32,

@@ -20,7 +20,7 @@ pub(crate) fn word(rng: &mut Rng) -> &'static str {
 /// Random words, one after another.
 pub(crate) struct Words {
     rng: Rng,
-    /// How many are still to be said; more may be.
+    /// How many are still required; more may follow.
     left: u32,
 }
 
@@ -31,7 +31,7 @@ impl Words {
         Self { rng, left }
     }
 
-    /// Whether enough has been said.
+    /// Whether the text is long enough.
     pub(crate) fn are_over(&self) -> bool {
         self.left == 0
     }

@@ -9,7 +9,7 @@ use crate::node::Node;
 use crate::schema::{ANY, ArrayRule, NOTHING, Place, Schema};
 use crate::values::draw::below;
 
-/// How often an item is made anew that equals another one, where items must differ.
+/// How often an item equal to another one is generated again, where items must differ.
 const TRIES: u32 = 24;
 
 impl<'a> Writer<'a> {
@@ -47,7 +47,7 @@ impl<'a> Writer<'a> {
             return Err(format!("there is no array of {fewest} to {most} items"));
         }
         let fewest = fewest.max(rules.iter().filter_map(contained).max().unwrap_or(0)).min(most);
-        // A tuple is whole, and has no more than its items, unless there is a schema for those.
+        // A tuple is complete, and has no further items unless there is a schema for them.
         let tuple = rules.iter().map(|rule| rule.first.len() as u32).max().filter(|length| *length > 0);
         let is_open = rules.iter().any(|rule| rule.items.is_some());
         let (fewest, most) = match tuple {

@@ -187,7 +187,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A string that fits schemas which need not say that it is one.
+    /// A string that fits schemas which may not state its type.
     fn name(&mut self, places: &[Place]) -> Result<String, String> {
         let gathered = self.gather(places, 0)?;
         if let Some(Node::String(name)) = self.listed(&gathered.parts)? {
@@ -232,7 +232,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Whether a rule says nothing of keys, or that all are allowed.
+/// Whether a rule has no constraint on keys, or allows all of them.
 fn leaves_all_open(rule: &ObjectRule) -> bool {
     let is_open = |place: Option<Place>| place.is_none_or(|place| place == ANY);
     let names_none = rule.properties.is_empty() && rule.patterns.is_empty() && rule.names.is_none();

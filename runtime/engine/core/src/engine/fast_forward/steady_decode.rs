@@ -1,4 +1,4 @@
-//! Requests that decode steadily: one token in each step, without being looked at.
+//! Requests that decode steadily: one token in each step, without individual work.
 //!
 //! While a request decodes, a step changes only its length. Requests with drawn outputs
 //! ([`crate::DrawnOutputs`]) are members of a steady decode: each step counts them, and a calendar
@@ -26,7 +26,7 @@ use crate::request::{DrawnOutputs, Flags, Request, RequestId, RequestStatus};
 /// that happens in it.
 const MIN_CALENDAR_STEPS: usize = 2 * Engine::MAX_PREDICTED_STEPS;
 const _: () = assert!(Engine::MAX_PREDICTED_STEPS <= calendar::STEPS_PER_WORD);
-/// Smaller blocks are looked at so often that a steady decode would not pay.
+/// Smaller blocks need work so often that a steady decode would not pay.
 const LEAST_BLOCK_TOKENS: u32 = 8;
 /// For larger blocks the calendar would cost more than it saves.
 const MAX_BLOCK_TOKENS: u32 = 4096;
@@ -44,7 +44,7 @@ struct Place {
     reported_tokens: u32,
 }
 
-/// The members of an engine's steady decode, and when each is looked at next.
+/// The members of an engine's steady decode, and when each one is due next.
 #[derive(Debug)]
 pub(in crate::engine) struct SteadyDecode {
     /// Whether the engine's settings allow any.

@@ -41,8 +41,8 @@ impl KvCacheManager {
         self.hit.len()
     }
 
-    /// Finds the cached blocks that a request can reuse and gives
-    /// the tokens they hold. At least one token is always left to compute.
+    /// Finds the cached blocks that a request can reuse and returns their tokens. At least one
+    /// token is always left to compute.
     pub(in crate::engine) fn lookup_prefix(&mut self, request: &mut Request, config: &EngineConfig) -> u32 {
         if self.groups.is_some() {
             return self.lookup_groups(request, config.block_size());
@@ -79,7 +79,7 @@ impl KvCacheManager {
         is_whole.then_some(request.num_tokens)
     }
 
-    /// Gives a request the hit and new blocks, or nothing.
+    /// Allocates the hit and new blocks for a request, or nothing.
     pub(in crate::engine) fn allocate(
         &mut self,
         id: RequestId,

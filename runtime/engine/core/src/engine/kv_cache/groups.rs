@@ -1,8 +1,8 @@
 //! Blocks of requests where layers are in groups.
 //!
-//! The scheduler asks for blocks as it does without groups. A request's `capacity_tokens` and
-//! `next_store_tokens` say when anything about its blocks changes in any group, so that a step looks
-//! at no group of a request whose blocks stay as they are.
+//! The scheduler requests blocks as it does without groups. A request's `capacity_tokens` and
+//! `next_store_tokens` give the next change of its blocks in any group, so a step checks no group
+//! of a request whose blocks stay the same.
 
 use super::{Claim, KvCacheManager};
 use crate::config::EngineConfig;
@@ -12,8 +12,8 @@ use crate::plan::StepPlan;
 use crate::request::{Flags, Request, RequestId};
 
 impl KvCacheManager {
-    /// Finds the cached blocks that a request can reuse and gives the tokens they hold. At least one token
-    /// is always left to compute.
+    /// Finds the cached blocks that a request can reuse and returns their tokens. At least one
+    /// token is always left to compute.
     pub(super) fn lookup_groups(&mut self, request: &mut Request, block_size_tokens: u32) -> u32 {
         self.group_hit = GroupHit::default();
         let Some(groups) = &mut self.groups else { return 0 };
@@ -80,7 +80,7 @@ impl KvCacheManager {
             }
         }
         if has_arrived {
-            // What steps in flight still read is known by now.
+            // The blocks that steps in flight still read are known by now.
             skip_windows(groups, &mut self.pool, id, request, plan);
         }
         let needed = cost(groups, &self.pool, chunk, false) + reserved_blocks;
@@ -149,8 +149,9 @@ impl KvCacheManager {
         true
     }
 
-    /// How many of `tokens` tokens, after `computed` ones, a chunk of up to `most_tokens` has: it ends where states are
-    /// kept (vLLM's `_mamba_block_aligned_split`). 0 where it has to wait for a step with more room.
+    /// How many of `tokens` tokens, after `computed` ones, a chunk of up to `most_tokens` has: it
+    /// ends where states are kept (vLLM's `_mamba_block_aligned_split`). 0 if it must wait for a
+    /// step with more room.
     pub(super) fn aligned_chunk(
         &self,
         id: RequestId,

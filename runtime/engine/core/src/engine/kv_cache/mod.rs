@@ -93,7 +93,7 @@ impl KvCacheManager {
         self.hashes_blocks
     }
 
-    /// A step is decided from here on. Gives the number of groups, 0 without.
+    /// Begins the decision of a step. Returns the number of groups, 0 without.
     #[inline]
     pub(super) fn begin_step(&mut self) -> u32 {
         self.groups.as_mut().map_or(0, |groups| {
@@ -111,8 +111,8 @@ impl KvCacheManager {
         is_reset
     }
 
-    /// Gives a request blocks for `num_tokens` tokens and enters them into the plan. False if they are not
-    /// free.
+    /// Allocates blocks for `num_tokens` tokens of a request and enters them into the plan. Returns
+    /// false if too few are free.
     pub(super) fn give_blocks(
         &mut self,
         id: RequestId,
@@ -134,7 +134,7 @@ impl KvCacheManager {
         true
     }
 
-    /// Gives a request this number of blocks more, which are free.
+    /// Allocates this number of additional blocks for a request; they must be free.
     pub(super) fn grow_table(&mut self, request: &mut Request, count: u32, block_size_tokens: u32) {
         self.pool.allocate(count, &mut request.block_table);
         if request.flags.has(Flags::RESERVES) {

@@ -45,11 +45,11 @@ impl Engine {
         }
     }
 
-    /// Drops the whole prefix cache (vLLM's `reset_prefix_cache`). With
-    /// `preempt_running` all running requests are preempted first, to be
-    /// computed again, and what steps in flight still bring for them is dropped.
+    /// Drops the whole prefix cache (vLLM's `reset_prefix_cache`). With `preempt_running` all
+    /// running requests are preempted first, to be recomputed, and their outputs of steps in flight
+    /// are dropped.
     ///
-    /// Gives false, and leaves the cache as it is, while blocks are in use.
+    /// Returns false, and leaves the cache unchanged, while blocks are in use.
     pub fn reset_prefix_cache(&mut self, preempt_running: bool) -> bool {
         if preempt_running {
             self.dissolve_steady_decode();
@@ -71,14 +71,14 @@ impl Engine {
         }
     }
 
-    /// Gives `id` blocks for `num_tokens` tokens and enters them into the plan. False if they are not
-    /// free.
+    /// Allocates blocks for `num_tokens` tokens of `id` and enters them into the plan. Returns
+    /// false if too few are free.
     #[inline]
     pub(in crate::engine) fn give_blocks(&mut self, id: RequestId, num_tokens: u32, plan: &mut StepPlan) -> bool {
         self.kv_cache.give_blocks(id, num_tokens, &mut self.requests[id], &self.config, plan)
     }
 
-    /// Gives `id` this number of blocks more, which are free.
+    /// Allocates this number of additional blocks for `id`; they must be free.
     #[inline]
     pub(in crate::engine) fn grow_table(&mut self, id: RequestId, count: u32) {
         self.kv_cache.grow_table(&mut self.requests[id], count, self.config.block_size());

@@ -1,4 +1,4 @@
-//! A KV connector beside the scheduler: KV found elsewhere, its loads, and their failures.
+//! A KV connector of the scheduler: KV found elsewhere, its loads, and their failures.
 //!
 //! vLLM's `Scheduler` with a `KVConnectorBase_V1` (`vllm/v1/core/sched/scheduler.py`, 0.32 and 0.33). The
 //! connector itself belongs to the driver. Before a step the driver reports what the connector finds for each
@@ -317,7 +317,7 @@ impl Engine {
         }
     }
 
-    /// Ends requests whose loads have failed, and those without a grammar.
+    /// Ends requests with failed loads or failed grammars.
     #[cold]
     fn end_with_errors(&mut self, failed_loads: &[RequestId], out: &mut StepOutputs) {
         let mut failed: Vec<RequestId> = failed_loads.to_vec();
@@ -366,9 +366,10 @@ impl Engine {
         loading
     }
 
-    /// Takes computed tokens back from the first invalid block on (vLLM's `_update_requests_with_invalid_blocks`). A block
-    /// that several of the requests hold is computed again by the first alone. Gives the requests that hold one, and the
-    /// blocks from the first invalid one on.
+    /// Discards computed tokens from the first invalid block on (vLLM's
+    /// `_update_requests_with_invalid_blocks`). If several of the requests hold a block, only the
+    /// first one recomputes it. Returns the requests that hold one, and the blocks from the first
+    /// invalid one on.
     fn invalidate(
         &mut self,
         ids: &[RequestId],

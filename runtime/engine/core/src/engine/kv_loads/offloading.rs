@@ -1,4 +1,4 @@
-//! vLLM's offloading connector beside the scheduler, with the transfers of the tiers or of a driver.
+//! vLLM's offloading connector for the scheduler, with the transfers of the tiers or of a driver.
 
 use super::{External, KvLoads};
 use crate::OffloadingMoves;
@@ -116,7 +116,7 @@ impl KvLoads {
         }
     }
 
-    /// Steps were skipped, in which nothing was being copied.
+    /// Handles skipped steps, in which nothing was being copied.
     pub(in crate::engine) fn forget_taken_blocks(&mut self) {
         if self.offloads
             && let Some(offloading) = self.offloading_mut()

@@ -1,7 +1,7 @@
 //! KV that comes from elsewhere, or goes there.
 //!
-//! A request whose prompt another engine has computed gets blocks and waits
-//! without a running slot until the driver says what became of the transfer.
+//! A request whose prompt another engine has computed gets blocks and waits without a running slot
+//! until the driver reports the result of the transfer.
 
 use crate::engine::kv_cache::Claim;
 use crate::engine::{Engine, RejectReason};
@@ -111,8 +111,8 @@ impl Engine {
         }
     }
 
-    /// Says that the transfer announced by a [`RemoteLoad`] is complete: the
-    /// request may be admitted, and its blocks may be hit from its turn on.
+    /// Completes the transfer announced by a [`RemoteLoad`]: the request may be admitted, and its
+    /// blocks may be hit from its turn on.
     ///
     /// # Panics
     /// When the request does not wait for a transfer, or was aborted: a driver bug.

@@ -24,13 +24,13 @@ impl Engine {
         self.kv_loads.tiers.take()
     }
 
-    /// Gives it tiers that it shares with other engines, or takes its own away.
+    /// Sets its shared tiers, or removes its own.
     pub fn give_kv_tiers(&mut self, tiers: Option<Box<KvTiers>>) {
         self.kv_loads.tiers = tiers;
     }
 
-    /// Starts to load `blocks` blocks beyond the latest hit into blocks that the
-    /// request has been given. It waits without a running slot until they are there.
+    /// Starts to load `blocks` blocks beyond the latest hit into the request's new blocks. It waits
+    /// without a running slot for their arrival.
     pub(in crate::engine) fn start_tier_load(&mut self, id: RequestId, blocks: u32, plan: &mut StepPlan) {
         let first = self.kv_cache.num_hit_blocks();
         let block_size = self.config.block_size();

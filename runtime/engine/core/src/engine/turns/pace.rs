@@ -34,8 +34,8 @@ pub(super) struct Pace {
     places: Vec<Place>,
     /// Requests that wait for a time, and nothing else.
     waiting: BTreeSet<(u64, RequestId)>,
-    /// Requests with work, in order of admission: their token is due, or tokens before it
-    /// are still to be computed.
+    /// Requests with work, in order of admission: their token is due, or tokens before it must
+    /// still be computed.
     active: BTreeSet<(u64, RequestId)>,
     next_order: u64,
     /// Scratch.
@@ -110,10 +110,9 @@ impl Pace {
 }
 
 impl Engine {
-    /// Gives each request times of its own from now on, or none. Requests that run get
-    /// their next tokens at once. Steps take no time with them; the driver calls
-    /// [`Engine::advance_clock`] before it schedules, and whenever
-    /// [`Engine::next_token_ns`] has come.
+    /// Sets individual times of requests from now on, or none. Running requests get their next
+    /// tokens at once. Steps then have no duration; the driver calls [`Engine::advance_clock`]
+    /// before it schedules, and whenever [`Engine::next_token_ns`] has passed.
     pub fn set_request_times(&mut self, times: Option<Box<dyn RequestTimes>>) {
         self.dissolve_steady_decode();
         self.steady_decode.enable(times.is_none() && SteadyDecode::is_possible(&self.config));
@@ -140,7 +139,7 @@ impl Engine {
         }
     }
 
-    /// Says what time it is, on a clock that never runs backwards.
+    /// Sets the time of a clock that never runs backwards.
     pub fn advance_clock(&mut self, now_ns: u64) {
         if let Some(pace) = &mut self.turns.pace {
             pace.advance(now_ns);
@@ -179,7 +178,7 @@ impl Engine {
         Some(pace.now_ns.saturating_add(pace.until_next_ns(&token)))
     }
 
-    /// Whether a token that is due then has to wait.
+    /// Whether a token that is due then must wait.
     pub(in crate::engine) fn is_later(&self, due_ns: u64) -> bool {
         self.turns.pace.as_ref().is_some_and(|pace| due_ns > pace.now_ns)
     }

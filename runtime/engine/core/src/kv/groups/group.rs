@@ -4,11 +4,11 @@ use super::states::{Chunk, States};
 use super::{KvCacheGroup, KvCacheKind, MambaCacheMode};
 use crate::config::{Drafting, EngineConfig};
 
-/// A group and what follows from the engine's settings.
+/// A group, and values derived from the engine's settings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group {
     pub(super) kind: KvCacheKind,
-    /// The kind as far as it says which blocks are held: a drafter may need more of a window.
+    /// The kind that decides which blocks are held: a drafter may need more of a window.
     pub(super) held: KvCacheKind,
     pub(super) block_size: u32,
     /// Whether the last block of a hit is dropped.

@@ -30,7 +30,8 @@ pub enum KvCacheKind {
     ChunkedLocal { chunk_tokens: u32 },
     /// Outputs of an encoder for the item of a prompt, which its decoder reads; nothing of the prompt.
     CrossAttention,
-    /// The state after the latest token, of Mamba or linear attention; [`MambaCacheMode`] says which others are kept.
+    /// The state after the latest token, of Mamba or linear attention; [`MambaCacheMode`] defines
+    /// which others are kept.
     Mamba {
         /// A chunk leaves the state of its last full block at a multiple of this number of tokens,
         /// counted from its start (vLLM's `prefill_checkpoint_alignment`). None if a chunk leaves
@@ -107,7 +108,7 @@ impl KvCacheKind {
             Self::FullAttention | Self::LatentAttention | Self::CrossAttention | Self::Mamba { .. } => u32::MAX,
             Self::SlidingWindow { window_tokens } => {
                 let held = (window_tokens - 1).saturating_add(in_flight_tokens).min(max_model_len);
-                // A window need not begin where a block does.
+                // A window may begin within a block.
                 held.div_ceil(block_size) + 1
             }
             Self::ChunkedLocal { chunk_tokens } => {
@@ -116,8 +117,8 @@ impl KvCacheKind {
         }
     }
 
-    /// Blocks at the end of a prompt that its layers exchange with another engine, where those are not all
-    /// (vLLM's `blocks_per_sw`: a window need not begin where a block does).
+    /// Blocks at the end of a prompt that its layers exchange with another engine, if those are not
+    /// all (vLLM's `blocks_per_sw`: a window may begin within a block).
     #[must_use]
     pub fn exchanged_blocks(self, block_size: u32) -> Option<u32> {
         match self {

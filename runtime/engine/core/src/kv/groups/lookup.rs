@@ -10,7 +10,7 @@ use crate::kv::pool::{BlockId, KvPool};
 pub(super) struct LookupGroup {
     pub(super) kind: KvCacheKind,
     pub(super) block_size: u32,
-    /// Whether the last block of a hit is dropped, to be computed again.
+    /// Whether the last block of a hit is dropped and recomputed.
     pub(super) drops_block: bool,
     pub(super) members: Vec<usize>,
 }
@@ -19,8 +19,8 @@ pub(super) struct LookupGroup {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GroupHit {
     pub(crate) tokens: u32,
-    /// Tokens that some kind holds, if these are more; 0 otherwise. Whoever keeps few blocks of
-    /// a window keeps those before this place.
+    /// Tokens that some kind holds, if these are more; 0 otherwise. A group that keeps few blocks
+    /// of a window keeps those before this place.
     pub(crate) shared_prefix_tokens: u32,
     /// Whether it ends at a state that was offered in this step, which cannot be read before the next one.
     pub(crate) is_too_new: bool,

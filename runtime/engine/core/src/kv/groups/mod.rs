@@ -36,9 +36,9 @@ const NULL_BLOCK: BlockId = 0;
 #[derive(Clone, Debug, Default)]
 struct Table {
     blocks: Vec<BlockId>,
-    /// Blocks at its start that are not needed any more, or never were.
+    /// Blocks at its start that are no longer needed, or never were.
     num_skipped: u32,
-    /// Blocks at its start that need not be offered to the cache.
+    /// Blocks at its start that are already offered to the cache, or never need to be.
     num_cached: u32,
     /// The place of the state that the latest chunk which took blocks went on from.
     state_before: Option<u32>,
@@ -83,7 +83,7 @@ struct Tables {
     shared_prefix_tokens: u32,
 }
 
-/// The groups of an engine and what its requests hold of each.
+/// The groups of an engine and its requests' blocks in each.
 #[derive(Debug)]
 pub(crate) struct KvGroups {
     groups: Vec<Group>,
@@ -229,7 +229,8 @@ impl KvGroups {
         cost
     }
 
-    /// Whether states are kept where `prefix_cache_retention_interval` says alone, at the ends of prompts.
+    /// Whether states are kept only at the positions of `prefix_cache_retention_interval`, at the
+    /// ends of prompts.
     fn is_sparse(&self) -> bool {
         self.retention_tokens == Some(0)
     }
@@ -258,8 +259,8 @@ impl KvGroups {
         self.stored_in_step.clear();
     }
 
-    /// Gives a request the hit in `self.hits`, and blocks up to the end of a chunk, before which all is computed, here or
-    /// elsewhere.
+    /// Allocates the hit in `self.hits` for a request, and blocks up to the end of a chunk, before
+    /// which everything is computed, here or elsewhere.
     pub(crate) fn admit(&mut self, pool: &mut KvPool, id: RequestId, hit: GroupHit, chunk: Chunk) {
         if self.requests.len() <= id.index() {
             self.requests.resize_with(id.index() + 1, Tables::default);
@@ -286,8 +287,8 @@ impl KvGroups {
         self.grow_table(pool, id, chunk, true);
     }
 
-    /// Gives a request the blocks for tokens whose KV is loaded, as far as later tokens need them. All groups
-    /// get these blocks before any group gets blocks for computed tokens.
+    /// Allocates a request's blocks for tokens whose KV is loaded, as far as later tokens need
+    /// them. All groups get these blocks before any group gets blocks for computed tokens.
     fn take_loaded(&mut self, pool: &mut KvPool, id: RequestId, computed: u32) {
         let Self { groups, requests, owned, .. } = self;
         for (index, (group, table)) in groups.iter().zip(&mut requests[id.index()].by_group).enumerate() {
@@ -329,8 +330,8 @@ impl KvGroups {
         with_tokens.map(|group| group.blocks_for(tokens)).sum()
     }
 
-    /// Gives a request the blocks that it misses for a chunk, group by group. The caller has checked that as many are
-    /// free.
+    /// Allocates a request's missing blocks for a chunk, group by group. The caller has checked
+    /// that enough are free.
     pub(crate) fn grow(&mut self, pool: &mut KvPool, id: RequestId, chunk: Chunk) {
         self.grow_table(pool, id, chunk, false);
     }

@@ -15,7 +15,7 @@ pub(crate) struct Offered<'a> {
     pub(crate) id: RequestId,
     pub(crate) tag: u64,
     pub(crate) prompt_tokens: u32,
-    /// Of all known tokens.
+    /// Hashes of all known tokens.
     pub(crate) hashes: &'a [BlockHash],
     /// All known tokens, if they are kept.
     pub(crate) tokens: &'a [u32],
@@ -130,16 +130,16 @@ impl KvGroups {
         if !self.rules.keeps_ends_for_dropped_blocks() || !self.groups.iter().any(|group| group.drops_block) {
             return [Some(prompt_tokens - 1), None];
         }
-        // The same prompt again, and one that goes on.
+        // The same prompt again, and a longer one.
         [prompt_tokens - 1, prompt_tokens].map(|tokens| {
             let end = tokens - tokens % self.aligned_tokens;
             Some(end.saturating_sub(self.aligned_tokens))
         })
     }
 
-    /// Caches a state left inside the chunk if the rules say so, even if it is not one of the states to keep.
-    /// If only states at the ends of prompts are kept, other states are forgotten, by some rules this one
-    /// too. `stored` has the keys of the states that this offer has cached.
+    /// Caches a state left inside the chunk if the rules require it, even if it is not one of the
+    /// states to keep. If only states at the ends of prompts are kept, other states are dropped, by
+    /// some rules this one too. `stored` has the keys of the states that this offer has cached.
     fn store_checkpoint(
         &mut self,
         pool: &mut KvPool,

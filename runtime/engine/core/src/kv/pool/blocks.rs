@@ -14,8 +14,8 @@ struct Block {
     /// Its place in the queue of free blocks with [`QUEUED`], or how many requests
     /// hold it.
     place_or_refs: u32,
-    /// Index in [`Blocks::links`] of what leads to it in its bucket; [`UNCACHED`] while
-    /// it is not in the cache map.
+    /// Index in [`Blocks::links`] of the entry before it in its bucket; [`UNCACHED`] while it is
+    /// not in the cache map.
     linked_from: u32,
 }
 
@@ -94,7 +94,7 @@ impl<L: Link> Blocks<L> {
         self.blocks[id as usize].refs() > 1
     }
 
-    /// Adds a reference to a cached block. Gives whether it was free.
+    /// Adds a reference to a cached block. Returns whether it was free.
     pub(super) fn touch(&mut self, id: BlockId) -> bool {
         let block = &mut self.blocks[id as usize];
         let is_free = block.place_or_refs & QUEUED != 0;
@@ -213,7 +213,7 @@ impl<L: Link> Blocks<L> {
         self.blocks[id as usize].is_cached().then(|| self.hashes[id as usize])
     }
 
-    /// Of the blocks with this hash, the one that was cached first.
+    /// The block with this hash that was cached first.
     #[inline]
     pub(super) fn find(&self, hash: BlockHash) -> Option<BlockId> {
         self.in_bucket(bucket_of(hash, self.num_buckets)).filter(|&id| self.hashes[id as usize] == hash).last()
@@ -230,8 +230,8 @@ impl<L: Link> Blocks<L> {
         self.blocks.iter_mut().for_each(|block| block.linked_from = UNCACHED);
     }
 
-    /// Drops one reference to each block of a table, the last one first. Gives how many
-    /// are free by that.
+    /// Drops one reference to each block of a table, the last one first. Returns how many became
+    /// free.
     pub(super) fn release(&mut self, table: &[BlockId]) -> u32 {
         let unhashed_before = self.unhashed.len();
         let (blocks, queues_all) = (&mut self.blocks[..], self.queues_all);

@@ -2,7 +2,7 @@
 
 use super::BlockId;
 
-/// The number of a block as it is kept.
+/// The stored form of a block number.
 pub(super) trait Link: Copy + Eq + std::fmt::Debug {
     /// The null block.
     const NULL: Self;
@@ -141,7 +141,7 @@ pub(super) struct End<'a, L> {
 }
 
 impl<L: Link> End<'_, L> {
-    /// Puts a block at the end. Gives its place.
+    /// Appends a block. Returns its place.
     #[inline]
     pub(super) fn push(&mut self, id: BlockId) -> u32 {
         let place = self.next;

@@ -32,7 +32,7 @@ pub(super) struct TierBlocks {
     newest: Slot,
     /// Places without readers and writers.
     num_idle: u32,
-    /// Of each bucket of hashes, one block.
+    /// By bucket of hashes, one block.
     buckets: Vec<Slot>,
 }
 
@@ -93,9 +93,8 @@ impl TierBlocks {
         self.find(hash).filter(|&slot| self.is_ready(slot))
     }
 
-    /// Takes a place for a block that is about to be written, and pins it. Gives
-    /// the block that had to go, if one had to; nothing if no place is free and
-    /// none can be freed.
+    /// Allocates a place for a block that is about to be written, and pins it. Returns the evicted
+    /// block, if any; nothing if no place is free and none can be freed.
     pub(super) fn reserve(&mut self, hash: BlockHash) -> Option<(Slot, Option<BlockHash>)> {
         let evicted = if self.num_free() > 0 {
             None
@@ -109,8 +108,8 @@ impl TierBlocks {
         Some((self.insert(hash), evicted))
     }
 
-    /// Takes a place for a block that is about to be written, and pins it. Places that were never taken go first. The
-    /// caller has checked that a place is free.
+    /// Allocates a place for a block that is about to be written, and pins it. Unused places come
+    /// first. The caller has checked that a place is free.
     pub(super) fn insert(&mut self, hash: BlockHash) -> Slot {
         debug_assert!(self.find(hash).is_none(), "a tier holds a block once");
         let bucket = self.bucket_of(hash);

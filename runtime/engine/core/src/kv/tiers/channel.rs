@@ -9,7 +9,7 @@ use super::transfer_queue::TransferQueue;
 pub(super) enum Channel {
     /// By engine.
     Own(Vec<TransferQueue>),
-    /// Of all engines.
+    /// Shared by all engines.
     Shared(SharedTransferQueue),
 }
 

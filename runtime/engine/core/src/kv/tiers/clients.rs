@@ -18,7 +18,7 @@ pub(super) struct Client {
     pub(super) num_loads: u32,
     pub(super) stats: KvTierStats,
     changes: Option<Vec<KvTierChange>>,
-    /// Of a connector, stores of steps that are not over, in order.
+    /// For a connector, stores of unfinished steps, in order.
     pub(super) unsent: VecDeque<UnsentStore>,
     /// Stores that steps wait for before they begin, by the number of the step.
     pub(super) flushes: VecDeque<(u64, Vec<u64>)>,
@@ -33,7 +33,7 @@ pub(super) struct Client {
 }
 
 impl KvTiers {
-    /// Adds an engine, which has nothing of its own yet. Gives its number; the first has 0.
+    /// Adds an engine without any state. Returns its number; the first has 0.
     pub fn add_client(&mut self) -> u32 {
         if self.config.shared_host.is_none() {
             self.hosts.push(TierBlocks::new(self.config.host_blocks));
@@ -58,7 +58,7 @@ impl KvTiers {
         }
     }
 
-    /// The engine at work is gone, with all its requests. Its transfers go on.
+    /// Removes the current engine with all its requests. Its transfers continue.
     pub fn leave(&mut self) {
         let at = self.at;
         for load in self.loads.iter_mut().filter(|load| load.client == at) {
@@ -74,8 +74,8 @@ impl KvTiers {
         self.note_progress();
     }
 
-    /// Starts or stops recording changes that the engine at work can see; to be started before its
-    /// first request. What shared tiers hold by then has come now.
+    /// Starts or stops recording changes that the current engine can see; must be started before
+    /// its first request. The present contents of shared tiers count as arriving now.
     pub fn record_changes(&mut self, on: bool) {
         let at_ns = self.now_ns;
         let stored = |tier, hash| KvTierChange { at_ns, tier, hash, stored: true };

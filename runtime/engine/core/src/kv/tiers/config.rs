@@ -36,7 +36,8 @@ impl HostRules {
         self == Self::Dynamo16
     }
 
-    /// Whether others may hit KV as soon as it is loaded, not from the turn of its request on. Source: Dynamo 1.6's mocker.
+    /// Whether others may hit KV as soon as it is loaded, not only from the turn of its request on.
+    /// Source: Dynamo 1.6's mocker.
     pub(crate) fn takes_over_on_arrival(self) -> bool {
         self == Self::Dynamo16
     }
@@ -60,7 +61,7 @@ impl HostRules {
     }
 }
 
-/// Settings of the tiers of one engine. A bandwidth of none takes no time.
+/// Settings of the tiers of one engine. A missing bandwidth means instant transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvTiersConfig {
     pub rules: HostRules,

@@ -121,7 +121,7 @@ impl KvTiers {
         }
     }
 
-    /// A step is about to begin at `start_ns`. Gives how long it waits for copies of blocks that it takes again.
+    /// Starts a step at `start_ns`. Returns how long it waits for copies of blocks that it reuses.
     pub(crate) fn flush_stores(&mut self, step: u64, start_ns: u64) -> u64 {
         let mut until_ns = start_ns;
         while let Some((_, jobs)) = self.client_mut().flushes.pop_front_if(|(other, _)| *other <= step) {
@@ -197,7 +197,7 @@ impl KvTiers {
             .flat_map(|offloading| offloading.latest().stores.iter().map(|store| offloading.blocks_of(store.job)))
     }
 
-    /// Copies that have not begun when their engine is gone never do.
+    /// Copies that have not begun when their engine leaves are cancelled.
     pub(super) fn cancel_store(&mut self, store: &UnsentStore) {
         if let Some(offloading) = self.offloading_mut() {
             offloading.cancel_store(store.job);
@@ -262,7 +262,8 @@ impl KvTiers {
         self.note_progress();
     }
 
-    /// Requests that wait for a transfer of the engine at work, or of one that shares its host, may go on.
+    /// Lets requests continue that wait for a transfer of the current engine, or of one that shares
+    /// its host.
     pub(super) fn note_progress(&mut self) {
         let at = self.at as usize;
         let seen = if self.config.shared_host.is_some() { &mut self.clients[..] } else { &mut self.clients[at..=at] };

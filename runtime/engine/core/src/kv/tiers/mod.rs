@@ -90,8 +90,9 @@ pub struct KvTiers {
     slots: Vec<Slot>,
     /// Scratch: places on the disk that a load reads.
     disk_slots: Vec<Slot>,
-    /// By client, the connector that decides what its host has; none by the rules of Dynamo's KV block manager. `hosts` and
-    /// `loads` are empty then. What engines share has the connector of the one at work.
+    /// By client, the connector that decides the contents of its host; none by the rules of
+    /// Dynamo's KV block manager. `hosts` and `loads` are empty then. Shared tiers use the
+    /// connector of the current engine.
     offloading: Vec<Offloading>,
 }
 
@@ -173,7 +174,7 @@ impl KvTiers {
             if !client.complete.is_empty() {
                 return Some(self.now_ns);
             }
-            // What others load may be all that a shared way has.
+            // Other engines' loads may occupy a whole shared channel.
             if client.num_loads == 0 && !awaits_stores {
                 return None;
             }
@@ -289,7 +290,7 @@ impl KvTiers {
         run
     }
 
-    /// The request that a load was for is gone. The load itself goes on.
+    /// The request of a load has ended. The load itself continues.
     pub(crate) fn forget_load(&mut self, request: RequestId) {
         let at = self.at;
         for load in self.loads.iter_mut().filter(|load| load.client == at && load.request == Some(request)) {
@@ -435,7 +436,7 @@ impl KvTiers {
         Some(slot)
     }
 
-    /// A block has to leave the host.
+    /// Evicts a block from the host.
     fn spill(&mut self, client: u32, hash: BlockHash) {
         let disk = self.disk_of(client);
         if let Some(slot) = self.disks[disk].find(hash) {

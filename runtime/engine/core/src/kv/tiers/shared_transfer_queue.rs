@@ -33,9 +33,9 @@ pub(super) struct Arrived {
 /// Transfers in the order of their submission.
 #[derive(Debug)]
 pub(super) struct SharedTransferQueue {
-    /// Of each engine; none for no limit.
+    /// Per engine; none for no limit.
     own_bytes_per_s: Option<u64>,
-    /// Of all engines together.
+    /// For all engines together.
     shared_bytes_per_s: Option<u64>,
     first_byte_ns: u64,
     updated_ns: u64,
@@ -116,7 +116,7 @@ impl SharedTransferQueue {
         Some(Arrived { client, load, num_blocks })
     }
 
-    /// Moves bytes until `now_ns`; nobody begins or arrives before.
+    /// Moves bytes until `now_ns`; no transfer begins or ends before.
     fn advance(&mut self, now_ns: u64) {
         let elapsed_ns = u128::from(now_ns.saturating_sub(self.updated_ns));
         if elapsed_ns == 0 {

@@ -49,7 +49,7 @@ fn batches_arrive_one_after_another_each_as_a_whole() {
     let host = |at_ns, hash| (at_ns, KvTier::Host, hash, true);
     assert_eq!(changes(&mut tiers), [host(2_010, 1), host(2_010, 2), host(3_010, 3)]);
     assert_eq!(tiers.stats().device_to_host_bytes, 48_000);
-    // It is there already.
+    // It is already there.
     tiers.offload(&[1, 2, 3], 0);
     assert_eq!(tiers.stats().device_to_host_bytes, 48_000);
 }
@@ -72,7 +72,7 @@ fn what_leaves_the_host_goes_to_the_disk_and_what_leaves_that_is_gone() {
     let mut tiers = tiers();
     tiers.offload(&[1, 2, 3, 4], 0);
     tiers.advance(10_000);
-    // Of one sequence the deepest block goes first.
+    // The deepest block of a sequence is evicted first.
     assert_eq!(tiers.evictable(KvTier::Host).collect::<Vec<_>>(), [4, 3, 2, 1]);
     tiers.touch(&[4]);
     tiers.offload(&[5, 6], 0);
@@ -304,7 +304,7 @@ fn engines_see_what_is_kept_in_a_shared_tier_and_load_it_side_by_side() {
 }
 
 proptest! {
-    /// Of engines that share tiers, too, every load ends, once, and with the engine that asked for it.
+    /// With shared tiers, too, every load ends exactly once, for the engine that requested it.
     #[test]
     fn loads_from_shared_tiers_end_with_their_engines(
         host_blocks in 1..12u32,

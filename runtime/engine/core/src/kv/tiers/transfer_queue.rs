@@ -1,4 +1,4 @@
-//! One way between two tiers, on which transfers go one after another.
+//! One direction between two tiers, in which transfers run one after another.
 
 use std::collections::VecDeque;
 

@@ -69,7 +69,7 @@ impl KvPages {
         tokens.div_ceil(self.page_size_tokens)
     }
 
-    /// Pages that can be had, by eviction if need be.
+    /// Available pages, including evictable ones.
     #[inline]
     pub(super) fn num_available(&self) -> u32 {
         self.num_free + self.radix.num_evictable_pages()
@@ -86,8 +86,7 @@ impl KvPages {
         self.holds[id.index()].tree_pages
     }
 
-    /// Gives a request more pages of its own. The caller has looked that there
-    /// are as many.
+    /// Allocates more pages of a request's own. The caller has checked that enough are free.
     pub(super) fn grow(&mut self, id: RequestId, pages: u32) {
         if pages > self.num_free {
             let missing = pages - self.num_free;
@@ -159,7 +158,7 @@ impl KvPages {
         self.store(id, request, tokens, used_at);
     }
 
-    /// Says how many tokens of a request are offered to the cache once another engine has them.
+    /// Sets how many tokens of a request are offered to the cache once another engine has them.
     pub(super) fn store_late(&mut self, id: RequestId, tokens: u32) {
         self.holds[id.index()].late_tokens = tokens;
     }

@@ -1,13 +1,11 @@
 //! The radix cache: kept prefixes, their users, and the order of eviction.
 //!
-//! A tree whose edges are runs of page hashes. A page hash covers everything
-//! before it, so equal hashes are equal prefixes, and the first hash of an edge
-//! names the node below it among all nodes. A request locks the path of the
-//! pages it uses; pages without locks are evictable. The leaf that was used longest
-//! ago is evicted first, from its end and no further than need be. Uses are
-//! counted by a clock of the tree's own: nodes of the same time are on one path,
-//! and two leaves never are, so there is one order of eviction. Nothing here
-//! scans the tree.
+//! A tree whose edges are runs of page hashes. A page hash covers everything before it, so equal
+//! hashes are equal prefixes, and the first hash of an edge identifies the node below it among all
+//! nodes. A request locks the path of the pages it uses; pages without locks are evictable. The
+//! least recently used leaf is evicted first, from its end and no further than necessary. Uses are
+//! counted by the tree's own clock: nodes of the same time are on one path, and two leaves never
+//! are, so there is one order of eviction. Nothing here scans the tree.
 
 use std::collections::BTreeSet;
 
@@ -220,7 +218,7 @@ impl RadixCache {
         found
     }
 
-    /// The node that ends where the match ends: an edge is split if need be.
+    /// The node at the end of the match; an edge is split if necessary.
     fn end_of(&mut self, found: Descent) -> NodeId {
         let Some((child, pages)) = found.partial else { return found.node };
         let lower = self.nodes[child as usize].pages.split_off(pages as usize);

@@ -41,7 +41,7 @@ impl States {
         Ok("with prefix caching blocks of states are as long as those of attention, whichever is asked for".to_owned())
     }
 
-    /// Gives the engine its mode.
+    /// Sets the engine's mode.
     pub(super) fn apply(&self, args: &mut VllmArgs, model: Option<&Model>, minor: u8, errors: &mut Vec<ArgumentError>) {
         let input = &mut args.input;
         let longest = input.max_model_len.map(u64::from).or(model.map(|model| model.max_model_len));
@@ -54,7 +54,8 @@ impl States {
                 expected: "`--enable-prefix-caching` with it: without, a state is one of a whole sequence".to_owned(),
             });
         }
-        // Mamba can keep all states, linear attention cannot; of a model that is not known the argument says it.
+        // Mamba can keep all states, linear attention cannot; for an unknown model the argument
+        // decides.
         let keeps_mamba = model.map(Model::has_mamba);
         let is_asked = self.mode == Some(MambaCacheMode::All) && keeps_mamba != Some(false);
         let is_default = minor <= LAST_WITH_ALL_BY_DEFAULT

@@ -6,7 +6,7 @@ use regex_syntax::hir::{Class, Hir, HirKind, Look};
 
 use super::STEPS_OF_WORK;
 
-/// Longer texts are not looked at, and taken as matching.
+/// Longer texts are not checked, and count as matching.
 const CHARS_MAX: usize = 500;
 /// Most steps for a text. A text that takes more is taken as matching.
 const STEPS_MAX: u32 = 20_000;
@@ -32,7 +32,7 @@ struct Matching {
     steps: u32,
 }
 
-/// What follows a match that ends at a place.
+/// The continuation after a match that ends at a place.
 type Then<'a> = &'a mut dyn FnMut(&mut Matching, usize) -> bool;
 
 impl Matching {

@@ -297,7 +297,8 @@ impl HostCache {
         }
     }
 
-    /// Gives a place to a chunk that comes from below and is read as soon as it has arrived; false if there is no room.
+    /// Reserves a place for a chunk that comes from below and is read as soon as it has arrived;
+    /// returns false if there is no room.
     pub(super) fn begin_fill(&mut self, key: BlockHash, evicted: &mut Vec<BlockHash>) -> bool {
         if self.find(key) != Found::Missing || self.make_room(1, &[], evicted).is_none() {
             return false;
@@ -311,8 +312,8 @@ impl HostCache {
         self.chunks.set_ready(place);
     }
 
-    /// Marks the chunks of an ended request as used now, last one first. `key_of` gives the keys of its
-    /// sequence.
+    /// Marks the chunks of an ended request as used now, last one first. `key_of` returns the keys
+    /// of its sequence.
     pub(super) fn end_uses(&mut self, uses: &Uses, key_of: impl Fn(u32) -> BlockHash) {
         if !self.rules.uses_blocks_at_ends() {
             return;
@@ -374,7 +375,7 @@ impl HostCache {
         }
     }
 
-    /// Evicts as many chunks as `count` more need, but none of those offered.
+    /// Evicts enough chunks for `count` more, but none of those offered.
     fn make_room(&mut self, count: u32, offered: &[Offer], evicted: &mut Vec<BlockHash>) -> Option<()> {
         let excess = count.saturating_sub(self.chunks.num_free());
         if excess == 0 {

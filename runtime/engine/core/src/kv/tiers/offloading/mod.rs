@@ -30,7 +30,7 @@ pub(crate) struct Known<'a> {
     pub(crate) sequence: u64,
     pub(crate) hashes: &'a [BlockHash],
     pub(crate) num_tokens: u32,
-    /// Of these, tokens of the prompt.
+    /// The tokens of the prompt among these.
     pub(crate) prompt_tokens: u32,
 }
 
@@ -64,7 +64,7 @@ struct RequestState {
     uses: Uses,
     /// Its blocks on the device, as the steps since its latest lookup have given them.
     blocks: Vec<BlockId>,
-    /// Chunks before this one need not be offered.
+    /// Index of the next chunk to offer.
     next_chunk: u32,
     jobs: Vec<u64>,
     latest_store: Option<u64>,
@@ -77,11 +77,11 @@ struct RequestState {
 struct Job {
     sequence: u64,
     keys: Vec<BlockHash>,
-    /// Of a load, how it ends.
+    /// For a load, its result.
     load: Option<EndedLoad>,
-    /// Of a load, the chunks that were not in the host.
+    /// For a load, the chunks that were not in the host.
     below: Vec<BlockHash>,
-    /// Of a store, the blocks on the device that are read.
+    /// For a store, the device blocks that are read.
     blocks: Vec<BlockId>,
     /// Transfers that are still to come.
     parts: u32,
@@ -212,8 +212,8 @@ impl Offloading {
         self.requests.insert(sequence, RequestState { tag, ..RequestState::default() });
     }
 
-    /// Tokens that are found of a request behind the first `local_tokens`; none if that is not known yet. It begins anew
-    /// then. Chunks that are `below` are found, too.
+    /// Tokens found for a request behind the first `local_tokens`; none if that is not known yet,
+    /// and the lookup then restarts. Chunks that are `below` are found, too.
     pub(crate) fn lookup(
         &mut self,
         known: Known<'_>,
@@ -319,12 +319,13 @@ impl Offloading {
         begun
     }
 
-    /// Gives a chunk that a load reads from below a place in the host; false if there is none.
+    /// Reserves a place in the host for a chunk that a load reads from below; returns false if
+    /// there is none.
     pub(crate) fn begin_fill(&mut self, key: BlockHash) -> bool {
         self.host.begin_fill(key, &mut self.evicted)
     }
 
-    /// A chunk has arrived from below. The load goes on to read it.
+    /// Records that a chunk has arrived from below. The load continues by reading it.
     pub(crate) fn end_fill(&mut self, job: u64, key: BlockHash) {
         self.host.end_fill(key);
         self.jobs.get_mut(&job).expect("the load goes on").keys.push(key);
@@ -409,7 +410,7 @@ impl Offloading {
         self.jobs.get(&job).map_or(&[], |job| &job.blocks)
     }
 
-    /// The engine is gone before a copy has begun.
+    /// Cancels a copy that has not begun because its engine has left.
     pub(crate) fn cancel_store(&mut self, number: u64) {
         if let Some(job) = self.jobs.remove(&number) {
             job.keys.iter().for_each(|&key| self.host.forget_pending(key));

@@ -8,7 +8,8 @@ pub enum EvictionPolicy {
     /// The one used longest ago.
     #[default]
     Lru,
-    /// By an adaptive replacement cache: those used once against those used more often.
+    /// By an adaptive replacement cache, which separates entries used once from entries used more
+    /// often.
     Arc,
 }
 

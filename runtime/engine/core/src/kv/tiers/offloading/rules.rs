@@ -59,7 +59,7 @@ impl ConnectorRules {
         self.vllm().is_none_or(SchedulerRules::waits_for_own_copies)
     }
 
-    /// Of these the latest copy alone.
+    /// Only the latest copy counts.
     pub(super) fn waits_for_latest_copy(self) -> bool {
         self.is_dynamo()
     }
@@ -74,7 +74,7 @@ impl ConnectorRules {
         self.vllm().is_some_and(SchedulerRules::offers_blocks_of_ended)
     }
 
-    /// Blocks that are offered do not leave for those offered with them.
+    /// Whether blocks offered together do not evict each other.
     pub(super) fn keeps_offered_blocks(self) -> bool {
         self.vllm().is_none_or(SchedulerRules::keeps_offered_blocks)
     }
@@ -107,7 +107,8 @@ impl ConnectorRules {
         self.is_dynamo()
     }
 
-    /// A request offers its blocks with its next step where copies that others have made of them are under way.
+    /// Whether a request offers its blocks with its next step if other requests' copies of them are
+    /// in progress.
     pub(super) fn puts_stores_off(self) -> bool {
         self == Self::Dynamo { is_shared: false }
     }

@@ -157,7 +157,8 @@ fn blocks_used_again_outlive_those_used_once() {
     compute(&mut host, 4, &prompt(4, 2), 7);
     assert_eq!(host.take_evicted(), [201, 200]);
     end_jobs(&mut host);
-    // The second prompt was evicted lately, so that there is to be more room for those used once: two blocks.
+    // The second prompt was evicted recently, so there must be more room for blocks used once: two
+    // blocks.
     compute(&mut host, 5, &two, 9);
     assert_eq!(host.take_evicted(), [400, 101], "one of each kind");
     host.assert_consistent();

@@ -24,7 +24,7 @@ fn extend(cache: &mut RadixCache, node: NodeId, tokens: &[u32], begin: usize) ->
     cache.extend(node, 7, &hashes(tokens)[begin..], &[], now)
 }
 
-/// Adds a sequence that nobody uses afterwards.
+/// Adds a sequence that no lock uses afterwards.
 fn add(cache: &mut RadixCache, tokens: &[u32]) {
     let (node, _) = extend(cache, ROOT, tokens, 0);
     cache.unlock(node);
