@@ -140,8 +140,7 @@ pub(crate) enum MakeError {
     Tokens(TokenError),
 }
 
-/// The failure of what makes the parts that stand around the engine with this index
-/// in its pool.
+/// The error of a factory for the plugins of the engine with this index in its pool.
 pub(crate) fn make_error(pool: &PoolConfig, index: u32, now_ns: u64, error: MakeError) -> SimError {
     let (name, engine, at_ms) = (pool.name.clone(), pool.rank_name(index), now_ns as f64 / 1e6);
     match error {

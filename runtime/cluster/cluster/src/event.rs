@@ -107,8 +107,7 @@ pub(crate) enum Event {
     NextAttempt {
         after: u64,
     },
-    /// The next turn of a session of a workload starts; `slot` says where it
-    /// waits.
+    /// The next turn of a workload's session starts; `slot` identifies the waiting session.
     NextTurn {
         workload: u32,
         session: u64,
@@ -239,7 +238,7 @@ impl EventQueue {
         heaps.filter_map(next_of).chain(self.next_arrival()).chain(self.next_give_up()).min()
     }
 
-    /// When a client gives up next.
+    /// The time of the next client that gives up.
     pub(crate) fn next_give_up(&self) -> Option<u64> {
         self.give_ups.first().map(|(at_ns, _)| *at_ns)
     }
@@ -249,7 +248,7 @@ impl EventQueue {
         self.arrivals.peek().map(|Reverse((at_ns, _))| *at_ns)
     }
 
-    /// Takes the next start of a session out if that is until `last_ns`. Gives when it is, and the
+    /// Removes and returns the next start of a session if it is due by `last_ns`, with its
     /// workload.
     pub(crate) fn pop_arrival(&mut self, last_ns: u64) -> Option<(u64, u32)> {
         self.next_arrival().filter(|at_ns| *at_ns <= last_ns)?;

@@ -103,7 +103,7 @@ impl Live {
     }
 }
 
-/// The client of a request that does not wait for ever.
+/// The client of a request, if it does not wait forever.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) attempt: Attempt,

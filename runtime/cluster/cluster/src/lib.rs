@@ -5,8 +5,8 @@
 //! always: time is integer nanoseconds, ties have a fixed order, and every
 //! random stream is named by its purpose.
 //!
-//! A program with a loop of its own steps a [`Cluster`]: it submits requests, lets time go on
-//! and sees the outputs and the state of the engines.
+//! A program with its own loop steps a [`Cluster`]: it submits requests, advances time and reads
+//! the outputs and the state of the engines.
 //!
 //! Decisions in a cluster are behind traits, which callers implement:
 //!

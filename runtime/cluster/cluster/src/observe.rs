@@ -72,8 +72,7 @@ pub enum Incident {
     Up,
     /// An engine takes no more requests.
     Drain,
-    /// An engine is gone, and its cache with it: it was drained, or its start-up
-    /// was called off.
+    /// An engine has been removed with its cache: it was drained, or its start-up was cancelled.
     Off,
     /// An engine became slower.
     SlowDown,
@@ -86,7 +85,7 @@ pub enum Incident {
 }
 
 impl Incident {
-    /// Whether the engine is gone, with its requests and its cache.
+    /// Whether the engine has been removed, with its requests and its cache.
     #[must_use]
     pub const fn ends_engine(self) -> bool {
         matches!(self, Self::Crash | Self::Off)
@@ -156,8 +155,8 @@ pub trait Observer {
         false
     }
 
-    /// The virtual time between two looks at all engines, if it wants those. Asked once, at
-    /// the start. Instants between are gone through at once as ever, so that costs little.
+    /// The virtual time between two checks of all engines, if it wants those. Called once, at the
+    /// start. Instants in between are still grouped, so that costs little.
     fn telemetry_interval_ns(&self) -> Option<u64> {
         None
     }
@@ -315,8 +314,8 @@ pub enum RequestName<'a> {
     Text(&'a str),
 }
 
-/// Sees of steps what [`Observer`] sees, from the threads of the engines. Each
-/// engine shows its own in order, and waits meanwhile.
+/// Sees the same steps as [`Observer`], from the threads of the engines. Each engine reports its
+/// own in order, and waits meanwhile.
 pub trait StepSink: Send + Sync {
     /// A request entered an engine, which knows it by this tag.
     fn submitted(&self, worker: u32, tag: u64, name: RequestName<'_>);

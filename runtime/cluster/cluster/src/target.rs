@@ -70,11 +70,11 @@ pub struct HttpTarget {
     pub idle_timeout_ns: Option<u64>,
     /// The models that are the LoRA adapters of workloads.
     pub adapters: AdapterNames,
-    /// How requests say which session they are of.
+    /// How requests identify their session.
     pub sessions: SessionNames,
 }
 
-/// How the requests of a session say that they are of one.
+/// How the requests of a session identify it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionNames {
     /// A header with the session's name.
@@ -95,7 +95,7 @@ pub enum SessionToken {
 /// The names of LoRA adapters by their numbers in workloads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdapterNames {
-    /// A text with `{}` in the place of the number.
+    /// A text with `{}` as a placeholder for the number.
     Pattern(String),
     /// From number 0.
     Listed(Vec<String>),

@@ -2,7 +2,7 @@
 
 use std::ops::{Index, IndexMut};
 
-/// Items that are forgotten together, at least: those left are moved then.
+/// Least number of items that are dropped together: the rest are moved then.
 const MIN_FORGOTTEN: usize = 512;
 
 /// Items with the numbers from `begin` to `end`.

@@ -237,7 +237,7 @@ fn an_injector_that_fails_ends_the_run_and_is_named() {
 
 const EOS: u32 = 7;
 
-/// Ends each output after as many tokens as its prompt's first one says.
+/// Ends each output after the number of tokens given by its prompt's first token.
 #[derive(Default)]
 struct Ending(Vec<u32>);
 
@@ -350,7 +350,7 @@ fn a_token_source_decides_how_many_drafts_of_a_request_are_accepted() {
         assert_eq!(ends(Some(1), &[0.0], is_async), two, "the source decides, and no rate");
         let one = ends(None, &[1.0], is_async);
         assert_ne!(one, two);
-        // Of two that start together the first ends sooner; the other has the rates.
+        // The first of two that start together ends sooner; the other has the rates.
         let mixed = ends(Some(2), &[1.0], is_async);
         assert!(mixed[0] < mixed[1] && one[0] == one[1], "{mixed:?}");
     }

@@ -62,7 +62,7 @@ fn ranks_without_a_barrier_do_not_know_each_other() {
     let report = run(&of_rows(ranked(1, 2, false, RouterConfig::RoundRobin), &ROWS));
     assert_eq!(served(&report), [(0, 3_000, 9_000), (1, 5_000, 7_000), (0, 9_000, 11_000), (1, 12_500, 12_500)]);
     assert!(report.engines.iter().all(|engine| engine.waiting.is_none()));
-    // They are what as many engines would be, but for their names.
+    // They equal the same number of engines, except for their names.
     let engines = run(&of_rows(ranked(2, 1, true, RouterConfig::RoundRobin), &ROWS));
     assert_eq!(served(&engines), served(&report));
     assert_eq!((engines.pools[0].worker_ns, report.pools[0].worker_ns), (25_000_000, 12_500_000));
@@ -78,7 +78,7 @@ fn engines_take_turns_before_their_ranks_do() {
     let first = |worker| (Some(worker), None);
     let whole = Topology::Aggregated(ranked(2, 2, true, RouterConfig::RoundRobin));
     assert_eq!(workers(whole, &[(0, 100, 1); 5]), [0, 2, 1, 3, 0].map(first));
-    // Engines with half of the work are gone through rank by rank.
+    // Engines with half of the work are traversed rank by rank.
     let split = Topology::Disaggregated {
         prefill: ranked(2, 2, true, RouterConfig::RoundRobin),
         decode: PoolConfig { name: "decode".to_owned(), ..ranked(1, 2, false, RouterConfig::RoundRobin) },
@@ -144,7 +144,7 @@ fn what_befalls_a_rank_befalls_its_engine() {
     };
     // Steps from 0 to 3 ms, from 13 to 15 and to 17, when the engine breaks.
     assert_eq!(lost(true), 3 + 3);
-    // Without a barrier the first rank goes on while the second is stalled.
+    // Without a barrier the first rank continues while the second is stalled.
     assert_eq!(lost(false), 8 + 3);
 }
 

@@ -17,7 +17,7 @@ use vcr_core::{EngineConfig, EngineConfigInput, EngineKind};
 
 use support::{MS, config, constant, pool, synthetic};
 
-/// Every answer takes so long, and as much for each of its tokens.
+/// Every answer takes this long, and the same for each of its tokens.
 const TOKEN_NS: u64 = 5_000_000;
 
 fn chats() -> RunConfig {

@@ -22,7 +22,7 @@ use PassSemantics::{Dynamo1_4, Dynamo1_6};
 
 const BOTH: [PassSemantics; 2] = [Dynamo1_4, Dynamo1_6];
 
-/// The row most cases are made of: 1,000 tokens in, 4 out.
+/// The row of most cases: 1,000 tokens in, 4 out.
 const R: &str = r#"{"timestamp": 0, "input_length": 1000, "output_length": 4, "hash_ids": [1, 2]}"#;
 
 /// One prompt of `input_tokens` at 0, and the same again at `again_ms`.
@@ -393,7 +393,7 @@ fn a_prefill_first_pass_lets_older_requests_wait() {
 #[test]
 fn sglang_in_two_pools_moves_its_kv() {
     let case = Case { kv_bytes_per_token: 1_000_000, block_size_tokens: 64, ..SGLANG };
-    // Prefill, transfer, and the decode step that gives the first token.
+    // Prefill, transfer, and the decode step of the first token.
     for semantics in BOTH {
         let report = case.disaggregated(semantics);
         let decode_ms = report.metrics.trend(Trend::Ttft).expect("it has samples").mean - 32.105_859 - 15.625;

@@ -80,7 +80,7 @@ fn a_profile_repeats_the_trace_with_content_of_its_own_until_its_end() {
     let counts = report.profile.expect("it is a profile");
     assert!(counts.plays_started > 4, "{counts:?}");
     assert!(report.requests.iter().all(|record| record.arrival_ns < 20 * S));
-    // Turns find what their own play has sent, on an engine of two, and a new play finds nothing.
+    // Turns find their own play's tokens, on an engine of two, and a new play finds nothing.
     assert!(report.requests.iter().filter(|record| record.turn == 0).all(|record| record.cached_tokens == 0));
     assert!(report.requests.iter().any(|record| record.cached_tokens > 0));
     // Sessions of repetitions are others.
@@ -109,7 +109,7 @@ fn a_warm_up_fills_the_caches_and_is_in_no_number() {
     let warm = ProfileConfig { warmup_requests: 2, ..cold };
     let [cold, warm] = [cold, warm].map(|profile| play(3, profile));
     let counts = warm.profile.expect("it is a profile");
-    // Of each lane one conversation goes on: its last request, and two of these again.
+    // One conversation of each lane continues: its last request, and two of these again.
     assert_eq!((counts.warmup_requests, warm.first_request), (9, 9));
     assert_eq!(warm.requests.len(), cold.requests.len());
     assert!(warm.requests.iter().all(|record| record.arrival_ns >= counts.began_ns && record.max_tokens == 20));
@@ -120,7 +120,7 @@ fn a_warm_up_fills_the_caches_and_is_in_no_number() {
     assert_eq!(warm.metrics.count(vcr_cluster::metrics::Counter::Requests), warm.requests.len() as u64);
     let computed = |report: &Report| report.engines.iter().map(|engine| engine.computed_tokens).sum::<u64>();
     assert!(computed(&warm) < computed(&cold));
-    // The time of the profile is the same but for what need not be computed.
+    // The time of the profile is the same except for cached tokens.
     assert!(warm.duration_ms < cold.duration_ms + 1.0, "{} {}", warm.duration_ms, cold.duration_ms);
     assert!(warm.engines.iter().all(|engine| engine.utilisation <= 1.0));
 }

@@ -1,5 +1,5 @@
-//! Pools whose engines come and go: what autoscalers see and what becomes of
-//! their decisions.
+//! Pools whose engines start and stop: the inputs of autoscalers and the effects of their
+//! decisions.
 
 mod support;
 
@@ -37,7 +37,7 @@ fn planned(plan: &[u32]) -> (ScalerFactory, Arc<Mutex<Vec<PoolView>>>) {
     (Arc::new(move |_context| Ok(Box::new(Planned { plan: plan.clone(), views: Arc::clone(&views) }))), seen)
 }
 
-/// A pool that starts with one engine and is looked at every 100 ms.
+/// A pool that starts with one engine and whose autoscaler runs every 100 ms.
 fn scaled(max_engines: u32, startup_ms: u64, policy: ScalerFactory) -> PoolConfig {
     let scaling =
         ScalingConfig { interval_ns: 100 * MS, min_engines: 1, max_engines, startup_ns: startup_ms * MS, policy };
@@ -74,7 +74,7 @@ fn a_started_engine_takes_requests_after_its_start_up_and_a_drained_one_finishes
     assert!(of_second().all(|request| (250 * MS..=500 * MS).contains(&request.arrival_ns)));
     assert!(of_second().any(|request| request.end_ns > Some(600 * MS)));
     let last_end_ns = of_second().filter_map(|request| request.end_ns).max().expect("it had some");
-    // The first is there for the whole run, the second until it is empty.
+    // The first exists for the whole run, the second until it is empty.
     let duration_ns = report.requests.iter().filter_map(|request| request.end_ns).max().expect("it has requests");
     assert_eq!(report.pools[0].worker_ns, u128::from(duration_ns + last_end_ns - 100 * MS));
     let busy_ns = report.engines[1].utilisation * (last_end_ns - 100 * MS) as f64;
@@ -175,7 +175,7 @@ fn engines_come_and_go_with_all_of_their_ranks() {
         let of_second = || report.requests.iter().filter(|request| request.prefill_worker >= Some(2));
         assert!(of_second().all(|request| (250 * MS..=400 * MS).contains(&request.arrival_ns)));
         assert!([2, 3].iter().all(|&rank| of_second().any(|request| request.prefill_worker == Some(rank))));
-        // It is there until both of its ranks are empty.
+        // It exists until both of its ranks are empty.
         let last_end_ns = of_second().filter_map(|request| request.end_ns).max().expect("it had some");
         let duration_ns = report.requests.iter().filter_map(|request| request.end_ns).max().expect("it has requests");
         assert_eq!(report.pools[0].worker_ns, u128::from(duration_ns + last_end_ns - 100 * MS));
@@ -255,7 +255,7 @@ fn a_prefill_engine_keeps_its_place_until_its_kv_is_fetched() {
     assert_eq!((report.pools[0].worker_ns, decode_ns), (u128::from(duration_ns + last_ns), u128::from(duration_ns)));
 }
 
-/// KV routers forget the cache of an engine that is gone.
+/// KV routers forget the cache of a removed engine.
 #[test]
 fn a_cache_is_gone_with_its_engine() {
     let (policy, _) = planned(&[1, 1, 2]);

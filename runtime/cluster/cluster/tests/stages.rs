@@ -76,7 +76,8 @@ fn stages_raise_the_rate_of_prompts() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Requests end once, whatever the stages, and engines that crash begin anew; a run is the same again.
+    /// Requests end once, for any number of stages, crashed engines restart, and runs are
+    /// repeatable.
     #[test]
     fn every_request_ends_once(
         stages in 2..6u32, is_async in any::<bool>(), engines in 1..4u32, seed in any::<u64>(), crash_ms in 1..400u64,

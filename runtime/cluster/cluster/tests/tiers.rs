@@ -271,11 +271,11 @@ fn the_router_goes_to_the_host_that_has_the_prompt_if_it_knows_and_minds() {
         // Then both engines cost the same, and chance chooses.
         assert!((1..20).contains(&found_of_20(0.0, lag_ns)), "lag {lag_ns}");
     }
-    // Nothing is heard of the first request yet.
+    // The first request is not visible yet.
     assert!((1..20).contains(&found_of_20(0.75, 90 * MS)));
 }
 
-/// Of which all read as fast as one alone.
+/// All of them read at the full speed.
 const SHARED: SharedTier = SharedTier { write_bytes_per_s: Some(1_600_000_000), read_bytes_per_s: Some(3_200_000_000) };
 
 const ONE_HOST: KvTiersConfig = KvTiersConfig { host_blocks: 40, disk_blocks: 0, shared_host: Some(SHARED), ..TIERS };
@@ -350,7 +350,7 @@ fn what_leaves_the_host_of_one_engine_another_reads_from_a_shared_disk() {
 
 #[test]
 fn a_shared_host_is_the_same_for_every_engine_that_the_router_weighs() {
-    // What engine 0 has kept counts for both: chance alone chooses between them.
+    // Engine 0's tiers count for both: only chance chooses between them.
     for lag_ns in [0, 5 * MS] {
         let knowledge = KvKnowledge::Events { lag_ns, at_step_end: false };
         let router = RouterConfig::Kv(KvRouterConfig { knowledge, ..KvRouterConfig::default() });

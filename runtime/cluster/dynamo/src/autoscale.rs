@@ -1,4 +1,4 @@
-//! Autoscaling during a replay, in place of Dynamo's planner.
+//! Autoscaling during a replay, instead of Dynamo's planner.
 
 use serde_json::{Map, Value};
 use vcr_cluster::{TargetMetric, TargetPolicy};

@@ -140,7 +140,7 @@ impl<'f> Keys<'f> {
         self.read(key, &format!("one of {}{more}", names.join(", ")), chosen)
     }
 
-    /// The name of a guest, if the value is one; any other value stays to be read.
+    /// The name of a guest, if the value is one; any other value must still be read.
     pub(crate) fn guest(&mut self, key: &'static str, is_guest: impl Fn(&str) -> bool) -> Option<String> {
         let name = self.map.get(key)?.as_str().filter(|word| is_guest(word))?.to_owned();
         self.value(key);

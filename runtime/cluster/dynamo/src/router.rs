@@ -152,8 +152,8 @@ fn conditional(keys: &mut Keys<'_>) -> Option<ConditionalConfig> {
     is_enabled.then_some(config)
 }
 
-/// Keys that Dynamo's replay checks and makes no use of: its router is told of no shared cache and
-/// of no session, and enters nothing into its index but KV events.
+/// Keys that Dynamo's replay checks and ignores: its router has no shared cache and no sessions,
+/// and its index contains only KV events.
 fn without_effect(keys: &mut Keys<'_>, use_kv_events: bool) {
     let multiplier = keys.between("shared_cache_multiplier", 0.0, 1.0).is_some_and(|multiplier| multiplier > 0.0);
     let cache = keys.choice("shared_cache_type", &[("none", false), ("hicache", true)]) == Some(true);

@@ -48,7 +48,7 @@ pub struct AssertionResult {
 }
 
 impl AssertionResult {
-    /// Something that was checked beside the script; `observed` is for people.
+    /// A check outside the script; `observed` is for people.
     #[must_use]
     pub fn beside_the_script(
         run: Option<String>,
@@ -83,7 +83,7 @@ impl AssertionResult {
     }
 }
 
-/// An assertion as it is written, before any run.
+/// An assertion as written, before any run.
 pub(crate) struct Assertion<'a> {
     subject: Subject,
     statistic: Statistic,
@@ -147,8 +147,7 @@ impl<'a> Assertion<'a> {
     }
 }
 
-/// Checks an assertion that is written out in the script, before any run. Gives what
-/// its draws are to be asked for.
+/// Checks an assertion written in the script, before any run. Returns the queries for its draws.
 fn check_assertion(metric: &str, condition: &str) -> Result<Option<Watched>, Thrown> {
     let Assertion { subject, statistic, .. } = Assertion::parse(metric, condition)?;
     Ok(Watched::of(subject, statistic, metric))

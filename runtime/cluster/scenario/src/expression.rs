@@ -58,8 +58,7 @@ pub fn contradictions(
     Ok(placement.map(|placement| Placement::contradictions(&of_engine, &placement)).unwrap_or_default())
 }
 
-/// The time outside of steps that the latency model of `source` knows; none if it knows of
-/// none.
+/// The latency model's time outside steps; none if it has none.
 pub fn overheads(name: &str, source: &str, folder: &Path) -> Result<Option<Overheads>, ScenarioError> {
     let value = evaluate(name, source, folder, None)?;
     let spec = LatencySpec::of(&value).map_err(|what| {
@@ -176,8 +175,8 @@ pub fn target(name: &str, source: &str) -> Result<Target, ScenarioError> {
     })
 }
 
-/// The scheduling policy that `source` names or makes: the policy of engines, and what ranks
-/// for them unless their own rules apply. A name is taken as it is; otherwise like
+/// The scheduling policy that `source` names or makes: the policy of engines, and their ranking
+/// unless their own rules apply. A name is used directly; anything else is evaluated like
 /// [`latency`].
 ///
 /// # Errors
@@ -207,8 +206,8 @@ pub fn ranking_policy(
     Ok(PolicySpec { policy, factory }.into_ranking())
 }
 
-/// The router that `source` names or makes. A name is taken as it is; otherwise like
-/// [`latency`].
+/// The router that `source` names or makes. A name is used directly; anything else is evaluated
+/// like [`latency`].
 ///
 /// # Errors
 /// When it is not an expression of the vocabulary, or has another kind of value.

@@ -87,7 +87,7 @@ pub struct RunOptions {
     pub force: bool,
     /// Files of a pack that replace the files that the script names, by their names in it.
     pub files_by_name: BTreeMap<String, PathBuf>,
-    /// Write no captures of runs, whatever the script says: it is executed to be packed, or
+    /// Write no captures of runs, even if the script asks for them: it is executed to be packed, or
     /// many times.
     pub leaves_recordings_out: bool,
     /// Keep a digest of each step of the runs.

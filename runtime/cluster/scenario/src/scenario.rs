@@ -46,8 +46,8 @@ impl Scenario {
         Self::compile(path, source)
     }
 
-    /// As [`Scenario::open`], of a script that is in memory. `path` is its name in results and
-    /// errors, and the start of relative paths in it; there need not be such a file.
+    /// As [`Scenario::open`], for a script in memory. `path` is its name in results and errors, and
+    /// the base of its relative paths; the file may not exist.
     ///
     /// # Errors
     /// When it is not a script, or has a bad assertion.
@@ -198,7 +198,7 @@ impl Scenario {
         context
     }
 
-    /// Executes the script; returns what stopped it early, if anything did.
+    /// Executes the script; returns the reason for an early stop, if any.
     fn execute(&self, context: &Arc<Context>) -> Result<Option<Partial>, ScenarioError> {
         with_large_stack(|| self.execute_here(context))
     }

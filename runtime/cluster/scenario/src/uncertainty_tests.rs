@@ -1,4 +1,4 @@
-//! Runs whose latency models are drawn anew: intervals, and assertions about draws.
+//! Runs with drawn latency models: intervals, and assertions about draws.
 
 use std::sync::Arc;
 

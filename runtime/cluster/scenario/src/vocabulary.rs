@@ -96,7 +96,7 @@ fn set_limits(engine: &mut Engine, context: &Arc<Context>) {
     });
 }
 
-/// Puts an error in the place of a function of the language.
+/// Replaces a function of the language by an error.
 fn refuse(engine: &mut Engine, name: &'static str, reason: &'static str) {
     let error = move |call: &NativeCallContext<'_>| -> Scripted<()> {
         Err(Thrown::input(format!("`{name}`: {reason}")).at(call.call_position()))

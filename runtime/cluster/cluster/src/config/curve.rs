@@ -61,7 +61,7 @@ impl Curve {
         Self { pieces, repeats: true }
     }
 
-    /// The same level for ever.
+    /// The same level forever.
     #[must_use]
     pub fn constant(level: f64) -> Self {
         Self::repeated(vec![Piece::level(1_000_000_000, level)])
@@ -101,7 +101,7 @@ impl Curve {
         self.pieces.iter().fold(0, |sum: u64, piece| sum.saturating_add(piece.duration_ns))
     }
 
-    /// Its duration; none for ever.
+    /// Its duration; none for endless.
     #[must_use]
     pub fn duration_ns(&self) -> Option<u64> {
         (!self.repeats).then(|| self.pass_ns())
@@ -190,7 +190,7 @@ impl CurveWalk {
             let left_s = piece.seconds() - self.offset_s;
             let level = piece.at(self.offset_s);
             let left = left_s * (level + piece.to) / 2.0;
-            // One that is due at the very end starts, whatever the last bit says.
+            // A start due at the very end counts, despite rounding.
             if left > 0.0 && needed <= left + 1e-9 {
                 // The root of a parabola, in the form that needs no slope.
                 let slope = (piece.to - piece.from) / piece.seconds();
@@ -208,12 +208,12 @@ impl CurveWalk {
     /// Moves on to where the level next rises to a whole number above `reached`, which
     /// is the whole part of the level so far, and falls with it. None if it never does.
     pub(crate) fn advance_to_rise(&mut self, curve: &Curve, reached: &mut u64) -> Option<u64> {
-        // A curve that repeats without rising would be walked for ever.
+        // A curve that repeats without rising would be walked forever.
         let mut pieces_left = 2 * curve.pieces.len() + 2;
         loop {
             let piece = curve.pieces.get(self.piece)?;
             let level = if self.offset_s == 0.0 { piece.from } else { piece.at(self.offset_s) };
-            // A level that is reached exactly counts, whatever the last bit says.
+            // A level that is reached exactly counts, despite rounding.
             let whole = |level: f64| (level + 1e-9).floor() as u64;
             *reached = (*reached).min(whole(level).max(whole(piece.to)));
             let next = *reached + 1;

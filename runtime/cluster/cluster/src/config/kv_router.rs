@@ -22,7 +22,7 @@ pub enum KvKnowledge {
 }
 
 impl KvKnowledge {
-    /// Whether it is what events tell of the caches, and that later than it happens.
+    /// Whether it is based on KV events, which arrive late.
     pub(crate) fn is_late(self) -> bool {
         matches!(self, Self::Events { lag_ns, at_step_end } if lag_ns > 0 || at_step_end)
     }
@@ -51,10 +51,9 @@ pub struct KvRouterConfig {
     /// How much less that is for an engine with more prefill blocks under way
     /// than the least busy one; 0 for no less.
     pub overlap_score_credit_decay: f64,
-    /// Worth of a block that an engine keeps in its host's memory, beyond those
-    /// cached on the device.
+    /// Value of a block in the engine's host memory, beyond those cached on the device.
     pub host_cache_hit_weight: f64,
-    /// Worth of a block that it keeps on disk, beyond those cached on the device.
+    /// Value of a block on its disk, beyond those cached on the device.
     pub disk_cache_hit_weight: f64,
     /// Weight of prefill blocks against blocks in use.
     pub prefill_load_scale: f64,

@@ -126,7 +126,7 @@ impl Histogram {
         Ok(Self { ranges: ranges.iter().map(|(from, to, _)| (*from, *to)).collect(), weights })
     }
 
-    /// Normal lengths; those beyond an end are at that end.
+    /// Normal lengths, clamped to the ends.
     pub fn clamped_normal(mean: f64, std: f64, from: u32, to: u32) -> Result<Self, String> {
         let below = |length: f64| (1.0 + libm::erf((length - mean) / (std * std::f64::consts::SQRT_2))) / 2.0;
         let share = |length: u32| {
@@ -181,9 +181,9 @@ pub struct Adapters {
 /// Conversations of a data set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conversations {
-    /// Of each its turns: new prompt tokens and output tokens.
+    /// By conversation, its turns: new prompt tokens and output tokens.
     pub turns: Vec<Vec<(u32, u32)>>,
-    /// Of each the prompt tokens of its turns, where they are the file's own; empty where they
+    /// By conversation, the prompt tokens of its turns if they come from the file; empty if they
     /// are drawn.
     pub prompts: Vec<Vec<Vec<u32>>>,
     /// Whether sessions take them in file order rather than at random.
@@ -221,7 +221,7 @@ mod tests {
         let mut stream = Stream::new(1, "test");
         let drawn: Vec<f64> = (0..20_000).map(|_| histogram.draw(&mut stream)).collect();
         let at_end = drawn.iter().filter(|length| **length == 90.0).count() as f64 / 20_000.0;
-        // What lies below 90.5, 0.95 standard deviations under the mean.
+        // The part below 90.5, 0.95 standard deviations under the mean.
         assert!((at_end - 0.171).abs() < 0.01, "{at_end}");
         let mean = drawn.iter().sum::<f64>() / 20_000.0;
         assert!((mean - 100.8).abs() < 0.5, "{mean}");

@@ -133,8 +133,8 @@ impl RunConfig {
         })
     }
 
-    /// Whether records are packed once their requests have ended. They are looked at again where
-    /// something chooses tokens of requests, in steps that end after them.
+    /// Whether records are packed once their requests have ended. Token sources read them again in
+    /// steps that end later.
     pub(crate) fn packs_records(&self) -> bool {
         self.packs_records_of(self.memory_estimate().requests)
     }
@@ -171,8 +171,8 @@ pub struct ProfileConfig {
     /// The seed that starts the first play of each lane between a quarter and three quarters of its
     /// recorded time; none if plays start at their beginning.
     pub snapshot_seed: Option<u64>,
-    /// Requests of each lane that warm the caches before the profile begins, in addition to the requests that
-    /// replay what snapshots had sent before. They are not measured.
+    /// Requests of each lane that warm the caches before the profile begins, in addition to the
+    /// requests that replay the history of snapshots. They are not measured.
     pub warmup_requests: u32,
     /// Duration of the profile. Plays follow each other until then, and the trace repeats after its
     /// last play. None if each play is played once.
@@ -317,7 +317,7 @@ pub enum Arrivals {
     },
     /// Users who come and go; each starts a new one whenever their last has ended.
     Users {
-        /// Their number. Those who are too many leave when their last has ended.
+        /// Number of users. Excess users leave when their last request has ended.
         users: Curve,
         /// When to stop before the end of the curve.
         limit: Limit,
@@ -331,7 +331,7 @@ pub enum Gaps {
     Even,
     /// Exponential gaps.
     Exponential,
-    /// Gamma-distributed gaps; the shape is what vLLM's benchmark calls burstiness.
+    /// Gamma-distributed gaps; vLLM's benchmark calls the shape burstiness.
     Gamma {
         /// 1 is exponential, below 1 in bursts, above 1 more even.
         shape: f64,
@@ -353,20 +353,20 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Whether start number `index` may be, so long after the workload's own.
+    /// Whether start number `index` may happen at this time after the workload's own start.
     pub(crate) fn allows(self, index: u64, elapsed_ns: u64) -> bool {
         self.count.is_none_or(|count| index < count) && self.duration_ns.is_none_or(|duration| elapsed_ns < duration)
     }
 }
 
-/// How the clients of a workload behave. By default they wait for ever.
+/// How the clients of a workload behave. By default they wait forever.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClientConfig {
-    /// A client gives up without a first token so long after it has sent.
+    /// A client without a first token gives up this long after sending.
     pub first_token_timeout_ns: Option<u64>,
-    /// A client gives up without the whole answer so long after it has sent.
+    /// A client without the whole answer gives up this long after sending.
     pub timeout_ns: Option<u64>,
-    /// A client gives up, for good, so long after it has sent for the first time.
+    /// A client gives up, for good, this long after sending for the first time.
     pub deadline_ns: Option<u64>,
     /// Clients that change their minds.
     pub cancel: Option<CancelConfig>,
@@ -378,7 +378,7 @@ pub struct ClientConfig {
     pub when_full: WhenFull,
 }
 
-/// What becomes of a session that is due while as many are in flight as may be.
+/// How to treat a session that is due while the maximum is in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
     /// It is dropped.
@@ -399,7 +399,7 @@ pub struct CancelConfig {
     pub after_tokens: Option<Distribution>,
 }
 
-/// How clients try again what timed out, failed or was refused by a router.
+/// How clients retry requests that timed out, failed or were refused by a router.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RetryConfig {
     /// Attempts in all, the first included.

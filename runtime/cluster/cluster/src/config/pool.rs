@@ -84,8 +84,8 @@ pub struct PoolConfig {
     pub policy: Option<PolicyFactory>,
     /// Chooses an engine for each request.
     pub router: RouterConfig,
-    /// With `max_extra_tokens_per_step`: the chance that the first, second, ...
-    /// extra token is accepted given that those before it were. Missing ones are 0.
+    /// With `max_extra_tokens_per_step`: the probability that the first, second, ... extra token is
+    /// accepted if those before it were. Missing ones are 0.
     pub acceptance_rates: Vec<f64>,
     /// Failure injector of each engine.
     pub failures: Option<InjectorFactory>,
@@ -100,7 +100,7 @@ pub struct PoolConfig {
     /// Steps from one that starts prefills to the next, for ranks of an engine of vLLM's that
     /// step together, as long as anything decodes.
     pub prefill_schedule_interval: u32,
-    /// The cached block that goes first.
+    /// The eviction order of cached blocks.
     pub kv_eviction: KvEviction,
     /// The peak of its GPUs that its prices rest on, if its latency model knows one.
     pub peak: Option<ComputePeak>,

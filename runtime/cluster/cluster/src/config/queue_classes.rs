@@ -22,13 +22,13 @@ pub enum QueueOrder {
     Wspt,
 }
 
-/// How requests are sorted into classes, as it is written down.
+/// How requests are sorted into classes, as written.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueProfile {
     /// The family of requests that name none, or none that exists.
     pub default_policy_family: String,
-    /// Ranges of prompt tokens to be computed, from 0 up.
+    /// Ranges of prompt tokens to compute, from 0 up.
     pub uncached_isl_buckets: Vec<IslBucket>,
     /// The classes; one for each family and bucket, and any number of others.
     pub policy_classes: Vec<QueueClass>,
@@ -60,7 +60,7 @@ pub struct QueueClass {
     /// Ignored: it is for routers of several processes.
     #[serde(default)]
     pub admission: Option<IgnoredAny>,
-    /// Prompt tokens to be computed that may leave in each round over the classes.
+    /// Prompt tokens to compute that may leave in each round over the classes.
     pub quantum: u64,
     /// An engine is busy when it has more prompt tokens to compute than this.
     #[serde(default)]
@@ -69,7 +69,7 @@ pub struct QueueClass {
     /// do not wait.
     #[serde(default)]
     pub prefill_busy_threshold_frac: Option<f64>,
-    /// Requests that may wait, for each engine that is up; those beyond are refused.
+    /// Requests that may wait, for each running engine; further ones are refused.
     #[serde(default)]
     pub request_queue_limit_per_worker: Option<u64>,
     /// The same in their prompt tokens.

@@ -11,9 +11,9 @@ pub use vcr_core::factory::RouterFactory;
 /// The router of a pool.
 #[derive(Clone, Default)]
 pub enum RouterConfig {
-    /// Workers in turn, in order of arrival. Where an engine that does all of the work
-    /// has several ranks, its turns go to them in turn; engines with half of the work
-    /// are gone through rank by rank. Both as in Dynamo.
+    /// Workers in rotation, in order of arrival. If an engine that does the whole work has several
+    /// ranks, its turns rotate among them; engines with half of the work are traversed rank by
+    /// rank. Both as in Dynamo.
     #[default]
     RoundRobin,
     /// Fewest requests, then fewest outstanding prefill tokens.
@@ -53,7 +53,7 @@ pub struct SessionHashConfig {
 /// Sessions that stay with an engine.
 #[derive(Clone, Debug)]
 pub struct StickyConfig {
-    /// Chooses the engine of the first request, and again when that is gone.
+    /// Chooses the engine of the first request, and again when that engine is removed.
     pub router: RouterConfig,
     /// A session that has not been used for longer is forgotten.
     pub ttl_ns: Option<u64>,

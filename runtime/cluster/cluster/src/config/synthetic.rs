@@ -162,7 +162,7 @@ impl SyntheticInput {
             problems.push(SyntheticProblem::Starts { given });
         }
         let positive = |value: f64| value.is_finite() && value > 0.0;
-        // The longest wait that a trace can say.
+        // The longest wait that a trace can express.
         let is_wait = |value: f64| (0.0..=9.2e12).contains(&value);
         let numbers = [
             ("request_rate", self.request_rate, positive as fn(f64) -> bool, "positive and finite"),

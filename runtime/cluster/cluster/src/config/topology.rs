@@ -27,8 +27,8 @@ pub enum LinkSharing {
     Unshared,
 }
 
-/// Part of the output that a prefill engine generates before its KV moves on. Clients
-/// do not get those tokens.
+/// The part of the output that a prefill engine generates before its KV moves on. Clients do not
+/// receive those tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourceOutput {
     /// The first token, with the prompt.
@@ -59,7 +59,7 @@ pub struct KvPlane {
     pub layers: u32,
 }
 
-/// What becomes of a prompt whose client gives up before a decode engine has its KV.
+/// How to treat a prompt whose client gives up before a decode engine has its KV.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PrefillCancellation {
     /// At any time, all that it holds is freed at once.
@@ -164,8 +164,8 @@ impl PoolRole {
         }
     }
 
-    /// Whether KV routers look up what its engines have cached. Decode engines get the KV of prompts
-    /// from elsewhere.
+    /// Whether KV routers look up its engines' caches. Decode engines get the KV of prompts from
+    /// elsewhere.
     pub(crate) const fn is_routed_by_cache(self) -> bool {
         !matches!(self, Self::Decode)
     }

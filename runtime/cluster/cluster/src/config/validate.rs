@@ -1,4 +1,4 @@
-//! Validation of a run before it begins, beyond what its types rule out.
+//! Validation of a run before it begins, beyond its types.
 
 use vcr_core::{ACCEPTANCE_RATES, EngineKind, KvCacheGroup};
 use vcr_trace::Trace;

@@ -91,7 +91,7 @@ pub struct WorkloadConfig {
 }
 
 impl WorkloadConfig {
-    /// A workload from the beginning of the run on, of clients that wait for ever.
+    /// A workload from the beginning of the run on, with clients that wait forever.
     #[must_use]
     pub fn new(name: impl Into<String>, source: WorkloadSource) -> Self {
         let client = ClientConfig::default();

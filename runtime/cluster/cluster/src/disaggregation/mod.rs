@@ -70,12 +70,12 @@ impl KvHandoffs {
         self.config.as_ref().map(|config| config.source_output)
     }
 
-    /// What becomes of prompts whose clients give up.
+    /// How to treat prompts whose clients give up.
     pub(crate) fn cancellation(&self) -> PrefillCancellation {
         self.config.as_ref().map_or(PrefillCancellation::Anytime, |config| config.cancellation)
     }
 
-    /// A transfer goes on, though its client has left.
+    /// A transfer continues although its client has left.
     pub(crate) fn orphan(&mut self, TransferKey { tag, attempt }: TransferKey, orphan: Orphan) {
         self.orphans.insert((tag, attempt), orphan);
     }
@@ -102,8 +102,8 @@ impl KvHandoffs {
         self.due.pop_front()
     }
 
-    /// Starts a transfer from a prefill engine. Gives how long it takes, unless that
-    /// depends on the others of its link.
+    /// Starts a transfer from a prefill engine. Returns its duration, unless that depends on the
+    /// others of its link.
     pub(crate) fn start(
         &mut self,
         now_ns: u64,

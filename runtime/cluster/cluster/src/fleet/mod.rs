@@ -182,7 +182,7 @@ impl Fleet {
         }
     }
 
-    /// A worker, beside the pools.
+    /// A worker, borrowed separately from the pools.
     pub(crate) fn split(&mut self, index: u32) -> (&[Pool], &mut Worker) {
         if self.shares_tiers {
             self.hand_tiers(index);

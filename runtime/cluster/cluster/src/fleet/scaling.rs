@@ -185,7 +185,7 @@ impl Fleet {
         Rescaling { start: off, leave: here.into_iter().map(|(is_coming, _, index)| (index, is_coming)).collect() }
     }
 
-    /// Starts the ranks of an engine that is off. Gives when they are up.
+    /// Starts the ranks of an engine that is off. Returns when they will run.
     pub(crate) fn start_up(&mut self, index: u32, now_ns: u64) -> u64 {
         let ranks = self.ranks_of(index);
         let role = self.worker(index).role();

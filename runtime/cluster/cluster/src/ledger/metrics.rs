@@ -31,14 +31,14 @@ pub enum MetricKind {
 /// Scope of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Of a run and of each of its workloads.
+    /// For a run and each of its workloads.
     Workload,
-    /// Of a run only: engines serve all workloads together.
+    /// Only for a run: engines serve all workloads together.
     Run,
 }
 
-/// Where the value of a metric comes from. It says on which targets the metric is known: a metric that a target cannot
-/// know is absent from its report, and does not read 0.
+/// The source of a metric's value, which decides on which targets it is known: a metric that a
+/// target cannot know is absent from its report, not 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Clients measure it: every target knows it.
@@ -309,8 +309,8 @@ impl Counter {
         }
     }
 
-    /// Whether it counts what most runs cannot have. Reports name it only where
-    /// it is not 0, so that reports of other runs do not change with it.
+    /// Whether it counts something that most runs cannot have. Reports name it only if it is not 0,
+    /// so that other reports do not change.
     #[must_use]
     pub const fn is_occasional(self) -> bool {
         matches!(

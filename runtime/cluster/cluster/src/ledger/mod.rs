@@ -46,7 +46,7 @@ pub(crate) struct Ledger {
     /// By worker.
     steady_decodes: Vec<SteadyDecode>,
     overheads: Overheads,
-    /// For a capture of the run, if it keeps what that needs.
+    /// For a capture of the run, if it keeps the necessary data.
     kept: Option<Kept>,
     /// Gaps over time, if they are kept.
     gap_course: Option<Box<GapCourse>>,
@@ -113,7 +113,7 @@ impl Ledger {
         Some(kept)
     }
 
-    /// All requests and steps until now were to warm the caches: what counts begins here.
+    /// Ends the warm-up of the caches: measurements begin here.
     pub(crate) fn begin_measuring(&mut self) {
         self.unmeasured = (self.records.len(), self.steps);
         self.metrics.fill(MetricSet::default());
@@ -126,7 +126,7 @@ impl Ledger {
         self.unmeasured.0
     }
 
-    /// Enters the hashes of a request's prompt, if those are kept.
+    /// Records the hashes of a request's prompt, if they are kept.
     pub(crate) fn keep_prompt(&mut self, tag: u64, chain: impl FnOnce() -> PromptChain) {
         if let Some(kept) = &mut self.kept {
             kept.enter_prompt(tag, chain());
@@ -323,8 +323,7 @@ impl Ledger {
         self.count(tag, Counter::WastedPromptTokens, computed);
     }
 
-    /// A request has lost its engine and all that was done for it. Gives whether it is
-    /// tried again.
+    /// A request has lost its engine and its progress. Returns whether it is retried.
     pub(crate) fn lose(&mut self, tag: u64, max_retries: u32) -> bool {
         self.waste(tag);
         let record = &mut self.records[tag as usize];
@@ -395,7 +394,7 @@ impl Ledger {
         }
     }
 
-    /// Gives the records, in a list or packed, and the samples summed up by workload, steps last.
+    /// Returns the records, in a list or packed, and the samples summed up by workload, steps last.
     pub(crate) fn close(mut self) -> (Vec<RequestRecord>, PackedRecords, Summarised) {
         self.records.open_mut().iter_mut().for_each(|record| reach_unfinished(record, &self.overheads));
         self.step_metrics.add(Counter::Steps, self.steps - self.unmeasured.1);

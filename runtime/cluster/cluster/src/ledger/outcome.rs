@@ -35,7 +35,7 @@ impl Outcome {
         }
     }
 
-    /// Why it was refused, lost or given up, if that is not all that its status says.
+    /// Why it was refused, lost or given up, if its status does not say everything.
     #[must_use]
     pub fn reason(&self) -> Option<String> {
         match self {

@@ -1,14 +1,14 @@
 //! Compact records of ended requests.
 //!
-//! A record is written as the differences from what its neighbours let expect: a word that is
-//! as expected takes one bit. Most take 20 to 40 bytes instead of the 400 of a
-//! [`RequestRecord`]. They are read one after another only.
+//! A record is written as its differences from the values predicted by its neighbours: a predicted
+//! word takes one bit. Most take 20 to 40 bytes instead of the 400 of a [`RequestRecord`]. They can
+//! only be read in sequence.
 
 use super::record::{Outcome, RequestRecord};
 
 /// Bytes of a chunk, about: a list that grows by doubling would hold them twice for a while.
 const CHUNK_BYTES: usize = 1 << 16;
-/// Words of a record; a bit of each says whether it is as expected.
+/// Words of a record; one bit each says whether the prediction was right.
 const WORDS: usize = RequestRecord::FIELDS.len() + 1;
 const MASK_BYTES: usize = WORDS.div_ceil(8);
 const _: () = assert!(WORDS <= 64, "a mask has 64 bits");

@@ -146,7 +146,7 @@ macro_rules! declare_record {
         }
 
         impl RequestRecord {
-            /// Resets what belongs to one attempt only.
+            /// Resets the fields of a single attempt.
             pub(super) fn reset(&mut self) {
                 $($(reset_field!(self.$field, $retry);)?)*
                 $(reset_field!(self.detail.$detail, $detail_retry);)*

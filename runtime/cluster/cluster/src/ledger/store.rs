@@ -13,12 +13,12 @@ const ARRIVALS_PER_LOOK: u64 = 256;
 #[derive(Debug, Default)]
 pub(super) struct RecordStore {
     open: Window<RequestRecord>,
-    /// Those before the open ones, if ended ones are packed.
+    /// Records before the open ones, if ended ones are packed.
     packed: Option<PackedRecords>,
 }
 
 impl RecordStore {
-    /// Packs the records of requests that have ended. They are not to be looked at again.
+    /// Packs the records of ended requests, which must not be read again.
     pub(super) fn pack_ended(&mut self) {
         self.packed = Some(PackedRecords::default());
     }

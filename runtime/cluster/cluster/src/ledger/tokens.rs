@@ -11,7 +11,7 @@ use super::record::TokenTimes;
 use super::steady_decode::SteadyDecode;
 
 impl Ledger {
-    /// Output tokens reach the client together. Gives whether they are the first.
+    /// Output tokens reach the client together. Returns whether they are the first.
     pub(crate) fn emit(&mut self, tag: u64, num_tokens: u32, now_ns: u64) -> bool {
         let is_first = self.record(tag).prefill_end_ns.is_none();
         if let Some(kept) = &mut self.kept {
@@ -88,14 +88,13 @@ impl Ledger {
         }
     }
 
-    /// A worker's process is gone.
+    /// A worker's process has ended.
     pub(crate) fn forget_steady_decode(&mut self, worker: u32) {
         self.steady_decodes[worker as usize] = SteadyDecode::default();
     }
 
-    /// Enters output tokens into a record, with the gap before the first of them; the
-    /// gaps between them are the caller's. Gives the workload, and whether an engine
-    /// serves the request.
+    /// Enters output tokens into a record, with the gap before the first of them; the caller enters
+    /// the gaps between them. Returns the workload, and whether an engine serves the request.
     fn enter_tokens(&mut self, tag: u64, num_tokens: u32, times: TokenTimes) -> (usize, bool) {
         let record = &mut self.records[tag as usize];
         let workload = record.workload as usize;

@@ -1,4 +1,4 @@
-//! Clients that do not wait for ever: they give requests up, cancel them, try again.
+//! Clients that do not wait forever: they give up, cancel and retry requests.
 
 use vcr_core::Prompt;
 
@@ -94,7 +94,7 @@ impl MeasuredRun {
         }
     }
 
-    /// Retries an ended request, if its client does so. Otherwise returns what follows the request.
+    /// Retries an ended request, if its client does so. Otherwise returns the request's follow-up.
     pub(super) fn retry(&mut self, tag: u64, pending: Pending, outcome: Outcome, at_ns: u64) -> Option<FollowUp> {
         let Pending { turn, client } = pending;
         let Some(Client { attempt, .. }) = client else { return Some(turn.follow_up) };

@@ -27,21 +27,21 @@ use clients::Pending;
 /// Next action of a run's caller.
 #[derive(Debug)]
 pub enum Due {
-    /// A request is to be sent.
+    /// Send a request.
     Send(IssuedRequest),
-    /// The client of a request gives it up: nothing more of its answer counts.
+    /// The client of a request gives up: the rest of its answer does not count.
     GiveUp {
         /// The request's number in the run.
         tag: u64,
     },
 }
 
-/// A request to be sent.
+/// A request to send.
 #[derive(Debug)]
 pub struct IssuedRequest {
     /// Its number in the run.
     pub tag: u64,
-    /// When it was to be sent, in nanoseconds since the start of the run.
+    /// Its due time, in nanoseconds since the start of the run.
     pub due_ns: u64,
     /// Index of its workload in the run.
     pub workload: u32,
@@ -68,7 +68,7 @@ pub struct IssuedRequest {
     pub needs_answer: bool,
     /// Parts of the request that no protocol carries.
     pub origin: RequestOrigin,
-    /// The request as a client sent it over HTTP, to be sent again.
+    /// The client's recorded HTTP request, which is sent again.
     pub call: Option<Arc<RecordedCall>>,
 }
 
@@ -93,8 +93,8 @@ pub struct MeasuredRun {
     /// By tag; none once the request has ended.
     pending: Vec<Option<Pending>>,
     names: RequestNames,
-    /// One engine of each pool, which say what requests can never run; none where the engines
-    /// are not known.
+    /// One engine of each pool, to detect requests that can never run; none if the engines are not
+    /// known.
     engines: Vec<AnyEngine>,
 }
 
@@ -342,15 +342,15 @@ impl MeasuredRun {
         }
     }
 
-    /// Takes from `engines`, the record of a cluster behind a server, what its engines know of a
-    /// request that has ended there; times at the client stay as they are.
+    /// Copies the engines' fields of an ended request from `engines`, the record of a cluster
+    /// behind a server; times at the client stay.
     pub fn adopt(&mut self, tag: u64, engines: &RequestRecord) {
         if self.is_pending(tag) {
             self.ledger.adopt(tag, engines);
         }
     }
 
-    /// Output tokens of a request have come together. Whether its client goes on waiting:
+    /// Output tokens of a request have arrived together. Returns whether its client keeps waiting:
     /// otherwise it has enough, and the request has ended.
     pub fn tokens(&mut self, tag: u64, num_tokens: u32, at_ns: u64) -> bool {
         if !self.is_pending(tag) {
@@ -362,7 +362,7 @@ impl MeasuredRun {
         !self.has_enough(tag, at_ns)
     }
 
-    /// The engine of a request is gone. Whether the request is to be sent again.
+    /// The engine of a request has been lost. Returns whether the request is sent again.
     pub fn lost(&mut self, tag: u64) -> bool {
         self.is_pending(tag) && self.ledger.lose(tag, self.config.max_retries)
     }
@@ -406,8 +406,7 @@ impl MeasuredRun {
         self.ledger.count_ignored_fault();
     }
 
-    /// How long the run took, as its report says; `stopped_at_ns` is when it was ended before its
-    /// end, if it was.
+    /// The duration of the run for its report; `stopped_at_ns` is the time of an early end, if any.
     #[must_use]
     pub fn duration_ns(&self, stopped_at_ns: Option<u64>) -> u64 {
         measured_ns(&self.config, &self.ledger, stopped_at_ns)

@@ -76,7 +76,7 @@ impl RunSeries {
         self.router_queue_ns
     }
 
-    /// Requests waited there for that long; 0 says that none did.
+    /// Requests waited there for that long; 0 if none did.
     pub fn add_router_queue(&mut self, ns: u64) {
         *self.router_queue_ns.get_or_insert(0) += ns;
     }

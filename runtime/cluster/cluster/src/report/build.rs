@@ -23,8 +23,8 @@ use crate::traffic::ProfileCounts;
 
 /// Version of a run's report.
 pub(super) const SCHEMA_VERSION: u32 = 2;
-/// The version that fingerprints cover. What later versions add is left out of
-/// them, so that the fingerprint of a run stays the same.
+/// The version that fingerprints cover. Additions of later versions are left out, so the
+/// fingerprint of a run stays the same.
 pub(super) const FINGERPRINTED_VERSION: u32 = 1;
 
 /// The final state of a run.
@@ -123,7 +123,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     unfingerprinted(&mut report);
     add_generated_tokens(&mut report, &ends);
     report.slo_classes = report.count_slos();
-    // It says how far to trust the times, not what happened.
+    // It describes the confidence in the times, not the events.
     let fitted = range_use.filter(|used| used.priced_ns > 0 || used.tables.total_ns() == 0);
     report.outside_fitted_range = fitted.map(|used| share(used.outside_ns, used.priced_ns));
     report.table_coverage = range_use.and_then(|used| TableCoverage::of(&used.tables));

@@ -42,7 +42,7 @@ impl GpuDeployment {
 pub struct PoolDeployment {
     /// Name of the pool.
     pub pool: String,
-    /// What its engines run on.
+    /// The hardware of its engines.
     #[serde(flatten)]
     pub deployment: GpuDeployment,
     /// GPU hours from the decision to start each engine until it is off, within the measured part of the run.

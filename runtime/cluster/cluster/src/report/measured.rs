@@ -33,7 +33,7 @@ pub struct TargetReport {
     /// How prompts were sent: `token ids` or `text`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompts: Option<String>,
-    /// Milliseconds by which requests were sent later than their schedule.
+    /// Milliseconds between the schedule and the sending of requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub send_delay_ms: Option<TrendReport>,
     /// Metrics that are not known on this target, with the reasons.

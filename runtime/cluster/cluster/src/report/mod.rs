@@ -38,7 +38,7 @@ pub use request_names::RequestNames;
 pub use uncertainty::{Interval, Uncertainty, quantile};
 use vcr_core::latency::TableUse;
 
-/// A trend as it is written: times in milliseconds, counts as they are.
+/// A trend as written: times in milliseconds, counts unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TrendReport {
     /// Number of samples.
@@ -125,8 +125,8 @@ pub struct EngineReport {
     pub steps: u64,
     /// Share of the time that it had its place for that was spent in steps.
     pub utilisation: f64,
-    /// Share of that time in which it waited for the end of other ranks' steps, where
-    /// ranks wait for each other: the two together are the same for all of an engine.
+    /// Share of that time in which it waited for the ends of other ranks' steps; the sum of both is
+    /// the same for all ranks of an engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting: Option<f64>,
     /// Tokens computed, recomputed ones included.
@@ -231,7 +231,7 @@ pub struct Report {
     pub cut_short: bool,
     /// Requests in progress when the run was cut off.
     pub unfinished_requests: u64,
-    /// Target on which it ran, unless in virtual time.
+    /// Its target, unless it ran in virtual time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<TargetReport>,
     /// Metrics over all workloads.
@@ -282,7 +282,7 @@ pub struct Report {
     pub overload: Option<Overload>,
     /// SHA-256 over every step, every request and all of the above, as hex.
     pub fingerprint: String,
-    /// Number of the first of the requests: those before it were to warm the caches.
+    /// Number of the first measured request: earlier ones warmed the caches.
     #[serde(skip)]
     pub first_request: u64,
     /// Every request that was measured, in order of arrival.

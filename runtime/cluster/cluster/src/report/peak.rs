@@ -7,7 +7,7 @@ use crate::config::PoolConfig;
 /// The data type of numbers that are not quantised.
 const UNQUANTISED: &str = "bfloat16";
 
-/// What the matrices of a pool's model are multiplied as, and how fast its GPU can do so.
+/// The arithmetic of a pool's matrix multiplications, and its GPU's peak speed for it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComputePeak {
     /// Data type of the weights.

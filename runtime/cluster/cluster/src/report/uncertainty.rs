@@ -19,7 +19,7 @@ pub struct Uncertainty {
     pub draws: usize,
     /// The share of the draws within each interval; as much lies below as above.
     pub confidence: f64,
-    /// By metric, as reports name it, and by statistic. What not one draw has is left out.
+    /// By metric, as in reports, and by statistic. Values that no draw has are left out.
     pub metrics: BTreeMap<String, BTreeMap<String, Interval>>,
 }
 

@@ -86,7 +86,7 @@ pub(crate) trait PoolRouter: Send {
         false
     }
 
-    /// The next request that need not wait any more.
+    /// The next request that may leave.
     fn release(&mut self, _now_ns: u64, _workers: &[Worker]) -> Option<(u64, RoutedTo)> {
         None
     }
@@ -121,7 +121,7 @@ pub(crate) trait PoolRouter: Send {
     /// A request that this router has routed has ended.
     fn ended(&mut self, _now_ns: u64, _request: &EndedRequest) {}
 
-    /// KV events of a worker that are out at `at_ns`: those before `upto` in its log.
+    /// KV events of a worker published by `at_ns`: those before `upto` in its log.
     fn kv_events(&mut self, _at_ns: u64, _worker: &mut Worker, _upto: usize) {}
 
     /// A worker has lost its cache with all else.
@@ -238,7 +238,7 @@ impl Routing {
         std::mem::take(&mut self.front_mut(role).parked)
     }
 
-    /// Takes all requests from in front of a pool, which will have no engines any more.
+    /// Removes all requests from in front of a pool, which will have no engines any more.
     pub(crate) fn drain(&mut self, role: PoolRole) -> Vec<u64> {
         let mut tags = self.take_parked(role);
         tags.extend(self.front_mut(role).router.drain_queue());
@@ -326,7 +326,7 @@ impl Routing {
         worker.clear_kv_events();
     }
 
-    /// A worker's process is gone, and its cache with it.
+    /// A worker's process has ended, and its cache with it.
     pub(crate) fn crashed(&mut self, worker: &Worker) {
         self.front_mut(worker.role()).router.crashed(worker.index());
     }

@@ -36,7 +36,7 @@ impl Sessions {
         Self { pins: true, ttl_ns: config.ttl_ns, ..Self::default() }
     }
 
-    /// Of another router, to know which of them move.
+    /// The sessions of another router, to record which of them move.
     pub(super) fn watched() -> Self {
         Self::default()
     }
@@ -196,7 +196,7 @@ mod tests {
         three[0].running_requests = 5;
         assert_eq!((chosen(&mut router, 1, 90, &three), chosen(&mut router, 2, 90, &three)), (0, 1));
         assert!(!router.sessions.take_moved());
-        // Its worker is gone: it moves, and stays where it is when the worker is back.
+        // Its worker has been removed: it moves, and stays there when the worker is back.
         assert_eq!(chosen(&mut router, 1, 150, &three[1..]), 1);
         assert!(router.sessions.take_moved());
         three[1].running_requests = 9;

@@ -17,8 +17,8 @@ use crate::ledger::record::{GiveUp, Outcome};
 use crate::observe::Observer;
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Has the prompt of a request computed though its client leaves, where routers do not cancel that. Gives whether
-    /// it is.
+    /// Lets the prompt of a request be computed although its client leaves, if routers do not
+    /// cancel that. Returns whether it is.
     pub(super) fn compute_for_nobody(&mut self, tag: u64, reason: GiveUp) -> bool {
         if !matches!(self.handoffs.cancellation(), PrefillCancellation::Never { .. }) {
             return false;
@@ -113,7 +113,8 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// A prefill worker holds KV that nobody will fetch, for as long as it would wait for a decode engine.
+    /// A prefill worker holds KV that nobody will fetch, for as long as it would wait for a decode
+    /// engine.
     fn hold_in_vain(&mut self, tag: u64, source: (u32, RequestId)) {
         self.ledger.abandon(tag);
         let hold_ns = self.handoffs.cancellation().hold_ns().unwrap_or(0);

@@ -68,8 +68,8 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Opens the record of a request that arrives. Gives its tag, and when it reaches the
-    /// queue in front of the engines.
+    /// Opens the record of a new request. Returns its tag, and when it reaches the queue in front
+    /// of the engines.
     pub(super) fn enter(&mut self, workload: u32, turn: Turn) -> (u64, u64) {
         self.clock.note_send_delay();
         let lengths = [turn.prompt.len_tokens(), turn.max_tokens];
@@ -134,7 +134,7 @@ impl<O: Observer> Simulation<'_, O> {
         };
         let next_ns = record.arrival_ns.saturating_add(answer.after_ns(next_output + 1));
         self.in_flight.get_mut(tag).stage = Stage::Played { row, next_output: next_output + 1 };
-        // No router has to know of the first token: no engine has computed it.
+        // No router needs to know of the first token: no engine has computed it.
         let _is_first = self.ledger.emit(tag, num_tokens, self.clock.now_ns());
         self.observation.tokens(tag, num_tokens, self.clock.now_ns());
         self.events.push(next_ns.max(self.clock.now_ns()), Event::Played { tag });

@@ -1,4 +1,4 @@
-//! Clients that do not wait for ever: they give requests up, cancel them, try again.
+//! Clients that do not wait forever: they give up, cancel and retry requests.
 
 use super::Simulation;
 use crate::error::SimError;

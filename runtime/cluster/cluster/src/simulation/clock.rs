@@ -1,8 +1,8 @@
-//! Time of a run: the present instant, and how time goes on.
+//! Time of a run: the present instant, and its progress.
 //!
-//! An instant begins, has its events handled, and ends with the steps that start. Where requests
-//! come from outside it stays open between the last two. In real time a caller's clock says when
-//! an instant begins: an event is handled when that clock has passed its time.
+//! An instant begins, handles its events, and ends with the steps that start. If requests come from
+//! outside it stays open between the last two. In real time a caller's clock decides when an
+//! instant begins: an event is handled when that clock has passed its time.
 
 use crate::event::EventQueue;
 use crate::ledger::metrics::Samples;
@@ -107,7 +107,7 @@ impl<'c> Clock<'c> {
         steps - self.steps_before_instant
     }
 
-    /// Time goes on to `now_ns`.
+    /// Advances time to `now_ns`.
     #[inline]
     pub(super) fn advance_to(&mut self, now_ns: u64) {
         self.now_ns = now_ns;

@@ -1,10 +1,9 @@
 //! A cluster that its caller steps.
 //!
-//! [`Cluster`] is the simulation of [`simulate`](super::simulate) for programs that have a loop
-//! of their own: they submit requests, cancel them, let virtual time go on and read the
-//! outputs. Such a program cannot change the past: a request arrives at the
-//! present instant, and a step that would go beyond the horizon the program has set ends the
-//! run.
+//! [`Cluster`] is the simulation of [`simulate`](super::simulate) for programs with their own loop:
+//! they submit requests, cancel them, advance virtual time and read the outputs. Such a program
+//! cannot change the past: a request arrives at the present instant, and a step beyond the
+//! program's horizon ends the run.
 
 mod listener;
 mod served;
@@ -43,7 +42,7 @@ pub struct ClusterRequest {
     pub session: u64,
 }
 
-/// Something that a [`Cluster`] has to tell.
+/// An output of a [`Cluster`].
 #[derive(Clone, Debug)]
 pub enum ClusterOutput {
     /// A request has got output tokens. Only from a cluster [with tokens](Cluster::with_tokens).
@@ -72,7 +71,7 @@ pub struct EngineState {
     pub role: PoolRole,
     /// Whether it takes requests.
     pub is_up: bool,
-    /// Prompt tokens that it has to compute.
+    /// Prompt tokens that it must compute.
     pub outstanding_prefill_tokens: u64,
     /// Queues, KV usage and totals.
     pub sample: EngineSample,
@@ -124,7 +123,7 @@ pub enum ClusterError {
 /// Time stands at an instant: everything earlier is done, and everything due then is handled, but
 /// the steps that start then are not decided yet. So a request submitted now can be part of them.
 ///
-/// After an error each further call gives the same error; other clusters are not concerned.
+/// After an error each further call returns the same error; other clusters are not affected.
 pub struct Cluster {
     simulation: Simulation<'static, Listener>,
     submitted: u32,
@@ -151,7 +150,7 @@ impl Cluster {
     }
 
     fn made(mut config: RunConfig, wants_tokens: bool) -> Result<Self, ClusterError> {
-        // The records of all requests are there to be asked for.
+        // The records of all requests must stay readable.
         config.packed_records = PackedRows::Never;
         let run = config.name.clone();
         let failed = |error: SimError| ClusterError::Failed { run: run.clone(), reason: error.to_string() };
@@ -190,14 +189,14 @@ impl Cluster {
         self.horizon_ns = horizon_ns.unwrap_or(u64::MAX);
     }
 
-    /// Submits a request at the present instant; the router of the first pool chooses its
-    /// engine. Gives its number.
+    /// Submits a request at the present instant; the router of the first pool chooses its engine.
+    /// Returns its number.
     pub fn submit(&mut self, request: ClusterRequest) -> Result<u64, ClusterError> {
         self.enter(request, None)
     }
 
-    /// Submits a request at the present instant to the engine with this index in the first
-    /// pool, whatever the router would choose. Gives its number.
+    /// Submits a request at the present instant to the engine with this index in the first pool,
+    /// instead of the router's choice. Returns its number.
     ///
     /// # Errors
     /// As [`Self::submit`]; when there is no such engine, or it is not up.
@@ -328,7 +327,7 @@ impl Cluster {
         if has_pool { self.simulation.routing.waiting(pool) } else { 0 }
     }
 
-    /// Sums up the run as it is; requests that have not ended are unfinished.
+    /// Sums up the run so far; requests that have not ended are unfinished.
     ///
     /// # Errors
     /// When it has failed, or not one request could ever run.

@@ -1,5 +1,5 @@
-//! Faults, planned and injected: crashes, restarts, slow-downs and stalls, and what
-//! becomes of the requests.
+//! Faults, planned and injected: crashes, restarts, slow-downs and stalls, and their effects on
+//! requests.
 
 use std::ops::Range;
 
@@ -59,7 +59,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.fleet.bring_up(index, &self.facts.config.name, self.clock.now_ns())?;
         self.routing.may_release(pool);
         for tag in self.routing.take_parked(pool) {
-            // Requests that ended while parked are gone.
+            // Requests that ended while parked no longer exist.
             if let Some(&Live { stage: Stage::Waiting { pool }, .. }) = self.in_flight.find(tag) {
                 self.resume(tag, pool)?;
             }
@@ -131,7 +131,7 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// A request loses its state on the ranks `crashed`, and so has to start again.
+    /// A request loses its state on the ranks `crashed`, and so must start again.
     fn lose(&mut self, tag: u64, crashed: &Range<u32>) -> Result<(), SimError> {
         self.cancel_transfer(tag);
         self.routing.lost(self.clock.now_ns(), tag);

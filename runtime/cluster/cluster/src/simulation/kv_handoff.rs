@@ -102,7 +102,7 @@ impl<O: Observer> Simulation<'_, O> {
             && self.fleet.worker(index).engine().as_vllm().is_some()
     }
 
-    /// Has a worker take blocks for a prompt from elsewhere. Gives whether it has.
+    /// Lets a worker allocate blocks for a prompt from elsewhere. Returns whether it did.
     fn try_reservation(&mut self, index: u32) -> Result<bool, SimError> {
         if self.retries_when_freed(index) && !self.fleet.worker(index).may_reserve() {
             return Ok(false);

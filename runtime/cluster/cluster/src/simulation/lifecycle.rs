@@ -106,7 +106,7 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Gives a request to the worker that was chosen for it.
+    /// Places a request on its chosen worker.
     pub(super) fn place(&mut self, tag: u64, pool: PoolRole, to: crate::routing::RoutedTo) {
         let own = self.fleet.pool(pool);
         let worker = own.first_worker() + to.worker;
@@ -123,7 +123,7 @@ impl<O: Observer> Simulation<'_, O> {
         let record = self.ledger.record(tag);
         let live = self.in_flight.get_mut(tag);
         live.routed[pool.index()] = Some(to.worker);
-        // Its prompt is still to be computed.
+        // Its prompt must still be computed.
         let is_ahead = kv_role == KvRole::Destination && live.source.is_none();
         let may_retry = live.client.as_ref().is_some_and(|client| client.may_retry);
         let keeps_prompt = self.facts.config.max_retries > 0 || may_retry || kv_role == KvRole::Source || is_ahead;
@@ -253,7 +253,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// A client has the answer to a request that ended so; its session goes on or makes room for
+    /// A client has the answer to an ended request; its session continues or makes room for
     /// another.
     pub(super) fn answer(&mut self, tag: u64, outcome: Outcome) {
         let live = self.in_flight.remove(tag);

@@ -282,7 +282,7 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// All that has come of the events of this instant, up to the steps that start.
+    /// Handles the consequences of this instant's events, up to the steps that start.
     fn end_instant(&mut self) -> Result<(), SimError> {
         self.drive_kv_handoffs()?;
         self.release_queued();
@@ -376,7 +376,7 @@ pub(super) struct RunFacts {
     pub(super) is_steady: bool,
     /// Whether any pool has an autoscaler.
     pub(super) scales: bool,
-    /// Whether its clients are elsewhere, and decide what follows on their requests.
+    /// Whether its clients are outside, and decide what follows their requests.
     pub(super) is_served: bool,
     /// Whether caches know the prompts to come.
     pub(super) foresees: bool,

@@ -1,4 +1,4 @@
-//! Runs in real time: the events of virtual time, each handled when a clock says that it is due.
+//! Runs in real time: the events of virtual time, each handled when a clock reaches it.
 //!
 //! An event is handled when the clock has passed its time, and its consequences start at the
 //! clock's time, not at the planned one: steps take their real durations, and latencies are

@@ -39,7 +39,7 @@ impl<O: Observer> Simulation<'_, O> {
     pub(super) fn waiting_in_front(&self, pool: PoolRole) -> (u64, u64) {
         let (mut requests, mut tokens) = self.routing.queued(pool);
         for &tag in self.routing.parked(pool) {
-            // Requests that ended while parked are gone.
+            // Requests that ended while parked no longer exist.
             let Some(live) = self.in_flight.find(tag) else { continue };
             if live.stage == (Stage::Waiting { pool }) {
                 requests += 1;

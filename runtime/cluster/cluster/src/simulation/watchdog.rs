@@ -13,7 +13,7 @@ use crate::ledger::record::Outcome;
 use crate::observe::Observer;
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Too many steps were taken at this instant for time to go on.
+    /// Too many steps were taken at this instant, so time counts as stuck.
     pub(super) fn time_stands_still(&self) -> SimError {
         let at_work =
             self.fleet.workers().iter().find(|worker| worker.is_executing() || worker.engine().load().num_running > 0);

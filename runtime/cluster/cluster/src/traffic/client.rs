@@ -1,6 +1,6 @@
-//! Decisions of a request's client: when it gives up, and whether it tries again.
+//! Decisions of a request's client: when it gives up, and whether it retries.
 //!
-//! Decisions are made of numbers alone, so that virtual time and a clock come to the same.
+//! Decisions depend only on numbers, so virtual time and a clock give the same results.
 
 use vcr_base::random::Stream;
 use vcr_core::seed;

@@ -32,16 +32,16 @@ pub(crate) struct Graph {
     waiters: Vec<Waiter>,
     /// The play of each row.
     play_of: Vec<u32>,
-    /// Of each play, its rows in file order begin here in `play_rows`.
+    /// By play, the start of its rows in `play_rows`, in file order.
     first_of_play: Vec<u32>,
     play_rows: Vec<u32>,
-    /// Of each node, how many of its dependencies have not happened.
+    /// By node, the number of dependencies that have not happened.
     num_waits: Vec<u32>,
     /// By node, the time at which its predecessors have let it start.
     ready_ns: Vec<u64>,
-    /// Of each play of each copy, how many of its requests have not ended.
+    /// By play of each copy, the number of its requests that have not ended.
     num_left: Vec<u32>,
-    /// Of each play of each copy, the virtual time that its rows count from.
+    /// By play of each copy, the virtual time that its rows count from.
     origin_ns: Vec<u64>,
     /// Nodes that may start, with their times; the caller takes them.
     released: Vec<(u64, u64)>,
@@ -109,7 +109,7 @@ impl Graph {
         let released: Vec<(u64, u64)> = roots.into_iter().map(release).collect();
         self.released.extend(released);
         let index = self.play_index(play, copy);
-        // Before it lies what its rows' times count from; they are not before it.
+        // Rows' times count from an earlier origin and never precede it.
         self.origin_ns[index] = now_ns.saturating_sub(self.pacing.scale(earliest_ns));
     }
 
@@ -158,7 +158,7 @@ impl Graph {
     }
 }
 
-/// Of each row, the rows that wait for it; their delays as the trace is paced.
+/// By row, the rows that wait for it, with delays in the trace's pacing.
 pub(super) fn waiters(trace: &Trace, pacing: TracePacing) -> (Vec<u32>, Vec<Waiter>) {
     let (first, order) = grouped(trace.requests.len() as u32, trace.dependencies.iter().map(|other| other.request));
     let mut row_of = vec![0; trace.dependencies.len()];

@@ -286,8 +286,8 @@ impl Traffic {
         if workload.end_session() {
             events.push(now_ns, Event::Arrival { workload: index });
         }
-        // A refusal takes no time: without a count to end it, a loop of refused
-        // requests would go on for ever at one instant.
+        // A refusal takes no time: without a count to end it, a loop of refused requests would run
+        // forever at one instant.
         let is_refused = matches!(record.outcome, Outcome::Rejected(_) | Outcome::Shed) && !workload.is_counted();
         if workload.closed_loop().is_some() && !is_refused && workload.has_next(now_ns) {
             events.push(now_ns, Event::Arrival { workload: index });
@@ -390,7 +390,7 @@ pub struct StructuredOutputs {
     pub share: f64,
     /// Milliseconds from a request's arrival at an engine until its grammar is compiled.
     pub compile_ms: Distribution,
-    /// Of these the share whose grammar cannot be compiled, from 0 to 1.
+    /// The share of these whose grammar cannot be compiled, from 0 to 1.
     pub failing_share: f64,
 }
 

@@ -61,7 +61,7 @@ pub(super) struct Profile {
     source: Source,
     /// By lane.
     warmups: Vec<Warmup>,
-    /// Lanes whose warm-up goes on.
+    /// Lanes that are still warming up.
     warming: usize,
     has_begun: bool,
     /// By the number of their start.
@@ -149,7 +149,8 @@ impl Profile {
         Some(DueRow { row, copy, is_warmup: false })
     }
 
-    /// Notes that a request has ended, completed or not. Returns whether the warm-up ends with it.
+    /// Records that a request has ended, completed or not. Returns whether the warm-up ends with
+    /// it.
     pub(super) fn ended(&mut self, node: u64, is_completed: bool, now_ns: u64) -> bool {
         if node & WARMUP != 0 {
             let warmup = &self.warmups[(node & !WARMUP) as usize];
@@ -169,7 +170,7 @@ impl Profile {
         let Some(play) = self.open.get_mut(&number) else { return false };
         play.end(is_completed);
         if play.is_over() {
-            // A lane of plays that can never run would go on for ever at one instant.
+            // A lane of plays that can never run would loop forever at one instant.
             let goes_on = play.has_completed();
             self.open.remove(&number);
             self.counts.plays_ended += 1;

@@ -46,7 +46,7 @@ fn a_client_that_gives_up_ends_its_request_at_that_instant() {
     assert_eq!((count(&report, Counter::Timeouts), count(&report, Counter::Completed)), (1, 0));
     assert_eq!((count(&report, Counter::WastedTokens), count(&report, Counter::WastedPromptTokens)), (24, 100));
     assert_eq!(count(&report, Counter::GeneratedTokens), 24);
-    // The step that was under way goes on, and no other follows.
+    // The running step continues, and no other follows.
     assert_eq!(count(&report, Counter::Steps), 25);
     // A client that has its answer in time has all of it.
     let patient = one(ClientConfig { timeout_ns: Some(201 * MS), ..ClientConfig::default() });
@@ -107,7 +107,7 @@ fn further_attempts_ask_for_the_same_and_find_what_was_computed() {
     let waits: Vec<u64> = report.requests.windows(2).map(|two| two[1].arrival_ns - two[0].end_ns.unwrap()).collect();
     assert!((5 * MS..=10 * MS).contains(&waits[0]) && (10 * MS..=20 * MS).contains(&waits[1]), "{waits:?}");
     assert_eq!((count(&report, Counter::ClientRetries), count(&report, Counter::Timeouts)), (2, 3));
-    // No attempt after the deadline, and none goes on beyond it.
+    // No attempt starts after the deadline, and none continues beyond it.
     let report = one(ClientConfig { deadline_ns: Some(80 * MS), ..client });
     let last = report.requests.last().unwrap();
     assert_eq!((last.attempt, last.outcome, last.end_ns), (1, Outcome::GivenUp(GiveUp::Deadline), Some(80 * MS)));

@@ -219,7 +219,7 @@ fn sessions_grow_their_prompts_and_hit_their_own_cache() {
     };
     let report = run(&config(topology, vec![synthetic("chat", Arrivals::Burst { count: 1, over_ns: 0 }, requests)]));
     let lengths: Vec<_> = report.requests.iter().map(|r| (r.prompt_tokens, r.cached_tokens)).collect();
-    // Each turn finds the conversation so far, all but what shares no full block.
+    // Each turn finds the conversation so far, except the last partial block.
     assert_eq!(lengths, [(224, 0), (320, 240), (416, 336), (512, 432)]);
     let ends: Vec<_> = report.requests.iter().map(|r| r.end_ns.unwrap()).collect();
     assert!(report.requests[1..].iter().zip(&ends).all(|(turn, end)| turn.arrival_ns == end + 250 * MS));
@@ -321,8 +321,8 @@ fn the_coverage_of_tables_is_told() {
     assert_eq!(coverage.to_string(), text);
 }
 
-/// A prompt of 100 tokens and four outputs take steps of 3, 2, 2 and 2 ms. The crash
-/// takes the first attempt and the model, not what that had counted.
+/// A prompt of 100 tokens and four outputs take steps of 3, 2, 2 and 2 ms. The crash removes the
+/// first attempt and the model, but not the model's counts.
 #[test]
 fn steps_outside_of_a_fitted_range_are_reported() {
     let ranged = |faults| {
@@ -338,7 +338,7 @@ fn steps_outside_of_a_fitted_range_are_reported() {
     let text = "33.3 % of the simulated step time is outside the range that the latency model was fitted on";
     assert_eq!(whole.outside_fitted_range_text().as_deref(), Some(text));
     assert_eq!(ranged(vec![crash(PoolRole::Aggregated, 0, 4, Some(1))]).outside_fitted_range, Some(6.0 / 14.0));
-    // It is not part of what happened.
+    // It is not one of the events.
     let topology = Topology::Aggregated(pool("engines", 1, 2000, RouterConfig::RoundRobin));
     let requests =
         RequestMix { prompt_tokens: constant(100.0).into(), output_tokens: constant(4.0).into(), ..mix(1.0, 1.0) };

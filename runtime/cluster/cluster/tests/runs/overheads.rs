@@ -139,7 +139,7 @@ fn short_prompts_overtake_long_ones_on_the_way() {
     assert!(report.requests[1].scheduled_ns < report.requests[0].scheduled_ns);
 }
 
-/// Of two pools, the first has the way there and the second the way back.
+/// The first of two pools adds the request's delay and the second the answer's.
 #[test]
 fn each_pool_pays_for_its_own_side() {
     let Topology::Disaggregated { prefill, decode, link, .. } = disaggregated(2000, None) else { unreachable!() };
@@ -226,7 +226,7 @@ fn arb_overheads() -> impl Strategy<Value = Overheads> {
     )
 }
 
-/// The gaps between tokens are what lies between the first and the last of each request.
+/// The gaps between tokens add up to the time between the first and the last of each request.
 fn assert_gaps_add_up(report: &Report) {
     let Some(itl) = report.metrics.trend(Trend::Itl) else { return };
     let spans = report.requests.iter().filter_map(|record| Some(record.last_token_ns? - record.first_token_ns?));
@@ -237,7 +237,7 @@ fn assert_gaps_add_up(report: &Report) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, source_file: Some(file!()), ..ProptestConfig::default() })]
 
-    /// Whether steps are gone through at once, singly or in batches, clients see the same.
+    /// Whether steps are grouped, single or in batches, clients see the same.
     #[test]
     fn any_run_with_overheads_is_the_same_however_it_is_gone_through(
         case in arb_case(),
@@ -271,7 +271,7 @@ proptest! {
         prop_assert_eq!(report.fingerprint, watched(&priced_in_batches(run_config)).fingerprint);
     }
 
-    /// Without queueing, overheads shift what clients see and leave the steps as they are.
+    /// Without queueing, overheads shift the clients' times and leave the steps unchanged.
     #[test]
     fn steps_do_not_depend_on_the_way_back(seed in any::<u64>(), overheads in arb_overheads(), count in 1..60u64) {
         let overheads = Overheads {

@@ -1,5 +1,5 @@
-//! Requests with times of their own: what clients see, alone and with crashes, stalls,
-//! slow engines, transfers and other engines around them.
+//! Requests with times of their own: the clients' view, alone and with crashes, stalls, slow
+//! engines, transfers and other engines around them.
 
 use std::sync::Arc;
 

@@ -82,7 +82,7 @@ pub(crate) fn synthetic(name: &str, arrivals: Arrivals, mix: RequestMix) -> Work
     WorkloadConfig::new(name, WorkloadSource::Synthetic { arrivals, classes: mix.into() })
 }
 
-/// Rows in Mooncake's format, which arrive when they say.
+/// Rows in Mooncake's format, with their own arrival times.
 pub(crate) fn recorded(name: &str, rows: &str) -> WorkloadConfig {
     let trace = Trace::read(rows.as_bytes(), name, Format::Mooncake, &TraceOptions::default());
     let source = WorkloadSource::Trace {

@@ -127,8 +127,7 @@ pub enum Timing {
 pub struct Mtp {
     /// Maximum extra tokens per pass, 1 to 5.
     pub extra_tokens: u32,
-    /// The chance that the first, second, ... of them is accepted, given that
-    /// those before it were.
+    /// The probability that the first, second, ... of them is accepted if those before it were.
     pub acceptance_rates: Vec<f64>,
 }
 
@@ -200,7 +199,7 @@ pub struct EngineArgs {
     pub kv_tiers: Option<KvTiersConfig>,
     /// Blocks of a state of Mamba or linear attention (`state_cache`); 0 without.
     pub state_blocks: u32,
-    /// The cached block that goes first (`kv_eviction_policy`).
+    /// The eviction order of cached blocks (`kv_eviction_policy`).
     pub kv_eviction: KvEviction,
     /// The preemption victim.
     pub preemption_mode: PreemptionMode,
@@ -281,7 +280,7 @@ pub(crate) struct Raw {
     is_nested: bool,
 }
 
-/// Sizes that say how many blocks a state takes.
+/// Sizes that decide how many blocks a state takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StateCache {
     bytes_per_request: u64,

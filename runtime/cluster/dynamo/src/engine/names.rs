@@ -41,7 +41,7 @@ pub(super) const ENGINE: &[&str] = &[
     "trtllm",
 ];
 
-/// Keys beside `engine` in the nested layout.
+/// Keys outside `engine` in the nested layout.
 pub(super) const BESIDE: &[&str] = &[
     "engine",
     "dynamo",
@@ -169,9 +169,9 @@ impl super::EngineArgs {
         Self::with_key(Some(text), if nested { "backend" } else { "engine_type" }, Value::from(engine_type))
     }
 
-    /// The JSON text `text` (none for all defaults) with another value for one
-    /// engine argument, at its place in the layout. Text that is not a JSON object stays
-    /// as it is: [`EngineArgs::read`](super::EngineArgs::read) refuses it.
+    /// The JSON text `text` (none for all defaults) with another value for one engine argument, at
+    /// its place in the layout. Text that is not a JSON object stays unchanged:
+    /// [`EngineArgs::read`](super::EngineArgs::read) refuses it.
     #[must_use]
     pub fn with_key(text: Option<&str>, key: &str, value: Value) -> String {
         let text = text.unwrap_or("{}");

@@ -130,8 +130,8 @@ impl EngineArgs {
 
     fn sglang(&self, own: SglangArgs, preset: Preset) -> Result<EngineKind, Vec<ConfigError>> {
         let (mut chunk, mut conservativeness) = (own.chunked_prefill_size, own.schedule_conservativeness);
-        // With data-parallel attention SGLang gives each rank its share of a chunk, and
-        // reserves less for outputs; Dynamo does so since 1.6.
+        // With data-parallel attention SGLang gives each rank its share of a chunk, and reserves
+        // less for outputs; Dynamo has this since 1.6.
         if self.dp_size > 1 && preset == Preset::Dynamo1_6 {
             let pages = chunk / self.dp_size / self.block_size.max(1);
             chunk = pages.max(1) * self.block_size;
@@ -213,7 +213,7 @@ impl EngineArgs {
     }
 }
 
-/// Gives each engine a copy of a model.
+/// Makes a copy of a model for each engine.
 fn copies<M: LatencyModel + Clone + Sync + 'static>(model: Result<M, InvalidConfig>) -> Result<LatencyFactory, String> {
     model.map(factory::copies).map_err(|error| error.to_string())
 }

@@ -288,7 +288,7 @@ fn dynamo_level(raw: &mut Raw, keys: &mut Keys<'_>) {
     raw.router_queue_policy = keys.choice("router_queue_policy", crate::router::QUEUE_ORDERS);
 }
 
-/// A speed-up; 0 means 1, as in Dynamo's code (its help says otherwise).
+/// A speed-up; 0 means 1, as in Dynamo's code (its help states otherwise).
 fn ratio(keys: &mut Keys<'_>, key: &'static str) -> Option<f64> {
     let ratio = keys.at_least(key, 0.0)?;
     if ratio == 0.0 {

@@ -69,7 +69,7 @@ pub(super) fn flat(keys: &mut Keys<'_>) -> Option<KvTiersConfig> {
     })
 }
 
-/// The tiers of 1.6, with the size of a token if it is said.
+/// The tiers of 1.6, with the size of a token if it is stated.
 pub(super) fn nested(keys: &mut Keys<'_>) -> Option<KvTiersConfig> {
     let host = keys.object("native_host_offload");
     let disk = keys.object("g3_offload");

@@ -94,8 +94,8 @@ impl Distribution {
         Self::of(samples_ms.len(), |index| samples_ms[index], 1.0)
     }
 
-    /// Of samples in ascending order, divided by `scale`. Sums are taken in that
-    /// order, so they are the same for the same samples.
+    /// Of samples in ascending order, divided by `scale`. Sums are taken in that order, so equal
+    /// samples give equal sums.
     fn of(len: usize, sample: impl Fn(usize) -> f64, scale: f64) -> Self {
         let Some(last) = len.checked_sub(1) else { return Self::default() };
         let (min, max) = (sample(0), sample(last));

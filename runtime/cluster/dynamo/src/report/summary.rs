@@ -17,7 +17,7 @@ pub struct ReportSettings {
     pub decode_gpus_per_worker: u32,
     /// Time of the run on the host, if it is to be reported.
     pub wall_time_ms: Option<f64>,
-    /// The cached block that goes first in its workers.
+    /// The eviction order of cached blocks in its workers.
     pub kv_eviction: KvEviction,
 }
 

@@ -44,7 +44,7 @@ impl<'a> Text<'a> {
         Self { text, starts: std::iter::once(0).chain(breaks).collect() }
     }
 
-    /// The line, from 1, on which a part of this text begins.
+    /// The line, from 1, of the beginning of a part of this text.
     pub(crate) fn line_of(&self, part: &str) -> usize {
         let offset = (part.as_ptr() as usize).saturating_sub(self.text.as_ptr() as usize);
         self.starts.partition_point(|start| *start <= offset)

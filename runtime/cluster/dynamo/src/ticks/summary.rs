@@ -15,7 +15,7 @@ pub struct Summary {
     pub fingerprint_layout: u32,
     /// Ticks from 0 to the last with work.
     pub ticks: u64,
-    /// Those without work, which have no record.
+    /// Ticks without work, which have no record.
     pub idle_ticks: u64,
     /// Requests of the workload.
     pub requests: u64,

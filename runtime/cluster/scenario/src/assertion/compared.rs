@@ -12,7 +12,7 @@ pub(crate) fn gate(text: &str) -> Result<Gate, Malformed> {
     let malformed =
         || Malformed { message: format!("`{text}` is not a condition on a comparison"), hint: Some(HINT.to_owned()) };
     let gate: Gate = text.parse().map_err(|_| malformed())?;
-    // Of fits only.
+    // Only for fits.
     if gate.subject() == Subject::Outside { Err(malformed()) } else { Ok(gate) }
 }
 

@@ -29,7 +29,7 @@ impl Watched {
 
 /// A run with drawn coefficients.
 pub(crate) struct DrawnRun {
-    /// Without what takes room.
+    /// Without its large parts.
     report: Report,
     watched: Vec<Option<f64>>,
 }

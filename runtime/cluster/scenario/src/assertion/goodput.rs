@@ -37,7 +37,7 @@ pub(crate) struct GoodputOf {
 }
 
 impl GoodputOf {
-    /// The metrics that it has limits of, as far as those can be unknown.
+    /// The limited metrics that can be unknown.
     pub(crate) fn needs(&self) -> impl Iterator<Item = Metric> {
         let slos = self.slos.iter().filter(|slo| slo.metric == SloMetric::Queue);
         slos.map(|_| Metric::Trend(Trend::Queue))

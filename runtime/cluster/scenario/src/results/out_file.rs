@@ -100,7 +100,7 @@ impl OutFile {
         }
     }
 
-    /// Whether it is made of the others, for people and other tools.
+    /// Whether it is derived from the others, for people and other tools.
     pub(crate) fn is_picture(self) -> bool {
         self >= Self::Charts
     }

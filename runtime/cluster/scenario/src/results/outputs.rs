@@ -164,7 +164,7 @@ impl Outputs {
             _ => {
                 let path = drafts.join(file.file_name());
                 self.join(file, drafts, &path)?;
-                // There may be no guests, and servers of others tell no steps.
+                // There may be no guests, and foreign servers report no steps.
                 let is_absent = matches!(file, OutFile::Guests | OutFile::Steps) && fs::metadata(&path)?.len() == 0;
                 Ok((!is_absent).then_some(path))
             }
@@ -214,7 +214,7 @@ fn write_draft(
     Ok(path)
 }
 
-/// Writes a file of an outcome that is made of results alone.
+/// Writes a file of an outcome that is made only from results.
 pub(crate) fn write_file(
     outcome: &Outcome,
     file: OutFile,
@@ -284,7 +284,7 @@ mod tests {
     fn steps_beyond_the_limit_are_left_out_and_change_nothing() {
         let (all, whole) = written(u64::MAX, 1);
         let size = (whole["steps.jsonl"].len() + whole["trace.json"].len()) as u64;
-        // Beside the parts there are a footer and three separators.
+        // In addition to the parts there are a footer and three separators.
         for (limit_bytes, fits) in [(size, true), (size / 2, false), (1000, false)] {
             for threads in [1, 3] {
                 let (outcome, files) = written(limit_bytes, threads);

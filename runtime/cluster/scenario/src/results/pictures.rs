@@ -47,7 +47,7 @@ impl<'a> Pictures<'a> {
         Ok(Self { folder: Folder { label, report, charts, files: Vec::new() }, charts: json, runs })
     }
 
-    /// Names files beside report.html that it is to link to.
+    /// Sets the files for report.html to link to.
     pub(crate) fn link_to(&mut self, files: &[&str]) {
         self.folder.files = files.iter().map(|&name| name.to_owned()).collect();
     }

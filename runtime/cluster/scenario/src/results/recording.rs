@@ -1,4 +1,4 @@
-//! Captures of runs: what `record` of a run writes, from its report.
+//! Captures of runs: the output of a run's option `record`, made from its report.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,8 +15,8 @@ use vcr_trace::capture::{
 /// Producer of these captures.
 const SOURCE: &str = "run";
 
-/// Writes the requests of a run as a capture, packed as the name of `path` says.
-/// Prompts were hashed in blocks of `block_size_tokens`.
+/// Writes the requests of a run as a capture, compressed according to the name of `path`. Prompts
+/// were hashed in blocks of `block_size_tokens`.
 pub(crate) fn write(
     report: &Report,
     block_size_tokens: u32,
@@ -152,7 +152,7 @@ fn outputs(record: &RequestRecord, emitted: &[(u64, u32)]) -> Option<Outputs> {
     Some(Outputs { first_tokens: (first_tokens != 1).then_some(first_tokens), gap_ns, gap_tokens })
 }
 
-/// Whether the engines of the run said when they began with a request.
+/// Whether the engines of the run reported when they began with a request.
 fn knows_queue(target: Option<&TargetReport>) -> bool {
     target.is_none_or(|target| !target.absent.contains_key("queue"))
 }

@@ -249,7 +249,7 @@ impl StepFiles {
         trace.counter(self.process, &self.engines[worker as usize].name, start_ns, &counters)
     }
 
-    /// Writes what engines have left. The first error of all that was written.
+    /// Writes the rest of the engines' steps. Returns the first error of all writes.
     pub(crate) fn finish_steps(&self) -> io::Result<()> {
         if self.are_wanted() {
             for (worker, engine) in self.logs.iter().enumerate() {

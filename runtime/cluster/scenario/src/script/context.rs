@@ -75,7 +75,7 @@ pub(crate) struct State {
 #[derive(Default)]
 pub(crate) struct RunNames {
     taken: BTreeSet<String>,
-    /// Of names that several runs ask for, the number that the next one tries first.
+    /// By name that several runs ask for, the number that the next one tries first.
     next_copy: BTreeMap<String, u64>,
 }
 

@@ -31,8 +31,8 @@ pub(crate) const MAX_STRING_BYTES: usize = 1 << 20;
 pub(crate) const MAX_ARRAY_ELEMENTS: usize = 20_000;
 /// Entries of a map, including nested maps.
 pub(crate) const MAX_MAP_ENTRIES: usize = 10_000;
-/// Maximum functions of a script, closures included. Reading a closure that uses a variable takes time by the number of
-/// those before it.
+/// Maximum number of functions in a script, including closures. Reading a closure that uses a
+/// variable takes time proportional to the number of earlier ones.
 pub(crate) const MAX_FUNCTIONS: usize = 1000;
 /// Maximum variables in scope at once.
 pub(crate) const MAX_VARIABLES: usize = 10_000;

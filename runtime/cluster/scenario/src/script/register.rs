@@ -19,7 +19,7 @@ pub(crate) fn with_options<T: Clone + Send + Sync + 'static>(
     engine.register_fn(name, move |call: NativeCallContext<'_>, map: Map| {
         let options = Options::new(name, &context.source, &call, map);
         let made = context.meter.outside(|| make(&context, options));
-        // An option that takes a guest cannot say more than one that does not.
+        // An option with a guest cannot report more than one without.
         let due = || context.state().refusals.iter().find(|refusal| refusal.is_due()).cloned();
         made.map_err(|error| due().map_or(error, |refusal| refusal.error()))
     });

@@ -1,8 +1,8 @@
 //! The thread of a script.
 //!
 //! Values of a script can contain each other: a closure that captures a closure, and so on. The
-//! script engine frees them by recursion, so the depth that the limit of memory allows needs a stack
-//! of its size. The system gives a stack its memory only where it is used.
+//! script engine frees them by recursion, so the depth that the limit of memory allows needs a
+//! stack of its size. The system gives a stack its memory only where it is used.
 
 use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};

@@ -88,7 +88,7 @@ fn workload(context: &Context, capture: &CaptureSpec, answers: Answers) -> Resul
     Ok(WorkloadConfig::new(WORKLOAD, source))
 }
 
-/// The option `workloads`: workloads, and captures in the place of one.
+/// The option `workloads`: workloads, or captures.
 pub(crate) fn workloads(context: &Context, options: &mut Options<'_>) -> Vec<WorkloadConfig> {
     let mut found = Vec::new();
     for (index, value) in options.array("workloads").unwrap_or_default().into_iter().enumerate() {

@@ -33,7 +33,7 @@ pub(crate) struct EngineSpec {
     pub(crate) kind: EngineKind,
     pub(crate) policy: Option<PolicyFactory>,
     pub(crate) acceptance_rates: Vec<f64>,
-    /// The cached block that goes first.
+    /// The eviction order of cached blocks.
     pub(crate) kv_eviction: KvEviction,
     pub(crate) memory: MemoryPlan,
     /// Overrides the overheads of its latency model.
@@ -64,7 +64,7 @@ impl Default for EngineSpec {
 }
 
 impl EngineSpec {
-    /// The GPUs that its model is on, if it says so.
+    /// The GPUs of its model, if stated.
     pub(crate) fn placement(&self) -> Option<Placement> {
         match (&self.model, &self.served) {
             (Some(model), _) => Some(Placement::of_model("engine", model)),

@@ -17,7 +17,7 @@ use crate::vocabulary::engine::memory::MemoryPlan;
 /// The name of the function.
 const FUNCTION: &str = "model";
 
-/// A model, as it is served.
+/// A model with its serving settings.
 #[derive(Clone)]
 pub(crate) struct ModelSpec {
     model: Arc<Model>,
@@ -84,7 +84,7 @@ impl ModelSpec {
         self.model.weight_format(&self.serving)
     }
 
-    /// Gives an engine what follows from its model.
+    /// Applies the model's consequences to an engine.
     pub(crate) fn apply(&self, options: &mut Options<'_>, input: &mut EngineConfigInput, is_auto: bool) {
         input.kv_cache_groups = self.kv.engine_groups(input.rules);
         let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);

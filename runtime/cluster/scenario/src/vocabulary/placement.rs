@@ -1,4 +1,4 @@
-//! What engines and latency models say of the model and of the GPUs that it is on, which must be the same.
+//! The model and GPUs stated by engines and latency models, which must agree.
 
 use vcr_model::vllm_args::VllmArgs;
 
@@ -9,13 +9,13 @@ use crate::vocabulary::model::ModelSpec;
 pub(crate) struct Placement {
     /// Function of the vocabulary.
     function: &'static str,
-    /// GPUs that share each layer, and what says so.
+    /// GPUs that share each layer, and the source of that number.
     tensor_parallel: Option<Stated>,
-    /// Stages of the pipeline, and what says so.
+    /// Stages of the pipeline, and the source of that number.
     pipeline_parallel: Option<Stated>,
 }
 
-/// A number, and what says so.
+/// A number and its source.
 #[derive(Clone, Debug)]
 struct Stated {
     number: u64,
@@ -25,7 +25,7 @@ struct Stated {
 }
 
 impl Placement {
-    /// Of a latency model with the option `tensor_parallel`.
+    /// The placement of a latency model with the option `tensor_parallel`.
     pub(crate) fn of_latency(function: &'static str, tensor_parallel: Option<u64>) -> Self {
         let by = match tensor_parallel {
             Some(number) => format!("`tensor_parallel: {number}` of `{function}`"),
@@ -51,7 +51,7 @@ impl Placement {
         Self { function, tensor_parallel: Some(tensor), pipeline_parallel: Some(pipeline).filter(|_| stages > 1) }
     }
 
-    /// Of an engine that a command line describes.
+    /// The placement of an engine described by a command line.
     pub(crate) fn of_args(function: &'static str, args: &VllmArgs) -> Self {
         let stated = |name: &str, number: u32, write| {
             let by = if args.has(name) { format!("`{name} {number}`") } else { format!("vLLM's default of `{name}`") };

@@ -70,7 +70,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     });
 }
 
-/// A simulation to be made: of a run as it is, or with drawn coefficients.
+/// A simulation to run: a run unchanged, or with drawn coefficients.
 struct Task {
     run: usize,
     draw: Option<usize>,

@@ -54,8 +54,7 @@ impl Booking {
         self.digests.take()
     }
 
-    /// Books steps of `range` that start at `start_ns`, one after another. Gives when the last one
-    /// ends.
+    /// Books steps of `range` from `start_ns`, one after another. Returns when the last one ends.
     pub(super) fn book(&mut self, mut start_ns: u64, priced: &PricedSteps, range: Range<usize>) -> u64 {
         self.executing = true;
         let durations_ns = &priced.durations_ns[range.clone()];
@@ -71,7 +70,7 @@ impl Booking {
         };
         let first = priced.shape(range.start);
         book(first.prefill_tokens, first.decode_requests, first.kv_active_blocks, durations_ns[0]);
-        // What follows decodes.
+        // The steps after the decodes.
         for (&active_blocks, &duration_ns) in priced.active_blocks_after(&range).iter().zip(&durations_ns[1..]) {
             book(0, first.decode_requests, active_blocks, duration_ns);
         }
@@ -97,8 +96,8 @@ impl Booking {
         waited_ns
     }
 
-    /// The step in flight is cut off at `now_ns`, or the run is. Gives for how long it would have
-    /// computed still, and waited for others.
+    /// Cuts off the step in flight, or the run, at `now_ns`. Returns the remaining times of
+    /// computing and of waiting for others.
     pub(super) fn cut(&mut self, now_ns: u64) -> [u64; 2] {
         let rest_ns = self.computes_until_ns.saturating_sub(now_ns);
         let wait_ns = self.waits_until_ns.saturating_sub(self.computes_until_ns.max(now_ns));

@@ -140,9 +140,9 @@ impl ChosenTokens {
         TokenError { source: source.clone(), reason: format!("it refused request {request}: {reason}") }
     }
 
-    /// How many of a request's drafts the source accepts; `None` where it has not said.
+    /// How many of a request's drafts the source accepts; `None` if it has not decided.
     fn accepted_drafts(&self, tag: u64, num_drafts: u32) -> Option<u32> {
-        // Most sources never say, so the request's slot is not looked up.
+        // Most sources never decide, so the request's slot is not looked up.
         if self.decided.is_empty() {
             return None;
         }

@@ -68,7 +68,7 @@ impl Injector {
         }
     }
 
-    /// The engine died, and its requests with it.
+    /// The engine has died with its requests.
     pub(crate) fn ended_all(&mut self) {
         for (_, slot) in std::mem::take(&mut self.slots) {
             self.tags[slot as usize] = None;

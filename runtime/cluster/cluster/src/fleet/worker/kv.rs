@@ -14,12 +14,12 @@ impl Worker {
         self.engine.as_vllm_mut().and_then(Engine::kv_tiers_mut)
     }
 
-    /// Takes the tiers that it shares with others of its pool, if they are with it.
+    /// Takes its pool's shared tiers, if it holds them.
     pub(super) fn take_tiers(&mut self) -> Option<Box<KvTiers>> {
         self.engine.as_vllm_mut().and_then(Engine::take_kv_tiers)
     }
 
-    /// Gives it the tiers that it shares.
+    /// Receives the shared tiers.
     pub(super) fn give_tiers(&mut self, mut tiers: Option<Box<KvTiers>>) {
         if let Some(tiers) = &mut tiers {
             tiers.enter(self.tier_client);
@@ -127,7 +127,7 @@ impl Worker {
         Some(tiers.stats())
     }
 
-    /// Its cache knows all prompts of the run, if its pool says so.
+    /// Tells its cache all prompts of the run, if its pool requires it.
     pub(crate) fn use_forecast(&mut self, forecast: &Arc<Forecast>) {
         if let Some(engine) = self.engine.as_vllm_mut().filter(|_| self.facts.foresees) {
             engine.pool_mut().use_forecast(forecast);

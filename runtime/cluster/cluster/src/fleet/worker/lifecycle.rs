@@ -87,7 +87,7 @@ impl Lifecycle {
         self.health = Health::Up;
     }
 
-    /// Its process has ended. A worker that is off is not provisioned any more.
+    /// Ends its process. A worker that is off is no longer provisioned.
     pub(super) fn end_process(&mut self, now_ns: u64, then: Health) {
         self.health = then;
         if then == Health::Off {

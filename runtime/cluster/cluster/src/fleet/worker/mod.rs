@@ -199,7 +199,7 @@ impl Worker {
         self.booking.take_digests()
     }
 
-    /// Shows output tokens from now on; drawn ones in the place of tokens of a model.
+    /// Reports output tokens from now on; tokens of a model replace drawn ones.
     pub(crate) fn show_tokens(&mut self, range: TokenRange) {
         self.shown = Some(Box::new(ShownTokens::new(range)));
     }
@@ -307,7 +307,7 @@ impl Worker {
         }
     }
 
-    /// Goes on, if that is due. Gives whether it does.
+    /// Ends a stall that is due. Returns whether it did.
     pub(crate) fn end_stall(&mut self, now_ns: u64) -> bool {
         self.waits.end_stall(now_ns)
     }
@@ -408,8 +408,7 @@ impl Worker {
         self.totals.engine_stats(self.engine.stats())
     }
 
-    /// Share of its steps that is like those its latency models were fitted on, over all
-    /// incarnations.
+    /// Share of its steps within the fitted range of its latency models, over all incarnations.
     pub(crate) fn range_use(&self) -> Option<RangeUse> {
         self.totals.range_use(self.pricing.range_use())
     }
@@ -441,7 +440,7 @@ pub(super) struct WorkerFacts {
     pub(super) shares_tiers: bool,
     /// Whether its cache knows the future, which other workers change.
     pub(super) foresees: bool,
-    /// Whether routers see its KV events and what its tiers keep.
+    /// Whether routers see its KV events and the contents of its tiers.
     pub(super) reports_to_router: bool,
 }
 

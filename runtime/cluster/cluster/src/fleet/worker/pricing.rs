@@ -106,7 +106,7 @@ impl Pricing {
         Ok(range)
     }
 
-    /// Prices the next of the predicted steps, which starts then. Gives its range.
+    /// Prices the next of the predicted steps, which starts then. Returns its range.
     fn price_predicted(&mut self, start_ns: u64) -> Result<Range<usize>, LatencyError> {
         let step = self.taken;
         let shapes = [self.priced.decodes.shape(step - 1)];
@@ -182,7 +182,7 @@ impl Worker {
         Ok(range)
     }
 
-    /// Whether steps take as long as the latency model says, to the nanosecond.
+    /// Whether steps take exactly the latency model's time, to the nanosecond.
     pub(crate) fn has_plain_prices(&self) -> bool {
         self.pricing.slow_downs.is_empty() && self.pricing.launches.is_none() && !self.prices_adapters()
     }
@@ -192,16 +192,16 @@ impl Worker {
         self.engine.as_vllm().is_some_and(|engine| engine.config().adapter_costs().is_some())
     }
 
-    /// Predicts up to `most` steps that must follow the one in flight, which is priced. Gives how
-    /// many there are.
+    /// Predicts up to `most` steps that must follow the one in flight, which is priced. Returns
+    /// their number.
     pub(crate) fn predict(&mut self, most: usize) -> usize {
         let decodes = &mut self.pricing.priced.decodes;
         self.engine.predict_decode_steps(most, decodes);
         decodes.len()
     }
 
-    /// Prices the next of the predicted steps, which starts then. Gives its range, as
-    /// [`Worker::price`] does.
+    /// Prices the next of the predicted steps, which starts then. Returns its range, like
+    /// [`Worker::price`].
     pub(crate) fn price_predicted(&mut self, start_ns: u64) -> Result<Range<usize>, LatencyError> {
         self.pricing.price_predicted(start_ns)
     }

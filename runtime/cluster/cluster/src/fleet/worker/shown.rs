@@ -2,7 +2,7 @@
 
 use vcr_core::TokenSource;
 
-/// The tokens of a model that drawn ones are put in the place of.
+/// The model's tokens that replace drawn ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenRange {
     /// The first of them.

@@ -93,7 +93,7 @@ impl Worker {
     pub(crate) fn takes_single_steps(&self) -> bool {
         // For several steps, only vLLM's engine reports the step of each event.
         let unclear = self.engine.kv_events().is_some() && self.engine.as_vllm().is_none();
-        // What others bring to tiers that they share may let a request in that waits.
+        // Transfers of other engines to shared tiers may admit a waiting request.
         self.injector.is_some()
             || self.tokens.is_some()
             || self.pipeline.is_some()

@@ -53,7 +53,7 @@ impl WorkerTotals {
         };
     }
 
-    /// Adds the range use of a latency model that is gone.
+    /// Adds the range use of a former latency model.
     pub(super) fn lose_range_use(&mut self, model: Option<RangeUse>) {
         self.lost_range_use = self.range_use(model);
     }

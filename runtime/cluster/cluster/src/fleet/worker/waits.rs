@@ -4,7 +4,7 @@
 pub(super) struct Waits {
     /// Until when it is stalled, if it is.
     stalled_until_ns: Option<u64>,
-    /// When a load from its tiers is to be looked at next, if one is.
+    /// When a load from its tiers must be checked next, if there is one.
     tiers_ns: Option<u64>,
     /// When a token of a request with times of its own is expected, if one is.
     token_ns: Option<u64>,
@@ -23,12 +23,12 @@ impl Waits {
         more_ns
     }
 
-    /// Ends the stall, if that is due. Gives whether it does.
+    /// Ends a stall that is due. Returns whether it did.
     pub(super) fn end_stall(&mut self, now_ns: u64) -> bool {
         self.stalled_until_ns.take_if(|until_ns| *until_ns <= now_ns).is_some()
     }
 
-    /// A token is due at `at_ns`. Gives that, unless it is expected already.
+    /// Returns `at_ns`, when a token is due, unless it is already expected.
     pub(super) fn expect_token(&mut self, now_ns: u64, at_ns: u64) -> Option<u64> {
         if self.token_ns.is_some_and(|earlier_ns| now_ns < earlier_ns && earlier_ns <= at_ns) {
             return None;
@@ -37,7 +37,7 @@ impl Waits {
         Some(at_ns)
     }
 
-    /// A load advances at `at_ns`. Gives that, unless it is looked at by then already.
+    /// Returns `at_ns`, when a load advances, unless it is checked by then already.
     pub(super) fn expect_load(&mut self, at_ns: u64) -> Option<u64> {
         if self.tiers_ns.is_some_and(|earlier_ns| earlier_ns <= at_ns) {
             return None;
@@ -46,7 +46,7 @@ impl Waits {
         Some(at_ns)
     }
 
-    /// Loads are looked at now.
+    /// Records that loads are checked now.
     pub(super) fn look_at_loads(&mut self) {
         self.tiers_ns = None;
     }

@@ -21,7 +21,7 @@ const COUNTED_VALUES: u64 = 1 << 12;
 /// A run of up to this many equal values fits into one word with its value.
 const MAX_PACKED: u64 = (1 << PACKED_COUNT_BITS) - 1;
 const PACKED_COUNT_BITS: u32 = 20;
-/// Values from here on have no place for a count beside them.
+/// Larger values leave no room for a count in the same word.
 const LEAST_WIDE: u64 = 1 << (u64::BITS - PACKED_COUNT_BITS);
 
 /// Samples of one trend, exact, as runs of equal values.

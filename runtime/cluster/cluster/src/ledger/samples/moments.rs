@@ -1,8 +1,8 @@
 //! Sums of samples, for mean and deviation.
 
-/// Number, sum and sum of squares of whole numbers. They are exact, so they are the same
-/// in whatever order the samples come; of up to 2^40 samples below 2^44 (five hours in
-/// nanoseconds) what follows from them is exact but for its last rounding.
+/// Number, sum and sum of squares of whole numbers. They are exact, so they do not depend on the
+/// order of the samples; for up to 2^40 samples below 2^44 (five hours in nanoseconds) derived
+/// values are exact except for their last rounding.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Moments {
     count: u64,

@@ -8,7 +8,7 @@ const PART_BYTES: usize = 1 << 15;
 /// three times its memory while that is done.
 #[derive(Clone, Debug)]
 pub(super) struct Parts<T> {
-    /// Those before the last one; they need not be full.
+    /// Parts before the last one, which may be partly filled.
     done: Vec<Vec<T>>,
     last: Vec<T>,
 }
@@ -57,7 +57,7 @@ impl<T: Copy> Parts<T> {
         self.last.last_mut()
     }
 
-    /// Takes out what [`Parts::last`] gives.
+    /// Removes and returns the last value.
     pub(super) fn pop(&mut self) -> Option<T> {
         self.last.pop()
     }

@@ -12,15 +12,15 @@ pub(super) type Chain = Arc<[BlockHash]>;
 /// A prompt of the set.
 #[derive(Debug)]
 struct Prompt {
-    /// The first block, which is enough to tell most prompts apart: a search among the prompts of
-    /// each engine reads no chain elsewhere in memory.
+    /// The first block, which distinguishes most prompts: a search among the prompts of each engine
+    /// reads no chain elsewhere in memory.
     first: Option<BlockHash>,
     chain: Chain,
     request: u64,
 }
 
 impl Prompt {
-    /// Its place beside a chain that begins with `first`.
+    /// Its order relative to a chain that begins with `first`.
     fn order(&self, first: Option<BlockHash>, chain: &[BlockHash]) -> Ordering {
         self.first.cmp(&first).then_with(|| order(&self.chain, chain))
     }

@@ -23,7 +23,7 @@ pub(super) enum Entry {
 /// Load booked on one engine.
 #[derive(Debug, Default)]
 pub(super) struct Account {
-    /// Prompt tokens that are to be computed.
+    /// Prompt tokens to compute.
     pub(super) prefill_tokens: u64,
     /// Requests in progress.
     pub(super) requests: u64,
@@ -67,7 +67,7 @@ impl Books {
         &self.accounts[worker as usize]
     }
 
-    /// Blocks in use on `worker` once a prompt is there, too.
+    /// Blocks in use on `worker` with an additional prompt.
     pub(super) fn blocks_with(&self, worker: u32, chain: &[u64]) -> u64 {
         if !self.tracks_blocks {
             return 0;

@@ -103,8 +103,8 @@ pub(super) struct EventIndex {
 }
 
 impl EventIndex {
-    /// Takes an event, to be seen at `at_ns`, which is never before the time of
-    /// an earlier one.
+    /// Adds an event that becomes visible at `at_ns`, which is never before the time of an earlier
+    /// one.
     pub(super) fn expect(&mut self, at_ns: u64, event: KvEvent<'_>) {
         let (kind, blocks) = match &event {
             KvEvent::Stored { blocks, .. } => (ChangeKind::Stored, *blocks),
@@ -119,7 +119,7 @@ impl EventIndex {
         }
     }
 
-    /// The engine is gone, and that is noticed at once.
+    /// The engine has been removed, which is visible at once.
     pub(super) fn forget(&mut self) {
         self.copies.clear();
         self.coming.clear();
@@ -129,8 +129,8 @@ impl EventIndex {
         self.coming_changes.clear();
     }
 
-    /// Takes a change of its tiers, to be seen at `at_ns`, which is never before
-    /// the time of an earlier one.
+    /// Adds a change of its tiers that becomes visible at `at_ns`, which is never before the time
+    /// of an earlier one.
     pub(super) fn expect_change(&mut self, at_ns: u64, change: KvTierChange) {
         self.coming_changes.push_back((at_ns, change));
     }

@@ -192,8 +192,7 @@ impl KvRouter {
         Routed::To(self.send(owner, query.now_ns, request, prompt_tokens, chain, candidates).into())
     }
 
-    /// The next request that need not wait any more, if the engines that are up
-    /// are these.
+    /// The next request that may leave, if these are the running engines.
     fn release_to(&mut self, now_ns: u64, up: &[Candidate]) -> Option<(u64, RoutedTo)> {
         for owner in 0..self.replicas.len() {
             if self.replicas[owner].queue.is_empty() {
@@ -302,8 +301,8 @@ impl KvRouter {
         to
     }
 
-    /// Records an entry in the books of `owner` now, and in the books of the other routers when they hear of
-    /// it.
+    /// Records an entry in the books of `owner` now, and in the books of the other routers after
+    /// their delay.
     fn book(&mut self, owner: usize, now_ns: u64, entry: Entry) {
         self.catch_up(owner, now_ns);
         if let Some(sync_ns) = self.config.replicas.sync_ns {
@@ -339,8 +338,7 @@ impl KvRouter {
             + self.config.disk_cache_hit_weight * f64::from(tiers.disk_blocks)
     }
 
-    /// Prompt tokens that need not be computed, those below the device by their
-    /// weight.
+    /// Cached prompt tokens, those below the device by their weight.
     fn cached_tokens(&self, candidate: &Candidate) -> u64 {
         let block = u64::from(self.facts.block_size_tokens);
         let below = self.tier_credit(candidate.tiers) * block as f64;

@@ -139,7 +139,7 @@ impl PoolRouter for KvRouter {
 
     fn ended(&mut self, now_ns: u64, request: &EndedRequest) {
         self.left(now_ns, request.id);
-        // Also when no request comes any more, changes that are seen take no memory.
+        // Visible changes are applied even without further requests, so they take no memory.
         self.events.iter_mut().for_each(|index| index.see_changes(now_ns));
     }
 

@@ -24,7 +24,7 @@ pub(super) struct Queued {
 }
 
 impl Queued {
-    /// Prompt tokens to be computed; a request without any counts as one.
+    /// Prompt tokens to compute; a request without any counts as one.
     fn cost(&self) -> u64 {
         u64::from(self.prompt_tokens).saturating_sub(self.cached_tokens).max(1)
     }

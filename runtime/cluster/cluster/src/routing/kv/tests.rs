@@ -247,7 +247,7 @@ fn a_decode_router_counts_every_block_and_no_prompt_tokens() {
     assert_eq!(chosen(&mut router, &query(1, 1, &prompt), &[4, 4]), Some(1 - first));
 }
 
-/// Views that are never looked at would take the time of every event.
+/// Views that are never read would take the time of every event.
 #[test]
 fn a_decode_router_keeps_no_view_of_the_caches() {
     let late = KvKnowledge::Events { lag_ns: 10, at_step_end: true };

@@ -43,7 +43,7 @@ impl Listener {
         std::mem::take(&mut self.outputs)
     }
 
-    /// The caller has heard `outputs`, whose room is kept.
+    /// Returns the allocation of `outputs`, which the caller has received.
     pub(super) fn keep_room(&mut self, outputs: Vec<ClusterOutput>) {
         self.outputs = outputs;
     }

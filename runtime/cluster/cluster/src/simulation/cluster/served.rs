@@ -68,8 +68,8 @@ pub struct ServedRequest {
 
 impl Cluster {
     /// A cluster at the instant 0 with the engines, links, routers, autoscalers and faults of a
-    /// run. It tells of each output token, has its engines over time if those are wanted, and shows
-    /// its steps to `steps`.
+    /// run. It reports each output token, records time series of its engines if requested, and
+    /// reports its steps to `steps`.
     pub fn behind_server(
         mut config: RunConfig,
         tokens: TokenRange,
@@ -101,7 +101,7 @@ impl Cluster {
         Prompt::new(self.simulation.facts.config.topology.pools()[0].engine.hashed_blocks(), salt)
     }
 
-    /// A request reaches the server at the present instant. Gives its number.
+    /// A request reaches the server at the present instant. Returns its number.
     pub fn serve(&mut self, request: ServedRequest) -> Result<u64, ClusterError> {
         self.check_alive()?;
         let ServedRequest { number, origin, prompt, max_tokens, priority, adapter } = request;

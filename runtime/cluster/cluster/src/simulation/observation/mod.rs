@@ -1,7 +1,7 @@
 //! The observer of a run: its wishes, and its notifications.
 //!
-//! Nothing here changes the run but its end. Instants between two samples are gone through at
-//! once as ever, so [`Observation::due_ns`] bounds the horizon of engines.
+//! Nothing here changes the run except its end. Instants between two samples are still grouped, so
+//! [`Observation::due_ns`] bounds the horizon of engines.
 
 mod overload;
 
@@ -21,7 +21,7 @@ pub(super) struct Observation<O> {
     observer: O,
     /// Whether the observer, or the ledger, sees each step.
     wants_steps: bool,
-    /// Whether the observer sees requests as they go on.
+    /// Whether the observer sees the progress of requests.
     wants_requests: bool,
     /// Whether the ledger keeps more than records, so that it must see each step.
     keeps_requests: bool,
@@ -39,7 +39,7 @@ pub(super) struct Observation<O> {
     overloaded: Option<Overload>,
 }
 
-/// Whether each step of a run is to be seen.
+/// Whether each step of a run must be visible.
 pub(super) fn sees_steps(observer: &impl Observer, config: &RunConfig) -> bool {
     observer.wants_steps() || config.keeps_requests
 }

@@ -82,7 +82,7 @@ impl<O: Observer> Simulation<'_, O> {
     fn horizon_together_ns(&mut self, ranks: &Range<u32>, together: &[u32], is_last: bool) -> u64 {
         let decodes_alone = |index: u32| {
             let worker = self.fleet.worker(index);
-            // Prompts that wait for a pass of their ranks come with it.
+            // Prompts that wait for a pass of their ranks are included.
             let may_prefill = self.fleet.counts_passes(index) && worker.engine().load().outstanding_prefill_tokens > 0;
             worker.plan().shape.prefill_requests == 0
                 && worker.has_plain_prices()

@@ -183,12 +183,12 @@ impl<O: Observer> Simulation<'_, O> {
 // without going through the event queue.
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Goes on from the step of a worker that ends at `end_ns` to the last one that starts before
-    /// `horizon_ns` and must follow, or to one before it. Gives when that ends.
+    /// Advances from the step of a worker that ends at `end_ns` to the last one that starts before
+    /// `horizon_ns` and must follow, or to one before it. Returns its end.
     fn decode_bursts(&mut self, index: u32, mut end_ns: u64, horizon_ns: u64) -> Result<u64, SimError> {
         let role = self.fleet.worker(index).role();
         let needs = self.routing.needs(role);
-        // Blocks for other engines are taken between steps, and events of the cache told in them.
+        // Blocks for other engines are allocated between steps, and cache events reported in them.
         if role != PoolRole::Aggregated || needs.kv_events {
             return Ok(end_ns);
         }
@@ -328,7 +328,7 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Applies the result of a worker's step to its engine. Gives when the step started.
+    /// Applies the result of a worker's step to its engine. Returns when the step started.
     fn apply_step(&mut self, index: u32) -> Result<u64, SimError> {
         let now_ns = self.clock.now_ns();
         let (pools, worker) = self.fleet.split(index);

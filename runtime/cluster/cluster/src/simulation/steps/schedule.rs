@@ -121,7 +121,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.expect_loads(index);
     }
 
-    /// A worker has sent, or will not send, what others that share its tiers may wait for.
+    /// A worker has sent, or will not send, data that engines with the same tiers may wait for.
     pub(in crate::simulation) fn expect_loads_of_others(&mut self, index: u32) {
         if !self.fleet.shares_tiers() || !self.fleet.worker_mut(index).others_await_stores() {
             return;

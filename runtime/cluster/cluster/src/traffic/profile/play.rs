@@ -12,10 +12,10 @@ use crate::traffic::graph::{Waiter, grouped, plays, waiters};
 pub(super) struct Source {
     trace: Arc<Trace>,
     pacing: TracePacing,
-    /// Of each play, its rows in file order begin here in `rows`.
+    /// By play, the start of its rows in `rows`, in file order.
     first_of_play: Vec<u32>,
     rows: Vec<u32>,
-    /// Of each row of the trace, the rows that wait for it begin here in `waiters`.
+    /// By row of the trace, the start in `waiters` of the rows that wait for it.
     first_waiter: Vec<u32>,
     waiters: Vec<Waiter>,
 }

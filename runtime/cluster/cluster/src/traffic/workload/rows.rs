@@ -45,7 +45,7 @@ pub(super) enum Plan {
 }
 
 impl Default for Plan {
-    /// Of no rows.
+    /// Without rows.
     fn default() -> Self {
         Self::Sessions(Vec::new())
     }
@@ -126,7 +126,7 @@ impl Rows {
         self.turn(row, copy, None, common)
     }
 
-    /// The turn of a node of the graph or of the lanes that starts, unless it is not due any more.
+    /// The turn of a starting node of the graph or of the lanes, unless it is not due any more.
     pub(super) fn start_node(&mut self, node: u64, now_ns: u64, common: &Common) -> Option<Turn> {
         let (row, copy, is_warmup) = match &mut self.plan {
             Plan::Sessions(_) => return None,

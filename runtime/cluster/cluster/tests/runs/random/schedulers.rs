@@ -115,7 +115,7 @@ pub(crate) fn arb_scheduler() -> impl Strategy<Value = Scheduler> {
     ]
 }
 
-/// Tiers that hold little, with ways on which a block takes up to 3 ms.
+/// Small tiers, with transfers that take up to 3 ms per block.
 pub(crate) fn arb_tiers() -> impl Strategy<Value = KvTiersConfig> {
     let speed = || proptest::option::of(500_000_000..5_000_000_000u64);
     (1..120u32, 0..120u32, 1..9u32, (speed(), speed(), speed(), speed()), 0..2 * MS).prop_map(

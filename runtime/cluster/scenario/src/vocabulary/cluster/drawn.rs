@@ -1,4 +1,4 @@
-//! Pools whose latency models may be drawn anew: the draws of `--uncertainty`.
+//! Pools whose latency models may be drawn: the draws of `--uncertainty`.
 
 use vcr_cluster::{PoolConfig, RunConfig};
 use vcr_core::seed;

@@ -1,4 +1,4 @@
-//! Whether a model fits on its GPUs, and how many KV blocks fit beside it.
+//! Whether a model fits on its GPUs, and how many KV blocks fit in the rest.
 
 use vcr_roofline::MemoryNeed;
 

@@ -4,7 +4,7 @@ use vcr_cluster::{Overheads, PERMILLE};
 
 use crate::script::options::Options;
 
-/// The option `overheads`; what its map leaves out is zero.
+/// The option `overheads`; missing keys of its map are zero.
 pub(crate) fn option(options: &mut Options<'_>) -> Option<Overheads> {
     options.nested("overheads", "#{ arrival: \"8ms\", output: \"1ms\" }", |options| Overheads {
         arrival_ns: options.duration_ns("arrival").unwrap_or(0),

@@ -125,7 +125,7 @@ pub(super) fn compute_peak((weights, peak): (&str, Peak), config: &RooflineConfi
     }
 }
 
-/// The model of `model(...)`, as it is served there.
+/// The model of `model(...)`, with its serving settings.
 fn of_model(model: &ModelSpec, mut options: Options<'_>) -> Scripted<LatencySpec> {
     for name in OF_MODEL {
         options.refuse(name, "the value follows from `model`: state it there");
@@ -184,7 +184,8 @@ mod tests {
 
     use super::*;
 
-    /// What `roofline` knows, `model`, `vllm_args`, `tables` and `fit --shape` know too.
+    /// Models known to `roofline` are also known to `model`, `vllm_args`, `tables` and `fit
+    /// --shape`.
     #[test]
     fn each_preset_is_in_the_table_of_models() {
         for (name, preset) in presets::MODELS {

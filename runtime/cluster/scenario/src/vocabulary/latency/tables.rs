@@ -15,7 +15,7 @@ use crate::vocabulary::engine::memory::ModelMemory;
 use crate::vocabulary::latency::{LatencySpec, finish};
 use crate::vocabulary::placement::Placement;
 
-/// The file beside a model's configuration that says how it is quantised.
+/// The file in the folder of a model's configuration that states its quantisation.
 const QUANTISATION: &str = "hf_quant_config.json";
 
 pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<LatencySpec> {
@@ -65,7 +65,7 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
     let mut spec = None;
     if !system.is_empty() && !model.is_empty() {
         let own = context.resolve(&model);
-        // A name of the package has no file beside the script.
+        // A model named in the package has no file in the script's folder.
         let read = if own.is_file() && Path::new(&model).extension().is_some() {
             context.state().inputs.named("model", &model, own.clone());
             let quantisation = own.with_file_name(QUANTISATION);

@@ -1,4 +1,4 @@
-//! `expect`, `check`, `value` and `has`: assertions, their results, and what runs know.
+//! `expect`, `check`, `value` and `has`: assertions, their results, and the metrics of runs.
 
 use std::sync::Arc;
 

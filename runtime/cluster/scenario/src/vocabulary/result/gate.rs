@@ -210,7 +210,7 @@ fn read_policy(context: &Context, value: &Dynamic) -> Result<Policy, Thrown> {
     Policy::parse(&text, OWN_POLICY).map_err(Thrown::input)
 }
 
-/// A value as TOML; none of what TOML has not.
+/// A value as TOML; none if TOML has no equivalent.
 fn toml_of(value: &Dynamic) -> Option<String> {
     if let Some(map) = value.clone().try_cast::<Map>() {
         let pairs: Option<Vec<String>> =

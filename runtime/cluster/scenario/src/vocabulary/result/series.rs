@@ -136,7 +136,7 @@ fn read(report: &Report, asked: &SeriesQuery) -> Result<Vec<f64>, Thrown> {
 fn counted(report: &Report, every_ns: u64, count: usize, when: fn(&RequestRecord) -> Option<u64>) -> Vec<f64> {
     let mut counts = vec![0_u64; count];
     for at_ns in report.requests.iter().filter_map(when) {
-        // What happens at the very end belongs to the last interval.
+        // Events at the very end belong to the last interval.
         let interval = ((at_ns / every_ns) as usize).min(count.saturating_sub(1));
         if let Some(slot) = counts.get_mut(interval) {
             *slot += 1;

@@ -1,4 +1,4 @@
-//! Targets: what runs are carried out on.
+//! Targets of runs.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! Options that all workloads have: their tenant, their SLO, their structured outputs, what their
-//! clients do.
+//! Common options of workloads: tenant, SLO, structured outputs, clients.
 
 use vcr_base::random::Distribution;
 use vcr_cluster::{
@@ -8,9 +7,9 @@ use vcr_cluster::{
 
 use crate::script::options::Options;
 
-/// The first wait of a client that tries again, if it does not say.
+/// The default first wait of a client before it retries.
 const BACKOFF_NS: u64 = 1_000_000_000;
-/// The longest wait, if it does not say.
+/// The default longest wait.
 const MAX_BACKOFF_NS: u64 = 60_000_000_000;
 
 /// Options that all workloads have.

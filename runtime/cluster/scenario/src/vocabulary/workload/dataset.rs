@@ -14,7 +14,7 @@ use crate::tokens::Tokenize;
 /// The largest data set that is read; all of it is in memory at once.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// Characters of a token of English, for those who name no tokenizer.
+/// Characters per token of English, without a tokenizer.
 const CHARACTERS_PER_TOKEN: f64 = 4.0;
 
 /// A conversation: of each turn the number of new prompt tokens and of output tokens, and the

@@ -83,7 +83,7 @@ fn open_loop(rate: Curve, gaps: Gaps, limit: Limit) -> Arrivals {
     Arrivals::Varying { rate, gaps, limit }
 }
 
-/// Lengths around a mean; those beyond the ends are at the ends.
+/// Lengths around a mean, clamped to the ends.
 fn normal(mean: f64, std: f64, min: Option<f64>, max: Option<f64>) -> Result<Lengths, String> {
     let is_length = |value: f64| value.is_finite() && (0.0..=1e7).contains(&value);
     if !(is_length(mean) && is_length(std) && min.is_none_or(is_length) && max.is_none_or(is_length)) {
