@@ -112,7 +112,7 @@ impl Answers<'_> {
         self.push(tokens)
     }
 
-    /// Each message of the assistant answers those before it.
+    /// Each message of the assistant answers the messages before it.
     fn conversation(&mut self, messages: &[Value]) -> Result<(), String> {
         let text = |message: &Value, name: &str| {
             let value = message.get_attr(name).ok()?;

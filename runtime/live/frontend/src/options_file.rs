@@ -12,7 +12,7 @@ pub enum Setting {
     Unset,
     /// `true` or `false`.
     Bool(bool),
-    /// A text, or a number as it is printed.
+    /// A text, or a number in text form.
     Text(String),
     /// Several values.
     List(Vec<Setting>),

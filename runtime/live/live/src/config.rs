@@ -95,7 +95,7 @@ pub type PlacementObserver = Arc<dyn Fn(&str, Placement) + Send + Sync>;
 pub struct Identity {
     /// The frontend's handshake socket, `tcp://...` or `ipc://...`.
     pub handshake_address: String,
-    /// Timeout of each wait for a frontend; `None` waits for ever.
+    /// Timeout of each wait for a frontend; `None` waits forever.
     pub connect_timeout: Option<Duration>,
     /// Number of the first engine of this process.
     pub first_rank: u16,
@@ -133,7 +133,7 @@ impl Identity {
 /// The source of tokens.
 #[derive(Clone)]
 pub enum TokenChoice {
-    /// Drawn from a seed made of the request's content.
+    /// Drawn from a seed derived from the request's content.
     Random,
     /// The prompt again, then the end of the text.
     Echo,
@@ -152,8 +152,8 @@ pub struct TokenSettings {
     pub choice: TokenChoice,
     /// Drawn tokens are below this.
     pub vocab_size: u32,
-    /// Output tokens before the end of the text, for requests that have an
-    /// end-of-text token; `None`: they go on to their length.
+    /// Output tokens before the end of the text, for requests with an end-of-text token; `None`:
+    /// they continue to their length.
     pub output_tokens: Option<Distribution>,
     /// Probability that a draft is accepted if the one before it was, by place.
     pub acceptance_rates: Vec<f64>,
@@ -249,10 +249,10 @@ pub struct Limits {
     /// Requests known at once; at more, no further messages are read until
     /// some have ended, so that they wait at their sender.
     pub max_requests: usize,
-    /// Prompt tokens of those requests.
+    /// Prompt tokens of these requests.
     pub max_prompt_tokens: u64,
-    /// Messages received and not looked at yet, on each connection; further
-    /// ones wait at their sender. 0 means no limit.
+    /// Received and unprocessed messages on each connection; further ones wait at their sender. 0
+    /// means no limit.
     pub max_waiting_messages: u32,
     /// Messages larger than this end the connection.
     pub max_frame_bytes: u64,

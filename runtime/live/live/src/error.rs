@@ -1,4 +1,4 @@
-//! Why an engine cannot go on.
+//! Why an engine has failed.
 
 use vcr_core::fault::FaultError;
 use vcr_core::latency::LatencyError;
@@ -7,7 +7,7 @@ use vcr_core::route::RouteError;
 use vcr_core::tokens::TokenError;
 use vcr_wire::LinkError;
 
-/// Why an engine cannot start or go on.
+/// Why an engine cannot start, or has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
     /// Its link failed.

@@ -27,7 +27,7 @@ pub enum Command {
     RemoveFault(String),
     /// End all faults.
     ClearFaults,
-    /// Schedule nothing, or go on.
+    /// Pause scheduling, or resume it.
     SetPaused(bool),
     /// Drop the prefix cache, running requests included.
     ResetPrefixCache,
@@ -128,7 +128,7 @@ pub(crate) struct Shared {
     waker: Waker,
     /// Set to end the engine.
     pub(crate) stop: Arc<AtomicBool>,
-    /// Set before that if the process cannot go on.
+    /// Set earlier if the process has failed.
     has_failed: Arc<AtomicBool>,
 }
 
@@ -143,15 +143,14 @@ impl Shared {
         Self { commands: Mutex::default(), snapshot: Mutex::new(snapshot), waker, stop, has_failed }
     }
 
-    /// Ends the engine as one that cannot go on.
+    /// Ends the engine as a failed one.
     pub(crate) fn fail_soon(&self) {
         self.has_failed.store(true, Ordering::Relaxed);
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
     }
 
-    /// Whether the process cannot go on, so that its engines must send
-    /// ENGINE_CORE_DEAD.
+    /// Whether the process has failed, so that its engines must send ENGINE_CORE_DEAD.
     pub(crate) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed)
     }

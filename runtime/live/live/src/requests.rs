@@ -23,8 +23,7 @@ pub(crate) struct LiveRequest {
     pub(crate) tag: u64,
     /// The engine's number for it; none if it is answered at recorded times.
     pub(crate) core: Option<RequestId>,
-    /// The channel of its outputs: the API server that waits for it, or beyond those
-    /// one of another engine.
+    /// The channel of its outputs: its API server, or beyond those one of another engine.
     pub(crate) client: u32,
     /// The router's handle, if the router gave it to this engine.
     pub(crate) handle: Option<RouteHandle>,
@@ -62,7 +61,7 @@ pub(crate) struct Extras {
     pub(crate) is_prefill_only: bool,
     /// Where a decode engine waits for its KV, until it is finished.
     pub(crate) room: Option<Room>,
-    /// Where it waits to be told where its KV is, until it is.
+    /// The room in which it waits for the place of its KV.
     pub(crate) meeting: Option<Meeting>,
     /// Where its KV comes from, as long as that engine holds it.
     pub(crate) remote: Option<RemoteKv>,
@@ -76,7 +75,7 @@ pub(crate) struct Extras {
     pub(crate) failure: Option<PlannedFailure>,
     /// Output tokens that trigger a fault of the engine, and the fault.
     pub(crate) engine_fault: Option<(u32, EngineFault)>,
-    /// Answers to come of a resumable request.
+    /// Remaining answers of a resumable request.
     pub(crate) turns: Option<Box<Turns>>,
 }
 

@@ -1,9 +1,8 @@
 //! Where output tokens come from.
 //!
-//! Everything drawn comes from a seed that is made of the request's content:
-//! its prompt, adapter, sampling seed and place among the completions of one
-//! call. Its name is not part of it, so a frontend that makes up names gets the
-//! same text for the same prompt.
+//! Everything drawn comes from a seed derived from the request's content: its prompt, adapter,
+//! sampling seed and index among the completions of one call. Its name is not part of it, so a
+//! frontend that invents names gets the same text for the same prompt.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -67,7 +66,7 @@ pub(crate) struct Tokens {
 /// A source that is asked once a step.
 struct Guest {
     source: Box<dyn BatchTokenSource>,
-    /// Requests it has not heard of.
+    /// Requests it has not been notified of.
     started: VecDeque<Started>,
     ended: Vec<u32>,
     wants: Vec<TokenWant>,
@@ -108,7 +107,8 @@ impl Tokens {
         self.settings.vocab_size
     }
 
-    /// The structure of an output as a token source gets it: as JSON, which is empty where nobody looks at it.
+    /// The structure of an output in the form for a token source: JSON, or empty if the source
+    /// ignores it.
     pub(crate) fn structure_text(&mut self, structure: Option<&Arc<Value>>) -> Arc<str> {
         let Some(structure) = structure.filter(|_| self.guest.is_some()) else { return Arc::default() };
         if let Some((_, text)) = self.structure.as_ref().filter(|(known, _)| Arc::ptr_eq(known, structure)) {
@@ -189,7 +189,7 @@ impl Tokens {
             let slot = index as u32;
             let num_started = guest.started.len();
             guest.started.retain(|started| started.slot != slot);
-            // One it never heard of has not ended for it.
+            // For the guest, an unknown request has not ended.
             if guest.started.len() == num_started {
                 guest.ended.push(slot);
             }
@@ -271,7 +271,7 @@ impl Slot {
         token
     }
 
-    /// vLLM keeps stop tokens from being sampled before `min_tokens`.
+    /// vLLM prevents stop tokens from being sampled before `min_tokens`.
     fn is_masked(&self, token: u32, index: u32) -> bool {
         index < self.min_tokens && (token == self.eos_token || self.stop_tokens.contains(&token))
     }

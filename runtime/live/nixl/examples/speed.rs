@@ -158,7 +158,7 @@ fn shown(ratios: &[f64]) -> String {
     format!("{:.2} ({:.2} to {:.2})", median(ratios), bound(f64::min), bound(f64::max))
 }
 
-/// How a reader learns that its pages are there.
+/// How a reader learns that its pages have arrived.
 #[derive(Clone, Copy, PartialEq)]
 enum Wait {
     /// It sleeps until the plane wakes it, as an engine without a step does.

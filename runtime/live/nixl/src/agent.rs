@@ -12,12 +12,14 @@ use vcr_transfer::{Arena, ErrorKind, TransferError};
 
 use crate::layout::arena_range;
 
-/// Longest pause of the library's own thread between two looks at the network, whose sockets wake it, too. Without one it
-/// takes a whole core; the reader of shared memory does without that thread, but over TCP the owner's thread answers.
+/// Longest pause of the library's own thread between two checks of the network, whose sockets wake
+/// it, too. Without a pause it takes a whole core; the reader of shared memory does not need that
+/// thread, but over TCP the owner's thread answers.
 const PROGRESS_DELAY_US: u64 = 5000;
 
-/// UCX reads the memory of processes on this machine in system calls of 512 KiB. An engine's step that is due waits for the
-/// end of one where the kernel is not preempted; smaller ones cost little. The variable `UCX_CMA_SEG_SIZE` goes before it.
+/// UCX reads the memory of processes on this machine in system calls of 512 KiB. A due step of an
+/// engine waits for the end of one where the kernel is not preempted; smaller ones cost little. The
+/// variable `UCX_CMA_SEG_SIZE` overrides it.
 const UCX_CONFIG: &str = "CMA_SEG_SIZE=256k";
 
 /// Bytes to move: address here, address at the peer, length.
@@ -154,7 +156,8 @@ impl NixlAgent {
 
     /// Appends notifications of peers since the last call.
     pub(crate) fn take_notices(&self, taken: &mut Vec<Vec<u8>>) -> Result<(), NixlError> {
-        // A new list each time: the crate's own way to empty one gives up at a notification that is not text.
+        // A new list each time: the crate's own way to empty one stops at a notification that is
+        // not text.
         let mut notices = NotificationMap::new()?;
         self.agent.get_notifications(&mut notices, None)?;
         for peer in notices.agents() {

@@ -12,7 +12,7 @@ use vcr_transfer::{Arena, ErrorKind, Held, MOVER_NICENESS, PlaneEvent, TransferE
 
 use crate::shared::Shared;
 
-/// Between two looks at blocks that NIXL may still write to.
+/// Between two checks of blocks that NIXL may still write to.
 const NAP: Duration = Duration::from_micros(200);
 
 /// Work for the thread.
@@ -113,7 +113,7 @@ impl Writer {
             }
             inbox.try_iter().for_each(|job| self.take(job));
             has_work = self.write_finished() || self.write_prepared();
-            // A step that is due goes first.
+            // A due step takes precedence.
             std::thread::yield_now();
         }
     }

@@ -14,7 +14,7 @@
 //!   while the prompt is computed, by a thread of its own, and the rest before its answer is sent.
 //! * Who knows an address can read it: a hold, its end and its name are not checked by the owner. A block that was used
 //!   otherwise in the meantime is found by the reader, whose comparison with the pattern fails.
-//! * A read that was given up goes on until NIXL is done; later transfers into its blocks wait for that.
+//! * A cancelled read continues until NIXL is done; later transfers into its blocks wait for that.
 
 mod agent;
 mod filler;
@@ -38,7 +38,7 @@ pub use plane::NixlPlane;
 /// Settings of the plane, for all engines of a process.
 #[derive(Clone, Debug)]
 pub struct NixlSettings {
-    /// Host of the side channel: where it listens, and what peers are told.
+    /// Host of the side channel: its listening address, which peers are told.
     pub side_channel_host: String,
     /// Port of the side channel of the first engine; others count up from it.
     pub side_channel_port: u16,
@@ -46,7 +46,7 @@ pub struct NixlSettings {
     pub version: VllmMinor,
     /// Settings that peers must have in common.
     pub compatibility: NixlCompatibility,
-    /// The hash that peers are told, instead of the hash of `compatibility`.
+    /// The hash for peers, instead of the hash of `compatibility`.
     pub hash: Option<String>,
     /// Whether peers with another hash are refused.
     pub enforces_compatibility: bool,
@@ -60,7 +60,7 @@ impl NixlSettings {
     }
 }
 
-/// Opens the library and returns what makes planes with it.
+/// Opens the library and returns a factory of planes that use it.
 ///
 /// # Errors
 /// When the library is not there or cannot be used, with what to do.

@@ -98,10 +98,10 @@ impl Links {
         self.states.values().any(|state| matches!(state, State::Asking(_)))
     }
 
-    /// The peer as it was found, or a question to it.
+    /// Returns a known peer, or sends a question to it.
     pub(crate) fn look(&mut self, peer: &Peer, agent: &mut NixlAgent) -> Look<'_> {
         let place = place_of(peer);
-        // What stands there now may be another one.
+        // There may be another process by now.
         let is_other = matches!(self.states.get(&place), Some(State::Ready(link)) if !link.is_of(peer));
         if is_other {
             self.forget(&place, agent);

@@ -70,7 +70,7 @@ impl Shared {
         is_open
     }
 
-    /// Gives a transfer up: it has no event from now on.
+    /// Closes a transfer: it has no event from now on.
     pub(crate) fn close(&self, id: u64) {
         let mut open = locked(&self.open);
         open.remove(&id);
@@ -85,7 +85,7 @@ impl Shared {
         blocks.for_each(|block| _ = self.busy[block as usize].fetch_add(1, Ordering::AcqRel));
     }
 
-    /// Nothing writes to these blocks for this transfer any more.
+    /// This transfer no longer writes to these blocks.
     pub(crate) fn vacate(&self, blocks: impl Iterator<Item = u32>) {
         blocks.for_each(|block| _ = self.busy[block as usize].fetch_sub(1, Ordering::AcqRel));
     }

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 static LISTENS_HERE: Once = Once::new();
 
-/// Whether the library is there; where it is not, that is said loudly.
+/// Whether the library is installed; if not, prints that.
 fn has_library() -> bool {
     LISTENS_HERE.call_once(listen_on_this_machine_only);
     let folder = std::env::var_os("VCR_FRONTENDS").map(PathBuf::from);
@@ -239,7 +239,7 @@ fn what_is_still_to_be_written_can_be_given_up() {
     hold(&mut prefill, &(0..256).map(|block| (block, 1000)).collect::<Vec<_>>());
     let all: Vec<_> = (0..256).map(|block| (block, block, 1000)).collect();
     for round in 0..10 {
-        // Of some blocks NIXL has yet to be done with.
+        // NIXL is not done with some blocks yet.
         decode.plane.start(read(3 * round + 10, &prefill.peer, &all));
         decode.plane.cancel(3 * round + 10);
         let wanted: Vec<Held> = blocks(6000 + 1000 * round);
@@ -456,7 +456,7 @@ fn a_side_channel_that_cannot_listen_is_an_error() {
     assert!(error(65_535, 1).contains("there is no port 65536"), "{}", error(65_535, 1));
 }
 
-/// Whatever stands at the address: what NIXL itself is given came from outside.
+/// Whatever process is at the address: NIXL's input came from outside.
 #[test]
 fn metadata_that_is_no_agent_is_refused() {
     if !has_library() {

@@ -8,7 +8,7 @@ use vcr_trace::capture::EngineRecord;
 
 use crate::request::Load;
 
-/// Names, addresses and numbers: settings on which no result depends.
+/// Names, addresses and numbers: settings that affect no result.
 const NOT_IN_FINGERPRINT: [&str; 8] = [
     "coord_store_port",
     "coordinator_input_address",
@@ -28,7 +28,7 @@ pub(crate) struct Engine {
     pub(crate) steps: u64,
     /// Its last reported load.
     pub(crate) load: Option<Load>,
-    /// Whether it has said that it is dead.
+    /// Whether it has reported its death.
     pub(crate) is_dead: bool,
 }
 

@@ -40,7 +40,7 @@ pub enum RecordError {
     #[error("the frontend at {address} has not answered engine {rank} within {} s: {reason}", waited.as_secs_f64())]
     NoFrontend {
         address: String,
-        /// The engine that has said HELLO.
+        /// The engine that has sent HELLO.
         rank: u32,
         waited: Duration,
         reason: String,

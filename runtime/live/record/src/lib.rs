@@ -1,5 +1,5 @@
-//! A transparent proxy between a vLLM frontend and its engines, which writes a
-//! capture of what passes.
+//! A transparent proxy between a vLLM frontend and its engines, which writes a capture of the
+//! traffic.
 //!
 //! Engines join the [`Recorder`] in place of the frontend, and it joins the frontend in place of
 //! each of them. One thread relays: every frame is forwarded unchanged, and then the part that

@@ -33,8 +33,8 @@ impl Rotation {
     }
 }
 
-/// The files, one after the other. The first one is made when there is
-/// something to write, so that its first line can say who serves.
+/// The files, in sequence. The first one is made at the first write, so that its first line can
+/// name the server.
 ///
 /// At a URL each file is written to disk, and uploaded once it is complete.
 pub(crate) struct Parts {
@@ -100,8 +100,8 @@ impl Parts {
         Ok(Self { path: path.to_owned(), uploads, rotation, meta, open: None, begun: 0 })
     }
 
-    /// Continues the capture at `path`: its lines are copied to a new file, which then has its name. If this fails, the
-    /// capture is as it was.
+    /// Continues the capture at `path`: its lines are copied to a new file, which then gets its
+    /// name. On failure, the capture is unchanged.
     pub(crate) fn continued(path: &Path) -> Result<(Self, OldCapture), RecordError> {
         let write = |source| RecordError::Write { path: path.to_owned(), source };
         let read = |error: CaptureError| RecordError::Continue { path: path.to_owned(), reason: error.to_string() };
@@ -171,7 +171,7 @@ impl Parts {
         open.writer.write(line).map_err(|source| RecordError::Write { path: open.path.clone(), source })
     }
 
-    /// Whether this file has what belongs in one.
+    /// Whether this file is complete.
     pub(crate) fn is_full(&self) -> bool {
         self.open.as_ref().filter(|open| open.is_used).is_some_and(|open| {
             self.rotation.size_bytes.is_some_and(|limit| open.writer.written_bytes() >= limit)

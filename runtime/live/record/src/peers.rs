@@ -25,7 +25,7 @@ enum WaitsFor {
 
 #[derive(Debug)]
 struct State {
-    /// Engines that have said HELLO, and whether the frontend has answered.
+    /// Engines that have sent HELLO, and whether the frontend has answered.
     engines: BTreeMap<u32, bool>,
     has_had_any: bool,
     is_over: bool,
@@ -111,7 +111,7 @@ impl PeerWatch {
                 if let Some(seconds) = reminders.take(since.elapsed())
                     && state.waits_for() == waits_for
                 {
-                    // The name of the host may have to be looked up.
+                    // The host name may need a lookup.
                     drop(state);
                     self.remind(waits_for, seconds);
                     state = self.lock();

@@ -24,7 +24,7 @@ pub(crate) struct Item {
 
 #[derive(Clone, Debug)]
 pub(crate) enum ItemKind {
-    /// A message, whose first two frames are so long.
+    /// A message with these lengths of its first two frames.
     Passed { path: RelayPath, lengths: [usize; 2] },
     /// Something about connections.
     Noticed(RelayNotice),
@@ -112,7 +112,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// In bytes, those included that the recorder works on.
+    /// The limit in bytes includes the part that the recorder works on.
     pub(crate) fn new(limit_bytes: usize) -> Self {
         Self { state: Mutex::default(), changed: Condvar::new(), limit_bytes }
     }
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(items, [1, 2], "all behind a lost one are lost");
     }
 
-    /// The relay goes on, and messages without room are counted in their place.
+    /// The relay continues, and messages without room are counted instead.
     #[test]
     fn a_full_queue_counts_what_it_drops() {
         let queue = Queue::new(3 * (size_of::<Item>() + 10));
@@ -254,7 +254,7 @@ mod tests {
             "{items:?}"
         );
 
-        // While the recorder is at those, they still count.
+        // While the recorder works on these, they still count.
         pass(&queue, 10, [b"", &[0; 10]]);
         assert!(queue.take(&mut batch, Duration::from_secs(60)));
         assert!(matches!(batch.iter().next(), Some((Item { what: ItemKind::Lost { messages: 1, .. }, .. }, _))));

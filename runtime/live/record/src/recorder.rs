@@ -1,5 +1,4 @@
-//! The threads of a recorder: one relays, one writes, and one for each
-//! publisher of KV events hears those.
+//! The threads of a recorder: one relays, one writes, and one per publisher receives KV events.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,8 +33,8 @@ pub struct RecordConfig {
     pub frontend_handshake: String,
     /// The handshake address for engines in its place; port `*` takes a free one.
     pub engine_handshake: String,
-    /// How long the first engine, and any answer of the frontend, are waited for;
-    /// `None` is for ever.
+    /// How long to wait for the first engine, and for any answer of the frontend; `None` is
+    /// forever.
     pub connect_timeout: Option<Duration>,
     /// The host on which the other sockets listen for engines; `None`: they are files in a
     /// temporary folder.

@@ -26,7 +26,7 @@ impl Detail {
 pub(crate) struct Stamp {
     /// When it passed, on this machine's monotonic clock.
     pub(crate) at_ns: u64,
-    /// When the engine sent it, by its own clock, if it says so.
+    /// When the engine sent it, by its own clock, if stated.
     pub(crate) engine_ns: Option<u64>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct OpenRequest {
     pub(crate) number: u64,
     record: RequestRecord,
     arrived_ns: u64,
-    /// Of its last output with tokens.
+    /// Time of its last output with tokens.
     last: Option<Stamp>,
     /// When the engine took it in, by its clock, in seconds.
     queued_s: Option<f64>,
@@ -117,7 +117,7 @@ impl OpenRequest {
         Self { number: 0, record, arrived_ns, last: None, queued_s: None, gap_tokens: Vec::new(), steps }
     }
 
-    /// Its place among all requests, and how many are under way with it.
+    /// Its place among all requests, and the number of concurrent ones.
     pub(crate) fn placed(mut self, number: u64, concurrency: u32) -> Self {
         self.number = number;
         self.record.concurrency = Some(concurrency);

@@ -6,8 +6,8 @@ use vcr_trace::capture::RequestRecord;
 
 use crate::request::OpenRequest;
 
-/// More are not followed: a frontend that never hears of the end of its
-/// requests must not fill the memory.
+/// Further ones are not tracked: a frontend that never sees the end of its requests must not fill
+/// the memory.
 const MAX_OPEN: u32 = 1 << 18;
 
 /// Requests by engine and name.

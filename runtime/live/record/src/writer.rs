@@ -1,4 +1,4 @@
-//! Turns what passes into lines of a capture.
+//! Turns the traffic into lines of a capture.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -58,7 +58,7 @@ impl Writer {
         self.engines.entry(rank).or_default()
     }
 
-    /// Writes down what follows from one thing that happened.
+    /// Writes the lines for one event.
     pub(crate) fn note(&mut self, item: &Item, frames: [&[u8]; 2]) -> Result<(), RecordError> {
         match &item.what {
             ItemKind::Passed { path: RelayPath::Request { client }, .. } => self.request(item, *client, &frames)?,
@@ -243,8 +243,8 @@ impl Writer {
         let number = engine.steps;
         engine.steps += 1;
         self.counts.steps.add(1);
-        // It was decoded as a message a moment ago. An engine may send this a
-        // hundred thousand times a second: no tree of values is made of it.
+        // It was decoded as a message a moment ago. An engine may send this a hundred thousand
+        // times a second, so no tree of values is made.
         let scheduler = EngineCoreOutputs::raw_scheduler_stats(frame).ok().flatten().map(AsJson::new);
         let StepRecord { rank, engine_ns, outputs, tokens, finished, .. } = step;
         self.parts.write_step(&StepRecord {
@@ -336,8 +336,7 @@ impl Writer {
         self.interrupted(item, "the engine reports that it is dead", |_| true)
     }
 
-    /// Traffic of one engine broke off, as far as `is_meant` says of its
-    /// requests.
+    /// The traffic of one engine was interrupted, for the requests selected by `is_meant`.
     fn interrupted(
         &mut self,
         item: &Item,

@@ -40,13 +40,13 @@ use crate::engines::steps::RunSteps;
 use crate::engines::totals::{SNAPSHOT_AGE, Totals};
 use crate::facts::{absent_behind_server, absent_live, absent_without_metrics};
 
-/// Longest wait for tokens of an answer unless the script says.
+/// Default longest wait for tokens of an answer.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Limits of a cluster's server: the cluster itself refuses prompts that are too long for its engines.
 const ANY_MODEL_LEN: u32 = i32::MAX as u32;
 /// Number of tasks that the driver runs between two checks for new input.
 const TASKS_BETWEEN_LOOKS: u32 = 16;
-/// Between two looks at a frontend that starts.
+/// Between two checks of a starting frontend.
 const START_PAUSE: Duration = Duration::from_millis(20);
 
 /// Carries out runs in real time.
@@ -109,7 +109,7 @@ fn check_moving(target: &Target, run: &RunConfig, parts: &[String]) -> Result<()
     check_plane(run)
 }
 
-/// Refuses structured outputs: no request can tell a server how long its grammar takes to compile.
+/// Refuses structured outputs: no request can set how long a server's grammar takes to compile.
 fn check_grammars(target: &Target, run: &RunConfig) -> Result<(), TargetError> {
     let unsupported = vcr_cluster::structured_outputs(run);
     if unsupported.is_empty() {
@@ -250,7 +250,7 @@ async fn serve_cluster(
         Ok((drive(run, true, service, observer, &mut plan).await?, target))
     }
     .await;
-    // Why the cluster has ended says more than what became of its clients.
+    // The reason for the cluster's end is more informative than its clients' errors.
     let cluster = gateway.end()?;
     let (driven, target) = measured?;
     let target = TargetReport { name: "serve".to_owned(), cluster_parts: parts, ..target };

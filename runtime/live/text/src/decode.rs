@@ -2,8 +2,7 @@
 
 use crate::Tokenizer;
 
-/// Tokens that may wait for the rest of a character before the text goes on
-/// without it.
+/// Tokens that may wait for the rest of a character before the text continues without it.
 const HELD_TOKENS_MAX: usize = 16;
 
 /// Tokens of a prompt that the text of its output may depend on.
@@ -11,11 +10,11 @@ const CONTEXT_TOKENS: usize = 5;
 
 /// Turns tokens into text as they arrive.
 ///
-/// A piece never ends within a character: bytes of an incomplete one are held back.
-/// All pieces together are what [`Tokenizer::decode`] makes of all tokens. Two
-/// exceptions hold for tokenizers with byte fallback instead of byte-level pieces:
-/// after 16 tokens that are not a whole character, replacement characters are emitted,
-/// and a run of bytes that is invalid as a whole may be valid in part here.
+/// A piece never ends within a character: bytes of an incomplete one are held back. All pieces
+/// together equal the result of [`Tokenizer::decode`] for all tokens. Two exceptions apply to
+/// tokenizers with byte fallback instead of byte-level pieces: after 16 tokens that do not complete
+/// a character, replacement characters are emitted, and a run of bytes that is invalid as a whole
+/// may be valid in part here.
 #[derive(Clone, Debug)]
 pub struct Detokenizer {
     tokenizer: Tokenizer,

@@ -82,7 +82,7 @@ impl English {
 }
 
 impl EnglishText {
-    /// The next token. There always is one: a text can go on for ever.
+    /// The next token. There always is one: a text can continue forever.
     pub fn next_token(&mut self, english: &English) -> u32 {
         loop {
             if let Some(token) = self.queue.pop_front() {

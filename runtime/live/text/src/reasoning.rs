@@ -160,10 +160,9 @@ impl ReasoningForm {
         if is_end { Phase::Answer(rest) } else { Phase::Reasoning(rest) }
     }
 
-    /// All that stands before an answer in this phase, with a few sentences in the
-    /// tokens of `english`. Of those there are at most `max_tokens`, whole sentences
-    /// where one fits. If more than `budget` tokens would stand between the marks, the
-    /// end comes after this many, wherever the text is.
+    /// The text before an answer in this phase, with a few sentences in the tokens of `english`: at
+    /// most `max_tokens` of them, in whole sentences if one fits. If more than `budget` tokens
+    /// would be between the marks, the end comes after this many, wherever the text is.
     #[must_use]
     pub fn write(
         &self,

@@ -16,11 +16,11 @@ const NAME: &str = "text";
 /// Tokens of reasoning at most, where no number is given.
 const REASONING_TOKENS: usize = 60;
 
-/// Structures that are kept at most, and bytes of what asked for them.
+/// Limits of the kept structures, and of the bytes of their requests.
 const STRUCTURES_MAX: usize = 64;
 const STRUCTURE_BYTES_MAX: usize = 2 << 20;
 
-/// Structures by what asked for them, the latest last.
+/// Structures by their requests, the latest last.
 #[derive(Default)]
 struct Structures(VecDeque<(String, Arc<Structure>)>);
 
@@ -235,7 +235,7 @@ impl Sentences {
     /// The next token of the text; no stop token before `min_tokens`.
     fn word(&mut self, index: u32, english: &English) -> u32 {
         let mut token = self.text.next_token(english);
-        // A text whose tokens all stop it goes on with them after a while.
+        // A text whose tokens all stop it eventually continues with them.
         for _ in 0..64 {
             if index >= self.min_tokens || !self.stop_tokens.contains(&token) {
                 break;

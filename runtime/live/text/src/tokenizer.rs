@@ -368,7 +368,7 @@ mod tests {
 
     use super::*;
 
-    /// Works go beside each other as long as they fit, and a work that is too large alone.
+    /// Jobs run in parallel as long as they fit, and a job that is too large runs alone.
     #[test]
     fn works_wait_for_room() {
         let room = Room::new(10);
@@ -387,7 +387,7 @@ mod tests {
             drop((first, second));
             for _ in 0..2 {
                 let taken = begins.recv().expect("it has begun");
-                // The small one may begin beside the second, before that has gone.
+                // The small one may begin beside the second one, before that has ended.
                 assert!([1, 7, 10].contains(&taken), "{taken} bytes: they were there at the same time");
             }
         });

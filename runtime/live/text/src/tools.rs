@@ -25,7 +25,7 @@ const TAG_BYTES_MAX: usize = 768 << 10;
 const NESTING_MAX: usize = 64;
 
 impl Tool {
-    /// The schema as it was given, so that its keys stay in their order.
+    /// The schema as given, so that its keys keep their order.
     fn schema(&self) -> &str {
         let schema = self.parameters.as_deref().map_or("true", RawValue::get);
         if schema == "null" || nesting(schema) > NESTING_MAX { "true" } else { schema }

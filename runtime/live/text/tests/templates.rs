@@ -1,4 +1,4 @@
-//! Chat templates against what Transformers made of them, and their limits.
+//! Chat templates compared with Transformers' results, and their limits.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -96,8 +96,8 @@ fn templates_render_as_in_transformers() {
     assert!(count > 200);
 }
 
-/// For other templates than those kept here: `tests/templates/vectors.py FOLDER FILE`
-/// makes the vectors.
+/// For templates other than those kept here: `tests/templates/vectors.py FOLDER FILE` makes the
+/// vectors.
 #[test]
 fn further_templates_render_as_in_transformers() {
     let (Some(folder), Some(vectors)) = (std::env::var_os("VCR_TEMPLATES"), std::env::var_os("VCR_TEMPLATE_VECTORS"))

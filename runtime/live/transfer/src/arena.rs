@@ -191,8 +191,8 @@ impl Arena {
         self.state(block).content
     }
 
-    /// Gives a block to the transfer `owner`; its content is unknown from now on. Whoever owned it before begins no
-    /// more copies; one that is under way ends before anybody else has the pages.
+    /// Assigns a block to the transfer `owner`; its content is unknown from now on. The previous
+    /// owner begins no more copies; one in progress ends before anybody else gets the pages.
     ///
     /// # Panics
     /// When there is no such block, or `owner` is 0.
@@ -241,8 +241,9 @@ impl Arena {
         state.content == Some(content)
     }
 
-    /// Writes the pattern that readers of a block expect into all its pages, unless it is there already. Returns the
-    /// content; none if the block is not for readers, or no longer, or if there is no room for its pages.
+    /// Writes the pattern that readers of a block expect into all its pages, unless it is already
+    /// there. Returns the content; none if the block is not, or no longer, for readers, or if there
+    /// is no room for its pages.
     ///
     /// # Panics
     /// When there is no such block.
@@ -368,7 +369,7 @@ impl Arena {
         for block in &pages.blocks {
             let mut state = self.state(*block);
             if state.owner != owner {
-                // Taken meanwhile: whatever is said of its pages was true before this copy.
+                // Taken meanwhile: statements about its pages were true before this copy.
                 state.content = None;
             }
         }

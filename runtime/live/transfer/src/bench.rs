@@ -1,4 +1,5 @@
-//! A measurement of a plane between two processes, beside a plain stream of bytes between the same two.
+//! A measurement of a plane between two processes, compared with a plain stream of bytes between
+//! the same two.
 //!
 //! One process is the [`Responder`]: it holds a prompt of the measured size. The other one calls [`measure`], which
 //! reads the prompt and receives the plain stream in turn.
@@ -91,7 +92,8 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// Writes the pages, and listens: the plane where its factory says, and at `host` and `plain_port` for plain streams.
+    /// Writes the pages, and listens: the plane at its factory's address, and plain streams at
+    /// `host` and `plain_port`.
     ///
     /// # Errors
     /// When the sizes do not fit, the memory is too small, or an address cannot be used.
@@ -115,7 +117,7 @@ impl Responder {
         plane.hold(Hold { request: REQUEST.to_owned(), blocks: held });
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                // A reader that goes away ends its stream.
+                // A reader that disconnects ends its stream.
                 _ = send_plain(stream, size.total_bytes);
             }
         });

@@ -13,12 +13,12 @@ pub enum Notice<'a> {
     Read {
         /// The request's name.
         request: &'a str,
-        /// Readers in all, if the notice says so.
+        /// Total number of readers, if the notice states it.
         readers: Option<u32>,
     },
     /// Readers still want these prompts.
     Heartbeat(Vec<&'a str>),
-    /// A reader wants the blocks to be written, by what follows.
+    /// A reader wants the blocks to be written, with this registration.
     PushRegistration(&'a [u8]),
     /// Neither.
     Unknown,

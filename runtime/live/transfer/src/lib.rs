@@ -19,19 +19,21 @@
 //!   and a callback wakes the thread that polls. One plane belongs to one engine.
 //! * [`LeaseTable`]: finished prompts whose blocks wait for their readers: notices, counts of readers,
 //!   heartbeats, ends of leases.
-//! * [`Rendezvous`]: what brings engines together whose requests come in any order; a crate of its own.
+//! * [`Rendezvous`]: connects engines whose requests come in any order; a crate of its own.
 //! * [`Statistics`]: bytes, pages and times by peer.
 //! * [`mod@bench`]: a measurement of the TCP plane between two processes.
 //!
 //! # The way of a prompt
 //!
-//! The prefill engine computes a prompt, keeps its blocks, and asks by [`Plane::write`] whether their pattern is there,
-//! which may take a while in the background. Then it puts them into its lease table and calls [`Plane::hold`]: from now on peers may read them under the request's name, and only them. The
-//! decode engine reserves blocks and calls [`Plane::start`] with the pairs that its own cache lacks;
-//! that claims the local blocks, reads all their pages, compares them with the pattern, and sends the
-//! notice. The prefill engine gets [`PlaneEvent::Notice`], and its lease table says which blocks
-//! are free. Pushed transfers go the other way: the decode engine calls [`Plane::expect`] and sends its
-//! blocks in a notice, and the prefill engine starts a transfer of [`Direction::Write`].
+//! The prefill engine computes a prompt, keeps its blocks, and asks by [`Plane::write`] whether
+//! their pattern is written, which may take a while in the background. Then it puts them into its
+//! lease table and calls [`Plane::hold`]: from now on peers may read exactly these blocks under the
+//! request's name. The decode engine reserves blocks and calls [`Plane::start`] with the pairs that
+//! its own cache lacks; that claims the local blocks, reads all their pages, compares them with the
+//! pattern, and sends the notice. The prefill engine gets [`PlaneEvent::Notice`], and its lease
+//! table decides which blocks are free. Pushed transfers go the other way: the decode engine calls
+//! [`Plane::expect`] and sends its blocks in a notice, and the prefill engine starts a transfer of
+//! [`Direction::Write`].
 //!
 //! # Guarantees of a plane
 //!

@@ -1,4 +1,4 @@
-//! The seam between engines and what carries their pages.
+//! The interface between engines and the transport of their pages.
 
 use std::fmt;
 use std::sync::Arc;
@@ -146,8 +146,9 @@ pub trait Plane: Send {
     /// Announces blocks that are computed now and held afterwards, so that their pattern is written meanwhile.
     fn prepare(&mut self, _blocks: Vec<Held>) {}
 
-    /// Whether the pattern of these blocks of a finished prompt is written, or will be before anyone can read it. If not,
-    /// [`PlaneEvent::Written`] with `id` follows, before which no peer may hear of them.
+    /// Whether the pattern of these blocks of a finished prompt is written, or will be before
+    /// anyone can read it. If not, [`PlaneEvent::Written`] with `id` follows, and no peer may be
+    /// notified before it.
     fn write(&mut self, _id: u64, _blocks: &[Held]) -> bool {
         true
     }
@@ -164,7 +165,7 @@ pub trait Plane: Send {
     /// Lets a peer write blocks; ends as [`Plane::start`] does.
     fn expect(&mut self, expected: Expected);
 
-    /// Gives a transfer up, whether it was started or expected, or what [`Plane::write`] has still to write: from now on it
+    /// Cancels a transfer, started or expected, or the rest of a [`Plane::write`]: from now on it
     /// changes no block of this engine, and has no event.
     fn cancel(&mut self, id: u64);
 

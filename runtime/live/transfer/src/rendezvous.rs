@@ -1,4 +1,4 @@
-//! The seam between engines and what brings prefill and decode engines together.
+//! The interface between engines and the rendezvous of prefill and decode engines.
 //!
 //! Without a rendezvous a decode engine gets its request after the prefill engine's answer, which
 //! names the place of the KV. With one, both get their requests at once, in any order, and meet in
@@ -46,7 +46,7 @@ impl fmt::Display for Meeting {
     }
 }
 
-/// Where the KV of a finished prompt is, as `kv_transfer_params` say it otherwise.
+/// The place of a finished prompt's KV, otherwise given in `kv_transfer_params`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     /// The engine that holds it. Whoever gets a description decides whether it goes there.
@@ -66,7 +66,7 @@ pub enum RendezvousEvent {
     Met {
         /// The caller's number.
         id: u64,
-        /// Where the KV is; none if the prefill engine does not say.
+        /// The place of the KV; none if the prefill engine does not name it.
         description: Option<Description>,
     },
     /// The engines do not meet.
@@ -76,7 +76,7 @@ pub enum RendezvousEvent {
         /// Names the peer and the cause.
         error: TransferError,
     },
-    /// A decode engine has come for this request that will send no notice: its KV is not needed any more.
+    /// A decode engine that sends no notice has come for this request: its KV is no longer needed.
     Taken {
         /// The name of the request.
         request: String,

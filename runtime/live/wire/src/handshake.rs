@@ -7,11 +7,11 @@ use crate::codec::error::DecodeError;
 use crate::codec::serde_message;
 use crate::codec::value::Value;
 
-/// The two things an engine says on the handshake socket.
+/// An engine's two messages on the handshake socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum EngineStatus {
-    /// It is there and wants to know where to connect.
+    /// It exists and asks where to connect.
     Hello,
     /// It serves.
     Ready,
@@ -24,7 +24,7 @@ pub struct EngineHandshake {
     /// Whether the frontend started this engine itself.
     #[serde(default)]
     pub local: bool,
-    /// Whether the engine runs without a frontend beside it.
+    /// Whether the engine runs without a frontend of its own.
     #[serde(default = "yes")]
     pub headless: bool,
     /// With READY, hash of the parallel configuration, which a Python
@@ -66,8 +66,8 @@ impl Default for Init {
 }
 
 impl Init {
-    /// Engines of the frontend, where it says so: only a Python frontend of a
-    /// mixture of experts does.
+    /// Number of the frontend's engines, if stated: only a Python frontend of a mixture of experts
+    /// does.
     #[must_use]
     pub fn data_parallel_size(&self) -> Option<u64> {
         match self.parallel_config.get("data_parallel_size") {
@@ -155,7 +155,7 @@ pub struct ReadyResponse {
     pub max_num_batched_tokens: u64,
     /// Any name of this process.
     pub instance_id: String,
-    /// Must say the same as `max_loras`.
+    /// Must equal `max_loras`.
     #[serde(default)]
     pub supports_lora: bool,
     /// Adapters in one step at most.
@@ -235,7 +235,7 @@ pub struct KvEventsConfig {
     pub publisher: String,
     /// Its PUB socket, already with the port of this rank.
     pub endpoint: String,
-    /// Its ROUTER socket for those who missed something.
+    /// Its ROUTER socket for requests of missed batches.
     pub replay_endpoint: Option<String>,
     /// Batches kept for them.
     pub buffer_steps: u64,

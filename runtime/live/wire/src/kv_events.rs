@@ -34,7 +34,7 @@ pub struct BlockStored {
     /// Tokens of one block.
     #[serde(default)]
     pub block_size: u64,
-    /// Number of the adapter; `lora_name` is what counts.
+    /// Number of the adapter; `lora_name` is authoritative.
     pub lora_id: Option<u64>,
     /// `GPU`, `CPU` or `STORAGE`.
     pub medium: Option<String>,
@@ -89,7 +89,7 @@ pub struct BlockRemoved {
 pub enum KvEvent {
     /// Blocks were cached.
     BlockStored(Box<BlockStored>),
-    /// Cached blocks are gone.
+    /// Blocks have been removed from the cache.
     BlockRemoved(Box<BlockRemoved>),
     /// The cache is empty.
     AllBlocksCleared,

@@ -20,7 +20,7 @@ pub enum LoraLayout {
 /// An adapter that a request uses or that is to be loaded.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoraRequest {
-    /// Name that users say.
+    /// The user's name for it.
     pub name: String,
     /// Its number in the engine, from 1.
     pub int_id: u64,

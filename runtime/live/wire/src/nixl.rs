@@ -112,10 +112,10 @@ pub struct NixlAgentMetadata {
     /// Prefill-context-parallel workers.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub pcp_size: u32,
-    /// Tensor-parallel workers, as only vcr says; 0 if unknown.
+    /// Tensor-parallel workers, sent only by vcr; 0 if unknown.
     #[serde(default, skip_serializing_if = "is_default")]
     pub vcr_ranks: u32,
-    /// The start of the engine, as only vcr says.
+    /// The start of the engine, sent only by vcr.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vcr_generation: Option<u64>,
 }
@@ -162,7 +162,7 @@ fn is_one(workers: &u32) -> bool {
 pub struct NixlCompatibility {
     /// vLLM's whole version, such as `0.33.0`, or `0.32.0+cpu`.
     pub vllm_version: String,
-    /// The model as it was named on the command line.
+    /// The model's name on the command line.
     pub model: String,
     /// The type of the weights, such as `bfloat16`.
     pub dtype: String,
@@ -176,7 +176,7 @@ pub struct NixlCompatibility {
     pub attn_backend_name: String,
     /// The type of the cache as configured: `auto`, unless it was named.
     pub cache_dtype: String,
-    /// Whether the hybrid KV cache manager is on, as it is by default.
+    /// Whether the hybrid KV cache manager is on, which is the default.
     pub is_hma_enabled: bool,
     /// Side that moves the blocks: `pull` or `push`.
     pub transfer_mode: String,

@@ -133,7 +133,7 @@ array_struct! {
         routed_experts: Option<Tensor> = None,
         /// Never nil.
         num_nans_in_logits: u64 = 0,
-        /// Inputs to be sent again with their data; from 0.28.
+        /// Inputs that must be sent again with their data; from 0.28.
         mm_cache_miss_hashes: Option<Vec<String>> = None,
         /// Tokens that could be sampled; from 0.28.
         new_sampling_mask: Option<Raw> = None,
@@ -147,7 +147,7 @@ array_struct! {
 }
 array_wire!(EngineCoreOutput, shortest);
 
-/// The result of a utility call, or why there is none.
+/// The result of a utility call, or its error.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct UtilityOutput {
     /// The number the caller gave.
@@ -239,8 +239,8 @@ impl EngineCoreOutputs {
         Ok(Some(reader.since(start)))
     }
 
-    /// Appends the message to `out`, as short as it can be. What frontends of
-    /// the version do not know is left out.
+    /// Appends the shortest form of the message to `out`. Fields unknown to frontends of the
+    /// version are left out.
     pub fn encode(&self, out: &mut Vec<u8>, rules: &ProtocolRules) {
         let len = self.shortest(rules.outputs_len);
         write::array(out, len);
@@ -258,7 +258,7 @@ impl EngineCoreOutputs {
 /// A message on an output socket, by kind.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EngineMessage {
-    /// Outputs; what follows the first frame are the bytes of large tensors.
+    /// Outputs; the frames after the first are the bytes of large tensors.
     Outputs(Box<EngineCoreOutputs>),
     /// The engine is dead.
     Dead,
@@ -293,7 +293,7 @@ pub struct StepEncoder {
     num_finished: usize,
 }
 
-/// The rest of a step's message beside its outputs.
+/// The other parts of a step's message.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StepEnd<'a> {
     /// The engine's number.

@@ -34,7 +34,7 @@ array_struct! {
         cache_salt: Option<String> = None,
         /// The engine it must run on.
         data_parallel_rank: Option<u32> = None,
-        /// Embeddings in place of tokens.
+        /// Embeddings instead of tokens.
         prompt_embeds: Option<Tensor> = None,
         /// The positions that are tokens, if some are embeddings.
         prompt_is_token_ids: Option<Vec<bool>> = None,

@@ -95,16 +95,16 @@ pub struct IterationDetails {
     pub iteration_index: u64,
     /// Requests whose prompt was computed.
     pub num_ctx_requests: u64,
-    /// Tokens of those.
+    /// Tokens of these requests.
     pub num_ctx_tokens: u64,
     /// Requests that generated.
     pub num_generation_requests: u64,
-    /// Tokens of those.
+    /// Tokens of these requests.
     pub num_generation_tokens: u64,
     /// Its duration, in milliseconds.
     pub elapsed_ms: f64,
     pub num_encoder_inputs: u64,
-    /// Tokens of those.
+    /// Tokens of these requests.
     pub num_encoder_output_tokens: u64,
     /// Whether it only kept the other engines of a wave company.
     pub is_dummy: bool,

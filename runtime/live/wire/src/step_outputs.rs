@@ -120,8 +120,8 @@ impl<'a> StepOutputs<'a> {
     }
 }
 
-/// Gathers the outputs of one step for a frontend of the same process, which takes them
-/// without a message. Its buffers are kept from step to step.
+/// Gathers the outputs of one step for a frontend of the same process, which receives them without
+/// a message. Its buffers are kept between steps.
 #[derive(Debug, Default)]
 pub struct StepKeeper {
     /// The names of the requests, one behind the other.
@@ -143,7 +143,7 @@ impl StepKeeper {
         self.kept.is_empty()
     }
 
-    /// Adds new tokens of a request that goes on.
+    /// Adds new tokens of a request that continues.
     pub fn tokens(&mut self, request_id: &str, new_token_ids: &[u32]) {
         self.tokens.extend_from_slice(new_token_ids);
         self.keep(request_id, EntryKind::Tokens(new_token_ids.len()));
@@ -228,7 +228,7 @@ mod tests {
         all
     }
 
-    /// A client cannot tell whether there was a message between.
+    /// A client cannot tell whether there was a message in between.
     #[test]
     fn kept_outputs_are_those_of_the_message() {
         let stats = SchedulerStats { num_running_reqs: 3, ..SchedulerStats::default() };

@@ -1,4 +1,4 @@
-//! Tensors and the logprobs made of them.
+//! Tensors, and logprobs in tensor form.
 
 use crate::codec::error::{DecodeError, Problem};
 use crate::codec::field::Wire;
@@ -29,8 +29,8 @@ pub enum TensorData {
     Inline(Vec<u8>),
     /// In another frame of the message, the payload having index 0.
     Aux(u64),
-    /// In memory shared with the sender, which only a process beside it can
-    /// read: `{sender_id, message_id, tensor_id}`.
+    /// In memory shared with the sender, which only a process on the same machine can read:
+    /// `{sender_id, message_id, tensor_id}`.
     Shared(Raw),
 }
 
@@ -105,7 +105,7 @@ impl Tensor {
     ///
     /// # Panics
     ///
-    /// When there are more or fewer numbers than the shape says.
+    /// When the number of elements differs from the shape.
     #[must_use]
     pub fn of_f32(shape: &[usize], numbers: impl IntoIterator<Item = f32>) -> Self {
         let bytes: Vec<u8> = numbers.into_iter().flat_map(f32::to_le_bytes).collect();

@@ -142,7 +142,7 @@ impl VersionEvidence {
         Ok(tell_tales.evidence())
     }
 
-    /// Detects the version from the name of a utility call, where it tells.
+    /// Detects the version from the name of a utility call, if it differs between versions.
     #[must_use]
     pub fn with_utility(self, method: &str) -> Self {
         // The user's `/pause` has this name from 0.33 on.
@@ -160,8 +160,8 @@ impl VersionEvidence {
         self.request_len < VllmMinor::OLDEST.rules().request_len
     }
 
-    /// Whether the frontend is of a release after all versions, with requests that
-    /// say more than is understood.
+    /// Whether the frontend is newer than all known versions, and its requests may have unknown
+    /// fields.
     #[must_use]
     pub fn is_newer(self) -> bool {
         self.request_len > VllmMinor::NEWEST.rules().request_len

@@ -40,7 +40,7 @@ text_request! {
     }
 }
 
-/// Tokens of an output unless a request says how many.
+/// Default number of output tokens.
 const DEFAULT_MAX_TOKENS: u32 = 16;
 
 impl CompletionRequest {

@@ -49,8 +49,8 @@ impl EngineClient {
         Self::before(ranks, observer, |sink| LiveEngines::start_local(config, sink))
     }
 
-    /// The client of engines that the caller starts, which speak the protocol: `start` has
-    /// a link made of each, in order of rank, whose messages go to the sink.
+    /// The client of engines that the caller starts and that speak the protocol: `start` gets a
+    /// link for each, in order of rank, whose messages go to the sink.
     pub fn before<T, E>(
         ranks: Range<u16>,
         observer: Option<Arc<dyn EngineObserver>>,

@@ -3,7 +3,7 @@
 use vcr_base::finish_reason::FinishReason;
 use vcr_wire::{SchedulerStats, StepOutput};
 
-/// A request that is about to be sent to an engine.
+/// A request about to be sent to an engine.
 #[derive(Clone, Debug)]
 pub struct RequestStart {
     /// The engine's number.
@@ -55,7 +55,7 @@ pub trait EngineObserver: Send + Sync {
     /// A text was searched for calls of tools.
     fn tools_parsed(&self, _parsed: ToolParsing) {}
 
-    /// All outputs of a message have been heard of.
+    /// All outputs of a message have been reported.
     fn message_ended(&self, rank: u16);
 }
 

@@ -37,7 +37,7 @@ struct Table {
     requests: HashMap<Arc<str>, Entry>,
     calls: BTreeMap<u64, Answer>,
     last_call: u64,
-    /// Room for those whom a message wakes.
+    /// Reusable list of the wakers for a message.
     woken: Vec<Waker>,
 }
 
@@ -138,21 +138,20 @@ impl Rank {
         Ok(collector)
     }
 
-    /// Forgets a request that the engine still has, and tells it so.
+    /// Removes a request that the engine still has, and aborts it there.
     pub(super) fn abort(&self, id: &str, reason: FinishReason) {
         if self.end(id, reason) {
-            // An engine that is gone has no requests.
+            // A lost engine has no requests.
             _ = self.send(Request::Abort(vec![id.to_owned()]));
         }
     }
 
-    /// Ends those requests whose names are wanted; their clients hear that they are
-    /// aborted.
+    /// Aborts the requests with wanted names, and notifies their clients.
     pub(super) fn abort_all(&self, is_wanted: impl Fn(&str) -> bool) {
         let ids: Vec<String> =
             self.table().requests.keys().filter(|id| is_wanted(id)).map(|id| id.to_string()).collect();
         for id in &ids {
-            // Before it is forgotten, so that its client does not wait for ever.
+            // Before it is removed, so that its client does not wait forever.
             if let Some(entry) = self.table().requests.get(id.as_str()) {
                 let finish_reason = Some(FinishReason::Abort);
                 let output = EngineCoreOutput { request_id: id.clone(), finish_reason, ..EngineCoreOutput::default() };
@@ -161,7 +160,7 @@ impl Rank {
             self.end(id, FinishReason::Abort);
         }
         if !ids.is_empty() {
-            // An engine that is gone has no requests.
+            // A lost engine has no requests.
             _ = self.send(Request::Abort(ids));
         }
     }

@@ -19,15 +19,14 @@ impl EngineClient {
         Ok(answers.iter().all(|answer| answer.as_bool().unwrap_or(false)))
     }
 
-    /// Puts all engines to sleep once requests under way have ended as `mode` says.
+    /// Puts all engines to sleep once running requests have ended according to `mode`.
     pub async fn sleep(&self, level: u32, mode: &str) -> Result<(), EngineError> {
         self.call_all("sleep", &[u64::from(level).into(), mode.into()]).await?;
         self.observe_sleep(Some(level));
         Ok(())
     }
 
-    /// Wakes all engines, or those parts of them that `tags` name. Returns whether
-    /// they are fully awake.
+    /// Wakes all engines, or the parts named by `tags`. Returns whether they are fully awake.
     pub async fn wake_up(&self, tags: Option<&[String]>) -> Result<bool, EngineError> {
         let tags = tags.map_or(Value::Nil, |tags| Value::Array(tags.iter().map(|tag| tag.as_str().into()).collect()));
         let is_awake = self.all_true("wake_up", &[tags]).await?;

@@ -26,8 +26,8 @@ impl WakeUps {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request was posted, with what [`vcr_wire::LocalLink::post`] returned. The engine
-    /// is woken once this thread has done all other work that is ready.
+    /// Records a posted request with the result of [`vcr_wire::LocalLink::post`]. The engine is
+    /// woken once this thread has done all other ready work.
     pub(super) fn posted(&self, wake_up: Option<WakeUp>) {
         let Some(wake_up) = wake_up else { return self.wake_if_late() };
         let Ok(runtime) = Handle::try_current() else { return };

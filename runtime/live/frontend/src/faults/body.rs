@@ -46,8 +46,8 @@ struct Faulty {
 #[error("a fault resets the connection")]
 struct ConnectionReset;
 
-/// The body as a client meets it under a fault. `is_stream` tells server-sent
-/// events from one JSON value.
+/// The body that a client receives under a fault. `is_stream` distinguishes server-sent events from
+/// one JSON value.
 pub(super) fn faulty_body(body: Body, kind: FaultKind, is_stream: bool, connection: Option<ConnectionControl>) -> Body {
     let faulty = Faulty {
         body: body.into_data_stream(),
@@ -107,7 +107,7 @@ impl Faulty {
         }
     }
 
-    /// Nothing comes any more, and the request is aborted by dropping its body.
+    /// Ends the output, and aborts the request by dropping its body.
     fn finish(&mut self) {
         self.has_ended = true;
         self.actions.clear();

@@ -25,7 +25,7 @@ pub struct ClientFaults {
     seed: u64,
     tenants: Tenants,
     since: Instant,
-    /// Whether a rule looks at bodies.
+    /// Whether a rule reads bodies.
     needs_body: AtomicBool,
 }
 
@@ -78,7 +78,7 @@ impl ClientFaults {
         rules.push(Active { rule, random, together: Counts::default(), apart: HashMap::new() });
     }
 
-    /// Removes the first rule that is written like this. `false` if there is none.
+    /// Removes the first rule with this text. Returns `false` if there is none.
     pub fn remove(&self, rule: &str) -> bool {
         let mut rules = self.active();
         let found = rules.iter().position(|active| active.rule.to_string() == rule);
@@ -103,7 +103,7 @@ impl ClientFaults {
         self.active().iter().map(|active| active.rule.to_string()).collect()
     }
 
-    /// Whether a rule looks at bodies.
+    /// Whether a rule reads bodies.
     pub(super) fn needs_body(&self) -> bool {
         self.needs_body.load(Ordering::Relaxed)
     }
@@ -260,7 +260,7 @@ mod tests {
             faults.of_call(&call("/v1/messages", &[("x-tenant", tenant)]), &NamedInBody::default()).is_some()
         };
         assert_eq!([of("a"), of("b"), of("b"), of("b"), of("a")], [false, false, true, false, true]);
-        // Those without a tenant are counted together.
+        // Callers without a tenant are counted together.
         assert_eq!(names(&faults, 3), ["", "reset", ""]);
         for caller in 0..2 * COUNTED_CALLERS {
             of(&format!("caller-{caller}"));

@@ -7,7 +7,7 @@ use vcr_base::units::rule::{Keys, RuleError};
 /// Fault that a client meets; at the start where `after_tokens` is `None`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FaultKind {
-    /// An error in place of an answer.
+    /// An error instead of an answer.
     Status {
         /// The HTTP status.
         code: u16,
@@ -17,7 +17,7 @@ pub enum FaultKind {
         message: Option<String>,
         /// The error's `param`.
         param: Option<&'static str>,
-        /// The whole body, in place of an error object.
+        /// The whole body, instead of an error object.
         body: Option<String>,
     },
     /// The connection is reset as soon as it is accepted.
@@ -29,7 +29,7 @@ pub enum FaultKind {
     },
     /// Nothing comes, before the head of the response or between two tokens.
     Stall {
-        /// Nanoseconds; `None` is for ever.
+        /// Nanoseconds; `None` means forever.
         for_ns: Option<u64>,
         /// Tokens before that.
         after_tokens: Option<u32>,

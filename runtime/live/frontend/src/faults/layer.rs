@@ -36,7 +36,7 @@ pub struct FaultLayer {
     pub faults: Arc<ClientFaults>,
     /// Where faults are counted.
     pub metrics: Metrics,
-    /// The limit of bodies that are read for what rules look at.
+    /// The limit of bodies read for rules.
     pub max_body_bytes: usize,
 }
 
@@ -151,8 +151,8 @@ async fn faulty<F: Future<Output = Response>>(
     transformed(next(request).await, kind, connection)
 }
 
-/// Reads the body of a request that is answered without it. The server closes a connection on which
-/// something is unread, and the client, which may send head and body apart, would lose the answer.
+/// Reads the body of a request that is answered without it. The server closes a connection with
+/// unread bytes, and the client, which may send head and body separately, would lose the answer.
 async fn take_in(request: Request) {
     let mut data = request.with_limited_body().into_body().into_data_stream();
     let read = async { while let Some(Ok(_)) = data.next().await {} };

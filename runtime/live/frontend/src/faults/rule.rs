@@ -159,13 +159,13 @@ impl FaultConditions {
         })
     }
 
-    /// Whether they are told by a request, not by a connection.
+    /// Whether they depend on a request, not only on a connection.
     fn needs_request(&self) -> bool {
         let texts = [&self.path, &self.api_key, &self.tenant, &self.model];
         self.header.is_some() || self.per.is_some() || texts.into_iter().any(Option::is_some)
     }
 
-    /// Whether they are told by the body of a request.
+    /// Whether they depend on the body of a request.
     pub(super) fn needs_body(&self) -> bool {
         self.model.is_some()
             || self.tenant.is_some()
@@ -186,7 +186,7 @@ fn calls(text: &str) -> Result<RangeInclusive<u64>, &'static str> {
 impl FromStr for ClientFault {
     type Err = RuleError;
 
-    /// Of `kind:key=value,...`, or of a JSON object of `kind` and the same keys.
+    /// Parses `kind:key=value,...`, or a JSON object of `kind` and the same keys.
     fn from_str(text: &str) -> Result<Self, RuleError> {
         if text.trim_start().starts_with('{') {
             let map = serde_json::from_str(text);

@@ -1,5 +1,5 @@
-//! Answers that are shorter than requested and well-formed: the engine is asked for fewer tokens, and the answer says
-//! that its text has ended.
+//! Answers that are shorter than requested and well-formed: the engine gets a smaller limit, and
+//! the answer reports a natural end.
 
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;

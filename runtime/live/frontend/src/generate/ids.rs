@@ -70,7 +70,8 @@ pub(super) fn logit_bias(biases: BTreeMap<String, f32>, model: &Model) -> Result
     Ok(LogitBias(pairs.into_iter().collect()))
 }
 
-/// A number of single precision as it was written: the shortest that is the same in single precision.
+/// A number of single precision as written: the shortest decimal with the same single-precision
+/// value.
 pub(crate) fn wide(value: f32) -> f64 {
     value.to_string().parse().unwrap_or_else(|_| f64::from(value))
 }

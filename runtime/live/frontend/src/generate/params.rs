@@ -102,8 +102,7 @@ pub(crate) struct OptionalStructure {
 }
 
 impl OptionalStructure {
-    /// Gives a request the structure or does not; the same request with the same seed
-    /// gets the same.
+    /// Adds the structure to a request or not; the same request with the same seed gets the same.
     pub(crate) fn take(self, params: &mut SamplingParams, prompt: &[u32], index: usize) -> Result<(), ApiError> {
         let own = params.seed.and_then(|seed| seed.as_u64().or(seed.as_i64().map(i64::cast_unsigned))).unwrap_or(0);
         let content = prompt.iter().fold(own, |seed, token| mix(seed ^ u64::from(*token)));
@@ -123,7 +122,7 @@ pub(crate) struct Placement {
     pub(crate) session_id: Option<String>,
     pub(crate) rank: Option<u32>,
     pub(crate) adapter: Option<LoraRequest>,
-    /// The share of the prompt that has to be cached, or else there is no answer.
+    /// The share of the prompt that must be cached for an answer.
     pub(crate) least_cached: Option<f64>,
 }
 

@@ -102,7 +102,7 @@ pub(crate) struct TextSettings {
     pub(crate) eos_token: Option<u32>,
     /// Return the token behind each part of the text.
     pub(crate) has_spans: bool,
-    /// The share of the prompt that has to be cached, or else there is no answer.
+    /// The share of the prompt that must be cached for an answer.
     pub(crate) least_cached: Option<f64>,
 }
 
@@ -157,7 +157,7 @@ impl TextStream {
         Poll::Ready(Ok(Some(piece)))
     }
 
-    /// The text of an output: of its tokens, and of the rest of it, if it has more than those.
+    /// The text of an output: of its tokens, and of its other parts, if any.
     fn take(&mut self, tokens: Vec<u32>, rest: Option<Box<EngineCoreOutput>>) -> Piece {
         if let Some(piece) = self.refused(rest.as_deref()) {
             return piece;
@@ -233,7 +233,7 @@ impl TextStream {
         }
     }
 
-    /// The spans of the next bytes of the text; the last one may go on.
+    /// The spans of the next bytes of the text; the last one may continue.
     fn released_spans(&mut self, mut bytes: usize) -> Vec<Span> {
         let mut released = Vec::new();
         while let Some(span) = self.spans.front_mut() {

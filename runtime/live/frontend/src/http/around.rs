@@ -43,7 +43,7 @@ pub struct Around {
     pub body: BodyLimits,
     /// The limit of large bodies that come at the same time, together.
     pub body_memory_bytes: usize,
-    /// What answers before the routes, if anything does.
+    /// The service before the routes, if any.
     pub before: Option<Arc<dyn Before>>,
     /// The page at `/_vcr/`, if there is one.
     pub page: Option<Arc<Page>>,
@@ -55,7 +55,8 @@ pub trait Innermost: Send + Sync + 'static {
     fn run(&self, request: Request, next: Next<'_>) -> impl Future<Output = Response> + Send;
 }
 
-/// Service that answers in place of the routes, such as from recordings. Faults happen to its answers, too.
+/// Service that answers instead of the routes, such as from recordings. Faults apply to its
+/// answers, too.
 pub trait Before: std::fmt::Debug + Send + Sync {
     /// Sees a request before faults happen to it, and gives it back.
     fn see(&self, request: Request) -> Pin<Box<dyn Future<Output = Request> + Send + '_>>;

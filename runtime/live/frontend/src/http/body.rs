@@ -1,4 +1,4 @@
-//! The bodies of requests: how long they may be, and the time that a client has to send one.
+//! The bodies of requests: limits of their lengths, and of the time to send one.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -105,8 +105,8 @@ impl<B> LimitedBody<B> {
         }
     }
 
-    /// Whether the client's time has passed. The alarm stays as it was set, since bytes only postpone it, and
-    /// is set again when it goes off early.
+    /// Whether the client's time has passed. The alarm stays, since bytes only postpone it, and is
+    /// set again when it fires early.
     fn is_late(&mut self, context: &mut Context<'_>) -> bool {
         let since = *self.since.get_or_insert_with(Instant::now);
         let left = self.allowed().saturating_sub(self.waited);

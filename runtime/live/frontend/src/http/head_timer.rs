@@ -11,10 +11,9 @@ use tokio::time::sleep_until;
 
 type Alarm = Pin<Box<tokio::time::Sleep>>;
 
-/// The timer of one connection. A library that waits for a head sets an alarm for each and
-/// gives it up as soon as the head has come. Here the alarm stays with the connection: it
-/// goes off early, and then waits for the rest, instead of being set and taken back with
-/// every request.
+/// The timer of one connection. A library that waits for a head sets an alarm for each and cancels
+/// it as soon as the head has arrived. Here the alarm stays with the connection: it fires early,
+/// and then waits for the rest, instead of being set and cancelled with every request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HeadTimer(Arc<Mutex<Option<Alarm>>>);
 

@@ -19,8 +19,8 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::body::{Cut, Verdict};
 
-/// Bodies from this length on are large: a millisecond or more of work. Memory for what follows
-/// is reserved in parts of this length.
+/// Bodies of at least this length are large: a millisecond or more of work. Memory for the rest is
+/// reserved in parts of this length.
 const LARGE_BYTES: u64 = 128 * 1024;
 /// While a body keeps others waiting for memory: the time that it may take, and more for each
 /// byte of it that has arrived.
@@ -28,7 +28,7 @@ const WITH_OTHERS: Duration = Duration::from_secs(5);
 const PER_BYTE: Duration = Duration::from_micros(1);
 /// While a body keeps others waiting for memory: the longest time without a byte.
 const STALLED: Duration = Duration::from_secs(10);
-/// Time between two looks at how much of a body has arrived.
+/// Time between two checks of a body's progress.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Memory limit of all large bodies together. Clones share it.
@@ -151,14 +151,14 @@ impl Progress {
         self.stalled = self.stalled.map(|_| Instant::now());
     }
 
-    /// Whether it has to give way to others, with this much of it here.
+    /// Whether it must yield to others, with this many bytes received.
     fn is_over(elapsed: Duration, stalled: Duration, received: u64) -> bool {
         let more = PER_BYTE.as_nanos().saturating_mul(u128::from(received));
         let allowed = WITH_OTHERS.saturating_add(Duration::from_nanos(u64::try_from(more).unwrap_or(u64::MAX)));
         stalled >= STALLED || elapsed >= allowed
     }
 
-    /// Whether it keeps others waiting for too long; looked at from time to time.
+    /// Whether it keeps others waiting for too long; checked occasionally.
     fn is_late(&mut self, received: u64, waiting: &AtomicUsize, context: &mut Context<'_>) -> bool {
         while self.next_look.as_mut().poll(context).is_ready() {
             match waiting.load(Ordering::Relaxed) {
@@ -271,8 +271,8 @@ impl Drop for Admitted {
     }
 }
 
-/// Handles a request, and a large one as there is room for it, so that its thread's other
-/// work goes on.
+/// Handles a request, a large one once there is room for it, while its thread's other work
+/// continues.
 pub(super) async fn beside_others<F: Future<Output = Response>>(
     memory: &BodyMemory,
     verdict: &Verdict,
@@ -287,7 +287,7 @@ pub(super) async fn beside_others<F: Future<Output = Response>>(
     }
 }
 
-/// The length of a body, where its head says it.
+/// The length of a body, if its head states it.
 pub(super) fn content_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok())
 }
@@ -300,7 +300,7 @@ async fn admitted<F: Future<Output = Response>>(
     next: impl FnOnce(Request) -> F,
 ) -> Response {
     let headers = request.headers();
-    // One that does not say its length, in chunks, may have any.
+    // One without a length, in chunks, may have any.
     let takes_long = headers.contains_key(header::CONTENT_LENGTH) || headers.contains_key(header::TRANSFER_ENCODING);
     let may_block = takes_long && Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
     let room = Arc::<Room>::default();

@@ -22,8 +22,8 @@ use crate::server::error::Failure;
 use crate::server::ids::{LongId, RequestIds};
 use crate::server::responses::KeyOwner;
 
-/// Paths that may be read without a key: what probes, scrapers and routers ask. vLLM guards only
-/// `/v1`, `/v2` and `/inference`, so that anybody can pause its engines in development mode.
+/// Paths readable without a key: for probes, scrapers and routers. vLLM guards only `/v1`, `/v2`
+/// and `/inference`, so in development mode anybody can pause its engines.
 const OPEN: &[&str] = &[
     "/health",
     "/health/ready",
@@ -68,7 +68,7 @@ impl ApiKeys {
         Self { keys: keys.into_iter().collect(), metrics: metrics.clone() }
     }
 
-    /// The key that is given. It is compared with every key, in a time that does not tell how much fits.
+    /// Compares the given key with every key, in a time that does not reveal how much matches.
     fn open(&self, given: &[u8]) -> Option<KeyOwner> {
         let (mut place, mut any) = (0, Choice::from(0));
         for (number, key) in (0_u32..).zip(self.keys.iter()) {
@@ -203,8 +203,8 @@ pub struct RequestLog {
     pub has_id_header: bool,
 }
 
-/// Gives a request its id, logs it under the target `access`, and turns a panic
-/// into an error with that id. The outermost layer.
+/// Assigns a request its id, logs it under the target `access`, and turns a panic into an error
+/// with that id. The outermost layer.
 pub(super) async fn log_request<F: Future<Output = Response>>(
     log: RequestLog,
     ids: &RequestIds,

@@ -32,8 +32,8 @@ use crate::metrics::{Held, Metrics};
 /// Pause after a failure to accept: most are a lack of file descriptors, which
 /// only the end of other connections heals.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
-/// Time between two pings of HTTP/2, and for their answers: a client that is gone and has said nothing does not keep its
-/// connection.
+/// Time between two pings of HTTP/2, and for their answers: a client that has silently disconnected
+/// does not keep its connection.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// The read buffer of an HTTP/1 connection, and so the limit of a request's head.
@@ -47,7 +47,7 @@ pub struct ListenOptions {
     /// Time for the TLS handshake and the head of a request, and for a connection
     /// to be idle between two requests.
     pub head_timeout: Duration,
-    /// Time that requests under way have to end after the shutdown began.
+    /// Time for running requests to end after the shutdown began.
     pub shutdown_timeout: Duration,
     /// Decides which new connections are reset at once.
     pub refuses: Arc<dyn Fn() -> bool + Send + Sync>,

@@ -16,7 +16,7 @@ pub struct PodHeaders {
 }
 
 impl PodHeaders {
-    /// Headers with these names; an empty one is none.
+    /// Headers with these names; an empty one counts as none.
     pub fn new(pod: Option<&str>, namespace: Option<&str>) -> Result<Self, InvalidHeaderValue> {
         let value = |name: Option<&str>| name.filter(|name| !name.is_empty()).map(HeaderValue::from_str).transpose();
         Ok(Self { pod: value(pod)?, namespace: value(namespace)? })

@@ -19,8 +19,8 @@ impl SessionCookie {
         if is_name { Ok(Self(name.to_owned())) } else { Err("expected letters, digits, `-`, `_` and `.`") }
     }
 
-    /// Gives a request the session of its cookie, unless it names one. Without a cookie the session is new, and what sets
-    /// the cookie is returned.
+    /// Assigns a request the session of its cookie, unless it names one. Without a cookie the
+    /// session is new, and the header that sets the cookie is returned.
     pub(crate) fn enter(&self, headers: &mut HeaderMap, ids: &RequestIds) -> Option<HeaderValue> {
         if headers.contains_key(SESSION_ID) {
             return None;

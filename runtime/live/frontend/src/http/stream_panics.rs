@@ -52,7 +52,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection that breaks off tells a client nothing.
+    /// An interrupted connection gives a client no reason.
     #[tokio::test]
     async fn a_panic_within_a_stream_becomes_its_last_event() {
         let mut left = 2;

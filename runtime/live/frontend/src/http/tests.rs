@@ -90,7 +90,7 @@ fn list_of(items: &[&str]) -> Vec<String> {
     items.iter().map(|item| (*item).to_owned()).collect()
 }
 
-/// A server, and what ends it.
+/// A server, and the sender that ends it.
 async fn started(options: ListenOptions) -> (SocketAddr, oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
     let listener = bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
     let address = listener.local_addr().expect("an address");
@@ -202,7 +202,7 @@ async fn clients_without_a_request_are_cut_off_and_harm_no_others() {
     }
     assert!(ask(address, "GET /health HTTP/1.1\r\n").await.starts_with("HTTP/1.1 200"));
     for mut stream in idle {
-        // Ends or is reset; without the limit this waits for ever.
+        // Ends or is reset; without the limit this waits forever.
         let _ = stream.read_to_end(&mut Vec::new()).await;
     }
 }

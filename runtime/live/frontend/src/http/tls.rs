@@ -109,8 +109,8 @@ impl Tls {
         Ok(Self { settings, current: Mutex::new(Current { acceptor, stamps }) })
     }
 
-    /// Accepts the next connection: with the certificate as it is now on disk, or
-    /// the one before if that is no good.
+    /// Accepts the next connection: with the certificate now on disk, or the previous one if that
+    /// is invalid.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let stamps = self.settings.stamps();

@@ -3,7 +3,7 @@
 /// How a setting is translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// An option that takes the same value; a list gives the option several times.
+    /// An option with the same value; a list repeats the option.
     Same(&'static str),
     /// An option that takes a duration; a bare number is of milliseconds.
     Duration(&'static str),

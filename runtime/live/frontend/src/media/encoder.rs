@@ -28,7 +28,7 @@ impl BatchTokenSource for EncoderOnly {
     }
 }
 
-/// Where an encoder's outputs are, as answers tell it.
+/// The place of an encoder's outputs, as in answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncoderAddress {
     /// The host of the server.

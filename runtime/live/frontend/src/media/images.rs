@@ -54,7 +54,7 @@ impl Images {
 impl ImageOptions {
     fn draw(&self, random: &mut Stream) -> Duration {
         let spread = if self.time_std_dev_ns == 0 { 0.0 } else { random.normal() * self.time_std_dev_ns as f64 };
-        // A negative time is none.
+        // A negative time counts as none.
         Duration::from_nanos((self.time_ns as f64 + spread) as u64)
     }
 }

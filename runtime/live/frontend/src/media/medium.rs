@@ -46,7 +46,7 @@ impl Medium {
     pub(super) fn read(part: &Value, rules: &MediaRules) -> Result<Option<Self>, ApiError> {
         let has = |name: &str| part.get(name).is_some();
         let Some(kind) = part["type"].as_str() else {
-            // Parts without a type are what their fields say.
+            // The fields of a part without a type decide its type.
             let found = MEDIA.iter().find(|(_, field, _)| has(field));
             return found.map(|(_, field, modality)| Self::of(part, field, *modality, rules)).transpose();
         };

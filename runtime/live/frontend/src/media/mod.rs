@@ -1,6 +1,5 @@
-//! Images, audio and video in chats. Their contents are not read: they are accounted as
-//! placeholder tokens, and named by their content, so that the prefix cache tells them
-//! apart.
+//! Images, audio and video in chats. Their contents are not interpreted: they count as placeholder
+//! tokens, and are named by a hash of their content, so that the prefix cache distinguishes them.
 
 mod encoder;
 mod images;

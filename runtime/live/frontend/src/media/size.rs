@@ -5,7 +5,7 @@ pub(super) fn image_pixels(file: &[u8]) -> Option<(usize, usize)> {
     imagesize::blob_size(file).ok().map(|size| (size.width, size.height))
 }
 
-/// Bytes of a second of audio in files that do not say: 128 kbit/s.
+/// Default bytes per second of audio: 128 kbit/s.
 const BYTES_PER_S: f64 = 16_000.0;
 
 /// Seconds of audio, in a file of `file_bytes` bytes that begins with `start`.

@@ -1,4 +1,4 @@
-//! Metrics of one engine: what its steps and its requests add.
+//! Metrics of one engine: the contributions of its steps and requests.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

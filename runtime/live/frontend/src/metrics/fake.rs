@@ -1,5 +1,5 @@
-//! Metrics that are made up, in place of the real ones: constants, or functions
-//! of the time, as llm-d-inference-sim has them.
+//! Invented metrics instead of the real ones: constants, or functions of the time, as in
+//! llm-d-inference-sim.
 
 use std::collections::BTreeMap;
 use std::f64::consts::TAU;
@@ -243,7 +243,7 @@ impl FakePage {
     }
 }
 
-/// Observes the bound of each bucket as often as its count says.
+/// Observes the bound of each bucket as many times as its count.
 fn observe_buckets(
     metrics: &Metrics,
     name: Name,

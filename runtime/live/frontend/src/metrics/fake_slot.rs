@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::fake::FakePage;
 use super::page::MetricsOptions;
 
-/// The made-up metrics that a server serves in place of the real ones, if it serves any.
+/// The invented metrics that a server serves instead of the real ones, if any.
 #[derive(Debug)]
 pub struct FakeSlot {
     options: MetricsOptions,

@@ -45,7 +45,7 @@ fn kind_of<'a>(name: &str, kind: &'a str) -> &'a str {
     if is_summary(name) { "summary" } else { kind }
 }
 
-/// OpenMetrics with summaries in place of their histograms.
+/// OpenMetrics with summaries instead of their histograms.
 fn summaries(open_metrics: &str) -> String {
     let mut out = String::with_capacity(open_metrics.len());
     for line in open_metrics.lines().filter(|line| !is_no_bucket(line)) {
@@ -61,7 +61,7 @@ fn summaries(open_metrics: &str) -> String {
 /// Ends of names of samples that come once for each series of a counter, a histogram or a summary.
 const ONCE: [&str; 2] = ["_total", "_count"];
 
-/// When the series of a family were made, as `prometheus_client` tells it.
+/// When the series of a family were made, according to `prometheus_client`.
 #[derive(Default)]
 struct Created<'a> {
     /// Name and help.

@@ -50,8 +50,8 @@ impl LoraRecorder {
         });
     }
 
-    /// The only series is the current one: its labels name the adapters, and its
-    /// value says when that was.
+    /// The only series is the current one: its labels name the adapters, and its value is the time
+    /// of the change.
     fn change(&self, now_unix_s: f64, change: impl FnOnce(&mut Counts)) {
         let mut counts = self.0.counts.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut counts);

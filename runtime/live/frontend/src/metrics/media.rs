@@ -1,4 +1,4 @@
-//! The cache of media that the Python frontend has beside its processor.
+//! The Python frontend's cache of media for its processor.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! Metrics of what engines send.
+//! Metrics from the messages of engines.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -26,7 +26,7 @@ pub struct CacheConfig {
     pub block_size: u32,
     /// Blocks of the device.
     pub num_gpu_blocks: u32,
-    /// Whether prompts find what others have computed.
+    /// Whether prompts may hit cached prefixes.
     pub enable_prefix_caching: bool,
     /// The data type of the cache, as vLLM writes it.
     pub cache_dtype: String,
@@ -209,7 +209,7 @@ impl Metrics {
         }
     }
 
-    /// Adapters that a step has at most, where metrics tell it.
+    /// Most adapters of a step, if metrics report it.
     pub(super) fn max_loras(&self) -> Option<u32> {
         self.0.max_loras.filter(|_| self.is_of_python())
     }
@@ -338,8 +338,8 @@ impl Slot {
     }
 }
 
-/// A family that is told of even without series, as vLLM tells it, and whose one
-/// series without labels has no brackets.
+/// A family that appears even without series, as in vLLM, and whose one series without labels has
+/// no brackets.
 #[derive(Clone, Debug)]
 struct Shown<M, C>(Family<Labels, M, C>);
 

@@ -1,4 +1,4 @@
-//! The life of one request, as its outputs tell it.
+//! The life of one request, according to its outputs.
 
 use prometheus_client::metrics::histogram::Histogram;
 use vcr_base::finish_reason::FinishReason;
@@ -90,8 +90,8 @@ impl RequestRecord {
         self.last_token_s = engine_s;
     }
 
-    /// Ends it: the engine says so, a stop string was found, or its client left.
-    /// Returns the tokens it got.
+    /// Ends it: the engine ended it, a stop string was found, or its client left. Returns its
+    /// number of tokens.
     pub fn finish(self, now_s: f64, reason: FinishReason) -> u64 {
         let scheduled_s = self.scheduled_s.unwrap_or(self.queued_s);
         let after_first = self.counts.generated_tokens.saturating_sub(1);

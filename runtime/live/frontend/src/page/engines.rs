@@ -78,7 +78,7 @@ fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
-/// What changes all the time; counts are totals.
+/// The values that always change; counts are totals.
 fn sampled(snapshot: &Snapshot) -> Value {
     let counters = &snapshot.counters;
     // The null block is none that a request can use.
@@ -103,7 +103,7 @@ fn sampled(snapshot: &Snapshot) -> Value {
     })
 }
 
-/// Takes samples as long as somebody has the watch.
+/// Takes samples while somebody holds the watch.
 fn sample(watch: &Weak<EngineWatch>) {
     while let Some(watch) = watch.upgrade() {
         let engines = watch.engines.snapshots().iter().map(sampled).collect();

@@ -27,7 +27,7 @@ pub struct Peer {
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 impl Audience {
-    /// Lets a request in, or says why not.
+    /// Admits a request, or returns why not.
     ///
     /// A page of another site could send requests in the name of its viewer: the browser reveals
     /// that by `Origin` or `Sec-Fetch-Site`. It could also resolve its own name to the address of
@@ -62,7 +62,7 @@ impl Audience {
     }
 }
 
-/// Takes away what says that a page asks: it is this page.
+/// Removes the headers that identify the requesting page: it is this page.
 pub(super) fn vouch(request: &mut Request) {
     request.headers_mut().remove(header::ORIGIN);
     request.headers_mut().remove(SEC_FETCH_SITE);

@@ -1,4 +1,4 @@
-//! What engines tell of the requests of exchanges.
+//! The engines' reports on the requests of exchanges.
 
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ impl RequestObserver for Watched {
         let is_first = self.last_s.is_none();
         self.output_tokens += tokens as u64;
         self.last_s = Some(engine_s);
-        // Most outputs are one more token, which the end tells of.
+        // Most outputs are one more token, which the end includes.
         if is_first || !events.is_empty() {
             self.exchange.engine_tells(self.place, |request| {
                 for event in events {

@@ -89,7 +89,7 @@ pub struct Page {
     html: Bytes,
 }
 
-/// What becomes of a request.
+/// The handling of a request.
 #[derive(Debug)]
 pub enum PageRequest {
     /// The page has answered it.
@@ -224,7 +224,7 @@ impl Page {
                 let (watch, after) = (Arc::clone(watch), after as u64);
                 let skipped = watch.look();
                 aside(move || {
-                    // Before the list: what changes meanwhile is told next time.
+                    // Before the list: changes in the meantime are reported next time.
                     let revision = watch.revision();
                     let changed: Vec<Value> = watch.since(after).iter().map(|exchange| summary(exchange)).collect();
                     let list = json!({"revision": revision, "oldest": watch.oldest(), "requests": changed, "skipped": skipped});
@@ -289,7 +289,7 @@ fn no_part(message: &str) -> Response {
     refused(message, "vcr serve and vcr play have engines").into_response()
 }
 
-/// Gives a request another path, with its query. `false` if that is no path.
+/// Replaces the path of a request and keeps its query. Returns `false` if the path is invalid.
 fn renamed(request: &mut Request, path: &str) -> bool {
     let query = request.uri().query().map_or_else(String::new, |query| format!("?{query}"));
     let Ok(target) = PathAndQuery::try_from(format!("{path}{query}")) else { return false };

@@ -23,7 +23,7 @@ const PART_BYTES: usize = 4096;
 pub(super) const UNSEEN_PER_SECOND: u64 = 200;
 /// Who asked for the list within this time looks at it.
 const LOOKING_NS: u64 = 30_000_000_000;
-/// Engine requests of one exchange that are told apart.
+/// Most engine requests of one exchange that are distinguished.
 const ENGINE_REQUESTS: usize = 64;
 /// Times of preemptions that are kept of a request.
 const PREEMPTIONS: usize = 64;
@@ -184,7 +184,7 @@ impl Watch {
         false
     }
 
-    /// Somebody looks at the list. Returns how many exchanges were not kept while nobody did.
+    /// Records that somebody looks at the list. Returns how many exchanges were not kept before.
     pub(super) fn look(&self) -> u64 {
         self.asked_ns.store(monotonic_ns(), Ordering::Relaxed);
         self.skipped.load(Ordering::Relaxed)
@@ -288,7 +288,7 @@ impl Exchange {
         monotonic_ns().saturating_sub(self.start_ns)
     }
 
-    /// Gives its memory back. Returns how much it was.
+    /// Frees its memory. Returns how much it was.
     fn forget(&self) -> usize {
         let mut state = self.state();
         state.is_forgotten = true;

@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(parsed("hermes", text).0, [call("say_\"hi\"", r#"{"a": "\"}", "b": [1,]}"#)]);
     }
 
-    /// Llama's calls are objects without marks, unless their token is there.
+    /// Llama's calls are objects without marks, unless their token occurs.
     #[test]
     fn an_answer_of_objects_is_one_of_calls() {
         let object = r#"{"name": "f", "parameters": {"a": 1}}"#;

@@ -37,8 +37,8 @@ pub(super) fn begins<'a>(text: &'a str, mark: &str) -> Begins<'a> {
     }
 }
 
-/// Hands on the text before `mark`, or what cannot be a part of it. Whether the mark is
-/// there; then it has been taken off the buffer, too.
+/// Passes on the text before `mark`, or the text that cannot be a part of it. Returns whether the
+/// mark was found; it is then removed from the buffer.
 pub(super) fn text_before(buffer: &mut String, mark: &str, out: &mut impl FnMut(CallEvent<'_>)) -> bool {
     let found = buffer.find(mark);
     let free = found.unwrap_or_else(|| buffer.len() - beginning(buffer, mark));

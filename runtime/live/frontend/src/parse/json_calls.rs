@@ -12,7 +12,7 @@ enum Mode {
     Arguments(JsonObject),
     /// Behind the arguments of a call.
     Close,
-    /// After something that looked like a call and is none: the rest is text.
+    /// After an invalid call: the rest is text.
     Broken,
 }
 
@@ -109,7 +109,7 @@ impl JsonCalls {
             let behind = &self.buffer[at + length..];
             let call = if self.form.inner.is_none() { behind.trim_ascii_start() } else { behind };
             if call.is_empty() && self.form.inner.is_none() {
-                // White space is a part of the mark, so that it may go on.
+                // White space is a part of the mark, so that the mark may continue.
                 self.buffer.drain(..at);
                 return false;
             }

@@ -6,7 +6,7 @@ pub(super) enum Scanned<T> {
     Partial,
     /// It cannot become a match.
     Invalid,
-    /// It is there, and this long.
+    /// A match of this length.
     Whole { value: T, bytes: usize },
 }
 

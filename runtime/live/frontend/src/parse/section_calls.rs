@@ -15,7 +15,7 @@ enum Mode {
     Arguments(JsonObject),
     /// Behind the arguments of a call.
     Close,
-    /// After something that looked like a call and is none: the rest is text.
+    /// After an invalid call: the rest is text.
     Broken,
 }
 

@@ -20,8 +20,8 @@ impl ArgumentTypes {
         Self(tools.iter().filter_map(of_tool).collect())
     }
 
-    /// A value as JSON. As in vLLM it is a text unless the schema says otherwise, or it
-    /// is `null`.
+    /// A value as JSON. As in vLLM it is a text unless the schema states otherwise, or it is
+    /// `null`.
     pub(super) fn json(&self, tool: &str, key: &str, value: &str) -> String {
         let is_json = self.0.get(tool).and_then(|types| types.get(key)).is_some_and(|is_json| *is_json);
         let is_null = value.trim().eq_ignore_ascii_case("null");

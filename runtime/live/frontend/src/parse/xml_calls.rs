@@ -15,7 +15,7 @@ enum Mode {
     Call,
     /// Behind a call: white space before the next one is not text.
     Between,
-    /// After something that looked like a call and is none: the rest is text.
+    /// After an invalid call: the rest is text.
     Broken,
 }
 

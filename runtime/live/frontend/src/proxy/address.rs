@@ -12,7 +12,7 @@ pub struct Address {
     /// Its name or IP address, without brackets.
     pub host: String,
     pub port: u16,
-    /// What stands before the paths of requests, without a slash at its end.
+    /// The prefix of requests' paths, without a slash at its end.
     pub path: String,
 }
 

@@ -56,7 +56,7 @@ impl Sender {
         let mut builder = http1::Builder::new();
         builder.preserve_header_case(true);
         let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
-        // Its requests are told of its end.
+        // Its requests are notified of its end.
         tokio::spawn(async move { drop(connection.await) });
         Ok(Self::Http1(sender))
     }

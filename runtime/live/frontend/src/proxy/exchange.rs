@@ -12,13 +12,14 @@ use vcr_trace::capture::HttpEnd;
 use crate::page::pairs;
 use crate::tee::{Passed, Seen, Tee};
 
-/// An exchange under way. It is recorded when this is dropped: unless told otherwise, the client went away.
+/// An open exchange. It is recorded when this is dropped: by default, as one whose client
+/// disconnected.
 pub(crate) struct OpenExchange {
     exchange: Exchange,
     request: Arc<Mutex<Copied>>,
     end: HttpEnd,
     max_body_bytes: usize,
-    /// Of the answer.
+    /// Kept bytes of the answer.
     kept_bytes: usize,
     recorder: Arc<HttpRecorder>,
     under_way: Arc<AtomicU32>,

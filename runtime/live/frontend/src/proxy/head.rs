@@ -17,7 +17,7 @@ pub(crate) fn head_of(record: &HttpRecord) -> Response<()> {
     head
 }
 
-/// The recorded headers that hold for the answer as it is sent.
+/// The recorded headers that are valid for the answer as sent.
 pub(crate) fn headers_of(record: &HttpRecord, body_bytes: usize) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in record.headers.iter().filter(|(_, value)| value != REDACTED) {

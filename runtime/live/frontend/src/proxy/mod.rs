@@ -1,8 +1,9 @@
 //! HTTP in front of any server: a reverse proxy that records, and answers from its recordings.
 //!
-//! A [`Proxy`] passes every request on to an [`Upstream`] and every part of the answer back as it comes. A copy of what
-//! passed goes to a recorder of [`vcr_record::http`] when the exchange ends. A [`Player`] stands before the routes of a
-//! server and answers from the recordings of [`vcr_record::playback::http`].
+//! A [`Proxy`] forwards every request to an [`Upstream`] and every part of the answer back as it
+//! comes. A copy goes to a recorder of [`vcr_record::http`] when the exchange ends. A [`Player`]
+//! precedes the routes of a server and answers from the recordings of
+//! [`vcr_record::playback::http`].
 //!
 //! Only a [`Pace`] knows engines: it has recorded answers wait for them.
 

@@ -31,10 +31,10 @@ use crate::proxy::reverse::Proxy;
 /// The latest requests, for tests.
 const REQUESTS_PATH: &str = "/_vcr/requests";
 
-/// Paths that the server itself answers: they tell of the server, not of the model.
+/// Paths that the server itself answers: they describe the server, not the model.
 const OPERATIONS: [&str; 7] = ["/health", "/ready", "/ping", "/load", "/metrics", "/version", "/openapi.json"];
 
-/// What happens to a request that is not on the tape.
+/// How an unrecorded request is handled.
 pub enum Misses {
     /// It is refused, and `stop` is called, if there is one.
     Refuse {
@@ -59,7 +59,7 @@ pub enum Times {
 pub struct Player {
     /// The tape, if there is one.
     pub tape: Option<Arc<HttpTape>>,
-    /// What happens to requests that are not on it.
+    /// How unrecorded requests are handled.
     pub misses: Misses,
     /// When recorded answers come.
     pub times: Times,

@@ -27,7 +27,7 @@ pub struct ProxyOptions {
     pub max_body_bytes: usize,
 }
 
-/// Passes requests on to a server, and records what passes.
+/// Forwards requests to a server, and records the exchanges.
 pub struct Proxy {
     upstream: Arc<Upstream>,
     recorder: Arc<HttpRecorder>,

@@ -247,7 +247,7 @@ impl Body for AnswerBody {
         let polled = Pin::new(&mut self.incoming).poll_frame(context);
         match &polled {
             Poll::Ready(None) => self.keep_connection(),
-            // It is of no use any more.
+            // It is no longer usable.
             Poll::Ready(Some(Err(_))) => self.sender = None,
             _ => {}
         }

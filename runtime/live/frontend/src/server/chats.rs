@@ -8,7 +8,7 @@ use vcr_text::{ReasoningForm, Value};
 /// Settings of chats.
 #[derive(Clone, Debug, Default)]
 pub struct ChatOptions {
-    /// How the model writes its reasoning, if that is told apart.
+    /// How the model writes its reasoning, if that is separated.
     pub reasoning: Option<ReasoningForm>,
     /// How calls of tools are found.
     pub calls: CallParsing,

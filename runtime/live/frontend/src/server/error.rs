@@ -12,7 +12,7 @@ use vcr_wire::RequestError;
 use crate::dialects::anthropic;
 use crate::engine::EngineError;
 
-/// A kind of errors that clients can tell apart.
+/// A kind of error that clients can distinguish.
 #[derive(Debug)]
 pub struct ErrorKind {
     /// The HTTP status, which is `code` of the error object.
@@ -107,7 +107,7 @@ impl ApiError {
         Self { status: kind.status, kind: kind.name, message: message.into(), param: None }
     }
 
-    /// A request that cannot be served as it is.
+    /// A request that cannot be served unchanged.
     #[must_use]
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(&INVALID, message)
@@ -259,7 +259,7 @@ impl IntoResponse for ApiError {
 mod tests {
     use super::*;
 
-    /// Clients tell errors apart by these objects.
+    /// Clients distinguish errors by these objects.
     #[test]
     fn errors_have_the_objects_of_vllm() {
         let text = serde_json::to_string(&ApiError::unknown_model("x").body()).expect("it is JSON");

@@ -57,9 +57,9 @@ pub struct ServerOptions {
     pub has_document: bool,
     /// The tokenizer's configuration for `/tokenizer_info`, which is not served without it.
     pub tokenizer_info: Option<serde_json::Value>,
-    /// End each stream with its usage, whatever its request says.
+    /// End each stream with its usage, whatever its request asks for.
     pub forces_usage: bool,
-    /// Name tokens of logprobs by their ids, unless a request says otherwise.
+    /// Name tokens of logprobs by their ids, by default.
     pub tokens_as_ids: bool,
     /// Tell in each usage how many prompt tokens were cached.
     pub enable_prompt_tokens_details: bool,

@@ -10,7 +10,7 @@ use super::error::ApiError;
 use super::frontend_kind::FrontendKind;
 use crate::media::MediaRules;
 
-/// Texts from this length on are refused by their length, where that says enough.
+/// Texts of at least this length are refused by their length, if it exceeds the limit for certain.
 const LONG_TEXT_BYTES: usize = 64 * 1024;
 
 /// Facts of the served model.
@@ -36,7 +36,7 @@ pub struct Model {
     /// How images, audio and video are accounted.
     pub media: MediaRules,
     pub adapters: Adapters,
-    /// The frontend of vLLM whose errors say that a model is not served.
+    /// The frontend of vLLM whose errors name an unknown model.
     pub frontend: FrontendKind,
 }
 

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Bytes that an entry of the store takes in addition to its texts.
 const ENTRY_BYTES: usize = 256;
 
-/// The id of a response: 128 random bits, which nobody can guess.
+/// The id of a response: 128 random bits, which cannot be guessed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ResponseId(String);
 
@@ -150,7 +150,8 @@ const PART_BYTES: usize = 1 << 10;
 /// Memory of a value without its texts.
 const VALUE_BYTES: usize = 96;
 
-/// Memory of what running responses repeat of their requests: a response that waits or runs holds it until its end.
+/// Memory for the parts of requests that running responses repeat: a waiting or running response
+/// holds it until its end.
 #[derive(Debug)]
 pub(crate) struct RepeatedMemory(Arc<Semaphore>);
 

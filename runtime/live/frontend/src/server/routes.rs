@@ -22,10 +22,10 @@ pub(crate) type Answered = Pin<Box<dyn Future<Output = Response> + Send>>;
 /// Answers requests to one path.
 type Direct = Box<dyn Fn(Request) -> Answered + Send + Sync>;
 
-/// Makes it of what handlers share.
+/// Makes it from the handlers' shared state.
 type MakeDirect<S> = Box<dyn FnOnce(S) -> Direct + Send + Sync>;
 
-/// Routes that know their paths: a router does not tell them.
+/// Routes with a list of their paths, which a router does not provide.
 pub(crate) struct Routes<S = ()> {
     router: Router<S>,
     paths: Vec<&'static str>,
@@ -66,7 +66,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         Self { router: self.router.merge(other.router), ..self }
     }
 
-    /// The same routes with what their handlers share.
+    /// The same routes with their handlers' shared state.
     #[must_use]
     pub(crate) fn with_state(self, state: S) -> Routes {
         let with_state = |(path, make): (&'static str, MakeDirect<S>)| -> (&'static str, MakeDirect<()>) {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::frontend_kind::FrontendKind;
 
-/// What decides whether a JSON schema is taken.
+/// The backend that decides which JSON schemas are accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SchemaBackend {
     /// xgrammar, and llguidance for schemas that xgrammar does not follow: `auto`, as the Python frontend has it.
@@ -21,7 +21,7 @@ pub enum SchemaBackend {
 }
 
 impl SchemaBackend {
-    /// The backend of a frontend by the name that `--structured-outputs-config` gives, if it gives one.
+    /// The backend of a frontend by its name in `--structured-outputs-config`, if any.
     ///
     /// # Errors
     /// When there is no such backend, with those that there are.
@@ -79,8 +79,8 @@ const XGRAMMAR_FORMATS: &[&str] = &[
     "relative-json-pointer",
 ];
 
-/// Whether vLLM says that xgrammar does not follow a schema (`has_xgrammar_unsupported_json_features`). Names of
-/// properties are looked at like keywords.
+/// Whether vLLM regards a schema as unsupported by xgrammar
+/// (`has_xgrammar_unsupported_json_features`). Names of properties are checked like keywords.
 fn exceeds_xgrammar(schema: &Value) -> bool {
     any_object(schema, &object_exceeds_xgrammar)
 }
@@ -221,7 +221,7 @@ mod tests {
 
     use super::*;
 
-    /// Schemas of libraries, with what vLLM's frontends said of each: `tests/frontends/schemas`.
+    /// Schemas of libraries, with the answers of vLLM's frontends: `tests/frontends/schemas`.
     #[test]
     fn recorded_schemas_are_refused_as_by_each_frontend_of_vllm() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../tests/frontends/schemas/schemas.jsonl");

@@ -1,4 +1,5 @@
-//! Structures of outputs, which are read before engines get them: beside the threads that serve, a few at a time.
+//! Structures of outputs, which are read before engines get them: outside the serving threads, a
+//! few at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

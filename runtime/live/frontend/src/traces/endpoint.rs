@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Where collectors take traces, if the URL says no path.
+/// Default path of collectors.
 const DEFAULT_PATH: &str = "/v1/traces";
 
 /// How spans are sent.

@@ -98,7 +98,7 @@ struct Collector {
     endpoint: Endpoint,
     transport: Transport,
     service_name: String,
-    /// Whether the last message was not taken, which is told once.
+    /// Whether the last message was refused, which is logged once.
     is_failing: bool,
 }
 

@@ -1,9 +1,9 @@
 //! OpenTelemetry traces: a span for each request, with vLLM's attributes, sent by OTLP
 //! over HTTP or gRPC.
 //!
-//! `context.rs` takes the caller's span from a request's headers, `observer.rs` makes spans
-//! of what engines send, `export.rs` sends them from a thread of its own by `transport.rs`. Without an endpoint
-//! none of it runs.
+//! `context.rs` reads the caller's span from a request's headers, `observer.rs` makes spans from
+//! the engines' messages, `export.rs` sends them from a thread of its own through `transport.rs`.
+//! Without an endpoint none of it runs.
 
 mod context;
 mod endpoint;

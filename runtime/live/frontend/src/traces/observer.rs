@@ -1,4 +1,4 @@
-//! Spans of requests, made of what engines send.
+//! Spans of requests, made from the engines' messages.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -115,7 +115,7 @@ impl Traced {
     fn span(&self, now_s: f64) -> Span {
         let e2e_s = (now_s - self.start.arrival_s).max(0.0);
         let mut random = [0; 24];
-        // Without the system's randomness spans cannot be told apart, no more.
+        // Without the system's randomness spans only become indistinguishable.
         _ = getrandom::fill(&mut random);
         let (trace_id, span_id) = random.split_at(16);
         Span {

@@ -52,7 +52,7 @@ impl Admin {
         self.adapters.load(id)
     }
 
-    /// Forgets calls whose frontend is gone.
+    /// Forgets calls whose frontend has disconnected.
     pub(crate) fn forget_client(&mut self, client: usize) {
         self.pauses.pending.retain(|call| call.client as usize != client);
     }

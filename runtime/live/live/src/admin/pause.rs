@@ -35,7 +35,7 @@ pub(crate) struct PendingCall {
     pub(super) call_id: Integer,
     pub(super) method: String,
     pub(super) clear_cache: bool,
-    /// vLLM's sleep level after the pause; 0 is none.
+    /// vLLM's sleep level after the pause; 0 for none.
     pub(super) sleep_level: u64,
 }
 

@@ -1,5 +1,4 @@
-//! Contents of an output message beside its tokens: stop reasons, statistics and
-//! logprobs.
+//! Contents of an output message other than its tokens: stop reasons, statistics and logprobs.
 
 use vcr_core::EngineConfig;
 use vcr_wire::{EngineCoreOutput, FinishReason, LogprobRows, PrefillStats, StopReason};

@@ -1,19 +1,19 @@
-//! Embeddings: vectors that say how many runs of tokens two prompts share.
+//! Embeddings: vectors that measure how many runs of tokens two prompts share.
 //!
-//! Each run of one, two and three tokens adds 1 or -1, times its weight, to a few numbers
-//! that its hash picks. So equal prompts have equal vectors, prompts of other words
-//! vectors at about a right angle, and the more runs two prompts share, the smaller is
-//! the angle. What prompts mean is not known.
+//! Each run of one, two and three tokens adds 1 or -1, times its weight, to a few numbers that its
+//! hash selects. So equal prompts have equal vectors, prompts of different words have nearly
+//! orthogonal ones, and the more runs two prompts share, the smaller is the angle. The meaning of
+//! prompts is not known.
 
 use vcr_core::seed::mix;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::requests::Medium;
 
-/// Weights of runs of one, two, ... tokens: longer ones say more.
+/// Weights of runs of one, two, ... tokens: longer ones are more specific.
 const WEIGHTS: [f32; 3] = [0.25, 0.5, 1.0];
-/// Draws of each run, and the numbers of the vector that a draw changes: enough that
-/// the first few numbers alone say something.
+/// Draws of each run, and the numbers of the vector that a draw changes: enough that the first few
+/// numbers alone are informative.
 const DRAWS: u64 = 10;
 const PICKS: u32 = 3;
 /// Bits of a draw that pick a number: one more is its sign.

@@ -1,4 +1,4 @@
-//! Contents of an output beside its tokens.
+//! Contents of an output other than its tokens.
 
 pub(crate) mod answer;
 pub(crate) mod embedding;

@@ -49,7 +49,7 @@ impl ChangeBody for Nothing {
 #[serde(deny_unknown_fields)]
 pub(crate) struct LatencyChange {
     pub(crate) model: String,
-    /// Of a guest.
+    /// Configuration of a guest.
     pub(crate) config: Option<serde_json::Map<String, serde_json::Value>>,
     pub(crate) engine: Option<u16>,
 }
@@ -135,7 +135,7 @@ async fn read(body: Body) -> Result<Vec<u8>, Refusal> {
     Ok(kept)
 }
 
-/// Nothing says as much as an object without keys.
+/// An empty body equals an object without keys.
 fn parse<T: ChangeBody>(bytes: &[u8]) -> Result<T, String> {
     let bytes = bytes.trim_ascii();
     let bytes = if bytes.is_empty() { b"{}" } else { bytes };

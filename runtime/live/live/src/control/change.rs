@@ -51,7 +51,7 @@ pub(crate) async fn latency(State(context): State<Context>, Change(change): Chan
     context.check(change.engine)?;
     let config = change.config.map(|config| serde_json::Value::from(config).to_string());
     let reader = context.latency.clone();
-    // A guest is compiled here, which others need not wait for.
+    // Compiles a guest, without blocking others.
     let build = tokio::task::spawn_blocking(move || make(&reader, &change.model, config.as_deref()));
     let made = build.await.map_err(|error| {
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("building the model failed, a bug of vcr: {error}"))

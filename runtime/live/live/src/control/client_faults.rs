@@ -1,4 +1,4 @@
-//! Faults that clients of a server meet: told, added and cleared while it serves.
+//! Faults for a server's clients: listed, added and cleared at run time.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub trait ClientFaultRules: Send + Sync {
     /// Adds a rule behind the others.
     fn add(&self, rule: &str) -> Result<(), String>;
 
-    /// Removes a rule, as users write it. `false` if there is none like that.
+    /// Removes a rule by its text. Returns `false` if there is none.
     fn remove(&self, rule: &str) -> bool;
 
     /// Removes all rules.

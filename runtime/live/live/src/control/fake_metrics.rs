@@ -1,4 +1,4 @@
-//! Made-up metrics of a server: told, changed, and taken away while it serves.
+//! Invented metrics of a server: shown, changed, and removed at run time.
 
 use std::sync::Arc;
 

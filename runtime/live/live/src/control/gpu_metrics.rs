@@ -19,7 +19,7 @@ const COLLECT_INTERVAL: Duration = Duration::from_secs(1);
 /// Share of its power limit that an idle GPU draws, and that memory-bound steps add; compute-bound ones add twice that.
 const IDLE_POWER: f64 = 0.1;
 const MEMORY_BOUND_POWER: f64 = 0.45;
-/// Degrees Celsius of a GPU without power, and what its limit adds.
+/// Degrees Celsius of a GPU without power, and the increase at its limit.
 const AMBIENT_C: f64 = 30.0;
 const HEAT_C: f64 = 50.0;
 
@@ -275,7 +275,7 @@ mod tests {
         let at = |seconds: f64, counters: Counters| {
             exporter.at(start + Duration::from_secs_f64(seconds), &[Snapshot { counters, ..Snapshot::default() }])
         };
-        // Half of 2 s in steps of 30 tokens: a tenth of what makes them compute-bound.
+        // Half of 2 s in steps of 30 tokens: a tenth of the compute-bound number.
         let text = at(2.0, after(100, 3_000, 1_000_000_000));
         for (field, wanted) in [
             ("DCGM_FI_DEV_GPU_UTIL", 50.0),

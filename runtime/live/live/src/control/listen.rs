@@ -37,7 +37,7 @@ pub enum ControlError {
         "invalid admin address {address}: expected a loopback address, since every client can change and stop engines"
     )]
     NotLoopback {
-        /// The address, as it was resolved.
+        /// The resolved address.
         address: SocketAddr,
     },
     #[error("cannot listen at `{address}`")]
@@ -95,7 +95,7 @@ impl Listeners {
         Self { client_faults: Some(rules), ..self }
     }
 
-    /// Says what GPUs the engines have, for the part that serves their metrics.
+    /// Sets the engines' GPUs, for the part that serves their metrics.
     #[must_use]
     pub fn with_gpus(self, gpus: Option<GpuMetrics>) -> Self {
         Self { gpus, ..self }

@@ -17,7 +17,7 @@ pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 /// Counters here have no exemplars.
 const NO_EXEMPLAR: Option<&Exemplar<NoLabelSet, f64>> = None;
 
-/// All metrics of `engines`, taken anew each time they are written.
+/// All metrics of `engines`, collected each time they are written.
 pub(crate) fn registry(engines: EnginesHandle, guests: Option<GuestReader>) -> Registry {
     let mut registry = Registry::with_prefix("vcr");
     registry.register_collector(Box::new(EngineCollector(engines)));

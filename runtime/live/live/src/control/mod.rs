@@ -100,7 +100,7 @@ pub(super) struct Refusal {
     hint: Option<String>,
 }
 
-/// What clients see of it.
+/// The clients' view of it.
 #[derive(Serialize)]
 struct Body {
     error: String,

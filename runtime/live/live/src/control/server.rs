@@ -119,7 +119,7 @@ fn listen_on(runtime: &Runtime, listener: BoundListener) -> io::Result<TcpListen
     TcpListener::from_std(listener)
 }
 
-/// Answers at one address until the sender of `stopped` is gone.
+/// Answers at one address until the sender of `stopped` is dropped.
 async fn accept(listener: TcpListener, routes: Router, mut stopped: watch::Receiver<()>) {
     let mut connections = JoinSet::new();
     loop {

@@ -65,7 +65,8 @@ impl KvEvents {
         }
     }
 
-    /// Tokens behind its blocks that an engine is to record with their places; none if it need not record these.
+    /// Number of tokens behind its blocks that an engine must record with their places; none if it
+    /// need not record these.
     pub(crate) fn recorded_lookahead(&self) -> Option<u32> {
         matches!(self.names, Names::OfSequences(_)).then_some(self.lookahead_tokens)
     }
@@ -81,8 +82,7 @@ impl KvEvents {
         &self.publisher
     }
 
-    /// Starts again with an empty cache, and tells subscribers so if they know of
-    /// any block in it.
+    /// Starts again with an empty cache, and notifies subscribers if they know of any block in it.
     pub(crate) fn restart(&mut self, version: VllmMinor, block_size: u32) {
         self.version = version;
         self.gathered.clear();
@@ -121,7 +121,7 @@ impl KvEvents {
         }
     }
 
-    /// One block is gone, or all.
+    /// Removes one block, or all.
     fn gone(&mut self, group: u32, event: CoreEvent<'_>) -> KvEvent {
         let CoreEvent::Removed(block) = event else {
             match &mut self.names {

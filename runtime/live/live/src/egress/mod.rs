@@ -45,7 +45,7 @@ pub(crate) struct Egress {
     version: VllmMinor,
     /// Waiting and running requests of the last report to the coordinator.
     reported_counts: (usize, usize),
-    /// Whether a last message must say that no request is left.
+    /// Whether a last message must still report that no request is left.
     owes_stats: bool,
 }
 
@@ -126,13 +126,13 @@ impl Egress {
         self.outputs.send_step(stats, now_ns, faults, since_start_ns)
     }
 
-    /// Whether a message must still say that no request is left. vLLM's engine
-    /// makes one more empty step when its last request has ended.
+    /// Whether a message must still report that no request is left. vLLM's engine makes one more
+    /// empty step when its last request has ended.
     pub(crate) fn owes_stats(&self) -> bool {
         self.owes_stats
     }
 
-    /// Requests have ended, so that the last message may have to be sent.
+    /// Records ended requests, after which the last message may be due.
     pub(crate) fn set_owes_stats(&mut self, owes_stats: bool) {
         self.owes_stats = owes_stats;
     }
@@ -168,7 +168,7 @@ impl Egress {
         self.kv_events.as_ref().map(KvEvents::publisher)
     }
 
-    /// KV events that were published, and those lost to faults.
+    /// Numbers of published KV events, and of those lost to faults.
     pub(crate) fn kv_event_counts(&self) -> (u64, u64) {
         self.kv_events.as_ref().map_or((0, 0), |events| (events.published, events.lost))
     }

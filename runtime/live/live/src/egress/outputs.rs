@@ -29,9 +29,9 @@ struct Held {
 
 /// The outputs of one engine.
 ///
-/// A *channel* leads to an API server. The channels of this engine's own link come first and have the
-/// servers' numbers. With a router, the channels of the other engines' links follow, and their frames go to
-/// those engines as peer messages.
+/// A *channel* leads to an API server. The channels of this engine's own link come first and have
+/// the servers' numbers. With a router, the channels of the other engines' links follow, and their
+/// frames go to those engines as peer messages.
 pub(crate) struct Outputs {
     link: EngineOutputs,
     /// The other engines, if there is a router, and the place among them.
@@ -113,8 +113,7 @@ impl Outputs {
         self.weight_version = version;
     }
 
-    /// Leaves the weight version out of messages: some vLLM versions reject
-    /// messages with it.
+    /// Leaves the weight version out of messages: some vLLM versions reject messages with it.
     pub(crate) fn omit_weight_version(&mut self) {
         self.sends_weight_version = false;
     }

@@ -24,12 +24,12 @@ pub(super) struct SequenceHashes {
 #[derive(Default)]
 pub(super) struct Sequence {
     tokens: Vec<u32>,
-    /// Of its hashed blocks.
+    /// Digests of its hashed blocks.
     digests: Vec<Digest>,
 }
 
 impl Sequence {
-    /// The digest of what ends with this token.
+    /// The digest of the block that ends with this token.
     pub(super) fn digest_at(&self, end: u32, block_tokens: usize) -> Digest {
         self.digests[end as usize / block_tokens - 1]
     }

@@ -151,8 +151,8 @@ impl StatsKeeper {
         details
     }
 
-    /// The counts as they are now, with those `(waiting, running)` that the
-    /// engine does not know. Deltas start again.
+    /// The present counts, including `(waiting, running)` requests that the engine does not know.
+    /// Deltas restart.
     pub(crate) fn take(
         &mut self,
         engine: &AnyEngine,

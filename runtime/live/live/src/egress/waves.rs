@@ -44,7 +44,7 @@ impl Waves {
         (engine_starts_waves || was_late).then_some(state.current)
     }
 
-    /// The coordinator says that a wave begins, for all but `exclude`.
+    /// The coordinator starts a wave for all engines except `exclude`.
     pub(crate) fn start(&self, engine: usize, wave: u32, exclude: Option<u32>) {
         let mut state = self.state();
         if exclude != Some(engine as u32) && wave >= state.current {

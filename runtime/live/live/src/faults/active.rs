@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(faults.next_due_ns(0), None);
     }
 
-    /// A rule without a limit would stall the engine for ever.
+    /// A rule without a limit would stall the engine forever.
     #[test]
     fn a_fault_of_the_engine_without_a_count_fires_once() {
         let mut faults = faults(&["stall:for=1s", "crash:nth=3,count=2"]);

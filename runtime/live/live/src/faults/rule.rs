@@ -147,7 +147,7 @@ and every kind takes
   rate=0.1  nth=10  count=3  at=10s  from=10s  until=20s
   request=PART-OF-ID  prompt=100..200  lora=NAME  priority=5";
 
-    /// Whether it would stall the engine for ever.
+    /// Whether it would stall the engine forever.
     fn never_ends(&self) -> bool {
         let is_of_engine = matches!(self.kind, FaultKind::Stall { .. } | FaultKind::Crash { .. });
         is_of_engine && !self.is_for_requests() && self.rate >= 1.0 && self.nth == 1

@@ -32,8 +32,8 @@ pub(crate) struct Arrival {
     core_priority: i32,
 }
 
-/// Translates a request, which nothing refuses any more but the core itself, and
-/// registers it with the token source.
+/// Translates a request, which only the core may still refuse, and registers it with the token
+/// source.
 pub(crate) fn admit(
     serving: &mut Serving,
     request: Box<EngineCoreRequest>,
@@ -339,7 +339,7 @@ pub(crate) fn salt_of(keys: &BlockKeys) -> u64 {
     salt
 }
 
-/// The salt with all media of a prompt, on which its answer depends.
+/// The salt with all media of a prompt, which decide its answer.
 fn media_salt(salt: u64, marks: &[(u32, u64)]) -> u64 {
     marks.iter().fold(salt, |salt, (_, content)| vcr_core::seed::mix(salt ^ vcr_core::seed::mix(content ^ 3)))
 }

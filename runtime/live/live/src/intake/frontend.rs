@@ -22,7 +22,7 @@ pub(crate) struct Intake {
     version: FrontendVersion,
     /// Requests that have not reached the queue.
     arrivals: Arrivals,
-    /// Whether the limit of requests was reached when last looked at.
+    /// Whether the limit of requests was reached at the last check.
     is_full: bool,
 }
 
@@ -61,7 +61,7 @@ impl Intake {
         is_full && !serving.stepper.is_paused()
     }
 
-    /// Whether the limit of requests is reached, those on their way to the queue included.
+    /// Whether the limit of requests is reached, including requests in transit to the queue.
     pub(crate) fn is_at_limit(&self, serving: &Serving) -> bool {
         serving.is_at_limit() || self.arrivals.len() >= serving.context.config.limits.max_requests
     }
@@ -117,8 +117,7 @@ impl Intake {
         admin.forget_client(client);
     }
 
-    /// Takes a request of the frontend once it has been on its way for as long as the
-    /// model's overheads say.
+    /// Accepts a request of the frontend after the model's overhead.
     pub(crate) fn arrive(
         &mut self,
         serving: &mut Serving,

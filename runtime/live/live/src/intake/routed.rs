@@ -118,7 +118,7 @@ impl Intake {
     }
 }
 
-/// Ends a delegated request whose engine is gone.
+/// Ends a delegated request whose engine has been lost.
 fn finish_lost(serving: &mut Serving, delegated: Delegated, id: &str, now_ns: u64) -> Result<(), LiveError> {
     let engine = usize::from(serving.context.config.identity.first_rank) + delegated.engine;
     let message = format!("engine {engine}, which computed the request, is gone");

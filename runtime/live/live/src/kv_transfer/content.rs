@@ -1,4 +1,4 @@
-//! The content of a prompt's blocks, on which a prefill and a decode engine agree without asking each other.
+//! The content of a prompt's blocks, which a prefill and a decode engine derive independently.
 
 use vcr_transfer::pattern::{chain, mix};
 

@@ -1,4 +1,4 @@
-//! Finished prompts on their way from their last step to the decode engine that is told of them.
+//! Finished prompts between their last step and the notification of their decode engine.
 
 use std::collections::HashMap;
 

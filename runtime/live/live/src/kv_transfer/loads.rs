@@ -181,7 +181,7 @@ impl Loads {
         self.ends.peek().map(|Reverse((end_ns, _))| *end_ns).into_iter().chain(on_link).min()
     }
 
-    /// Gives the transfer of a request up: it is gone, and its blocks will be used otherwise.
+    /// Cancels the transfer of a request that has ended, and whose blocks will be reused.
     pub(crate) fn cancel(&mut self, tag: u64, mover: Option<&mut Mover>) {
         let id = self.by_tag.remove(&tag).and_then(|load| load.id);
         if let (Some(id), Some(mover)) = (id, mover) {
@@ -223,7 +223,7 @@ impl Loads {
                 load.failure = Some(error);
                 now_ns
             }
-            // The link tells when.
+            // The link reports its end.
             Ok(_) if time == TransferTime::Modelled || load.is_on_link => return,
             Ok(_) if time == TransferTime::SlowerOf => load.modelled_ns.max(load.not_before_ns),
             Ok(_) => load.not_before_ns,

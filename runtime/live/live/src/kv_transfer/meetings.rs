@@ -15,7 +15,7 @@ use crate::kv_transfer::settings::MeetingSettings;
 /// A request of this engine with reserved blocks, and the result of its wait.
 pub(crate) struct MeetingResult {
     pub(crate) load: RemoteLoad,
-    /// Where its KV is, if the prefill engine says so.
+    /// The place of its KV, if the prefill engine names it.
     pub(crate) outcome: Result<Option<Description>, TransferError>,
 }
 
@@ -86,7 +86,7 @@ impl Meetings {
         self.waiting.insert(load.tag, Waiting { load, since_ns: now_ns });
     }
 
-    /// It does not wait any more.
+    /// Ends its wait.
     pub(crate) fn leave(&mut self, tag: u64) {
         if self.waiting.remove(&tag).is_some() {
             self.rendezvous.leave(tag);

@@ -12,7 +12,7 @@ use crate::requests::RemoteKv;
 pub(crate) enum KvParams {
     /// A decode engine will fetch it, which waits in a room if there is one.
     DecodeElsewhere(Option<Room>),
-    /// A prefill engine computes it, and says in a room where it is.
+    /// A prefill engine computes it, and names its place in a room.
     MeetPrefill(Meeting),
     /// A prefill engine holds it.
     PrefillElsewhere(RemoteKv),

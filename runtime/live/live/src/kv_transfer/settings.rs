@@ -55,7 +55,7 @@ pub struct MeetingSettings {
     pub factory: RendezvousFactory,
     /// How requests name their rooms.
     pub room_keys: RoomKeys,
-    /// The part of this engine in requests that do not say; `None`: they have none.
+    /// The default role of this engine in requests; `None`: they have none.
     pub role: Option<PdRole>,
 }
 

@@ -59,9 +59,9 @@ pub(crate) struct Transfers {
     meetings: Option<Meetings>,
     leases: LeaseTable<HeldRequest>,
     loads: Loads,
-    /// Transfers that a step has started and that were not looked at yet.
+    /// Unprocessed transfers that a step has started.
     announced: Vec<RemoteLoad>,
-    /// Parts of prompts that steps compute and that were not looked at yet.
+    /// Unprocessed parts of prompts that steps compute.
     computing: Vec<ComputingPart>,
     next_heartbeat_ns: Option<u64>,
     /// Notices for prompts that are not held.
@@ -69,7 +69,7 @@ pub(crate) struct Transfers {
     /// Kept for their memory.
     released: Vec<Released>,
     news: Vec<MoverEvent>,
-    /// Requests that wait in no room any more.
+    /// Requests that have left their rooms.
     met: Vec<MeetingResult>,
     late_answers: LateAnswers,
 }
@@ -171,14 +171,14 @@ impl Transfers {
         }
     }
 
-    /// It does not wait any more.
+    /// Ends its wait.
     pub(crate) fn leave_room(&mut self, tag: u64) {
         if let Some(meetings) = &mut self.meetings {
             meetings.leave(tag);
         }
     }
 
-    /// Requests that wait in no room any more, as of the last [`Transfers::receive`].
+    /// Requests that have left their rooms, as of the last [`Transfers::receive`].
     pub(crate) fn take_met(&mut self) -> Vec<MeetingResult> {
         std::mem::take(&mut self.met)
     }
@@ -233,7 +233,7 @@ impl Transfers {
         self.loads.next_end_ns()
     }
 
-    /// Gives the transfer of a request up: it is gone, and its blocks will be used otherwise.
+    /// Cancels the transfer of a request that has ended, and whose blocks will be reused.
     pub(crate) fn cancel(&mut self, tag: u64) {
         self.loads.cancel(tag, self.mover.as_mut());
     }
@@ -310,7 +310,7 @@ impl Transfers {
         Ok(params)
     }
 
-    /// [`Transfers::hold`], but what fails is logged, and the prompt's room is closed then.
+    /// [`Transfers::hold`], but a failure is logged and closes the prompt's room.
     pub(crate) fn hold_or_log(&mut self, finished: &Finished, now_ns: u64) -> Option<Value> {
         match self.hold(finished, now_ns) {
             Ok(params) => Some(params),
@@ -328,7 +328,7 @@ impl Transfers {
         }
     }
 
-    /// Notifies the prefill engine that its KV has been read, or is not wanted any more.
+    /// Notifies the prefill engine that its KV has been read, or is no longer wanted.
     pub(crate) fn notify(&mut self, remote: &RemoteKv) -> Result<(), LinkError> {
         match &mut self.mover {
             Some(mover) => {

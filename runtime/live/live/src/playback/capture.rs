@@ -78,8 +78,8 @@ pub(crate) enum Found {
 }
 
 impl Script {
-    /// Of a record; with times, divided by `time_scale`, if they are wanted and
-    /// known. Not more than `max_tokens` tokens.
+    /// The answer of a record; with times, divided by `time_scale`, if they are wanted and known.
+    /// At most `max_tokens` tokens.
     pub(crate) fn of(record: RequestRecord, settings: &PlaybackSettings, max_tokens: u32, time_scale: f64) -> Self {
         let is_cut = record.output_tokens > max_tokens;
         let after_tokens = record.output_tokens.min(max_tokens);

@@ -67,14 +67,14 @@ impl Rank {
         self.shared().update(|snapshot| snapshot.state = state);
     }
 
-    /// Runs until a shutdown, or until the engine cannot go on.
+    /// Runs until a shutdown, or until the engine fails.
     pub(crate) fn live(mut self) -> Result<(), LiveError> {
         // Best effort: without it waits may end some fifty microseconds late on Linux.
         #[cfg(target_os = "linux")]
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         crate::process::time_slice::shorten_time_slice();
         let result = self.serve_frontends();
-        // A waiting client must be told that no answer comes.
+        // A waiting client must be notified that no answer comes.
         self.close_local();
         self.state(EngineState::Stopped);
         result
@@ -122,8 +122,7 @@ impl Rank {
                 Ok(Err(_)) | Err(_) => true,
             };
             if is_dead {
-                // As vLLM's engine does when it cannot go on. A second failure
-                // has no recipient.
+                // As vLLM's engine does when it fails. A second failure has no recipient.
                 _ = server.send_dead();
             }
             let end = ended.unwrap_or_else(|panic| resume_unwind(panic))?;
@@ -230,7 +229,7 @@ impl Rank {
         self.dispatcher.clone().map(|dispatcher| Routes::new(dispatcher, self.index))
     }
 
-    /// Waits as long as a fault says.
+    /// Waits as long as a fault requires.
     fn delay_start(&self, lasting: &mut PersistentState) {
         let delay_ns = lasting.faults.start_delay_ns();
         if delay_ns > 0 {
@@ -303,7 +302,7 @@ impl Rank {
         }
     }
 
-    /// Starts what brings this engine together with others, if anything does.
+    /// Starts the engine's rendezvous, if it has one.
     fn start_meetings(&self) -> Result<Option<Meetings>, LiveError> {
         let transfer = &self.config.transfer;
         let Some(settings) = &transfer.meetings else { return Ok(None) };
@@ -323,7 +322,7 @@ impl Rank {
     }
 }
 
-/// Starts what carries KV, if anything does.
+/// Starts the mover of KV, if there is one.
 pub(crate) fn start_mover(config: &LiveConfig, rank: u16, waker: Waker) -> Result<Option<Mover>, LiveError> {
     let transfer = &config.transfer;
     let Some(settings) = &transfer.plane else { return Ok(None) };

@@ -4,9 +4,9 @@
 #[cfg(target_os = "linux")]
 const SLICE_NS: u64 = 100_000;
 
-/// Asks for short time slices, so that this thread runs as soon as it is woken, such as for a step that is due: from 6.12
-/// on, Linux interrupts threads with longer slices for it. Best effort: other policies than the usual one keep their
-/// settings.
+/// Requests short time slices, so that this thread runs as soon as it is woken, such as for a due
+/// step: from 6.12 on, Linux interrupts threads with longer slices for it. Best effort: unusual
+/// policies keep their settings.
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "neither the standard library nor rustix has these system calls")]
 pub fn shorten_time_slice() {
@@ -32,7 +32,7 @@ mod tests {
 
     use super::*;
 
-    /// Whatever the kernel makes of the slice, all else stays as it was.
+    /// Whether or not the kernel accepts the slice, everything else stays unchanged.
     #[test]
     #[expect(unsafe_code, reason = "as above")]
     fn policy_and_niceness_stay() {

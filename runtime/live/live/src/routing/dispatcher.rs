@@ -72,7 +72,7 @@ struct Inbox {
 
 /// A message from one engine to another.
 pub(crate) enum PeerMessage {
-    /// A request to be computed.
+    /// A request to compute.
     Request(Box<RoutedRequest>),
     /// Abort of a delegated request.
     Abort(RouteHandle, Box<str>),
@@ -80,7 +80,7 @@ pub(crate) enum PeerMessage {
     Outputs { client: u32, frame: Vec<u8> },
     /// The end of a delegated request, after its last outputs.
     Ended(RouteHandle, Box<str>),
-    /// A delegated request whose engine is gone.
+    /// A delegated request whose engine has been lost.
     Lost(RouteHandle, Box<str>),
 }
 

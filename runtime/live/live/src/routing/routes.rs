@@ -1,10 +1,10 @@
 //! One engine's part in routing: the requests that it delegated, and the requests of other engines that it
 //! computes.
 //!
-//! The engine that a request was sent to is its *origin*: to the frontend it is
-//! there until it ends. The origin knows the request's name and the engine that
-//! computes it, and passes on the outputs of that engine. There, it is a request
-//! like any other, but for the channel of its outputs (`egress/outputs.rs`).
+//! The engine that a request was sent to is its *origin*: to the frontend it is there until it
+//! ends. The origin knows the request's name and the engine that computes it, and forwards the
+//! outputs of that engine. There, it is a request like any other, except for the channel of its
+//! outputs (`egress/outputs.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -81,10 +81,10 @@ impl Routes {
         self.dispatcher.receive(self.index)
     }
 
-    /// Aborts a delegated request. `false` if there is none of this name.
+    /// Aborts a delegated request. Returns `false` if there is none of this name.
     pub(crate) fn abort(&mut self, id: &str) -> bool {
         let Some((id, delegated)) = self.delegated.remove_entry(id) else { return false };
-        // An engine that is gone has stopped.
+        // A lost engine has stopped.
         _ = self.dispatcher.send(delegated.engine, PeerMessage::Abort(delegated.handle, id));
         true
     }
@@ -137,12 +137,12 @@ impl Routes {
     /// Notifies the origins of ended requests.
     pub(crate) fn notify_origins(&mut self) {
         for (origin, handle, id) in self.ended.drain(..) {
-            // An origin that is gone has no frontend that waits.
+            // The frontend of a lost origin does not wait.
             _ = self.dispatcher.send(origin, PeerMessage::Ended(handle, id));
         }
     }
 
-    /// Gives up a routed request that was not taken: it fails at its origin.
+    /// Rejects a routed request: it fails at its origin.
     pub(crate) fn reject(&self, routed: RoutedRequest) {
         self.dispatcher.cancel(self.index, routed.handle);
         self.lose(routed.origin, routed.handle, routed.request.request_id.into_boxed_str());
@@ -153,9 +153,8 @@ impl Routes {
         _ = self.dispatcher.send(origin, PeerMessage::Lost(handle, id));
     }
 
-    /// Stops serving: aborts what other engines compute for this one, and
-    /// reports the routed requests in `unfinished` as lost, each with its origin
-    /// and output tokens.
+    /// Stops serving: aborts the requests that other engines compute for this one, and reports the
+    /// routed requests in `unfinished` as lost, each with its origin and output tokens.
     pub(crate) fn close<'a>(mut self, unfinished: impl Iterator<Item = (RouteHandle, usize, &'a str, u32)>) {
         self.notify_origins();
         for message in self.dispatcher.close(self.index) {

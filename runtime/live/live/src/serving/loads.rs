@@ -60,7 +60,8 @@ impl Serving {
         self.transfers.start_load(request, self.stepper.time_scale(), now_ns);
     }
 
-    /// Starts the transfer of a request that was told in its room where its KV is, or ends it with the reason.
+    /// Starts the transfer of a request whose room has named the place of its KV, or ends it with
+    /// the reason.
     fn start_met(&mut self, met: MeetingResult, now_ns: u64) {
         let MeetingResult { load, outcome } = met;
         let Some(extras) = self.requests.get_mut(load.tag).and_then(|request| request.extras.as_deref_mut()) else {

@@ -143,7 +143,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Sends the gathered outputs and forgets the requests that end with them.
+    /// Sends the gathered outputs and removes the requests that end with them.
     fn deliver(
         &mut self,
         results: &StepResults,
@@ -278,7 +278,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Ends all engines of the process as ones that cannot go on.
+    /// Ends all engines of the process as failed ones.
     pub(crate) fn fail_process(&self) {
         for shared in self.shared.iter() {
             shared.fail_soon();

@@ -27,7 +27,7 @@ impl StepResults {
         !self.ended.is_empty() || !self.failed.is_empty() || !self.ended_apart.is_empty()
     }
 
-    /// The finish reason of a request's new output, unless it goes on: the engine's, the recorded
+    /// The finish reason of a request's new output, unless it continues: the engine's, the recorded
     /// one, or a fault's.
     pub(crate) fn finish_of(
         &mut self,

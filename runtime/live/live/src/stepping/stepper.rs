@@ -28,8 +28,8 @@ use crate::stepping::results::StepResults;
 use crate::stepping::watch::{StepWatch, Submitted};
 use crate::tokens::Tokens;
 
-/// Behind by more than this, the loop does not catch up but starts anew: the
-/// process was suspended, and the missed steps are of no use.
+/// If the loop is late by more than this, it does not catch up but restarts its clock: the process
+/// was suspended, and the missed steps are useless.
 const CATCH_UP_NS: u64 = 1_000_000_000;
 /// Delay beyond which an applied step counts as late.
 const LATE_NS: u64 = 1_000_000;
@@ -99,7 +99,7 @@ impl Stepper {
         stepper
     }
 
-    /// Has the core keep to the times of requests, if the latency model knows those.
+    /// Makes the core follow the times of requests, if the latency model has those.
     fn apply_request_times(&mut self) {
         let times = self.latency.request_times();
         let Some(engine) = self.engine.as_vllm_mut() else { return };
@@ -152,7 +152,7 @@ impl Stepper {
         Ok(submitted)
     }
 
-    /// Gives a resumable request the next part of its prompt, or its end, unless vLLM would not take it.
+    /// Adds the next part of a resumable request's prompt, or its end, unless vLLM would refuse it.
     pub(crate) fn extend(&mut self, request: RequestId, input: Option<SessionInput>) -> Result<(), RejectReason> {
         self.engine.as_vllm_mut().ok_or(RejectReason::SessionNotSimulated)?.extend(request, input)?;
         self.may_decide = true;
@@ -214,7 +214,8 @@ impl Stepper {
         self.engine.kv_events().filter(|log| !log.is_empty())
     }
 
-    /// Shows those changes to the observer of steps, unless the result of a step has shown them.
+    /// Reports those changes to the observer of steps, unless the result of a step has reported
+    /// them.
     pub(crate) fn show_cache_events(&self) {
         if self.cache_events().is_some() {
             self.watch.show(|observer, rank| observer.cache_changed(rank, &self.engine));
@@ -550,7 +551,8 @@ impl Stepper {
 }
 
 impl Stepper {
-    /// The grammar of a request that was submitted is compiled at that time, no earlier than those before it.
+    /// The grammar of a submitted request is compiled at that time, no earlier than those before
+    /// it.
     pub(crate) fn expect_grammar(&mut self, tag: u64, due_ns: u64) {
         self.compilations.push_back((due_ns, tag));
     }
@@ -600,7 +602,7 @@ impl Flight {
         Self { start_ns, end_ns: start_ns.saturating_add(duration_ns), shape, is_paced: false }
     }
 
-    /// The step before it ends so much later, or earlier.
+    /// The step before it ends later by this time, or earlier.
     pub(super) fn shift(&mut self, by_ns: i64) {
         self.start_ns = self.start_ns.saturating_add_signed(by_ns);
         self.end_ns = self.end_ns.saturating_add_signed(by_ns);

@@ -27,7 +27,8 @@ pub(crate) fn begin_turn(request: &mut LiveRequest, turn: &Turn, tokens: &mut To
     });
 }
 
-/// An answer has ended, and the request goes on: with the part that has come, or with the next one.
+/// An answer has ended, and the request continues: with the part that has arrived, or with the next
+/// one.
 pub(crate) fn end_turn(request: &mut LiveRequest, tokens: &mut Tokens) {
     let Some(turns) = request.turns() else { return };
     let next = turns.queued.pop_front();

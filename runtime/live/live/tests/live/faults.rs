@@ -210,8 +210,8 @@ fn an_injector_decides_by_what_it_hears() {
     assert_eq!(bench.call("is_sleeping", vec![]), Ok(false.into()));
 }
 
-/// A rejected request never occupies a slot: rules that count must wait for the
-/// next one, and an injector must not hear of a slot that never ends.
+/// A rejected request never occupies a slot: rules that count must wait for the next one, and an
+/// injector must not see a slot that never ends.
 #[test]
 fn a_rejected_request_uses_up_neither_faults_nor_slots_nor_outputs() {
     use std::sync::Mutex;
@@ -252,7 +252,7 @@ fn a_rejected_request_uses_up_neither_faults_nor_slots_nor_outputs() {
     assert_eq!(events[..3], ["0 arrived a", "0 ended", "0 arrived b"]);
 }
 
-/// As vLLM: waiting clients are notified that the engine is gone.
+/// As in vLLM: waiting clients are notified that the engine has failed.
 #[test]
 fn an_engine_that_cannot_go_on_says_so() {
     struct Fails;
@@ -269,7 +269,7 @@ fn an_engine_that_cannot_go_on_says_so() {
     assert!(error.contains("fails") && error.contains("on purpose"), "{error}");
 }
 
-/// Also to the frontends of the engines that it takes with it.
+/// Also to the frontends of the other engines that end with it.
 #[test]
 fn an_engine_that_cannot_go_on_takes_the_others_with_it() {
     struct Fails;

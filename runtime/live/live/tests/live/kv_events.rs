@@ -51,8 +51,8 @@ fn stored(batch: &KvEventBatch) -> Vec<&BlockStored> {
         .collect()
 }
 
-/// Subscriptions take a moment, and nothing reports when they are there: until
-/// then batches are missed, which the replay shows, too.
+/// Subscriptions take a moment, and nothing reports their completion: until then batches are
+/// missed, which the replay shows, too.
 pub(super) fn subscribed(bench: &Bench, subscriber: &KvEventSubscriber) -> u64 {
     for index in 0..200u32 {
         bench.run(&format!("probe{index}"), &[5000 + index; 16], 2);
@@ -150,7 +150,7 @@ fn lost_events_leave_a_gap_that_a_replay_fills() {
     assert_eq!(stored(&replayed[0].1)[0].token_ids, prompt(16));
 }
 
-/// Adapters, salts and sessions are in the names and beside them.
+/// Adapters, salts and sessions are in the names and in separate fields.
 #[test]
 fn keys_go_with_the_blocks() {
     let (bench, subscriber) = with_events(|_| {});
@@ -196,7 +196,7 @@ fn images_go_with_the_blocks_that_they_lie_in() {
     let key = |offset: i64| Some(vec![Value::Array(vec!["cat".into(), Value::Int(offset.into())])]);
     let keys = cat.extra_keys.clone().expect("they are there");
     assert_eq!(keys, [None, key(4), key(-12), None]);
-    // The first block is there already, and the others follow it.
+    // The first block is cached already, and the others follow it.
     let dog = with_image("b", "dog");
     assert_eq!((dog.block_hashes.len(), &dog.parent_block_hash), (3, &cat.block_hashes.first().cloned()));
     for (one, other) in dog.block_hashes.iter().zip(&cat.block_hashes[1..]) {

@@ -1,4 +1,4 @@
-//! Bad input, floods, and frontends that go away.
+//! Bad input, floods, and disconnected frontends.
 
 use super::*;
 use vcr_wire::Protocol as _;

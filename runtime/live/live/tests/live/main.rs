@@ -237,7 +237,7 @@ impl Bench {
         }
     }
 
-    /// Ends the engines and gives how they ended.
+    /// Ends the engines and returns their result.
     fn stop(mut self) -> Result<(), LiveError> {
         self.handle().shut_down();
         self.engines.take().expect("they run until the end").wait()

@@ -32,7 +32,7 @@ fn requests_on_their_way_can_be_aborted() {
 fn a_shutdown_ends_requests_on_their_way() {
     let bench = Bench::new(slow_arrivals(10_000_000_000));
     bench.add("a", &prompt(20), 5);
-    // The answer to a call says that the request before it was taken.
+    // The answer to a call shows that the previous request was accepted.
     bench.call("is_sleeping", Vec::new()).expect("it is answered");
     bench.handle().shut_down();
     assert_eq!(bench.collect(&["a"]).remove(0).finish, Some(FinishReason::Abort));

@@ -172,7 +172,7 @@ fn aborts_on_both_sides_leave_nothing_behind() {
     decoder.send(Request::Abort(vec!["d1".to_owned()]));
     is_whole(&decoder);
     is_whole(&prefill);
-    // The prefill engine is told to forget a prompt that it has finished: it holds it all the same.
+    // The prefill engine is asked to abort a finished prompt: it keeps holding it.
     let params = compute(&prefill, "p2", &prompt(80));
     prefill.send(Request::Abort(vec!["p2".to_owned()]));
     decoder.send(with_kv("d2", &prompt(80), 2, params));

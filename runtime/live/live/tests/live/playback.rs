@@ -57,7 +57,8 @@ fn recorded_tokens_come_back_in_steps_of_the_model() {
     assert_eq!(playback.report().unused, 0);
 }
 
-/// Images tell prompts of the same tokens apart by their identifiers, in captures with their places and in older ones.
+/// Images distinguish prompts of equal tokens by their identifiers, in captures with their places
+/// and in older ones.
 #[test]
 fn prompts_with_images_find_their_own_records() {
     let tokens = prompt(40);
@@ -272,7 +273,7 @@ fn completions_of_one_call_get_their_records_in_order() {
     assert_eq!(playback.report().counts.exact, 2);
 }
 
-/// As a diffusion model gives them, at once and many at a time.
+/// As from a diffusion model: at once and many at a time.
 #[test]
 fn blocks_of_many_tokens_come_back_whole() {
     let outputs = [(0, 64), (1, 64), (2, 64)];

@@ -348,7 +348,7 @@ fn several_api_servers_get_their_own() {
     seen.sort();
     let wanted = [(0, "a"), (1, "b")].into_iter().flat_map(|(client, id)| vec![(client, id.to_owned()); 3]);
     assert_eq!(seen, wanted.collect::<Vec<_>>());
-    // No request has this number; the engine goes on.
+    // No request has this number; the engine continues.
     bench.send_to(0, of_client("c", 0));
     bench.collect(&["c"]);
 }

@@ -45,7 +45,7 @@ fn last(workers: &[WorkerLoad]) -> Choice {
     Choice::Worker(workers[workers.len() - 1].worker)
 }
 
-/// Two engines whose requests all go where `choose` says.
+/// Two engines whose requests all go where `choose` decides.
 fn routed(choose: fn(&[WorkerLoad]) -> Choice) -> (LiveConfig, Arc<Mutex<Seen>>) {
     let seen = Arc::new(Mutex::new(Seen::default()));
     let of_router = Arc::clone(&seen);
@@ -228,8 +228,7 @@ fn requests_on_their_way_count_as_waiting() {
     assert_eq!(requests, [0, 1, 2, 3]);
 }
 
-/// A request that was on an engine that is gone fails with that reason; no other is given to
-/// it.
+/// A request on a lost engine fails with that reason; the engine gets no further ones.
 #[test]
 fn an_engine_that_is_gone_gets_nothing() {
     let (config, seen) = routed(last);
@@ -339,7 +338,7 @@ fn a_router_that_fails_ends_the_engines() {
     assert_eq!(error.to_string(), "router `failing` failed: it never works");
 }
 
-/// With a coordinator: the engine that computes tells the counts and the waves.
+/// With a coordinator: the computing engine reports the counts and the waves.
 #[test]
 fn waves_belong_to_the_engine_that_computes() {
     let (config, _) = routed(last);

@@ -159,7 +159,7 @@ fn connections_to_peers_do_not_run_out() {
     assert_eq!(received, 1200);
 }
 
-/// Its own requests go on; the router gets no parameters and an error is logged.
+/// Its own requests continue; the router gets no parameters and an error is logged.
 #[test]
 fn a_side_channel_in_use_holds_nothing() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a free port");

@@ -1,4 +1,4 @@
-//! Pages of prompts that are written while the engine goes on.
+//! Pages of prompts that are written while the engine continues.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -33,7 +33,7 @@ fn write_now(announced: &Mutex<Announced>) {
     announced.wake.as_ref().expect("the plane has started")();
 }
 
-/// A plane that is told of blocks while they are computed.
+/// A plane that is notified of blocks during their computation.
 struct Preparing {
     plane: TcpPlane,
     announced: Arc<Mutex<Announced>>,
@@ -133,7 +133,7 @@ fn blocks_are_announced_while_they_are_computed() {
     }
 }
 
-/// The engine goes on meanwhile, and nobody can read a page that is not there.
+/// The engine continues meanwhile, and nobody can read an unwritten page.
 #[test]
 fn an_answer_leaves_when_its_pages_are_written() {
     let announced = Arc::new(Mutex::new(Announced { is_slow: true, ..Announced::default() }));
@@ -169,7 +169,8 @@ fn an_engine_that_shuts_down_waits_for_pages() {
     prefill.stop().expect("it ends well");
 }
 
-/// No decode engine will hear of the prompt: its blocks are free at once, and its answer never comes.
+/// No decode engine will learn of the prompt: its blocks are free at once, and its answer never
+/// comes.
 #[test]
 fn an_abort_while_pages_are_written_frees_them() {
     let announced = Arc::new(Mutex::new(Announced { is_slow: true, ..Announced::default() }));
@@ -194,7 +195,7 @@ fn an_abort_while_pages_are_written_frees_them() {
     is_whole(&prefill);
 }
 
-/// Pages that are never written keep no engine from its end, and their request ends with a reason.
+/// Unwritten pages do not delay an engine's end, and their request ends with a reason.
 #[test]
 fn an_engine_that_ends_aborts_what_is_not_written() {
     let announced = Arc::new(Mutex::new(Announced { is_slow: true, ..Announced::default() }));
@@ -209,7 +210,8 @@ fn an_engine_that_ends_aborts_what_is_not_written() {
     prefill.stop().expect("it ends well");
 }
 
-/// An engine whose pages nobody can write or move computes, answers, aborts and takes new requests; what moves waits.
+/// An engine whose pages nobody can write or move computes, answers, aborts and accepts new
+/// requests; transfers wait.
 #[test]
 fn an_engine_waits_for_no_page() {
     let arenas = Arc::<Mutex<Vec<Arc<Arena>>>>::default();
@@ -229,7 +231,7 @@ fn an_engine_waits_for_no_page() {
         let page = |block| Span { rank: 0, region: 0, block, offset: 0, bytes: 8 };
         (0..arena.geometry().blocks()).map(page).collect()
     };
-    // All pages are being copied as long as this goes on.
+    // All pages are being copied during this call.
     arenas[0].with_spans(
         &pages(&arenas[0]),
         |_, _| true,

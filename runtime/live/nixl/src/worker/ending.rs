@@ -66,7 +66,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Frees the blocks of transfers that were given up, and goes on with what waited for them.
+    /// Frees the blocks of cancelled transfers, and continues with the transfers that waited for
+    /// them.
     fn take_ended(&mut self) {
         let mut has_ended = false;
         let mut index = 0;

@@ -29,9 +29,9 @@ const NOTICE_INTERVAL: Duration = Duration::from_micros(200);
 const LINGER: Duration = Duration::from_micros(100);
 /// After this time a waiting transfer yields to other threads.
 const SPIN: Duration = Duration::from_micros(300);
-/// Between two looks at answers of peers, and at transfers that were given up.
+/// Between two checks of peers' answers and of cancelled transfers.
 const NAP: Duration = Duration::from_micros(50);
-/// Says that a pushed transfer has been written, before its name.
+/// Precedes the name of a pushed transfer that has been written.
 const WRITTEN: &[u8] = b"VCR_WRITTEN:";
 
 /// A transfer that NIXL has.
@@ -107,7 +107,7 @@ impl Worker {
         }
     }
 
-    /// Works until it is told to stop.
+    /// Works until it is stopped.
     pub(crate) fn run(mut self, inbox: &Receiver<Command>) {
         loop {
             let mut command = self.next_command(inbox);
@@ -126,7 +126,7 @@ impl Worker {
     /// Waits for a command while there is nothing else to do.
     fn next_command(&self, inbox: &Receiver<Command>) -> Option<Command> {
         if !self.active.is_empty() {
-            // Asking NIXL whether it is done is what moves the bytes.
+            // Polling NIXL for completion is what moves the bytes.
             if self.stirred.elapsed() >= SPIN {
                 std::thread::yield_now();
             }
@@ -228,7 +228,8 @@ impl Worker {
         }
     }
 
-    /// Gives a transfer to NIXL, with the number of its pages and the time of the connection; none if it has no blocks.
+    /// Posts a transfer to NIXL, with the number of its pages and the time of the connection; none
+    /// if it has no blocks.
     fn post(&mut self, transfer: &Transfer) -> Result<Option<(Posted, u64, u64)>, TransferError> {
         let link = self.links.found(&transfer.peer)?;
         let num_blocks = link.layout.num_blocks();
@@ -371,7 +372,7 @@ impl Worker {
         }
     }
 
-    /// Goes on with what waited for peers.
+    /// Continues the transfers that waited for peers.
     fn take_answers(&mut self) {
         for (place, outcome) in self.links.poll(&mut self.agent) {
             let waiting = self.waiting.remove(&place).unwrap_or_default();
@@ -400,7 +401,8 @@ fn look(inbox: &Receiver<Command>) -> Option<Command> {
     }
 }
 
-/// Gives a block to a transfer. NIXL takes no locks, so a pattern that is just being written is waited for.
+/// Assigns a block to a transfer. NIXL takes no locks, so this waits for a pattern that is just
+/// being written.
 fn claim(arena: &Arena, block: u32, id: u64) {
     arena.claim(block, id);
     arena.settle(block);

@@ -9,7 +9,7 @@ use super::generation::{Generation, prompt_of};
 /// The tokens of a recorded generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswerTokens {
-    /// Tokens of its prompt, if the answer says so.
+    /// Tokens of its prompt, if the answer states them.
     pub prompt_tokens: Option<u64>,
     /// Tokens of the answer.
     pub output_tokens: u32,
@@ -75,7 +75,7 @@ impl AnswerReader {
         }
     }
 
-    /// Tokens of the answer, if it has said so.
+    /// Tokens of the answer, if it has stated them.
     #[must_use]
     pub fn output_tokens(&self) -> Option<u64> {
         self.0.output_tokens

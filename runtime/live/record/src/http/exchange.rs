@@ -1,4 +1,4 @@
-//! One exchange, from what passed to lines of a capture.
+//! One exchange, from its bytes to lines of a capture.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub struct Exchange {
     pub method: String,
     /// The path, as the client wrote it.
     pub path: String,
-    /// What followed the `?`.
+    /// The part after the `?`.
     pub query: Option<String>,
     pub request_headers: Vec<(String, String)>,
     /// The body of the request, up to the limit.

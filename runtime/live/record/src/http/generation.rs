@@ -1,4 +1,4 @@
-//! A generation, as bodies of OpenAI's and Anthropic's APIs tell of it.
+//! A generation, according to bodies of OpenAI's and Anthropic's APIs.
 
 use serde_json::{Map, Value};
 
@@ -98,7 +98,7 @@ impl Generation {
         let Some(usage) = usage else { return };
         let number = |name: &str| usage.get(name).and_then(Value::as_u64);
         let detail = |name: &str| usage.get(name)?.get("cached_tokens")?.as_u64();
-        // Anthropic counts cached tokens beside the others.
+        // Anthropic counts cached tokens separately.
         let read = number("cache_read_input_tokens").unwrap_or(0);
         let beside = read.saturating_add(number("cache_creation_input_tokens").unwrap_or(0));
         let input = number("input_tokens").map(|tokens| tokens.saturating_add(beside));

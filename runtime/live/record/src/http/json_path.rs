@@ -59,7 +59,7 @@ impl JsonPath {
             Value::Object(fields) if last == "*" => fields.clear(),
             Value::Object(fields) => drop(fields.remove(last)),
             Value::Array(items) if last == "*" => items.clear(),
-            // A removed item would shift those behind it.
+            // A removed item would shift the following ones.
             Value::Array(items) => {
                 if let Some(item) = last.parse().ok().and_then(|index: usize| items.get_mut(index)) {
                     *item = Value::Null;

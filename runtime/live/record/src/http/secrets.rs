@@ -6,7 +6,7 @@ use super::decode::Part;
 use super::events::events;
 use super::json_path::JsonPath;
 
-/// Stands in place of a secret.
+/// Replaces a secret.
 pub const REDACTED: &str = "[redacted]";
 
 /// Secret values of fewer bytes are replaced only where their names stand: elsewhere they may be words.
@@ -175,7 +175,7 @@ pub(super) fn count_keys(text: &[u8]) -> u64 {
     let mut count = 0;
     let mut rest = text;
     while let Some(start) = rest.iter().position(is_word) {
-        // The letter of an escape, such as \n, is none of the word.
+        // The letter of an escape, such as \n, is not part of the word.
         let is_escape = start > 0 && rest[start - 1] == b'\\';
         rest = &rest[start + usize::from(is_escape)..];
         let end = rest.iter().position(|byte| !is_word(byte)).unwrap_or(rest.len());

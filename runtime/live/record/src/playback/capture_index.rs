@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::playback::index::{PromptTree, PromptTreeBuilder, Row, end_by_length};
 use crate::playback::params;
 
-/// Tokens of a block, where a capture does not say it.
+/// Default tokens of a block.
 const DEFAULT_BLOCK_SIZE_TOKENS: u32 = 16;
 
 /// The fields of a record that matching needs.
@@ -142,10 +142,10 @@ impl CaptureIndexBuilder {
         self.sessions.extend(head.session.map(|session| (name_key(session), pushed)));
     }
 
-    /// The index, its records in order of arrival. `store` is what holds them,
-    /// given the place of each of them in the capture.
+    /// The index, with its records in order of arrival. `store` makes their storage from the place
+    /// of each of them in the capture.
     fn finish(self, path: PathBuf, meta: CaptureMeta, store: impl FnOnce(&[u32]) -> Store) -> CaptureIndex {
-        // Those without an arrival come last, in the order of the capture.
+        // Records without an arrival come last, in the order of the capture.
         let mut order: Vec<u32> = (0..self.arrivals_ns.len() as u32).collect();
         order.sort_by_key(|&pushed| self.arrivals_ns[pushed as usize].unwrap_or(u64::MAX));
         let mut row_of = vec![0; order.len()];

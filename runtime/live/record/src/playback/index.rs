@@ -22,8 +22,8 @@ struct Node {
     parent: u32,
     /// Records whose chain ends here.
     num_ending: u32,
-    /// Those, and records that end within the next block: all of the same
-    /// number of full blocks.
+    /// These records, and records that end within the next block: all with the same number of full
+    /// blocks.
     num_same: u32,
     /// Records whose chain ends here or below.
     num_below: u32,
@@ -32,8 +32,8 @@ struct Node {
     first_place: u32,
 }
 
-/// A node as the table of hashes has it. It has half of the hash itself, so that
-/// a table that grows need not look at the nodes.
+/// A node in the table of hashes. It contains half of the hash itself, so that growing the table
+/// does not access the nodes.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     half: u32,

@@ -30,12 +30,11 @@ pub enum Unmatched {
     /// They are answered as if there were no capture.
     #[default]
     Random,
-    /// They fail, and say where they diverged. Nothing but the very prompt of a
-    /// record is a match.
+    /// They fail with the place of their divergence. Only the exact prompt of a record matches.
     Error,
     /// They get the record that shares most of their prompt.
     Nearest,
-    /// The same, and the run fails with them.
+    /// The same, and the run fails, too.
     Fail,
 }
 
@@ -98,7 +97,7 @@ impl Match {
     }
 }
 
-/// Gives the records of a capture index to requests.
+/// Assigns the records of a capture index to requests.
 #[derive(Clone)]
 pub struct Matcher {
     captures: Arc<CaptureIndex>,

@@ -31,8 +31,8 @@ const DECIDING: [(&str, &str); 18] = [
 /// Unknown parameters.
 pub(crate) const UNKNOWN: u64 = 0;
 
-/// Stands for the deciding ones among `params`; equal ones have equal keys. A
-/// record without any is unknown: importers leave out what their tool does.
+/// A key for the deciding ones among `params`; equal ones have equal keys. A record without any is
+/// unknown: importers leave out their tool's defaults.
 pub(crate) fn key(params: &Map<String, Value>) -> u64 {
     if params.is_empty() {
         return UNKNOWN;

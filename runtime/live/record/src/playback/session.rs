@@ -46,9 +46,9 @@ pub struct Answer {
 pub struct PlaybackReport {
     /// Records of the capture.
     pub records: u32,
-    /// Those not requested.
+    /// Records that were not requested.
     pub unused: u32,
-    /// The names of the first of those.
+    /// The names of the first ones.
     pub first_unused: Vec<String>,
     /// Counts of matches.
     #[serde(flatten)]

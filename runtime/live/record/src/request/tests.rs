@@ -39,7 +39,7 @@ fn feature(offset: u64, length: u64) -> MmFeature {
     MmFeature {
         modality: "image".to_owned(),
         identifier: "img".to_owned(),
-        // Of processed inputs, which adapters share.
+        // The hash of processed inputs, which adapters share.
         mm_hash: Some("processed".to_owned()),
         mm_position: PlaceholderRange { offset, length, is_embed: None },
         ..MmFeature::default()

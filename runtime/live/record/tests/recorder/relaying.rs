@@ -91,8 +91,7 @@ fn calls() {
     assert_eq!((summary.steps, summary.undecodable), (0, 0));
 }
 
-/// A capture does not show that messages of other protocols were among
-/// it; the capture says that there were some.
+/// A capture does not contain messages of other protocols; it only counts them.
 #[test]
 fn garbage_passes_unchanged_and_is_counted() {
     let mut chain = chain(ONE);

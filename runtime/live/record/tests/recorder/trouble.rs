@@ -16,8 +16,8 @@ fn serve(chain: &mut Chain, requests: u64) {
     }
 }
 
-/// A recorder without room for even one message loses all of them, and says so;
-/// no other part notices.
+/// A recorder without room for a single message loses all of them, and reports that; no other part
+/// notices.
 #[test]
 fn a_full_queue_holds_up_nobody() {
     let mut chain = chain_with(ONE, |config| config.queue_bytes = 1);

@@ -36,12 +36,12 @@ pub(crate) struct Completions {
     pub(crate) replaces_model: bool,
     /// Longest wait for the next tokens.
     pub(crate) idle_timeout: Duration,
-    /// Whether answers have said how much of their prompt was cached.
+    /// Whether answers have reported the cached part of their prompt.
     pub(crate) tells_cached: Rc<Cell<bool>>,
     /// Observations of the engines of this process, if it has them.
     pub(crate) book: Option<Book>,
     pub(crate) counted: CountedOutputs,
-    /// How requests say which session they are of.
+    /// How requests identify their session.
     pub(crate) sessions: Rc<Sessions>,
 }
 
@@ -77,14 +77,14 @@ pub(crate) enum Part<'a> {
     Whole,
     /// Its prompt, whose KV another server will fetch.
     Prompt,
-    /// Its output; the KV of its prompt is where these `kv_transfer_params` say.
+    /// Its output; these `kv_transfer_params` name the place of its prompt's KV.
     Output(&'a RawValue),
 }
 
 /// Parameters that vLLM's P/D proxies send to a prefill server.
 const DECODE_ELSEWHERE: &str = "{\"do_remote_decode\":true,\"do_remote_prefill\":false}";
 
-/// A prefill server's answer, as far as it is looked at.
+/// The relevant part of a prefill server's answer.
 #[derive(Deserialize)]
 struct Prefilled {
     error: Option<Box<RawValue>>,

@@ -47,7 +47,7 @@ impl Body for Whole {
     }
 }
 
-/// The connections, and what all requests have.
+/// The connections, and the common parts of all requests.
 pub(crate) struct Pool {
     pub(crate) address: Address,
     headers: HeaderMap,
@@ -72,7 +72,7 @@ impl Busy {
     }
 }
 
-/// A request to be sent.
+/// A request to send.
 pub(crate) struct Outgoing<'a> {
     pub(crate) method: Method,
     pub(crate) path: &'a str,
@@ -184,14 +184,14 @@ impl Pool {
         let shaken = Builder::new().handshake(TokioIo::new(stream)).await;
         let (sender, connection) = shaken.map_err(|error| ClientError::Lost(with_causes(&error)))?;
         tokio::task::spawn_local(async move {
-            // The user of the connection is told of its end.
+            // The user of the connection is notified of its end.
             _ = connection.await;
         });
         Ok(sender)
     }
 }
 
-/// An error with what caused it.
+/// An error with its causes.
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -32,7 +32,7 @@ pub(crate) struct Scraped {
 }
 
 impl Scraper {
-    /// Looks for the first time; a server without metrics is looked at no more.
+    /// Scrapes for the first time; a server without metrics is not scraped again.
     pub(crate) async fn begin(pool: &Rc<Pool>) -> Self {
         let before = scrape(pool).await.filter(|scrape| *scrape != Scrape::default());
         let peak = Rc::new(Cell::new(before.as_ref().and_then(Scrape::kv_usage).unwrap_or(0.0)));

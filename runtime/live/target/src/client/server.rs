@@ -23,7 +23,7 @@ use crate::drive::vocabulary::Vocabulary;
 
 /// Longest wait for the answer to a question.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest answer to a question that is looked at.
+/// Longest answer to a question that is read.
 const MAX_ANSWER_BYTES: usize = 32 << 20;
 
 /// Characters shown of a server's error.
@@ -42,7 +42,7 @@ pub(crate) struct Server {
     pub(crate) model: String,
     /// Its own description.
     pub(crate) version: Option<String>,
-    /// Whether it takes what vLLM adds to OpenAI's API.
+    /// Whether it accepts vLLM's additions to OpenAI's API.
     pub(crate) is_vllm: bool,
     pub(crate) prompts: PromptForm,
     /// The models that are LoRA adapters.
@@ -212,7 +212,7 @@ fn words_of_folder(folder: &str) -> Result<Option<Words>, TargetError> {
 async fn words_of_server(pool: &Pool, model: &str) -> Result<Option<Words>, ClientError> {
     let words = candidates();
     let text = |words: &[&str]| words.iter().fold(String::new(), |text, word| text + " " + word);
-    // A text of one word tells the tokens around it, if the word is one token.
+    // A text of one word reveals the tokens around it, if the word is one token.
     let special = (count(pool, model, " time time").await?).saturating_sub(2);
     if count(pool, model, &text(&words)).await? == words.len() + special {
         return Ok(Words::new(words, special as u32));

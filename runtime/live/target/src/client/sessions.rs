@@ -16,7 +16,7 @@ pub(crate) fn session_of(request: &IssuedRequest) -> Session {
     (request.workload, request.session)
 }
 
-/// What sessions send with their requests.
+/// Session data sent with requests.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     header: Option<HeaderName>,

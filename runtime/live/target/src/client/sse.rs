@@ -14,7 +14,7 @@ pub(crate) struct EventReader {
     rest: Vec<u8>,
 }
 
-/// A line that is none.
+/// An invalid line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NoEvent(pub(crate) String);
 
@@ -62,7 +62,7 @@ fn data_of(line: &[u8]) -> Result<Option<&[u8]>, NoEvent> {
     Err(NoEvent(format!("expected server-sent events, found `{shown}`")))
 }
 
-/// An event of a streamed text completion, as far as it is needed.
+/// The needed fields of an event in a streamed text completion.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Event<'a> {
     #[serde(default, borrow)]

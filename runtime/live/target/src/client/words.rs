@@ -39,13 +39,13 @@ pub(crate) struct Words {
 pub(crate) const FEWEST_WORDS: usize = 64;
 
 impl Words {
-    /// Those candidates that are single tokens, by a tokenizer that counts `special` tokens of
-    /// an empty text; none if there are too few to tell contents apart.
+    /// The candidates that are single tokens, for a tokenizer that counts `special` tokens for an
+    /// empty text; none if there are too few to distinguish contents.
     pub(crate) fn new(single: Vec<&'static str>, special: u32) -> Option<Self> {
         (single.len() >= FEWEST_WORDS).then_some(Self { words: single, special })
     }
 
-    /// A text with as many tokens as `prompt`, the same words in the place of the same tokens.
+    /// A text with as many tokens as `prompt`, with equal words for equal tokens.
     pub(crate) fn text(&self, prompt: &[u32]) -> String {
         let kept = prompt.len().saturating_sub(self.special as usize);
         let mut text = String::with_capacity(kept * 7);

@@ -26,8 +26,8 @@ const LOOK_INTERVAL_NS: u64 = 50_000_000;
 /// be about to come back.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// So long before they are due requests are made, with their bodies and connections, to be sent
-/// then without delay.
+/// How long before their due time requests are prepared, with their bodies and connections, to be
+/// sent without delay.
 const AHEAD_NS: u64 = 10_000_000;
 
 /// Notes of a report.
@@ -90,7 +90,7 @@ impl Shared {
         self.ready.borrow().first_key_value().map(|((due_ns, _), _)| *due_ns)
     }
 
-    /// Gives up a request under way.
+    /// Cancels an open request.
     fn give_up(&self, tag: u64) {
         if let Some(exchange) = self.exchanges.borrow_mut().remove(&tag) {
             exchange.abort();
@@ -106,7 +106,7 @@ pub(crate) struct AnswerReporter {
 }
 
 impl AnswerReporter {
-    /// The request is ready to be sent: waits until it is due.
+    /// The request is ready: waits until it is due.
     pub(crate) async fn sent(&self) {
         if self.shared.clock.now_ns() < self.due_ns {
             let (release, released) = oneshot::channel();
@@ -183,7 +183,7 @@ impl AnswerReporter {
     }
 }
 
-/// Something to be done at planned times of a run, such as its faults.
+/// Actions at planned times of a run, such as its faults.
 pub(crate) trait Plan {
     /// Starts the run: planned times count from now.
     fn begin(&mut self, _clock: Clock) {}
@@ -337,7 +337,7 @@ async fn exchange<S: Service>(shared: Rc<Shared>, service: Rc<S>, request: Issue
         }
     };
     if ending == Ending::Failed(FailReason::Connection) {
-        // A closed loop does not ask a server without end that is gone.
+        // A closed loop does not query a lost server endlessly.
         tokio::time::sleep(RETRY_PAUSE).await;
     }
     let now_ns = heard.shared.clock.now_ns();

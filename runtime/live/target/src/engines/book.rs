@@ -16,7 +16,7 @@ pub(crate) enum CountedOutputs {
     All,
     /// All but its tokens, which clients do not get.
     Prompt,
-    /// All but when it was admitted, and with what cached: another engine had its prompt.
+    /// Everything except its admission and cached tokens: another engine had its prompt.
     Output,
 }
 

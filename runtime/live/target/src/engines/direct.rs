@@ -76,7 +76,7 @@ pub(crate) fn ended(output: &EngineCoreOutput, heard: &AnswerReporter) -> Answer
             heard.note("transfers", format!("the KV of a prompt did not arrive: {}", error.message));
             Answered::Lost(FailReason::EngineCrash)
         }
-        // The engine that the router had chosen is gone.
+        // The engine chosen by the router has been lost.
         Some(error) if error.retryable => Answered::Lost(FailReason::EngineCrash),
         Some(error) => {
             heard.note("refusals", format!("an engine refused a request: {}", error.message));
@@ -121,7 +121,7 @@ impl Direct {
         }
     }
 
-    /// Gives a request to an engine.
+    /// Sends a request to an engine.
     pub(crate) async fn submit(
         &self,
         request: &EngineCoreRequest,

@@ -55,7 +55,7 @@ impl Service for Disaggregated {
 }
 
 impl Disaggregated {
-    /// Has a prompt computed, whose KV waits then; gives its place.
+    /// Lets a prompt be computed, whose KV then waits; returns its place.
     async fn prefilled(&self, request: &IssuedRequest, heard: &AnswerReporter) -> Result<Value, Answered> {
         let mut first = self.prefill.request(request);
         if let Some(params) = &mut first.sampling_params {

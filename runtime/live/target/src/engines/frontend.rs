@@ -56,7 +56,7 @@ impl Frontend {
         Ok(Self { process, http_port, handshake_port, folder })
     }
 
-    /// Where engines say HELLO.
+    /// The address for engines' HELLO.
     pub(crate) fn handshake_address(&self) -> String {
         format!("tcp://127.0.0.1:{}", self.handshake_port)
     }

@@ -23,7 +23,7 @@ struct State {
     next: u64,
     /// Engines and requests of transfers under way, by their numbers.
     under_way: BTreeMap<u64, (u16, u64)>,
-    /// Requests whose KV is there or will be, by engine and time.
+    /// Requests whose KV has arrived or will arrive, by engine and time.
     arrivals: BTreeMap<(u16, u64, u64), u64>,
 }
 

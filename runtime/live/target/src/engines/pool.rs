@@ -14,7 +14,7 @@ use super::config::live_config;
 use super::steps::RunSteps;
 use super::totals::Totals;
 
-/// Tokens that engines draw, and that their prompts have, where no server says otherwise.
+/// Size of the default vocabulary, for engines' drawn tokens and their prompts.
 pub(crate) const VOCAB_SIZE: u32 = 32_000;
 /// Attempts to find free ports in a row.
 const PORT_ATTEMPTS: usize = 64;
@@ -103,7 +103,7 @@ impl EnginePool {
 struct Place {
     config: PoolConfig,
     first_engine: u32,
-    /// The first of those on which its engines hear of KV that was fetched, if they do.
+    /// The first of the ports on which its engines receive notices of fetched KV, if they do.
     port: u16,
 }
 

@@ -1,4 +1,4 @@
-//! Steps of a run's live engines: samples for its report, and what its files have of single ones.
+//! Steps of a run's live engines: samples for its report, and single steps for its files.
 
 use std::collections::BTreeMap;
 use std::fmt;

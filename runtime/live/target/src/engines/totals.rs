@@ -24,7 +24,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// Of engines that have been idle for [`SNAPSHOT_AGE`].
+    /// Totals of engines that have been idle for [`SNAPSHOT_AGE`].
     pub(crate) fn of(
         handle: &EnginesHandle,
         pool: &PoolConfig,

@@ -126,7 +126,7 @@ fn rewritten(source: &str) -> String {
         match word {
             "generation" => out += &format!("{{%{}%}}", tag.replace("generation", "if true")),
             "endgeneration" => out += &format!("{{%{}%}}", tag.replace("endgeneration", "endif")),
-            // Jinja keeps a line's end behind it, whatever the options say.
+            // Jinja keeps a line's end after it, whatever the options are.
             "raw" if !tag.ends_with(['-', '+']) => out += &format!("{{%{tag}+%}}"),
             _ => out.push_str(&rest[at..at + length + 2]),
         }

@@ -48,13 +48,14 @@ const TOO_LONG: i32 = 3;
 /// The longest message between the processes. The length of a broken one is arbitrary.
 const MESSAGE_BYTES: u64 = 4 << 30;
 
-/// What starts a process that calls [`serve`]. Without it templates are rendered in this process.
+/// The command that starts a process for [`serve`]. Without it templates are rendered in this
+/// process.
 static PROGRAM: OnceLock<(PathBuf, &'static str)> = OnceLock::new();
 
 static POOL: Pool = Pool { state: Mutex::new(State { idle: Vec::new(), count: 0 }), freed: Condvar::new() };
 
-/// Has every template but the built-in one rendered in processes of `program`, which is started
-/// with one argument and has to call [`serve`] then.
+/// Renders every template except the built-in one in processes of `program`, which is started with
+/// one argument and must call [`serve`] then.
 pub fn render_in_processes(program: PathBuf, argument: &'static str) {
     _ = PROGRAM.set((program, argument));
 }
@@ -179,7 +180,7 @@ struct Pool {
 
 struct State {
     idle: Vec<Worker>,
-    /// Of all of them.
+    /// Number of all of them.
     count: usize,
 }
 

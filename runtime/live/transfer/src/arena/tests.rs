@@ -71,7 +71,7 @@ fn states_change_while_pages_are_copied() {
         arena.take_back(2, 7, Some(5));
     });
     assert_eq!(copied, Some(()));
-    // Whatever was said of a page meanwhile, it has bytes of the copy.
+    // Whatever was recorded for a page meanwhile, it has bytes of the copy.
     assert_eq!(arena.content(2), None);
     assert_eq!((arena.materialize(1), arena.materialize(2)), (Some(6), Some(5)));
     for (block, content) in [(1, 6), (2, 5)] {

@@ -57,7 +57,7 @@ pub(crate) async fn accept_http(listener: BoundListener, routes: Router) {
     }
 }
 
-/// Asks a bootstrap port. An answer that says "not yet" is one of 404 or 503.
+/// Sends a request to a bootstrap port. An answer of "not yet" has status 404 or 503.
 pub(crate) async fn send_request(place: &Place, method: Method, path: &str, body: Option<String>) -> Reply<Vec<u8>> {
     let stream = match place.connect().await {
         Reply::Answer(stream) => stream,

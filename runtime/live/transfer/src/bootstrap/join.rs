@@ -16,7 +16,7 @@ use crate::bootstrap::{Protocol, mooncake, sglang};
 /// Time for a description that has begun to come.
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Goes to the room of a request, and returns where its KV is, if the prefill engine says so.
+/// Goes to the room of a request, and returns the place of its KV, if the prefill engine names it.
 pub(crate) async fn meet(
     shared: &Shared,
     inbox: &Inbox,
@@ -76,7 +76,7 @@ impl Place {
             Err(_) => return Err(error(ErrorKind::TimedOut, &"its description does not come to its end")),
         };
         let description = wire::decode_description(&body).map_err(|problem| error(ErrorKind::Protocol, &problem))?;
-        // A prefill engine that does not hear this frees the KV at once.
+        // A prefill engine that misses this frees the KV at once.
         stream.write_u8(wire::READY).await.map_err(|problem| error(ErrorKind::PeerLost, &problem))?;
         _ = stream.shutdown().await;
         Ok(Some(description))
@@ -103,7 +103,7 @@ async fn read_body(stream: &mut TcpStream) -> Result<Option<Vec<u8>>, BodyError>
     stream.read_exact(&mut envelope[1..]).await?;
     let length = wire::body_bytes(envelope)?;
     let mut body = Vec::new();
-    // Memory as it comes, not as it is announced.
+    // Memory grows with the received bytes, not with the announced length.
     stream.take(length as u64).read_to_end(&mut body).await?;
     if body.len() < length {
         return Err(BodyError::Io(io::Error::new(

@@ -83,7 +83,7 @@ async fn serve(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
     }
 }
 
-/// Waits for the prompt of a room; `None` if the decode engine goes away.
+/// Waits for the prompt of a room; `None` if the decode engine disconnects.
 async fn wait(stream: &mut TcpStream, shared: &Shared, room: &Room) -> Option<Result<Prompt, String>> {
     let mut answer = match shared.rooms.enter(room) {
         Ok(Entered::Ready(prompt)) => return Some(Ok(*prompt)),
@@ -93,7 +93,7 @@ async fn wait(stream: &mut TcpStream, shared: &Shared, room: &Room) -> Option<Re
     let mut byte = [0];
     let has_gone = tokio::select! {
         answered = &mut answer => return Some(answered.unwrap_or_else(|_| Err("the prefill engine ends".to_owned()))),
-        // It has nothing to say before it is answered.
+        // It sends nothing before it is answered.
         _ = stream.read(&mut byte) => true,
         () = sleep(shared.settings.timeout.saturating_add(GRACE)) => false,
     };

@@ -81,7 +81,7 @@ impl fmt::Display for Protocol {
 pub struct RendezvousSettings {
     /// How engines find each other.
     pub protocol: Protocol,
-    /// The host to listen at, and what peers are told.
+    /// The listening host, which peers are told.
     pub host: String,
     /// The bootstrap port. With Dynamo's protocol each engine adds its number; otherwise the first
     /// engine's port serves all of them. 0 is any free port.
@@ -99,7 +99,7 @@ pub struct RendezvousSettings {
     pub serves: bool,
 }
 
-/// Listens, if decode engines may come, and returns what makes the rendezvous of each engine.
+/// Listens, if decode engines may come, and returns a factory for each engine's rendezvous.
 ///
 /// # Errors
 /// When a port is in use, or the system has no more threads.

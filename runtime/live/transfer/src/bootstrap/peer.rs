@@ -17,7 +17,8 @@ pub(crate) enum Reply<T> {
     Never(TransferError),
 }
 
-/// Asks until there is an answer, or until the deadline of `timeout` passes; `what` it is that does not come.
+/// Repeats a request until there is an answer, or until the deadline of `timeout` passes; `what`
+/// names the missing answer.
 pub(crate) async fn retry_until<T, F: Future<Output = Reply<T>>>(
     (deadline, timeout): (Instant, Duration),
     what: &str,

@@ -71,7 +71,7 @@ impl From<OwnRank> for Registration {
     }
 }
 
-/// How SGLang chooses the rank of a room if its number says so, which is also its default.
+/// SGLang's default choice of a room's rank: by its number.
 const FOLLOWS_ROOM: &str = "follow_bootstrap_room";
 
 impl Registration {

@@ -32,7 +32,7 @@ const YIELD_BYTES: usize = 128 << 10;
 /// How often a waiting thread checks whether the plane has been stopped.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Why a connection cannot go on.
+/// Why a connection has failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LinkError {
     #[error("the connection broke: {0}")]
@@ -79,7 +79,7 @@ pub(super) enum Received {
     Whole,
     /// Some were not written: their blocks belong to another transfer by now.
     Discarded,
-    /// The peer says why they mean nothing.
+    /// The peer reports why they mean nothing.
     Failed(ErrorKind),
 }
 
@@ -89,7 +89,7 @@ fn is_within_host(stream: &TcpStream) -> io::Result<bool> {
     Ok(here == there || here.is_loopback())
 }
 
-/// What other threads see of the thread that uses a connection.
+/// The other threads' view of the thread that uses a connection.
 #[derive(Default)]
 pub(super) struct Watch {
     /// Since when the peer keeps the thread waiting: the first wait after the last progress.
@@ -198,7 +198,7 @@ impl Link {
         if peeked == 0 { Err(LinkError::Closed) } else { Ok(first[0] == MAGIC[0]) }
     }
 
-    /// Lets others go first after bytes of pages, once there were many.
+    /// Yields to others after bytes of pages, once there were many.
     fn worked(&mut self, bytes: usize) {
         self.watch.advance();
         self.bytes_since_yield += bytes;
@@ -231,7 +231,7 @@ impl Link {
         }
     }
 
-    /// Does `call` until it does not want to wait any more.
+    /// Repeats `call` until it no longer wants to wait.
     fn retry<T>(
         &mut self,
         for_what: PollFlags,
@@ -317,8 +317,9 @@ impl Link {
         Ok(Message::decode(&header, &body)?)
     }
 
-    /// Sends the pages of a batch, and the trailer. `is_right` says whether a block still has its content; zeroes go in
-    /// place of pages that are lost, and the trailer says so. `patience` is the longest wait without progress.
+    /// Sends the pages of a batch, and the trailer. `is_right` returns whether a block still has
+    /// its content; lost pages are replaced by zeroes and marked in the trailer. `patience` is the
+    /// longest wait without progress.
     pub(super) fn send_pages(
         &mut self,
         arena: &Arena,
@@ -399,7 +400,7 @@ impl Link {
         })
     }
 
-    /// Receives a batch that nothing needs any more.
+    /// Receives a batch that is no longer needed.
     pub(super) fn discard_pages(&mut self, bytes: u64, patience: Duration) -> Result<(), LinkError> {
         self.discard(bytes, patience)?;
         self.read_trailer(patience).map(|_| ())

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 
-/// TLS of an engine; there is none without the feature `tls`.
+/// TLS of an engine; not available without the feature `tls`.
 #[derive(Clone, Copy, Debug)]
 pub enum TcpTls {}
 

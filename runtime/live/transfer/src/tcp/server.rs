@@ -86,8 +86,8 @@ impl<T> Waiting<T> {
     }
 }
 
-/// Accepts connections, and gives one that has sent something a thread until it is served. All others take no more than
-/// their sockets.
+/// Accepts connections, and assigns a thread to one that has sent something until it is served. All
+/// others occupy only their sockets.
 struct Acceptor {
     shared: Arc<Shared>,
     turns: Arc<Turns>,
@@ -124,8 +124,8 @@ impl Acceptor {
         }
     }
 
-    /// Waits for connections and for their bytes, for a short time, and has those served that sent some. Peers that
-    /// have presented themselves come first.
+    /// Waits a short time for connections and for their bytes, and serves those that sent some.
+    /// Identified peers come first.
     fn wait(&mut self, listener: &TcpListener) {
         self.idle.extend(self.returns.try_iter());
         let idle = self.idle.iter().map(|waiting| waiting.connection.as_fd());
@@ -175,7 +175,7 @@ impl Acceptor {
         self.silent.pop_front_if(|oldest| oldest.since.elapsed() >= GRACE).is_some()
     }
 
-    /// Gives a connection a thread. Without one it is closed.
+    /// Starts a thread for a connection. Without one it is closed.
     fn serve(
         &mut self,
         address: SocketAddr,

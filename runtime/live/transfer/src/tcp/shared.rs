@@ -345,7 +345,7 @@ impl Shared {
                 blocks.sort_unstable();
                 for block in blocks.into_iter().take_while(|_| !hold.is_over() && !self.is_stopped()) {
                     self.arena.materialize(block);
-                    // Steps go first, as where bytes are sent.
+                    // Steps take precedence, as where bytes are sent.
                     std::thread::yield_now();
                 }
             }

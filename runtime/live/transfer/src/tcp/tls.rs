@@ -83,8 +83,8 @@ impl TcpTls {
         Ok(Self { files: Arc::new(files.clone()), latest: Arc::new(Mutex::new(latest)) })
     }
 
-    /// The settings by the files as they are now; by those before, if these are unusable: a certificate and its key
-    /// are not replaced at one instant.
+    /// The settings from the present files; from the previous ones, if these are unusable: a
+    /// certificate and its key are not replaced at the same instant.
     fn configs(&self) -> Configs {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         let stamps = self.files.stamps();
@@ -220,7 +220,7 @@ impl TlsStream {
         Ok(())
     }
 
-    /// Whether something waits to be sent.
+    /// Whether there is unsent data.
     pub(super) fn wants_write(&self) -> bool {
         self.connection.wants_write()
     }
@@ -241,7 +241,7 @@ impl TlsStream {
         }
     }
 
-    /// Encrypts what `write` takes, and sends as much as the system has room for.
+    /// Encrypts the output of `write`, and sends as much as the system has room for.
     fn write_by(&mut self, write: impl FnOnce(&mut rustls::Writer<'_>) -> io::Result<usize>) -> io::Result<usize> {
         // Otherwise the connection has no room, either.
         self.flush()?;

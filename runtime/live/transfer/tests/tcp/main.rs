@@ -328,7 +328,7 @@ fn peers_share_a_few_threads_and_none_waits_for_one_that_stalls() {
     }
     decode.plane.start(transfer(1, prefill.peer("p"), "r", &[(1, 5)]));
     assert!(decode.outcome(1).is_ok());
-    // A thread gives its place away a moment before it ends, so a few more can exist for that time.
+    // A thread frees its slot a moment before it ends, so a few more can exist for that time.
     #[cfg(target_os = "linux")]
     {
         let deadline = std::time::Instant::now() + PATIENCE;

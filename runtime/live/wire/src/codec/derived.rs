@@ -78,7 +78,7 @@ pub(crate) fn write(value: &impl Serialize, out: &mut Vec<u8>) {
     value.serialize(&mut rmp_serde::Serializer::new(out).with_struct_map()).expect("a vector takes all");
 }
 
-/// Whether a field has its default and need not be written.
+/// Whether a field has its default and can be omitted.
 pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

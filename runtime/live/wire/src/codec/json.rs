@@ -1,5 +1,4 @@
-//! MessagePack as JSON: the one place that decides what becomes of values that JSON
-//! does not have.
+//! MessagePack as JSON: the only place that maps values without a JSON equivalent.
 
 use std::borrow::Cow;
 use std::cell::RefCell;

@@ -115,7 +115,7 @@ impl<'a> Reader<'a> {
         Ok(&self.data[self.at - len..self.at])
     }
 
-    /// Passes over a nil, if that is what follows.
+    /// Skips a nil, if one follows.
     pub(crate) fn take_nil(&mut self) -> bool {
         let is_nil = self.peek() == Some(Marker::Null);
         self.at += usize::from(is_nil);

@@ -42,8 +42,8 @@ pub(crate) trait Elements: Default {
         Ok(())
     }
 
-    /// The length of the shortest array that says the same to someone who knows
-    /// the first `known` elements.
+    /// The length of the shortest equivalent array for a reader that knows the first `known`
+    /// elements.
     fn shortest(&self, known: usize) -> usize;
 
     /// Writes some elements, without the header of the array.

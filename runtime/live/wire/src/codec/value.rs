@@ -346,7 +346,7 @@ impl Wire for Raw {
     }
 }
 
-/// As the value, so that bytes that say it at greater length become the shortest.
+/// Written as the value, so that longer encodings become the shortest.
 impl Serialize for Raw {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.value().map_err(S::Error::custom)?.serialize(serializer)

@@ -120,7 +120,7 @@ pub fn unresolved_host(address: &str) -> Option<String> {
     match Address::parse(address) {
         Ok(Address::Tcp { host, port }) if host != "*" => {
             let error = (host.as_str(), port.unwrap_or(0)).to_socket_addrs().err()?;
-            // The first part only says that a lookup failed.
+            // The first part only states that a lookup failed.
             let error = error.to_string();
             let reason = error.rsplit(": ").next().unwrap_or_default();
             Some(format!("the host `{host}` does not resolve ({reason})"))
@@ -129,8 +129,7 @@ pub fn unresolved_host(address: &str) -> Option<String> {
     }
 }
 
-/// Whether who connects to `peer` would reach what listens at `own`, both being
-/// on this machine.
+/// Whether a connection to `peer` would reach a listener at `own`, both being on this machine.
 #[must_use]
 pub fn is_same_place(own: &str, peer: &str) -> bool {
     if own == peer {

@@ -103,7 +103,7 @@ pub struct EngineGreeting {
 }
 
 impl EngineGreeting {
-    /// Says HELLO and waits for INIT.
+    /// Sends HELLO and waits for INIT.
     ///
     /// # Errors
     ///
@@ -164,8 +164,8 @@ impl EngineGreeting {
         &self.init
     }
 
-    /// Connects to everything INIT names, registers with every API server,
-    /// passes the coordinator's gate and says READY.
+    /// Connects to everything INIT names, registers with every API server, passes the coordinator's
+    /// gate and sends READY.
     ///
     /// `dp_stats_address` of `ready` is filled in from INIT.
     ///
@@ -221,7 +221,7 @@ impl EngineGreeting {
         Ok(EngineOutputs { clients, coordinator, local: None })
     }
 
-    /// The coordinator says READY when all engines have subscribed.
+    /// The coordinator sends READY when all engines have subscribed.
     fn pass_gate(&self, socket: &Socket) -> Result<(), LinkError> {
         let deadline = Deadline::after(self.config.timeout);
         while let Some(frames) = receive(socket, deadline, &self.config, || Ok(WaitsFor::Gate))? {
@@ -294,7 +294,7 @@ impl EngineLink {
 pub struct EngineOutputs {
     clients: Vec<Socket>,
     coordinator: Option<Socket>,
-    /// A frontend in this process, in place of sockets.
+    /// A frontend in this process, instead of sockets.
     local: Option<LocalLink>,
 }
 
@@ -336,8 +336,8 @@ impl EngineOutputs {
         self.local.is_some()
     }
 
-    /// Gives a frontend in this process the outputs of a step; to others [`EngineOutputs::send`]
-    /// sends them.
+    /// Passes the outputs of a step to a frontend in this process; [`EngineOutputs::send`] sends
+    /// them to others.
     pub fn hand_over(&self, step: StepOutputs<'_>) {
         if let Some(link) = &self.local {
             link.send_step(step);

@@ -27,7 +27,7 @@ pub struct FrontendLink {
 pub struct FrontendMessage {
     /// The API server it is for.
     pub client: usize,
-    /// Its frames; those behind the first are the bytes of large tensors.
+    /// Its frames; those after the first are the bytes of large tensors.
     pub frames: Vec<Vec<u8>>,
 }
 
@@ -110,8 +110,7 @@ impl FrontendLink {
     ///
     /// # Errors
     ///
-    /// When there is no coordinator, the library fails, or an engine says
-    /// something else.
+    /// When there is no coordinator, the library fails, or an engine sends something else.
     pub fn receive_as_coordinator(&self, timeout: Duration) -> Result<Option<EngineCoreOutputs>, LinkError> {
         let (_, control) = self.coordinator.as_ref().ok_or(LinkError::NoCoordinator)?;
         let deadline = Deadline::after(timeout);

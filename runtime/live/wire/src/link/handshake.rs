@@ -105,8 +105,7 @@ impl FrontendListener {
         &self.handshake_address
     }
 
-    /// Waits until every engine has said READY and registered with every API
-    /// server.
+    /// Waits until every engine has sent READY and registered with every API server.
     ///
     /// # Errors
     ///

@@ -74,7 +74,7 @@ impl Inlet {
 
 /// The receiving half of an engine's link.
 pub struct EngineInputs {
-    /// Of the sockets; a frontend in this process has none.
+    /// Transport of the sockets; a frontend in this process has none.
     transport: Option<Transport>,
     local: Option<LocalLink>,
     clients: Vec<Client>,
@@ -153,7 +153,7 @@ impl EngineInputs {
         Ok(Self { transport: Some(transport), local: None, clients, coordinator, first: 0, evidence: None })
     }
 
-    /// Of a frontend in this process.
+    /// Inputs from a frontend in this process.
     pub(super) fn local(link: LocalLink) -> Self {
         Self { transport: None, local: Some(link), clients: Vec::new(), coordinator: None, first: 0, evidence: None }
     }
@@ -163,8 +163,8 @@ impl EngineInputs {
         self.local.as_ref().is_some_and(LocalLink::has_requests)
     }
 
-    /// The next message that no descriptor shows has to call the waker from now on.
-    /// `false` if there is one already.
+    /// Makes the next message that no descriptor shows call the waker. Returns `false` if there is
+    /// one already.
     pub(super) fn await_messages(&self) -> bool {
         self.local.as_ref().is_none_or(LocalLink::await_requests)
     }

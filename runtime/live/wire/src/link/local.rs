@@ -20,8 +20,8 @@ pub enum LocalEvent<'a> {
     Message(&'a [u8]),
     /// The outputs of a step, without a frame.
     Step(StepOutputs<'a>),
-    /// The frame of a message that a fault keeps from the frontend. There is no wire that
-    /// could lose it, so that the frontend decides what its clients meet in its place.
+    /// The frame of a message withheld by a fault. There is no wire that could lose it, so the
+    /// frontend decides what its clients see instead.
     Damaged(&'a [u8], MessageDamage),
     /// It serves no longer: requests under way will get no answer.
     Lost,
@@ -35,8 +35,7 @@ pub enum MessageDamage {
     Unreadable,
 }
 
-/// Takes what engines say, by rank. It runs on the engine's thread, which waits
-/// as long as it takes.
+/// Receives the engines' messages, by rank. It runs on the engine's thread, which waits for it.
 #[derive(Clone)]
 pub struct LocalSink(Arc<dyn Fn(u16, LocalEvent<'_>) + Send + Sync>);
 
@@ -147,8 +146,8 @@ impl LocalLink {
         Ok(is_awaited.then(|| WakeUp(Arc::clone(&self.0))))
     }
 
-    /// The engine is about to wait: the next request has to wake it. `false` if there
-    /// is one already.
+    /// The engine is about to wait: the next request must wake it. Returns `false` if there is one
+    /// already.
     pub(super) fn await_requests(&self) -> bool {
         let mut mailbox = self.mailbox();
         mailbox.is_awaited = mailbox.requests.is_empty();
@@ -160,13 +159,13 @@ impl LocalLink {
         self.mailbox().is_awaited = false;
     }
 
-    /// Opens the mailbox and tells the frontend.
+    /// Opens the mailbox and notifies the frontend.
     pub(super) fn open(&self, ready: &ReadyResponse) {
         self.mailbox().is_open = true;
         (self.0.sink.0)(self.0.rank, LocalEvent::Ready(ready));
     }
 
-    /// Closes the mailbox and tells the frontend, unless that was done.
+    /// Closes the mailbox and notifies the frontend, unless that was done.
     pub fn close(&self) {
         let was_open = {
             let mut mailbox = self.mailbox();
@@ -227,7 +226,7 @@ mod tests {
         (LocalLink::new(3, waiter.waker(), max_waiting, sink), waiter, heard)
     }
 
-    /// A wake-up that is lost would leave a request waiting for ever.
+    /// A lost wake-up would leave a request waiting forever.
     #[test]
     fn requests_wake_the_engine_and_arrive_in_order() {
         let (link, waiter, heard) = link(0);

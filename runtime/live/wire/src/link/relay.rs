@@ -160,7 +160,7 @@ impl Relay {
         std::iter::once(&mut self.handshake).chain(connections)
     }
 
-    /// Hands on what engines say on the handshake socket.
+    /// Forwards the engines' messages on the handshake socket.
     fn greet_engines(&mut self, tap: &mut impl RelayTap) -> Result<(), LinkError> {
         while let Some(mut frames) = self.handshake.try_receive()? {
             let identity = frames.remove(0);
@@ -188,8 +188,8 @@ impl Relay {
             // Sending may have eaten the sign that something has come in.
             handshake.may_have_message = true;
             if status == Some(EngineStatus::Ready) {
-                // As the engine does: nothing more is said here, and one that
-                // takes its place must not find its name in use.
+                // As the engine does: no further messages come here, and its successor must not
+                // find its name in use.
                 connection.handshake = None;
                 tap.noticed(connection.rank, monotonic_ns(), RelayNotice::Ready);
             }
@@ -197,7 +197,7 @@ impl Relay {
         Ok(())
     }
 
-    /// A new connection, in place of one that the engine had before.
+    /// A new connection, replacing the engine's previous one.
     fn open(&mut self, identity: Vec<u8>, known: Option<usize>) -> Result<(), LinkError> {
         if let Some(index) = known {
             let before = self.connections.swap_remove(index);
@@ -238,8 +238,8 @@ impl Relay {
     }
 }
 
-/// Puts the relay's own addresses in the place of the frontend's. INIT is all
-/// that a frontend says on the handshake socket.
+/// Replaces the frontend's addresses by the relay's own. A frontend sends only INIT on the
+/// handshake socket.
 fn readdress(
     pipes: &mut Pipes,
     connection: &EngineConnection,

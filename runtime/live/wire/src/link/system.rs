@@ -1,7 +1,7 @@
 //! The operating system's part in waiting: an alarm with nanoseconds, a wake-up by other threads,
 //! and the ready descriptors among many.
 //!
-//! Linux has calls for each, in `linux`. `portable` does the same with sockets, a thread and
+//! Linux has system calls for each, in `linux`. `portable` does the same with sockets, a thread and
 //! poll(2), for every other Unix; the feature `portable` chooses it on Linux, too, where the same
 //! tests run with it.
 

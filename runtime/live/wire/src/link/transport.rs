@@ -15,8 +15,8 @@ pub struct Transport {
     /// Frames beyond this many bytes are refused: the library closes the
     /// connection that they came on.
     pub max_frame_bytes: u64,
-    /// Messages that wait for being received on each input, before the sender
-    /// has to keep them; 0 means no limit, as in vLLM.
+    /// Most unreceived messages on each input, before the sender must keep them; 0 means no limit,
+    /// as in vLLM.
     pub max_waiting_requests: u32,
     /// Names for the monitors of sockets.
     monitors: Arc<AtomicU64>,
@@ -59,10 +59,9 @@ impl Transport {
         make().map_err(LinkError::socket("make a socket"))
     }
 
-    /// A socket that reports when connections of `socket` are made and when they
-    /// end. It must not be closed before that one, unless
-    /// [`end_monitor`](Self::end_monitor) was called: the library's own thread
-    /// would wait for ever for its events to be read.
+    /// A socket that reports when connections of `socket` are made and when they end. It must not
+    /// be closed before that one, unless [`end_monitor`](Self::end_monitor) was called: the
+    /// library's own thread would wait forever for its events to be read.
     pub(super) fn monitor(&self, socket: &Socket) -> Result<Socket, LinkError> {
         let name = self.monitor_name();
         let make = || {
@@ -76,7 +75,7 @@ impl Transport {
         make().map_err(LinkError::socket("watch a connection"))
     }
 
-    /// Ends what [`monitor`](Self::monitor) began.
+    /// Ends a [`monitor`](Self::monitor).
     pub(super) fn end_monitor(&self, socket: &Socket) -> Result<(), LinkError> {
         // Another one takes its place and gets no events.
         socket.monitor(&self.monitor_name(), 0).map_err(LinkError::socket("watch a connection no more"))
@@ -87,7 +86,7 @@ impl Transport {
     }
 }
 
-/// Connects; the peer need not be there yet.
+/// Connects; the peer may not exist yet.
 pub(super) fn connect(socket: &Socket, address: &str) -> Result<(), LinkError> {
     socket.connect(address).map_err(|reason| LinkError::BadAddress { address: address.to_owned(), reason })
 }

@@ -27,7 +27,7 @@ pub struct Waiter {
     timer: Timer,
     /// The last setting of the timer.
     timer_ns: Cell<u64>,
-    /// When the descriptors were looked at last.
+    /// When the descriptors were checked last.
     looked_ns: Cell<u64>,
     waker: Waker,
 }
@@ -88,8 +88,8 @@ impl Waiter {
         let polled = zmq::poll(&mut items, if is_over { 0 } else { -1 });
         if !is_over {
             inputs.stop_waiting();
-            // The look is as of now, however long it took until there was
-            // something to be seen: a step that is due next needs no other one.
+            // The check counts as of now, however long the wait took: a due step needs no other
+            // check.
             self.looked_ns.set(monotonic_ns());
         }
         match polled {

@@ -49,7 +49,7 @@ fn subscribers_get_batches_and_what_they_missed() {
         assert!(std::time::Instant::now() < deadline, "the question arrives");
         thread::sleep(Duration::from_millis(1));
     }
-    // Of the four that were missed, three are kept.
+    // Three of the four missed ones are kept.
     for sequence in 2..5 {
         let frames = client.recv_multipart(0).expect("it comes");
         assert!(frames[0].is_empty());

@@ -160,7 +160,7 @@ fn a_dead_frontend_is_noticed() {
     }
     lost.sort_unstable();
     assert_eq!(lost, [0, 1]);
-    // Neither blocks nor fails, whichever side is gone.
+    // Neither blocks nor fails, whichever side has disconnected.
     engine.outputs.send(0, b"without a reader").expect("it waits");
     let error = engine.outputs.send(2, b"").expect_err("there are two");
     assert_eq!(error.to_string(), "unknown API server 2: the frontend has 2");

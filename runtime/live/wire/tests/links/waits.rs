@@ -36,7 +36,7 @@ fn messages_end_it_if_they_are_wanted() {
     // Without a limit: it would hang if they did not end it.
     waiter.wait(&mut engine.inputs, true, None, None, None).expect("it works");
     assert_eq!(next_id(engine).as_deref(), Some("a"));
-    // The library has the other one, so that no descriptor tells of it.
+    // The library has the other one, so no descriptor shows it.
     waiter.wait(&mut engine.inputs, true, None, None, None).expect("it works");
     assert_eq!(next_id(engine).as_deref(), Some("b"));
     assert_eq!(next_id(engine), None);

@@ -1,4 +1,4 @@
-//! Messages that say anything.
+//! Messages with arbitrary contents.
 
 use std::sync::Arc;
 

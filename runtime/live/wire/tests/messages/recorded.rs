@@ -1,10 +1,9 @@
 //! Bytes of real engines and frontends.
 //!
-//! `../shared/data/vllm-cpu/wire` holds every frame between an engine of vLLM
-//! 0.32.0 and its Python frontend, `../shared/data/captures/wire` two requests
-//! with images of 0.27. They are data of the project and not part of its
-//! repository: where they are absent the tests say so and pass, except in
-//! automation, which must have them.
+//! `../shared/data/vllm-cpu/wire` holds every frame between an engine of vLLM 0.32.0 and its Python
+//! frontend, `../shared/data/captures/wire` two requests with images of 0.27. They are data of the
+//! project and not part of its repository: if they are absent the tests report that and pass,
+//! except in automation, which must have them.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -89,9 +88,8 @@ fn the_handshake_of_a_real_engine_is_reproduced() {
     assert!(seen == (2, 1) || shared("vllm-cpu/wire").is_none(), "{seen:?}");
 }
 
-/// UTILITY and ABORT come out byte for byte. ADD does not, since a Python
-/// frontend also sends defaults that were set by hand: it comes out as a
-/// message that says the same.
+/// UTILITY and ABORT are reproduced byte for byte. ADD is not, since a Python frontend also sends
+/// explicitly set defaults: the result is an equivalent message.
 #[test]
 fn every_request_of_a_real_frontend_is_understood() {
     let rules = VllmMinor::V0_32.rules();
@@ -140,9 +138,8 @@ fn every_request_of_a_real_frontend_is_understood() {
     assert_eq!(*params("w0").1, expected);
 }
 
-/// The engine writes all elements of its arrays, we as few as possible: the
-/// messages come out shorter and say the same. Statistics come out byte for
-/// byte.
+/// The engine writes all elements of its arrays, we as few as possible: the messages are shorter
+/// and equivalent. Statistics are reproduced byte for byte.
 #[test]
 fn every_output_of_a_real_engine_is_understood() {
     let rules = VllmMinor::V0_32.rules();

@@ -22,8 +22,8 @@ proptest! {
         }
     }
 
-    /// Lines differ in their tails only, and an older frontend or engine must
-    /// see the same in what both know.
+    /// Lines differ only in their tails, and an older frontend or engine must see the same values
+    /// in the common part.
     #[test]
     fn requests_of_every_line(add in add()) {
         for version in VllmMinor::ALL {

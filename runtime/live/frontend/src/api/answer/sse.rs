@@ -49,8 +49,8 @@ impl Events {
         self.push_behind(format!("event: {name}\ndata: ").as_bytes(), event);
     }
 
-    /// Adds an event behind its first line, or the beginning of it. What cannot be written as JSON has no place in
-    /// a stream.
+    /// Adds an event after its first line, or the beginning of it. A value without a JSON form is
+    /// left out.
     fn push_behind(&mut self, start: &[u8], event: &impl Serialize) {
         let before = self.0.len();
         self.0.extend_from_slice(start);

@@ -116,7 +116,7 @@ impl Form {
         }
     }
 
-    /// Whether an answer has an image: not if it calls tools, or says nothing.
+    /// Whether an answer has an image: not if it calls tools, or is empty.
     fn has_image(&self, has_calls: bool, num_tokens: usize) -> bool {
         self.image.is_some() && !has_calls && num_tokens > 0
     }
@@ -179,7 +179,7 @@ pub(in crate::api) struct Stream {
     merged: Merged,
     include_usage: bool,
     continuous_usage: bool,
-    /// Of each answer.
+    /// The progress of each answer.
     progress: Vec<Progress>,
     /// Output tokens of each answer.
     output_tokens: Vec<usize>,
@@ -191,7 +191,7 @@ pub(in crate::api) struct Stream {
     counted: Counted,
 }
 
-/// The time until images are there. It is kept while nobody polls the stream.
+/// The time until images are generated. It is kept while nobody polls the stream.
 enum ImageWait {
     None,
     Ahead(Duration),
@@ -199,7 +199,7 @@ enum ImageWait {
 }
 
 impl ImageWait {
-    /// Waits until images are there; returns at once if there are none to come.
+    /// Waits until images are generated; returns at once if there are none.
     async fn wait(&mut self) {
         if let Self::Ahead(time) = self {
             *self = Self::Waiting(Box::pin(sleep(*time)));

@@ -211,7 +211,7 @@ mod tests {
         assert!(error(r#"[{"role": "user", "content": [{"type": "text"}]}]"#).contains("untagged enum MessageContent"));
     }
 
-    /// A message is only copied to be refused, with what serde says of it.
+    /// A message is only copied for a refusal, with serde's error text.
     #[test]
     fn shapes_are_seen_without_a_copy() {
         for (text, is_seen) in [

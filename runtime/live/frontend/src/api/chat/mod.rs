@@ -180,8 +180,8 @@ impl ChatRequest {
         ToolContext::new(self.tools.take(), &self.messages, self.tool_choice.as_ref(), is_parallel)
     }
 
-    /// The tokens of its prompt, and the media in it, unless its text is far too long. The
-    /// messages are gone then.
+    /// The tokens of its prompt, and its media, unless its text is far too long. Consumes the
+    /// messages.
     fn prompt(&mut self, model: &Model, tools: &ToolContext, options: &ChatOptions) -> Result<MediaPrompt, ApiError> {
         let is_cut = self.truncate_prompt_tokens.is_some();
         self.prompt_if(model, tools, options, |text| if is_cut { Ok(()) } else { model.check_text(text) })
@@ -276,7 +276,7 @@ pub(super) fn render(
     })
 }
 
-/// Renders a chat, and lets another thread serve in the place of this one where that takes long.
+/// Renders a chat, and hands this thread's other work to another thread if that takes long.
 fn rendered(template: &ChatTemplate, request: &TemplateRequest) -> Result<String, TemplateError> {
     let is_many = || Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
     if template.waits() && is_many() {
@@ -289,7 +289,7 @@ fn rendered(template: &ChatTemplate, request: &TemplateRequest) -> Result<String
 pub(super) struct Chat {
     form: Form,
     merged: Merged,
-    /// Of each answer.
+    /// The parsers of each answer.
     parsers: Vec<Parser>,
     usages: (bool, bool),
     counted: Counted,
@@ -371,7 +371,7 @@ impl Chat {
         &self.form.model
     }
 
-    /// Its id without the prefix that says which API it came by.
+    /// Its id without the API's prefix.
     pub(super) fn own_id(&self) -> &str {
         self.form.id.strip_prefix("chatcmpl-").unwrap_or(&self.form.id)
     }

@@ -1,5 +1,5 @@
-//! Messages of `vllm.grpc.engine.VllmEngine`: those fields of `vllm_engine.proto` that mean
-//! something to a simulated engine. Others are skipped, as protocol buffers do.
+//! Messages of `vllm.grpc.engine.VllmEngine`: the fields of `vllm_engine.proto` that affect a
+//! simulated engine. Others are skipped, as in protocol buffers.
 
 use std::collections::HashMap;
 

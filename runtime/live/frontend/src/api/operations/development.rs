@@ -74,7 +74,7 @@ fn clears(method: &'static str) -> MethodRouter<Arc<App>> {
     })
 }
 
-/// The engines by data-parallel rank, as Mooncake's bootstrap server tells them.
+/// The engines by data-parallel rank, in the format of Mooncake's bootstrap server.
 async fn query(State(app): State<Arc<App>>) -> Json<Value> {
     let (id, ranks) = (&app.options.engine_id, app.engines.num_ranks());
     let entry = |rank: usize| {
@@ -192,7 +192,7 @@ struct RpcRequest {
     kwargs: Map<String, Value>,
 }
 
-/// Calls a function of all workers; each gives nothing.
+/// Calls a function of all workers; each returns nothing.
 async fn collective_rpc(State(app): State<Arc<App>>, body: Body<RpcRequest>) -> Result<Json<Value>, ApiError> {
     let FastJson(request) = body?;
     let Some(method) = request.method else {

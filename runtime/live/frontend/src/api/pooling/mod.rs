@@ -134,7 +134,7 @@ pub(super) struct Vectors {
 }
 
 impl Vectors {
-    /// The answer with these items in place of the vectors.
+    /// The answer with these items instead of the vectors.
     pub(super) fn list<T>(self, data: Vec<T>) -> List<T> {
         let Self { id, created, model, prompt_tokens, .. } = self;
         List { id, object: "list", created, model, data, usage: PoolUsage::new(prompt_tokens) }

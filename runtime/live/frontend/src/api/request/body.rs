@@ -21,7 +21,7 @@ use crate::server::frontend_kind::FrontendKind;
 /// a few megabytes would take gigabytes; prompts of all models are far shorter.
 const MAX_VALUES: usize = 4 << 20;
 
-/// The body of a request, or why it is none.
+/// The body of a request, or its error.
 pub(in crate::api) type Body<T> = Result<FastJson<T>, ApiError>;
 
 /// The body of a request, read as [`Json`] reads it, with its errors. Where it is
@@ -131,13 +131,13 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Call<T> {
 /// Memory that a length in a head reserves at most, until the body is that long.
 const RESERVED_BYTES: usize = 64 << 20;
 
-/// The length of a body, where its head says it.
+/// The length of a body, if its head states it.
 fn body_length(headers: &HeaderMap) -> Option<usize> {
     headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok())
 }
 
-/// The bytes of a body, each of its frames gone as soon as it is copied. A body of one
-/// frame is not copied.
+/// The bytes of a body, each frame freed as soon as it is copied. A body of one frame is not
+/// copied.
 async fn collected(request: Request, length: Option<usize>) -> Result<Bytes, ApiError> {
     let mut frames = request.with_limited_body().into_body().into_data_stream().map(|frame| {
         // In the words of axum's own way to collect a body.
@@ -193,7 +193,7 @@ async fn check_kind(kind: Option<&HeaderValue>) -> Result<(), ApiError> {
     }
 }
 
-/// An upper bound of the values in a JSON text: what separates or opens any.
+/// An upper bound of the number of values in a JSON text: its separators and opening brackets.
 fn values(text: &[u8]) -> usize {
     let (mut count, mut is_text, mut is_escaped) = (1, false, false);
     for byte in text {

@@ -299,12 +299,12 @@ pub(super) fn rank_of(headers: &HeaderMap) -> Option<u32> {
     header(headers, "x-data-parallel-rank").and_then(|text| text.parse().ok())
 }
 
-/// The priority that the header gives.
+/// The priority in the header.
 pub(super) fn priority_of(headers: &HeaderMap) -> Option<i32> {
     header(headers, "x-vllm-priority").and_then(|text| text.parse().ok())
 }
 
-/// Refuses a share of cached tokens that is none.
+/// Refuses an invalid share of cached tokens.
 pub(super) fn check_threshold(threshold: Option<f64>) -> Result<(), ApiError> {
     match threshold.filter(|threshold| !(0.0..=1.0).contains(threshold)) {
         None => Ok(()),
@@ -350,7 +350,7 @@ pub(super) fn check_length(model: &Model, name: &'static str, tokens: Option<u32
     }
 }
 
-/// The name that the header gives, even an empty one.
+/// The name in the header, even an empty one.
 pub(super) fn id_header(headers: &HeaderMap) -> Option<&str> {
     headers.get("x-request-id").and_then(|value| value.to_str().ok())
 }

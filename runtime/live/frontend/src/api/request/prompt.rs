@@ -18,8 +18,8 @@ pub(in crate::api) enum Prompt {
     TokenLists(Vec<Vec<u32>>),
 }
 
-/// Reads prompts straight into their lists: what serde keeps of an untagged enum is
-/// many times as large as a long list of tokens.
+/// Reads prompts straight into their lists: serde's buffer for an untagged enum is many times as
+/// large as a long list of tokens.
 impl<'de> Deserialize<'de> for Prompt {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match Item::deserialize(deserializer)? {

@@ -1,4 +1,4 @@
-//! Structured outputs: what requests ask for, by vLLM's rules and in its words.
+//! Structured outputs: the requested structures, by vLLM's rules and with its error texts.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ pub(in crate::api) struct Structure {
     whitespace_pattern: Option<String>,
 }
 
-/// `structured_outputs` as it is given.
+/// `structured_outputs` as given.
 #[derive(Default, Deserialize)]
 #[serde(default, expecting = "struct WireStructuredOutputsParams")]
 struct Given {
@@ -190,7 +190,7 @@ pub(in crate::api) fn own(given: Option<&Templated>) -> Result<Option<Structure>
     })
 }
 
-/// The `response_format` of a text completion, which is looked at late.
+/// The `response_format` of a text completion, which is checked late.
 pub(in crate::api) fn late_format(format: Option<&Templated>) -> Result<Option<ResponseFormat>, ApiError> {
     let format = format.map(|format| serde_json::from_str(&text_of(format))).transpose();
     format.map_err(|error| {

@@ -43,7 +43,7 @@ impl ResponseSlot {
         Some(Self { app: Arc::clone(app), id, owner, messages })
     }
 
-    /// Stores a response; its answer is a part of the chat that goes on from it.
+    /// Stores a response; its answer is a part of the chat that continues from it.
     fn store(self, response: &Value) {
         let store = &self.app.responses;
         // Items of an answer are items of an input.
@@ -181,7 +181,7 @@ pub(in crate::api) async fn delete(
     Ok(Json(json!({ "id": id, "object": "response", "deleted": true })))
 }
 
-/// Refuses to cancel a response: only those made in the background can be.
+/// Refuses to cancel a response: only background responses can be cancelled.
 pub(in crate::api) async fn cancel(
     State(app): State<Arc<App>>,
     owner: Owner,

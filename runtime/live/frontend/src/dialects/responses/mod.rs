@@ -25,7 +25,7 @@ pub(crate) struct ResponseHead {
     /// The fields that the response repeats.
     repeated: Map<String, Value>,
     tools: ToolNames,
-    /// Whether the answer has to be a call: a text that is cut is then the beginning of one.
+    /// Whether the answer must be a call: a truncated text is then the beginning of one.
     must_call: bool,
 }
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::tools::{chat_tools, custom_arguments, flat_name, tool_choice};
 use crate::dialects::{InvalidRequest, copy, given, list, text};
 
-/// Items of an input that a model is never shown: what tools of OpenAI's service did.
+/// Items of an input that a model never sees: results of OpenAI's hosted tools.
 const DROPPED: &[&str] = &[
     "additional_tools",
     "apply_patch_call",

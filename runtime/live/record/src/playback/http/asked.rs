@@ -9,12 +9,12 @@ use crate::http::{REDACTED, SAMPLING_PARAMETERS, Secrets, is_secret_name};
 /// Fields at the top of a body whose absence means this value.
 const DEFAULTS: &[(&str, Value)] = &[("stream", Value::Bool(false)), ("echo", Value::Bool(false))];
 
-/// A request as it came.
+/// A request as received.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AskedParts<'a> {
     pub method: &'a str,
     pub path: &'a str,
-    /// What followed the `?`.
+    /// The part after the `?`.
     pub query: Option<&'a str>,
     pub headers: &'a [(String, String)],
     pub body: &'a [u8],
@@ -93,7 +93,7 @@ impl Asked {
         format!("{} {}", self.method, self.path)
     }
 
-    /// Its body, as far as it is JSON.
+    /// Its body, if it is JSON.
     pub(super) fn json(&self) -> Option<&Value> {
         match &self.content {
             Content::Json(value) => Some(value),

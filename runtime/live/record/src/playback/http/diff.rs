@@ -1,4 +1,4 @@
-//! In what two JSON values differ.
+//! The differences between two JSON values.
 
 use serde::Serialize;
 use serde_json::Value;

@@ -13,7 +13,7 @@ pub(super) const IGNORED: &[&str] =
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MatchRules {
-    /// Paths in JSON bodies that do not matter, beside the usual ones.
+    /// Ignored paths in JSON bodies, in addition to the usual ones.
     pub ignore: Vec<JsonPath>,
     /// Usual ones that do matter.
     pub compare: Vec<UsualField>,
@@ -39,7 +39,7 @@ pub enum Order {
     /// The next; the last one answers all later requests, too.
     #[default]
     Recorded,
-    /// The next with the same sampling parameters, else the next: those parameters do not matter otherwise.
+    /// The next with the same sampling parameters, else the next one with any parameters.
     Parameters,
     /// One drawn by lot.
     Random,

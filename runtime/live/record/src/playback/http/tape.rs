@@ -60,7 +60,7 @@ enum Place {
 #[derive(Debug)]
 pub enum Found {
     Record(Box<HttpRecord>),
-    /// There is none.
+    /// No recording was found.
     Miss(Box<Miss>),
 }
 
@@ -69,7 +69,7 @@ pub enum Found {
 pub struct Miss {
     /// Its method and path.
     pub request: String,
-    /// The recording of the same method and path that shares most with it.
+    /// The most similar recording of the same method and path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nearest: Option<Nearest>,
 }

@@ -85,7 +85,7 @@ impl Gateway {
                     let EngineLink { inputs, outputs, .. } = EngineLink::local(&of_thread, &ready());
                     Serving::new(cluster, outputs, register, of_begin).run(inputs, &waiter, &of_stop)
                 });
-                // A waiting client must be told that no answer comes.
+                // A waiting client must be notified that no answer comes.
                 of_thread.close();
                 served
             };
@@ -240,7 +240,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Something has come of a request: it is on its way to its client.
+    /// Records an output in transit to its client.
     fn expect(&mut self, output: ClusterOutput) {
         match output {
             ClusterOutput::Tokens { request, num_tokens, at_ns } => {
@@ -290,7 +290,7 @@ impl Serving {
         let mut places: HashMap<String, usize> = HashMap::new();
         for (output, record) in due.into_values().flatten() {
             if let Some((tag, record)) = record {
-                // Before its client hears of the end.
+                // Before its client learns of the end.
                 self.register.ended(tag, *record);
             }
             match places.get(&output.request_id) {

@@ -65,7 +65,7 @@ impl Service for ToCluster {
         }
         match (answered, record.map(|record| record.outcome)) {
             (Ok(answer), _) => Answered::Whole(answer),
-            // The stream of a server says no more than that it was an error.
+            // The stream of a server reports only that it was an error.
             (Err(_), Some(Outcome::Shed)) => Answered::Shed,
             (Err(_), Some(Outcome::Failed(FailReason::EngineCrash))) => Answered::Lost(FailReason::EngineCrash),
             (Err(_), Some(Outcome::Failed(reason))) => Answered::Failed(reason),

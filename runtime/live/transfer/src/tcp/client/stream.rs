@@ -74,7 +74,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Connects and presents this engine. None if nothing waits any more.
+    /// Connects and identifies this engine. None if no transfer waits any more.
     fn connect(&self) -> Result<Option<Connection>, TransferError> {
         let front = self.queue.front();
         if front.as_ref().is_some_and(|active| active.is_over.load(Ordering::Acquire)) {
@@ -124,7 +124,8 @@ impl<'a> Stream<'a> {
                 link = link.with_tls(tls, Some(host), until)?;
             }
             let opened = link.open(&Message::Hello(self.shared.peer_info.clone()), until);
-            // A peer that refuses this engine's certificate says so before it closes the connection.
+            // A peer that refuses this engine's certificate sends the reason before it closes the
+            // connection.
             match (link.read_preface(until), opened) {
                 (Err(error @ LinkError::Tls(_)), _) | (_, Err(error)) | (Err(error), Ok(())) => return Err(error),
                 (Ok(()), Ok(())) => {}

@@ -204,7 +204,7 @@ impl Connection {
         let began = Instant::now();
         let total: u64 = spans.iter().map(|span| u64::from(span.bytes)).sum();
         if total != bytes {
-            // What follows cannot be told from the next message.
+            // The following bytes cannot be distinguished from the next message.
             return Err(LinkError::Unexpected("the pages of a Write have another length"));
         }
         let state = match self.writable(request, spans) {
@@ -277,7 +277,7 @@ impl Connection {
     }
 }
 
-/// Says which byte is not as it must be.
+/// Reports which byte differs.
 pub(in crate::tcp) fn wrong_byte(span: &Span, offset: usize) -> String {
     let (layer, kind) = (span.region / 2, if span.region.is_multiple_of(2) { "K" } else { "V" });
     format!(

@@ -18,7 +18,7 @@ pub struct KvEventPublisher {
     replay: Option<Socket>,
     config: KvEventsConfig,
     rank: u16,
-    /// Of the next batch.
+    /// Sequence number of the next batch.
     sequence: u64,
     /// The last batches, oldest first.
     buffer: VecDeque<(u64, Vec<u8>)>,

@@ -47,8 +47,8 @@ impl KvEventSubscriber {
         receive(&self.events, timeout)
     }
 
-    /// Asks for the batches that the engine still has from `start` on, and
-    /// waits for each of them so long.
+    /// Requests the batches that the engine still has from `start` on, and waits this long for each
+    /// of them.
     ///
     /// # Errors
     ///

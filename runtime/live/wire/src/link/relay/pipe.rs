@@ -1,4 +1,4 @@
-//! One connection of an engine, and that to its frontend which goes with it.
+//! One connection of an engine, and its counterpart to the frontend.
 //!
 //! Bytes are handed on as they come, so identities, subscriptions and frames of
 //! any size arrive as without a relay, and a peer that does not read
@@ -134,15 +134,14 @@ impl Side {
         match (before.is_empty(), interest.is_empty()) {
             _ if before == interest => {}
             (true, _) => poller.add(&self.stream, key, interest)?,
-            // The end of a connection is reported even to those who listen for
-            // nothing, again and again.
+            // The end of a connection is reported repeatedly, even without any registered interest.
             (false, true) => poller.remove(&self.stream, key)?,
             (false, false) => poller.change(&self.stream, key, interest)?,
         }
         Ok(())
     }
 
-    /// Writes pending bytes. `false`: the peer is gone.
+    /// Writes pending bytes. Returns `false` if the peer has disconnected.
     fn flush(&mut self) -> bool {
         let Self { stream, pending, .. } = self;
         match write(stream, pending) {
@@ -180,7 +179,7 @@ impl Side {
     }
 }
 
-/// Writes as much as the other end takes now. `None`: it takes nothing any more.
+/// Writes as much as the other end accepts now. `None`: it accepts nothing any more.
 fn write(stream: &mut Stream, bytes: &[u8]) -> Option<usize> {
     let mut written = 0;
     while written < bytes.len() {

@@ -14,7 +14,7 @@ use crate::link::monotonic_ns;
 use crate::link::system::{Interest, Poller};
 use crate::link::wait::waker::Waker;
 
-/// Connections that are looked at in one turn.
+/// Most connections handled in one turn.
 const EVENTS: usize = 64;
 
 /// How long a listener is not watched after the system refused resources for a connection: a
@@ -81,8 +81,7 @@ impl Pipes {
         self.poller.items()
     }
 
-    /// Listens for an engine in place of everything that its frontend names.
-    /// Returns where.
+    /// Listens for an engine instead of everything that its frontend names. Returns the addresses.
     pub(in crate::link) fn open(
         &mut self,
         connection: u64,
@@ -143,7 +142,7 @@ impl Pipes {
         Ok(())
     }
 
-    /// Accepts an engine's connection, and makes the one that goes with it.
+    /// Accepts an engine's connection, and makes its counterpart.
     fn accept(&mut self, key: u64, tap: &mut impl RelayTap) -> io::Result<()> {
         let Some(listener) = self.listeners.get_mut(&key) else { return Ok(()) };
         let engine = match listener.listener.accept() {
@@ -224,7 +223,7 @@ impl Pipes {
     }
 
     fn move_bytes(&mut self, key: u64, tap: &mut impl RelayTap) -> io::Result<()> {
-        // What belonged to a pipe that has just ended.
+        // An event of a pipe that has just ended.
         let Some(pipe) = self.pipes.get_mut(&key) else { return Ok(()) };
         let Some(closed) = pipe.pump(&mut self.poller, key, &mut self.buffer, tap)? else { return Ok(()) };
         if pipe.is_foreign() {
@@ -248,8 +247,8 @@ impl Pipes {
     }
 }
 
-/// Whether a connection could not be accepted because of its other end, which
-/// says nothing about the next one.
+/// Whether a connection could not be accepted because of its other end, which does not affect the
+/// next one.
 fn is_of_peer(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
     matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted | ConnectionReset)

@@ -1,4 +1,4 @@
-//! Reports of a relay: messages that passed, and what happened to connections.
+//! Reports of a relay: relayed messages, and events of connections.
 
 /// Between which sockets a message passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub struct Passed<'a> {
 /// A change of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RelayNotice {
-    /// The engine said HELLO.
+    /// The engine sent HELLO.
     Hello {
         /// Whether one of its identity had been there before.
         again: bool,

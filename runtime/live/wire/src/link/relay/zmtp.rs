@@ -60,8 +60,7 @@ impl Zmtp {
         matches!(self.state, State::Foreign)
     }
 
-    /// Scans the next bytes, and reports each message that ends
-    /// with them.
+    /// Scans the next bytes, and reports each completed message.
     pub(in crate::link) fn feed(&mut self, mut bytes: &[u8], mut tell: impl FnMut(Message<'_>)) {
         while !bytes.is_empty() {
             match &mut self.state {

@@ -59,7 +59,7 @@ impl Shared {
         self.alarm.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shows alarms at their time, until the timer is gone.
+    /// Signals alarms at their time, until the timer is dropped.
     fn show(&self) {
         let mut alarm = self.lock();
         while !alarm.is_closed {

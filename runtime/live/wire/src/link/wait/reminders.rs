@@ -6,7 +6,7 @@ use std::time::Duration;
 /// interval.
 const AFTER_S: [u64; 8] = [2, 5, 10, 30, 60, 120, 300, 600];
 
-/// Says more and more rarely that something is waited for.
+/// Reports a wait at growing intervals.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reminders {
     said: usize,

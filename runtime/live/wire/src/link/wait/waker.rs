@@ -27,7 +27,7 @@ impl Waker {
         self.0.take_signal()
     }
 
-    /// Ends the present waiting, or the next one if there is none.
+    /// Ends the present wait, or the next one if there is none.
     pub fn wake(&self) {
         self.0.signal();
     }

@@ -1,4 +1,4 @@
-//! Where Python's `json` gives up on a text, and why.
+//! The position and reason of a parse error of Python's `json`.
 
 /// Nesting that is followed at most.
 const DEPTH_MAX: usize = 200;

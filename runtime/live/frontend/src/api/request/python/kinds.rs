@@ -106,7 +106,7 @@ pub(super) struct Check {
 }
 
 impl Check {
-    /// The value as Pydantic converts it; none where it does not fit, which `problems` say.
+    /// The value as Pydantic converts it; none if it does not fit, which is added to `problems`.
     pub(super) fn value(&mut self, kind: &Kind, value: &Value, place: &str, is_strict: bool) -> Option<Value> {
         match kind {
             Kind::Any => Some(value.clone()),
@@ -307,7 +307,7 @@ impl Check {
         checked.into_iter().collect::<Option<Vec<_>>>().map(Value::Array)
     }
 
-    /// The first kind that fits as it is, or else the first one that fits when it is converted.
+    /// The first type that fits unchanged, or else the first one that fits after conversion.
     fn union(&mut self, members: &[(&str, Kind)], value: &Value, place: &str) -> Option<Value> {
         for is_strict in [true, false] {
             let mut problems = Vec::new();

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use self::kinds::{Check, Kind, Problem};
 
-/// Errors of validation that are told at most.
+/// Most validation errors in a response.
 const TOLD_MAX: usize = 10;
 /// Characters of an error at most.
 const TOLD_CHARS_MAX: usize = 1_000;
@@ -32,7 +32,7 @@ impl Refused {
         Self { status: 400, kind: "BadRequestError", message: message.into(), param: None }
     }
 
-    /// Because of a field, whose value may be told.
+    /// An error of a field, whose value may be included.
     fn field(message: &str, name: &str, value: Option<String>) -> Self {
         let value = value.map(|value| format!(", value={value}")).unwrap_or_default();
         let message = format!("{message} (parameter={name}{value})");
@@ -70,7 +70,7 @@ impl Refused {
     }
 }
 
-/// What requests may ask of the model.
+/// Limits of the model for requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) max_model_len: u32,
