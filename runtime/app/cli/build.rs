@@ -26,16 +26,16 @@ fn main() {
     }
 }
 
-/// A folder with the C++ library of the linker's compiler to be linked statically, if it has one. The linker
-/// looks into it before the folders of the system, where it would take the dynamic library. Zig says none:
-/// it always links its own C++ library statically.
+/// A folder with only the C++ library of the linker's compiler, for static linking, if the compiler
+/// has one. The linker searches it before the system's folders, where it would find the dynamic
+/// library. Zig has none: it always links its own C++ library statically.
 fn static_cpp_library() -> Option<PathBuf> {
     const NAME: &str = "libstdc++.a";
     let linker = var("RUSTC_LINKER").unwrap_or_else(|_| "cc".to_owned());
     println!("cargo::rerun-if-env-changed=RUSTC_LINKER");
     let found = Command::new(linker).arg(format!("-print-file-name={NAME}")).output().ok()?;
     let library = PathBuf::from(String::from_utf8(found.stdout).ok()?.trim());
-    // A compiler without it says the bare name.
+    // A compiler without it prints the bare name.
     let library = library.canonicalize().ok().filter(|path| path.is_absolute() && path.is_file())?;
     let folder = Path::new(&var("OUT_DIR").ok()?).join("static");
     std::fs::create_dir_all(&folder).ok()?;

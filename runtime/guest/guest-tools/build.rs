@@ -38,7 +38,7 @@ fn main() {
     fs::write(out, code).expect("the output folder is writable");
 }
 
-/// Every file in a folder, sorted, but for what tools leave there.
+/// Every file in a folder, sorted, except leftovers of tools.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("it can be listed").path()).collect();

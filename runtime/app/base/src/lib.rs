@@ -1,4 +1,4 @@
-//! What all rooms use: units, random streams, inputs, outputs, and small shared types.
+//! Shared by all crates: units, random streams, inputs, outputs, and small types.
 
 #![warn(missing_docs)]
 

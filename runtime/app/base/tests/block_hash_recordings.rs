@@ -49,7 +49,7 @@ fn hasher() -> BlockHasher {
     BlockHasher::new(HashAlgorithm::Sha256, HashRules::V0_31, Seed::Unset { random: [0; 32] })
 }
 
-/// Hashes every stored block from its tokens; gives how many there were.
+/// Hashes every stored block from its tokens; returns their number.
 fn check_hashes(events: &[Event]) -> usize {
     let mut hasher = hasher();
     // The parent's whole digest is one that we computed before.
@@ -74,8 +74,8 @@ fn check_hashes(events: &[Event]) -> usize {
     compared
 }
 
-/// Follows the cache, with vLLM's own hashes as the engine's names of blocks;
-/// gives how many blocks were removed.
+/// Follows the cache, with vLLM's own hashes as the engine's names of blocks; returns the number of
+/// removed blocks.
 fn check_cache(events: &[Event]) -> usize {
     let mut hashes = EngineHashes::new(hasher(), BLOCK_SIZE_TOKENS);
     let mut ever_stored: BTreeSet<u64> = BTreeSet::new();

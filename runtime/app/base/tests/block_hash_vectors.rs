@@ -45,7 +45,7 @@ fn first_block(algorithm: HashAlgorithm, rules: HashRules, tokens: &[u32], extra
     format!("{:?}", BlockHasher::new(algorithm, rules, UNSET).hash_block(None, tokens, extra))
 }
 
-/// Of `T`, bare and then tagged.
+/// Hashes for `T`, bare and then tagged.
 fn both_styles(extra: &[ExtraKey<'_>]) -> [String; 2] {
     [V0_29, V0_31].map(|rules| first_block(Sha256, rules, &T, extra))
 }
@@ -340,8 +340,8 @@ fn keys_out_of_order_are_refused() {
     first_block(Sha256, V0_31, &T, &[S1, AD1]);
 }
 
-/// Of tokens 1 to 39 in blocks of 16, as vLLM 0.33 has them: the number of tokens behind a block, an adapter, a salt with an
-/// image of four tokens from the second block on, and the hashes.
+/// Hashes of tokens 1 to 39 in blocks of 16, as in vLLM 0.33, with the number of tokens behind a
+/// block, an adapter, and a salt with an image of four tokens from the second block on.
 #[test]
 fn hashes_cover_tokens_behind_their_block() {
     let tokens: Vec<u32> = (1..40).collect();

@@ -22,7 +22,7 @@ mod command {
     /// Any arguments.
     #[derive(Debug, Args)]
     pub(crate) struct AbsentArgs {
-        /// Not looked at.
+        /// Ignored.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
         _arguments: Vec<OsString>,
     }

@@ -310,7 +310,7 @@ fn live_help(command: clap::Command, common: &'static [&str], examples: &'static
         .after_help(format!("`vcr {name} --help-all` lists every option and the syntax of faults."))
         .after_long_help(faults)
         .mut_args(|arg| {
-            // Options of all commands are there already.
+            // Options of all commands are already there.
             let is_common = common.contains(&arg.get_id().as_str()) || arg.is_global_set();
             arg.hide_short_help(!is_common)
         })
@@ -329,12 +329,13 @@ pub(crate) struct RunArgs {
     #[arg(short = 'e', long = "env", value_name = "KEY=VALUE", value_parser = parameter)]
     pub(crate) parameters: Vec<(String, String)>,
 
-    /// Where every run happens, in place of the scenario's own: virtual, live, serve, a URL such as
-    /// http://localhost:8000, or an expression such as http("http://...", #{ model: "..." }).
+    /// Where every run happens, instead of the scenario's own target: virtual, live, serve, a URL
+    /// such as http://localhost:8000, or an expression such as http("http://...", #{ model: "..."
+    /// }).
     #[arg(long, value_name = "TARGET")]
     pub(crate) target: Option<String>,
 
-    /// Seed of every run, in place of the scenario's own.
+    /// Seed of every run, instead of the scenario's own.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
@@ -432,7 +433,7 @@ pub(crate) struct StepsArgs {
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) log: PathBuf,
 
-    /// Show step N in full, and why it is as it is.
+    /// Show step N in full, with explanations.
     #[arg(long, value_name = "N", conflicts_with_all = ["from", "limit", "diff"])]
     pub(crate) step: Option<u64>,
 

@@ -203,7 +203,7 @@ pub(crate) const COMPLETIONS_EXAMPLES: &str = with_plain_exit_codes!(
 mod tests {
     use super::*;
 
-    /// The exit codes that the help of a command, and of those below it, has.
+    /// The exit codes in the help of a command and its subcommands.
     fn add_exit_codes(command: &clap::Command, found: &mut Vec<u8>) {
         let texts = [command.get_after_help(), command.get_after_long_help()];
         let texts = texts.into_iter().flatten().map(ToString::to_string).collect::<String>();
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(found, Exit::ALL.map(|exit| exit as u8));
     }
 
-    /// The texts of a command and of those below it that are longer than a line of the help.
+    /// The texts of a command and its subcommands that are longer than a line of the help.
     fn add_wrapped(command: &clap::Command, found: &mut Vec<String>) {
         let texts = [command.get_before_help(), command.get_after_help()].into_iter().flatten();
         let lines: Vec<String> =

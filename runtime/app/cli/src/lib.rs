@@ -1,7 +1,7 @@
 //! The commands of `vcr`: argument parsing and printing, no logic of its own.
 //!
-//! The binary is [`main`]; the console script of the Python package is [`command`]. What that
-//! package does in process is in [`library`], which prints nothing.
+//! The binary is [`main`]; the console script of the Python package is [`command`]. That package's
+//! in-process functions are in [`library`], which prints nothing.
 
 #[cfg(not(all(feature = "live", feature = "serve", feature = "fit", feature = "nixl", feature = "rendezvous")))]
 mod absent;

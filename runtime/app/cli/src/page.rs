@@ -17,7 +17,7 @@ use crate::service::with_causes;
 
 /// Time for the head of a request, and between two requests of a connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
-/// Time for what is under way at the end.
+/// Time for running requests at the end.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// A page, and its own socket if it has one.
@@ -143,7 +143,7 @@ impl PageParts {
     }
 }
 
-/// Says where a page is.
+/// Prints the address of a page.
 pub(crate) fn tell(listener: &TcpListener, scheme: &str) {
     if let Ok(address) = listener.local_addr() {
         tracing::info!("the page is at {scheme}://{address}/_vcr/");

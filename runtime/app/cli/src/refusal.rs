@@ -10,7 +10,7 @@ use crate::terminal::excerpt::{of_source, with_line};
 /// An error with its remedy, and its exit code.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// The exit code of a command that ends with it.
+    /// The exit code of the command.
     pub exit: Exit,
     /// The error with its place, as commands print it.
     pub message: String,

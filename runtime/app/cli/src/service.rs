@@ -46,7 +46,7 @@ pub(crate) fn raise_limit_of_files() -> u64 {
     limit.current.unwrap_or(u64::MAX)
 }
 
-/// Keeps memory in small pages. Where the system gives huge ones to everybody, the heap of
+/// Keeps memory in small pages. Where the system assigns huge ones to every process, the heap of
 /// each thread would take some: 360 MB for 64 idle engines.
 pub(crate) fn use_small_pages() {
     // Without it more memory is used, no more.
@@ -54,7 +54,7 @@ pub(crate) fn use_small_pages() {
     let _ = rustix::thread::disable_transparent_huge_pages(true);
 }
 
-/// An error and what caused it, on one line.
+/// An error and its causes, on one line.
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -44,7 +44,7 @@ impl Cause {
     }
 }
 
-/// The first cause, as a number; 0 if there is none.
+/// The first cause, as a number; 0 for none.
 static CAUSE: AtomicU8 = AtomicU8::new(0);
 
 /// Ends the command in order, while it can be done.
@@ -83,8 +83,8 @@ pub(crate) fn in_order(stop: impl Fn() + Send + 'static) -> InOrder {
     InOrder(())
 }
 
-/// As [`in_order`], for a service that may serve before its start returns: the
-/// first signal waits for the handle, and then calls `stop` with it.
+/// As [`in_order`], for a service that may serve before its start returns: the first signal waits
+/// for the handle, and then calls `stop` with it.
 #[cfg(feature = "live")]
 pub(crate) fn in_order_from_start<H: Send + Sync + 'static>(stop: fn(&H)) -> (InOrder, Starting<H>) {
     let handle: Arc<OnceLock<H>> = Arc::default();
@@ -128,7 +128,7 @@ pub(crate) fn watch() -> io::Result<()> {
     std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop)
 }
 
-/// Gives the command this much time from now on.
+/// Limits the command's time from now on.
 pub(crate) fn limit(time: Duration) -> io::Result<()> {
     let end = move || {
         std::thread::sleep(time);

@@ -12,7 +12,7 @@ use clap::error::ErrorKind;
 /// Whether URLs of inputs are left as they are, and nothing is fetched.
 static IS_LOOKING: AtomicBool = AtomicBool::new(false);
 
-/// Reads words without a look at what URLs in them stand for.
+/// Parses words without resolving URLs in them.
 pub(crate) fn look<T>(read: impl FnOnce() -> T) -> T {
     IS_LOOKING.store(true, Ordering::Relaxed);
     let looked = read();

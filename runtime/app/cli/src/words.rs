@@ -45,7 +45,7 @@ pub(crate) fn parsed(words: Vec<OsString>) -> Result<Cli, clap::Error> {
     let matches = args::command().try_get_matches_from(&words);
     let matches = matches.map_err(|error| with_suggestion(error, &words))?;
     let mut cli = Cli::from_arg_matches(&matches)?;
-    // Sweeps say the same words again: with other values, or to other processes.
+    // Sweeps repeat the same words: with other values, or for other processes.
     match &mut cli.command {
         Command::Replay(args) => args.words = words,
         Command::Run(args) => args.words = words,
@@ -61,7 +61,7 @@ fn with_suggestion(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     if error.get(ContextKind::SuggestedSubcommand).is_some() {
         return error;
     }
-    // The commands beside the unknown one.
+    // The commands at the level of the unknown one.
     let mut command = args::command();
     let before = words.iter().skip(1).take_while(|word| *word != unknown.as_str());
     for word in before.filter_map(|word| word.to_str()) {

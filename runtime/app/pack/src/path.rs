@@ -28,8 +28,8 @@ pub fn check_path(path: &str) -> Result<(), PackError> {
 /// The places of a scenario and of its inputs in a pack, by the scenario's path (absolute,
 /// without links) and the names of inputs in it.
 ///
-/// They lie to each other as they do on disk, so that an unpacked scenario finds them. Inputs
-/// with absolute paths or references, and those far above the scenario, have places of their own.
+/// Their relative places are those on disk, so that an unpacked scenario finds them. Inputs with
+/// absolute paths or references, and those far above the scenario, have places of their own.
 #[must_use]
 pub fn place_inputs(scenario: &Path, inputs: &[(String, String)]) -> (String, Vec<String>) {
     let folder = scenario.parent().unwrap_or(Path::new("/"));

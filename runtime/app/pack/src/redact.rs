@@ -22,7 +22,7 @@ const MOONCAKE: [&str; 3] = ["hash_ids", "input_length", "output_length"];
 /// Digits of the hash that replaces a name.
 const NAME_DIGITS: usize = 16;
 
-/// Writes a redacted copy of a capture to `out`, packed as its name says.
+/// Writes a redacted copy of a capture to `out`, compressed according to its name.
 ///
 /// Kept are times, lengths, hashes, counts, priorities and finish reasons; names of requests,
 /// sessions, adapters and images become hashes; tokens, parameters, texts, settings of engines,
@@ -94,7 +94,7 @@ pub fn redact(name: &str, path: &Path, out: &Path) -> Result<(), PackError> {
     let mut lines = Lines::new(stream);
     let mut written = BufWriter::new(File::create_new(out).map_err(PackError::file(name))?);
     while let Some((number, row)) = lines.next_row().map_err(|error| refused(error.to_string()))? {
-        // Of other formats texts may have a meaning, or be the prompts.
+        // In other formats, texts may have a meaning or be the prompts.
         let row: BTreeMap<String, Value> = serde_json::from_slice(row)
             .ok()
             .filter(|row: &BTreeMap<String, Value>| MOONCAKE.iter().all(|key| row.contains_key(*key)))
@@ -123,7 +123,7 @@ fn without_texts(value: Value) -> Value {
     }
 }
 
-/// A hash in the place of a name: equal names stay equal.
+/// A hash instead of a name: equal names stay equal.
 fn hashed(name: &str) -> String {
     hex::encode(Sha256::digest(name.as_bytes()))[..NAME_DIGITS].to_owned()
 }

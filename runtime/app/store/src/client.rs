@@ -16,8 +16,8 @@ use crate::location::Object;
 use crate::profile::Profile;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time of one request: of a part that is uploaded, or of a download, which goes on with
-/// another request then.
+/// Time limit of one request: for an uploaded part, or for a download, which then continues with
+/// another request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a request is repeated while a server refuses it.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(60);

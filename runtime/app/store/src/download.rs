@@ -56,13 +56,13 @@ async fn below(store: &dyn ObjectStore, folder: &Object, name: &str) -> Result<V
     let mut found = BTreeMap::new();
     let endless = || StoreError::EndlessList { url: folder.name.clone() };
     loop {
-        // A store may answer with empty pages for ever.
+        // A store may answer with empty pages forever.
         let next = tokio::time::timeout(LIST_TIMEOUT, listed.next()).await;
         let Some(meta) = next.map_err(|_| endless())? else { break };
         let meta = meta.map_err(StoreError::object(&folder.name))?;
         let inner =
             meta.location.as_ref().strip_prefix(folder.key.as_ref()).unwrap_or_default().trim_start_matches('/');
-        // Some tools make an empty object in place of a folder.
+        // Some tools make an empty object instead of a folder.
         if inner.is_empty() {
             continue;
         }

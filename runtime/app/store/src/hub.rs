@@ -9,7 +9,7 @@ use hf_hub::{Cache, Repo, RepoType};
 use crate::error::{StoreError, without_queries};
 use crate::location::DataSet;
 
-/// Attempts to go on with a download that breaks off.
+/// Attempts to continue an interrupted download.
 const MAX_RETRIES: usize = 5;
 
 /// The path of a copy of a file or folder. The settings are shared with the Hub's own tools: `HF_HOME`,

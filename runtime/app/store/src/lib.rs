@@ -1,6 +1,6 @@
-//! Objects at URLs: Amazon S3 and what speaks its protocol (`s3://`), Google Cloud Storage
-//! (`gs://`), Azure Blob Storage (`az://`), data sets of the Hugging Face Hub (`hf://datasets/`)
-//! and HTTP servers (`https://`).
+//! Objects at URLs: Amazon S3 and compatible stores (`s3://`), Google Cloud Storage (`gs://`),
+//! Azure Blob Storage (`az://`), data sets of the Hugging Face Hub (`hf://datasets/`) and HTTP
+//! servers (`https://`).
 //!
 //! An input is copied to disk before it is read: in pieces, continued after an interruption, and
 //! kept until the object changes or the folder of copies is full. An output is uploaded when it is

@@ -1,5 +1,5 @@
-//! Notes of files on their way to a store, beside the files: `FILE.upload`, a JSON line for each
-//! thing that has happened.
+//! Notes of unfinished uploads, in the folders of the files: `FILE.upload`, a JSON line for each
+//! event.
 //!
 //! A note is written before its upload begins and removed with its file, so both outlive a
 //! process that is killed. A line that was cut off is as if it had not happened.
@@ -70,7 +70,7 @@ impl Note {
         Ok(note)
     }
 
-    /// Reads a note; none if its file is gone, or another process uploads it.
+    /// Reads a note; none if its file no longer exists, or another process uploads it.
     fn open(path: &Path) -> io::Result<Option<Self>> {
         let Some(file) = file_of(path).filter(|file| file.is_file()) else { return Ok(None) };
         let mut lines = File::options().read(true).append(true).open(path)?;

@@ -37,7 +37,7 @@ impl PendingFile {
         let location = Location::parse(&self.note.url)?;
         let file = self.note.file.clone();
         let digest = digest(&file).map_err(StoreError::file(&file))?;
-        // What earlier commands have left for this URL.
+        // Leftovers of earlier commands for this URL.
         let others = Note::all(&self.spool).map_err(StoreError::file(&self.spool))?;
         let others: Vec<Note> = others.into_iter().filter(|other| other.url == self.note.url).collect();
         let earlier = sent_before(&self.note, &others, &digest);
@@ -66,7 +66,7 @@ impl PendingFile {
             // The store forgets the parts by itself some day, too.
             let _ = upload::abort(location, begun).await;
         }
-        // What cannot be removed is sent once more by the next `vcr upload`.
+        // A file that cannot be removed is sent again by the next `vcr upload`.
         let _ = other.remove(&self.spool);
     }
 }

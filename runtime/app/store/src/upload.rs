@@ -43,8 +43,8 @@ pub(crate) async fn exists(location: &Location) -> Result<bool, StoreError> {
     }
 }
 
-/// Uploads a file. Without `replaces`, an existing object is not replaced, as far as the store can tell.
-/// Returns the object's version.
+/// Uploads a file. Without `replaces`, an existing object is not replaced, as far as the store can
+/// tell. Returns the object's version.
 pub(crate) async fn upload(location: &Location, file: &Path, replaces: bool) -> Result<Option<String>, StoreError> {
     let object = location.writable()?;
     let client = client::open(object)?;
@@ -229,7 +229,7 @@ async fn send(
     if !replaces {
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
         match store.put_opts(&object.key, payload.clone(), options).await {
-            // Then what `exists` said must do.
+            // Then the result of `exists` must suffice.
             Err(Error::NotImplemented { .. } | Error::NotSupported { .. }) => {}
             other => return other.map(|made| made.e_tag).map_err(failed),
         }

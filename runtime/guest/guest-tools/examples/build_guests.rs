@@ -1,4 +1,4 @@
-//! Builds every guest of a workspace: what `vcr guest build` does.
+//! Builds every guest of a workspace, like `vcr guest build`.
 //!
 //! `cargo run --release -p vcr-guest-tools --example build_guests -- guests`
 

@@ -43,7 +43,7 @@ impl Fixture {
         path
     }
 
-    /// Pushes the component and gives the reference with its digest.
+    /// Pushes the component and returns the reference with its digest.
     fn pushed(&self) -> OciReference {
         self.store.push(&self.file(), &self.reference(":1")).expect("it is taken")
     }

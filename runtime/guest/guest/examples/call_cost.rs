@@ -1,9 +1,9 @@
-//! Measures what calls of shipped guests cost: of `roofline`, over the native one, of
-//! `shortest-prompt-first` and of `prefix-affinity`.
+//! Measures the cost of calls to shipped guests: `roofline`, compared with the native one,
+//! `shortest-prompt-first` and `prefix-affinity`.
 //!
 //! `cargo run --release -p vcr-guest --example call_cost -- guests/dist`
 //!
-//! Set `VCR_GUEST_CACHE=` to see what compiling costs.
+//! Set `VCR_GUEST_CACHE=` to see the cost of compiling.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -101,7 +101,7 @@ fn scheduling(dist: &str) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// A request of 512 blocks for one of 64 engines; every second one was told of an end.
+/// A request of 512 blocks for one of 64 engines; every second call reports an end.
 fn routing(dist: &str) -> Result<(), Box<dyn std::error::Error>> {
     let module = GuestModule::load(format!("{dist}/prefix-affinity.wasm"), Limits::default())?;
     let mut router = module.router("{}", 1)?;

@@ -24,7 +24,7 @@ pub enum HandCallError {
     Guest(#[from] GuestError),
     #[error("unknown function `{given}`: expected one of {}", known.join(", "))]
     UnknownFunction {
-        /// The name as it was given.
+        /// The name as given.
         given: String,
         /// The functions of the guest's world.
         known: Vec<String>,
@@ -68,9 +68,9 @@ impl<'m> HandInstance<'m> {
         Ok(Self { module, config_json, seed, export, known, store, instance, is_configured: false, answers })
     }
 
-    /// Calls `function` and checks its answer as a run does. `input` is an object with the function's
-    /// parameters; columns that are left out are as long as those beside them, and other fields are 0,
-    /// empty or none.
+    /// Calls `function` and checks its answer as a run does. `input` is an object with the
+    /// function's parameters; missing columns are as long as the others, and other missing fields
+    /// are 0, empty or none.
     ///
     /// # Errors
     /// When there is no such function, the input does not fit, the guest fails or its answer is invalid.

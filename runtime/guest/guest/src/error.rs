@@ -13,7 +13,7 @@ pub use load::LoadProblem;
 pub enum GuestError {
     #[error("cannot read guest `{}`: {source}", path.display())]
     Read {
-        /// The path as it was given.
+        /// The path as given.
         path: PathBuf,
         source: std::io::Error,
     },

@@ -31,7 +31,7 @@ pub(crate) trait Maker<I: ?Sized>: Send + Sync {
     fn configure(&self, setup: Setup<'_>) -> Result<Box<I>, CallFault>;
 }
 
-/// The parts of an instance beside its code.
+/// The parts of an instance other than its code.
 pub(crate) struct Setup<'a> {
     pub(crate) limits: &'a Limits,
     pub(crate) config_json: &'a str,
@@ -51,9 +51,8 @@ pub(crate) trait Metered {
     fn memory_bytes(&self) -> usize;
 }
 
-/// One instance that is one latency model. What its answers mean, and whether
-/// they make sense, is for the caller to say, as it is for all instances; and
-/// none may be called again after an error.
+/// One instance that is one latency model. The caller interprets and checks its answers, as for all
+/// instances; and none may be called again after an error.
 pub(crate) trait LatencyInstance: Metered + Send {
     fn price_step(&mut self, start_ns: u64, step: &StepShape, budget: Budget) -> Result<f64, CallFault>;
 
@@ -124,6 +123,6 @@ pub(crate) trait RouterInstance: Metered + Send {
 
 /// One instance that is one autoscaler.
 pub(crate) trait ScalerInstance: Metered + Send {
-    /// Gives the number of engines that are wanted.
+    /// Returns the wanted number of engines.
     fn decide(&mut self, view: &PoolView, budget: Budget) -> Result<u32, CallFault>;
 }

@@ -17,8 +17,8 @@ pub struct Limits {
     /// request that starts or ends, a token wanted, an event. A roofline uses
     /// some hundred units a step.
     pub fuel_per_item: u64,
-    /// Steps of one pricing call; a longer batch is split over several calls.
-    /// Bounds the list that the guest has to take into its memory.
+    /// Steps of one pricing call; a longer batch is split over several calls. Bounds the list that
+    /// the guest must take into its memory.
     pub steps_per_call: usize,
     /// Prompts, stop tokens and structured outputs of the requests that start in
     /// one call for tokens, in bytes; more requests are spread over several
@@ -47,8 +47,7 @@ pub struct Limits {
     /// Requests that a token source may refuse in one call; 1 KiB of each reason
     /// is kept.
     pub refusals_per_call: usize,
-    /// Times that a token source may say in one call how many drafts of a request are
-    /// accepted.
+    /// How often a token source may set a request's accepted drafts in one call.
     pub acceptances_per_call: usize,
     /// Real time of one call, for live engines, which share it with a frontend
     /// that waits; to instantiate and configure an instance may take ten times

@@ -1,8 +1,8 @@
 //! Telemetry of guests, and its limits.
 //!
-//! An instance reports counts, gauges, annotations and lines of a log. Here it is
-//! checked and bounded; a [`NoteSink`] keeps what passes. Nothing of it reaches
-//! a decision, so a run with a sink decides as one without.
+//! An instance reports counts, gauges, annotations and lines of a log. Here they are checked and
+//! bounded; a [`NoteSink`] keeps the rest. None of them reaches a decision, so a run with a sink
+//! decides like one without.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::limits::Limits;
 /// The longest name of a counter or a gauge, in bytes, as `wit/` specifies.
 const NAME_BYTES_MAX: usize = 64;
 
-/// Bytes that an item counts over an instance's life, beside its text.
+/// Fixed bytes that an item counts over an instance's life, in addition to its text.
 const NOTE_BYTES: u64 = 16;
 
 /// Bytes of the last line that the error of a panic shows.
@@ -221,7 +221,7 @@ impl TelemetryMeter {
         self.names.get_mut(name)
     }
 
-    /// Takes a note with so much text from the bytes that are left, if it fits.
+    /// Charges a note with this much text to the remaining bytes, if it fits.
     fn spend(&mut self, text_bytes: usize) -> bool {
         match self.bytes_left.checked_sub(NOTE_BYTES + text_bytes as u64) {
             Some(left) => {

@@ -6,7 +6,7 @@ use vcr_core::tokens::AcceptedDrafts;
 use crate::error::CallFault;
 use crate::limits::Limits;
 
-/// Bytes of a reason that are kept, as `wit/` says.
+/// Bytes of a reason that are kept, as in `wit/`.
 const REASON_BYTES_MAX: usize = 1024;
 
 /// A request that the guest refused in a call.
@@ -108,8 +108,8 @@ impl RunningSlots {
         }
     }
 
-    /// Checks the remarks of one call, those behind the first `refused` and `accepted`
-    /// ones, and drops repeated refusals.
+    /// Checks the remarks of one call, after the first `refused` and `accepted` ones, and drops
+    /// repeated refusals.
     pub(crate) fn check(&mut self, remarks: &mut Remarks, refused: usize, accepted: usize) -> Result<(), CallFault> {
         for one in &remarks.accepted[accepted..] {
             if self.0.get(one.slot as usize).is_none_or(|state| *state == SlotState::Vacant) {

@@ -23,7 +23,7 @@ pub(crate) fn engine() -> Result<&'static Engine, String> {
     ENGINE.get_or_init(make).as_ref().map_err(Clone::clone)
 }
 
-/// The engine, with a clock that runs: what limits of real time need.
+/// The engine, with a running clock for limits of real time.
 pub(crate) fn watched_engine() -> Result<&'static Engine, String> {
     static WATCHED: Mutex<bool> = Mutex::new(false);
     let engine = engine()?;
@@ -51,7 +51,7 @@ pub(crate) fn config(address_space: AddressSpace) -> Config {
         // Live engines bound a call by real time too. The test costs a few
         // nanoseconds a call, and one engine serves both kinds.
         .epoch_interruption(true)
-        // Only the kind of a trap is reported, so its stack need not be walked.
+        // Only the kind of a trap is reported, so its stack is not walked.
         .wasm_backtrace_max_frames(None)
         .max_wasm_stack(WASM_STACK_BYTES);
     config
@@ -73,7 +73,7 @@ impl HostState {
     }
 }
 
-/// The parts of a fresh instance beside its limits.
+/// The parts of a fresh instance other than its limits.
 pub(crate) struct InstanceInputs {
     /// Source of the randomness that is granted.
     pub(crate) seed: u64,
@@ -96,7 +96,7 @@ pub(crate) fn store(engine: &Engine, limits: &Limits, inputs: InstanceInputs) ->
     store
 }
 
-/// Lets the next call use so much.
+/// Sets the budget of the next call.
 pub(crate) fn allot(store: &mut Store<HostState>, budget: Budget) -> wasmtime::Result<()> {
     store.set_hostcall_fuel(budget.answer_bytes);
     store.data_mut().telemetry.begin_call();
@@ -187,7 +187,7 @@ pub(crate) fn fault(error: &wasmtime::Error, budget: Budget) -> CallFault {
         return CallFault::Host { reason };
     }
     let reason = format!("{error:#}");
-    // wasmtime gives this error no type of its own.
+    // wasmtime has no type for this error.
     if reason.contains("fuel allocated for hostcalls has been exhausted") {
         return CallFault::AnswerTooLarge { limit_bytes: budget.answer_bytes };
     }

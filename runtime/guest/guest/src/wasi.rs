@@ -28,7 +28,7 @@ pub struct WasiGrants {
     pub environment: bool,
 }
 
-/// The grants by name: each with the interfaces that it gives.
+/// The grants by name, each with its interfaces.
 const GRANTS: [(&str, &[&str]); 4] = [
     ("clocks", &["wasi:clocks/wall-clock", "wasi:clocks/monotonic-clock", POLL]),
     ("random", &["wasi:random/random", "wasi:random/insecure", "wasi:random/insecure-seed"]),

@@ -3,7 +3,7 @@ use std::fmt;
 /// The kind of a guest: the world in `wit/` that it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum World {
-    /// Says how long engine steps take.
+    /// Returns how long engine steps take.
     LatencyModel,
     /// Chooses output tokens.
     TokenSource,

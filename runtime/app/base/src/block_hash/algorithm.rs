@@ -22,7 +22,7 @@ pub enum HashAlgorithm {
     XxhashCbor,
 }
 
-/// A name that is none of vLLM's.
+/// A name that vLLM does not have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid hash algorithm `{name}`: expected sha256, sha256_cbor, xxhash or xxhash_cbor")]
 pub struct UnknownAlgorithm {

@@ -7,7 +7,7 @@ pub(crate) trait Encode {
     /// Forgets the last value.
     fn begin(&mut self);
 
-    /// Ends the value and gives its bytes.
+    /// Ends the value and returns its bytes.
     fn finish(&mut self) -> &[u8];
 
     fn none(&mut self);
@@ -20,8 +20,8 @@ pub(crate) trait Encode {
     /// A string that came from outside.
     fn text(&mut self, value: &str);
 
-    /// A string of the program, the same object each time. Longer than a
-    /// character, unlike those strings from outside that are shared.
+    /// A string of the program, the same object each time. Longer than a character, unlike the
+    /// shared strings from outside.
     fn constant(&mut self, value: &'static str);
 
     /// A tuple that occurs once, of the `len` values that `items` writes.

@@ -61,8 +61,8 @@ impl EngineHashes {
         Self { hasher, block_size_tokens: block_size_tokens.get() as usize, cached: HashMap::new() }
     }
 
-    /// Consecutive blocks were cached: appends their digests to `out` and gives
-    /// the one of their parent.
+    /// Records consecutive cached blocks: appends their digests to `out` and returns their
+    /// parent's.
     ///
     /// `tokens` covers all blocks; `extra_of` returns a block's extra keys by its position in `blocks`.
     ///
@@ -109,7 +109,7 @@ impl EngineHashes {
         self.cached.get(&parent).map(|cached| cached.place + 1).ok_or(EngineHashesError::UnknownParent { parent })
     }
 
-    /// One block with this content was removed; gives its digest.
+    /// Records the removal of one block with this content; returns its digest.
     ///
     /// # Errors
     ///

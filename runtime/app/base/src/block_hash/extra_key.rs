@@ -31,8 +31,7 @@ pub enum ExtraKey<'a> {
         /// earlier block.
         offset: i64,
     },
-    /// The `cache_salt` of a request, on its first block only. An empty one is
-    /// none.
+    /// The `cache_salt` of a request, on its first block only. An empty one counts as none.
     CacheSalt(&'a str),
     /// The SHA-256 of the block's part of the prompt embeddings.
     PromptEmbeds(&'a [u8; 32]),

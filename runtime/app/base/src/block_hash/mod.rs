@@ -1,11 +1,10 @@
 //! vLLM's own hashes of KV blocks, as they leave an engine in KV events.
 //!
-//! A router that follows the KV events of real engines computes these hashes
-//! itself from the tokens of a prompt. So they must be vLLM's, byte for byte:
-//! [`BlockHasher`] writes the same pickle or CBOR that CPython writes for
-//! `(parent, tokens, extra keys)` and hashes it with the same function.
-//! [`EngineHashes`] gives the blocks of an engine, which has faster names for
-//! them, their hashes for as long as they are cached.
+//! A router that follows the KV events of real engines computes these hashes itself from the tokens
+//! of a prompt. So they must be vLLM's, byte for byte: [`BlockHasher`] writes the same pickle or
+//! CBOR that CPython writes for `(parent, tokens, extra keys)` and hashes it with the same
+//! function. [`EngineHashes`] maps an engine's own, faster block names to these hashes while the
+//! blocks are cached.
 //!
 //! The rules are from vLLM 0.27 to 0.33 (`vllm/v1/core/kv_cache_utils.py`, `vllm/utils/hashing.py`) under
 //! CPython 3.11; 3.10 to 3.13 pickle identically.
@@ -16,10 +15,9 @@
 //!
 //! Not reproduced:
 //!
-//! * An engine in the process of its frontend
-//!   (`VLLM_ENABLE_V1_MULTIPROCESSING=0`). Pickle writes an object that it has
-//!   seen before as a reference, and strings that have not come over a socket
-//!   may be one object there. [`ExtraKey`] says which are taken to be.
+//! * An engine in the process of its frontend (`VLLM_ENABLE_V1_MULTIPROCESSING=0`). Pickle writes a
+//!   repeated object as a reference, and strings that have not come over a socket may be one object
+//!   there. [`ExtraKey`] defines which are treated as such.
 //! * A `PYTHONHASHSEED` that is not UTF-8.
 //!
 //! Two blocks of a prompt, as an engine of vLLM 0.33 that was started with `PYTHONHASHSEED=0` and

@@ -13,7 +13,7 @@ const BININT1: u8 = b'K';
 const BININT2: u8 = b'M';
 const LONG1: u8 = 0x8a;
 const EMPTY_TUPLE: u8 = b')';
-/// Of one, two and three values that lie on the stack.
+/// Opcodes for one, two and three values on the stack.
 const SMALL_TUPLES: [u8; 3] = [0x85, 0x86, 0x87];
 const TUPLE: u8 = b't';
 const MEMOIZE: u8 = 0x94;
@@ -46,9 +46,9 @@ pub(crate) struct Pickle {
 /// A string that is one object wherever it occurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SharedText {
-    /// Of the program.
+    /// A string of the program.
     Constant(&'static str),
-    /// Of one character, or none.
+    /// A string of one character, or none.
     Short(Option<char>),
 }
 
@@ -107,7 +107,7 @@ impl Pickle {
         }
     }
 
-    /// Bytes or a string that has not been written before; gives its index.
+    /// Writes a new object of bytes or a string; returns its index.
     fn new_object(&mut self, ops: [u8; 3], content: &[u8]) -> u32 {
         self.begin_value();
         let len = content.len() as u64;

@@ -13,8 +13,8 @@ pub enum HashRules {
 }
 
 impl HashRules {
-    /// The rules of a release; none for those before 0.27, whose rules are not
-    /// known here. Releases after 0.33 are taken to keep its rules.
+    /// The rules of a release; none for those before 0.27, whose rules are not known here. Releases
+    /// after 0.33 are assumed to keep its rules.
     #[must_use]
     pub fn of_release(major: u32, minor: u32) -> Option<Self> {
         match (major, minor) {

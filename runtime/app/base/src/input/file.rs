@@ -17,8 +17,8 @@ const SILENT_WAIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 static NOTICE: OnceLock<fn(&str)> = OnceLock::new();
 
-/// Sets what shows a notice to the person who waits, once for the process.
-/// Without it nothing is shown.
+/// Sets the function that shows a notice to the user, once for the process. Without it nothing is
+/// shown.
 pub fn on_notice(show: fn(&str)) {
     // The first one stays.
     let _ = NOTICE.set(show);
@@ -33,8 +33,7 @@ pub fn notice(text: &str) {
 
 /// Opens a regular file, or a pipe, for reading; of a URL its copy ([`remote`]).
 ///
-/// A FIFO is waited for until it has a writer; if that takes longer than a
-/// second, a notice says so.
+/// Waits until a FIFO has a writer, with a notice after a second.
 ///
 /// # Errors
 /// Those of the file, and [`ErrorKind::InvalidInput`] or

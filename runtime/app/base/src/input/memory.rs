@@ -48,7 +48,7 @@ impl From<MemoryExceeded> for io::Error {
     }
 }
 
-/// Sets the limit, in place of the default.
+/// Sets the limit, instead of the default.
 pub fn set_limit(bytes: u64) {
     GIVEN_BYTES.store(bytes.max(1), Ordering::Relaxed);
 }

@@ -38,7 +38,7 @@ fn copies() -> MutexGuard<'static, Option<Copies>> {
     COPIES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sets what fetches objects, once for the process. Without it URLs are refused.
+/// Sets the function that fetches objects, once for the process. Without it URLs are refused.
 pub fn set_fetch(fetch: Box<dyn Fetch>) {
     // The first one stays.
     let _ = FETCH.set(fetch);

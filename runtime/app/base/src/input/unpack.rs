@@ -53,7 +53,7 @@ enum Inner<'a> {
 /// where the process takes more memory than it may.
 pub struct Unpacked<'a> {
     inner: Inner<'a>,
-    /// Bytes that were read to be looked at, and how many of them were consumed.
+    /// Bytes that were peeked, and how many of them were consumed.
     start: Vec<u8>,
     start_consumed: usize,
     consumed_bytes: u64,
@@ -153,7 +153,7 @@ impl<'a> Unpacked<'a> {
         self.start.drain(..self.start_consumed);
         self.start_consumed = 0;
         while self.start.len() < most {
-            // What follows the bytes that were looked at before.
+            // The bytes after the peeked ones.
             let looked_at = std::mem::take(&mut self.start);
             let left = most - looked_at.len();
             let outcome = self.fill().map(|more| more[..more.len().min(left)].to_vec());

@@ -20,8 +20,8 @@ fn drafts() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     DRAFTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes all drafts of this process, which is about to end, and keeps it from
-/// giving names to any. Says how many there were.
+/// Removes all drafts of this process, which is about to end, and prevents further renames. Returns
+/// their number.
 pub fn remove_drafts() -> usize {
     let mut drafts = drafts();
     let removed = drafts.iter().filter(|path| remove(path).is_ok()).count();
@@ -29,7 +29,7 @@ pub fn remove_drafts() -> usize {
     let made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
     // Non-empty folders stay.
     made.iter().rev().for_each(|folder| drop(fs::remove_dir(folder)));
-    // Held for ever: nothing is renamed from now on.
+    // Held forever: nothing is renamed from now on.
     std::mem::forget(drafts);
     removed
 }
@@ -42,7 +42,7 @@ static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 pub(crate) struct MadeFolders(Vec<PathBuf>);
 
 impl MadeFolders {
-    /// A folder and those above it that are not there yet.
+    /// A folder and its missing parents.
     pub(crate) fn about_to_make(folder: &Path) -> Self {
         let new = folder.ancestors().filter(|above| !above.as_os_str().is_empty() && !above.exists());
         let new: Vec<PathBuf> = new.map(Path::to_owned).collect();
@@ -89,8 +89,8 @@ pub(crate) fn undisturbed<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// A file that is being written. It gets its name with [`OutputFile::commit`];
-/// dropped before that, it is gone.
+/// A file being written. It gets its name with [`OutputFile::commit`]; if dropped before that, it
+/// is removed.
 #[derive(Debug)]
 pub struct OutputFile {
     file: File,
@@ -129,7 +129,7 @@ impl OutputFile {
         self.file.try_clone().map_err(|source| write_error(&self.claim.path, source))
     }
 
-    /// Gives the file its name.
+    /// Renames the file to its name.
     ///
     /// # Errors
     /// When another file has got the name meanwhile, or the system refuses.
@@ -148,14 +148,14 @@ impl OutputFile {
         })
     }
 
-    /// Writes all of it with `write`, and gives it its name.
+    /// Writes all of it with `write`, and renames it to its name.
     ///
     /// # Errors
     /// Those of `write` and of [`OutputFile::commit`].
     pub fn write_with(self, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), OutputError> {
         let mut out = BufWriter::with_capacity(1 << 16, self.handle()?);
         let written = write(&mut out).and_then(|()| out.flush());
-        // What could not be written is not tried again.
+        // Data that could not be written is not tried again.
         let _ = out.into_parts();
         written.map_err(|source| write_error(&self.claim.path, source))?;
         self.commit()
@@ -184,7 +184,7 @@ pub(crate) fn make_spooled(path: &Path) -> io::Result<tempfile::NamedTempFile> {
     Builder::new().suffix(&format!("-{name}")).tempfile_in(spool)
 }
 
-/// A file beside its place.
+/// A file in the folder of its final place.
 pub(crate) fn make_draft(place: &Path) -> io::Result<tempfile::NamedTempFile> {
     let folder = place.parent().unwrap_or(Path::new("/"));
     let name = place.file_name().unwrap_or_default().to_string_lossy();

@@ -17,7 +17,7 @@ pub enum OutputError {
     IsInput {
         /// The output.
         path: PathBuf,
-        /// The input, as it was named.
+        /// The input, as named.
         input: PathBuf,
     },
     /// The input is a file that the command is to replace.
@@ -25,7 +25,7 @@ pub enum OutputError {
     IsOutput {
         /// The input.
         input: PathBuf,
-        /// The output, as it was named.
+        /// The output, as named.
         path: PathBuf,
     },
     /// Two outputs are one file.

@@ -95,8 +95,8 @@ impl OutputFolder {
         Ok(self.drafts.as_ref().map_or(&self.path, |drafts| drafts.folder.path()))
     }
 
-    /// Gives drafts the names of files here, all or none as far as the system
-    /// lets it, and removes files of an earlier command that are not among them.
+    /// Renames drafts to files here, all or none as far as the system permits, and removes other
+    /// files of an earlier command.
     ///
     /// # Errors
     /// When the system refuses one of them.
@@ -119,7 +119,7 @@ impl OutputFolder {
         })
     }
 
-    /// Gives drafts the names of files here; files of an earlier command stay beside them.
+    /// Renames drafts to files here, and keeps the files of an earlier command.
     ///
     /// # Errors
     /// When the system refuses one of them.
@@ -160,7 +160,7 @@ impl OutputFolder {
             old.iter().try_for_each(|name| self.remove(name))?;
             self.mark(names())?;
         }
-        // What cannot be removed is known to be uploaded.
+        // A draft that cannot be removed is known to be uploaded.
         let _ = drafts.map(fs::remove_dir_all);
         Ok(())
     }
@@ -176,7 +176,7 @@ impl OutputFolder {
         files.iter().try_for_each(|(name, draft)| self.place(draft, name))
     }
 
-    /// Gives a draft its name.
+    /// Renames a draft.
     fn place(&self, draft: &Path, name: &str) -> Result<(), OutputError> {
         let place = self.path.join(name);
         let placed = upload_of(&place).and_then(|upload| match upload {
@@ -222,7 +222,7 @@ fn lines<'a>(names: impl Iterator<Item = &'a str>) -> String {
 
 /// The marker of a folder at a URL; empty if there is none.
 fn marker_at(folder: &Path) -> io::Result<String> {
-    // Asked for first, so that a build without network says so.
+    // First, so that a build without network reports it.
     let _ = upload_of(folder)?;
     match remote::local(&folder.join(MARKER)) {
         Ok(copy) => fs::read_to_string(copy),

@@ -10,7 +10,7 @@ use crate::input::remote;
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) path: PathBuf,
-    /// Device and inode, if something is there.
+    /// Device and inode, if the file exists.
     id: Option<(u64, u64)>,
     is_file: bool,
     /// The path with links resolved, as far as it exists.
@@ -53,6 +53,6 @@ fn resolved(path: &Path) -> PathBuf {
     }
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let (Some(parent), Some(name)) = (whole.parent(), whole.file_name()) else { return whole };
-    // What follows a folder that does not exist is resolved no further.
+    // The part after a missing folder is resolved no further.
     if parent == whole { whole } else { resolved(parent).join(name) }
 }

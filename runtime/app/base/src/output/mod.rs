@@ -6,13 +6,13 @@
 //!   Files are compared by device and inode, so links do not hide it.
 //! * A file that exists is not replaced without `--force`, except in a folder
 //!   that an earlier run has marked as its own.
-//! * A file gets its name when it is complete. Until then it is a draft beside
-//!   its place, removed when the command fails or is stopped.
+//! * A file gets its name when it is complete. Until then it is a draft in the same folder, removed
+//!   when the command fails or is stopped.
 //! * Missing parent folders are made.
 //!
-//! Devices, pipes and sockets are written as they are: there is nothing to lose. An output at a
-//! URL has its draft on disk, and gets its name by an upload; what cannot be uploaded is kept for
-//! the next command, and a signal does not remove it.
+//! Devices, pipes and sockets are written directly, because they have nothing to lose. An output at
+//! a URL has its draft on disk, and gets its name by an upload; a failed upload is kept for the
+//! next command, and a signal does not remove it.
 
 mod draft;
 mod error;
@@ -62,7 +62,7 @@ impl Outputs {
         Self { force, ..Self::default() }
     }
 
-    /// The command reads `path`. What cannot be found is left to its reader.
+    /// The command reads `path`. A missing file is left to its reader.
     ///
     /// # Errors
     /// When it is one of the outputs.
@@ -84,8 +84,8 @@ impl Outputs {
         OutputFile::create(claim)
     }
 
-    /// Checks that `path` may be written by a writer with names of its own, and
-    /// makes its parent folders. `true` if a file is there, to be replaced.
+    /// Checks that `path` may be written by a writer with names of its own, and makes its parent
+    /// folders. Returns `true` if a file exists that will be replaced.
     ///
     /// # Errors
     /// When the rule forbids it, or the folders cannot be made.
@@ -188,7 +188,7 @@ pub(crate) fn make_parents(claim: &Claim) -> Result<(), OutputError> {
     }
 }
 
-/// Makes a folder and those above it, for the output `path`.
+/// Makes a folder and its parents, for the output `path`.
 pub(crate) fn make_folders(folder: &Path, path: &Path) -> Result<(), OutputError> {
     let Err(source) = fs::create_dir_all(folder) else { return Ok(()) };
     Err(match folder.ancestors().find(|above| above.is_file()) {

@@ -37,7 +37,7 @@ pub trait Upload: Send + Sync {
     /// When their folder cannot be read.
     fn pending(&self) -> io::Result<Vec<Box<dyn Pending>>>;
 
-    /// Removes an object, if it is there.
+    /// Removes an existing object.
     ///
     /// # Errors
     /// When the store refuses.
@@ -86,7 +86,7 @@ pub trait Pending: Debug + Send {
 
 static UPLOAD: OnceLock<Box<dyn Upload>> = OnceLock::new();
 
-/// Sets what writes objects, once for the process. Without it URLs are refused.
+/// Sets the function that writes objects, once for the process. Without it URLs are refused.
 pub fn set_upload(upload: Box<dyn Upload>) {
     // The first one stays.
     let _ = UPLOAD.set(upload);
@@ -114,7 +114,7 @@ pub fn pending() -> io::Result<Vec<Box<dyn Pending>>> {
 pub(crate) fn send(mut pending: Box<dyn Pending>) -> Result<(), OutputError> {
     let path = PathBuf::from(pending.url());
     match pending.upload() {
-        // What cannot be removed is sent once more one day.
+        // A file that cannot be removed is sent again some day.
         Ok(()) => {
             let _ = pending.remove();
             Ok(())

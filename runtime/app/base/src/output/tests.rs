@@ -91,7 +91,7 @@ fn a_file_gets_its_name_when_it_is_complete() {
     let path = folder.path().join("deep/er/a.json");
     let mut file = Outputs::new(false).create(&path).expect("parents are made").handle().expect("a handle");
     file.write_all(b"half").expect("it is writable");
-    // The draft was dropped above, and is gone.
+    // The draft was dropped above, and is removed.
     assert_eq!(names(path.parent().expect("a parent")), [""; 0]);
     let failed = Outputs::new(false).create(&path).and_then(|file| {
         file.write_with(|out| {
@@ -129,7 +129,7 @@ fn a_marked_folder_may_be_written_again() {
     assert_eq!(fs::read_to_string(out.join("a")).expect("it is there"), "2");
     commit(&["a", "b"], "4", true).expect("it is forced");
     assert_eq!(fs::read_to_string(out.join("b")).expect("it is there"), "4");
-    // Files that are made of the others may be added.
+    // Files derived from the others may be added.
     let mut beside = Outputs::new(false).folder(&out, &["b", "c"]).expect("b is marked, c is new");
     let draft = beside.drafts().expect("it is writable").join("c");
     write(&draft, "5");

@@ -1,4 +1,4 @@
-//! Uploads of complete files beside the work that makes the next ones.
+//! Uploads of complete files during the work on the next ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ impl Uploads {
         let left = self.thread.join().unwrap_or_default();
         // All of them first: each may be taken now.
         let sent: Vec<Result<(), OutputError>> = left.into_iter().map(send).collect();
-        // It is gone, or empty, unless a file was not added.
+        // It is removed, or empty, unless a file was not added.
         let _ = fs::remove_dir(&self.folder);
         sent.into_iter().collect()
     }
@@ -78,7 +78,7 @@ fn upload_all(files: &Receiver<Box<dyn Pending>>) -> Vec<Box<dyn Pending>> {
     let mut left = Vec::new();
     for mut file in files {
         match file.upload() {
-            // What cannot be removed is sent once more one day.
+            // A file that cannot be removed is sent again some day.
             Ok(()) => drop(file.remove()),
             Err(_) => left.push(file),
         }

@@ -1,8 +1,8 @@
 //! Percentiles of samples.
 //!
-//! The percentile `p` of `n` samples is the one of rank `round((n - 1) p / 100)` from 0, in ascending
-//! order. Nothing is interpolated, so that it is a time that somebody waited. Reports, captures,
-//! comparisons and fits all have this rule from here.
+//! The percentile `p` of `n` samples is the one of rank `round((n - 1) p / 100)` from 0, in
+//! ascending order. Nothing is interpolated, so it is a time that somebody waited. Reports,
+//! captures, comparisons and fits all use this rule.
 
 /// The rank, from 0, of a percentile of `count` samples; none without samples.
 #[must_use]

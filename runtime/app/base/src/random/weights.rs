@@ -24,7 +24,7 @@ pub enum WeightsProblem {
 }
 
 impl Weights {
-    /// Things with these weights, which need not add up to 1.
+    /// Choices with these weights, which may not add up to 1.
     ///
     /// # Errors
     /// Without a weight above 0, or with one that is not a weight.

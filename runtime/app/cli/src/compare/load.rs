@@ -117,7 +117,7 @@ fn capture(path: &Path) -> Result<Side, String> {
     Ok(Side { run: None, figures, requests: Some(requests) })
 }
 
-/// A row of requests.jsonl, as it is compared.
+/// A row of requests.jsonl in the form for comparison.
 fn request(row: RequestRow<'_>) -> Request {
     let ns = |ms: f64| (ms * 1e6).round() as u64;
     let arrival_ns = ns(row.arrival_ms);
@@ -140,7 +140,7 @@ fn request(row: RequestRow<'_>) -> Request {
     }
 }
 
-/// Adds what requests.jsonl says to the runs of its report, if it was written.
+/// Adds the data of requests.jsonl to the runs of its report, if it was written.
 fn add_requests(path: &Path, sides: &mut [Side]) -> Result<(), String> {
     let name = path.display();
     let unreadable = |error: &dyn std::fmt::Display| format!("cannot read {name}: {error}");

@@ -55,12 +55,12 @@ pub(crate) struct MeasurementArgs {
     #[arg(long, value_name = "FORMAT", help_heading = "Input")]
     pub(crate) from: Option<Format>,
 
-    /// Name a column of a table: `ttft_ms=first_token`. The unit is part of the name: _ns, _us, _ms or _s. Inputs
-    /// are then tables, unless --from says otherwise.
+    /// Name a column of a table: `ttft_ms=first_token`. The unit is part of the name: _ns, _us, _ms
+    /// or _s. Inputs are then tables, unless --from names another format.
     #[arg(long, value_name = "NAME=COLUMN", help_heading = "Input", value_parser = column)]
     pub(crate) map: Vec<(String, String)>,
 
-    /// Prompt tokens of a block, where the input does not say it.
+    /// Prompt tokens of a block, if the input does not state it.
     #[arg(long, value_name = "TOKENS", help_heading = "Input", value_parser = crate::values::at_least_one::<NonZeroU32>)]
     pub(crate) block_size: Option<NonZeroU32>,
 
@@ -84,8 +84,8 @@ pub(crate) struct PriorArgs {
     #[arg(long, value_name = "MODEL", help_heading = "Engine")]
     pub(crate) shape: Option<String>,
 
-    /// Correct this latency model, as scenarios write it: `roofline(#{ ... })`, `tables(#{ ... })`. What few
-    /// measurements leave open is then taken from it.
+    /// Correct this latency model, in the syntax of scenarios: `roofline(#{ ... })`, `tables(#{ ...
+    /// })`. It fills in what few measurements cannot determine.
     #[arg(long, value_name = "MODEL", help_heading = "Engine")]
     pub(crate) base: Option<String>,
 }
@@ -123,8 +123,8 @@ pub(crate) struct FitArgs {
     #[arg(long, value_name = "FROM..TO", help_heading = "Input", value_parser = part)]
     pub(crate) part: Option<(f64, f64)>,
 
-    /// Say what to measure next to make a prediction more certain: 'prompt_tokens: 4000, output_tokens: 200,
-    /// concurrency: 16', or a rate per second.
+    /// Suggest the next measurement that makes a prediction more certain: 'prompt_tokens: 4000,
+    /// output_tokens: 200, concurrency: 16', or a rate per second.
     #[arg(long, value_name = "PREDICTION")]
     pub(crate) suggest: Option<Load>,
 

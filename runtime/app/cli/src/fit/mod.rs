@@ -24,7 +24,7 @@ use crate::terminal::text::printable;
 use args::{FitArgs, MeasurementArgs, PriorArgs};
 pub(crate) use calibrate::calibrate;
 
-/// Why a command cannot go on.
+/// Why a command has failed.
 pub(crate) enum Refused {
     Fit(FitError),
     Output(OutputError),
@@ -321,8 +321,9 @@ fn write(out: &mut dyn Write, fit: &Fit, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Measured and simulated values, with the `bounds` of these statistics where there are any. Where it `is_near_capacity`,
-/// the simulated first-token times are these bounds: one number would say more than is known.
+/// Measured and simulated values, with the `bounds` of these statistics if there are any. If it
+/// `is_near_capacity`, the simulated first-token times are these bounds: a single number would
+/// claim too much.
 pub(crate) fn write_comparisons(
     out: &mut dyn Write,
     comparisons: &[Comparison],

@@ -95,7 +95,7 @@ pub(crate) struct GateArgs {
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
 
-    /// Chance of a hold or a rollback by noise alone, in place of the policy's.
+    /// Probability of a hold or a rollback by noise alone, instead of the policy's.
     #[arg(long, value_name = "SHARE")]
     pub(super) alpha: Option<f64>,
 

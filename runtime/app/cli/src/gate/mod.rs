@@ -106,7 +106,7 @@ fn report(args: &GateArgs, policy: &Policy, [before, after]: &[Vec<Input>; 2]) -
 
 type Loaded = (Side, Vec<Mirrored>);
 
-/// Reads both sides at once. The baseline's error goes first.
+/// Reads both sides in parallel. The baseline's error takes precedence.
 fn load([before, after]: [&[Input]; 2], options: &[MirrorOptions; 2]) -> Result<(Loaded, Loaded), GateError> {
     let (baseline, candidate) = std::thread::scope(|scope| {
         let other = scope.spawn(|| vcr_gate::load(after, &options[1]));

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-/// The value of an option that takes a guest's configuration: JSON as it is, or the
-/// content of the file that `@FILE` names. What belongs in it is the guest's to say.
+/// The value of an option for a guest's configuration: literal JSON, or the content of the file in
+/// `@FILE`. The guest defines its content.
 #[cfg(feature = "live")]
 pub(crate) fn guest_config(text: &str) -> Result<String, String> {
     match text.strip_prefix('@') {

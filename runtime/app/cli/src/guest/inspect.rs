@@ -24,7 +24,7 @@ pub(crate) fn inspect_command(args: &InspectArgs) -> Exit {
     } else {
         write_description(&mut anstream::AutoStream::auto(out), &path, &description)
     };
-    // What cannot be a guest of any build is bad input, however much is known of it.
+    // A file that is not a guest for any build is bad input, however much is known of it.
     let is_component = description.kind == FileKind::Component;
     printed(written, if is_component { Exit::Passed } else { Exit::BadInput })
 }
@@ -59,7 +59,7 @@ fn row(path: &str, description: &Description) -> Value {
     })
 }
 
-/// A document of the component: as JSON, or as its text if it is none.
+/// A document of the component: as JSON, or as its text if it is not JSON.
 fn document(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| text.into())
 }

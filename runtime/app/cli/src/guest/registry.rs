@@ -29,7 +29,7 @@ machine are asked over HTTPS only. Credentials are those of `docker login`."
 
 #[derive(Debug, Args)]
 pub(crate) struct PullArgs {
-    /// Guest to pull: oci://registry/repository:tag, or @sha256:... in the place of the tag.
+    /// Guest to pull: oci://registry/repository:tag, or @sha256:... instead of the tag.
     #[arg(value_name = "REFERENCE")]
     reference: String,
 

@@ -1,4 +1,5 @@
-//! `vcr inspect kv-bench`: how fast KV moves between two processes, beside a plain stream of bytes.
+//! `vcr inspect kv-bench`: how fast KV moves between two processes, compared with a plain stream of
+//! bytes.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, Write};
@@ -196,7 +197,7 @@ fn nixl(args: &KvBenchArgs, size: BenchSize, (host, port): (&str, u16)) -> Resul
             transfer_mode: "pull".to_owned(),
         },
         hash: None,
-        // Other sizes are told apart by their addresses, with a better message.
+        // Other sizes are distinguished by their addresses, with a better message.
         enforces_compatibility: false,
     };
     let library = args.nixl_library.as_deref().filter(|path| !path.is_empty()).map(Path::new);

@@ -49,7 +49,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "SHARE", default_value_t = 0.92)]
     gpu_memory_utilization: f64,
 
-    /// Memory of the GPU for KV blocks, instead of what weights leave, in bytes.
+    /// Memory of the GPU for KV blocks, instead of the memory that weights leave, in bytes.
     #[arg(long, value_name = "BYTES")]
     kv_cache_memory_bytes: Option<u64>,
 

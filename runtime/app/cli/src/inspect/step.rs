@@ -36,7 +36,7 @@ pub(super) fn step(args: &StepsArgs, steps: &Steps<'_>, number: u64) -> Exit {
     printed(print(args, steps, &found), Exit::Passed)
 }
 
-/// An engine that started anew may have the same step twice.
+/// A restarted engine may have the same step twice.
 fn print(args: &StepsArgs, steps: &Steps<'_>, found: &[usize]) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
     if args.json {

@@ -16,7 +16,7 @@ use crate::terminal::text::counted;
 /// Rows that fit on a screen.
 const FEW: usize = 40;
 
-/// A step in numbers. What its log does not say is none.
+/// A step in numbers; none for fields that its log lacks.
 #[derive(Clone)]
 struct Row {
     run: Option<String>,

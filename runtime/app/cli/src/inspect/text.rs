@@ -85,7 +85,7 @@ pub(super) fn value(value: &Value) -> String {
     }
 }
 
-/// An entry of a list of `field`, or that there is none.
+/// An entry of a list of `field`, or a note that there is none.
 pub(super) fn entry(field: &str, entry: Option<&Value>) -> String {
     let Some(entry) = entry else { return "the list ends before".to_owned() };
     scheduled(field, entry).unwrap_or_else(|| value(entry))
@@ -110,7 +110,7 @@ fn numbers(value: &Value) -> Option<Vec<u64>> {
     value.as_array()?.iter().map(Value::as_u64).collect()
 }
 
-/// An engine, where its log tells it from others.
+/// An engine, if its log has several.
 pub(super) fn of_engine(engine: &EngineName) -> String {
     if engine.is_unnamed() { String::new() } else { format!(" of {engine}") }
 }

@@ -30,11 +30,11 @@ pub(crate) struct VllmArgsArgs {
     #[arg(required = true, value_name = "COMMAND", trailing_var_arg = true)]
     command: Vec<String>,
 
-    /// GPU, on which defaults of vLLM depend.
+    /// GPU, which decides defaults of vLLM.
     #[arg(long, value_name = "GPU", default_value = Deployment::default().gpu)]
     gpu: String,
 
-    /// Minor version of vLLM, on which arguments and defaults depend.
+    /// Minor version of vLLM, which decides arguments and defaults.
     #[arg(long, value_name = "VERSION", default_value = Deployment::default().minor)]
     vllm_minor: String,
 

@@ -59,7 +59,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Writes a file of `--out` that is made of results alone.
+    /// Writes a file of `--out` that is made only from results.
     ///
     /// # Errors
     /// Those of the writer; a file that is written while runs are made.
@@ -172,7 +172,7 @@ pub fn replay(words: &[OsString], reporter: &dyn Reporter) -> Result<Replay, Ref
     Ok(Replay(Ended::Workers { args: args.into_inner(), replayed }))
 }
 
-/// Compares two runs or captures; returns what `vcr compare --json` prints.
+/// Compares two runs or captures; returns the output of `vcr compare --json`.
 ///
 /// # Errors
 /// When a side cannot be read, or they have nothing in common.

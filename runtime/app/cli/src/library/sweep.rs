@@ -52,7 +52,7 @@ struct Search {
     questions: QuestionArgs,
 }
 
-/// A file that points read: what command lines call it, and its contents.
+/// A file that points read: its name on command lines, and its contents.
 #[derive(Clone, Debug)]
 pub struct InputFile {
     /// The word of the command line.
@@ -62,8 +62,8 @@ pub struct InputFile {
 }
 
 impl Sweep {
-    /// Plans the sweep of the words of `vcr run` or `vcr replay`; `source` is in the place of the
-    /// scenario that the words name.
+    /// Plans the sweep of the words of `vcr run` or `vcr replay`; `source` replaces the scenario
+    /// named in the words.
     ///
     /// # Errors
     /// As the commands; without `--sweep`.
@@ -267,7 +267,7 @@ impl Sweep {
         infeasible.extend(refusal.map(|refusal| (number, refusal)));
     }
 
-    /// The table of results, by the numbers of their points; not all need be there.
+    /// The table of results, by the numbers of their points; some may be missing.
     ///
     /// # Errors
     /// A result that is of another sweep, or every point was executed here and is infeasible.

@@ -1,4 +1,4 @@
-//! `vcr man`: manual pages, made of the declarations that the help is made of.
+//! `vcr man`: manual pages, made from the same declarations as the help.
 //!
 //! There is a page for each command, `vcr-inspect-steps.1` for `vcr inspect steps`, with every
 //! option, including those listed only by `--help-all`, and the examples and exit codes of the

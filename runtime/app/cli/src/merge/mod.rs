@@ -25,7 +25,7 @@ use crate::sweep::{Axis, combinations, label, out_format};
 use crate::terminal::text::counted;
 use args::MergeArgs;
 
-/// Points that an error names; of more it says how many.
+/// Most points named in an error; further ones are counted.
 const MAX_NAMED: usize = 3;
 
 pub(crate) fn merge(args: &MergeArgs) -> Exit {

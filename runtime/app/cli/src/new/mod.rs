@@ -1,4 +1,4 @@
-//! `vcr new scenario`: a scenario to begin with, which runs as it is.
+//! `vcr new scenario`: a first scenario, which runs unchanged.
 
 use std::fs;
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ pub(crate) const EXAMPLES: &str = with_plain_exit_codes!(
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum NewCommand {
-    /// Create a scenario that runs and passes as it is.
+    /// Create a scenario that runs and passes unchanged.
     #[command(after_help = EXAMPLES)]
     Scenario(Deferred<NewScenarioArgs>),
 }
@@ -60,7 +60,7 @@ impl Template {
     }
 }
 
-/// The trace of the template of that name, and what stands for its file name there.
+/// The trace of the template of that name, and the placeholder of its file name there.
 const TRACE: &str = include_str!("trace.jsonl");
 const TRACE_NAME: &str = "TRACE.jsonl";
 

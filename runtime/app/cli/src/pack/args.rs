@@ -50,7 +50,7 @@ pub(crate) struct PackArgs {
     #[arg(short = 'e', long = "env", value_name = "KEY=VALUE", value_parser = parameter)]
     pub(crate) parameters: Vec<(String, String)>,
 
-    /// Seed of every run, in place of the scenario's own.
+    /// Seed of every run, instead of the scenario's own.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 

@@ -89,7 +89,7 @@ impl OpenedPack {
             inputs.map(|input| (input.name.clone(), place(&input.path))).collect::<BTreeMap<_, _>>();
     }
 
-    /// Says whether the result is the one of the pack.
+    /// Reports whether the result equals the pack's.
     pub(crate) fn compare(&self, outcome: &Outcome) -> Verdict {
         if self.is_changed {
             let said = "the pack was made with other parameters or another seed: its result was not compared";
@@ -141,7 +141,7 @@ impl OpenedPack {
         }
     }
 
-    /// Says whether an error is the one of the pack.
+    /// Reports whether an error equals the pack's.
     pub(crate) fn compare_error(&self, error: &ScenarioError) -> Verdict {
         let found = without_path(&error.to_string(), &self.script());
         match &self.manifest.expected.error {

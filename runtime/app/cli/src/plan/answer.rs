@@ -25,7 +25,8 @@ pub(crate) const SCHEMA_VERSION: u32 = 1;
 const MAX_ROWS: usize = 10;
 /// Families whose larger deployments are simulated, too, for the front.
 const WIDER: usize = 3;
-/// How much longer steps took than latency models say, at worst on the recorded deployments of docs/concepts/latency-models.md.
+/// How many times as long steps took as latency models predict, at worst on the recorded
+/// deployments of docs/concepts/latency-models.md.
 const SLOWER: [(&str, f64); 3] = [("roofline", 1.33), ("tables", 1.28), ("fitted", 1.09)];
 /// The same of a model that is not among them.
 const SLOWER_OTHER: f64 = 1.33;
@@ -50,7 +51,7 @@ pub(crate) struct Row {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) price_per_million_output_tokens_usd: Option<f64>,
     pub(crate) objectives: Vec<Kept>,
-    /// Of the tightest objective.
+    /// Headroom of the tightest objective.
     pub(crate) headroom: f64,
     pub(crate) utilisation: f64,
     pub(crate) kv_peak_usage: f64,
@@ -70,7 +71,7 @@ pub(crate) struct Row {
     /// that was not tried.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) holds_if_slower: Option<bool>,
-    /// Of its run.
+    /// Fingerprint of its run.
     pub(crate) fingerprint: String,
 }
 
@@ -106,9 +107,9 @@ pub(crate) struct Plan {
     pub(crate) simulations: usize,
     /// Requests of all simulations.
     pub(crate) simulated_requests: u64,
-    /// Of these, requests of the search alone.
+    /// The part of these that only the search simulated.
     pub(crate) searched_requests: u64,
-    /// What ended the search or the answer before their end: `--budget`, `--timeout` or a signal.
+    /// The limit that cut the search or the answer short: `--budget`, `--timeout` or a signal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cut_by: Option<&'static str>,
 }

@@ -121,7 +121,7 @@ pub(crate) struct QuestionArgs {
     #[serde(deserialize_with = "text")]
     pub(crate) output_tokens: Option<String>,
 
-    /// Conversations that prompts and outputs are as long as, in place of these two lengths.
+    /// Conversations whose lengths replace the prompt and output lengths.
     #[arg(long, value_name = "FILE", help_heading = "Load", conflicts_with_all = ["trace", "prompt_tokens", "output_tokens"])]
     pub(crate) dataset: Option<PathBuf>,
 
@@ -147,7 +147,7 @@ pub(crate) struct QuestionArgs {
     #[arg(long, value_name = "COUNT")]
     pub(crate) max_gpus: Option<NonZeroU32>,
 
-    /// GPUs of a node, which tensor parallelism does not leave [default: those usual for the GPU].
+    /// GPUs of a node, the limit of tensor parallelism [default: the GPU's usual number].
     #[arg(long, value_name = "COUNT")]
     pub(crate) gpus_per_node: Option<NonZeroU32>,
 
@@ -210,7 +210,7 @@ pub(crate) struct SearchArgs {
 /// Options of `vcr plan tune`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TuneArgs {
-    /// The command line of the deployment; flags that it gives are kept.
+    /// The command line of the deployment; its flags are kept.
     #[arg(long, value_name = "COMMAND")]
     pub(crate) vllm_args: String,
 

@@ -163,7 +163,7 @@ fn neighbour(row: &Row, change: Change, one: &Simulated) -> Neighbour {
     }
 }
 
-/// What binds a row, in sentences.
+/// The binding limits of a row, in sentences.
 fn binding(row: &Row) -> String {
     let limited = match row.limited_by.as_str() {
         "kv_blocks" => {

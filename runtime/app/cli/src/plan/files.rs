@@ -85,8 +85,8 @@ impl Folders {
     }
 }
 
-/// The way from a folder to a file, which stays right where both move together; the file as it is where they have
-/// nothing in common.
+/// The relative path from a folder to a file, which stays right if both move together; the file
+/// unchanged if they have nothing in common.
 fn from(folder: &Path, file: &Path) -> PathBuf {
     let shared = folder.components().zip(file.components()).take_while(|(one, other)| one == other).count();
     // The root alone is no common place.

@@ -120,7 +120,7 @@ impl Inputs {
         Ok(moved)
     }
 
-    /// The files that runs read, beside models.
+    /// The files that runs read, in addition to models.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let mut load = self.load.clone();
         let fitted = self.latency.as_deref().filter(|text| !LATENCIES.contains(text));

@@ -17,7 +17,7 @@ const DRAWN_S: f64 = 300.0;
 const DRAWN_REQUESTS: (f64, f64) = (500.0, 20_000.0);
 /// Shares of the load that its parts have, the whole last.
 const SHARES: [f64; 3] = [1.0 / 16.0, 0.25, 1.0];
-/// Shorter parts say nothing about percentiles.
+/// Shorter parts do not determine percentiles.
 const LEAST_REQUESTS: u64 = 150;
 /// The step of a part: less than this share of the next part, or it saves nothing.
 const WORTH: f64 = 0.6;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use vcr_report::Limit;
 use vcr_scenario::AssertionResult;
 
-/// The objective of loads whose objectives say nothing of requests that are lost.
+/// The objective added to loads without an objective on lost requests.
 const COMPLETED: &str = "completed_ratio.value >= 99%";
 /// Metrics whose objectives make that one unnecessary.
 const ABOUT_COMPLETION: [&str; 3] = ["completed_ratio", "goodput", "completed"];
@@ -110,7 +110,7 @@ pub(crate) fn contradiction(all: &[Objective]) -> Option<(&Objective, &Objective
 /// The distance of an observed value from a limit: a share of it, positive if it is kept. For a
 /// least share, such as 99 % of the requests, it is a share of the allowed failures.
 pub(crate) fn headroom(result: &AssertionResult) -> f64 {
-    /// Of a metric without samples, which is worse than any sample.
+    /// Headroom of a metric without samples, worse than any sample.
     const NOTHING: f64 = -1e9;
     let of = |observed: f64| {
         let condition = result.condition.as_deref()?;

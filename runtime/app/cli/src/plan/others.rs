@@ -17,14 +17,14 @@ pub(crate) struct FamilyResult {
     /// The least that keep the objectives, that may keep them, or that come closest to them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) replicas: Option<u32>,
-    /// Of these replicas.
+    /// For these replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) price_per_hour_usd: Option<f64>,
     /// Why it is not chosen, with the numbers.
     pub(crate) reason: String,
 }
 
-/// What became of a family; `first` is the price of the first row.
+/// The result of a family; `first` is the price of the first row.
 pub(crate) fn result(simulator: &Simulator<'_>, family: &Family, found: &Found, first: Option<f64>) -> FamilyResult {
     let with = |replicas: u32, part: usize| {
         let load = match simulator.parts[part] {

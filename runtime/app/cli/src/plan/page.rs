@@ -63,7 +63,7 @@ fn tiles(plan: &Plan) -> Vec<Tile> {
     tiles
 }
 
-/// Points of rows; those on the front apart.
+/// Points of rows; those on the front separately.
 fn lines(rows: &[Row], x: &dyn Fn(&Row) -> Option<f64>, y: &dyn Fn(&Row) -> Option<f64>) -> Vec<Line> {
     let of = |name: &str, color: &'static str, is_front: bool| {
         let points = rows.iter().filter(|row| row.on_front == is_front).filter_map(|row| Some((x(row)?, y(row)?, row)));

@@ -16,7 +16,7 @@ pub(crate) struct Case<'a> {
     /// Engines, or groups of prefill and decode engines.
     pub(crate) replicas: u32,
     pub(crate) cut: Cut,
-    /// How many times as long steps take as the latency model says.
+    /// Factor on the latency model's step times.
     pub(crate) slower: f64,
 }
 

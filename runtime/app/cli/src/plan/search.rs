@@ -28,9 +28,9 @@ pub(crate) struct Probe {
 pub(crate) struct Score {
     /// Whether all objectives are kept.
     pub(crate) passed: bool,
-    /// Whether those are that more replicas do not hurt.
+    /// Whether all objectives that more replicas do not hurt are kept.
     pub(crate) carries: bool,
-    /// Of the tightest objective, as a share of its limit.
+    /// Headroom of the tightest objective, as a share of its limit.
     pub(crate) headroom: f64,
 }
 
@@ -41,7 +41,7 @@ pub(crate) trait Simulate: Sync {
     /// Scores in the order of the probes.
     fn simulate(&self, probes: &[Probe]) -> Result<Vec<Score>, Self::Error>;
 
-    /// Calls `act` for each number, several at a time, and gives the results in order.
+    /// Calls `act` for each number, several in parallel, and returns the results in order.
     fn each<T: Send>(&self, count: usize, act: &(dyn Fn(usize) -> T + Sync)) -> Vec<T>;
 
     /// Whether the time for the search has passed: running simulations are completed, and one
@@ -86,11 +86,11 @@ pub(crate) enum Found {
 
 /// Families whose first flags are within this factor of the cheapest race their other flags.
 const WITHIN_FIRST: f64 = 2.0;
-/// Families within this factor of the cheapest go on to the next part.
+/// Families within this factor of the cheapest advance to the next part.
 const WITHIN: f64 = 1.5;
 /// One in this many of a family's shapes advances to the next part.
 const ONE_IN: usize = 4;
-/// Families that go on in any case.
+/// Families that always advance.
 const AT_LEAST: usize = 2;
 /// Shapes of a family that are simulated with the whole load, at most.
 const FINALISTS: usize = 2;
@@ -100,7 +100,7 @@ const CLOSE: f64 = -0.1;
 /// A family under way.
 #[derive(Clone, Debug)]
 struct Racing {
-    /// Shapes that go on, the best one first.
+    /// Shapes that advance, the best one first.
     shapes: Vec<usize>,
     /// The least replicas with the last part; none if there are none.
     replicas: Option<u32>,
@@ -178,7 +178,8 @@ pub(crate) fn search<S: Simulate>(
     Ok(())
 }
 
-/// Of the cheapest deployments all flags with the whole load: races end before the last of them are told apart.
+/// Tries all flags of the cheapest deployments with the whole load: races end before the last of
+/// them are distinguished.
 fn polish<S: Simulate>(simulate: &S, families: &[Family], found: &mut [Found], whole: usize) -> Result<(), S::Error> {
     let price_of = |family: &Family, found: &Found| match *found {
         Found::Least { replicas, .. } => price(family, Some(replicas)),
@@ -235,7 +236,7 @@ fn price(family: &Family, replicas: Option<u32>) -> f64 {
     replicas.map_or(f64::INFINITY, |replicas| family.price * f64::from(replicas))
 }
 
-/// The families that go on to the next part; notes what becomes of the others.
+/// The families that advance to the next part; records the results of the others.
 fn go_on(families: &[Family], racing: &[Racing], found: &mut [Found], active: Vec<usize>, part: usize) -> Vec<usize> {
     let of = |number: usize| price(&families[number], racing[number].replicas);
     let mut by_price = active;

@@ -87,7 +87,7 @@ impl Plan {
         self.families.iter().filter(move |family| !has_row(family))
     }
 
-    /// What ended the search before its end, and what that leaves open.
+    /// The limit that cut the search short, and what that leaves undecided.
     pub(crate) fn cut(&self) -> Option<String> {
         let cause = self.cut_by?;
         let open = self.families.iter().filter(|family| family.result == "unfinished").count();
@@ -256,7 +256,7 @@ fn write_others(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<
     /// Lines of reasons, unless all are asked for.
     const SHOWN: usize = 8;
     let mut lines: Vec<String> = Vec::new();
-    // How many are not decided is said above.
+    // The number of undecided ones is printed above.
     let families = plan.without_rows().filter(|family| layout.full || family.result != "unfinished");
     lines.extend(families.map(|family| format!("{}: {}", family.deployments, family.reason)));
     lines.extend(plan.left_out.iter().map(|one| format!("{}: {}", one.deployments, one.reason)));

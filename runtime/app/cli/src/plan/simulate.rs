@@ -109,7 +109,7 @@ pub(crate) struct Simulator<'a> {
     pub(crate) parts: Vec<Option<u64>>,
     pub(crate) base: &'a Scenario,
     threads: usize,
-    /// How many times as long steps take as the latency model says.
+    /// Factor on the latency model's step times.
     slower: f64,
     /// How many times as fast requests arrive.
     factor: f64,
@@ -301,7 +301,7 @@ impl<'a> Simulator<'a> {
         parallel(self.threads, items, act)
     }
 
-    /// Ends the line of progress, and says each warning of the runs once.
+    /// Ends the progress line, and prints each warning of the runs once.
     pub(crate) fn end(&self) {
         self.progress.end();
     }

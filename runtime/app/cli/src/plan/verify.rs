@@ -1,4 +1,4 @@
-//! `vcr plan verify`: the load of a row on a real server, beside its prediction.
+//! `vcr plan verify`: the load of a row on a real server, compared with its prediction.
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! What NVIDIA's tools say of its GPUs beside the table of [`vcr_roofline::gpus`]: names, power and clocks.
+//! Properties of GPUs in NVIDIA's tools beyond the table of [`vcr_roofline::gpus`]: names, power
+//! and clocks.
 
 use std::fs;
 

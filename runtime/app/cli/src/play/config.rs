@@ -63,11 +63,11 @@ pub(crate) struct FrontendSide {
     /// Its `config.json`.
     pub(crate) model_config: Option<PathBuf>,
     pub(crate) vocab_size: u32,
-    /// The longest sequence, unless an option says.
+    /// Default of the longest sequence.
     pub(crate) max_model_len: Option<u32>,
     /// Adapters that it has from the start.
     pub(crate) num_adapters: u32,
-    /// Numbers in an embedding, unless an option says; `None` has no embeddings.
+    /// Default number of dimensions of an embedding; `None` has no embeddings.
     pub(crate) embedding_dimensions: Option<u32>,
     /// Arguments of `vllm serve` that are settings of the engine.
     pub(crate) engine_words: Vec<String>,
@@ -181,7 +181,7 @@ fn play_identity(args: &LinkArgs, ranks: &RankArgs) -> Identity {
     }
 }
 
-/// Engines that say nothing about their frontend.
+/// Engines without information on their frontend.
 pub(crate) fn identity(args: &RankArgs) -> Identity {
     Identity {
         handshake_address: String::new(),
@@ -204,7 +204,7 @@ pub(crate) fn identity(args: &RankArgs) -> Identity {
     }
 }
 
-/// The policy of the engines, and the factory of what ranks for them.
+/// The policy of the engines, and the factory of their ranking policy.
 fn policy(
     args: &LiveArgs,
     minor: Option<VllmMinor>,
@@ -258,7 +258,7 @@ fn router(args: &LiveArgs, guests: &LiveGuests) -> Result<Option<RouterFactory>,
     Ok(Some(native("--router", text)?))
 }
 
-/// Checks that the latency model is of as many GPUs as vLLM's command line says.
+/// Checks that the latency model has as many GPUs as vLLM's command line.
 fn check_placement(args: &LiveArgs, minor: Option<VllmMinor>) -> Result<(), Unusable> {
     let Some(text) = args.timing.latency.as_ref().filter(|text| !is_guest(text)) else { return Ok(()) };
     let Some(command) = args.engine.command_line(minor)? else { return Ok(()) };
@@ -333,7 +333,7 @@ pub(crate) fn output_tokens(tokens: &TokenArgs) -> Result<Option<Distribution>, 
     token_count("--output-tokens", tokens.output_tokens.as_deref())
 }
 
-/// Numbers of tokens, as the option `name` gives them.
+/// Numbers of tokens in the option `name`.
 pub(crate) fn token_count(name: &str, text: Option<&str>) -> Result<Option<Distribution>, Unusable> {
     let Some(text) = text else { return Ok(None) };
     let distribution = expression::count_distribution(name, text)?;

@@ -30,7 +30,7 @@ pub(crate) struct ControlArgs {
     pub(crate) gpu_metrics_gpu: String,
 }
 
-/// Listens where the options say, for engines with these GPUs if their metrics are served.
+/// Listens at the options' addresses, for engines with these GPUs if their metrics are served.
 pub(crate) fn listen(args: &ControlArgs, gpus: Option<GpuMetrics>) -> Result<Listeners, Unusable> {
     let addresses = Addresses {
         metrics: args.metrics_address.as_deref(),

@@ -29,12 +29,12 @@ pub(crate) struct EngineArgs {
     #[command(flatten)]
     options: EngineOptions,
 
-    /// Settings of the engine from a command line of vLLM, such as "vllm serve MODEL --max-num-seqs 512"; options
-    /// given here go before its arguments. `vcr inspect vllm-args` shows what becomes of them.
+    /// Settings of the engine from a command line of vLLM, such as "vllm serve MODEL --max-num-seqs
+    /// 512"; options given here override its arguments. `vcr inspect vllm-args` shows their effect.
     #[arg(long, value_name = "COMMAND")]
     vllm_args: Option<String>,
 
-    /// GPU on which defaults of that command line depend.
+    /// GPU that decides defaults of that command line.
     #[arg(long, value_name = "GPU", default_value = Deployment::default().gpu, requires = "vllm_args")]
     vllm_args_gpu: String,
 
@@ -69,7 +69,7 @@ impl EngineArgs {
         }
     }
 
-    /// Order of admission and preemption, as it was given.
+    /// Order of admission and preemption, as given.
     pub(crate) fn scheduling_policy(&self, minor: Option<VllmMinor>) -> Result<String, Unusable> {
         match &self.scheduling_policy {
             Some(policy) => Ok(policy.clone()),
@@ -144,7 +144,7 @@ impl EngineArgs {
         Ok(input)
     }
 
-    /// Sets what further arguments of vLLM state and no option here.
+    /// Applies vLLM's arguments without an option here.
     fn apply_words(
         &self,
         input: &mut EngineConfigInput,

@@ -110,7 +110,7 @@ impl LiveGuests {
         self.wall_time
     }
 
-    /// Loads a guest and says which one it is.
+    /// Loads a guest and logs its identity.
     fn load(&self, reference: &str) -> Result<GuestModule, Unusable> {
         let module = match GuestReference::parse(reference)? {
             GuestReference::Path(path) => GuestModule::load(path, self.limits)?,

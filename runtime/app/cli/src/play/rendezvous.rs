@@ -18,7 +18,7 @@ pub(crate) enum RendezvousArg {
     Mooncake,
 }
 
-/// An engine's part in requests that do not say.
+/// An engine's default role in requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RoleArg {
     Prefill,

@@ -157,7 +157,7 @@ impl TransferArgs {
         self.kv_transfer != PlaneArg::None
     }
 
-    /// The shape of what moves, if anything does.
+    /// The shape of the moved KV, if any moves.
     pub(crate) fn shape(&self, model_config: Option<&Path>) -> Result<Option<KvShape>, Unusable> {
         let shape = || ShapeArg::resolve(self.kv_shape.as_ref(), model_config);
         self.moves_pages().then(shape).transpose()

@@ -91,7 +91,7 @@ fn hint(error: &RecordError) -> Option<&'static str> {
     }
 }
 
-/// Why it ended. What fails before it serves was given by the user.
+/// Why it ended. Errors before it serves come from the user's input.
 struct Failed {
     error: RecordError,
     was_serving: bool,

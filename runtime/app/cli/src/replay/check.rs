@@ -133,7 +133,7 @@ fn routers(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
             (router.router_replicas > 1, "--router-replicas"),
             (router.router_sync_ms.is_some(), "--router-sync-ms"),
         ];
-        // Of a sweep over modes, only some runs have the router.
+        // In a sweep over modes, only some runs have the router.
         let is_swept = args.sweep.sweeps.iter().any(|sweep| sweep.starts_with("router_mode="));
         for (_, name) in only_kv.iter().filter(|(given, _)| *given && !is_swept) {
             problem(&format!("{name} is for --router-mode kv_router"));

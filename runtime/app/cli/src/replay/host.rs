@@ -20,7 +20,7 @@ pub(super) struct HostClocks {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct HostUse {
     pub(super) wall: Duration,
-    /// Of all threads of the process.
+    /// Processor time of all threads of the process.
     cpu: Duration,
     /// The most memory that the process had until then, in bytes.
     peak_bytes: Option<u64>,

@@ -132,8 +132,8 @@ fn router(args: &ReplayArgs, trace: Option<&Arc<Trace>>, warnings: &mut Vec<Stri
     Ok(Routers { whole, prefill, decode, args: read })
 }
 
-/// The classes of the router's queue, if a file defines them, and warnings about what in the
-/// file or the trace has no effect.
+/// The classes of the router's queue, if a file defines them, and warnings about parts of the file
+/// or the trace without effect.
 fn queue_policies(
     args: &ReplayArgs,
     read: &RouterArgs,

@@ -120,7 +120,7 @@ pub(crate) struct Points {
 }
 
 impl Points {
-    /// Reads what all points share.
+    /// Reads the common settings of all points.
     pub(crate) fn new(args: ReplayArgs, axes: Vec<Axis>) -> Result<Self, Refusal> {
         let targets = targets(&args, &axes)?;
         let trace = setup::read_trace(&args)?;
@@ -236,7 +236,7 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
         return Err(refusal);
     }
     let columns = columns(&axes, &points.iter().map(|point| (&point.values, &point.measured)).collect::<Vec<_>>());
-    // The same command goes on from kept points, where no table is in its way.
+    // The same command continues from kept points, unless a table is in its way.
     let is_written = files.sweep.is_some() && (stopped.is_none() || kept.is_none());
     if let (Some(file), Some(format)) = (files.sweep.filter(|_| is_written), out_format) {
         let written = match args.sweep.shard.shard {
@@ -359,7 +359,7 @@ fn target(name: &str) -> Result<Target, String> {
     Err(format!("unknown name `{name}`: expected an option, an engine argument or a key of the router's configuration"))
 }
 
-/// The command line, to be said again with other values.
+/// The command line, for repetition with other values.
 fn base_command(words: &[OsString]) -> (Vec<OsString>, Vec<OsString>) {
     let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
     (words[..end].to_vec(), words[end..].to_vec())

@@ -1,7 +1,7 @@
 //! `--telemetry`: the workers at equal distances of virtual time, a line of JSON each.
 //!
-//! A line is written when the replay has come to its instant. What cannot be written ends the
-//! replay: an observer cannot return an error, so it is kept until then.
+//! A line is written when the replay has reached its time. A write error ends the replay: an
+//! observer cannot return an error, so it is kept until then.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -80,11 +80,11 @@ impl TelemetryFile {
         self.failure.is_some()
     }
 
-    /// Gives the file its name.
+    /// Renames the file to its name.
     pub(super) fn finish(self) -> Result<(), OutputError> {
         let Self { path, file, mut out, failure, .. } = self;
         let written = failure.map_or(Ok(()), Err).and_then(|()| out.flush());
-        // What could not be written is not tried again.
+        // Data that could not be written is not tried again.
         let _ = out.into_parts();
         written.map_err(|source| OutputError::Write { path, source })?;
         file.commit()

@@ -29,8 +29,8 @@ pub(crate) struct QuestionArgs {
     #[arg(long = "sweep", value_name = "NAME=VALUES", conflicts_with = "requests")]
     pub(crate) sweeps: Vec<String>,
 
-    /// Write one row per run of a sweep, or per search, to a .csv, .json or .parquet file; an interrupted sweep goes on
-    /// from FILE.points.
+    /// Write one row per run of a sweep, or per search, to a .csv, .json or .parquet file; an
+    /// interrupted sweep continues from FILE.points.
     #[arg(long, value_name = "FILE", requires = "sweeps")]
     pub(crate) sweep_out: Option<PathBuf>,
 

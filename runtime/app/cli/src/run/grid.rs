@@ -149,7 +149,7 @@ impl Grid {
         self.cells.iter().flat_map(Cell::rows).collect()
     }
 
-    /// A row for each run of each combination: values, assertions, what searches found, all
+    /// A row for each run of each combination: values, assertions, results of searches, all
     /// metrics. With several seeds these are means, with the ends of their intervals.
     pub(crate) fn columns(&self) -> Vec<Column> {
         let rows = self.rows();

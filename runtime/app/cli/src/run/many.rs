@@ -129,7 +129,7 @@ impl Done {
     }
 }
 
-/// Prints results in the order of the files, as soon as those before are there.
+/// Prints results in the order of the files, as soon as those before are complete.
 struct InOrder<'a> {
     args: &'a RunArgs,
     next: usize,
@@ -151,7 +151,7 @@ impl InOrder<'_> {
     }
 }
 
-/// Gives the exit code, and the files that were read.
+/// Returns the exit code, and the files that were read.
 pub(crate) fn many(args: &RunArgs, options: &RunOptions) -> Result<(Exit, Vec<PathBuf>), Refusal> {
     let files: Vec<PathBuf> = std::iter::once(&args.file).chain(&args.several.more_files).cloned().collect();
     check_folders(args, &files)?;
@@ -319,7 +319,7 @@ fn print_totals(args: &RunArgs, all: &[Done], started: Instant) {
     eprint_line(format_args!("{passed} of {} scenarios passed in {wall}{}", all.len(), slowest.unwrap_or_default()));
 }
 
-/// Says which file a run or a message is of.
+/// Labels runs and messages with their file.
 struct FileReporter {
     terminal: Arc<TerminalReporter>,
     name: String,

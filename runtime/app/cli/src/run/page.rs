@@ -161,7 +161,7 @@ fn write_to(out: &mut dyn Write, question: &Question<'_>, shown: &[Shown<'_>]) -
     })
 }
 
-/// Names of the parameter that says on which GPU a point runs.
+/// Names of the parameter for a point's GPU.
 const GPU: [&str; 4] = ["gpu", "gpus", "gpu_type", "hardware"];
 /// Colours of GPUs, in the order of their first points.
 const COLORS: [&str; 8] = ["--c0", "--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7"];
@@ -314,7 +314,7 @@ fn trades(names: &[&str], shown: &[Shown<'_>]) -> Vec<Chart> {
     [("ttft_ms_p95", "TTFT p95"), ("itl_ms_p99", "ITL p99")].into_iter().filter_map(trade).collect()
 }
 
-/// The throughput for each pair of values, darker for more; the colour of a text says whether all
+/// The throughput for each pair of values, darker for more; the colour of a text shows whether all
 /// assertions are kept.
 fn write_heat(out: &mut dyn Write, names: &[&str], shown: &[Shown<'_>]) -> io::Result<()> {
     let value = |one: &Shown<'_>| one.measured.runs.first()?.metrics.get("output_tokens_per_s").copied();

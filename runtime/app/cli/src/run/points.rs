@@ -27,7 +27,7 @@ pub(crate) struct Point {
     pub(crate) repetition: u64,
 }
 
-/// A scenario that is compiled once, and what all of its executions share.
+/// A compiled scenario, and the common state of all of its executions.
 pub(crate) struct Points {
     scenario: Scenario,
     /// Keeps its files as long as they are read.
@@ -84,10 +84,10 @@ impl Points {
         Ok(Self { scenario, pack, options, threads, out, reporter: Arc::new(reporter), files_read })
     }
 
-    /// Executes points; the results are in their order. One that was stopped has none. A point that
-    /// cannot be executed is a result; a fault of a guest or an engine ends all, and so does a value
-    /// that a parameter cannot take.
-    /// `ended` is called with the number of each point that has one, as soon as it is there.
+    /// Executes points; the results are in their order. A stopped point has none. A failed
+    /// execution is a result; a fault of a guest or an engine ends all, and so does a value that a
+    /// parameter cannot have. `ended` is called with the number of each point that has a result, as
+    /// soon as it exists.
     pub(crate) fn execute(
         &self,
         points: &[Point],
@@ -98,7 +98,7 @@ impl Points {
         let threads = (self.threads / at_once).max(1);
         let (done, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
         let results = parallel(at_once, points, |index, point| {
-            // Points begin in order, so those before the first failure are whole.
+            // Points begin in order, so those before the first failure are complete.
             if has_failed.load(Ordering::Relaxed) || stop::cause().is_some() {
                 return Ok(None);
             }
@@ -125,7 +125,7 @@ impl Points {
         RunOptions { parameters, threads, out, repetition: point.repetition, ..self.options.clone() }
     }
 
-    /// Checks a point without making its runs; gives the files that it names.
+    /// Checks a point without making its runs; returns the files that it names.
     pub(crate) fn check_one(&self, point: &Point) -> Result<Vec<SourceFile>, Refusal> {
         let checked = self.scenario.check(self.options_of(point, 1), Arc::new(Silent));
         checked.map(|checked| checked.sources).map_err(|error| Refusal::from(error).of(&point.label))

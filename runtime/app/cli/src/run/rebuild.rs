@@ -8,7 +8,7 @@ use vcr_guest_tools::build::{Options, is_one};
 use crate::exit::{eprint_line, print_error};
 use crate::guest::build_guest;
 
-/// Folders that hold no sources: what tools leave in a project.
+/// Folders without sources: output of tools in a project.
 const SKIPPED: [&str; 5] = ["dist", "target", "node_modules", "vendor", "__pycache__"];
 
 /// A guest of a scenario in the `dist` folder of its project or workspace.
@@ -43,7 +43,7 @@ impl GuestSource {
         files
     }
 
-    /// Builds it again, and says whether it builds. If not, the component stays as it was.
+    /// Builds it again, and returns whether it builds. If not, the component stays unchanged.
     pub(super) fn build(&self) -> bool {
         eprint_line(format_args!("building {}", self.folder.display()));
         let built =

@@ -38,7 +38,7 @@ pub(crate) struct SearchSpec {
 }
 
 impl SearchSpec {
-    /// The question of `--search`, beside a sweep of other parameters.
+    /// The question of `--search`, with a sweep of other parameters.
     pub(crate) fn of(questions: &QuestionArgs, text: &str, axes: &[Axis]) -> Result<Self, Refusal> {
         let asked =
             parse(text, questions.tolerance).map_err(|why| Refusal::input(format!("--search {text}: {why}")))?;
@@ -172,7 +172,7 @@ pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<
         true => Ok(answered(all.rows.values())),
         false => ended(all.rows.values(), || all.found.first_mut().and_then(|one| one.searched.refusal.take())),
     };
-    // The same command goes on from kept searches, where no table is in its way.
+    // The same command continues from kept searches, unless a table is in its way.
     let is_left = all.was_stopped && kept.is_some();
     if exit.is_ok()
         && !is_left
@@ -455,7 +455,7 @@ fn print(args: &RunArgs, asked: &SearchSpec, axes: &[Axis], found: &[Found]) -> 
     Ok(())
 }
 
-/// The values that a search has tried, and what broke with them.
+/// The values that a search has tried, and their failures.
 fn write_probes(out: &mut dyn Write, asked: &SearchSpec, of: &str, report: &SearchReport) -> io::Result<()> {
     if !of.is_empty() {
         writeln!(out, "\n  {BOLD}{}{BOLD:#}", printable(of))?;

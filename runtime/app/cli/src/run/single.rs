@@ -38,7 +38,7 @@ impl Failed {
     }
 }
 
-/// Gives the files that were read, too.
+/// Also returns the files that were read.
 pub(super) fn single(args: &RunArgs, mut options: RunOptions) -> (Exit, Vec<PathBuf>) {
     let mut pack = match OpenedPack::open(&args.file) {
         Ok(pack) => pack,
@@ -102,7 +102,7 @@ pub(super) fn single(args: &RunArgs, mut options: RunOptions) -> (Exit, Vec<Path
     }
 }
 
-/// Prints an outcome; gives the exit code that it leads to.
+/// Prints an outcome; returns its exit code.
 fn present(args: &RunArgs, outcome: &Outcome, started: Instant, on_failure: impl FnOnce()) -> Exit {
     let stopped = outcome.partial.as_ref().and_then(|_| stop::cause());
     if let Some(cause) = stopped.filter(|_| outcome.runs.is_empty()) {

@@ -78,7 +78,7 @@ pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal
         return Err(refusal);
     }
     let grid = Grid { axes, cells, is_repeated: questions.repeat.is_some() };
-    // The same command goes on from kept points, where no table is in its way.
+    // The same command continues from kept points, unless a table is in its way.
     let is_written = file.is_some() && (stopped.is_none() || kept.is_none());
     if let (Some(file), Some(format)) = (file.filter(|_| is_written), format) {
         let written = match shard {
@@ -103,7 +103,7 @@ pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal
         eprint_line(format_args!("stopped by {}: {done} of {all} executions are done{where_to}", cause.name()));
         return Ok(printed(written, cause.exit()));
     }
-    // A sweep asks; only repetitions of the scenario as it is are judged.
+    // A sweep explores; only repetitions of the unchanged scenario are judged.
     let is_broken = grid.axes.is_empty() && grid.cells.iter().any(|cell| cell.kept() < cell.repetitions.len());
     Ok(printed(written, if is_broken { Exit::CheckFailed } else { Exit::Passed }))
 }
@@ -201,7 +201,8 @@ struct Unfinished {
 }
 
 impl Unfinished {
-    /// Adds execution number `index`. Gives all executions of its combination if it was the last one.
+    /// Adds execution number `index`. Returns all executions of its combination if it was the last
+    /// one.
     fn add(&self, index: usize, measured: &Measured) -> Option<Vec<Box<RawValue>>> {
         let raw = serde_json::value::to_raw_value(measured).ok()?;
         let mut by_point = self.by_point.lock().unwrap_or_else(PoisonError::into_inner);

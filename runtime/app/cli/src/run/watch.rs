@@ -8,8 +8,8 @@ use crate::run::rebuild::GuestSource;
 use crate::stop;
 use crate::terminal::text::counted;
 
-/// Time between two looks at the files. A look costs a system call for each, which is less
-/// than a service for notifications, and works on every file system.
+/// Time between two checks of the files. A check costs a system call for each, which is less than a
+/// service for notifications, and works on every file system.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Modification time and length of a file; none if it does not exist.
@@ -18,9 +18,9 @@ type State = Option<(SystemTime, u64)>;
 /// A file and its state when it was read.
 type Watched = (PathBuf, State);
 
-/// Calls `run` until a signal comes; it gives its exit code and the files it has read. The
-/// files of `always` are watched, too, and so are the sources of guests: a guest whose sources
-/// change is built before the next run. There is no run until every guest builds.
+/// Calls `run` until a signal comes; it returns its exit code and the files it has read. The files
+/// of `always` are watched, too, and so are the sources of guests: a guest whose sources change is
+/// built before the next run. There is no run until every guest builds.
 pub(crate) fn watch(always: &[PathBuf], mut run: impl FnMut() -> (Exit, Vec<PathBuf>)) -> Exit {
     // The files of a run that failed early are incomplete.
     let mut files = always.to_vec();
@@ -64,7 +64,7 @@ pub(crate) fn watch(always: &[PathBuf], mut run: impl FnMut() -> (Exit, Vec<Path
     }
 }
 
-/// Waits until a file changes; gives the file, and the guest whose source it is.
+/// Waits until a file changes; returns the file, and the guest whose source it is.
 ///
 /// # Errors
 /// The exit code if a signal comes first.

@@ -136,8 +136,8 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "N")]
     pub(crate) max_num_queued_reqs: Option<usize>,
 
-    /// Refuse requests with 503 while the prompts of those without an output have this many tokens, with --frontend
-    /// python [default: no limit].
+    /// Refuse requests with 503 while the prompts of those without an output have this many tokens,
+    /// with --frontend python [default: no limit].
     #[arg(long, value_name = "TOKENS")]
     pub(crate) max_num_queued_tokens: Option<usize>,
 
@@ -179,11 +179,11 @@ pub(crate) struct ServerArgs {
     #[arg(long)]
     pub(crate) enable_prompt_tokens_details: bool,
 
-    /// End each stream with its usage, whatever its request says.
+    /// End each stream with its usage, whatever its request asks for.
     #[arg(long)]
     pub(crate) enable_force_include_usage: bool,
 
-    /// Name tokens of logprobs by their ids, unless a request says otherwise.
+    /// Name tokens of logprobs by their ids, by default.
     #[arg(long)]
     pub(crate) return_tokens_as_token_ids: bool,
 

@@ -64,7 +64,7 @@ fn kwargs(text: &str) -> Result<Kwargs, String> {
     serde_json::from_str(text).map(Kwargs).map_err(|error| format!("expected a JSON object: {error}"))
 }
 
-/// Gives the model the chat template of the options, if they have one.
+/// Sets the model's chat template from the options, if they have one.
 pub(crate) fn replace_template(args: &ChatArgs, model: &mut Model) -> Result<(), Unusable> {
     let Some(given) = &args.chat_template else { return Ok(()) };
     let unusable = |reason: String| Unusable::new(format!("invalid --chat-template: {reason}"));

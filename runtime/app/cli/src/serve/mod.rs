@@ -46,7 +46,7 @@ use operations::{ChangedFaults, ChangedMetrics, Operations, Server};
 pub(crate) use rendering::rendering_process;
 use tape::{Ending, PlayedTape};
 
-/// Numbers in an embedding unless an option says: as many as small models have.
+/// Default number of dimensions of an embedding: as many as small models have.
 const EMBEDDING_DIMENSIONS: u32 = 384;
 
 /// Numbers in the state of a token where no `config.json` states it.
@@ -72,7 +72,7 @@ struct Prepared {
     tokenizer_info: Option<serde_json::Value>,
     /// A capture of HTTP that is played back.
     tape: Option<PlayedTape>,
-    /// What ends the server at the first request that is not in it.
+    /// Ends the server at the first request that is not in it.
     ending: Ending,
 }
 
@@ -213,7 +213,7 @@ fn cache_config(args: &ServeArgs, engine: &EngineConfig) -> CacheConfig {
     }
 }
 
-/// The source of readable answers, with reasoning where that is told apart.
+/// The source of readable answers, with reasoning if that is separated.
 fn english(
     args: &ServeArgs,
     model: &Model,
@@ -234,7 +234,7 @@ fn english(
     Ok(Arc::new(move |_context| Ok(Box::new(text.get_or_init(&make).source()))))
 }
 
-/// The check of structures by readable answers, where those are what engines say.
+/// The check of structures by readable answers, if the engines generate those.
 fn structure_check(text: Arc<OnceLock<TextModel>>) -> StructureCheck {
     StructureCheck(Arc::new(move |asked, is_gone| match text.get() {
         Some(text) => text.structure(asked, is_gone).map(drop),

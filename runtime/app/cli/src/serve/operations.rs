@@ -1,5 +1,4 @@
-//! Options of what stands around the API: keys, TLS, CORS, limits, metrics, and
-//! faults that clients meet.
+//! Options around the API: keys, TLS, CORS, limits, metrics, and faults for clients.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

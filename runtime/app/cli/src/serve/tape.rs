@@ -73,8 +73,8 @@ pub(crate) fn is_http(args: &TapeArgs, playback: &PlaybackArgs) -> bool {
     reader.is_ok_and(|reader| reader.meta().holds.http)
 }
 
-/// What answers before the routes, and its tape, if there is one. `ending` is called at the first miss of a strict playback,
-/// `tokenizer` counts where the answers of a tape do not.
+/// The service before the routes, and its tape, if there is one. `ending` is called at the first
+/// miss of a strict playback, `tokenizer` counts where the answers of a tape do not.
 pub(crate) fn player(
     args: &TapeArgs,
     live: &LiveArgs,
@@ -180,7 +180,7 @@ fn open(path: &Path, args: &TapeArgs, playback: &PlaybackArgs) -> Result<HttpTap
     Ok(tape)
 }
 
-/// What passes requests on that are not on the tape, and adds them to it.
+/// The service that forwards unrecorded requests, and adds them to the tape.
 fn recording(path: &Path, args: &TapeArgs, tape: &Arc<HttpTape>) -> Result<(Proxy, Arc<HttpRecorder>), Unusable> {
     let Some(url) = &args.upstream else {
         return Err(Unusable {

@@ -26,7 +26,7 @@ pub(crate) fn read(source: &str, model: &Model, chats: &ChatOptions) -> Result<O
     answers::parse(&text, model, chats, now_s).map_err(refused)
 }
 
-/// Refuses a database, and says how its answers become a file.
+/// Refuses a database, and explains how its answers become a file.
 fn check_is_text(path: &Path, source: &str) -> Result<(), Unusable> {
     const SQLITE: &[u8] = b"SQLite format 3\0";
     let mut start = Vec::new();

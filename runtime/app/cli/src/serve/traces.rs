@@ -26,7 +26,7 @@ pub(crate) struct TraceArgs {
     pub(crate) otel_service_name: String,
 }
 
-/// Traces beside `metrics`, if they are asked for.
+/// Traces in addition to `metrics`, if requested.
 pub(crate) fn traced(
     args: &TraceArgs,
     metrics: Arc<dyn EngineObserver>,

@@ -1,5 +1,6 @@
-//! Arguments of `vllm serve` that this command has no option for. They are accepted, so that command lines of vLLM
-//! work as they are; those without effect are listed once at the start, and with their reasons in `--help-all`.
+//! Arguments of `vllm serve` without an option of this command. They are accepted, so that command
+//! lines of vLLM work unchanged; those without effect are listed once at the start, and with their
+//! reasons in `--help-all`.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -18,7 +19,7 @@ const APPLIED: &[&str] =
 
 /// Whether an argument has an effect.
 fn is_effective(name: &str) -> bool {
-    // Adapters are there without it; metrics tell how many a step has at most.
+    // Adapters exist without it; metrics report the maximum per step.
     APPLIED.contains(&name) || name == "--enable-lora"
 }
 
@@ -64,7 +65,7 @@ pub(crate) struct VllmFlags {
 }
 
 impl Args for VllmFlags {
-    /// Behind all other options: only what those do not declare is added.
+    /// After all other options: only undeclared ones are added.
     fn augment_args(command: Command) -> Command {
         let own = |name: &str| {
             let flag = name.trim_start_matches("--");

@@ -57,7 +57,7 @@ fn run(address: &str, folder: &Path, words: &[OsString]) -> Result<(), Refusal> 
         Some(130) | None => (Exit::Interrupted, true),
         Some(3) => (Exit::Fault, true),
         Some(2) => (Exit::BadInput, true),
-        // Of Python itself, which lacks the module.
+        // An error of Python itself, which lacks the module.
         Some(_) => (Exit::BadInput, false),
     };
     let refusal = Refusal { exit, ..Refusal::input(format!("--on {address}: the sweep came to no end")) };

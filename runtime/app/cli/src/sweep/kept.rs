@@ -1,5 +1,5 @@
-//! The finished points of a sweep, in a file beside its table while it runs: neither `kill -9` nor a
-//! fault of one point loses them, and the same command goes on from them.
+//! The finished points of a sweep, in a file next to its table while it runs: neither `kill -9` nor
+//! a fault of one point loses them, and the same command continues from them.
 //!
 //! The file has the form of a shard's, so that `vcr merge --partial` makes a table of it. Each line
 //! has the digests of the files that were read since the line before: results are used again only
@@ -49,9 +49,9 @@ struct Line<'a, T> {
 }
 
 impl KeptPoints {
-    /// The points of the sweep `header`, whose results go to `out`; none where there is no file of
-    /// this machine to be kept beside. All points read the files `read`. With `force`, points of
-    /// another sweep are replaced.
+    /// The points of the sweep `header`, whose results go to `out`; none if `out` is not a file on
+    /// this machine. All points read the files `read`. With `force`, points of another sweep are
+    /// replaced.
     pub(crate) fn open(
         out: Option<&Path>,
         header: &Header,
@@ -97,7 +97,7 @@ impl KeptPoints {
         Ok(self.earlier.results::<T>().map_err(Refusal::input)?.into_iter().collect())
     }
 
-    /// Says that an earlier process has finished some of `points`.
+    /// Reports that an earlier process has finished some of `points`.
     pub(crate) fn tell(&self, points: usize, quiet: bool) {
         let done = self.earlier.len();
         if done > 0 && !quiet {
@@ -137,7 +137,7 @@ impl KeptPoints {
         }
     }
 
-    /// Says where the finished points are, of a sweep that could not go on.
+    /// Reports the place of the finished points of a failed sweep.
     pub(crate) fn leave(kept: Option<Self>) {
         let Some(kept) = kept else { return };
         let (path, done) = (kept.path.clone(), kept.earlier.len() + kept.log().added);
@@ -173,7 +173,7 @@ impl Log {
     }
 }
 
-/// Whether points are kept beside a table: not beside pipes and devices, nor at URLs.
+/// Whether points are kept next to a table: not for pipes and devices, nor at URLs.
 fn is_kept(out: &Path) -> bool {
     let is_special = fs::metadata(out).is_ok_and(|there| !there.is_file());
     vcr_base::input::remote::url(out).is_none() && !is_special

@@ -133,7 +133,7 @@ pub(crate) fn whole_lines(text: &str) -> &str {
     text.rfind('\n').map_or("", |end| &text[..=end])
 }
 
-/// A shard as it was read.
+/// A shard as read.
 pub(crate) struct Part {
     pub(crate) path: PathBuf,
     pub(crate) header: Header,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// Suffix of the files that shards write.
 pub(crate) const SUFFIX: &str = "shard";
 
-/// The number that an Indexed Job of Kubernetes gives each of its pods.
+/// The number that Kubernetes sets for each pod of an Indexed Job.
 const INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
 
 /// Maximum number of shards: more than points are of no use.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use vcr_core::latency::StepShape;
 use vcr_latency::tables::{Priced, Source};
 
-/// A step, as a line says it.
+/// A step, as in a line.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct StepLine {

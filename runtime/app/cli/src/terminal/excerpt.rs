@@ -32,7 +32,7 @@ pub(crate) fn of_source(source: &str, line: usize, column: usize) -> Option<Stri
 fn excerpt(source: &str, line: usize, column: usize) -> Option<String> {
     let text: Vec<char> = source.lines().nth(line.checked_sub(1)?)?.chars().collect();
     let at = column.saturating_sub(1).min(text.len());
-    // Of a long line, the part around the column.
+    // The part of a long line around the column.
     let from = if text.len() > MAX_COLUMNS { at.saturating_sub(MAX_COLUMNS / 2) } else { 0 };
     let shown: String = text.iter().skip(from).take(MAX_COLUMNS).map(|c| if *c == '\t' { ' ' } else { *c }).collect();
     let number = line.to_string();

@@ -1,4 +1,4 @@
-//! The width of the terminal, and what fits into it.
+//! The width of the terminal, and texts that fit into it.
 
 use std::io::{self, Write};
 

@@ -12,7 +12,7 @@ pub(crate) mod text;
 
 use std::io::{self, Write};
 
-/// Writes to standard output what `print` prints, in one piece and not line by line.
+/// Writes the output of `print` to standard output in one piece, not line by line.
 pub(crate) fn write_at_once(print: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
     let mut text = Vec::new();
     print(&mut text)?;

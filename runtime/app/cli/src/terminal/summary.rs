@@ -23,7 +23,7 @@ const MAX_WORKLOADS: usize = 8;
 const MAX_ENGINES: usize = 8;
 const MAX_RUNS: usize = 4;
 
-/// Metrics of a run that are always listed: what its requests see. Others only with `--full`.
+/// Metrics of a run that are always listed: the requests' view. Others only with `--full`.
 const LISTED: [Trend; 5] = [Trend::Ttft, Trend::Itl, Trend::Tpot, Trend::E2e, Trend::Queue];
 
 /// Columns that are left out where a table does not fit, first to last. docs/reference/run.md has them.
@@ -243,7 +243,7 @@ fn trend_row(label: String, summary: TrendReport, unit: Unit) -> Vec<String> {
     std::iter::once(label).chain(values).chain([summary.count.to_string()]).collect()
 }
 
-/// Between which values most draws lie, of what requests see and of the throughput.
+/// The range of most draws, for the requests' view and the throughput.
 fn write_uncertainty(
     out: &mut dyn Write,
     uncertainty: &Uncertainty,
@@ -319,7 +319,7 @@ fn comparison_table(runs: &[Arc<Report>]) -> Table {
 
 /// Writes the guests that took part, with their calls and errors.
 fn write_guests(out: &mut dyn Write, guests: &[GuestReport], layout: Layout) -> io::Result<()> {
-    /// Digits of a digest that tell guests apart.
+    /// Digits of a digest that distinguish guests.
     const DIGITS: usize = 16;
     if guests.is_empty() {
         return Ok(());

@@ -167,7 +167,7 @@ proptest! {
             contents += io::copy(content, &mut io::sink())?;
             Ok(())
         });
-        // Some bits of a zstd frame do not matter; then all is as it was.
+        // Some bits of a zstd frame do not matter; then nothing has changed.
         if let Ok(manifest) = found {
             prop_assert_eq!(manifest.files.len(), 2);
         }

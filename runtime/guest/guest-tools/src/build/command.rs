@@ -29,8 +29,8 @@ pub(crate) fn output(command: &mut Command) -> Result<String, BuildError> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// As [`output`], but gives up after `limit`: for programs that may wait for a
-/// network that never answers.
+/// As [`output`], but stops after `limit`: for programs that may wait for a network that never
+/// answers.
 pub(crate) fn output_within(command: &mut Command, limit: Duration) -> Result<String, BuildError> {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|source| cannot_start(command, source))?;
@@ -52,8 +52,8 @@ pub(crate) fn output_within(command: &mut Command, limit: Duration) -> Result<St
     Ok(stdout.join().unwrap_or_default())
 }
 
-/// Runs a command to its end, hands each line of its stderr to `on_line` as it
-/// comes, and gives its stdout. The error carries the last lines.
+/// Runs a command to its end, passes each line of its stderr to `on_line` as it comes, and returns
+/// its stdout. The error carries the last lines.
 pub(crate) fn stream(command: &mut Command, mut on_line: impl FnMut(&str)) -> Result<String, BuildError> {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|source| cannot_start(command, source))?;
@@ -81,7 +81,7 @@ fn read_all(pipe: Option<impl std::io::Read + Send + 'static>) -> thread::JoinHa
     thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
-            // What arrived before an error is still worth showing.
+            // Output before an error is still worth showing.
             let _ = pipe.by_ref().read_to_end(&mut bytes);
         }
         String::from_utf8_lossy(&bytes).into_owned()

@@ -43,7 +43,7 @@ pub enum BuildError {
     },
     #[error("the guest does not compile:\n{messages}")]
     Compile {
-        /// The last lines of what cargo said.
+        /// The last lines of cargo's output.
         messages: String,
     },
     #[error("`{}` is not a guest in {language}: {problem}", path.display())]

@@ -29,10 +29,10 @@ const OLDEST_NODE: (u32, u32) = (20, 0);
 /// The time limit of npm to install both.
 const NPM_LIMIT: std::time::Duration = std::time::Duration::from_secs(900);
 
-/// The program that drives the tool, beside which the tool is installed.
+/// The program that drives the tool; the tool is installed in the same folder.
 const DRIVER: (&str, &str) = ("javascript.mjs", include_str!("javascript.mjs"));
 
-/// `package.json`, as far as it is about guests.
+/// The part of `package.json` about guests.
 #[derive(Debug, Deserialize)]
 struct Manifest {
     name: Option<String>,

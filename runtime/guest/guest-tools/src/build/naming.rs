@@ -13,7 +13,7 @@ use std::process::Command;
 
 use crate::build::error::BuildError;
 
-/// The program that cargo calls in place of the compiler.
+/// The program that cargo calls instead of the compiler.
 const SCRIPT: &str = r#"#!/bin/sh
 # Written by `vcr guest build`: names crates by their packages, wherever they lie.
 left=$#

@@ -30,7 +30,7 @@ impl Options {
         Ok(Self { route, bootstrap, cache_dir: env::var_os("VCR_CACHE_DIR").map(PathBuf::from) })
     }
 
-    /// The cache directory, if any is to be had.
+    /// The cache directory, if any is available.
     pub(crate) fn cache_dir(&self) -> Option<PathBuf> {
         let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         self.cache_dir

@@ -7,7 +7,7 @@ use cargo_metadata::{CrateType, Message, Metadata, MetadataCommand, Package};
 use crate::build::command::{output, program, shown};
 use crate::build::error::BuildError;
 
-/// Whether `package` has a library of the type that components are made of.
+/// Whether `package` has a library of the type for components.
 pub(crate) fn is_guest(package: &Package) -> bool {
     package.targets.iter().any(|target| target.crate_types.contains(&CrateType::CDyLib))
 }
@@ -24,8 +24,8 @@ pub(crate) fn workspace(dir: &Path) -> Result<Metadata, BuildError> {
         .map_err(|error| BuildError::BadAnswer { command: shown(&command), reason: error.to_string() })
 }
 
-/// The core module that `cargo build` made of the package of `manifest`, by the messages that it
-/// printed.
+/// The core module that `cargo build` made from the package of `manifest`, according to its
+/// messages.
 pub(crate) fn module(messages: &str, manifest: &Path) -> Option<PathBuf> {
     let artifacts = Message::parse_stream(messages.as_bytes()).filter_map(|message| match message {
         Ok(Message::CompilerArtifact(artifact)) => Some(artifact),

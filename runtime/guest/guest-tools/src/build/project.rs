@@ -43,8 +43,8 @@ impl Project {
         Ok(self)
     }
 
-    /// Builds the project into `out_dir/NAME.wasm`. `make` gives the bytes of the component, and
-    /// may leave files in the folder that it gets.
+    /// Builds the project into `out_dir/NAME.wasm`. `make` returns the bytes of the component, and
+    /// may leave files in its folder.
     pub(crate) fn build(
         &self,
         out_dir: &Path,

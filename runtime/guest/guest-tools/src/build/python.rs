@@ -32,7 +32,7 @@ const RUN_TOOL: &str = "import sys; from componentize_py import script; sys.exit
 /// The line of a world that lets a guest report telemetry.
 const TELLING: &str = "import observe;";
 
-/// `pyproject.toml`, as far as it is about guests.
+/// The part of `pyproject.toml` about guests.
 #[derive(Debug, Deserialize)]
 struct Manifest {
     project: Option<Package>,
@@ -137,7 +137,7 @@ fn interface(from: &Path, observe: bool, work: &Path) -> Result<PathBuf, BuildEr
     Ok(wit)
 }
 
-/// Runs the tool and gives the component.
+/// Runs the tool and returns the component.
 fn componentize(
     python: &Path,
     project: &Project,

@@ -1,4 +1,4 @@
-//! A compiler for wasm32, and what all ways to one share.
+//! A compiler for wasm32, and the common parts of all ways to obtain one.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -74,7 +74,7 @@ impl Store {
         match *reference {}
     }
 
-    /// The same, anew.
+    /// The same, again.
     pub fn pull(&self, reference: &OciReference) -> Result<Found, RegistryError> {
         match *reference {}
     }

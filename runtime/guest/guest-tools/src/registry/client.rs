@@ -22,7 +22,7 @@ const OLD_COMPONENT_MEDIA_TYPE: &str = "application/vnd.wasm.content.layer.v1+wa
 const TITLE_ANNOTATION: &str = "org.opencontainers.image.title";
 const CONFIG_MEDIA_TYPE: &str = "application/vnd.wasm.config.v0+json";
 
-/// The longest manifest, which is what registries have to take.
+/// The longest manifest, which registries must accept.
 const MANIFEST_BYTES_MAX: u64 = 4 << 20;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

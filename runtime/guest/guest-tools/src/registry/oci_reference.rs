@@ -63,7 +63,7 @@ impl OciReference {
         &self.inner
     }
 
-    /// The registry as it was given.
+    /// The registry as given.
     pub(crate) fn registry(&self) -> &str {
         self.inner.registry()
     }

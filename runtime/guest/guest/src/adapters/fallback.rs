@@ -14,7 +14,7 @@ use vcr_core::scale::{Autoscaler, PoolView, ScaleError};
 use vcr_core::seed;
 use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenError, TokenRequest, TokenWant};
 
-/// Hears of the failure of a guest whose fallback goes on.
+/// Is notified of the failure of a guest whose fallback continues.
 pub type FailureSink = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// A guest, as long as it does not fail, and from then on its fallback.
@@ -25,8 +25,8 @@ pub struct WithFallback<T: ?Sized> {
 }
 
 impl<T: ?Sized> WithFallback<T> {
-    /// A guest and what takes its place. Where the guest could not even be made,
-    /// the fallback has its place from the beginning.
+    /// A guest and its replacement. If the guest could not even be made, the fallback is used from
+    /// the beginning.
     pub fn new<E: std::fmt::Display>(guest: Result<Box<T>, E>, fallback: Box<T>, failed: FailureSink) -> Self {
         let guest = guest.inspect_err(|error| failed(&error.to_string())).ok();
         Self { guest, fallback, failed }
@@ -138,8 +138,8 @@ impl FailureInjector for WithFallback<dyn FailureInjector> {
     }
 }
 
-/// Draws tokens from the seeds of the requests: the fallback of token sources.
-/// An output goes on to its limit, since no token of it is meant to end it.
+/// Draws tokens from the seeds of the requests: the fallback of token sources. An output continues
+/// to its limit, since none of its tokens should end it.
 #[derive(Clone, Debug)]
 pub struct SeededTokens {
     vocab_size: NonZeroU32,

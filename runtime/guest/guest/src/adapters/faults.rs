@@ -46,7 +46,7 @@ impl FailureInjector for GuestFaults {
     }
 }
 
-/// Keeps book of the requests. Gives whether there is a utility call among the events.
+/// Tracks the requests. Returns whether there is a utility call among the events.
 pub(crate) fn note_events(events: &[FaultEvent<'_>], live: &mut BTreeSet<u32>) -> bool {
     let mut has_utility = false;
     for event in events {

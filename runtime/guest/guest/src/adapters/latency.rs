@@ -41,8 +41,8 @@ impl LatencyModel for GuestLatency {
     }
 }
 
-/// Prices a batch by the calls that are cheapest: a step that only decodes in one with those behind
-/// it that follow from it, any other by itself.
+/// Prices a batch with the cheapest calls: a decode-only step together with the steps that follow
+/// from it, any other alone.
 fn price(
     instance: &mut dyn LatencyInstance,
     limits: &Limits,
@@ -91,7 +91,7 @@ pub(crate) fn run_length(steps: &[StepShape]) -> usize {
     1 + rest.iter().enumerate().take_while(follows).count()
 }
 
-/// Checks the answer of a call about one step and gives its duration in whole nanoseconds.
+/// Checks the answer of a call about one step and returns its duration in whole nanoseconds.
 pub(crate) fn checked(start_ns: u64, value: f64) -> Result<u64, CallFault> {
     match complaint(value) {
         None => Ok(round_ns(value)),
@@ -126,9 +126,9 @@ pub(crate) fn accept(
     Ok(now_ns)
 }
 
-/// The nearest whole number, halves upwards, of a valid duration: what `wit/`
-/// specifies and the SDK computes. Equal to `f64::round` there, which is a call
-/// into the mathematics library on processors before SSE 4.1.
+/// The nearest whole number of a valid duration, halves rounded up, as specified in `wit/` and
+/// computed by the SDK. Equal to `f64::round` there, which is a call into the mathematics library
+/// on processors before SSE 4.1.
 fn round_ns(duration_ns: f64) -> u64 {
     // At most 1e18, so it fits; signed conversions are the cheap ones.
     let whole = duration_ns as i64;

@@ -36,7 +36,7 @@ impl SchedulingPolicy for GuestPolicy {
         let Self { limits, running, check, .. } = self;
         let result = running.call("decide", |instance| {
             batch.events.iter().for_each(|event| check.note(event));
-            // Enough to say everything of every request there is.
+            // Enough for every preference of every current request.
             let most_bytes = check.num_there() * PREFERENCES_BYTES;
             let budget = limits.budget(batch.events.len() + batch.progress.len(), most_bytes);
             instance.decide(batch, preferences, budget)?;

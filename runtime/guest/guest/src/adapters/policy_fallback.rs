@@ -26,8 +26,8 @@ struct Standing {
 }
 
 impl PolicyWithFallback {
-    /// A guest and what takes its place. Where the guest could not even be made,
-    /// the fallback has its place from the beginning.
+    /// A guest and its replacement. If the guest could not even be made, the fallback is used from
+    /// the beginning.
     #[must_use]
     pub fn new(
         guest: Result<Box<dyn SchedulingPolicy>, PolicyError>,

@@ -10,8 +10,8 @@ pub(crate) struct Running<I: ?Sized> {
 
 enum State<I: ?Sized> {
     Alive(Box<I>),
-    /// The instance is gone: after a trap it could not be entered again, and
-    /// after any other error its state is not worth trusting.
+    /// The instance has been dropped: after a trap it could not be entered again, and after any
+    /// other error its state is not trustworthy.
     Failed {
         first: String,
     },

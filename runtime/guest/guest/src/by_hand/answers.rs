@@ -13,7 +13,7 @@ use crate::latest::Chosen;
 use crate::remarks::{Remarks, RemarksOfCall, RunningSlots};
 use crate::world::World;
 
-/// What earlier calls of an instance say of the next answer.
+/// Requirements on the next answer from earlier calls of an instance.
 pub(super) enum AnswerCheck {
     Latency,
     Scheduling(PreferenceCheck),

@@ -86,7 +86,7 @@ fn is_columns(record: &Record) -> bool {
     record.fields().all(|field| matches!(field.ty, Type::List(_)))
 }
 
-/// A column that is left out, beside others with this many entries.
+/// A missing column, among others with this many entries.
 fn column_of(field: &str, rows: usize) -> Value {
     match field {
         "worker" | "slot" => (0..rows).collect(),

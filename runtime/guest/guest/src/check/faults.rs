@@ -117,7 +117,7 @@ fn words(action: &FaultAction) -> [u64; 2] {
 }
 
 impl FaultWorkload {
-    /// Draws what happens in a step.
+    /// Draws the events of a step.
     fn happen(&mut self) -> Vec<SentEvent> {
         self.now_ns += self.draw.length(100_000, 40_000_000);
         let mut sent = Vec::new();

@@ -1,4 +1,4 @@
-//! Arguments of calls as JSON, with the names of `wit/`: what `vcr guest call` reads.
+//! Arguments of calls as JSON, with the names of `wit/`: the input of `vcr guest call`.
 
 use serde_json::{Value, json};
 use vcr_core::fault::{FaultBatch, FaultEvent};

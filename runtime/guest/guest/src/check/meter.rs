@@ -21,7 +21,7 @@ struct Function {
     calls: u64,
     items: u64,
     fuel: u64,
-    /// Of each call: a mean would depend on the load of the machine.
+    /// By call: a mean would depend on the load of the machine.
     ns: Vec<u64>,
     fuel_most: Used,
     answer_bytes_most: Used,

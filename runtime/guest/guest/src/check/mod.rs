@@ -72,11 +72,11 @@ pub fn check(
     })
 }
 
-/// Plays an engine, or what stands around one, against an instance.
+/// Plays an engine, or its surroundings, against an instance.
 trait Driver {
     type Instance: Metered + ?Sized;
 
-    /// A workload drawn from `seed`, whose calls are made as `split` says.
+    /// A workload drawn from `seed`, whose calls are grouped by `split`.
     fn new(seed: u64, split: Split) -> Self;
 
     /// Makes the calls of the next step and checks their answers.
@@ -132,7 +132,7 @@ impl GuestFailure {
     }
 }
 
-/// An instance on the table, and what its calls are measured with.
+/// An instance under test, and the meter of its calls.
 struct Table<'a, 'm, I: ?Sized> {
     instance: &'a mut I,
     limits: &'a Limits,
@@ -184,7 +184,7 @@ struct Player<D: Driver> {
 }
 
 impl<D: Driver> Player<D> {
-    /// Plays a step and gives its answers; nothing at the end.
+    /// Plays a step and returns its answers; nothing at the end.
     fn step(&mut self, limits: &Limits, meter: &mut Meter<'_>) -> Result<Option<Vec<u64>>, Outcome> {
         let mut table = Table { instance: &mut *self.instance, limits, meter };
         let made = self.driver.step(&mut table);
@@ -227,7 +227,7 @@ impl Subject<'_> {
         findings
     }
 
-    /// Makes one check after another, as long as it makes sense to go on.
+    /// Makes one check after another, as long as it makes sense to continue.
     fn examine_into<D: Driver>(&self, maker: &dyn Maker<D::Instance>, meter: &mut Meter<'_>, findings: &mut Findings) {
         let mut log = Log::default();
         let answered = self.record::<D>(maker, meter, &mut findings.configure_fuel, &mut log);
@@ -293,7 +293,7 @@ impl Subject<'_> {
         Ok(())
     }
 
-    /// Plays a step and compares it; gives whether the workload goes on.
+    /// Plays a step and compares it; returns whether the workload continues.
     fn compare_step<D: Driver>(
         &self,
         player: &mut Player<D>,
@@ -359,7 +359,7 @@ impl Subject<'_> {
     }
 }
 
-/// Says where two answers differ, if they do.
+/// Reports where two answers differ, if they do.
 fn same<D: Driver>(before: &[u64], words: &[u64]) -> Result<(), String> {
     let differs = before.iter().zip(words).position(|(a, b)| a != b);
     match differs {
@@ -373,11 +373,10 @@ fn same<D: Driver>(before: &[u64], words: &[u64]) -> Result<(), String> {
 }
 
 impl Findings {
-    /// Records the outcome of a check; returns whether to go on.
+    /// Records the outcome of a check; returns whether to continue.
     fn note(&mut self, (name, claim): (&'static str, &'static str), result: Result<(), Outcome>) -> bool {
         let outcome = result.err().unwrap_or(Outcome::Passed);
-        // A guest that failed or broke the interface makes every further check
-        // say the same.
+        // After a guest failed or broke the interface, every further check would report the same.
         let go_on = match &outcome {
             Outcome::Passed => true,
             Outcome::Broken { .. } => name != ANSWERS.0,

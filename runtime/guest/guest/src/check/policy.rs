@@ -227,8 +227,7 @@ impl Scheduling {
         }
     }
 
-    /// While blocks are short, the one that the policy would rather lose gives
-    /// way; the last one stays.
+    /// While blocks are short, the policy's preferred victim is preempted; the last request stays.
     fn preempt(&mut self) {
         while self.running.len() > 1 && self.running.iter().map(Request::blocks).sum::<u64>() > KV_BLOCKS {
             let order = |request: &Request| (request.give_way_rank, request.number);

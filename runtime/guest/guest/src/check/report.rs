@@ -61,8 +61,7 @@ pub enum Outcome {
         /// In which call, and how.
         reason: String,
     },
-    /// This machine refused memory or another resource, which says nothing about
-    /// the guest.
+    /// This machine refused memory or another resource, which does not concern the guest.
     HostFailed {
         /// The call, and the refused resource.
         reason: String,
@@ -98,7 +97,7 @@ impl Used {
 pub struct CallCost {
     /// The function as `wit/` names it.
     pub function: &'static str,
-    /// Calls made of it.
+    /// Number of calls.
     pub calls: u64,
     /// Things that these calls were about: steps, tokens, events, requests.
     pub items: u64,

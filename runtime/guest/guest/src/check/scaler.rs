@@ -54,7 +54,7 @@ impl Scaling {
     fn happen(&mut self) {
         let (draw, view) = (&mut self.draw, &mut self.view);
         view.now_ns += draw.length(1_000_000, 60_000_000_000);
-        // Engines come up and are gone, and now and then one crashes.
+        // Engines start and stop, and occasionally one crashes.
         let started = draw.below(u64::from(view.starting_engines) + 1) as u32;
         view.starting_engines -= started;
         view.up_engines += started;

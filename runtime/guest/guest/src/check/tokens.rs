@@ -26,7 +26,7 @@ const STRUCTURED: [&str; 4] = [
     r#"{"regex": "[a-z]+@[a-z]+"}"#,
 ];
 
-/// The word of a refused request, in place of its tokens.
+/// The word of a refused request, instead of its tokens.
 const REFUSED: u64 = u64::MAX;
 
 /// The word before a slot and its number of accepted drafts.
@@ -151,7 +151,7 @@ impl Emitting {
     fn start(&mut self) -> Vec<Starting> {
         let mut started = Vec::new();
         let mut burst = if self.draw.once_in(3) { self.draw.length(1, 8) } else { 0 };
-        // Nothing runs: a request has to start.
+        // Nothing runs: a request must start.
         if self.live.is_empty() {
             burst = burst.max(1);
         }

@@ -32,7 +32,7 @@ impl fmt::Display for ApiVersion {
 pub const SUPPORTED_VERSIONS: &[(u64, u64)] = &[(0, 1)];
 
 pub(crate) fn is_supported(version: ApiVersion) -> bool {
-    // Of the made-up older version that tests have.
+    // For the made-up older version of the tests.
     let is_made_up = cfg!(test) && (version.major, version.minor) == (0, 0);
     is_made_up || SUPPORTED_VERSIONS.contains(&(version.major, version.minor))
 }

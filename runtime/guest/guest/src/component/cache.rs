@@ -84,8 +84,8 @@ impl Cache {
         Some(Self { folder, key })
     }
 
-    /// The compiled form of the component `bytes`, whose SHA-256 is `digest`:
-    /// the one that was kept, or a fresh one that is kept from now on.
+    /// The compiled form of the component `bytes`, whose SHA-256 is `digest`: the cached one, or a
+    /// fresh one that is cached from now on.
     pub(crate) fn compiled(&self, engine: &Engine, digest: &str, bytes: &[u8]) -> Result<Component, CompileError> {
         let entry = self.folder.join(entry_name(engine, digest));
         if let Some(component) = self.read(engine, &entry) {
@@ -111,7 +111,7 @@ impl Cache {
         format!("{} {}\n", hex::encode(self.key.code(name, image)), image.len())
     }
 
-    /// The entry, if it is there and whole.
+    /// The entry, if it exists and is complete.
     fn read(&self, engine: &Engine, entry: &Path) -> Option<Component> {
         let image = fs::read(entry).ok()?;
         if fs::read_to_string(seal_of(entry)).ok()? != self.seal(entry, &image) {
@@ -190,8 +190,7 @@ fn is_own_name(name: &str) -> bool {
     is_hex && (extension(ENTRY_EXTENSION) || extension(SEAL_EXTENSION))
 }
 
-/// The name of the entry of a component: which one it is, and by what compiler
-/// and settings it is compiled.
+/// The name of a component's entry: its digest, the compiler and the settings.
 fn entry_name(engine: &Engine, digest: &str) -> String {
     let mut hash = Sha(Sha256::new());
     digest.hash(&mut hash);
@@ -213,7 +212,7 @@ impl Hasher for Sha {
     }
 }
 
-/// The file beside an entry that marks it as complete.
+/// The file next to an entry that marks it as complete.
 fn seal_of(entry: &Path) -> PathBuf {
     entry.with_extension(SEAL_EXTENSION)
 }

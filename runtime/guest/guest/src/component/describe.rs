@@ -13,7 +13,7 @@ use crate::module::{read_up_to, size_of_file};
 use crate::wasi::WasiGrants;
 use crate::world::World;
 
-/// Bytes of a page of WebAssembly memory, unless it says otherwise.
+/// Default bytes of a page of WebAssembly memory.
 const PAGE_BYTES: u64 = 64 << 10;
 
 /// A description of a file.
@@ -40,8 +40,8 @@ pub struct Description {
     pub example_config: Option<String>,
     /// The JSON schema of its configs, where its builder put one inside.
     pub config_schema: Option<String>,
-    /// Why this build cannot run it, if so. Only the names are looked at: whether
-    /// the functions fit shows when it is loaded.
+    /// Why this build cannot run it, if so. Only the names are checked: whether the functions fit
+    /// shows when it is loaded.
     pub problem: Option<LoadProblem>,
 }
 
@@ -51,7 +51,7 @@ pub enum FileKind {
     Component,
     /// A core module, as compilers make them.
     CoreModule,
-    /// It begins like WebAssembly, but does not go on like it.
+    /// It begins like WebAssembly, but does not continue like it.
     Damaged,
     /// Anything else.
     Other,
@@ -199,8 +199,7 @@ impl Description {
         sdk.or_else(tool).map(|(_, name)| name.as_str())
     }
 
-    /// Components are put together of modules that say much the same of
-    /// themselves: each producer is noted once.
+    /// Components consist of modules with similar metadata: each producer is noted once.
     fn note_producers(&mut self, producers: ProducersSectionReader<'_>) -> Result<(), wasmparser::BinaryReaderError> {
         for field in producers {
             let field = field?;

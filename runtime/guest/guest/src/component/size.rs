@@ -28,7 +28,7 @@ const FUNCTION_BYTES_MAX: u64 = 512 << 10;
 /// have to merge.
 const MERGES_MAX: u64 = 16_000_000;
 
-/// Memory that the compilation of one function may take, by what its instructions cost.
+/// Memory limit for the compilation of one function, by the cost of its instructions.
 const FUNCTION_MEMORY_MAX: u64 = 256 << 20;
 
 /// The memory of large functions together: each processor compiles one at a time.
@@ -281,7 +281,7 @@ impl Shape {
     }
 }
 
-/// Local variables of a function, beside its parameters.
+/// Local variables of a function, without its parameters.
 fn variables(body: &FunctionBody<'_>) -> Result<u64, BinaryReaderError> {
     let groups = body.get_locals_reader()?.into_iter();
     groups.map(|group| group.map(|(count, _)| u64::from(count))).sum()

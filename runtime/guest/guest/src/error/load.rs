@@ -111,7 +111,7 @@ fn too_large(size_bytes: Option<u64>, limit_bytes: u64) -> String {
 fn imports_hint(imports: &[String]) -> String {
     let mut grants: Vec<String> = Vec::new();
     for import in imports {
-        // Of several grants that give an interface, one that is needed anyway.
+        // Among several grants of an interface, one that is needed anyway.
         let mut giving = granting(import).map(|name| format!("\"{name}\""));
         let Some(first) = giving.next() else {
             return "build for `wasm32-unknown-unknown` without WASI: there are no files and no sockets; time and \

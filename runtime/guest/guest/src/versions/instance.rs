@@ -132,7 +132,7 @@ pub(super) type Link = fn(&mut Linker<HostState>) -> wasmtime::Result<()>;
 
 impl<B: Bindings> Metered for Instance<B> {
     fn fuel_left(&self) -> u64 {
-        // A store without fuel is none of ours.
+        // Every store of ours has fuel.
         self.store.get_fuel().unwrap_or(0)
     }
 
@@ -162,7 +162,7 @@ impl<B: Bindings> Instance<B> {
         self
     }
 
-    /// Makes a call that may use so much.
+    /// Makes a call with this budget.
     pub(super) fn call<R, F: Into<Failure>>(
         &mut self,
         budget: Budget,

@@ -9,7 +9,7 @@ use crate::observe::NoteSink;
 use crate::sandbox::HostState;
 use crate::wasi::WasiGrants;
 
-/// There is none in this build.
+/// Not available in this build.
 pub(crate) enum WasiState {}
 
 impl WasiState {

@@ -125,8 +125,8 @@ impl HasData for Table {
     type Data<'a> = &'a mut ResourceTable;
 }
 
-/// Pollables that are always ready: in a call no time passes, so that waiting
-/// would be for ever, and on the clock of the machine.
+/// Pollables that are always ready: no time passes in a call, so waiting would last forever, or by
+/// the machine's clock.
 struct NoWaiting;
 
 struct Polls<'a>(&'a mut ResourceTable);

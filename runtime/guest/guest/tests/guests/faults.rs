@@ -12,7 +12,7 @@ fn arrived(slot: u32, request_id: &str) -> FaultEvent<'_> {
     FaultEvent::Arrived { slot, request_id, prompt_tokens: 100, max_tokens: 50, priority: -2, adapter: None }
 }
 
-/// Makes a call and gives the actions or the whole error text.
+/// Makes a call and returns the actions or the whole error text.
 fn decide(injector: &mut dyn FailureInjector, events: &[FaultEvent<'_>]) -> Result<Vec<FaultAction>, String> {
     let mut actions = vec![FaultAction::LoseKvEvents];
     let result = injector.decide(&FaultBatch { now_ns: 5_000, step: 2, events }, &mut actions);
@@ -51,7 +51,7 @@ fn answered(actions: &[(u64, u64, u64)]) -> Result<Vec<FaultAction>, String> {
     decide(injector(&answer(actions)).as_mut(), &events)
 }
 
-/// A number that the guest computes, by way of a stall of so long.
+/// A number computed by the guest, read from the length of a stall.
 fn stalled_for(number: &str, events: &[FaultEvent<'_>]) -> u64 {
     let body = format!(
         "(i32.store8 (i32.const 1024) (i32.const 1))
@@ -96,7 +96,7 @@ fn events_arrive_in_order_and_emissions_in_a_row_as_one() {
     }
     assert_eq!(stalled_for(&byte(0, 28), &events), 0, "no adapter");
     assert_eq!((stalled_for(&byte(3, 28), &events), stalled_for(&load(3, 32), &events)), (1, 8));
-    // Both columns of the emissions, and what ended.
+    // Both columns of the emissions, and the ends.
     let column = |offset: usize, index: usize| {
         format!("(i64.load32_u offset={} (i32.load offset={} (local.get $events)))", 4 * index, EVENT_BYTES + offset)
     };

@@ -1,5 +1,4 @@
-//! Guests that loop, hoard, crash or answer nonsense, and honest ones beside
-//! them.
+//! Guests that loop, hoard, crash or give invalid answers, together with correct ones.
 
 use std::time::Duration;
 
@@ -244,8 +243,8 @@ fn a_dirty_instance_leaves_nothing_to_the_next() {
     assert_eq!(life(), first);
 }
 
-/// A guest that works for ever within its fuel is stopped by the clock in live
-/// engines, and by nothing but fuel in virtual time.
+/// A guest that works forever within its fuel is stopped by the clock in live engines, and only by
+/// fuel in virtual time.
 #[test]
 fn the_watchdog_of_live_engines_stops_what_fuel_does_not() {
     let limit = Duration::from_millis(300);

@@ -29,7 +29,7 @@ const PROGRESS: [Progress; 2] = [
     Progress { slot: 9, computed_tokens: 50, output_tokens: 5 },
 ];
 
-/// Makes a call and gives the preferences or the whole error text.
+/// Makes a call and returns the preferences or the whole error text.
 fn decide(policy: &mut dyn SchedulingPolicy, events: &[PolicyEvent]) -> Result<Vec<Preference>, String> {
     let before = Preference::AdmissionRank { slot: 99, rank: 99 };
     let mut preferences = vec![before];
@@ -217,7 +217,7 @@ fn a_preference_that_cannot_be_fails_and_is_named() {
 
 #[test]
 fn whatever_else_a_policy_does_ends_with_a_reason() {
-    // Three requests are there, so nine preferences could be said.
+    // There are three requests, so nine preferences are possible.
     let huge = answer(Columns::default()).replacen(
         "(i32.store (i32.const 40) (i32.const 0))",
         "(i32.store (i32.const 40) (i32.const 40000))",

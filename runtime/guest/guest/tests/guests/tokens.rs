@@ -31,7 +31,7 @@ fn want(count: u32) -> TokenWant {
 /// The tokens of a step, and the slots and reasons of its refusals.
 type Answered = (Vec<u32>, Vec<(u32, String)>);
 
-/// Takes a step and gives its answer or the whole error text.
+/// Runs a step and returns its answer or the whole error text.
 fn answered(
     source: &mut dyn BatchTokenSource,
     started: &[TokenRequest<'_>],

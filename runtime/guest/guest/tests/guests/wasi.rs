@@ -103,7 +103,7 @@ fn the_clock_shows_the_time_of_the_call() {
     assert_eq!(prices(&bytes, granted(&["clocks"]), 1, &[7, 7, 500_000]), [7, 7, 500_000]);
 }
 
-/// An hour of waiting takes no time: there is none to wait for in a call.
+/// An hour of waiting takes no time: time does not pass in a call.
 #[test]
 fn waiting_is_over_at_once() {
     let imports = format!(

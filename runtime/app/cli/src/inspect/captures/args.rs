@@ -1,4 +1,4 @@
-//! The command line of what looks into captures.
+//! The command lines for captures.
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
@@ -76,7 +76,8 @@ pub(crate) struct InputArgs {
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) tokenizer: Option<PathBuf>,
 
-    /// The workload of an LLMServingSim run [default: the one it names, if it lies beside it].
+    /// The workload of an LLMServingSim run [default: the one it names, if it is in the same
+    /// folder].
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) workload: Option<PathBuf>,

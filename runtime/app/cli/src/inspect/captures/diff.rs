@@ -1,4 +1,4 @@
-//! `vcr inspect diff`: what differs between two captures.
+//! `vcr inspect diff`: the differences between two captures.
 
 use std::io::{self, Write};
 

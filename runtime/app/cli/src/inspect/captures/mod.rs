@@ -27,7 +27,7 @@ pub(crate) use diff::diff;
 pub(crate) use perfetto::perfetto;
 pub(crate) use summarize::summarize;
 
-/// Lines between two looks at the progress.
+/// Lines between two updates of the progress.
 const LINES_A_TICK: u64 = 1024;
 
 /// Prints the JSON Schema of captures.

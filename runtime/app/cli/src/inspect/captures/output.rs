@@ -47,7 +47,7 @@ impl Output {
         OutputError::Write { path: self.path.clone(), source }
     }
 
-    /// Gives the file its name.
+    /// Renames the file to its name.
     pub(super) fn commit(self) -> Result<(), OutputError> {
         self.file.map_or(Ok(()), OutputFile::commit)
     }

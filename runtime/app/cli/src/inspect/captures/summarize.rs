@@ -39,7 +39,7 @@ pub(crate) fn summarize(args: &SummarizeArgs) -> Exit {
     })
 }
 
-/// Writes to a file, which may exist if so said, or to standard output.
+/// Writes to a file, which may exist if allowed, or to standard output.
 pub(super) fn write_to<'a>(
     (path, force): (Option<&Path>, bool),
     inputs: impl IntoIterator<Item = &'a PathBuf>,

@@ -9,7 +9,7 @@ use super::*;
 /// Shares of the load that its parts have.
 const PARTS: [f64; 3] = [1.0 / 16.0, 0.25, 1.0];
 
-/// Each shape carries so much of the load with one replica; parts are easier than the whole.
+/// Each shape carries this much of the load with one replica; parts are easier than the whole.
 struct Arithmetic {
     carried: Vec<f64>,
     /// Load of each part.

@@ -1,5 +1,5 @@
-//! Fails requests that are about to say their n-th token, with some probability,
-//! and stalls the engine for each.
+//! Fails requests that are about to emit their n-th token, with some probability, and stalls the
+//! engine for each.
 
 #![cfg_attr(target_arch = "wasm32", no_std)]
 
@@ -42,7 +42,7 @@ impl FaultGuest for Injector {
 
     fn decide(&mut self, batch: &FaultBatch<'_>, actions: &mut Vec<FaultAction>) -> Result<(), String> {
         for event in batch.events {
-            // A request that ends in the same batch is not there any more.
+            // A request that ends in the same batch no longer exists.
             let ends = |slot: u32| batch.events.contains(&FaultEvent::Ended { slot });
             if let FaultEvent::Emitted { slot, output_tokens } = *event
                 && output_tokens == self.config.after_tokens

@@ -40,7 +40,7 @@ impl RouterGuest for Router {
     }
 
     fn route(&mut self, request: &RouteRequest<'_>, workers: WorkerLoads<'_>) -> Result<Choice, String> {
-        // Of equal ones, the first: an order that everybody can follow.
+        // Among equals, the first one: an order that is easy to follow.
         let best = |only_with_room: bool| {
             let open = workers.iter().filter(|load| !only_with_room || self.has_room(load));
             open.min_by_key(|load| self.cost(load)).map(|load| load.worker)

@@ -1,5 +1,5 @@
-//! Serves short prompts first, but no request waits for ever: the longer one is
-//! there, the shorter it counts.
+//! Serves short prompts first, but no request waits forever: the longer it waits, the shorter it
+//! counts.
 
 #![cfg_attr(target_arch = "wasm32", no_std)]
 

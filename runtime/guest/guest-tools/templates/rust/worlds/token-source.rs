@@ -1,4 +1,4 @@
-//! Says the prompt again, each token shifted by a number, and stops.
+//! Repeats the prompt, each token shifted by a number, and stops.
 
 #![cfg_attr(target_arch = "wasm32", no_std)]
 
@@ -42,7 +42,7 @@ impl TokenGuest for Source {
     fn start(&mut self, request: &TokenRequest<'_>) -> Result<Echo, String> {
         let Self(config) = self;
         let shifted = |token: &u32| (u64::from(*token) + u64::from(config.shift)) % u64::from(config.vocabulary);
-        // No more than the request may say.
+        // At most the request's limit.
         let length = request.max_tokens as usize;
         let output = request.prompt.iter().take(length).map(|token| shifted(token) as u32).collect();
         Ok(Echo { output, end: request.eos_token.unwrap_or(0) })

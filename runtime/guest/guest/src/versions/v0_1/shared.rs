@@ -1,4 +1,4 @@
-//! The interfaces of all worlds: the types that they share, and what guests may import.
+//! The interfaces of all worlds: their shared types, and the imports of guests.
 
 use vcr_core::policy::Slo;
 use wasmtime::component::{HasSelf, Linker};
@@ -33,7 +33,7 @@ pub(super) mod bindings {
     });
 }
 
-/// Offers what every guest may import.
+/// Adds the imports of every guest.
 pub(super) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     observe::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
 }

@@ -41,8 +41,7 @@ pub(crate) fn latency_wit() -> String {
 /// Answers `Ok` from `configure`.
 pub(crate) const CONFIGURE_OK: &str = "(i32.store8 (i32.const 16) (i32.const 0)) (i32.const 16)";
 
-/// Answers from `price-step` what `price-decodes` answers for a run of one step, as the interface
-/// demands.
+/// `price-step` answers like `price-decodes` for a run of one step, as the interface demands.
 pub(crate) const STEP_AS_RUN: &str = "
     (local.set $result
       (call $price (local.get $start) (local.get $start) (i64.const 0) (i64.const 0) (i64.const 0) (i64.const 0)
@@ -87,7 +86,7 @@ impl<'a> Bodies<'a> {
         component(&core_text("0.1.0", self), &latency_wit())
     }
 
-    /// A component whose functions may tell something: `$count`, `$gauge`, `$annotate` and `$log`
+    /// A component whose functions may report telemetry: `$count`, `$gauge`, `$annotate` and `$log`
     /// are imported.
     pub(crate) fn telling_component(&self) -> Vec<u8> {
         let text = with_imports(&core_text("0.1.0", self), OBSERVE_IMPORTS);
@@ -257,8 +256,8 @@ pub(crate) fn answer_number(number: &str) -> String {
     format!("(i32.store8 (i32.const 32) (i32.const 0)) (i32.store (i32.const 36) {number}) (i32.const 32)")
 }
 
-/// Start of every call but `configure`: the allocator starts anew, as memory of the call before is
-/// no longer used.
+/// Start of every call except `configure`: the allocator is reset, because memory of the previous
+/// call is no longer used.
 const BEGIN_CALL: &str = "(global.set $free (i32.const 8192))
     (global.set $calls (i32.add (global.get $calls) (i32.const 1)))";
 
@@ -270,7 +269,7 @@ fn configure_text(interface: &str, configure: &str) -> String {
     )
 }
 
-/// A core module of the given functions, and of what their bodies may use.
+/// A core module of the given functions, with everything their bodies may use.
 fn module_text(functions: &str) -> String {
     format!(
         r#"(module
@@ -368,8 +367,7 @@ pub(crate) fn model(price: &str) -> Box<dyn LatencyModel> {
     Bodies::of_price(price).model()
 }
 
-/// Prices `steps` empty steps from 1000 ns on and gives the durations or the
-/// whole error text.
+/// Prices `steps` empty steps from 1000 ns on and returns the durations or the whole error text.
 pub(crate) fn price(model: &mut dyn LatencyModel, steps: usize, horizon_ns: u64) -> Result<Vec<u64>, String> {
     let shapes = vec![StepShape::default(); steps];
     let batch = StepBatch { start_ns: 1_000, horizon_ns, shapes: &shapes };
