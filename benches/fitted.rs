@@ -1,6 +1,5 @@
-//! The price of one step by a fitted model. Workload: steps of 64 decodes, alone and beside a
-//! prompt of 1,000 tokens, without noise and with it. Whole replays, natively and as a guest:
-//! `mooncake`.
+//! The price of one step by a fitted model. Workload: steps of 64 decodes, alone and with a prompt
+//! of 1,000 tokens, without noise and with it. Whole replays, natively and as a guest: `mooncake`.
 
 use std::hint::black_box;
 

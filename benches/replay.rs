@@ -88,7 +88,7 @@ fn memory_bytes() -> u64 {
 }
 
 fn main() {
-    // Cargo's own arguments say nothing here.
+    // Cargo's own arguments do not matter here.
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("bench.jsonl");
     let bytes = write_workload(&path).expect("the capture is written");

@@ -4,9 +4,9 @@
 //! with the scheduler's statistics into reused buffers, and read as a frontend reads it; and an ADD
 //! with a prompt of 512 tokens as vllm-rs sends it. Throughput is in tokens.
 //!
-//! "rmp-serde" beside each is the least that the same message costs if serde's derive
-//! writes and reads it: a structure that borrows its texts and knows only the elements
-//! that this message fills. Both messages have hand-written code only where they need it.
+//! "rmp-serde" next to each is the lower bound for serde's derive: a structure that borrows its
+//! texts and knows only the elements that this message fills. Both messages have hand-written code
+//! only where they need it.
 
 use std::hint::black_box;
 

@@ -1,9 +1,9 @@
 //! Getting a guest ready: loading, instantiating, and many at once.
 //!
-//! Workload: the shipped guest `roofline`, from `guests/dist`. Reported: the time
-//! to load it when it must be compiled, and when its compiled form is kept; the
-//! time of a fresh, configured instance; and what 1,000 instances in one process
-//! need. The best of several rounds, but for compiling.
+//! Workload: the shipped guest `roofline`, from `guests/dist`. Reported: the time to load it when
+//! it must be compiled, and when its compiled form is cached; the time of a fresh, configured
+//! instance; and the memory of 1,000 instances in one process. The best of several rounds, except
+//! for compiling.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

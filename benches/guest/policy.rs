@@ -2,9 +2,9 @@
 //! running slot. In each step one request ends, one is admitted in its place and one arrives, so
 //! that the policy is called before each step.
 //!
-//! * `fcfs`, `priority`: nobody is asked.
-//! * the native policies, and the guests that decide as they do; those are left
-//!   out where `vcr guest build` has not been run.
+//! * `fcfs`, `priority`: no policy is called.
+//! * the native policies, and the equivalent guests, which are left out if `vcr guest build` has
+//!   not been run.
 //!
 //! Reported: the time of a step; a policy's cost is the difference to `fcfs`.
 

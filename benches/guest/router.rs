@@ -1,9 +1,8 @@
 //! Cost of a router for each request, as a guest and natively.
 //!
-//! `prefix-affinity` chooses among 64 engines for prompts of 16 and of 512
-//! blocks; some of the engines have cached a part of each. Half of the requests
-//! before each have ended and are reported. What finding the cached parts costs is
-//! no part of it: the simulator does that before it asks.
+//! `prefix-affinity` chooses among 64 engines for prompts of 16 and of 512 blocks; some of the
+//! engines have cached a part of each. Half of the requests before each have ended and are
+//! reported. Finding the cached parts is not included: the simulator does that before the call.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use vcr_cluster::{Choice, EndedRequest, RoutePhase, RouteRequest, Router, RouterConfig, WorkerLoad};

@@ -44,8 +44,7 @@ macro_rules! checks {
     };
 }
 
-/// In an order that an engine that starts slowly has to start only once for
-/// most of them.
+/// In an order in which most of them need only one start of a slow engine.
 pub const CHECKS: &[Check] = checks![
     Shared setups::the_ready_response_tells_of_the_engine,
     Shared answers::many_at_once_stream_to_their_ends,

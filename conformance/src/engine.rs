@@ -24,7 +24,7 @@ impl EngineCommand {
         Some(Self { words, ..self.clone() })
     }
 
-    /// Whether the command says this of an engine.
+    /// Whether the command contains this placeholder.
     pub fn mentions(&self, placeholder: &str) -> bool {
         self.words.iter().any(|word| word.contains(placeholder))
     }

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 /// Result of a check that did not fail.
 pub enum Verdict {
     Held,
-    /// Why it says nothing about this engine.
+    /// Why it does not apply to this engine.
     LeftOut(String),
 }
 

@@ -1,4 +1,4 @@
-//! Drives an engine with vLLM's own client of engines, and says what held.
+//! Drives an engine with vLLM's own engine client, and prints which checks held.
 //!
 //! The client is the one of a release, built by `conformance/run.sh`; the engine is any program
 //! that can be configured with its frontend's handshake address. A release's client refuses

@@ -257,7 +257,7 @@ impl Answer {
         Ok(())
     }
 
-    /// The first output tells when the request was queued and scheduled.
+    /// The first output reports when the request was queued and scheduled.
     fn events_are_sound(&self) -> Result<()> {
         let events = self.outputs[0].events.as_deref().unwrap_or_default();
         let kinds: Vec<EngineCoreEventType> = events.iter().map(|event| event.r#type).collect();

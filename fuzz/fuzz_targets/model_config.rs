@@ -1,5 +1,5 @@
-//! No `config.json` may panic its reader. A model that is accepted has KV blocks and weights, or an
-//! error that says why it cannot be served.
+//! No `config.json` may panic its reader. An accepted model has KV blocks and weights, or an error
+//! with the reason why it cannot be served.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,6 +1,6 @@
-//! No bytes may panic the reader of packs, or make it hand out a path outside of the
-//! folder or more than the manifest says. Half of the inputs are manifests in a pack that is
-//! otherwise right, which random bytes hardly ever are.
+//! No bytes may panic the reader of packs, or make it return a path outside the folder or more than
+//! the manifest lists. Half of the inputs are manifests in an otherwise valid pack, which random
+//! bytes hardly ever are.
 #![no_main]
 
 use std::io::{self, Cursor};

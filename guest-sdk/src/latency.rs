@@ -147,8 +147,8 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Prices the steps each for itself and drops those past the horizon: for a
-    /// model that keeps no state and never asks when a step starts.
+    /// Prices each step alone and drops those past the horizon: for a model that keeps no state and
+    /// never reads the start of a step.
     ///
     /// A third faster than [`price_each`](Self::price_each), because no step
     /// waits for the end of the one before.
@@ -299,7 +299,7 @@ mod tests {
                 assert_eq!(answers[1].to_bits(), bad.to_bits());
             }
         }
-        // A step past the horizon is none, whatever it takes.
+        // A step past the horizon does not count, whatever its duration.
         assert_eq!(priced_apart(0, 10, &[10.0, f64::NAN]), [10.0]);
         assert_eq!(priced_apart(0, 7, &[10.0, f64::NAN, 1.0]), [10.0]);
     }

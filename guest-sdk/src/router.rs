@@ -123,7 +123,7 @@ impl<'a> WorkerLoads<'a> {
         self.columns.worker.len()
     }
 
-    /// Whether there are none, which the host never says.
+    /// Whether there are none, which the host never sends.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.columns.worker.is_empty()

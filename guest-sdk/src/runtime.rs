@@ -15,7 +15,7 @@ fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     // The message itself can panic while it is formatted.
     if !IN_PANIC.swap(true, Ordering::Relaxed) {
         let mut line = Line { bytes: [0; LINE_BYTES], length: 0 };
-        // An error means that the line is full: its beginning says enough.
+        // An error means that the line is full: its beginning suffices.
         let _ = match info.location() {
             Some(place) => write!(line, "panic at {place}: {}", info.message()),
             None => write!(line, "panic: {}", info.message()),

@@ -1,7 +1,7 @@
 use alloc::string::String;
 use core::cell::RefCell;
 
-/// The place of an instance's one guest, and of what its calls keep.
+/// The place of an instance's one guest, and of the state that its calls keep.
 ///
 /// It is a static of the guest, because the functions of the interfaces take no
 /// `self`: passing a handle would cost more than pricing a step does.

@@ -76,8 +76,8 @@ pub trait TokenGuest: Sized + 'static {
 
     /// Output token `index` of a request; indices rise from 0 one by one.
     ///
-    /// To end the output, answer the request's end token or one of its stop
-    /// tokens. A few more may be wanted behind it; those are thrown away.
+    /// To end the output, answer the request's end token or one of its stop tokens. A few more may
+    /// be wanted after it; those are discarded.
     ///
     /// # Errors
     /// Ends the run; the text is shown to the user.

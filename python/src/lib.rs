@@ -1,5 +1,5 @@
-//! `vcr._vcr`, the extension module of the Python package: the commands in process, with Python's
-//! values in the place of printed text, and the command line itself.
+//! `vcr._vcr`, the extension module of the Python package: the commands in process, with Python
+//! values instead of printed text, and the command line itself.
 //!
 //! The package's Python files give it its public shape; this crate converts values, watches for
 //! Ctrl-C and lets other threads of Python run while the simulator does.
@@ -32,7 +32,8 @@ mod _vcr {
     #[pyfunction]
     fn command(py: Python<'_>, words: Vec<OsString>) -> u8 {
         let exit = py.detach(|| vcr::command(words));
-        // Only a program that begins in Rust flushes it at its end; there is nobody to tell of failure.
+        // Only a program that begins in Rust flushes it at its end; a failure cannot be reported
+        // any more.
         _ = std::io::stdout().flush();
         exit as u8
     }

@@ -117,8 +117,8 @@ impl Reporter for Relay {
     }
 }
 
-/// Does `work` on a thread of its own. Then issues warnings, or raises what Ctrl-C or the callback
-/// raised meanwhile.
+/// Does `work` on a thread of its own. Then issues warnings, or raises the exception of Ctrl-C or
+/// of the callback.
 pub(crate) fn supervised<T: Send>(py: Python<'_>, relay: &Arc<Relay>, work: impl FnOnce() -> T + Send) -> PyResult<T> {
     let (done, interrupt) = py.detach(|| in_thread(relay, work));
     if let Some(error) = interrupt.or_else(|| relay.state().raised.take()) {

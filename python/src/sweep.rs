@@ -62,8 +62,8 @@ impl Sweep {
         self.sweep.header()
     }
 
-    /// Executes points, some at a time; each result goes to `done` with the number of its point as
-    /// soon as it is there.
+    /// Executes points, some in parallel; each result goes to `done` with the number of its point
+    /// as soon as it exists.
     #[pyo3(signature = (points, *, threads, done, progress = None))]
     fn execute(
         &self,

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use crate::root;
 
-/// The `vcr` binary of this checkout, built if need be.
+/// The `vcr` binary of this checkout, built if necessary.
 ///
 /// Cargo passes tests only the binaries of their own package, so it is looked for beside the test
 /// itself. Test runners give each test a process, so the check for a stale binary must be cheap: it
@@ -38,7 +38,7 @@ fn profile_dir() -> PathBuf {
     deps.parent().expect("tests lie in `deps` of the profile's folder").to_owned()
 }
 
-/// A folder for what tests leave for each other, beside the profile's.
+/// A folder for files that tests share, next to the profile's.
 ///
 /// # Panics
 /// When it cannot be made.
@@ -67,7 +67,7 @@ fn is_fresh(binary: &Path) -> bool {
     let sources = || list.split_whitespace().skip(1).map(Path::new);
     // A target folder may be shared by several checkouts.
     let is_ours = sources().any(|source| source == root().join("runtime/app/cli/src/main.rs"));
-    // One without the optional features lacks what most tests ask of it.
+    // One without the optional features lacks most features under test.
     let is_full = sources().any(|source| source == root().join("runtime/live/live/src/lib.rs"));
     is_ours && is_full && sources().all(|source| modified(source).is_some_and(|changed| changed <= built))
 }
@@ -76,8 +76,8 @@ fn build() {
     let target = profile_dir().parent().expect("the profile's folder lies in the target's").to_owned();
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    // What cargo tells a test about its package would make build scripts of other packages
-    // run again, and with them a third of the dependencies.
+    // Cargo's variables about a test's package would make build scripts of other packages run
+    // again, and with them a third of the dependencies.
     let of_this_test = |name: &str| {
         let is_any = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
         is_any(&["CARGO_MANIFEST_", "CARGO_PKG_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PRIMARY_"]) || name == "OUT_DIR"

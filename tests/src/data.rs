@@ -1,4 +1,4 @@
-//! Published traces, which are too large to ship: `shared/` beside the repository.
+//! Published traces, which are too large to ship: `shared/` next to the repository.
 
 use std::path::{Path, PathBuf};
 

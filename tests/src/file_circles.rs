@@ -80,7 +80,7 @@ fn reachable<'a>(from: &Module, arrows: &BTreeMap<&'a Module, BTreeSet<&'a Modul
     reached
 }
 
-/// The other files that a file names, without those above and below it.
+/// The other files that a file names, except its parents and children.
 fn arrows_of<'a>(module: &Module, text: &str, sources: &'a BTreeMap<Module, String>) -> BTreeSet<&'a Module> {
     let file_of = |path: &Module| {
         let (file, _) = (0..=path.len()).rev().find_map(|len| sources.get_key_value(&path[..len]))?;
@@ -237,7 +237,7 @@ fn paths(module: &Module, tokens: &[Token]) -> Vec<Module> {
     found
 }
 
-/// Reads the rest of a path, which may be a group of several; gives where it ends.
+/// Reads the rest of a path, which may be a group of several; returns its end.
 fn path(tokens: &[Token], mut index: usize, base: &Module, found: &mut Vec<Module>) -> usize {
     let mut whole = base.clone();
     loop {
@@ -284,7 +284,7 @@ fn item(tokens: &[Token]) -> usize {
             Token::Mark('}' | ')' | ']') => {
                 depth -= 1;
                 if depth == 0 && *token == Token::Mark('}') {
-                    // A declaration goes on behind its group.
+                    // A declaration continues after its group.
                     let is_over = tokens.get(index + 1) != Some(&Token::Mark(';'));
                     return index + if is_over { 1 } else { 2 };
                 }

@@ -66,7 +66,7 @@ impl Folder {
         self.0.path()
     }
 
-    /// Writes a file and gives its path.
+    /// Writes a file and returns its path.
     ///
     /// # Panics
     /// When it cannot be written.
@@ -124,8 +124,8 @@ impl Said {
         self
     }
 
-    /// Asserts that it failed with this code and said these things, all of them
-    /// on standard error. With `--json` the results are the error.
+    /// Asserts that it failed with this code and these texts, all of them on standard error. With
+    /// `--json` the results are the error.
     #[track_caller]
     pub fn failed(self, code: i32, needles: &[&str]) {
         let said = self.ended(code);

@@ -101,8 +101,8 @@ pub fn component(wit: &str, core_text: &str) -> Vec<u8> {
     encoder.and_then(|mut encoder| encoder.encode()).expect("the module fits the world")
 }
 
-/// Builds the guest in `source` into `out`, with a target folder that builds of
-/// guests share. None, said loudly, where there is no compiler for it.
+/// Builds the guest in `source` into `out`, with a target folder shared by builds of guests. None,
+/// with a message, if there is no compiler for it.
 ///
 /// # Panics
 /// When it does not compile.
@@ -129,7 +129,7 @@ pub fn built_guest(source: &Path, out: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(built[0]["component"].as_str().expect("a built guest has a file")))
 }
 
-/// A target folder that builds of guests share, beside the profile's.
+/// A target folder shared by builds of guests, next to the profile's.
 #[must_use]
 pub fn guests_target() -> PathBuf {
     scratch_dir().join("guests-target")
@@ -152,7 +152,7 @@ pub fn json_tokens() -> Option<Value> {
     let tokenizer: Value = serde_json::from_slice(&std::fs::read(path).expect("it is readable")).expect("it is JSON");
     let vocabulary = tokenizer["model"]["vocab"].as_object().expect("a tokenizer has a vocabulary");
     let pieces = (' '..='~').chain(['\n']).filter_map(|character| {
-        // Byte-level vocabularies write what cannot be seen as other letters.
+        // Byte-level vocabularies represent invisible characters by other letters.
         let piece = match character {
             ' ' => '\u{120}',
             '\n' => '\u{10a}',

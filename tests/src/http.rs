@@ -21,7 +21,7 @@ pub struct Call<'a> {
     pub body: &'a [u8],
 }
 
-/// An answer, as it came.
+/// An answer, as received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpAnswer {
     /// The status.

@@ -13,8 +13,7 @@ use crate::{fetched, root};
 #[derive(Clone, Debug)]
 pub struct PythonPackages(PathBuf);
 
-/// The packages that `tests/frontends/fetch.sh` has fetched. None, said
-/// loudly, where it has not.
+/// The packages that `tests/frontends/fetch.sh` has fetched. None, with a message, if it has not.
 #[must_use]
 pub fn python_packages() -> Option<PythonPackages> {
     fetched("python").map(PythonPackages)

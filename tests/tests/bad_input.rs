@@ -3,7 +3,7 @@
 
 use vcr_tests::{Folder, sample};
 
-/// A cluster `c` and a workload `w`, in line 1, for scripts that go on from there.
+/// A cluster `c` and a workload `w`, in line 1, for scripts that continue from there.
 const HEAD: &str = r#"let c = cluster(#{ engines: pool(#{ engines: 2, latency: fixed(#{ step: "10ms" }) }) }); let w = burst(#{ count: 2, prompt_tokens: 100, output_tokens: 10 });"#;
 
 /// Asserts that a whole script is refused as bad input.
@@ -195,7 +195,7 @@ fn missing_and_unknown_units() {
     );
 }
 
-/// One mistake, one complaint: what follows from it is left out.
+/// One mistake, one complaint: its consequences are left out.
 #[test]
 fn a_wrong_value_is_not_also_called_missing() {
     for script in ["fixed(#{ step: \"10\" });", "knobs(#{ ttft: \"10\", itl: \"1ms\" });"] {
@@ -245,7 +245,7 @@ fn workloads_that_cannot_be() {
     line_refused(&run(never), &["workload `poisson`: invalid `rate`: expected a finite number above 0"]);
 }
 
-/// A closed loop of instant requests would go on for ever at one point in time.
+/// A closed loop of instant requests would run forever at one point in time.
 #[test]
 fn sizes_that_would_fill_the_memory_are_refused() {
     let engines =

@@ -146,7 +146,8 @@ fn every_command_reads_the_report_of_a_load_generator() {
     assert_eq!((tokens("one"), tokens("two")), (json!(3), json!(1)));
 }
 
-/// Streams of answers have no prompts that could be repeated, which is said by all that repeat requests.
+/// Streams of answers have no prompts that could be repeated, which everything that repeats
+/// requests reports.
 #[test]
 fn answers_without_prompts_are_for_the_gate_only() {
     let folder = Folder::new();
@@ -208,7 +209,7 @@ fn a_small_archive_that_is_cut_off_is_read_as_far_as_it_goes() {
     assert!(said.stdout.contains("the file breaks off: in the middle of an archive"), "{}", said.stdout);
     let _ = folder.vcr(&["inspect", "convert", "cut.jsonl.gz", "-o", "whole.jsonl"]).ended(0);
     let _ = folder.vcr(&["inspect", "diff", "cut.jsonl.gz", "whole.jsonl"]).ended(0);
-    // The one block of a small zstd file is there as a whole or not at all.
+    // The single block of a small zstd file is either complete or missing.
     let _ = folder.vcr(&["inspect", "gen-demo", "-o", "a.jsonl.zst", "--requests", "9"]).ended(0);
     cut(&folder, "a.jsonl.zst", "cut.jsonl.zst", 0.6);
     let nothing = "so nothing in it can be read";
@@ -236,7 +237,7 @@ fn requests_that_vcr_lists_are_read_back() {
     for name in ["ttft", "e2e", "queue"] {
         assert_eq!(in_ms(&first, &format!("{name}_ns"), "max"), trends[format!("{name}_ms")]["max"], "{name}");
     }
-    // The folder will do, and so will every table that is made of it.
+    // The folder is accepted, and so is every table made from it.
     for target in ["c.jsonl", "r.csv", "r.parquet"] {
         let _ = folder.vcr(&["inspect", "convert", "out", "-o", target]).ended(0);
         let mut again = folder.vcr(&["inspect", "summarize", target, "--json"]).ended(0).json();

@@ -9,7 +9,7 @@ use vcr_tests::{Folder, Serve, claude_code, client, codex, ended, frontend_model
 
 /// Answers of a few words that end by themselves.
 const WORDS: &[&str] = &["--output-tokens", "20"];
-/// Faults of tenants, who are told apart by a header.
+/// Faults of tenants, which a header distinguishes.
 const FAULTS: &[&str] = &[
     "--client-fault",
     "status:code=429,retry-after=0s,call=1..2,header=x-tenant:busy",
@@ -335,7 +335,7 @@ fn the_benchmark_of_vllm_counts_every_request() {
         let report = read(&folder.path().join(file));
         assert_eq!((&report["completed"], &report["failed"]), (&json!(20), &json!(0)), "{backend}: {said}");
         assert_eq!(report["total_output_tokens"], 160, "{backend}: {said}");
-        // Every gap of the file is there, request by request.
+        // Every gap of the file is kept, request by request.
         let requests = converted(&folder, &format!("{backend}.json"));
         assert_eq!(requests.len(), 20, "{backend}");
         assert!(requests.iter().all(|request| request["arrival_ns"].is_u64()), "{backend}");
@@ -382,7 +382,7 @@ fn aiperf_counts_every_request() {
     command.args(["--endpoint-type", "chat", "--streaming", "--tokenizer", &model, "--use-server-token-count"]);
     command.args(["--request-count", "10", "--concurrency", "2", "--isl", "32", "--osl", "8"]);
     command.args(["--extra-inputs", "ignore_eos:true", "--ui", "none", "--no-gpu-telemetry", "--artifact-dir"]);
-    // It takes a folder for the name of a cached model where it is told to stay offline.
+    // In offline mode it treats a folder as the name of a cached model.
     command.arg(folder.path()).env_remove("HF_HUB_OFFLINE");
     let said = ended(command);
     let report = read(&folder.path().join("profile_export_aiperf.json"));

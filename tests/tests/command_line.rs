@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use vcr_tests::{Folder, Said, vcr};
 
-/// One assertion that holds, and one that holds unless `-e n=...` says otherwise.
+/// One assertion that holds, and one that holds unless `-e n=...` changes it.
 const SCENARIO: &str = r#"//! A burst on two engines.
 //! Claim: all of it is served.
 let n = param("n", 20);

@@ -198,7 +198,7 @@ fn a_run_is_compared_with_its_baseline() {
     run(&["--repeat", "2"]).failed(2, &["--baseline"]);
 }
 
-/// A limit decides the exit code, so every output says that it is broken.
+/// A limit decides the exit code, so every output shows that it is broken.
 #[test]
 fn a_regression_is_in_every_output() {
     let folder = folder();

@@ -7,8 +7,8 @@ use std::path::Path;
 use serde_json::Value;
 use vcr_tests::{Folder, Sums, sample, sample_sums};
 
-/// Replays a trace on four engines and gives the report and the rows of the
-/// requests and of the steps.
+/// Replays a trace on four engines and returns the report and the rows of the requests and of the
+/// steps.
 fn replay(trace: &Path, engine: &str) -> (Value, Vec<Value>, Vec<Value>) {
     let script = format!(
         r#"let e = engine(#{{ {engine} }});
@@ -34,7 +34,7 @@ fn sum<'a>(rows: impl Iterator<Item = &'a Value>, field: &str) -> u64 {
     rows.map(|row| count(&row[field])).sum()
 }
 
-/// Asserts all that must add up, and gives how many were rejected.
+/// Asserts that everything adds up, and returns the number of rejected requests.
 #[track_caller]
 fn assert_conserved(expected: Sums, report: &Value, requests: &[Value], steps: &[Value]) -> u64 {
     // Everything that the file holds has arrived, and each request has one row.
@@ -61,7 +61,7 @@ fn assert_conserved(expected: Sums, report: &Value, requests: &[Value], steps: &
         assert!(row["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{row}");
     }
 
-    // The report says the same as the rows.
+    // The report agrees with the rows.
     let counters = &report["metrics"]["counters"];
     assert_eq!(counters["requests"], expected.requests);
     assert_eq!(counters["completed"], completed.len());

@@ -16,7 +16,7 @@ fn a_map_without_its_sign_is_explained() {
     let hint = "hint: a map is written #{ name: value }; the `{` at 2:5 begins a block";
     refused("run({ cluster: c, workloads: [w] });", &["test.rhai:2:", hint]);
     refused("let e = engine({ num_gpu_blocks: 1000 });", &["hint: a map is written #{ name: value }", "2:16"]);
-    // A block that is none of it gets no such hint.
+    // An unrelated block gets no such hint.
     let said = Folder::with("if true { let x = 1 y }").run(&[]).ended(2);
     assert!(!said.stderr.contains("hint"), "{}", said.stderr);
 }
@@ -159,7 +159,7 @@ expect(runs[0], "ttft", "p99 < 1ms");"#;
     assert!(row("many").contains("18/18") && row("few").contains("3/3"), "{table}");
     let full = folder.run(&["--full"]).ended(1);
     assert!(full.stdout.contains("w7") && !full.stdout.contains("folded"), "{}", full.stdout);
-    // However quiet, a failed run says how to repeat it.
+    // Even when quiet, a failed run prints how to repeat it.
     let quiet = folder.run(&["-q"]).ended(1);
     assert_eq!(quiet.stderr, "reproduce with: vcr run test.rhai --seed 1\n");
 }

@@ -1,5 +1,5 @@
-//! The engine's end of the protocol behind real frontends of vLLM: an engine
-//! that says each prompt again, a token a message.
+//! The engine's end of the protocol behind real frontends of vLLM: an engine that repeats each
+//! prompt, one token per message.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -19,7 +19,7 @@ const TEXT: &str = "Once upon a time";
 /// A request with this priority gets one token and nothing more.
 const FOREVER: i64 = 7;
 
-/// A request, and what all before it showed of the frontend's version.
+/// A request, and the frontend's possible versions after everything before it.
 type Seen = (Request, VersionEvidence);
 
 fn minor_of(version: &str) -> VllmMinor {
@@ -82,8 +82,7 @@ fn serve(mut engine: EngineLink, minor: VllmMinor, seen: &Sender<Seen>) {
     }
 }
 
-/// The first output of a request says what happened to it, and here also how
-/// likely its token was.
+/// The first output of a request reports its events, and here also the probability of its token.
 fn first_output(request_id: &str, token: u32, prompt_tokens: u64) -> EngineCoreOutput {
     let rows = LogprobRows { width: 2, token_ids: vec![token, 5], logprobs: vec![-0.25, -1.5], ranks: vec![1] };
     let event = |kind, timestamp| EngineCoreEvent { kind, timestamp };

@@ -132,7 +132,7 @@ fn a_shipped_guest_builds_and_passes_every_check() {
     said.failed(2, &["unknown field `max_wait`: expected `cached_block_weight`, `max_waiting`"]);
 }
 
-/// A router that goes wrong as its config says.
+/// A router with the fault named in its config.
 const WRONG: &str = r"import { load } from './plain.js';
 import { GuestError, Random, Router, guest } from './vendor/vcr-guest.js';
 
@@ -203,7 +203,7 @@ fn a_project_that_cannot_be_built_says_why() {
     folder.write("mine/package.json", r#"{"name": "mine"}"#);
     folder.vcr(&["guest", "build", "mine"]).failed(2, &["it has no `vcr`", "`vcr guest new --lang js`"]);
     folder.write("mine/package.json", manifest);
-    // Says whether there is a tool.
+    // Returns whether there is a tool.
     let project = folder.path().join("mine");
     let Some(_) = built_guest(&project, &project.join("dist")) else { return };
     for (source, expected) in [

@@ -67,7 +67,7 @@ fn a_project_passes_its_own_tests() {
     let folder = Folder::new();
     new_project(&folder, "mine", "latency-model", &[]);
     let project = folder.path().join("mine");
-    // Says whether there is a compiler.
+    // Returns whether there is a compiler.
     let Some(_) = built_guest(&project, &project.join("dist")) else { return };
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -183,7 +183,7 @@ fn inspect_tells_a_shipped_guest_by_world_version_and_language() {
     assert!(said.stdout.contains("this build serves it"), "{}", said.stdout);
 }
 
-/// Checks the hostile guest, which goes wrong as `wrong` says after some steps.
+/// Checks the hostile guest, which commits the fault `wrong` after some steps.
 fn hostile(wrong: &str, after: u32, code: i32) -> Option<Value> {
     let path = hostile_guest()?;
     let config = format!("{{\"wrong\": \"{wrong}\", \"after\": {after}}}");
@@ -315,7 +315,7 @@ fn a_bench_names_the_function_that_failed() {
     said.failed(3, &["failed in `price-", "it panicked"]);
 }
 
-/// Mistakes that Python allows are told with their exception, file and line.
+/// Mistakes that Python allows are reported with their exception, file and line.
 #[test]
 fn mistakes_in_python_are_explained() {
     let folder = Folder::new();
@@ -365,7 +365,7 @@ fn a_project_in_python_that_is_none_is_refused_by_name() {
     folder.vcr(&["guest", "build", "mine"]).failed(2, &["is not a guest in Python", "`tool.vcr`", "vcr guest new"]);
 }
 
-/// A run priced by trained physics, in the place of `latency`.
+/// A run priced by trained physics, instead of `latency`.
 fn run_priced_by(folder: &Folder, latency: &str) -> Said {
     let engines = format!("pool(#{{ engines: 2, engine: engine(#{{ num_gpu_blocks: 2000 }}), latency: {latency} }})");
     let work =

@@ -205,7 +205,7 @@ fn a_guest_that_wants_something_from_the_host_is_refused() {
     refused(&folder, "curious.wasm", &["it imports `clock`, which is not granted"]);
 }
 
-/// Runs a scenario with the hostile guest, which must go wrong as `wrong` says.
+/// Runs a scenario with the hostile guest, which must commit the fault `wrong`.
 #[track_caller]
 fn goes_wrong(wrong: &str, after: u32, code: i32, needles: &[&str]) {
     let Some(path) = hostile_guest() else { return };
@@ -265,8 +265,8 @@ fn impossible_durations_fail_the_run() {
 
 #[test]
 fn the_error_of_a_later_step_names_that_step() {
-    // Steps count from 0, so five honest ones come first; decodes are priced
-    // together, and the model's own words tell when the bad one starts.
+    // Steps count from 0, so five correct ones come first; decodes are priced together, and the
+    // model's own error names the start of the bad one.
     goes_wrong("negative", 5, 3, &["one of the steps 2 to ", "it priced the step starting at ", "which is negative"]);
 }
 
@@ -326,7 +326,7 @@ fn a_fallback_that_is_none_is_refused() {
     );
 }
 
-/// A run beside one whose guest fails is the run that it is alone.
+/// A run alongside one whose guest fails equals the same run alone.
 #[test]
 fn a_hostile_guest_changes_no_other_run() {
     let Some(path) = hostile_guest() else { return };

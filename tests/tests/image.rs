@@ -99,7 +99,7 @@ fn context(folder: &Folder, architecture: &str, program: &Path) -> PathBuf {
     context
 }
 
-/// Whether images can be built here; if not, that is said loudly.
+/// Whether images can be built here; if not, prints that.
 fn can_build() -> bool {
     if found("buildah").is_none() {
         skip("there is no buildah; install Debian's package of this name");
@@ -173,7 +173,7 @@ impl Image {
         all["Docker"].clone()
     }
 
-    /// Whether its program is for the machines that the image says it is for.
+    /// Whether its program fits the image's architecture.
     fn is_for_its_machine(&self) -> bool {
         machine(&self.root.join("usr/local/bin/vcr")) == Some(self.architecture)
     }
@@ -318,7 +318,7 @@ fn serves_and_is_healthy(image: &Image) {
 
 /// From a registry whose certificate only `SSL_CERT_FILE` makes known.
 fn pulls_a_guest_over_tls(image: &Image) {
-    // Of this machine, but not one of the names that need no TLS.
+    // An address of this machine, but not one of the names that need no TLS.
     const HOST: &str = "127.0.0.2";
     let authority = Authority::new("an authority of tests");
     let own = authority.sign(HOST, "registry");

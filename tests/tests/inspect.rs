@@ -223,7 +223,7 @@ fn settings_must_be_there_and_make_sense() {
     folder.vcr(&["inspect", "conform", "all"]).failed(2, &needles);
 }
 
-/// The proof itself: what vLLM decided, in whichever way it was recorded.
+/// The proof itself: vLLM's decisions, however they were recorded.
 #[test]
 fn recordings_of_vllm_are_exact() {
     let recordings = root().join("tests/recordings");

@@ -1,4 +1,4 @@
-//! Loads, clients and kinds of requests from the outside: what `vcr run` makes of them.
+//! Loads, clients and kinds of requests from the outside: their results in `vcr run`.
 
 use serde_json::Value;
 use vcr_tests::Folder;

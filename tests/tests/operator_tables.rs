@@ -1,4 +1,4 @@
-//! `vcr tables`, and what uses the tables, with a package of our own that has no rows.
+//! `vcr tables`, and the users of the tables, with a package of our own that has no rows.
 
 use std::fs;
 use std::process::Command;

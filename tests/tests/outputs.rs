@@ -81,7 +81,7 @@ fn a_run_replaces_what_an_earlier_run_has_written_and_nothing_else() {
     let _ = folder.run(&["--quiet", "--out", "out", "--seed", "7"]).ended(0);
     assert_eq!(names(&out), all);
     assert!(text(&folder, "out/report.json") != report, "another seed is another report");
-    // Steps of an earlier run beside the report of a later one would be taken for its steps.
+    // Steps of an earlier run next to the report of a later one would be taken for its steps.
     let said = folder.run(&["--out", "out", "--files", "report,requests"]).ended(0);
     assert!(said.stderr.contains("wrote report.json, requests.jsonl to out"), "{}", said.stderr);
     assert_eq!(names(&out), [".vcr-run", "report.json", "requests.jsonl"]);

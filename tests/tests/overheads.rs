@@ -1,4 +1,4 @@
-//! Time outside of steps in scenarios: the option `overheads`, and what files say of it.
+//! Time outside steps in scenarios: the option `overheads`, and its effect on files.
 
 use vcr_tests::Folder;
 

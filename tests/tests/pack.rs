@@ -7,7 +7,7 @@ use vcr_pack::{Content, Manifest, PackFile};
 use vcr_tests::{Folder, Said, root, shipped_guest, vcr};
 use vcr_trace::import::table::{Cells, Column, TableFormat};
 
-/// Reads a trace beside it and a capture elsewhere.
+/// Reads a trace in its folder and a capture elsewhere.
 const SCENARIO: &str = r#"
 let completed = param("completed", 42);
 let c = cluster(#{ engines: pool(#{ engines: 2, engine: engine(#{}), latency: fixed(#{ step: "10ms" }) }) });

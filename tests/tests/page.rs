@@ -49,7 +49,7 @@ fn exchanges_are_told_with_their_part_in_the_engine() {
     let answer = send(address, "POST", CHATS, &[("Authorization", "Bearer secret-key")], &body);
     assert_eq!(answer.status, 200);
     let refused = send(address, "POST", CHATS, &[], &json!({"messages": 5}));
-    // What probes ask all the time is not shown.
+    // Periodic requests of probes are not shown.
     assert_eq!(send(address, "GET", "/health", &[], &Value::Null).status, 200);
     let list = requests(address, 2);
     let (one, other) = (&list[0], &list[1]);
@@ -148,7 +148,7 @@ fn the_page_is_for_those_who_may_open_it() {
     ] {
         assert_eq!(get(address, api, &[key, header]).status, status, "{header:?}");
     }
-    // It changes what other pages may not.
+    // It makes changes that other pages may not make.
     let from_page = [key, ("Origin", own.as_str()), ("Sec-Fetch-Site", "same-origin")];
     for path in ["/_vcr/api/control/pause", "/_vcr/api/control/resume", "/_vcr/api/server/reset_prefix_cache"] {
         let answer = send(address, "POST", path, &from_page, &Value::Null);

@@ -1,4 +1,4 @@
-//! `per_request` in scenarios: what clients see, and where it is refused.
+//! `per_request` in scenarios: the clients' view, and refusals.
 
 use vcr_tests::Folder;
 

@@ -1,4 +1,5 @@
-//! `vcr plan`: its answer against an exhaustive search, the same in every run, and what its files reproduce.
+//! `vcr plan`: its answer compared with an exhaustive search, its determinism, and the commands in
+//! its files.
 
 use std::fs;
 use std::process::{Command, Stdio};

@@ -32,8 +32,7 @@ impl Chain {
         Some(Self { frontend, recorder, engine, capture })
     }
 
-    /// Ends the recorder, then the engine, and gives the records and how the
-    /// engine ended.
+    /// Ends the recorder, then the engine, and returns the records and the engine's exit code.
     fn end(mut self) -> (Vec<RequestRecord>, Option<i32>) {
         self.recorder.terminate();
         assert!(self.recorder.wait().success(), "a signal is not a failure");
@@ -260,7 +259,7 @@ fn an_agent_recorded_once_plays_offline() {
 
     let mut frontend = Frontend::start(VERSION, &options).expect("it is fetched");
     let capture = capture.to_str().expect("a path in text");
-    // No guest: whatever it says comes from the capture.
+    // No guest: all of its output comes from the capture.
     let _engine = Play::start(&frontend.handshake_address(), &["--playback", capture, "--strict"]);
     frontend.wait_until_it_serves();
     assert_eq!(agent(&frontend), transcript);

@@ -167,7 +167,7 @@ fn a_policy_that_fails_fails_the_run_and_is_named() {
         "of pool `engines`, before step 0, at ",
     ];
     folder.run(&["--json"]).failed(3, &expected);
-    // The verdict of an earlier run does not stay beside the error.
+    // The verdict of an earlier run does not remain next to the error.
     folder.write("fine.rhai", under("\"fcfs\"", MIXED));
     let _ = folder.vcr(&["run", "fine.rhai", "--out", "out"]).ended(0);
     let mut command = std::process::Command::new(vcr_tests::vcr());
@@ -181,7 +181,7 @@ fn a_policy_that_fails_fails_the_run_and_is_named() {
     let report: serde_json::Value = serde_json::from_str(&read("out/report.json")).expect("JSON");
     assert_eq!((&report["passed"], &report["partial"]["stopped_by"]), (&false.into(), &"error".into()));
     assert!(!folder.path().join("out/requests.jsonl").exists(), "requests of the earlier run");
-    // Of several files each has its place.
+    // Each of several files has its own place.
     let said = folder.vcr(&["run", "fine.rhai", "test.rhai", "--json"]).ended(3).json();
     assert!(said[1]["error"].as_str().is_some_and(|error| error.contains(expected[0])), "{said:#}");
 }

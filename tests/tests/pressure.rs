@@ -1,4 +1,4 @@
-//! `vcr inspect pressure`: shares worked out by hand, and what reports do not say.
+//! `vcr inspect pressure`: shares worked out by hand, and missing fields of reports.
 
 use std::fs;
 

@@ -1,12 +1,13 @@
-//! The Python package: the wheel in a clean environment, and its own tests with what reads its
-//! tables, with Jupyter, and on a cluster of Ray. `python/build.sh --install` builds and installs it.
+//! The Python package: the wheel in a clean environment, and its own tests with readers of its
+//! tables, with Jupyter, and on a cluster of Ray. `python/build.sh --install` builds and installs
+//! it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use vcr_tests::{Client, Folder, Said, browser, client, root, shipped_guest, skip, vcr};
 
-/// The wheel. None, said loudly, where it has not been built, or from other sources.
+/// The wheel. None, with a message, if it has not been built, or was built from other sources.
 fn wheel() -> Option<PathBuf> {
     const HINT: &str = "python/build.sh --install builds the wheel of the Python package";
     let built = std::fs::read_dir(root().join("target/wheels")).into_iter().flatten().flatten();
@@ -73,11 +74,11 @@ fn the_wheel_runs_the_main_job_in_a_clean_environment() {
     let code = "import sys, vcr; sys.stdout.write(vcr.run('pd_burst').to_json())";
     let shipped = Said::of(Command::new(bin.join("python")).args(["-c", code]).current_dir(folder.path())).ended(0);
     assert_eq!(shipped.stdout, expected.stdout);
-    // Its licence lies beside it.
+    // Its licence is in the same folder.
     let code = "import importlib.metadata as of\nprint(of.metadata('vcr').get_all('License-File'))";
     let licences = Said::of(Command::new(bin.join("python")).args(["-c", code])).ended(0);
     assert!(licences.stdout.contains("'LICENSE'"), "{}", licences.stdout);
-    // What other packages are for says which.
+    // A function that needs another package names it.
     let code = "import vcr\ntry: vcr.run(sys.argv[1]).requests.to_polars()\nexcept ImportError as error: print(error)";
     let mut missing = Command::new(bin.join("python"));
     let said = Said::of(missing.args(["-c", &format!("import sys\n{code}")]).arg(&scenario)).ended(0);

@@ -203,7 +203,7 @@ fn an_infeasible_point_is_a_row_that_says_so() {
     assert!(rows[2]["ttft_ms_p99"].as_f64() < rows[1]["ttft_ms_p99"].as_f64(), "{rows:#}");
     let csv = fs::read_to_string(folder.path().join("grid.csv")).expect("it was written");
     assert!(csv.starts_with("tp,run,seed,passed,infeasible,") && csv.lines().count() == 4, "{csv}");
-    // A search at each point goes on, too, and so do shards.
+    // A search at each point continues, too, and so do shards.
     let search = ["--search", "rate=1..2", "--sweep", "tp=1,2", "--sweep-out"];
     let said = folder.run(&[&search[..], &["found.csv"]].concat()).ended(0).stdout;
     assert!(said.contains("tp=1: infeasible: test.rhai:3:") && said.contains("tp=2: even rate 2 keeps"), "{said}");

@@ -21,7 +21,7 @@ struct Chain {
     _folder: TempDir,
 }
 
-/// `None`, said loudly, where there is no frontend.
+/// `None`, with a message, if there is no frontend.
 fn chain(options: &FrontendOptions, name: &str, record: &[&str], play: &[&str]) -> Option<Chain> {
     let mut frontend = Frontend::start(RELEASE, options)?;
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -114,7 +114,7 @@ fn tokens_only_where_they_are_asked_for() {
     assert_eq!(lines[0]["holds"]["prompt_tokens"], true);
 }
 
-/// Each of them with the engine on which it ran.
+/// Each of them with its engine.
 #[test]
 fn two_engines() {
     let options = FrontendOptions { engines: 2, ..FrontendOptions::default() };

@@ -1,5 +1,5 @@
 //! Files for people: the page in a browser, JUnit, Markdown, OpenMetrics, tables of requests.
-//! `tests/frontends/clients.sh browser` installs what drives the browser.
+//! `tests/frontends/clients.sh browser` installs the browser's driver.
 
 use std::fs;
 use std::path::Path;
@@ -97,7 +97,7 @@ fn a_browser_draws_the_numbers_of_the_report() {
                 assert!(drawn, "{metric} {statistic} of {label} is not drawn at {value}");
             }
             let (_, counts) = line(chart(charts, &format!("{metric}-histogram")), label);
-            // The last bin is there twice, for its end.
+            // The last bin occurs twice, for its end.
             let count: f64 = counts[..counts.len() - 1].iter().sum();
             assert_eq!(Some(count), trend["count"].as_f64(), "{metric} of {label}");
         };
@@ -148,7 +148,7 @@ fn a_browser_draws_the_numbers_of_the_report() {
     let rows = page["comparison"].as_array().expect("rows");
     let ttft = rows.iter().find(|row| row[0] == "ttft p50").expect("it is compared");
     assert!(ttft[1] != ttft[2] && ttft[3].as_str().is_some_and(|change| change.ends_with('%')), "{ttft}");
-    // Whoever reads it, and on what.
+    // For every colour scheme and medium.
     assert_ne!(page["light"], page["dark"]);
     assert_eq!(page["dark_charts"], page["compared"].as_array().map_or(0, Vec::len));
     assert!(page["paper"].as_u64() > Some(20_000), "nothing was printed");

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use vcr_tests::{Folder, Said, vcr, wait_until};
 
-/// Some runs have assertions that others lack, and columns of their own with them.
+/// Some runs have assertions that others lack, and columns for them.
 const SCENARIO: &str = r#"let engines = param("engines", 1);
 let rate = param("rate", 4.0);
 let c = cluster(#{ engines: pool(#{
@@ -180,7 +180,7 @@ if rate == 5 {
 }
 "#;
 
-/// A signal ends a sweep as a fault does: the same command goes on from the finished points.
+/// A signal ends a sweep like a fault: the same command continues from the finished points.
 #[test]
 fn finished_points_outlive_a_signal() {
     let folder = Folder::new();

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use vcr_tests::{Folder, Said, skip, vcr};
 
-/// Starts a shell without the user's settings; none, said loudly, where it is not installed.
+/// Starts a shell without the user's settings; none, with a message, if it is not installed.
 fn shell(name: &str, arguments: &[&str], folder: &Folder) -> Option<Command> {
     if Command::new(name).arg("--version").output().is_err() {
         skip(&format!("there is no {name}; install Debian's package of this name"));

@@ -18,7 +18,7 @@ const VARIANTS: [(&str, &str); 3] = [
 const STAGES: usize = 7;
 /// Requests that the client has in flight at most: 44 workers of 10.
 const IN_FLIGHT: f64 = 440.0;
-/// Of `config.yaml`, as measured: ten shared prompts, and the rest of 204 tokens.
+/// Lengths of `config.yaml`, as measured: ten shared prompts, and the rest of 204 tokens.
 const LENGTHS: &str = "prompt_tokens: 75, output_tokens: 62, shared_prefix_tokens: 128, prefix_groups: 10";
 /// Differences that count.
 const DIFFERS: f64 = 0.05;
@@ -77,7 +77,7 @@ fn settings_rank_as_they_were_measured() {
     let named = |name: &str| simulated(runs.iter().find(|run| run["name"] == name).expect("it was run"));
     let predicted = |variant: usize, stage: usize| {
         let open = named(&format!("{variant}-{stage}"));
-        // Where requests wait, the client is what limits them.
+        // Where requests wait, the client limits them.
         let in_flight = open[0] / 1e3 * known[&(variant, stage)].0;
         if in_flight > IN_FLIGHT { named(&format!("{variant}-full")) } else { open }
     };

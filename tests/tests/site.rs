@@ -43,7 +43,7 @@ fn between<'a>(text: &'a str, before: &'a str, after: char) -> impl Iterator<Ite
     text.split(before).skip(1).filter_map(move |rest| rest.split(after).next())
 }
 
-/// All files of a folder and of those below it.
+/// All files of a folder and its subfolders.
 fn files(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("the folder is there") {
         let path = entry.expect("the entry is readable").path();
@@ -115,7 +115,7 @@ fn links_of_the_site_lead_somewhere() {
         texts.iter().map(|(path, text)| (*path, between(text, " id=\"", '"').collect())).collect();
     let (mut links, mut broken) = (0, Vec::new());
     for (page, text) in &texts {
-        // What mdBook makes around a page is its own affair.
+        // mdBook's frame around a page does not matter.
         let Some(body) = text.split_once("<main>").and_then(|(_, rest)| rest.split_once("</main>")) else { continue };
         let targets = between(body.0, "href=\"", '"').chain(between(body.0, "src=\"", '"'));
         for target in targets.filter(|target| !target.contains(':')) {

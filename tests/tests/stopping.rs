@@ -93,7 +93,7 @@ fn a_run_that_is_stopped_writes_what_there_is() {
 
 #[test]
 fn the_second_signal_ends_a_command_at_once() {
-    // The file is a pipe that nobody writes to, so the command cannot end in order.
+    // The file is a pipe without a writer, so the command cannot end in an orderly way.
     let blocked = format!("{}\ntrace(#{{ path: \"pipe\" }});\n", ENDLESS.replace("50000h", "10s"));
     let folder = Folder::with(&blocked);
     let pipe = Command::new("mkfifo").arg(folder.path().join("pipe")).status();

@@ -1,5 +1,5 @@
-//! Schemas that zod, pydantic and tools of MCP servers emit, with what vLLM and the libraries behind it say of each:
-//! `tests/frontends/schemas/generate.sh` writes them.
+//! Schemas that zod, pydantic and tools of MCP servers emit, with the answers of vLLM and its
+//! libraries: `tests/frontends/schemas/generate.sh` writes them.
 
 use jsonschema::{Draft, Validator};
 use serde_json::{Value, json};
@@ -56,7 +56,7 @@ fn text(source: &JsonTokens, structure: &Structure, seed: u64, max_tokens: u32) 
     String::from_utf8(bytes.collect()).expect("whole characters")
 }
 
-/// The validator of a schema; of an older draft where it is none of the latest.
+/// The validator of a schema; of an older draft if it is invalid in the latest.
 fn validator(schema: &Value) -> Result<Validator, String> {
     let latest = jsonschema::validator_for(schema);
     let older = |_| jsonschema::options().with_draft(Draft::Draft4).build(schema);

@@ -45,8 +45,8 @@ fn synthesised_workloads_of_ours_reach_every_published_sum() {
     }
 }
 
-/// Worked out by hand. `c` has the highest priority but comes late; `b` does not fit beside
-/// `a` and `c` does; `e` could never be admitted.
+/// Worked out by hand. `c` has the highest priority but comes late; `b` does not fit with `a` and
+/// `c` does; `e` could never be admitted.
 #[test]
 fn a_replay_reports_every_tick() {
     let requests = json!([

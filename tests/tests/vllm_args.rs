@@ -36,7 +36,7 @@ fn a_command_line_is_an_engine() {
     assert_eq!(by_line["runs"][0]["fingerprint"], by_options["runs"][0]["fingerprint"]);
     assert!(by_line["runs"][0]["fingerprint"].is_string());
     assert_eq!(by_line["assertions"][0]["observed_text"], "org/model 2 1 false");
-    // Options go before arguments; the pool has the ranks of the line.
+    // Options override arguments; the pool has the ranks of the line.
     let ranks = run(
         r#"vllm_args("vllm serve m --max-num-seqs 1 -dp 2 -ep --no-async-scheduling", #{ max_num_seqs: 4, num_gpu_blocks: 2_000 })"#,
         FIXED,
@@ -123,7 +123,7 @@ fn a_table_says_what_each_argument_becomes() {
     folder.vcr(&["inspect", "vllm-args", "m --seeed 3"]).failed(2, &["did you mean `--seed`?"]);
 }
 
-/// That the settings reach a live engine is tested beside its options.
+/// The options' own tests check that the settings reach a live engine.
 #[test]
 fn servers_take_it_too() {
     let folder = Folder::new();

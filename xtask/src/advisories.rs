@@ -1,8 +1,8 @@
 //! `cargo xtask advisories`: locked packages against the snapshot of the RustSec database in
 //! `xtask/advisories/`, without a network.
 //!
-//! cargo-deny reads a database from a clone of its repository alone, so the snapshot is laid out as
-//! one, where `deny.toml` says that the database is.
+//! cargo-deny reads a database only from a clone of its repository, so the snapshot is laid out as
+//! one, at the place of the database in `deny.toml`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -87,7 +87,7 @@ fn parse<'a>(whole: &'a str, path: &Path) -> Result<Vec<Advisory<'a>>, Error> {
     entries.map(entry).collect()
 }
 
-/// Makes the repository of the database anew, as cargo-deny would have fetched it just now.
+/// Makes the repository of the database again, as if cargo-deny had just fetched it.
 fn lay_out(advisories: &[Advisory<'_>], database: &Path) -> Result<(), Error> {
     if database.exists() {
         fs::remove_dir_all(database).map_err(Error::file("remove", database))?;

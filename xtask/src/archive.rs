@@ -1,4 +1,4 @@
-//! Archives with the same bytes for the same files: sorted, of one time, of nobody.
+//! Archives with the same bytes for the same files: sorted, with one time and no owner.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::target::Target;
 use crate::tool;
 
-/// A binary and what debuggers look up in place of it.
+/// A binary, and its symbols for debuggers.
 pub(crate) struct Stripped {
     pub(crate) program: Vec<u8>,
     /// Its line tables, an ELF file.
@@ -65,7 +65,7 @@ fn path_behind(compilers: &Path) -> Result<OsString, Error> {
     std::env::join_paths(folders).map_err(|source| Error::file("put into PATH", compilers)(io::Error::other(source)))
 }
 
-/// A program that writes about itself: `vcr`, or what runs it.
+/// A program that writes its own manual: `vcr`, or its runner.
 pub(crate) struct Program {
     words: Vec<OsString>,
 }
@@ -76,7 +76,7 @@ impl Program {
         Self { words: vec![path.into()] }
     }
 
-    /// A binary for the target, behind what runs it if Cargo knows that by its variable.
+    /// A binary for the target, after the runner in Cargo's variable, if there is one.
     pub(crate) fn of(binary: &Path, target: &Target) -> Self {
         let runner = std::env::var(target.runner()).unwrap_or_default();
         let runner = runner.split_whitespace().map(OsString::from);

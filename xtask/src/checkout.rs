@@ -1,4 +1,4 @@
-//! The checkout that a release is made of: its folder, version, commit and toolchain.
+//! The checkout of a release: its folder, version, commit and toolchain.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! Files of an archive beside the binary: guests, scenarios, completions, manual pages, licences.
+//! Files of an archive other than the binary: guests, scenarios, completions, manual pages,
+//! licences.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -53,7 +54,7 @@ pub(crate) fn add_shells(program: &Program, entries: &mut Entries) -> Result<(),
     Ok(())
 }
 
-/// All files of a folder and those below it.
+/// All files of a folder and its subfolders.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let failed = || Error::file("list", folder);
     let mut found = Vec::new();

@@ -8,7 +8,7 @@ use crate::checkout::Checkout;
 use crate::error::Error;
 use crate::tool;
 
-/// cargo-cyclonedx writes one beside the manifest of every crate: a name that no file of the
+/// cargo-cyclonedx writes one next to the manifest of every crate: a name that no file of the
 /// checkout has.
 const DRAFT: &str = "vcr-dist-draft.cdx";
 

@@ -38,7 +38,7 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// Returns what makes an error of the system's.
+    /// Returns a function that makes an error from a system error.
     pub(crate) fn file(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::File { verb, path, source }

@@ -43,7 +43,7 @@ enum Command {
 /// Options of `cargo xtask advisories`.
 #[derive(Debug, Args)]
 struct AdvisoriesArgs {
-    /// Take the advisories of this file in place of `xtask/advisories/snapshot.md`.
+    /// Take the advisories of this file instead of `xtask/advisories/snapshot.md`.
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
 
@@ -60,18 +60,18 @@ struct DistArgs {
     #[arg(long, value_name = "TRIPLE[.GLIBC]")]
     target: Option<Target>,
 
-    /// Package this binary in place of building one with the profile `dist`.
+    /// Package this binary instead of building one with the profile `dist`.
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
 
-    /// Program of the same version that runs here, where the binary does not: it writes completions
-    /// and manual pages. Without it the binary itself is run, by what Cargo's variable
-    /// CARGO_TARGET_TRIPLE_RUNNER names for the target, if it is set.
+    /// Program of the same version that runs here, if the binary does not: it writes completions
+    /// and manual pages. Without it the binary itself is run, by the runner in Cargo's variable
+    /// CARGO_TARGET_TRIPLE_RUNNER for the target, if it is set.
     #[arg(long, value_name = "FILE")]
     runnable: Option<PathBuf>,
 
-    /// Take this file for the licences of dependencies in place of running cargo-about, which takes a
-    /// minute to read the sources of all crates.
+    /// Take this file for the licences of dependencies instead of running cargo-about, which takes
+    /// a minute to read the sources of all crates.
     #[arg(long, value_name = "FILE")]
     licences: Option<PathBuf>,
 

@@ -18,8 +18,8 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
     hex::encode(Sha256::digest(bytes))
 }
 
-/// The statement about `subjects`, made of the checkout and its lock files. `binary` says how the
-/// binary came to be: built with a profile, or given.
+/// The statement about `subjects`, made from the checkout and its lock files. `binary` is the
+/// origin of the binary: built with a profile, or given.
 pub(crate) fn statement(
     checkout: &Checkout,
     target: &Target,

@@ -11,7 +11,7 @@ use object::read::elf::{FileHeader as _, Sym as _};
 
 use crate::error::Error;
 
-/// A target as it is written: `aarch64-unknown-linux-gnu.2.28`, or without the version.
+/// A target as written: `aarch64-unknown-linux-gnu.2.28`, or without the version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) triple: String,

@@ -1,4 +1,4 @@
-//! Releases, made of a binary that was built before, and looked into.
+//! Releases made from an existing binary, and their contents.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The binary with all features; none, said loudly, where something is missing.
+/// The binary with all features; none, with a message, if something is missing.
 fn binary() -> Option<PathBuf> {
     if Command::new("cargo-cyclonedx").arg("--version").output().is_err() {
         vcr_skips::skip("there is no cargo-cyclonedx; install it with `cargo install cargo-cyclonedx --locked`");
@@ -211,7 +211,8 @@ fn a_binary_of_another_machine_or_a_newer_glibc_is_refused() {
     assert!(said.contains(" --version` failed"), "{said}");
 }
 
-/// Cargo's variable names what runs programs of another target: here a stand-in, which runs nothing.
+/// Cargo's variable names the runner for programs of another target: here a stand-in, which runs
+/// nothing.
 #[test]
 fn a_binary_is_run_by_what_cargo_knows_for_its_target() {
     let (this, here) = (env!("CARGO_BIN_EXE_xtask"), std::env::consts::ARCH);

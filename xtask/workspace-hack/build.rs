@@ -1,3 +1,3 @@
-//! Cargo looks at build dependencies only if there is a build script.
+//! Cargo uses build dependencies only if there is a build script.
 
 fn main() {}

@@ -46,8 +46,7 @@ impl Setup {
         words.chain(options.iter().cloned()).collect()
     }
 
-    /// Starts the command between, if there is one, and says where the engine
-    /// has to go.
+    /// Starts the relay command, if there is one, and returns the address for the engine.
     pub(crate) fn start_relay(&self, frontend: &str, engines: &str) -> Result<(Option<Process>, String), Failure> {
         if self.relay.is_empty() {
             return Ok((None, frontend.to_owned()));
@@ -84,7 +83,7 @@ pub(crate) struct Arrival {
     pub(crate) outputs: Box<EngineCoreOutputs>,
 }
 
-/// A frontend with its engine, which ends with it.
+/// A frontend with its engine, whose life it limits.
 pub(crate) struct Client {
     pub(crate) engine: Process,
     pub(crate) relay: Option<Process>,
@@ -94,7 +93,7 @@ pub(crate) struct Client {
     /// Requests sent so far.
     sent: u64,
     calls: u64,
-    /// Tokens that each request still has to get; 0 when it has ended.
+    /// Remaining tokens of each request; 0 when it has ended.
     left: Vec<u32>,
     /// Holds the sockets, if they are files.
     _folder: tempfile::TempDir,
@@ -277,7 +276,7 @@ impl Spent {
     }
 }
 
-/// As long as the names that vllm-rs gives.
+/// As long as vllm-rs's names.
 fn name(index: u64) -> String {
     format!("cmpl-{index:032x}-0")
 }

@@ -8,7 +8,7 @@ use crate::process::{Cpu, Process, free_port, own_cpu};
 use crate::report::Sheet;
 use crate::serve::{Clients, Commands, streamed, words};
 
-/// Streams completions through a frontend and compares what both ends use.
+/// Streams completions through a frontend and compares the costs of both ends.
 ///
 /// `frontend` is a command with `{http_port}` and `{handshake_port}` in it.
 pub(crate) fn through_frontend(

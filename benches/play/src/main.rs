@@ -29,8 +29,8 @@
 //!   --data-parallel-rpc-port {handshake_port} --data-parallel-size 1 --data-parallel-size-local 0"
 //! ```
 //!
-//! `serve` drives `vcr serve` in the same way, and such a frontend beside it if one is
-//! given; `benches/serve.sh` does all of it.
+//! `serve` drives `vcr serve` in the same way, and such a frontend for comparison if one is given;
+//! `benches/serve.sh` does all of it.
 
 mod cases;
 mod client;
@@ -121,7 +121,7 @@ enum Case {
         #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1000,10000,100000")]
         blocks: Vec<u64>,
     },
-    /// Requests that wait, and those behind them.
+    /// Waiting requests, and the requests behind them.
     Queue {
         /// Numbers of waiting requests.
         #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "10000,30000")]
@@ -180,7 +180,7 @@ enum Case {
         #[command(flatten)]
         load: LoadArgs,
     },
-    /// `vcr serve`, beside a real frontend and the engine behind it.
+    /// `vcr serve`, compared with a real frontend and the engine behind it.
     Serve(ServeArgs),
 }
 
@@ -295,7 +295,7 @@ fn run(setup: &Setup, case: &Case, sheets: &mut Vec<Sheet>) -> Result<(), Failur
     Ok(())
 }
 
-/// Everything that has a target, with it.
+/// All measurements with a target value.
 fn targets(setup: &Setup, frontend: Option<(&str, &str)>, done: &mut dyn FnMut(Sheet)) -> Result<(), Failure> {
     let load = |requests, at_once, output_tokens| Load { requests, at_once, prompt_tokens: 64, output_tokens };
     let per_token = Limits { us_per_token: Some(0.7), ..Limits::default() };

@@ -18,7 +18,7 @@ const BLOCK_TOKENS: u64 = 16;
 const PROMPT_TOKENS: u32 = 64;
 /// Numbers of the contents that move begin here: no other prompt has them.
 const FIRST_CONTENT: u64 = 1 << 63;
-/// Gaps beside busy threads before each transfer.
+/// Gaps with busy threads before each transfer.
 const BUSY_GAPS: u64 = 32;
 /// Longest stream.
 const STREAM_TOKENS: u32 = 20_000;

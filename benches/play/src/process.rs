@@ -17,7 +17,7 @@ pub(crate) struct Process {
 /// Processor time, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cpu {
-    /// Of all threads.
+    /// Time of all threads.
     pub(crate) total_ns: u64,
     /// Time of the threads with an earlier thread's name: libzmq's I/O threads have the name of the
     /// thread that made the first socket.
@@ -123,5 +123,5 @@ fn cpu_of(process: &str) -> Result<Cpu, Failure> {
     Ok(cpu)
 }
 
-/// Of the clock in `/proc/PID/stat`: 100 Hz on every Linux of today.
+/// Nanoseconds per tick in `/proc/PID/stat`: 100 Hz on every Linux of today.
 const NS_PER_TICK: u64 = 10_000_000;

@@ -1,4 +1,4 @@
-//! Requests that their frontend gives up.
+//! Requests aborted by their frontend.
 
 use anyhow::{Result, anyhow};
 use futures::StreamExt;
@@ -12,7 +12,7 @@ pub async fn a_dropped_stream_is_forgotten(session: &Session) -> Result<Verdict>
     stream.next().await.ok_or_else(|| anyhow!("no output came"))??;
     session.metric_becomes("vllm:num_requests_running", 1.0).await?;
     drop(stream);
-    // Its statistics say whether something else runs when it ends.
+    // Its statistics show whether something else runs when it ends.
     session.ask(request(fresh_prompt(10), 3)).await?;
     session.metric_becomes("vllm:num_requests_running", 0.0).await?;
     Ok(Verdict::Held)

@@ -52,8 +52,8 @@ pub async fn engines_are_chosen_by_rank(command: &EngineCommand) -> Result<Verdi
     two_engines(command, false).await
 }
 
-/// Engines behind a coordinator answer only while a wave runs. The first
-/// requests start one, and those after a rest the next.
+/// Engines behind a coordinator answer only while a wave runs. The first requests start one, and
+/// those after a rest the next.
 pub async fn a_coordinator_opens_its_gate(command: &EngineCommand) -> Result<Verdict> {
     two_engines(command, true).await
 }

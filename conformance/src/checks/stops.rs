@@ -47,7 +47,7 @@ pub async fn a_stop_token_ends_an_answer(session: &Session) -> Result<Verdict> {
     Ok(Verdict::Held)
 }
 
-/// A model may have said it anyway; a simulator plans where it comes.
+/// A model may have generated it anyway; a simulator plans its place.
 pub async fn the_end_of_sequence_ends_an_answer(session: &Session) -> Result<Verdict> {
     let known = Known::of(session).await?;
     let token = known.token();

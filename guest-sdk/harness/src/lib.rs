@@ -112,7 +112,7 @@ impl Guest {
         let seed = seed.to_string();
         let arguments = ["guest", "check", "--json", "--config", config_json, "--seed", &seed].map(OsStr::new);
         let output = self.host.run(&[&arguments[..], &[self.component.as_os_str()]].concat())?;
-        // Whatever the exit code: where there is a report, it says it all.
+        // Whatever the exit code is: an existing report contains everything.
         if output.stdout.is_empty() {
             return Err(failed("check", &output));
         }

@@ -58,7 +58,7 @@ pub struct Used {
 pub struct CallCost {
     /// The function as `wit/` names it, such as `price-step`.
     pub function: String,
-    /// Calls made of it.
+    /// Number of calls.
     pub calls: u64,
     /// Things that these calls were about: steps, tokens, events, requests.
     pub items: u64,

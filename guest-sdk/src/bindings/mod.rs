@@ -1,5 +1,5 @@
-//! The component interfaces, generated from `wit/`, and their adapters to the
-//! traits of guests: a module for each world, and one for what all may import.
+//! The component interfaces, generated from `wit/`, and their adapters to the traits of guests: a
+//! module for each world, and one for the common imports.
 
 pub mod faults;
 pub mod latency;
@@ -13,7 +13,7 @@ use crate::slot::Slot;
 
 /// A guest with a place for itself.
 pub trait Exported: Sized {
-    /// The guest and what its calls keep between them.
+    /// The guest and the state that its calls keep.
     type Kept: 'static;
 
     fn slot() -> &'static Slot<Self::Kept>;

@@ -32,8 +32,8 @@ impl<G: LatencyGuest> Pricing<G> {
         StepShape { kv_total_blocks: self.kv_total_blocks, block_size_tokens: self.block_size_tokens, ..step }
     }
 
-    /// Prices one step, by way of the guest's `price_batch` like any other: a
-    /// guest need not know which call the host made.
+    /// Prices one step through the guest's `price_batch`: a guest need not know which call the host
+    /// made.
     ///
     /// # Errors
     /// What the guest says, or that it did not answer one duration.

@@ -40,9 +40,8 @@ impl<G: TokenGuest> TokenTable<G> {
         Self { guest, requests: Vec::new() }
     }
 
-    /// Returns the tokens of one step.
-    /// `host` hears of each request that the guest cannot start, and of changes of the
-    /// drafts that it accepts.
+    /// Returns the tokens of one step. `host` is notified of each request that the guest cannot
+    /// start, and of changes of the accepted drafts.
     ///
     /// # Errors
     /// An error of `next_token`, or a host that does not keep to the interface.
@@ -236,7 +235,7 @@ mod tests {
         assert_eq!(heard.refused, [(1, "the seed is 13".to_owned())]);
     }
 
-    /// Accepts drafts by the number of tokens given so far: none is said, 2, 2, 1, none is said.
+    /// Accepts drafts by the number of tokens so far: unset, 2, 2, 1, unset.
     struct Accepting;
 
     impl TokenGuest for Accepting {

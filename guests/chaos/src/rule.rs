@@ -7,7 +7,7 @@ use vcr_guest_sdk::{FaultAction, Rng};
 pub(crate) struct Rule {
     trigger: Trigger,
     from_ns: u64,
-    /// It does not happen any more from then on.
+    /// It no longer happens from then on.
     until_ns: u64,
     every: u32,
     probability: f64,

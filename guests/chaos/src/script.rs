@@ -17,7 +17,7 @@ pub struct Script {
     rules: Vec<RuleScript>,
 }
 
-/// When something happens, and what.
+/// A trigger and its fault.
 ///
 /// A rule with `match` or `after_tokens` is about requests and happens once to
 /// each that fits. One with `utility` is about utility calls. One with neither

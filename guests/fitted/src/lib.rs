@@ -1,8 +1,7 @@
 //! Fitted step prices as a guest.
 //!
-//! The model is in the component: `model.json` beside the manifest, which
-//! `vcr fit --emit-wasm` writes. A config may replace it, or leave out its noise:
-//! `{"noise": "none"}`.
+//! The model is in the component: `model.json` next to the manifest, written by `vcr fit
+//! --emit-wasm`. A config may replace it, or leave out its noise: `{"noise": "none"}`.
 
 #![cfg_attr(target_arch = "wasm32", no_std)]
 

@@ -1,9 +1,8 @@
 /// `exp(-x)` for `x >= 0`, from `+ - * /` alone.
 ///
-/// The `exp` of a platform's library may differ from another's in the last bit;
-/// this one gives the same bits everywhere. The argument is halved until it is
-/// small, a Padé approximant of order (3, 3) is taken there, and the result is
-/// squared back. The relative error stays below 1e-11.
+/// The `exp` of a platform's library may differ from another's in the last bit; this one gives the
+/// same bits everywhere. The argument is halved until it is small, a Padé approximant of order (3,
+/// 3) is evaluated there, and the result is squared back. The relative error stays below 1e-11.
 #[must_use]
 pub fn decay(x: f64) -> f64 {
     // Below this the result is smaller than 1e-17 of where it started from.

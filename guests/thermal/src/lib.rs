@@ -1,9 +1,8 @@
 //! A GPU that gets hot, as a guest: a latency model with state.
 //!
-//! Each step is priced by a roofline and stretched by a factor that depends on
-//! how warm the GPU has become; see [`Thermal`]. The config is
-//! `{"roofline": {…}, …}` with the fields of [`ThermalConfig`]. It tells its
-//! temperature and when it throttles; see [`Diary`].
+//! Each step is priced by a roofline and stretched by a factor that depends on the GPU's
+//! temperature; see [`Thermal`]. The config is `{"roofline": {…}, …}` with the fields of
+//! [`ThermalConfig`]. It reports its temperature and its throttling; see [`Diary`].
 
 #![cfg_attr(target_arch = "wasm32", no_std)]
 

@@ -45,12 +45,11 @@ impl Default for ThermalConfig {
 
 /// The temperature of one GPU, and its effect on speed.
 ///
-/// The die is one thermal mass behind one resistance - the single-node case of
-/// the lumped RC models of Skadron et al., "Temperature-aware
-/// microarchitecture" (ISCA 2003) - so it nears the temperature of its present
-/// power exponentially. Above the throttle point the clocks fall linearly with
-/// temperature; slower clocks draw less power, which is what lets a throttled
-/// GPU settle instead of running away.
+/// The die is one thermal mass behind one resistance - the single-node case of the lumped RC models
+/// of Skadron et al., "Temperature-aware microarchitecture" (ISCA 2003) - so it approaches the
+/// temperature of its present power exponentially. Above the throttle point the clocks fall
+/// linearly with temperature; slower clocks draw less power, so a throttled GPU settles instead of
+/// running away.
 ///
 /// The factor of a step follows from the temperature at its start: steps take milliseconds, the
 /// time constant is many seconds.
@@ -99,8 +98,7 @@ impl Thermal {
         })
     }
 
-    /// Runs a step that would take `cool_ns` on a cool GPU and gives its
-    /// duration in nanoseconds.
+    /// Runs a step that would take `cool_ns` on a cool GPU and returns its duration in nanoseconds.
     pub fn run(&mut self, start_ns: u64, cool_ns: f64) -> f64 {
         // Before the first step the GPU was idle too, and already settled.
         let idle_ns = start_ns.saturating_sub(self.known_until_ns);
@@ -146,7 +144,7 @@ mod tests {
         Thermal::new(config, &mut Rng::new(1, 0)).expect("valid")
     }
 
-    /// Runs back-to-back steps for `seconds` and gives the last duration.
+    /// Runs back-to-back steps for `seconds` and returns the last duration.
     fn busy(gpu: &mut Thermal, from_ns: u64, seconds: u64) -> (u64, f64) {
         let (mut now_ns, mut last_ns) = (from_ns, 0.0);
         while now_ns < from_ns + seconds * 1_000_000_000 {

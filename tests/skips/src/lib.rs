@@ -14,7 +14,7 @@ pub fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true")
 }
 
-/// Says that a check cannot run here.
+/// Reports that a check cannot run here.
 ///
 /// # Panics
 /// In CI.
@@ -23,7 +23,7 @@ pub fn skip(reason: &str) {
     skip_for(reason, reason);
 }
 
-/// Says that a check cannot run here; the summary counts it under `want`.
+/// Reports that a check cannot run here; the summary counts it under `want`.
 #[track_caller]
 fn skip_for(want: &str, reason: &str) {
     assert!(!is_ci(), "nothing may be skipped in CI: {reason}");
@@ -38,7 +38,7 @@ pub fn skip_optional(reason: &str) {
     note(reason);
 }
 
-/// `path`, if it is there; otherwise the check is skipped. `hint` says how to get it.
+/// `path`, if it exists; otherwise the check is skipped. `hint` explains how to get it.
 ///
 /// # Panics
 /// In CI.
@@ -52,7 +52,7 @@ pub fn existing(path: PathBuf, hint: &str) -> Option<PathBuf> {
     None
 }
 
-/// A file or folder of the sample data beside the repository, `../shared/data`.
+/// A file or folder of the sample data next to the repository, `../shared/data`.
 ///
 /// # Panics
 /// In CI, if it is missing.

@@ -29,7 +29,7 @@ pub fn claude_code(claude: &Client, url: &str, folder: &Path, prompt: &str) -> O
     Some(ended(command).lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect())
 }
 
-/// What Codex prints in a folder, before the server at `url`. None where it is not installed.
+/// Codex's output in a folder, with the server at `url`. None if it is not installed.
 ///
 /// # Panics
 /// When it fails.

@@ -19,10 +19,10 @@ const PATIENCE: Duration = Duration::from_secs(240);
 #[derive(Clone, Debug)]
 pub struct Client(PathBuf);
 
-/// A client by the name of its environment. None, said loudly, where it has not been installed.
+/// A client by the name of its environment. None, with a message, if it has not been installed.
 #[must_use]
 pub fn client(name: &str) -> Option<Client> {
-    // The file is written when all packages are there.
+    // The file is written when all packages are installed.
     let pins = fetched_by("clients.sh", &format!("clients/{name}/pins.txt"))?;
     Some(Client(pins.with_file_name("bin").join("python")))
 }
@@ -62,7 +62,7 @@ impl Client {
         libraries.into_iter().find(|library| library.is_file()).expect("its packages contain NIXL")
     }
 
-    /// A command of its Python, which asks nobody on the Internet.
+    /// A command of its Python without access to the Internet.
     #[must_use]
     pub fn python(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.0);

@@ -1,8 +1,7 @@
 //! Real frontends of vLLM, and a client of theirs.
 //!
-//! A frontend is the file `vllm-rs` of a release's official wheel, started on
-//! ports of its own without engines: those come to its handshake address, as
-//! whatever a test starts.
+//! A frontend is the file `vllm-rs` of a release's official wheel, started on ports of its own
+//! without engines: a test starts those, which connect to its handshake address.
 
 pub(super) mod agents;
 pub(super) mod client;
@@ -148,8 +147,8 @@ impl Frontend {
         Self::launch(command, options, PATIENCE)
     }
 
-    /// The same with the API server in Python of a release that `tests/oracle/run.sh` has installed, in `target/oracle`
-    /// or where `ORACLE_HOME` says. None where it is not, in CI too.
+    /// The same with the Python API server of a release that `tests/oracle/run.sh` has installed,
+    /// in `target/oracle` or in `ORACLE_HOME`. None if it is missing, in CI too.
     ///
     /// # Panics
     /// When it does not start.
@@ -202,7 +201,7 @@ impl Frontend {
         Some(frontend)
     }
 
-    /// Where engines say HELLO.
+    /// The handshake address of engines.
     #[must_use]
     pub fn handshake_address(&self) -> String {
         format!("tcp://127.0.0.1:{}", self.handshake_port)
@@ -294,8 +293,7 @@ impl Frontend {
         Answer::of(self.send(path, body))
     }
 
-    /// The same, answered by events that are read as they come. Dropping them
-    /// gives the request up.
+    /// The same, as a stream of events that are read as they come. Dropping it aborts the request.
     ///
     /// # Panics
     /// When another answer comes.

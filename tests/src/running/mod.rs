@@ -71,7 +71,7 @@ impl Running {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Waits until it has printed `text`, and gives the line.
+    /// Waits until it has printed `text`, and returns the line.
     ///
     /// # Panics
     /// When it does not.

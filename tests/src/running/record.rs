@@ -50,7 +50,7 @@ impl Record {
     }
 }
 
-/// The lines of a capture that are whole, unpacked as its suffix says.
+/// The complete lines of a capture, decompressed according to its suffix.
 ///
 /// # Panics
 /// When there is none.

@@ -92,7 +92,7 @@ impl Serve {
         self.post_text(path, &body.to_string())
     }
 
-    /// Posts a body as it is.
+    /// Posts a body unchanged.
     ///
     /// # Panics
     /// When there is no answer.

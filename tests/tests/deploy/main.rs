@@ -279,7 +279,7 @@ fn workloads_have_scheduling_of_their_own() {
     assert_eq!((&server["affinity"], &server["priorityClassName"]), (&fleet["affinity"], &fleet["priorityClassName"]));
 }
 
-/// Names of all values, and of those below them.
+/// Names of all values, including nested ones.
 fn value_names(value: &Value, prefix: &str, into: &mut BTreeSet<String>) {
     for (name, inner) in value.as_object().into_iter().flatten() {
         let name = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
@@ -310,7 +310,8 @@ fn the_schema_of_values_has_every_value() {
     let (mut values, mut properties) = (BTreeSet::new(), BTreeSet::new());
     value_names(rendered.part("values"), "", &mut values);
     property_names(&schema, &schema, "", &mut properties);
-    // Helm hands `global` to every chart. What Kubernetes defines has no properties of ours.
+    // Helm passes `global` to every chart. Objects defined by Kubernetes have no properties of
+    // ours.
     properties.remove("global");
     let foreign = |name: &String| {
         let parts = ["resources.", "ecurityContext.", "podSelector", "namespaceSelector"];

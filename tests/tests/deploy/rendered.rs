@@ -16,7 +16,7 @@ pub(crate) struct Container<'a> {
     pub(crate) value: &'a Value,
 }
 
-/// None, said loudly, where what renders has not been installed.
+/// None, with a message, if the renderers have not been installed.
 pub(crate) fn rendered() -> Option<Rendered> {
     script(&[])
 }

@@ -14,7 +14,7 @@ pub(crate) struct Documented {
     pub(crate) line: String,
 }
 
-/// Words that a line of commands begins with, beside comments.
+/// First words of command lines, other than comments.
 const PROGRAMS: [&str; 9] =
     ["vcr ", "cargo ", "curl ", "vllm ", "vllm-rs ", "tests/", "target/", "python3 ", "PYTHONPATH="];
 
@@ -94,8 +94,8 @@ fn subcommands(help: &str) -> Vec<String> {
     names.filter(|name| *name != "help").map(str::to_owned).collect()
 }
 
-/// Whole command lines of the section of examples. The help is wrapped, so what
-/// begins with no program belongs to the line before.
+/// Whole command lines of the section of examples. The help is wrapped, so a line that begins with
+/// no program continues the line before.
 fn examples(help: &str) -> Vec<String> {
     let Some((_, section)) = help.split_once("Examples:\n") else { return Vec::new() };
     let mut lines: Vec<String> = Vec::new();

@@ -27,7 +27,7 @@ enum How {
     Lacks(&'static str),
     /// It serves until it gets a signal.
     Serves,
-    /// Only its arguments are looked at.
+    /// Only its arguments are checked.
     Parses,
 }
 
@@ -139,7 +139,7 @@ fn shell(line: &str, folder: &pantry::Scratch) -> Command {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = [folder.programs().to_owned()].into_iter().chain(std::env::split_paths(&path));
     command.env("PATH", std::env::join_paths(folders).expect("a path of folders"));
-    // Only what writes there gets another home: cargo has its own in the real one.
+    // Only commands that write there get another home: cargo has its own in the real one.
     if line.contains("~/") {
         command.env("HOME", folder.path().join(pantry::HOME));
     }
@@ -190,7 +190,7 @@ fn every_special_case_is_one() {
     }
 }
 
-/// The README shows a scenario, and what its run says.
+/// The README shows a scenario and its output.
 #[test]
 fn the_run_that_the_readme_shows_is_what_a_run_says() {
     let readme = std::fs::read_to_string(root().join("README.md")).expect("there is a README");

@@ -47,7 +47,7 @@ pub(crate) fn served(pantry: &Pantry, line: &str) -> Result<(), String> {
     } else {
         processes.push(start(&option(&line, "--handshake-address", &frontend), &folder, "play"));
     }
-    // A command that cannot serve ends, which need not be waited for.
+    // A command that cannot serve ends, so the test need not wait.
     let (sender, accepted) = mpsc::channel();
     thread::spawn(move || sender.send(listener.accept(PATIENCE).map_err(|error| error.to_string())));
     let link = loop {

@@ -143,7 +143,7 @@ fn statements_are_ended_where_they_are_not() {
     assert_eq!(terminated(code), expected);
 }
 
-/// Commands that print what blocks show, each behind a dollar sign.
+/// Commands with the output that blocks show, each after a dollar sign.
 #[test]
 fn outputs_behind_commands_are_what_they_print() {
     let Some(_) = shipped_guest("roofline") else { return };

@@ -18,7 +18,7 @@ mod whole_runs;
 
 use vcr_tests::{Folder, Said};
 
-/// The row most cases are made of: 1,000 tokens in, 4 out.
+/// The row of most cases: 1,000 tokens in, 4 out.
 const R: &str = r#"{"timestamp": 0, "input_length": 1000, "output_length": 4, "hash_ids": [1, 2]}"#;
 
 /// A trace of these rows, in a folder.

@@ -102,7 +102,7 @@ fn what_has_no_effect_or_makes_no_sense_is_reported() {
         .failed(2, &["it needs --router-policy-config"]);
 }
 
-/// A scenario says the same as a map.
+/// The same settings as a map of a scenario.
 #[test]
 fn scenarios_have_queue_policies() {
     let folder = folder(POLICIES);

@@ -26,7 +26,7 @@ fn the_report_has_dynamos_keys_and_ours_beside_them() {
     let text = std::fs::read_to_string(folder.path().join("replay_report.json")).expect("a report");
     let report: Value = serde_json::from_str(&text).expect("JSON");
     let summary = &report["summary"];
-    // The three keys that come with an SLA; the others are tested beside the report.
+    // The three keys that come with an SLA; the report's own tests check the others.
     let goodput = summary.as_object().expect("an object").keys().filter(|key| key.starts_with("goodput_"));
     let expected = ["goodput_completed_requests", "goodput_output_throughput_tok_s", "goodput_request_throughput_rps"];
     assert!(goodput.eq(expected));

@@ -24,7 +24,7 @@ fn kv_is_heard_of_when_a_pass_starts_or_ends() {
     let sglang = ["--extra-engine-args", r#"{"engine_type": "sglang", "block_size": 64}"#];
     let expected = [("mean_itl_ms", "7.685815", "7.687709"), ("duration_ms", "463.512588", "457.643964")];
     check(&ROWS, &[&cluster[..], &sglang].concat(), &expected);
-    // Without the flag 1.6 hears of it when a pass starts, too.
+    // Without the flag 1.6 also learns of it when a pass starts.
     let folder = trace(&ROWS);
     let report = replay(&folder, &[&cluster[..4], &["--json", "--report-format", "1.4"]].concat()).ended(0).json();
     assert_ne!(format!("{:.6}", report["mean_itl_ms"].as_f64().unwrap()), "7.681937");

@@ -169,7 +169,7 @@ fn recorded_steps_are_compared() {
     folder.vcr(&two).failed(2, &["2 step logs for 1 inputs: expected one for each"]);
 }
 
-/// Twice the load on both sides is the same change; a wrong model says another one.
+/// Twice the load on both sides is the same change; a wrong model predicts another one.
 #[test]
 fn the_effect_of_a_change_is_compared() {
     let folder = world();

@@ -143,7 +143,7 @@ fn sessions_keep_think_times_instead_of_arrivals() {
         let found = prediction(&folder, &[&["slow.json", "a.jsonl", "--engine", ENGINE], args].concat());
         found["throughput"]["simulated_tokens_per_s"].as_f64().expect("a number")
     };
-    // A slower engine answers later, and the next turns come later with it.
+    // A slower engine answers later, and the next turns start later with it.
     let (literal, sessions) = (tokens_per_s(&[]), tokens_per_s(&["--sessions"]));
     assert!(sessions < literal * 0.98, "{sessions} of {literal}");
 }

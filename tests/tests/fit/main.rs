@@ -18,7 +18,7 @@ use vcr_tests::Folder;
 /// The engine of the truth, as `--engine` takes it.
 const ENGINE: &str = "num_gpu_blocks: 8_000, max_num_batched_tokens: 2048";
 
-/// A load on it. Parameters change what tests differ in.
+/// A load on it. Parameters set the differences between tests.
 const SCENARIO: &str = r#"let e = engine(#{ num_gpu_blocks: param("blocks", 8000), max_num_batched_tokens: 2048 });
 let c = cluster(#{ engines: pool(#{ engine: e, latency: fitted(#{ path: "truth.json" }) }) });
 let w = poisson(#{ rate: `${param("rate", 25)}/s`, count: param("count", 400), prompt_tokens: lognormal(400, 350),

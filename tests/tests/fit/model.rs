@@ -145,7 +145,7 @@ fn several_loads_share_one_model() {
         (&"llama-3.1-8b".into(), &format!("{ENGINE}; --num-gpu-blocks 6000").into())
     );
     assert_eq!(said["in_sample"][1]["input"], "b.csv");
-    // Which of both engines is meant must be said.
+    // The command must name one of the two engines.
     folder.vcr(&["calibrate", "model.json", "b.csv"]).failed(2, &["the engine is not known", "--engine"]);
     let all = ["calibrate", "model.json", "a.csv", "b.csv", "--engine", ENGINE, "--json"];
     assert_eq!(folder.vcr(&all).ended(0).json()["predictions"][1]["in_sample"], true);

@@ -29,7 +29,7 @@ fn warm_ups_are_found_and_left_out() {
     folder.vcr(&["fit", "cold.csv", "-o", "m.json", "--warm-up", "soon"]).failed(2, &["auto, none or a duration"]);
 }
 
-/// The suggested load, measured and added, shrinks the interval about as far as it was said to.
+/// The suggested load, measured and added, shrinks the interval about as far as predicted.
 #[test]
 fn suggested_loads_shrink_the_interval_of_a_prediction() {
     let folder = world();

@@ -7,7 +7,7 @@ use vcr_tests::Folder;
 
 use crate::{COLUMNS, ENGINE, csv, error, measured, prediction, table, world};
 
-/// Fits, and gives the model.
+/// Fits, and returns the model.
 #[track_caller]
 fn fitted(folder: &Folder, args: &[&str]) -> Value {
     let fixed = ["fit", "--engine", ENGINE, "--folds", "0", "--force", "--quiet", "-o", "model.json"];

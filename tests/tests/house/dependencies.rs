@@ -269,7 +269,7 @@ fn heavy_dependencies_have_one_user() {
     }
 }
 
-/// cargo-deny checks in every build what cargo-about refuses at a release.
+/// cargo-deny checks in every build the rules of cargo-about for releases.
 #[test]
 fn licences_are_accepted_by_both_tools() {
     let list = |file: &str, key: &str| -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Rules that hold across crates: who may depend on whom, who may do what, how sources lie, and state.
+//! Rules across crates: dependencies, permitted calls, the layout of sources, and state.
 
 mod dependencies;
 mod determinism;

@@ -7,7 +7,7 @@ use vcr_tests::{Folder, Serve, claude_code, client, codex};
 
 use crate::{Recording, url};
 
-/// Agents tell of themselves in requests, by ids and names that they draw.
+/// Agents identify themselves in requests, by ids and names that they draw.
 const OF_CLAUDE_CODE: &str = r"ignore_text: ['[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', 'plans/[a-z-]+\.md']";
 const OF_CODEX: &str = "ignore: [client_metadata, input.*.id, input.*.output]";
 

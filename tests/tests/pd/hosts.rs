@@ -37,7 +37,7 @@ fn in_namespaces(script: &str, args: &[&str]) -> io::Result<Output> {
     let folder = tempfile::tempdir().expect("a folder");
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--net", "--mount", "sh", "-c", script, "sh"]).args(args);
-    // What shares memory would find the other host on the same machine.
+    // With shared memory it would find the other host on the same machine.
     command.env("VCR", vcr()).env("UCX_TLS", "tcp").current_dir(folder.path());
     command.output()
 }

@@ -102,7 +102,7 @@ fn a_peer_that_dies_is_an_error() {
     let address = address();
     let mut listener = Running::start(&[&["inspect", "kv-bench", "--listen", &address], &sizes[..]].concat());
     listener.wait_for("\"plain_port\"");
-    // So many that it cannot be done before the peer is gone.
+    // So many that it cannot finish before the peer disconnects.
     let connect = ["inspect", "kv-bench", "--connect", &address, "--repeat", "100000"];
     let mut reader = Running::start(&[&connect[..], &sizes].concat());
     std::thread::sleep(Duration::from_millis(300));

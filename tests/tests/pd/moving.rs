@@ -134,7 +134,7 @@ fn bytes_of_a_prompt_arrive_and_are_counted_at_both_ends() {
     }
 }
 
-/// What vLLM's own dashboards ask for.
+/// The metrics of vLLM's own dashboards.
 #[test]
 fn transfers_and_leases_are_in_the_metrics_of_vllm() {
     let prefill = Moving::start(&["--kv-lease", "1s"]);
@@ -243,7 +243,7 @@ fn a_slow_transfer_is_part_of_the_time_to_first_token() {
     }
 }
 
-/// Killed while its request waits for KV: nobody says that the blocks may be freed.
+/// Killed while its request waits for KV: nobody reports that the blocks may be freed.
 #[test]
 fn a_decode_engine_that_dies_while_it_loads_costs_one_lease() {
     let prefill = Moving::start(&["--kv-lease", "1s"]);
@@ -283,7 +283,7 @@ fn a_host_outside_of_the_list_is_not_contacted() {
     prefill.is_whole();
 }
 
-/// Whatever listens there: the load fails with the reason, and the engine goes on.
+/// Whatever process listens there: the load fails with the reason, and the engine continues.
 #[test]
 fn a_peer_that_is_none_fails_the_load() {
     let (prefill, decode) = (Moving::start(&["--kv-lease", "1s"]), Moving::start(&["--kv-transfer-timeout", "2s"]));

@@ -122,7 +122,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// None, said loudly, where the frontends are missing.
+    /// None, with a message, if the frontends are missing.
     fn start() -> Option<Self> {
         let play = |frontend: &Frontend| {
             let port = free_port().to_string();
@@ -238,7 +238,7 @@ fn dynamo_routes_by_kv_events() {
     let predicted = predicted();
     assert!(ttft >= predicted, "virtual time is a lower bound: {ttft:?}, {predicted:?}");
 
-    // The router hears of the prompt's blocks; how soon is its own affair.
+    // The router learns of the prompt's blocks after an unspecified delay.
     frontend.wait_until("know cached blocks", |frontend| {
         let _ = complete(&url, &prompt());
         let log = frontend.log();

@@ -4,7 +4,7 @@ use serde_json::Value;
 use vcr_tests::{Folder, Said, root};
 
 const REQUESTS: u64 = 6;
-/// Of 160 tokens, in blocks of 16.
+/// Blocks for 160 tokens, 16 each.
 const BLOCKS: u64 = 10;
 const BLOCK_BYTES: u64 = 16 * 4096;
 /// K and V of four layers.
@@ -94,7 +94,8 @@ fn pages_of_all_prompts_are_in_report_and_trace() {
     }
 }
 
-/// Of a window only the blocks move that the next token needs, and each group has half of the layers.
+/// Only the blocks of a window that the next token needs move, and each group has half of the
+/// layers.
 #[test]
 fn groups_of_layers_move_what_they_need() {
     let link = format!("{TCP}, bandwidth: \"1MB/s\"");

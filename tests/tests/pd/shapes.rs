@@ -65,7 +65,7 @@ fn the_served_model_has_its_own_size_and_missing_fields_are_named() {
         let wanted = "expected layers x KV heads x head size, such as 32x8x128, or a model's config.json";
         assert!(said.stderr.contains(wanted), "{wrong}: {}", said.stderr);
     }
-    // Without transfers nobody needs it.
+    // Without transfers it is not needed.
     let _ = Serve::start(&[model]);
 }
 

@@ -14,7 +14,7 @@ fn completions_and_chats_whole_and_streamed() {
         let streamed = frontend.stream_completion(&json!("Hello world"), &json!({"max_tokens": 7}));
         assert_eq!(streamed.text, text(&answer), "the same prompt gives the same text");
         let minor = version.rsplit_once('.').expect("a version has parts").0;
-        // What vllm-rs of 0.31 and later sends tells them apart only with an adapter.
+        // Requests of vllm-rs 0.31 and later differ only with an adapter.
         let names = if is_from(version, 31) { "0.31 to 0.33" } else { minor };
         assert!(play.log().contains(names), "it knows the version: {}", play.log());
 
@@ -90,8 +90,8 @@ fn texts_end_where_requests_say() {
     });
 }
 
-/// Structured output is served from the token source; the shipped guest knows
-/// what JSON is, and the frontend's parser must be content with it.
+/// Structured output is served from the token source; the shipped guest generates JSON, which the
+/// frontend's parser must accept.
 #[test]
 fn structured_output_and_tools() {
     let Some(tokens) = json_tokens() else { return };

@@ -99,8 +99,7 @@ fn a_stop_signal_drains_or_aborts() {
     }
 }
 
-/// Requests fail, and none of them hangs: neither those under way nor later
-/// ones.
+/// Requests fail, and none of them hangs: neither running nor later ones.
 #[test]
 fn a_strict_playback_tells_the_frontend_that_it_is_over() {
     let folder = vcr_tests::Folder::new();

@@ -102,7 +102,7 @@ fn prefill_on_one_engine_and_decode_on_another() {
         assert_eq!(answer["usage"]["completion_tokens"], 5);
         decode.wait_for_metric("vllm:prompt_tokens_total", 100.0);
         assert!(text(&answer).starts_with(text(&computed)), "the same content gives the same text");
-        // Something must happen for the frontend to hear of it, after the prefill engine has.
+        // An event must occur for the frontend to be notified, after the prefill engine has been.
         wait_until("the blocks are free", || {
             prefill.complete(&json!("Next"), &json!({"max_tokens": 1}));
             prefill.metric("vllm:kv_cache_usage_perc") == 0.0
@@ -157,7 +157,7 @@ fn kv_events_reach_an_independent_subscriber() {
         let args = [&args[..], &topic[..]].concat();
         let Some((frontend, _play)) = served(version, &FrontendOptions::default(), &args) else { return };
         let mut subscriber = python.run("tests/frontends/kv_subscriber.py", &[&format!("tcp://127.0.0.1:{port}")]);
-        // It prints a line as soon as it hears anything.
+        // It prints a line as soon as it receives anything.
         let mut index = 0;
         wait_until("the subscriber hears nothing", || {
             index += 1;

@@ -16,7 +16,7 @@ fn prefill_and_decode_exchange_pages() {
     let Some(python) = client("nixl") else { return };
     let environment = python.environment();
     let environment = environment.to_str().expect("a path in text");
-    // Only this machine; an empty variable is none.
+    // Only this machine; an empty variable counts as none.
     let variables = [("VIRTUAL_ENV", environment), ("NIXL_LIBRARY", ""), ("UCX_NET_DEVICES", "lo")];
     let start = || {
         let mut frontend = Frontend::start("0.33.0", &FrontendOptions::default())?;
@@ -45,7 +45,7 @@ fn prefill_and_decode_exchange_pages() {
     wait_until("the transfer is counted", || of_decode("vcr_kv_transfers_total") == 1.0);
     assert_eq!(of_decode("vcr_kv_transfer_pages_received_total"), 10.0 * LAYERS);
     assert_eq!(of_decode("vcr_kv_transfer_failures_total"), 0.0);
-    // The notice frees the blocks; something must happen for the frontend to hear of it.
+    // The notice frees the blocks; an event must occur for the frontend to be notified.
     wait_until("the blocks are free", || {
         prefill.complete(&json!("Next"), &json!({"max_tokens": 1}));
         prefill.metric("vllm:kv_cache_usage_perc") == 0.0

@@ -34,7 +34,7 @@ fn either_side_comes_first_and_kv_moves() {
     decode.is_whole();
 }
 
-/// The same with NIXL: the room says where the side channel is.
+/// The same with NIXL: the room names the side channel.
 #[test]
 fn kv_moves_through_nixl_too() {
     let Some(python) = client("nixl") else { return };

@@ -49,7 +49,7 @@ impl Worker {
         Self::start(protocol, &["--kv-transfer", "tcp", "--kv-rendezvous-role", "decode"])
     }
 
-    /// A completion of five tokens of a prompt that `salt` tells from others.
+    /// A completion of five tokens for a prompt that `salt` makes unique.
     fn complete(&self, salt: &str, params: &Value) -> Reply {
         let body = json!({
             "model": "sim", "prompt": prompt(), "max_tokens": 5, "ignore_eos": true, "cache_salt": salt,
@@ -119,7 +119,7 @@ impl Foreign {
         foreign
     }
 
-    /// The next thing that it says.
+    /// Its next message.
     #[track_caller]
     fn next(&self) -> Value {
         let line = self.lines.borrow_mut().next().expect("it says more").expect("it prints text");

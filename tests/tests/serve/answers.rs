@@ -6,7 +6,7 @@ use vcr_tests::Serve;
 const COMPLETIONS: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
 
-/// A server that says the same each time.
+/// A server with equal answers to equal requests.
 fn random() -> Serve {
     Serve::start(&["--tokens", "random"])
 }

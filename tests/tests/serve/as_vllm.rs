@@ -35,7 +35,7 @@ fn both_with(parsers: &[&str], answer: &str) -> Option<(Frontend, Play, Serve, N
     Some((frontend, play, serve, file))
 }
 
-/// An answer without what differs from call to call.
+/// An answer without the fields that differ between calls.
 fn plain(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {

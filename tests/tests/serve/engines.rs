@@ -35,7 +35,7 @@ fn a_guest_chooses_the_tokens() {
     assert_eq!(serve.post("/v1/chat/completions", &lark).status, 400);
 }
 
-/// Of three drafts the source accepts two, and the rate of the first alone decides nothing.
+/// The source accepts two of three drafts, and the rate of the first alone decides nothing.
 #[test]
 fn a_guest_decides_how_many_drafts_are_accepted() {
     let Some(guest) = shipped_guest("json-tokens") else { return };
@@ -128,7 +128,7 @@ fn kv_events_reach_an_independent_subscriber() {
     // vLLM's own name of a block of the tokens 1 to 16, without a seed.
     assert_eq!(event["block_hashes"][0], json!(0x137b_b037_547f_4caf_u64));
     assert_eq!(serve.post("/reset_prefix_cache", &json!({})).status, 200);
-    // The engine tells it with its next step.
+    // The engine reports it with its next step.
     wait_until("the subscriber has heard of the end", || {
         index += 1;
         complete(vec![index % 500; 20]);

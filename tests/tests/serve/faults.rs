@@ -69,7 +69,7 @@ fn lost_and_unreadable_messages_end_their_requests() {
     assert_eq!(serve.stream("/v1/completions", &request).last(), Some(&Err("[DONE]".to_owned())));
 }
 
-/// The engine's guest decides what clients meet.
+/// The engine's guest decides the clients' faults.
 #[test]
 fn a_guest_resets_connections_and_fails_requests() {
     let Some(chaos) = shipped_guest("chaos") else { return };
@@ -180,7 +180,7 @@ fn made_up_metrics_come_and_go_while_it_serves() {
     assert_eq!(running().as_deref(), Some("0"));
 }
 
-/// A short answer is an answer in every API: its usage fits it, and its text says that it has ended.
+/// A short answer is valid in every API: its usage fits it, and it reports a natural end.
 #[test]
 fn short_answers_are_well_formed() {
     let serve = Serve::start(&["--client-fault", "short:after=3"]);
@@ -205,7 +205,7 @@ fn short_answers_are_well_formed() {
     assert_eq!((&body["usage"]["output_tokens"], &body["stop_reason"]), (&json!(3), &json!("end_turn")), "{body}");
     let body = serve.post("/v1/responses", &json!({"input": "a", "max_output_tokens": 9, "ignore_eos": true})).body;
     assert_eq!((&body["status"], &body["incomplete_details"]), (&json!("completed"), &Value::Null), "{body}");
-    // As short already: no fault, and it says why it ends.
+    // Already that short: no fault, and it reports its real end.
     let body = serve.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 2, "ignore_eos": true})).body;
     assert_eq!(body["choices"][0]["finish_reason"], "length");
 }

@@ -107,12 +107,12 @@ fn text_answers_carry_an_image_if_their_request_asks_for_one() {
         assert!(content[0]["text"].as_str().is_some_and(|text| !text.is_empty()), "{choice}");
         assert!(content.len() == 2 && content[0]["type"] == "text" && is_image(&content[1]), "{choice}");
     }
-    // An image is none of the tokens.
+    // An image does not count as tokens.
     assert_eq!(with["usage"], plain["usage"]);
     assert!(plain["choices"][0]["message"]["content"].is_string(), "{plain}");
     let refused = serve.post_with(CHAT, "X-Send-Image: false", &who()).body;
     assert!(refused["choices"][0]["message"]["content"].is_string(), "{refused}");
-    // What calls a tool says nothing that an image could go with.
+    // An answer with a tool call has no text for an image.
     let tool = json!({"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}});
     let call = json!({"messages": who()["messages"], "tools": [tool], "tool_choice": "required"});
     let called = serve.post_with(CHAT, "X-Send-Image: true", &call).body;
@@ -219,7 +219,7 @@ for (line,) in sqlite3.connect(sys.argv[1]).execute(sys.argv[2]):
     print(line)
 "#;
 
-/// What Python prints; none where there is no Python.
+/// Python's output; none without Python.
 fn python(script: &str, args: &[&str]) -> Option<String> {
     let output = Command::new("python3").args(["-c", script]).args(args).output().ok()?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -67,7 +67,7 @@ fn a_file_of_llm_d_gives_each_request_its_times() {
     });
 }
 
-/// Requests under way go on when the control plane puts one kind of model in the other's place.
+/// Running requests continue when the control plane replaces one kind of model by another.
 #[test]
 fn the_control_plane_changes_to_times_of_requests_and_back() {
     let serve = Serve::start(&["--admin-address", "127.0.0.1:0", "--decode-step-time", "10ms"]);

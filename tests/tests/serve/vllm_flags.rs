@@ -32,7 +32,7 @@ fn numbers_have_the_suffixes_of_vllm() {
     };
     assert_eq!(length("1K"), 1_024);
     assert_eq!(length("2.5k"), 2_500);
-    // What fits into the KV blocks.
+    // The length that fits into the KV blocks.
     assert_eq!(length("auto"), 999 * 16);
     assert_eq!(length("-1"), 999 * 16);
     let folder = Folder::new();

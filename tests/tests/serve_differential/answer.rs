@@ -1,7 +1,7 @@
 //! Answers in a form that two servers can agree on.
 //!
-//! Names that servers make up and times are masked. Pieces of a stream are put together:
-//! how many tokens come in one depends on which thread runs first.
+//! Invented names and times are masked. Pieces of a stream are joined: the number of tokens in one
+//! depends on which thread runs first.
 
 use serde_json::{Map, Value, json};
 use vcr_tests::HttpAnswer;
@@ -11,7 +11,7 @@ const HEADERS: &[&str] = &["content-type", "allow"];
 /// Fields with a name that the server makes up, or with a time.
 const MADE_UP: &[&str] =
     &["id", "request_id", "created", "created_at", "completed_at", "item_id", "server_load", "prompt_cache_key"];
-/// Fields of a piece of a stream that go on where the one before it ended.
+/// Fields of a stream's piece that continue those of the previous one.
 const GROWING: &[&str] = &[
     "content",
     "text",
@@ -117,7 +117,7 @@ fn join(to: &mut Value, more: &Value, grows: bool) {
     }
 }
 
-/// Hides what servers make up. A name that the request gave is part of the answer.
+/// Hides invented values. A name given in the request is part of the answer.
 fn mask(value: &mut Value, is_own_id: bool) {
     match value {
         Value::Object(fields) => {

@@ -14,9 +14,9 @@ pub(crate) struct Case {
     pub(crate) path: &'static str,
     /// Headers in addition to the common ones.
     pub(crate) headers: Vec<(&'static str, String)>,
-    /// The body, as it is sent.
+    /// The body, as sent.
     pub(crate) body: String,
-    /// The body as JSON, null where it is none.
+    /// The body as JSON, null if it is not JSON.
     pub(crate) json: Value,
 }
 

@@ -74,7 +74,7 @@ fn tokens(draws: &mut Draws) -> Vec<usize> {
     (0..=draws.below(9)).map(|_| draws.below(100_000)).collect()
 }
 
-/// Whether an answer streams, and what its usage is like.
+/// Whether an answer streams, and its kind of usage.
 fn stream(draws: &mut Draws, body: &mut Map<String, Value>) {
     if !draws.percent(50) {
         return;
@@ -223,7 +223,7 @@ fn detokenized(draws: &mut Draws) -> Value {
     body.into()
 }
 
-/// An API, how many requests it gets, and what makes them.
+/// An API, its number of requests, and their generator.
 type Source = (&'static str, usize, fn(&mut Draws) -> Value);
 
 const SOURCES: &[Source] = &[

@@ -45,7 +45,7 @@ fn recording() -> PathBuf {
     root().join("tests/tests/serve_differential/python-0.33.0.jsonl.gz")
 }
 
-/// What names a request in the recording.
+/// The key of a request in the recording.
 fn name(case: &Case) -> String {
     format!("{} {} {} {:?}", case.method, case.path, case.name, case.headers)
 }
@@ -66,7 +66,7 @@ fn answers(cases: &[Case]) -> Vec<Value> {
 
 fn record(cases: &[Case]) {
     let options = FrontendOptions {
-        // It reads the length from its model, and engines tell theirs.
+        // It reads the length from its model, and engines report theirs.
         args: ["--enable-scale-out", "--max-model-len", "512"].map(str::to_owned).to_vec(),
         env: vec![("VLLM_SERVER_DEV_MODE".to_owned(), "1".to_owned())],
         ..FrontendOptions::default()
@@ -87,7 +87,8 @@ fn record(cases: &[Case]) {
     out.finish().expect("the file is writable");
 }
 
-/// What clients read of an answer: its status, and of a good one these fields in their order.
+/// The part of an answer that clients read: its status, and for a good one these fields in their
+/// order.
 fn outline(answer: &Value) -> Value {
     let status = answer["status"].as_u64().unwrap_or(0);
     if status >= 400 {
@@ -132,8 +133,8 @@ fn error(answer: &Value) -> Option<(u64, &Value)> {
     answer["status"].as_u64().filter(|status| *status >= 400).map(|status| (status, &answer["body"]))
 }
 
-/// Most outcomes are the same, and most refusals have the same words. What differs is counted, so that it does not become
-/// more.
+/// Most outcomes are equal, and most refusals have the same text. Differences are counted, so that
+/// they do not grow.
 #[test]
 fn outcomes_are_mostly_those_of_the_python_server() {
     let Some(serve) = serve("python") else { return };

@@ -26,7 +26,7 @@ struct Azurite {
 }
 
 impl Azurite {
-    /// None, said loudly, where it has not been installed.
+    /// None, with a message, if it has not been installed.
     fn start() -> Option<Self> {
         let client = client("azurite")?;
         let (port, program) = (free_port(), client.environment().join("node_modules/azurite/dist/src/blob/main.js"));
@@ -191,7 +191,7 @@ fn blocks_of_a_killed_command_are_gone_on_with_by_vcr_upload() {
     assert_eq!(it.left(), 0);
 }
 
-/// Blocks belong to a blob, and are gone as soon as others make it.
+/// Blocks belong to a blob, and are dropped as soon as others make it.
 #[test]
 fn blocks_that_another_upload_has_replaced_are_sent_again() {
     let Some(it) = Broken::start() else { return };
@@ -216,7 +216,7 @@ fn blocks_of_a_discarded_file_are_left_to_the_store() {
     it.run(&DEMO).failed(2, &["cannot upload"]);
     let _ = it.run(&["upload", "--discard", URL]).ended(0);
     assert_eq!((it.left(), it.store.get("large.jsonl")), (0, None));
-    // They are in nobody's way.
+    // They do not interfere.
     let expected = it.demo();
     let sizes = it.pass_all();
     let _ = it.run(&DEMO).ended(0);

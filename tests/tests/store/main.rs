@@ -84,7 +84,7 @@ fn a_run_from_a_bucket_into_a_bucket_is_that_of_local_files() {
     assert!(compared.stdout.contains("40"), "{}", compared.stdout);
 }
 
-/// The other two stores, by what their clients send to a server that keeps files by their paths.
+/// The other two stores, by their clients' requests to a server that keeps files by their paths.
 #[test]
 fn buckets_of_google_and_containers_of_azure_are_read_and_written() {
     // The account's key is base64.
@@ -183,7 +183,7 @@ fn failures_name_the_object_and_no_secret() {
 #[test]
 fn help_and_wrong_words_come_before_a_store_is_asked() {
     let folder = Folder::new();
-    // Whoever connects waits in the listener's queue until somebody looks.
+    // A client that connects waits in the listener's queue until it is accepted.
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     listener.set_nonblocking(true).expect("a listener can do that");
     let url = format!("http://{}/a.jsonl", listener.local_addr().expect("it is bound"));
@@ -198,7 +198,7 @@ fn help_and_wrong_words_come_before_a_store_is_asked() {
     assert_eq!(asked, Err(std::io::ErrorKind::WouldBlock), "nobody asked");
 }
 
-/// The next command goes on where an earlier one was broken off.
+/// The next command continues an interrupted one.
 #[test]
 fn a_download_is_resumed_and_kept() {
     let folder = Folder::new();
@@ -215,7 +215,7 @@ fn a_download_is_resumed_and_kept() {
     assert_eq!(server.sent_bytes(), demo.len(), "every byte is sent once");
     let _ = summarize().ended(0);
     assert_eq!(server.sent_bytes(), 0, "the copy is kept");
-    // Another version is fetched anew.
+    // Another version is fetched from the start.
     let newer = [demo.as_slice(), b"\n"].concat();
     server.put("/data/demo.jsonl", &newer);
     let _ = summarize().ended(0);
@@ -233,7 +233,7 @@ fn a_server_that_answers_every_name_has_no_parts_without_end() {
     assert!(said.stderr.contains("the server has an answer for every name"), "{}", said.stderr);
 }
 
-/// A page that says that there is another one, which is itself.
+/// A page whose next page is itself.
 #[test]
 fn a_list_without_an_end_is_refused() {
     let (folder, server) = (Folder::new(), Server::start());
@@ -258,7 +258,7 @@ fn a_url_that_is_too_long_is_refused() {
     run(&Folder::new(), &[], &["replay", &url]).failed(2, &["expected at most 4,096 bytes"]);
 }
 
-/// A server that never goes on.
+/// A server that never continues.
 #[test]
 fn a_download_ends_with_the_time_of_its_command() {
     let folder = Folder::new();
@@ -289,7 +289,7 @@ fn data_sets_of_the_hub_are_read() {
         serde_json::from_slice(&fs::read(folder.path().join("out/report.json")).expect("it was written"))
             .expect("JSON");
     assert_eq!(report["inputs"][0]["path"], "hf://datasets/own/set@main/data/requests.jsonl");
-    // Once it is there, only its version is asked for.
+    // Once it is cached, only its version is requested.
     server.sent_bytes();
     let _ = run(&folder, &settings, &["run", "script.rhai", "--quiet"]).ended(0);
     assert!(server.sent_bytes() <= 2);

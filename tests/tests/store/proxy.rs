@@ -1,4 +1,4 @@
-//! A server before another one that refuses or holds some requests, and says which others came.
+//! A server in front of another one that refuses or holds some requests, and records the others.
 
 use std::io::{BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -23,7 +23,7 @@ struct State {
     rule: Rule,
     /// Methods and paths of requests that were passed on, and answered.
     passed: Vec<String>,
-    /// Clients that wait for ever.
+    /// Clients that wait forever.
     held: Vec<TcpStream>,
 }
 

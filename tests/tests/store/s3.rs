@@ -15,7 +15,7 @@ pub(crate) struct S3 {
 }
 
 impl S3 {
-    /// None, said loudly, where it has not been installed.
+    /// None, with a message, if it has not been installed.
     pub(crate) fn start() -> Option<Self> {
         let client = client("moto")?;
         let port = free_port();

@@ -100,7 +100,7 @@ fn what_a_killed_command_has_made_waits_for_vcr_upload() {
     let mut child = command(&it.folder, &DEMO);
     let mut child = child.envs(it.settings()).stdout(Stdio::null()).spawn().expect("it starts");
     wait_until("two parts are noted", || it.notes().matches("\"part\"").count() == 2);
-    // It is in progress: nobody else's.
+    // It is in progress, so it belongs to nobody else.
     assert_eq!(it.run(&["upload", "--list"]).ended(0).stdout, "");
     child.kill().expect("it runs");
     let _ = child.wait().expect("a process has a status");
@@ -183,7 +183,7 @@ fn files_of_a_folder_are_sent_once() {
             assert!(it.s3.get(&below(&[name])[0]) == Some(expected), "{name}");
         }
         assert_eq!(it.left(), 0);
-        // What somebody has replaced meanwhile is not taken for its own.
+        // A file replaced by somebody else in the meantime is not treated as its own.
         let _ = it.run(&args(out)).ended(0);
         assert_eq!(puts().len(), 4, "all are sent");
     }

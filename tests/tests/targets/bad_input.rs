@@ -248,7 +248,7 @@ fn stream(events: &str) -> String {
     format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n{events}")
 }
 
-/// A server that reads a request, says something, and hangs up; its port.
+/// A server that reads a request, sends something, and disconnects; its port.
 fn speaker(say: impl Fn(&str, &mut TcpStream) -> Option<String> + Clone + Send + 'static) -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     let port = listener.local_addr().expect("it is bound").port();

@@ -77,7 +77,7 @@ fn clients_decide_alike_in_virtual_and_in_real_time() {
 fn the_frontend_of_vllm_serves_adapters_and_clients_that_give_up() {
     let folder = Folder::with(CLIENTS);
     let simulated = Outputs::of(&folder, "virtual", &[]);
-    // The first release of those here whose frontend knows adapters.
+    // The first release here whose frontend knows adapters.
     for release in vcr_tests::releases().iter().filter(|release| **release != "0.27.1") {
         let (Some(binary), Some(model)) = (vllm_rs(release), frontend_model()) else { return };
         let target = format!("frontend(#{{ binary: \"{}\", model: \"{}\" }})", binary.display(), model.display());

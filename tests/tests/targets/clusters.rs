@@ -127,7 +127,7 @@ fn clusters_behind_a_server_cache_what_they_cache_in_virtual_time() {
             let c = cluster(#{{ engines: pool(#{{
                 engine: {engine}, latency: fixed(#{{ step: "2ms" }}), router: kv_router(#{{}}),
             }}) }});
-            // A session of each tenant starts when those before it have ended.
+            // A session of each tenant starts when the previous ones have ended.
             let work = |name, tenant, start| constant(#{{
                 name: name, tenant: tenant, start: start, rate: "4/s", count: 4, prompt_tokens: uniform(40, 120),
                 output_tokens: uniform(17, 40), shared_prefix_tokens: 160, prefix_groups: 1, turns: 2, think_time: "20ms",

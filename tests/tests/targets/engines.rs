@@ -1,4 +1,4 @@
-//! Virtual time beside live engines and the server of `vcr serve`.
+//! Virtual time compared with live engines and the server of `vcr serve`.
 
 use serde_json::Value;
 use vcr_tests::Folder;
@@ -27,7 +27,7 @@ fn live_engines_and_the_server_get_the_requests_of_virtual_time() {
         let (steps, share) = (number(&run["engines"][0]["steps"]), number(&run["engines"][0]["utilisation"]));
         let busy_ms = share * number(&run["duration_ms"]);
         assert!((busy_ms - 5.0 * steps).abs() < 0.001, "{target}: {steps} steps in {busy_ms} ms");
-        // Each step gives a request one token at most.
+        // Each step gives a request at most one token.
         let most = measured.requests.iter().map(|row| number(&row["output_tokens"])).fold(0.0, f64::max);
         assert!(steps > most && number(&run["duration_ms"]) >= busy_ms, "{target}: {run:#}");
         let trends = &run["metrics"]["trends"];
@@ -48,7 +48,7 @@ fn pools_of_several_engines_share_the_requests() {
         let engines = measured.run()["engines"].as_array().expect("it has engines");
         assert_eq!(engines.len(), 3);
         assert!(engines.iter().all(|engine| engine["steps"].as_u64() > Some(0)), "{target}: {engines:?}");
-        // Each request says which engine the router has chosen.
+        // Each request names the engine chosen by the router.
         let with = |engine: &str| measured.requests.iter().filter(|row| row["engine"] == engine).count();
         let counts = ["engines 0", "engines 1", "engines 2"].map(with);
         assert_eq!(counts.iter().sum::<usize>(), measured.requests.len(), "{target}: {counts:?}");

@@ -174,7 +174,8 @@ fn a_file_is_replaced_when_asked_only() {
     folder.run(&[]).failed(2, &["invalid `record`: expected the path of a file"]);
 }
 
-/// Times of single outputs, wherever they come from, and what prompts share where tokens are sent.
+/// Times of single outputs, whatever their origin, and the shared prefixes of prompts sent as
+/// tokens.
 #[test]
 fn single_gaps_are_recorded_and_hashes_of_prompts_that_are_sent() {
     for (target, has_hashes) in [(None, false), (Some("live"), true)] {

@@ -115,7 +115,7 @@ fn keys_and_headers_are_sent() {
     folder.run(&["--target", &target]).failed(2, &["`VCR_TEST_NO_SUCH_KEY`, which is not set"]);
 }
 
-/// vLLM's own frontend, which somebody else has started over `vcr play`.
+/// vLLM's own frontend, started by somebody else over `vcr play`.
 #[test]
 fn the_frontend_of_vllm_over_vcr_play_gets_them() {
     let folder = Folder::with(SCENARIO);
@@ -187,8 +187,8 @@ run(#{ cluster: c, workloads: [
 ] });
 "#;
 
-/// A server knows sessions by the header that says their name, or by the cookie that it has given with the answer to
-/// the turn before.
+/// A server identifies sessions by a header with their name, or by the cookie from the answer to
+/// the previous turn.
 #[test]
 fn servers_know_sessions_by_header_and_cookie() {
     let folder = Folder::with(&CONVERSATIONS.replace("ROUTER", "\"round-robin\""));

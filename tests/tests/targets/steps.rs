@@ -70,7 +70,7 @@ fn rows(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 
-/// The same files come of a run wherever it happens, and its steps account for every token.
+/// A run produces the same files wherever it happens, and its steps account for every token.
 #[test]
 fn steps_are_logged_on_every_target() {
     let folder = Folder::with(SCENARIO);

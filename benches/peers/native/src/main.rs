@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 struct Options {
     #[serde(default = "one")]
     workers: usize,
-    /// Workers of a disaggregated deployment, in the place of `workers`.
+    /// Workers of a disaggregated deployment, instead of `workers`.
     #[serde(default)]
     prefill: usize,
     #[serde(default)]
@@ -42,7 +42,7 @@ struct Options {
     kv_eviction_policy: String,
     #[serde(default = "published_block")]
     trace_block_size: usize,
-    /// Write the times of each request beside the report, as OUT.requests.json.
+    /// Write the times of each request next to the report, as OUT.requests.json.
     #[serde(default)]
     per_request: bool,
 }

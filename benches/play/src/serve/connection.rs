@@ -49,8 +49,7 @@ pub(crate) struct Connection {
     pub(crate) socket: TcpStream,
     /// The part of the answer received so far: all of a short one, the end of a long one.
     answer: Vec<u8>,
-    /// Where the answer ends, once its head says so; without that it ends with an
-    /// empty chunk.
+    /// The length of the answer, if its head states it; otherwise it ends with an empty chunk.
     length: Option<usize>,
     received: usize,
     status: [u8; 3],

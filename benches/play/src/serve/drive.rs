@@ -9,7 +9,7 @@ use vcr_core::seed::{derive, mix};
 use super::connection::{Connection, Shape, request};
 use crate::Failure;
 
-/// Connections that are looked at at once.
+/// Most connections handled at once.
 const EVENTS_AT_ONCE: usize = 512;
 /// Longer than any server is silent while it has work.
 const PATIENCE_S: i64 = 60;
@@ -118,7 +118,7 @@ impl Clients {
                 let arrived = connection.read(buffer)?;
                 let stream: &mut Vec<u64> = &mut streams[place];
                 begun += usize::from(stream.is_empty() && arrived.events > 0);
-                // What follows the last token are the finish reason, usage and the end.
+                // The events after the last token are the finish reason, usage and the end.
                 for _ in 0..arrived.events.min((wanted - stream.len()) as u32) {
                     stream.push(arrived.at_ns);
                 }

@@ -1,4 +1,4 @@
-//! Clients that harm a server, and what others see of it.
+//! Clients that harm a server, and their effect on others.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -13,7 +13,7 @@ use super::{Bench, MIB, words};
 use crate::Failure;
 use crate::report::Sheet;
 
-/// Well-behaved streams beside the others.
+/// Well-behaved streams for comparison.
 const BESIDE: Streams = Streams { count: 16, interval_ns: 10_000_000, duration_ns: 8_000_000_000 };
 /// Limit of the gaps that they see: three tokens late.
 const GAP_MS: f64 = 40.0;
@@ -35,7 +35,7 @@ fn served(bench: &Bench, max_model_len: u64) -> Result<Served, Failure> {
     bench.commands.server(&words(&options))?.ready()
 }
 
-/// Runs `harm` while well-behaved streams run, and shows what both came to.
+/// Runs `harm` while well-behaved streams run, and shows the results of both.
 fn beside(
     bench: &Bench,
     name: &str,

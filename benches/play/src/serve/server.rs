@@ -45,8 +45,8 @@ impl Commands {
         Ok(Some(served))
     }
 
-    /// As [`Commands::chain`], with something between both: `between` starts it and
-    /// returns where the engine has to go.
+    /// As [`Commands::chain`], with a process in between: `between` starts it and returns the
+    /// address for the engine.
     pub(crate) fn chain_with<T>(
         &self,
         options: &[String],

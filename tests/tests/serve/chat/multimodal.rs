@@ -7,7 +7,7 @@ use vcr_tests::Serve;
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// The head of a PNG file, which says its size, and something that tells it apart.
+/// The head of a PNG file, with its size, and a distinguishing content.
 fn png(width: u32, height: u32, content: u8) -> Value {
     let mut file = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR".to_vec();
     file.extend(width.to_be_bytes().into_iter().chain(height.to_be_bytes()));
@@ -87,8 +87,7 @@ fn all_apis_take_images() {
     assert_eq!(embedded["usage"]["prompt_tokens"], tokens);
 }
 
-/// Equal placeholders must not make different images equal, and what stands before
-/// an image is shared.
+/// Equal placeholders must not make different images equal, and the text before an image is shared.
 #[test]
 fn the_prefix_cache_tells_images_apart() {
     let serve = Serve::start(&["--enable-prompt-tokens-details"]);

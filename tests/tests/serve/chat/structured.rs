@@ -83,7 +83,7 @@ fn text_completions_and_other_apis_have_them_too() {
     assert!(text.as_str().is_some_and(|text| text.starts_with("only")), "{text}");
 }
 
-/// As clients have them: integers of zod, records, tuples, what OpenAPI and pydantic add.
+/// As clients have them: integers of zod, records, tuples, additions of OpenAPI and pydantic.
 #[test]
 fn schemas_of_clients_are_followed() {
     let serve = Serve::start(&[]);

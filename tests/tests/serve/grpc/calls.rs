@@ -146,7 +146,7 @@ fn a_vector_is_that_of_http() {
     assert_eq!(numbers, answer.embedding);
 }
 
-/// Both end in the engine, which would go on for a long time.
+/// Both end in the engine, which would continue for a long time.
 #[test]
 fn requests_end_when_they_are_aborted_or_cancelled() {
     let serve = Serve::start(&["--inter-token-latency", "20ms", "--log-requests"]);
@@ -203,7 +203,7 @@ fn what_is_wrong_has_a_code_and_a_text() {
 
     let unknown = client.call::<_, Nothing>("GetLoads", Nothing {}).expect_err("there is no such call");
     assert_eq!((unknown.code(), unknown.message()), (Code::Unimplemented, "unknown method `GetLoads`"));
-    // A message that is none: a text in the place of a number of tokens.
+    // An invalid message: a text instead of a number of tokens.
     let broken = Health { healthy: true, message: "\u{1}".to_owned() };
     let status = client.call::<_, Nothing>("Generate", broken).expect_err("it is not a request");
     assert_eq!(status.code(), Code::Internal, "{status:?}");

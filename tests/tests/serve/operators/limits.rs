@@ -62,7 +62,7 @@ fn half_a_request_keeps_nobody_waiting() {
         }
     }
     assert_serves(&serve);
-    // They are cut off, or this would wait for ever.
+    // They are cut off, or this would wait forever.
     for mut connection in connections {
         _ = connection.read_to_end(&mut Vec::new());
     }
@@ -209,7 +209,7 @@ fn bodies_have_a_limit_and_so_has_what_they_become() {
     assert_serves(&serve);
 }
 
-/// A body is there as it came and as it was read, and later as a text and its tokens.
+/// A body exists as received and as parsed, and later as a text and its tokens.
 #[test]
 fn large_bodies_are_copied_few_times() {
     const LENGTH: usize = 16 << 20;
@@ -266,7 +266,7 @@ fn large_bodies_wait_for_memory() {
     let end_of_chunks = format!("{end}\r\n0\r\n\r\n");
     let send = |head: &str| {
         let mut connection = TcpStream::connect(serve.address()).expect("it listens");
-        // In vain, as long as nothing is read of what sockets have no room for.
+        // In vain, while nothing is read beyond the sockets' buffers.
         connection.set_write_timeout(Some(Duration::from_secs(1))).expect("a time");
         connection.write_all(head.as_bytes()).expect("it reads heads");
         connection.write_all(begin.as_bytes()).map(|()| connection)
@@ -278,7 +278,7 @@ fn large_bodies_wait_for_memory() {
         assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("context length"), "{answer}");
     };
     let first = send(&known).expect("there is room");
-    // It does not say its length, and so may be as long as any.
+    // It does not state its length, and so may have any.
     let second = send(&in_chunks).expect("there is room");
     assert!(send(&known).is_err(), "there is no room");
     assert!(send(&in_chunks).is_err(), "there is no room");
@@ -335,7 +335,7 @@ fn texts_for_a_tokenizer_of_a_model_take_bounded_memory() {
     // One after the other takes 190 times a text, with the lists of tokens of all.
     assert!(more < 260.0, "/tokenize took {more} times a text");
     assert_serves(&serve);
-    // Cut to what fits, it is no longer too long.
+    // Truncated to what fits, it is no longer too long.
     let cut = json!({"prompt": &text[..200_000], "truncate_prompt_tokens": 10, "max_tokens": 1});
     assert_eq!(serve.post("/v1/completions", &cut).body["usage"]["prompt_tokens"], 10);
 }

@@ -85,8 +85,8 @@ fn what_cannot_be_loaded_is_refused() {
     assert_eq!((disabled.status, message(&disabled)), (400, "engine was not started with LoRA enabled"));
 }
 
-/// As in vLLM's workers, the least recently used adapter makes room, and cannot be
-/// removed any more; requests load it again.
+/// As in vLLM's workers, the least recently used adapter is evicted, and can no longer be removed;
+/// requests load it again.
 #[test]
 fn as_many_adapters_stay_loaded_as_there_is_room_for() {
     let serve = Serve::start(&["--max-loras", "1", "--max-cpu-loras", "2"]);
@@ -104,7 +104,7 @@ fn as_many_adapters_stay_loaded_as_there_is_room_for() {
         .failed(2, &["max_cpu_loras (2) must be >= max_loras (3)"]);
 }
 
-/// Adapters from the command line have been loaded when the server says that it serves.
+/// Adapters from the command line are loaded before the server reports that it serves.
 #[test]
 fn adapters_from_the_start_can_be_unloaded() {
     let serve = Serve::start(&["--lora-modules", "one=/1", "two=/2"]);

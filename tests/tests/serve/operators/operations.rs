@@ -242,7 +242,7 @@ fn health_says_whether_a_server_is_up() {
     folder.vcr(&["health", &url]).failed(1, &["no answer from"]);
 }
 
-/// A peer that is no HTTP server, and one that says nothing.
+/// A peer that is not an HTTP server, and a silent one.
 #[test]
 fn health_does_not_trust_its_peer() {
     let folder = Folder::new();
