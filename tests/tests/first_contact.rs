@@ -33,7 +33,7 @@ fn values_that_are_too_large_are_reported_with_their_limit() {
     let text = "let s = \"x\"; for i in 0..30 { s += s; }";
     refused(text, &["value too large: expected at most 1048576 bytes of text"]);
     let maps = "let a = []; for i in 0..20000 { a.push(#{ i: i }); }";
-    refused(maps, &["value too large: expected at most 10000 entries of maps, those of values inside it included"]);
+    refused(maps, &["value too large: expected at most 10000 entries of maps, including nested values"]);
     refused("let a = []; a.pad(100000, 1);", &["value too large: expected at most 20000 elements of arrays"]);
 }
 

@@ -180,7 +180,7 @@ fn an_exception_is_shown_with_the_stack_of_the_guests_own_code() {
         ("random", "a guest has no `Math.random`: use `new Random(seed)`\n    at route (app.js:17:"),
         ("clock", "a guest has no clock"),
         ("date", "a guest has no clock"),
-        ("recursion", "it looped for ever, or worked too long"),
+        ("recursion", "it looped forever or worked too long"),
         // The first numbers of the reference implementation of this generator.
         ("stream", "a15c02b7 7b47f409 ba1d3330"),
         ("plain", "bigint number 3"),

@@ -225,7 +225,7 @@ fn an_answer_that_cannot_be_fails_the_check() {
 #[test]
 fn a_guest_that_breaks_a_limit_is_distinguished_from_one_that_answers_wrong() {
     for (wrong, expected) in
-        [("loop", "it looped for ever"), ("eight-gigabytes", "bytes of memory"), ("panic", "it panicked")]
+        [("loop", "it looped forever"), ("eight-gigabytes", "bytes of memory"), ("panic", "it panicked")]
     {
         let Some(report) = hostile(wrong, 20, 3) else { return };
         let (outcome, reason) = outcome(&report, "answers");
@@ -248,7 +248,7 @@ fn what_cannot_be_checked_is_bad_input() {
     let Some(path) = hostile_guest() else { return };
     let path = path.to_str().expect("a path in UTF-8");
     check(&[path, "--config", "{\"wrong\": \"reject-config\"}"]).failed(2, &["`wrong` is", "so it is rejected"]);
-    check(&[path, "--config", "{\"wrong\": \"loop-in-config\"}"]).failed(3, &["it looped for ever"]);
+    check(&[path, "--config", "{\"wrong\": \"loop-in-config\"}"]).failed(3, &["it looped forever"]);
 }
 
 #[test]

@@ -228,7 +228,7 @@ fn an_honest_answer_of_the_hostile_guest_passes() {
 
 #[test]
 fn a_guest_that_loops_for_ever_is_stopped() {
-    goes_wrong("loop", 0, 3, &[IN_THE_RUN, &["it looped for ever"]].concat());
+    goes_wrong("loop", 0, 3, &[IN_THE_RUN, &["it looped forever"]].concat());
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn a_rejected_config_is_bad_input_and_found_before_any_run() {
 #[test]
 fn faults_while_configuring_are_the_guests() {
     let place = "error: test.rhai:1:15: ";
-    goes_wrong("loop-in-config", 0, 3, &[place, "`configure`", "it looped for ever"]);
+    goes_wrong("loop-in-config", 0, 3, &[place, "`configure`", "it looped forever"]);
     goes_wrong("panic-in-config", 0, 3, &[place, "`configure`", "it panicked", ": as asked"]);
 }
 

@@ -236,7 +236,7 @@ fn questions_come_from_a_file_and_options_replace_it() {
     folder.write("space.yaml", "model: Qwen/Qwen3-8B\nspace: {seqs: [1]}\n");
     folder.vcr(&["plan", "space.yaml"]).failed(2, &["invalid `space.yaml`: `space`", "`seqs`", "`max_num_seqs`"]);
     folder.write("twice.yaml", "max-gpus: 2\nmax_gpus: 3\n");
-    folder.vcr(&["plan", "twice.yaml"]).failed(2, &["`max_gpus` is there twice"]);
+    folder.vcr(&["plan", "twice.yaml"]).failed(2, &["`max_gpus` occurs twice"]);
     // Dashes, lists and single values are all the same.
     folder.write(
         "other.yaml",
@@ -362,7 +362,7 @@ fn answers_fit_a_terminal_and_say_what_they_assume() {
     assert!(!table[0].contains("KV peak"), "{said}");
     for words in [
         "assumed: `meta-llama/Llama-3.1-70B-Instruct-FP8` is published as nvidia/Llama-3.1-70B-Instruct-FP8",
-        "assumed: prefill and decode engines are apart at a link of 50GB/s",
+        "assumed: prefill and decode engines are connected by a link of 50GB/s",
         "row 1: vllm serve nvidia/Llama-3.1-70B-Instruct-FP8",
         "needs at least",
         "replica",

@@ -327,7 +327,7 @@ fn hostile_routers_fail_the_run_and_are_named_with_pool_and_time() {
         (answer("(i32.const 2)"), "it chose the engine 2 for request 0: expected one of 0, 1"),
         (answer("(i32.const 1)"), "it chose the engine 1 for request"),
         (refuses_late, ", which has been with an engine before"),
-        ("(loop $again (br $again)) (unreachable)".to_owned(), "it looped for ever, or worked too long"),
+        ("(loop $again (br $again)) (unreachable)".to_owned(), "it looped forever or worked too long"),
         ("(unreachable)".to_owned(), "it panicked"),
         (
             "(i32.store8 (i32.const 32) (i32.const 1)) (i32.store (i32.const 36) (i32.const 0))

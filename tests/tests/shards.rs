@@ -128,7 +128,7 @@ fn missing_and_repeated_shards_are_refused() {
     let folder = sharded();
     let merge = |files: &[&str]| folder.vcr(&[&["merge"], files, &["-o", "grid.csv"]].concat());
     merge(&["grid.1-of-2.shard"]).failed(2, &["1 of 2 shards are missing: 0/2", "hint"]);
-    merge(&["grid.0-of-2.shard", ".", "-q"]).failed(2, &["shard 0/2 is there twice", "hint"]);
+    merge(&["grid.0-of-2.shard", ".", "-q"]).failed(2, &["shard 0/2 occurs twice", "hint"]);
     merge(&["test.rhai"]).failed(2, &["test.rhai:1: invalid shard", "--shard has written"]);
     let none = Folder::new();
     none.vcr(&["merge", ".", "-o", "grid.csv"]).failed(2, &["no file of it ends in .shard"]);
@@ -140,7 +140,7 @@ fn missing_and_repeated_shards_are_refused() {
     fs::write(&path, lines[..2].join("\n")).expect("it is writable");
     merge(&["."]).failed(2, &["shard 1/2 lacks 1 point: rate=7", "--shard 1/2 --force"]);
     fs::write(&path, [&lines[..], &lines[2..]].concat().join("\n")).expect("it is writable");
-    merge(&["."]).failed(2, &["grid.1-of-2.shard:4: invalid shard: point 3 is there twice"]);
+    merge(&["."]).failed(2, &["grid.1-of-2.shard:4: invalid shard: point 3 occurs twice"]);
     fs::write(&path, text.replacen("\"point\":1", "\"point\":0", 1)).expect("it is writable");
     merge(&["."]).failed(2, &["grid.1-of-2.shard:2: invalid shard: point 0 is not in shard 1/2"]);
     assert!(!folder.path().join("grid.csv").exists(), "nothing is written");

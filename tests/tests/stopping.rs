@@ -171,7 +171,7 @@ fn finished_points_of_a_sweep_are_kept() {
     let args = ["--sweep", "request_count=1,300000,2", "--sweep-out", "sweep.csv", "--timeout", "4s"];
     let said = folder.vcr(&[&["replay"], &load[..], &heavy, &args].concat()).ended(124);
     assert!(said.stderr.contains("stopped by --timeout: 1 of 3 runs of the sweep are done"), "{}", said.stderr);
-    assert!(said.stderr.contains("the same command goes on from there"), "{}", said.stderr);
+    assert!(said.stderr.contains("the same command continues from there"), "{}", said.stderr);
     assert_eq!(names(folder.path()), ["sweep.csv.points"]);
     let _ = folder.vcr(&["merge", "sweep.csv.points", "--partial", "-o", "sweep.csv"]).ended(0);
     let table = fs::read_to_string(folder.path().join("sweep.csv")).expect("it is there");

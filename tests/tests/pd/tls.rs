@@ -61,7 +61,7 @@ fn peers_without_tls_or_of_other_authorities_are_refused() {
     // The reader does not know the authority of the prefill engine.
     let stranger = start(&foreign, &foreign_file, &[]);
     let error = refused(&secured, &stranger, "a KV connection was refused");
-    assert!(error.contains("the peer's certificate does not rest on those of --kv-transfer-tls-ca"), "{error}");
+    assert!(error.contains("the peer's certificate is not signed by an authority of --kv-transfer-tls-ca"), "{error}");
     // The prefill engine does not know the reader's certificate.
     let strict = start(&certificate, &file, &["--kv-transfer-tls-mutual"]);
     let half = start(&foreign, &file, &[]);

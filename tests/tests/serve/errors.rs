@@ -152,7 +152,7 @@ fn errors_are_those_of_the_python_server_by_default() {
 fn what_cannot_be_served_is_said_at_the_start() {
     let folder = Folder::new();
     let said = folder.vcr(&["serve", "Qwen/Qwen3-8B"]).ended(2).stderr;
-    assert!(said.contains("invalid MODEL Qwen/Qwen3-8B: expected the folder of a model"), "{said}");
+    assert!(said.contains("invalid MODEL Qwen/Qwen3-8B: expected an existing folder of a model"), "{said}");
     assert!(said.contains("hint: nothing is downloaded") && !said.contains("os error"), "{said}");
     std::fs::create_dir(folder.path().join("model")).expect("a temporary folder is writable");
     for (file, text, wanted) in [

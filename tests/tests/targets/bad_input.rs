@@ -148,7 +148,7 @@ fn errors_after_a_run_keep_what_it_has_measured() {
         let folder = Folder::with(&format!("{run}\n{line}\n"));
         folder.write("timeless.jsonl", format!("{head}\n{row}\n{end}\n"));
         let said = folder.run(&["--target", &target, "--out", "out", "--files", "report,requests"]).ended(2);
-        let needles = needles.iter().chain(&["what was measured before the error was written, marked partial"]);
+        let needles = needles.iter().chain(&["measurements before the error were written, marked partial"]);
         for needle in needles {
             assert!(said.stderr.contains(needle), "{line}: {}", said.stderr);
         }
@@ -220,7 +220,7 @@ fn a_run_on_a_silent_server_can_be_ended() {
             "report,requests",
         ])
         .ended(124);
-    assert!(said.stderr.contains("what there is was written, marked partial"), "{}", said.stderr);
+    assert!(said.stderr.contains("results so far were written, marked partial"), "{}", said.stderr);
     let outputs = Outputs::read(&folder);
     assert_eq!((&outputs.run()["partial"], &outputs.run()["unfinished_requests"]), (&true.into(), &3.into()));
 }

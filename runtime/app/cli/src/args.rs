@@ -140,13 +140,13 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: InspectCommand,
     },
-    /// Show operator tables measured on GPUs, and price a model's steps by them.
+    /// Show operator tables measured on GPUs, and price a model's steps with them.
     #[command(after_help = tables::TABLES_EXAMPLES)]
     Tables {
         #[command(subcommand)]
         command: TablesCommand,
     },
-    /// Upload outputs at URLs that an earlier command could not.
+    /// Upload outputs that an earlier command could not upload.
     #[command(after_help = upload::EXAMPLES)]
     Upload(Deferred<UploadArgs>),
     /// Print a completion script for a shell.
@@ -382,7 +382,7 @@ pub(crate) struct RunArgs {
           conflicts_with_all = ["search", "sweeps", "repeat"])]
     pub(crate) pack_on_failure: Option<String>,
 
-    /// Replace outputs that exist; a folder that an earlier run has written needs no --force.
+    /// Replace existing outputs; a folder written by an earlier run needs no --force.
     #[arg(long)]
     pub(crate) force: bool,
 
@@ -421,7 +421,7 @@ pub(crate) struct ConformArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Print no progress, and of the results only differences.
+    /// Print only differences, and no progress.
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }

@@ -30,7 +30,7 @@ const COMPARISON: &str = "comparison.html";
 /// Options of `vcr report`.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// Folders that vcr run --out has written; several are compared.
+    /// Folders written by vcr run --out; several are compared.
     #[arg(required = true, value_name = "DIR")]
     folders: Vec<PathBuf>,
 
@@ -43,7 +43,7 @@ pub(crate) struct ReportArgs {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Replace files that no run has written.
+    /// Replace files not written by an earlier run.
     #[arg(long)]
     force: bool,
 }

@@ -17,6 +17,7 @@ pub(crate) const MAX_STEPS_AT_ONE_INSTANT: u64 = 1_000_000;
 
 /// Why a run could not be carried to its end.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the error texts describe them")]
 pub enum SimError {
     #[error("{}", join_lines(.0))]
     Config(Vec<RunConfigError>),

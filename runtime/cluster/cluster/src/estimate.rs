@@ -26,6 +26,7 @@ const PACKED_BYTES: u64 = 20;
 /// Minimum number of requests of a run, and their memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryEstimate {
+    /// The requests.
     pub requests: u64,
     /// Memory for them, in bytes.
     pub bytes: u64,

@@ -20,6 +20,7 @@ pub struct StepRecord<'a> {
     pub start_ns: u64,
     /// When it ends.
     pub end_ns: u64,
+    /// Plan of the step.
     pub plan: &'a StepPlan,
     /// The engine, with the step in flight.
     pub engine: &'a AnyEngine,
@@ -103,6 +104,7 @@ pub struct Overload {
     pub arrivals_per_s: f64,
     /// Requests that ended each second, lately.
     pub served_per_s: f64,
+    /// Requests that wait.
     pub waiting_requests: u64,
 }
 
@@ -190,6 +192,7 @@ pub trait Observer {
     /// An engine decided a step, or only to preempt.
     fn scheduled(&mut self, _worker: u32, _engine: &AnyEngine) {}
 
+    /// A step starts.
     fn started(&mut self, _step: &StepRecord<'_>) {}
 
     /// The result of a step was applied. The engine has its KV events.

@@ -87,6 +87,7 @@ pub struct SessionNames {
 /// turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionToken {
+    /// Cookies.
     Cookie,
     /// The value of this header.
     Header(String),
@@ -136,6 +137,7 @@ pub enum Prompts {
     /// As token ids where the server takes them, otherwise as texts.
     #[default]
     Auto,
+    /// As token ids.
     TokenIds,
     /// As texts of exactly the given number of tokens.
     Text,
@@ -181,6 +183,7 @@ pub trait TargetDriver: fmt::Debug + Send + Sync {
 
 /// Why a target could not carry out a run.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the error texts describe them")]
 pub enum TargetError {
     #[error("{message}")]
     Unusable {

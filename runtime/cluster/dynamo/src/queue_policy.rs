@@ -153,7 +153,7 @@ models:
             "queue.yaml: `uncached_isl_buckets`: invalid `min_tokens` of `long`: expected above that of `short`",
             "queue.yaml: class `chat_short`: invalid `queue_policy`: expected \"fcfs\" or \"wspt\", got \"lcfs\"",
             "queue.yaml: class `urgent`: invalid `quantum`: expected at least 1, got 0",
-            "queue.yaml: class `chat_short` is there twice",
+            "queue.yaml: class `chat_short` occurs twice",
             "queue.yaml: family `chat` has two classes for bucket `short`",
             "queue.yaml: family `chat` has no class for bucket `long`",
             "queue.yaml, `models.large`: class `any`: `cache_bucket` \"every\" is unknown; known are all",

@@ -143,7 +143,7 @@ impl Scenario {
         match self.write(context, &mut outcome) {
             Ok(()) if outcome.files.is_empty() => {}
             Ok(()) if is_measured => {
-                context.reporter.warn("what was measured before the error was written, marked partial");
+                context.reporter.warn("measurements before the error were written, marked partial");
             }
             Ok(()) => context.reporter.warn(&format!("the error was written to {}", outcome.files.join(", "))),
             Err(error) => context.reporter.warn(&format!("the results before the error were not written: {error}")),

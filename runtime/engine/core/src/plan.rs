@@ -24,6 +24,7 @@ pub enum ScheduledKind {
 /// One request's part of a step.
 #[derive(Clone, Debug)]
 pub struct ScheduledRequest {
+    /// The request.
     pub request: RequestId,
     /// The driver's number for it.
     pub tag: u64,

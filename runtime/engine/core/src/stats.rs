@@ -29,6 +29,7 @@ pub struct EncoderCacheStats {
     pub queries: u64,
     /// The part of these that found the item in the cache, or in the same step of the same request.
     pub hits: u64,
+    /// Items computed.
     pub computed_items: u64,
     /// Embeddings computed for them.
     pub computed_embeds: u64,
@@ -39,6 +40,7 @@ pub struct EncoderCacheStats {
 pub struct EngineStats {
     /// Steps with at least one scheduled request.
     pub steps: u64,
+    /// Preemptions.
     pub preemptions: u64,
     /// Lookups of first admissions.
     pub prefix: PrefixCacheStats,

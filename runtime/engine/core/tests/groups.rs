@@ -427,8 +427,7 @@ fn groups_with_which_vllm_would_not_start_are_refused() {
     assert_eq!(
         problems(&["full", "mamba"], |input| input.mamba_cache_mode = MambaCacheMode::All),
         [
-            "invalid `mamba_cache_mode`: expected none or align, got all: vLLM 0.33 keeps no states but those at the ends of \
-          steps"
+            "invalid `mamba_cache_mode`: expected none or align, got all: vLLM 0.33 keeps only the states at the ends of steps"
         ]
     );
     let modules = |input: &mut EngineConfigInput| {

@@ -135,7 +135,7 @@ fn a_chunk_cap_holds_for_waiting_and_running_requests() {
 #[test]
 fn an_invalid_answer_is_named_and_has_no_effect() {
     let cases = [
-        (vec![admission(9, 1)], "its preference 0, admission rank 1 of slot 9, is of a request that is not there"),
+        (vec![admission(9, 1)], "its preference 0, admission rank 1 of slot 9, names no current request"),
         (
             vec![admission(0, 1), admission(0, 2)],
             "its preference 1, admission rank 2 of slot 0, is the second of its kind",

@@ -22,7 +22,9 @@ impl Model {
                 ));
             }
             (_, Some(own)) => own.layers.clone(),
-            (_, None) => return Err(serving(field, "expected the model of the drafter beside its method".to_owned())),
+            (_, None) => {
+                return Err(serving(field, "expected the model of the drafter in addition to its method".to_owned()));
+            }
         };
         if layers.is_empty() {
             return Err(serving(field, format!("mtp: expected a model with attention, got {}", self.name)));

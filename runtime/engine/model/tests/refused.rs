@@ -48,7 +48,7 @@ fn each_field_that_is_missing_is_named() {
 fn other_values_are_refused_with_what_is_expected() {
     for (field, value, wanted) in [
         ("architectures", json!(["LlamaForCausalLN"]), "is not known: did you mean `LlamaForCausalLM`?"),
-        ("architectures", json!(["KimiK3ForConditionalGeneration"]), "is not followed: its latent attention"),
+        ("architectures", json!(["KimiK3ForConditionalGeneration"]), "is not supported: it combines latent attention"),
         ("num_hidden_layers", json!(-1), "`num_hidden_layers` is -1: expected a whole number"),
         ("num_hidden_layers", json!(1_000_000), "expected at most 4096"),
         ("num_attention_heads", json!(33), "`hidden_size` is 4096: expected a multiple of `num_attention_heads` (33)"),
@@ -58,7 +58,7 @@ fn other_values_are_refused_with_what_is_expected() {
             "`num_attention_heads` is 32: expected a multiple of `num_key_value_heads` (5)",
         ),
         ("torch_dtype", json!("int8"), "`dtype` is \"int8\": expected bfloat16, float16 or float32"),
-        ("use_sliding_window", json!(true), "windows in some layers only are not derived"),
+        ("use_sliding_window", json!(true), "windows in only some layers are not derived"),
         ("layer_types", json!(["full_attention"]), "expected an item for each of 32 layers"),
         ("quantization_config", json!({"quant_method": "fp9"}), "did you mean `fp8`?"),
         ("quantization_config", json!({"bits": 4}), "expected a field `quantization_config.quant_method`"),

@@ -277,10 +277,10 @@ fn versions_have_arguments_of_their_own() {
     assert_eq!(errors("vllm serve 'm"), ["invalid command line: expected every quotation mark to be closed"]);
     assert_eq!(
         errors("vllm bench serve"),
-        ["invalid command `vllm`: expected `vllm serve MODEL ...` or its arguments alone"]
+        ["invalid command `vllm`: expected `vllm serve MODEL ...` or only its arguments"]
     );
     let found = errors("m --max-model-len auto");
-    assert!(found[0].contains("what fits follows from a model that is known"), "{found:?}");
+    assert!(found[0].contains("only a known model decides what fits"), "{found:?}");
 }
 
 #[test]

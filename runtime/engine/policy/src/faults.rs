@@ -12,6 +12,7 @@ pub enum FaultEvent<'a> {
         slot: u32,
         /// Its name at the frontend.
         request_id: &'a str,
+        /// Tokens of its prompt.
         prompt_tokens: u32,
         /// Output tokens it may have.
         max_tokens: u32,
@@ -24,6 +25,7 @@ pub enum FaultEvent<'a> {
     Emitted {
         /// The request.
         slot: u32,
+        /// All of its output tokens.
         output_tokens: u32,
     },
     /// A request has ended, completed or not.
@@ -32,7 +34,10 @@ pub enum FaultEvent<'a> {
         slot: u32,
     },
     /// A utility call is about to be answered. At most one in a batch.
-    Utility { method: &'a str },
+    Utility {
+        /// Its name.
+        method: &'a str,
+    },
 }
 
 /// The events of one call of an injector.

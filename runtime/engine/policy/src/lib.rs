@@ -53,6 +53,7 @@ pub struct Arrival {
     pub slot: u32,
     /// When it arrived, in nanoseconds.
     pub arrival_ns: u64,
+    /// Tokens of its prompt.
     pub prompt_tokens: u32,
     /// Its tenant; 0 where unknown.
     pub tenant: u64,

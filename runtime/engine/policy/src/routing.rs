@@ -47,6 +47,7 @@ pub enum RoutePhase {
     Decode,
 }
 
+/// The request to be routed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouteRequest<'a> {
     /// The time; never less than in the call before.
@@ -54,6 +55,7 @@ pub struct RouteRequest<'a> {
     /// Number of the request. One whose engine died may be routed again, under
     /// the same number.
     pub id: u64,
+    /// Tokens of its prompt.
     pub prompt_tokens: u32,
     /// Output tokens it may have.
     pub max_tokens: u32,
@@ -89,6 +91,7 @@ pub enum Choice {
 /// A finished request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedRequest {
+    /// Its number.
     pub id: u64,
     /// Index in the pool of the worker that it was last routed to.
     pub worker: u32,

@@ -24,6 +24,7 @@ pub enum PolicyEvent {
         slot: u32,
         /// When it arrived, in nanoseconds.
         arrival_ns: u64,
+        /// Tokens of its prompt.
         prompt_tokens: u32,
         /// Output tokens it may have.
         max_tokens: u32,
@@ -54,6 +55,7 @@ pub enum PolicyEvent {
         slot: u32,
         /// Its computed tokens at the end.
         computed_tokens: u32,
+        /// Its output tokens.
         output_tokens: u32,
     },
 }
@@ -65,6 +67,7 @@ pub struct Progress {
     pub slot: u32,
     /// Its computed tokens, including cached tokens and those of steps in flight.
     pub computed_tokens: u32,
+    /// Its output tokens.
     pub output_tokens: u32,
 }
 
@@ -98,6 +101,7 @@ pub enum Preference {
     AdmissionRank {
         /// The request.
         slot: u32,
+        /// The rank.
         rank: i64,
     },
     /// Its order of preemption. The greatest rank is preempted first, of equal ones the one
@@ -105,6 +109,7 @@ pub enum Preference {
     EvictionRank {
         /// The request.
         slot: u32,
+        /// The rank.
         rank: i64,
     },
     /// The most tokens that it computes in one step.

@@ -124,7 +124,7 @@ impl Links {
     /// The peer that has answered, if it is the one that is wanted.
     pub(crate) fn found(&mut self, peer: &Peer) -> Result<&mut Link, TransferError> {
         let Some(State::Ready(link)) = self.states.get_mut(&place_of(peer)) else {
-            return Err(TransferError::new(ErrorKind::PeerLost, format!("KV peer {peer} has gone")));
+            return Err(TransferError::new(ErrorKind::PeerLost, format!("KV peer {peer} disconnected")));
         };
         if link.is_of(peer) {
             return Ok(link);

@@ -99,8 +99,7 @@ fn check_moving(target: &Target, run: &RunConfig, parts: &[String]) -> Result<()
     if run.topology.link().is_some_and(|link| link.plane.is_some()) && !parts.is_empty() {
         let (name, unsupported) = (target.name(), parts.join(", no "));
         let message = format!(
-            "the target `{name}` cannot move KV of `{}`: engines of `vcr play` have no {unsupported}, and those that a clock \
-             drives have no memory that bytes could move between",
+            "the target `{name}` cannot move KV of `{}`: engines of `vcr play` have no {unsupported}, and a cluster in real time has no memory for real transfers",
             run.name
         );
         let hint = "leave `kv_transfer` of its link out, and transfers take the link's time, or leave out these parts";

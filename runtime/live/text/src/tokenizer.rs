@@ -97,7 +97,7 @@ impl Tokenizer {
     pub fn from_folder(folder: &Path) -> Result<Self, TextError> {
         let path = folder.join("tokenizer.json");
         if !path.is_file() {
-            let needed = "`tokenizer.json` is what text is turned into tokens with".to_owned();
+            let needed = "`tokenizer.json` converts text to tokens".to_owned();
             return Err(TextError::Missing { folder: folder.to_owned(), file: "tokenizer.json".to_owned(), needed });
         }
         let bytes = crate::files::read_bytes(&path);

@@ -20,6 +20,7 @@ pub enum EngineStatus {
 /// A message of an engine on the handshake socket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EngineHandshake {
+    /// The status.
     pub status: EngineStatus,
     /// Whether the frontend started this engine itself.
     #[serde(default)]

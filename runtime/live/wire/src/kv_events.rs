@@ -12,6 +12,7 @@ use crate::codec::value::Value;
 pub enum BlockHash {
     /// The last eight bytes of its digest, big-endian. vLLM's default.
     Int(u64),
+    /// The digest.
     Digest(#[serde(with = "serde_bytes")] Vec<u8>),
 }
 
@@ -69,6 +70,7 @@ pub struct BlockStored {
 /// Cached blocks were taken for reuse.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BlockRemoved {
+    /// The blocks.
     pub block_hashes: Vec<BlockHash>,
     /// `GPU`, `CPU` or `STORAGE`.
     pub medium: Option<String>,
@@ -126,6 +128,7 @@ pub struct KvEventMessage {
     pub topic: String,
     /// Counts the publisher's batches, from 0.
     pub sequence: u64,
+    /// The batch.
     pub batch: KvEventBatch,
 }
 

@@ -24,6 +24,7 @@ pub struct LoraRequest {
     pub name: String,
     /// Its number in the engine, from 1.
     pub int_id: u64,
+    /// Its path.
     pub path: String,
     /// The model it belongs to.
     pub base_model_name: Option<String>,

@@ -86,6 +86,7 @@ impl TryFrom<u8> for EventType {
 /// Something that happened to a request since its last output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EngineCoreEvent {
+    /// Kind of the event.
     #[serde(rename = "type")]
     pub kind: EventType,
     /// When, on the engine's monotonic clock, in seconds.
@@ -152,6 +153,7 @@ array_wire!(EngineCoreOutput, shortest);
 pub struct UtilityOutput {
     /// The number the caller gave.
     pub call_id: Integer,
+    /// Its failure.
     #[serde(default)]
     pub failure_message: Option<String>,
     /// Its result, unless it failed.

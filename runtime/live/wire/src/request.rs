@@ -95,6 +95,7 @@ map_struct! {
 /// A wave of requests begins: engines without work must step, too.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct StartDpWave {
+    /// The wave.
     pub wave: u32,
     /// The engine that knows already.
     #[serde(default)]
@@ -110,6 +111,7 @@ pub struct UtilityCall {
     pub call_id: Integer,
     /// The function.
     pub method: String,
+    /// Its arguments.
     pub args: Vec<Value>,
 }
 

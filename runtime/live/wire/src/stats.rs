@@ -15,6 +15,7 @@ use crate::versions::ProtocolRules;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PrefillStats {
+    /// Tokens of the prompt.
     pub num_prompt_tokens: u64,
     /// Tokens that were computed.
     pub num_computed_tokens: u64,
@@ -36,6 +37,7 @@ pub struct RequestSpecDecodeMetrics {
     pub num_spec_tokens: u64,
     /// Steps by the number of accepted tokens.
     pub histogram: Vec<u64>,
+    /// Drafted tokens.
     pub num_draft_tokens: u64,
     /// Accepted tokens of each step.
     pub per_step_accepted: Vec<u64>,
@@ -80,6 +82,7 @@ pub struct HitsBySource {
     /// Another engine.
     #[serde(skip_serializing_if = "is_default")]
     pub p2p: u64,
+    /// A disk.
     #[serde(skip_serializing_if = "is_default")]
     pub disk: u64,
     /// Unknown.
@@ -103,6 +106,7 @@ pub struct IterationDetails {
     pub num_generation_tokens: u64,
     /// Its duration, in milliseconds.
     pub elapsed_ms: f64,
+    /// Inputs of the encoder.
     pub num_encoder_inputs: u64,
     /// Tokens of these requests.
     pub num_encoder_output_tokens: u64,
@@ -116,8 +120,11 @@ pub struct IterationDetails {
 pub struct SpecDecodingStats {
     /// Drafted tokens of a full step.
     pub num_spec_tokens: u64,
+    /// Drafts.
     pub num_drafts: u64,
+    /// Drafted tokens.
     pub num_draft_tokens: u64,
+    /// Accepted tokens.
     pub num_accepted_tokens: u64,
     /// Accepted tokens by position.
     pub num_accepted_tokens_per_pos: Vec<u64>,
@@ -203,9 +210,11 @@ pub struct NixlStats {
     pub transfer_duration: Vec<f64>,
     /// Seconds until it had started.
     pub post_duration: Vec<f64>,
+    /// Its bytes.
     pub bytes_transferred: Vec<u64>,
     /// Its pieces of memory.
     pub num_descriptors: Vec<u64>,
+    /// Transfers that failed.
     pub num_failed_transfers: Vec<u64>,
     /// Prefill engines that could not be notified.
     pub num_failed_notifications: Vec<u64>,

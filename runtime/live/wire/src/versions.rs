@@ -23,6 +23,7 @@ pub enum WakeUpResult {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProtocolRules {
+    /// The version.
     #[serde(deserialize_with = "version")]
     pub version: VllmMinor,
     /// The release whose own frontend the tests drive, if any.
@@ -35,6 +36,7 @@ pub struct ProtocolRules {
     pub output_len: usize,
     /// Elements of a LoRA request of vllm-rs.
     lora_len: usize,
+    /// The result of `wake_up`.
     pub wake_up_result: WakeUpResult,
     /// Whether an idle engine announces a wave that a request begins. Up to
     /// 0.32 frontends do that.

@@ -16,7 +16,7 @@ pub(crate) const COMPARE_EXAMPLES: &str = with_comparison_exit_codes!(
 
 The first one is the reference. Requests are matched by workload, session and turn (two runs), by
 the hash of their prompts, else by the hashes of their blocks, else by their names, else by their
-lengths, else by their order. Whether a higher or a lower value is worse is known of each metric.",
+lengths, else by their order. Each metric defines whether higher or lower values are worse.",
     "no figure is worse than --max-regression allows",
     "a figure is worse"
 );
@@ -32,7 +32,7 @@ pub(crate) struct CompareArgs {
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) compared: PathBuf,
 
-    /// Compare this run only, where a report has several.
+    /// Compare only this run of a report with several.
     #[arg(long, value_name = "RUN")]
     pub(crate) of: Option<String>,
 

@@ -72,7 +72,7 @@ pub(crate) struct MeasurementArgs {
     #[arg(long, default_value_t = 1, value_name = "SEED")]
     pub(crate) seed: u64,
 
-    /// Threads for simulations, which change no result [default: all cores].
+    /// Threads for simulations [default: all cores]. Results are the same with any number.
     #[arg(long, value_name = "N", value_parser = crate::values::at_least_one::<NonZeroUsize>)]
     pub(crate) threads: Option<NonZeroUsize>,
 }
@@ -232,7 +232,7 @@ pub(crate) struct CalibrateArgs {
     #[arg(long, value_name = "FOLDER", help_heading = "Output")]
     pub(crate) figures: Option<PathBuf>,
 
-    /// Replace outputs that exist.
+    /// Replace existing outputs.
     #[arg(long, help_heading = "Output")]
     pub(crate) force: bool,
 

@@ -37,11 +37,11 @@ pub(crate) struct ReadArgs {
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
 
-    /// Column of a table that has another name, such as latency_s=total (repeatable).
+    /// Map a column to its name in a table, such as latency_s=total (repeatable).
     #[arg(long, value_name = "STANDARD=OWN", value_parser = column)]
     column: Vec<(String, String)>,
 
-    /// Compare lengths of answers where a source has no outputs.
+    /// Compare lengths of answers if a source has no outputs.
     #[arg(long)]
     lengths: bool,
 }
@@ -66,11 +66,11 @@ pub(crate) struct MirrorArgs {
     #[command(flatten)]
     pub(super) read: ReadArgs,
 
-    /// Set a label where an observation has none, such as backend=vllm (repeatable).
+    /// Set a label that an observation lacks, such as backend=vllm (repeatable).
     #[arg(long, value_name = "LABEL=VALUE", value_parser = label)]
     pub(super) set: Vec<(String, String)>,
 
-    /// Replace a file that exists.
+    /// Replace an existing file.
     #[arg(long)]
     pub(super) force: bool,
 }
@@ -106,11 +106,11 @@ pub(crate) struct GateArgs {
     #[command(flatten)]
     pub(super) read: ReadArgs,
 
-    /// Set a label of the baseline where an observation has none (repeatable).
+    /// Set a label that an observation of the baseline lacks (repeatable).
     #[arg(long, value_name = "LABEL=VALUE", value_parser = label)]
     pub(super) set_baseline: Vec<(String, String)>,
 
-    /// Set a label of the candidate where an observation has none (repeatable).
+    /// Set a label that an observation of the candidate lacks (repeatable).
     #[arg(long, value_name = "LABEL=VALUE", value_parser = label)]
     pub(super) set_candidate: Vec<(String, String)>,
 
@@ -118,7 +118,7 @@ pub(crate) struct GateArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) threads: Option<u16>,
 
-    /// Print the policy with all defaults and reasons, and end.
+    /// Print the policy with all defaults and reasons.
     #[arg(long)]
     pub(super) print_policy: bool,
 
@@ -126,7 +126,7 @@ pub(crate) struct GateArgs {
     #[arg(long)]
     pub(super) json: bool,
 
-    /// Replace files that no run has written.
+    /// Replace files not written by an earlier run.
     #[arg(long)]
     pub(super) force: bool,
 }

@@ -49,8 +49,8 @@ pub(crate) const CHECK_EXAMPLES: &str = "Examples:
   vcr guest check my-model/dist/my-model.wasm --json > check.json
 
 A check makes thousands of calls as an engine would, drawn from the seed, in the real sandbox
-under the usual limits: every answer must keep to the interface, and instances configured alike
-must answer alike, alone, in turns, and however the host puts its work into calls.
+under the usual limits: every answer must follow the interface, and equally configured instances
+must answer equally, alone, alternately, and however the host groups its calls.
 
 Exit codes:
   0  every check passed
@@ -90,7 +90,7 @@ pub(crate) const BENCH_EXAMPLES: &str = "Examples:
   vcr guest bench my-model/dist/my-model.wasm --config my-model/config.json --json
 
 Makes the calls of `vcr guest check` and prints the time, fuel and memory of each function. Shipped
-guests are measured beside the same algorithm compiled natively. Times are medians on this machine.
+guests are compared with the same algorithm compiled natively. Times are medians on this machine.
 
 Exit codes:
   0  measured
@@ -116,7 +116,7 @@ pub(crate) struct BuildArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 
-    /// Where no compiler for wasm32 is found, download Debian's packages of one into the user's cache folder.
+    /// Download Debian's packages of a compiler for wasm32 into the user's cache folder if none is found.
     #[arg(long)]
     pub(crate) bootstrap: bool,
 
@@ -139,7 +139,7 @@ pub(crate) struct CallArgs {
     /// Function of the guest's world, such as `decide`.
     pub(crate) function: String,
 
-    /// The parameters as JSON, @ and the name of a file that holds them, or - for standard input.
+    /// The parameters as JSON, @ and the name of a file with them, or - for standard input.
     #[arg(value_name = "JSON|@FILE|-", default_value = "{}")]
     pub(crate) input: String,
 
@@ -147,8 +147,8 @@ pub(crate) struct CallArgs {
     #[arg(long)]
     pub(crate) example: bool,
 
-    /// The guest's config: a JSON document, or the name of a file that holds one, with or without @ before it
-    /// [default: the example inside the component, else {}].
+    /// The guest's config: a JSON document, or a file with one, with or without @ before its name [default: the
+    /// example inside the component, else {}].
     #[arg(long, value_name = "JSON|FILE")]
     pub(crate) config: Option<String>,
 
@@ -219,8 +219,8 @@ pub(crate) struct CheckArgs {
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) path: PathBuf,
 
-    /// The guest's config: a JSON document, or the name of a file that holds one, with or without @ before it
-    /// [default: the example inside the component, else {}].
+    /// The guest's config: a JSON document, or a file with one, with or without @ before its name [default: the
+    /// example inside the component, else {}].
     #[arg(long, value_name = "JSON|FILE")]
     pub(crate) config: Option<String>,
 

@@ -60,7 +60,7 @@ pub(crate) struct KvBenchArgs {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
     streams: u64,
 
-    /// Transfers that are measured, after one that is not.
+    /// Measured transfers, after one warm-up.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     repeat: u32,
 

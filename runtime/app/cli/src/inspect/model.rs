@@ -77,7 +77,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     data_parallel_size: u64,
 
-    /// Deal experts out over the GPUs of all ranks.
+    /// Distribute experts over the GPUs of all ranks.
     #[arg(long)]
     enable_expert_parallel: bool,
 
@@ -85,7 +85,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     kv_cache_dtype: String,
 
-    /// Tokens of a KV block [default: as the model's attention takes them].
+    /// Tokens of a KV block [default: decided by the model's attention].
     #[arg(long, value_name = "TOKENS")]
     block_size: Option<u64>,
 

@@ -16,7 +16,7 @@ use crate::values::time_limit;
 
 pub(crate) const PRESSURE_EXAMPLES: &str = "Examples:
   vcr run scenarios/failure_drill.rhai --out out
-  vcr inspect pressure out                    # queue, active requests, KV, and what bound
+  vcr inspect pressure out                    # queue, active requests, KV, binding limits
   vcr inspect pressure before after --json
   vcr inspect pressure out --detectors all    # whether the run was saturated, and by whose measure
 
@@ -27,7 +27,7 @@ Exit codes:
 /// Options of `vcr inspect pressure`.
 #[derive(Debug, Args)]
 pub(crate) struct PressureArgs {
-    /// Folders that vcr run --out has written, or reports of vcr replay --report-json.
+    /// Folders written by vcr run --out, or reports of vcr replay --report-json.
     #[arg(required = true, value_name = "REPORT")]
     reports: Vec<PathBuf>,
 

@@ -9,7 +9,7 @@ use crate::help::with_plain_exit_codes;
 pub(crate) const EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:
   vcr man --out ~/.local/share/man/man1
-  vcr man --out man --force              # in place of the pages that are there
+  vcr man --out man --force              # replace existing pages
   vcr man --out site --format markdown   # commands.md, all commands on one page"
 );
 
@@ -33,7 +33,7 @@ pub(crate) struct ManArgs {
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Roff)]
     pub(crate) format: Format,
 
-    /// Replace pages that exist.
+    /// Replace existing pages.
     #[arg(long)]
     pub(crate) force: bool,
 }

@@ -16,7 +16,7 @@ pub(crate) const EXAMPLES: &str = crate::help::with_plain_exit_codes!(
 /// Options of `vcr merge`.
 #[derive(Debug, Args)]
 pub(crate) struct MergeArgs {
-    /// Files that --shard has written, or folders of them; or the .points file that a sweep has left.
+    /// Files written by --shard, or folders of them; or the .points file of an interrupted sweep.
     #[arg(required = true, value_name = "FILE")]
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) files: Vec<PathBuf>,
@@ -29,7 +29,7 @@ pub(crate) struct MergeArgs {
     #[arg(long)]
     pub(crate) partial: bool,
 
-    /// Replace a table that exists.
+    /// Replace an existing table.
     #[arg(long)]
     pub(crate) force: bool,
 

@@ -95,7 +95,7 @@ fn check(parts: &[Part], partial: bool) -> Result<(), Refusal> {
     for part in parts {
         if let Some(other) = by_shard.insert(part.header.shard, part) {
             let (one, two) = (other.path.display(), part.path.display());
-            return Err(Refusal::input(format!("shard {} is there twice: `{one}` and `{two}`", part.header.shard))
+            return Err(Refusal::input(format!("shard {} occurs twice: `{one}` and `{two}`", part.header.shard))
                 .hint("give the file of each shard once"));
         }
     }
@@ -111,7 +111,7 @@ fn check(parts: &[Part], partial: bool) -> Result<(), Refusal> {
         expected.filter(|shard| !by_shard.contains_key(shard)).map(|it| it.to_string()).collect();
     if !missing.is_empty() {
         return Err(Refusal::input(format!("{} of {count} shards are missing: {}", missing.len(), some(&missing)))
-            .hint("run the sweep with --shard for each of them, or merge those that are there by --partial"));
+            .hint("run the sweep with --shard for each of them, or merge the existing ones with --partial"));
     }
     for (shard, part) in by_shard {
         let points = part.missing();

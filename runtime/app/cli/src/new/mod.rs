@@ -43,7 +43,7 @@ enum Template {
     Burst,
     /// Recorded arrivals.
     Trace,
-    /// Prefill and decode apart.
+    /// Disaggregated prefill and decode.
     Pd,
     /// An engine that crashes.
     Faults,

@@ -62,7 +62,7 @@ pub(crate) struct PackArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
 
-    /// Replace a pack that exists.
+    /// Replace an existing pack.
     #[arg(long)]
     pub(crate) force: bool,
 

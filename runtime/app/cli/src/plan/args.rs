@@ -129,7 +129,7 @@ pub(crate) struct QuestionArgs {
     #[arg(long, value_name = "COUNT", help_heading = "Load")]
     pub(crate) requests: Option<NonZeroU32>,
 
-    /// Loads to show the answer's growth at, as multiples of this one [default: 0.5,0.75,1,1.25,1.5,2].
+    /// Loads for the growth of the answer, as multiples of this one [default: 0.5,0.75,1,1.25,1.5,2].
     #[arg(long, value_name = "FACTOR", value_delimiter = ',', help_heading = "Load")]
     #[serde(deserialize_with = "words")]
     pub(crate) scale: Vec<String>,
@@ -186,7 +186,7 @@ pub(crate) struct SearchArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 
-    /// Replace files that exist.
+    /// Replace existing files.
     #[arg(long)]
     pub(crate) force: bool,
 

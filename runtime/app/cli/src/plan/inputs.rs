@@ -68,8 +68,10 @@ impl Inputs {
             models.push(found);
         }
         if !space.prefill_decode.is_empty() {
-            assumptions
-                .push(format!("prefill and decode engines are apart at a link of {} (`link` in --space)", space.link));
+            assumptions.push(format!(
+                "prefill and decode engines are connected by a link of {} (`link` in --space)",
+                space.link
+            ));
         }
         let prices = prices(&question.gpu, &question.price)?;
         let objectives = Objective::all(&question.slo).map_err(Refusal::input)?;

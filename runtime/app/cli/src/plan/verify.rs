@@ -69,7 +69,7 @@ impl Kept {
                     nearest.label(),
                     broken.join(", ")
                 ));
-                Err(refusal.hint(format!("vcr plan explain {} says what would change that", folder.display())))
+                Err(refusal.hint(format!("vcr plan explain {} shows which changes would help", folder.display())))
             }
             None => {
                 let reasons =

@@ -64,7 +64,7 @@ pub(crate) fn underscored(map: Map<String, Value>) -> Result<Map<String, Value>,
     for (name, value) in map {
         let own = name.replace('-', "_");
         if renamed.insert(own.clone(), value).is_some() {
-            return Err(format!("`{own}` is there twice"));
+            return Err(format!("`{own}` occurs twice"));
         }
     }
     Ok(renamed)

@@ -239,7 +239,7 @@ fn router(args: &LiveArgs, guests: &LiveGuests) -> Result<Option<RouterFactory>,
         if config.kv().is_some() {
             return Err(Unusable {
                 message: format!("{place}: the KV router keeps books of whole clusters, in virtual time only"),
-                hint: Some("`kv-aware` weighs the same by what live engines report".to_owned()),
+                hint: Some("`kv-aware` uses the same costs from the reports of live engines".to_owned()),
             });
         }
         Ok(Arc::new(move |plugin_context| config.build(plugin_context)))

@@ -25,7 +25,7 @@ pub(crate) struct ControlArgs {
     #[arg(long, value_name = "ADDRESS", env = "VCR_GPU_METRICS_ADDRESS")]
     pub(crate) gpu_metrics_address: Option<String>,
 
-    /// GPU that these metrics are of.
+    /// GPU in these metrics.
     #[arg(long, value_name = "GPU", default_value = "h100-sxm", requires = "gpu_metrics_address")]
     pub(crate) gpu_metrics_gpu: String,
 }
@@ -46,7 +46,7 @@ fn hint(error: &ControlError) -> &'static str {
     match error {
         ControlError::NoAddress { .. } => "write it as HOST:PORT, such as 127.0.0.1:9090",
         ControlError::NotLoopback { .. } => {
-            "use 127.0.0.1:PORT or [::1]:PORT; --metrics-address takes any address, and serves what changes nothing"
+            "use 127.0.0.1:PORT or [::1]:PORT; --metrics-address takes any address, and serves only reads"
         }
         ControlError::Bind { .. } => "port 0 takes a free one",
     }

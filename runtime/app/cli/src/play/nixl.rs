@@ -35,7 +35,7 @@ fn compatibility(text: &str) -> Result<Compatibility, String> {
 }
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Prefill and decode apart")]
+#[command(next_help_heading = "Disaggregated prefill and decode")]
 pub(crate) struct NixlArgs {
     /// Library of --kv-transfer nixl, libnixl_capi.so or its folder [default: found in the active
     /// Python environment].

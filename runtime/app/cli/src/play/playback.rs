@@ -43,11 +43,11 @@ pub(crate) struct PlaybackArgs {
     #[arg(long, alias = "replay-match", value_enum, value_name = "KEY")]
     pub(crate) playback_match: Option<MatchArg>,
 
-    /// Handling of requests that are not in the capture [default: random; error for captures of HTTP].
+    /// Handling of unrecorded requests [default: random; error for captures of HTTP].
     #[arg(long, value_enum, value_name = "POLICY", conflicts_with = "strict")]
     pub(crate) playback_unmatched: Option<UnmatchedArg>,
 
-    /// End with exit code 1 at the first request that is not in the capture.
+    /// End with exit code 1 at the first unrecorded request.
     #[arg(long, alias = "replay-strict")]
     pub(crate) strict: bool,
 

@@ -26,7 +26,7 @@ pub(crate) enum RoleArg {
 }
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Prefill and decode apart")]
+#[command(next_help_heading = "Disaggregated prefill and decode")]
 pub(crate) struct RendezvousArgs {
     /// Protocol for a rendezvous of prefill and decode engines that receive their requests at the
     /// same time.
@@ -37,7 +37,7 @@ pub(crate) struct RendezvousArgs {
     #[arg(long, value_name = "PORT", default_value_t = 8998)]
     kv_rendezvous_port: u16,
 
-    /// Part of this process in requests that name a room but neither do_remote_decode nor do_remote_prefill;
+    /// Role of this process in requests that name a room but neither do_remote_decode nor do_remote_prefill;
     /// `decode` also listens at no port.
     #[arg(long, value_enum, value_name = "ROLE")]
     kv_rendezvous_role: Option<RoleArg>,

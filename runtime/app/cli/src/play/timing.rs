@@ -15,7 +15,7 @@ pub(crate) struct TimingArgs {
     #[arg(long, value_name = "JSON|@FILE", requires = "latency", value_parser = guest_config)]
     pub(crate) latency_config: Option<String>,
 
-    /// Time to first token that clients measure, whatever the load; --prefill-step-time is of a shared step.
+    /// Time to first token that clients measure, whatever the load; --prefill-step-time sets a shared step's time.
     #[arg(long, value_name = "TIME", conflicts_with = "prefill_overhead", value_parser = crate::values::duration)]
     pub(crate) time_to_first_token: Option<u64>,
 
@@ -23,7 +23,7 @@ pub(crate) struct TimingArgs {
     #[arg(long, value_name = "TIME", requires = "time_to_first_token", value_parser = crate::values::duration)]
     pub(crate) time_to_first_token_std_dev: Option<u64>,
 
-    /// Time between tokens that clients measure, whatever the load; --decode-step-time is of a shared step.
+    /// Time between tokens that clients measure, whatever the load; --decode-step-time sets a shared step's time.
     #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
     pub(crate) inter_token_latency: Option<u64>,
 

@@ -56,7 +56,7 @@ pub(crate) enum FailureArg {
 }
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Prefill and decode apart")]
+#[command(next_help_heading = "Disaggregated prefill and decode")]
 pub(crate) struct TransferArgs {
     /// Host of the side channel for KV transfers.
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1", env = "VCR_SIDE_CHANNEL_HOST")]
@@ -115,7 +115,7 @@ pub(crate) struct TransferArgs {
     #[arg(long, value_name = "TIME", default_value = "120s", value_parser = crate::values::duration)]
     pub(crate) kv_transfer_timeout: u64,
 
-    /// Fate of a request whose KV does not arrive: an error, or its prompt is computed here.
+    /// Handling of a request whose KV does not arrive: an error, or recomputation here.
     #[arg(long, value_enum, value_name = "POLICY", default_value = "fail")]
     pub(crate) kv_load_failure_policy: FailureArg,
 

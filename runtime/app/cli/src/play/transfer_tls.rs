@@ -9,7 +9,7 @@ use vcr_transfer::tcp::TcpTls;
 use super::unusable::Unusable;
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Prefill and decode apart")]
+#[command(next_help_heading = "Disaggregated prefill and decode")]
 pub(crate) struct TransferTlsArgs {
     /// Encrypt KV transfers over TCP; the certificate of this engine for its peers (PEM).
     #[arg(long, value_name = "FILE", requires = "kv_transfer_tls_ca")]

@@ -45,7 +45,7 @@ impl From<vcr_guest::GuestError> for Unusable {
     fn from(error: vcr_guest::GuestError) -> Self {
         let mut hint = error.hint();
         if let vcr_guest::GuestError::Call { fault: vcr_guest::CallFault::Rejected { .. }, .. } = error {
-            let option = "give its configuration by the option `--...-config` beside the guest, as JSON or as @FILE";
+            let option = "give its configuration by the option `--...-config` with the guest, as JSON or as @FILE";
             hint = Some(hint.map_or(option.to_owned(), |example| format!("{option}; {example}")));
         }
         Self { message: error.to_string(), hint }

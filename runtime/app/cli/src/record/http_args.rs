@@ -15,7 +15,7 @@ fn bytes(text: &str) -> Result<u64, units::UnitError> {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "HTTP proxy")]
 pub(crate) struct UpstreamArgs {
-    /// Record the HTTP traffic with this server, for clients that ask at --port in its place.
+    /// Record the HTTP traffic with this server, for clients that connect to --port instead.
     #[arg(long, value_name = "URL")]
     #[arg(conflicts_with_all = [
         "frontend_handshake", "engine_handshake", "connect_timeout", "bind_host", "kv_events", "block_size",
@@ -69,7 +69,7 @@ pub(crate) struct UpstreamArgs {
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) tokenizer: Option<PathBuf>,
 
-    /// Let clients meet a fault, such as `stall:for=2s,call=3` (repeatable).
+    /// Inject a fault for clients, such as `stall:for=2s,call=3` (repeatable).
     #[arg(long, value_name = "FAULT", requires = "upstream")]
     pub(crate) client_fault: Vec<ClientFault>,
 }

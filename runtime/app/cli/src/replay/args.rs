@@ -77,8 +77,7 @@ pub(crate) struct ReplayArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Trace")]
 pub(crate) struct TraceArgs {
-    /// Format of the trace, by any name of docs/reference/inspect.md [default: detected; an error if it is not
-    /// certain].
+    /// Format of the trace, by any name of docs/reference/inspect.md [default: detected; an error if uncertain].
     #[arg(long, value_name = "FORMAT")]
     pub(crate) trace_format: Option<Format>,
 
@@ -307,8 +306,8 @@ pub(crate) struct OutputArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) report_jsonl: Option<PathBuf>,
 
-    /// Write the workers' queues, running requests and KV use at equal distances of virtual time, a JSON line each, while
-    /// the replay goes; the report has them over time, too.
+    /// Write the workers' queues, running requests and KV use at equal intervals of virtual time, a JSON line each,
+    /// during the replay; the report has their time series, too.
     #[arg(long, value_name = "FILE")]
     pub(crate) telemetry: Option<PathBuf>,
 
@@ -320,7 +319,7 @@ pub(crate) struct OutputArgs {
     #[arg(long)]
     pub(crate) capacity: bool,
 
-    /// Replace outputs that exist.
+    /// Replace existing outputs.
     #[arg(long)]
     pub(crate) force: bool,
 

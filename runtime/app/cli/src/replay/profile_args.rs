@@ -12,7 +12,7 @@ pub(crate) struct ProfileArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "replay_concurrency")]
     pub(crate) lanes: Option<u32>,
 
-    /// Start the first play of each lane in its middle, at a place that follows from this seed.
+    /// Start the first play of each lane in its middle, at a place drawn from this seed.
     #[arg(long, value_name = "SEED", requires = "lanes")]
     pub(crate) snapshot_seed: Option<u64>,
 
@@ -29,11 +29,11 @@ pub(crate) struct ProfileArgs {
     #[arg(long, value_name = "DURATION", requires = "profile_duration", value_parser = crate::values::time_limit)]
     pub(crate) profile_grace: Option<u64>,
 
-    /// Maximum time that a play waits while none of its requests is in flight.
+    /// Longest wait of a play while none of its requests is in flight.
     #[arg(long, value_name = "DURATION", requires = "lanes", value_parser = crate::values::time_limit)]
     pub(crate) play_idle_cap: Option<u64>,
 
-    /// Maximum time that all plays wait while no request of any is in flight.
+    /// Longest wait of all plays while no request is in flight.
     #[arg(long, value_name = "DURATION", requires = "lanes", value_parser = crate::values::time_limit)]
     pub(crate) idle_cap: Option<u64>,
 }

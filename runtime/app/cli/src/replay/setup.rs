@@ -62,7 +62,11 @@ pub(crate) fn read_trace(args: &ReplayArgs) -> Result<Option<Arc<Trace>>, Refusa
     };
     let trace = vcr_trace::import::read_trace(&args.trace_files, &options).map_err(|error| {
         let refusal = Refusal::input(error.to_string());
-        if args.run.strict { refusal.hint("without --strict what can be repaired is, and counted") } else { refusal }
+        if args.run.strict {
+            refusal.hint("without --strict, repairable lines are repaired and counted")
+        } else {
+            refusal
+        }
     })?;
     Ok(Some(Arc::new(trace)))
 }

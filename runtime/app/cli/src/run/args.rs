@@ -21,7 +21,7 @@ pub(crate) struct QuestionArgs {
     #[arg(long, value_name = "END", requires = "search", default_value = "broken", hide_default_value = true)]
     pub(crate) until: Until,
 
-    /// Distance of the values that a search can find [default: 1 between whole numbers, else about 1 % of the range].
+    /// Step between the values of the search [default: 1 between whole numbers, else about 1 % of the range].
     #[arg(long, value_name = "NUMBER", requires = "search")]
     pub(crate) tolerance: Option<f64>,
 

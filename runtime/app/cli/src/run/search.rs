@@ -408,7 +408,7 @@ fn probe(value: f64, measured: &[Measured]) -> Result<ProbeReport, Refusal> {
     }
     if measured.iter().all(|one| one.assertions.is_empty()) {
         return Err(Refusal::input("a search needs assertions, and the scenario makes none")
-            .hint("say what must hold: expect(result, \"ttft\", \"p99 < 1s\")"));
+            .hint("state the condition: expect(result, \"ttft\", \"p99 < 1s\")"));
     }
     let mut failed: Vec<String> = Vec::new();
     for assertion in measured.iter().flat_map(|one| &one.assertions).filter(|made| !made.passed) {

@@ -162,7 +162,7 @@ fn print_stopped(cause: Cause, args: &RunArgs, outcome: &Outcome) {
     let cut: Vec<String> =
         cut.iter().map(|run| format!(", `{}` ended at {}", run.name, format_ns(run.duration_ms * 1e6))).collect();
     let results = match args.out.is_some() || args.requests.is_some() {
-        true => "what there is was written, marked partial",
+        true => "results so far were written, marked partial",
         false => "these results are partial",
     };
     let (by, whole, cut) = (cause.name(), whole.len(), cut.join(""));

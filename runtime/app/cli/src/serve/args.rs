@@ -128,11 +128,11 @@ pub(crate) struct ServerArgs {
     #[arg(long)]
     pub(crate) data_parallel_multi_port_external_lb: bool,
 
-    /// vLLM's frontend that this server is like: metrics, endpoints and errors differ.
+    /// vLLM's frontend to imitate: metrics, endpoints and errors differ.
     #[arg(long, value_name = "NAME", value_enum, default_value = "python")]
     pub(crate) frontend: FrontendArg,
 
-    /// Refuse requests with 503 while this many are under way, with --frontend python [default: no limit].
+    /// Refuse requests with 503 while this many are waiting or running, with --frontend python [default: no limit].
     #[arg(long, value_name = "N")]
     pub(crate) max_num_queued_reqs: Option<usize>,
 
@@ -175,7 +175,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "SHARE", value_parser = super::chats::probability)]
     pub(crate) global_cache_hit_threshold: Option<f64>,
 
-    /// Tell in the usage of answers how many prompt tokens were cached.
+    /// Report the cached prompt tokens in the usage of answers.
     #[arg(long)]
     pub(crate) enable_prompt_tokens_details: bool,
 
@@ -191,7 +191,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) server_threads: u16,
 
-    /// YAML file of options, by their names; flags and environment variables come before it.
+    /// YAML file of options, by their names; flags and environment variables override it.
     #[arg(long, value_name = "FILE")]
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) config: Option<PathBuf>,
@@ -201,7 +201,7 @@ pub(crate) struct ServerArgs {
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) llm_d_config: Option<PathBuf>,
 
-    /// Print every option with its value and where that comes from, and end.
+    /// Print every option with its value and the value's origin, and end.
     #[arg(long)]
     pub(crate) show_config: bool,
 }
@@ -222,7 +222,7 @@ pub(crate) struct MediaArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     video_tokens: Option<u32>,
 
-    /// Images, audios and videos of a prompt at most, such as {"image": 2, "video": 0}.
+    /// Most images, audios and videos of a prompt, such as {"image": 2, "video": 0}.
     #[arg(long, value_name = "JSON", default_value = "{}")]
     limit_mm_per_prompt: MediaLimits,
 
@@ -240,7 +240,7 @@ pub(crate) struct MediaArgs {
     #[arg(requires = "omni")]
     image_emission_rate: f64,
 
-    /// Time that an image takes behind the last token.
+    /// Delay of an image after the last token.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::values::duration)]
     #[arg(requires = "omni")]
     time_to_generate_image: u64,

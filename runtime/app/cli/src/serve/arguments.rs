@@ -14,7 +14,7 @@ pub(crate) struct ArgumentArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     min_tool_call_integer_param: Option<i32>,
 
-    /// Greatest integer where the tool's schema has no bound [default: 1000, or 100 with a least one].
+    /// Greatest integer where the tool's schema has no bound [default: 1000, or 100 with a minimum].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     max_tool_call_integer_param: Option<i32>,
 
@@ -22,15 +22,15 @@ pub(crate) struct ArgumentArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     min_tool_call_number_param: Option<f64>,
 
-    /// Greatest number where the tool's schema has no bound [default: 1000, or 100 with a least one].
+    /// Greatest number where the tool's schema has no bound [default: 1000, or 100 with a minimum].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     max_tool_call_number_param: Option<f64>,
 
-    /// Fewest items of an array where the tool's schema has no bound [default: 0, or 1 with a most].
+    /// Fewest items of an array where the tool's schema has no bound [default: 0, or 1 with a maximum].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1000))]
     min_tool_call_array_param_length: Option<u32>,
 
-    /// Most items of an array where the tool's schema has no bound [default: 3, or 5 with a fewest].
+    /// Most items of an array where the tool's schema has no bound [default: 3, or 5 with a minimum].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1000))]
     max_tool_call_array_param_length: Option<u32>,
 
@@ -42,7 +42,7 @@ pub(crate) struct ArgumentArgs {
     #[arg(long, value_name = "P", value_parser = probability)]
     object_tool_call_not_required_field_probability: Option<f64>,
 
-    /// Probability of another call behind each [default: 0.25, and one at most].
+    /// Probability of another call after each [default: 0.25, at most one].
     #[arg(long, value_name = "P", value_parser = probability)]
     tool_call_extra_call_probability: Option<f64>,
 }

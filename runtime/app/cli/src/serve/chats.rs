@@ -13,19 +13,19 @@ use crate::play::unusable::Unusable;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Chats")]
 pub(crate) struct ChatArgs {
-    /// vLLM's parser of tool calls; `auto` goes by the model's name, `none` finds no calls.
+    /// vLLM's parser of tool calls; `auto` follows the model's name, `none` finds no calls.
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub(crate) tool_call_parser: String,
 
-    /// vLLM's parser of reasoning; `auto` goes by the model's name, `none` finds no reasoning.
+    /// vLLM's parser of reasoning; `auto` follows the model's name, `none` finds no reasoning.
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub(crate) reasoning_parser: String,
 
-    /// Accepted as by vLLM: tool calls need no leave.
+    /// Accepted and ignored: tool calls are always enabled.
     #[arg(long)]
     pub(crate) enable_auto_tool_choice: bool,
 
-    /// Probability of a tool call where `tool_choice` is `auto` and no tool has just answered.
+    /// Probability of a tool call if `tool_choice` is `auto` and the last message is no tool result.
     #[arg(long, value_name = "P", default_value_t = 0.5, value_parser = probability)]
     pub(crate) tool_call_probability: f64,
 

@@ -57,9 +57,9 @@ pub(crate) fn model(
         return Ok((model, OwnSettings::default()));
     };
     if !path.exists() {
-        let message = format!("invalid MODEL {}: expected the folder of a model, and there is none", path.display());
+        let message = format!("invalid MODEL {}: expected an existing folder of a model", path.display());
         let hint = "nothing is downloaded: give the folder of a model that is on this machine, with its tokenizer.json \
-                    (hf download NAME says where it is), or leave MODEL out for the built-in tokenizer and name the \
+                    (hf download NAME prints its path), or leave MODEL out for the built-in tokenizer and name the \
                     model by --served-model-name";
         return Err(Unusable { message, hint: Some(hint.to_owned()) });
     }

@@ -40,7 +40,7 @@ pub(crate) struct HttpArgs {
     #[arg(long, group = "certificate")]
     pub(crate) self_signed_certs: bool,
 
-    /// Certificates that clients' certificates rest on (PEM).
+    /// Certificate authorities of clients (PEM).
     #[arg(long, value_name = "FILE", requires = "certificate")]
     pub(crate) ssl_ca_certs: Option<PathBuf>,
 
@@ -48,7 +48,7 @@ pub(crate) struct HttpArgs {
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=2))]
     pub(crate) ssl_cert_reqs: u8,
 
-    /// Origins of pages that may ask, as a JSON list.
+    /// Origins of pages that may send requests, as a JSON list.
     #[arg(long, value_name = "JSON", default_value = "[]", value_parser = list)]
     pub(crate) allowed_origins: List,
 
@@ -109,7 +109,7 @@ pub(crate) struct ClientFaultArgs {
     #[arg(long, value_name = "JSON")]
     pub(crate) fake_metrics: Option<String>,
 
-    /// Let clients meet a fault, such as `stall:for=2s,call=3` (repeatable).
+    /// Inject a fault for clients, such as `stall:for=2s,call=3` (repeatable).
     #[arg(long, value_name = "FAULT")]
     pub(crate) client_fault: Vec<ClientFault>,
 

@@ -30,11 +30,11 @@ const QUEUE_BYTES: usize = 256 << 20;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Playback of HTTP")]
 pub(crate) struct TapeArgs {
-    /// Server that answers requests that are not in the capture, which are added to it.
+    /// Server that answers unrecorded requests, which are added to the capture.
     #[arg(long, value_name = "URL", requires = "playback")]
     upstream: Option<String>,
 
-    /// Path in JSON bodies that does not matter to find a recording, such as messages.0.content (repeatable).
+    /// Path in JSON bodies to ignore when finding a recording, such as messages.0.content (repeatable).
     #[arg(long, value_name = "PATH", requires = "playback")]
     playback_ignore: Vec<JsonPath>,
 

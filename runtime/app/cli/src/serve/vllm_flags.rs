@@ -167,7 +167,7 @@ impl VllmFlags {
         let part = |title: &str, words: &[String]| (!words.is_empty()).then(|| format!("{title} {}", words.join(", ")));
         let parts = [part("no effect of", &ignored), part("not simulated:", &unsimulated)];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
-        (!parts.is_empty()).then(|| format!("{} (`vcr serve --help-all` says why)", parts.join("; ")))
+        (!parts.is_empty()).then(|| format!("{} (`vcr serve --help-all` gives the reasons)", parts.join("; ")))
     }
 }
 
@@ -267,7 +267,7 @@ mod tests {
             flags.without_effect().as_deref(),
             Some(
                 "no effect of --enforce-eager, --optimization-level, --trust-remote-code, --max-lora-rank, \
-                 --allowed-media-domains; not simulated: --stream-interval 4 (`vcr serve --help-all` says why)"
+                 --allowed-media-domains; not simulated: --stream-interval 4 (`vcr serve --help-all` gives the reasons)"
             )
         );
         assert_eq!(matches.get_one::<String>("tp").map(String::as_str), Some("2"));

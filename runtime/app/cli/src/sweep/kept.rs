@@ -102,7 +102,7 @@ impl KeptPoints {
         let done = self.earlier.len();
         if done > 0 && !quiet {
             let path = self.path.display();
-            eprint_line(format_args!("goes on from `{path}`: {done} of {points} points were done before"));
+            eprint_line(format_args!("continues from `{path}`: {done} of {points} points were done before"));
         }
     }
 
@@ -145,7 +145,7 @@ impl KeptPoints {
             return Self::remove(Some(kept));
         }
         eprint_line(format_args!(
-            "what was finished is kept in `{}`, {}: the same command goes on from there, and vcr merge --partial makes a table",
+            "finished points are kept in `{}`, {}: the same command continues from there, and vcr merge --partial makes a table",
             path.display(),
             counted(done, "point")
         ));

@@ -197,7 +197,7 @@ impl Part {
                 ));
             }
             if results.insert(point, result).is_some() {
-                return Err(at(line_number, &format!("point {point} is there twice")));
+                return Err(at(line_number, &format!("point {point} occurs twice")));
             }
         }
         Ok(Self { path: path.to_owned(), header, results })

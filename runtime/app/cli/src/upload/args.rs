@@ -4,16 +4,16 @@ use clap::Args;
 
 pub(crate) const EXAMPLES: &str = crate::help::with_plain_exit_codes!(
     "Examples:
-  vcr upload                        # everything that waits
+  vcr upload                        # all pending files
   vcr upload --list
-  vcr upload s3://lab/captures/     # what belongs below this URL
+  vcr upload s3://lab/captures/     # pending files below this URL
   vcr upload --discard s3://lab/captures/monday.jsonl.zst"
 );
 
 /// Options of `vcr upload`.
 #[derive(Debug, Args)]
 pub(crate) struct UploadArgs {
-    /// URLs of files or folders; without any, all files that wait.
+    /// URLs of files or folders [default: all pending files].
     #[arg(value_name = "URL")]
     pub(crate) urls: Vec<String>,
 
@@ -21,11 +21,11 @@ pub(crate) struct UploadArgs {
     #[arg(long, conflicts_with_all = ["discard", "force"])]
     pub(crate) list: bool,
 
-    /// Remove the local files, and parts that were uploaded, instead.
+    /// Remove the local files and uploaded parts instead.
     #[arg(long, requires = "urls", conflicts_with = "force")]
     pub(crate) discard: bool,
 
-    /// Replace objects that exist.
+    /// Replace existing objects.
     #[arg(long)]
     pub(crate) force: bool,
 

@@ -91,6 +91,7 @@ impl Curve {
         Self::repeated((0..DIURNAL_PIECES).map(piece).collect())
     }
 
+    /// Its pieces.
     #[must_use]
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces

@@ -83,6 +83,7 @@ pub struct RequestClass {
 /// Numbers of tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Lengths {
+    /// From a distribution.
     Drawn(Distribution),
     /// As often as they were counted.
     Counted(Arc<Histogram>),

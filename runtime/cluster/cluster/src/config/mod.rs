@@ -43,6 +43,7 @@ pub struct FaultConfig {
     pub pool: PoolRole,
     /// Index of the engine in the pool.
     pub engine: u32,
+    /// The kind of fault.
     pub kind: FaultKind,
 }
 
@@ -77,6 +78,7 @@ pub struct RunConfig {
     pub topology: Topology,
     /// The requests.
     pub workloads: Vec<WorkloadConfig>,
+    /// Faults.
     pub faults: Vec<FaultConfig>,
     /// Maximum retries of a request lost to a fault, each from the start.
     pub max_retries: u32,
@@ -129,7 +131,7 @@ impl RunConfig {
         let pool = self.topology.pools().into_iter().find(|pool| pool.engine.as_vllm().is_none())?;
         self.workloads.iter().any(WorkloadConfig::has_media).then(|| {
             let name = &pool.name;
-            format!("engines of `{name}` take images and other media as tokens: vLLM's engine alone has an encoder")
+            format!("engines of `{name}` take images and other media as tokens: only vLLM's engine has an encoder")
         })
     }
 
@@ -165,6 +167,7 @@ impl RunConfig {
 /// other; a lane has one at a time and takes the next of the trace when it ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProfileConfig {
+    /// Lanes.
     pub lanes: u32,
     /// Waits are divided by it; above 1 is faster.
     pub speedup: f64,
@@ -224,6 +227,7 @@ pub enum ConditionalPolicy {
 /// Conditional disaggregation, with Dynamo's names and defaults.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConditionalConfig {
+    /// The policy.
     pub policy: ConditionalPolicy,
     /// It stays with at most this many prompt tokens that no decode engine has cached.
     pub eff_isl_threshold_tokens: u32,

@@ -40,6 +40,7 @@ pub struct QueueProfile {
 pub struct IslBucket {
     /// Its first number.
     pub min_tokens: u64,
+    /// Its name.
     pub bucket: String,
 }
 
@@ -47,6 +48,7 @@ pub struct IslBucket {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueClass {
+    /// Its name.
     pub name: String,
     /// The family that it belongs to; none for requests that name the class.
     #[serde(default)]
@@ -245,7 +247,7 @@ fn bucket_problems(buckets: &[IslBucket]) -> Vec<String> {
     for (index, IslBucket { bucket, .. }) in buckets.iter().enumerate() {
         check_name(bucket, "a bucket", &mut problems);
         if buckets[..index].iter().any(|earlier| earlier.bucket == *bucket) {
-            problems.push(format!("`uncached_isl_buckets`: bucket `{bucket}` is there twice"));
+            problems.push(format!("`uncached_isl_buckets`: bucket `{bucket}` occurs twice"));
         }
     }
     problems
@@ -262,7 +264,7 @@ fn sorting(profile: &QueueProfile, problems: &mut Vec<String>) -> Sorting {
     }
     for (index, class) in profile.policy_classes.iter().enumerate() {
         if profile.policy_classes[..index].iter().any(|earlier| earlier.name == class.name) {
-            problems.push(format!("class `{}` is there twice", class.name));
+            problems.push(format!("class `{}` occurs twice", class.name));
         }
         if class.policy_family.is_none() && families.contains(&class.name) {
             problems.push(format!("class `{}` has the name of a family", class.name));

@@ -18,6 +18,7 @@ pub struct SyntheticInput {
     pub output_tokens: u32,
     /// Sessions; requests where each has one turn.
     pub request_count: u32,
+    /// Turns of a session.
     pub turns_per_session: u32,
     /// Sessions in flight; arrivals are then ignored.
     pub replay_concurrency: Option<u64>,
@@ -64,6 +65,7 @@ impl Default for SyntheticInput {
 
 /// A problem of a [`SyntheticInput`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "the error texts describe them")]
 pub enum SyntheticProblem {
     #[error("invalid `{field}`: expected at least 1")]
     Zero { field: &'static str },

@@ -50,9 +50,7 @@ impl RunConfig {
             );
         }
         if !self.faults.is_empty() || pool.scaling.is_some() || pool.failures.is_some() {
-            return Err(
-                "eviction by `belady` needs engines that are there for the whole run, without faults and scaling",
-            );
+            return Err("eviction by `belady` needs engines that exist for the whole run, without faults and scaling");
         }
         Ok(())
     }
@@ -206,7 +204,7 @@ impl RunConfig {
         }
         if self.workloads.iter().any(|workload| workload.structured.is_some()) {
             for pool in pools.iter().filter(|pool| !pool.engine.simulates_structured_outputs()) {
-                let text = "`structured_outputs` of requests are simulated by vLLM's engine alone, without tiers or \
+                let text = "`structured_outputs` of requests are simulated only by vLLM's engine, without tiers or \
                             reservations as in Dynamo's mocker";
                 problem(format!("pool `{}`", pool.name), text);
             }
@@ -341,7 +339,7 @@ impl ProfileConfig {
             problem("recorded answers come at recorded times, which lanes do not have");
         }
         if trace.is_delta {
-            problem("turns of the trace give only what is new in them, which lanes cannot take up; give whole prompts");
+            problem("turns of the trace have only their new tokens, which lanes cannot continue; give whole prompts");
         }
         if self.duration_ns == Some(0) {
             problem("invalid `duration`: expected above 0");
@@ -350,9 +348,7 @@ impl ProfileConfig {
             problem("`grace` is for a `duration`");
         }
         if self.snapshot_seed.is_some() && trace.requests.iter().any(|request| request.arrival_ns.is_none()) {
-            problem(
-                "snapshots need to know when each request was sent, which only traces of agents tell that state it",
-            );
+            problem("snapshots need to know when each request was sent, which only some traces of agents state");
         }
     }
 }

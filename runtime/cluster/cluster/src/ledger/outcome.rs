@@ -50,6 +50,7 @@ impl Outcome {
 
 /// Why a client gave its request up. The order is that at equal times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+#[allow(missing_docs, reason = "the error texts describe them")]
 pub enum GiveUp {
     #[error("no first token within the timeout")]
     FirstToken,
@@ -63,6 +64,7 @@ pub enum GiveUp {
 
 /// Why a request was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+#[allow(missing_docs, reason = "the error texts describe them")]
 pub enum FailReason {
     #[error("the engine crashed")]
     EngineCrash,

@@ -61,6 +61,7 @@ pub struct IssuedRequest {
     pub adapter: Option<u32>,
     /// Whether its client may give it up.
     pub may_give_up: bool,
+    /// Its priority.
     pub priority: i32,
     /// Its tenant; 0 for none.
     pub tenant: u64,
@@ -104,7 +105,7 @@ impl MeasuredRun {
     pub fn new(config: RunConfig, knows_engines: bool) -> Result<Self, SimError> {
         config.check().map_err(SimError::Config)?;
         if let Some(workload) = config.workloads.iter().find(|workload| workload.profile().is_some()) {
-            let problem = "lanes of plays are simulated in virtual time alone; give a concurrency".to_owned();
+            let problem = "lanes of plays are simulated only in virtual time; give a concurrency".to_owned();
             return Err(SimError::Config(vec![RunConfigError { place: workload.name.clone(), problem }]));
         }
         let engines: Vec<_> = config.topology.pools().iter().map(|pool| pool.engine.clone()).collect();

@@ -15,6 +15,7 @@ const NS_PER_HOUR: f64 = 3.6e12;
 pub struct GpuDeployment {
     /// Name of the GPU.
     pub gpu: String,
+    /// GPUs of each engine.
     pub gpus_per_engine: u32,
     /// Latency model: `tables`, `roofline`, `fitted`, or `given` for a value of the script.
     pub latency: String,

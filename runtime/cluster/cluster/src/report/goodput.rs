@@ -123,10 +123,12 @@ pub struct SloClassReport {
     /// All of them.
     #[serde(flatten)]
     pub all: SloCounts,
+    /// By tenant.
     pub tenants: BTreeMap<u64, SloCounts>,
 }
 
 impl Report {
+    /// SLO of a request.
     #[must_use]
     pub fn slo_of(&self, record: &RequestRecord) -> Option<&Slo> {
         self.workload_slos.get(record.workload as usize)?.slos.get(record.class as usize)?.as_ref()

@@ -59,6 +59,7 @@ pub struct TargetReport {
 /// Facts that a target reports about a run, in addition to the times of its clients.
 #[derive(Clone, Debug, Default)]
 pub struct MeasuredFacts {
+    /// The target.
     pub target: TargetReport,
     /// Delays between schedule and sending of requests, in nanoseconds.
     pub send_delays_ns: Samples,
@@ -66,6 +67,7 @@ pub struct MeasuredFacts {
     pub stopped_at_ns: Option<u64>,
     /// The engines, if they are known.
     pub engines: Vec<EngineReport>,
+    /// Names of the engines.
     pub engine_names: Vec<String>,
     /// Transfers of KV whose bytes moved.
     pub kv_transfers: Vec<KvTransfer>,

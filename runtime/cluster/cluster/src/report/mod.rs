@@ -122,6 +122,7 @@ pub struct EngineReport {
     /// Index over all engines of the run, as [`RequestRecord::prefill_worker`].
     #[serde(skip)]
     pub worker: u32,
+    /// Steps.
     pub steps: u64,
     /// Share of the time that it had its place for that was spent in steps.
     pub utilisation: f64,
@@ -131,6 +132,7 @@ pub struct EngineReport {
     pub waiting: Option<f64>,
     /// Tokens computed, recomputed ones included.
     pub computed_tokens: u64,
+    /// Preemptions.
     pub preemptions: u64,
     /// Largest share of KV blocks in use.
     pub kv_peak_usage: f64,
@@ -139,6 +141,7 @@ pub struct EngineReport {
     /// Tokens that were looked up then.
     #[serde(skip)]
     pub prefix_queried_tokens: u64,
+    /// Crashes.
     pub crashes: u32,
     /// Tokens computed in prefill chunks, recomputed ones included.
     #[serde(skip)]
@@ -216,6 +219,7 @@ pub struct LinkReport {
 /// The result of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
+    /// Version of this schema.
     pub schema_version: u32,
     /// Name of the run.
     pub name: String,

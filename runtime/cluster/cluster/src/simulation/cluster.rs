@@ -56,6 +56,7 @@ pub enum ClusterOutput {
     },
     /// A request has ended.
     Ended {
+        /// Its number.
         request: u64,
         /// All that is known of it, its end among that.
         record: Box<RequestRecord>,
@@ -79,6 +80,7 @@ pub struct EngineState {
 
 /// Why a cluster stopped. Clusters of other runs are not affected.
 #[derive(Clone, Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the error texts describe them")]
 pub enum ClusterError {
     #[error("run `{run}`: {reason}")]
     Failed {
@@ -315,6 +317,7 @@ impl Cluster {
         workers.get(engine as usize).map(|worker| worker.engine().cached_prefix_blocks(prompt.block_hashes()))
     }
 
+    /// Record of a request.
     #[must_use]
     pub fn request(&self, request: u64) -> Option<&RequestRecord> {
         self.simulation.ledger.open_records().get(usize::try_from(request).ok()?)

@@ -62,7 +62,7 @@ impl<O: Observer> Simulation<'_, O> {
         let waits_for = match worker.engine().plan().admission_stop {
             AdmissionStop::Drained => "for KV that is on its way, or for a step",
             AdmissionStop::Budget => "for room in the token budget of a step",
-            AdmissionStop::RunningSlots => "for one of those that run to end",
+            AdmissionStop::RunningSlots => "for a running slot to free up",
             AdmissionStop::Blocks => "for KV blocks",
             AdmissionStop::Preemption => "until a preempted request has its blocks again",
             AdmissionStop::Unchunkable => "for a step that has room for its whole prompt",
@@ -125,7 +125,7 @@ mod tests {
         };
         assert_eq!((requests, first), (10, 0));
         assert_eq!(reason, "runs at engine `pool 0`, which takes no step");
-        assert_eq!(simulation.whereabouts(9), "waits at engine `pool 0` for one of those that run to end");
+        assert_eq!(simulation.whereabouts(9), "waits at engine `pool 0` for a running slot to free up");
     }
 
     #[test]

@@ -149,7 +149,7 @@ pub(super) fn nested_place(key: &str) -> Option<String> {
     if let Some((object, _)) = place {
         return Some(format!("in the nested layout it belongs into `{object}`"));
     }
-    BESIDE.contains(&key).then(|| "in the nested layout it belongs beside `engine`".to_owned())
+    BESIDE.contains(&key).then(|| "in the nested layout it belongs outside `engine`".to_owned())
 }
 
 /// Whether an engine argument has this name, in either layout.

@@ -59,7 +59,7 @@ pub(super) fn check(raw: &Raw, keys: &mut Keys<'_>) {
         }
         Some(_) if raw.decode_speedup_ratio.is_some_and(|ratio| ratio != 1.0) => problem(
             "aic_nextn",
-            "needs `decode_speedup_ratio` 1: what several tokens a pass bring is simulated".to_owned(),
+            "needs `decode_speedup_ratio` 1: the gain of several tokens per pass is simulated".to_owned(),
         ),
         None if raw.rates.is_some() => {
             problem("aic_nextn_accept_rates", "needs `aic_nextn`: without it there is nothing to accept".to_owned());

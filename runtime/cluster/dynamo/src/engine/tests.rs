@@ -74,7 +74,7 @@ fn unknown_keys_are_refused_with_the_right_name() {
     refused(json!({"engine": {"engine_typ": 4}}), &["`engine.engine_typ`", "did you mean `engine_type`?"]);
     refused(json!({"engine": {}, "max_num_seqs": 4}), &["`max_num_seqs`", "it belongs into `engine`"]);
     refused(json!({"engine": {}, "aic_tp_size": 4}), &["in the nested one it is `tensor_parallel_size`"]);
-    refused(json!({"engine": {"dp_size": 4}}), &["`engine.dp_size`", "it belongs beside `engine`"]);
+    refused(json!({"engine": {"dp_size": 4}}), &["`engine.dp_size`", "it belongs outside `engine`"]);
     refused(json!({"sglang": {"page": 4}}), &["`sglang.page`"]);
     refused(json!([]), &["expected a JSON object"]);
     assert!(read("{").expect_err("cut off").to_string().contains("invalid JSON"));

@@ -134,7 +134,7 @@ pub(crate) fn from_script(file: &str, error: &EvalAltResult) -> ScenarioError {
         ),
         EvalAltResult::ErrorDataTooLarge(what, _) => scenario(
             Blame::Input,
-            format!("value too large: expected {}, those of values inside it included", most_of(what)),
+            format!("value too large: expected {}, including nested values", most_of(what)),
             Some("make runs in several steps, and keep numbers of them, not lists".to_owned()),
         ),
         EvalAltResult::ErrorFunctionNotFound(signature, _) => unknown_function(signature, &scenario),

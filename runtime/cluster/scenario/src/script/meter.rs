@@ -131,7 +131,7 @@ impl Meter {
             let message = format!("the values of the script take more than {limit} of memory together");
             self.exceed(Thrown::input(message).hint("keep numbers of a run (`value(...)`), not lists of them"));
         } else if let Err(error) = memory::check() {
-            self.exceed(Thrown::input(format!("the script cannot go on: {error}")).hint(MEMORY_HINT));
+            self.exceed(Thrown::input(format!("the script cannot continue: {error}")).hint(MEMORY_HINT));
         }
     }
 

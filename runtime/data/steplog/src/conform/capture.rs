@@ -102,7 +102,7 @@ fn by_id(
     let mut known = HashMap::new();
     for (line, id, tokens) in entries {
         if known.contains_key(&id) {
-            return Err(LogError::line(path, line, format_args!("`id`: request {id} is there twice")));
+            return Err(LogError::line(path, line, format_args!("`id`: request {id} occurs twice")));
         }
         known.insert(id, tokens);
     }

@@ -382,7 +382,7 @@ fn read_requests(path: &Path) -> Result<HashMap<u64, CaseRequest>, LogError> {
             return Err(LogError::out_of_scope(&path, Some(number), what));
         }
         if let Some(twice) = requests.insert(request.id, request) {
-            return Err(wrong(format!("`id`: request {} is there twice", twice.id)));
+            return Err(wrong(format!("`id`: request {} occurs twice", twice.id)));
         }
     }
     Ok(requests)

@@ -296,7 +296,7 @@ fn captured(path: &Path, capture: &Capture) -> Result<HashMap<u64, Captured>, Lo
             checked.map_err(|what| LogError::out_of_scope(path, Some(line), what))?;
         }
         if captured.insert(seq, Captured { line, events }).is_some() {
-            return Err(LogError::line(path, line, format_args!("`seq`: batch {seq} is there twice")));
+            return Err(LogError::line(path, line, format_args!("`seq`: batch {seq} occurs twice")));
         }
     }
     Ok(captured)

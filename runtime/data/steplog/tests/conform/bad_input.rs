@@ -123,19 +123,19 @@ fn ids_that_are_there_twice() {
     let copy = CaseCopy::of(SCHEDULER);
     let second = copy.text("requests.jsonl").lines().nth(1).expect("a second request").to_owned();
     copy.edit_line("requests.jsonl", 6, |_| second);
-    assert_refused(&copy, &["requests.jsonl, line 6: `id`: request 1 is there twice"]);
+    assert_refused(&copy, &["requests.jsonl, line 6: `id`: request 1 occurs twice"]);
     for (file, id) in [("requests.jsonl", "w1"), ("tokens.jsonl", "w1")] {
         let line = with_text(CaseCopy::of(LIVE).text(file).lines().nth(5).expect("a line"), "id", |_| {
             Some("\"w1\"".to_owned())
         });
         let copy = CaseCopy::of(LIVE);
         copy.edit_line(file, 6, |_| line.expect("it has an id"));
-        assert_refused(&copy, &[file, &format!("line 6: `id`: request {id} is there twice")]);
+        assert_refused(&copy, &[file, &format!("line 6: `id`: request {id} occurs twice")]);
     }
     let copy = CaseCopy::of(LIVE);
     let second = copy.text("kv_events.jsonl").lines().nth(1).expect("a second batch").to_owned();
     copy.edit_line("kv_events.jsonl", 6, |_| second);
-    assert_refused(&copy, &["kv_events.jsonl, line 6: `seq`: batch 1 is there twice"]);
+    assert_refused(&copy, &["kv_events.jsonl, line 6: `seq`: batch 1 occurs twice"]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 /// One thing wrong with an [`EngineConfigInput`](crate::EngineConfigInput).
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "the error texts describe them")]
 pub enum ConfigError {
     #[error("invalid `{field}`: expected at least {least}, got {value}")]
     TooSmall { field: &'static str, value: u32, least: u32 },
@@ -78,8 +79,7 @@ pub enum ConfigError {
     },
     /// States that a release does not keep.
     #[error(
-        "invalid `mamba_cache_mode`: expected none or align, got {name}: vLLM {release} keeps no states but those at the \
-         ends of steps"
+        "invalid `mamba_cache_mode`: expected none or align, got {name}: vLLM {release} keeps only the states at the ends of steps"
     )]
     MambaCacheMode { name: &'static str, release: &'static str },
     /// A distance between kept prefixes at which no prefix can be hit.

@@ -385,13 +385,13 @@ options! {
     crate::EngineConfigInput, crate::EngineConfig;
     BLOCK_SIZE block_size: Count("tokens", 1..=u32::MAX), "block_size", None, All, "tokens of a KV block";
     NUM_GPU_BLOCKS num_gpu_blocks: Count("count", 2..=1 << 30), "num_blocks", None, All,
-        "KV blocks, of which one is vLLM's null block and never holds tokens";
+        "KV blocks, including vLLM's null block, which never holds tokens";
     MAX_NUM_SEQS max_num_seqs: Count("count", 1..=u32::MAX), "max_num_seqs", None, All,
         "maximum number of running requests";
     MAX_NUM_BATCHED_TOKENS max_num_batched_tokens: Count("tokens", 1..=u32::MAX), "max_num_batched_tokens", None, All,
         "maximum number of tokens computed in a step; at least `max_num_seqs`";
     MAX_NUM_SCHEDULED_TOKENS max_num_scheduled_tokens: Limit("tokens", 1..=u32::MAX, "`max_num_batched_tokens`"),
-        "max_num_scheduled_tokens", None, All, "maximum number of tokens scheduled in a step, which leaves room for those of a drafter";
+        "max_num_scheduled_tokens", None, All, "maximum number of tokens scheduled in a step, to leave room for a drafter's tokens";
     PREFILL_SCHEDULE_INTERVAL prefill_schedule_interval: Count("steps", 1..=1 << 30), "prefill_schedule_interval",
         None, All,
         "minimum distance in steps between steps that compute prompts, while requests decode and all waiting ones fit; before 0.33 only with ranks that step together";
@@ -423,7 +423,7 @@ options! {
     DRAFTER drafter: Name(), "drafter", None, All,
         "origin of the drafts: a drafter without KV of its own, or one with KV, which reserves slots and changes prefix hits";
     DISABLE_LOOKAHEAD_BLOCK_HASHES disable_lookahead_block_hashes: Switch(), "disable_lookahead_block_hashes", Some(VllmMinor::V0_33), All,
-        "with EAGLE or MTP: drop the last block of a hit, as before 0.33 and with a KV connector, instead of telling blocks apart by the tokens after them";
+        "with EAGLE or MTP: drop the last block of a hit, as before 0.33 and with a KV connector, instead of distinguishing blocks by the tokens after them";
     MAX_EXTRA_TOKENS_PER_STEP max_extra_tokens_per_step: Count("tokens", 0..=u32::MAX), "max_extra_tokens_per_step", None, Simulated,
         "further tokens that a sampling request may emit in a step: multi-token prediction as Dynamo's mocker models it";
     MAX_NUM_ENCODER_INPUT_TOKENS max_num_encoder_input_tokens:
@@ -439,7 +439,7 @@ options! {
         "states of Mamba and linear attention that are kept. `none` or `align` is chosen from `enable_prefix_caching`, and your value is ignored; `all` keeps those at the ends of all blocks, which vLLM has up to 0.31";
     PREFIX_CACHE_RETENTION_INTERVAL prefix_cache_retention_interval:
         Limit("tokens", 0..=u32::MAX, "every prefix that can be hit"), "retention", None, All,
-        "with sliding windows or states: distance between prefixes whose window or state is kept for later requests; 0 for those at the ends of prompts alone";
+        "with sliding windows or states: distance between prefixes whose window or state is kept for later requests; 0 keeps only those at the ends of prompts";
 }
 
 /// Settings that have no option of their own in a scenario, by their key in a step log.

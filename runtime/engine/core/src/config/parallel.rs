@@ -39,7 +39,7 @@ pub(super) fn check(input: &EngineConfigInput, context_ranks: u32, errors: &mut 
     }
     let mut exclude = |field, other_field, reason| errors.push(ConfigError::Exclusive { field, other_field, reason });
     if context_ranks > 1 && input.kv_tiers.is_some() {
-        exclude("decode_context_parallel_size", "kv_tiers", "what each rank has of a block is not offloaded");
+        exclude("decode_context_parallel_size", "kv_tiers", "a rank's part of a block is not offloaded");
     }
     if input.pipeline_parallel_size == 1 {
         return;

@@ -45,7 +45,7 @@ pub(super) fn check(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
         exclude("max_extra_tokens_per_step", "the last cached block is computed again, wherever it is kept");
     }
     if tiers.rules == HostRules::Dynamo16 && input.num_speculative_tokens > 0 {
-        exclude("num_speculative_tokens", "Dynamo 1.6's mocker offloads nothing beside drafts");
+        exclude("num_speculative_tokens", "Dynamo 1.6's mocker offloads nothing with drafts");
     }
     if tiers.rules == HostRules::Vllm && HostRules::of(input) != HostRules::Vllm {
         exclude(

@@ -343,6 +343,7 @@ pub enum PauseState {
 }
 
 impl Engine {
+    /// The pause state.
     #[must_use]
     pub fn pause_state(&self) -> PauseState {
         self.pause_state

@@ -6,6 +6,7 @@ use crate::request::Prompt;
 
 /// Why a request was not accepted, or would never end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
+#[allow(missing_docs, reason = "the error texts describe them")]
 pub enum RejectReason {
     #[error("the prompt is empty")]
     EmptyPrompt,
@@ -46,7 +47,7 @@ pub enum RejectReason {
     SessionNotSimulated,
     /// Structured outputs have no sessions and no times of their own, among others.
     #[error(
-        "the request has structured outputs, which are simulated by vLLM's engine alone, and not with streaming inputs, \
+        "the request has structured outputs, which are simulated only by vLLM's engine, and not with streaming inputs, \
          `request_times`, and tiers or reservations as in Dynamo's mocker"
     )]
     StructuredNotSimulated,

@@ -15,6 +15,7 @@ use crate::request::{Flags, KvRole, RequestId, RequestSpec, RequestStatus, StopR
 /// A further part of a request's prompt, and its stop conditions.
 #[derive(Clone, Debug)]
 pub struct SessionInput {
+    /// The tokens.
     pub tokens: Vec<u32>,
     /// Number of output tokens for this part, at least 1.
     pub max_tokens: u32,

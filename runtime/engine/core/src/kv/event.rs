@@ -49,6 +49,7 @@ pub struct StoredPlaces<'a> {
     pub start: u32,
     /// The token behind the last one of the event.
     pub end: u32,
+    /// Tokens of a block.
     pub block_tokens: u32,
     /// The token behind each of the event's blocks.
     pub ends: &'a [u32],

@@ -102,6 +102,7 @@ impl DecodeSteps {
         self.before.decode_step(index as u64 + 1, self.kv_active_blocks[index])
     }
 
+    /// All steps.
     pub fn shapes(&self) -> impl Iterator<Item = StepShape> + '_ {
         (0..self.len()).map(|index| self.shape(index))
     }

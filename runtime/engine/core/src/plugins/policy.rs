@@ -51,9 +51,11 @@ pub struct PolicyError {
     pub reason: String,
 }
 
+/// A problem of a preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the error texts describe them")]
 pub enum PreferenceProblem {
-    #[error("is of a request that is not there: none in that slot has arrived and not ended")]
+    #[error("names no current request: that slot is empty")]
     NoSuchRequest,
     #[error("is the second of its kind for that slot in one answer")]
     SaidTwice,

@@ -22,6 +22,7 @@ pub enum KvRole {
 /// `i` is [`crate::seed::output_token`]`(seed, i)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrawnOutputs {
+    /// The seed.
     pub seed: u64,
     /// A small number that groups the tokens of steady decode
     /// ([`crate::plan::StepOutputs::steady_decode_groups`]).
@@ -33,6 +34,7 @@ pub struct DrawnOutputs {
 pub struct RequestSpec {
     /// The driver's own number for the request, given back with every output.
     pub tag: u64,
+    /// The prompt.
     pub prompt: Prompt,
     /// Most output tokens. 0 means prefill only: the request completes without output (vLLM's API
     /// refuses this; replayed traces contain it).

@@ -192,7 +192,7 @@ options! {
     NUM_PAGES num_pages: Count("count", 1..=u32::MAX), "num_pages", None, Simulated,
         "KV pages; with pages of one token the default is a small engine";
     MAX_NUM_SEQS max_num_seqs: Count("count", 1..=u32::MAX), "max_num_seqs", None, Simulated,
-        "maximum number of running requests, those that load KV included";
+        "maximum number of running requests, including requests that load KV";
     MAX_MODEL_LEN max_model_len: Limit("tokens", 1..=u32::MAX, "no limit but the pool"), "max_model_len", None, Simulated,
         "longest sequence, prompt and output";
     ENABLE_PREFIX_CACHING enable_prefix_caching: Switch(), "prefix_caching", None, Simulated,

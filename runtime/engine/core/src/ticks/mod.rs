@@ -161,6 +161,7 @@ impl ServingEngine for TickEngine {
 /// Settings as a user states them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TickConfigInput {
+    /// KV pages.
     pub total_kv_pages: u32,
     /// Tokens per KV page.
     pub page_size_tokens: u32,

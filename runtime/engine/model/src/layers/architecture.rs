@@ -71,7 +71,7 @@ const HEADS: &[Architecture] = &[
 const REFUSED: &[(&str, &str)] = &[
     ("DeciLMForCausalLM", "is not read: its layers have shapes of their own in `block_configs`"),
     ("DeepseekV4ForCausalLM", "is not followed: it compresses KV by several ratios, in blocks of several sizes"),
-    ("KimiK3ForConditionalGeneration", "is not followed: its latent attention stands beside Kimi's delta attention"),
+    ("KimiK3ForConditionalGeneration", "is not supported: it combines latent attention with Kimi's delta attention"),
     ("MiniMaxM3SparseForCausalLM", "is not followed: its sparse attention has an index cache of its own"),
     ("MiniMaxM3SparseForConditionalGeneration", "is not followed: its sparse attention has an index cache of its own"),
     ("WhisperForConditionalGeneration", "is not followed: it has cross attention"),

@@ -83,7 +83,7 @@ pub(super) fn read(fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> {
     let count = fields.layer_count()?;
     let types = fields.by_layer("layer_types", count)?;
     if types.is_none() && fields.flag("use_sliding_window") {
-        let expected = "false, or `layer_types` beside it: windows in some layers only are not derived";
+        let expected = "false, or with `layer_types`: windows in only some layers are not derived";
         return Err(fields.wrong("use_sliding_window", &true.into(), expected));
     }
     let is_off = fields.map.get("use_sliding_window").and_then(Value::as_bool) == Some(false);

@@ -228,7 +228,7 @@ pub enum ArgumentError {
     },
     #[error("invalid command line: expected every quotation mark to be closed")]
     Quotes,
-    #[error("invalid command `{found}`: expected `vllm serve MODEL ...` or its arguments alone")]
+    #[error("invalid command `{found}`: expected `vllm serve MODEL ...` or only its arguments")]
     Command {
         /// Its first word.
         found: String,

@@ -98,7 +98,7 @@ pub(crate) fn apply(
         errors.push(ArgumentError::Value {
             name: "--max-model-len".to_owned(),
             value: "auto".to_owned(),
-            expected: "a number: what fits follows from a model that is known".to_owned(),
+            expected: "a number: only a known model decides what fits".to_owned(),
         });
     }
     late.speculation.apply(&mut args.input, model, minor, errors);

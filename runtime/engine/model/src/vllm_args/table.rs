@@ -164,7 +164,7 @@ mod tests {
         let mut names = BTreeSet::new();
         for argument in TABLE.iter() {
             for name in argument.names() {
-                assert!(names.insert(name), "{name} is there twice");
+                assert!(names.insert(name), "{name} occurs twice");
             }
             assert!(argument.since <= argument.until, "{argument:?}");
             assert_eq!(argument.reason.is_empty(), argument.acts == Acts::Setting, "{argument:?}");

@@ -51,6 +51,7 @@ pub enum AffinityError {
     OutOfRange {
         /// The config key.
         field: &'static str,
+        /// Its value.
         value: f64,
         /// The range in words.
         expected: &'static str,

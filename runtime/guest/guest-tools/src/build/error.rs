@@ -123,8 +123,8 @@ impl BuildError {
                  (needs apt-get)"
             }
             Self::BadExample { .. } => {
-                "make `config.json` (an example config) and `config.schema.json` (the JSON schema of configs) beside the guest JSON \
-                 documents"
+                "write `config.json` (an example config) and `config.schema.json` (the JSON schema of configs) \
+                 in the guest's folder as JSON documents"
             }
             Self::Component { .. } => {
                 "export a world of `vcr guest wit`; with the SDK: `export_latency_model!` in the root of \

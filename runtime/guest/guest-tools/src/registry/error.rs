@@ -49,7 +49,7 @@ impl RegistryError {
                 return Some(format!("`vcr guest pull {reference}` prints the reference with its digest"));
             }
             Self::Registry { .. } => "see that the registry can be reached and lets you in (`docker login`)",
-            Self::Mismatch { .. } => "do not use it; if the guest was replaced on purpose, pull its tag anew",
+            Self::Mismatch { .. } => "do not use it; if the guest was replaced on purpose, pull its tag again",
             Self::NoGuest { .. } => "push guests with `vcr guest push`",
             Self::Store { .. } => "name another folder in `VCR_GUEST_STORE`",
             Self::Read { .. } => return None,

@@ -91,7 +91,7 @@ impl Store {
         let component = vcr_base::input::read_bytes(path, COMPONENT_BYTES_MAX)
             .map_err(|source| RegistryError::Read { path: path.to_owned(), source })?;
         if let Some(digest) = reference.digest() {
-            let problem = format!("expected a tag in place of `{digest}`, which the content decides");
+            let problem = format!("expected a tag instead of `{digest}`, which the content decides");
             return Err(RegistryError::BadReference { text: reference.to_string(), problem });
         }
         let auth = self.docker.auth(reference.registry())?;

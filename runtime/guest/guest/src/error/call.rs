@@ -13,9 +13,9 @@ use super::HOST_HINT;
 pub enum CallFault {
     #[error("{reason}")]
     Rejected { reason: String },
-    #[error("this machine refused what the call needs, which is not the guest's fault: {reason}")]
+    #[error("this machine refused a resource, which is not the guest's fault: {reason}")]
     Host { reason: String },
-    #[error("it looped for ever, or worked too long: used its {fuel} fuel")]
+    #[error("it looped forever or worked too long: it used its {fuel} fuel")]
     OutOfFuel { fuel: u64 },
     #[error("it took longer than the {limit:?} that a call may take")]
     TimedOut { limit: Duration },
@@ -150,7 +150,7 @@ impl CallFault {
             Self::NoDurations { .. } | Self::TooManyDurations { .. } | Self::PastHorizon { .. } => {
                 "answer one duration for each step that starts before the horizon, and at least one"
             }
-            Self::TokenCount { .. } => "answer exactly `count` tokens for each want, those of one want after another",
+            Self::TokenCount { .. } => "answer exactly `count` tokens for each want, one want after another",
             Self::RefusedOutsideStep | Self::RefusedNoRequest { .. } => {
                 "refuse requests that `started` has named and `ended` has not, during `step`"
             }
@@ -166,7 +166,7 @@ impl CallFault {
             }
             Self::NoSuchWorker { .. } => "answer the index of one of `workers`, or `refuse`",
             Self::MustBeServed { .. } => "refuse a request only where its `may-refuse` is true",
-            Self::TooManyEngines { .. } => "answer how many engines are to be up or on their way",
+            Self::TooManyEngines { .. } => "answer the wanted number of running and starting engines",
             Self::BadDuration { .. } => "a duration is a finite number of nanoseconds from 0 to 1e18",
         };
         Some(hint.into())

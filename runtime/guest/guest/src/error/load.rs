@@ -70,7 +70,7 @@ impl LoadProblem {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::TooLarge { .. } | Self::TooComplex { .. } | Self::SlowToCompile { .. } => {
-                "build the guest in release mode, without what it does not use"
+                "build the guest in release mode, without unused code"
             }
             Self::NotWebAssembly | Self::Empty | Self::Damaged { .. } => {
                 "give the path of a component; `vcr guest build` writes them to `guests/dist`"
@@ -92,7 +92,7 @@ impl LoadProblem {
             Self::UnsupportedVersion { .. } => {
                 "rebuild the guest with the interface of this build (`vcr guest wit`), or update the simulator"
             }
-            Self::BadSchema { .. } => "mend `config.schema.json` beside the guest and build it again",
+            Self::BadSchema { .. } => "fix `config.schema.json` in the guest's folder and build it again",
             Self::Compile { .. } | Self::Unfit { .. } => "rebuild the guest: `vcr guest build`",
         };
         Some(hint.into())

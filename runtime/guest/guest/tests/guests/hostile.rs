@@ -56,8 +56,7 @@ pub(crate) fn configure_error(body: &str) -> GuestError {
 fn an_endless_loop_uses_up_its_fuel() {
     assert_eq!(
         price_error(LOOP),
-        "latency model `hostile` failed: in `price`: it looped for ever, or worked too long: used \
-         its 52000000 fuel; look for a loop that does not end; if the work is honest, raise its \
+        "latency model `hostile` failed: in `price`: it looped forever or worked too long: it used its 52000000 fuel; look for a loop that does not end; if the work is honest, raise its \
          `fuel`"
     );
 }
@@ -142,7 +141,7 @@ fn configure_is_metered_too() {
     let error = configure_error(LOOP);
     assert_eq!(
         error.to_string(),
-        "guest `hostile` failed in `configure`: it looped for ever, or worked too long: used its \
+        "guest `hostile` failed in `configure`: it looped forever or worked too long: it used its \
          500000400 fuel"
     );
     let GuestError::Call { fault, .. } = configure_error("(unreachable)") else {
@@ -179,7 +178,7 @@ fn a_start_function_that_loops_is_found_when_the_guest_is_loaded() {
     let text = text.replace("(func $recurse", "(start $spin) (func $spin (loop $on (br $on))) (func $recurse");
     let error = GuestModule::from_bytes("spinner", &component(&text, &latency_wit()), Limits::default());
     let error = error.expect_err("it never starts").to_string();
-    assert!(error.starts_with("guest `spinner` failed in `instantiate`: it looped for ever"), "{error}");
+    assert!(error.starts_with("guest `spinner` failed in `instantiate`: it looped forever"), "{error}");
 }
 
 #[test]

@@ -180,7 +180,7 @@ fn every_kind_of_preference_is_understood() {
 
 #[test]
 fn a_preference_that_cannot_be_fails_and_is_named() {
-    let absent = "is of a request that is not there: none in that slot has arrived and not ended";
+    let absent = "names no current request: that slot is empty";
     let none = Columns::default();
     let cases = [
         (
@@ -225,7 +225,7 @@ fn whatever_else_a_policy_does_ends_with_a_reason() {
     );
     let huge = format!("(drop (memory.grow (i32.const 20))) {huge}");
     let cases = [
-        ("(loop (br 0)) (i32.const 0)".to_owned(), "it looped for ever"),
+        ("(loop (br 0)) (i32.const 0)".to_owned(), "it looped forever"),
         ("(unreachable)".to_owned(), "it panicked"),
         ("(drop (memory.grow (i32.const 4000))) (i32.const 0)".to_owned(), "bytes of memory"),
         (answer_error(32), "`factor` is 0"),

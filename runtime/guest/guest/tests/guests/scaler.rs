@@ -76,7 +76,7 @@ fn a_number_that_nobody_can_mean_is_refused_with_the_most_that_can() {
     assert_eq!(
         text,
         "autoscaler `hostile` failed: in `decide`: it asks for 4294967295 engines, but at most 1000000 are allowed; \
-         answer how many engines are to be up or on their way"
+         answer the wanted number of running and starting engines"
     );
 }
 

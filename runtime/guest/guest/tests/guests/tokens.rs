@@ -148,7 +148,7 @@ fn the_number_of_tokens_must_fit() {
     assert_eq!(
         step_error(&answer_words("i32", &[1, 2])),
         "token source `hostile` failed: in `step`: it answered 2 tokens, but 3 were wanted; answer exactly `count` \
-         tokens for each want, those of one want after another"
+         tokens for each want, one want after another"
     );
     let text = step_error(&answer_words("i32", &[1, 2, 3, 4]));
     assert!(text.contains("it answered 4 tokens, but 3 were wanted"), "{text}");

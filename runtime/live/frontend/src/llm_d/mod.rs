@@ -53,7 +53,7 @@ pub fn translate(file: &Value) -> Result<Translation, String> {
     let mut translation = Translation::default();
     for (name, value) in &all {
         let Some((_, rule)) = SETTINGS.iter().find(|(known, _)| known == name) else {
-            return Err(format!("invalid setting `{name}`: llm-d-inference-sim has none of this name"));
+            return Err(format!("invalid setting `{name}`: llm-d-inference-sim has no such setting"));
         };
         if !value.is_null() {
             translation.add(name, *rule, value, &all)?;
@@ -178,7 +178,7 @@ impl Translation {
                     self.options.push(("--data-parallel-multi-port-external-lb", None));
                 }
             }
-            _ => return Err(format!("invalid setting `{name}`: {value} is none of its values")),
+            _ => return Err(format!("invalid setting `{name}`: {value} is not one of its values")),
         }
         Ok(())
     }

@@ -73,7 +73,7 @@ const TOO_MANY: ErrorKind = ErrorKind {
 const INTERNAL: ErrorKind = ErrorKind {
     status: StatusCode::INTERNAL_SERVER_ERROR,
     name: "InternalServerError",
-    meaning: "the engine failed or is gone; the log says why",
+    meaning: "the engine failed or was lost; see the log",
 };
 const NOT_SIMULATED: ErrorKind = ErrorKind {
     status: StatusCode::NOT_IMPLEMENTED,

@@ -83,7 +83,7 @@ impl Admin {
             match command {
                 Command::SetLatency { factory, name } => match latency_model(&serving.context.config, &factory, rank) {
                     Ok(model) => serving.stepper.set_latency(model, name),
-                    Err(error) => tracing::error!(rank, "the latency model stays as it is: {error}"),
+                    Err(error) => tracing::error!(rank, "the latency model stays unchanged: {error}"),
                 },
                 Command::SetTimeScale(scale) => serving.stepper.set_time_scale(scale),
                 Command::AddFault(rule) => serving.faults.add(rule),

@@ -121,7 +121,7 @@ impl Intake {
 /// Ends a delegated request whose engine has been lost.
 fn finish_lost(serving: &mut Serving, delegated: Delegated, id: &str, now_ns: u64) -> Result<(), LiveError> {
     let engine = usize::from(serving.context.config.identity.first_rank) + delegated.engine;
-    let message = format!("engine {engine}, which computed the request, is gone");
+    let message = format!("engine {engine}, which computed the request, was lost");
     tracing::warn!(rank = serving.context.rank, request = id, "lost: {message}");
     let error = RequestError { code: "engine_lost".to_owned(), message, retryable: true };
     serving.finish_unknown(delegated.client, id, FinishReason::Error, Some(&error), now_ns)

@@ -114,7 +114,7 @@ impl Rank {
                 ended
             }));
             if let Ok(Err(error)) = &ended {
-                tracing::error!(rank = self.number(), "the engine cannot go on: {error}");
+                tracing::error!(rank = self.number(), "the engine has failed: {error}");
             }
             let is_dead = match &ended {
                 Ok(Ok(End::ShutDown)) => self.shared().has_failed(),

@@ -21,9 +21,9 @@ use super::steps::RunSteps;
 /// Hint for a run with parts that engines behind vLLM's frontend lack.
 const WITHOUT_FRONTEND: &str = "run it behind vcr's own server, without one, or in virtual time: `--target serve`, `--target live`, `--target virtual`";
 /// Reasons why a frontend cannot have a part.
-const OTHER_ENGINES: &str = "it speaks to engines of vLLM alone";
+const OTHER_ENGINES: &str = "it supports only vLLM's engines";
 const ALONE: &str = "single engines do not see the others";
-const UNKNOWN_GRAMMARS: &str = "requests over HTTP do not say how long their grammars are compiled";
+const UNKNOWN_GRAMMARS: &str = "requests over HTTP cannot set how long their grammars take to compile";
 const PAIRS: &str = "NIXL's parameters have no such transfers";
 /// Engines that one process runs.
 const MAX_ENGINES: u32 = 256;

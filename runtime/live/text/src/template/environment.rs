@@ -79,7 +79,7 @@ pub(super) fn failed(error: &Error) -> TemplateError {
         _ => TemplateErrorKind::Render,
     };
     if kind == TemplateErrorKind::Limit {
-        reason = "the template takes too much work: it may loop for ever".to_owned();
+        reason = "the template takes too much work: it may loop forever".to_owned();
     }
     if kind == TemplateErrorKind::File {
         reason = format!("the template reads no files: {reason}");

@@ -227,7 +227,7 @@ impl Worker {
         Err(failed(
             TemplateErrorKind::Limit,
             if code == Some(TOO_LONG) {
-                format!("the template takes more than {} s of processor time: it may loop for ever", TIME.as_secs())
+                format!("the template takes more than {} s of processor time: it may loop forever", TIME.as_secs())
             } else {
                 format!("the template takes more than {} MiB of memory, or nests its values too deeply", MEMORY >> 20)
             },

@@ -50,7 +50,7 @@ pub(crate) async fn accept_rooms(listener: BoundListener, shared: Arc<Shared>) {
                         Err(_) => refuse(stream, &format!("{MAX_CONNECTIONS} decode engines wait here")).await,
                     };
                     if let Err(error) = served {
-                        tracing::debug!(%address, "a decode engine has gone: {error}");
+                        tracing::debug!(%address, "a decode engine disconnected: {error}");
                     }
                 });
             }

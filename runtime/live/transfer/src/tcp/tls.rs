@@ -180,13 +180,13 @@ fn of_rustls(error: rustls::Error) -> String {
             "the peer speaks no TLS: does it have --kv-transfer-tls-cert?".to_owned()
         }
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
-            "the peer's certificate does not rest on those of --kv-transfer-tls-ca".to_owned()
+            "the peer's certificate is not signed by an authority of --kv-transfer-tls-ca".to_owned()
         }
         Error::InvalidCertificate(reason) => format!("the peer's certificate is invalid: {reason}"),
         Error::NoCertificatesPresented => "the peer has no certificate".to_owned(),
         Error::AlertReceived(alert) => match alert {
             AlertDescription::UnknownCA => {
-                "the peer refuses this engine's certificate: it does not rest on those of its --kv-transfer-tls-ca"
+                "the peer refuses this engine's certificate: it is not signed by an authority of its --kv-transfer-tls-ca"
                     .to_owned()
             }
             alert => format!("the peer refuses TLS: {alert:?}"),

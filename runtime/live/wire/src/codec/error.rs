@@ -30,6 +30,7 @@ pub enum Step {
 
 /// A problem of a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the error texts describe them")]
 pub enum Problem {
     #[error("expected {expected}, but the frame ends here")]
     Truncated { expected: &'static str },

@@ -95,6 +95,7 @@ pub enum Value {
     Nil,
     /// A boolean.
     Bool(bool),
+    /// An integer.
     Int(Integer),
     /// A float of 32 bits.
     F32(f32),

@@ -6,6 +6,7 @@ use crate::codec::error::DecodeError;
 
 /// An error of opening or using a link.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the error texts describe them")]
 pub enum LinkError {
     #[error("the address {address} is in use by another process")]
     AddressInUse { address: String },

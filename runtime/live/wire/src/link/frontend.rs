@@ -19,6 +19,7 @@ pub struct FrontendLink {
     pub(super) outputs: Vec<Socket>,
     /// The coordinator's socket to the engines, and the one from them.
     pub(super) coordinator: Option<(Socket, Socket)>,
+    /// The ready response of each engine.
     pub engines: Vec<ReadyResponse>,
 }
 

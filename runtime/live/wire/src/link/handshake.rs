@@ -19,7 +19,10 @@ pub enum DataAddress {
         host: String,
     },
     /// In this folder, which must exist and hold no others.
-    Ipc { folder: PathBuf },
+    Ipc {
+        /// The folder.
+        folder: PathBuf,
+    },
 }
 
 impl DataAddress {
@@ -100,6 +103,7 @@ impl FrontendListener {
         Ok(Self { config, handshake, handshake_address, init, link })
     }
 
+    /// The handshake address.
     #[must_use]
     pub fn handshake_address(&self) -> &str {
         &self.handshake_address

@@ -17,13 +17,16 @@ use crate::versions::VersionEvidence;
 pub enum Source {
     /// An API server's socket, by its index.
     Client(usize),
+    /// That of the coordinator.
     Coordinator,
 }
 
 /// Something that came in.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Received {
+    /// A request.
     Request {
+        /// Its socket.
         source: Source,
         /// The message.
         request: Request,
@@ -32,6 +35,7 @@ pub enum Received {
     },
     /// A message that could not be decoded. Others are not concerned.
     Malformed {
+        /// Its socket.
         source: Source,
         /// The problem.
         error: DecodeError,

@@ -30,6 +30,7 @@ pub enum LocalEvent<'a> {
 /// Effect of a fault on a message within a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageDamage {
+    /// It is lost.
     Lost,
     /// It cannot be read.
     Unreadable,
@@ -54,6 +55,7 @@ impl fmt::Debug for LocalSink {
 
 /// Why a request cannot be sent to an engine of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the error texts describe them")]
 pub enum LocalLinkError {
     #[error("the engine's mailbox is full")]
     Full,

@@ -55,6 +55,7 @@ impl RequestOrigin {
 pub struct ServedRequest {
     /// Its number at its source, for observers of steps; none if it has none there.
     pub number: Option<u64>,
+    /// Its origin.
     pub origin: RequestOrigin,
     /// Its prompt, from [`Cluster::salted_prompt`].
     pub prompt: Prompt,

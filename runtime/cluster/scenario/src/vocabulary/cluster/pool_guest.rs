@@ -30,7 +30,7 @@ pub(crate) fn tokens(options: &mut Options<'_>) -> Option<TokenConfig> {
     let guest = guest(options, "tokens", World::TokenSource);
     let eos_token = options.u32("eos_token");
     if eos_token.is_some() && !has_source {
-        options.problem("eos_token", "`eos_token` needs `tokens`: tokens that are drawn end by length alone");
+        options.problem("eos_token", "`eos_token` needs `tokens`: drawn tokens end only by length");
     }
     let guest = guest?;
     let has_fallback = has_fallback(options, "tokens", &guest, "random")?;

@@ -187,7 +187,7 @@ fn make_sticky(mut options: Options<'_>) -> Scripted<RouterConfig> {
     }
     let ttl_ns = options.duration_ns("ttl");
     if ttl_ns == Some(0) {
-        options.problem("ttl", "invalid `ttl`: expected above 0; leave it out to keep sessions for ever");
+        options.problem("ttl", "invalid `ttl`: expected above 0; leave it out to keep sessions forever");
     }
     options.finish()?;
     Ok(RouterConfig::Sticky(Box::new(StickyConfig { router, ttl_ns })))

@@ -38,7 +38,7 @@ const UNKNOWN: &[(&str, &str)] = &[
     ("block_size", "is not simulated: a chunk is a block"),
     ("max_tracker_size", "is not simulated: the offers of 64,000 blocks are counted"),
     ("spec_name", "is not simulated: blocks are kept in the host's memory, and by `disk_blocks` on a disk below it"),
-    ("secondary_tiers", "is not simulated: say `disk_blocks` for a disk below the host"),
+    ("secondary_tiers", "is not simulated: use `disk_blocks` for a disk below the host"),
     ("cache_policy_module_path", "is not simulated: `eviction_policy` is \"lru\" or \"arc\""),
 ];
 

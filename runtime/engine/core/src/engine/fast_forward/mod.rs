@@ -20,6 +20,7 @@ pub struct BlockGrant {
     pub step: u32,
     /// Index of the request in [`crate::plan::StepPlan::scheduled`].
     pub entry: u32,
+    /// The block.
     pub block: BlockId,
 }
 

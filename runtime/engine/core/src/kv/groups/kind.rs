@@ -25,9 +25,15 @@ pub enum KvCacheKind {
     /// separately.
     LatentAttention,
     /// The KV of the latest tokens, the next one included.
-    SlidingWindow { window_tokens: u32 },
+    SlidingWindow {
+        /// Tokens of the window.
+        window_tokens: u32,
+    },
     /// The KV of the chunk that contains the next token; chunks begin at multiples of their length.
-    ChunkedLocal { chunk_tokens: u32 },
+    ChunkedLocal {
+        /// Tokens of a chunk.
+        chunk_tokens: u32,
+    },
     /// Outputs of an encoder for the item of a prompt, which its decoder reads; nothing of the prompt.
     CrossAttention,
     /// The state after the latest token, of Mamba or linear attention; [`MambaCacheMode`] defines

@@ -53,6 +53,7 @@ impl KvTierStats {
 pub enum KvTier {
     /// In the memory of the host.
     Host,
+    /// On the disk.
     Disk,
 }
 
@@ -61,7 +62,9 @@ pub enum KvTier {
 pub struct KvTierChange {
     /// Time of the change, in nanoseconds.
     pub at_ns: u64,
+    /// The tier.
     pub tier: KvTier,
+    /// The block.
     pub hash: BlockHash,
     /// Whether it has come.
     pub stored: bool,

@@ -7,7 +7,9 @@ use crate::config::error::ConfigError;
 /// [`KvTiersConfig`] then apply to one engine. None means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedTier {
+    /// Of all writes.
     pub write_bytes_per_s: Option<u64>,
+    /// Of all reads.
     pub read_bytes_per_s: Option<u64>,
 }
 
@@ -64,6 +66,7 @@ impl HostRules {
 /// Settings of the tiers of one engine. A missing bandwidth means instant transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvTiersConfig {
+    /// Rules of the host.
     pub rules: HostRules,
     /// Blocks that the host's memory holds.
     pub host_blocks: u32,
@@ -80,9 +83,13 @@ pub struct KvTiersConfig {
     pub store_threshold: u32,
     /// By vLLM's rules: store no block that ends behind the prompt.
     pub offload_prompt_only: bool,
+    /// From the device to the host.
     pub device_to_host_bytes_per_s: Option<u64>,
+    /// From the host to the device.
     pub host_to_device_bytes_per_s: Option<u64>,
+    /// From the host to the disk.
     pub host_to_disk_bytes_per_s: Option<u64>,
+    /// From the disk to the host.
     pub disk_to_host_bytes_per_s: Option<u64>,
     /// Latency between the request for a transfer to or from the host and its first byte; it takes
     /// no bandwidth.

@@ -11,7 +11,7 @@ use crate::vllm_args::words::Word;
 /// Keys of `--speculative-config` whose decisions are not simulated; they must be off.
 const MUST_BE_OFF: &[(&str, &str)] = &[
     ("parallel_drafting", "drafts are proposed one after another"),
-    ("disable_eagle_block_drop", "the last block of a hit is dropped, or told apart by the tokens after it"),
+    ("disable_eagle_block_drop", "the last block of a hit is dropped, or distinguished by the tokens after it"),
     ("disable_padded_drafter_batch", "batches of the drafter are padded"),
     ("enable_adaptive_verification", "all drafts of a step are verified"),
     ("max_model_len", "a drafter drafts for sequences of any length"),
@@ -24,7 +24,7 @@ const BY_BATCH: &str = "num_speculative_tokens_per_batch_size";
 const MULTI_MODULE: &[&str] = &["step3p5_mtp", "step5_mtp", "inkling_mtp"];
 
 /// Text of the row of an argument that is about the drafter.
-pub(super) const RESULT: &str = "the drafter; how many of its drafts are accepted is yours to say: `acceptance_rates`";
+pub(super) const RESULT: &str = "the drafter; set its acceptance with `acceptance_rates`";
 
 /// Speculation settings in the arguments.
 #[derive(Default)]

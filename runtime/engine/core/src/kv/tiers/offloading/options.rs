@@ -19,6 +19,7 @@ pub enum EvictionPolicy {
 pub struct OffloadingOptions {
     /// Chunks that the host holds.
     pub chunks: u32,
+    /// Blocks of a chunk.
     pub blocks_per_chunk: u32,
     /// Eviction order of chunks in the host.
     pub eviction_policy: EvictionPolicy,
