@@ -74,14 +74,14 @@ macro_rules! counters {
 }
 
 counters! {
-    requests: "requests", None, "Requests taken.";
+    requests: "requests", None, "Accepted requests.";
     aborted: "requests_aborted", None, "Requests that their frontend aborted.";
     refused: "requests_refused", None, "Requests that were refused.";
     malformed: "messages_malformed", None, "Messages that could not be decoded or were invalid.";
-    prompt_tokens: "prompt_tokens", None, "Prompt tokens of requests taken.";
+    prompt_tokens: "prompt_tokens", None, "Prompt tokens of accepted requests.";
     generation_tokens: "generation_tokens", None, "Tokens generated.";
     steps: "steps", None, "Steps applied.";
-    busy_ns: "busy", Seconds, "Time of those steps, in seconds.";
+    busy_ns: "busy", Seconds, "Time of applied steps, in seconds.";
     late_steps: "steps_late", None, "Steps applied more than a millisecond after their end.";
     preemptions: "preemptions", None, "Preemptions.";
     prefix_queries: "prefix_cache_queries", None, "Prompt tokens looked up in the prefix cache.";
@@ -93,7 +93,7 @@ counters! {
     kv_events: "kv_events", None, "KV events published.";
     kv_events_lost: "kv_events_lost", None, "KV events lost on purpose.";
     messages: "messages_sent", None, "Messages sent to frontends.";
-    message_bytes: "sent", Bytes, "Bytes of those messages; outputs of steps have none on their way within a process.";
+    message_bytes: "sent", Bytes, "Bytes of sent messages; outputs of steps within a process have none.";
     faults: "faults_injected", None, "Faults that happened.";
     frontends_lost: "frontends_lost", None, "Frontends that were lost.";
     full: "limit_reached", None, "How often the limit of requests was reached.";
@@ -104,10 +104,10 @@ counters! {
     kv_loads_recomputed: "kv_loads_recomputed", None, "Requests whose prompt was computed here because its KV did not arrive.";
     kv_notices_stray: "kv_notices_stray", None, "Notices of decode engines for prompts that are not held: duplicates, or late ones.";
     kv_rooms: "kv_rooms", None, "Rooms in which requests waited for a prefill engine (--kv-rendezvous).";
-    kv_rooms_missed: "kv_rooms_missed", None, "Rooms in which they missed it.";
+    kv_rooms_missed: "kv_rooms_missed", None, "Rooms in which the prefill engine did not come.";
     kv_rooms_waited_ns: "kv_rooms_waited", Seconds, "Time in rooms, in seconds.";
     played_back: "requests_played_back", None, "Requests that were answered from a capture.";
-    unmatched: "requests_unmatched", None, "Requests that were not in the capture.";
+    unmatched: "requests_unmatched", None, "Requests without a record in the capture.";
     routed: "requests_routed", None, "Requests that the router gave to this engine.";
     routed_away: "requests_routed_away", None, "Requests that the router gave to another engine.";
     shed: "requests_shed", None, "Requests that the router refused.";

@@ -140,15 +140,15 @@ metric_enum! {
     Trend, {
         Ttft = "ttft", Time, Workload, Clients, "arrival to first output token, per completed request";
         Itl = "itl", Time, Workload, Clients,
-            "every gap between consecutive output tokens of a request, as they appear, also those of requests that are lost later";
+            "every gap between consecutive output tokens of a request, including requests that are lost later";
         Tpot = "tpot", Time, Workload, Clients, "mean gap of a completed request with at least two tokens";
         E2e = "e2e", Time, Workload, Clients, "arrival to last output token, per completed request";
         Queue = "queue", Time, Workload, Records, "from reaching the queue to the start of the first step with the request in it";
         Prefill = "prefill", Time, Workload, Records, "from the end of `queue` to the end of the prompt's computation";
         Transfer = "transfer", Time, Workload, Records,
-            "from the end of `prefill` to the arrival of the KV cache, waiting for blocks included; disaggregated clusters only";
+            "from the end of `prefill` to the arrival of the KV cache, including the wait for blocks; disaggregated clusters only";
         KvLoad = "kv_load", Time, Workload, VirtualRecords,
-            "how long a completed request waited for KV from the host or the disk, if it did; a part of `queue`, or of the time it was preempted";
+            "how long a completed request waited for KV from the host or the disk, if it did; a part of `queue`, or of its time as preempted";
         StepTime = "step", Time, Run, Totals, "duration of every engine step";
         BatchSize = "batch", Count, Run, Totals, "requests in every engine step";
     }
@@ -161,40 +161,40 @@ metric_enum! {
         Completed = "completed", Count, Workload, Clients, "requests that finished with their output";
         Rejected = "rejected", Count, Workload, Records, "requests refused because they could never run";
         Failed = "failed", Count, Workload, Clients, "requests lost to a fault";
-        Retries = "retries", Count, Workload, Clients, "attempts made again after a fault";
+        Retries = "retries", Count, Workload, Clients, "repeated attempts after a fault";
         Preemptions = "preemptions", Count, Workload, Reported, "running requests moved back to waiting for lack of KV blocks";
         Steps = "steps", Count, Run, Totals, "engine steps";
         PromptTokens = "prompt_tokens", Count, Workload, Clients, "prompt tokens of completed requests";
         CachedTokens = "cached_tokens", Count, Workload, Reported,
-            "of `prompt_tokens`, those found in the (prefill) engine's prefix cache, or loaded from its tiers, at first admission";
-        HostCachedTokens = "host_cached_tokens", Count, Workload, VirtualRecords, "of `cached_tokens`, those that were loaded from the host";
-        DiskCachedTokens = "disk_cached_tokens", Count, Workload, VirtualRecords, "of `cached_tokens`, those that were loaded from the disk";
+            "the part of `prompt_tokens` found in the (prefill) engine's prefix cache, or loaded from its tiers, at first admission";
+        HostCachedTokens = "host_cached_tokens", Count, Workload, VirtualRecords, "the part of `cached_tokens` loaded from the host";
+        DiskCachedTokens = "disk_cached_tokens", Count, Workload, VirtualRecords, "the part of `cached_tokens` loaded from the disk";
         OutputTokens = "output_tokens", Count, Workload, Clients, "output tokens of completed requests";
         GeneratedTokens = "generated_tokens", Count, Workload, Clients,
             "output tokens of all attempts, whether the request completed or not: the throughput of a run that was cut off";
         WastedTokens = "wasted_tokens", Count, Workload, Clients, "output tokens of attempts that a fault or their client cut off";
         WastedPromptTokens = "wasted_prompt_tokens", Count, Workload, PromptProgress,
-            "prompt tokens computed for requests that their client gave up";
-        Timeouts = "timeouts", Count, Workload, Clients, "requests that their client gave up because it had waited too long";
+            "prompt tokens computed for requests whose client gave up";
+        Timeouts = "timeouts", Count, Workload, Clients, "requests whose client gave up after waiting too long";
         Cancelled = "cancelled", Count, Workload, Clients, "requests that their client cancelled";
         ClientRetries = "client_retries", Count, Workload, Clients,
-            "requests that are further attempts of a client at one that timed out, failed or was shed";
+            "further attempts of clients after a request that timed out, failed or was shed";
         Dropped = "dropped", Count, Workload, Clients,
-            "sessions that did not start because `max_in_flight` were in flight; not among `requests`";
-        Stalls = "stalls", Count, Run, Totals, "times that a failure injector stalled an engine";
+            "sessions that did not start because `max_in_flight` were in flight; not counted in `requests`";
+        Stalls = "stalls", Count, Run, Totals, "number of stalls by failure injectors";
         IgnoredFaults = "ignored_faults", Count, Run, VirtualTotals,
-            "actions of failure injectors that have no effect in virtual time";
+            "actions of failure injectors without effect in virtual time";
         EncoderQueries = "encoder_queries", Count, Run, VirtualTotals, "images and other media looked up in the encoder caches of engines";
-        EncoderHits = "encoder_hits", Count, Run, VirtualTotals, "of `encoder_queries`, those that were there, or came twice in one prompt";
+        EncoderHits = "encoder_hits", Count, Run, VirtualTotals, "the part of `encoder_queries` that were cached, or repeated in one prompt";
         EncoderItems = "encoder_items", Count, Run, VirtualTotals, "images and other media that encoders computed";
         EncoderTokens = "encoder_tokens", Count, Run, VirtualTotals, "tokens of prompts that `encoder_items` stand for";
         AdapterLoads = "adapter_loads", Count, Run, VirtualTotals, "LoRA adapters loaded from the disk, with `adapter_costs`";
         StayedWithDecode = "stayed_with_decode", Count, Workload, VirtualTotals,
             "prompts computed by decode engines because of conditional disaggregation";
         MovedSessions = "moved_sessions", Count, Workload, VirtualTotals,
-            "turns that went to another engine than the turn before, with the routers `sticky` and `session_hash`";
+            "turns that went to a different engine than the previous turn, with the routers `sticky` and `session_hash`";
         AbandonedPrompts = "abandoned_prompts", Count, Workload, VirtualTotals,
-            "prompts whose KV a prefill engine held in vain, because their client had left";
+            "prompts whose KV a prefill engine held although their client had left";
         Shed = "shed", Count, Workload, Clients, "requests refused by a router because all engines were too busy";
     }
 }
@@ -207,8 +207,8 @@ metric_enum! {
         CompletedRatio = "completed_ratio", Ratio, Workload, Clients, "`completed / requests`";
         KvPeakUsage = "kv_peak_usage", Ratio, Run, Reported, "largest share of an engine's KV blocks in use";
         Gpus = "gpus", Count, Run, VirtualTotals,
-            "mean number of GPUs that engines held, starts included; known where every pool has a `deployment`";
-        Cost = "cost", Usd, Run, VirtualTotals, "price of the GPUs for as long as engines held them; known where all prices are";
+            "mean number of GPUs held by engines, including their starts; known if every pool has a `deployment`";
+        Cost = "cost", Usd, Run, VirtualTotals, "price of the GPUs while engines held them; known if all prices are";
         CostPerHour = "cost_per_hour", Usd, Run, VirtualTotals, "`cost` divided by the hours of the run";
         CostPerMillionOutputTokens = "cost_per_million_output_tokens", Usd, Run, VirtualTotals,
             "`cost` divided by the millions of `output_tokens`";

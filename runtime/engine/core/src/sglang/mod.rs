@@ -203,7 +203,7 @@ options! {
     MAX_PREFILL_TOKENS max_prefill_tokens: Count("tokens", 1..=u32::MAX), "max_prefill_tokens", None, Simulated,
         "maximum prompt tokens of a pass";
     CHUNKED_PREFILL_SIZE chunked_prefill_size: Count("tokens", 1..=u32::MAX), "chunked_prefill_size", None, Simulated,
-        "maximum prompt tokens of a pass, too; longer prompts are computed in chunks of this size; full pages";
+        "maximum prompt tokens of a pass, in addition; longer prompts are computed in chunks of this size; full pages";
     CLIP_MAX_NEW_TOKENS clip_max_new_tokens: Count("tokens", 0..=u32::MAX), "clip_max_new_tokens", None, Simulated,
         "maximum part of an output that is reserved for a request";
     SCHEDULE_CONSERVATIVENESS schedule_conservativeness: Factor("number"), "schedule_conservativeness", None, Simulated,
@@ -216,7 +216,7 @@ options! {
     MAX_EXTRA_TOKENS_PER_STEP max_extra_tokens_per_step: Count("tokens", 0..=u32::MAX), "max_extra_tokens_per_step", None,
         Simulated, "further tokens that a decode may emit in a pass: multi-token prediction as Dynamo's mocker models it";
     PREFILL_DECODE_INTERVAL prefill_decode_interval: Count("count", 0..=u32::MAX), "prefill_decode_interval", None, Simulated,
-        "passes that decode after one that prefills, before the next that does, as long as anything decodes";
+        "decode passes between two prefill passes, while any request decodes";
 }
 
 /// Settings that have no option of their own in a scenario, by their key in a step log.

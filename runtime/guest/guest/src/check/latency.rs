@@ -31,7 +31,7 @@ impl Driver for Pricing {
 
     const SPLITS: (&'static [Split], &'static str) = (
         &[Split::Finest, Split::Coarsest],
-        "a step takes as long priced alone as in a run, wherever the run or its horizon ends",
+        "a step has the same price alone and in a run, wherever the run or its horizon ends",
     );
 
     fn new(seed: u64, split: Split) -> Self {

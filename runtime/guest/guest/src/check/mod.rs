@@ -198,9 +198,10 @@ impl<D: Driver> Player<D> {
 }
 
 /// Claims about every guest.
-const ANSWERS: (&str, &str) = ("answers", "every answer keeps to the interface");
+const ANSWERS: (&str, &str) = ("answers", "every answer follows the interface");
 const REPEATED: (&str, &str) = ("repeated", "a second instance gives the same answers to the same calls");
-const INTERLEAVED: (&str, &str) = ("interleaved", "two instances that are called in turns answer as one alone");
+const INTERLEAVED: (&str, &str) =
+    ("interleaved", "two instances called alternately give the same answers as one alone");
 const UNSTAINED: (&str, &str) =
     ("unstained", "an instance gives the same answers after another was dropped during other work");
 

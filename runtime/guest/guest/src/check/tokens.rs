@@ -94,7 +94,7 @@ impl Driver for Emitting {
     type Instance = dyn TokenInstance;
 
     const SPLITS: (&'static [Split], &'static str) =
-        (&[Split::Finest], "requests that start in one step may come in one call or in several");
+        (&[Split::Finest], "requests that start in one step may arrive in one call or in several");
 
     fn new(seed: u64, split: Split) -> Self {
         Self {

@@ -46,12 +46,12 @@ const INVALID: ErrorKind = ErrorKind {
 const MALFORMED: ErrorKind = ErrorKind {
     status: StatusCode::BAD_REQUEST,
     name: "Bad Request",
-    meaning: "the body is not a request: no JSON, or a field of another type",
+    meaning: "the body is not a request: it is not JSON, or a field has another type",
 };
 const FORBIDDEN: ErrorKind = ErrorKind {
     status: StatusCode::FORBIDDEN,
     name: "PermissionDeniedError",
-    meaning: "a web page asks to change the engines",
+    meaning: "a web page tries to change the engines",
 };
 const NOT_FOUND: ErrorKind = ErrorKind {
     status: StatusCode::NOT_FOUND,

@@ -225,7 +225,7 @@ impl Page<'_, '_> {
         let mut metric = self.encoder.encode_descriptor("build", "The program.", None, MetricType::Info)?;
         metric.encode_info(&[("version", env!("CARGO_PKG_VERSION"))])?;
 
-        let help = "An engine: the vLLM version of its frontend, once it is known, and what prices its steps.";
+        let help = "An engine: the vLLM version of its frontend, once it is known, and its latency model.";
         let mut metric = self.encoder.encode_descriptor("engine", help, None, MetricType::Info)?;
         for snapshot in self.snapshots {
             let version = snapshot.version.map_or("", |version| version.name()).to_owned();

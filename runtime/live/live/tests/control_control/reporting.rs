@@ -12,7 +12,7 @@ fn metrics_are_openmetrics_text() {
         assert_eq!(answer.content_type, "application/openmetrics-text; version=1.0.0; charset=utf-8");
         assert!(answer.text.ends_with("# EOF\n"));
         for line in [
-            "# HELP vcr_requests Requests taken.",
+            "# HELP vcr_requests Accepted requests.",
             "# TYPE vcr_requests counter",
             "vcr_requests_total{engine=\"0\"} 0",
             "vcr_requests_total{engine=\"1\"} 0",
