@@ -148,7 +148,7 @@ metric_enum! {
         Transfer = "transfer", Time, Workload, Records,
             "from the end of `prefill` to the arrival of the KV cache, including the wait for blocks; disaggregated clusters only";
         KvLoad = "kv_load", Time, Workload, VirtualRecords,
-            "how long a completed request waited for KV from the host or the disk, if it did; a part of `queue`, or of its time as preempted";
+            "wait of a completed request for KV from the host or the disk, if any; part of `queue` or of its preemption";
         StepTime = "step", Time, Run, Totals, "duration of every engine step";
         BatchSize = "batch", Count, Run, Totals, "requests in every engine step";
     }

@@ -138,7 +138,7 @@ pub static SIGNALS: [SignalInfo; 13] = [
     SignalInfo {
         signal: Signal::NumericDrift,
         name: "numeric_drift",
-        reason: "a tolerance already limits how far numbers may lie apart",
+        reason: "a tolerance already limits the distance of numbers",
         owner: "model-quality",
         action: "take the candidate back, then check kernels, precision and quantization of the candidate",
         ..ROLLBACK
@@ -147,7 +147,7 @@ pub static SIGNALS: [SignalInfo; 13] = [
         signal: Signal::ErrorRateIncrease,
         name: "error_rate_increase",
         default: 0.005,
-        reason: "half a percentage point is what retries of clients usually hide",
+        reason: "retries of clients usually hide half a percentage point",
         owner: "serving",
         action: "take the candidate back, then look at the error classes of the requests below",
         ..ROLLBACK
@@ -174,7 +174,7 @@ pub static SIGNALS: [SignalInfo; 13] = [
         signal: Signal::TokenGapP95,
         name: "token_gap_p95",
         default: 0.05,
-        reason: "as for latencies; it shows changes of batching and kernels first",
+        reason: "as for latencies; changes of batching and kernels show here first",
         owner: "scheduling",
         action: "compare batch widths and prefill interference of both sides for the requests below",
         ..REGRESSION
@@ -210,7 +210,7 @@ pub static SIGNALS: [SignalInfo; 13] = [
         signal: Signal::MatchedShare,
         name: "matched_share",
         default: 0.95,
-        reason: "requests without a partner may be those that went wrong",
+        reason: "requests without a partner may be the failed ones",
         owner: "release",
         action: "look for requests that one side has not recorded, and check that ids or contents agree",
         ..REQUIRED

@@ -207,7 +207,7 @@ options! {
     CLIP_MAX_NEW_TOKENS clip_max_new_tokens: Count("tokens", 0..=u32::MAX), "clip_max_new_tokens", None, Simulated,
         "maximum part of an output that is reserved for a request";
     SCHEDULE_CONSERVATIVENESS schedule_conservativeness: Factor("number"), "schedule_conservativeness", None, Simulated,
-        "scales the share of running requests' outputs that is reserved";
+        "factor on the reserved share of running requests' outputs";
     PASS_ORDER pass_order: Name(), "pass_order", None, Simulated,
         "whether running requests wait during a pass that prefills (Dynamo 1.6, SGLang itself) or decode in it, too (1.4)";
     RETRACTION retraction: Name(), "retraction", None, Simulated,

@@ -84,7 +84,7 @@ pub const SETTINGS: &[(&str, Rule)] = &[
     ("zmq-endpoint", Rule::Same("--kv-events-endpoint")),
     ("zmq-max-connect-attempts", Rule::Ignored("subscribers connect to the server")),
     ("event-batch-size", Rule::Ignored("events are sent once a step, as in vLLM")),
-    ("use-vllm-map-event-format", Rule::Ignored("the format is that of the vLLM version")),
+    ("use-vllm-map-event-format", Rule::Ignored("the vLLM version decides the format")),
     ("kv-events-replay-endpoint", Rule::Same("--kv-events-replay-endpoint")),
     ("kv-events-replay-queue-size", Rule::Same("--kv-events-buffer-steps")),
     ("failure-injection-rate", Rule::Percent("--client-fault")),
