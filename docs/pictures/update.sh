@@ -7,11 +7,12 @@ python=${VCR_FRONTENDS:-target/frontends}/clients/browser/bin/python
 vcr=${VCR:-target/release/vcr}
 
 folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
+server=
+trap 'kill $server $(jobs -p) 2>/dev/null || true; rm -rf "$folder"' EXIT
 
 # A scenario that fails an assertion is drawn, too.
 run() { "$vcr" run "$@" --quiet >"$folder/said" || [ $? -eq 1 ]; }
-# PAGE NAME HEIGHT [SELECTOR]
+# PAGE NAME HEIGHT [SELECTOR], and options of picture.py
 draw() { "$python" tests/frontends/clients/picture.py "$1" "docs/pictures/$2.png" "${@:3}"; }
 
 run scenarios/failure_drill.rhai --out "$folder/drill"
@@ -28,3 +29,26 @@ run scenarios/canary.rhai --out "$folder/canary"
 draw "$folder/gate/gate.html" gate 1100
 run scenarios/failure_drill.rhai --sweep rate=8..64..8 --out "$folder/sweep"
 draw "$folder/sweep/points.html" sweep 1150
+
+# The page of a server with some requests, of which one is drawn.
+"$vcr" serve --port 0 --time-to-first-token 80ms --inter-token-latency 8ms --data-parallel-size 2 \
+    --max-num-seqs 4 2>"$folder/log" &
+server=$!
+until page=$(grep -o 'http://[^ ]*/_vcr/' "$folder/log"); do sleep 0.1; done
+ask() {
+  curl -s "${page%/_vcr/}/v1/chat/completions" -H 'Content-Type: application/json' -d "{
+    \"messages\": [{\"role\": \"system\", \"content\": \"Answer in two sentences.\"},
+      {\"role\": \"user\", \"content\": \"$1\"}], \"max_tokens\": $2, \"stream\": true}" >"$folder/answer.$BASHPID"
+}
+# While pictures are drawn, two clients keep asking.
+while ask "What is a KV cache?" 120; do :; done &
+while ask "Plan a trip to Lisbon." 200; do :; done &
+curl -s -X POST "${page}api/control/client-faults" -H 'Content-Type: application/json' \
+    -d '{"fault": "stall:for=2s,call=50"}' >"$folder/said"
+sleep 20
+for part in requests/3 engine controls; do
+  name=page-${part%/*}
+  draw "$page#$part" "$name" 900
+  draw "$page#$part" "$name-dark" 900 --scheme dark
+  draw "$page#$part" "$name-phone" 900 --width 390
+done

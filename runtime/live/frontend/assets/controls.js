@@ -15,7 +15,7 @@ const CONTROLS = [
   { id: "faults", needs: () => data.engines, title: "Faults of engines", list: true, examples: ENGINE_FAULTS, once: true, path: "control/faults", engine: true },
   { id: "pause", needs: () => data.engines, title: "Pause", help: "Requests stay and nothing is scheduled.", method: "POST", path: "control/pause", fields: [engineField()], body: ofEngine, act: "pause" },
   { id: "resume", needs: () => data.engines, title: "Resume", method: "POST", path: "control/resume", fields: [engineField()], body: ofEngine, act: "resume" },
-  { id: "latency", needs: () => data.engines, title: "Latency model", help: "As --latency takes it.", method: "POST", path: "control/latency",
+  { id: "latency", needs: () => data.engines, title: "Latency model", help: "In the syntax of --latency.", method: "POST", path: "control/latency",
     fields: [{ name: "model", label: "model", value: 'fixed(#{ step: "10ms" })', wide: true }, engineField()], body: (given) => ofEngine(given, { model: given.model }), act: "use it" },
   { id: "time-scale", needs: () => data.engines, title: "Time scale", help: "Divides all durations.", method: "POST", path: "control/time-scale",
     fields: [{ name: "factor", label: "factor", value: "2", kind: "number" }, engineField()], body: (given) => ofEngine(given, { factor: Number(given.factor) }), act: "set it" },
@@ -26,10 +26,10 @@ const CONTROLS = [
     fields: [{ name: "lora_name", label: "name", value: "sql" }, { name: "lora_path", label: "path", value: "/adapters/sql" }], body: (given) => given, act: "load" },
   { id: "unload-adapter", needs: () => data.server, title: "Unload an adapter", method: "POST", path: "server/v1/unload_lora_adapter", fields: [{ name: "lora_name", label: "name", value: "sql" }], body: (given) => given, act: "unload" },
   { id: "models", needs: () => data.server, title: "Models and adapters", method: "GET", path: "server/v1/models", fields: [], act: "list" },
-  { id: "fake-metrics", needs: () => data.server, title: "Made-up metrics", help: "Served at /metrics in place of the real ones.", method: "POST", path: "control/fake-metrics",
+  { id: "fake-metrics", needs: () => data.server, title: "Made-up metrics", help: "Served at /metrics instead of the real ones.", method: "POST", path: "control/fake-metrics",
     fields: [{ name: "values", label: "JSON", value: '{"running-requests": 10}', wide: true }], text: ({ values }) => values, act: "serve them" },
   { id: "real-metrics", needs: () => data.server, title: "Real metrics", method: "DELETE", path: "control/fake-metrics", fields: [], act: "serve them again" },
-  { id: "shutdown", needs: () => data.engines, title: "Shut down", help: "Requests under way end as at a signal, then the process does.", method: "POST", path: "control/shutdown", fields: [], act: "shut down", confirm: "Shut this process down?" },
+  { id: "shutdown", needs: () => data.engines, title: "Shut down", help: "Running requests end as after a signal, then the process ends.", method: "POST", path: "control/shutdown", fields: [], act: "shut down", confirm: "Shut this process down?" },
 ];
 
 const urlOf = (path) => location.origin + "/_vcr/api/" + path;
@@ -106,6 +106,6 @@ function faultControl(one) {
 
 function showControls(into) {
   const all = CONTROLS.filter(({ needs }) => needs());
-  into.append(note("Each control has the command that does the same. Engines run commands between two steps."),
+  into.append(note("Each control shows its equivalent command. Engines run commands between two steps."),
     ...all.filter(({ list }) => list).map(faultControl), element("h2", {}, "Engines and server"), element("div", { class: "pair" }, ...all.filter(({ list }) => !list).map(form)));
 }

@@ -85,7 +85,7 @@ function partsChart(into, id, all) {
   if (all.every(({ one }) => one.parts.length < 2)) return;
   chart(into, {
     id, title: "Parts of the answer", wide: true, marks, lines, x: { unit: "ms", title: "after" }, y: { unit: "ms" },
-    text: `Each point is a part of the answer: when it left, and the time since the one before. ${all.map(({ name, one }) => `${name}: ${one.chunks} parts`).join("; ")}.`,
+    text: `Each point is a part of the answer: its time, and the time since the previous part. ${all.map(({ name, one }) => `${name}: ${one.chunks} parts`).join("; ")}.`,
   });
 }
 
@@ -195,7 +195,7 @@ function differences(one, other, path = "") {
 
 function difference(one, other) {
   const found = differences(one, other);
-  if (!found.length) return note("Both asked the same.");
+  if (!found.length) return note("Both requests are equal.");
   const cell = (value, name) => element(name, {}, value === undefined ? "–" : pretty(value).slice(0, 400));
   return table(["where", "first", "second"], found.map(([path, a, b]) => [path, cell(a, "del"), cell(b, "ins")]));
 }

@@ -98,18 +98,18 @@ function rankTable() {
 }
 
 const CHARTS = [
-  () => ({ id: "load", title: "Requests in the engine", y: {}, text: "Requests that run and wait, once a second.",
+  () => ({ id: "load", title: "Requests in the engine", y: {}, text: "Running and waiting requests, once a second.",
     lines: [{ name: "running", ...levels("running") }, { name: "waiting", ...levels("waiting") }] }),
-  () => ({ id: "throughput", title: "Tokens per second", y: {}, text: "Output tokens and prompt tokens of requests taken, per second.",
+  () => ({ id: "throughput", title: "Tokens per second", y: {}, text: "Output tokens, and prompt tokens of accepted requests, per second.",
     lines: [{ name: "output", ...rates("generation_tokens") }, { name: "prompt", ...rates("prompt_tokens") }] }),
-  () => ({ id: "hits", title: "Prefix cache", y: {}, text: "Prompt tokens that were looked up and found, per second.",
+  () => ({ id: "hits", title: "Prefix cache", y: {}, text: "Prompt tokens looked up and found, per second.",
     lines: [{ name: "looked up", ...rates("prefix_queries") }, { name: "found", ...rates("prefix_hits") }] }),
   () => ({ id: "kv", title: "KV blocks by state", y: {}, text: "KV blocks that requests use, that are kept in the cache for later ones, and that are free, once a second.",
     lines: STATES_OF_BLOCKS.map(([name, key]) => ({ name, ...levels(key) })) }),
   () => ({ id: "batch", title: "Batch by step", y: {}, wide: true, text: `The latest steps: requests that decode, requests whose prompt is computed, and requests that wait.`, steps: true,
     lines: [["decoding", "decode_requests"], ["prefilling", "prefill_requests"], ["waiting", "waiting"]].map(([name, key]) => ({ name, step: true, ...ofSteps(key) })) }),
-  () => ({ id: "step-tokens", title: "Prompt tokens by step", y: {}, text: "Prompt tokens that a step computes.", steps: true, lines: [{ name: "prompt tokens", step: true, ...ofSteps("prefill_tokens") }] }),
-  () => ({ id: "step-time", title: "Step time", y: { unit: "ms" }, text: "The time that a step takes.", steps: true, lines: [{ name: "step", step: true, ...ofSteps("ms") }] }),
+  () => ({ id: "step-tokens", title: "Prompt tokens by step", y: {}, text: "Prompt tokens computed by each step.", steps: true, lines: [{ name: "prompt tokens", step: true, ...ofSteps("prefill_tokens") }] }),
+  () => ({ id: "step-time", title: "Step time", y: { unit: "ms" }, text: "Duration of each step.", steps: true, lines: [{ name: "step", step: true, ...ofSteps("ms") }] }),
 ];
 
 // Steps of the engine that is shown: of several the first.

@@ -114,6 +114,7 @@ array_struct! {
         new_token_ids: Vec<u32> = Vec::new(),
         /// Their logprobs.
         new_logprobs: Option<Logprobs> = None,
+        /// Logprobs of the prompt.
         new_prompt_logprobs_tensors: Option<Logprobs> = None,
         /// The result of pooling.
         pooling_output: Option<Tensor> = None,
@@ -121,6 +122,7 @@ array_struct! {
         finish_reason: Option<FinishReason> = None,
         /// The token or text that stopped it; nil for the end of the text.
         stop_reason: Option<StopReason> = None,
+        /// Its events.
         events: Option<Vec<EngineCoreEvent>> = None,
         /// For the decode engine, on the last output.
         kv_transfer_params: Option<Value> = None,

@@ -19,6 +19,7 @@ array_struct! {
     EngineCoreRequest, 1 required {
         /// The frontend's internal name, used in outputs and aborts.
         request_id: String = String::new(),
+        /// The prompt.
         prompt_token_ids: Option<Vec<u32>> = None,
         /// Images, audio and video in it.
         mm_features: Option<Vec<MmFeature>> = None,

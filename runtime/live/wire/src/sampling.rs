@@ -78,6 +78,7 @@ map_struct! {
         sparse seed: Option<Integer> = None,
         /// Strings that stop it, in the frontend.
         sparse stop: Option<StopStrings> = None,
+        /// Stop tokens.
         sparse stop_token_ids: Option<Vec<u32>> = None,
         /// Already applied by the frontend: `eos_token_id` is absent then.
         sparse ignore_eos: bool = false,
