@@ -12,7 +12,7 @@ trap 'kill $server $(jobs -p) 2>/dev/null || true; rm -rf "$folder"' EXIT
 
 # A scenario that fails an assertion is drawn, too.
 run() { "$vcr" run "$@" --quiet >"$folder/said" || [ $? -eq 1 ]; }
-# PAGE NAME HEIGHT [SELECTOR], and options of picture.py
+# PAGE NAME HEIGHT [SELECTOR]
 draw() { "$python" tests/frontends/clients/picture.py "$1" "docs/pictures/$2.png" "${@:3}"; }
 
 run scenarios/failure_drill.rhai --out "$folder/drill"
@@ -29,6 +29,15 @@ run scenarios/canary.rhai --out "$folder/canary"
 draw "$folder/gate/gate.html" gate 1100
 run scenarios/failure_drill.rhai --sweep rate=8..64..8 --out "$folder/sweep"
 draw "$folder/sweep/points.html" sweep 1150
+h100=tests/recordings/h100/llama-3.1-8b
+"$vcr" fit $h100/p50/requests.jsonl.gz --shape llama-3.1-8b -o "$folder/model.json" --engine \
+    '--num-gpu-blocks-override 28934 --max-num-seqs 1024 --max-num-batched-tokens 8192 --async-scheduling' >"$folder/said"
+"$vcr" calibrate "$folder/model.json" $h100/p75/requests.jsonl.gz --html "$folder/calibration.html" >"$folder/said"
+draw "$folder/calibration.html" calibration 1150
+"$vcr" plan --model Qwen/Qwen3-8B --gpu h100,l40s --price h100=2.5,l40s=1 --rate 20 --requests 2000 \
+    --prompt-tokens 'lognormal(900, 700)' --output-tokens 200 --slo 'ttft.p95 < 500ms' --slo 'itl.p99 < 60ms' \
+    --latency roofline --out "$folder/plan" >"$folder/said"
+draw "$folder/plan/plan.html" plan 1150
 
 # The page of a server with some requests, of which one is drawn.
 "$vcr" serve --port 0 --time-to-first-token 80ms --inter-token-latency 8ms --data-parallel-size 2 \
@@ -47,8 +56,5 @@ curl -s -X POST "${page}api/control/client-faults" -H 'Content-Type: application
     -d '{"fault": "stall:for=2s,call=50"}' >"$folder/said"
 sleep 20
 for part in requests/3 engine controls; do
-  name=page-${part%/*}
-  draw "$page#$part" "$name" 900
-  draw "$page#$part" "$name-dark" 900 --scheme dark
-  draw "$page#$part" "$name-phone" 900 --width 390
+  draw "$page#$part" "page-${part%/*}" 900
 done
