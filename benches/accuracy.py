@@ -133,7 +133,7 @@ def percentile(rows, key, share):
 
 
 def measured_metrics(recording):
-    """What was measured of a load, one number for each of `COLUMNS`."""
+    """The measurements of a load, one number for each of `COLUMNS`."""
     with gzip.open(H100 / recording / "requests.jsonl.gz", "rt") as file:
         rows = [json.loads(line) for line in file]
     itls = [row["mean_itl_ms"] for row in rows if row["mean_itl_ms"] is not None]
@@ -218,7 +218,7 @@ def without_fit(args, out):
 
 
 def measured_bars(rows):
-    """What was measured of the metrics in `BARS`."""
+    """The measured metrics of `BARS`."""
     ttft = [percentile(rows, "ttft_ms", share) for share in (0.5, 0.99)]
     e2e = [percentile(rows, "e2e_ms", share) for share in (0.5, 0.99)]
     between = sum(row["e2e_ms"] - row["ttft_ms"] for row in rows) / sum(row["output_tokens"] - 1 for row in rows)
@@ -226,7 +226,7 @@ def measured_bars(rows):
 
 
 def intervals(args, out):
-    """Whether what was measured is in the 90 % intervals of `vcr run --uncertainty`."""
+    """Whether the measurement is in the 90 % intervals of `vcr run --uncertainty`."""
     rows = []
     for name, fit, loads in INTERVALS:
         engine, shape = engine_and_shape(name, out)

@@ -2,7 +2,7 @@
 """What it costs to measure a server by `vcr run --target http`, and how well it keeps to its schedule.
 
 Starts `vcr serve`, whose answers have times of their own, and drives it by `vcr run`, and by
-guidellm and aiperf if they are there (`tests/frontends/clients.sh`):
+guidellm and aiperf if they are installed (`tests/frontends/clients.sh`):
 
     cargo build --release --features full
     python3 benches/target.py
@@ -123,7 +123,7 @@ def clients(args):
 
 
 def others(url, count, at_once, prompt, output):
-    """The commands of other clients that are there, for the same load."""
+    """The commands of other installed clients, for the same load."""
     data = f"prompt_tokens={prompt},output_tokens={output}"
     guidellm = [CLIENTS / "guidellm" / "bin" / "python", "-m", "guidellm", "benchmark", "run", "--target", url]
     guidellm += ["--rate-type", "concurrent", "--rate", at_once, "--max-requests", count, "--data", data]

@@ -17,7 +17,7 @@ export interface Cassette {
   name: string;
   /** Default: `cassettes` in the current folder. */
   folder?: string;
-  /** `once` (default) records if there is no cassette, `none` never, `new_episodes` what is missing, `all` everything. */
+  /** `once` (default) records if there is no cassette, `none` never, `new_episodes` missing requests, `all` everything. */
   mode?: "once" | "none" | "new_episodes" | "all";
   /** The server to record. Default: the environment variable VCR_UPSTREAM. */
   upstream?: string;

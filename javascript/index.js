@@ -111,7 +111,7 @@ export async function withServer(settings, body) {
   try {
     result = await body(server);
   } catch (error) {
-    // What the test says matters more than how the server ends.
+    // The test's result matters more than the server's end.
     await server.stop().catch(() => {});
     throw error;
   }

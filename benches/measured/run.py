@@ -15,7 +15,7 @@ MAX_NUM_SEQS = 1024
 
 
 class Prices(NamedTuple):
-    """What the tables do not have."""
+    """Missing parts of the tables."""
 
     decodes: float = 1.0  # Time of a step that only decodes beside the sum of its operators.
     prompts: float = 1.0  # The same of a step with prompts.

@@ -58,7 +58,7 @@ def all_rows():
 
 
 def measure(launcher, command, out):
-    """What a run took, and its report; none where it failed."""
+    """The cost of a run, and its report; none if it failed."""
     Path(out).unlink(missing_ok=True)
     printed = subprocess.run([launcher, *map(str, command)], stdout=subprocess.PIPE, check=True).stdout
     took = json.loads(printed)

@@ -148,7 +148,7 @@ AREAS = ["vllm"] * 3 + ["ranks", "sglang", "sglang", "sglang-ranks", "trtllm", "
 
 
 def summary(command, out):
-    """The summary of a run, or the last line of what it said."""
+    """The summary of a run, or the last line of its output."""
     Path(out).unlink(missing_ok=True)
     try:
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=LONGEST_S)

@@ -1,4 +1,4 @@
-// Helpers for tests of a guest under `node --test`: records of the interface, of which a test names
+// Helpers for tests of a guest under `node --test`: records of the interface, a test names
 // only the fields that matter. Other fields are 0, false or empty.
 //
 //     new LeastLoaded({}, 0n).route(request({ mayRefuse: true }), [worker({ worker: 3 })]);

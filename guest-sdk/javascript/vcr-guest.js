@@ -1,4 +1,4 @@
-// What a vcr guest is written with in JavaScript.
+// The SDK for vcr guests in JavaScript.
 //
 // A guest extends one of the classes here and exports its interface under the interface's name:
 //
@@ -252,7 +252,7 @@ function latency(/** @type {(config: string, seed: bigint) => LatencyModel} */ m
 
 /** @typedef {Plain<import('vcr:guest/scheduling@0.1.0').EngineView>} EngineView */
 
-/** What a scheduler policy says; each preference holds until it says otherwise. */
+/** The answer of a scheduler policy; each preference holds until it is replaced. */
 export class Preferences {
   /** @type {[number, bigint][]} */
   admission = [];
@@ -263,12 +263,12 @@ export class Preferences {
   /** @type {number[]} */
   uncapped = [];
 
-  /** The rank at which a request waits; the lowest is admitted first. */
+  /** The rank of a waiting request; the lowest is admitted first. */
   waitAt(/** @type {number} */ slot, /** @type {number | bigint} */ rank) {
     this.admission.push([u32(slot, 'slot'), wide(rank, 'rank')]);
   }
 
-  /** The rank at which a request gives way; the greatest is preempted first. */
+  /** The preemption rank of a request; the greatest is preempted first. */
   giveWayAt(/** @type {number} */ slot, /** @type {number | bigint} */ rank) {
     this.eviction.push([u32(slot, 'slot'), wide(rank, 'rank')]);
   }
@@ -667,7 +667,7 @@ function frames(/** @type {string} */ stack) {
   return own;
 }
 
-// In a component these would give what they gave when it was built.
+// In a component these would return their values at build time.
 if (host()) {
   const noClock = () => {
     throw new Error('a guest has no clock: use the times of its calls, such as `nowNs`');

@@ -1,4 +1,4 @@
-"""What a vcr guest is written with in Python.
+"""The SDK for vcr guests in Python.
 
 A guest implements one of the classes here and names it in `app.py`, as the
 interface that componentize-py looks for:
@@ -42,7 +42,7 @@ from typing import Any, Callable, Iterable, NamedTuple
 try:
     from componentize_py_types import Err
 except ImportError:
-    # Natively, as in tests, nobody is there to pass an error on to.
+    # Natively, as in tests, there is no host to pass an error to.
     class Err(Exception):
         """An error of the interface, a `Failure`."""
 
@@ -91,7 +91,7 @@ class EngineInfo(NamedTuple):
 
 
 class StepShape(NamedTuple):
-    """One engine step: when it starts and what it computes, summed over its requests."""
+    """One engine step: its start and its work, summed over its requests."""
 
     start_ns: int
     prefill_requests: int = 0
@@ -213,7 +213,7 @@ def passes_on(call: Callable) -> Callable:
 
 
 def generated(interface: str) -> Any:
-    """The classes of an interface that componentize-py made; natively there are none."""
+    """The classes of an interface made by componentize-py; none natively."""
     try:
         return importlib.import_module(f"wit_world.exports.{interface}")
     except ImportError:
@@ -252,7 +252,7 @@ def is_valid_duration(duration_ns: float) -> bool:
 
 
 def rounded_ns(duration_ns: float) -> int:
-    """The nearest whole number, halves upwards: what the host makes of a duration.
+    """The nearest whole number, halves rounded up, as the host rounds a duration.
     Python's own `round` takes halves to the even number."""
     whole = int(duration_ns)
     return whole + 1 if duration_ns - whole >= 0.5 else whole
@@ -357,7 +357,7 @@ class Ended(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What a running request has computed, cached tokens included."""
+    """The computed tokens of a running request, including cached ones."""
 
     slot: int
     computed_tokens: int
@@ -368,7 +368,7 @@ PolicyEvent = Arrived | Admitted | Preempted | Ended
 
 
 class EngineView(NamedTuple):
-    """What a scheduler policy knows before a step."""
+    """The input of a scheduler policy before a step."""
 
     now_ns: int
     budget_tokens: int
@@ -381,7 +381,7 @@ class EngineView(NamedTuple):
 
 
 class Preferences:
-    """What a scheduler policy says; each holds until it says otherwise."""
+    """The answer of a scheduler policy; each preference holds until it is replaced."""
 
     def __init__(self) -> None:
         self.admission: list[tuple[int, int]] = []
@@ -390,11 +390,11 @@ class Preferences:
         self.uncapped: list[int] = []
 
     def wait_at(self, slot: int, rank: int) -> None:
-        """The rank at which a request waits; the lowest is admitted first."""
+        """The rank of a waiting request; the lowest is admitted first."""
         self.admission.append((whole(slot, "slot"), whole(rank, "rank", RANK_MAX, -RANK_MAX - 1)))
 
     def give_way_at(self, slot: int, rank: int) -> None:
-        """The rank at which a request gives way; the greatest is preempted first."""
+        """The preemption rank of a request; the greatest is preempted first."""
         self.eviction.append((whole(slot, "slot"), whole(rank, "rank", RANK_MAX, -RANK_MAX - 1)))
 
     def compute_at_most(self, slot: int, tokens: int | None) -> None:
@@ -574,7 +574,7 @@ def routing(make: Callable[[dict[str, Any], int], Router]) -> type:
 
 class PoolView(NamedTuple):
     """The state of a pool when a decision is due. Counts since the last decision are of the whole
-    cluster; engines, and what they have to do, are those of the pool."""
+    cluster; engines and their work are those of the pool."""
 
     now_ns: int
     up_engines: int = 0
@@ -642,7 +642,7 @@ class RequestArrived(NamedTuple):
 
 
 class TokensEmitted(NamedTuple):
-    """A request got output tokens; it has so many now."""
+    """A request got output tokens; this is its total now."""
 
     slot: int
     output_tokens: int

@@ -1,4 +1,4 @@
-"""What the tests of the package share: small scenarios, and the binary to compare with."""
+"""Shared by the package's tests: small scenarios, and the binary to compare with."""
 
 from __future__ import annotations
 

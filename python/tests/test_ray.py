@@ -62,7 +62,7 @@ class Cluster:
             return client.connect_ex(("127.0.0.1", self.client_port)) == 0
 
     def logs(self) -> str:
-        """What the nodes have printed."""
+        """The nodes' output."""
         return "\n".join(f"{log.name}:\n{log.read_text()}" for log in sorted(self.folder.glob("node-*.log")))
 
     def start(self, words: list[str], env: dict[str, str] | None = None) -> subprocess.Popen:

@@ -43,7 +43,7 @@ def run(
             ``Scenario``, or the name of a scenario of the package, such as ``"pd_burst"``.
         params: Values for ``param(name, default)`` of the script.
         seed: In the place of the seeds of all runs.
-        target: Where runs happen, in the place of the script's own: ``virtual``, ``live``, ``serve``
+        target: Where runs happen, instead of the script's own target: ``virtual``, ``live``, ``serve``
             or a URL.
         out: A folder or URL to write files to, as ``--out``.
         plugins: Python classes for ``plugin("name")`` of the script.
@@ -105,7 +105,7 @@ def sweep(
     Args:
         scenario: As of ``run``; none with ``trace``.
         grid: Values by name: lists, or ranges such as ``"1..16"`` and ``"0.5..2..0.5"``.
-        trace: Files to replay in the place of a scenario.
+        trace: Files to replay instead of a scenario.
         params: Parameters of all points.
         threads: Points at a time; all cores if none is given.
         results: A folder that keeps each result as it comes. A sweep of the same grid resumes

@@ -11,7 +11,7 @@ from vcr import _vcr
 
 def main() -> int:
     """Carries out the command line of the process; returns its exit code."""
-    # The command ends by itself at Ctrl-C, with what it has; Python's own handler would raise
+    # The command ends by itself at Ctrl-C, with its results so far; Python's own handler would raise
     # KeyboardInterrupt after it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # `--on` starts this interpreter again, which has the package.

@@ -10,7 +10,7 @@ _FIELD = re.compile(r"`([A-Za-z_][\w.-]*)`|(--[a-z][a-z0-9-]*)")
 
 
 class VcrWarning(UserWarning):
-    """What the command prints as a warning."""
+    """A warning of the command."""
 
 
 class VcrError(Exception):
@@ -23,7 +23,7 @@ class VcrError(Exception):
         line: Line in it, from 1.
         column: Column in that line, from 1.
         field: The option or field that is wrong, as far as the message names one.
-        exit_code: That of the command with this error.
+        exit_code: The command's exit code for this error.
     """
 
     exit_code: int

@@ -44,13 +44,13 @@ class Assertion(NamedTuple):
 
     #: Name of the run; none for one of several runs.
     run: str | None
-    #: The metric, or what was checked.
+    #: The metric, or the condition.
     subject: str
     #: The condition; none for a plain check.
     condition: str | None
     #: Whether it holds.
     passed: bool
-    #: What was compared, as a number where it is one.
+    #: The compared value, as a number if it is one.
     observed: float | None
 
 

@@ -14,7 +14,7 @@ NAME = "results.shard"
 
 
 class Results:
-    """Results by the numbers of their points, each in the file as soon as it is there."""
+    """Results by the numbers of their points, each written to the file at once."""
 
     def __init__(self, folder: str | os.PathLike[str] | None, header: str, points: int) -> None:
         self._points = points
@@ -31,7 +31,7 @@ class Results:
         path.parent.mkdir(parents=True, exist_ok=True)
         end = self._read(path, header) if path.exists() else 0
         self._file = path.open("r+b" if end else "wb")
-        # What a dying driver has left of a line is written again.
+        # An incomplete line of a dead driver is written again.
         self._file.truncate(end)
         self._file.seek(end)
         if not end:

@@ -33,7 +33,7 @@ class Scenario:
     """A scenario, built by calling the functions of scripts as methods.
 
     Options are keyword arguments: ``s.engine(num_gpu_blocks=8192)`` is ``engine(#{ num_gpu_blocks:
-    8192 })`` of a script. The functions are those of ``docs/reference/scenarios``.
+    8192 })`` of a script. ``docs/reference/scenarios`` describes the functions.
 
     >>> s = vcr.Scenario("small", claim="One engine keeps up with five requests a second.")
     >>> engine = s.engine(num_gpu_blocks=8192)
@@ -84,7 +84,7 @@ class Scenario:
         """Checks it without making its runs.
 
         Raises:
-            InputError: With what is wrong, and where it was made.
+            InputError: The problem, and the line that made the value.
         """
         with located(self):
             _vcr.check(["run", "--", self.name], source=(self.name, self.source()))

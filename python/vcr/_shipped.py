@@ -11,7 +11,7 @@ _FOLDER = Path(__file__).with_name("shipped")
 def scenarios() -> dict[str, Path]:
     """The scenarios of the package by name, with their traces beside them.
 
-    ``vcr.run("pd_burst")`` runs one of them; its file is there to be read and copied.
+    ``vcr.run("pd_burst")`` runs one of them; its file can be read and copied.
     """
     return _named("scenarios", ".rhai")
 

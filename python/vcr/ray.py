@@ -4,7 +4,7 @@
 bytes, that one machine makes. What points read is put into the object store once. A task takes as
 many points as fit into about half a second, so that Ray's own cost per task is small against them;
 how long points take is learned from those that have ended, and the longest go first. Results are
-in a folder as soon as they are there, and a sweep that was ended goes on from it.
+in a folder at once, and an interrupted sweep continues from it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def sweep(
     Args:
         address: The cluster, as of ``ray.init``: ``ray://host:10001``, ``host:6379``; the one that
             this process is connected to, or a local one, if none is given.
-        results: A folder that keeps each result as it comes. A sweep of the same grid goes on from
+        results: A folder that keeps each result as it comes. A sweep of the same grid continues from
             it; any other is refused.
         task_s: Time that the points of a task are to take together.
         on_row: Called with the number and the values of each point as its result comes.
@@ -121,7 +121,7 @@ class _Driver:
         self.resting: list[tuple[float, int]] = []
         #: By task.
         self.in_flight: dict[Any, list[int]] = {}
-        # Not an argument itself: Ray would read it anew for each task.
+        # Not an argument itself: Ray would read it again for each task.
         self.bundle = [ray.put((words, inputs))]
         self.task = ray.remote(num_cpus=1, max_retries=0)(_execute)
 
@@ -294,7 +294,7 @@ def _execute(bundle: list[Any], header: str, version: str, points: list[int]) ->
 
 
 def _with_files(words: list[str], inputs: Inputs) -> list[str]:
-    """The command line with files of this machine in the place of the driver's."""
+    """The command line with files of this machine instead of the driver's."""
     places: dict[str, str] = {}
     folder = tempfile.mkdtemp(prefix="vcr-ray-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -317,7 +317,7 @@ def _with_files(words: list[str], inputs: Inputs) -> list[str]:
 
 
 def _cause(error: Any) -> BaseException:
-    """What a task raised, as it would have been raised here."""
+    """A task's exception, as if raised here."""
     cause = error.cause
     if isinstance(cause, VcrError):
         return cause

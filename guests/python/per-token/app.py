@@ -1,4 +1,4 @@
-"""Prices steps by their tokens, in Python: an example, and what the tests build."""
+"""Prices steps by their tokens, in Python: an example that the tests build."""
 
 from vcr_guest import GuestError, LatencyModel, StepShape, known_fields, latency, number
 

@@ -1,4 +1,4 @@
-// Controls: what the control plane and the server can change, each with the command that does the same.
+// Controls: changes by the control plane and the server, each with its equivalent command.
 
 // A control is { id, title, help, method, path, fields: [{ name, label, value, kind, options, choices }], body(values), query(values), confirm }.
 const engineField = () => ({ name: "engine", label: "engine", choices: () => [["", "all"], ...engines.now.map(({ rank }) => [String(rank), String(rank)])], hidden: () => engines.now.length < 2 });
@@ -34,7 +34,7 @@ const CONTROLS = [
 
 const urlOf = (path) => location.origin + "/_vcr/api/" + path;
 
-// Puts an answer, or why there is none, where it was asked for.
+// Shows an answer, or its error, at the control.
 async function tell(into, act) {
   into.className = "answer note";
   try {

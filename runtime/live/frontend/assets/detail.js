@@ -155,7 +155,7 @@ async function showDetail(into, numberText) {
   drawDetail(into, shownDetail.one);
 }
 
-// Reads a request again while it is under way. Returns whether it changed.
+// Reads an unfinished request again. Returns whether it changed.
 async function pollDetail(wanted) {
   const before = shownDetail.one;
   if (!before || before.number !== Number(wanted) || before.end) return false;

@@ -1,4 +1,4 @@
-// The frame of the page: what is shown, what is asked of the server, and how often.
+// The frame of the page: the shown part, the requests to the server, and their interval.
 
 const INTERVAL_MS = 500;
 const TABS = [["requests", "Requests", data.requests], ["engine", "Engine", data.engines], ["controls", "Controls", data.control]].filter(([, , has]) => has);
@@ -64,7 +64,7 @@ function askKey(into) {
   into.append(made);
 }
 
-// Asks for what is new, and draws it where it is shown.
+// Requests the changes, and draws them if they are visible.
 async function poll() {
   const name = current(), [, first] = route();
   if (data.requests) {

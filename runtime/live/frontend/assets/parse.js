@@ -1,4 +1,4 @@
-// Bodies of the APIs as people read them: messages, parameters, tools, and what was answered.
+// Bodies of the APIs for people: messages, parameters, tools and answers.
 
 const asJson = (text) => { try { return JSON.parse(text); } catch { return undefined; } };
 const pretty = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
@@ -35,7 +35,7 @@ function messageOf(message) {
 
 const NOT_PARAMETERS = ["messages", "input", "prompt", "tools", "system", "instructions", "functions"];
 
-// What was asked.
+// The request.
 function askedOf(text) {
   const body = asJson(text);
   if (!body || typeof body !== "object" || Array.isArray(body)) return { messages: [], parameters: {}, tools: [] };
@@ -59,7 +59,7 @@ function askedOf(text) {
   return { messages, parameters, tools };
 }
 
-// What was answered, whole or in events, in the words of OpenAI's and Anthropic's APIs.
+// The answer, complete or in events, in OpenAI's and Anthropic's formats.
 function answerOf(body) {
   const answer = { text: "", reasoning: "", calls: [], finish: null, usage: null, error: null, events: 0, isKnown: false };
   const call = (index) => (answer.calls[index] ??= { name: "", arguments: "" });

@@ -85,7 +85,7 @@ function showRequests(into) {
   fillRequests();
 }
 
-// Whether the filter of endpoints lacks one: it is drawn anew then.
+// Whether the filter of endpoints lacks one: it is drawn again then.
 const lacksPath = () => {
   if (isEngineOnly) return false;
   const shown = document.querySelectorAll("select[aria-label=endpoint] option").length - 1;

@@ -1,4 +1,4 @@
-// Admits short prompts first, but no request waits for ever.
+// Admits short prompts first, but no request waits forever.
 
 import { GuestError, SchedulerPolicy, guest, knownFields, number } from './vendor/vcr-guest.js';
 
@@ -11,7 +11,7 @@ export class ShortestFirst extends SchedulerPolicy {
   constructor(config) {
     super();
     knownFields(config, ['tokens_per_second']);
-    /** What a second of waiting is worth, in tokens of prompt. */
+    /** Value of a second of waiting, in prompt tokens. */
     this.tokensPerSecond = number(config, 'tokens_per_second', 0);
     if (!(this.tokensPerSecond >= 0 && this.tokensPerSecond <= 1e9)) {
       throw new GuestError(`invalid \`tokens_per_second\`: expected 0 to 1e9, got ${this.tokensPerSecond}`);
@@ -28,7 +28,7 @@ export class ShortestFirst extends SchedulerPolicy {
     for (const event of engine.events) {
       if (event.tag === 'arrived') {
         const { slot, arrivalNs, promptTokens } = event.val;
-        // All requests age alike, so a rank by the time of arrival holds for ever.
+        // All requests age at the same rate, so a rank by arrival time stays valid.
         ranks.set(slot, promptTokens + Math.floor((arrivalNs * this.tokensPerSecond) / 1e9));
       } else if (event.tag === 'ended') {
         // A request that arrived and ended since the last call has no rank.

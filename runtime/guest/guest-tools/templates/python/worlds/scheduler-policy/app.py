@@ -1,4 +1,4 @@
-"""Serves short prompts first, but nobody waits for ever."""
+"""Serves short prompts first, but no request waits forever."""
 
 from vcr_guest import (
     Arrived,
@@ -16,7 +16,7 @@ from vcr_guest import (
 class ShortestFirst(SchedulerPolicy):
     def __init__(self, config, seed):
         known_fields(config, ["tokens_per_second"])
-        #: What a second of waiting is worth, in tokens of prompt.
+        #: Value of a second of waiting, in prompt tokens.
         self.tokens_per_second = number(config, "tokens_per_second", 0)
         if not 0 <= self.tokens_per_second <= 1e9:
             raise GuestError(f"invalid `tokens_per_second`: expected 0 to 1e9, got {self.tokens_per_second}")
@@ -25,7 +25,7 @@ class ShortestFirst(SchedulerPolicy):
         ranks = {}
         for event in engine.events:
             if isinstance(event, Arrived):
-                # All requests age alike, so a rank by the time of arrival holds for ever.
+                # All requests age at the same rate, so a rank by arrival time stays valid.
                 age = int(event.arrival_ns * self.tokens_per_second / 1e9)
                 ranks[event.slot] = event.prompt_tokens + age
             elif isinstance(event, Ended):
