@@ -238,7 +238,7 @@ fn finished_points_outlive_a_process_that_is_killed() {
         let pipe = folder.path().join("pipe");
         let writer = std::thread::spawn(move || fs::write(pipe, row.repeat(20)));
         let said = folder.vcr(&words).ended(0).stderr;
-        assert!(said.contains("goes on from `grid.csv.points`: 2 of 4 points were done before"), "{said}");
+        assert!(said.contains("continues from `grid.csv.points`: 2 of 4 points were done before"), "{said}");
         let whole = fs::read_to_string(folder.path().join("grid.csv")).expect("a table");
         assert!(whole.starts_with(some.trim_end()) && whole.lines().count() == 5, "{some}\n{whole}");
         assert!(!points.exists(), "the table has all points");

@@ -167,7 +167,7 @@ fn what_cannot_be_served_is_said_at_the_start() {
         (
             "chat_template.jinja",
             "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-            "loop for ever",
+            "loop forever",
         ),
         ("chat_template.jinja", "{% include '/etc/passwd' %}", "the template reads no files"),
     ] {

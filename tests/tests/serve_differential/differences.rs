@@ -64,7 +64,7 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         explains: |case, mismatch| case.path == CHAT && case.json["echo"] == true && mismatch.at.ends_with("/content"),
     },
     Difference {
-        documented: "The error for a list in place of an object does not count the object's fields.",
+        documented: "The error for a list instead of an object does not count the object's fields.",
         explains: |case, mismatch| {
             let counts = |value: &Value| value.as_str().is_some_and(|text| text.contains("elements"));
             [CHAT, COMPLETIONS, GENERATE].contains(&case.path) && counts(&mismatch.theirs)

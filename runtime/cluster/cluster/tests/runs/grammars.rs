@@ -88,5 +88,5 @@ fn what_cannot_be_is_refused() {
     if let Topology::Aggregated(PoolConfig { engine, .. }) = &mut config.topology {
         *engine = SglangConfig::new(SglangConfigInput::default()).expect("valid").into();
     }
-    assert!(problems(&config).contains("vLLM's engine alone"), "{}", problems(&config));
+    assert!(problems(&config).contains("only by vLLM's engine"), "{}", problems(&config));
 }
