@@ -16,7 +16,8 @@ pub(crate) fn of_host(
     (shape, replicas): (&Shape, u32),
     requests: Option<u64>,
 ) -> Result<Option<String>, Halt> {
-    let rest = |shape: &Shape| (without(&shape.command, &[HOST_GIB]), shape.router.clone(), shape.mode, shape.gpu.clone());
+    let rest =
+        |shape: &Shape| (without(&shape.command, &[HOST_GIB]), shape.router.clone(), shape.mode, shape.gpu.clone());
     let own = rest(shape);
     let of_kind = |one: &&Shape| rest(one) == own && (one.host_gib_per_gpu > 0) != (shape.host_gib_per_gpu > 0);
     let other = simulator.shapes.iter().filter(of_kind).max_by_key(|one| one.host_gib_per_gpu);

@@ -20,7 +20,12 @@ pub(crate) fn write(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
     let data = Data { charts: charts(plan) };
     write_page(out, &title, &data, &mut |out| {
         let assumed = plan.question.assumptions.iter().map(|text| format!("assumed: {text}"));
-        let texts = [plan.load.text()].into_iter().chain(plan.cut()).chain(plan.trust()).chain(plan.host_memory.clone()).chain(assumed);
+        let texts = [plan.load.text()]
+            .into_iter()
+            .chain(plan.cut())
+            .chain(plan.trust())
+            .chain(plan.host_memory.clone())
+            .chain(assumed);
         let reason = texts.collect::<Vec<_>>().join(". ");
         write_banner(out, &title, Tone::of(plan.feasible), &plan.verdict(), &reason)?;
         write_tiles(out, &tiles(plan), None)?;

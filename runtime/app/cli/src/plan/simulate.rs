@@ -227,7 +227,9 @@ impl<'a> Simulator<'a> {
         let mut failed = None;
         for (probe, made) in missing.into_iter().zip(made) {
             match made {
-                Ok(made) => drop(self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(probe, Arc::new(made))),
+                Ok(made) => {
+                    drop(self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(probe, Arc::new(made)))
+                }
                 Err(halt) => failed = failed.or(Some(halt)),
             }
         }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use axum::body::Body;
 use axum::extract::Request;
 use serde::Serialize;
-use vcr_core::{AnyEngine, ServingEngine};
 use vcr_core::plan::ScheduledKind;
+use vcr_core::{AnyEngine, ServingEngine};
 use vcr_live::{Sees, StepObserver, Submitted, finish_reason};
 use vcr_wire::monotonic_ns;
 

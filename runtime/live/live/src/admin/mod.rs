@@ -145,7 +145,7 @@ impl Admin {
             snapshot.is_paused = stepper.is_paused();
             snapshot.is_sleeping = self.pauses.is_asleep();
             snapshot.kv_cache_usage = usage(stepper.engine());
-            snapshot.num_cached_blocks = stepper.engine().pool().num_free_cached();
+            snapshot.num_cached_blocks = stepper.engine().as_vllm().map_or(0, |engine| engine.pool().num_free_cached());
             snapshot.num_held_prompts = serving.transfers.num_held();
             snapshot.plane = serving.transfers.statistics().map(|(name, totals)| PlaneTotals { name, totals });
             stepper.latency_name().clone_into(&mut snapshot.latency);
