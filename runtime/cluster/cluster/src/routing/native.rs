@@ -374,7 +374,7 @@ mod tests {
         assert_eq!((route(Some(7), &two), route(Some(8), &two)), (0, 1));
         assert_eq!(route(None, &two), 1, "no adapter: by requests");
         two[0].waiting_requests = 1;
-        assert_eq!(route(Some(7), &two), 0, "1 + 0 against 0 + 1, and the fewer requests lose: they are 10 and 0");
+        assert_eq!(route(Some(7), &two), 1, "1 + 0 and 0 + 1: by requests");
     }
 
     #[test]

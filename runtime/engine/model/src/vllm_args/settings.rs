@@ -393,6 +393,8 @@ mod tests {
                 "--kv-transfer-config" => r#"'{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'"#,
                 "--gpu-memory-utilization" | "--watermark" => "0.5",
                 "--decode-context-parallel-size" => "1",
+                "--kv-offloading-backend" => "native",
+                "--kv-offloading-size" => "16 --model Qwen/Qwen3-8B",
                 _ => "16",
             };
             let value = if argument.takes == Takes::Switch { "" } else { value };
