@@ -208,6 +208,8 @@ impl ControllerConfig {
 pub struct KubernetesScaler {
     config: ControllerConfig,
     hpa: Hpa,
+    /// Ticks so far: a clock that is late does not miss a period.
+    ticks: u64,
     /// Samples of the engines that take requests, by engine.
     series: BTreeMap<u32, VecDeque<(u64, EngineGauges)>>,
     /// Waiting requests in all engines, to tell them from those in front.
@@ -229,6 +231,7 @@ impl KubernetesScaler {
         Ok(Self {
             config,
             hpa: Hpa::default(),
+            ticks: 0,
             series: BTreeMap::new(),
             waiting_in_engines: 0,
             queue: VecDeque::new(),
@@ -245,9 +248,15 @@ impl KubernetesScaler {
         self.signal
     }
 
-    /// Scrapes the engines, if that is due.
+    /// The time, as a whole number of ticks.
+    fn now_ns(&self) -> u64 {
+        self.ticks.saturating_mul(self.config.tick_ns())
+    }
+
+    /// Begins a [tick](ControllerConfig::tick_ns), and scrapes the engines if that is due.
     pub fn scrape(&mut self, view: &PoolView, engines: &[EngineGauges]) {
-        let now_ns = view.now_ns;
+        self.ticks += 1;
+        let now_ns = self.now_ns();
         if !now_ns.is_multiple_of(self.config.scrape_ns) {
             return;
         }
@@ -262,10 +271,10 @@ impl KubernetesScaler {
         }
     }
 
-    /// Number of engines that are to be up or on their way, at each [tick](ControllerConfig::tick_ns).
+    /// Number of engines that are to be up or on their way, after [`Self::scrape`].
     pub fn desired(&mut self, view: &PoolView) -> u32 {
         let current = view.up_engines + view.starting_engines;
-        let now_ns = view.now_ns;
+        let now_ns = self.now_ns();
         if let Controller::Wva { analysis_ns, thresholds } = self.config.controller
             && now_ns.is_multiple_of(analysis_ns)
         {
