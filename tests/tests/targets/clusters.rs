@@ -270,7 +270,7 @@ fn hpa_sees_the_metrics_of_servers() {
         expect(r, "completed", "count == 12");
     "#,
     );
-    for target in ["virtual", "serve"] {
+    for target in ["virtual", "live", "serve"] {
         let outputs = Outputs::of(&folder, target, &[]);
         let first = outputs.run()["scaling"][0].clone();
         assert_eq!((&first["to"], &first["signal"]), (&3.into(), &10.0.into()), "{target}: {first}");
