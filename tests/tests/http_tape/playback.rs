@@ -33,6 +33,8 @@ fn a_tape_answers_at_its_times_and_says_what_differs() {
     assert!(begun.elapsed() >= Duration::from_millis(20 + 5 * 10), "not before its time");
     assert_eq!(answer.header("content-type"), Some("text/event-stream"));
     assert_eq!(serve.get("/health").status, 200);
+    let short = serve.post("/_vcr/api/control/client-faults", &json!({"fault": "short:after=5"}));
+    assert!(short.status == 400 && short.body.to_string().contains("`short` changes the request"), "{}", short.body);
     let mut other = streamed("two");
     other["temperature"] = json!(0.5);
     let miss = serve.post(CHATS, &other);
