@@ -86,12 +86,14 @@ impl Base {
     /// is not doubted.
     pub(crate) fn prior(&self, physical: &Prior, host_only: bool) -> Prior {
         let mut prior = *physical;
-        let held = if host_only { HELD } else { 1.0 };
         for index in 0..TERM_COUNT {
             prior.mean[index] = self.terms[index];
             let doubt = self.terms[index] * BASE_ERROR;
-            let of_host = physical.spread[index] + doubt;
-            prior.spread[index] = if is_of_host(index) { of_host } else { held * (doubt + self.missing[index]) };
+            match is_of_host(index) {
+                true => prior.spread[index] += doubt,
+                false if host_only => prior.spread[index] = HELD * (doubt + self.missing[index]),
+                false => prior.spread[index] = doubt + self.missing[index],
+            }
         }
         prior
     }
