@@ -56,24 +56,6 @@ fn a_fit_of_half_the_load_predicts_three_quarters_of_it() {
     }
 }
 
-/// A roofline as the base of 19 requests of a low load predicted three quarters of the load with a mean time between
-/// tokens 17 % too short, where the requests alone were 8 % off.
-#[test]
-fn few_requests_are_predicted_no_worse_with_a_base_than_alone() {
-    let folder = Folder::new();
-    load(&folder, "llama-3.1-8b", "p25");
-    load(&folder, "llama-3.1-8b", "p75");
-    let engine = format!("{ENGINE}28934");
-    let off = |more: &[&str]| {
-        let fit = ["fit", "p25.csv", "--part", "0..0.03", "--shape", "llama-3.1-8b", "--folds", "0", "--force"];
-        let _ = folder.vcr(&[&fit[..], &["--engine", &engine, "-o", "model.json"], more].concat()).ended(0);
-        error(&prediction(&folder, &["model.json", "p75.csv"]), "itl mean").abs()
-    };
-    let alone = off(&[]);
-    let corrected = off(&["--base", "roofline(#{ model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })"]);
-    assert!(corrected <= alone, "{corrected} with the base, {alone} alone");
-}
-
 /// Nothing is shared in the load of the fit. Without a price for what is read once the others
 /// come out 13 % too slow.
 #[test]

@@ -110,11 +110,6 @@ pub(crate) struct FitArgs {
     #[command(flatten)]
     pub(crate) prior: PriorArgs,
 
-    /// Fit only the host's time: launches, pauses between steps, and time outside of steps. The GPU's prices are those
-    /// of --base.
-    #[arg(long, value_name = "PART", help_heading = "Engine", value_parser = ["host"], requires = "base")]
-    pub(crate) fit: Option<String>,
-
     /// Estimate engine settings: num_gpu_blocks, max_num_seqs, or both.
     #[arg(long, value_name = "SETTINGS", help_heading = "Engine", value_delimiter = ',')]
     pub(crate) infer: Vec<Setting>,

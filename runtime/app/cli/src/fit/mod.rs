@@ -74,7 +74,6 @@ fn fitted(args: &FitArgs) -> Result<Exit, Refused> {
     options.folds = args.folds;
     options.warm_up = args.warm_up;
     options.prediction = args.suggest;
-    options.host_only = args.fit.is_some();
     let progress = Stages::new(args.show.quiet);
     let mut inferred = Vec::new();
     for source in &mut sources {

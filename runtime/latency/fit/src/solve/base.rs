@@ -10,16 +10,13 @@ use vcr_fitted::{StepWork, TERM_COUNT, amounts};
 
 use crate::error::FitError;
 use crate::solve::parameters::{Observation, PARAMETERS, Row};
-use crate::solve::prior::{is_of_host, prior};
+use crate::solve::prior::prior;
 use crate::solve::regress::{Prior, solve};
 use crate::source::Source;
 
-/// Uncertainty of a coefficient of the base: a standard deviation, relative. Single terms are further off than whole
-/// steps, which tables of operators price with an error of 10 % in the median: with 0.2, corrections of a roofline by few
-/// requests of the H100 recordings predict other loads worse.
-const BASE_ERROR: f64 = 0.4;
-/// Part of that where only the host is fitted.
-const HELD: f64 = 1e-3;
+/// Uncertainty of a coefficient of the base: a standard deviation, relative. Tables of
+/// operators are 10 % off whole servers in the median, 30 % for one in ten.
+const BASE_ERROR: f64 = 0.2;
 /// Share of its physical cost that a term may have if the base lacks it.
 const MISSING_TERM: f64 = 0.1;
 /// How much wider than usual what physics says is taken while the base is read.
@@ -82,18 +79,12 @@ impl Base {
         statistic.of(self.deviations.clone())
     }
 
-    /// Replaces what `physical` says of steps, but for the doubt of the host's part. With `host_only`, the GPU's part
-    /// is not doubted.
-    pub(crate) fn prior(&self, physical: &Prior, host_only: bool) -> Prior {
+    /// Replaces what `physical` says of steps.
+    pub(crate) fn prior(&self, physical: &Prior) -> Prior {
         let mut prior = *physical;
         for index in 0..TERM_COUNT {
             prior.mean[index] = self.terms[index];
-            let doubt = self.terms[index] * BASE_ERROR;
-            match is_of_host(index) {
-                true => prior.spread[index] += doubt,
-                false if host_only => prior.spread[index] = HELD * (doubt + self.missing[index]),
-                false => prior.spread[index] = doubt + self.missing[index],
-            }
+            prior.spread[index] = self.terms[index] * BASE_ERROR + self.missing[index];
         }
         prior
     }

@@ -16,7 +16,7 @@ use crate::solve::observations::observe;
 use crate::solve::parallel;
 use crate::solve::parameters::{ARRIVAL, LARGE_LAUNCH, Observation, PREFILL_LAUNCH, Row};
 use crate::solve::polish;
-use crate::solve::prior::{is_of_host, prior};
+use crate::solve::prior::prior;
 use crate::solve::prompts::{prompt_scale, with_prompts};
 use crate::solve::regress::{Prior, covariance, knowledge, solve};
 use crate::solve::shape::Shape;
@@ -32,8 +32,6 @@ pub struct FitOptions {
     pub shape: Option<(Shape, String)>,
     /// The latency model that is corrected; none for physics alone.
     pub base: Option<Base>,
-    /// Whether the GPU's prices stay those of the base, so that only the host's time is fitted.
-    pub host_only: bool,
     /// The prediction that the fit is for: loads are suggested that would make it more certain.
     pub prediction: Option<Load>,
     /// Seed of everything drawn.
@@ -55,16 +53,7 @@ impl FitOptions {
 
 impl Default for FitOptions {
     fn default() -> Self {
-        Self {
-            shape: None,
-            base: None,
-            host_only: false,
-            prediction: None,
-            seed: 1,
-            warm_up: WarmUp::Auto,
-            folds: 3,
-            threads: None,
-        }
+        Self { shape: None, base: None, prediction: None, seed: 1, warm_up: WarmUp::Auto, folds: 3, threads: None }
     }
 }
 
@@ -97,49 +86,48 @@ const POOR_LOSS: f64 = 0.1;
 const PROMPT_SCALE_STEP: f64 = 2.0;
 /// Prices of prompts up to this many times the assumed ones are within what is assumed.
 const LEAST_PROMPT_SCALE: f64 = 1.5;
-/// Parts that are left out in turn to judge a base: in sample, the fit with more freedom always wins.
-const JUDGING_FOLDS: u32 = 3;
+/// A base is left out if the mean relative error in sample is larger with it by more than this. A base of another
+/// deployment makes the error larger by a hundredth and more, and predictions by several.
+const WORSE_BY: f64 = 0.005;
 /// Most prices that are tried.
 const MAX_PROMPT_SCALES: usize = 8;
 
 impl Fit {
-    /// Mean of the relative errors of parts that were left out, over all statistics that have one.
+    /// Mean of the relative errors in sample, over all statistics.
     fn error(&self) -> f64 {
-        let errors: Vec<f64> = self.model.quality.iter().filter_map(|each| each.cross_validated).collect();
-        errors.iter().sum::<f64>() / errors.len().max(1) as f64
+        let quality = &self.model.quality;
+        quality.iter().map(|each| each.in_sample).sum::<f64>() / quality.len().max(1) as f64
     }
 }
 
-/// Fits a model to all sources at once. A base with which left-out parts are predicted worse than with physics alone is
-/// left out, with a warning. Calls `progress` at each stage.
+/// Fits a model to all sources at once. A base that explains them worse than physics alone is left out, with a warning.
+/// Calls `progress` at each stage.
 ///
 /// # Errors
 /// When an engine cannot have served its measurements, or nothing explains them.
 pub fn fit(sources: &[Source], options: &FitOptions, progress: &mut dyn FnMut(&str)) -> Result<Fit, FitError> {
-    let Some(base) = options.base.as_ref().filter(|_| !options.host_only) else {
-        return fit_once(sources, options, progress);
-    };
-    let judged = FitOptions { folds: options.folds.max(JUDGING_FOLDS), ..options.clone() };
-    let corrected = fit_once(sources, &judged, progress)?;
+    let mut corrected = fit_once(sources, options, progress)?;
+    let Some(base) = &options.base else { return Ok(corrected) };
     progress("fitting without the base");
-    let alone = fit_once(sources, &FitOptions { base: None, ..judged }, progress);
-    let (with, without) = (corrected.error(), alone.as_ref().map_or(f64::INFINITY, Fit::error));
-    let simulations = corrected.simulations + alone.as_ref().map_or(0, |alone| alone.simulations);
-    let mut best = if with <= without { corrected } else { alone? };
-    best.simulations = simulations;
-    if with > without {
-        let text = format!(
-            "the base {} is left out: with it left-out requests are predicted {:.1} % off, without it {:.1} %",
+    let physical = FitOptions { base: None, ..options.clone() };
+    let Ok(mut alone) = fit_once(sources, &physical, progress) else { return Ok(corrected) };
+    let simulations = corrected.simulations + alone.simulations;
+    let (with, without) = (corrected.error(), alone.error());
+    if with <= without + WORSE_BY {
+        corrected.simulations = simulations;
+        return Ok(corrected);
+    }
+    alone.simulations = simulations;
+    alone.warnings.insert(
+        0,
+        format!(
+            "the base {} is left out: with it the fit is {:.1} % off in sample, without it {:.1} %",
             base.model(),
             with * 100.0,
             without * 100.0
-        );
-        best.warnings.insert(0, text);
-    }
-    if options.folds == 0 {
-        best.model.quality.iter_mut().for_each(|each| each.cross_validated = None);
-    }
-    Ok(best)
+        ),
+    );
+    Ok(alone)
 }
 
 fn fit_once(sources: &[Source], options: &FitOptions, progress: &mut dyn FnMut(&str)) -> Result<Fit, FitError> {
@@ -212,7 +200,7 @@ impl<'s> Fitter<'s> {
         let step_ns = itl_ns[itl_ns.len() / 10].max(1e3);
         let is_async = sources.iter().all(Source::is_async);
         let physical = prior(step_ns, options.shape.as_ref().map(|(shape, _)| shape), is_async);
-        let prior = options.base.as_ref().map_or(physical, |base| base.prior(&physical, options.host_only));
+        let prior = options.base.as_ref().map_or(physical, |base| base.prior(&physical));
         // Short waits say what a prompt token costs.
         let mut token_ns: Vec<f64> = whole()
             .filter(|request| request.prompt_tokens >= 64)
@@ -233,8 +221,6 @@ impl<'s> Fitter<'s> {
         if let Some(ns) = token_ns.get(token_ns.len() / 10).filter(|_| options.base.is_none()) {
             let slope = &mut start[term("token_above_128")];
             *slope = slope.min(*ns);
-            let tile = &mut start[term("tile")];
-            *tile = tile.min(*ns * TILE_TOKENS as f64);
         }
         let prompt_scale = prompt_scale(sources, &prior, step_ns);
         Ok(Self { sources, options, prior, start, prompt_scale, simulations: 0 })
@@ -247,6 +233,8 @@ impl<'s> Fitter<'s> {
     fn explain(&mut self, rounds: u32, progress: &mut dyn FnMut(&str)) -> Result<Trial, FitError> {
         let start = self.start;
         let assumed = self.alternate(start, rounds, progress)?;
+            let tile = &mut start[term("tile")];
+            *tile = tile.min(*ns * TILE_TOKENS as f64);
         if assumed.loss <= POOR_LOSS || self.options.base.is_some() {
             return Ok(assumed);
         }
@@ -353,13 +341,12 @@ impl<'s> Fitter<'s> {
     /// Moves groups of coefficients until percentiles agree best.
     fn polish(&mut self, best: Trial) -> Result<Trial, FitError> {
         let values = best.values;
-        // Prices of recorded steps are not bent to fit what was outside of them, nor those of a GPU that is known.
+        // Prices of recorded steps are not bent to fit what was outside of them.
         let has_steps = self.sources.iter().all(|source| !source.measurements.steps().is_empty());
-        let host_only = self.options.host_only;
         let with = |scales: &polish::Scales| {
             let mut scaled = polish::scaled(&values, scales);
-            for index in (0..TERM_COUNT).filter(|index| has_steps || host_only && !is_of_host(*index)) {
-                scaled[index] = values[index];
+            if has_steps {
+                scaled[..TERM_COUNT].copy_from_slice(&values[..TERM_COUNT]);
             }
             scaled
         };

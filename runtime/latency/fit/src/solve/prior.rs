@@ -25,23 +25,6 @@ const SHARED_CONTEXT: f64 = 0.42;
 /// Index of the term of sampled requests.
 const SAMPLE: usize = 6;
 
-/// Terms in which steps differ by more than a GPU's work: the host launches kernels, schedules and takes in tokens.
-const OF_HOST: [&str; 8] = [
-    "step",
-    "prefill_step",
-    "prefill_chunk",
-    "sample",
-    "decode_up_to_8",
-    "decode_up_to_32",
-    "decode_up_to_128",
-    "mixed_decode",
-];
-
-/// Whether a parameter holds time of the host, of which a model of a GPU knows nothing.
-pub(crate) fn is_of_host(index: usize) -> bool {
-    TERMS.get(index).is_none_or(|term| OF_HOST.contains(&term.name))
-}
-
 /// Mean and standard deviation of a term for each unit, in units of a step.
 struct Assumed(&'static str, f64, f64);
 
@@ -89,8 +72,6 @@ pub(crate) fn prior(step_ns: f64, shape: Option<&Shape>, is_async: bool) -> Prio
     // The doubt of both together is `kv_spread`; their ratio stays where nothing is shared.
     let whole_spread = kv_spread / SHARED_CONTEXT.hypot(1.0 - SHARED_CONTEXT);
     let context = |name, part: f64| Assumed(name, part * kv_token, whole_spread * part * kv_token);
-    // On an A40 nearly all of a tile's price, on an H100 a tenth.
-    let tile = TILE_TOKENS as f64 * token;
     let assumed = [
         Assumed("step", 0.85, 0.5),
         Assumed("prefill_step", 0.05, 0.5),
@@ -107,8 +88,9 @@ pub(crate) fn prior(step_ns: f64, shape: Option<&Shape>, is_async: bool) -> Prio
         Assumed("prefill_context_token", kv_token, 2.0 * kv_token),
         Assumed("attention_pair", pair, 2.0 * pair),
         Assumed("mixed_decode", 2e-4, 5e-4),
-        Assumed("tile", 0.1 * tile, 0.3 * tile),
     ];
+    // On an A40 nearly all of a tile's price, on an H100 a tenth.
+    let tile = TILE_TOKENS as f64 * token;
     let mut prior = Prior { mean: [0.0; PARAMETERS], spread: [0.0; PARAMETERS] };
     for (index, term) in TERMS.iter().enumerate().take(TERM_COUNT) {
         let Assumed(name, mean, spread) = assumed[index];
@@ -125,6 +107,7 @@ pub(crate) fn prior(step_ns: f64, shape: Option<&Shape>, is_async: bool) -> Prio
     // On an H100, 13 and 30 ms of a dense model beside steps of 7 ms, 16 and 86 ms of one with
     // experts beside steps of 30 ms; nothing where a faster host or executor hides it.
     (prior.mean[PREFILL_LAUNCH], prior.spread[PREFILL_LAUNCH]) = (0.5 * step_ns, step_ns);
+        Assumed("tile", 0.1 * tile, 0.3 * tile),
     (prior.mean[LARGE_LAUNCH], prior.spread[LARGE_LAUNCH]) = (step_ns, 2.0 * step_ns);
     // vLLM schedules a request and takes in its token in Python, while no launch is under way:
     // 12 to 15 us on a fast host, 30 to 40 us on a slow one, from 8 decodes to 500.
