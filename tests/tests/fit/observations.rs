@@ -28,7 +28,6 @@ fn price_errors(model: &Value) -> [f64; 2] {
             + tokens * of("token")
             + (tokens - 128.0).max(0.0) * of("token_above_128")
             + (tokens - 512.0).max(0.0) * of("token_above_512")
-            + ((tokens - 129.0).max(0.0) / 128.0).floor() * of("tile")
             + (decodes + prefill) * of("sample")
             + decodes.min(8.0) * of("decode_up_to_8")
             + decodes.min(32.0) * of("decode_up_to_32")

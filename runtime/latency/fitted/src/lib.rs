@@ -32,6 +32,5 @@ pub use noise::{Noise, NoiseStream, QUANTILES};
 pub use price::StepPrice;
 pub use range::FittedRange;
 pub use terms::{
-    Amounts, DECODE_KNOTS, StepWork, TERM_COUNT, TERMS, TILE_TOKENS, TOKEN_KNOTS, Term, UNKNOWN_TOKENS, amounts,
-    distinct_tokens,
+    Amounts, DECODE_KNOTS, StepWork, TERM_COUNT, TERMS, TOKEN_KNOTS, Term, UNKNOWN_TOKENS, amounts, distinct_tokens,
 };

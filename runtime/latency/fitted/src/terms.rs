@@ -70,16 +70,13 @@ const fn term(name: &'static str, unit: &'static str, meaning: &'static str) -> 
 }
 
 /// Number of terms.
-pub const TERM_COUNT: usize = 16;
+pub const TERM_COUNT: usize = 15;
 
 /// Batch sizes up to which a decode adds to the terms `decode_up_to_*`.
 pub const DECODE_KNOTS: [u64; 3] = [8, 32, 128];
 
 /// Tokens of a step beyond which the terms `token_above_*` begin.
 pub const TOKEN_KNOTS: [u64; 2] = [128, 512];
-
-/// Tokens of a tile. On an A40, steps of 257 and of 384 tokens take the same time, and each tile more takes 16 ms.
-pub const TILE_TOKENS: u64 = 128;
 
 /// The terms, in the order of [`amounts`].
 pub const TERMS: [Term; TERM_COUNT] = [
@@ -98,7 +95,6 @@ pub const TERMS: [Term; TERM_COUNT] = [
     term("prefill_context_token", "context token", "KV cache read by a prefill chunk"),
     term("attention_pair", "query-key pair", "attention of prefill chunks"),
     term("mixed_decode", "decode in a step with prefill", "interaction of decodes with prefill chunks"),
-    term("tile", "128 tokens after 256", "one more tile of tokens in products of matrices, full or not"),
 ];
 
 /// Amount of each of the [`TERMS`] in a step.
@@ -145,7 +141,6 @@ pub fn amounts(work: &StepWork) -> Amounts {
         work.prefill_context_tokens as f64,
         work.prefill_attention_pairs as f64,
         if_prefill(decodes),
-        (tokens.saturating_sub(shared + 1) / TILE_TOKENS) as f64,
     ]
 }
 
@@ -158,15 +153,6 @@ mod tests {
     fn steps_are_padded_as_cuda_graphs_are() {
         let sizes = [0, 1, 2, 3, 5, 9, 250, 257, 512, 513, 4096].map(padded);
         assert_eq!(sizes, [0, 1, 2, 4, 8, 16, 256, 272, 512, 513, 4096]);
-    }
-
-    #[test]
-    fn tiles_count_whole_beyond_two() {
-        let tiles = [0, 128, 256, 257, 384, 385, 2048].map(|decode_tokens| {
-            let work = StepWork { decode_tokens, ..StepWork::default() };
-            amounts(&work)[TERM_COUNT - 1]
-        });
-        assert_eq!(tiles, [0.0, 0.0, 0.0, 1.0, 1.0, 2.0, 14.0]);
     }
 
     #[test]

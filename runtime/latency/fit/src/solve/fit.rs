@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use vcr_compare::{Comparison, Metric, Statistic};
-use vcr_fitted::{FittedRange, MODEL_FORMAT, ModelFile, Provenance, StepPrice, TERM_COUNT, TERMS, TILE_TOKENS};
+use vcr_fitted::{FittedRange, MODEL_FORMAT, ModelFile, Provenance, StepPrice, TERM_COUNT, TERMS};
 
 use crate::error::FitError;
 use crate::judge::metrics::comparisons;
@@ -233,8 +233,6 @@ impl<'s> Fitter<'s> {
     fn explain(&mut self, rounds: u32, progress: &mut dyn FnMut(&str)) -> Result<Trial, FitError> {
         let start = self.start;
         let assumed = self.alternate(start, rounds, progress)?;
-            let tile = &mut start[term("tile")];
-            *tile = tile.min(*ns * TILE_TOKENS as f64);
         if assumed.loss <= POOR_LOSS || self.options.base.is_some() {
             return Ok(assumed);
         }

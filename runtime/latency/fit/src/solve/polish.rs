@@ -38,8 +38,8 @@ fn group(index: usize) -> usize {
     let Some(term) = TERMS.get(index) else { return 2 };
     match term.name {
         "decode_context_token" | "decode_distinct_token" => 1,
-        name if name.starts_with("prefill") || name.starts_with("token") => 2,
-        "attention_pair" | "mixed_decode" | "tile" => 2,
+        name if name.starts_with("prefill") || name.starts_with("token") || name == "attention_pair" => 2,
+        "mixed_decode" => 2,
         _ => 0,
     }
 }

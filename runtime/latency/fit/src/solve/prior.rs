@@ -6,7 +6,7 @@
 //! a token by its operations. All is in units of the shortest time between tokens that
 //! was measured, which is about the time of reading the weights.
 
-use vcr_fitted::{TERM_COUNT, TERMS, TILE_TOKENS};
+use vcr_fitted::{TERM_COUNT, TERMS};
 use vcr_roofline::Arithmetic;
 
 use crate::solve::parameters::{ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQUEST, PARAMETERS, PREFILL_LAUNCH};
@@ -77,7 +77,7 @@ pub(crate) fn prior(step_ns: f64, shape: Option<&Shape>, is_async: bool) -> Prio
         Assumed("prefill_step", 0.05, 0.5),
         Assumed("prefill_chunk", 0.01, 0.05),
         Assumed("token", 0.05 * token, 0.2 * token),
-        Assumed("token_above_128", 0.45 * token, 0.5 * token),
+        Assumed("token_above_128", 0.55 * token, 0.5 * token),
         Assumed("token_above_512", 0.2 * token, 0.4 * token),
         Assumed("sample", 5e-4, 1e-3),
         Assumed("decode_up_to_8", 2e-3, 2e-2),
@@ -89,8 +89,6 @@ pub(crate) fn prior(step_ns: f64, shape: Option<&Shape>, is_async: bool) -> Prio
         Assumed("attention_pair", pair, 2.0 * pair),
         Assumed("mixed_decode", 2e-4, 5e-4),
     ];
-    // On an A40 nearly all of a tile's price, on an H100 a tenth.
-    let tile = TILE_TOKENS as f64 * token;
     let mut prior = Prior { mean: [0.0; PARAMETERS], spread: [0.0; PARAMETERS] };
     for (index, term) in TERMS.iter().enumerate().take(TERM_COUNT) {
         let Assumed(name, mean, spread) = assumed[index];
@@ -107,7 +105,6 @@ pub(crate) fn prior(step_ns: f64, shape: Option<&Shape>, is_async: bool) -> Prio
     // On an H100, 13 and 30 ms of a dense model beside steps of 7 ms, 16 and 86 ms of one with
     // experts beside steps of 30 ms; nothing where a faster host or executor hides it.
     (prior.mean[PREFILL_LAUNCH], prior.spread[PREFILL_LAUNCH]) = (0.5 * step_ns, step_ns);
-        Assumed("tile", 0.1 * tile, 0.3 * tile),
     (prior.mean[LARGE_LAUNCH], prior.spread[LARGE_LAUNCH]) = (step_ns, 2.0 * step_ns);
     // vLLM schedules a request and takes in its token in Python, while no launch is under way:
     // 12 to 15 us on a fast host, 30 to 40 us on a slow one, from 8 decodes to 500.

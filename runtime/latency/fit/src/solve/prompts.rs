@@ -33,8 +33,7 @@ pub(crate) fn prompt_scale(sources: &[Source], prior: &Prior, step_ns: f64) -> f
 
 /// Whether a parameter is the price of work that only steps with prompts have.
 fn is_of_prompts(index: usize) -> bool {
-    let names =
-        ["prefill_step", "prefill_chunk", "token_above_128", "token_above_512", "prefill_context_token", "tile"];
+    let names = ["prefill_step", "prefill_chunk", "token_above_128", "token_above_512", "prefill_context_token"];
     TERMS.get(index).is_some_and(|term| names.contains(&term.name) || term.name == "attention_pair")
 }
 
