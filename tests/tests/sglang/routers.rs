@@ -76,15 +76,15 @@ fn the_cache_aware_policy_finds_what_servers_have_cached() {
 fn prefill_and_decode_meet_by_the_routers_rooms() {
     let Some(client) = client("sglang") else { return };
     let bootstrap = free_ports(1);
+    // A server, and where its engine's own metrics are: those of SGLang stand still while nothing is computed.
     let worker = |role: &str| {
         let (bootstrap, side_channel) = (bootstrap.to_string(), free_port().to_string());
+        let metrics = format!("127.0.0.1:{}", free_port());
         let args = ["--kv-rendezvous", "sglang", "--kv-rendezvous-role", role, "--kv-rendezvous-port", &bootstrap];
-        serve(
-            8000,
-            &[&args[..], &["--side-channel-port", &side_channel, "--kv-cache-transfer-latency", "30ms"]].concat(),
-        )
+        let more = ["--side-channel-port", &side_channel, "--metrics-address", &metrics];
+        (serve(8000, &[&args[..], &more, &["--kv-cache-transfer-latency", "30ms"]].concat()), metrics)
     };
-    let (prefill, decode) = (worker("prefill"), worker("decode"));
+    let ((prefill, of_prefill), (decode, of_decode)) = (worker("prefill"), worker("decode"));
     assert_eq!(decode.get("/server_info").body["disaggregation_mode"], "decode");
     let urls = [&prefill, &decode].map(|server| format!("http://{}", server.address()));
     let port = bootstrap.to_string();
@@ -109,7 +109,7 @@ fn prefill_and_decode_meet_by_the_routers_rooms() {
     wait_until("the prefill engine has done its part", || {
         metric(prefill.address(), "sglang:num_requests_total") >= before + 3.0
     });
-    for server in [&prefill, &decode] {
-        wait_until("all pages are free", || metric(server.address(), "sglang:num_used_tokens") == 0.0);
+    for metrics in [of_prefill, of_decode] {
+        wait_until("all pages are free", || metric(&metrics, "vcr_kv_cache_usage_ratio") == 0.0);
     }
 }

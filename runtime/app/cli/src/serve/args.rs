@@ -7,10 +7,10 @@ use clap::{Args, ValueEnum};
 use vcr_frontend::{FrontendKind, ImageOptions, MediaLimits, MediaRules};
 
 use super::arguments::ArgumentArgs;
+use super::backend::SglangArgs;
 use super::chats::ChatArgs;
 use super::operations::{ClientFaultArgs, HttpArgs};
 use super::responses::ResponsesArgs;
-use super::sglang::SglangArgs;
 use super::tape::TapeArgs;
 use super::traces::TraceArgs;
 use super::vllm_flags::VllmFlags;

@@ -2,6 +2,7 @@
 
 pub(crate) mod args;
 mod arguments;
+mod backend;
 mod chats;
 pub(crate) mod config_file;
 mod model;

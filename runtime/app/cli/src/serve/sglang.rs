@@ -1,48 +1,13 @@
-//! Options of a server of SGLang, and what they ask for.
+//! What the options of a server of SGLang ask for.
 
-use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 use vcr_core::sglang::{SchedulePolicy, SglangConfig, SglangConfigInput};
 use vcr_core::{NamedValue as _, PluginContext};
 use vcr_live::{LiveConfig, PdRole};
 
 use super::args::{FrontendArg, ServeArgs};
+use super::backend::{BackendArg, SglangArgs};
 use crate::play::unusable::Unusable;
-
-/// Which engine is served, with its API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum BackendArg {
-    Vllm,
-    Sglang,
-}
-
-#[derive(Debug, Args)]
-#[command(next_help_heading = "SGLang")]
-pub(crate) struct SglangArgs {
-    /// Engine that is served, with its scheduler, its API and its metrics.
-    #[arg(long, value_name = "NAME", value_enum, default_value = "vllm")]
-    backend: BackendArg,
-
-    /// Tokens of the KV pool, instead of --num-gpu-blocks.
-    #[arg(long, value_name = "TOKENS")]
-    max_total_tokens: Option<u32>,
-
-    /// Prompt tokens of a chunk at most [default: 8192].
-    #[arg(long, value_name = "TOKENS")]
-    chunked_prefill_size: Option<u32>,
-
-    /// Prompt tokens of a pass at most [default: 16384].
-    #[arg(long, value_name = "TOKENS")]
-    max_prefill_tokens: Option<u32>,
-
-    /// Order of admission: fcfs, or lpm, the longest cached prefix first [default: fcfs].
-    #[arg(long, value_name = "NAME", value_parser = ["fcfs", "lpm"])]
-    schedule_policy: Option<String>,
-
-    /// Scale of the share of running requests' outputs that is reserved [default: 1.0].
-    #[arg(long, value_name = "FACTOR")]
-    schedule_conservativeness: Option<f64>,
-}
 
 /// The version of SGLang whose API this is.
 const VERSION: &str = "0.5.23";
