@@ -210,7 +210,86 @@ fn drafts_are_accepted_as_stated() {
         assert_eq!(command.contains("--speculative-config"), pays, "{rates}: {command}");
         let report = folder.vcr(&["run", "plan/row-1/scenario.rhai", "--json", "--quiet"]).ended(0).json();
         assert_eq!(report["fingerprint"], row["fingerprint"]);
+        let values = fs::read_to_string(folder.path().join("plan/row-1/values.yaml")).expect("it was written");
+        assert_eq!(values.contains("--acceptance-rates=1,1"), pays, "{values}");
+        if pays {
+            let args = values.lines().filter_map(|line| line.trim().strip_prefix("- '")?.strip_suffix('\''));
+            let _ = Serve::start(&args.collect::<Vec<_>>());
+        }
     }
+}
+
+/// A hundred prefixes of 4096 tokens in turn: more than a GPU keeps, and less than the host does.
+#[test]
+fn host_memory_is_chosen_where_it_helps_and_judged_where_it_does_not() {
+    let folder = Folder::new();
+    let load = |prefixes: u64| -> String {
+        let request = |number: u64| {
+            let prefix = number % prefixes * 8;
+            let hashes: Vec<u64> = (prefix..prefix + 8).chain([1_000_000 + number]).collect();
+            let line = json!({
+                "timestamp": number * 220, "input_length": 4608, "output_length": 20, "hash_ids": hashes
+            });
+            format!("{line}\n")
+        };
+        (0..300).map(request).collect()
+    };
+    folder.write("many.jsonl", load(100));
+    folder.write("few.jsonl", load(10));
+    folder.write("none.jsonl", load(300));
+    let space = "{tensor_parallel: 1, max_num_seqs: 64, max_num_batched_tokens: 8192, prefill_decode: ['1:1'], \
+                 host_gib_per_gpu: [0, 96]}";
+    let of = |trace: &str, objective: &str| {
+        let args = ["--gpu", "l40s", "--price", "l40s=1", "--trace", trace, "--slo", objective, "--scale", "1"];
+        answer(&folder, &[&args[..], &["--space", space, "--out", "plan"]].concat())
+    };
+    for (trace, objective, is_used, words) in [
+        ("many.jsonl", "ttft.p75 < 400ms", true, "host memory gives row 1 "),
+        ("few.jsonl", "ttft.p75 < 5s", false, "does not help row 1: the GPUs hold what prompts share"),
+        ("none.jsonl", "ttft.p75 < 5s", false, "does not help row 1: prompts share 0.0 % of their tokens"),
+    ] {
+        let plan = of(trace, objective);
+        let row = &plan["rows"][0];
+        let command = row["deployment"]["command"].as_str().expect("a text");
+        assert_eq!(command.contains(" --kv-offloading-size 96"), is_used, "{trace}: {command}");
+        let said = plan["host_memory"].as_str().expect("a text");
+        assert!(said.contains(words), "{trace}: {said}");
+        let report = folder.vcr(&["run", "plan/row-1/scenario.rhai", "--json", "--quiet"]).ended(0).json();
+        assert_eq!(report["fingerprint"], row["fingerprint"]);
+        let apart = plan["left_out"].as_array().expect("a list").iter().map(|one| one["reason"].to_string());
+        assert!(apart.into_iter().any(|reason| reason.contains("beside transfers")), "{}", plan["left_out"]);
+    }
+}
+
+#[test]
+fn other_loads_may_need_other_gpus() {
+    let folder = Folder::new();
+    let args = ["--gpu", "h100,l40s", "--price", "h100=2.5,l40s=1", "--scale", "0.2,1,2"];
+    let space = ["--space", "{tensor_parallel: 1, max_num_seqs: 64, max_num_batched_tokens: 8192, prefill_decode: []}"];
+    let plan = answer(&folder, &[&args[..], &SMALL[2..12], &space].concat());
+    let growth = plan["growth"].as_array().expect("a list").iter();
+    let gpus: Vec<(Value, Value)> =
+        growth.map(|one| (one["deployment"]["gpu"].clone(), one["replicas"].clone())).collect();
+    // $1 in place of $2.50 is enough for a fifth of the load, and $4 in place of $5 for twice as much.
+    assert_eq!(gpus, [(json!("l40s"), json!(1)), (json!("h100-sxm"), json!(1)), (json!("l40s"), json!(4))]);
+}
+
+#[test]
+fn a_plan_that_was_killed_goes_on() {
+    let folder = Folder::new();
+    let question = [&["--max-gpus", "4", "--exhaustive", "--threads", "1"], &SMALL[..]].concat();
+    let whole = answer(&folder, &question);
+    let args = [&["plan", "--json", "--out", "plan"], &MODEL[..], &LATENCY, &question].concat();
+    let mut process =
+        Command::new(vcr()).args(&args).current_dir(folder.path()).stdout(Stdio::null()).spawn().expect("it starts");
+    let kept = folder.path().join("plan.simulations");
+    wait_until("simulations are kept", || fs::read_to_string(&kept).is_ok_and(|text| text.lines().count() > 2));
+    process.kill().expect("it is there");
+    let _ = process.wait();
+    let said = folder.vcr(&args).ended(0);
+    assert!(said.stderr.contains("goes on from `plan.simulations`"), "{}", said.stderr);
+    assert_eq!(said.json(), whole);
+    assert!(!kept.exists(), "the answer is whole");
 }
 
 #[test]
@@ -304,17 +383,19 @@ fn what_ends_a_search_leaves_the_best_so_far() {
     let long = [&long[..], &["--threads", "1"]].concat();
     for (limit, code, cause) in [("--budget", 0, "--budget"), ("--timeout", 124, "--timeout")] {
         let folder = Folder::new();
-        let said = plan(&folder, &[&long[..], &slo, &[limit, "8s"]].concat());
-        let answer = said.ended(code).json();
+        let said = plan(&folder, &[&long[..], &slo, &[limit, "8s"]].concat()).ended(code);
+        let answer = said.json();
         assert_eq!((&answer["cut_by"], &answer["feasible"]), (&json!(cause), &json!(true)));
         assert!(answer["families"].as_array().expect("a list").iter().any(|family| family["result"] == "unfinished"));
         assert!(folder.path().join("plan/row-1/scenario.rhai").is_file());
+        assert!(folder.path().join("plan.simulations").is_file() && said.stderr.contains("goes on from there"));
         let report = folder.vcr(&["run", "plan/row-1/scenario.rhai", "--json", "--quiet"]).ended(0).json();
         assert_eq!(report["fingerprint"], answer["rows"][0]["fingerprint"]);
     }
     let folder = Folder::new();
     plan(&folder, &[&long[..], &slo, &["--budget", "1us"]].concat()).failed(2, &["--budget ended the search before"]);
     assert!(!folder.path().join("plan").exists(), "nothing is in it");
+    assert!(!folder.path().join("plan.simulations").exists(), "nor in this");
 }
 
 /// A signal at any time leaves an answer or nothing.
@@ -422,6 +503,7 @@ fn mistakes_are_refused() {
         (with("--output-tokens", "-5"), "invalid --output-tokens `-5`"),
         (with("--space", "{tensor_paralel: [1]}"), "unknown field `tensor_paralel`"),
         (with("--space", "{tensor_parallel: []}"), "`tensor_parallel` has no values"),
+        (with("--space", "{host_gib_per_gpu: [-1]}"), "invalid --space"),
         (
             with("--space", "{arguments: --speculative-config.method ngram}"),
             "`arguments` have drafts: expected `acceptance_rates`",

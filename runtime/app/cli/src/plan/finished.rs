@@ -9,6 +9,7 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use vcr_base::input::remote;
@@ -16,7 +17,6 @@ use vcr_latency::tables::DATA_VARIABLE;
 
 use crate::exit::eprint_line;
 use crate::plan::inputs::Inputs;
-use crate::plan::simulate::Simulated;
 use crate::refusal::Refusal;
 use crate::sweep::part::{digest, whole_lines};
 use crate::terminal::text::counted;
@@ -34,21 +34,21 @@ struct Header {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Line<T> {
+struct Line<R> {
     script: String,
-    result: T,
+    result: R,
 }
 
 /// Simulations that an earlier process has finished, and those of this one.
-pub(crate) struct Finished {
+pub(crate) struct Finished<T> {
     path: PathBuf,
-    earlier: BTreeMap<String, Simulated>,
+    earlier: BTreeMap<String, T>,
     /// Of the first line.
     header_bytes: u64,
     file: Mutex<File>,
 }
 
-impl Finished {
+impl<T: Clone + Serialize + DeserializeOwned> Finished<T> {
     /// Those beside the folder `out`; none where there is no file of this machine to be kept beside.
     pub(crate) fn open(out: &Path, inputs: &Inputs, quiet: bool) -> Result<Option<Self>, Refusal> {
         if remote::url(out).is_some() {
@@ -74,7 +74,7 @@ impl Finished {
         let mut lines = whole.lines();
         let is_same = lines.next().and_then(|line| serde_json::from_str::<Header>(line).ok()).as_ref() == Some(&header);
         let lines = lines.filter(|_| is_same).filter_map(|line| serde_json::from_str(line).ok());
-        let earlier: BTreeMap<String, Simulated> = lines.map(|Line { script, result }| (script, result)).collect();
+        let earlier: BTreeMap<String, T> = lines.map(|Line { script, result }| (script, result)).collect();
         let end = if is_same { whole.len() as u64 } else { 0 };
         file.set_len(end).and_then(|()| file.seek(SeekFrom::Start(end))).map_err(failed)?;
         let first = serde_json::to_string(&header).map_err(|error| failed(error.into()))? + "\n";
@@ -89,12 +89,12 @@ impl Finished {
     }
 
     /// The result of a script, if an earlier process has it.
-    pub(crate) fn of(&self, script: &str) -> Option<Simulated> {
+    pub(crate) fn of(&self, script: &str) -> Option<T> {
         if self.earlier.is_empty() { None } else { self.earlier.get(&name(script)).cloned() }
     }
 
     /// Keeps a result. A disk that is full costs a later process time, not this one its answer.
-    pub(crate) fn add(&self, script: &str, result: &Simulated) {
+    pub(crate) fn add(&self, script: &str, result: &T) {
         let line = serde_json::to_string(&Line { script: name(script), result }).unwrap_or_default();
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         // In one piece and without a buffer: a line that is written outlives the process.

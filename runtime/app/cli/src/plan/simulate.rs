@@ -116,7 +116,7 @@ pub(crate) struct Simulator<'a> {
     known: Mutex<BTreeMap<Probe, Arc<Simulated>>>,
     /// Of all simulators of a question.
     spent: Arc<Spent>,
-    finished: Option<Arc<Finished>>,
+    finished: Option<Arc<Finished<Simulated>>>,
     progress: Arc<Progress>,
 }
 
@@ -145,7 +145,7 @@ impl<'a> Simulator<'a> {
     }
 
     /// One that goes on from the finished simulations of an earlier process, and keeps its own.
-    pub(crate) fn with_finished(self, finished: Option<Finished>) -> Self {
+    pub(crate) fn with_finished(self, finished: Option<Finished<Simulated>>) -> Self {
         Self { finished: finished.map(Arc::new), ..self }
     }
 
@@ -228,7 +228,7 @@ impl<'a> Simulator<'a> {
         for (probe, made) in missing.into_iter().zip(made) {
             match made {
                 Ok(made) => {
-                    drop(self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(probe, Arc::new(made)))
+                    self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(probe, Arc::new(made));
                 }
                 Err(halt) => failed = failed.or(Some(halt)),
             }
