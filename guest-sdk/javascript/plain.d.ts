@@ -37,8 +37,8 @@ export type Plain<T, Name = ''> = T extends bigint
         ? T
         : T extends Array<infer Item>
           ? Plain<Item>[]
-          : T[keyof T] extends List
-            ? { [Field in keyof T]: Entry<T[Field], Field> }[]
+          : T[keyof T] extends List | undefined
+            ? { [Field in keyof T]-?: Entry<NonNullable<T[Field]>, Field> }[]
             : { [Field in keyof T]: Plain<T[Field], Field> };
 
 export function plain<T>(value: T): Plain<T>;

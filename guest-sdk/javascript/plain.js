@@ -18,7 +18,8 @@ export function plain(value, name = '') {
   if (Array.isArray(value)) return value.map((item) => plain(item));
   if (ArrayBuffer.isView(value)) return isQuantity(name) && isWide(value) ? Array.from(value, Number) : value;
   const fields = Object.keys(value);
-  if (fields.length > 0 && isList(value[fields[0]]) && fields.every((field) => isList(value[field]))) {
+  // A column is none where all of its entries are 0.
+  if (fields.length > 0 && isList(value[fields[0]]) && fields.every((field) => isList(value[field] ?? []))) {
     return rows(value, fields);
   }
   const record = {};
@@ -47,7 +48,7 @@ function rows(columns, fields) {
   for (let index = 0; index < count; index++) made.push({});
   for (const field of fields) {
     const column = plain(columns[field], field);
-    for (let index = 0; index < count; index++) made[index][field] = column[index];
+    for (let index = 0; index < count; index++) made[index][field] = column ? column[index] : 0;
   }
   return made;
 }

@@ -28,6 +28,9 @@ function definitions(/** @type {string} */ text, /** @type {string} */ kind) {
   return found;
 }
 
+/** The type of a column, which may be left out, with that of its entries. */
+const COLUMN = /^(?:option<)?list<([^<>]*)>+$/;
+
 /**
  * A record of an interface with a value in every field, as a guest sees it: 0, false, the first
  * case, and empty texts and lists. Of columns it is one row.
@@ -51,7 +54,7 @@ export function blank(wit, interfaceName, record) {
   /** @type {(name: string) => string[][]} */
   const fieldsOf = (name) =>
     [...records.get(name).matchAll(/([a-z0-9-]+):\s*([^,\n]+(?:<[^>]*>)?)/g)].map((match) => [match[1], match[2].trim()]);
-  const isColumns = (/** @type {string[][]} */ fields) => fields.every(([, type]) => type.startsWith('list<'));
+  const isColumns = (/** @type {string[][]} */ fields) => fields.every(([, type]) => COLUMN.test(type));
   /** @type {(type: any, name: string) => any} */
   const value = (type, name) => {
     if (aliases.has(type)) return value(aliases.get(type), name);
@@ -69,5 +72,5 @@ export function blank(wit, interfaceName, record) {
 
   if (!records.has(record)) throw new Error(`the interface \`${interfaceName}\` has no record \`${record}\``);
   const fields = fieldsOf(record);
-  return made(isColumns(fields) ? fields.map(([field, type]) => [field, type.slice('list<'.length, -1)]) : fields);
+  return made(isColumns(fields) ? fields.map(([field, type]) => [field, COLUMN.exec(type)?.[1] ?? '']) : fields);
 }

@@ -37,6 +37,7 @@ import importlib
 import json
 import math
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Callable, Iterable, NamedTuple
 
 try:
@@ -88,6 +89,23 @@ class EngineInfo(NamedTuple):
     kv_total_blocks: int = 20_000
     block_size_tokens: int = 16
     kv_groups: list[KvGroup] = []
+
+
+class KvGroupShape(NamedTuple):
+    """The part of a step that differs between the engine's `kv_groups`. States and cross-attention have 0."""
+
+    prefill_attention_pairs: int = 0
+    decode_context_tokens: int = 0
+
+
+def kv_group_shapes() -> list[KvGroupShape]:
+    """The shapes of the step that `price` is asked about, one for each of the engine's `kv_groups`; none for an
+    engine without groups, and natively."""
+    try:
+        shapes = importlib.import_module("wit_world.imports.groups").shapes()
+    except ImportError:
+        return []
+    return [KvGroupShape(*row) for row in zip(shapes.prefill_attention_pairs, shapes.decode_context_tokens)]
 
 
 class StepShape(NamedTuple):
@@ -560,7 +578,9 @@ def routing(make: Callable[[dict[str, Any], int], Router]) -> type:
             for one in ended:
                 router.ended(EndedRequest(**vars(one)))
             fields = {**with_slo(request), "phase": enum_name(request.phase)}
-            rows = zip(*(getattr(workers, field) for field in WorkerLoad._fields))
+            # A column is none where all of its entries are 0.
+            columns = (getattr(workers, field) for field in WorkerLoad._fields)
+            rows = zip(*(repeat(0) if column is None else column for column in columns))
             chosen = router.route(RouteRequest(now_ns, **fields), [WorkerLoad(*row) for row in rows])
             if chosen is REFUSE:
                 return wit.Choice_Refuse()

@@ -107,13 +107,13 @@ impl<'a> WorkerLoads<'a> {
             columns.active_blocks,
             columns.total_blocks,
             columns.cached_prompt_blocks,
-            columns.host_prompt_blocks,
-            columns.disk_prompt_blocks,
-            columns.loading_requests,
         ];
         let is_even = lists.iter().all(|list| list.len() == length);
         let lists = [columns.outstanding_prefill_tokens, columns.last_step_ns, columns.preemption_count];
         let is_even = is_even && lists.iter().all(|list| list.len() == length);
+        // None where all are 0.
+        let lists = [columns.host_prompt_blocks, columns.disk_prompt_blocks, columns.loading_requests];
+        let is_even = is_even && lists.iter().all(|list| list.is_empty() || list.len() == length);
         is_even.then_some(Self { columns })
     }
 
@@ -138,45 +138,25 @@ impl<'a> WorkerLoads<'a> {
     /// All of them, in order.
     #[inline]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = WorkerLoad> + Clone + 'a {
-        let Columns {
-            worker,
-            running_requests,
-            waiting_requests,
-            max_running_requests,
-            active_blocks,
-            total_blocks,
-            outstanding_prefill_tokens,
-            cached_prompt_blocks,
-            host_prompt_blocks,
-            disk_prompt_blocks,
-            loading_requests,
-            last_step_ns,
-            preemption_count,
-        } = self.columns;
-        let requests = worker.iter().zip(running_requests).zip(waiting_requests).zip(max_running_requests);
-        let blocks = active_blocks.iter().zip(total_blocks).zip(cached_prompt_blocks);
-        let tiers = host_prompt_blocks.iter().zip(disk_prompt_blocks).zip(loading_requests);
-        let totals = outstanding_prefill_tokens.iter().zip(last_step_ns).zip(preemption_count);
-        requests.zip(blocks).zip(tiers).zip(totals).map(
-            |(
-                (((((worker, running), waiting), max_running), ((active, total), cached)), ((host, disk), loading)),
-                ((outstanding, step_ns), preemptions),
-            )| WorkerLoad {
-                worker: *worker,
-                running_requests: *running,
-                waiting_requests: *waiting,
-                max_running_requests: *max_running,
-                active_blocks: *active,
-                total_blocks: *total,
-                outstanding_prefill_tokens: *outstanding,
-                cached_prompt_blocks: *cached,
-                host_prompt_blocks: *host,
-                disk_prompt_blocks: *disk,
-                loading_requests: *loading,
-                last_step_ns: *step_ns,
-                preemption_count: *preemptions,
-            },
-        )
+        let columns = self.columns;
+        // A column without entries has zeros.
+        let at = |column: &[u32], index: usize| column.get(index).copied().unwrap_or(0);
+        let wide_at = |column: &[u64], index: usize| column.get(index).copied().unwrap_or(0);
+        columns.worker.iter().enumerate().map(move |(index, worker)| WorkerLoad {
+            worker: *worker,
+            running_requests: at(columns.running_requests, index),
+            waiting_requests: at(columns.waiting_requests, index),
+            max_running_requests: at(columns.max_running_requests, index),
+            active_blocks: at(columns.active_blocks, index),
+            total_blocks: at(columns.total_blocks, index),
+            outstanding_prefill_tokens: wide_at(columns.outstanding_prefill_tokens, index),
+            cached_prompt_blocks: at(columns.cached_prompt_blocks, index),
+            host_prompt_blocks: at(columns.host_prompt_blocks, index),
+            disk_prompt_blocks: at(columns.disk_prompt_blocks, index),
+            loading_requests: at(columns.loading_requests, index),
+            last_step_ns: wide_at(columns.last_step_ns, index),
+            preemption_count: wide_at(columns.preemption_count, index),
+        })
     }
 }
 
@@ -252,6 +232,11 @@ mod tests {
         let workers = columns.view();
         assert_eq!((workers.len(), workers.get(1), workers.get(2)), (2, Some(load(9)), None));
         assert!(workers.iter().eq([load(3), load(9)]));
+        let without_tiers = Columns { host_prompt_blocks: &[], disk_prompt_blocks: &[], ..workers.columns };
+        let seen = WorkerLoads::of_columns(without_tiers).and_then(|workers| workers.get(1));
+        assert_eq!(seen, Some(WorkerLoad { host_prompt_blocks: 0, disk_prompt_blocks: 0, ..load(9) }));
+        let ragged = Columns { loading_requests: &[1][..], ..workers.columns };
+        assert!(WorkerLoads::of_columns(ragged).is_none(), "the others are longer");
         let ragged = Columns { worker: &[1][..], ..Columns::default() };
         assert!(WorkerLoads::of_columns(ragged).is_none(), "the others are shorter");
     }

@@ -49,9 +49,9 @@ impl<G: RouterGuest + Exported<Kept = G>> Guest for Component<G> {
             total_blocks: &*workers.total_blocks,
             outstanding_prefill_tokens: &*workers.outstanding_prefill_tokens,
             cached_prompt_blocks: &*workers.cached_prompt_blocks,
-            host_prompt_blocks: &*workers.host_prompt_blocks,
-            disk_prompt_blocks: &*workers.disk_prompt_blocks,
-            loading_requests: &*workers.loading_requests,
+            host_prompt_blocks: workers.host_prompt_blocks.as_deref().unwrap_or_default(),
+            disk_prompt_blocks: workers.disk_prompt_blocks.as_deref().unwrap_or_default(),
+            loading_requests: workers.loading_requests.as_deref().unwrap_or_default(),
             last_step_ns: &*workers.last_step_ns,
             preemption_count: &*workers.preemption_count,
         };

@@ -83,7 +83,9 @@ fn sample(field: &str, ty: &Type) -> Value {
 
 /// Whether a record holds columns.
 fn is_columns(record: &Record) -> bool {
-    record.fields().all(|field| matches!(field.ty, Type::List(_)))
+    let is_list = |ty: &Type| matches!(ty, Type::List(_));
+    let is_column = |ty: &Type| matches!(ty, Type::Option(option) if is_list(&option.ty())) || is_list(ty);
+    record.fields().all(|field| is_column(&field.ty))
 }
 
 /// A missing column, among others with this many entries.

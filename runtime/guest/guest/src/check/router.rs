@@ -174,6 +174,8 @@ impl Routing {
     /// Every engine that is up.
     fn workers(&self, (root, blocks): (u64, u64)) -> Vec<WorkerLoad> {
         let up = self.workers.iter().enumerate().filter(|(_, worker)| !worker.is_down);
+        // Half of the prompts are in tiers, too.
+        let tiered_blocks = if root.is_multiple_of(2) { blocks } else { 0 };
         up.map(|(index, worker)| {
             let cached = worker.cached.iter().find(|(known, _)| *known == root).map_or(0, |(_, held)| *held);
             let waiting = worker.running.saturating_sub(RUNNING_SLOTS);
@@ -186,8 +188,8 @@ impl Routing {
                 total_blocks: KV_BLOCKS as u32,
                 outstanding_prefill_tokens: waiting * 500,
                 cached_prompt_blocks: cached.min(blocks) as u32,
-                host_prompt_blocks: ((blocks - cached.min(blocks)) / 2) as u32,
-                disk_prompt_blocks: ((blocks - cached.min(blocks)) / 4) as u32,
+                host_prompt_blocks: (tiered_blocks.saturating_sub(cached) / 2) as u32,
+                disk_prompt_blocks: (tiered_blocks.saturating_sub(cached) / 4) as u32,
                 loading_requests: (waiting / 3) as u32,
                 last_step_ns: worker.running * 250_000,
                 preemption_count: waiting / 2,

@@ -68,9 +68,9 @@ impl Columns {
             total_blocks: &self.total_blocks,
             outstanding_prefill_tokens: &self.outstanding_prefill_tokens,
             cached_prompt_blocks: &self.cached_prompt_blocks,
-            host_prompt_blocks: &self.host_prompt_blocks,
-            disk_prompt_blocks: &self.disk_prompt_blocks,
-            loading_requests: &self.loading_requests,
+            host_prompt_blocks: unless_zero(&self.host_prompt_blocks),
+            disk_prompt_blocks: unless_zero(&self.disk_prompt_blocks),
+            loading_requests: unless_zero(&self.loading_requests),
             last_step_ns: &self.last_step_ns,
             preemption_count: &self.preemption_count,
         }
@@ -80,6 +80,11 @@ impl Columns {
 fn refill<T, R>(column: &mut Vec<T>, rows: &[R], field: impl Fn(&R) -> T) {
     column.clear();
     column.extend(rows.iter().map(field));
+}
+
+/// A column, unless all of its entries are 0: each list costs a call of the guest's allocator.
+fn unless_zero(column: &[u32]) -> Option<&[u32]> {
+    column.iter().any(|entry| *entry != 0).then_some(column)
 }
 
 impl Maker<dyn RouterInstance> for Module<Bindings> {
