@@ -174,6 +174,16 @@ function wide(/** @type {unknown} */ value, /** @type {string} */ what, least = 
 
 /** @typedef {Plain<import('vcr:guest/latency@0.1.0').EngineInfo>} EngineInfo */
 
+/** @typedef {{ prefillAttentionPairs: number, decodeContextTokens: number }} KvGroupShape */
+
+/**
+ * The parts of the step that `price` is asked about which differ between the engine's `kvGroups`, in their order;
+ * none for an engine without groups, and outside of a component.
+ *
+ * @returns {KvGroupShape[]}
+ */
+export const kvGroupShapes = () => plain(host()?.groups?.shapes() ?? []);
+
 /** Says how long the steps of one engine take. */
 export class LatencyModel {
   /**

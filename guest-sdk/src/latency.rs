@@ -6,7 +6,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use serde::de::DeserializeOwned;
-use vcr_policy::latency::{EngineInfo, StepShape};
+use vcr_policy::latency::{EngineInfo, KvGroupShape, StepShape};
 
 /// The longest duration that a step may have, in nanoseconds: about 32 years.
 pub const DURATION_NS_MAX: f64 = 1e18;
@@ -221,6 +221,24 @@ fn round_ns(duration_ns: f64) -> u64 {
     let whole = duration_ns as i64;
     let rounded = if duration_ns - whole as f64 >= 0.5 { whole + 1 } else { whole };
     rounded.unsigned_abs()
+}
+
+/// The parts of the step that is priced which differ between the engine's `kv_groups`, in their order; none for an
+/// engine without groups, and natively. A guest with this call prices steps of engines with groups one at a time.
+#[must_use]
+pub fn kv_group_shapes() -> Vec<KvGroupShape> {
+    #[cfg(not(target_arch = "wasm32"))]
+    return Vec::new();
+    #[cfg(target_arch = "wasm32")]
+    {
+        let columns = crate::bindings::shared::vcr::guest::groups::shapes();
+        let rows = columns.prefill_attention_pairs.into_iter().zip(columns.decode_context_tokens);
+        let shape = |(prefill_attention_pairs, decode_context_tokens)| KvGroupShape {
+            prefill_attention_pairs,
+            decode_context_tokens,
+        };
+        rows.map(shape).collect()
+    }
 }
 
 /// Reads a model's config from the user's JSON.

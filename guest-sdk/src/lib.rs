@@ -83,7 +83,7 @@ pub use faults::FaultGuest;
 #[cfg(any(target_arch = "wasm32", test))]
 #[doc(hidden)]
 pub use latency::pricing::Pricing;
-pub use latency::{Batch, DURATION_NS_MAX, LatencyGuest, is_valid_duration, parse_config};
+pub use latency::{Batch, DURATION_NS_MAX, LatencyGuest, is_valid_duration, kv_group_shapes, parse_config};
 #[cfg(any(target_arch = "wasm32", test))]
 #[doc(hidden)]
 pub use policy::Policy;
@@ -96,7 +96,9 @@ pub use tokens::TokenGuest;
 #[doc(hidden)]
 pub use tokens::table::{Remarks, TokenTable};
 pub use vcr_policy::faults::{FaultAction, FaultBatch, FaultEvent};
-pub use vcr_policy::latency::{EncoderShape, EngineInfo, KvGroup, KvGroupKind, RecomputeShape, StepShape};
+pub use vcr_policy::latency::{
+    EncoderShape, EngineInfo, KvGroup, KvGroupKind, KvGroupShape, RecomputeShape, StepShape,
+};
 pub use vcr_policy::routing::{Choice, EndedRequest, RoutePhase, RouteRequest, WorkerLoad};
 pub use vcr_policy::scaling::PoolView;
 pub use vcr_policy::scheduling::{EngineView, PolicyEvent, Preference, Progress, Slo};

@@ -214,6 +214,29 @@ fn goes_wrong(wrong: &str, after: u32, code: i32, needles: &[&str]) {
     folder.run(&[]).failed(code, &[needles, &["`hostile`"]].concat());
 }
 
+/// A prompt of 100 tokens and three decodes, in a group of full attention and one with a window of 32.
+#[test]
+fn a_guest_reads_the_shapes_of_groups_of_layers() {
+    let Some(path) = hostile_guest() else { return };
+    let run = |groups: &str| {
+        let script = format!(
+            r#"let engine = engine(#{{ num_gpu_blocks: 2000{groups} }});
+let c = cluster(#{{ engines: pool(#{{ engine: engine, latency: {} }}) }});
+let work = poisson(#{{ rate: "1/s", count: 1, prompt_tokens: 100, output_tokens: 4 }});
+run(#{{ name: "r", cluster: c, workloads: [ work ] }});
+"#,
+            guest_at(&path, "#{ wrong: \"groups\" }")
+        );
+        let outcome = Folder::with(&script).run(&["--json"]).ended(0).json();
+        outcome["runs"][0]["metrics"]["trends"]["step_ms"].clone()
+    };
+    let steps = run(", kv_cache_groups: [\"full\", \"sliding_window:32\"]");
+    let pairs = [100 * 101 / 2, 32 * 33 / 2 + 68 * 32];
+    assert_eq!(steps["max"], f64::from(pairs[0] + pairs[1]) / 1e3, "{steps}");
+    assert_eq!((&steps["min"], &steps["count"]), (&(f64::from(101 + 32) / 1e3).into(), &4.into()), "{steps}");
+    assert_eq!(run("")["max"], 0.0, "there are no groups");
+}
+
 /// As a run fails: with the run, its engine, the step and the call.
 const IN_THE_RUN: &[&str] = &["error: test.rhai:4:9: ", "`priced`", "`engines`", "step"];
 

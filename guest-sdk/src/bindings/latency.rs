@@ -20,6 +20,7 @@ wit_bindgen::generate!({
     with: {
         "vcr:guest/types@0.1.0": crate::bindings::shared::vcr::guest::types,
         "vcr:guest/observe@0.1.0": crate::bindings::shared::vcr::guest::observe,
+        "vcr:guest/groups@0.1.0": crate::bindings::shared::vcr::guest::groups,
     },
     pub_export_macro: true,
     default_bindings_module: "vcr_guest_sdk::bindings::latency",

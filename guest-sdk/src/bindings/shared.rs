@@ -16,6 +16,7 @@ wit_bindgen::generate!({
         world shared {
             import vcr:guest/types@0.1.0;
             import vcr:guest/observe@0.1.0;
+            import vcr:guest/groups@0.1.0;
         }
     ",
     generate_all,

@@ -6,8 +6,9 @@ pub(crate) mod in_flight;
 
 use std::ops::Range;
 
+use crate::kv::groups::KvCacheGroup;
 use crate::kv::pool::BlockId;
-use crate::plugins::latency::{EncoderShape, RecomputeShape, StepShape};
+use crate::plugins::latency::{EncoderShape, KvGroupShape, RecomputeShape, StepShape};
 use crate::request::{FinishReason, RequestId};
 
 /// How a request came into a step.
@@ -243,6 +244,23 @@ impl StepPlan {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.scheduled.is_empty() && self.steady_decode_requests == 0
+    }
+
+    /// The parts of the step that differ between `groups` of layers, without requests that decode steadily.
+    pub fn kv_group_shapes(&self, groups: &[KvCacheGroup]) -> impl Iterator<Item = KvGroupShape> {
+        groups.iter().map(|group| {
+            let mut shape = KvGroupShape::default();
+            for entry in &self.scheduled {
+                let (computed, tokens) = (entry.num_computed_tokens, entry.num_scheduled_tokens);
+                if entry.is_prefill {
+                    let pairs = |tokens| group.kind.attention_pairs(tokens);
+                    shape.prefill_attention_pairs += pairs(computed + tokens) - pairs(computed);
+                } else {
+                    shape.decode_context_tokens += u64::from(group.kind.read_tokens(computed, tokens));
+                }
+            }
+            shape
+        })
     }
 
     /// Block ids given to `scheduled` in this step.

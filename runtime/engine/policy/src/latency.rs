@@ -46,6 +46,15 @@ pub struct KvGroup {
     pub window_tokens: Option<u32>,
 }
 
+/// The part of a step that differs between groups. States and cross-attention have 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KvGroupShape {
+    /// Query-key pairs of all prefill chunks within the windows or chunks of the group.
+    pub prefill_attention_pairs: u64,
+    /// Tokens that each decode reads of its context, summed.
+    pub decode_context_tokens: u64,
+}
+
 /// The engine whose steps are priced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineInfo {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use vcr_core::fault::{FaultAction, FaultBatch};
-use vcr_core::latency::{EngineInfo, StepShape};
+use vcr_core::latency::{EngineInfo, KvGroupShape, StepShape};
 use vcr_core::policy::{EngineView, Preference};
 use vcr_core::route::{EndedRequest, RouteRequest, WorkerLoad};
 use vcr_core::scale::PoolView;
@@ -54,6 +54,12 @@ pub(crate) trait Metered {
 /// One instance that is one latency model. The caller interprets and checks its answers, as for all
 /// instances; and none may be called again after an error.
 pub(crate) trait LatencyInstance: Metered + Send {
+    /// The place for the shapes of the next step's groups, if the guest reads them.
+    fn kv_group_shapes(&mut self) -> Option<&mut Vec<KvGroupShape>> {
+        None
+    }
+
+    /// Prices one step.
     fn price_step(&mut self, start_ns: u64, step: &StepShape, budget: Budget) -> Result<f64, CallFault>;
 
     /// Prices a row of decode steps: `first`, and as many in all as there are numbers of blocks.

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use vcr_core::latency::KvGroupShape;
 use wasmtime::{Config, Engine, OptLevel, OutOfMemory, ResourceLimiter, Store, Trap};
 
 use crate::address_space::AddressSpace;
@@ -63,6 +64,8 @@ pub(crate) struct HostState {
     memory_bytes: usize,
     pub(crate) telemetry: TelemetryMeter,
     pub(crate) remarks: RemarksOfCall,
+    /// The shapes of the step that a latency model prices, if it reads them.
+    pub(crate) kv_groups: Option<Vec<KvGroupShape>>,
     pub(crate) wasi: Option<Box<WasiState>>,
 }
 
@@ -88,7 +91,7 @@ pub(crate) fn store(engine: &Engine, limits: &Limits, inputs: InstanceInputs) ->
     // The interfaces of `wit/` have no resources.
     let handles = if wasi.is_some() { wasi::HANDLES_MAX } else { 0 };
     let (telemetry, remarks) = (TelemetryMeter::new(limits, sink), RemarksOfCall::new(limits));
-    let state = HostState { limits: *limits, memory_bytes: 0, telemetry, remarks, wasi };
+    let state = HostState { limits: *limits, memory_bytes: 0, telemetry, remarks, kv_groups: None, wasi };
     let mut store = Store::new(engine, state);
     store.limiter(|state| state);
     store.set_max_component_handles(handles);

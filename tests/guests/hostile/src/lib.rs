@@ -10,7 +10,7 @@ extern crate alloc;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use vcr_guest_sdk::{Batch, LatencyGuest, StepShape, export_latency_model, observe, serde};
+use vcr_guest_sdk::{Batch, LatencyGuest, StepShape, export_latency_model, kv_group_shapes, observe, serde};
 
 /// Duration of a valid step.
 const HONEST_NS: f64 = 10_000_000.0;
@@ -34,6 +34,8 @@ enum Wrong {
     RejectConfig,
     LoopInConfig,
     PanicInConfig,
+    /// Nothing: a microsecond for each pair and each token of context in each group.
+    Groups,
 }
 
 #[derive(serde::Deserialize)]
@@ -80,6 +82,11 @@ impl LatencyGuest for Hostile {
             Wrong::Negative => -1.0,
             Wrong::Infinite => f64::INFINITY,
             Wrong::TooLong => 2e18,
+            Wrong::Groups => {
+                let groups = kv_group_shapes();
+                groups.iter().map(|shape| (shape.prefill_attention_pairs + shape.decode_context_tokens) as f64).sum::<f64>()
+                    * 1_000.0
+            }
             // So a step takes longer alone than in a list.
             Wrong::ByCall => HONEST_NS + self.calls as f64,
             _ => HONEST_NS,

@@ -6,7 +6,9 @@
 
 use crate::plugins::request_times::RequestTimes;
 
-pub use vcr_policy::latency::{EncoderShape, EngineInfo, KvGroup, KvGroupKind, RecomputeShape, StepShape};
+pub use vcr_policy::latency::{
+    EncoderShape, EngineInfo, KvGroup, KvGroupKind, KvGroupShape, RecomputeShape, StepShape,
+};
 
 /// Consecutive steps of one engine, to be priced in one call.
 #[derive(Clone, Copy, Debug)]
@@ -204,7 +206,13 @@ pub trait LatencyModel: Send {
         false
     }
 
-    /// Share of the priced steps within the fitted range; none for a model without such a range.
+    /// The place for [`StepPlan::kv_group_shapes`](crate::plan::StepPlan::kv_group_shapes) of the next step, if the model
+    /// reads them. The caller fills it and prices steps one at a time.
+    fn kv_group_shapes(&mut self) -> Option<&mut Vec<KvGroupShape>> {
+        None
+    }
+
+    /// Share of the priced steps that lie in the fitted range; none for a model without such a range.
     fn range_use(&self) -> Option<RangeUse> {
         None
     }

@@ -27,10 +27,13 @@ function javascript(path) {
   return node.stripTypeScriptTypes(text);
 }
 
-/** The modules of the guest by path, and whether one of them imports `observe`. */
+/** Imports of worlds that a guest has only where it imports these names from the SDK. */
+const OPTIONAL = { observe: /\bobserve\b|\*\s+as\b/, groups: /\bkvGroupShapes\b|\*\s+as\b/ };
+
+/** The modules of the guest by path, and the optional imports that they use. */
 function modules(entry) {
   const texts = new Map();
-  let observes = false;
+  const used = new Set();
   const open = [entry];
   while (open.length > 0) {
     const path = open.pop();
@@ -44,10 +47,11 @@ function modules(entry) {
         throw new ProjectError(`\`${path}\` imports \`${name}\`: a guest can import files by relative paths only; bundle packages into a file first`);
       }
       open.push(resolve(dirname(path), name));
-      observes ||= SDK.test(name) && /\bobserve\b|\*\s+as\b/.test(text.slice(ss, se));
+      if (!SDK.test(name)) continue;
+      for (const [one, names] of Object.entries(OPTIONAL)) if (names.test(text.slice(ss, se))) used.add(one);
     }
   }
-  return { texts, observes };
+  return { texts, used };
 }
 
 /** The folder that holds all of `paths`. */
@@ -57,23 +61,25 @@ function common(paths) {
   return folder;
 }
 
-/** The interface in one text, `observe` imported where the guest does so. */
-function interfaceText(folder, observes) {
+/** The interface in one text, without the optional imports that the guest does not use. */
+function interfaceText(folder, used) {
   let declaration = '';
   const files = readdirSync(folder).filter((name) => name.endsWith('.wit')).sort();
   const texts = files.map((name) => {
     const text = readFileSync(join(folder, name), 'utf8');
     return text.replace(/^package .*;$/m, (line) => ((declaration = line), ''));
   });
+  const unused = Object.keys(OPTIONAL).filter((one) => !used.has(one));
+  const lines = new RegExp(`^ *import (${unused.join('|')});$`, 'gm');
   const text = texts.join('\n');
-  return `${declaration}\n${observes ? text : text.replace(/^ *import observe;$/gm, '')}`;
+  return `${declaration}\n${unused.length > 0 ? text.replace(lines, '') : text}`;
 }
 
 async function main() {
   const { dir, module, wit, world, work, out } = JSON.parse(process.argv[2]);
   await init;
   const entry = resolve(dir, module);
-  const { texts, observes } = modules(entry);
+  const { texts, used } = modules(entry);
   const root = common([...texts.keys(), join(resolve(dir), '_')]);
   const source = join(work, 'source');
   for (const [path, text] of texts) {
@@ -82,7 +88,7 @@ async function main() {
     writeFileSync(to, text);
   }
 
-  const text = interfaceText(resolve(dir, wit), observes);
+  const text = interfaceText(resolve(dir, wit), used);
   const witPath = join(work, 'guest.wit');
   writeFileSync(witPath, text);
   const name = /^package ([^@;]+)@([^;]+);/m.exec(text);

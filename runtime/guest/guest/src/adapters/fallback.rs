@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultError};
-use vcr_core::latency::{LatencyError, LatencyModel, RangeUse, StepBatch};
+use vcr_core::latency::{KvGroupShape, LatencyError, LatencyModel, RangeUse, StepBatch};
 use vcr_core::route::{Choice, EndedRequest, RouteError, RouteRequest, Router, WorkerLoad};
 use vcr_core::scale::{Autoscaler, PoolView, ScaleError};
 use vcr_core::seed;
@@ -62,6 +62,10 @@ impl LatencyModel for WithFallback<dyn LatencyModel> {
         self.guest.as_ref().unwrap_or(&self.fallback).prefers_batches()
     }
 
+    fn kv_group_shapes(&mut self) -> Option<&mut Vec<KvGroupShape>> {
+        self.guest.as_mut().unwrap_or(&mut self.fallback).kv_group_shapes()
+    }
+
     fn range_use(&self) -> Option<RangeUse> {
         self.guest.as_ref().unwrap_or(&self.fallback).range_use()
     }
@@ -108,6 +112,10 @@ impl Router for WithFallback<dyn Router> {
 
     fn needs_overlap(&self) -> bool {
         self.fallback.needs_overlap() || self.guest.as_ref().is_some_and(|guest| guest.needs_overlap())
+    }
+
+    fn needs_tiers(&self) -> bool {
+        self.fallback.needs_tiers() || self.guest.as_ref().is_some_and(|guest| guest.needs_tiers())
     }
 
     fn needs_ended(&self) -> bool {
@@ -247,6 +255,34 @@ mod tests {
         assert_eq!(durations_ns, [1, 5, 5, 7, 7, 7, 7]);
         assert!(!model.prefers_batches(), "as its fallback does");
         assert_eq!(*heard.lock().expect("no holder panicked"), ["latency model `steps` failed: it is tired"]);
+    }
+
+    /// Needs what it is asked for: its fallback needs nothing.
+    struct Curious(bool);
+
+    impl Router for Curious {
+        fn route(&mut self, _query: &RouteRequest<'_>, _workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+            Ok(Choice::Refuse)
+        }
+
+        fn needs_overlap(&self) -> bool {
+            self.0
+        }
+
+        fn needs_tiers(&self) -> bool {
+            self.0
+        }
+
+        fn needs_ended(&self) -> bool {
+            self.0
+        }
+    }
+
+    #[test]
+    fn a_router_gets_what_it_needs_with_a_fallback_too() {
+        let guest: Result<Box<dyn Router>, RouteError> = Ok(Box::new(Curious(true)));
+        let pair = WithFallback::<dyn Router>::new(guest, Box::new(Curious(false)), failures().0);
+        assert!(pair.needs_overlap() && pair.needs_tiers() && pair.needs_ended());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A latency model of the engine core that asks a guest.
 
-use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape};
+use vcr_core::latency::{KvGroupShape, LatencyError, LatencyModel, StepBatch, StepShape};
 
 use crate::adapters::running::Running;
 use crate::error::CallFault;
@@ -17,22 +17,29 @@ pub(crate) struct GuestLatency {
     running: Running<dyn LatencyInstance>,
     /// The blocks of a run of steps, kept so that pricing allocates nothing here.
     kv_active_blocks: Vec<u64>,
+    /// Whether the guest reads the shapes of groups of layers.
+    reads_kv_groups: bool,
 }
 
 impl GuestLatency {
-    pub(crate) fn new(name: String, limits: Limits, instance: Box<dyn LatencyInstance>) -> Self {
-        Self { limits, running: Running::new(name, instance), kv_active_blocks: Vec::new() }
+    pub(crate) fn new(name: String, limits: Limits, mut instance: Box<dyn LatencyInstance>) -> Self {
+        let reads_kv_groups = instance.kv_group_shapes().is_some();
+        Self { limits, running: Running::new(name, instance), kv_active_blocks: Vec::new(), reads_kv_groups }
     }
 }
 
 impl LatencyModel for GuestLatency {
     fn prefers_batches(&self) -> bool {
-        true
+        !self.reads_kv_groups
+    }
+
+    fn kv_group_shapes(&mut self) -> Option<&mut Vec<KvGroupShape>> {
+        self.running.instance_mut().and_then(|instance| instance.kv_group_shapes())
     }
 
     fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
         let priced_before = durations_ns.len();
-        let Self { limits, running, kv_active_blocks } = self;
+        let Self { limits, running, kv_active_blocks, .. } = self;
         let result = running.call("price", |instance| price(instance, limits, kv_active_blocks, batch, durations_ns));
         result.map_err(|failure| {
             durations_ns.truncate(priced_before);

@@ -33,6 +33,14 @@ impl<I: ?Sized> Running<I> {
         &self.guest
     }
 
+    /// The instance, if it has not failed.
+    pub(crate) fn instance_mut(&mut self) -> Option<&mut I> {
+        match &mut self.state {
+            State::Alive(instance) => Some(instance),
+            State::Failed { .. } => None,
+        }
+    }
+
     /// Makes calls of `function` to the instance and checks their answers, all
     /// in `calls`. The first error is the end of the instance.
     pub(crate) fn call<R>(

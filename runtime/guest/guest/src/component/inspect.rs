@@ -13,8 +13,12 @@ use crate::world::World;
 /// The interfaces that every guest may import, without the version.
 const OF_ALL: [&str; 2] = ["vcr:guest/observe", "vcr:guest/types"];
 
-/// The interfaces that token sources may also import.
-const OF_TOKEN_SOURCES: [&str; 2] = ["vcr:guest/requests", "vcr:guest/drafts"];
+/// The interfaces that guests of one world may import.
+const OF_ONE_WORLD: [(World, &str); 3] = [
+    (World::LatencyModel, "vcr:guest/groups"),
+    (World::TokenSource, "vcr:guest/requests"),
+    (World::TokenSource, "vcr:guest/drafts"),
+];
 
 /// The metadata of a component.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,10 +67,10 @@ pub(crate) fn declared(bytes: &[u8], grants: WasiGrants) -> Result<Declared, Loa
     {
         return Err(LoadProblem::UnsupportedVersion { declared });
     }
-    let is_token_source = newest(&names.exports, World::TokenSource).is_some();
     let may_not = |import: &String| {
-        let is_of_source = is_token_source && OF_TOKEN_SOURCES.iter().any(|interface| is_offered(import, interface));
-        let is_ours = is_of_source || OF_ALL.iter().any(|interface| is_offered(import, interface));
+        let of_worlds = OF_ONE_WORLD.iter().filter(|(world, _)| newest(&names.exports, *world).is_some());
+        let mut allowed = OF_ALL.iter().chain(of_worlds.map(|(_, interface)| interface));
+        let is_ours = allowed.any(|interface| is_offered(import, interface));
         !is_ours && !grants.allows(import)
     };
     let imports: Vec<String> = names.imports.into_iter().filter(may_not).collect();

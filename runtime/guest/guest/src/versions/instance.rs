@@ -79,21 +79,20 @@ pub(super) use impl_bindings;
 
 /// A compiled guest of the world of `B`.
 pub(super) struct Module<B: Bindings> {
-    engine: wasmtime::Engine,
+    component: Component,
     prepared: B::Prepared,
 }
 
 impl<B: Bindings> Module<B> {
     /// `link` adds the imports of the interface's version; WASI grants are the same for all.
     pub(super) fn new(component: &Component, limits: &Limits, link: Link) -> Result<Self, OpenError> {
-        let engine = component.engine().clone();
-        let mut linker = Linker::new(&engine);
+        let mut linker = Linker::new(component.engine());
         let prepared = link(&mut linker)
             .and_then(|()| wasi::link(&mut linker, limits.wasi))
             .and_then(|()| linker.instantiate_pre(component))
             .and_then(B::prepare)
             .map_err(|error| OpenError::Unfit(format!("{error:#}")))?;
-        let module = Self { engine, prepared };
+        let module = Self { component: component.clone(), prepared };
         // The types of functions are only checked in an instance.
         let budget = limits.configure_budget(0);
         let trial = InstanceInputs { seed: 0, sink: None };
@@ -104,8 +103,14 @@ impl<B: Bindings> Module<B> {
         Ok(module)
     }
 
+    /// Whether the component imports an interface whose name begins so.
+    pub(super) fn imports(&self, interface: &str) -> bool {
+        let ty = self.component.component_type();
+        ty.imports(self.component.engine()).any(|(name, _)| name.starts_with(interface))
+    }
+
     fn instantiate(&self, limits: &Limits, budget: Budget, inputs: InstanceInputs) -> wasmtime::Result<Instance<B>> {
-        let mut store = sandbox::store(&self.engine, limits, inputs);
+        let mut store = sandbox::store(self.component.engine(), limits, inputs);
         sandbox::allot(&mut store, budget)?;
         let guest = B::instantiate(&self.prepared, &mut store)?;
         Ok(Instance { store, guest, columns: B::Columns::default() })
@@ -152,6 +157,11 @@ impl<B: Bindings> Instance<B> {
     /// The columns of the next call.
     pub(super) fn columns(&mut self) -> &mut B::Columns {
         &mut self.columns
+    }
+
+    /// What the host keeps of the instance.
+    pub(super) fn host_mut(&mut self) -> &mut HostState {
+        self.store.data_mut()
     }
 
     /// Tells the time of the call that comes.

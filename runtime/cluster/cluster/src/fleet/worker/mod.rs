@@ -213,9 +213,9 @@ impl Worker {
         self.injector.as_deref_mut()
     }
 
-    /// Whether outputs are drawn, and no injector sees them.
+    /// Whether outputs are drawn, and no plugin sees the requests of a step.
     pub(crate) fn draws_outputs_unseen(&self) -> bool {
-        self.injector.is_none() && self.tokens.is_none()
+        self.injector.is_none() && self.tokens.is_none() && !self.pricing.reads_kv_groups()
     }
 
     /// A request comes.

@@ -31,6 +31,8 @@ impl PricedSteps {
 /// The latency model of a worker, and the steps that it has priced.
 pub(super) struct Pricing {
     model: Box<dyn LatencyModel>,
+    /// Whether the model reads the shapes of the engine's groups of layers.
+    reads_kv_groups: bool,
     slow_downs: Vec<(u32, f64)>,
     /// The host's launches, where they take time.
     launches: Option<Box<Launches>>,
@@ -40,13 +42,19 @@ pub(super) struct Pricing {
 }
 
 impl Pricing {
-    pub(super) fn new(model: Box<dyn LatencyModel>, launches: Option<Box<Launches>>) -> Self {
-        Self { model, slow_downs: Vec::new(), launches, priced: PricedSteps::default(), taken: 0 }
+    pub(super) fn new(mut model: Box<dyn LatencyModel>, launches: Option<Box<Launches>>) -> Self {
+        let reads_kv_groups = model.kv_group_shapes().is_some();
+        Self { model, reads_kv_groups, slow_downs: Vec::new(), launches, priced: PricedSteps::default(), taken: 0 }
     }
 
     /// Another model prices from now on.
     pub(super) fn replace_model(&mut self, model: Box<dyn LatencyModel>) {
         self.model = model;
+        self.reads_kv_groups = self.model.kv_group_shapes().is_some();
+    }
+
+    pub(super) fn reads_kv_groups(&self) -> bool {
+        self.reads_kv_groups
     }
 
     pub(super) fn range_use(&self) -> Option<RangeUse> {
@@ -143,7 +151,13 @@ impl Pricing {
         }
         // A slow-down is not known to the model, so its steps would start at
         // other times than it is given.
-        let alone = alone || !self.slow_downs.is_empty();
+        let alone = alone || !self.slow_downs.is_empty() || self.reads_kv_groups;
+        if let (true, Some(engine)) = (self.reads_kv_groups, engine.as_vllm())
+            && let Some(shapes) = self.model.kv_group_shapes()
+        {
+            shapes.clear();
+            shapes.extend(engine.oldest_plan().kv_group_shapes(engine.config().kv_cache_groups()));
+        }
         let batches = self.model.prefers_batches();
         let looks_ahead = (ahead || batches) && !alone && now_ns < horizon_ns;
         if looks_ahead && batches {

@@ -88,8 +88,9 @@ impl Worker {
         self.may_work() && !self.booking.is_executing() && self.engine.step_in_flight()
     }
 
-    /// Whether each of its steps must be applied individually, because a plugin may end a request
-    /// or the engine after any of them, or wants KV events with each step.
+    /// Whether each of its steps must be taken by itself, because a plugin may
+    /// end a request, or the engine, after any of them, or wants KV events at
+    /// their steps, or shapes of groups of layers.
     pub(crate) fn takes_single_steps(&self) -> bool {
         // For several steps, only vLLM's engine reports the step of each event.
         let unclear = self.engine.kv_events().is_some() && self.engine.as_vllm().is_none();
@@ -97,6 +98,7 @@ impl Worker {
         self.injector.is_some()
             || self.tokens.is_some()
             || self.pipeline.is_some()
+            || self.pricing.reads_kv_groups()
             || self.facts.shares_tiers
             || self.facts.foresees
             || unclear

@@ -96,8 +96,33 @@ impl KvCacheKind {
         }
     }
 
-    /// The number of computed tokens from which at least `tokens` are skipped; `u32::MAX` for
-    /// never.
+    /// Tokens of its sequence that a chunk of `tokens` reads after `computed` ones, itself included; none of a state.
+    pub(crate) fn read_tokens(self, computed: u32, tokens: u32) -> u32 {
+        match self {
+            Self::CrossAttention | Self::Mamba { .. } => 0,
+            _ => computed + tokens - self.skipped_tokens(computed),
+        }
+    }
+
+    /// Query-key pairs of the first `tokens` of a sequence.
+    pub(crate) fn attention_pairs(self, tokens: u32) -> u64 {
+        let triangle = |tokens: u64| tokens * (tokens + 1) / 2;
+        let tokens = u64::from(tokens);
+        match self {
+            Self::FullAttention | Self::LatentAttention => triangle(tokens),
+            Self::SlidingWindow { window_tokens } => {
+                let window_tokens = u64::from(window_tokens);
+                triangle(tokens.min(window_tokens)) + tokens.saturating_sub(window_tokens) * window_tokens
+            }
+            Self::ChunkedLocal { chunk_tokens } => {
+                let chunk_tokens = u64::from(chunk_tokens);
+                tokens / chunk_tokens * triangle(chunk_tokens) + triangle(tokens % chunk_tokens)
+            }
+            Self::CrossAttention | Self::Mamba { .. } => 0,
+        }
+    }
+
+    /// Computed tokens from which on at least `tokens` are skipped; `u32::MAX` for never.
     pub(super) fn computed_until_skipped(self, tokens: u32) -> u32 {
         match self {
             Self::FullAttention | Self::LatentAttention | Self::CrossAttention => u32::MAX,
@@ -312,6 +337,21 @@ mod tests {
             let error = text.parse::<KvCacheGroup>().unwrap_err();
             assert!(error.starts_with(&format!("invalid KV-cache group \"{text}\": expected full, ")), "{error}");
         }
+    }
+
+    /// A token reads all that are neither skipped nor behind it.
+    #[test]
+    fn pairs_are_those_of_each_token() {
+        let window = KvCacheKind::SlidingWindow { window_tokens: 4 };
+        for kind in [KvCacheKind::FullAttention, window, KvCacheKind::ChunkedLocal { chunk_tokens: 3 }] {
+            for tokens in 0..20 {
+                let read = (0..tokens).map(|computed| u64::from(kind.read_tokens(computed, 1)));
+                assert_eq!(kind.attention_pairs(tokens), read.sum(), "{kind:?} {tokens}");
+            }
+        }
+        assert_eq!(window.read_tokens(10, 3), 6, "the first of three reads three tokens before it");
+        let mamba = KvCacheKind::Mamba { checkpoint_tokens: None };
+        assert_eq!((mamba.attention_pairs(9), mamba.read_tokens(9, 1)), (0, 0));
     }
 
     /// The examples of vLLM's docstrings.

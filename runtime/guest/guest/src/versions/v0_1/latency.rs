@@ -1,4 +1,4 @@
-use vcr_core::latency::{EngineInfo, KvGroup, KvGroupKind, StepShape};
+use vcr_core::latency::{EngineInfo, KvGroup, KvGroupKind, KvGroupShape, StepShape};
 
 use crate::error::CallFault;
 use crate::latest::{DecodeRun, LatencyInstance, Maker, Setup};
@@ -10,7 +10,7 @@ use crate::versions::v0_1::generated;
 pub(super) use bindings::LatencyModel as Bindings;
 use bindings::exports::vcr::guest::latency as wit;
 
-generated!("latency-model");
+generated!("latency-model", "vcr:guest/groups@0.1.0": groups);
 
 impl_bindings!(Bindings, bindings::LatencyModelPre<HostState>, (), |guest, store, setup| {
     let kv_groups: Vec<wit::KvGroup> = setup.engine.kv_groups.iter().map(wit_group).collect();
@@ -20,11 +20,18 @@ impl_bindings!(Bindings, bindings::LatencyModelPre<HostState>, (), |guest, store
 
 impl Maker<dyn LatencyInstance> for Module<Bindings> {
     fn configure(&self, setup: Setup<'_>) -> Result<Box<dyn LatencyInstance>, CallFault> {
-        Ok(Box::new(self.configured(setup)?))
+        let reads_groups = !setup.engine.kv_groups.is_empty() && self.imports("vcr:guest/groups@");
+        let mut instance = self.configured(setup)?;
+        instance.host_mut().kv_groups = reads_groups.then(Vec::new);
+        Ok(Box::new(instance))
     }
 }
 
 impl LatencyInstance for Instance<Bindings> {
+    fn kv_group_shapes(&mut self) -> Option<&mut Vec<KvGroupShape>> {
+        self.host_mut().kv_groups.as_mut()
+    }
+
     fn price_step(&mut self, start_ns: u64, step: &StepShape, budget: Budget) -> Result<f64, CallFault> {
         let step = wit_step(step);
         self.at(start_ns)

@@ -43,12 +43,12 @@ macro_rules! generated {
 }
 use generated;
 
-pub(crate) use shared::link_source as link;
+pub(crate) use shared::link_all as link;
 
 pub(crate) fn open(world: World, component: &Component, limits: &Limits) -> Result<OpenGuest, OpenError> {
     Ok(match world {
         World::LatencyModel => {
-            OpenGuest::Latency(Box::new(Module::<latency::Bindings>::new(component, limits, shared::link)?))
+            OpenGuest::Latency(Box::new(Module::<latency::Bindings>::new(component, limits, shared::link_latency)?))
         }
         World::TokenSource => {
             OpenGuest::Tokens(Box::new(Module::<tokens::Bindings>::new(component, limits, shared::link_source)?))

@@ -7,7 +7,7 @@ use crate::error::CallFault;
 use crate::sandbox::{HostState, Refused};
 use crate::versions::instance::Failure;
 
-use bindings::vcr::guest::{drafts, observe, requests, types};
+use bindings::vcr::guest::{drafts, groups, observe, requests, types};
 
 #[allow(
     missing_docs,
@@ -27,6 +27,7 @@ pub(super) mod bindings {
                 import vcr:guest/observe@0.1.0;
                 import vcr:guest/requests@0.1.0;
                 import vcr:guest/drafts@0.1.0;
+                import vcr:guest/groups@0.1.0;
             }
         ",
         imports: { default: trappable },
@@ -38,8 +39,29 @@ pub(super) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     observe::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
 }
 
-/// Adds the imports of token sources.
-pub(crate) fn link_source(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
+/// Offers what a latency model may import.
+///
+/// # Errors
+/// When it is offered already.
+pub(super) fn link_latency(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
+    link(linker)?;
+    groups::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
+}
+
+/// Offers what guests of any world may import.
+///
+/// # Errors
+/// When it is offered already.
+pub(crate) fn link_all(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
+    link_source(linker)?;
+    groups::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
+}
+
+/// Offers what a token source may import.
+///
+/// # Errors
+/// When it is offered already.
+pub(super) fn link_source(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     link(linker)?;
     requests::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)?;
     drafts::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
@@ -86,6 +108,16 @@ impl requests::Host for HostState {
 impl drafts::Host for HostState {
     fn accept(&mut self, slot: u32, count: u32) -> wasmtime::Result<()> {
         self.remarks.accept(slot, count).map_err(refused)
+    }
+}
+
+impl groups::Host for HostState {
+    fn shapes(&mut self) -> wasmtime::Result<groups::KvGroupShapes> {
+        let shapes = self.kv_groups.as_deref().unwrap_or_default();
+        Ok(groups::KvGroupShapes {
+            prefill_attention_pairs: shapes.iter().map(|shape| shape.prefill_attention_pairs).collect(),
+            decode_context_tokens: shapes.iter().map(|shape| shape.decode_context_tokens).collect(),
+        })
     }
 }
 
