@@ -15,8 +15,9 @@ const known = Object.create(null);
 export function plain(value, name = '') {
   if (typeof value === 'bigint') return (known[name] ??= isQuantity(name)) ? Number(value) : value;
   if (typeof value !== 'object' || value === null) return value;
-  if (Array.isArray(value)) return value.map((item) => plain(item));
-  if (ArrayBuffer.isView(value)) return isQuantity(name) && isWide(value) ? Array.from(value, Number) : value;
+  if (Array.isArray(value)) return value.map((item) => plain(item, name));
+  // In a component the class of a list is not the global one.
+  if (ArrayBuffer.isView(value)) return isQuantity(name) && typeof value[0] === 'bigint' ? Array.from(value, Number) : value;
   const fields = Object.keys(value);
   // A column is none where all of its entries are 0.
   if (fields.length > 0 && isList(value[fields[0]]) && fields.every((field) => isList(value[field] ?? []))) {
@@ -35,10 +36,6 @@ export function plain(value, name = '') {
 
 function isList(value) {
   return Array.isArray(value) || ArrayBuffer.isView(value);
-}
-
-function isWide(list) {
-  return list instanceof BigUint64Array || list instanceof BigInt64Array;
 }
 
 /** Columns as a list of rows. */
