@@ -108,7 +108,17 @@ pub fn component(wit: &str, core_text: &str) -> Vec<u8> {
 /// When it does not compile.
 #[must_use]
 pub fn built_guest(source: &Path, out: &Path) -> Option<PathBuf> {
-    let _lock = lock("guests");
+    let built = tried_guest(source, out)?.ended(0).json();
+    Some(PathBuf::from(built[0]["component"].as_str().expect("a built guest has a file")))
+}
+
+/// The same, whether it compiles or not.
+#[must_use]
+pub fn tried_guest(source: &Path, out: &Path) -> Option<Said> {
+    let language = [("package.json", "javascript"), ("pyproject.toml", "python")];
+    let language = language.into_iter().find(|(file, _)| source.join(file).exists()).map(|(_, language)| language);
+    // Builds side by side would each install the tool that is missing.
+    let _lock = (!language.is_some_and(is_installed)).then(|| lock("guests"));
     let mut command = Command::new(vcr());
     command.args(["guest", "build", "--json", "--quiet", "--out"]).arg(out).arg(source);
     let said = Said::of(command.env("CARGO_TARGET_DIR", guests_target()));
@@ -125,8 +135,23 @@ pub fn built_guest(source: &Path, out: &Path) -> Option<PathBuf> {
         skip(&said.stderr);
         return None;
     }
-    let built = said.ended(0).json();
-    Some(PathBuf::from(built[0]["component"].as_str().expect("a built guest has a file")))
+    Some(said)
+}
+
+/// The folders of tools for guests in a language that `vcr guest build` has installed.
+#[must_use]
+pub fn guest_tools(language: &str) -> Vec<PathBuf> {
+    let set = |name| std::env::var_os(name).map(PathBuf::from);
+    let cache = set("VCR_CACHE_DIR")
+        .or_else(|| set("XDG_CACHE_HOME").map(|dir| dir.join("vcr")))
+        .or_else(|| set("HOME").map(|dir| dir.join(".cache/vcr")));
+    let folders = cache.and_then(|cache| fs::read_dir(cache.join(language)).ok());
+    let folders = folders.into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
+    folders.filter(|path| path.join("complete").exists()).collect()
+}
+
+fn is_installed(language: &str) -> bool {
+    !guest_tools(language).is_empty()
 }
 
 /// A target folder shared by builds of guests, next to the profile's.

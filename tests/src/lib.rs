@@ -32,7 +32,8 @@ pub use frontend::{
 };
 pub(crate) use frontend::{fetched, fetched_by};
 pub use guests::{
-    built_guest, component, guests_target, hostile_guest, interface_of, json_tokens, shipped_guest, without_peaks,
+    built_guest, component, guest_tools, guests_target, hostile_guest, interface_of, json_tokens, shipped_guest,
+    tried_guest, without_peaks,
 };
 pub use http::{Call, HttpAnswer, read_answer};
 pub use node::{has_node, node_tests};

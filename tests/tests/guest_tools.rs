@@ -334,13 +334,75 @@ fn mistakes_in_python_are_explained() {
         ("forgotten return", 3, &[&*format!("{returned}None; its `return` may be missing")][..]),
         ("text", 3, &[&*format!("{returned}'4'")]),
         ("negative", 3, &[&*format!("ValueError: invalid answer of {place}: expected 0 to 4294967295, got -1")]),
-        ("short list", 3, &["IndexError: list index out of range", "File \"app.py\", line 31, in third"]),
+        ("short list", 3, &["IndexError: list index out of range", "File \"app.py\", line 33, in third"]),
         ("missing method", 3, &["the class `Mistaken` has no method `route`"]),
         ("keyword", 2, &["unexpected keyword argument 'identity'", "File \"app.py\", line 10, in __init__"]),
         ("exit", 2, &["SystemExit: as asked", "File \"app.py\", line 12, in __init__"]),
     ] {
         route(mistake).failed(code, said);
     }
+    // The fields of engines, and zeros in place of the column that is left out in a run.
+    let input = r#"{"request": {"adapter": 5}, "workers": {"worker": [4, 7], "host-prompt-blocks": [0, 6],
+        "disk-prompt-blocks": [0, 8], "loading-requests": [0, 9], "last-step-ns": [0, 10]}}"#;
+    let said = folder.vcr(&["guest", "call", path, "route", input, "--config", "{\"mistake\": \"show\"}"]);
+    let fields = "host_prompt_blocks=6, disk_prompt_blocks=8, loading_requests=9, last_step_ns=10";
+    assert!(said.stderr.contains("5 [WorkerLoad(worker=4") && said.stderr.contains(fields), "{}", said.stderr);
+    let engines = format!(
+        "pool(#{{ router: guest(#{{ path: \"{path}\", config: #{{ mistake: \"show\" }} }}), latency: fixed(#{{ step: \"1ms\" }}) }})"
+    );
+    let work = r#"poisson(#{ rate: "50/s", count: 1, prompt_tokens: 20, output_tokens: 5 })"#;
+    folder.write(
+        "test.rhai",
+        format!("run(#{{ name: \"r\", cluster: cluster(#{{ engines: {engines} }}), workloads: [ {work} ] }});"),
+    );
+    let said = folder.run(&[]);
+    let zeros = "host_prompt_blocks=0, disk_prompt_blocks=0, loading_requests=0";
+    assert!(said.code != 0 && said.stderr.contains(zeros), "{}", said.stderr);
+}
+
+/// The adapters of the SDK for Python, natively: values of the interface become the SDK's classes.
+#[test]
+fn guests_in_python_see_the_engine_and_its_price() {
+    let code = r#"
+import enum
+import sys
+from types import SimpleNamespace as Record
+sys.path.insert(0, "guest-sdk/python")
+import vcr_guest as sdk
+
+class Kind(enum.Enum):
+    SLIDING_WINDOW = 2
+
+class Model(sdk.LatencyModel):
+    def engine(self, engine):
+        self.seen = engine
+    def price(self, step):
+        return step.adapter_tokens + 100 * step.adapter_count + self.seen.kv_groups[0].window_tokens
+
+class Scaler(sdk.Autoscaler):
+    def desired(self, pool):
+        return int(pool.engine_usd_per_hour)
+
+group = Record(kind=Kind.SLIDING_WINDOW, block_size_tokens=32, window_tokens=1000)
+engine = Record(tensor_parallel_size=2, pipeline_parallel_size=1, kv_total_blocks=9, block_size_tokens=16, kv_groups=[group])
+made = []
+model = sdk.latency(lambda config, seed: made.append(Model(config, seed)) or made[0])()
+model.configure("{}", 1, engine)
+assert made[0].seen == sdk.EngineInfo(2, 1, 9, 16, [sdk.KvGroup("sliding-window", 32, 1000)]), made[0].seen
+assert model.price_step(0, Record(adapter_count=2, adapter_tokens=7)) == 1207.0
+run = Record(decode_requests=1, decode_tokens=1, first_context_tokens=5, sampled_requests=1, kv_active_blocks=[1, 1],
+    waiting_requests=0, adapter_count=1, adapter_tokens=3)
+assert model.price_decodes(0, 10**9, run) == [1103.0, 1103.0]
+scaler = sdk.scaling(Scaler)()
+scaler.configure("{}", 1)
+assert scaler.decide(Record(now_ns=1, engine_usd_per_hour=2.5)) == 2
+"#;
+    let mut python = Command::new("python3");
+    if python.arg("--version").output().is_err() {
+        return vcr_tests::skip("`python3` is not installed");
+    }
+    let mut python = Command::new("python3");
+    let _ = Said::of(python.args(["-c", code]).current_dir(root())).ended(0);
 }
 
 /// An exception while a guest is imported is one of the build.

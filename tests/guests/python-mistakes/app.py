@@ -1,6 +1,6 @@
 """A router that makes the mistake that its config names."""
 
-from vcr_guest import REFUSE, RouteRequest, Router, WorkerLoad, routing
+from vcr_guest import REFUSE, GuestError, RouteRequest, Router, WorkerLoad, routing
 
 
 class Mistaken(Router):
@@ -20,6 +20,8 @@ class Mistaken(Router):
             return -1
         elif self.mistake == "short list":
             return self.third(workers).worker
+        elif self.mistake == "show":
+            raise GuestError(f"{request.adapter} {workers}")
         elif self.mistake == "refuse":
             return REFUSE
         elif self.mistake == "missing method":

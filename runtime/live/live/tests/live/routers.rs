@@ -214,6 +214,27 @@ fn the_router_knows_caches_and_loads() {
 }
 
 #[test]
+fn the_router_knows_the_last_step_and_requests_whose_kv_is_on_its_way() {
+    let (mut config, seen) = routed(last);
+    config.latency = constant(3_000_000);
+    config.transfer.latency_ns = 3_600_000_000_000;
+    let bench = Bench::serving(config, false);
+    bench.run("a", &prompt(20), 1);
+    bench.wait_for_all("its step is known", |all| all[1].counters.generation_tokens == 1);
+    bench.send(transfer::with_kv("loads", &prompt(100), 2, transfer::remote(1, "x")));
+    bench.wait_for_all("it waits for its KV", |all| all[1].num_waiting == 1 && all[1].kv_cache_usage > 0.0);
+    bench.run("b", &prompt(20), 1);
+    bench.send(Request::Abort(vec!["loads".to_owned()]));
+    let seen = seen.lock().expect("no holder panicked");
+    let loads: Vec<[u32; 2]> =
+        seen.queries.iter().map(|(_, loads)| [0, 1].map(|index| loads[index].loading_requests)).collect();
+    assert_eq!(loads, [[0, 0], [0, 0], [0, 1]]);
+    let steps: Vec<[bool; 2]> =
+        seen.queries.iter().map(|(_, loads)| [0, 1].map(|index| loads[index].last_step_ns >= 3_000_000)).collect();
+    assert_eq!(steps, [[false, false], [false, true], [false, true]]);
+}
+
+#[test]
 fn requests_on_their_way_count_as_waiting() {
     let (config, seen) = routed(last);
     let bench = Bench::serving(LiveConfig { latency: constant(50_000_000), ..config }, false);

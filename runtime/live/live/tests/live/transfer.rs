@@ -72,7 +72,7 @@ fn without_the_keys_the_prompt_is_computed_here() {
     assert_eq!((stats.num_external_cached_tokens, stats.num_computed_tokens), (0, 100));
 }
 
-fn remote(port: u16, id: &str) -> Value {
+pub(super) fn remote(port: u16, id: &str) -> Value {
     remote_at("127.0.0.1", port, id)
 }
 
