@@ -29,12 +29,15 @@ fn the_interfaces_parse_and_lie_in_the_folder_of_their_version() {
         for (_, world) in &resolve.worlds {
             for import in world.imports.values() {
                 let WorldItem::Interface { id, .. } = import else { panic!("`{}` imports no interface", world.name) };
-                // All that they have are functions that return nothing.
                 let name = resolve.interfaces[*id].name.as_deref();
                 let may_remark = world.name == "token-source" && matches!(name, Some("requests" | "drafts"));
                 let is_of_all = matches!(name, Some("observe" | "types"));
-                assert!(is_of_all || may_remark, "`{}` imports {name:?}", world.name);
-                assert!(resolve.interfaces[*id].functions.values().all(|function| function.result.is_none()));
+                // More of the call that the guest is in, which therefore stays all that it knows.
+                let says_more = world.name == "latency-model" && name == Some("groups");
+                assert!(is_of_all || may_remark || says_more, "`{}` imports {name:?}", world.name);
+                // Functions of the others return nothing.
+                let mut functions = resolve.interfaces[*id].functions.values();
+                assert!(says_more || functions.all(|function| function.result.is_none()));
             }
         }
     }
