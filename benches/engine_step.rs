@@ -145,7 +145,7 @@ fn decode_step(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Goes through decode steps, as many together as may be.
+/// Runs decode steps, as many together as possible.
 fn fast_forwards(mut engine: Engine) -> Engine {
     let mut steps = DecodeSteps::default();
     let mut left = FAST_FORWARDS * Engine::MAX_PREDICTED_STEPS;

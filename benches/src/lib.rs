@@ -11,8 +11,8 @@ use vcr_core::{EngineConfig, EngineConfigInput};
 use vcr_fitted::{FittedRange, Noise, StepPrice, TERMS};
 use vcr_trace::{Trace, TraceOptions};
 
-/// The Mooncake synthetic trace (3,993 requests, 61.2 M prompt tokens, 595 k
-/// output tokens), or nothing, loudly, where it is absent.
+/// The Mooncake synthetic trace (3,993 requests, 61.2 M prompt tokens, 595 k output tokens), or
+/// none, with a message, if it is absent.
 #[must_use]
 pub fn mooncake_path() -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/workloads/mooncake_synthetic.jsonl");
@@ -23,7 +23,7 @@ pub fn mooncake_path() -> Option<PathBuf> {
     None
 }
 
-/// The guest of that name, or nothing, loudly, where it has not been built.
+/// The guest of that name, or none, with a message, if it has not been built.
 #[must_use]
 pub fn guest_path(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../guests/dist/{name}.wasm"));

@@ -173,7 +173,7 @@ impl Session {
         Ok(values.iter().sum())
     }
 
-    /// That a metric comes to have this value.
+    /// Asserts that a metric reaches this value.
     pub async fn metric_becomes(&self, name: &str, expected: f64) -> Result<()> {
         let deadline = tokio::time::Instant::now() + self.patience / 4;
         while self.metric(name)? != expected {

@@ -57,8 +57,8 @@ pub trait FaultGuest: Sized + 'static {
     /// Makes the injector of one engine.
     ///
     /// # Errors
-    /// When the config makes no sense; the text is shown to the user and should
-    /// name the field, its value and what to write instead.
+    /// When the config is invalid; the text is shown to the user and should name the field, its
+    /// value and what to write instead.
     fn configure(config: Self::Config, seed: u64) -> Result<Self, String>;
 
     /// Appends the faults of this moment to `actions`, in order.

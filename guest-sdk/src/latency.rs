@@ -24,8 +24,8 @@ pub trait LatencyGuest: Sized + 'static {
     /// Makes the model of one engine.
     ///
     /// # Errors
-    /// When the config makes no sense; the text is shown to the user and should
-    /// name the field, its value and what to write instead.
+    /// When the config is invalid; the text is shown to the user and should name the field, its
+    /// value and what to write instead.
     fn configure(config: Self::Config, seed: u64) -> Result<Self, String>;
 
     /// The engine whose steps are priced. Called once, before all steps.
@@ -69,7 +69,7 @@ pub struct Batch<'a> {
 
 impl<'a> Batch<'a> {
     /// A row of steps that only decode: `first`, and as many in all as there are numbers of blocks.
-    /// None where there are none.
+    /// None if there are none.
     #[must_use]
     pub fn of_decodes(
         start_ns: u64,

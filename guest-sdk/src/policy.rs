@@ -63,8 +63,8 @@ pub trait PolicyGuest: Sized + 'static {
     /// Makes the policy of one engine.
     ///
     /// # Errors
-    /// When the config makes no sense; the text is shown to the user and should
-    /// name the field, its value and what to write instead.
+    /// When the config is invalid; the text is shown to the user and should name the field, its
+    /// value and what to write instead.
     fn configure(config: Self::Config, seed: u64) -> Result<Self, String>;
 
     /// Appends the preferences that change, of each request and kind one at

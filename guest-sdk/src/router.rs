@@ -49,8 +49,8 @@ pub trait RouterGuest: Sized + 'static {
     /// Makes the router of one pool.
     ///
     /// # Errors
-    /// When the config makes no sense; the text is shown to the user and should
-    /// name the field, its value and what to write instead.
+    /// When the config is invalid; the text is shown to the user and should name the field, its
+    /// value and what to write instead.
     fn configure(config: Self::Config, seed: u64) -> Result<Self, String>;
 
     /// Chooses one of `workers` by its index, its `worker`, or refuses the request where it may be.
@@ -95,7 +95,7 @@ pub struct Columns<A, B> {
 }
 
 impl<'a> WorkerLoads<'a> {
-    /// The engines of these columns; none where one has more entries than another.
+    /// The engines of these columns; none if one has more entries than another.
     #[doc(hidden)]
     #[must_use]
     pub fn of_columns(columns: Columns<&'a [u32], &'a [u64]>) -> Option<Self> {

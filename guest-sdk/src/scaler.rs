@@ -48,12 +48,12 @@ pub trait ScalerGuest: Sized + 'static {
     /// Makes the autoscaler of one pool.
     ///
     /// # Errors
-    /// When the config makes no sense; the text is shown to the user and should
-    /// name the field, its value and what to write instead.
+    /// When the config is invalid; the text is shown to the user and should name the field, its
+    /// value and what to write instead.
     fn configure(config: Self::Config, seed: u64) -> Result<Self, String>;
 
-    /// Number of engines that are to be up or on their way, at most a million. The
-    /// host applies the pool's limits to the answer.
+    /// The wanted number of running and starting engines, at most a million. The host applies the
+    /// pool's limits to the answer.
     ///
     /// # Errors
     /// Ends the run; the text is shown to the user.

@@ -61,8 +61,8 @@ pub trait TokenGuest: Sized + 'static {
     /// every engine.
     ///
     /// # Errors
-    /// When the config makes no sense; the text is shown to the user and should
-    /// name the field, its value and what to write instead.
+    /// When the config is invalid; the text is shown to the user and should name the field, its
+    /// value and what to write instead.
     fn configure(config: Self::Config, seed: u64) -> Result<Self, String>;
 
     /// A request starts, whose tokens will be wanted.

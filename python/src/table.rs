@@ -1,5 +1,5 @@
-//! Tables in Arrow's memory, handed over by its C interface: whole numbers and the texts' bytes
-//! are not copied again on their way to pyarrow, pandas or Polars.
+//! Tables in Arrow's memory, passed on by its C interface: whole numbers and the texts' bytes are
+//! not copied again on their way to pyarrow, pandas or Polars.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-/// A file of the sample workloads; none where they are missing.
+/// A file of the sample workloads; none if they are missing.
 #[must_use]
 pub fn sample(relative: &str) -> Option<PathBuf> {
     let path = vcr_skips::sample(&format!("workloads/{relative}"))?;
     Some(path.canonicalize().expect("it is there"))
 }
 
-/// A file of the sample data; none where it is missing.
+/// A file of the sample data; none if it is missing.
 #[must_use]
 pub fn sample_data(relative: &str) -> Option<PathBuf> {
     let path = vcr_skips::sample(relative)?;

@@ -11,7 +11,7 @@ use wit_parser::Resolve;
 
 use crate::{Said, frontend_model, root, skip, vcr};
 
-/// A guest of `guests/`; none where `vcr guest build` has not been run.
+/// A guest of `guests/`; none if `vcr guest build` has not been run.
 #[must_use]
 pub fn shipped_guest(name: &str) -> Option<PathBuf> {
     let path = root().join("guests/dist").join(format!("{name}.wasm"));

@@ -332,7 +332,7 @@ fn a_project_that_cannot_be_built_says_why() {
     }
 }
 
-/// The folder that has componentize-js, as `vcr guest build` installs it; none where it cannot be.
+/// The folder that has componentize-js, as `vcr guest build` installs it; none if it cannot be.
 fn packages() -> Option<PathBuf> {
     // Ends before the tool does its work.
     let folder = Folder::new();

@@ -71,7 +71,7 @@ fn the_answer_is_that_of_an_exhaustive_search_for_a_tenth_of_the_requests() {
     for (number, (space, objectives)) in SPACES.into_iter().enumerate() {
         let folder = Folder::new();
         let args = [&LOAD[..], &PRICES[..], objectives, &["--space", space]].concat();
-        // Prices are of GPUs that are asked for.
+        // Prices for the requested GPUs.
         let args: Vec<&str> = match objectives[1] {
             "h100,l40s" => args,
             gpu => args
@@ -337,7 +337,7 @@ fn the_documented_file_is_a_question() {
     let asked = &plan["question"];
     assert_eq!(asked["bounds"]["gpus"], json!([["h100-sxm", 2.5], ["l40s", 1.0]]));
     assert_eq!((&asked["space"]["link"], &asked["bounds"]["max_gpus"]), (&json!("100GB/s"), &json!(16)));
-    // One entry for each load that is asked for.
+    // One entry for each requested load.
     let growth = plan["growth"].as_array().expect("a list").iter();
     assert_eq!(growth.map(|one| one["factor"].clone()).collect::<Vec<_>>(), [json!(0.5), json!(1.0), json!(2.0)]);
 }

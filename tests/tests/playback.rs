@@ -18,7 +18,7 @@ struct Chain {
 }
 
 impl Chain {
-    /// None where the frontend has not been fetched.
+    /// None if the frontend has not been fetched.
     fn start(options: &FrontendOptions, folder: &Path, name: &str, engine: &[&str]) -> Option<Self> {
         let mut frontend = Frontend::start(VERSION, options)?;
         let capture = folder.join(name);

@@ -63,7 +63,7 @@ fn normal(path: &Path) -> PathBuf {
     })
 }
 
-/// The site, built with the program under test. None where mdBook is not installed.
+/// The site, built with the program under test. None if mdBook is not installed.
 fn built() -> Option<Folder> {
     let site = client("site")?;
     let folder = Folder::new();

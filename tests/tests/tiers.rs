@@ -35,7 +35,7 @@ fn a_prompt_comes_back_from_the_host_in_either_spelling() {
     let folder = folder();
     let report = |args| replay(&folder, &["--json", "--extra-engine-args", args]).ended(0).json();
     let flat = report(FLAT);
-    // Under 1.6 the whole prompt is loaded, and its last block computed again.
+    // Under 1.6 the whole prompt is loaded, and its last block recomputed.
     let nested = report(NESTED);
     assert_eq!((&nested["max_ttft_ms"], &nested["min_ttft_ms"]), (&13.0.into(), &10.0.into()));
     assert_eq!(nested["prefix_cache_reused_ratio"], 0.25);

@@ -34,7 +34,7 @@ fn read(bytes: &[u8], lenient: bool) {
                 serde_json::to_writer(&mut ours, &line).expect("a line is JSON");
                 lines.push(line);
             }
-            // One line is wrong, or nothing can be read behind this; it ends either way.
+            // One line is wrong, or nothing after it can be read; it ends in either case.
             Err(_) => continue,
         }
     }

@@ -15,7 +15,7 @@ pub enum HarnessError {
     Failed {
         /// `build` or `check`.
         command: &'static str,
-        /// Its exit code; none where it was killed.
+        /// Its exit code; none if it was killed.
         code: Option<i32>,
         /// Output of the command.
         message: String,

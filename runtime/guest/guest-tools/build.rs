@@ -23,7 +23,7 @@ fn main() {
         let mut rows = String::new();
         for (from, to) in *folders {
             let folder = root.join(from);
-            // A file that comes or goes changes the table.
+            // A new or removed file changes the table.
             println!("cargo::rerun-if-changed={}", folder.display());
             for file in files(&folder) {
                 let inside = file.strip_prefix(&folder).expect("it was found there");

@@ -193,8 +193,8 @@ impl Frontend {
         let agent = Agent::config_builder().http_status_as_error(false).timeout_global(Some(2 * PATIENCE)).build();
         let mut frontend = Self { process, http_port, handshake_port, agent: agent.into(), folder, patience };
         frontend.wait_until("listen for engines", |frontend| {
-            // An engine that waited for it has been taken before one can look:
-            // then it listens for engines no more, but for requests.
+            // An engine that waited for it was accepted before the check: then it no longer listens
+            // for engines, but for requests.
             let listens = |port| TcpStream::connect(("127.0.0.1", port)).is_ok();
             listens(frontend.handshake_port) || listens(frontend.http_port)
         });

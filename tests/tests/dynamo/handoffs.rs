@@ -64,8 +64,9 @@ fn sglang_reuses_a_prompt_once_the_decode_worker_has_it() {
     check(&rows, engine, ["1", "2"], &expected);
 }
 
-/// There are no blocks for the second prompt while the first is on its way. When that has come the second would fit, for it
-/// begins as the first; it is tried again only when the first has ended.
+/// There are no blocks for the second prompt while the first is on its way. When that has arrived
+/// the second would fit, for it begins as the first; it is tried again only when the first has
+/// ended.
 #[test]
 fn a_prompt_is_tried_again_when_blocks_were_given_back() {
     let engine = r#""block_size": 32, "num_gpu_blocks": 195, "max_num_seqs": 2, "max_num_batched_tokens": 2048,

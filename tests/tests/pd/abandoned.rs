@@ -57,7 +57,7 @@ fn kv_of_a_prompt_that_nobody_fetches_is_held_for_the_timeout() {
     assert!(report["metrics"]["gauges"]["kv_peak_usage"].as_f64().is_some_and(|usage| usage > 0.9), "{report}");
 }
 
-/// A transfer under way ends: until 2.1 s, the blocks at both of its ends are in use.
+/// A transfer in progress ends: until 2.1 s, the blocks at both of its ends are in use.
 #[test]
 fn a_client_that_leaves_during_a_transfer_does_not_stop_it() {
     let (_, freed_s) = late("", "500ms", "virtual");

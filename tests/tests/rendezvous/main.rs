@@ -134,7 +134,7 @@ impl Drop for Foreign {
     }
 }
 
-/// Sends a request while another is under way.
+/// Sends a request during another one.
 fn both<A: Send, B>(first: impl FnOnce() -> A + Send, then: impl FnOnce() -> B) -> (A, B) {
     thread::scope(|scope| {
         let first = scope.spawn(first);

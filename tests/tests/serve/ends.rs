@@ -78,7 +78,7 @@ fn hostile_structures() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Others are served while such a request is under way, and it is given up when its client goes.
+/// Others are served during such a request, and it is aborted when its client disconnects.
 #[test]
 fn hostile_structures_of_outputs_stop_nobody_else() {
     let serve = Serve::start(&[]);

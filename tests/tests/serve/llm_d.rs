@@ -117,7 +117,7 @@ fn text_answers_carry_an_image_if_their_request_asks_for_one() {
     let call = json!({"messages": who()["messages"], "tools": [tool], "tool_choice": "required"});
     let called = serve.post_with(CHAT, "X-Send-Image: true", &call).body;
     assert!(called["choices"][0]["message"]["content"].is_null(), "{called}");
-    // Other servers know no such header, nor do other APIs.
+    // Other servers do not know such a header, nor do other APIs.
     let without = Serve::start(&[]).post_with(CHAT, "X-Send-Image: true", &who()).body;
     assert!(without["choices"][0]["message"]["content"].is_string(), "{without}");
     let messages = json!({"model": "sim", "messages": who()["messages"], "max_tokens": 5});

@@ -175,7 +175,7 @@ fn sorted_range(message: &str) -> String {
 /// A place where two answers differ.
 #[derive(Clone, Debug)]
 pub(crate) struct Mismatch {
-    /// The way there.
+    /// The path to it.
     pub(crate) at: String,
     pub(crate) theirs: Value,
     pub(crate) ours: Value,

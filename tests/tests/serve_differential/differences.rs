@@ -6,7 +6,7 @@ use super::answer::Mismatch;
 use super::case::Case;
 use super::good::{CHAT, COMPLETIONS, COUNT_TOKENS, GENERATE, MESSAGES, RESPONSES};
 
-/// A difference that is meant.
+/// An intended difference.
 pub(crate) struct Difference {
     /// Its description in `docs/reference/serve.md`, word for word.
     pub(crate) documented: &'static str,

@@ -1,8 +1,8 @@
 //! The hashes of a real engine.
 //!
-//! `../shared/data/vllm-cpu` holds the KV events of runs of vLLM 0.32.0 with
-//! sha256 and without `PYTHONHASHSEED`. Events give tokens and the low 64 bits
-//! of hashes, so every one can be computed again from the tokens alone.
+//! `../shared/data/vllm-cpu` holds the KV events of runs of vLLM 0.32.0 with sha256 and without
+//! `PYTHONHASHSEED`. Events give tokens and the low 64 bits of hashes, so every one can be
+//! recomputed from the tokens alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;

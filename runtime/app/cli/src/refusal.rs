@@ -1,4 +1,4 @@
-//! Why a command did nothing, or did not come to its end.
+//! Why a command did nothing, or did not complete.
 
 use vcr_base::output::OutputError;
 use vcr_dynamo::DynamoError;

@@ -49,7 +49,7 @@ pub(crate) fn raise_limit_of_files() -> u64 {
 /// Keeps memory in small pages. Where the system assigns huge ones to every process, the heap of
 /// each thread would take some: 360 MB for 64 idle engines.
 pub(crate) fn use_small_pages() {
-    // Without it more memory is used, no more.
+    // Without it only more memory is used.
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::disable_transparent_huge_pages(true);
 }

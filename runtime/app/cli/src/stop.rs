@@ -106,7 +106,7 @@ pub(crate) struct Starting<H> {
 
 #[cfg(feature = "live")]
 impl<H> Starting<H> {
-    /// Hands over the handle of the service; stops it if a signal has come.
+    /// Hands over the handle of the service; stops it if a signal has arrived.
     pub(crate) fn started(self, handle: H) {
         let handle = self.handle.get_or_init(|| handle);
         if cause().is_some() {

@@ -157,7 +157,7 @@ async fn copy(
     entry.complete(name, stamp, partial)
 }
 
-/// Whether another attempt would end the same way.
+/// Whether another attempt would fail in the same way.
 fn is_final(error: &StoreError) -> bool {
     use Error::{NotFound, PermissionDenied, Unauthenticated};
     matches!(

@@ -118,7 +118,7 @@ pub(crate) enum Event {
         workload: u32,
         node: u64,
     },
-    /// A request that has arrived reaches the pool that it comes to first.
+    /// A new request reaches its first pool.
     Submitted {
         tag: u64,
     },

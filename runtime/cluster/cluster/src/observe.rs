@@ -71,7 +71,7 @@ pub enum Incident {
     StartUp,
     /// An engine that was started takes requests.
     Up,
-    /// An engine takes no more requests.
+    /// An engine accepts no more requests.
     Drain,
     /// An engine has been removed with its cache: it was drained, or its start-up was cancelled.
     Off,

@@ -194,7 +194,7 @@ pub enum TargetError {
     },
     #[error("{0}")]
     Failed(String),
-    /// The run makes no sense anywhere.
+    /// The run is invalid anywhere.
     #[error(transparent)]
     Run(#[from] SimError),
 }

@@ -124,7 +124,7 @@ fn an_engine_of_one_rank_counts_its_own_steps() {
         let (_, engines) = Passes::of(&of_rows(pool, &ROWS), 1);
         (0..).zip(&engines[0]).filter(|(_, pass)| pass.prefills).map(|(number, _)| number).collect()
     };
-    // One rank computes both first prompts, so that step 1 begins when others have come.
+    // One rank computes both first prompts, so that step 1 begins when others have arrived.
     assert_eq!(prefilling(1)[..2], [0, 1]);
     for interval in [3, 4, 7] {
         let found = prefilling(interval);

@@ -247,7 +247,7 @@ fn items_reach_the_encoder_and_the_blocks() {
         let trace = read(&text, format);
         let report = play(&trace, RECORDED, 1);
         let cached: Vec<u32> = by_session(&report).iter().map(|record| record.cached_tokens).collect();
-        // The last token is computed again, and blocks are shared up to the first of another image.
+        // The last token is recomputed, and blocks are shared up to the first of another image.
         assert_eq!(cached, [0, 80, 32, 0], "{format:?}");
         let counters = [Counter::EncoderItems, Counter::EncoderTokens, Counter::EncoderHits];
         assert_eq!(counters.map(|counter| report.metrics.count(counter)), [2, 60, 1], "{format:?}");

@@ -104,7 +104,7 @@ fn power_of_ten(exponent: i32) -> f64 {
     format!("1e{exponent}").parse().unwrap_or(f64::INFINITY)
 }
 
-/// A search under way.
+/// A search in progress.
 #[derive(Clone, Debug)]
 pub struct Bisection {
     goal: Goal,

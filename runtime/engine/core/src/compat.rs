@@ -62,8 +62,8 @@ impl Quirks {
         self.burst_tokens
     }
 
-    /// Whether the last cached block of a prompt is computed again. Source:
-    /// multi-token prediction of Dynamo's mockers.
+    /// Whether the last cached block of a prompt is recomputed. Source: multi-token prediction of
+    /// Dynamo's mockers.
     #[inline]
     pub(crate) fn recomputes_last_cached_block(self) -> bool {
         self.burst_tokens > 0
@@ -101,8 +101,8 @@ impl Quirks {
         self.reservations == Reservations::BetweenSteps
     }
 
-    /// Whether a request with arrived KV is admitted without token budget: no token of
-    /// its prompt is computed again. Source: disaggregated serving in Dynamo's replay.
+    /// Whether a request with arrived KV is admitted without token budget: no token of its prompt
+    /// is recomputed. Source: disaggregated serving in Dynamo's replay.
     #[inline]
     pub(crate) fn admits_arrived_kv_free(self) -> bool {
         self.reservations == Reservations::BetweenSteps

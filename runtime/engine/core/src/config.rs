@@ -47,8 +47,8 @@ pub enum Policy {
     Ranked,
 }
 
-/// Settings as a user states them. Names and defaults are vLLM 0.33's, but for
-/// `async_scheduling`, which is off unless asked for.
+/// Settings as a user states them. Names and defaults are vLLM 0.33's, but for `async_scheduling`,
+/// which is off unless requested.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineConfigInput {
     /// Tokens per KV block.
@@ -94,8 +94,9 @@ pub struct EngineConfigInput {
     /// Extra tokens a sampling request may emit in a step (multi-token
     /// prediction as Dynamo's mocker models it); 0 for one token a step.
     pub max_extra_tokens_per_step: u32,
-    /// Maximum embeddings of multimodal items that a step computes; none for `max_num_batched_tokens`, or the largest
-    /// item that has come where that is more. (vLLM knows the largest one of its model.)
+    /// Maximum embeddings of multimodal items that a step computes; none for
+    /// `max_num_batched_tokens`, or the largest item that has arrived where that is more. (vLLM
+    /// knows the largest one of its model.)
     pub max_num_encoder_input_tokens: Option<u32>,
     /// Room of the encoder cache, in embeddings; none for `max_num_batched_tokens`, as above.
     pub encoder_cache_size: Option<u32>,
@@ -126,8 +127,8 @@ pub struct EngineConfigInput {
     pub kv_connector: Option<KvConnector>,
     /// Groups of layers with blocks of their own; none for one group of full attention.
     pub kv_cache_groups: Vec<KvCacheGroup>,
-    /// States of Mamba and linear attention that are kept; without prefix caching one of each sequence, whatever is asked
-    /// for.
+    /// States of Mamba and linear attention that are kept; without prefix caching one of each
+    /// sequence, whatever is requested.
     pub mamba_cache_mode: MambaCacheMode,
     /// With sliding windows or Mamba: distance in tokens between the prefixes whose window blocks or states
     /// are kept for later requests. 0 keeps only the ends of prompts; none keeps every prefix that may be
@@ -207,8 +208,8 @@ impl EngineConfig {
     /// Checks every field and reports every problem, not only the first.
     ///
     /// # Errors
-    /// Each setting, or pair of settings, with which vLLM would not start or a
-    /// request could wait for ever.
+    /// Each setting, or pair of settings, with which vLLM would not start or a request could wait
+    /// forever.
     pub fn new(mut input: EngineConfigInput) -> Result<Self, Vec<ConfigError>> {
         if let [KvCacheGroup { kind, block_size, .. }] = input.kv_cache_groups[..]
             && kind.is_full()

@@ -134,7 +134,7 @@ pub struct WindowFree {
     pub blocks: Range<u32>,
 }
 
-/// Why a step admitted no more of the requests that wait.
+/// Why a step admitted no more of the waiting requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AdmissionStop {
     /// All were admitted, or stepped over: by the adapter cap, for their grammar, or because
@@ -157,7 +157,7 @@ pub enum AdmissionStop {
     /// The encoder's budget or cache did not allow the item that the next request begins with
     /// (vLLM 0.32; 0.33 steps over the request).
     Encoder,
-    /// Prefills are put off for the decodes of this step (vLLM's `prefill_schedule_interval`).
+    /// Prefills are deferred for the decodes of this step (vLLM's `prefill_schedule_interval`).
     Interval,
     /// The scheduler is paused ([`crate::PauseState`]).
     Paused,

@@ -18,16 +18,14 @@ pub const fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A running digest with one more word taken in; cheaper than [`mix`], for words by
-/// the million.
+/// A running digest extended by one word; cheaper than [`mix`], for words by the million.
 #[inline]
 #[must_use]
 pub const fn absorb(digest: u64, word: u64) -> u64 {
     (digest ^ word).wrapping_mul(0xd6e8_feb8_6659_fd93).rotate_left(32) ^ digest.rotate_left(7)
 }
 
-/// A word whose bits reach further; cheaper than [`mix`], for words that are taken in
-/// with others.
+/// A word whose bits affect more of the digest; cheaper than [`mix`], for combined words.
 #[inline]
 #[must_use]
 pub const fn spread(word: u64) -> u64 {

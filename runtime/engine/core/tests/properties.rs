@@ -113,7 +113,7 @@ struct Bounds {
     least_tokens: u64,
     /// Tokens with KV at the most: drafts and bursts take slots, too.
     most_tokens: u64,
-    /// Tokens of whole blocks that a load of the prompt needs and leaves free; with drafts alone.
+    /// Tokens of whole blocks that a load of the prompt needs and leaves free; only with drafts.
     load_tokens: Option<u64>,
 }
 
@@ -345,8 +345,8 @@ impl Driver {
         self.engine.abort(id);
     }
 
-    /// One turn of vLLM's loop: a step is scheduled if another may be in
-    /// flight, and the oldest is applied if no more may be or can.
+    /// One turn of vLLM's loop: a step is scheduled if another may be in flight, and the oldest is
+    /// applied if no more may be or can be.
     fn step(&mut self, abort_mid_step: Option<usize>) {
         let scheduled = self.engine.may_schedule() && self.schedule();
         if let Some(which) = abort_mid_step {

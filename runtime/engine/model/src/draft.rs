@@ -10,7 +10,7 @@ use crate::quantisation::Formats;
 use crate::serving::Serving;
 use crate::weights::{self, Sizes};
 
-/// Sizes that heads of EAGLE alone have.
+/// Sizes specific to heads of EAGLE.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HeadSizes {
     /// Tokens that it can propose.

@@ -102,7 +102,7 @@ pub(crate) fn plain_bytes(name: &str) -> Option<u64> {
 }
 
 impl Formats {
-    /// The formats of a checkpoint whose configuration this is; `separate` is its
+    /// The formats of a checkpoint with this configuration; `separate` is its
     /// `hf_quant_config.json`, if it has one.
     pub(crate) fn read(
         fields: Fields<'_>,

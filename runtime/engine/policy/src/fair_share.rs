@@ -42,7 +42,7 @@ impl FairShareConfig {
     /// Makes the policy of one engine.
     ///
     /// # Errors
-    /// The field that makes no sense, its value and what to write instead.
+    /// The field that is invalid, its value and what to write instead.
     pub fn build(&self) -> Result<FairShare, InvalidConfig> {
         let mut virtual_per_token = BTreeMap::new();
         for (&tenant, &weight) in &self.weights {
@@ -96,8 +96,7 @@ struct Request {
     arrival_ns: u64,
     sequence: u64,
     prompt_tokens: u32,
-    /// Tokens, prompt and output, that its tenant has paid for or got for
-    /// nothing.
+    /// Tokens, prompt and output, that its tenant has paid for or received for free.
     served_tokens: u32,
     /// Index among the running requests of its tenant.
     place: u32,

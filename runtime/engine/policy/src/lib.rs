@@ -48,8 +48,7 @@ pub use shortest_prompt::{ShortestPromptFirst, ShortestPromptFirstConfig};
 /// A request that came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Names the request: a dense number that goes to another one after it has
-    /// ended.
+    /// Index of the request: a dense number that is reused after it has ended.
     pub slot: u32,
     /// When it arrived, in nanoseconds.
     pub arrival_ns: u64,
@@ -96,7 +95,7 @@ pub trait Algorithm {
     /// Its output tokens so far.
     fn progressed(&mut self, slot: u32, output_tokens: u32);
 
-    /// Returns its new preferences.
+    /// Passes its new preferences to `say`.
     fn decide(&mut self, say: &mut impl PreferenceSink);
 }
 

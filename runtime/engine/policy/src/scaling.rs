@@ -17,7 +17,7 @@ pub struct PoolView {
     pub up_engines: u32,
     /// Starting engines, including restarts after a crash.
     pub starting_engines: u32,
-    /// Engines that finish their requests and take no more.
+    /// Engines that finish their requests and accept no more.
     pub draining_engines: u32,
     /// Requests that arrived since the last tick. They count when they arrive, not
     /// when they end: load that piles up is seen.

@@ -28,7 +28,7 @@ impl ShortestPromptFirstConfig {
     /// Makes the policy of one engine.
     ///
     /// # Errors
-    /// The field that makes no sense, its value and what to write instead.
+    /// The field that is invalid, its value and what to write instead.
     pub fn build(&self) -> Result<ShortestPromptFirst, InvalidConfig> {
         let aging = self.aging_tokens_per_s;
         if !(0.0..=MAX_AGING_TOKENS_PER_S).contains(&aging) {

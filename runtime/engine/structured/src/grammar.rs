@@ -32,7 +32,7 @@ const DEPTH_MAX: u32 = 60;
 #[derive(Debug)]
 pub(crate) struct Grammar {
     rules: Vec<(String, Node)>,
-    /// Minimum length of each rule in bytes; none where it never ends.
+    /// Minimum length of each rule in bytes; none if it never ends.
     least: Vec<Option<u64>>,
 }
 
@@ -175,7 +175,7 @@ impl Grammar {
     }
 }
 
-/// A text under way.
+/// A text in progress.
 #[derive(Default)]
 struct Text {
     written: String,

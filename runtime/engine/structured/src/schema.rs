@@ -118,7 +118,7 @@ pub(crate) struct ObjectRule {
 #[derive(Debug)]
 pub(crate) struct Property {
     pub(crate) name: String,
-    /// None where `required` alone names it.
+    /// None if `required` alone names it.
     pub(crate) place: Option<Place>,
     pub(crate) is_required: bool,
 }
@@ -223,7 +223,7 @@ impl Schema {
         is_free && !has_parts && !has_tests && !has_rules
     }
 
-    /// The schemas that a value must fit one of; none where it has no choice.
+    /// The schemas that a value must fit one of; none if it has no choice.
     pub(crate) fn alternatives(&self) -> &[Place] {
         if self.any_of.is_empty() { &self.one_of } else { &self.any_of }
     }
@@ -253,8 +253,8 @@ impl Schema {
         self.types.iter().min().copied().unwrap_or(meant)
     }
 
-    /// The type that its keywords are about. The keywords bind values of that type alone; without a `type` a value may be
-    /// of another type, but this one is meant.
+    /// The type that its keywords apply to. They constrain only values of that type; without a
+    /// `type` a value may have another one, but this one is generated.
     pub(crate) fn meant_type(&self) -> Option<Type> {
         if self.object.is_some() {
             return Some(Type::Object);

@@ -55,7 +55,7 @@ pub(crate) struct Tag {
     end: Vec<String>,
 }
 
-/// A text under way.
+/// A text in progress.
 #[derive(Default)]
 struct Text {
     written: String,

@@ -32,7 +32,7 @@ pub(crate) enum AddressSpace {
 }
 
 impl AddressSpace {
-    /// The limit of this process; none where the system has no such file.
+    /// The limit of this process; none if the system has no such file.
     pub(crate) fn of_process() -> Self {
         fs::read_to_string(LIMITS_FILE).map_or(Self::Free, |text| Self::from_table(&text))
     }

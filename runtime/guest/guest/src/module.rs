@@ -252,7 +252,7 @@ impl GuestModule {
         R::make(self, config_json, seed)
     }
 
-    /// The same for callers that know the errors of the engine core alone.
+    /// The same for callers that know only the errors of the engine core.
     pub fn plug_in<R>(&self, config_json: &str, seed: u64) -> Result<Box<R>, R::Error>
     where
         R: GuestRole + Sealed<CallError = <R as GuestRole>::Error> + ?Sized,

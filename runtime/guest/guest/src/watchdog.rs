@@ -1,8 +1,8 @@
 //! Ends calls that take too long by the clock.
 //!
-//! Only live engines ask for that: their guests share the real time with a
-//! frontend that waits. A run in virtual time is bounded by fuel alone, since a
-//! limit by the clock would be hit on one machine and not on another.
+//! Only live engines need that: their guests share the real time with a frontend that waits. A run
+//! in virtual time is bounded only by fuel, since a time limit would be hit on one machine and not
+//! on another.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

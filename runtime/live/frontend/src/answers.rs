@@ -43,8 +43,8 @@ struct Answers<'a> {
     list: TokenList,
 }
 
-/// The answers in the text of a file; none where its lines are tokens. Chats are rendered
-/// at `now_s`, in seconds since 1970.
+/// The answers in the text of a file; none if its lines are tokens. Chats are rendered at `now_s`,
+/// in seconds since 1970.
 ///
 /// # Errors
 /// Names the line or the row that cannot be used.
@@ -60,7 +60,7 @@ pub fn parse(text: &str, model: &Model, chats: &ChatOptions, now_s: Option<i64>)
     Ok(Some(answers.list))
 }
 
-/// The rows of a JSON list, or of lines; none where they are tokens.
+/// The rows of a JSON list, or of lines; none if they are tokens.
 fn rows(text: &str) -> Result<Option<Vec<Row>>, String> {
     if text.trim_start().starts_with('[') {
         return serde_json::from_str(text).map(Some).map_err(|error| error.to_string());

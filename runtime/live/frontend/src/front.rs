@@ -40,7 +40,7 @@ impl HttpServer {
         self.around.site(routes, self.faults.clone())
     }
 
-    /// Serves until `shutdown`, and then until requests under way have ended.
+    /// Serves until `shutdown`, and then until requests in progress have ended.
     pub async fn serve(self, listener: TcpListener, app: Arc<App>, shutdown: impl Future<Output = ()>) {
         self.serve_ranks(vec![listener], None, app, shutdown).await;
     }

@@ -23,8 +23,8 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// The value as one word of a command line, a map as its JSON; none where it takes several
-    /// words or none.
+    /// The value as one word of a command line, a map as its JSON; none if it takes several words
+    /// or none.
     #[must_use]
     pub fn word(&self) -> Option<String> {
         match self {

@@ -57,14 +57,15 @@ pub struct LiveConfig {
     pub faults: Vec<FaultRule>,
     /// A guest that injects failures.
     pub injector: Option<InjectorFactory>,
-    /// Hears which engine has taken which request, when it is scheduled, and when its KV has come.
+    /// Hears which engine has taken which request, when it is scheduled, and when its KV has
+    /// arrived.
     pub placements: Option<PlacementObserver>,
     /// Sees their steps.
     pub steps: Option<Arc<dyn StepObserver>>,
     /// Limits of requests and messages.
     pub limits: Limits,
-    /// How long a shutdown waits for requests under way, in nanoseconds; 0
-    /// aborts them at once, as in vLLM.
+    /// How long a shutdown waits for requests in progress, in nanoseconds; 0 aborts them at once,
+    /// as in vLLM.
     pub shutdown_timeout_ns: u64,
 }
 
@@ -82,7 +83,7 @@ pub enum Placement {
     },
     /// It was preempted.
     Preempted,
-    /// The KV of its prompt has come from another engine, at this time on the system's monotonic
+    /// The KV of its prompt has arrived from another engine, at this time on the system's monotonic
     /// clock, in nanoseconds.
     Received(u64),
 }

@@ -34,7 +34,7 @@ impl Context {
         now_ns.saturating_sub(self.origin_ns)
     }
 
-    /// How long a request with such a prompt is on its way to the queue.
+    /// How long a request with such a prompt takes to reach the queue.
     pub(crate) fn arrival_delay_ns(&self, prompt_tokens: usize) -> u64 {
         let prompt_tokens = u32::try_from(prompt_tokens).unwrap_or(u32::MAX);
         self.scaled_ns(self.config.overheads.arrival_of_ns(prompt_tokens))
@@ -45,7 +45,8 @@ impl Context {
         self.scaled_ns(self.config.grammar_compile_ns)
     }
 
-    /// How long the outputs of a step are on their way, and first tokens in front of that.
+    /// How long the outputs of a step take to reach the client, and the additional time of first
+    /// tokens.
     pub(crate) fn output_delays_ns(&self) -> (u64, u64) {
         let overheads = &self.config.overheads;
         (self.scaled_ns(overheads.output_ns), self.scaled_ns(overheads.first_token_ns))

@@ -44,7 +44,7 @@ pub enum EngineState {
     Stalled,
     /// A fault crashed it; it may restart.
     Crashed,
-    /// It waits for the requests under way, and then stops.
+    /// It waits for the requests in progress, and then stops.
     Draining,
     /// It has stopped.
     Stopped,
@@ -197,8 +197,8 @@ impl EnginesHandle {
         is_known
     }
 
-    /// Ends all engines as SIGTERM does in vLLM: requests under way are waited
-    /// for or aborted, then the threads end.
+    /// Ends all engines as SIGTERM does in vLLM: requests in progress are waited for or aborted,
+    /// then the threads end.
     pub fn shut_down(&self) {
         self.ends.stop.store(true, Ordering::Release);
         for shared in self.ranks.iter() {

@@ -39,7 +39,7 @@ impl Lifecycle {
         self.end = Some(end);
     }
 
-    /// The end, if it has come.
+    /// The end, if it has arrived.
     pub(crate) fn ended(&self) -> Option<End> {
         self.end
     }

@@ -84,7 +84,7 @@ pub(crate) struct Extras {
 pub(crate) struct Turns {
     /// Parts that have arrived.
     pub(crate) queued: VecDeque<Turn>,
-    /// Whether the latest answer has ended, and no part has come since.
+    /// Whether the latest answer has ended, and no part has arrived since.
     pub(crate) waits: bool,
 }
 

@@ -75,7 +75,7 @@ static OPEN: Mutex<Option<PathBuf>> = Mutex::new(None);
 /// Python environment.
 ///
 /// # Errors
-/// When there is none, or it cannot be used. The process goes on.
+/// When there is none, or it cannot be used. The process continues.
 pub fn open_library(named: Option<&Path>) -> Result<PathBuf, LibraryError> {
     let variable = std::env::var_os("NIXL_LIBRARY").filter(|value| !value.is_empty()).map(PathBuf::from);
     let path = match named.map(Path::to_owned).or(variable) {

@@ -1,4 +1,4 @@
-//! Peers: their metadata, asked for once, and their agents.
+//! Peers: their metadata, requested once, and their agents.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl Link {
     }
 }
 
-/// Questions that are on their way.
+/// Unanswered questions.
 struct Asking {
     since: Instant,
     /// By rank: the question, or the answer.

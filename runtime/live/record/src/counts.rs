@@ -55,7 +55,7 @@ counts! {
     requests,
     /// The aborted part of these; over HTTP, exchanges whose clients disconnected.
     aborted,
-    /// Requests that are under way, or were when the capture ended.
+    /// Requests that are in progress, or were when the capture ended.
     open,
     /// Requests that were given up because their outputs were not recorded.
     broken,

@@ -1,8 +1,8 @@
 //! A transparent proxy between a vLLM frontend and its engines, which writes a capture of the
 //! traffic.
 //!
-//! Engines join the [`Recorder`] in place of the frontend, and it joins the frontend in place of
-//! each of them. One thread relays: every frame is forwarded unchanged, and then the part that
+//! Engines join the [`Recorder`] instead of the frontend, and it joins the frontend instead of each
+//! of them. One thread relays: every frame is forwarded unchanged, and then the part that
 //! identifies it is copied into a bounded queue. Another thread decodes those copies and writes
 //! lines of [`vcr_trace::capture`]. No error there, from undecodable messages to a full disk,
 //! delays or changes relayed messages; unrecorded ones are counted, and marked in the capture where

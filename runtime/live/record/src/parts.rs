@@ -93,7 +93,7 @@ impl Parts {
         }
         let uploads = Uploads::start(path)?;
         if uploads.is_none() {
-            // Better now than when the first engine has come.
+            // Better now than after the first engine has arrived.
             drop(fs::File::create_new(path).map_err(write)?);
             fs::remove_file(path).map_err(write)?;
         }

@@ -41,7 +41,7 @@ impl State {
     }
 }
 
-/// Knows who has come.
+/// Records which peers have arrived.
 #[derive(Debug)]
 pub(crate) struct PeerWatch {
     state: Mutex<State>,

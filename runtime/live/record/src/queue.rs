@@ -171,7 +171,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A batch of KV events has come.
+    /// A batch of KV events has arrived.
     pub(crate) fn push_kv(&self, at_ns: u64, rank: u32, sequence: u64, payload: &[u8]) {
         self.push(Item { at_ns, rank, what: ItemKind::Kv { sequence, length: payload.len() } }, [payload, &[]]);
     }

@@ -1,4 +1,4 @@
-//! All requests under way.
+//! All requests in progress.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -20,7 +20,7 @@ use crate::queue::{Item, ItemKind};
 use crate::request::{Detail, Load, OpenRequest, Stamp, saturated};
 use crate::requests::Requests;
 
-/// The reason why requests under way are given up where messages are missing.
+/// The reason why requests in progress are given up where messages are missing.
 const LOST: &str = "its outputs were not recorded";
 
 /// Writes the capture of one deployment.

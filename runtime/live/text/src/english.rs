@@ -42,7 +42,7 @@ const TEXT_SENTENCES: f64 = 6.0;
 /// The longest text that ends by itself.
 const TEXT_SENTENCES_MAX: u32 = 40;
 
-/// One text under way.
+/// One text in progress.
 #[derive(Clone, Debug)]
 pub struct EnglishText {
     stream: Stream,

@@ -45,7 +45,7 @@ impl Structures {
 pub struct TextModel {
     tokenizer: Tokenizer,
     english: English,
-    /// None where the vocabulary cannot make up JSON, and why.
+    /// None if the vocabulary cannot make up JSON, and why.
     structured: Arc<Result<JsonTokens, String>>,
     structures: Arc<Mutex<Structures>>,
     output_tokens: Option<Distribution>,

@@ -63,7 +63,7 @@ pub struct BlockPair {
 pub struct Transfer {
     /// The caller's number for it, never 0, never used twice: also the owner of its blocks.
     pub id: u64,
-    /// The way of the bytes.
+    /// The direction of the bytes.
     pub direction: Direction,
     /// The other engine.
     pub peer: Peer,
@@ -169,7 +169,8 @@ pub trait Plane: Send {
     /// changes no block of this engine, and has no event.
     fn cancel(&mut self, id: u64);
 
-    /// Sends a notice, at most once. Failures are counted and logged, no more: the peer's lease ends in any case.
+    /// Sends a notice, at most once. Failures are only counted and logged: the peer's lease ends in
+    /// any case.
     fn notify(&mut self, peer: &Peer, notice: Vec<u8>);
 
     /// Takes the events since the last call.

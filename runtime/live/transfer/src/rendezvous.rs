@@ -49,7 +49,7 @@ impl fmt::Display for Meeting {
 /// The place of a finished prompt's KV, otherwise given in `kv_transfer_params`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// The engine that holds it. Whoever gets a description decides whether it goes there.
+    /// The engine that holds it. Whoever gets a description decides whether to connect to it.
     pub peer: Peer,
     /// That engine's name for the request.
     pub request: String,
@@ -76,7 +76,8 @@ pub enum RendezvousEvent {
         /// Names the peer and the cause.
         error: TransferError,
     },
-    /// A decode engine that sends no notice has come for this request: its KV is no longer needed.
+    /// A decode engine that sends no notice has arrived for this request: its KV is no longer
+    /// needed.
     Taken {
         /// The name of the request.
         request: String,
@@ -92,7 +93,7 @@ pub enum RendezvousEvent {
 
 /// Rendezvous of one engine with its peers. No method waits for the network.
 pub trait Rendezvous: Send {
-    /// A request for a room has come to this engine, which will compute its prompt.
+    /// A request for a room has reached this engine, which will compute its prompt.
     fn open(&mut self, room: &Room);
 
     /// The prompt is finished: a decode engine that comes to the room gets the description.

@@ -1,10 +1,10 @@
-//! Totals of a plane, by peer and way.
+//! Totals of a plane, by peer and direction.
 
 use std::collections::BTreeMap;
 
 use crate::error::ErrorKind;
 
-/// The way of the bytes.
+/// The direction of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the peer, which holds the blocks.
@@ -20,11 +20,11 @@ pub struct Moved {
     pub bytes: u64,
     /// Pages, or parts of pages.
     pub pages: u64,
-    /// From the start to the first page that was asked for, without `connect_ns`.
+    /// From the start to the first requested page, without `connect_ns`.
     pub queue_ns: u64,
     /// Spent on a new connection.
     pub connect_ns: u64,
-    /// From the first page that was asked for to the last one that was checked.
+    /// From the first requested page to the last checked one.
     pub move_ns: u64,
 }
 

@@ -181,8 +181,8 @@ impl Request {
 }
 
 impl PlaceholderRange {
-    /// The runs of placeholders that embeddings replace; none where all are, or where the bytes of the mask
-    /// are not in the message.
+    /// The runs of placeholders that embeddings replace; none if all are, or where the bytes of the
+    /// mask are not in the message.
     #[must_use]
     pub fn embed_runs(&self) -> Option<Vec<Range<u32>>> {
         let mask = self.is_embed.as_ref().filter(|mask| mask.dtype == "bool")?;

@@ -53,13 +53,13 @@ pub struct PrefixCacheStats {
     pub reset: bool,
     /// Requests that looked.
     pub requests: u64,
-    /// Tokens they asked for.
+    /// Their tokens.
     pub queries: u64,
     /// Tokens they found.
     pub hits: u64,
     /// Requests that looked again after a preemption.
     pub preempted_requests: u64,
-    /// Tokens they asked for.
+    /// Their tokens.
     pub preempted_queries: u64,
     /// Tokens they found.
     pub preempted_hits: u64,

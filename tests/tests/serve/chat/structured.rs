@@ -118,7 +118,8 @@ fn schemas_of_clients_are_followed() {
     assert_eq!(serve.post(CHAT, &chat(&json!({"response_format": format}))).status, 200);
 }
 
-/// Whatever takes too much work is refused before an engine gets it, whichever way it is asked for.
+/// A structure that takes too much work is refused before an engine gets it, in whatever form it is
+/// requested.
 #[test]
 fn large_structures_are_refused() {
     let serve = Serve::start(&[]);

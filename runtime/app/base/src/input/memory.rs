@@ -66,14 +66,14 @@ pub fn limit() -> Option<u64> {
     }
 }
 
-/// The same for a process that takes `bytes`; none where that is too little to matter.
+/// The same for a process that takes `bytes`; none if that is too little to matter.
 #[must_use]
 pub fn limit_for(bytes: u64) -> Option<u64> {
     let is_given = GIVEN_BYTES.load(Ordering::Relaxed) != 0;
     if is_given || bytes >= SMALL_BYTES { limit() } else { None }
 }
 
-/// Checks that the process keeps to its limit. Costs about a microsecond.
+/// Checks that the process stays within its limit. Costs about a microsecond.
 ///
 /// # Errors
 /// When it takes more.

@@ -244,7 +244,7 @@ fn pair(names: [&str; 2], reference: Side, compared: Side, options: CompareOptio
     Ok(Pair { reference_run: reference.run, compared_run: compared.run, changes, requests, requests_problem })
 }
 
-/// Whether any distribution of times is known of it.
+/// Whether it has any distribution of times.
 fn has_times(side: &Side) -> bool {
     Metric::all()
         .filter(|metric| metric.is_trend())

@@ -94,7 +94,7 @@ pub(crate) fn new(command: &NewCommand) -> Exit {
     printed(written, Exit::Passed)
 }
 
-/// No file that has come meanwhile is replaced.
+/// A file created in the meantime is not replaced.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     fs::File::create_new(path)?.write_all(text.as_bytes())
 }

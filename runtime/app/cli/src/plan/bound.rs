@@ -30,7 +30,7 @@ pub(crate) struct Alone {
     pub(crate) prompt_tokens_per_s: f64,
 }
 
-/// An objective that not even a request alone keeps.
+/// An objective that fails even with a single request.
 struct Broken {
     objective: String,
     value_ms: f64,
@@ -44,7 +44,7 @@ pub(crate) struct Bounded {
     pub(crate) families: Vec<Family>,
     pub(crate) alones: Vec<Alone>,
     pub(crate) left_out: Vec<LeftOut>,
-    /// Where all are left out: the family whose request alone comes closest.
+    /// If all are left out: the family whose single request comes closest.
     pub(crate) nearest: Option<(Family, Alone)>,
 }
 
@@ -152,8 +152,8 @@ fn mean_ms(run: &Arc<Report>, workload: usize, trend: Trend) -> f64 {
     metrics.and_then(|metrics| metrics.trend(trend)).map_or(0.0, |trend| trend.mean)
 }
 
-/// Replicas that the load needs at least: prompts at the rate of one alone, and decodes in the largest batch that
-/// takes no longer than one.
+/// Lower bound of the load's replicas: prompts at the rate of a single one, and decodes in the
+/// largest batch that takes no longer than one.
 fn least(alone: &Alone, shape: &Shape, facts: &Facts) -> u32 {
     let most_seqs = word_after(&shape.flags, "--max-num-seqs").unwrap_or(256.0);
     let computed_tokens = facts.prompt_tokens as f64 * (1.0 - facts.shared_prompts);

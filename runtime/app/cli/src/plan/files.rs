@@ -89,7 +89,7 @@ impl Folders {
 /// unchanged if they have nothing in common.
 fn from(folder: &Path, file: &Path) -> PathBuf {
     let shared = folder.components().zip(file.components()).take_while(|(one, other)| one == other).count();
-    // The root alone is no common place.
+    // The root alone does not count as common.
     if shared < 2 {
         return file.to_owned();
     }

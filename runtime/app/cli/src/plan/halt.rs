@@ -6,7 +6,7 @@ use crate::stop;
 /// Why a simulation has no result.
 #[derive(Clone, Debug)]
 pub(crate) enum Halt {
-    /// The time has passed, or a signal has come: the answer is the best so far.
+    /// The time has passed, or a signal has arrived: the answer is the best so far.
     Over,
     Refused(Refusal),
 }

@@ -78,7 +78,7 @@ pub(crate) enum Found {
     /// No replicas keep them; the flags and replicas that come closest: the most, or the least that carry the load where
     /// more replicas hurt an objective.
     Infeasible { shape: usize, replicas: u32, part: usize },
-    /// These replicas are needed for a part of the load alone, and they cost more than other deployments.
+    /// Only a part of the load needs these replicas, and they cost more than other deployments.
     Dearer { shape: usize, replicas: u32, part: usize },
     /// The time was over before.
     Unfinished,
@@ -97,7 +97,7 @@ const FINALISTS: usize = 2;
 /// Where an objective that more replicas hurt is broken by at most this share, other flags may keep it.
 const CLOSE: f64 = -0.1;
 
-/// A family under way.
+/// A family in progress.
 #[derive(Clone, Debug)]
 struct Racing {
     /// Shapes that advance, the best one first.

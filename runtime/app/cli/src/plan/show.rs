@@ -253,7 +253,7 @@ fn write_growth(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
 
 /// What the table leaves out, and why.
 fn write_others(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<()> {
-    /// Lines of reasons, unless all are asked for.
+    /// Lines of reasons, unless all are requested.
     const SHOWN: usize = 8;
     let mut lines: Vec<String> = Vec::new();
     // The number of undecided ones is printed above.

@@ -395,8 +395,8 @@ impl Progress {
         Self { budget, is_cut, bar, terminal, state: Mutex::new(state), warned: Mutex::default() }
     }
 
-    /// Whether a signal has come, or this share of the time has passed. The caller then skips some
-    /// work.
+    /// Whether a signal has arrived, or this share of the time has passed. The caller then skips
+    /// some work.
     fn is_over(&self, share: f64) -> bool {
         let is_late = |(began, time): (Instant, Duration)| began.elapsed() >= time.mul_f64(share);
         let is_over = stop::cause().is_some() || self.budget.is_some_and(is_late);

@@ -26,7 +26,7 @@ use crate::serve::operations::ChangedFaults;
 use crate::service::with_causes;
 use crate::stop;
 
-/// Time for requests under way when the recording ends.
+/// Time for requests in progress when the recording ends.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 /// Time for the head of a request, and between two requests of a connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(75);

@@ -10,7 +10,7 @@ use super::args::{ReplayArgs, RouterMode};
 /// Name of a report in a folder.
 const REPORT_NAME: &str = "replay_report.json";
 
-/// The files that were asked for; none has its name yet.
+/// The requested files; none has its name yet.
 pub(super) struct Files {
     pub(super) report: Option<OutputFile>,
     pub(super) rows: Option<OutputFile>,

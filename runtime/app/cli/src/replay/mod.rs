@@ -63,12 +63,12 @@ pub(crate) struct Replayed {
     stopped_by: Option<&'static str>,
     /// The account of `--capacity`.
     capacity: Option<serde_json::Value>,
-    /// Host resources used, if asked for.
+    /// Host resources used, if requested.
     host: Option<HostUse>,
 }
 
 impl Replayed {
-    /// Replays once and writes the files that were asked for.
+    /// Replays once and writes the requested files.
     pub(crate) fn execute(args: &ReplayArgs, reporter: &dyn Reporter) -> Result<Self, Refusal> {
         let mut files = files::Files::open(args)?;
         let trace = setup::read_trace(args)?;

@@ -45,7 +45,7 @@ fn session_name(names: &[String], session: u64) -> Option<String> {
 }
 
 impl Results<'_> {
-    /// Writes the files that were asked for.
+    /// Writes the requested files.
     pub(crate) fn write_files(&self, files: Files) -> Result<(), Refusal> {
         if let Some(file) = files.report {
             file.write_with(|out| self.write_json(out))?;

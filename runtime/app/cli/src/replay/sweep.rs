@@ -110,7 +110,7 @@ fn targets(args: &ReplayArgs, axes: &[Axis]) -> Result<Vec<Target>, Refusal> {
     targets.collect()
 }
 
-/// A sweep whose points are run one by one, when they are asked for.
+/// A sweep whose points run one by one, on request.
 pub(crate) struct Points {
     args: ReplayArgs,
     trace: Option<Arc<Trace>>,

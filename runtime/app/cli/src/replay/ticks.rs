@@ -34,7 +34,7 @@ pub(super) fn replay(args: &ReplayArgs) -> Result<Exit, Refusal> {
     Ok(printed(written, cause.exit()))
 }
 
-/// Replays it, and writes the report to the file that was asked for.
+/// Replays it, and writes the report to the requested file.
 pub(crate) fn report(args: &ReplayArgs, reporter: &dyn Reporter) -> Result<TickReport, Refusal> {
     let [path] = &args.trace_files[..] else {
         return Err(Refusal::input("invalid arguments: expected one tick workload with --engine ticks"));

@@ -246,7 +246,7 @@ fn is_same(one: &AssertionResult, other: &AssertionResult) -> bool {
     (&one.run, &one.subject, &one.condition) == (&other.run, &other.subject, &other.condition)
 }
 
-/// None where the first parameter is no number.
+/// None if the first parameter is no number.
 fn curve(
     id: &str,
     title: &str,

@@ -9,7 +9,7 @@ use vcr_live::TokenList;
 use crate::play::unusable::Unusable;
 use crate::values::is_guest;
 
-/// The answers of a file with texts; none where it is another source.
+/// The answers of a file with texts; none if it is another source.
 pub(crate) fn read(source: &str, model: &Model, chats: &ChatOptions) -> Result<Option<TokenList>, Unusable> {
     let path = Path::new(source);
     if is_guest(source) || !path.is_file() {

@@ -55,8 +55,8 @@ pub(crate) struct Header {
 struct Line<T> {
     point: usize,
     result: T,
-    /// Digests of the files that were read for it and for no line before, in the file of a sweep that
-    /// is under way.
+    /// Digests of the files that were read for it and for no line before, in the file of a sweep
+    /// that is in progress.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     inputs: BTreeMap<String, String>,
 }

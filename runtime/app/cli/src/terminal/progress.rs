@@ -1,4 +1,4 @@
-//! Live progress on a terminal: a line for every run that is under way.
+//! Live progress on a terminal: a line for every run that is in progress.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;

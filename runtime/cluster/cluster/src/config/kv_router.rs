@@ -48,8 +48,8 @@ impl Default for ReplicaConfig {
 pub struct KvRouterConfig {
     /// Worth of a cached block in prefill blocks.
     pub overlap_score_credit: f64,
-    /// How much less that is for an engine with more prefill blocks under way
-    /// than the least busy one; 0 for no less.
+    /// How much less that is for an engine with more prefill blocks in progress than the least busy
+    /// one; 0 for no less.
     pub overlap_score_credit_decay: f64,
     /// Value of a block in the engine's host memory, beyond those cached on the device.
     pub host_cache_hit_weight: f64,

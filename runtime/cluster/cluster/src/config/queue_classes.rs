@@ -137,7 +137,7 @@ fn check_name(name: &str, what: &str, problems: &mut Vec<String>) {
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueConfig {
     classes: Vec<QueueClass>,
-    /// None where there is one class for all.
+    /// None if there is one class for all.
     sorting: Option<Sorting>,
 }
 

@@ -134,7 +134,7 @@ impl Fleet {
         self.pool(self.worker(worker).role())
     }
 
-    /// The role of the pool that a request comes to first.
+    /// The role of a request's first pool.
     pub(crate) fn first_role(&self) -> PoolRole {
         self.pools[0].role
     }
@@ -393,7 +393,7 @@ impl Fleet {
         self.barriers && self.pool_of(worker).config.counts_passes()
     }
 
-    /// A request comes to a worker. With the first one a wave of passes begins.
+    /// A request reaches a worker. The first one begins a wave of passes.
     pub(crate) fn note_request(&mut self, worker: u32) {
         if self.counts_passes(worker) {
             let ranks = self.ranks_of(worker);

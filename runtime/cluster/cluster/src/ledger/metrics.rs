@@ -277,7 +277,7 @@ impl Metric {
         matches!(self, Self::Trend(_))
     }
 
-    /// Whether higher values are better, or lower ones; none where neither is.
+    /// Whether higher values are better, or lower ones; none if neither is.
     #[must_use]
     pub const fn is_higher_better(self) -> Option<bool> {
         match self {

@@ -291,7 +291,7 @@ impl Ledger {
         self.step_metrics.add(Counter::IgnoredFaults, 1);
     }
 
-    /// Counts the tokens of a request as wasted, which got them in vain.
+    /// Counts the tokens of a request, which received them in vain, as wasted.
     pub(crate) fn waste(&mut self, tag: u64) {
         let record = &mut self.records[tag as usize];
         let wasted = record.output_tokens;

@@ -278,7 +278,7 @@ impl RequestRecord {
         self.add_tokens(num_tokens, times.last_ns);
     }
 
-    /// Tokens behind the first two have come, the latest at `last_ns`.
+    /// Tokens behind the first two have arrived, the latest at `last_ns`.
     #[inline]
     pub(super) fn add_tokens(&mut self, num_tokens: u32, last_ns: u64) {
         self.output_tokens += num_tokens;
@@ -310,7 +310,7 @@ impl RequestRecord {
             detail.most_cached_tokens = detail.most_cached_tokens.max(num_computed_tokens);
         } else {
             detail.decode_scheduled_ns.get_or_insert(now_ns);
-            // A prompt whose KV has come is not looked up, but after a preemption.
+            // A prompt with transferred KV is not looked up, except after a preemption.
             if detail.preempted_since_ns.is_some() {
                 detail.most_cached_tokens = detail.most_cached_tokens.max(num_computed_tokens);
                 detail.decode_cached_tokens = Some(detail.decode_cached_tokens.unwrap_or(0).max(num_computed_tokens));

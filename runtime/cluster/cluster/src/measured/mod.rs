@@ -318,7 +318,7 @@ impl MeasuredRun {
         }
     }
 
-    /// The KV of a request's prompt has come to its decode engine.
+    /// The KV of a request's prompt has reached its decode engine.
     pub fn transferred(&mut self, tag: u64, at_ns: u64) {
         if self.is_pending(tag)
             && let Some(prefill_end_ns) = self.ledger.record(tag).prefill_end_ns
@@ -334,8 +334,7 @@ impl MeasuredRun {
         }
     }
 
-    /// The prompt tokens of a request that were cached, where nothing is known of when it was
-    /// admitted.
+    /// The cached prompt tokens of a request whose admission is not known.
     pub fn cached(&mut self, tag: u64, cached_tokens: u32) {
         if self.is_pending(tag) {
             let cached_tokens = cached_tokens.min(self.ledger.record(tag).prompt_tokens);

@@ -38,7 +38,7 @@ pub struct TargetReport {
     pub send_delay_ms: Option<TrendReport>,
     /// Metrics that are not known on this target, with the reasons.
     pub absent: BTreeMap<&'static str, String>,
-    /// Metrics that are known of the run, but not of single workloads, with the reasons.
+    /// Metrics that are known for the run, but not for single workloads, with the reasons.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub absent_of_workloads: BTreeMap<&'static str, String>,
     /// Output files that nothing is known for on this target, with the reasons.
@@ -215,8 +215,8 @@ impl Report {
         self.target = Some(TargetReport { send_delay_ms: send_delay_ms(send_delays_ns), ..target });
     }
 
-    /// Why the run or its target does not know a metric, of the run or of single workloads;
-    /// none where it does.
+    /// Why the run or its target does not know a metric, of the run or of single workloads; none if
+    /// it does.
     #[must_use]
     pub fn why_absent(&self, metric: Metric, of_workload: bool) -> Option<&str> {
         let name = metric.info().name;

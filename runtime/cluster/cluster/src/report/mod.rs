@@ -257,8 +257,7 @@ pub struct Report {
     /// only if one of them knows such a range.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outside_fitted_range: Option<f64>,
-    /// How the time is known of steps that tables of measured operators have priced; only
-    /// there if any were.
+    /// How the times of steps priced by operator tables are known; only present if there were any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table_coverage: Option<TableCoverage>,
     /// Peaks of GPUs that prices rest on, by pool; only there if any latency model knows one.
@@ -535,7 +534,7 @@ pub struct TableCoverage {
 }
 
 impl TableCoverage {
-    /// None where no table has priced anything.
+    /// None if no table has priced anything.
     pub(crate) fn of(used: &TableUse) -> Option<Self> {
         let total_ns = used.total_ns();
         let share = |ns: u64| ns as f64 / total_ns as f64;

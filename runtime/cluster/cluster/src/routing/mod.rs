@@ -74,8 +74,8 @@ pub(crate) trait PoolRouter: Send {
         RouterNeeds::default()
     }
 
-    /// Number of requests that it will send to other workers before one comes to `worker`,
-    /// as long as all are up; none where that is not known.
+    /// Number of requests that it will send to other workers before one comes to `worker`, as long
+    /// as all are up; none if that is not known.
     fn requests_before(&self, _worker: u32) -> Option<u64> {
         None
     }
@@ -109,7 +109,7 @@ pub(crate) trait PoolRouter: Send {
         Vec::new()
     }
 
-    /// The first token of a request has come.
+    /// The first token of a request has arrived.
     fn prefilled(&mut self, _now_ns: u64, _request: u64) {}
 
     /// The output of a request has grown.
@@ -218,7 +218,7 @@ impl Routing {
         }
     }
 
-    /// That instant has come.
+    /// That instant has arrived.
     pub(crate) fn wake(&mut self, role: PoolRole) {
         let front = self.front_mut(role);
         front.may_release = true;
@@ -263,7 +263,7 @@ impl Routing {
         self.front(role).router.queued()
     }
 
-    /// The first token of a request has come from a pool.
+    /// The first token of a request has arrived from a pool.
     pub(crate) fn prefilled(&mut self, role: PoolRole, now_ns: u64, tag: u64) {
         self.front_mut(role).router.prefilled(now_ns, tag);
         self.may_release(role);

@@ -15,8 +15,8 @@ impl RouterConfig {
     /// A router in its initial state.
     ///
     /// # Errors
-    /// When its config makes no sense, or its maker fails; for [`Self::Kv`], which
-    /// is more than a [`Router`].
+    /// When its config is invalid, or its maker fails; for [`Self::Kv`], which is more than a
+    /// [`Router`].
     pub fn build(&self, plugin_context: &PluginContext<'_>) -> Result<Box<dyn Router>, RouteError> {
         Ok(match self {
             Self::RoundRobin => Box::new(RoundRobin::over(0, 1)),

@@ -43,7 +43,7 @@ impl<O: Observer> Simulation<'_, O> {
         true
     }
 
-    /// A prompt is computed whose client has left: its KV is held in vain.
+    /// The prompt of a departed client has been computed: its KV is held in vain.
     pub(super) fn end_abandoned_prefill(&mut self, tag: u64, source: (u32, RequestId)) {
         self.hold_in_vain(tag, source);
         self.ledger.waste_all(tag, 0);

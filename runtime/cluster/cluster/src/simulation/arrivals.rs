@@ -93,9 +93,9 @@ impl<O: Observer> Simulation<'_, O> {
         (tag, queued_ns)
     }
 
-    /// A request has come from its client to the engines.
+    /// A request arrives from its client.
     pub(super) fn reach_queue(&mut self, tag: u64) -> Result<(), SimError> {
-        // Its client may have given it up on the way.
+        // Its client may have given up in the meantime.
         if self.in_flight.find(tag).is_none() {
             return Ok(());
         }

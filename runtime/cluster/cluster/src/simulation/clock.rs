@@ -68,7 +68,7 @@ impl<'c> Clock<'c> {
         self.due_ns
     }
 
-    /// Whether it goes by a caller's clock.
+    /// Whether a caller's clock drives it.
     #[inline]
     pub(super) fn is_real(&self) -> bool {
         self.real_time.is_some()
@@ -127,7 +127,7 @@ impl<'c> Clock<'c> {
         }
     }
 
-    /// Takes by how much requests arrived late, if it goes by a caller's clock.
+    /// Takes the delays of requests, if a caller's clock drives it.
     pub(super) fn take_send_delays_ns(&mut self) -> Option<Samples> {
         self.real_time.as_mut().map(|real_time| std::mem::take(&mut real_time.send_delays_ns))
     }

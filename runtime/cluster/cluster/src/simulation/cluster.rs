@@ -58,7 +58,7 @@ pub enum ClusterOutput {
     Ended {
         /// Its number.
         request: u64,
-        /// All that is known of it, its end among that.
+        /// Its whole record, including its end.
         record: Box<RequestRecord>,
     },
 }
@@ -101,7 +101,7 @@ pub enum ClusterError {
     OutOfReach {
         /// The name of the run.
         run: String,
-        /// The instant that was asked for.
+        /// The requested instant.
         to_ms: f64,
         /// Virtual time.
         from_ms: f64,

@@ -149,7 +149,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Shows the injector of a worker, if it has one, a request that has come.
+    /// Shows the injector of a worker, if it has one, a request that has arrived.
     pub(super) fn announce(&mut self, worker: u32, tag: u64, max_tokens: u32) {
         let Some(injector) = self.fleet.worker_mut(worker).injector_mut() else { return };
         let record = self.ledger.record(tag);

@@ -184,8 +184,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// The worker that a request's KV has been on its way to since that attempt, if
-    /// nothing has come between.
+    /// The worker that this attempt's KV is being transferred to, if nothing has intervened.
     fn destination_of(&self, tag: u64, attempt: u32) -> Option<u32> {
         match self.in_flight.find(tag) {
             Some(&Live { stage: Stage::Decode { worker, .. }, attempt: now, .. }) if now == attempt => Some(worker),

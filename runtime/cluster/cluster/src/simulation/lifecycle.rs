@@ -16,7 +16,7 @@ use crate::observe::Observer;
 use crate::routing::Routed;
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Sends a request that is on no worker to the pool that it comes to first.
+    /// Sends a request that is on no worker to its first pool.
     pub(super) fn dispatch(&mut self, tag: u64) -> Result<(), SimError> {
         let record = self.ledger.record(tag);
         let (prompt_tokens, max_tokens) = (record.prompt_tokens, record.max_tokens);
@@ -54,8 +54,8 @@ impl<O: Observer> Simulation<'_, O> {
         if pool == PoolRole::Decode { engine.check_load(prompt_tokens) } else { Ok(()) }
     }
 
-    /// Whether a request that comes to a pool can never run there, and is rejected when
-    /// the queue of a worker has come to it.
+    /// Whether a request can never run in a pool, and is rejected when it reaches the head of a
+    /// worker's queue.
     pub(super) fn is_rejected_in_queue(&self, tag: u64, pool: PoolRole) -> bool {
         let record = self.ledger.record(tag);
         self.fleet.pool(pool).config().rejects_in_queue()

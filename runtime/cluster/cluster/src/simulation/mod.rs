@@ -75,7 +75,7 @@ pub fn simulate(config: RunConfig, observer: &mut dyn Observer) -> Result<Report
     simulation.into_report()
 }
 
-/// How the way through the instants of a run ended.
+/// How the run through the instants ended.
 enum Passed {
     /// All instants have been handled.
     All,
@@ -437,7 +437,7 @@ impl<O: Observer> Simulation<'_, O> {
         structured.draw(self.traffic.output_seeds()[tag as usize])
     }
 
-    /// A request with structured outputs has come to a worker, which has its grammar after a time.
+    /// A request with structured outputs has reached a worker, whose grammar takes some time.
     fn begin_compilation(&mut self, tag: u64, worker: u32, compilation: GrammarCompilation) {
         let incarnation = self.fleet.worker(worker).incarnation();
         let compiled = Event::GrammarCompiled { tag, worker, incarnation, succeeds: compilation.succeeds };
@@ -456,7 +456,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// A worker with nothing to compute has come to requests without a grammar: they end at once.
+    /// A worker with nothing to compute has reached requests without a grammar: they end at once.
     fn end_without_grammars(&mut self, index: u32) {
         for tag in self.fleet.worker_mut(index).end_without_grammars() {
             self.observation.failed(index, tag);

@@ -11,7 +11,7 @@ use crate::config::{Documents, Media, RequestClass, whole};
 /// The classes of a workload, and how they are drawn.
 pub(super) struct Sessions<'a> {
     pub(super) classes: &'a [RequestClass],
-    /// None where there is one class.
+    /// None if there is one class.
     pub(super) shares: Option<&'a Weights>,
     /// The seed of the workload.
     pub(super) seed: u64,

@@ -84,7 +84,7 @@ impl Graph {
         ((node / u64::from(self.copies)) as u32, (node % u64::from(self.copies)) as u32)
     }
 
-    /// Whether a row waits for nothing but its time.
+    /// Whether a row waits only for its time.
     pub(crate) fn is_root(&self, row: u32) -> bool {
         self.trace.requests[row as usize].dependencies.len == 0
     }

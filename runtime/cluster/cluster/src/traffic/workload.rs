@@ -246,8 +246,8 @@ impl Workload {
         std::mem::take(&mut self.is_delayed)
     }
 
-    /// When the session starts that comes after `before` others of an open loop, never
-    /// if there are fewer. None where that is not known.
+    /// When the session after `before` others of an open loop starts, never if there are fewer.
+    /// None if that is not known.
     pub(crate) fn foreseen_start_ns(&mut self, before: u64) -> Option<u64> {
         let is_planned = match &self.source {
             Source::Synthetic(synthetic) => synthetic.is_planned(),

@@ -289,7 +289,7 @@ pub(crate) struct StateCache {
 }
 
 impl StateCache {
-    /// Blocks of a state, by the tokens of a block; none where the KV of a token has no size.
+    /// Blocks of a state, by the tokens of a block; none if the KV of a token has no size.
     fn blocks(self, block_size: u32) -> Option<u64> {
         let block_bytes = self.kv_bytes_per_token.checked_mul(u64::from(block_size)).filter(|&bytes| bytes > 0)?;
         Some(self.bytes_per_request.div_ceil(block_bytes))

@@ -23,11 +23,11 @@ pub struct RunFacts<'a> {
     pub warnings: &'a [String],
     /// The limit that stopped the run early, if any.
     pub stopped_by: Option<&'a str>,
-    /// For how long each limit kept requests waiting, if that was asked for.
+    /// For how long each limit kept requests waiting, if requested.
     pub capacity: Option<&'a Value>,
-    /// Host resources used, if asked for.
+    /// Host resources used, if requested.
     pub host: Option<&'a Value>,
-    /// Its workers over time, if that was asked for.
+    /// Its workers over time, if requested.
     pub timeline: Option<&'a Value>,
 }
 

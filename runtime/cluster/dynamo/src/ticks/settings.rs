@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use vcr_core::ticks::{TickConfig, TickConfigInput};
 
-/// Settings of the scheduler; none where neither the file nor an option has one.
+/// Settings of the scheduler; none if neither the file nor an option has one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TickSettings {
     pub total_kv_pages: Option<u32>,

@@ -49,7 +49,7 @@ impl ComparedValue {
         }
     }
 
-    /// None where it is not known on both sides.
+    /// None if it is not known on both sides.
     pub(crate) fn of(&self, comparison: &Compared) -> Option<f64> {
         match self {
             Self::Of(subject) => comparison.signed_value(*subject),

@@ -20,7 +20,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// None where a report lists it.
+    /// None if a report lists it.
     pub(crate) fn of(subject: Subject, statistic: Statistic, metric_text: &str) -> Option<Self> {
         let metric_text = metric_text.to_owned();
         (!subject.is_listed(statistic)).then_some(Self { subject, statistic, metric_text })

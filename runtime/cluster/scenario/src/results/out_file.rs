@@ -33,9 +33,9 @@ pub enum OutFile {
     Summary,
     /// The metrics in the OpenMetrics text format.
     OpenMetrics,
-    /// The requests as CSV; only where asked for.
+    /// The requests as CSV; only on request.
     Csv,
-    /// The requests as Parquet; only where asked for.
+    /// The requests as Parquet; only on request.
     Parquet,
 }
 

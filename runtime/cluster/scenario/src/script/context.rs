@@ -67,7 +67,7 @@ pub(crate) struct State {
     pub(crate) unreadable: BTreeMap<PathBuf, String>,
     /// Searches that have ended.
     pub(crate) searches: Vec<SearchReport>,
-    /// Current values of the searches under way, the innermost last, as in names of runs.
+    /// Current values of the searches in progress, the innermost last, as in names of runs.
     pub(crate) probes: Vec<String>,
 }
 

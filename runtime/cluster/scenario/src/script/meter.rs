@@ -27,7 +27,7 @@ thread_local! {
     static ACCOUNTED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// Processor time of this thread since it was last asked for.
+/// Processor time of this thread since the last call.
 fn processor_time() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);

@@ -2,7 +2,7 @@
 
 use super::{ConfigError, Drafting, EngineConfig, EngineConfigInput};
 
-/// Checks for settings with which vLLM would not start or a request could wait for ever.
+/// Checks for settings with which vLLM would not start or a request could wait forever.
 pub(super) fn check(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
     let tokens = input.max_num_batched_tokens;
     if tokens < input.max_num_seqs {

@@ -30,7 +30,7 @@ pub struct KvConnector {
     /// The fate of requests whose KV did not arrive.
     pub load_failures: LoadFailures,
     /// Whether it is vLLM's NIXL connector. It leaves the last tokens of a prompt to the decoding
-    /// engine where their KV or state cannot be handed over, and counts the hits of states and of
+    /// engine where their KV or state cannot be passed on, and counts the hits of states and of
     /// full attention separately.
     pub is_nixl: bool,
     /// Settings of the offloading connector, which finds KV by itself; the driver reports its

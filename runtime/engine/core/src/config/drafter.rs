@@ -50,7 +50,7 @@ pub struct Drafting {
     pub prefill_lookahead_tokens: u32,
     /// Tokens after a block that are part of its identity (`num_hash_lookahead_tokens`).
     pub hash_lookahead_tokens: u32,
-    /// Whether the last block of a prefix hit is computed again (`use_eagle_block_drop`).
+    /// Whether the last block of a prefix hit is recomputed (`use_eagle_block_drop`).
     pub drops_block: bool,
 }
 
@@ -65,7 +65,7 @@ impl Drafting {
             Drafter::Eagle | Drafter::Mtp | Drafter::MultiModuleMtp => 1,
             Drafter::Ngram | Drafter::DraftModel => 0,
         };
-        // Connectors know blocks by hashes that cover no more than their tokens.
+        // Connectors identify blocks by hashes that cover only their tokens.
         let hashes_ahead = input.rules.has_lookahead_hashes()
             && input.enable_prefix_caching
             && !input.disable_lookahead_block_hashes

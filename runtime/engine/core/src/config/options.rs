@@ -269,7 +269,7 @@ macro_rules! facts {
     };
 }
 
-/// Names, and the ways from a field to a value and back, by the kind of an option.
+/// The names, getters and setters of an option's kind.
 macro_rules! value {
     (Name names $config:ty, $field:ident) => {
         || {

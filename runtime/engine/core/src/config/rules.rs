@@ -129,8 +129,8 @@ rules! {
     counts_adapters_of_all_running: 33..,
     /// A waiting request with no computable token is skipped (since 0.33) instead of ending admission.
     steps_over_empty_chunks: 33..,
-    /// An engine by itself puts prefills off for `prefill_schedule_interval` (since 0.33); before, ranks that step
-    /// together alone.
+    /// A single engine defers prefills for `prefill_schedule_interval` (since 0.33); before, only
+    /// ranks that step together did.
     spaces_own_prefills: 33..,
 
     // Resumable requests (streaming inputs).
@@ -156,8 +156,8 @@ rules! {
     /// Tokens after a stop are subtracted from the computed tokens (since 0.33), and their
     /// placeholders are resolved.
     takes_back_after_stops: 33..,
-    /// The output of a step commits full blocks with drafts, too (since 0.33), not under async
-    /// scheduling alone.
+    /// The output of a step commits full blocks with drafts, too (since 0.33), not only under async
+    /// scheduling.
     commits_outputs_with_drafts: 33..,
     /// Blocks of EAGLE and MTP are distinguished by the tokens after them (since 0.33).
     has_lookahead_hashes: 33..,
@@ -232,14 +232,13 @@ rules! {
     /// `disable_chunked_mm_input` is applied before the cache (since 0.32), so a chunk ends even
     /// before a cached item.
     keeps_cached_items_whole: 32..,
-    /// A request refers to an item at every place that it has it at (since 0.32), not at the first
-    /// place in a chunk alone.
+    /// A request references an item at every one of its places (since 0.32), not only at the first
+    /// place in a chunk.
     refers_at_every_place: 32..,
     /// The reference of a request ends with the last of its places (since 0.29), not with the
     /// first.
     refers_until_last_place: 29..,
-    /// An item that was evicted and computed again in one step is not listed as evicted (since
-    /// 0.28).
+    /// An item that was evicted and recomputed in one step is not listed as evicted (since 0.28).
     lists_lasting_evictions_alone: 28..,
 
     // Offloading to the host, which is known since 0.32: rules of all releases since are rules all the same.
@@ -255,7 +254,7 @@ rules! {
     waits_for_blocks_on_their_way: 32..,
     /// So does a block that another request loads.
     waits_for_loads_of_others: 32..,
-    /// So do copies of the request's own blocks that are under way.
+    /// So do copies of the request's own blocks that are in progress.
     waits_for_own_copies: 32..,
     /// The end of a request is a use of all the blocks that it stored or found, the last one first.
     uses_blocks_at_ends: 32..,

@@ -155,7 +155,7 @@ mod tests {
         for key in [(2, 3), (1, 4)] {
             cache.drop_reference(key);
         }
-        // The first one is wanted again, and then no more.
+        // The first one is used once more.
         cache.refer((2, 3));
         cache.drop_reference((2, 3));
         assert!(!cache.make_room(8));

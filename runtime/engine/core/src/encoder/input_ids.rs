@@ -33,7 +33,7 @@ impl InputIds {
         self.len == 0
     }
 
-    /// Adds an id. False if it was there.
+    /// Adds an id. Returns false if it was there.
     pub(crate) fn insert(&mut self, id: u32) -> bool {
         if self.slots.is_empty() {
             self.slots = vec![Slot::Empty; LEAST_SLOTS];
@@ -55,7 +55,7 @@ impl InputIds {
         true
     }
 
-    /// Removes an id. False if it was not there. An empty set is a new one, as vLLM's is.
+    /// Removes an id. Returns false if it was not there. An empty set is a new one, as vLLM's is.
     pub(crate) fn remove(&mut self, id: u32) -> bool {
         if self.slots.is_empty() {
             return false;

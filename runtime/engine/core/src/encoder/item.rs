@@ -10,7 +10,7 @@ pub struct PromptItem {
     offset_tokens: u32,
     len_tokens: u32,
     num_embeds: u32,
-    /// Runs of placeholders that the encoder's outputs replace, counted from the first one; none where
+    /// Runs of placeholders that the encoder's outputs replace, counted from the first one; none if
     /// they replace all of them.
     embed_runs: Option<Box<[Range<u32>]>>,
 }
@@ -77,7 +77,8 @@ impl PromptItem {
         self.num_embeds
     }
 
-    /// Runs of placeholders that embeddings replace, counted from the first one; none where they replace all.
+    /// Runs of placeholders that embeddings replace, counted from the first one; none if they
+    /// replace all.
     #[must_use]
     pub fn embed_runs(&self) -> Option<&[Range<u32>]> {
         self.embed_runs.as_deref()

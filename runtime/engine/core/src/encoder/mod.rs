@@ -1,10 +1,11 @@
 //! The encoder of a multimodal model: the items it computes in each step, and its cache.
 //!
 //! Owns the items of requests and the encoder cache. Decides as vLLM 0.32 and 0.33 do
-//! (`_try_schedule_encoder_inputs` and `_free_encoder_inputs` of `vllm/v1/core/sched/scheduler.py`): an item is
-//! computed as a whole, before the first of its placeholder tokens; a chunk ends before an item
-//! that the compute budget of the step or the room in the cache does not allow. An engine has an
-//! [`Encoder`] only once a request with items has come.
+//! (`_try_schedule_encoder_inputs` and `_free_encoder_inputs` of
+//! `vllm/v1/core/sched/scheduler.py`): an item is computed as a whole, before the first of its
+//! placeholder tokens; a chunk ends before an item that the compute budget of the step or the room
+//! in the cache does not allow. An engine has an [`Encoder`] only once a request with items has
+//! arrived.
 
 mod cache;
 mod input_ids;
@@ -64,7 +65,7 @@ struct Held {
     entries: Vec<(u64, u32)>,
 }
 
-/// Encoder inputs of the latest chunk, as long as it may still come to nothing.
+/// Encoder inputs of the latest chunk while it may still be dropped.
 #[derive(Debug, Default)]
 struct Decision {
     /// To be computed.
@@ -271,8 +272,8 @@ impl Encoder {
         self.decision.inputs.iter().map(|&input| request.items[input as usize].num_embeds()).sum()
     }
 
-    /// Drops the references to items all of whose tokens are among the first `processed`. Whether the
-    /// request needs the encoder no more, unless it is preempted.
+    /// Drops the references to items that end within the first `processed` tokens. Returns whether
+    /// the request no longer needs the encoder, unless it is preempted.
     pub(crate) fn pass(&mut self, id: RequestId, processed: u32) -> bool {
         let Some(Some(request)) = self.requests.get_mut(id.index()) else { return true };
         let RequestItems { items, held } = &mut **request;
@@ -319,7 +320,7 @@ impl Encoder {
 }
 
 impl Held {
-    /// An item that is computed has come into the cache, with a reference of the request.
+    /// A computed item enters the cache, referenced by the request.
     fn take_computed(&mut self, items: &[PromptItem], input: u32) {
         self.places.insert(input);
         self.entries.push(key_of(&items[input as usize]));
@@ -386,7 +387,7 @@ impl UnsharedOutputs {
         *self = Self::new(self.num_slots);
     }
 
-    /// Embeddings that take room, by this way of counting.
+    /// Embeddings that occupy room, by this count.
     fn num_used(&self) -> u32 {
         u32::try_from(i64::from(self.num_slots) - self.num_free).unwrap_or(0)
     }

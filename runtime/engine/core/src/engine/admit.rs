@@ -203,7 +203,7 @@ impl Engine {
         };
         let Some(external) = external else { return Admission::Deferred };
         if external.tokens == 0 && !ready {
-            // States that are missing would have come with the rest.
+            // Missing states would have arrived with the rest.
             local_tokens = self.kv_cache.agreed_prefix(&self.requests[id], computed);
             computed = local_tokens;
         }
@@ -223,7 +223,8 @@ impl Engine {
         let budget = scan.budget();
         let Drafting { mut lookahead_tokens, prefill_lookahead_tokens, .. } = self.config.drafting();
         if !is_loaded {
-            // A state that has come from elsewhere is at its last token, before which no draft was ever kept.
+            // A state that has arrived from elsewhere is at its last token, before which no draft
+            // was ever kept.
             let is_handed_over = ready && !self.kv_loads.has_connector();
             let has_loaded_state = is_handed_over && self.kv_cache.groups().is_some_and(KvGroups::has_states);
             if !is_held && !has_loaded_state && self.pads_with_drafts(tokens, computed, plan, scan) {

@@ -7,19 +7,19 @@ use crate::engine::schedule::Scan;
 use crate::plan::StepPlan;
 use crate::request::{Flags, RequestId};
 
-/// Multimodal items and the encoder cache, once a request with items has come.
+/// Multimodal items and the encoder cache, once a request with items has arrived.
 #[derive(Debug, Default)]
 pub(super) struct EncoderInputs {
     encoder: Option<Box<Encoder>>,
 }
 
 impl EncoderInputs {
-    /// A request has come with items.
+    /// A request has arrived with items.
     pub(super) fn enter(&mut self, id: RequestId, items: Vec<PromptItem>, config: &EngineConfig) {
         self.encoder.get_or_insert_with(|| Box::new(Encoder::new(config))).enter(id, items);
     }
 
-    /// Whether a request with items has come.
+    /// Whether a request with items has arrived.
     #[inline]
     pub(super) fn has_come(&self) -> bool {
         self.encoder.is_some()
@@ -60,7 +60,7 @@ impl EncoderInputs {
 }
 
 impl Engine {
-    /// Embeddings in the encoder cache; none before a request with multimodal items has come.
+    /// Embeddings in the encoder cache; none before a request with multimodal items has arrived.
     #[must_use]
     pub fn encoder_cache_use(&self) -> EncoderCacheUse {
         let encoder = self.encoder_inputs.encoder.as_ref();

@@ -32,8 +32,8 @@ pub enum Compilation {
 }
 
 impl Engine {
-    /// The compilation of the grammar of a request has ended. False if the request does not wait for that, since it was
-    /// aborted.
+    /// The compilation of the grammar of a request has ended. Returns false if the request does not
+    /// wait for that, since it was aborted.
     pub fn end_compilation(&mut self, tag: u64, compilation: Compilation) -> bool {
         let Some(id) = self.find(tag) else { return false };
         let Some(grammars) = &mut self.grammars else { return false };
@@ -62,7 +62,7 @@ impl Engine {
         if is_simulated { Ok(()) } else { Err(RejectReason::StructuredNotSimulated) }
     }
 
-    /// A request with structured outputs has come.
+    /// A request with structured outputs has arrived.
     pub(super) fn await_grammar(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         request.has_grammar = true;

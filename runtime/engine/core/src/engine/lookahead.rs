@@ -19,7 +19,7 @@ impl Engine {
     /// There are none unless the step in flight is a decode of every request; they end
     /// before the first step without all of them, or without free blocks.
     pub fn predict_decode_steps(&self, most: usize, steps: &mut DecodeSteps) {
-        // Some may have come since that step was decided.
+        // Some may have arrived since that step was decided.
         steps.restart(&self.plan().shape, self.num_waiting() as u64);
         if !self.repeats_itself() {
             return;

@@ -70,7 +70,7 @@ pub struct Engine {
     /// Requests that decode without individual work.
     steady_decode: SteadyDecode,
     turns: Turns,
-    /// Resumable requests, once one has come.
+    /// Resumable requests, once one has arrived.
     sessions: Option<Box<Sessions>>,
     /// Adapters, if they cost time.
     adapters: Option<Box<Adapters>>,
@@ -258,8 +258,7 @@ impl Engine {
         let drafts = if self.config.max_model_len() == u32::MAX { drafts } else { 0 };
         let beyond = self.config.quirks().burst_tokens().max(drafts);
         let longest = (computed + u64::from(beyond)).min(u64::from(model_len));
-        // After a preemption all of it is computed again, and without chunking
-        // in one step.
+        // After a preemption all of it is recomputed, and without chunking in one step.
         if !self.config.enable_chunked_prefill() && longest > u64::from(self.config.longest_chunk()) {
             return Err(RejectReason::ExceedsTokenBudget);
         }

@@ -180,7 +180,7 @@ impl WaitingQueues {
         self.queue_mut(kind).push_front(id, requests);
     }
 
-    /// A request has come.
+    /// A request has arrived.
     pub(super) fn enter(&mut self, id: RequestId, requests: &mut RequestTable) {
         let queue = if self.is_destination(id, requests) {
             &mut self.destinations
@@ -249,7 +249,7 @@ impl WaitingQueues {
         self.num_loading += 1;
     }
 
-    /// A request waits for its KV no more.
+    /// A request no longer waits for its KV.
     pub(super) fn end_load(&mut self) {
         self.num_loading -= 1;
     }

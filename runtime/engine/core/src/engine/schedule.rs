@@ -29,7 +29,7 @@ pub(super) struct Scan {
     pub(super) prefill_running: bool,
     /// Requests preempted by this step.
     pub(super) num_preempted: usize,
-    /// Whether prefills are put off.
+    /// Whether prefills are deferred.
     pub(super) defers_prefills: bool,
     /// Whether a request was admitted with more than its last known token to compute.
     pub(super) prefill_admitted: bool,

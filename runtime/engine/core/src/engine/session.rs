@@ -37,7 +37,8 @@ pub(super) struct Sessions {
 
 #[derive(Debug)]
 struct Session {
-    /// Parts that have come before the outputs to the one before have ended; none for the end of the session.
+    /// Parts that have arrived before the outputs to the one before have ended; none for the end of
+    /// the session.
     inputs: VecDeque<Option<SessionInput>>,
     /// State of the chain of block hashes before the first token.
     initial_hash_state: u64,
@@ -92,7 +93,7 @@ impl Engine {
         if is_simulated { Ok(()) } else { Err(RejectReason::SessionNotSimulated) }
     }
 
-    /// A resumable request has come.
+    /// A resumable request has arrived.
     pub(super) fn open_session(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         request.flags.set(Flags::RESUMABLE, true);
@@ -111,7 +112,8 @@ impl Engine {
         session.is_some_and(|session| session.was_preempted)
     }
 
-    /// The outputs to a part have ended, and the request has left all lists. False if that is its end.
+    /// The outputs to a part have ended, and the request has left all lists. Returns false if that
+    /// is its end.
     #[cold]
     pub(super) fn goes_on(&mut self, id: RequestId) -> bool {
         let request = &mut self.requests[id];

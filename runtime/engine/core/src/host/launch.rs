@@ -22,8 +22,7 @@ pub struct Launches {
 }
 
 impl Launches {
-    /// The host of an engine with async scheduling, or without. None where launches take no
-    /// time.
+    /// The host of an engine with async scheduling, or without. None if launches take no time.
     #[must_use]
     pub fn new(overheads: &Overheads, is_async: bool) -> Option<Self> {
         let host = Self { overheads: *overheads, is_async, last_end_ns: 0, is_launched: false, ahead_ns: 0 };

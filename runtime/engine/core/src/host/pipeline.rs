@@ -26,8 +26,8 @@ pub struct Pipeline {
     queue_size: usize,
     /// Until when each stage computes.
     stage_ends_ns: Box<[u64]>,
-    /// Ends of the latest batches whose tokens the first stage awaits, each with its schedule; none where requests
-    /// in flight are not scheduled again.
+    /// Ends of the latest batches whose tokens the first stage awaits, each with its schedule; none
+    /// if requests in flight are not scheduled again.
     sampled: Option<VecDeque<(u64, u64)>>,
     num_schedules: u64,
     /// Schedules in a row that came to nothing while no batch had work.

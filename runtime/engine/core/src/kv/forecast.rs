@@ -76,7 +76,7 @@ struct Candidate {
 pub(crate) struct Outlook {
     forecast: Arc<Forecast>,
     has_come: Vec<bool>,
-    /// By block, the number of its requests, from the first on, that have come.
+    /// By block, the number of its requests, from the first on, that have arrived.
     passed: Vec<u32>,
     candidates: BTreeSet<Candidate>,
     /// The same by block, with their hashes.
@@ -108,7 +108,7 @@ impl Outlook {
         self.by_hash.insert((hash, id));
     }
 
-    /// Content has come to another block, or is in a single one now.
+    /// Content has reached another block, or is in a single one now.
     pub(crate) fn set_copied(&mut self, hash: BlockHash, is_copied: bool) {
         self.change(hash, |candidate| candidate.is_copied = is_copied);
     }

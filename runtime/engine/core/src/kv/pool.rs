@@ -28,7 +28,7 @@ pub struct KvPool {
     num_free: u32,
     caching: bool,
     events: Option<KvEventLog>,
-    /// The future that decides which cached block goes, if it is known.
+    /// The future that decides which cached block is evicted, if it is known.
     outlook: Option<Box<Outlook>>,
 }
 

@@ -182,8 +182,8 @@ pub trait LatencyModel: Send {
     /// the horizon (see [`price_until_horizon`]).
     fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError>;
 
-    /// Prices consecutive decode steps, the first starting at `start_ns`, as [`LatencyModel::price`] would. A
-    /// model that prices millions of them may have a faster way.
+    /// Prices consecutive decode steps, the first starting at `start_ns`, as
+    /// [`LatencyModel::price`] would. A model that prices millions of them may implement it faster.
     fn price_decodes(
         &mut self,
         start_ns: u64,

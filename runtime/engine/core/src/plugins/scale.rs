@@ -7,8 +7,8 @@ pub use vcr_policy::scaling::{DESIRED_ENGINES_MAX, PoolView};
 ///
 /// It may keep state between ticks. Equal construction and equal views must give equal answers.
 pub trait Autoscaler: Send {
-    /// Number of engines that are to be up or on their way. The pool's limits are applied
-    /// to the answer.
+    /// The wanted number of running and starting engines. The pool's limits are applied to the
+    /// answer.
     ///
     /// # Errors
     /// When the autoscaler cannot decide; it must not be asked again.

@@ -60,9 +60,9 @@ pub struct RequestSpec {
     /// outputs of steps, but for the first and the last. The engine's token source
     /// must return the same ones.
     pub drawn: Option<DrawnOutputs>,
-    /// Whether the driver knows that it can never run. It waits like any other, and is
-    /// refused when the queue has come to it ([`crate::plan::StepPlan::refused`]): Dynamo
-    /// 1.6's mocker. Engines other than vLLM's do not look at it.
+    /// Whether the driver knows that it can never run. It waits like any other, and is refused when
+    /// the queue has reached it ([`crate::plan::StepPlan::refused`]): Dynamo 1.6's mocker. Engines
+    /// other than vLLM's do not look at it.
     pub is_refused: bool,
     /// Whether further parts of the prompt come ([`crate::Engine::extend`]): a streaming input. Its tokens are kept.
     pub resumable: bool,

@@ -19,7 +19,7 @@ pub(crate) struct RequestTable {
     by_tag: HashTable<u32>,
     /// Ended, each with the number of the last step that may name it.
     retired: VecDeque<(u64, u32)>,
-    /// Requests that have come.
+    /// Requests that have arrived.
     num_arrived: u64,
 }
 
@@ -59,8 +59,8 @@ impl RequestTable {
         }
     }
 
-    /// Grows by a quarter: a long queue shall not pay for one twice as long, nor be
-    /// copied over and over.
+    /// Grows by a quarter: a long queue should neither pay for twice its length nor be copied
+    /// repeatedly.
     fn grow(&mut self) {
         if self.slots.len() == self.slots.capacity() {
             self.slots.reserve_exact(self.slots.len() / 4 + 64);

@@ -66,8 +66,8 @@ impl EngineKind {
         matches!(self, Self::Sglang(config) if config.prefix_lookup() == PrefixLookup::FirstChunk)
     }
 
-    /// Whether it is asked for blocks for a prompt before another engine computes it, as
-    /// Dynamo does with engines of SGLang.
+    /// Whether it allocates blocks for a prompt before another engine computes it, as Dynamo does
+    /// with engines of SGLang.
     #[must_use]
     pub fn reserves_before_prefill(&self) -> bool {
         matches!(self, Self::Sglang(config) if config.reservations() == Reservations::BetweenSteps)

@@ -285,7 +285,7 @@ impl SglangEngine {
     ) -> bool {
         let wanted_tokens = f64::from(prompt_tokens) + f64::from(output_tokens);
         let request = &self.requests[id];
-        // A retracted request must be admitted once it is alone.
+        // A retracted request must be admitted once it is the only one.
         let was_running = request.num_tokens > request.prompt_tokens;
         let is_alone = was_running && self.running.is_empty() && self.joining.is_empty();
         if !is_alone && wanted_tokens >= budget.total_tokens {

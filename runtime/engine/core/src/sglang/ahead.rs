@@ -13,7 +13,7 @@ use crate::sglang::engine::SglangEngine;
 impl SglangEngine {
     /// Makes `steps` up to `most` passes that follow the one in flight.
     pub(super) fn predict(&self, most: usize, steps: &mut DecodeSteps) {
-        // Some may have come since that pass was decided.
+        // Some may have arrived since that pass was decided.
         steps.restart(&self.plan.shape, self.load().num_waiting as u64);
         if !self.repeats_itself() {
             return;

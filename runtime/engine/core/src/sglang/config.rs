@@ -147,8 +147,7 @@ impl SglangConfig {
     /// Checks every field and reports every problem, not only the first.
     ///
     /// # Errors
-    /// Each setting, or pair of settings, with which a request could wait for
-    /// ever.
+    /// Each setting, or pair of settings, with which a request could wait forever.
     pub fn new(input: SglangConfigInput) -> Result<Self, Vec<ConfigError>> {
         let mut errors: Vec<_> = OPTIONS.iter().filter_map(|option| option.problem(&input)).collect();
         if input.page_size > 0 {

@@ -118,7 +118,7 @@ impl SglangEngine {
         self.retracted.push(id);
     }
 
-    /// Drops the KV of a request, which is computed again unless the tree still holds it then.
+    /// Drops the KV of a request, which is recomputed unless the tree still holds it then.
     fn forget_kv(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         self.reserve.end(request);

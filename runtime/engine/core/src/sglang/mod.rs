@@ -7,7 +7,8 @@
 //! three differences:
 //! * A prompt computed in chunks stays the same request, so its own chunks are not reuse (1.4 counts them as
 //!   reuse).
-//! * [`ServingEngine::check`] refuses a request that can never fit, instead of letting it wait for ever.
+//! * [`ServingEngine::check`] refuses a request that can never fit, instead of letting it wait
+//!   forever.
 //! * If nothing else can continue, a retracted request is admitted without a reserve for its output, and the
 //!   first started prompt stays.
 //!
@@ -74,7 +75,7 @@ impl PrefillInterval {
         self.decodes_due = if any_prefills { self.length } else { self.decodes_due.saturating_sub(passes) };
     }
 
-    /// All passes that are due decode nothing. False if none is due.
+    /// All passes that are due decode nothing. Returns false if none is due.
     fn skip(&mut self) -> bool {
         std::mem::take(&mut self.decodes_due) > 0
     }
@@ -162,7 +163,7 @@ impl SglangEngine {
         assert_eq!(request.status, RequestStatus::WaitingForRemoteKv, "no transfer was pending");
         request.status = RequestStatus::RemoteKvReady;
         let prompt_tokens = request.prompt_tokens;
-        // The last token is computed again, here, to get logits to sample from.
+        // The last token is recomputed, here, to get logits to sample from.
         request.num_computed_tokens = prompt_tokens - 1;
         self.pages.store_now(id, request, prompt_tokens);
         self.queues.end_load(id, &mut self.requests);

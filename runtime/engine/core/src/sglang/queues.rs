@@ -91,13 +91,13 @@ impl WaitingQueues {
         &self.begun
     }
 
-    /// A request has come.
+    /// A request has arrived.
     pub(super) fn enter(&mut self, id: RequestId, requests: &mut RequestTable) {
         let queue = if self.is_destination(id, requests) { &mut self.destinations } else { &mut self.waiting };
         queue.push_back(id, requests);
     }
 
-    /// A request ends that may wait, or have been begun. False if it runs.
+    /// A request ends that may wait, or have been begun. Returns false if it runs.
     pub(super) fn leave(&mut self, id: RequestId, requests: &mut RequestTable) -> bool {
         match requests[id].status {
             RequestStatus::Waiting if self.is_destination(id, requests) => self.destinations.leave(id, requests),
@@ -144,7 +144,7 @@ impl WaitingQueues {
         self.begun.push(id);
     }
 
-    /// A request's prompt is computed to its end, or no more.
+    /// A request's prompt is complete, or no longer computed.
     pub(super) fn end_begun(&mut self, id: RequestId) {
         self.begun.retain(|&other| other != id);
     }

@@ -39,7 +39,7 @@ impl OutputReserve {
         self.tokens += u64::from(self.of(request));
     }
 
-    /// Counts it no more.
+    /// No longer counts it.
     pub(super) fn end(&mut self, request: &mut Request) {
         if request.flags.has(Flags::RESERVES) {
             request.flags.set(Flags::RESERVES, false);

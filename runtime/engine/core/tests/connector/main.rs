@@ -201,7 +201,7 @@ struct Turn {
     /// The answers of a hundred lookups: tokens in eighths of the requested number, or none for
     /// "not yet known"; whether they are loaded within the step.
     answers: Vec<(Option<u32>, bool)>,
-    /// Ends of the transfers under way: whole, invalid from a block on, or by request.
+    /// Ends of the transfers in progress: whole, invalid from a block on, or by request.
     ends: Vec<u8>,
     aborts: Vec<usize>,
 }
@@ -236,7 +236,7 @@ fn groups() -> impl Strategy<Value = Vec<KvCacheGroup>> {
 struct Driver {
     engine: Engine,
     next_tag: u64,
-    /// Tags of loads under way, and of held KV.
+    /// Tags of loads in progress, and of held KV.
     loading: Vec<u64>,
     held: Vec<u64>,
     live: Vec<u64>,
@@ -322,7 +322,8 @@ impl Driver {
                 let Some(id) = self.engine.find(tag) else { continue };
                 match end {
                     0 => report.failed_recving.push(tag),
-                    // Blocks are known of one group alone, and windows have none where they have passed.
+                    // Only the blocks of one group are known, and windows have none where they have
+                    // passed.
                     1 | 2 if self.engine.group_block_tables(id).count() < 2 => {
                         let blocks = self.table(id).iter().skip(usize::from(end)).filter(|&&block| block != 0);
                         report.invalid_blocks.extend(blocks);

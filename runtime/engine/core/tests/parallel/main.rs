@@ -177,7 +177,8 @@ proptest! {
         }
     }
 
-    /// Every request gets its tokens, and all blocks are free in the end, with as many steps in flight as may be.
+    /// Every request gets its tokens, and all blocks are free at the end, with the maximum of steps
+    /// in flight.
     #[test]
     fn a_pipeline_loses_no_request_and_no_block(config in arb_config(), stages in 2..6u32, prompts in proptest::collection::vec((1..100u32, any::<bool>(), 1..12u32), 1..12)) {
         let input = EngineConfigInput {

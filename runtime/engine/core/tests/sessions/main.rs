@@ -164,8 +164,8 @@ fn stops(stops: bool) -> Option<Box<StopRules>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever comes when, no block is lost and no request is forgotten, and each turn ends with the tokens that were
-    /// asked for or a stop.
+    /// Whatever comes when, no block is lost and no request is forgotten, and each turn ends with
+    /// the requested tokens or a stop.
     #[test]
     fn sessions_lose_nothing(
         async_scheduling in any::<bool>(),

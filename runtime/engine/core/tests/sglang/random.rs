@@ -327,8 +327,8 @@ fn retracted_requests_do_not_retract_each_other_for_ever() {
 }
 
 proptest! {
-    /// Every accepted request ends once with the tokens it asked for, within
-    /// the budgets, and everything it held comes back.
+    /// Every accepted request ends once with its requested tokens, within the budgets, and all its
+    /// resources are returned.
     #[test]
     fn every_request_ends_once_and_every_page_comes_back(
         input in arb_config(),

@@ -259,7 +259,7 @@ fn an_abort_is_idempotent_and_leaves_nothing() {
     assert!(!engine.has_schedulable_requests());
 }
 
-/// After a pass that prefills come as many that decode as are asked for, while anything decodes.
+/// After a prefill pass the configured number of decode passes follows, while any request decodes.
 #[test]
 fn prompts_wait_for_the_interval_of_decodes() {
     let input = SglangConfigInput { prefill_decode_interval: 2, ..SglangConfigInput::default() };

@@ -258,7 +258,7 @@ pub enum ArgumentError {
     OtherVersion {
         /// The argument.
         name: String,
-        /// The version that was asked for.
+        /// The requested version.
         minor: String,
         /// The versions that have it, in words.
         since: String,

@@ -91,7 +91,7 @@ impl AffinityConfig {
     /// Checks every number.
     ///
     /// # Errors
-    /// The first that makes no sense.
+    /// The first that is invalid.
     pub fn check(&self) -> Result<(), AffinityError> {
         let in_range = |field, value: f64, holds: bool, expected| {
             if holds { Ok(()) } else { Err(AffinityError::OutOfRange { field, value, expected }) }

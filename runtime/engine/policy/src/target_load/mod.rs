@@ -22,7 +22,7 @@ const MAX_DELAY_TICKS: u32 = 1_000_000;
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum TargetMetric {
-    /// Requests under way: running, or waiting in engines or in front of them.
+    /// Requests in progress: running, or waiting in engines or in front of them.
     #[default]
     Requests,
     /// Prompt tokens still to compute, including those in front of engines.
@@ -98,7 +98,7 @@ impl TargetPolicy {
 #[derive(Clone, Debug)]
 pub struct TargetScaler {
     policy: TargetPolicy,
-    /// Engines that would have been enough at the latest ticks, newest last.
+    /// Numbers of engines that would have sufficed at the latest ticks, newest last.
     wanted: VecDeque<u32>,
 }
 
@@ -112,7 +112,7 @@ impl TargetScaler {
         Ok(Self { policy, wanted: VecDeque::new() })
     }
 
-    /// Number of engines that are to be up or on their way, at most [`ENGINES_MAX`].
+    /// The wanted number of running and starting engines, at most [`ENGINES_MAX`].
     pub fn desired(&mut self, work: &PoolWork) -> u32 {
         let share = self.policy.metric.of(work) as f64 / self.policy.target;
         self.wanted.push_back(rounded_up(share).min(ENGINES_MAX));

@@ -175,7 +175,7 @@ fn written(hir: &Hir, rng: &mut Rng, generosity: u32, work: &mut u32) -> Result<
     result.map(|()| text.written)
 }
 
-/// A text under way.
+/// A text in progress.
 struct Text {
     written: String,
     /// The pattern ends here.

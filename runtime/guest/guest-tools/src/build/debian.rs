@@ -69,7 +69,7 @@ fn library_source(prefix: &Path) -> Result<PathBuf, BuildError> {
         .ok_or_else(|| no_way(Route::Debian, "the unpacked packages hold no library source"))
 }
 
-/// Directories directly in `dir`, sorted; none where it cannot be read.
+/// Directories directly in `dir`, sorted; none if it cannot be read.
 fn subdirs(dir: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> =
         fs::read_dir(dir).map(|entries| entries.flatten().map(|entry| entry.path()).collect()).unwrap_or_default();

@@ -35,7 +35,7 @@ pub(crate) fn toolchain(
                 progress(Progress::Toolchain { route });
                 return Ok(toolchain);
             }
-            // Without rustc or cargo no way can work.
+            // Without rustc or cargo no method can work.
             Err(error @ BuildError::ProgramMissing { .. }) if is_rust_missing(&error) => {
                 return Err(error);
             }

@@ -1,4 +1,4 @@
-//! Guests in JavaScript and TypeScript, by way of componentize-js.
+//! Guests in JavaScript and TypeScript, with componentize-js.
 //!
 //! The tool puts a JavaScript engine, the project's modules and the SDK into one component. It is
 //! installed from npm into the cache directory in a fixed version, which decides the component's

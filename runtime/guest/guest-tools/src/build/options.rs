@@ -7,7 +7,7 @@ use crate::build::route::Route;
 /// Options of a build.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The one way to find a compiler; `None` tries each in order.
+    /// The only method to find a compiler; `None` tries each in order.
     pub route: Option<Route>,
     /// Whether Debian's packages may be downloaded. Once they are, they serve
     /// without it.

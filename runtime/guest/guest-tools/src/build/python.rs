@@ -1,4 +1,4 @@
-//! Guests in Python, by way of componentize-py.
+//! Guests in Python, with componentize-py.
 //!
 //! The tool puts a Python interpreter, the project and its modules into one component. It is
 //! installed into a virtual environment in the cache directory in a fixed version, which decides

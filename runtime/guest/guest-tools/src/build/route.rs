@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// A way to compile for wasm32, in the order of preference.
+/// A method to compile for wasm32, in the order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// The target is installed for the current toolchain.

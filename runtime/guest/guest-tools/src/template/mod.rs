@@ -22,9 +22,9 @@ use crate::template::embedded::{JAVASCRIPT_FILES, PYTHON_FILES, RUST_FILES, Rust
 pub enum Language {
     /// Rust, with the SDK of this repository.
     Rust,
-    /// Python, by way of componentize-py.
+    /// Python, with componentize-py.
     Python,
-    /// JavaScript, by way of componentize-js.
+    /// JavaScript, with componentize-js.
     JavaScript,
 }
 

@@ -84,7 +84,7 @@ impl Server {
 }
 
 impl State {
-    /// Answers requests until the client goes.
+    /// Answers requests until the client disconnects.
     fn serve(&self, stream: &TcpStream) {
         let mut reader = BufReader::new(stream);
         while let Some(request) = read_request(&mut reader) {

@@ -101,8 +101,8 @@ impl Pricing {
         Ok(Step::Answered(vec![value.to_bits()]))
     }
 
-    /// Prices a run. Its horizon may lie among its steps; and behind a horizon
-    /// that lets through one step alone, steps may stand that never happen.
+    /// Prices a run. Its horizon may be among its steps; and after a horizon that admits only one
+    /// step, there may be steps that never happen.
     fn price_decodes(
         &mut self,
         table: &mut Table<'_, '_, dyn LatencyInstance>,

@@ -55,8 +55,8 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// The cache that the environment names, or the usual one; none where there
-    /// is not one that only the user can write to.
+    /// The cache that the environment names, or the usual one; none if there is not one that only
+    /// the user can write to.
     pub(crate) fn from_env() -> Option<Self> {
         let (home, config_home) = (std::env::var_os("HOME"), std::env::var_os("XDG_CONFIG_HOME"));
         let key_folder = folder_of_user(config_home, home.clone(), ".config");

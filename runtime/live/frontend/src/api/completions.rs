@@ -297,7 +297,7 @@ struct ChunkChoice {
     prompt_token_ids: Option<Vec<u32>>,
 }
 
-/// Counts of one answer under way.
+/// Counts of one answer in progress.
 #[derive(Clone, Copy, Default)]
 struct Progress {
     output_tokens: usize,

@@ -263,7 +263,7 @@ pub(crate) struct ChunkChoice {
 /// A part of a streamed answer.
 #[derive(Debug, Default)]
 pub(crate) struct ChatChunk {
-    /// None where all that it has is counts.
+    /// None if all that it has is counts.
     pub(crate) choice: Option<ChunkChoice>,
     pub(crate) usage: Option<Usage>,
     pub(crate) modality: Option<&'static str>,

@@ -23,7 +23,7 @@ struct Inner {
     observer: Option<Arc<dyn EngineObserver>>,
     /// Engines that have been ready once.
     ready: watch::Receiver<usize>,
-    /// Requests under way of an engine at most, if there is a limit.
+    /// Requests in progress of an engine at most, if there is a limit.
     load_limit: OnceLock<usize>,
     admission: OnceLock<Admission>,
 }
@@ -31,7 +31,7 @@ struct Inner {
 /// Limits of the Python frontend, over all engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Admission {
-    /// `--max-num-queued-reqs`: requests under way.
+    /// `--max-num-queued-reqs`: requests in progress.
     pub requests: Option<usize>,
     /// `--max-num-queued-tokens`: tokens of the prompts of requests without an output.
     pub prompt_tokens: Option<usize>,
@@ -76,8 +76,8 @@ impl EngineClient {
         ))
     }
 
-    /// Refuses requests for an engine with this number of requests under way, from now on. The first
-    /// limit stays.
+    /// Refuses requests for an engine with this number of requests in progress, from now on. The
+    /// first limit stays.
     pub fn limit_load(&self, limit: usize) {
         _ = self.0.load_limit.set(limit);
     }

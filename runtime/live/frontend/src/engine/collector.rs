@@ -1,4 +1,4 @@
-//! The outputs of one request on their way to its client.
+//! The outputs of one request between the engine and its client.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -19,7 +19,7 @@ pub use stream::RequestStream;
 pub enum EngineError {
     #[error("data_parallel_rank {rank} is out of range [0, {ranks})")]
     UnknownRank {
-        /// The one asked for.
+        /// The requested one.
         rank: u32,
         /// Their number.
         ranks: u32,
@@ -39,7 +39,7 @@ pub enum EngineError {
         /// The limit of taken ones.
         most: usize,
     },
-    /// As many requests are under way as [`Admission`] allows.
+    /// As many requests are in progress as [`Admission`] allows.
     #[error(
         "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
     )]

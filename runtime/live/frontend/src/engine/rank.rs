@@ -19,7 +19,7 @@ use super::observer::{EngineObserver, RequestObserver};
 use super::wake_ups::WakeUps;
 use crate::http::ConnectionControl;
 
-/// A request under way.
+/// A request in progress.
 struct Entry {
     collector: Arc<Collector>,
     /// Tokens of its prompt, until its first output.
@@ -78,7 +78,7 @@ impl Rank {
         _ = self.link.set(link);
     }
 
-    /// Requests under way.
+    /// Requests in progress.
     pub(super) fn load(&self) -> usize {
         self.load.load(Ordering::Relaxed)
     }
@@ -281,7 +281,7 @@ impl Rank {
         // their next requests.
         let mut woken = std::mem::take(&mut table.woken);
         step.for_each(|id, output| {
-            // Aborted requests may have outputs on the way.
+            // Aborted requests may have outputs in transit.
             let Some(entry) = table.requests.get_mut(id) else { return };
             self.prefilling_tokens.fetch_sub(std::mem::take(&mut entry.prefilling_tokens), Ordering::Relaxed);
             if let Some(observer) = &mut entry.observer {

@@ -1,4 +1,4 @@
-//! Bodies that go wrong on their way to the client.
+//! Bodies damaged in transit to the client.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -16,7 +16,7 @@ use crate::server::error::ApiError;
 use crate::server::frontend_kind::FrontendKind;
 use crate::server::model::Model;
 
-/// Likeliest tokens that may be asked for at each position: vLLM's default.
+/// Most likeliest tokens at each position: vLLM's default.
 const MAX_LOGPROBS: i32 = 20;
 /// Below this temperature vLLM takes the likeliest token.
 const GREEDY_BELOW: f64 = 1e-5;

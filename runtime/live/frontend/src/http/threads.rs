@@ -70,7 +70,7 @@ pub struct ThreadPool {
 }
 
 impl ThreadPool {
-    /// The thread of the next connection; none where that is the one that accepts it.
+    /// The thread of the next connection; none if that is the one that accepts it.
     pub(super) fn next(&self) -> Option<&Handle> {
         if self.handles.len() < 2 {
             return None;

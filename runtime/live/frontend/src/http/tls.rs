@@ -19,10 +19,10 @@ const PEM_BYTES_MAX: u64 = 4 << 20;
 /// Whether clients need a certificate, by the numbers of Python's `ssl.CERT_*`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientCertificates {
-    /// None is asked for.
+    /// No certificate is requested.
     #[default]
     None,
-    /// One is asked for, and checked if it comes.
+    /// A certificate is requested, and checked if it is sent.
     Optional,
     /// One must come.
     Required,

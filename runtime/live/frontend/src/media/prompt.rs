@@ -1,5 +1,5 @@
-//! The way of media through a chat's template: a mark stands for each of them in the
-//! text, and its placeholder tokens take the mark's place.
+//! How media pass through a chat's template: a mark represents each of them in the text, and its
+//! placeholder tokens replace the mark.
 
 use std::borrow::Cow;
 

@@ -21,7 +21,7 @@ pub(super) fn summary(exchange: &Exchange) -> Value {
         Some(gist) => gist.clone(),
         None => {
             let gist = Gist::of(&state.request.bytes);
-            // The body has come when there is an answer.
+            // The body has arrived when there is an answer.
             if state.status.is_some() || state.end.is_some() {
                 _ = exchange.gist.set(gist.clone());
             }

@@ -62,7 +62,7 @@ pub struct Watch {
     bytes: AtomicUsize,
     last: AtomicU64,
     revision: AtomicU64,
-    /// When the list was last asked for; 0 if never.
+    /// When the list was last requested; 0 if never.
     asked_ns: AtomicU64,
     /// The current second, and how many exchanges were kept in it.
     kept: Mutex<(u64, u64)>,
@@ -262,7 +262,7 @@ impl Watch {
         self.exchanges().front().map_or(self.last.load(Ordering::Relaxed) + 1, |oldest| oldest.number)
     }
 
-    /// Exchanges that have changed since a revision, or are under way.
+    /// Exchanges that have changed since a revision, or are in progress.
     pub(super) fn since(&self, revision: u64) -> Vec<Arc<Exchange>> {
         let exchanges: Vec<_> = self.exchanges().iter().cloned().collect();
         let is_new = |exchange: &Arc<Exchange>| {
@@ -319,7 +319,7 @@ impl Exchange {
         }
     }
 
-    /// A part of the request has come.
+    /// A part of the request has arrived.
     pub(super) fn asked(&self, bytes: &[u8]) {
         self.keep(bytes, |state| &mut state.request, |_| {});
     }

@@ -23,7 +23,7 @@ pub(super) struct JsonCalls {
     starts: Vec<String>,
     mode: Mode,
     buffer: String,
-    /// Whether no text has come yet.
+    /// Whether no text has arrived yet.
     is_at_start: bool,
 }
 

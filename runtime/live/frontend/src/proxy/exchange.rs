@@ -33,7 +33,7 @@ struct Copied {
 }
 
 impl OpenExchange {
-    /// One whose head has come now.
+    /// One whose head has arrived now.
     pub(crate) fn begin(
         exchange: Exchange,
         max_body_bytes: usize,
@@ -56,7 +56,7 @@ impl OpenExchange {
         AxumBody::new(Tee::new(body, copy))
     }
 
-    /// The head of the answer has come.
+    /// The head of the answer has arrived.
     pub(crate) fn answered(&mut self, status: u16, headers: &HeaderMap) {
         self.exchange.head_ns = Some(self.since_arrival_ns());
         self.exchange.status = Some(status);

@@ -35,7 +35,7 @@ pub(crate) struct RequestIds {
 impl RequestIds {
     pub(crate) fn new() -> Self {
         let mut bytes = [0; 8];
-        // Without the system's randomness names repeat after a restart, no more.
+        // Without the system's randomness names only repeat after a restart.
         _ = getrandom::fill(&mut bytes);
         Self { base: u64::from_le_bytes(bytes), next: AtomicU64::new(0) }
     }

@@ -37,7 +37,7 @@ pub struct App {
     pub(crate) repeated: RepeatedMemory,
     pub(crate) images: Images,
     pub(crate) structures: Structures,
-    /// Requests for text under way, for `/load`.
+    /// Requests for text in progress, for `/load`.
     pub(crate) load: AtomicUsize,
     ready_at: Instant,
 }

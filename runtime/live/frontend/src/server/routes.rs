@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::openapi::document;
 
-/// An answer under way.
+/// An answer in progress.
 pub(crate) type Answered = Pin<Box<dyn Future<Output = Response> + Send>>;
 
 /// Answers requests to one path.

@@ -22,7 +22,7 @@ use crate::http::client_tls;
 const SEND_TIME: Duration = Duration::from_secs(2);
 const GRPC_PATH: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
-/// A way to the collector, which connects when there is something to send.
+/// A connection to the collector, made when there is something to send.
 #[derive(Debug)]
 pub(super) enum Transport {
     Http { endpoint: Endpoint, tls: Option<Arc<ClientConfig>> },

@@ -14,7 +14,7 @@ use crate::control::listen::Context;
 
 /// The made-up metrics of a server. Their names and values are the server's business.
 pub trait FakeMetricValues: Send + Sync {
-    /// The values by name; none where the real metrics are served.
+    /// The values by name; none if the real metrics are served.
     fn values(&self) -> Map<String, Value>;
 
     /// Sets these and leaves all others.

@@ -37,8 +37,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Latency models made at once.
 const MAX_BLOCKING: usize = 2;
 
-/// A control plane that is served. Dropped, it lets answers under way finish,
-/// for a second at most, and ends.
+/// A control plane that is served. Dropped, it lets answers in progress finish, for a second at
+/// most, and ends.
 #[derive(Debug)]
 pub struct ControlPlane {
     /// Dropped to end the thread.

@@ -1,4 +1,4 @@
-//! First tokens that are longer on their way than others (`overheads.first_token`).
+//! First tokens with a longer delay than others (`overheads.first_token`).
 //!
 //! Owns their messages until they leave: after that time, or right before the next message
 //! to the same API server that could carry a second token.
@@ -63,7 +63,7 @@ impl FirstTokens {
         self.channels[channel].held.pop_front().map(|held| held.frame)
     }
 
-    /// Takes a message whose time has come, with its channel.
+    /// Takes a message whose time has arrived, with its channel.
     pub(crate) fn due(&mut self, now_ns: u64) -> Option<(usize, Vec<u8>)> {
         let is_due = |channel: &Channel| channel.held.front().is_some_and(|held| held.at_ns <= now_ns);
         let channel = self.channels.iter().position(is_due)?;

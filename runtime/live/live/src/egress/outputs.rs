@@ -51,9 +51,9 @@ pub(crate) struct Outputs {
     num_delayed: u64,
     /// By API server.
     held: Vec<Held>,
-    /// How long outputs of steps are on their way.
+    /// Delay of outputs of steps.
     delay_ns: u64,
-    /// First tokens, where they are on their way for longer.
+    /// First tokens, if their delay is longer.
     first_tokens: Option<FirstTokens>,
     weight_version: Option<String>,
     sends_weight_version: bool,
@@ -413,7 +413,7 @@ impl Outputs {
         self.delayed.peek().map(|Reverse((at_ns, ..))| *at_ns)
     }
 
-    /// Sends delayed messages whose time has come.
+    /// Sends delayed messages whose time has arrived.
     pub(crate) fn send_delayed(&mut self, faults: &mut Faults, fault_now_ns: u64) -> Result<(), LinkError> {
         while let Some((channel, frame)) = self.first_tokens.as_mut().and_then(|held| held.due(fault_now_ns)) {
             self.send(channel, &frame, faults, fault_now_ns)?;

@@ -99,7 +99,7 @@ impl StatsKeeper {
         self.connector.hit_tokens += u64::from(tokens);
     }
 
-    /// KV has come from another engine.
+    /// KV has arrived from another engine.
     pub(crate) fn moved(&mut self, moved: &Moved) {
         let seconds = |ns: u64| ns as f64 / 1e9;
         let transfers = &mut self.connector.transfers;

@@ -77,7 +77,7 @@ pub enum FaultKind {
     },
     /// A byte of it is changed.
     Corrupt,
-    /// All messages together take no more than this.
+    /// All messages together accept no more than this.
     SlowSocket {
         /// The bandwidth.
         bytes_per_s: u64,

@@ -222,7 +222,7 @@ impl Intake {
             return serving.continue_session(request, now_ns).map(|()| true);
         }
         if serving.has_request(&request.request_id) {
-            // An answer would end the one that is under way.
+            // An answer would end the one that is in progress.
             serving.counters.malformed += 1;
             tracing::warn!(
                 rank = serving.context.rank,

@@ -24,7 +24,7 @@ impl Arrivals {
         self.waiting.insert((due_ns, self.count), request);
     }
 
-    /// The next one whose time has come.
+    /// The next one whose time has arrived.
     fn due(&mut self, now_ns: u64) -> Option<Box<EngineCoreRequest>> {
         let first = self.waiting.first_entry().filter(|first| first.key().0 <= now_ns)?;
         Some(first.remove())

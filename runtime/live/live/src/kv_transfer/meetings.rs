@@ -64,7 +64,7 @@ impl Meetings {
         self.counts
     }
 
-    /// A request for a room has come, whose prompt is computed here.
+    /// A request for a room has arrived, whose prompt is computed here.
     pub(crate) fn open(&mut self, room: &Room) {
         self.rendezvous.open(room);
     }

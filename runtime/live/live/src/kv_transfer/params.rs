@@ -57,7 +57,7 @@ impl KvParams {
                 ("transfer_id", room.map(|name| Room::Name(name.to_owned())))
             }
         };
-        // The prefill engine's answer has come before: there is nothing to wait for.
+        // The prefill engine's answer has arrived before: there is nothing to wait for.
         if role == PdRole::Decode && get("remote_block_ids").is_some() {
             return None;
         }

@@ -149,7 +149,7 @@ impl Transfers {
         self.settings.meetings.as_ref()
     }
 
-    /// A request for a room has come, whose prompt is computed here.
+    /// A request for a room has arrived, whose prompt is computed here.
     pub(crate) fn open_room(&mut self, room: &Room) {
         if let Some(meetings) = &mut self.meetings {
             meetings.open(room);

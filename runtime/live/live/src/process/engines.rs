@@ -140,7 +140,7 @@ impl LiveEngines {
     /// Waits until all have ended.
     ///
     /// # Errors
-    /// Why the first of them could not go on.
+    /// Why the first of them could not continue.
     pub fn wait(self) -> Result<(), LiveError> {
         let mut result = Ok(());
         for (rank, thread) in self.threads {

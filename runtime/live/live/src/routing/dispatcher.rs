@@ -84,7 +84,7 @@ pub(crate) enum PeerMessage {
     Lost(RouteHandle, Box<str>),
 }
 
-/// A request on its way to the engine that computes it.
+/// A request in transit to the engine that computes it.
 pub(crate) struct RoutedRequest {
     pub(crate) handle: RouteHandle,
     /// The engine whose frontend sent it.

@@ -113,8 +113,8 @@ impl Serving {
         Ok(())
     }
 
-    /// Aborts a finished prompt whose answer waits for its pages: no decode engine will ask for them. False if none of
-    /// this name does.
+    /// Aborts a finished prompt whose answer waits for its pages: no decode engine will ask for
+    /// them. Returns false if none of this name does.
     pub(crate) fn abort_late(&mut self, id: &str) -> bool {
         let Some(answer) = self.transfers.abort_late(id) else { return false };
         self.stepper.release_held_kv(answer.finished.core);

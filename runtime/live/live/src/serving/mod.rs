@@ -210,8 +210,8 @@ impl Serving {
         self.stepper.clear_cache_events();
     }
 
-    /// Drops the prefix cache; with `preempt_running` running requests are
-    /// computed again. `false` if blocks are in use.
+    /// Drops the prefix cache; with `preempt_running` running requests are recomputed. `false` if
+    /// blocks are in use.
     pub(crate) fn reset_prefix_cache(&mut self, preempt_running: bool) -> bool {
         let is_reset = self.stepper.reset_prefix_cache(preempt_running);
         if is_reset {

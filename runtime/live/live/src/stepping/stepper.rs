@@ -59,7 +59,7 @@ pub(crate) struct Stepper {
     stalled_until_ns: u64,
     /// When grammars are compiled, with their requests, in the order of their arrival.
     compilations: VecDeque<(u64, u64)>,
-    /// Requests whose KV has come from a tier; kept for its memory.
+    /// Requests whose KV has arrived from a tier; kept for its memory.
     loaded: Vec<u64>,
     watch: StepWatch,
 }
@@ -180,7 +180,7 @@ impl Stepper {
         self.may_decide = true;
     }
 
-    /// The engine serves no more.
+    /// The engine stops serving.
     pub(crate) fn close(&self) {
         self.watch.show(|observer, rank| observer.closed(rank));
     }
@@ -241,8 +241,8 @@ impl Stepper {
         }
     }
 
-    /// Drops the prefix cache; with `preempt_running` running requests are
-    /// computed again. `false` if blocks are in use.
+    /// Drops the prefix cache; with `preempt_running` running requests are recomputed. `false` if
+    /// blocks are in use.
     pub(crate) fn reset_prefix_cache(&mut self, preempt_running: bool) -> bool {
         self.may_decide = true;
         match &mut self.engine {

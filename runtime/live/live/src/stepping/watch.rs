@@ -56,7 +56,7 @@ pub trait StepObserver: fmt::Debug + Send + Sync {
     /// A fault stalls an engine.
     fn stalled(&self, rank: u16, at_ns: u64, for_ns: u64);
 
-    /// An engine serves no more, and its steps in flight are lost.
+    /// An engine stops serving, and its steps in flight are lost.
     fn closed(&self, rank: u16);
 }
 

@@ -156,7 +156,7 @@ fn an_abort_follows_the_request() {
     assert_eq!((ended.id, ended.worker, ended.failed), (1, 1, true));
 }
 
-/// Requests that are away count as under way.
+/// Delegated requests count as running.
 #[test]
 fn a_second_request_of_a_name_that_is_away_is_dropped() {
     let (config, seen) = routed(last);
@@ -181,8 +181,7 @@ fn what_the_router_refuses_may_be_tried_again() {
     assert_eq!((counters.requests, counters.refused), (0, 1));
 }
 
-/// The router sees the caches as they are, and the requests that are on their
-/// way.
+/// The router sees the current caches, and the requests in transit.
 #[test]
 fn the_router_knows_caches_and_loads() {
     let (config, seen) = routed(last);

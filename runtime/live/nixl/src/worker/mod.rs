@@ -22,7 +22,7 @@ use crate::shared::{Command, Shared, locked};
 
 /// An idle agent looks for notices this often.
 const IDLE_INTERVAL: Duration = Duration::from_millis(4);
-/// With transfers under way, notices and answers are looked for this often.
+/// With transfers in progress, notices and answers are looked for this often.
 const NOTICE_INTERVAL: Duration = Duration::from_micros(200);
 /// After something happened the thread looks for more this long before it sleeps: on a busy machine it takes longer to be
 /// woken than to read a small transfer, and transfers come in numbers. It does not yield then, which would cost it its turn.

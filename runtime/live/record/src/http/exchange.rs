@@ -50,7 +50,7 @@ pub struct Exchange {
     pub end: HttpEnd,
     /// The message of its failure.
     pub error: Option<String>,
-    /// Requests under way when it arrived, itself included.
+    /// Requests in progress when it arrived, itself included.
     pub concurrency: u32,
 }
 

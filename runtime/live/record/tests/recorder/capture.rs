@@ -131,7 +131,7 @@ fn kv_events_are_recorded_beside() {
     let chain = chain_with(ONE, |config| config.kv_events.push(endpoint));
     let removed = BlockRemoved { block_hashes: vec![BlockHash::Int(9)], ..BlockRemoved::default() };
     let deadline = Instant::now() + PATIENCE;
-    // Nothing reports when the subscription has come.
+    // Nothing reports when the subscription has arrived.
     while chain.recorder.handle().summary().kv_batches == 0 {
         let events = vec![KvEvent::BlockRemoved(Box::new(removed.clone()))];
         let batch = KvEventBatch { ts: 1.0, events, data_parallel_rank: Some(0) };

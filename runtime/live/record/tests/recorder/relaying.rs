@@ -39,7 +39,7 @@ fn several_engines_and_api_servers() {
     }
 }
 
-/// Waves go both ways, and each engine's subscription counts at the gate.
+/// Waves travel in both directions, and each engine's subscription counts at the gate.
 #[test]
 fn a_coordinator() {
     let mut chain = chain(Shape { clients: 1, engines: 2, coordinator: true });

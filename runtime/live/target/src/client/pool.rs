@@ -57,7 +57,7 @@ pub(crate) struct Pool {
     idle: Rc<RefCell<Vec<SendRequest<Whole>>>>,
 }
 
-/// A connection with a request under way. It goes back to the pool by [`Busy::done`].
+/// A connection with a request in progress. It goes back to the pool by [`Busy::done`].
 pub(crate) struct Busy {
     sender: SendRequest<Whole>,
     idle: Rc<RefCell<Vec<SendRequest<Whole>>>>,

@@ -61,7 +61,7 @@ pub(crate) struct Shared {
     notes: RefCell<BTreeMap<String, String>>,
     /// Requests that are ready and wait until they are due, by that and by tag.
     ready: RefCell<BTreeMap<(u64, u64), oneshot::Sender<()>>>,
-    /// Requests under way that their clients may give up, by tag.
+    /// Requests in progress that their clients may give up, by tag.
     exchanges: RefCell<BTreeMap<u64, AbortHandle>>,
     changed: Notify,
 }
@@ -121,7 +121,7 @@ impl AnswerReporter {
         self.shared.send_delays_ns.borrow_mut().push(delay_ns, 1);
     }
 
-    /// Output tokens have come, together.
+    /// Output tokens have arrived, together.
     pub(crate) fn tokens(&self, count: u32) {
         let now_ns = self.shared.clock.now_ns();
         let goes_on = self.shared.run.borrow_mut().tokens(self.tag, count, now_ns);
@@ -155,7 +155,7 @@ impl AnswerReporter {
         self.shared.run.borrow_mut().prefilled(self.tag, now_ns);
     }
 
-    /// The KV of the prompt has come to a decode engine, at this time on the system's monotonic
+    /// The KV of the prompt has reached a decode engine, at this time on the system's monotonic
     /// clock.
     pub(crate) fn transferred(&self, monotonic_ns: u64) {
         let at_ns = self.shared.clock.of_monotonic_ns(monotonic_ns).min(self.shared.clock.now_ns());
@@ -240,7 +240,7 @@ pub(crate) async fn drive<S: Service>(
     let service = Rc::new(service);
     let mut tasks = JoinSet::new();
     let outcome = issue_all(&shared, &service, &mut tasks, observer, plan).await;
-    // Requests under way are given up.
+    // Requests in progress are given up.
     tasks.shutdown().await;
     let stopped_at_ns = outcome?;
     let Some(shared) = Rc::into_inner(shared) else {

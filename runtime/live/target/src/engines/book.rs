@@ -34,7 +34,7 @@ struct Contents {
     first_engine: u32,
     /// The engines that have taken requests, by the requests' numbers.
     engines: BTreeMap<u64, u16>,
-    /// When the KV of requests has come to their decode engines, on the system's monotonic clock.
+    /// When the KV of requests has reached their decode engines, on the system's monotonic clock.
     received_ns: BTreeMap<u64, u64>,
     /// Requests with a name of ours, by number.
     requests: BTreeMap<u64, Noted>,

@@ -21,7 +21,7 @@ struct State {
     now_ns: u64,
     /// Number of the next transfer.
     next: u64,
-    /// Engines and requests of transfers under way, by their numbers.
+    /// Engines and requests of transfers in progress, by their numbers.
     under_way: BTreeMap<u64, (u16, u64)>,
     /// Requests whose KV has arrived or will arrive, by engine and time.
     arrivals: BTreeMap<(u16, u64, u64), u64>,

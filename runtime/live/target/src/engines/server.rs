@@ -18,7 +18,7 @@ use vcr_text::{ChatTemplate, GenerationConfig, Tokenizer};
 const MODEL: &str = "sim";
 /// Connections of the run's own client live as long as the run.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(3600);
-/// Requests under way are given up at the end of a run.
+/// Requests in progress are given up at the end of a run.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
 /// Prompts of a million tokens.
 const MAX_BODY_BYTES: usize = 64 << 20;

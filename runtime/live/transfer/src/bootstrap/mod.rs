@@ -5,8 +5,8 @@
 //! in the room:
 //!
 //! * [`Protocol::Dynamo`]: the bootstrap port of the prefill engine is the port of its rooms;
-//! * [`Protocol::Sglang`]: SGLang's bootstrap server, over HTTP, knows the ports of all ranks (`/route`) and the rank
-//!   that a room's request has come to (`/query_dp_ranks`);
+//! * [`Protocol::Sglang`]: SGLang's bootstrap server, over HTTP, knows the ports of all ranks
+//!   (`/route`) and the rank that a room's request has reached (`/query_dp_ranks`);
 //! * [`Protocol::Mooncake`]: the bootstrap server of vLLM's Mooncake connector knows the ports of all workers (`/query`).
 //!
 //! At the port of rooms all speak [`wire`]. A decode engine gets a [`crate::Description`] there;

@@ -78,7 +78,7 @@ impl Registration {
     /// Reads the registration of a rank.
     ///
     /// # Errors
-    /// When it is not a registration, or makes no sense.
+    /// When it is not a registration, or is invalid.
     pub fn decode(body: &[u8]) -> Result<Self, String> {
         let registration: Self = serde_json::from_slice(body).map_err(|error| error.to_string())?;
         let places = [
@@ -208,7 +208,7 @@ impl Table {
         }
     }
 
-    /// The request of a room has come to this data-parallel rank of others.
+    /// The request of a room has reached this data-parallel rank of others.
     pub(crate) fn register_room(&mut self, room: u64, dp_rank: u32, lifetime: Duration) -> Result<(), String> {
         if self.rooms.len() >= MAX_ROOMS {
             self.rooms.retain(|_, (_, since)| since.elapsed() < lifetime);

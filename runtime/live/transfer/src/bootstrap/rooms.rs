@@ -34,7 +34,7 @@ pub(crate) enum Entered {
 struct RoomState {
     /// Tells this use of the room from others.
     number: u64,
-    /// The engine whose request it is, once that has come.
+    /// The engine whose request it is, once that has arrived.
     rank: Option<u16>,
     prompt: Option<Prompt>,
     waiting: Option<oneshot::Sender<Answer>>,
@@ -75,13 +75,13 @@ impl Rooms {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The request of a room has come to this engine.
+    /// The request of a room has reached this engine.
     pub(crate) fn open(&self, room: &Room, rank: u16) -> Result<(), RoomError> {
         self.table().room(room)?.rank = Some(rank);
         Ok(())
     }
 
-    /// The engine that a room's request has come to.
+    /// The engine that a room's request has reached.
     pub(crate) fn rank_of(&self, room: &Room) -> Option<u16> {
         self.table().rooms.get(room)?.rank
     }

@@ -1,4 +1,5 @@
-//! SGLang's bootstrap server: the ranks of a prefill worker, and which of them a room's request has come to.
+//! SGLang's bootstrap server: the ranks of a prefill worker, and which of them a room's request has
+//! reached.
 //!
 //! | | |
 //! |---|---|

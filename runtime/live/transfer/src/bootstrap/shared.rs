@@ -94,12 +94,12 @@ impl Shared {
         }
     }
 
-    /// A decode engine has come that will send no notice.
+    /// A decode engine has arrived that will send no notice.
     pub(crate) fn taken(&self, prompt: Prompt) {
         self.send(prompt.rank, RendezvousEvent::Taken { request: prompt.description.request });
     }
 
-    /// No decode engine has come for a prompt.
+    /// No decode engine has arrived for a prompt.
     pub(crate) fn expired(&self, room: &Room, prompt: Prompt, why: &str) {
         let message = format!("KV rendezvous: no decode engine came to room {room} {why}");
         self.send(prompt.rank, RendezvousEvent::Expired { request: prompt.description.request, message });

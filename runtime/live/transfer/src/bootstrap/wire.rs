@@ -8,9 +8,9 @@
 //! decode to prefill:  1             the description was taken: a notice will follow when the KV is not needed any more
 //! ```
 //!
-//! The number and the first byte of the answer are the bootstrap protocol of NVIDIA Dynamo's mocker. A decode engine
-//! that knows no more closes after that byte; a prefill engine that knows no more closes in its turn, and no description
-//! comes.
+//! The number and the first byte of the answer are the bootstrap protocol of NVIDIA Dynamo's
+//! mocker. A decode engine that knows only that closes after that byte; a prefill engine that knows
+//! only that closes in turn, and no description arrives.
 
 use crate::{Description, Peer, Room};
 use serde::{Deserialize, Serialize};

@@ -26,7 +26,7 @@ impl Registration {
     /// Reads the registration of a worker.
     ///
     /// # Errors
-    /// When it is not a registration, or makes no sense.
+    /// When it is not a registration, or is invalid.
     pub fn decode(body: &[u8]) -> Result<Self, String> {
         let registration: Self = serde_json::from_slice(body).map_err(|error| error.to_string())?;
         let length = registration.engine_id.len();

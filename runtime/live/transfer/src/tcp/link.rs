@@ -83,7 +83,8 @@ pub(super) enum Received {
     Failed(ErrorKind),
 }
 
-/// Whether both ends are on this host. Between hosts the system finds the sizes of buffers by the way's length.
+/// Whether both ends are on this host. Between hosts the system sizes buffers by the network's
+/// latency.
 fn is_within_host(stream: &TcpStream) -> io::Result<bool> {
     let (here, there) = (stream.local_addr()?.ip(), stream.peer_addr()?.ip());
     Ok(here == there || here.is_loopback())

@@ -1,7 +1,8 @@
 //! The TCP plane: pages over connections of its own protocol, between processes, hosts and containers.
 //!
-//! Each engine listens at one port. Whoever starts a transfer connects, and reads from the peer or writes to it, in
-//! batches of pages that follow each other on a few streams. Notices go the same way. The messages are in [`frame`].
+//! Each engine listens at one port. The engine that starts a transfer connects, and reads from the
+//! peer or writes to it, in batches of pages that follow each other on a few streams. Notices use
+//! the same connections. The messages are in [`frame`].
 
 mod client;
 pub mod frame;

@@ -167,7 +167,8 @@ impl Acceptor {
         }
     }
 
-    /// Whether another connection can be accepted. The oldest silent one goes if it had its time.
+    /// Whether another connection can be accepted. The oldest silent one is closed if its time has
+    /// passed.
     fn has_place(&mut self) -> bool {
         if self.silent.len() < MAX_SILENT {
             return true;

@@ -23,7 +23,7 @@ pub(super) struct HoldState {
 }
 
 impl HoldState {
-    /// Whether its blocks may be read no more.
+    /// Whether its blocks may no longer be read.
     pub(super) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
     }

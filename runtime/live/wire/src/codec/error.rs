@@ -9,7 +9,7 @@ use std::fmt;
 pub struct DecodeError {
     /// The message, as the protocol calls it.
     pub message: &'static str,
-    /// The way from the message to the value, outermost step last.
+    /// The path from the message to the value, outermost step last.
     pub path: Vec<Step>,
     /// The problem of the value.
     pub problem: Problem,

@@ -56,7 +56,7 @@ pub(super) struct Inlet {
     pub(super) socket: Socket,
     /// Readable from the first event after a vain attempt to receive.
     pub(super) fd: RawFd,
-    /// Whether the last attempt was not in vain, or `fd` was readable since.
+    /// Whether the last attempt succeeded, or `fd` was readable since.
     pub(super) may_have_message: bool,
 }
 
@@ -232,8 +232,8 @@ impl EngineInputs {
         Ok(None)
     }
 
-    /// A message that had come in when a [`Waiter`] last looked, if any. Where
-    /// there was none, this costs nothing.
+    /// A message that had arrived when a [`Waiter`] last checked, if any. If there was none, this
+    /// costs nothing.
     ///
     /// # Errors
     ///

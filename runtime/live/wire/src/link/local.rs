@@ -23,7 +23,7 @@ pub enum LocalEvent<'a> {
     /// The frame of a message withheld by a fault. There is no wire that could lose it, so the
     /// frontend decides what its clients see instead.
     Damaged(&'a [u8], MessageDamage),
-    /// It serves no longer: requests under way will get no answer.
+    /// It serves no longer: requests in progress will get no answer.
     Lost,
 }
 

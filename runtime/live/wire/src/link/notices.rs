@@ -55,7 +55,7 @@ impl NoticeBoard {
         &self.socket
     }
 
-    /// The next notice that has come in, if any. Questions before it are answered.
+    /// The next notice that has arrived, if any. Questions before it are answered.
     pub fn try_receive(&self) -> Result<Option<String>, LinkError> {
         while let Some(frames) = try_receive(&self.socket)? {
             match <[Vec<u8>; 2]>::try_from(frames) {
@@ -112,7 +112,7 @@ impl NoticeSender {
     }
 }
 
-/// A question for the metadata of a worker's KV cache, on its way.
+/// A question for the metadata of a worker's KV cache, in transit.
 pub struct MetadataRequest {
     socket: Socket,
 }
@@ -133,7 +133,7 @@ impl MetadataRequest {
         Ok(Self { socket })
     }
 
-    /// The answer's first frame, if it has come: an encoded [`NixlHandshake`].
+    /// The answer's first frame, if it has arrived: an encoded [`NixlHandshake`].
     pub fn try_receive(&self) -> Result<Option<Vec<u8>>, LinkError> {
         while let Some(frames) = try_receive(&self.socket)? {
             if let Ok([delimiter, answer, _]) = <[Vec<u8>; 3]>::try_from(frames)

@@ -37,14 +37,13 @@ pub struct RelayConfig {
     pub data: DataAddress,
 }
 
-/// One engine's way to its frontend, from its HELLO on.
+/// One engine's connection to its frontend, from its HELLO on.
 struct EngineConnection {
     /// Tells it from earlier ones of the same engine.
     number: u64,
     identity: Vec<u8>,
     rank: u32,
-    /// Bears the engine's identity, and goes to the frontend's handshake; until
-    /// READY.
+    /// Has the engine's identity, and connects to the frontend's handshake; until READY.
     handshake: Option<Inlet>,
 }
 
@@ -128,7 +127,7 @@ impl Relay {
         Ok(())
     }
 
-    /// Waits until something has come in anywhere.
+    /// Waits until something has arrived on any connection.
     fn wait(&mut self, items: &mut Vec<PollItem<'static>>) -> Result<(), LinkError> {
         let readable = |fd| PollItem::from_fd(fd, zmq::POLLIN);
         items.clear();
@@ -185,7 +184,7 @@ impl Relay {
             let connection = &mut self.connections[index];
             let Some(handshake) = &mut connection.handshake else { continue };
             send(&handshake.socket, &frames).map_err(LinkError::socket("hand a greeting on"))?;
-            // Sending may have eaten the sign that something has come in.
+            // Sending may have consumed the sign of an arrival.
             handshake.may_have_message = true;
             if status == Some(EngineStatus::Ready) {
                 // As the engine does: no further messages come here, and its successor must not

@@ -27,7 +27,7 @@ fn messages_end_it_if_they_are_wanted() {
         frontend.send(0, 0, &add(id, 0), &[], VllmMinor::V0_33.rules()).expect("it is sent");
     }
 
-    // As if the engine could take no more: they neither end it nor get lost.
+    // As if the engine could accept no more: they neither end it nor get lost.
     let until_ns = in_a_moment();
     assert!(!waiter.wait(&mut engine.inputs, false, None, None, until_ns).expect("it works"));
     assert!(Some(monotonic_ns()) >= until_ns, "something ended the waiting early");

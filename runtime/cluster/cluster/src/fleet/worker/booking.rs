@@ -19,7 +19,7 @@ pub(super) struct Booking {
     waits_until_ns: u64,
     /// Rolling hash over its steps.
     digest: u64,
-    /// That hash after each step, shortened; none unless they are asked for.
+    /// That hash after each step, shortened; none unless requested.
     digests: Option<Vec<u32>>,
 }
 

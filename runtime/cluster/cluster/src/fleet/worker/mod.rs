@@ -61,8 +61,7 @@ pub(crate) struct Worker {
     /// Its number among the engines that share its tiers.
     tier_client: u32,
     waits: Waits,
-    /// Requests, with the attempt, whose KV has come while it was in a step and is
-    /// taken over when that ends.
+    /// Requests, with the attempt, whose KV arrived during a step and is taken over at its end.
     late_kv: Vec<(u64, u32)>,
     /// KV events in its log that the routers have seen.
     reported_kv_events: KvEventCursor,
@@ -272,7 +271,7 @@ impl Worker {
         self.facts.reserves_between_steps
     }
 
-    /// KV has come during a step, to be taken over when that ends.
+    /// KV arrived during a step, and is taken over at its end.
     pub(crate) fn keep_late_kv(&mut self, tag: u64, attempt: u32) {
         self.late_kv.push((tag, attempt));
     }

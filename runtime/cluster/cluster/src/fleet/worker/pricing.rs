@@ -189,7 +189,7 @@ impl Worker {
         let alone = self.injector.is_some() || self.tokens.is_some() || self.prices_adapters();
         let range = self.pricing.price(&mut self.engine, alone, (now_ns, horizon_ns), ahead)?;
         if let Some(pipeline) = &mut self.pipeline {
-            // Its single step has been on its way through the stages for a while.
+            // Its single step has already passed some stages.
             let duration_ns = &mut self.pricing.priced.durations_ns[range.start];
             *duration_ns = pipeline.end_ns(*duration_ns).saturating_sub(now_ns);
         }

@@ -32,12 +32,14 @@ impl Worker {
         self.waits.expect_token(now_ns, at_ns)
     }
 
-    /// The compilation of a request's grammar has ended. False if the request does not wait for it.
+    /// The compilation of a request's grammar has ended. Returns false if the request does not wait
+    /// for it.
     pub(crate) fn end_compilation(&mut self, tag: u64, compilation: Compilation) -> bool {
         self.engine.as_vllm_mut().is_some_and(|engine| engine.end_compilation(tag, compilation))
     }
 
-    /// Ends the requests without a grammar that the latest pass has come to, if no step brings them to their end.
+    /// Ends the requests without a grammar that the latest pass has reached, if no step brings them
+    /// to their end.
     pub(crate) fn end_without_grammars(&mut self) -> Vec<u64> {
         let idle = self.engine.as_vllm_mut().filter(|engine| !engine.step_in_flight() && engine.has_failed_grammars());
         idle.map_or_else(Vec::new, |engine| engine.apply_transfers().outputs.iter().map(|output| output.tag).collect())

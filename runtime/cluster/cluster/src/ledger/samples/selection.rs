@@ -77,7 +77,7 @@ impl Sizes {
             runs.sort_unstable();
             return ranks.map(|rank| at_rank_in_order(&runs, rank));
         }
-        // The values of each size that is asked for, and how many samples are smaller.
+        // The values of each requested size, and the number of smaller samples.
         let mut asked: Vec<(u64, Vec<Run>)> = Vec::new();
         let mut place_of = vec![u8::MAX; NUM_SIZES];
         let mut places = [0; N];

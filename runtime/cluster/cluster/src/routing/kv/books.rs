@@ -12,7 +12,7 @@ pub(super) enum Entry {
     /// A request was sent to an engine, which has `prefill_tokens` of its prompt
     /// to compute.
     Sent { request: u64, worker: u32, prefill_tokens: u64, chain: Chain },
-    /// Its first token has come.
+    /// Its first token has arrived.
     Prefilled { request: u64 },
     /// Its output fills `blocks` blocks.
     Generated { request: u64, blocks: u64 },

@@ -227,7 +227,7 @@ impl KvRouter {
         }
     }
 
-    /// A block has come to a tier of a worker, or left it.
+    /// A block has reached a tier of a worker, or left it.
     fn tier_change(&mut self, worker: u32, change: KvTierChange) {
         let KvKnowledge::Events { lag_ns, .. } = self.config.knowledge else { return };
         if self.sees_tiers()

@@ -123,8 +123,7 @@ impl RouterQueue {
         (self.waiting, self.classes.iter().map(|class| class.prompt_tokens).sum())
     }
 
-    /// Whether no more of a class may wait while `engines` engines are up. Limits
-    /// do not count the request that comes.
+    /// Whether the class is full while `engines` engines run. Limits do not count the new request.
     pub(super) fn is_full(&self, class: usize, config: &QueueClass, engines: usize) -> bool {
         let waits = &self.classes[class];
         [

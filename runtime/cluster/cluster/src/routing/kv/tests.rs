@@ -410,7 +410,7 @@ fn a_family_is_sorted_by_what_is_to_be_computed() {
     // 4 or 5 of 8 blocks are cached: 64 tokens are long, 48 are short.
     assert_eq!([waits(None, 4), waits(None, 5)], [true, false]);
     assert_eq!([waits(Some("batch"), 4), waits(Some("batch"), 5)], [true, false]);
-    // Classes of a family cannot be asked for by name, others only so.
+    // Classes of a family cannot be requested by name; others only by name.
     assert_eq!([waits(Some("a"), 4), waits(Some("b"), 5), waits(Some("own"), 8)], [true, false, true]);
 }
 

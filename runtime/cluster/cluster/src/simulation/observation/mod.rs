@@ -151,7 +151,7 @@ impl<O: Observer> Observation<O> {
         self.observer.progress(progress);
     }
 
-    /// Asks whether the run keeps to the limits of the process.
+    /// Asks whether the run stays within the limits of the process.
     pub(super) fn check_limits(&mut self) -> Result<(), String> {
         self.observer.check_limits()
     }

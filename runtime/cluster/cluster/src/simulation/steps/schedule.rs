@@ -9,7 +9,7 @@ use crate::observe::Observer;
 use crate::simulation::Simulation;
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Lets a worker decide its next step. False if that came to nothing.
+    /// Lets a worker decide its next step. Returns false if that came to nothing.
     pub(super) fn schedule_step(&mut self, index: u32) -> Result<bool, SimError> {
         let now_ns = self.clock.now_ns();
         let worker = self.fleet.worker_mut(index);

@@ -142,7 +142,7 @@ pub(super) struct Play {
     play: u32,
     copy: u32,
     nodes: Vec<Node>,
-    /// Nodes that wait for their time alone.
+    /// Nodes that wait only for their time.
     due: BTreeSet<(u64, u32)>,
     num_left: u32,
     num_in_flight: u32,
@@ -226,7 +226,7 @@ impl Play {
         due.into_iter()
     }
 
-    /// All that waits for its time alone is due earlier; nodes with their times.
+    /// Everything that waits only for its time is due earlier; returns nodes with their times.
     pub(super) fn bring_forward(&mut self, by_ns: u64) -> impl Iterator<Item = (u64, u32)> {
         self.due = self.due.iter().map(|(at_ns, index)| (at_ns.saturating_sub(by_ns), *index)).collect();
         for &(at_ns, index) in &self.due {

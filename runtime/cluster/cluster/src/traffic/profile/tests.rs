@@ -156,7 +156,7 @@ fn nothing_starts_after_the_profile_and_hopeless_lanes_end() {
     let mut hopeless = of(ProfileConfig { duration_ns: Some(900 * S), ..ProfileConfig::new(1) });
     hopeless.begin(0);
     while let Some((at_ns, node)) = hopeless.pop_released() {
-        // None where it was due again, earlier.
+        // None if it was due again, earlier.
         if hopeless.start(node, at_ns).is_some() {
             hopeless.ended(node, false, at_ns);
         }

@@ -14,7 +14,7 @@ pub(crate) struct DrawnPool {
 }
 
 impl DrawnPool {
-    /// None where nothing can be drawn.
+    /// None if nothing can be drawn.
     pub(crate) fn of(latency: &LatencySpec, keeps_overheads: bool) -> Option<Self> {
         latency.draws.clone().map(|draw| Self { draw, keeps_overheads })
     }

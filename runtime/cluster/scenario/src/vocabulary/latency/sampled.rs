@@ -72,7 +72,7 @@ impl UnderWay {
         Self { arrivals_ns, ends_ns }
     }
 
-    /// Requests under way when one arrived, itself included.
+    /// Requests in progress when one arrived, itself included.
     fn at(&self, record: &RequestRecord) -> u64 {
         let Some(at_ns) = record.arrival_ns else { return 1 };
         let arrived = self.arrivals_ns.partition_point(|ns| *ns <= at_ns);

@@ -13,7 +13,7 @@ use crate::vocabulary::cluster::drawn::DrawnPool;
 use crate::vocabulary::cluster::fault::FaultSpec;
 use crate::vocabulary::run::target;
 
-/// Seed of a run that neither the scenario nor the user seeds.
+/// Seed of a run without a seed from the scenario or the user.
 const DEFAULT_SEED: u64 = 1;
 
 /// A run to be made.

@@ -109,7 +109,7 @@ impl Observer for Watcher<'_> {
     }
 }
 
-/// Lets a draw be stopped, and keep to the limits.
+/// Allows stopping a draw, and checks the limits.
 pub(super) struct DrawWatcher<'a> {
     pub(super) context: &'a Context,
 }

@@ -110,7 +110,7 @@ pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripte
     Ok(of.workload(start_ns, source))
 }
 
-/// Lanes of plays, if they are asked for.
+/// Lanes of plays, if they are requested.
 fn profile(options: &mut Options<'_>) -> Option<ProfileConfig> {
     let lanes = options.u32("lanes");
     let snapshot_seed = options.u64("snapshot_seed");

@@ -191,7 +191,7 @@ impl Engine {
                 && !request.flags.has(Flags::HAS_STOPS)
                 && !request.flags.has(Flags::KEEPS_ANY)
                 && !self.kv_loads.may_store(request);
-            // One that ends with its next token would leave before it has come.
+            // One that ends with its next token would leave before it has arrived.
             if !decodes || steps_until_end(request) < 2 {
                 return;
             }

@@ -20,7 +20,7 @@ pub(in crate::engine) struct Claim {
     pub(in crate::engine) lookahead_tokens: u32,
     /// Outputs of the encoder that layers of cross attention keep.
     pub(in crate::engine) encoder_tokens: u32,
-    /// Tokens that are known of it.
+    /// Its known tokens.
     pub(in crate::engine) full_tokens: u32,
     /// Blocks that stay free for others.
     pub(in crate::engine) reserved_blocks: u32,
@@ -64,8 +64,8 @@ impl KvCacheManager {
         (self.hit.len() as u32 * config.block_size()).min(request.num_tokens - 1)
     }
 
-    /// All tokens of a request whose whole prompt is cached on the device. The last block is computed again
-    /// behind `computed` tokens, so no lookup elsewhere is needed.
+    /// All tokens of a request whose whole prompt is cached on the device. The last block is
+    /// recomputed behind `computed` tokens, so no lookup elsewhere is needed.
     pub(in crate::engine) fn whole_tokens(
         &self,
         request: &Request,

@@ -47,8 +47,9 @@ impl KvCacheManager {
         self.group_hit.tokens
     }
 
-    /// Takes the hit of the latest lookup and new blocks for an admission, or nothing. A request whose KV has come from
-    /// elsewhere keeps its blocks, and one whose KV will come needs none before the windows of its first own token.
+    /// Takes the hit of the latest lookup and new blocks for an admission, or nothing. A request
+    /// whose KV has arrived from elsewhere keeps its blocks, and one whose KV will come needs none
+    /// before the windows of its first own token.
     pub(super) fn allocate_in_groups(
         &mut self,
         id: RequestId,

@@ -20,8 +20,8 @@ impl Engine {
         self.kv_cache.pool_mut()
     }
 
-    /// The blocks of a request that runs or whose KV is held, in the order of
-    /// its tokens; none where there are groups of layers.
+    /// The blocks of a request that runs or whose KV is held, in the order of its tokens; none if
+    /// there are groups of layers.
     #[must_use]
     pub fn block_table(&self, id: RequestId) -> &[BlockId] {
         &self.requests[id].block_table

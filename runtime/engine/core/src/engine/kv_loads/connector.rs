@@ -23,7 +23,7 @@ pub struct KvTransferReport {
     pub finished_recving: Vec<u64>,
     /// Their KV, held since they ended, has been read.
     pub finished_sending: Vec<u64>,
-    /// Blocks that loads should have filled and did not. Of several groups vLLM knows requests alone.
+    /// Blocks that loads failed to fill. With several groups vLLM names only requests.
     pub invalid_blocks: Vec<BlockId>,
     /// Requests none of whose KV has arrived.
     pub failed_recving: Vec<u64>,
@@ -219,7 +219,7 @@ impl Engine {
             return;
         }
         self.store_full_blocks(id, computed);
-        // The last token is computed again, to get logits to sample from.
+        // The last token is recomputed, to get logits to sample from.
         if computed == self.requests[id].num_tokens {
             let is_from_host = self.requests[id].kv_role != KvRole::Destination;
             let whole_block = is_from_host && self.config.host_rules().recomputes_last_block();

@@ -125,7 +125,7 @@ impl KvLoads {
         }
     }
 
-    /// A request has come.
+    /// A request has arrived.
     pub(in crate::engine) fn begin_offloading(&mut self, request: &Request) {
         if let Some(offloading) = self.offloading_mut() {
             offloading.begin(request.sequence, request.tag);

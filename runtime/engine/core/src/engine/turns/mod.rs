@@ -62,7 +62,7 @@ struct Stagger {
 }
 
 impl Stagger {
-    /// None where a request may decode in each schedule.
+    /// None if a request may decode in each schedule.
     fn of(config: &EngineConfig) -> Option<Box<Self>> {
         let stages = config.decode_stagger();
         let sampled = vec![Vec::new(); stages].into_boxed_slice();

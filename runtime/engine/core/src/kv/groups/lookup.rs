@@ -184,7 +184,7 @@ impl KvGroups {
                 let first = (most_tokens / chunk_tokens * chunk_tokens / block_size) as usize;
                 (first, first + (first..most_blocks).take_while(|&index| cached_in_all(index)).count())
             }
-            // Without prefix caching, which is off with it, nothing is looked up.
+            // Without prefix caching, which this requires, nothing is looked up.
             KvCacheKind::CrossAttention => (0, 0),
             // A state is of all before it.
             KvCacheKind::Mamba { .. } => {

@@ -116,7 +116,7 @@ pub(crate) struct KvGroups {
 }
 
 impl KvGroups {
-    /// The groups of an engine; none where there is only full attention in blocks of the engine's
+    /// The groups of an engine; none if there is only full attention in blocks of the engine's
     /// size.
     pub(crate) fn of(config: &EngineConfig) -> Option<Box<Self>> {
         if config.kv_cache_groups().is_empty() {

@@ -57,7 +57,7 @@ pub enum KvTier {
     Disk,
 }
 
-/// A block has come to a tier, or left it.
+/// A block has reached a tier, or left it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvTierChange {
     /// Time of the change, in nanoseconds.
@@ -66,7 +66,7 @@ pub struct KvTierChange {
     pub tier: KvTier,
     /// The block.
     pub hash: BlockHash,
-    /// Whether it has come.
+    /// Whether it has arrived.
     pub stored: bool,
 }
 

@@ -1,10 +1,10 @@
-//! One way between two tiers: of each engine its own, or one that all share.
+//! One direction between two tiers: one per engine, or one shared by all.
 
 use super::blocks::Slot;
 use super::shared_transfer_queue::{Arrived, SharedTransferQueue};
 use super::transfer_queue::TransferQueue;
 
-/// A way with its transfers.
+/// A direction with its transfers.
 #[derive(Debug)]
 pub(super) enum Channel {
     /// By engine.
@@ -45,7 +45,8 @@ impl Channel {
         }
     }
 
-    /// When the transfer of a load of an engine, or of another numbered job, arrives; unknown on a shared way.
+    /// When the transfer of a load of an engine, or of another numbered job, arrives; unknown for a
+    /// shared direction.
     pub(super) fn arrival_ns(&self, client: u32, load: u32) -> Option<u64> {
         match self {
             Self::Own(queues) => queues[client as usize].arrival_ns(load),

@@ -28,7 +28,7 @@ pub(super) struct Client {
     pub(super) has_progress: bool,
     /// Blocks on the device that were copied, by transfer, and are still held for that.
     pub(super) copied: Vec<Vec<BlockId>>,
-    /// Copies under way whose blocks are held.
+    /// Copies in progress whose blocks are held.
     pub(super) num_held_copies: u32,
 }
 
@@ -138,7 +138,7 @@ impl KvTiers {
         &self.disks[self.disk_of(self.at)]
     }
 
-    /// A block comes to a tier of an engine, or leaves it: all see it that share the tier.
+    /// A block enters or leaves a tier of an engine: all engines that share the tier see it.
     pub(super) fn note(&mut self, client: u32, tier: KvTier, hash: BlockHash, stored: bool) {
         let is_shared = match tier {
             KvTier::Host => self.config.shared_host.is_some(),

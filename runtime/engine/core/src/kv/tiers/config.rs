@@ -44,8 +44,8 @@ impl HostRules {
         self == Self::Dynamo16
     }
 
-    /// Whether of a prompt that was loaded as a whole the last block is computed again, not the last token. Source: Dynamo
-    /// 1.6's mocker.
+    /// Whether of a prompt that was loaded as a whole the last block is recomputed, not the last
+    /// token. Source: Dynamo 1.6's mocker.
     pub(crate) fn recomputes_last_block(self) -> bool {
         self == Self::Dynamo16
     }
@@ -56,8 +56,8 @@ impl HostRules {
         self == Self::Dynamo16
     }
 
-    /// Whether nothing is looked up for a prompt that the device has as a whole, though its last block is computed again.
-    /// Source: Dynamo 1.6's mocker.
+    /// Whether nothing is looked up for a prompt that the device has as a whole, though its last
+    /// block is recomputed. Source: Dynamo 1.6's mocker.
     pub(crate) fn looks_nothing_up_for_whole_prompts(self) -> bool {
         self == Self::Dynamo16
     }

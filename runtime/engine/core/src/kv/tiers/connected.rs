@@ -170,7 +170,7 @@ impl KvTiers {
         client.has_deferred || client.num_held_copies > 0 || !client.copied.is_empty()
     }
 
-    /// Whether of a prompt that is loaded as a whole the last block is computed again.
+    /// Whether of a prompt that is loaded as a whole the last block is recomputed.
     pub(crate) fn recomputes_last_block(&self) -> bool {
         self.config.rules.recomputes_last_block()
     }

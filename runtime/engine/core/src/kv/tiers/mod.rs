@@ -13,8 +13,8 @@
 //! * **Device**: the blocks of a prompt beyond the device's own cache are loaded. Blocks of the disk are read
 //!   into the host, and stay there if they fit; their copy on the disk stays as well.
 //!
-//! Each of the four ways has a bandwidth of its own, and its transfers go one
-//! after another. A block that is read or written keeps its place meanwhile.
+//! Each of the four directions has a bandwidth of its own, and its transfers run one after another.
+//! A block that is read or written keeps its place meanwhile.
 //!
 //! Engines may share the disk, or both tiers. Then one [`KvTiers`] serves all of them and is handed
 //! to the engine whose turn it is; each engine is a *client* with its own loads, changes and
@@ -207,8 +207,8 @@ impl KvTiers {
         }
     }
 
-    /// Notes a use of all of `hashes` that the tiers hold, the first block of the
-    /// sequence last, so that it goes last.
+    /// Records a use of all of `hashes` that the tiers hold, the first block of the sequence last,
+    /// so that it is evicted last.
     pub(crate) fn touch(&mut self, hashes: &[BlockHash]) {
         let (host, disk) = (self.host_of(self.at), self.disk_of(self.at));
         for &hash in hashes.iter().rev() {
@@ -250,7 +250,7 @@ impl KvTiers {
         let mut disk_slots = std::mem::take(&mut self.disk_slots);
         host_slots.clear();
         disk_slots.clear();
-        // All of them stay before anything else goes.
+        // All of them stay before anything else is evicted.
         let (client, host, disk) = (self.at, self.host_of(self.at), self.disk_of(self.at));
         for &hash in hashes {
             if let Some(slot) = self.hosts[host].find_ready(hash) {

@@ -1,4 +1,4 @@
-//! One way between two tiers that several engines share.
+//! One direction between two tiers that several engines share.
 //!
 //! Each transfer in progress gets an equal share of the bandwidth of all engines, and an equal share of its
 //! own engine's bandwidth. The smaller share counts; the remainder is not given to others. Before its first

@@ -60,7 +60,7 @@ fn the_first_byte_of_a_transfer_waits_beside_those_under_way() {
     let mut tiers = KvTiers::new(config, 16, SchedulerRules::default());
     tiers.record_changes(true);
     tiers.advance(10);
-    // Two batches asked for at once: the second has waited while the first was sent.
+    // Two batches at once: the second waits while the first is sent.
     tiers.offload(&[1, 2, 3], 0);
     tiers.advance(20_000);
     let host = |at_ns, hash| (at_ns, KvTier::Host, hash, true);
@@ -111,7 +111,7 @@ fn a_load_reads_the_disk_first_and_shares_its_way_with_others() {
     assert_eq!(tiers.next_load_ns(), Some(21_000));
     tiers.advance(21_000);
     assert_eq!(tiers.next_load_ns(), Some(28_100));
-    // Another load is on the way to the device when they come.
+    // Another load is being transferred to the device when they arrive.
     let two = RequestId(2);
     tiers.advance(28_000);
     tiers.start_load(two, &[1, 2], 32);

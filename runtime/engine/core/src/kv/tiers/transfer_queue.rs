@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::blocks::Slot;
 
-/// A transfer under way.
+/// A transfer in progress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transfer {
     /// When its last byte arrives.
@@ -39,7 +39,7 @@ impl TransferQueue {
         Self { bytes_per_s, first_byte_ns, latency_ns, free_at_ns: 0, transfers, slots, bytes: 0 }
     }
 
-    /// The same way of another engine.
+    /// The same direction of another engine.
     pub(super) fn empty_like(&self) -> Self {
         Self::new(self.bytes_per_s, self.first_byte_ns, self.latency_ns)
     }

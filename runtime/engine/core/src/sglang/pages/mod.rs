@@ -58,7 +58,7 @@ impl KvPages {
         }
     }
 
-    /// A request has come, without pages.
+    /// A request has arrived, without pages.
     pub(super) fn enter(&mut self, id: RequestId) {
         self.holds.resize(self.holds.len().max(id.index() + 1), Hold::NONE);
     }

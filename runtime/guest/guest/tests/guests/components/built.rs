@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use vcr_guest::{GuestModule, Limits};
 
-/// The built guest `name`, or nothing - loudly - where it was not built.
+/// The built guest `name`, or none, with a message, if it was not built.
 pub(crate) fn built(name: &str) -> Option<GuestModule> {
     let path = built_path(name)?;
     Some(GuestModule::load(&path, Limits::default()).expect("a built guest loads"))

@@ -1,4 +1,4 @@
-//! Requests under way by their names, so that `Abort` finds them.
+//! Requests in progress by their names, so that `Abort` finds them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

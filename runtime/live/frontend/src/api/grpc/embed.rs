@@ -10,7 +10,7 @@ use super::messages::{EmbedRequest, EmbedResponse};
 use crate::server::error::ApiError;
 use crate::server::{App, unix_s};
 
-/// Asks an engine, which refuses unless embeddings were asked for at start.
+/// Calls an engine, which refuses unless embeddings were enabled at start.
 pub(super) async fn embed(
     app: &Arc<App>,
     request: EmbedRequest,

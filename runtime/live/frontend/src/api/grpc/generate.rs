@@ -135,7 +135,7 @@ fn sampling(params: SamplingParams) -> Result<Sampling, ApiError> {
     })
 }
 
-/// A request under way.
+/// A request in progress.
 struct Generation {
     /// None once it has been aborted.
     merged: Option<Merged>,

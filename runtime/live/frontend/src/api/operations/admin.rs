@@ -38,7 +38,7 @@ impl Params {
         }
     }
 
-    /// How requests under way end.
+    /// How requests in progress end.
     fn mode(&self) -> Result<&str, ApiError> {
         match self.get("mode").unwrap_or("abort") {
             mode @ ("abort" | "wait" | "keep") => Ok(mode),

@@ -30,7 +30,7 @@ pub(in crate::api) async fn version(State(app): State<Arc<App>>) -> Json<Value> 
     Json(json!({"version": version, "vcr_version": env!("CARGO_PKG_VERSION")}))
 }
 
-/// Requests for text under way.
+/// Requests for text in progress.
 pub(in crate::api) async fn load(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({"server_load": app.load.load(Ordering::Relaxed)}))
 }

@@ -140,7 +140,7 @@ fn body_length(headers: &HeaderMap) -> Option<usize> {
 /// copied.
 async fn collected(request: Request, length: Option<usize>) -> Result<Bytes, ApiError> {
     let mut frames = request.with_limited_body().into_body().into_data_stream().map(|frame| {
-        // In the words of axum's own way to collect a body.
+        // With the error text of axum's own collection of a body.
         frame.map_err(|error| ApiError::malformed(format!("Failed to buffer the request body: {error}")))
     });
     let Some(first) = frames.next().await.transpose()? else { return Ok(Bytes::new()) };

@@ -18,7 +18,7 @@ pub struct Difference {
     /// The value on the tape; `None` if it has none there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded: Option<Value>,
-    /// The value that was asked for.
+    /// The requested value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<Value>,
 }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use crate::http::{JsonPath, RedactRules};
 
-/// Fields at the top of a body that do not matter unless asked for: they name users and runs.
+/// Fields at the top of a body that do not matter unless requested: they name users and runs.
 pub(super) const IGNORED: &[&str] =
     &["user", "metadata", "seed", "request_id", "safety_identifier", "prompt_cache_key"];
 

@@ -126,7 +126,7 @@ fn failed_link(error: LinkError) -> TargetError {
     TargetError::Failed(crate::client::pool::with_causes(&error))
 }
 
-/// A request under way.
+/// A request in progress.
 struct UnderWay {
     /// Its name for the server.
     id: String,
@@ -150,7 +150,7 @@ struct Serving {
     /// By the cluster's number.
     under_way: HashMap<u64, UnderWay>,
     numbers: HashMap<String, u64>,
-    /// Outputs on their way, by when they leave.
+    /// Outputs in transit, by arrival time.
     outgoing: BTreeMap<u64, Vec<Outgoing>>,
     frame: Vec<u8>,
 }

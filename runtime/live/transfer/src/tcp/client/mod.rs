@@ -130,7 +130,8 @@ impl PeerQueue {
         }
     }
 
-    /// Waits for work. False when there was none for long, or the plane is stopped: the stream is to end.
+    /// Waits for work. Returns false if there was none for long, or the plane is stopped: the
+    /// stream is to end.
     fn wait(&self, shared: &Shared) -> bool {
         let until = Instant::now() + shared.settings.idle_timeout;
         let mut state = self.lock();
@@ -202,7 +203,7 @@ impl PeerQueue {
         }
     }
 
-    /// Ends all transfers that wait, and drops the notices: there is no way to the peer.
+    /// Ends all waiting transfers, and drops the notices: the peer cannot be reached.
     fn fail_all(&self, shared: &Shared, error: &TransferError) {
         let (transfers, notices) = {
             let mut state = self.lock();

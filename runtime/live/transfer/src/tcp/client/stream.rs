@@ -16,10 +16,10 @@ use crate::tcp::link::{Link, LinkError, Received};
 use crate::tcp::server::wrong_byte;
 use crate::tcp::shared::{Shared, nanoseconds};
 
-/// Batches that a stream has asked for and not received.
+/// Batches that a stream has requested and not received.
 const WINDOW: usize = 3;
 
-/// A batch that was asked for.
+/// A requested batch.
 struct Asked {
     active: Arc<Active>,
     number: u64,

@@ -80,8 +80,8 @@ impl KvEventPublisher {
         Ok(sequence)
     }
 
-    /// Takes a batch that subscribers are to miss: it is counted and can be
-    /// asked for, but is not sent.
+    /// Takes a batch that subscribers must miss: it is counted and can be requested, but is not
+    /// sent.
     pub fn withhold(&mut self, batch: &KvEventBatch) -> u64 {
         let sequence = self.keep(batch);
         self.trim();

@@ -29,7 +29,7 @@ struct RankListener {
     listener: Listener,
     /// Their destination.
     frontend: String,
-    /// When it is watched again, by [`monotonic_ns`]; none where it is watched.
+    /// When it is watched again, by [`monotonic_ns`]; none if it is watched.
     paused_until_ns: Option<u64>,
     /// Whether its last connection was refused, which is reported once.
     is_failing: bool,
@@ -53,7 +53,7 @@ pub(in crate::link) struct Pipes {
     pipes: BTreeMap<u64, Pipe>,
     next_key: u64,
     buffer: Vec<u8>,
-    /// From the threads that connect to the frontend, which may take a while.
+    /// From the threads that connect to the frontend, which may take long.
     pending: Receiver<PendingConnection>,
     pending_sender: Sender<PendingConnection>,
     waker: Waker,

@@ -110,7 +110,7 @@ impl Listener {
         }
     }
 
-    /// A connection that has come in, if any.
+    /// A newly accepted connection, if any.
     pub(in crate::link) fn accept(&self) -> io::Result<Stream> {
         match self {
             Self::Tcp(listener) => Stream::Tcp(listener.accept()?.0).ready(),

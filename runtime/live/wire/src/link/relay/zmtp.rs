@@ -29,7 +29,7 @@ enum State {
     Greeting {
         seen: usize,
     },
-    /// Flags and length, as far as they have come.
+    /// Flags and length, as far as they have arrived.
     Header {
         bytes: [u8; 9],
         seen: usize,
@@ -42,7 +42,7 @@ enum State {
     Foreign,
 }
 
-/// A message that has come to its end.
+/// A complete message.
 pub(in crate::link) struct Message<'a> {
     /// Its first frames; an absent one is empty.
     pub(in crate::link) head: [&'a [u8]; HEAD_FRAMES],

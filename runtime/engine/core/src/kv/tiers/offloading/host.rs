@@ -232,7 +232,7 @@ impl HostCache {
         }
     }
 
-    /// A chunk that is on its way here will not come.
+    /// A pending chunk will not arrive.
     pub(super) fn forget_pending(&mut self, key: BlockHash) {
         if let Some(place) = self.chunks.find(key) {
             self.chunks.remove(place);

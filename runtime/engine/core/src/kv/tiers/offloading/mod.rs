@@ -341,7 +341,7 @@ impl Offloading {
         self.jobs.get(&job)?.load.map(|load| load.request)
     }
 
-    /// Whether transfers of a request are under way.
+    /// Whether transfers of a request are in progress.
     pub(crate) fn has_jobs(&self, sequence: u64) -> bool {
         self.requests.get(&sequence).is_some_and(|state| !state.jobs.is_empty())
     }

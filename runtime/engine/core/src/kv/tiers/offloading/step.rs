@@ -91,7 +91,7 @@ impl Offloading {
         self.coming.flushed.extend(under_way);
     }
 
-    /// Blocks whose copies are under way may have been taken again.
+    /// Blocks whose copies are in progress may have been taken again.
     pub(crate) fn flush_given(&mut self) {
         if self.fences.is_empty() || !self.rules.flushes_copies() {
             return;

@@ -100,7 +100,7 @@ impl Problem {
     }
 }
 
-/// A check under way.
+/// A check in progress.
 pub(super) struct Check {
     pub(super) problems: Vec<Problem>,
 }

@@ -9,7 +9,7 @@ use super::{Limits, Refused};
 
 /// Characters of a salt at most.
 const SALT_CHARS_MAX: usize = 128;
-/// Likeliest tokens that may be asked for at each position.
+/// Most likeliest tokens at each position.
 const MAX_LOGPROBS: i64 = 20;
 
 type Fields = Map<String, Value>;
