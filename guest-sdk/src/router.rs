@@ -232,7 +232,7 @@ mod tests {
         let workers = columns.view();
         assert_eq!((workers.len(), workers.get(1), workers.get(2)), (2, Some(load(9)), None));
         assert!(workers.iter().eq([load(3), load(9)]));
-        let without_tiers = Columns { host_prompt_blocks: &[], disk_prompt_blocks: &[], ..workers.columns };
+        let without_tiers = Columns { host_prompt_blocks: &[][..], disk_prompt_blocks: &[][..], ..workers.columns };
         let seen = WorkerLoads::of_columns(without_tiers).and_then(|workers| workers.get(1));
         assert_eq!(seen, Some(WorkerLoad { host_prompt_blocks: 0, disk_prompt_blocks: 0, ..load(9) }));
         let ragged = Columns { loading_requests: &[1][..], ..workers.columns };

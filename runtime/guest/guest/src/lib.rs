@@ -4,8 +4,8 @@
 //! A guest is a component of a world in `wit/`. Everything it knows comes through its calls: it may
 //! import write-only interfaces ([`NoteSink`]), and the WASI interfaces that a user grants, in
 //! forms that are the same in every run ([`WasiGrants`]). It runs under fuel and memory limits,
-//! live ones under a time limit too. Any misbehaviour - loop, trap, exhausted limit, invalid answer
-//! - ends as an error that names the guest and the call. Its instance is then dropped: a guest
+//! live ones under a time limit too. Any misbehaviour (loop, trap, exhausted limit, invalid answer)
+//! ends as an error that names the guest and the call. Its instance is then dropped: a guest
 //! breaks only its own run.
 //!
 //! ```no_run

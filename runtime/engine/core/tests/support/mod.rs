@@ -123,6 +123,7 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
                 reservations: if between_steps { Reservations::BetweenSteps } else { Reservations::InSteps },
                 max_num_active_seqs: None,
                 max_loras,
+                adapter_costs: None,
                 max_extra_tokens_per_step,
                 num_speculative_tokens,
                 drafter,

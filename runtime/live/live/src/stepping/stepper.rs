@@ -465,10 +465,9 @@ impl Stepper {
             return Ok(());
         }
         let since_start_ns = context.since_start_ns(start_ns);
-        if let Some(shapes) = self.latency.kv_group_shapes() {
-            let groups = self.engine.config().kv_cache_groups();
+        if let (Some(shapes), Some(engine)) = (self.latency.kv_group_shapes(), self.engine.as_vllm()) {
             shapes.clear();
-            shapes.extend(self.engine.plan().kv_group_shapes(groups));
+            shapes.extend(engine.plan().kv_group_shapes(engine.config().kv_cache_groups()));
         }
         let batch = StepBatch { start_ns: since_start_ns, horizon_ns: since_start_ns, shapes: &[shape] };
         let mut durations_ns = Vec::new();

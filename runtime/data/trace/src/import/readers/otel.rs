@@ -129,7 +129,9 @@ fn lasted(field: &str, start_ns: i128, end_ns: i128) -> Result<u64, Problem> {
 }
 
 /// The spans of a document, and the session that it names.
-fn spans_of(document: Value) -> Result<(Vec<Result<Span, Problem>>, Option<String>), Problem> {
+type Spans = (Vec<Result<Span, Problem>>, Option<String>);
+
+fn spans_of(document: Value) -> Result<Spans, Problem> {
     let fields = document.as_object();
     let session = fields.and_then(|fields| ["session_id", "conversation_id"].iter().find_map(|key| fields.get(*key)));
     let session = session.and_then(Value::as_str).map(str::to_owned);
