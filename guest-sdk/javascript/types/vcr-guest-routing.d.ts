@@ -128,17 +128,18 @@ declare module 'vcr:guest/routing@0.1.0' {
     cachedPromptBlocks: Uint32Array,
     /**
      * Further blocks of this prompt that it would load from the memory of its host. Exact in
-     * virtual time. 0 without KV tiers, and on live engines, which report no tiers.
+     * virtual time. None if all are 0, as without KV tiers, and on live engines, which report no
+     * tiers.
      */
     hostPromptBlocks?: Uint32Array,
     /**
-     * Blocks of this prompt beyond the cached ones that it would load from its disk. Otherwise as
+     * Further blocks of this prompt that it would load from its disk. Otherwise as
      * `host-prompt-blocks`.
      */
     diskPromptBlocks?: Uint32Array,
     /**
      * Waiting requests whose KV is being transferred to it: from the engine that computed the
-     * prompt, or from its host or disk. On live engines as of its last step.
+     * prompt, or from its host or disk. None if all are 0. On live engines as of its last step.
      */
     loadingRequests?: Uint32Array,
     /**

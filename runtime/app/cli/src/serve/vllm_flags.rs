@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(
             flags.without_effect().as_deref(),
             Some(
-                "no effect of --enforce-eager, --optimization-level, --trust-remote-code, --max-lora-rank, \
+                "no effect of --max-lora-rank, --enforce-eager, --optimization-level, --trust-remote-code, \
                  --allowed-media-domains; not simulated: --stream-interval 4 (`vcr serve --help-all` gives the reasons)"
             )
         );
