@@ -122,5 +122,5 @@ fn the_longest_sequence_may_be_the_one_that_fits() {
     let none = read("vllm serve Qwen/Qwen3-8B --max-model-len auto --kv-cache-memory-bytes 1").expect_err("no room");
     assert!(none[0].contains("Cannot auto-fit max_model_len"), "{none:?}");
     let unknown = read("vllm serve org/model --max-model-len auto").expect_err("it is not known");
-    assert!(unknown[0].contains("a model that is known"), "{unknown:?}");
+    assert!(unknown[0].contains("only a known model"), "{unknown:?}");
 }
