@@ -333,9 +333,8 @@ fn the_program_and_the_tests_share_one_build_of_every_dependency() {
         let program = units(&[&["build", "--package", "vcr"], features].concat());
         assert!(program.len() > least, "Cargo lists {} units only with {features:?}", program.len());
         // Our own have features, which are all those of the tests in the second build. No test links the program.
-        let is_own = |package: &str| {
-            package.contains("app/cli#") || (features.is_empty() && package.contains("path+file:"))
-        };
+        let is_own =
+            |package: &str| package.contains("app/cli#") || (features.is_empty() && package.contains("path+file:"));
         let only_program: BTreeSet<&String> = program
             .iter()
             .filter(|(id, package)| !tests.contains_key(id) && !is_own(package))
