@@ -84,7 +84,10 @@ impl LatencyGuest for Hostile {
             Wrong::TooLong => 2e18,
             Wrong::Groups => {
                 let groups = kv_group_shapes();
-                groups.iter().map(|shape| (shape.prefill_attention_pairs + shape.decode_context_tokens) as f64).sum::<f64>()
+                groups
+                    .iter()
+                    .map(|shape| (shape.prefill_attention_pairs + shape.decode_context_tokens) as f64)
+                    .sum::<f64>()
                     * 1_000.0
             }
             // So a step takes longer alone than in a list.
