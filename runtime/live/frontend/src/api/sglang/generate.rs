@@ -27,7 +27,7 @@ const DEFAULT_MAX_TOKENS: u32 = 128;
 
 /// Of all prompts of a call, or of each.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a value of this field, or a list with one for each prompt")]
 enum Each<T> {
     All(T),
     Own(Vec<T>),
@@ -108,6 +108,7 @@ impl SamplingParams {
 
 /// The body of a request.
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct GenerateRequest {
     rid: Option<Each<String>>,
     text: Option<Prompt>,
