@@ -1,10 +1,8 @@
 //! Native routers that refuse and fail, failure injectors and token sources.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 
-use support::{
+use crate::support::{
     MS, assert_conserved, config, constant, engine, linear, linear_in_batches, link, mix, pool, run, synthetic,
 };
 use vcr_cluster::metrics::Counter;

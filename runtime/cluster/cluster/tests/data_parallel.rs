@@ -1,13 +1,11 @@
 //! Data-parallel ranks: the barrier, by hand and over random loads; ranks without it;
 //! engines that break.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::support::{MS, assert_conserved, config, constant, link, mix, pool, recorded, run, synthetic};
 use proptest::prelude::*;
-use support::{MS, assert_conserved, config, constant, link, mix, pool, recorded, run, synthetic};
 use vcr_cluster::metrics::Counter;
 use vcr_cluster::observe::{Incident, Observer, StepRecord};
 use vcr_cluster::record::{FailReason, Outcome};

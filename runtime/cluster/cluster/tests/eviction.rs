@@ -1,12 +1,10 @@
 //! Cached blocks that go in the order of their next use, where the prompts to come are known.
 
-mod support;
-
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use crate::support::{MS, assert_conserved, config, mix, pool, run, synthetic};
 use proptest::prelude::*;
-use support::{MS, assert_conserved, config, mix, pool, run, synthetic};
 use vcr_cluster::observe::{Observer, StepRecord};
 use vcr_cluster::{
     Answers, Arrivals, FaultConfig, FaultKind, KvEviction, Limit, PoolConfig, PoolRole, RouterConfig, RunConfig,

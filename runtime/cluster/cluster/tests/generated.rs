@@ -1,11 +1,9 @@
 //! Requests drawn when due, and packed records, compared with those of a trace file and of a list.
 
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::pool;
 use proptest::prelude::*;
-use support::pool;
 use vcr_base::random::Stream;
 use vcr_cluster::observe::Unobserved;
 use vcr_cluster::record::RequestRecord;

@@ -1,12 +1,10 @@
 //! Passes of ranks between two that prefill: vLLM's `prefill_schedule_interval` and SGLang's
 //! `prefill_decode_interval`, by hand and over random loads.
 
-mod support;
-
 use std::collections::BTreeMap;
 
+use crate::support::{MS, assert_conserved, config, linear, mix, recorded, run, synthetic};
 use proptest::prelude::*;
-use support::{MS, assert_conserved, config, linear, mix, recorded, run, synthetic};
 use vcr_cluster::observe::{Observer, StepRecord, Unobserved};
 use vcr_cluster::{Arrivals, DataParallel, PoolConfig, RunConfig, Topology, simulate};
 use vcr_core::sglang::{SglangConfig, SglangConfigInput};

@@ -6,12 +6,10 @@ mod co_simulation;
 mod planner;
 #[path = "../examples/rl_router.rs"]
 mod rl_router;
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{MS, config, mix, pool, recorded, run, synthetic};
 use proptest::prelude::*;
-use support::{MS, config, mix, pool, recorded, run, synthetic};
 use vcr_cluster::metrics::Counter;
 use vcr_cluster::record::{GiveUp, Outcome};
 use vcr_cluster::{

@@ -1,7 +1,5 @@
 //! Runs that are measured get the requests that virtual time has.
 
-mod support;
-
 use std::collections::BTreeMap;
 
 use vcr_base::random::{Distribution, Weights};
@@ -15,7 +13,7 @@ use vcr_cluster::{
 };
 use vcr_core::{EngineConfig, EngineConfigInput, EngineKind};
 
-use support::{MS, config, constant, pool, synthetic};
+use crate::support::{MS, config, constant, pool, synthetic};
 
 /// Every answer takes this long, and the same for each of its tokens.
 const TOKEN_NS: u64 = 5_000_000;

@@ -4,11 +4,9 @@
 //! 1.4.2 and with the native function of 1.6.1; its results are compared to the
 //! last digit that was printed, under the preset of the matching version.
 
-mod support;
-
 use std::sync::Arc;
 
-use support::{assert_conserved, config, recorded, run};
+use crate::support::{assert_conserved, config, recorded, run};
 use vcr_cluster::metrics::{Counter, Gauge, Trend};
 use vcr_cluster::{
     LatencyFactory, LinkConfig, LinkSharing, PoolConfig, PrefillCancellation, Report, RunConfig, SourceOutput,

@@ -1,10 +1,8 @@
 //! Plays of agents in lanes: snapshots, warm-up, profiles of a fixed duration.
 
-mod support;
-
 use std::sync::Arc;
 
-use support::{MS, assert_conserved, config, pool, run};
+use crate::support::{MS, assert_conserved, config, pool, run};
 use vcr_cluster::record::{GiveUp, Outcome};
 use vcr_cluster::{
     Answers, ProfileConfig, Report, RouterConfig, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,

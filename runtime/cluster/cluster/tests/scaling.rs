@@ -1,11 +1,9 @@
 //! Pools whose engines start and stop: the inputs of autoscalers and the effects of their
 //! decisions.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 
-use support::{MS, assert_conserved, config, constant, link, mix, pool, run, synthetic};
+use crate::support::{MS, assert_conserved, config, constant, link, mix, pool, run, synthetic};
 use vcr_cluster::metrics::{Counter, Trend};
 use vcr_cluster::record::{FailReason, Outcome};
 use vcr_cluster::{

@@ -1,9 +1,7 @@
 //! Engines of several stages in virtual time: by hand, and over random loads.
 
-mod support;
-
+use crate::support::{MS, assert_conserved, config, engine, linear, mix, recorded, run, synthetic};
 use proptest::prelude::*;
-use support::{assert_conserved, config, engine, linear, mix, recorded, run, synthetic};
 use vcr_cluster::metrics::Counter;
 use vcr_cluster::{Arrivals, FaultConfig, FaultKind, PoolConfig, PoolRole, Report, RouterConfig, RunConfig, Topology};
 use vcr_core::{EngineConfig, EngineConfigInput};
@@ -84,10 +82,10 @@ proptest! {
     ) {
         let arrivals = Arrivals::Burst { count: 60, over_ns: 300_000_000 };
         let crash = FaultConfig {
-            at_ns: crash_ms * support::MS,
+            at_ns: crash_ms * MS,
             pool: PoolRole::Aggregated,
             engine: 0,
-            kind: FaultKind::Crash { restart_after_ns: Some(50 * support::MS) },
+            kind: FaultKind::Crash { restart_after_ns: Some(50 * MS) },
         };
         let topology = Topology::Aggregated(pool(engines, stages, is_async));
         let run_of = || {

@@ -1,11 +1,9 @@
 //! Host and disk tiers at work: times to the nanosecond, routers, crashes.
 
-mod support;
-
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
-use support::{MS, assert_conserved, config, pool, run};
+use crate::support::{MS, assert_conserved, config, pool, run};
 use vcr_cluster::metrics::{Counter, Trend};
 use vcr_cluster::record::{GiveUp, Outcome, RequestRecord};
 use vcr_cluster::{

@@ -1,11 +1,9 @@
 //! Traces at work: requests that wait for others, deltas, closed loops.
 
-mod support;
-
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use support::{MS, assert_conserved, config, pool, run};
+use crate::support::{MS, assert_conserved, config, pool, run};
 use vcr_cluster::metrics::Counter;
 use vcr_cluster::record::{Outcome, RequestRecord};
 use vcr_cluster::{

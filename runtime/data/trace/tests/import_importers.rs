@@ -1,12 +1,9 @@
 //! Every importer over small files of our own: kept data, the words of refusals, and data
 //! skipped by lenient imports.
 
-#[path = "import_common/mod.rs"]
-mod common;
-
 use std::fs;
 
-use common::{Read, imported, of_text};
+use crate::import_common::{Read, imported, of_text};
 use proptest::prelude::*;
 use serde_json::json;
 use vcr_trace::capture::{CaptureLine, CaptureReader, GapSummary, ReadOptions};

@@ -1,10 +1,7 @@
 //! The importers over published files, which are too large to ship or not ours
 //! to give. Expected values were computed from the files by other means.
 
-#[path = "import_common/mod.rs"]
-mod common;
-
-use common::{imported, shipped_tokenizer};
+use crate::import_common::{imported, shipped_tokenizer};
 use vcr_skips::sample;
 use vcr_trace::capture::{CaptureLine, GapSummary, HashScheme};
 use vcr_trace::import::{Format, ImportOptions};

@@ -1,9 +1,7 @@
 //! Drafters with KV of their own, where no recording of a scheduler can show them: settings that are refused, KV that comes
 //! from elsewhere, steps that are not predicted.
 
-mod plain;
-
-use plain::{Ones, start_load, step};
+use crate::plain::{Ones, start_load, step};
 use vcr_core::latency::DecodeSteps;
 use vcr_core::plan::ScheduledKind;
 use vcr_core::{
@@ -65,7 +63,7 @@ fn settings_with_which_vllm_does_not_start_or_that_are_undefined() {
 fn kv_from_elsewhere_has_no_slots_for_drafts() {
     for (drafter, slots) in [(Drafter::Ngram, 0), (Drafter::Eagle, 20), (Drafter::DraftModel, 20)] {
         let mut engine = engine(EngineConfigInput { disable_lookahead_block_hashes: true, ..input(drafter, 20) });
-        let id = start_load(&mut engine, plain::request(0, 7, 40, 9)).request;
+        let id = start_load(&mut engine, crate::plain::request(0, 7, 40, 9)).request;
         assert_eq!(engine.pool().num_active(), 3, "{drafter:?}: 40 tokens");
         engine.remote_kv_arrived(id);
         assert_eq!(step(&mut engine), [(0, ScheduledKind::New, 39, 1 + 20)]);

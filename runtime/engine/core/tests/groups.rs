@@ -1,14 +1,12 @@
 //! Engines whose layers are in groups: blocks by group, windows, prefix hits and events, over random
 //! settings and requests.
 
-mod support;
-
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::support::{Tokens, Whims, arb_config, arb_groups, request, situation};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use support::{Tokens, Whims, arb_config, arb_groups, request, situation};
 use vcr_core::kv_event::KvEvent;
 use vcr_core::{
     CapacityPolicy, Engine, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, KvRole, MambaCacheMode,

@@ -1,11 +1,9 @@
 //! Requests with times of their own: their token times, and unchanged scheduling decisions.
 
-mod support;
-
 use std::collections::BTreeMap;
 
+use crate::support::{Tokens, arb_config, request};
 use proptest::prelude::*;
-use support::{Tokens, arb_config, request};
 use vcr_core::request_times::{NextToken, RequestTimes};
 use vcr_core::seed::mix;
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, Policy};

@@ -1,9 +1,7 @@
 //! The order of vLLM's scheduler: running requests, then waiting ones in their queue's
 //! order; and the choice of preemption victims.
 
-mod plain;
-
-use plain::{Ones, start_load, step};
+use crate::plain::{Ones, start_load, step};
 use vcr_core::plan::ScheduledKind::{New, Resumed, Running};
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvRole, RequestId, RequestSpec, Reservations};
 
@@ -21,7 +19,7 @@ fn engine(usable_blocks: u32) -> Engine {
 
 /// A request whose prompt differs from that of every other number.
 fn request(tag: u64, prompt_tokens: u32, max_tokens: u32) -> RequestSpec {
-    plain::request(tag, tag, prompt_tokens, max_tokens)
+    crate::plain::request(tag, tag, prompt_tokens, max_tokens)
 }
 
 /// A request with a partly computed prompt is in the running list, which is served

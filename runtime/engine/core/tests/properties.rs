@@ -1,13 +1,11 @@
 //! Invariants of the engine and its pool under random requests, aborts, transfers and pauses.
 
-mod support;
-
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::support::{Tokens, Whims, arb_config, request, situation};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use support::{Tokens, Whims, arb_config, request, situation};
 use vcr_core::kv_event::KvEvent;
 use vcr_core::plan::ScheduledKind;
 use vcr_core::{

@@ -1,9 +1,7 @@
 //! KV of several groups of layers that comes from another engine, or goes there: as vLLM 0.32 and 0.33 allocate it
 //! (`allocate_new_computed_blocks` of `single_type_kv_cache_manager.py`, `_connector_finished` of the scheduler).
 
-mod plain;
-
-use plain::{Ones, request, start_load, step};
+use crate::plain::{Ones, request, start_load, step};
 use vcr_core::plan::ScheduledKind;
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvRole, RequestId, RequestSpec};
 

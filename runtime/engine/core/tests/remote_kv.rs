@@ -1,8 +1,6 @@
 //! Requests whose KV comes from another engine, requests stepped over, and aborts.
 
-mod plain;
-
-use plain::{Ones, start_load, step};
+use crate::plain::{Ones, start_load, step};
 use vcr_core::plan::{RemoteLoad, ScheduledKind};
 use vcr_core::{
     CapacityPolicy, Engine, EngineConfig, EngineConfigInput, KvRole, RequestId, RequestSpec, Reservations, Victim,
@@ -17,7 +15,7 @@ fn engine(input: EngineConfigInput) -> Engine {
 
 /// A request of 40 tokens, thus of two full blocks of 16 and a half one.
 fn request(tag: u64, content: u64, kv_role: KvRole) -> RequestSpec {
-    RequestSpec { kv_role, ..plain::request(tag, content, 40, 20) }
+    RequestSpec { kv_role, ..crate::plain::request(tag, content, 40, 20) }
 }
 
 fn loading(engine: &mut Engine, tag: u64, content: u64) -> (RequestId, RemoteLoad) {
@@ -88,7 +86,7 @@ fn the_preemption_victim_is_configurable() {
         // The second and the third need a block more in the second step. With the oldest
         // first there is one then, but the third is passed over.
         for (tag, tokens) in [(0, 63), (1, 32), (2, 32)] {
-            engine.submit(plain::request(tag, tag, tokens, 20)).expect("it fits");
+            engine.submit(crate::plain::request(tag, tag, tokens, 20)).expect("it fits");
         }
         assert_eq!(step(&mut engine).len(), 3);
         let tags = step(&mut engine).iter().map(|row| row.0).collect::<Vec<_>>();

@@ -13,7 +13,7 @@ use vcr_cluster::{
     Topology, WhenFull, WorkloadConfig, simulate,
 };
 
-use crate::random::{Case, arb_case, arb_connected_tiers, priced_in_batches, watched};
+use crate::runs::random::{Case, arb_case, arb_connected_tiers, priced_in_batches, watched};
 use crate::support::{MS, assert_conserved, config, constant, pool, run, synthetic};
 
 fn retry(max_attempts: u32) -> RetryConfig {

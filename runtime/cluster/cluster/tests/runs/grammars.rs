@@ -8,9 +8,9 @@ use vcr_cluster::{
 use vcr_core::RejectReason;
 use vcr_core::sglang::{SglangConfig, SglangConfigInput};
 
-use crate::random::watched;
+use crate::runs::random::watched;
+use crate::runs::{burst, crash, disaggregated};
 use crate::support::{MS, assert_conserved, config, constant, mix, pool, run, synthetic};
-use crate::{burst, crash, disaggregated};
 
 /// Requests, a share of which has a grammar that takes 50 ms; a share of these fails.
 fn with_grammars(arrivals: Arrivals, share: f64, failing_share: f64) -> WorkloadConfig {

@@ -12,9 +12,9 @@ use vcr_cluster::{
 };
 use vcr_trace::{AnswerEnd, AnswerTimes, ItemRange, OutputTime, Trace};
 
-use crate::random::{arb_case, priced_in_batches, watched, watched_until, with_pools};
+use crate::runs::random::{arb_case, priced_in_batches, watched, watched_until, with_pools};
+use crate::runs::{burst, disaggregated};
 use crate::support::{MS, assert_conserved, config, constant, mix, pool, recorded, run, synthetic};
-use crate::{burst, disaggregated};
 
 /// 8 ms and 2 us a prompt token, 1 ms for the first token, half a millisecond for each.
 const OVERHEADS: Overheads = Overheads {

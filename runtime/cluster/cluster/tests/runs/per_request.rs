@@ -13,9 +13,9 @@ use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultError};
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch};
 use vcr_core::request_times::{NextToken, RequestTimes};
 
-use crate::random::with_pools;
+use crate::runs::random::with_pools;
+use crate::runs::{burst, crash, disaggregated};
 use crate::support::{MS, assert_conserved, config, constant, mix, pool, run, synthetic};
-use crate::{burst, crash, disaggregated};
 
 /// 50 ms for the first token, 10 ms for others.
 #[derive(Clone, Debug)]

@@ -7,9 +7,9 @@ use vcr_cluster::metrics::{Counter, Trend};
 use vcr_cluster::observe::{Observer, Unobserved};
 use vcr_cluster::{RunClock, RunConfig, SimError, TargetReport, Topology, simulate_in_real_time};
 
-use crate::random::{Case, arb_case};
+use crate::runs::random::{Case, arb_case};
+use crate::runs::{burst, disaggregated};
 use crate::support::{MS, assert_conserved, config, mix, pool, run, synthetic};
-use crate::{burst, disaggregated};
 use vcr_cluster::{Report, RouterConfig, simulate};
 
 /// A clock that overshoots each wait by some nanoseconds.

@@ -1,7 +1,5 @@
 //! Shared by the cluster's tests: small engines, fixed prices, short runs.
 
-#![allow(dead_code, reason = "each test binary uses its own part of this module")]
-
 use std::sync::Arc;
 
 use vcr_base::random::Distribution;

@@ -3,7 +3,7 @@
 use tempfile::TempDir;
 use vcr_trace::capture::{CaptureError, CaptureLine, CaptureReader};
 
-use crate::{LENIENT, META, REQUEST, STRICT, line, read_text, request, scan, write};
+use crate::captures::{LENIENT, META, REQUEST, STRICT, line, read_text, request, scan, write};
 
 /// Each wrong line, with the field that its error names and a part of the error's text.
 const WRONG: &[(&str, &str, &str)] = &[

@@ -1,7 +1,5 @@
 //! Shared by the tests of importers.
 
-#![allow(dead_code, reason = "each test binary uses its own part")]
-
 use std::path::{Path, PathBuf};
 
 use vcr_trace::capture::{CaptureLine, CaptureMeta, RequestRecord};

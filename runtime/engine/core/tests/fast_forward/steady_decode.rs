@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::support::{Whims, arb_config, arb_groups, arb_tiers, request};
+use crate::support::{Whims, arb_config, arb_groups, arb_tiers, request};
 use proptest::prelude::*;
 use vcr_core::latency::DecodeSteps;
 use vcr_core::plan::StepOutputs;

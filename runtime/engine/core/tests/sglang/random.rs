@@ -7,7 +7,7 @@ use vcr_core::latency::DecodeSteps;
 use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SchedulePolicy, SglangConfigInput, SglangEngine};
 use vcr_core::{KvRole, RequestId, RequestSpec, Reservations, ServingEngine, StopRules};
 
-use crate::{Tokens, engine, prompt, rows};
+use crate::sglang::{Tokens, engine, prompt, rows};
 
 #[derive(Clone, Debug)]
 enum Action {

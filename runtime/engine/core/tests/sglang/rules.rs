@@ -4,7 +4,7 @@ use vcr_core::plan::ScheduledKind::{New, Resumed, Running};
 use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SchedulePolicy, SglangConfigInput, SglangEngine};
 use vcr_core::{Prompt, RejectReason, RequestSpec, ServingEngine, TokenSource};
 
-use crate::{Tokens, engine, pass, submit};
+use crate::sglang::{Tokens, engine, pass, submit};
 
 #[test]
 fn a_pass_prefills_or_decodes_or_does_both() {

@@ -1,7 +1,5 @@
 //! Random engines, requests and policies for the property tests.
 
-#![allow(dead_code, reason = "each test binary uses its own part of this module")]
-
 use proptest::prelude::*;
 use vcr_core::policy::{EngineView, PolicyError, PolicyEvent, Preference, PreferenceCheck, SchedulingPolicy};
 use vcr_core::seed::mix;

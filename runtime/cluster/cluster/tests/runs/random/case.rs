@@ -12,8 +12,8 @@ use vcr_core::{Drafter, KvTiersConfig, Reservations};
 
 use super::routers::arb_router;
 use super::schedulers::{Scheduler, arb_scheduler, with_scheduler};
+use crate::runs::{burst, disaggregated};
 use crate::support::{MS, config, constant, mix, pool, synthetic};
-use crate::{burst, disaggregated};
 
 pub(crate) fn arb_conditional() -> impl Strategy<Value = Option<ConditionalConfig>> {
     let some = (0..600u32, proptest::option::of(0.0..1.0f64), proptest::option::of(0.0..1.0f64));

@@ -1,11 +1,8 @@
 //! Pipeline and context parallelism, where no recording of a scheduler can show them: settings that are refused, steps
 //! that are not predicted, and how they compare with engines without them.
 
-#[path = "../support/mod.rs"]
-mod support;
-
+use crate::support::{Tokens, arb_config, request};
 use proptest::prelude::*;
-use support::{Tokens, arb_config, request};
 use vcr_core::latency::DecodeSteps;
 use vcr_core::plan::StepPlan;
 use vcr_core::{

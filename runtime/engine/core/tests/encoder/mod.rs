@@ -1,9 +1,6 @@
 //! The rules of the encoder and its cache, one by one.
 
 mod decoder;
-#[path = "../support/mod.rs"]
-mod support;
-
 use vcr_core::plan::AdmissionStop;
 use vcr_core::{
     Drafter, Engine, EngineConfig, EngineConfigInput, Prompt, RejectReason, RequestSpec, SchedulerRules, TokenSource,

@@ -1,11 +1,8 @@
 //! Predicted steps are the steps that come.
 
 mod steady_decode;
-#[path = "../support/mod.rs"]
-mod support;
-
+use crate::support::{Tokens, Whims, arb_config, request};
 use proptest::prelude::*;
-use support::{Tokens, Whims, arb_config, request};
 use vcr_core::kv_pool::BlockId;
 use vcr_core::latency::DecodeSteps;
 use vcr_core::plan::{AdmissionStop, ScheduledKind};

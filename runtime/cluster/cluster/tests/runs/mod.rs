@@ -7,12 +7,9 @@ mod overheads;
 mod per_request;
 mod random;
 mod real_time;
-#[path = "../support/mod.rs"]
-mod support;
-
 use std::sync::Arc;
 
-use support::{MS, assert_conserved, config, constant, link, mix, pool, run, synthetic};
+use crate::support::{MS, assert_conserved, config, constant, link, mix, pool, run, synthetic};
 use vcr_base::random::Distribution;
 use vcr_cluster::metrics::{Counter, Trend};
 use vcr_cluster::observe::{Observer, Unobserved};
