@@ -1,7 +1,7 @@
 //! Confidence intervals by resampling requests.
 //!
-//! Each resample draws as many pairs as there are, with replacement. It is a count for each
-//! pair; all statistics of it are found in one walk over values that are sorted once.
+//! A resample draws as many pairs as the sample has, with replacement, and is stored as a count for each
+//! pair. One walk over values that are sorted once computes all statistics of a resample.
 
 use serde::Serialize;
 use vcr_base::percentile::at_share;
@@ -10,7 +10,7 @@ use vcr_base::random::Stream;
 use crate::metric::Statistic;
 use crate::pairs::relative_error;
 
-/// The share of resamples whose value lies within an interval.
+/// The share of resamples whose value is within an interval.
 pub(crate) const CONFIDENCE: f64 = 0.95;
 
 /// A range that holds 95 % of the resampled values.
@@ -36,7 +36,7 @@ pub(crate) struct Intervals {
     /// Intervals of the relative errors of statistics, in the caller's order.
     pub(crate) errors: Vec<Interval>,
     pub(crate) ks: Interval,
-    /// In milliseconds.
+    /// The interval of the Wasserstein distance, in milliseconds.
     pub(crate) wasserstein_ms: Interval,
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn intervals(
     })
 }
 
-/// The values at ascending ranks of a resample.
+/// The values at ascending ranks of a resample of sorted values.
 fn at_ranks(
     order: &[u32],
     times: &[u32],
@@ -166,7 +166,7 @@ mod tests {
         assert_ne!(found.errors, of(2).errors);
     }
 
-    /// A resample of every pair once is the sample itself.
+    /// A resample that draws every pair once equals the sample.
     #[test]
     fn one_of_each_has_the_distances_of_the_sample() {
         let pairs = pairs();

@@ -10,11 +10,11 @@ use vcr_trace::import::summary::{Summary, SummaryBuilder};
 
 use crate::join::{Identity, MatchRule, join};
 
-/// One capture, as far as it is compared.
+/// The parts of a capture that are compared.
 #[derive(Default)]
 pub struct Side {
     meta: CaptureMeta,
-    /// Without gaps, in the order of the file.
+    /// The requests without their gaps, in the order of the file.
     requests: Vec<RequestRecord>,
     summary: SummaryBuilder,
 }
@@ -65,7 +65,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Whether the same was asked and answered. Times are not looked at.
+    /// Whether both captures have the same requests with the same answers. Times are ignored.
     #[must_use]
     pub fn is_equal(&self) -> bool {
         self.only_left == 0 && self.only_right == 0 && self.different.is_empty()
@@ -73,7 +73,7 @@ impl Comparison {
 }
 
 impl Side {
-    /// Takes a line.
+    /// Adds a line of the capture.
     pub fn add(&mut self, line: CaptureLine) {
         self.summary.add(&line);
         match line {
@@ -105,7 +105,7 @@ impl Side {
 #[must_use]
 pub fn compare(mut left: Side, mut right: Side) -> Comparison {
     for side in [&mut left, &mut right] {
-        // Those of unknown arrival stay behind, in their order.
+        // Requests without a known arrival come last, in the order of the file.
         side.requests.sort_by_key(|request| (request.arrival_ns.is_none(), request.arrival_ns));
     }
     let same_hashes = (left.meta.hash, left.meta.block_size_tokens) == (right.meta.hash, right.meta.block_size_tokens);
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn equal_prompts_are_matched_in_order_of_arrival() {
         let left = [request(0, Some(7), &[1]), request(1, Some(8), &[2]), request(2, Some(7), &[3])];
-        // Written in another order, as those that end earlier come first.
+        // The file has its requests in the order in which they ended.
         let right = [request(5, Some(7), &[3]), request(3, Some(8), &[2]), request(4, Some(7), &[1])];
         let found = compare(side(left), side(right));
         assert_eq!((found.rule, found.matched, found.with_tokens), (MatchRule::PromptHash, 3, 3));

@@ -10,17 +10,17 @@ use crate::metric::{Metric, Statistic};
 use crate::pairs::{Pairs, relative_error};
 use crate::request::{Request, Requests};
 
-/// Statistics that are listed of each metric.
+/// The statistics listed for each metric.
 const LISTED: [Statistic; 5] = [Statistic::Mean, Statistic::P50, Statistic::P90, Statistic::P95, Statistic::P99];
 
-/// Pairs that are drawn for the intervals of one metric at most, unless the number of resamples is set.
+/// The most pairs drawn for the intervals of one metric, unless the number of resamples is set.
 const MAX_DRAWN: usize = 20_000_000;
 
 /// How sides are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompareOptions {
-    /// Number of times that requests are resampled for intervals; 0 for none. `None`: 1,000 times, and
-    /// less often, down to 100 times, with more than 20,000 requests.
+    /// Number of resamples for intervals; 0 switches intervals off. `None` takes 1,000, and fewer (at least
+    /// 100) with more than 20,000 requests.
     pub resamples: Option<usize>,
     /// Seed of the resamples.
     pub seed: u64,
@@ -38,7 +38,7 @@ pub enum CompareError {
     /// A side has no requests.
     #[error("{0} has no requests")]
     Empty(String),
-    /// No request of one side is one of the other.
+    /// The two sides have no request in common.
     #[error("{compared} and {reference} have no request in common: they were matched by {}", .rule.text())]
     NothingInCommon {
         /// The side that is compared.
@@ -48,7 +48,7 @@ pub enum CompareError {
         /// The rule.
         rule: MatchRule,
     },
-    /// None of the requests in common was answered whole on both sides.
+    /// No common request has a complete answer on both sides.
     #[error("no request was answered whole in both {0} and {1}")]
     NothingWhole(String, String),
     /// No metric is known on both sides.
@@ -61,13 +61,13 @@ pub enum CompareError {
 pub struct Estimate {
     /// The statistic.
     pub statistic: Statistic,
-    /// Of the reference.
+    /// The value of the reference.
     pub reference_ms: f64,
-    /// Of the side that is compared.
+    /// The value of the compared side.
     pub compared_ms: f64,
     /// The relative error; negative where the compared side is lower.
     pub error: f64,
-    /// Its interval.
+    /// The interval of the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_interval: Option<Interval>,
 }
@@ -88,24 +88,24 @@ pub struct MetricComparison {
     pub pearson: Option<f64>,
     /// Kolmogorov-Smirnov statistic.
     pub ks: f64,
-    /// Its interval.
+    /// The interval of the Kolmogorov-Smirnov statistic.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ks_interval: Option<Interval>,
     /// Wasserstein distance.
     pub wasserstein_ms: f64,
-    /// Its interval.
+    /// The interval of the Wasserstein distance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wasserstein_interval_ms: Option<Interval>,
     #[serde(skip)]
     pairs: Pairs,
 }
 
-/// Output tokens of whole answers over the time from the first arrival to the last token.
+/// Output tokens of complete answers, divided by the time from the first arrival to the last token.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ThroughputComparison {
-    /// Of the reference.
+    /// The throughput of the reference.
     pub reference_tokens_per_s: f64,
-    /// Of the side that is compared.
+    /// The throughput of the compared side.
     pub compared_tokens_per_s: f64,
 }
 
@@ -120,9 +120,9 @@ pub struct Compared {
     pub rule: MatchRule,
     /// Requests that both sides have.
     pub matched: u64,
-    /// Of these, requests that were answered whole on both sides, which are compared.
+    /// Matched requests with complete answers on both sides; only these are compared.
     pub whole: u64,
-    /// Of these, requests whose prompt or answer is of another length.
+    /// Compared requests whose prompts or answers differ in length.
     pub other_lengths: u64,
     /// Requests that only the compared side has.
     pub only_compared: u64,
@@ -135,10 +135,10 @@ pub struct Compared {
     pub throughput: Option<ThroughputComparison>,
 }
 
-/// Compares a side with a reference, each with its name.
+/// Compares a side with a reference. Each is passed with its name.
 ///
 /// # Errors
-/// When there is nothing to compare.
+/// If there is nothing to compare.
 pub fn compare(
     (compared_name, compared): (&str, &Requests),
     (reference_name, reference): (&str, &Requests),
@@ -240,7 +240,7 @@ impl Compared {
         self.metrics.iter().find(|each| each.metric == metric)
     }
 
-    /// Value that a gate limits; errors without their sign. None where it is not known on both sides.
+    /// The value that a gate limits; errors lose their sign. None if it is not known on both sides.
     #[must_use]
     pub fn value(&self, subject: Subject) -> Option<f64> {
         let value = self.signed_value(subject)?;
@@ -254,7 +254,7 @@ impl Compared {
         Some((found.measured_ms, found.simulated_ms))
     }
 
-    /// Value that a gate limits; errors are negative where the compared side is lower.
+    /// The value that a gate limits; errors are negative where the compared side is lower.
     #[must_use]
     pub fn signed_value(&self, subject: Subject) -> Option<f64> {
         match subject {
@@ -274,8 +274,7 @@ impl Compared {
         }
     }
 
-    /// The interval of what a gate limits, with the sign of the error; none where there is
-    /// none.
+    /// The interval of the value that a gate limits, with the sign of the error. None if the value has no interval.
     #[must_use]
     pub fn interval(&self, subject: Subject) -> Option<Interval> {
         match subject {

@@ -1,4 +1,4 @@
-//! Sums of a side: one number for each statistic of each metric, and changes of them.
+//! Summary figures of a side, one for each statistic of each metric, and their changes between two sides.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,21 +20,21 @@ pub struct Change {
     pub metric: String,
     /// The statistic.
     pub statistic: String,
-    /// Of the reference.
+    /// The value of the reference.
     pub reference: f64,
-    /// Of the side that is compared.
+    /// The value of the compared side.
     pub compared: f64,
 }
 
 impl Change {
-    /// Relative to the reference; infinite if that is 0 and the other side is not.
+    /// The change relative to the reference; infinite if only the reference is 0.
     #[must_use]
     pub fn relative(&self) -> f64 {
         let difference = self.compared - self.reference;
         if difference == 0.0 { 0.0 } else { difference / self.reference.abs() }
     }
 
-    /// Relative change for the worse; negative if it became better.
+    /// The relative change in the worse direction; negative for an improvement.
     #[must_use]
     pub fn regression(&self, is_higher_better: bool) -> f64 {
         if is_higher_better { -self.relative() } else { self.relative() }
@@ -42,14 +42,14 @@ impl Change {
 }
 
 impl Figures {
-    /// Adds a value; one that is not finite is not a figure.
+    /// Adds a value, unless it is not finite.
     pub fn add(&mut self, metric: &str, statistic: &str, value: f64) {
         if value.is_finite() {
             self.0.entry(metric.to_owned()).or_default().insert(statistic.to_owned(), value);
         }
     }
 
-    /// The figures of requests, by the names of a run's metrics.
+    /// The figures of requests, under the names that runs use for metrics.
     #[must_use]
     pub fn of_requests(requests: &Requests) -> Self {
         let mut figures = Self::default();
@@ -91,19 +91,19 @@ impl Figures {
         figures
     }
 
-    /// Whether there is none.
+    /// Whether there are no figures.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A value.
+    /// The value of a statistic of a metric.
     #[must_use]
     pub fn get(&self, metric: &str, statistic: &str) -> Option<f64> {
         self.0.get(metric)?.get(statistic).copied()
     }
 
-    /// Every figure that both have, as changes from `reference` to this side.
+    /// The changes from `reference` to this side, for all figures that both have.
     #[must_use]
     pub fn changes_from(&self, reference: &Self) -> Vec<Change> {
         let mut changes = Vec::new();
@@ -119,7 +119,7 @@ impl Figures {
     }
 }
 
-/// Statistics that figures of requests have, by their names in reports.
+/// The statistics computed from requests, with their names in reports.
 const STATISTICS: [(Statistic, &str); 8] = [
     (Statistic::Mean, "mean"),
     (Statistic::Percentile(0), "min"),
@@ -138,13 +138,13 @@ pub struct MaxRegression {
     pub metric: String,
     /// The statistic.
     pub statistic: String,
-    /// The share of the reference by which it may be worse.
+    /// The allowed worsening, as a share of the reference.
     pub share: f64,
 }
 
 impl fmt::Display for MaxRegression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the digits that binary fractions add.
+        // Rounding removes the digits that binary fractions add.
         let percent = (self.share * 1e8).round() / 1e6;
         write!(f, "{}.{}={percent}%", self.metric, self.statistic)
     }

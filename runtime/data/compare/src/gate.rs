@@ -53,7 +53,7 @@ impl FromStr for Subject {
 }
 
 impl Subject {
-    /// Whether it is a number by itself rather than a share.
+    /// Whether the value is a plain number, not a share.
     fn is_plain(self) -> bool {
         matches!(self, Self::Pearson(_) | Self::Ks(_))
     }
@@ -94,7 +94,7 @@ impl Gate {
         if self.is_upper { value < self.limit } else { value > self.limit }
     }
 
-    /// A value of its subject for people.
+    /// Formats a value of the limited metric or error for people.
     #[must_use]
     pub fn value_text(&self, value: f64) -> String {
         if self.subject.is_plain() { format!("{value:.3}") } else { format!("{:.2} %", value * 100.0) }

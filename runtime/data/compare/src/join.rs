@@ -18,17 +18,16 @@ pub enum MatchRule {
     PromptHash,
     /// By the hashes of full blocks and the length of the prompt.
     BlockHashes,
-    /// By the name that the sender gave, else by that on the wire.
+    /// By the name that the sender gave the request, or else by its id on the wire.
     Id,
-    /// By their order of arrival among requests of the same lengths, if that leaves no request of the smaller
-    /// side without partner.
+    /// By order of arrival among requests of equal lengths, if every request of the smaller side has a partner then.
     Lengths,
     /// By their order of arrival.
     Order,
 }
 
 impl MatchRule {
-    /// The key by which requests were joined, as it follows "by".
+    /// The key by which requests were joined, in words that follow "by".
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -53,7 +52,7 @@ pub struct Identity {
     pub blocks: (u32, Vec<u64>),
     /// Its name.
     pub name: Option<String>,
-    /// Lengths of its prompt and its answer, if it may be recognised by them.
+    /// Lengths of its prompt and answer, if requests may be matched by them.
     pub lengths: Option<(u32, u32)>,
 }
 
@@ -70,8 +69,8 @@ pub struct Joined {
     pub only_right: u64,
 }
 
-/// Joins requests, both in order of arrival. Their hashes are only looked at if
-/// `has_same_hashes`: if they are of one scheme and block size.
+/// Joins two lists of requests, both in order of arrival. Hashes are compared only with `has_same_hashes`,
+/// that is, if both sides have the same scheme and block size.
 #[must_use]
 pub fn join(left: &[Identity], right: &[Identity], has_same_hashes: bool) -> Joined {
     let rule = rule(left, right, has_same_hashes);
@@ -98,7 +97,7 @@ fn rule(left: &[Identity], right: &[Identity], has_same_hashes: bool) -> MatchRu
         MatchRule::BlockHashes
     } else if both(|identity| identity.name.is_some()) && have_in_common(left, right, |identity| identity.name.as_ref())
     {
-        // Frontends make up names anew each time, which then say nothing.
+        // Only if some names are equal: many frontends generate new names in each run.
         MatchRule::Id
     } else if both(|identity| identity.lengths.is_some()) && have_lengths_in_common(left, right) {
         MatchRule::Lengths
@@ -116,7 +115,7 @@ fn have_in_common<'a, T: Ord + 'a>(
     right.iter().filter_map(&of).any(|one| known.contains(one))
 }
 
-/// Whether every request of the smaller side has a partner of its lengths.
+/// Whether every request of the smaller side has a partner of equal lengths.
 fn have_lengths_in_common(left: &[Identity], right: &[Identity]) -> bool {
     let (few, many) = if left.len() <= right.len() { (left, right) } else { (right, left) };
     let mut known: BTreeMap<Option<(u32, u32)>, u64> = BTreeMap::new();

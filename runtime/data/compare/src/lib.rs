@@ -1,10 +1,10 @@
-//! Two sets of requests: joined, compared, judged.
+//! Joins, compares and judges two sets of requests.
 //!
-//! One side is the reference, such as what was measured; the other side is compared with it.
-//! [`join`] says which request is which, [`Pairs`] holds the times of both sides of a metric,
-//! [`compare`] sums them up with intervals, and a [`Gate`] limits an error. [`Figures`] are
-//! for sides that are known only by sums. [`captures`] lists the fields in which two captures of
-//! the same traffic differ. This crate opens no files and prints nothing.
+//! One side is the reference, such as a measurement; the other side is compared with it. [`join`] matches
+//! requests, [`Pairs`] holds the times of both sides for one metric, [`compare`] computes statistics with
+//! intervals, and a [`Gate`] limits an error. [`Figures`] hold sides of which only summary figures are known.
+//! [`captures`] lists the fields in which two captures of the same traffic differ. This crate opens no files
+//! and prints nothing.
 
 mod bootstrap;
 pub mod captures;

@@ -1,4 +1,4 @@
-//! Metrics of requests, and statistics of them: names and definitions.
+//! Metrics of requests and their statistics: names and definitions.
 
 use std::fmt;
 
@@ -8,18 +8,18 @@ use serde::{Serialize, Serializer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
-    /// To the first token.
+    /// Time to the first token.
     Ttft,
     /// Mean time between tokens.
     Itl,
-    /// To the last token.
+    /// Time to the last token.
     E2e,
-    /// To the admission.
+    /// Time to the admission.
     Queue,
 }
 
 impl Metric {
-    /// All of them.
+    /// All metrics.
     pub const ALL: [Self; 4] = [Self::Ttft, Self::Itl, Self::E2e, Self::Queue];
 
     /// Its name in reports and gates.
@@ -33,7 +33,7 @@ impl Metric {
         }
     }
 
-    /// Its name among the metrics of runs, where `itl` are all gaps and the mean gap of a request is `tpot`.
+    /// Its name among the metrics of runs. There, `itl` is every single gap, and `tpot` the mean gap of a request.
     #[must_use]
     pub const fn name_in_runs(self) -> &'static str {
         match self {
@@ -42,7 +42,7 @@ impl Metric {
         }
     }
 
-    /// The metric of a name; the mean gap of a request is also called `tpot`.
+    /// The metric with this name; the mean gap of a request is also called `tpot`.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         let name = if name == "tpot" { "itl" } else { name };
@@ -50,7 +50,7 @@ impl Metric {
     }
 }
 
-/// A number that stands for many.
+/// A statistic of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Statistic {
     /// Arithmetic mean.
@@ -69,10 +69,10 @@ impl Statistic {
     /// 99th percentile.
     pub const P99: Self = Self::Percentile(99_000);
 
-    /// Those that a prediction is judged by.
+    /// The statistics by which predictions are judged.
     pub const ALL: [Self; 4] = [Self::Mean, Self::P50, Self::P90, Self::P99];
 
-    /// The statistic of a name, such as `mean` or `p99.9`.
+    /// The statistic with this name, such as `mean` or `p99.9`.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         if name == "mean" {
@@ -83,7 +83,7 @@ impl Statistic {
         Some(Self::Percentile((percent * 1e3).round() as u32))
     }
 
-    /// The rank (from 0) of a percentile among `count` samples, in their order.
+    /// The rank (from 0) of a percentile among `count` sorted samples.
     pub(crate) fn rank(self, count: usize) -> Option<usize> {
         match self {
             Self::Mean => None,
@@ -93,7 +93,7 @@ impl Statistic {
         }
     }
 
-    /// Of samples; 0 of none. A percentile is the sample of rank
+    /// The statistic of `samples`; 0 if there are none. A percentile is the sample of rank
     /// `round((n - 1) * p / 100)`, as in a run's report.
     #[must_use]
     pub fn of(self, mut samples: Vec<f64>) -> f64 {

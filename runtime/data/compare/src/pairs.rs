@@ -37,7 +37,7 @@ impl Pairs {
         pearson(&self.pairs)
     }
 
-    /// The samples of one side each: measured, simulated.
+    /// The samples of each side: measured, simulated.
     #[must_use]
     pub fn sides(&self) -> (Vec<f64>, Vec<f64>) {
         self.pairs.iter().copied().unzip()
@@ -59,20 +59,20 @@ pub fn pearson(pairs: &[(f64, f64)]) -> Option<f64> {
     (mm > 0.0 && ss > 0.0).then(|| ms / (mm * ss).sqrt())
 }
 
-/// Times below this are compared by their difference: an empty queue is left within the
-/// hundredth of a millisecond, and two of them make no difference to a user.
+/// Times below this limit are compared by their difference. A request leaves an empty queue within a
+/// hundredth of a millisecond; users do not notice if that doubles.
 pub const NEAR_ZERO_MS: f64 = 0.5;
 
 /// One statistic of a metric on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// Of what.
+    /// The metric.
     pub metric: Metric,
     /// The statistic.
     pub statistic: Statistic,
-    /// As measured.
+    /// The measured value.
     pub measured_ms: f64,
-    /// As simulated.
+    /// The simulated value.
     pub simulated_ms: f64,
 }
 
@@ -89,8 +89,7 @@ impl Comparison {
         self.measured_ms.abs() < NEAR_ZERO_MS
     }
 
-    /// The error as people read it: relative, or where times are next to nothing, in
-    /// milliseconds.
+    /// The error for people: relative, or in milliseconds where the measured time is near zero.
     #[must_use]
     pub fn error_text(&self) -> String {
         if self.is_near_zero() {
@@ -99,21 +98,21 @@ impl Comparison {
         format!("{:+.1} %", self.error() * 100.0)
     }
 
-    /// Simulated less measured value, in milliseconds.
+    /// The simulated minus the measured value, in milliseconds.
     #[must_use]
     pub fn difference_ms(&self) -> f64 {
         self.simulated_ms - self.measured_ms
     }
 
-    /// Relative to what was measured; negative where the simulation is too low. Times near
-    /// zero count as half a millisecond, so that it is the difference that counts.
+    /// The error relative to the measured value; negative where the simulation is too low. Measured times
+    /// near zero count as half a millisecond, so that the result shows the difference.
     #[must_use]
     pub fn error(&self) -> f64 {
         relative_error(self.measured_ms, self.simulated_ms)
     }
 }
 
-/// The relative error of a time; it and the reference are milliseconds.
+/// The relative error of a time. Both times are in milliseconds.
 pub(crate) fn relative_error(reference_ms: f64, value_ms: f64) -> f64 {
     (value_ms - reference_ms) / reference_ms.max(NEAR_ZERO_MS)
 }

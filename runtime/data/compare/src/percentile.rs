@@ -1,16 +1,15 @@
 //! The change of a percentile from one side of pairs to the other, resampled.
 //!
-//! A resample draws as many pairs as there are, with replacement. Only pairs near the percentile
-//! decide its value: values further from it than [`WINDOW_DEVIATIONS`] standard deviations of its
-//! rank are clamped, and equal pairs are one group. Large groups are drawn as a whole, by the
-//! normal approximation of the binomial distribution, so that a million pairs cost little more
-//! than a thousand.
+//! A resample draws as many pairs as the sample has, with replacement. Only pairs near the percentile decide
+//! its value: values further from it than [`WINDOW_DEVIATIONS`] standard deviations of its rank are clamped,
+//! and equal pairs form one group. Large groups are drawn as a whole, by the normal approximation of the
+//! binomial distribution, so that a million pairs cost little more than a thousand.
 
 use vcr_base::random::Stream;
 
 use crate::metric::Statistic;
 
-/// Half the width of the window of ranks that are looked at.
+/// Half the width of the window of ranks, in standard deviations of the rank.
 const WINDOW_DEVIATIONS: f64 = 5.0;
 /// Groups of at least this many pairs are drawn as a whole.
 const LARGE_GROUP: usize = 100;
@@ -20,7 +19,7 @@ const LARGE_GROUP: usize = 100;
 pub struct PercentileChange {
     /// The percentile of the reference.
     pub reference: f64,
-    /// The percentile of what is compared.
+    /// The percentile of the compared side.
     pub compared: f64,
     /// Its change.
     pub change: f64,
@@ -29,7 +28,7 @@ pub struct PercentileChange {
 }
 
 impl PercentileChange {
-    /// The change below which this share of resamples lies; the sample's own change if nothing was resampled.
+    /// The change below which this share of resamples falls; the sample's own change if nothing was resampled.
     #[must_use]
     pub fn bound(&self, share: f64) -> f64 {
         let at = (self.resampled.len() as f64 * share) as usize;
@@ -38,15 +37,15 @@ impl PercentileChange {
     }
 }
 
-/// A group of pairs that cannot be told apart.
+/// Equal pairs, which are drawn together.
 struct Group {
     left: f64,
     right: f64,
     pairs: usize,
 }
 
-/// Resamples the change of a percentile. `change` compares two values; `resamples` returns how many resamples
-/// the sample's change is worth. None without pairs, or if the statistic is not a percentile.
+/// Resamples the change of a percentile. `change` compares two values; `resamples` takes the sample's change
+/// and returns the number of resamples. None without pairs, or if the statistic is not a percentile.
 #[must_use]
 pub fn percentile_change(
     pairs: &[(f64, f64)],
@@ -79,7 +78,7 @@ pub fn percentile_change(
     Some(PercentileChange { reference, compared, change: observed, resampled })
 }
 
-/// The values between which the percentile of a resample lies.
+/// The range of values that the percentile of a resample can take.
 fn window(mut values: Vec<f64>, rank: usize) -> (f64, f64) {
     let count = values.len() as f64;
     let share = (rank as f64 / count).clamp(1.0 / count, 1.0);
@@ -106,7 +105,7 @@ struct Draw {
     count: usize,
     /// Groups that are drawn as a whole: index and size.
     large: Vec<(usize, usize)>,
-    /// The group of each pair that is drawn by itself.
+    /// The group of each pair that is drawn singly.
     single: Vec<u32>,
 }
 
@@ -124,7 +123,7 @@ impl Draw {
         draw
     }
 
-    /// Draws once more; `times` becomes how often each group was drawn.
+    /// Draws one resample, and sets `times` to the number of draws of each group.
     fn again(&self, stream: &mut Stream, times: &mut [u32]) {
         times.fill(0);
         let (mut to_draw, mut left) = (self.count, self.count);
@@ -147,7 +146,7 @@ impl Draw {
     }
 }
 
-/// The group that a rank falls into, in an order of groups.
+/// The group at a rank, in an order of groups.
 fn at_rank(order: &[u32], times: &[u32], rank: usize) -> usize {
     let mut passed = 0;
     for index in order {
@@ -187,7 +186,7 @@ mod tests {
         assert_ne!(found, change(&pairs, 2000, 2));
     }
 
-    /// Clamping, grouping and drawing as a whole change nothing but the noise.
+    /// Clamping, grouping and drawing groups as a whole change only the noise.
     #[test]
     fn a_window_gives_the_bounds_of_all_pairs() {
         let pairs = pairs(20_000, 1.0);

@@ -1,4 +1,4 @@
-//! Requests as they are compared.
+//! Requests in the form in which they are compared.
 
 use vcr_trace::capture::{CaptureMeta, RequestRecord};
 
@@ -8,9 +8,9 @@ use crate::metric::Metric;
 /// One request. Times are nanoseconds since its arrival.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
-    /// Keys by which it is recognised.
+    /// Keys by which it is matched.
     pub identity: Identity,
-    /// Its arrival, if it is known.
+    /// Its arrival, if known.
     pub arrival_ns: Option<u64>,
     /// Length of its prompt.
     pub prompt_tokens: u32,
@@ -18,13 +18,13 @@ pub struct Request {
     pub output_tokens: u32,
     /// Prompt tokens found in the cache.
     pub cached_tokens: u32,
-    /// To its first token.
+    /// Time to its first token.
     pub ttft_ns: Option<u64>,
-    /// To its last token.
+    /// Time to its last token.
     pub e2e_ns: Option<u64>,
-    /// To its admission.
+    /// Time to its admission.
     pub queue_ns: Option<u64>,
-    /// Whether it was answered whole; others are not compared.
+    /// Whether its answer is complete; requests with incomplete answers are not compared.
     pub is_whole: bool,
 }
 
@@ -33,7 +33,7 @@ impl Request {
     #[must_use]
     pub fn of_record(record: &RequestRecord) -> Self {
         let outputs = record.ttft_ns.and_then(|_| record.output_times()).unwrap_or_default();
-        // Without gaps only the first output is known, which says nothing of the last.
+        // Without gaps, only the time of the first output is known, not that of the last.
         let known_tokens: u64 = outputs.iter().map(|(_, tokens)| u64::from(*tokens)).sum();
         let is_known = known_tokens >= u64::from(record.output_tokens);
         let last_ns = outputs.last().filter(|_| is_known).map(|(after_ns, _)| *after_ns);
@@ -57,7 +57,7 @@ impl Request {
         }
     }
 
-    /// A time of it, in nanoseconds.
+    /// One of its times, in nanoseconds.
     #[must_use]
     pub fn time_ns(&self, metric: Metric) -> Option<f64> {
         match metric {
@@ -82,7 +82,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Requests in any order, whose prompts have no hashes.
+    /// Requests in any order whose prompts have no hashes.
     #[must_use]
     pub fn new(mut requests: Vec<Request>) -> Self {
         requests.sort_by_key(|request| (request.arrival_ns.is_none(), request.arrival_ns));
@@ -96,25 +96,25 @@ impl Requests {
         Self { hashes, ..Self::new(requests) }
     }
 
-    /// In order of arrival.
+    /// All requests, in order of arrival.
     #[must_use]
     pub fn all(&self) -> &[Request] {
         &self.requests
     }
 
-    /// Whether its hashes can be compared with the other side's.
+    /// Whether hashes of both sides can be compared.
     pub(crate) fn has_hashes_of(&self, other: &Self) -> bool {
         self.hashes.is_some() && self.hashes == other.hashes
     }
 
-    /// Nanoseconds from the first arrival to the last token; none where either is unknown.
+    /// Nanoseconds from the first arrival to the last token; None if either is unknown.
     pub(crate) fn duration_ns(&self) -> Option<u64> {
         let first_ns = self.requests.iter().map(|request| request.arrival_ns).min()??;
         let end = |request: &Request| Some(request.arrival_ns? + request.e2e_ns?);
         Some(self.requests.iter().filter_map(end).max()?.saturating_sub(first_ns))
     }
 
-    /// Output tokens of whole answers for each second of it.
+    /// Output tokens of complete answers per second of [`duration_ns`](Self::duration_ns).
     pub(crate) fn tokens_per_s(&self) -> Option<f64> {
         let seconds = self.duration_ns().filter(|ns| *ns > 0)? as f64 / 1e9;
         let whole = self.requests.iter().filter(|request| request.is_whole);

@@ -1,4 +1,4 @@
-//! Errors of inputs: always the file, and the place and the field where there is one.
+//! Errors of inputs. Each names the file, and the place and the field if it has them.
 
 use std::fmt;
 use std::io;
@@ -39,7 +39,7 @@ pub enum GateError {
         count: usize,
         /// The limit.
         most: usize,
-        /// The labels that they differ by.
+        /// The labels that define the segments.
         by: String,
     },
     /// A receiver of observations cannot take more.
@@ -47,10 +47,10 @@ pub enum GateError {
     Write(io::Error),
 }
 
-/// A place in a file, small enough to be kept of each observation.
+/// A place in a file, small enough to be kept for each observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Nowhere in particular.
+    /// The file as a whole.
     File,
     /// A line, from 1.
     Line(u64),

@@ -1,8 +1,8 @@
 //! Fingerprints: FNV-1a with 64 bits over a fixed layout of bytes.
 //!
-//! Version 1 of the layout is one ASCII letter for the kind (`t` token ids, `e` stream events, `v`
-//! vectors, `s` text, `x` fingerprints of others), one byte with the version, the number of items
-//! as eight bytes, then the items. Numbers are little-endian:
+//! Version 1 of the layout is one ASCII letter for the kind (`t` token ids, `e` stream events, `v` vectors,
+//! `s` text, `x` fingerprints of other tools), one byte with the version, the number of items as eight bytes,
+//! then the items. Numbers are little-endian:
 //!
 //! * a token id has four bytes
 //! * an event has eight bytes for its time in nanoseconds and four for its tokens
@@ -11,7 +11,7 @@
 //!
 //! Fingerprints are printed as 16 hexadecimal digits.
 
-/// Version of the layout, which is part of what is hashed.
+/// Version of the layout. It is part of the hashed bytes.
 pub const FINGERPRINT_VERSION: u8 = 1;
 
 const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
@@ -34,7 +34,7 @@ impl Fnv {
     }
 }
 
-/// Of the token ids of an answer.
+/// The fingerprint of an answer's token ids.
 #[must_use]
 pub fn of_token_ids(ids: &[u32]) -> u64 {
     let mut hash = Fnv::of_kind(b't', ids.len());
@@ -42,7 +42,7 @@ pub fn of_token_ids(ids: &[u32]) -> u64 {
     hash.0
 }
 
-/// Of stream events: nanoseconds since the request was sent, and tokens.
+/// The fingerprint of stream events: nanoseconds since the request was sent, and tokens.
 #[must_use]
 pub fn of_events(events: impl ExactSizeIterator<Item = (u64, u32)>) -> u64 {
     let mut hash = Fnv::of_kind(b'e', events.len());
@@ -53,7 +53,7 @@ pub fn of_events(events: impl ExactSizeIterator<Item = (u64, u32)>) -> u64 {
     hash.0
 }
 
-/// Of a vector of numbers.
+/// The fingerprint of a vector of numbers.
 #[must_use]
 pub fn of_vector(vector: &[f64]) -> u64 {
     let mut hash = Fnv::of_kind(b'v', vector.len());
@@ -65,7 +65,7 @@ pub fn of_vector(vector: &[f64]) -> u64 {
     hash.0
 }
 
-/// Of a text.
+/// The fingerprint of a text.
 #[must_use]
 pub fn of_text(text: &str) -> u64 {
     let mut hash = Fnv::of_kind(b's', text.len());
@@ -73,7 +73,7 @@ pub fn of_text(text: &str) -> u64 {
     hash.0
 }
 
-/// Of a fingerprint made by another tool.
+/// The fingerprint of a fingerprint that another tool made.
 pub(crate) fn of_explicit(fingerprint: &str) -> u64 {
     let mut hash = Fnv::of_kind(b'x', fingerprint.len());
     hash.add(fingerprint.as_bytes());
@@ -84,7 +84,7 @@ pub(crate) fn of_explicit(fingerprint: &str) -> u64 {
 mod tests {
     use super::*;
 
-    /// FNV-1a of the bytes of a layout, by another way.
+    /// A second implementation of FNV-1a over the bytes of a layout.
     fn plain(bytes: &[u8]) -> u64 {
         let prime = (1_u128 << 40) + 0x1b3;
         bytes

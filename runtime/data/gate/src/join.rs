@@ -39,7 +39,7 @@ impl FromStr for JoinBy {
 pub enum JoinedBy {
     /// Their ids.
     Id,
-    /// Their content; the first of several with the first of the other side.
+    /// Their content; among requests of equal content, the first of one side joins the first of the other.
     Content,
 }
 
@@ -113,7 +113,7 @@ fn sorted(keys: impl Iterator<Item = (u64, u32)>) -> Vec<(u64, u32)> {
     keys
 }
 
-/// Hands over the entries of each key that both sides have, ascending.
+/// Calls `each` with the entries of every key that both sides have, in ascending order.
 fn each_key(left: &[(u64, u32)], right: &[(u64, u32)], mut each: impl FnMut(&[(u64, u32)], &[(u64, u32)])) {
     let mut rest = right;
     for own in left.chunk_by(|a, b| a.0 == b.0) {

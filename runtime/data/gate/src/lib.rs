@@ -41,10 +41,10 @@ pub struct GateOptions {
     pub threads: NonZeroUsize,
 }
 
-/// Joins two sides and judges the second by the first.
+/// Joins two sides and judges the second against the first.
 ///
 /// # Errors
-/// When requests cannot be joined as asked.
+/// If requests cannot be joined by the chosen key.
 pub fn judge(
     policy: &Policy,
     baseline: &Side,
@@ -55,10 +55,10 @@ pub fn judge(
     decide::judge(policy, baseline, candidate, &joined, options.threads)
 }
 
-/// Reads the inputs of one side, and the account of each.
+/// Reads the inputs of one side, with a summary of each.
 ///
 /// # Errors
-/// When an input cannot be used, or observations of one request contradict each other.
+/// If an input cannot be used, or observations of one request contradict each other.
 pub fn load(inputs: &[Input], options: &MirrorOptions) -> Result<(Side, Vec<Mirrored>), GateError> {
     let mut side = Side::new();
     let mut mirrored = Vec::new();
@@ -72,11 +72,11 @@ pub fn load(inputs: &[Input], options: &MirrorOptions) -> Result<(Side, Vec<Mirr
     Ok((side, mirrored))
 }
 
-/// Next steps for the failed signals of a judgement. The outputs of the requests that show them
-/// best are read from the inputs once more.
+/// Next steps for the failed signals of a judgement. The outputs of the example requests are read from the
+/// inputs again.
 ///
 /// # Errors
-/// Those of [`mirror::read`].
+/// As [`mirror::read`].
 pub fn triage(
     policy: &Policy,
     judgement: &Judgement,

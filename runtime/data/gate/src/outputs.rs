@@ -1,10 +1,10 @@
 //! Whether two answers are equal, exactly or within a tolerance.
 //!
-//! Exact material decides first: fingerprints of the source, token ids, texts, whichever both
-//! have. Answers that differ there are tolerated if their vectors are within the tolerance of
-//! (model, backend, accelerator) of the candidate. Equal answers drift if that tolerance exists
-//! and their vectors are outside it. Without exact material vectors alone decide, with no
-//! tolerance component by component.
+//! Exact material decides first: fingerprints of the source, token ids or texts, the first that both answers
+//! have. If it differs, the answers are tolerated if their vectors are within the tolerance for the
+//! candidate's (model, backend, accelerator). If it is equal, the answers drift if there is a tolerance and
+//! their vectors are outside it. Without exact material, the vectors alone decide; without a tolerance they
+//! must be equal.
 
 use crate::policy::{Policy, Tolerance};
 use crate::side::{Label, Side};
@@ -21,7 +21,7 @@ pub(crate) enum Outcome {
     Mismatch,
     /// Numbers outside the tolerance.
     Drift,
-    /// Nothing in common that could be compared.
+    /// No material in common that could be compared.
     Incomparable,
 }
 

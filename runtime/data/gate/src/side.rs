@@ -1,7 +1,7 @@
-//! One side of a decision, in memory: what is needed of each observation in some 150 bytes.
+//! One side of a decision in memory, in about 150 bytes for each observation.
 //!
-//! Outputs are kept as fingerprints, and vectors as they are. Request ids are unique: equal
-//! repetitions are dropped and counted, contradictory ones are an error.
+//! Outputs are kept as fingerprints, and vectors as they are. Request ids are unique: identical repetitions
+//! are dropped and counted, contradictory ones are an error.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -43,7 +43,7 @@ const HAS_PROVENANCE: u16 = 32;
 /// The first of the flags of exact material.
 const HAS_EXACT: u16 = 64;
 
-/// An observation. Equal rows say the same of a request.
+/// An observation. Equal rows are repetitions of one observation.
 #[derive(Clone, Debug)]
 struct Row {
     id: (u32, u32),
@@ -69,7 +69,7 @@ pub struct Side {
     vectors: Vec<f64>,
     names: Vec<String>,
     by_name: BTreeMap<String, u32>,
-    /// The index that each label had last, which it often has again.
+    /// The latest index of each label, which the next observation often has as well.
     latest: [u32; LABELS],
     inputs: Vec<String>,
     duplicates: u64,
@@ -97,7 +97,7 @@ impl Side {
         }
     }
 
-    /// Says that the following observations are of this input.
+    /// Starts an input: the following observations belong to it.
     pub fn begin(&mut self, name: &str) {
         self.inputs.push(name.to_owned());
     }
@@ -243,7 +243,7 @@ impl Side {
         self.rows.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no observations.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
@@ -286,7 +286,7 @@ impl Side {
         self.has(index, HAS_PROVENANCE)
     }
 
-    /// Whether an exact fingerprint that both have is equal; none where they have none in common.
+    /// Whether the first exact material that both have is equal; None if they have none in common.
     pub(crate) fn has_same_exact(&self, index: usize, other: &Self, other_index: usize) -> Option<bool> {
         let (own, others) = (&self.rows[index], &other.rows[other_index]);
         let common = (0..EXACT).find(|at| own.flags & others.flags & (HAS_EXACT << at) != 0)?;
@@ -327,7 +327,7 @@ impl Side {
     }
 }
 
-/// Appends a text; none where it does not fit.
+/// Appends a text and returns its range; None if it does not fit.
 fn append(arena: &mut String, text: &str) -> Option<(u32, u32)> {
     let range = (u32::try_from(arena.len()).ok()?, u32::try_from(text.len()).ok()?);
     arena.push_str(text);
@@ -379,7 +379,7 @@ mod tests {
         };
         let one = add(&[with(Some(vec![1]), Some("x")), with(None, Some("x")), with(Some(vec![2]), None)]);
         assert_eq!(one.has_same_exact(0, &one, 1), Some(true));
-        // Token ids go before texts.
+        // Token ids take precedence over texts.
         let other = add(&[with(Some(vec![2]), Some("x"))]);
         assert_eq!(one.has_same_exact(0, &other, 0), Some(false));
         assert_eq!(one.has_same_exact(1, &one, 2), None);

@@ -1,6 +1,6 @@
-//! Triage: what to do about each failed signal, and the requests that show it best.
+//! Triage: the next action for each failed signal, and the requests that show it best.
 //!
-//! Outputs are not kept in memory; the outputs of the examples are read from the inputs once more.
+//! Outputs are not kept in memory; the outputs of the examples are read from the inputs again.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,13 +16,13 @@ use crate::observation::Observation;
 use crate::policy::{Policy, Response, Signal};
 use crate::side::Side;
 
-/// Items that are described at most; pages of CI systems are limited.
+/// The most items that are described; pages of CI systems are limited.
 const MAX_ITEMS: usize = 100;
-/// Tokens, characters or numbers shown from a little before the first difference on.
+/// Tokens, characters or numbers shown, from just before the first difference.
 const SHOWN: usize = 12;
 const SHOWN_BEFORE: usize = 4;
 
-/// One side of a decision and where it was read from.
+/// One side of a decision and its inputs.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
     /// Its observations.
@@ -61,7 +61,7 @@ pub struct Triage {
 pub struct Example {
     /// Its id at the baseline.
     pub request_id: String,
-    /// Its id at the candidate, if that is another one.
+    /// Its id at the candidate, if different.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub candidate_request_id: Option<String>,
     /// The baseline's answer; null if the input could not be read twice.
@@ -82,10 +82,10 @@ pub struct ExampleSide {
     /// The class of its failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// To its end.
+    /// Time to its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_ns: Option<u64>,
-    /// To its first token.
+    /// Time to its first token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttft_ns: Option<u64>,
     /// Fingerprint of its answer, or of its source, as 16 hexadecimal digits.
@@ -103,9 +103,9 @@ pub struct Difference {
     pub of: &'static str,
     /// The place of the first token, character or number that differs.
     pub at: usize,
-    /// The baseline's answer from a little before that place on.
+    /// An excerpt of the baseline's answer that starts just before that place.
     pub baseline: String,
-    /// The candidate's.
+    /// The same excerpt of the candidate's answer.
     pub candidate: String,
 }
 
@@ -152,7 +152,7 @@ fn failed(segment: &SegmentJudgement) -> impl Iterator<Item = &SignalJudgement> 
     segment.signals.iter().filter(|signal| signal.verdict == Verdict::Failed)
 }
 
-/// Observations by their ids, as JSON, of the inputs that can be read again.
+/// Reads the observations with these ids again, as JSON by id, from all inputs that can be read twice.
 fn details(ids: &BTreeSet<&str>, source: Source<'_>) -> Result<BTreeMap<String, String>, GateError> {
     let mut found = BTreeMap::new();
     for input in source.inputs {
@@ -202,7 +202,7 @@ fn side(observation: &Observation<'_>) -> ExampleSide {
     }
 }
 
-/// The first difference, in the material in which it can be seen best.
+/// The first difference, in the most readable material that both sides have.
 fn difference(b: &Observation<'_>, c: &Observation<'_>) -> Option<Difference> {
     let of_ids = b.token_ids.as_ref().zip(c.token_ids.as_ref());
     let of_ids = of_ids.and_then(|(b, c)| items_differ("token_ids", b, c, ToString::to_string, " "));

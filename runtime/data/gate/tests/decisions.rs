@@ -51,7 +51,7 @@ fn different_answers_are_counted() {
     promotes(&case(limit, &lines(20), &changed(1, other)));
     rolls_back(&case(limit, &lines(20), &changed(2, other)), Signal::OutputMismatch);
     promotes(&case("[limits]\noutput_mismatch = false\n", &lines(20), &changed(20, other)));
-    // An answer that goes on is another one.
+    // A longer answer is a different answer.
     rolls_back(&case("", &lines(20), &changed(1, |line| line.set("token_ids", "[0,1,2,3]"))), Signal::OutputMismatch);
 }
 
@@ -66,7 +66,7 @@ fn material_in_common_decides() {
     rolls_back(&case("", &only("text", "\"a\""), &only("text", "\"b\"")), Signal::OutputMismatch);
     promotes(&case("", &only("text", "\"\""), &only("text", "\"\"")));
     rolls_back(&case("", &only("fingerprint", "\"1\""), &only("fingerprint", "\"2\"")), Signal::OutputMismatch);
-    // A fingerprint of the source goes before a text.
+    // A fingerprint of the source takes precedence over a text.
     let both = |text: &'static str| {
         let mut all = only("fingerprint", "\"1\"");
         all.iter_mut().for_each(|line| line.set("text", text));
@@ -102,7 +102,7 @@ fn numbers_have_tolerances_by_scope() {
     let relative = "[[tolerance]]\nbackend = \"vllm\"\nrelative = 0.25\n";
     promotes(&case(relative, &vectors("[-4.0]"), &vectors("[-5.0]")));
     rolls_back(&case(relative, &vectors("[-4.0]"), &vectors("[-5.01]")), Signal::NumericDrift);
-    // Tolerances of others.
+    // Tolerances for another accelerator.
     let other = half.replace("h100", "a100");
     rolls_back(&case(&other, &vectors("[1.0]"), &vectors("[1.5]")), Signal::NumericDrift);
     rolls_back(
@@ -268,7 +268,7 @@ fn segments_are_judged_alone() {
         }
         all
     };
-    // Ten of two hundred are slow, which are all of tenant b; the rest hides them.
+    // All ten requests of tenant b are slow; among all two hundred requests, they are not noticed.
     let decided = decide(by, &tenants(100_000_000, 10), &tenants(200_000_000, 10));
     assert_eq!(decided.decision(), Decision::Hold);
     assert!(decided.reason().starts_with("latency_p95 of tenant=b: "), "{}", decided.reason());
@@ -280,7 +280,7 @@ fn segments_are_judged_alone() {
     let limit = format!("{by}[limits]\noutput_mismatch = 0.1\n");
     let decided = decide(&limit, &tenants(100_000_000, 9), &different);
     assert!(decided.reason().starts_with("output_mismatch of tenant=b: 11.11 %"), "{}", decided.reason());
-    // A tenant that no request of the candidate is of.
+    // The candidate has no request of this tenant.
     let rest = tenants(100_000_000, 10).split_off(10);
     let decided = decide(by, &tenants(100_000_000, 10), &rest);
     assert!(decided.reason().starts_with("matched of tenant=b: 0"), "{}", decided.reason());
@@ -347,7 +347,7 @@ fn observations_that_cannot_be_are_refused() {
     refused(&one(&|line| line.set("vector", "[1e400]")), &["line 1", "vector"]);
     refused(&one(&|line| line.set("event_ns", "[5,4]")), &["line 1, field `event_ns`", "goes back"]);
     refused(&one(&|line| line.set("ttft_ns", "-1")), &["line 1, field `ttft_ns`", "-1"]);
-    // Clocks of two machines that disagree: a first token after the end.
+    // The clocks of two machines disagree: a first token after the end.
     refused(&one(&|line| line.set("ttft_ns", "100000001")), &["field `ttft_ns`", "after the end at 100000000 ns"]);
     refused(&one(&|line| line.unset("token_ids")), &["line 1", "output material"]);
     refused(&one(&|line| line.set("latency", "1")), &["line 1", "unknown field `latency`"]);

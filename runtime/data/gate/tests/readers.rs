@@ -1,4 +1,4 @@
-//! No bytes panic a reader, and what one accepts is an observation.
+//! No input makes a reader panic, and every accepted line is a valid observation.
 
 use std::ops::ControlFlow;
 
@@ -32,7 +32,7 @@ const SAMPLES: [(Format, &str); 8] = [
     (Format::Requests, "request_id,latency_ms,vector,event_ms,ok\na,1.5,0.5 1,0.1 0.2,true\n"),
 ];
 
-/// Reads bytes; everything that is handed over is read again.
+/// Reads bytes; each resulting observation is written and read again.
 fn read(format: Format, bytes: &[u8]) -> Result<u64, GateError> {
     let options = MirrorOptions { lengths: true, ..MirrorOptions::default() };
     let mut side = Side::new();

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use vcr_base::percentile::at_share;
 
-/// Points of a curve.
+/// Points of a curve, at most.
 const POINTS: usize = 200;
 /// Ratio of the largest to the smallest value from which an axis is logarithmic.
 const LOGARITHMIC_FROM: f64 = 20.0;
@@ -11,11 +11,11 @@ const LOGARITHMIC_FROM: f64 = 20.0;
 /// A chart of a page.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Chart {
-    /// Its element.
+    /// The id of its HTML element.
     pub id: String,
     /// Its title.
     pub title: String,
-    /// What it shows, for those who do not see it.
+    /// A description for screen readers.
     pub text: String,
     /// The horizontal axis.
     pub x: Axis,
@@ -43,19 +43,19 @@ pub struct Axis {
 pub struct Line {
     /// Its name.
     pub name: String,
-    /// The name of its colour in the stylesheet, where it is not the next one.
+    /// The name of its colour in the stylesheet; None takes the next colour.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub color: Option<&'static str>,
-    /// Where its points are.
+    /// The horizontal positions of its points.
     pub xs: Vec<f64>,
-    /// Their values.
+    /// The vertical positions of its points.
     pub ys: Vec<Option<f64>>,
     /// Whether points are drawn in place of a line.
     pub points: bool,
-    /// Names of the points, where they have any.
+    /// Names of the points, if any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
-    /// Pages of the points, where they have any.
+    /// Links of the points, if any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<String>,
 }

@@ -44,7 +44,7 @@ pub struct RunCharts {
     pub name: String,
     /// Distributions of latencies, for the run and its workloads.
     pub distributions: Vec<Distribution>,
-    /// Engines over time; none where they cannot be known.
+    /// The engines over time; None if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Timeline>,
     /// Changes of engines' health, in order of time.
@@ -55,7 +55,7 @@ pub struct RunCharts {
     /// Percentiles of latencies over time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub courses: Vec<Course>,
-    /// Where the time of completed requests went, of the run and its workloads.
+    /// Mean time of completed requests in each phase, for the run and its workloads.
     pub phases: Vec<Bar>,
     /// The requests that took longest, the slowest first.
     pub slowest: Vec<LifeLine>,
@@ -68,11 +68,11 @@ pub struct Incident {
     pub at_ms: f64,
     /// Name of the engine.
     pub engine: String,
-    /// Such as `crash`.
+    /// The change, such as `crash`.
     pub what: String,
 }
 
-/// Requests over time.
+/// The load of a run over time.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Load {
     /// Length of an interval; the first begins at 0.
@@ -98,7 +98,7 @@ pub struct Course {
     pub p99: Vec<Option<f64>>,
 }
 
-/// A part of a request's life, in its order.
+/// A phase of a request's life, in order of time.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -127,11 +127,11 @@ pub struct Bar {
     pub workload: Option<String>,
     /// Completed requests.
     pub requests: u64,
-    /// Mean milliseconds of each request, by [`Phase`].
+    /// Mean milliseconds of a request in each [`Phase`].
     pub mean_ms: [f64; Phase::ALL.len()],
 }
 
-/// The parts of a life: which, from when, until when, in milliseconds.
+/// Phases of a request, each with its start and its end in milliseconds.
 pub type Pieces = Vec<(Phase, f64, f64)>;
 
 /// The life of one request.
@@ -143,8 +143,7 @@ pub struct LifeLine {
     pub workload: String,
     /// How it ended.
     pub status: String,
-    /// The engine that computed its prompt, and the one that generated its output if that
-    /// is another.
+    /// The engine that computed its prompt, then the engine that generated its output if different.
     pub engines: Vec<String>,
     /// Length of its prompt.
     pub prompt_tokens: u64,

@@ -16,10 +16,10 @@ pub struct PoolDeployment {
     pub gpus_per_engine: u32,
     /// Name of the latency model.
     pub latency: String,
-    /// Why this latency model, if the script does not state one.
+    /// The reason for this latency model, unless the script states one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_reason: Option<String>,
-    /// US dollars for one GPU and hour.
+    /// Price of a GPU-hour in US dollars.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price_per_gpu_hour_usd: Option<f64>,
     /// Source of the price.

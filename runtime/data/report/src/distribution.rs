@@ -16,7 +16,7 @@ pub const PERCENTS: [f64; 106] = {
         percents[index] = index as f64;
         index += 1;
     }
-    // 100 comes last.
+    // The index 100 comes last.
     percents[100] = 99.5;
     percents[101] = 99.9;
     percents[102] = 99.95;

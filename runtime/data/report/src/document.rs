@@ -1,4 +1,4 @@
-//! The contents of `report.json`, as far as they are shown.
+//! The parts of `report.json` that are shown.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::deployment::{self, PoolDeployment};
 use crate::limit::Limit;
 use crate::page::Tone;
 
-/// A whole report. Unknown keys are ignored, and keys of later versions are absent.
+/// A whole report. Unknown keys are ignored; keys that an older report lacks take their defaults.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Document {
     /// Version of vcr.
@@ -24,12 +24,12 @@ pub struct Document {
     /// Parameters with their values.
     #[serde(default)]
     pub parameters: BTreeMap<String, String>,
-    /// Files that the script has read.
+    /// Files that the script read.
     #[serde(default)]
     pub inputs: Vec<Input>,
     /// Whether every assertion passed.
     pub passed: bool,
-    /// Why it was stopped early, if it was.
+    /// Why the run was stopped early, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partial: Option<Partial>,
     /// The assertions, in order.
@@ -69,7 +69,7 @@ pub struct Assertion {
     /// The run that it is about; none for free conditions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    /// A metric, or what must be true.
+    /// A metric, or the name of a free condition.
     pub subject: String,
     /// The condition on the metric.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -92,7 +92,7 @@ impl Document {
 }
 
 impl Partial {
-    /// Why the scenario did not run to its end, as one text.
+    /// The reason why the scenario did not run to its end, as one text.
     #[must_use]
     pub fn reason(&self) -> String {
         match &self.error {
@@ -113,13 +113,13 @@ impl Assertion {
         }
     }
 
-    /// What the metric is compared with, if it is a number.
+    /// The limit, if the metric is compared with a number.
     #[must_use]
     pub fn limit(&self) -> Option<Limit> {
         Limit::of(&self.subject, self.condition.as_deref()?)
     }
 
-    /// The share of the limit that the observed value leaves.
+    /// The headroom: the share of the limit that the observed value leaves.
     #[must_use]
     pub fn headroom(&self) -> Option<f64> {
         self.limit()?.headroom(self.observed?)
@@ -171,7 +171,7 @@ pub struct Run {
     /// How steps were priced by tables of measured operators.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table_coverage: Option<TableCoverage>,
-    /// Pools whose prices rest on the peaks of GPUs.
+    /// Pools whose steps are priced by the peak performance of GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peaks: Vec<Peak>,
     /// GPUs of its pools.
@@ -188,24 +188,24 @@ pub struct Run {
     pub fingerprint: String,
 }
 
-/// More requests arrive than are served.
+/// A load above the capacity of a pool.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Overload {
-    /// The pool in which most of them wait.
+    /// The pool with the most waiting requests.
     pub pool: String,
-    /// When it was noticed.
+    /// The time at which it was detected.
     #[serde(default)]
     pub at_ms: f64,
-    /// Requests that arrived each second, lately.
+    /// Arrivals per second, in the latest interval.
     pub arrivals_per_s: f64,
-    /// Requests that ended each second, lately.
+    /// Completions per second, in the latest interval.
     pub served_per_s: f64,
-    /// Requests that waited.
+    /// Requests that were waiting.
     #[serde(default)]
     pub waiting_requests: u64,
 }
 
-/// A pool whose prices rest on the peak of a GPU.
+/// A pool whose steps are priced by the peak performance of a GPU.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Peak {
     /// The pool.
@@ -225,7 +225,7 @@ pub struct TableCoverage {
     pub formula: f64,
 }
 
-/// Says that `cut` of `all` runs ended at their maximum virtual time; nothing if none did.
+/// States that `cut` of `all` runs ended at their maximum virtual time; empty if none did.
 #[must_use]
 pub fn cut_text(cut: usize, all: usize) -> String {
     match (cut, all) {
@@ -236,7 +236,7 @@ pub fn cut_text(cut: usize, all: usize) -> String {
 }
 
 impl Document {
-    /// Says that runs ended at their maximum virtual time; nothing if none did.
+    /// States that runs ended at their maximum virtual time; empty if none did.
     #[must_use]
     pub fn cut_text(&self) -> String {
         cut_text(self.runs.iter().filter(|run| run.partial).count(), self.runs.len())
@@ -244,16 +244,16 @@ impl Document {
 }
 
 impl Run {
-    /// Its GPUs and cost, and a line for each pool; nothing where no pool has a deployment.
+    /// GPUs and cost, and a line for each pool; empty if no pool has a deployment.
     #[must_use]
     pub fn gpus_and_cost(&self) -> Vec<String> {
         deployment::lines(&self.metrics.gauges, &self.deployments)
     }
 
-    /// How its times were priced, and how far that is trusted; and whether that is worth a look.
+    /// How the times were priced and how far that can be trusted, and the tone in which to show it.
     #[must_use]
     pub fn pricing(&self) -> (String, Tone) {
-        /// A share of extrapolated time above this is worth a look.
+        /// A larger share of extrapolated time is shown as a warning.
         const MUCH: f64 = 0.05;
         let percent = |share: f64| share * 100.0;
         if let Some(target) = &self.target {
@@ -309,14 +309,14 @@ pub struct Metrics {
     pub failures: BTreeMap<String, u64>,
 }
 
-/// Values without nulls, which JSON writes for numbers that are not finite.
+/// Reads values without nulls, which JSON has in place of numbers that are not finite.
 fn known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, f64>, D::Error> {
     let all = BTreeMap::<String, Option<f64>>::deserialize(deserializer)?;
     Ok(all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
 }
 
 impl Metrics {
-    /// A total; 0 where the report leaves it out.
+    /// A total; 0 if the report omits it.
     #[must_use]
     pub fn count(&self, name: &str) -> u64 {
         self.counters.get(name).copied().unwrap_or(0)
@@ -332,21 +332,21 @@ pub struct Trend {
     pub mean: f64,
     /// Smallest sample.
     pub min: f64,
-    /// Percentiles.
+    /// 50th percentile.
     pub p50: f64,
-    /// See `p50`.
+    /// 75th percentile.
     pub p75: f64,
-    /// See `p50`.
+    /// 90th percentile.
     pub p90: f64,
-    /// See `p50`.
+    /// 95th percentile.
     pub p95: f64,
-    /// See `p50`.
+    /// 99th percentile.
     pub p99: f64,
     /// Largest sample.
     pub max: f64,
 }
 
-/// Work of an engine.
+/// The work of an engine.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Engine {
     /// Its pool.
@@ -385,11 +385,11 @@ pub struct Engine {
 pub struct Scaling {
     /// Virtual time of the change, in milliseconds.
     pub at_ms: f64,
-    /// Of which pool.
+    /// The pool.
     pub pool: String,
     /// Engines before.
     pub from: u32,
-    /// Engines from then on.
+    /// Engines after the change.
     pub to: u32,
 }
 
@@ -408,7 +408,7 @@ pub struct Target {
     /// Its name.
     #[serde(default)]
     pub name: String,
-    /// Transfers of KV whose bytes moved, by engines.
+    /// KV transfers between engines that moved real bytes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kv_transfers: Vec<KvTransfers>,
 }
@@ -426,11 +426,11 @@ pub struct KvTransfers {
     pub bytes: u64,
     /// Pages, or parts of pages.
     pub pages: u64,
-    /// Time that all of them waited for a connection.
+    /// Total time of waiting for a connection.
     pub queue_ms: f64,
-    /// Time that they spent on new connections.
+    /// Total time of setting up connections.
     pub connect_ms: f64,
-    /// Time that their pages took.
+    /// Total time of moving pages.
     pub move_ms: f64,
     /// Failed transfers by kind.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -1,4 +1,4 @@
-//! Folders that `vcr run --out` has written, read again.
+//! Reads folders that `vcr run --out` has written.
 
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ const MAX_FILE_BYTES: u64 = 1 << 30;
 /// A report with its charts.
 #[derive(Clone, Debug)]
 pub struct Folder {
-    /// Its name where several are compared.
+    /// Its name in a comparison.
     pub label: String,
     /// Contents of `report.json`.
     pub report: Document,
@@ -42,19 +42,19 @@ pub enum FolderError {
         /// The system's error.
         source: io::Error,
     },
-    /// A file has other contents.
+    /// The contents of a file are invalid.
     #[error("invalid `{}`: expected a file that vcr run --out has written: {reason}", path.display())]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// The difference.
+        /// The problem.
         reason: String,
     },
 }
 
 impl Folder {
-    /// Reads the report of a folder and its charts. Without `charts.json` they are made of
-    /// `requests.jsonl`, as far as they can be, and without that they are empty.
+    /// Reads the report of a folder and its charts. Without `charts.json`, the charts that can be computed
+    /// from `requests.jsonl` are; without both files, there are none.
     ///
     /// # Errors
     /// See [`FolderError`].
@@ -113,7 +113,7 @@ fn charts_of_requests(path: &Path, report: &Document) -> Result<Charts, FolderEr
     Ok(Charts::new(None, charts.collect()))
 }
 
-/// None if there is no such file.
+/// Opens a file; None if it does not exist.
 pub(crate) fn open(path: &Path) -> Result<Option<std::fs::File>, FolderError> {
     match std::fs::File::open(path) {
         Ok(file) => Ok(Some(file)),
@@ -122,7 +122,7 @@ pub(crate) fn open(path: &Path) -> Result<Option<std::fs::File>, FolderError> {
     }
 }
 
-/// None if there is no such file.
+/// Reads a JSON file; None if it does not exist.
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FolderError> {
     if open(path)?.is_none() {
         return Ok(None);

@@ -18,7 +18,7 @@ use crate::sources::write_sources;
 use crate::text::{Escaped, time};
 use crate::tiles::{chart_of, tiles_of};
 
-/// Rows of the tables of assertions and runs at most.
+/// The most rows in the tables of assertions and runs.
 const MAX_ROWS: usize = 1000;
 
 /// The JSON inside the page.
@@ -50,7 +50,7 @@ struct DrawnRun<'a> {
 /// Writes the page of one report, or one that compares the runs of several.
 ///
 /// # Errors
-/// Those of the writer.
+/// If the writer fails.
 pub fn write(out: &mut dyn Write, folders: &[Folder]) -> io::Result<()> {
     let titles: Vec<&str> = folders.iter().map(|folder| folder.report.scenario.as_str()).collect();
     let title = match folders.len() {
@@ -143,7 +143,7 @@ fn write_head(out: &mut dyn Write, folder: &Folder) -> io::Result<()> {
     Ok(())
 }
 
-/// One header for all folders: the verdict of each, and in what they differ.
+/// Writes one header for all folders: the verdict of each, and the differences between them.
 fn write_compared_head(out: &mut dyn Write, title: &str, folders: &[Folder]) -> io::Result<()> {
     let verdicts: Vec<(Tone, String)> = folders.iter().map(|folder| verdict_of(&folder.report)).collect();
     let tone = match verdicts.iter().any(|(tone, _)| *tone == Tone::Failed) {
@@ -188,8 +188,8 @@ fn write_compared_head(out: &mut dyn Write, title: &str, folders: &[Folder]) -> 
     Ok(())
 }
 
-/// How the times of the runs were priced; runs that say the same are one line. Then their GPUs and cost, and loads above
-/// capacity.
+/// Writes how the times of the runs were priced, in one line for all runs priced in the same way; then GPUs
+/// and cost, and loads above capacity.
 fn write_pricing(out: &mut dyn Write, report: &Document) -> io::Result<()> {
     let mut pricings: Vec<(String, Tone)> = report.runs.iter().map(Run::pricing).collect();
     pricings.dedup();
@@ -310,7 +310,7 @@ fn write_rest(out: &mut dyn Write, rows: usize) -> io::Result<()> {
     }
 }
 
-/// The places of what the script draws.
+/// Writes the elements that the script draws into.
 fn write_drawn(out: &mut dyn Write, folders: &[Folder]) -> io::Result<()> {
     let runs: usize = folders.iter().map(|folder| folder.report.runs.len()).sum();
     let drawn: usize = folders.iter().map(|folder| folder.report.runs.len().min(crate::MAX_DRAWN_RUNS)).sum();
@@ -361,8 +361,8 @@ mod tests {
         }
     }
 
-    /// As large as a page can become: a million requests of hundreds of workloads in more
-    /// runs than are drawn, on many engines, with more assertions than are listed.
+    /// The largest possible page: a million requests of hundreds of workloads, in more runs than are drawn,
+    /// on many engines, with more assertions than are listed.
     #[test]
     fn a_million_requests_fit_a_small_page() {
         let names: Vec<String> = (0..300).map(|index| format!("a workload with the number {index}")).collect();
@@ -388,7 +388,7 @@ mod tests {
             }
             let mut charts = RunCharts { name: format!("run {run}"), ..RunCharts::default() };
             requests.finish(&mut charts);
-            // Gaps between tokens have as many distributions as either of the two.
+            // Distributions of gaps between tokens are as large as the other ones.
             let gaps = charts.distributions.iter().filter(|own| own.metric == "e2e").cloned();
             let gaps: Vec<_> = gaps.map(|own| Distribution { metric: "itl".to_owned(), ..own }).collect();
             charts.distributions.extend(gaps);

@@ -9,7 +9,7 @@ use crate::text::Escaped;
 /// one more case, so that it does not look complete.
 ///
 /// # Errors
-/// Those of the writer.
+/// If the writer fails.
 pub fn write(out: &mut dyn Write, report: &Document) -> io::Result<()> {
     let failures = report.assertions.iter().filter(|assertion| !assertion.passed).count();
     let errors = usize::from(report.partial.is_some());

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use vcr_base::units;
 
-/// What an assertion compares a metric with.
+/// The limit that an assertion sets for a metric.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Limit {
     /// The metric, without the suffix of its unit.
@@ -11,9 +11,9 @@ pub struct Limit {
     /// The workload; none for the whole run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
-    /// Such as `p99`.
+    /// The statistic, such as `p99`.
     pub statistic: String,
-    /// Whether it is an upper limit; none for `==` and `!=`.
+    /// Whether it is an upper limit; None for `==` and `!=`.
     pub is_upper: Option<bool>,
     /// The limit, in milliseconds for times and as a share for percentages.
     pub value: f64,
@@ -24,13 +24,13 @@ const OPERATORS: [(&str, Option<bool>); 6] =
     [("<=", Some(true)), (">=", Some(false)), ("==", None), ("!=", None), ("<", Some(true)), (">", Some(false))];
 
 impl Limit {
-    /// Of an assertion's subject, such as `ttft{workload:chat}`, and its condition, such as `p99 < 4s`.
+    /// Reads an assertion's subject, such as `ttft{workload:chat}`, and its condition, such as `p99 < 4s`.
     /// None for conditions that compare no metric with a number.
     #[must_use]
     pub fn of(subject: &str, condition: &str) -> Option<Self> {
         let (metric, rest) = subject.split_once('{').unwrap_or((subject, ""));
         let workload = rest.trim_end().strip_suffix('}').and_then(|inner| inner.trim().strip_prefix("workload:"));
-        // Other selectors, such as the selectors of goodput, do not select only a workload.
+        // Goodput's selectors and others select more than a workload.
         if workload.is_none() && !rest.is_empty() {
             return None;
         }
@@ -47,8 +47,8 @@ impl Limit {
         })
     }
 
-    /// Share of the limit that an observed value leaves; negative where it is beyond the limit. None
-    /// for limits without a direction, and of zero.
+    /// Share of the limit that an observed value leaves; negative beyond the limit. None for limits without a
+    /// direction, and for a limit of zero.
     #[must_use]
     pub fn headroom(&self, observed: f64) -> Option<f64> {
         let beyond = (observed - self.value) / self.value.abs();
@@ -69,7 +69,7 @@ fn value(text: &str) -> Option<f64> {
 #[must_use]
 pub fn headroom_text(headroom: f64) -> String {
     let (share, words) = (headroom.abs(), if headroom < 0.0 { "beyond" } else { "left" });
-    // Beyond this a share says nothing that a multiple does not say better.
+    // A large excess is clearer as a multiple than as a percentage.
     match share >= 10.0 {
         true => format!("{:.0}x {words}", share + 1.0),
         false => format!("{:.0} % {words}", share * 100.0),

@@ -6,13 +6,13 @@ use crate::document::{Document, Run};
 use crate::kv_transfers;
 use crate::text::{Cell, time};
 
-/// Rows of each table at most; pages of CI systems are limited.
+/// The most rows of each table; pages of CI systems are limited.
 const MAX_ROWS: usize = 200;
 
 /// Writes assertions, failed ones first, and a line for each run.
 ///
 /// # Errors
-/// Those of the writer.
+/// If the writer fails.
 pub fn write(out: &mut dyn Write, report: &Document) -> io::Result<()> {
     let failed = report.assertions.iter().filter(|assertion| !assertion.passed).count();
     let (mark, verdict) = match (failed, report.assertions.len()) {

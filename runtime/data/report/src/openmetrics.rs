@@ -10,7 +10,7 @@ use crate::document::{Document, Metrics, Trend};
 /// seconds.
 ///
 /// # Errors
-/// Those of the writer.
+/// If the writer fails.
 pub fn write(out: &mut dyn Write, report: &Document) -> io::Result<()> {
     let mut families = Families::default();
     for run in &report.runs {
@@ -36,7 +36,7 @@ pub fn write(out: &mut dyn Write, report: &Document) -> io::Result<()> {
     writeln!(out, "# EOF")
 }
 
-/// The samples of each family, which must stand together, by its name and type.
+/// The samples of each family by its name and type. OpenMetrics requires a family's samples to be adjacent.
 #[derive(Default)]
 struct Families(BTreeMap<(String, &'static str), String>);
 
@@ -76,7 +76,7 @@ impl Families {
     }
 }
 
-/// The name of a metric with its unit, and what its values are multiplied by.
+/// The name of a metric with its unit, and the factor for its values.
 fn in_seconds(name: &str) -> (String, f64) {
     match name.strip_suffix("_ms") {
         Some(name) => (format!("{name}_seconds"), 1e-3),

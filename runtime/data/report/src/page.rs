@@ -1,7 +1,7 @@
 //! The frame and the parts of every page: one stylesheet, one script, nothing from a network.
 //!
-//! Rust writes what needs no drawing, so that it can be read without scripts. `assets/chart.js` draws
-//! every [`Chart`](crate::Chart) of a page from JSON inside it, with uPlot; `assets/report.js` draws runs.
+//! Rust writes everything that can be read without scripts. `assets/chart.js` draws every
+//! [`Chart`](crate::Chart) of a page from JSON inside it, with uPlot; `assets/report.js` draws runs.
 
 use std::io::{self, Write};
 
@@ -17,21 +17,21 @@ const CHART_JS: &str = include_str!("../assets/chart.js");
 const REPORT_JS: &str = include_str!("../assets/report.js");
 const PAGE_CSS: &str = include_str!("../assets/page.css");
 
-/// Nothing is fetched, whatever a text of the page says.
+/// The page fetches nothing, whatever its texts contain.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
 
-/// What is good, bad, or worth a look.
+/// A judgement that a colour shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tone {
-    /// Neither.
+    /// No judgement.
     #[default]
     Neutral,
     /// A limit is kept.
     Passed,
     /// A limit is broken.
     Failed,
-    /// Worth a look.
+    /// A warning.
     Warned,
 }
 
@@ -47,7 +47,7 @@ impl Tone {
         }
     }
 
-    /// That of something that holds or does not.
+    /// The tone of a condition that holds or fails.
     #[must_use]
     pub fn of(passed: bool) -> Self {
         if passed { Self::Passed } else { Self::Failed }
@@ -57,11 +57,11 @@ impl Tone {
 /// A number that answers the question of a page.
 #[derive(Clone, Debug, Default)]
 pub struct Tile {
-    /// What it is.
+    /// Its name.
     pub name: String,
     /// The number, for people.
     pub value: String,
-    /// What it is compared with, such as a limit.
+    /// A note, such as the limit.
     pub note: String,
     /// Share of the limit that is left.
     pub headroom: Option<f64>,
@@ -71,14 +71,14 @@ pub struct Tile {
     pub chart: Option<String>,
 }
 
-/// What makes a page another than a report: a page that asks a server.
+/// What a page that queries a server has in addition to a report.
 #[derive(Clone, Copy, Debug)]
 pub struct LivePage<'a> {
-    /// Rules of its own, after those of every page.
+    /// Its stylesheet, in addition to the common one.
     pub style: &'a str,
-    /// Its script, after that of the charts.
+    /// Its script, which runs after the script for charts.
     pub script: &'a str,
-    /// What it may ask, in the words of a Content-Security-Policy.
+    /// The connections it may make, as directives of a Content-Security-Policy.
     pub policy: &'a str,
 }
 
@@ -96,10 +96,10 @@ pub fn write_page(
     write_live_page(out, title, data, LivePage { style: "", script: REPORT_JS, policy: "" }, body)
 }
 
-/// Writes a page that asks a server: as [`write_page`], with a script of its own in place of that of reports.
+/// Writes a page that queries a server: as [`write_page`], with its own script in place of the script for reports.
 ///
 /// # Errors
-/// Those of the writer.
+/// If the writer fails.
 pub fn write_live_page(
     out: &mut dyn Write,
     title: &str,
@@ -121,7 +121,7 @@ pub fn write_live_page(
     writeln!(out, "</main>")?;
     let data = serde_json::to_string(data)?;
     writeln!(out, "<script type=\"application/json\" id=\"data\">{}</script>", json_in_html(&data))?;
-    // The licence asks for its text in every copy.
+    // The licence requires its text in every copy.
     writeln!(out, "<script>/*!\n{UPLOT_LICENSE}*/\n{UPLOT_JS}</script>")?;
     writeln!(out, "<script>\n{CHART_JS}{script}</script>\n</body>\n</html>")
 }
@@ -129,7 +129,7 @@ pub fn write_live_page(
 /// Writes the title of a page, its verdict, and the reason in a sentence.
 ///
 /// # Errors
-/// Those of the writer.
+/// If the writer fails.
 pub fn write_banner(out: &mut dyn Write, title: &str, tone: Tone, verdict: &str, reason: &str) -> io::Result<()> {
     let class = tone.class();
     writeln!(out, "<header class=\"banner {class}\">\n<h1>{}</h1>", Escaped(title))?;
@@ -140,10 +140,10 @@ pub fn write_banner(out: &mut dyn Write, title: &str, tone: Tone, verdict: &str,
     writeln!(out, "</header>")
 }
 
-/// Writes tiles. Those of a run that is not shown at first are hidden; `run` is its index.
+/// Writes tiles. `run` is the index of their run, and whether that run is shown at first.
 ///
 /// # Errors
-/// Those of the writer.
+/// If the writer fails.
 pub fn write_tiles(out: &mut dyn Write, tiles: &[Tile], run: Option<(usize, bool)>) -> io::Result<()> {
     let (run, hidden) = match run {
         Some((index, is_shown)) => (format!(" data-run=\"{index}\""), if is_shown { "" } else { " hidden" }),
@@ -167,10 +167,10 @@ pub fn write_tiles(out: &mut dyn Write, tiles: &[Tile], run: Option<(usize, bool
     writeln!(out, "</ul>")
 }
 
-/// Writes a headroom as a bar: how much of the limit is used. A value beyond the limit fills it.
+/// Writes a headroom as a bar of the used share of the limit. A value beyond the limit fills it.
 ///
 /// # Errors
-/// Those of the writer.
+/// If the writer fails.
 pub fn write_headroom(out: &mut dyn Write, headroom: f64) -> io::Result<()> {
     let used = ((1.0 - headroom).clamp(0.0, 1.0) * 100.0).round();
     let class = if headroom < 0.0 { "failed" } else { "passed" };

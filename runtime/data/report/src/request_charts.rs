@@ -1,5 +1,4 @@
-//! Charts made of single requests, one after another: load over time, where time went,
-//! the slowest requests.
+//! Charts computed from requests, one after another: load over time, phases, the slowest requests.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +11,7 @@ use crate::requests::phases;
 
 /// Requests listed as the slowest.
 const SLOWEST: usize = 20;
-/// Intervals of the load.
+/// Intervals of the load over time.
 const INTERVALS: usize = 120;
 /// Intervals of latencies over time: few enough that most have samples.
 const COURSE_INTERVALS: usize = 60;
@@ -51,7 +50,7 @@ struct Latencies([Vec<(f64, u64)>; 2]);
 const LATENCIES: [&str; 2] = ["ttft", "e2e"];
 
 impl RequestCharts {
-    /// For a run of this duration.
+    /// Charts of a run of this duration.
     #[must_use]
     pub fn new(duration_ms: f64) -> Self {
         let none = vec![0; INTERVALS];
@@ -59,7 +58,7 @@ impl RequestCharts {
         Self { duration_ms, arrived: none.clone(), ended: none, courses, ..Self::default() }
     }
 
-    /// Also makes distributions, of what can be known from requests.
+    /// Also computes the distributions that requests alone determine.
     #[must_use]
     pub fn with_distributions(self) -> Self {
         Self { latencies: Some(BTreeMap::new()), ..self }
@@ -97,7 +96,7 @@ impl RequestCharts {
 
     fn interval(&self, at_ms: f64, intervals: usize) -> usize {
         let share = if self.duration_ms > 0.0 { at_ms / self.duration_ms } else { 0.0 };
-        // A conversion to an integer stays within its range.
+        // The conversion to an integer saturates.
         ((share * intervals as f64) as usize).min(intervals - 1)
     }
 
@@ -157,7 +156,7 @@ impl RequestCharts {
         names
     }
 
-    /// Adds what was collected to the charts of the run.
+    /// Adds the computed charts to those of the run.
     pub fn finish(self, charts: &mut RunCharts) {
         let workloads = self.workloads();
         if self.requests > 0 {

@@ -1,4 +1,4 @@
-//! Requests, as `requests.jsonl` has them, and tables of them.
+//! Requests in the form of `requests.jsonl`, and tables of them.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use vcr_trace::{RequestRow, RowCell};
 
 use crate::charts::{Phase, Pieces};
 
-/// The phases of the life of a request that have both ends.
+/// The phases of a request whose start and end are known.
 #[must_use]
 pub(crate) fn phases(row: &RequestRow<'_>) -> Pieces {
     let starts = [
@@ -64,7 +64,7 @@ impl RequestTable {
     /// Writes the table.
     ///
     /// # Errors
-    /// Those of the writer; Parquet in a build without it.
+    /// If the writer fails, or for Parquet in a build without it.
     pub fn write(&self, out: &mut (dyn Write + Send), format: TableFormat) -> io::Result<()> {
         table::write(out, &self.columns, format)
     }

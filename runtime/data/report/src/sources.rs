@@ -1,5 +1,5 @@
-//! The scenarios of a page: what each ran with, and its text; once where texts are equal, and with
-//! their difference where they are not.
+//! The scenarios of a page: their parameters and scripts. Equal scripts are shown once, different ones with
+//! their difference.
 
 use std::io::{self, Write};
 
@@ -7,9 +7,9 @@ use crate::charts::Source;
 use crate::folder::Folder;
 use crate::text::Escaped;
 
-/// Length of a scenario's text at most.
+/// The longest script that is shown.
 const MAX_SOURCE_BYTES: usize = 256 << 10;
-/// Lines of texts whose difference is shown, at most.
+/// The most lines of scripts whose difference is shown.
 const MAX_LINES: usize = 2000;
 /// Longer texts are folded.
 const OPEN_LINES: usize = 60;
@@ -94,7 +94,7 @@ fn difference<'a>(before: &'a str, after: &'a str) -> Option<Vec<(char, &'a str)
     if before.len().max(after.len()) > MAX_LINES {
         return None;
     }
-    // Length of the longest common rest, by lines that were read of each.
+    // The length of the longest common subsequence of the remaining lines, by the lines read of each text.
     let width = after.len() + 1;
     let mut common = vec![0_u16; (before.len() + 1) * width];
     for (row, old) in before.iter().enumerate().rev() {

@@ -1,9 +1,9 @@
-//! Texts of others in HTML, XML, Markdown and JSON inside HTML; numbers for people.
+//! Escaping of texts for HTML, XML, Markdown and JSON inside HTML; numbers for people.
 
 use std::fmt::{self, Display, Write as _};
 
-/// A text in HTML or XML: nothing in it is markup. XML has no place for most control
-/// characters, not even as references, so they are shown as what Unicode pictures them by.
+/// A text in HTML or XML without any effect as markup. XML cannot contain most control characters, not even
+/// as references, so Unicode's pictures of them are shown.
 pub struct Escaped<T>(
     /// The text.
     pub T,

@@ -9,7 +9,7 @@ struct Kind {
     name: &'static str,
     metric: &'static str,
     chart: &'static str,
-    /// Its value for people where no assertion names another.
+    /// Its value for people if no assertion chooses another one.
     value: fn(&Run) -> Option<String>,
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn chart_of(metric: &str) -> Option<&'static str> {
     of_tile.or_else(|| CHARTS.iter().find(|(name, _)| *name == metric).map(|(_, chart)| *chart))
 }
 
-/// The tiles of a run. With assertions on its metric, a tile shows the one with the least headroom.
+/// The tiles of a run. If several assertions concern a metric, its tile shows the one with the least headroom.
 pub(crate) fn tiles_of(report: &Document, run: &Run) -> Vec<Tile> {
     let tile = |kind: &Kind| {
         let is_own = |assertion: &&Assertion| assertion.limit().is_some_and(|limit| limit.metric == kind.metric);

@@ -1,14 +1,14 @@
-//! Engines over time, in room that does not grow with their number.
+//! Engines over time, in a size that does not grow with their number.
 
 use serde::{Deserialize, Serialize};
 
-/// Lines of one kind at most; more engines are summed up by pool.
+/// The most lines of one kind; more engines are summed up by pool.
 const MAX_LINES: usize = 16;
 /// Numbers of one line and sample.
 const COLUMNS: usize = 6;
 /// Numbers of all timelines of a report, at most: under 2 MB as text.
 const MAX_NUMBERS: usize = 180_000;
-/// Samples that every timeline keeps.
+/// The fewest samples of a timeline.
 const FEWEST_SAMPLES: usize = 32;
 
 /// Engines over time.
@@ -23,7 +23,7 @@ pub struct Timeline {
     pub router_queue_ms: Option<f64>,
 }
 
-/// An engine over time, or all of a pool: sums of them, and their mean KV usage.
+/// An engine over time, or all engines of a pool: their sums and their mean KV usage.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct EngineLine {
     /// Name of its pool.
@@ -38,11 +38,11 @@ pub struct EngineLine {
     pub waiting: Vec<u64>,
     /// Share of KV blocks in use.
     pub kv_usage: Vec<f64>,
-    /// Total of prompt tokens computed so far.
+    /// Prompt tokens computed so far.
     pub prefill_tokens: Vec<u64>,
-    /// Total of tokens computed in decode so far.
+    /// Decode tokens computed so far.
     pub decode_tokens: Vec<u64>,
-    /// Total of preemptions so far.
+    /// Preemptions so far.
     pub preemptions: Vec<u64>,
 }
 

@@ -1,8 +1,8 @@
 //! Two logs compared: the first step in which the engines decided differently.
 //!
-//! Steps are aligned by engine and number of the schedule, so the two logs may
-//! put their lines together differently. Times, `why`, `i` and `sampled` are not
-//! compared; nor are fields that one of the logs lacks, which are named.
+//! Steps are aligned by engine and number of the schedule, so the two logs may divide their steps into lines
+//! differently. Times, `why`, `i` and `sampled` are not compared. Fields that only one log has are listed,
+//! not compared.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::line::{Id, StepLine};
 use crate::read::{LogKind, StepLog};
 use crate::steps::{EngineName, Step, Steps};
 
-/// Every field that is compared, in the order in which it is.
+/// Every compared field, in order of comparison.
 const FIELDS: [&str; 15] =
     ["add", "abort", "sched", "tot", "pre", "flush", "run", "wait", "free", "win", "out", "fin", "drafts", "pc", "ev"];
 
@@ -36,14 +36,14 @@ pub enum Difference {
     Field {
         /// Its name.
         field: &'static str,
-        /// In the first log.
+        /// Its value in the first log.
         left: Value,
-        /// In the second.
+        /// Its value in the second log.
         right: Value,
     },
-    /// The step is in one log only.
+    /// Only one log has the step.
     OnlyIn {
-        /// In this one.
+        /// The log that has it.
         side: Side,
     },
 }
@@ -73,7 +73,7 @@ pub struct StepDifference {
 pub struct LogDiff {
     /// Engines that both logs have.
     pub engines: u64,
-    /// Of these, such as differ.
+    /// Engines that differ.
     pub different_engines: u64,
     /// Steps found equal.
     pub steps: u64,
@@ -98,8 +98,7 @@ impl LogDiff {
 /// Compares two logs.
 ///
 /// # Errors
-/// When one has no schedule in it, or one names its requests and the other
-/// numbers them.
+/// If one has no schedule, or one names its requests and the other numbers them.
 pub fn diff(left: &Steps<'_>, right: &Steps<'_>) -> Result<LogDiff, LogError> {
     for side in [left, right] {
         if side.steps.is_empty() {
@@ -150,8 +149,8 @@ fn start_ms(steps: &Steps<'_>, index: Option<usize>) -> Option<f64> {
     steps.steps[index?].start_ms()
 }
 
-/// Engines of the same name, by index. The run's name does not count where each
-/// log is of one run, and no name counts where each is of one engine.
+/// Pairs engines of the same name, by index. Names of runs are ignored if each log has one run, and all names
+/// if each has one engine.
 fn pairs(left: &[EngineName], right: &[EngineName], unpaired: &mut Vec<(EngineName, Side)>) -> Vec<(usize, usize)> {
     if let ([_], [_]) = (left, right) {
         return vec![(0, 0)];
@@ -173,8 +172,8 @@ fn pairs(left: &[EngineName], right: &[EngineName], unpaired: &mut Vec<(EngineNa
     pairs
 }
 
-/// Whether a log records a field. Lists that are empty are left out of a line,
-/// so a field may also be known by one that always comes with it.
+/// Whether a log records a field. A line omits empty lists, so a field also counts as recorded if the log has
+/// another field that always comes with it.
 fn records(log: &StepLog, field: &str) -> bool {
     let any = |has: fn(&StepLine) -> bool| log.lines.iter().any(has);
     match field {
@@ -290,22 +289,21 @@ fn by_number(steps: &Steps<'_>, engine: usize) -> BTreeMap<(u32, u64), usize> {
     of_engine.map(|(index, step)| ((step.epoch, step.number), index)).collect()
 }
 
-/// The first entry in which two lists differ.
+/// The first different entries of two lists.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FirstEntry<'a> {
     /// Its index, from 0.
     pub index: usize,
-    /// In the first list; none where that ends before.
+    /// The entry in the first list; None if that list is shorter.
     pub left: Option<&'a Value>,
-    /// In the second list.
+    /// The entry in the second list; None if that list is shorter.
     pub right: Option<&'a Value>,
-    /// The part of the entry that differs, by name, and both its values; where
-    /// the entries are of the same kind and their parts have names.
+    /// The part of the entry that differs: its name and both values, if the entries are of the same kind and
+    /// their parts have names.
     pub part: Option<(&'static str, &'a Value, &'a Value)>,
 }
 
-/// The first entry in which two values of `field` differ; none if one of them
-/// is not a list, or they are equal.
+/// The first entry in which two values of `field` differ; None if one of them is not a list, or they are equal.
 #[must_use]
 pub fn first_entry<'a>(field: &str, left: &'a Value, right: &'a Value) -> Option<FirstEntry<'a>> {
     let (ours, theirs) = (left.as_array()?, right.as_array()?);
@@ -373,7 +371,7 @@ mod tests {
         assert_eq!(found.first.as_ref().map(|first| (first.left_index, first.right_index)), Some((Some(1), Some(1))));
     }
 
-    /// The last words of a short log are not taken for a field that it lacks.
+    /// An end that only one log has is a difference, not a field that the shorter log lacks.
     #[test]
     fn an_end_that_only_one_log_tells_is_a_difference() {
         let without = SECOND.replace(r#","fin":[[0,"length"]]"#, "");
@@ -387,7 +385,7 @@ mod tests {
         assert!(of(&[FIRST, SECOND], &[&other, SECOND]).is_equal());
     }
 
-    /// One log puts a result with its schedule, the other with the next schedule.
+    /// One log has a result on the line of its schedule, the other on the line of the next schedule.
     #[test]
     fn results_are_aligned_by_their_own_number() {
         let schedule = |line: &str| line.split(",\"u\"").next().expect("it has one").to_owned();

@@ -52,11 +52,11 @@ use crate::line::{Blocks, Encoded, Id, Lookup, Scheduled, StepEvent, StepLine, W
 /// ```
 #[derive(Debug, Default)]
 pub struct EngineLog {
-    /// The number of each block hash. Hashes are mixed well enough to be used as they are.
+    /// The number of each block hash. Hashes are random enough to index the table directly.
     numbers: HashTable<(BlockHash, u64)>,
-    /// Names of requests that are not called by their tags.
+    /// Names of requests that are not named by their tags.
     names: HashMap<u64, Id>,
-    /// Ended since the latest schedule.
+    /// Requests that ended since the latest schedule.
     ended: Vec<u64>,
     /// Numbers of the steps in flight, oldest first, empty ones included.
     in_flight: VecDeque<(u64, bool)>,
@@ -68,13 +68,13 @@ pub struct EngineLog {
 }
 
 impl EngineLog {
-    /// A log of an engine that has done nothing yet.
+    /// A log of an engine that has not done anything yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The request with this tag, which no other request of the engine has, goes by this name.
+    /// Sets the name of the request with this tag. The tag must be unique in the engine.
     pub fn name(&mut self, tag: u64, name: Id) {
         self.names.insert(tag, name);
     }
@@ -83,20 +83,20 @@ impl EngineLog {
         self.names.get(&tag).cloned().unwrap_or(Id::Number(tag))
     }
 
-    /// A request was submitted.
+    /// Records that a request was submitted.
     pub fn added(&mut self, tag: u64) {
         let id = self.id(tag);
         self.line.add.push(id);
         self.any = true;
     }
 
-    /// A request has ended without output: the end of its input came.
+    /// Records that a request ended without output, because its input ended.
     pub fn ended(&mut self, tag: u64) {
         self.ended.push(tag);
         self.any = true;
     }
 
-    /// A live request was aborted.
+    /// Records that a live request was aborted.
     pub fn aborted(&mut self, tag: u64) {
         let id = self.id(tag);
         self.line.abort.push(id);
@@ -104,14 +104,14 @@ impl EngineLog {
         self.any = true;
     }
 
-    /// The compilation of a live request's grammar has ended.
+    /// Records that the compilation of a live request's grammar has ended.
     pub fn compiled(&mut self, tag: u64, compilation: Compilation) {
         let id = self.id(tag);
         self.line.gram.push((id, compilation == Compilation::Succeeded));
         self.any = true;
     }
 
-    /// A request without a grammar has ended while no step was in flight.
+    /// Records that a request ended for lack of a grammar while no step was in flight.
     pub fn failed(&mut self, tag: u64) {
         let id = self.id(tag);
         self.line.fin.push((id, reason_word(EngineFinish::Error).to_owned()));
@@ -119,7 +119,7 @@ impl EngineLog {
         self.any = true;
     }
 
-    /// The engine has decided a step, maybe an empty one.
+    /// Records the step that the engine has decided, which may be empty.
     pub fn scheduled(&mut self, engine: &dyn ServingEngine) {
         let plan = engine.plan();
         let number = self.schedules;
@@ -148,22 +148,20 @@ impl EngineLog {
         self.any = true;
     }
 
-    /// Whether the result of a non-empty step is the next to be applied; false
-    /// too while no step is in flight.
+    /// Whether the next result to be applied is that of a non-empty step; also false if no step is in flight.
     #[must_use]
     pub fn next_needs_update(&self) -> bool {
         self.in_flight.front().is_some_and(|&(_, empty)| !empty)
     }
 
-    /// Whether an empty step is the next whose place comes.
+    /// Whether the next step to be applied is empty.
     #[must_use]
     pub fn next_is_empty(&self) -> bool {
         self.in_flight.front().is_some_and(|&(_, empty)| empty)
     }
 
-    /// The result of the oldest step in flight was applied; an empty step has
-    /// nothing to apply, but its place in the log is the same. The events of
-    /// the pool are taken over; the driver clears them.
+    /// Records that the result of the oldest step in flight was applied. An empty step has nothing to apply,
+    /// but the same place in the log. Also takes the pool's events; the driver must clear them.
     pub fn applied(&mut self, engine: &dyn ServingEngine) {
         let Some((number, empty)) = self.in_flight.pop_front() else { return };
         self.any = true;
@@ -181,14 +179,14 @@ impl EngineLog {
         self.cache_changed(engine);
     }
 
-    /// Requests have ended with an empty step, which was [applied](Self::applied): with the transfers that were reported,
-    /// or for want of a grammar.
+    /// Records that requests ended with an empty step, which was [applied](Self::applied): because of
+    /// reported transfers, or for lack of a grammar.
     pub fn transferred(&mut self, engine: &dyn ServingEngine) {
         self.outputs(engine);
     }
 
-    /// The events of the pool are taken over; the driver clears them. To be reported only of a
-    /// driver that clears them at other times than after the result of a step.
+    /// Takes the pool's events; the driver must clear them. Needed only if the driver clears them at other
+    /// times than after the result of a step.
     pub fn cache_changed(&mut self, engine: &dyn ServingEngine) {
         let Some(log) = engine.kv_events() else { return };
         let by_group = engine.plan().num_groups > 0;
@@ -260,15 +258,14 @@ impl EngineLog {
         entry.or_insert((hash, next)).get().1
     }
 
-    /// Nothing happened in the iterations before this one; false if there is a
-    /// line of it already.
+    /// Records that nothing happened before this iteration; false if the log is already past it.
     pub fn idle_until(&mut self, iteration: u64) -> bool {
         let is_ahead = self.lines <= iteration;
         self.lines = self.lines.max(iteration);
         is_ahead
     }
 
-    /// The line of the iteration that ends here; none if nothing happened.
+    /// Ends an iteration and returns its line; None if nothing happened.
     pub fn take_line(&mut self) -> Option<StepLine> {
         let iteration = self.lines;
         self.lines += 1;
@@ -294,7 +291,7 @@ pub(crate) fn scheduled_rows(plan: &StepPlan, id_of: impl Fn(u64) -> Id) -> Vec<
     rows.collect()
 }
 
-/// Items that the encoder computes, with requests named by their tags.
+/// The items that the encoder computes, with requests named by their tags.
 pub(crate) fn encoder_rows(plan: &StepPlan, id_of: impl Fn(u64) -> Id) -> Vec<Encoded> {
     let of_request = plan.encoder_inputs.chunk_by(|one, other| one.tag == other.tag);
     let row = |inputs: &[EncoderInput]| Encoded(id_of(inputs[0].tag), inputs.iter().map(|one| one.input).collect());
@@ -338,7 +335,7 @@ pub(crate) fn reason_word(reason: EngineFinish) -> &'static str {
     reason.name()
 }
 
-/// How the counters of first admissions, and of admissions after a preemption, have changed.
+/// The change of the counters of first admissions, and of admissions after a preemption.
 fn prefix_delta(before: [PrefixCacheStats; 2], after: [PrefixCacheStats; 2]) -> Option<[u64; 6]> {
     let words = |stats: PrefixCacheStats| [stats.requests, stats.queried_tokens, stats.hit_tokens];
     let mut delta = [0; 6];

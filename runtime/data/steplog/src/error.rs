@@ -5,7 +5,7 @@ use std::path::PathBuf;
 /// An error of reading a log or a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The file system said no.
+    /// An error of the file system.
     #[error("cannot read {}: {error}", path.display())]
     Io {
         /// The file or folder.
@@ -13,7 +13,7 @@ pub enum LogError {
         /// The cause.
         error: std::io::Error,
     },
-    /// A line is not what the schema says.
+    /// A line does not follow the schema.
     #[error("{}, line {line}: {problem}", path.display())]
     Line {
         /// The file.
@@ -23,7 +23,7 @@ pub enum LogError {
         /// The problem, with the field if it is known.
         problem: String,
     },
-    /// A file as a whole is not what it should be.
+    /// A file as a whole is invalid.
     #[error("{}: {problem}", path.display())]
     File {
         /// The file or folder.
@@ -31,8 +31,7 @@ pub enum LogError {
         /// The problem and the expected value.
         problem: String,
     },
-    /// A recording of what the core does not do. It is refused, never replayed
-    /// by rules that are nearly right.
+    /// A recording that uses a feature which the core lacks. It is refused, never replayed by similar rules.
     #[error("{}{}: {what}; this is out of scope, see docs/appendix/scope.md", path.display(), of_line(*line))]
     OutOfScope {
         /// The file.

@@ -1,8 +1,8 @@
 //! Explanations of steps.
 //!
-//! Our own logs say what ended the admission of waiting requests. For others it
-//! is inferred from the settings of the engine, in the order in which the
-//! scheduler's checks; where several reasons are possible, all are listed.
+//! Our own logs state what ended the admission of waiting requests. For other logs it is inferred from the
+//! engine's settings, in the order of the scheduler's checks; if several reasons are possible, all are
+//! listed.
 
 use std::fmt;
 
@@ -14,30 +14,30 @@ use crate::line::{Id, Scheduled};
 use crate::settings::Settings;
 use crate::steps::{Step, Steps};
 
-/// The word where requests are stepped over because of their adapters.
+/// The reason if requests were skipped because of their adapters.
 const ADAPTERS: &str = "adapters";
 
 /// The source of an explanation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// The line says it.
+    /// The line states it.
     Log,
     /// It follows from the line and the settings of the engine.
     Settings,
-    /// Neither says it.
+    /// Neither states it.
     Nothing,
 }
 
 /// The reason why requests kept waiting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Admission {
-    /// Requests that wait after the step; none where the log does not say.
+    /// Requests that wait after the step; None if the log does not state it.
     pub waiting: Option<u64>,
-    /// Reasons that ended admission, as in a line's `why`. Several where they cannot be told apart;
-    /// empty if no request waits or nothing is known.
+    /// Reasons that ended admission, as in a line's `why`. Several if they cannot be distinguished; empty if
+    /// no request waits or nothing is known.
     pub stops: Vec<String>,
-    /// Its source.
+    /// The source of the reasons.
     pub source: Source,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for Admission {
 pub struct Explanation {
     /// The reason why waiting requests were not admitted.
     pub admission: Admission,
-    /// The whole of it, a sentence each.
+    /// The explanation, one sentence each.
     pub sentences: Vec<String>,
 }
 
@@ -79,7 +79,7 @@ pub fn admission(steps: &Steps<'_>, step: &Step<'_>) -> Admission {
     }
 }
 
-/// The questions of the scheduler, in its order (`core/src/engine/schedule.rs`).
+/// Infers the reasons, in the order of the scheduler's checks (`engine/core/src/engine/schedule.rs`).
 fn inferred(settings: &Settings<'_>, step: &Step<'_>) -> Option<Vec<&'static str>> {
     let line = step.schedule;
     if !line.pre.is_empty() {
@@ -102,14 +102,14 @@ fn inferred(settings: &Settings<'_>, step: &Step<'_>) -> Option<Vec<&'static str
             stops.push(stop_word(AdmissionStop::Drafts));
         }
     }
-    // If every waiting request was stepped over, nothing else was asked.
+    // If every waiting request was skipped, nothing else was checked.
     if settings.max_loras > 0 {
         stops.push(ADAPTERS);
     }
     Some(stops)
 }
 
-/// The clause that a word stands for, as far as it can be said without settings.
+/// A clause for a word of `why`, without details from settings.
 #[must_use]
 pub fn stop_clause(word: &str) -> String {
     clause(word, &Settings::default(), None)
@@ -170,10 +170,10 @@ fn clause(word: &str, settings: &Settings<'_>, step: Option<&Step<'_>>) -> Strin
     format!("the log has \"{word}\"")
 }
 
-/// Explains a step, given by its index.
+/// Explains the step at `index`.
 ///
 /// # Panics
-/// When there is no such step.
+/// If there is no such step.
 #[must_use]
 pub fn explain(steps: &Steps<'_>, index: usize) -> Explanation {
     let step = &steps.steps[index];
@@ -219,7 +219,7 @@ fn of_preemptions(step: &Step<'_>, settings: &Settings<'_>) -> Option<String> {
     Some(format!("{who} {verb} preempted: the running requests needed more blocks than were free{victim}"))
 }
 
-/// Requests on the running list that the step passed over.
+/// A sentence about running requests that the step did not schedule.
 fn of_idle_requests(step: &Step<'_>, settings: &Settings<'_>) -> Option<String> {
     let line = step.schedule;
     let (run, rows) = line.run.as_ref().zip(line.sched.as_ref())?;
@@ -242,7 +242,7 @@ fn of_idle_requests(step: &Step<'_>, settings: &Settings<'_>) -> Option<String> 
     Some(format!("{who} {} but got no tokens: {reason}", if idle.len() == 1 { "runs" } else { "run" }))
 }
 
-/// Chunks that end before their prompt does, known by their result: they emit nothing.
+/// Sentences about chunks that end before their prompt does: their results have no token.
 fn of_cut_prompts(steps: &Steps<'_>, index: usize, settings: &Settings<'_>) -> Vec<String> {
     let step = &steps.steps[index];
     let Some(out) = step.result.and_then(|result| result.out.as_ref()) else { return Vec::new() };

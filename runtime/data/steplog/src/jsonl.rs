@@ -1,4 +1,4 @@
-//! Files of JSON, an object a line, plain or packed.
+//! Files of JSON, one object per line, plain or packed.
 
 use std::ffi::OsString;
 use std::io::{BufRead, ErrorKind};
@@ -10,7 +10,7 @@ use vcr_base::input::{LineError, Lines, MAX_CONFIG_BYTES, Packing, Unpacked};
 
 use crate::error::LogError;
 
-/// The lines of a file with their numbers from 1. Blank ones are passed over.
+/// The lines of a file with their numbers from 1. Blank lines are skipped.
 pub(crate) struct JsonLines<'a> {
     path: PathBuf,
     /// None after the end or an error.
@@ -18,8 +18,7 @@ pub(crate) struct JsonLines<'a> {
 }
 
 impl JsonLines<'static> {
-    /// Opens a file or, where there is none, the one with `.gz` or `.zst` behind its
-    /// name.
+    /// Opens a file or, if it does not exist, the file with `.gz` or `.zst` after its name.
     pub(crate) fn open(path: &Path) -> Result<Self, LogError> {
         let path = resolved(path);
         let stream = Unpacked::open(&path).map_err(LogError::io(&path))?;
@@ -28,7 +27,7 @@ impl JsonLines<'static> {
 }
 
 impl<'a> JsonLines<'a> {
-    /// Lines from anywhere; errors name `path`.
+    /// Reads lines from any reader; errors name `path`.
     pub(crate) fn of(path: &Path, reader: impl BufRead + 'a) -> Self {
         Self { path: path.to_owned(), lines: Some(Lines::new(Unpacked::plain(reader))) }
     }
@@ -46,7 +45,7 @@ impl<'a> JsonLines<'a> {
                 let text = String::from_utf8(row).map_err(|_| LogError::line(&path, number, "the line is not UTF-8"));
                 text.map(|text| Some((number, text)))
             }
-            // An empty file is not an archive either.
+            // An empty file is not a valid archive.
             Ok(None) if lines.line() == 0 && lines.reader().packing().is_none() && has_packed_name(path) => {
                 Err(LogError::file(&path, "the packed data is cut off; 0 whole lines were read"))
             }
@@ -60,7 +59,7 @@ impl<'a> JsonLines<'a> {
     }
 }
 
-/// A row without what ends its line.
+/// A row without its line ending.
 fn without_end(mut row: &[u8]) -> &[u8] {
     while let [rest @ .., b'\n' | b'\r'] = row {
         row = rest;
@@ -68,7 +67,7 @@ fn without_end(mut row: &[u8]) -> &[u8] {
     row
 }
 
-/// Why packed data cannot be read on is its own fault more often than the disk's.
+/// The error for data that cannot be read. For packed data, the cause is more often the archive than the disk.
 fn unreadable(path: &Path, error: std::io::Error, whole_lines: u64, packing: Option<Packing>) -> LogError {
     match (error.kind(), packing) {
         (ErrorKind::UnexpectedEof, _) => {
@@ -94,12 +93,12 @@ impl Iterator for JsonLines<'_> {
     }
 }
 
-/// The name under which a file is there; the plain one if it is not.
+/// The path under which a file exists, plain or packed; the plain path if neither exists.
 pub(crate) fn resolved(path: &Path) -> PathBuf {
     found(path).unwrap_or_else(|| path.to_owned())
 }
 
-/// Whether a file is there, plain or packed.
+/// Whether a file exists, plain or packed.
 pub(crate) fn is_there(path: &Path) -> bool {
     found(path).is_some()
 }
@@ -137,7 +136,7 @@ pub(crate) fn read_whole<T: DeserializeOwned>(path: &Path) -> Result<T, LogError
     from_text(&text).map_err(|problem| LogError::file(path, problem))
 }
 
-/// Reads a value; what is wrong with it names the field.
+/// Parses a value; an error names the field.
 pub(crate) fn from_text<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|error| match error.classify() {
         Category::Data => wrong_data::<T>(text).unwrap_or_else(|| described(text, &error)),
@@ -145,7 +144,7 @@ pub(crate) fn from_text<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Stri
     })
 }
 
-/// Reads once more and keeps track of the way to the fault.
+/// Parses the text again, to find the path of the error.
 fn wrong_data<'a, T: Deserialize<'a>>(text: &'a str) -> Option<String> {
     let error = serde_path_to_error::deserialize::<_, T>(&mut serde_json::Deserializer::from_str(text)).err()?;
     let place = error.path().to_string();
@@ -153,8 +152,7 @@ fn wrong_data<'a, T: Deserialize<'a>>(text: &'a str) -> Option<String> {
     Some(if place == "." { problem } else { format!("`{place}`: {problem}") })
 }
 
-/// An error's words. Of text that is one line of a file it says the column
-/// only; the caller knows which line it is.
+/// The text of an error. For a single line it states only the column, because the caller knows the line.
 fn described(text: &str, error: &serde_json::Error) -> String {
     let words = error.to_string();
     if text.contains('\n') {
@@ -164,7 +162,7 @@ fn described(text: &str, error: &serde_json::Error) -> String {
     words.strip_suffix(&place).map_or(words.clone(), |words| format!("{words} at column {}", error.column()))
 }
 
-/// The keys of an object, in order; its values are passed over.
+/// The keys of an object, in order, without its values.
 pub(crate) fn keys(text: &str) -> Result<Vec<String>, String> {
     struct Keys(Vec<String>);
 
@@ -190,7 +188,7 @@ pub(crate) fn keys(text: &str) -> Result<Vec<String>, String> {
     from_text::<Keys>(text).map(|keys| keys.0)
 }
 
-/// The first key of an object that is not among the known ones.
+/// The first unknown key of an object.
 pub(crate) fn unknown_key(text: &str, known: &[&str]) -> Result<Option<String>, String> {
     Ok(keys(text)?.into_iter().find(|key| !known.contains(&key.as_str())))
 }
@@ -261,7 +259,7 @@ mod tests {
         bytes[end - 6] ^= 1;
         let error = read(&bytes).unwrap_err();
         assert!(error.contains("a.jsonl.gz: not valid gzip data") && error.contains("2 whole lines"), "{error}");
-        // Its bytes say how a file is packed, not its name.
+        // The bytes of a file determine how it is packed, not its name.
         assert_eq!(read(b"{\"plain\": \"text under a packed name\"}").unwrap().len(), 1);
     }
 

@@ -1,14 +1,14 @@
-//! The schema of a step log: one JSON object a line.
+//! The schema of a step log: one JSON object per line.
 //!
-//! The names come from the recordings of the real scheduler. A line of our
-//! own logs also says which engine it is of and when the step started.
+//! The names come from the recordings of the real scheduler. A line of our own logs also names its engine and
+//! the start of the step.
 
 use std::collections::BTreeMap;
 
 use serde::de::{Error, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A request as its log names it.
+/// The id of a request in its log.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(untagged)]
 pub enum Id {
@@ -55,9 +55,9 @@ impl From<u64> for Id {
     }
 }
 
-/// One request's part of a step, in JSON `[request, tokens, computed, kind, [blocks], drafts?]`.
-/// Drafts are logged where there are any. Where layers are in groups, blocks are a list for each
-/// group, null blocks being 0; a row without new blocks has one empty list.
+/// One request's part of a step, in JSON `[request, tokens, computed, kind, [blocks], drafts?]`. Drafts are
+/// omitted if there are none. With groups of layers, blocks are a list for each group, in which null blocks
+/// are 0; a row without new blocks has one empty list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scheduled {
     /// The request.
@@ -68,7 +68,7 @@ pub struct Scheduled {
     pub computed: u32,
     /// `n`ew, `p`reempted before, or `r`unning.
     pub kind: char,
-    /// Its new blocks; its whole table unless it was running.
+    /// Its new blocks; its whole block table unless it was running.
     pub blocks: Blocks,
     /// Draft tokens among `tokens`.
     pub drafts: u32,
@@ -78,7 +78,7 @@ pub struct Scheduled {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Blocks {
-    /// Of the one group of layers there is; or none at all.
+    /// Blocks of an engine with one group of layers; may be empty.
     One(Vec<u32>),
     /// By group of layers.
     ByGroup(Vec<Vec<u32>>),
@@ -143,8 +143,9 @@ pub struct WindowFreed(pub Id, pub u32, pub Vec<u32>);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Encoded(pub Id, pub Vec<u32>);
 
-/// A lookup of a KV connector, in JSON `[request, tokens cached here, tokens beyond them, loaded while it waits]`. Tokens are
-/// null if the connector does not know yet.
+/// A lookup of a KV connector, in JSON
+/// `[request, tokens cached here, tokens beyond them, whether the load is asynchronous]`. Tokens are null if
+/// the connector does not know yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lookup(pub Id, pub u32, pub Option<u32>, pub bool);
 
@@ -152,17 +153,17 @@ pub struct Lookup(pub Id, pub u32, pub Option<u32>, pub bool);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Move(pub u64, pub Id, pub Vec<u32>);
 
-/// The copies that a step has the connector for offloading begin, and those that are over before it.
+/// The copies that a step starts in the connector for offloading, and those that must end before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Moves {
-    /// From the host, in order.
+    /// Copies from the host, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub load: Vec<Move>,
-    /// To the host, in order.
+    /// Copies to the host, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub store: Vec<Move>,
-    /// Those that the step waits for, by number.
+    /// The numbers of the copies that the step waits for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub flush: Vec<u64>,
 }
@@ -171,32 +172,31 @@ pub struct Moves {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct KvReport {
-    /// Requests whose loads are over, failed ones included.
+    /// Requests whose loads have ended, failed loads included.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recv: Vec<Id>,
     /// Requests that have ended and whose KV has been read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub send: Vec<Id>,
-    /// Blocks that loads should have filled and did not.
+    /// Blocks that loads failed to fill.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bad: Vec<u32>,
-    /// Requests none of whose KV has arrived.
+    /// Requests without any KV that arrived.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<Id>,
-    /// Copies of the connector for offloading that are over, by number.
+    /// Numbers of the copies of the connector for offloading that have ended.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<u64>,
 }
 
-/// For vLLM's second model runner: a request that comes back after a
-/// preemption is a new one to it.
+/// Converts rows for vLLM's second model runner, to which a resumed request is a new one.
 pub(crate) fn hide_resumed(rows: &mut [Scheduled]) {
     for row in rows.iter_mut().filter(|row| row.kind == 'p') {
         row.kind = 'n';
     }
 }
 
-/// Blocks of an engine without groups as one group: a recorder writes both forms.
+/// Converts blocks of an engine without groups to one group: recorders write either form.
 pub(crate) fn with_group(rows: &mut [Scheduled]) {
     for row in rows {
         if let Blocks::One(blocks) = &mut row.blocks
@@ -208,7 +208,7 @@ pub(crate) fn with_group(rows: &mut [Scheduled]) {
 }
 
 impl StepLine {
-    /// The line of an engine without groups, as it is recorded where one group is stated.
+    /// Converts a line of an engine without groups to the recorded form with one group.
     pub(crate) fn with_group(mut self) -> Self {
         with_group(self.sched.as_deref_mut().unwrap_or_default());
         for event in &mut self.ev {
@@ -264,7 +264,7 @@ fn kind<E: Error>(kind: char) -> Result<char, E> {
     }
 }
 
-/// The element at `index` of a row, which must be there.
+/// Reads the element at `index` of a row; it must exist.
 fn element<'de, A: SeqAccess<'de>, T: Deserialize<'de>>(
     row: &mut A,
     index: usize,
@@ -273,7 +273,7 @@ fn element<'de, A: SeqAccess<'de>, T: Deserialize<'de>>(
     row.next_element()?.ok_or_else(|| A::Error::invalid_length(index, visitor))
 }
 
-/// Nothing may follow the `len` elements that were read.
+/// Checks that nothing follows the `len` elements that were read.
 fn end<'de, A: SeqAccess<'de>>(mut row: A, len: usize, visitor: &impl Visitor<'de>) -> Result<(), A::Error> {
     match row.next_element::<serde::de::IgnoredAny>()? {
         None => Ok(()),
@@ -285,7 +285,7 @@ fn end<'de, A: SeqAccess<'de>>(mut row: A, len: usize, visitor: &impl Visitor<'d
 /// numbered in order of first appearance in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepEvent {
-    /// `["S", parent or null, [blocks], group?]`; the group of layers where there are several.
+    /// `["S", parent or null, [blocks], group?]`; the group of layers if there are several.
     Stored(Option<u64>, Vec<u64>, Option<u32>),
     /// `["R", [blocks], group?]`
     Removed(Vec<u64>, Option<u32>),
@@ -340,9 +340,8 @@ pub(crate) const RECORDED_KEYS: &[&str] = &[
     "fin", "ev",
 ];
 
-/// One line: requests added and aborted, the schedule that followed, and the outputs of the
-/// schedule whose result was applied then (the same schedule, or under async scheduling the
-/// previous one).
+/// One line: requests added and aborted, the schedule that followed, and the outputs of the schedule whose
+/// result was applied then (the same schedule, or the previous one under async scheduling).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StepLine {
@@ -361,26 +360,25 @@ pub struct StepLine {
     /// Iteration of the engine's loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub i: Option<u64>,
-    /// State of a pause from here on: `UNPAUSED`, `PAUSED_NEW` or `PAUSED_ALL`.
+    /// The state of a pause from this line on: `UNPAUSED`, `PAUSED_NEW` or `PAUSED_ALL`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pause: Option<String>,
-    /// Requests added since the line before, in order.
+    /// Requests added since the previous line, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub add: Vec<Id>,
-    /// Resumable requests that got the next part of their prompt, or its end, since the line before, in order.
+    /// Resumable requests that got the next part of their prompt, or its end, since the previous line, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub more: Vec<Id>,
-    /// Requests aborted since the line before, in order.
+    /// Requests aborted since the previous line, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub abort: Vec<Id>,
-    /// Requests with structured outputs whose grammar was compiled since the line before, and whether that succeeded.
+    /// Requests whose grammar was compiled since the previous line, and whether that succeeded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gram: Vec<(Id, bool)>,
     /// Number of the schedule made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub s: Option<u64>,
-    /// When the step starts whose result is in the line: virtual time, or the
-    /// clock of a live engine.
+    /// The start of the step whose result is in the line: virtual time, or the clock of a live engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_ms: Option<f64>,
     /// Its duration.
@@ -395,7 +393,7 @@ pub struct StepLine {
     /// Requests preempted, by id.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pre: Vec<Id>,
-    /// Requests that ended since the schedule before, by id.
+    /// Requests that ended since the previous schedule, by id.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub flush: Vec<Id>,
     /// The running list after scheduling, in order.
@@ -404,7 +402,7 @@ pub struct StepLine {
     /// Requests that wait after scheduling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait: Option<u64>,
-    /// Of these those that were stepped over and not admitted since.
+    /// Waiting requests that were skipped, and not admitted since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skip: Option<u64>,
     /// Free blocks after scheduling.
@@ -425,29 +423,29 @@ pub struct StepLine {
     /// Multimodal items that the encoder computes, in scheduling order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub enc: Vec<Encoded>,
-    /// Items that have left the encoder cache since the schedule before, by identity, in order.
+    /// Items that have left the encoder cache since the previous schedule, by identity, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub encf: Vec<u64>,
-    /// The reason why the admission of waiting requests ended, while any wait.
+    /// The reason why admission ended, if requests wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// The report of the KV connector's workers with the result that is applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv: Option<KvReport>,
-    /// Prefix-cache counters since they were last taken: requests, queried
-    /// tokens, hit tokens, and the same three for preempted requests.
+    /// Changes of the prefix-cache counters: requests, queried tokens, hit tokens, and the same three for
+    /// preempted requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pc: Option<[u64; 6]>,
-    /// The same counters of the lookups of a KV connector: tokens beyond those cached here.
+    /// The same changes for lookups of a KV connector, which count tokens beyond those cached here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub xc: Option<[u64; 6]>,
-    /// Requests with drafts that were verified, their drafts, and those accepted.
+    /// Requests whose drafts were verified, their drafts, and the accepted drafts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sd: Option<[u64; 3]>,
     /// Number of the schedule whose result is applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub u: Option<u64>,
-    /// Where the model gave other than one token: how many.
+    /// Sampled tokens of the requests that got any number other than 1.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub sampled: BTreeMap<u64, u32>,
     /// Tokens emitted, by request, in scheduling order.
@@ -460,7 +458,7 @@ pub struct StepLine {
     /// async scheduling the drafts verified in this step.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub inv: Vec<(Id, u32)>,
-    /// Requests that ended with this result, and why.
+    /// Requests that ended with this result, and the reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fin: Vec<(Id, String)>,
     /// KV events, in order.

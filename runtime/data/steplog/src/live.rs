@@ -1,4 +1,4 @@
-//! The schema of a live capture, and its lines in terms of [`StepLine`].
+//! The schema of a live capture, and its conversion to [`StepLine`]s.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,17 +16,17 @@ use crate::settings::take_options;
 /// The first line: the scheduler's settings.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct LiveEngine {
-    /// "engine", by which a capture is known.
+    /// The value "engine", which identifies a capture.
     #[serde(rename = "kind")]
     _kind: IgnoredAny,
     pub(crate) hash_block_size: Option<u32>,
     pub(crate) policy: String,
     #[serde(default)]
     pub(crate) use_v2_model_runner: bool,
-    /// Groups of layers; none for one of full attention.
+    /// Groups of layers; empty for one group of full attention.
     #[serde(default)]
     pub(crate) groups: Vec<Value>,
-    /// vLLM's `method`, and `multi_module_mtp` for a module for each draft.
+    /// vLLM's `method`, or `multi_module_mtp` for one module per draft.
     pub(crate) drafter: Option<String>,
     /// Derived from the drafter.
     pub(crate) num_lookahead_tokens: Option<u32>,
@@ -35,7 +35,7 @@ pub(crate) struct LiveEngine {
     #[serde(default)]
     pub(crate) spec_by_batch: Vec<Vec<u32>>,
     pub(crate) free_blocks_at_start: Option<u32>,
-    /// Monotonic seconds at which the scheduler was made.
+    /// The time at which the scheduler was made, in monotonic seconds.
     #[serde(default, rename = "t")]
     _t: IgnoredAny,
     /// Unknown keys, including options until [`LiveLog::read`] has taken them.
@@ -53,7 +53,7 @@ impl LiveEngine {
         ("num_spec_tokens", "spec"),
         ("max_num_active_reqs", "max_num_active_seqs"),
     ];
-    /// Options that not all captures have, by their log keys.
+    /// Options that may be absent from captures, by their log keys.
     const OPTIONAL: &[&str] = &[
         "pp",
         "dcp",
@@ -81,24 +81,24 @@ pub(crate) struct LiveAdded {
     pub(crate) prompt: u32,
     pub(crate) max_tokens: u32,
     pub(crate) prio: i32,
-    /// Wall-clock seconds.
+    /// The time of arrival, in wall-clock seconds.
     pub(crate) arrival: f64,
     pub(crate) lora: Option<u32>,
-    /// Text that separates its blocks from blocks of requests with another text.
+    /// A text that separates its blocks from those of requests with another text.
     pub(crate) cache_salt: Option<String>,
-    /// It uses no blocks of others.
+    /// It reuses no cached blocks.
     #[serde(default)]
     pub(crate) skip_reading_prefix_cache: bool,
     /// Multimodal items, in the order of their places.
     #[serde(default)]
     pub(crate) media: Vec<LiveItem>,
-    /// Its prompt may go on (streaming inputs).
+    /// More parts of its prompt may follow (streaming inputs).
     #[serde(default)]
     pub(crate) resumable: bool,
 }
 
-/// A multimodal item: `[identifier, offset, length]`, and behind them runs of places that embeddings replace, each
-/// `[start, end]` within the item, where there are others between them.
+/// A multimodal item: `[identifier, offset, length]`. If embeddings replace only some of its placeholders,
+/// runs of these follow, each `[start, end]` within the item.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum LiveItem {
@@ -107,7 +107,7 @@ pub(crate) enum LiveItem {
 }
 
 impl LiveItem {
-    /// Its identifier, its first place and the number of its places.
+    /// Its identifier, its first place and its number of places.
     pub(crate) fn place(&self) -> (&str, u32, u32) {
         match self {
             Self::Whole(identifier, offset, len) | Self::Runs(identifier, offset, len, _) => {
@@ -116,7 +116,7 @@ impl LiveItem {
         }
     }
 
-    /// Runs of embeddings, where not all places take one.
+    /// Runs of embeddings, unless every place has one.
     pub(crate) fn runs(&self) -> Option<&[(u32, u32)]> {
         match self {
             Self::Whole(..) => None,
@@ -131,21 +131,21 @@ pub(crate) struct LiveStep {
     pub(crate) step: u64,
     pub(crate) added: Vec<LiveAdded>,
     pub(crate) aborted: Vec<String>,
-    /// Monotonic seconds at which each was aborted, perhaps while an earlier step was in flight; none where the capture
-    /// does not say it.
+    /// When each request was aborted, in monotonic seconds, perhaps while an earlier step was in flight;
+    /// empty if the capture lacks these times.
     #[serde(default)]
     pub(crate) aborted_at: Vec<f64>,
-    /// Flushed to the workers.
+    /// Ended requests that were announced to the workers.
     pub(crate) finished: Vec<String>,
     pub(crate) preempted: Vec<String>,
     pub(crate) sched: Vec<Scheduled>,
     /// Items that the encoder computes.
     #[serde(default)]
     pub(crate) enc: Vec<Encoded>,
-    /// Identifiers of items that have left the encoder cache since the step before.
+    /// Identifiers of items that have left the encoder cache since the previous step.
     #[serde(default)]
     pub(crate) encf: Vec<String>,
-    /// Drafts that requests got since the step before; none where the capture does not say them.
+    /// Drafts that requests got since the previous step; None if the capture lacks them.
     #[serde(default)]
     pub(crate) drafts: Option<BTreeMap<String, u32>>,
     pub(crate) total: u32,
@@ -197,7 +197,7 @@ impl LiveLog {
         }
     }
 
-    /// The capture that begins with the line `head`.
+    /// Reads the capture that begins with the line `head`.
     pub(crate) fn of_lines((number, head): &(u64, String), lines: JsonLines<'_>) -> Result<Self, LogError> {
         let path = lines.path().to_owned();
         let wrong = |number, problem| LogError::line(&path, number, problem);
@@ -215,7 +215,7 @@ impl LiveLog {
         Ok(Self { path, engine, settings, steps })
     }
 
-    /// The steps as lines. What a live capture does not say stays unset.
+    /// The steps as lines. Fields that a live capture lacks stay unset.
     pub(crate) fn lines(&self) -> Vec<StepLine> {
         self.steps.iter().map(|(_, step)| step_line(step)).collect()
     }
@@ -247,7 +247,7 @@ fn step_line(step: &LiveStep) -> StepLine {
     }
 }
 
-/// None beyond what can be written.
+/// None if the result is not finite, which JSON cannot represent.
 fn milliseconds(seconds: f64) -> Option<f64> {
     Some(seconds * 1e3).filter(|ms| ms.is_finite())
 }

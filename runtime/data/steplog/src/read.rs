@@ -1,4 +1,4 @@
-//! Reading a log, in whichever schema.
+//! Reads a log in either schema.
 
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::live::LiveLog;
 /// The schema of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogKind {
-    /// [`StepLine`] as it is: a recording of the scheduler, or a log of ours.
+    /// [`StepLine`]s: a recording of the scheduler, or one of our own logs.
     Scheduler,
     /// The capture of a live engine.
     Live,
@@ -28,17 +28,16 @@ pub struct StepLog {
     pub kind: LogKind,
     /// Its lines; a live capture is converted to [`StepLine`]s.
     pub lines: Vec<StepLine>,
-    /// The settings of the engine, as far as the log or a `config.json` beside
-    /// it says them, under the names of the recordings.
+    /// The settings of the engine, from the log or from a `config.json` beside it, under the names of the recordings.
     pub settings: serde_json::Map<String, Value>,
 }
 
 impl StepLog {
-    /// Reads a log file, or `steps.jsonl` of a folder. Where there is no such
-    /// file, the one with `.gz` behind its name is read.
+    /// Reads a log file, or `steps.jsonl` of a folder. If the file does not exist, the file with `.gz` after
+    /// its name is read.
     ///
     /// # Errors
-    /// When it cannot be read, or a line is in neither schema.
+    /// If it cannot be read, or a line follows neither schema.
     pub fn read(path: &Path) -> Result<Self, LogError> {
         let path = if path.is_dir() { path.join("steps.jsonl") } else { path.to_owned() };
         let mut log = Self::of_lines(JsonLines::open(&path)?)?;

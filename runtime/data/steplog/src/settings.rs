@@ -10,7 +10,7 @@ use vcr_core::{
 #[derive(Debug, Default)]
 pub(crate) struct Settings<'a> {
     pub(crate) budget: Option<u64>,
-    /// Most requests running at once.
+    /// The most requests that run at once.
     pub(crate) cap: Option<u64>,
     pub(crate) policy: Option<&'a str>,
     pub(crate) chunked_prefill: Option<bool>,
@@ -20,7 +20,7 @@ pub(crate) struct Settings<'a> {
     pub(crate) max_loras: u64,
     pub(crate) num_drafts: u64,
     pub(crate) is_async: bool,
-    /// Most requests that decode in a step, where those that run take turns.
+    /// The most requests that decode in a step, if running requests take turns.
     pub(crate) decode_width: Option<u64>,
 }
 
@@ -49,8 +49,8 @@ fn first<'a>(settings: &'a Map<String, Value>, names: &[&str]) -> Option<&'a Val
     names.iter().filter_map(|name| settings.get(*name)).find(|value| !value.is_null())
 }
 
-/// The settings of an engine of ours: under the names of the recordings, or
-/// under its own where its scheduler is not vLLM's.
+/// The settings of one of our engines: under the names of the recordings, or under its own names if its
+/// scheduler is not vLLM's.
 #[must_use]
 pub fn settings_of(kind: &EngineKind) -> Map<String, Value> {
     match kind {
@@ -69,7 +69,7 @@ pub fn settings_of(kind: &EngineKind) -> Map<String, Value> {
 }
 
 fn vllm(config: &EngineConfig) -> Map<String, Value> {
-    // Blocks are written with the tokens of all ranks.
+    // The recorded block size counts the tokens of all ranks.
     let input = EngineConfigInput { block_size: config.block_size(), ..config.stated() };
     let mut settings = of_options(OPTIONS, &input, &derived_settings(&input));
     let tiers = config.kv_tiers().map_or(Value::Null, tiers_of);
@@ -99,11 +99,12 @@ fn of_options<C>(options: &[EngineOption<C>], config: &C, derived: &[(&str, &str
     settings.map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// Takes the options of an engine out of the settings of a recording, which have them under their log keys or under these
-/// `aliases`. Limits and `optional` options may be missing, or null. `place` is the prefix of a key in errors.
+/// Takes the options of an engine out of the settings of a recording, which have them under their log keys or
+/// under these `aliases`. Limits and `optional` options may be missing or null. `place` is the prefix of a
+/// key in errors.
 ///
 /// # Errors
-/// The first option that is missing or has no valid value.
+/// The first option that is missing or invalid.
 pub(crate) fn take_options(
     settings: &mut Map<String, Value>,
     place: &str,
@@ -127,7 +128,7 @@ pub(crate) fn take_options(
     Ok(input)
 }
 
-/// The value of an option, from JSON; or what is wrong with it, as the end of a sentence.
+/// Reads the value of an option from JSON. An error is the end of a sentence.
 fn value_of(option: &EngineOption, value: Value) -> Result<OptionValue, String> {
     fn read<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, String> {
         serde_json::from_value(value).map_err(|error| format!(": {error}"))
@@ -176,7 +177,7 @@ fn tiers_of(tiers: &KvTiersConfig) -> Value {
         settings["store_threshold"] = tiers.store_threshold.into();
         settings["offload_prompt_only"] = tiers.offload_prompt_only.into();
     }
-    // Logs from before there was such a latency have none.
+    // Older logs lack this setting.
     if tiers.host_latency_ns > 0 {
         settings["host_latency_ns"] = tiers.host_latency_ns.into();
     }

@@ -1,8 +1,7 @@
 //! The steps of a log, engine by engine.
 //!
-//! A line of a log is an iteration of an engine's loop; under async scheduling
-//! the schedule in it and the result in it are of different steps. Here each
-//! step has both of its halves.
+//! A line of a log is an iteration of an engine's loop; under async scheduling, its schedule and its result
+//! belong to different steps. A [`Step`] joins the schedule and the result of one step.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -15,7 +14,7 @@ use crate::line::{Id, StepLine};
 use crate::read::StepLog;
 use crate::settings::Settings;
 
-/// An engine as its log names it. Recordings are of one engine, without a name.
+/// The name of an engine in its log. Recordings have one engine, without a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct EngineName {
     /// Run of the scenario.
@@ -30,7 +29,7 @@ pub struct EngineName {
 }
 
 impl EngineName {
-    /// Whether the log says nothing.
+    /// Whether the log does not name the engine.
     #[must_use]
     pub fn is_unnamed(&self) -> bool {
         *self == Self::default()
@@ -64,25 +63,24 @@ impl fmt::Display for EngineName {
 pub struct Step<'a> {
     /// Index in [`Steps::engines`].
     pub engine: usize,
-    /// Number of times that the engine's numbers had started again: after a crash they may.
+    /// How often the engine's step numbers have restarted before this step; they may after a crash.
     pub epoch: u32,
     /// Number of the schedule.
     pub number: u64,
-    /// Requests added since the schedule before.
+    /// Requests added since the previous schedule.
     pub add: Vec<&'a Id>,
-    /// Requests aborted since the schedule before.
+    /// Requests aborted since the previous schedule.
     pub abort: Vec<&'a Id>,
     /// The line with the schedule.
     pub schedule: &'a StepLine,
-    /// The line with its result; none where the log ends before, or has none.
+    /// The line with its result; None if the log ends before, or the step has no result.
     pub result: Option<&'a StepLine>,
-    /// Requests on the running list after scheduling. Where the log does not
-    /// list them they are counted by who came and went.
+    /// Running requests after scheduling. If the log does not list them, they are counted from arrivals and ends.
     pub num_running: u64,
 }
 
 impl Step<'_> {
-    /// When it started. The times of a line belong to the step whose result is in it.
+    /// Its start. The times of a line belong to the step whose result is in the line.
     #[must_use]
     pub fn start_ms(&self) -> Option<f64> {
         self.result?.start_ms
@@ -95,7 +93,7 @@ impl Step<'_> {
     }
 }
 
-/// All steps of a log, in its order.
+/// All steps of a log, in order.
 #[derive(Clone, Debug)]
 pub struct Steps<'a> {
     /// The log.
@@ -104,7 +102,7 @@ pub struct Steps<'a> {
     pub engines: Vec<EngineName>,
     /// Their steps.
     pub steps: Vec<Step<'a>>,
-    /// The engines' settings as far as known, in the same order.
+    /// The known settings of each engine, in the same order.
     settings: Vec<&'a Map<String, Value>>,
 }
 
@@ -116,12 +114,12 @@ struct Cursor<'a> {
     add: Vec<&'a Id>,
     abort: Vec<&'a Id>,
     running: HashSet<&'a Id>,
-    /// Index of the step, by number.
+    /// Indices of steps, by number.
     steps: HashMap<u64, usize>,
 }
 
 impl<'a> Steps<'a> {
-    /// Puts the lines of a log together.
+    /// Joins the lines of a log to steps.
     #[must_use]
     pub fn of(log: &'a StepLog) -> Self {
         let engines = log.engines();
@@ -161,7 +159,7 @@ impl<'a> Steps<'a> {
         Self { log, engines, steps, settings }
     }
 
-    /// The settings of a step's engine as far as known.
+    /// The known settings of a step's engine.
     pub(crate) fn settings_of(&self, step: &Step<'_>) -> Settings<'a> {
         Settings::of(self.settings[step.engine])
     }
@@ -202,7 +200,7 @@ impl StepLine {
 }
 
 impl StepLog {
-    /// The engines that the log is of, in order of name.
+    /// The engines of the log, in order of name.
     #[must_use]
     pub fn engines(&self) -> Vec<EngineName> {
         let mut names: Vec<EngineName> = Vec::new();
@@ -220,7 +218,7 @@ impl StepLog {
     /// Keeps the lines of one run, of one engine (pool and index), or of both.
     ///
     /// # Errors
-    /// When none is left; the error lists the names.
+    /// If no line is left; the error lists the names.
     pub fn keep(&mut self, of: Option<&str>, engine: Option<(&str, u32)>) -> Result<(), LogError> {
         let engines = self.engines();
         if let Some(of) = of {
@@ -257,7 +255,7 @@ mod tests {
     use super::*;
     use crate::testing::log;
 
-    /// Under async scheduling a result stands on a later line than its schedule.
+    /// Under async scheduling, a result is on a later line than its schedule.
     #[test]
     fn a_step_has_both_of_its_halves() {
         let log = log(&[

@@ -15,7 +15,7 @@ pub(crate) fn log(lines: &[&str]) -> StepLog {
     }
 }
 
-/// The same, with settings.
+/// The same log with settings.
 pub(crate) fn log_with(settings: serde_json::Value, lines: &[&str]) -> StepLog {
     let settings = settings.as_object().expect("settings are an object").clone();
     StepLog { settings, ..log(lines) }

@@ -1,4 +1,4 @@
-//! Rows become a trace: dense ids, sessions, times relative to the start.
+//! Assembles rows into a trace: dense ids, sessions, times relative to the start.
 
 use crate::capture::RecordedCall;
 use crate::dense::DenseIds;
@@ -11,7 +11,7 @@ use crate::{
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// One decoded row, whatever its format.
+/// One decoded row of any format.
 #[derive(Default)]
 pub(crate) struct Row<'a> {
     pub(crate) request_id: Option<Box<str>>,
@@ -20,9 +20,9 @@ pub(crate) struct Row<'a> {
     pub(crate) play_id: Option<Box<str>>,
     pub(crate) input_tokens: u32,
     pub(crate) output_tokens: u32,
-    /// The source's own ids; none if it says nothing about content.
+    /// The source's own ids; empty if the source has no content.
     pub(crate) hash_ids: &'a [u64],
-    /// How many blocks follow those with content that no other has.
+    /// The number of blocks behind these that no other prompt shares.
     pub(crate) own_blocks: u32,
     pub(crate) output_token_ids: &'a [u32],
     /// Multimodal items of the prompt.
@@ -32,23 +32,23 @@ pub(crate) struct Row<'a> {
     pub(crate) priority: i32,
     pub(crate) strict_priority: u32,
     pub(crate) policy_class: Option<Box<str>>,
-    /// When its answer came, and the outputs of the answer.
+    /// The times of its answer, and the outputs of the answer.
     pub(crate) times: Option<(AnswerTimes, &'a [OutputTime])>,
-    /// The request as it was sent.
+    /// The request as the client sent it.
     pub(crate) call: Option<Arc<RecordedCall>>,
-    /// How long it took when it was recorded; kept of free turns.
+    /// Its recorded duration; kept only for free turns.
     pub(crate) recorded_ns: Option<u64>,
 }
 
-/// A field and what is wrong with it.
+/// A field and its problem.
 pub(crate) type FieldProblem = (Option<&'static str>, RowProblem);
 
-/// Where a session stands while the file is read.
+/// The state of a session while the file is read.
 struct OpenSession {
     session: u32,
     last_request: u32,
     last_timestamp_ns: Option<i64>,
-    /// Prompts and answers so far.
+    /// Tokens of prompts and answers so far.
     tokens: u64,
 }
 
@@ -61,12 +61,12 @@ pub(crate) struct Assembler {
     is_strict: bool,
     hash_id_scope: HashIdScope,
     dense_hash_ids: DenseIds,
-    // These maps are looked up, never iterated, so their order cannot show.
+    // These maps are looked up, never iterated, so their order has no effect.
     plays: HashMap<Box<str>, u32>,
     open_sessions: HashMap<Box<str>, OpenSession>,
     dense_policy_classes: HashMap<Box<str>, u32>,
     warning_index: HashMap<Box<str>, usize>,
-    /// Absolute first-turn times by request; relative once all are known.
+    /// Absolute first-turn times by request; made relative once all are known.
     first_turns: Vec<(u32, i64)>,
 }
 
@@ -88,13 +88,13 @@ impl Assembler {
         }
     }
 
-    /// Leaves turns to their dependencies.
+    /// Makes turns wait for their dependencies only, not for the turn before.
     pub(crate) fn with_free_turns(mut self) -> Self {
         self.trace.has_free_turns = true;
         self
     }
 
-    /// Marks the prompts of later turns as what is new in them.
+    /// Declares that the prompts of later turns contain only new content.
     pub(crate) fn with_deltas(mut self, is_delta: bool) -> Self {
         self.trace.is_delta = is_delta;
         self
@@ -102,12 +102,12 @@ impl Assembler {
 
     /// Number of requests.
     pub(crate) fn num_requests(&self) -> u32 {
-        // Their count is checked.
+        // The count is checked when a request is added.
         self.trace.requests.len() as u32
     }
 
-    /// Counts a warning; one entry per kind and field, at most once per row. In
-    /// strict reading it is the given problem instead.
+    /// Counts a warning; one entry per kind and field, at most once per row. In strict reading, returns the
+    /// given problem instead.
     pub(crate) fn warn(
         &mut self,
         kind: WarningKind,
@@ -128,7 +128,7 @@ impl Assembler {
     }
 
     fn count_warning(&mut self, kind: WarningKind, line: u32) {
-        // No field starts like this, and no event has one of these names.
+        // No field starts with this character, and no event has such a name.
         let key = match &kind {
             WarningKind::UnknownField(name) => name.clone(),
             WarningKind::InputLengthClamped => "\0\0clamped".into(),
@@ -149,7 +149,7 @@ impl Assembler {
         warnings[index].rows += 1;
     }
 
-    /// Adds a warning that is counted already.
+    /// Adds a warning that was counted elsewhere.
     pub(crate) fn note(&mut self, warning: TraceWarning) {
         self.trace.warnings.push(warning);
     }
@@ -159,7 +159,7 @@ impl Assembler {
         self.add(line, row, None)
     }
 
-    /// Adds the row of `line`, whose ids are in place already.
+    /// Adds the row of `line`, whose ids are already stored.
     pub(crate) fn push_with_ids(&mut self, line: u32, row: Row<'_>, ids: HashIdRange) -> Result<(), FieldProblem> {
         self.add(line, row, Some(ids))
     }
@@ -213,9 +213,8 @@ impl Assembler {
         Ok(())
     }
 
-    /// Finds the row's session and turn, and how long it waits after the
-    /// previous turn: the explicit delay, else the difference of the two
-    /// timestamps, else nothing (Dynamo's rule).
+    /// Finds the row's session and turn, and the wait after the previous turn: the explicit delay, or else
+    /// the difference of the two timestamps, or else 0 (Dynamo's rule).
     fn place(&mut self, index: u32, row: &Row<'_>) -> Result<(u32, u32, u64), FieldProblem> {
         if let Some(id) = &row.session_id
             && let Some(open) = self.open_sessions.get_mut(id)
@@ -291,8 +290,8 @@ impl Assembler {
         Ok(AnswerTimes { outputs: ItemRange { start, len }, ..times })
     }
 
-    /// Numbers the ids of a prompt, which mean something only inside `scope` if there is one, and
-    /// `own_blocks` behind them with content that no other has.
+    /// Numbers the ids of a prompt, which are only comparable inside `scope` if there is one, and adds
+    /// `own_blocks` ids that no other prompt has.
     pub(crate) fn push_hash_ids(
         &mut self,
         scope: Option<u64>,
@@ -300,7 +299,7 @@ impl Assembler {
         own_blocks: u32,
     ) -> Result<HashIdRange, FieldProblem> {
         let dense = &mut self.dense_hash_ids;
-        // All of them may be new.
+        // All of the ids may be new.
         index_of(dense.distinct() as usize + ids.len() + own_blocks as usize, "hash ids")?;
         let mut rest = ids.iter();
         let mut own = 0..own_blocks;
@@ -358,8 +357,8 @@ impl Assembler {
         })
     }
 
-    /// Gives requests their dependencies, as pairs in any order. If dependencies form a circle,
-    /// returns one of its requests and the problem.
+    /// Sets the dependencies of requests, given as pairs in any order. If dependencies form a cycle, returns
+    /// one of its requests and the problem.
     pub(crate) fn attach(&mut self, edges: Vec<(u32, Dependency)>) -> Result<(), (u32, RowProblem)> {
         dependencies::attach(&mut self.trace, edges)
             .map_err(|cycle| (cycle.requests[0], RowProblem::Cycle { path: cycle.path(&self.trace) }))
@@ -380,7 +379,7 @@ impl Assembler {
         let waits = |index: u32| requests[index as usize].dependencies.len > 0;
         let earliest_ns = self.first_turns.iter().filter(|(index, _)| !waits(*index)).map(|(_, ns)| *ns).min();
         for (index, timestamp_ns) in self.first_turns {
-            // Only what waits for others may be stamped before the earliest.
+            // Only requests that wait for others may have a timestamp before the earliest.
             let since = |earliest_ns| if timestamp_ns < earliest_ns { 0 } else { timestamp_ns.abs_diff(earliest_ns) };
             requests[index as usize].arrival_ns = earliest_ns.map(since);
         }
@@ -391,8 +390,7 @@ impl Assembler {
     }
 }
 
-/// Flat arrays are indexed with 32 bits; a trace beyond that is refused, never
-/// wrapped.
+/// Flat arrays are indexed with 32 bits; a larger trace is refused, never wrapped.
 fn index_of(len: usize, what: &'static str) -> Result<u32, FieldProblem> {
     // One below the maximum, so that a count of items fits as well.
     match u32::try_from(len) {

@@ -1,7 +1,7 @@
 //! The block size of a Mooncake trace, inferred from its first rows.
 //!
-//! The format does not name it. A prompt of `input_length` tokens has
-//! `ceil(input_length / block_size)` hash ids, so each row bounds it.
+//! The format does not state it. A prompt of `input_length` tokens has `ceil(input_length / block_size)` hash
+//! ids, so each row bounds it.
 
 use crate::TraceOptions;
 use serde::Deserialize;
@@ -16,13 +16,13 @@ struct Lengths {
     hash_ids: Option<Vec<IgnoredAny>>,
 }
 
-/// A prompt with this many ids more than the default size needs says that its blocks are smaller;
-/// some writers give one id too many.
+/// If a prompt has this many more ids than blocks of the default size, its blocks are smaller. A smaller
+/// surplus proves nothing, because some writers add an id too many.
 const CLEAR_SURPLUS: u64 = 2;
 
-/// The block size that the whole rows at the start of a trace determine: the only
-/// power of two, or the only number, that fits all of them. `None` if the default
-/// fits but for single surplus ids, if several sizes do, or none does.
+/// The block size that the complete rows at the start of a trace determine: the only power of two, or the
+/// only number, that fits all of them. `None` if the default fits except for single surplus ids, if several
+/// sizes fit, or if none does.
 pub(crate) fn infer(start: &[u8]) -> Option<NonZeroU32> {
     let default = u64::from(TraceOptions::DEFAULT_BLOCK_SIZE.get());
     let (mut least, mut most) = (1_u64, u64::from(u32::MAX));
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(inferred(&[(1000, 2), (513, 2), (512, 1)]), None);
     }
 
-    /// An example of aiperf, which reads it with blocks of 512.
+    /// An example of aiperf, which reads it with blocks of 512 tokens.
     #[test]
     fn a_single_surplus_id_does_not_refute_the_default() {
         assert_eq!(inferred(&[(655, 3)]), None);

@@ -11,31 +11,31 @@ pub(crate) struct DenseIds {
     run_start: u64,
     run_len: u32,
     distinct: u32,
-    // Looked up, never iterated, so that their order cannot show.
+    // The map is looked up, never iterated, so its order has no effect.
     others: HashMap<u64, u32>,
     scoped: HashMap<(u64, u64), u32>,
 }
 
 impl DenseIds {
-    /// Count of numbers that have been given out.
+    /// Count of numbers in use.
     pub(crate) fn distinct(&self) -> u32 {
         self.distinct
     }
 
-    /// The number of an id that means the same everywhere in the file.
+    /// The number of an id with the same meaning everywhere in the file.
     #[inline]
     pub(crate) fn number(&mut self, id: u64) -> u32 {
         let offset = id.wrapping_sub(self.run_start);
         if offset < u64::from(self.run_len) { offset as u32 } else { self.number_outside_run(id) }
     }
 
-    /// The number of an id that means something only inside `scope`.
+    /// The number of an id whose meaning depends on `scope`.
     pub(crate) fn number_in(&mut self, scope: u64, id: u64) -> u32 {
         let distinct = &mut self.distinct;
         *self.scoped.entry((scope, id)).or_insert_with(|| next(distinct))
     }
 
-    /// A number that no id has.
+    /// A number without an id.
     pub(crate) fn fresh(&mut self) -> u32 {
         next(&mut self.distinct)
     }
@@ -44,7 +44,7 @@ impl DenseIds {
         if self.distinct == 0 {
             self.run_start = id;
         }
-        // The run continues only while it contains every number given out.
+        // The run continues only while it contains every number in use.
         let is_next = id.wrapping_sub(self.run_start) == u64::from(self.run_len);
         if is_next && self.run_len == self.distinct {
             self.run_len += 1;
@@ -55,7 +55,7 @@ impl DenseIds {
     }
 }
 
-/// There are no more numbers than ids, whose count is checked.
+/// There are at most as many numbers as ids, whose count is checked.
 fn next(distinct: &mut u32) -> u32 {
     *distinct += 1;
     *distinct - 1
@@ -75,7 +75,7 @@ mod tests {
             let mut dense = DenseIds::default();
             let mut seen: Vec<Option<u64>> = Vec::new();
             for (id, is_fresh) in ids {
-                // A fresh number now and then, as prompts with a tail of their own have.
+                // Sometimes a fresh number, as for prompts with a tail of their own.
                 if is_fresh && id > 30 {
                     prop_assert_eq!(dense.fresh() as usize, seen.len());
                     seen.push(None);

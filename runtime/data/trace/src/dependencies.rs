@@ -1,9 +1,9 @@
-//! Dependencies of requests: edges between them, checked to have no circle.
+//! Dependencies between requests, checked to be without cycles.
 
 use crate::trace::{Dependency, ItemRange, Trace, Trigger};
 
 impl Trace {
-    /// The same requests, where turns wait for the turns before them as others wait for others.
+    /// The same requests, in which a turn waits for the turn before it by an explicit dependency.
     #[must_use]
     pub fn with_free_turns(&self) -> Self {
         if self.has_free_turns {
@@ -25,12 +25,12 @@ impl Trace {
 /// Requests that wait for each other.
 #[derive(Debug)]
 pub(crate) struct Cycle {
-    /// Their indices, each waiting for the next, and the last for the first.
+    /// Their indices. Each waits for the next, and the last for the first.
     pub(crate) requests: Vec<u32>,
 }
 
 impl Cycle {
-    /// The names of the requests, first to first.
+    /// The names of the requests on the cycle; the first is repeated at the end.
     pub(crate) fn path(&self, trace: &Trace) -> String {
         let name = |index: &u32| {
             let request = &trace.requests[*index as usize];
@@ -41,10 +41,9 @@ impl Cycle {
     }
 }
 
-/// Gives the requests of a trace what they wait for: pairs of a request and one
-/// of its dependencies, in any order.
+/// Sets the dependencies of a trace, given as pairs of a request and one of its dependencies in any order.
 pub(crate) fn attach(trace: &mut Trace, mut edges: Vec<(u32, Dependency)>) -> Result<(), Cycle> {
-    // Stable, so that the order inside a request stays.
+    // The sort is stable, so that the order inside a request is kept.
     edges.sort_by_key(|(request, _)| *request);
     trace.dependencies.reserve_exact(edges.len());
     for (request, dependency) in edges {
@@ -58,7 +57,7 @@ pub(crate) fn attach(trace: &mut Trace, mut edges: Vec<(u32, Dependency)>) -> Re
     find_cycle(trace).map_or(Ok(()), Err)
 }
 
-/// Removes what waits for nothing until nothing is left, or a circle.
+/// Removes requests that wait for nothing, until none is left or a cycle remains.
 fn find_cycle(trace: &Trace) -> Option<Cycle> {
     if trace.dependencies.is_empty() {
         return None;
@@ -96,7 +95,7 @@ fn find_cycle(trace: &Trace) -> Option<Cycle> {
     (left > 0).then(|| Cycle { requests: walk_cycle(trace, &num_waits) })
 }
 
-/// A circle among the requests that still wait.
+/// A cycle among the requests that still wait.
 fn walk_cycle(trace: &Trace, num_waits: &[u32]) -> Vec<u32> {
     let mut position = vec![None; num_waits.len()];
     let mut path = Vec::new();
@@ -109,7 +108,7 @@ fn walk_cycle(trace: &Trace, num_waits: &[u32]) -> Vec<u32> {
         position[index as usize] = Some(path.len());
         path.push(index);
         let request = &trace.requests[index as usize];
-        // Whatever still waits does so for another that does.
+        // A request that still waits does so for another one that still waits.
         let next = trace.dependencies(request).iter().find(|other| num_waits[other.request as usize] > 0);
         index = next.map_or(index, |dependency| dependency.request);
     }

@@ -1,8 +1,7 @@
-//! The format of a file, by its start.
+//! Detects the format of a file from its start.
 //!
-//! All commands that read requests use this detector. A format is detected only if what the start
-//! says is certain. Otherwise the error lists the formats that it may have, since they differ in
-//! the units of their times.
+//! All commands that read requests use this detector. A format is detected only if the start is unambiguous.
+//! Otherwise the error lists the possible formats, since they differ in the units of their times.
 
 use serde_json::{Map, Value};
 
@@ -13,16 +12,16 @@ use crate::formats::{azure, burstgpt, splitwise, vidur};
 use crate::start::{Start, has_all};
 use crate::{Format, FormatError, OUTPUT_COLUMNS, PROMPT_COLUMNS, VcrOutput};
 
-/// The formats that are tables.
+/// The formats that are CSV tables.
 const TABLES: [(Format, &Columns); 4] = [
     (Format::Azure, &azure::COLUMNS),
     (Format::BurstGpt, &burstgpt::COLUMNS),
     (Format::Vidur, &vidur::COLUMNS),
     (Format::Splitwise, &splitwise::COLUMNS),
 ];
-/// Fields that give the prompt of a Mooncake row.
+/// Fields with the prompt of a Mooncake row.
 const PROMPT_FIELDS: [&str; 6] = ["hash_ids", "input_length", "input_tokens", "text_input", "messages", "payload"];
-/// Fractional timestamps that advance by less than this on average are more likely seconds.
+/// Fractional timestamps with a smaller mean difference are more likely seconds.
 const MIN_MEAN_GAP_MS: f64 = 1.0;
 /// Columns of tables of requests that no line of a capture has.
 const END_COLUMNS: [&str; 5] = ["e2e_ms", "e2e_s", "e2e_us", "e2e_ns", "mean_itl_ms"];
@@ -30,9 +29,9 @@ const END_COLUMNS: [&str; 5] = ["e2e_ms", "e2e_s", "e2e_us", "e2e_ns", "mean_itl
 const LATENCY_COLUMNS: [&str; 4] = ["latency_ns", "latency_us", "latency_ms", "latency_s"];
 /// Fields of a row of a workload that a row of a data set lacks.
 const WORKLOAD_KEYS: [&str; 5] = ["hash_ids", "input_length", "output_length", "timestamp", "created_time"];
-/// The columns in which a table of requests has arrivals, with a unit at their end.
+/// The columns with arrivals in a table of requests, before the unit.
 const ARRIVAL_STEMS: [&str; 3] = ["arrival_", "arrival_time_", "timestamp_"];
-/// Keys by which a row is known as one of a data set.
+/// Keys that identify a row of a data set.
 pub const DATASET_KEYS: [&str; 13] = [
     "prompt",
     "instruction",
@@ -48,15 +47,15 @@ pub const DATASET_KEYS: [&str; 13] = [
     "test",
     "data",
 ];
-/// How many of them, from the first on, are prompts.
+/// The number of keys at the start of this list that are prompts.
 const PROMPT_KEYS: usize = 7;
-/// Keys under which a JSON object has the rows of a data set.
+/// Keys of a JSON object whose values are the rows of a data set.
 pub const DATASET_SPLITS: [&str; 4] = ["train", "validation", "test", "data"];
-/// The settings of a benchmark stand at the start of its result, which is one long line.
+/// The settings of a benchmark are at the start of its result, which is one long line.
 const SETTINGS_BYTES: usize = 16 << 10;
 /// The first bytes of a Parquet file.
 pub const PARQUET_MAGIC: &[u8] = b"PAR1";
-/// Beginnings of lines of a stream, as `curl -iN` writes it.
+/// Starts of lines of a stream, as `curl -iN` writes it.
 const STREAM_LINES: [&str; 6] = ["data:", "HTTP/", "event:", "id:", "retry:", ":"];
 /// Parts of lines of vLLM's and SGLang's request logs.
 const LOG_MARKS: [&str; 4] = ["Generated response ", "Received request ", "Finish: obj=", "Receive: obj="];
@@ -65,7 +64,7 @@ impl Format {
     /// Finds the format of an unpacked file from its name and its first bytes.
     ///
     /// # Errors
-    /// When they do not determine it, or the file is an output of vcr without requests.
+    /// If they do not determine it, or the file is an output of vcr without requests.
     pub fn detect(name: &str, start: &[u8]) -> Result<Self, FormatError> {
         let start = Start::new(start);
         let (text, row) = (start.text, start.row);
@@ -94,7 +93,7 @@ impl Format {
     /// Finds the format of a table from its columns.
     ///
     /// # Errors
-    /// When they do not determine it, or the table has no requests.
+    /// If they do not determine it, or the table has no requests.
     pub fn of_columns<'a>(name: &str, columns: impl Iterator<Item = &'a str> + Clone) -> Result<Self, FormatError> {
         of_columns(columns).map_err(|undetected| undetected.of(name.to_owned()))
     }
@@ -122,7 +121,7 @@ impl Undetected {
     }
 }
 
-/// Whether a text that begins with a bracket is an array of JSON, and not a line with its time in brackets.
+/// Whether a text that begins with a bracket is a JSON array, not a line with its time in brackets.
 fn is_array(text: &[u8]) -> bool {
     let inside = text[1..].trim_ascii_start();
     inside.first().is_none_or(|byte| b"{[]\"".contains(byte))
@@ -134,7 +133,7 @@ fn of_object(start: &Start<'_>, stem: &str) -> Result<Format, Undetected> {
     match &start.object {
         Some(Ok(row)) => of_row(row, text),
         _ if starts_play(text) => Ok(Format::Weka),
-        // A capture that breaks off in its first line says so best itself.
+        // The reader of captures has the best error for a capture that is cut off in its first line.
         Some(Err(error)) if error.is_eof() && row.starts_with(b"{\"kind\":\"meta\"") => Ok(Format::Capture),
         _ => of_bench(|keys| has_all(&text[..text.len().min(SETTINGS_BYTES)], keys))
             .or_else(|| of_part(text, row))
@@ -143,7 +142,7 @@ fn of_object(start: &Start<'_>, stem: &str) -> Result<Format, Undetected> {
     }
 }
 
-/// The format of a first row that is a whole object. `text` has the timestamps of the rows after it.
+/// The format of a first row that is a complete object. `text` has the timestamps of the following rows.
 fn of_row(row: &Map<String, Value>, text: &[u8]) -> Result<Format, Undetected> {
     let has = |keys: &[&str]| keys.iter().any(|key| row.contains_key(*key));
     let has_all = |keys: &[&str]| keys.iter().all(|key| row.contains_key(*key));
@@ -178,7 +177,7 @@ fn of_row(row: &Map<String, Value>, text: &[u8]) -> Result<Format, Undetected> {
         () if is_table => Format::Requests,
         () if has(&DATASET_KEYS) => Format::Dataset,
         () if has(&PROMPT_FIELDS) => return of_mooncake(row, text),
-        // A table of requests with a line about the file before them.
+        // A line about the file precedes a table of requests.
         () if of_second_row(text).is_some_and(|format| format == Format::Requests) => Format::Requests,
         () => return Err(Undetected::Unknown),
     })
@@ -190,7 +189,7 @@ fn of_second_row(text: &[u8]) -> Option<Format> {
     of_row(&serde_json::from_slice(second).ok()?, b"").ok()
 }
 
-/// Whether a row that may be one of Mooncake's is, by its fields and the timestamps of the rows after it.
+/// Whether a row is one of Mooncake's, judging by its fields and the timestamps of the following rows.
 fn of_mooncake(row: &Map<String, Value>, text: &[u8]) -> Result<Format, Undetected> {
     let mut unknown: Vec<String> =
         row.keys().filter(|key| !is_mooncake_field(key)).map(|key| format!("`{key}`")).collect();
@@ -214,7 +213,7 @@ fn of_mooncake(row: &Map<String, Value>, text: &[u8]) -> Result<Format, Undetect
     }
 }
 
-/// The format of a document over many lines, or of a row that is longer than the start.
+/// The format of a document over several lines, or of a row longer than the start.
 fn of_part(text: &[u8], row: &[u8]) -> Option<Format> {
     const FIRST_KEYS_BYTES: usize = 4096;
     let starts = &row[..row.len().min(FIRST_KEYS_BYTES)];
@@ -238,7 +237,7 @@ fn of_part(text: &[u8], row: &[u8]) -> Option<Format> {
     })
 }
 
-/// A first line of a file of JSON lines that is a damaged Mooncake row, which its reader says best.
+/// The format of a first line that looks like a damaged Mooncake row, for which Mooncake's reader has the best error.
 fn damaged(row: &[u8], stem: &str) -> Option<Format> {
     let is_row = ["timestamp", "input_length", "output_length"].into_iter().any(|key| has_all(row, &[key]));
     let is_lines = [".jsonl", ".json", ".ndjson"].iter().any(|suffix| stem.ends_with(suffix));
@@ -254,7 +253,7 @@ fn of_text(text: &[u8], row: &[u8], is_csv: bool) -> Result<Format, Undetected> 
         return of_columns(cells_of(row).iter().map(String::as_str));
     }
     let line = String::from_utf8_lossy(row);
-    // `ts` writes the time before a line.
+    // `ts` writes the time before each line.
     let (word, rest) = line.split_once([' ', '\t']).unwrap_or((&line, ""));
     let line = if word.parse::<f64>().is_ok() { rest.trim_start() } else { &line };
     if STREAM_LINES.iter().any(|mark| line.starts_with(mark)) {
@@ -264,7 +263,7 @@ fn of_text(text: &[u8], row: &[u8], is_csv: bool) -> Result<Format, Undetected> 
     if is_log { Ok(Format::Log) } else { Err(Undetected::Unknown) }
 }
 
-/// The format whose columns a header has most of.
+/// The format that has most columns in common with a header.
 fn of_header(row: &[u8]) -> Result<Option<Format>, Undetected> {
     let titles = cells_of(row);
     let found = TABLES.map(|(format, columns)| (columns.count_in(&titles), format));
@@ -295,7 +294,7 @@ fn of_columns<'a>(columns: impl Iterator<Item = &'a str> + Clone) -> Result<Form
     }
 }
 
-/// The format of a benchmark's result, by its settings.
+/// The format of a benchmark's result, judging by its settings.
 fn of_bench(has_all: impl Fn(&[&str]) -> bool) -> Option<Format> {
     match () {
         () if !has_all(&["backend", "request_rate", "max_concurrency"]) => None,
@@ -305,7 +304,7 @@ fn of_bench(has_all: impl Fn(&[&str]) -> bool) -> Option<Format> {
     }
 }
 
-/// Whether a corpus of plays starts so. A play may take many lines, and its end may be missing.
+/// Whether a corpus of plays starts in this way. A play may take many lines, and its end may be missing.
 pub(crate) fn starts_play(start: &[u8]) -> bool {
     let is_object = start.trim_ascii_start().starts_with(b"{");
     is_object && is_play(|keys| has_all(start, keys))
@@ -315,14 +314,14 @@ fn is_play(has_all: impl Fn(&[&str]) -> bool) -> bool {
     has_all(&["hash_id_scope", "requests"]) && !has_all(&["schema"])
 }
 
-/// The mean difference of the timestamps of the whole rows at the start, if one is a fraction.
+/// The mean difference of the timestamps of the complete rows at the start, if one is a fraction.
 fn mean_gap_of_fractions(text: &[u8]) -> Option<f64> {
     #[derive(serde::Deserialize)]
     struct Stamped {
         #[serde(alias = "created_time")]
         timestamp: Option<f64>,
     }
-    // Most traces have no fraction at all; their rows need not be parsed.
+    // Most traces have no fractions at all; their rows need not be parsed.
     if !text.contains(&b'.') {
         return None;
     }

@@ -1,12 +1,11 @@
-//! Why a trace could not be read: always the file, and the line and field where
-//! there is one.
+//! Errors of reading a trace. Each names the file, and the line and field if it has them.
 
 use std::io;
 
 use crate::capture::CaptureError;
 use crate::{Format, MediaProblem, VcrOutput};
 
-/// The format of a file cannot be told, or it is a format without requests.
+/// The format of a file is unclear, or it has no requests.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// Neither the name nor the start shows the format.
@@ -19,7 +18,7 @@ pub enum FormatError {
         /// The file, as the caller named it.
         name: String,
     },
-    /// The file may have one of several formats, which differ in their units.
+    /// Several formats are possible, which differ in their units.
     #[error(
         "cannot tell the format of `{name}`: {why}. It may be {candidates}: name it with `--trace-format` (replay), \
          `format` (scenarios), `--from` (inspect) or `--format`, and the unit of timestamps other than the format's \
@@ -28,7 +27,7 @@ pub enum FormatError {
     Unclear {
         /// The file, as the caller named it.
         name: String,
-        /// Why it is not certain.
+        /// The reason for the doubt.
         why: String,
         /// The names of the formats.
         candidates: String,
@@ -44,7 +43,7 @@ pub enum FormatError {
         /// The columns.
         columns: String,
     },
-    /// The file is something that vcr writes and that holds no requests.
+    /// The file is an output of vcr without requests.
     #[error("`{name}` is {output}, which holds no requests; {}", output.next_step())]
     NoRequests {
         /// The file, as the caller named it.
@@ -52,7 +51,7 @@ pub enum FormatError {
         /// Its kind.
         output: VcrOutput,
     },
-    /// The file has no byte that is not blank.
+    /// The file contains only white space.
     #[error("`{name}` holds no request; give a file with at least one row")]
     Empty {
         /// The file, as the caller named it.
@@ -71,10 +70,10 @@ pub enum TraceError {
         /// The cause.
         source: io::Error,
     },
-    /// The format cannot be told.
+    /// The format is unclear.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// The file has another format than traces; [`Trace::open`](crate::Trace::open) does not read it.
+    /// The file does not have the format of a trace, so that [`Trace::open`](crate::Trace::open) cannot read it.
     #[error("`{name}` has the format {format}, which is not a trace; make a capture of it with `vcr inspect convert`")]
     NotATrace {
         /// The file, as the caller named it.
@@ -91,7 +90,7 @@ pub enum TraceError {
     /// A capture cannot be read.
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    /// Several files of a format that has one.
+    /// Several files of a format with one file per trace.
     #[error("{files} trace files, but a {format} trace is one file; only dynamo and weka traces may have several")]
     ManyFiles {
         /// Their number.
@@ -99,16 +98,16 @@ pub enum TraceError {
         /// The format.
         format: Format,
     },
-    /// No file at all.
+    /// No file was given.
     #[error("no trace file is named; name at least one")]
     NoFile,
-    /// A format without arrivals, where arrivals are needed.
+    /// A format without arrivals, in a replay that needs them.
     #[error("{format} traces do not say when requests arrive; give a concurrency")]
     NeedsClosedLoop {
         /// The format.
         format: Format,
     },
-    /// A ratio that is none.
+    /// An invalid ratio.
     #[error("invalid shared-prefix ratio {ratio}: expected 0 to 1")]
     SharedPrefixRatio {
         /// The given ratio.
@@ -135,10 +134,10 @@ fn in_field(field: &Option<&'static str>) -> String {
 /// A problem of one row.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowProblem {
-    /// The row is not what the decoder expects.
+    /// The row is malformed.
     #[error("{0}")]
     Malformed(String),
-    /// The row is longer than a reader buffers.
+    /// The row exceeds the buffer of the reader.
     #[error("the row is longer than {limit_bytes} bytes; is this a text file with one row a line?")]
     RowTooLong {
         /// The limit.
@@ -150,19 +149,19 @@ pub enum RowProblem {
         /// The things counted.
         what: &'static str,
     },
-    /// A field that every row needs is absent.
+    /// A mandatory field is absent.
     #[error("the field is missing; add it")]
     Missing,
-    /// A field was given twice, perhaps under its other name.
+    /// A field is given twice, perhaps under its alias.
     #[error("the field is given twice (`{alias}` is another name of it); keep one")]
     Duplicate {
-        /// The other accepted name, or the name itself.
+        /// The alias, or the name itself.
         alias: &'static str,
     },
     /// A prompt without tokens.
     #[error("the prompt has no tokens; every request needs at least one")]
     EmptyPrompt,
-    /// More prompt tokens than the hash ids can stand for.
+    /// More prompt tokens than the hash ids can cover.
     #[error(
         "{input_tokens} tokens, but {hash_ids} hash ids of {block_size_tokens} tokens cover only \
          {covered_tokens}; correct the row or the trace block size, or read leniently to cut it"
@@ -182,23 +181,22 @@ pub enum RowProblem {
     SurplusHashIds {
         /// The number of ids.
         hash_ids: u64,
-        /// Those that the prompt needs.
+        /// The number of ids that the prompt needs.
         used: u64,
     },
-    /// A field or column that the format does not define; an error only in
-    /// strict reading.
+    /// A field or column that the format does not define; an error only in strict reading.
     #[error("`{name}` is not a field of this format; remove it, or read less strictly to ignore it")]
     UnknownField {
         /// Its name.
         name: Box<str>,
     },
-    /// An event that replay does not know; an error only in strict reading.
+    /// An unknown event; an error only in strict reading.
     #[error("events of type `{name}` are not replayed; remove it, or read less strictly to skip it")]
     UnknownEvent {
         /// Its type.
         name: Box<str>,
     },
-    /// Another request has that name.
+    /// Another request already has that name.
     #[error("duplicate request `{request_id}`; names of requests must differ")]
     DuplicateRequest {
         /// The name.
@@ -210,28 +208,28 @@ pub enum RowProblem {
         /// The name.
         request_id: Box<str>,
     },
-    /// A request waits for itself.
+    /// Requests wait for each other.
     #[error("requests wait for each other in a circle: {path}")]
     Cycle {
         /// The names of the requests.
         path: String,
     },
-    /// The trace and the caller say different block sizes.
+    /// The block sizes of the trace and of the caller differ.
     #[error("the trace has blocks of {given} tokens, but {expected} were expected; correct the block size")]
     BlockSize {
-        /// That of the trace.
+        /// The block size of the trace.
         given: u32,
-        /// That of the caller, or of an earlier row.
+        /// The block size of the caller, or of an earlier row.
         expected: u32,
     },
-    /// Whether times below a subagent count from the subagent is not stated; an error only in
+    /// It is unclear whether the times of a subagent's requests count from the subagent; an error only in
     /// strict reading.
     #[error(
         "a request of a subagent is before the subagent itself, so nested times seem relative; read nested timestamps as \
          relative, or as absolute"
     )]
     RelativeTimestamps,
-    /// The recorded output and its stated length disagree.
+    /// The stated length of the recorded output is wrong.
     #[error("{given} token ids for an output length of {output_tokens}; they must be equal")]
     OutputLengthMismatch {
         /// Number of ids.
@@ -252,13 +250,13 @@ pub enum RowProblem {
     /// The first turn of a session has no previous turn to wait for.
     #[error("a first turn has nothing to wait for; remove the delay or use the timestamp")]
     DelayOnFirstTurn,
-    /// A wait of less than nothing.
+    /// A negative wait.
     #[error("invalid delay {delay_ms} ms: expected at least 0")]
     NegativeDelay {
         /// The given delay.
         delay_ms: String,
     },
-    /// A later turn is stamped before the turn it follows.
+    /// The timestamp of a later turn precedes that of the turn before it.
     #[error(
         "turn {turn} of its session is stamped earlier than the turn before it; order the \
          session's rows, or give an explicit delay"
@@ -267,7 +265,7 @@ pub enum RowProblem {
         /// The turn, from 0.
         turn: u32,
     },
-    /// Nothing says when the session starts.
+    /// The session has no start time.
     #[error("a first turn needs a timestamp, unless arrivals are ignored (closed loop); add it")]
     MissingFirstTimestamp,
     /// A header lacks a column.
@@ -276,7 +274,7 @@ pub enum RowProblem {
         /// The columns that the format needs.
         needed: [&'static str; 3],
     },
-    /// A request that failed when it was recorded; an error only in strict reading.
+    /// A request that failed in the recording; an error only in strict reading.
     #[error("the request failed when it was recorded: it has no response tokens; remove it, or read less strictly")]
     FailedRequest,
     /// A prompt is given as text without its length; an error only in strict reading.

@@ -4,11 +4,11 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
-/// Declares the formats: what each is, its name, and other names by which it can be given.
+/// Declares the formats: the description, the name and the aliases of each.
 macro_rules! formats {
     ($($(#[$doc:meta])* $variant:ident = $name:literal $(| $alias:literal)*,)*) => {
-        /// The formats of files with requests. Every command that reads requests reads all of them, as far as
-        /// a file has what the command needs.
+        /// The formats of files with requests. Every command that reads requests reads all of them, if the
+        /// file has the data that the command needs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Format {
             $($(#[$doc])* $variant,)*
@@ -19,7 +19,7 @@ macro_rules! formats {
             pub const ALL: [Format; [$($name),*].len()] = [$(Format::$variant),*];
 
             /// Its name, with hyphens: on the command line, in scenarios, and as `source` of a capture.
-            /// [`FromStr`] also takes it with underscores.
+            /// [`FromStr`] also accepts underscores.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self {
@@ -27,7 +27,7 @@ macro_rules! formats {
                 }
             }
 
-            /// Other names that [`FromStr`] takes.
+            /// Other names that [`FromStr`] accepts.
             #[must_use]
             pub fn aliases(self) -> &'static [&'static str] {
                 match self {
@@ -39,16 +39,14 @@ macro_rules! formats {
 }
 
 formats! {
-    /// A capture, or a trace of vllm-vcr: what an engine was asked, and its answers.
+    /// A capture, or a trace of vllm-vcr: requests to an engine, and its answers.
     Capture = "capture",
-    /// One JSON object a line, as published with Mooncake (FAST '25) and
-    /// extended by Dynamo with sessions, delays and priorities.
+    /// One JSON object per line, as published with Mooncake (FAST '25) and extended by Dynamo with sessions,
+    /// delays and priorities.
     Mooncake = "mooncake",
-    /// Mooncake rows whose later turns give only what is new
-    /// in their prompts; see [`Trace::is_delta`](crate::Trace).
+    /// Mooncake rows in which prompts of later turns contain only new content; see [`Trace::is_delta`](crate::Trace).
     MooncakeDelta = "mooncake-delta",
-    /// Mooncake rows that say which others they wait for, in both of Dynamo's
-    /// versions: `wait_for`, or a header and `dependencies`.
+    /// Mooncake rows with dependencies, in both of Dynamo's versions: `wait_for`, or a header and `dependencies`.
     AgenticMooncake = "agentic-mooncake",
     /// Sessions of tool calls as arrays of lengths, without arrivals: only for
     /// closed loops.
@@ -59,12 +57,11 @@ formats! {
     /// Recorded plays of coding agents as JSON documents (Weka, AgentX), in one or more files or a
     /// folder of them.
     Weka = "weka",
-    /// The CSV of the Azure LLM inference traces: `TIMESTAMP`, `ContextTokens`,
-    /// `GeneratedTokens`. It says nothing of content, so no prompt shares
-    /// anything with another.
+    /// The CSV of the Azure LLM inference traces: `TIMESTAMP`, `ContextTokens`, `GeneratedTokens`. It has no
+    /// content, so prompts share no prefixes.
     Azure = "azure",
-    /// The usage traces of Qwen on Bailian: chats that name the chat they continue, with times in
-    /// seconds and blocks of 16 tokens.
+    /// The usage traces of Qwen on Bailian: chats that name the chat they continue, with times in seconds and
+    /// blocks of 16 tokens.
     QwenBailian = "qwen-bailian",
     /// The CSV of BurstGPT, without or with sessions. Requests without response tokens failed and
     /// are left out.
@@ -94,7 +91,7 @@ formats! {
     Requests = "requests" | "run" | "table",
     /// Observations, as `vcr mirror` writes them.
     Observations = "observations",
-    /// OpenAI's streams, as they are or chunk by chunk.
+    /// OpenAI's streams, as raw text or chunk by chunk.
     Sse = "sse",
     /// Responses of servers with their times.
     Responses = "responses",
@@ -103,8 +100,7 @@ formats! {
 }
 
 impl Format {
-    /// Whether its requests never say when they arrive, so that they can only be
-    /// played in a closed loop.
+    /// Whether its requests never state their arrival, so that only a closed loop can replay them.
     #[must_use]
     pub fn needs_closed_loop(self) -> bool {
         self == Format::AppliedComputeAgentic
@@ -149,15 +145,15 @@ impl FromStr for Format {
 /// The unit of the timestamps of Mooncake rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimestampUnit {
-    /// That of the published files.
+    /// The unit of the published files.
     #[default]
     Milliseconds,
-    /// Read to the microsecond.
+    /// Seconds, read to the microsecond.
     Seconds,
 }
 
 impl TimestampUnit {
-    /// All of them, with their names.
+    /// All units, with their names.
     pub const ALL: [(&str, TimestampUnit); 2] = [("ms", TimestampUnit::Milliseconds), ("s", TimestampUnit::Seconds)];
 }
 
@@ -173,8 +169,8 @@ impl FromStr for TimestampUnit {
 /// The treatment of invalid rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Strictness {
-    /// Errors that can be repaired are, and counted as warnings: an `input_length` that its hash
-    /// ids do not cover is cut, a line of a capture that cannot be used is skipped.
+    /// Errors that can be repaired are repaired and counted as warnings: an `input_length` that its hash ids
+    /// do not cover is cut, an invalid line of a capture is skipped.
     Lenient,
     /// Errors are refused; data without an effect (unknown fields, surplus hash ids) is counted as a warning.
     #[default]
@@ -186,33 +182,31 @@ pub enum Strictness {
 /// The scope in which equal hash ids mean equal tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HashIdScope {
-    /// Everywhere in the trace.
+    /// The whole trace.
     #[default]
     Trace,
-    /// Inside a play: sessions with the same `play_id`; of rows without one, the
-    /// session. It is what `"hash_id_scope": "local"` of a header means, since an
-    /// agent and those it starts share their blocks.
+    /// A play: sessions with the same `play_id`, or a single session without one. A header's
+    /// `"hash_id_scope": "local"` has this meaning, since an agent and its subagents share blocks.
     Play,
-    /// Inside a session.
+    /// A session.
     Session,
 }
 
-/// The rule by which requests of a capture are turns of one session. A turn starts a think
-/// time after the end of the turn before it, all others at their recorded arrival.
+/// The rule by which requests of a capture are turns of one session. A turn starts a think time after the end
+/// of the previous turn, any other request at its recorded arrival.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sessions {
-    /// Those that the capture names with a `session`.
+    /// The sessions that the capture names in `session`.
     #[default]
     Recorded,
-    /// These, and of the others those whose prompts extend an earlier one that
-    /// had ended.
+    /// These, and for other requests the extension of an earlier prompt whose request had ended.
     ByPrefix,
-    /// None: every request starts at its recorded arrival.
+    /// No sessions: every request starts at its recorded arrival.
     None,
 }
 
 impl Sessions {
-    /// All of them, with their names.
+    /// All rules, with their names.
     pub const ALL: [(&str, Sessions); 3] =
         [("recorded", Sessions::Recorded), ("by-prefix", Sessions::ByPrefix), ("none", Sessions::None)];
 }
@@ -226,21 +220,21 @@ impl FromStr for Sessions {
     }
 }
 
-/// The beginning of the times of requests of subagents ([`Format::Weka`]).
+/// The origin of the times of subagents' requests ([`Format::Weka`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NestedTimestamps {
-    /// The subagent's own time if any request of the trace would be before its subagent otherwise,
-    /// else the beginning of the play.
+    /// The subagent's own time if otherwise any request of the trace would precede its subagent, or else the
+    /// start of the play.
     #[default]
     Auto,
-    /// The beginning of the play.
+    /// The start of the play.
     Absolute,
     /// The subagent's own time.
     Relative,
 }
 
 impl NestedTimestamps {
-    /// All of them, with their names.
+    /// All origins, with their names.
     pub const ALL: [(&str, NestedTimestamps); 3] = [
         ("auto", NestedTimestamps::Auto),
         ("absolute", NestedTimestamps::Absolute),
@@ -257,58 +251,54 @@ impl FromStr for NestedTimestamps {
     }
 }
 
-/// Leading blocks that the sessions of a trace share, where the trace says
-/// nothing of content.
+/// Leading blocks that the sessions of a trace share, if the trace has no content.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SharedPrefix {
-    /// The part of the blocks of a first prompt, from 0 to 1.
+    /// The shared part of the blocks of a first prompt, from 0 to 1.
     pub ratio: f64,
-    /// Groups of sessions with the same leading blocks; 0 for none that share.
+    /// Groups of sessions with the same leading blocks; 0 if no sessions share blocks.
     pub groups: u32,
-    /// The seed by which each session is put into a group.
+    /// The seed that assigns sessions to groups.
     pub seed: u64,
 }
 
 impl SharedPrefix {
-    /// The group of a session, if it shares anything.
+    /// The group of a session, if it shares blocks.
     pub(crate) fn group(&self, session: u32) -> Option<u32> {
         if self.groups == 0 || self.ratio == 0.0 {
             return None;
         }
         let draw = xxhash_rust::xxh3::xxh3_64_with_seed(&session.to_le_bytes(), self.seed);
-        // The high half of the product is uniform over the groups.
+        // The high half of the product is uniformly distributed over the groups.
         Some(((u128::from(draw) * u128::from(self.groups)) >> 64) as u32)
     }
 }
 
-/// The rules a trace is read with.
+/// Options for reading a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceOptions {
-    /// The format; `None` finds it out from the file's name, else from its
-    /// first line.
+    /// The format; `None` detects it from the file's name, or else from its first line.
     pub format: Option<Format>,
-    /// Prompt tokens that one hash id stands for. Unless given, a Mooncake trace
-    /// that is opened by its path has the size that its first rows determine, if
-    /// they do, else [`TraceOptions::DEFAULT_BLOCK_SIZE`]. A header of an agentic trace and a request trace of Dynamo
-    /// say it themselves and are checked against it; a capture says it and is
-    /// not.
+    /// Prompt tokens of one hash id. Without it, a Mooncake trace opened by its path has the size that its
+    /// first rows determine, if they do, or else [`TraceOptions::DEFAULT_BLOCK_SIZE`]. A header of an agentic
+    /// trace and a request trace of Dynamo state the size and are checked against it; a capture's own size
+    /// takes precedence.
     pub block_size_tokens: Option<NonZeroU32>,
-    /// The unit of the timestamps of Mooncake rows. Other formats have one of their own.
+    /// The unit of the timestamps of Mooncake rows. Other formats have a fixed unit.
     pub timestamp_unit: TimestampUnit,
     /// The treatment of invalid rows.
     pub strictness: Strictness,
-    /// Whether every first turn needs a timestamp. Off for closed-loop replay,
-    /// which ignores arrivals.
+    /// Whether every first turn needs a timestamp. False for closed-loop replay, which ignores arrivals.
     pub first_timestamp_required: bool,
-    /// Keep when the recorded answers of a capture came.
+    /// Keep the times of the recorded answers of a capture.
     pub answer_times: bool,
-    /// Keep the requests of a capture of HTTP as clients sent them.
+    /// Keep the requests of an HTTP capture as clients sent them.
     pub calls: bool,
     /// The rule by which requests of a capture are turns of one session.
     pub sessions: Sessions,
-    /// The scope in which equal hash ids mean equal tokens; `None` leaves it to the trace.
+    /// The scope in which equal hash ids mean equal tokens; `None` takes the trace's own.
     pub hash_id_scope: Option<HashIdScope>,
-    /// The beginning of the times of requests of subagents.
+    /// The origin of the times of subagents' requests.
     pub nested_timestamps: NestedTimestamps,
     /// The shared prefixes of sessions of [`Format::AppliedComputeAgentic`].
     pub shared_prefix: SharedPrefix,
@@ -336,7 +326,7 @@ impl TraceOptions {
     /// Prompt tokens of a hash id in the published Mooncake traces.
     pub const DEFAULT_BLOCK_SIZE: NonZeroU32 = NonZeroU32::new(512).expect("512 is not 0");
 
-    /// The block size of a trace that does not say it itself.
+    /// The block size for a trace that does not state its own.
     pub(crate) fn block_size_or_default(&self) -> NonZeroU32 {
         self.block_size_tokens.unwrap_or(Self::DEFAULT_BLOCK_SIZE)
     }

@@ -1,4 +1,4 @@
-//! A module for each format of traces, which hands its rows to the assembler.
+//! A module for each format of traces, which passes its rows to the assembler.
 
 pub(crate) mod applied_compute;
 pub(crate) mod azure;

@@ -1,7 +1,7 @@
-//! Workload traces: who asks when, for how much, and what the prompts share.
+//! Workload traces: arrivals, lengths and shared parts of prompts.
 //!
 //! Every reader turns a public format into one [`Trace`]. A prompt is never
-//! held as tokens, only as the ids of its content blocks, so that sixty million
+//! stored as tokens, only as the ids of its content blocks, so that sixty million
 //! prompt tokens cost half a megabyte.
 //!
 //! This crate knows files and formats. It knows nothing of engines, latency or

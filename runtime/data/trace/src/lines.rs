@@ -1,4 +1,4 @@
-//! Lines of a trace, numbered as errors of this crate number them.
+//! Lines of a trace, with the numbers that errors use.
 
 use std::io::{self, BufRead};
 
@@ -17,7 +17,7 @@ pub(crate) enum LineError {
 }
 
 impl LineError {
-    /// As an error of the trace called `name`.
+    /// The error for the trace called `name`.
     pub(crate) fn of(self, name: &str) -> TraceError {
         let (line, problem) = match self {
             LineError::Io(source) => {
@@ -61,18 +61,17 @@ impl<R: BufRead> Lines<R> {
         }
     }
 
-    /// The row that was read last.
+    /// The last row.
     pub(crate) fn row(&self) -> &[u8] {
         self.0.row()
     }
 
-    /// The 1-based number of the line that was read last.
+    /// The 1-based number of the last line.
     pub(crate) fn line(&self) -> u32 {
         u32::try_from(self.0.line()).unwrap_or(u32::MAX)
     }
 
-    /// Where the row that was read last starts, in bytes from the start of the
-    /// stream.
+    /// The start of the last row, in bytes from the start of the stream.
     pub(crate) fn row_offset_bytes(&self) -> u64 {
         self.0.row_offset_bytes()
     }
@@ -83,7 +82,7 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// A decoder's message about a row, without the line: a row is one line.
+/// A decoder's message about a row, without the line number, because a row is one line.
 pub(crate) fn describe(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let cause = text.split(" at line ").next().unwrap_or(&text);

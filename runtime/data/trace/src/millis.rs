@@ -1,15 +1,14 @@
-//! Milliseconds and seconds in files to nanoseconds inside.
+//! Converts milliseconds and seconds in files to nanoseconds.
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use std::fmt;
 
 /// A signed time in whole nanoseconds, read from a JSON number of milliseconds.
 ///
-/// One rule makes every machine agree. An integer is multiplied by a million. Any other number
-/// is taken as the nearest double: its whole milliseconds are multiplied by a million, and its
-/// fraction (which a double holds exactly) is multiplied by a million as a double and rounded
-/// to the nearest integer, halves away from zero. Times below 2^32 ms (49 days) with six
-/// decimals therefore survive exactly.
+/// One rule gives the same result on every machine. An integer is multiplied by a million. Any other number
+/// is taken as the nearest double: its whole milliseconds are multiplied by a million, and its fraction
+/// (which a double holds exactly) is multiplied by a million as a double and rounded to the nearest integer,
+/// halves away from zero. Times below 2^32 ms (49 days) with six decimals therefore survive exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Millis {
     pub(crate) ns: i64,
@@ -115,7 +114,7 @@ mod tests {
     }
 
     proptest! {
-        /// Exports must come back to the nanosecond for any trace of up to 49 days.
+        /// Exported times must be read back to the nanosecond for any trace of up to 49 days.
         #[test]
         fn written_times_read_back_exactly(ns in 0u64..(1u64 << 32) * 1_000_000) {
             let mut text = Vec::new();

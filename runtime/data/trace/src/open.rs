@@ -1,4 +1,4 @@
-//! Opening a trace: which format, packed or not, and with which rules.
+//! Opens a trace: format, packing, and reading options.
 
 use crate::capture::{self, CaptureReader, ReadOptions};
 use crate::detect::starts_play;
@@ -15,22 +15,21 @@ use std::path::{Path, PathBuf};
 
 use vcr_base::input::{Unpacked, is_regular};
 
-/// Enough that the first row is usually whole.
+/// Large enough for most first rows.
 const PEEKED_BYTES: usize = 128 << 10;
 
 impl Trace {
-    /// Reads a trace file; a packed one (gzip, zstd) is unpacked on the way. A
-    /// capture may be a folder or the first of several files.
+    /// Reads a trace file; a packed one (gzip, zstd) is unpacked while reading. A capture may be a folder or
+    /// the first of several files.
     ///
     /// # Errors
-    /// [`TraceError`], always naming the file, and the line and field where
-    /// there is one. A trace is read whole or not at all.
+    /// A [`TraceError`] that names the file, and the line and field if it has them. A trace is read
+    /// completely or not at all.
     pub fn open(path: &Path, options: &TraceOptions) -> Result<Trace, TraceError> {
         read_files(&[path], options)
     }
 
-    /// Reads a trace from any stream. `name` is what errors call it;
-    /// `options.format` is not looked at.
+    /// Reads a trace from any stream. Errors call it `name`; `options.format` is ignored.
     ///
     /// # Errors
     /// See [`Trace::open`].
@@ -139,7 +138,7 @@ pub fn read_files(paths: &[impl AsRef<Path>], options: &TraceOptions) -> Result<
     files.finish()
 }
 
-/// The files that paths name, with those in folders.
+/// The files at these paths, including those in folders.
 fn files_in_folders(paths: &[impl AsRef<Path>]) -> Result<Vec<PathBuf>, TraceError> {
     let mut files = Vec::new();
     for path in paths.iter().map(AsRef::as_ref) {
@@ -152,10 +151,10 @@ fn files_in_folders(paths: &[impl AsRef<Path>]) -> Result<Vec<PathBuf>, TraceErr
     Ok(files)
 }
 
-/// The format of the files in a folder: the parts of a capture, unless they are something else.
+/// The format of the files in a folder: the parts of a capture, unless they have another format.
 ///
 /// # Errors
-/// When a file in it cannot be read.
+/// If a file in it cannot be read.
 pub fn folder_format(path: &Path) -> Result<Format, TraceError> {
     let has = |name: &str| path.join(name).is_file();
     if has("requests.jsonl") && has("meta.json") {
@@ -183,7 +182,7 @@ fn read_corpus(files: &[PathBuf], place: &Path, options: &TraceOptions) -> Resul
     corpus.finish()
 }
 
-/// Reads a Mooncake trace whose rows determine the block size, and says so.
+/// Reads a Mooncake trace with the block size that its rows determine, and adds a warning about it.
 fn read_inferred(
     reader: impl BufRead,
     name: &str,
@@ -210,7 +209,7 @@ fn capture_options(options: &TraceOptions) -> ReadOptions {
     ReadOptions { lenient: options.strictness == Strictness::Lenient }
 }
 
-/// A capture knows its other files itself.
+/// Opens a capture, which finds its other files itself.
 fn open_capture(path: &Path, options: &TraceOptions) -> Result<Trace, TraceError> {
     let reader = CaptureReader::open(path, &capture_options(options))?;
     read_capture(reader, &path.display().to_string(), options)

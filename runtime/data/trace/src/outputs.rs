@@ -1,19 +1,17 @@
-//! vcr's own outputs, recognised by their start, so that no reader takes them for
-//! a file of another tool.
+//! Outputs of vcr, recognised by their start, so that no reader mistakes them for a file of another tool.
 
 use std::fmt;
 
 use crate::start::{Start, has_all};
 
-/// A file that vcr wrote and that is neither a capture nor a trace.
+/// A file that vcr wrote, except captures and traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VcrOutput {
     /// `requests.jsonl` of `vcr run --out`.
     RunRequests,
     /// The lines of `vcr replay --report-jsonl`.
     ReplayRequests,
-    /// A CSV with a row for each request, as `vcr inspect convert` writes it, or
-    /// another one with such columns.
+    /// A CSV with a row for each request, as `vcr inspect convert` writes it, or another table with such columns.
     RequestTable,
     /// The table of `vcr replay --sweep-out`, as CSV or JSON.
     SweepTable,
@@ -28,7 +26,7 @@ pub enum VcrOutput {
 }
 
 impl VcrOutput {
-    /// Kind of an unpacked file that starts with these bytes; `None` if vcr does not write it.
+    /// Kind of an unpacked file that starts with these bytes; `None` if vcr does not write such files.
     #[must_use]
     pub fn detect(start: &[u8]) -> Option<Self> {
         Self::of(&Start::new(start))
@@ -48,7 +46,7 @@ impl VcrOutput {
         }
     }
 
-    /// By the columns of a table.
+    /// The kind of a table with these columns.
     #[must_use]
     pub fn of_columns<'a>(columns: impl Iterator<Item = &'a str>) -> Option<Self> {
         let columns: Vec<&str> = columns.collect();
@@ -60,7 +58,7 @@ impl VcrOutput {
         }
     }
 
-    /// By the keys of a first row, or of a document on one line.
+    /// The kind of a file with these keys in its first row, or in its document on one line.
     fn of_keys(has: impl Fn(&str) -> bool) -> Option<Self> {
         let has_all = |keys: &[&str]| keys.iter().all(|key| has(key));
         match () {
@@ -74,7 +72,7 @@ impl VcrOutput {
         }
     }
 
-    /// By what stands near the beginning of a document over many lines.
+    /// The kind of a document over several lines, from the keys near its beginning.
     fn of_document(start: &Start<'_>) -> Option<Self> {
         let has_all = |keys: &[&str]| has_all(start.text, keys);
         match () {
@@ -88,7 +86,7 @@ impl VcrOutput {
         }
     }
 
-    /// Whether it holds requests, which `vcr inspect` makes a capture of.
+    /// Whether it has requests that `vcr inspect` converts to a capture.
     #[must_use]
     pub fn has_requests(self) -> bool {
         matches!(self, Self::RunRequests | Self::ReplayRequests | Self::RequestTable)
@@ -110,11 +108,11 @@ impl VcrOutput {
     }
 }
 
-/// Columns of a sweep's table, whatever was swept.
+/// Columns of every sweep's table.
 const SWEEP_KEYS: [&str; 3] = ["completed_requests", "request_throughput_rps", "fingerprint"];
-/// The column of the prompt's length in tables of requests.
+/// Names of the column with the prompt's length in tables of requests.
 pub const PROMPT_COLUMNS: [&str; 3] = ["prompt_tokens", "input_tokens", "input_length"];
-/// The column of the answer's length in tables of requests.
+/// Names of the column with the answer's length in tables of requests.
 pub const OUTPUT_COLUMNS: [&str; 4] = ["output_tokens", "output_length", "generated_tokens", "completion_tokens"];
 
 impl fmt::Display for VcrOutput {

@@ -1,15 +1,14 @@
-//! Writing traces that Perfetto and `chrome://tracing` show.
+//! Writes traces for Perfetto and `chrome://tracing`.
 //!
-//! The JSON trace event format: slices on named tracks, counters, spans of
-//! requests and instants. Times come in as nanoseconds and are written in
-//! microseconds, as the format wants them.
+//! The JSON trace event format: slices on named tracks, counters, spans of requests and instants. Times are
+//! passed as nanoseconds and written in microseconds, which the format requires.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 
-/// Writes trace events, separated but without the surrounding document, so that
-/// parts of one trace can be written apart and joined.
+/// Writes trace events, separated but without the surrounding document, so that parts of one trace can be
+/// written separately and joined.
 #[derive(Debug)]
 pub struct PerfettoWriter<W: Write> {
     out: W,
@@ -71,7 +70,7 @@ impl<W: Write> PerfettoWriter<W> {
     /// Names a group of tracks.
     ///
     /// # Errors
-    /// Those of the writer, as with all methods here.
+    /// If the writer fails, as with all methods here.
     pub fn process_name(&mut self, process: u64, name: &str) -> io::Result<()> {
         self.metadata("process_name", process, None, name)
     }
@@ -79,15 +78,15 @@ impl<W: Write> PerfettoWriter<W> {
     /// Names a track.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// If the writer fails.
     pub fn thread_name(&mut self, process: u64, thread: u64, name: &str) -> io::Result<()> {
         self.metadata("thread_name", process, Some(thread), name)
     }
 
-    /// A slice on a track.
+    /// Writes a slice on a track.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// If the writer fails.
     pub fn slice(
         &mut self,
         process: u64,
@@ -106,28 +105,28 @@ impl<W: Write> PerfettoWriter<W> {
         })
     }
 
-    /// Values of counters from an instant on.
+    /// Writes values of counters from an instant on.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// If the writer fails.
     pub fn counter(&mut self, process: u64, name: &str, at_ns: u64, values: &[(&str, u64)]) -> io::Result<()> {
         self.event(&TraceEvent { ts: Some(micros(at_ns)), args: Some(Pairs(values)), ..blank("C", process, name) })
     }
 
-    /// A counter that need not be whole, from an instant on.
+    /// Writes the value of a counter, which may be a fraction, from an instant on.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// If the writer fails.
     pub fn gauge(&mut self, process: u64, name: &str, at_ns: u64, value: f64) -> io::Result<()> {
         let values = Pairs(&[("value", value)]);
         self.event(&TraceEvent { ts: Some(micros(at_ns)), args: Some(values), ..blank("C", process, name) })
     }
 
-    /// A span of something that has no track of its own, from the first to the second
-    /// time; spans of one `id` in one `category` share a lane.
+    /// Writes a span without a track of its own, from the first to the second time; spans with one `id` in
+    /// one `category` share a row.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// If the writer fails.
     pub fn span(
         &mut self,
         process: u64,
@@ -151,10 +150,10 @@ impl<W: Write> PerfettoWriter<W> {
         Ok(())
     }
 
-    /// Something that happens on a track at an instant.
+    /// Writes an instant event on a track.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// If the writer fails.
     pub fn instant(&mut self, process: u64, thread: u64, name: &str, at_ns: u64) -> io::Result<()> {
         self.event(&TraceEvent {
             tid: Some(thread),
@@ -164,20 +163,19 @@ impl<W: Write> PerfettoWriter<W> {
         })
     }
 
-    /// Writes the text after the last event, and flushes everything to the
-    /// writer below.
+    /// Writes the text after the last event, and flushes the underlying writer.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// If the writer fails.
     pub fn end_document(&mut self) -> io::Result<()> {
         self.out.write_all(Self::FOOTER)?;
         self.out.flush()
     }
 
-    /// Hands everything to the writer below.
+    /// Flushes the underlying writer.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// If the writer fails.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }

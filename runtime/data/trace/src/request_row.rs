@@ -1,19 +1,19 @@
-//! The fields of a request of a run: of its record in the cluster, and of its row in `requests.jsonl`.
+//! The fields of a request of a run: in the cluster's record and in the row of `requests.jsonl`.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-/// Declares every field of a request once, and hands the declarations to the macro `$declare`.
+/// Declares every field of a request once, and passes the declarations to the macro `$declare`.
 ///
-/// A declaration is a documentation, the field of the record if there is one, and the field of the row if there
-/// is one. Units are at the ends of names. The field of a record says whether an attempt after a fault resets or
-/// keeps it, and whether the fingerprint of a run covers it: `hashed`, `further` (only of runs that have such
+/// A declaration is a documentation, the field of the record if there is one, and the field of the row if
+/// there is one. Names end in units. The field of a record states whether an attempt after a fault resets or
+/// keeps it, and whether the fingerprint of a run covers it: `hashed`, `further` (only of runs with such
 /// requests) or `unhashed`. The field of a row has its serde attributes.
 ///
-/// From it follow the record with its reset, fingerprint and packing (`vcr_cluster::record`), the row with its
-/// reader, writer and table ([`RequestRow`]), and, where a field is in both, the way from one to the other.
-/// `docs/schemas/requests.schema.json` has the same fields and documentation, which a test compares.
+/// The record with its reset, fingerprint and packing (`vcr_cluster::record`) is generated from it, and so
+/// are the row with its reader, writer and table ([`RequestRow`]), and the conversion of fields that are in
+/// both. `docs/schemas/requests.schema.json` has the same fields and documentation, which a test compares.
 #[macro_export]
 macro_rules! request_fields {
     ($declare:ident) => {
@@ -34,11 +34,11 @@ macro_rules! request_fields {
                 "Length of the prompt." { prompt_tokens: u32, kept, hashed } { prompt_tokens: u32, default };
                 "Length of the output asked for." { max_tokens: u32, kept, hashed } { max_tokens: u32, default };
                 "Output tokens emitted." { output_tokens: u32, reset, hashed } { output_tokens: u32, default };
-                // Of the latest attempt that was admitted.
+                // The value of the latest admitted attempt.
                 "Prompt tokens found in the prefix cache or a tier at first admission."
                     { cached_tokens: u32, kept, hashed } { cached_tokens: u32, default };
                 "Arrival: when the client sends it." { arrival_ns: u64, kept, hashed } { arrival_ms: f64 };
-                // It follows from the arrival and the prompt.
+                // The value follows from the arrival and the prompt.
                 "When it reaches the queue in front of the engines." { queued_ns: u64, kept, unhashed } {};
                 "When it reaches the queue in front of the engines; absent where that is the arrival."
                     {} { queued_ms: Option<f64>, skip_serializing_if = "Option::is_none" };
@@ -64,7 +64,7 @@ macro_rules! request_fields {
                     {} { ttft_ms: Option<f64>, skip_serializing_if = "Option::is_none" };
                 "Time from arrival to the last output token."
                     {} { e2e_ms: Option<f64>, skip_serializing_if = "Option::is_none" };
-                // Of the latest attempt that was sent to an engine.
+                // The value of the latest attempt that was sent to an engine.
                 "Engine that computed the prompt, as an index over all engines and their ranks."
                     { prefill_worker: Option<u32>, kept, hashed } {};
                 "Engine that generated the output, if another." { decode_worker: Option<u32>, reset, hashed } {};
@@ -78,11 +78,11 @@ macro_rules! request_fields {
                  the first."
                     { attempt: u32, kept, further }
                     { attempt: u32, default, skip_serializing_if = "is_zero" };
-                // It follows from the configuration.
+                // The value follows from the configuration.
                 "When its client gives up for good, however often it tries again; absent without a deadline."
                     { deadline_ns: Option<u64>, kept, unhashed }
                     { deadline_ms: Option<f64>, skip_serializing_if = "Option::is_none" };
-                // The metrics have these two.
+                // Metrics count these two values.
                 "Output tokens that were cut off by a fault or by its client; absent for none."
                     { wasted_tokens: u32, kept, unhashed }
                     { wasted_tokens: u32, default, skip_serializing_if = "is_zero" };
@@ -134,7 +134,7 @@ macro_rules! request_fields {
 pub enum RowCell<'a> {
     /// A text; empty if it is absent.
     Text(&'a str),
-    /// A number that is always there.
+    /// A number that is always present.
     Count(u64),
     /// A number, unless it is absent.
     Number(Option<f64>),
@@ -197,13 +197,13 @@ impl RequestRow<'_> {
         self.status == "completed"
     }
 
-    /// The name of its run; empty if the line does not say it.
+    /// The name of its run; empty if the line lacks it.
     #[must_use]
     pub fn run(&self) -> &str {
         self.of.as_deref().unwrap_or_default()
     }
 
-    /// Arrival to end; none while it has not ended.
+    /// Time from arrival to end; None if the request has not ended.
     #[must_use]
     pub fn total_ms(&self) -> Option<f64> {
         self.end_ms.map(|end_ms| end_ms - self.arrival_ms)

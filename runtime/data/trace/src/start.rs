@@ -1,10 +1,10 @@
-//! The first bytes of a file, by which its format is detected.
+//! The first bytes of a file, from which its format is detected.
 
 use serde_json::{Map, Value};
 
 /// The first bytes of an unpacked file. Its first row is parsed once.
 pub(crate) struct Start<'a> {
-    /// Without byte-order mark and leading whitespace.
+    /// The text without byte-order mark and leading white space.
     pub(crate) text: &'a [u8],
     pub(crate) row: &'a [u8],
     /// The first row of a text that begins with a brace.

@@ -1,4 +1,4 @@
-//! The one in-memory form of a workload.
+//! A workload in memory.
 
 pub(crate) mod hash_ids;
 pub(crate) mod media;
@@ -11,9 +11,9 @@ use hash_ids::{HashIdList, HashIdRange, HashIds};
 use crate::MediaItem;
 use crate::capture::RecordedCall;
 
-/// A workload: requests in file order, and what their prompts share.
+/// A workload: requests in file order, and the shared parts of their prompts.
 ///
-/// Per-request lists live in flat arrays; a request holds ranges into them.
+/// Per-request lives in flat arrays; a request holds ranges into them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
     /// The requests, in the order of the file.
@@ -30,29 +30,26 @@ pub struct Trace {
     pub output_token_ids: Vec<u32>,
     /// Multimodal items of all prompts; see [`Trace::items`].
     pub items: Vec<MediaItem>,
-    /// When recorded answers came, by request; empty unless
-    /// [`TraceOptions::answer_times`](crate::TraceOptions) asks for them.
+    /// Times of recorded answers, by request; empty unless
+    /// [`TraceOptions::answer_times`](crate::TraceOptions) is set.
     pub answer_times: Vec<Option<AnswerTimes>>,
-    /// Requests as clients sent them over HTTP, by request; empty unless [`TraceOptions::calls`](crate::TraceOptions) asks
-    /// for them.
+    /// Requests as clients sent them over HTTP, by request; empty unless
+    /// [`TraceOptions::calls`](crate::TraceOptions) is set.
     pub calls: Vec<Option<Arc<RecordedCall>>>,
     /// The outputs of those answers; see [`AnswerTimes::outputs`].
     pub output_times: Vec<OutputTime>,
-    /// How long each request took when it was recorded, as far as that is known; empty unless
-    /// [`Trace::has_free_turns`].
+    /// Recorded durations of requests, where known; empty unless [`Trace::has_free_turns`].
     pub recorded_ns: Vec<Option<u64>>,
     /// The policy-class names that requests refer to by index.
     pub policy_classes: Vec<Box<str>>,
     /// Dependencies of requests; see [`Trace::dependencies`]. There is no cycle among them.
     pub dependencies: Vec<Dependency>,
-    /// Whether only dependencies and arrivals hold a request back, not the turn
-    /// before it in its session.
+    /// Whether a request waits only for its dependencies and its arrival, not for the previous turn in its session.
     pub has_free_turns: bool,
-    /// Whether the prompts of later turns give only what is new in them: the
-    /// whole prompt of such a turn is the prompt and the answer of the turn
-    /// before it, and then its own blocks.
+    /// Whether the prompts of later turns contain only new content: the complete prompt of such a turn is the
+    /// prompt and the answer of the previous turn, followed by its own blocks.
     pub is_delta: bool,
-    /// Number of sessions; a request without a session id has one of its own.
+    /// Number of sessions; a request without a session id is a session of its own.
     pub sessions: u32,
     /// Names of sessions in the file; see [`Trace::session_id`].
     pub session_ids: Vec<Option<Box<str>>>,
@@ -71,84 +68,80 @@ pub struct TraceRequest {
     pub session: u32,
     /// Position inside the session, from 0.
     pub turn: u32,
-    /// Index in [`Trace::requests`] of the turn that follows the end of this
-    /// one. `None` for the last turn of a session, and where
-    /// [`Trace::has_free_turns`].
+    /// Index in [`Trace::requests`] of the turn that follows the end of this one. `None` for the last turn of
+    /// a session, and with [`Trace::has_free_turns`].
     pub next_turn: Option<u32>,
-    /// Arrival of a first turn in nanoseconds after the earliest first turn; of
-    /// a request with dependencies, the time before which it does not start.
-    /// `None` for chained later turns, and for first turns without a timestamp where
-    /// [`TraceOptions::first_timestamp_required`](crate::TraceOptions) is off.
+    /// Arrival of a first turn in nanoseconds after the earliest first turn; for a request with dependencies,
+    /// its earliest start. `None` for chained later turns, and for first turns without a timestamp if
+    /// [`TraceOptions::first_timestamp_required`](crate::TraceOptions) is false.
     pub arrival_ns: Option<u64>,
-    /// Nanoseconds between the completion of the previous turn and this one; 0
-    /// for first turns.
+    /// Nanoseconds from the end of the previous turn to this one; 0 for first turns.
     pub delay_ns: u64,
     /// Prompt length; at least 1.
     pub input_tokens: u32,
     /// Tokens to generate; may be 0.
     pub output_tokens: u32,
-    /// Range in [`Trace::dependencies`] of what it waits for; empty unless [`Trace::has_free_turns`].
+    /// Range of its dependencies in [`Trace::dependencies`]; empty unless [`Trace::has_free_turns`].
     pub dependencies: ItemRange,
-    /// Where the prompt's ids lie in [`Trace::hash_ids`]. Empty when the source
-    /// says nothing about content: such a prompt shares nothing with any other.
+    /// Range of the prompt's ids in [`Trace::hash_ids`]. Empty if the source has no content: such a prompt
+    /// shares nothing with any other.
     pub hash_ids: HashIdRange,
     /// Range of the recorded output in [`Trace::output_token_ids`]: empty, or `output_tokens` long.
     pub output_token_ids: ItemRange,
-    /// Where the prompt's multimodal items lie in [`Trace::items`].
+    /// Range of the prompt's multimodal items in [`Trace::items`].
     pub items: ItemRange,
-    /// Scheduling priority as the source gives it; 0 if it does not.
+    /// Scheduling priority of the source; 0 if absent.
     pub priority: i32,
-    /// Strict priority tier as the source gives it; 0 if it does not.
+    /// Strict priority tier of the source; 0 if absent.
     pub strict_priority: u32,
     /// Index in [`Trace::policy_classes`].
     pub policy_class: Option<u32>,
 }
 
-/// Something that a request waits for. It starts when all of them have happened
-/// and their delays have passed.
+/// A dependency of a request. The request starts when the triggers of all its dependencies have occurred and
+/// their delays have passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dependency {
     /// Index in [`Trace::requests`] of the other request.
     pub request: u32,
-    /// Event of it that is waited for.
+    /// The event that is waited for.
     pub trigger: Trigger,
-    /// Nanoseconds from that on.
+    /// Nanoseconds from that event on.
     pub delay_ns: u64,
 }
 
 /// The event that a [`Dependency`] waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
-    /// That the other request arrives.
+    /// The other request arrives.
     Dispatch,
-    /// That it ends, however it does.
+    /// The other request ends, in any way.
     Completion,
 }
 
-/// When a recorded answer came. Times are nanoseconds since the arrival of its
-/// request.
+/// Times of a recorded answer, in nanoseconds since the arrival of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerTimes {
     /// The time until its admission.
     pub queue_ns: u64,
-    /// When it ended; not before its last output.
+    /// Its end; not before its last output.
     pub end_ns: u64,
     /// Prompt tokens that were in the engine's cache.
     pub cached_tokens: u32,
     /// Its end.
     pub end: AnswerEnd,
-    /// Where its outputs lie in [`Trace::output_times`].
+    /// Range of its outputs in [`Trace::output_times`].
     pub outputs: ItemRange,
 }
 
 /// The end of a recorded answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerEnd {
-    /// By itself.
+    /// It ended normally.
     Whole,
-    /// Its client gave it up, or the capture ended before.
+    /// Its client cancelled it, or the capture ended before.
     Aborted,
-    /// With an error.
+    /// It ended with an error.
     Failed,
 }
 
@@ -157,7 +150,7 @@ pub enum AnswerEnd {
 pub struct OutputTime {
     /// Nanoseconds since the arrival of the request.
     pub after_ns: u64,
-    /// Tokens in it.
+    /// Number of its tokens.
     pub num_tokens: u32,
 }
 
@@ -179,9 +172,8 @@ impl ItemRange {
 impl Trace {
     /// The content blocks of a request's prompt, in order.
     ///
-    /// Each id stands for [`Trace::block_size_tokens`] tokens, the last one
-    /// for what remains of `input_tokens`. Equal ids mean equal tokens; whether
-    /// they also mean a shared prefix depends on all ids before them.
+    /// Each id stands for [`Trace::block_size_tokens`] tokens, the last one for the rest of `input_tokens`.
+    /// Equal ids mean equal tokens; whether they also mean a shared prefix depends on all ids before them.
     #[must_use]
     pub fn hash_ids(&self, request: &TraceRequest) -> HashIdList<'_> {
         self.hash_ids.list(request.hash_ids)
@@ -193,8 +185,8 @@ impl Trace {
         request.output_token_ids.of(&self.output_token_ids)
     }
 
-    /// The multimodal items of a request's prompt, in the order of their places; where
-    /// [`Trace::is_delta`], these count from the beginning of what is new in it.
+    /// The multimodal items of a request's prompt, in the order of their places. With [`Trace::is_delta`],
+    /// places count from the beginning of the new content.
     #[must_use]
     pub fn items(&self, request: &TraceRequest) -> &[MediaItem] {
         request.items.of(&self.items)
@@ -224,7 +216,7 @@ impl Trace {
         request.policy_class.map(|index| &*self.policy_classes[index as usize])
     }
 
-    /// The first `count` requests of the file, without what follows or waits for later ones.
+    /// The first `count` requests of the file, without their references to later ones.
     #[must_use]
     pub fn first(mut self, count: usize) -> Self {
         let cut = count.min(self.requests.len());
@@ -247,7 +239,7 @@ impl Trace {
         self
     }
 
-    /// Prompt tokens over all requests; of [`Trace::is_delta`] only new ones.
+    /// Prompt tokens of all requests; with [`Trace::is_delta`], only new ones.
     #[must_use]
     pub fn total_input_tokens(&self) -> u64 {
         self.requests.iter().map(|r| u64::from(r.input_tokens)).sum()
@@ -260,14 +252,14 @@ impl Trace {
     }
 }
 
-/// Something a reader noticed, counted over the file.
+/// A warning of a reader, counted over the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceWarning {
     /// Its kind.
     pub kind: WarningKind,
-    /// 1-based line where it first happened.
+    /// 1-based line of the first occurrence.
     pub first_line: u32,
-    /// On how many rows it happened.
+    /// Number of rows with it.
     pub rows: u32,
 }
 
@@ -281,21 +273,21 @@ pub enum WarningKind {
     InputLengthClamped,
     /// Hash ids beyond the end of the prompt were dropped.
     SurplusHashIds,
-    /// The block size of a Mooncake trace was not given, and lengths and numbers
-    /// of hash ids leave only this one, in tokens.
+    /// The block size of a Mooncake trace was not given; lengths and numbers of hash ids fit only this one,
+    /// in tokens.
     BlockSizeInferred(u32),
-    /// Times of requests of a subagent were taken to count from the subagent's own.
+    /// Times of a subagent's requests were taken as relative to the subagent.
     RelativeTimestamps,
-    /// An event of a request trace that replay does not know was skipped.
+    /// An unknown event of a request trace was skipped.
     UnknownEvent(Box<str>),
-    /// A request that failed when it was recorded was left out.
+    /// A request that failed in the recording was left out.
     FailedRequest,
     /// The request that a row continues is not in the file.
     ParentNotFound,
-    /// The length of a prompt that is given as text was estimated.
+    /// The length of a prompt given as text was estimated.
     PromptLengthEstimated,
-    /// Warnings of the reader of a capture, with the file and how
-    /// often; see [`CaptureWarning`](crate::capture::CaptureWarning).
+    /// A warning of the reader of a capture, with the file and the count; see
+    /// [`CaptureWarning`](crate::capture::CaptureWarning).
     Capture(Box<str>),
 }
 

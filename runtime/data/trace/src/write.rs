@@ -1,18 +1,17 @@
-//! Writing a trace as Mooncake rows.
+//! Writes a trace as Mooncake rows.
 
 use crate::Trace;
 use crate::millis::write_ms;
 use std::io::{self, Write};
 
-/// Writes a trace as Mooncake JSONL that reads back as the same requests.
+/// Writes a trace as Mooncake JSONL that is read back as the same requests.
 ///
-/// Sessions of several turns are named `s<number>`. A prompt without known content gets its own
-/// ids, because the format requires ids. Times are exact (see the reader for the 49 days within
-/// which they are read back exactly).
+/// Sessions of several turns are named `s<number>`. A prompt without known content gets its own ids, because
+/// the format requires ids. Times are exact (the reader reads times of up to 49 days back exactly).
 ///
 /// # Errors
-/// If `out` fails, and [`io::ErrorKind::Unsupported`] for a trace with [free
-/// turns](Trace::has_free_turns), because these rows cannot express its dependencies.
+/// If `out` fails, and [`io::ErrorKind::Unsupported`] for a trace with [free turns](Trace::has_free_turns),
+/// because these rows cannot express its dependencies.
 pub fn write_mooncake(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
     if trace.has_free_turns {
         let text = "Mooncake rows cannot say which requests wait for which others";

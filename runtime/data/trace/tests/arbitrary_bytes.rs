@@ -1,5 +1,4 @@
-//! No input may panic a reader. The fuzz targets look deeper; this runs on
-//! every build.
+//! No input may panic a reader. The fuzz targets search deeper; this test runs in every build.
 
 use std::io::Write;
 
@@ -33,8 +32,7 @@ fn read_all(bytes: &[u8]) {
     }
 }
 
-/// Whatever a reader of captures takes can be written in both formats; it ends,
-/// and after an error it goes on.
+/// A capture that a reader accepts can be written in both formats. The reader ends, and continues after an error.
 fn read_capture(bytes: &[u8]) {
     for lenient in [false, true] {
         let Ok(mut reader) = CaptureReader::from_reader(bytes, "arbitrary", &ReadOptions { lenient }) else { continue };
@@ -78,7 +76,7 @@ fn arb_almost_captures() -> impl Strategy<Value = String> {
     (start, proptest::collection::vec(piece, 0..24)).prop_map(|(start, pieces)| start.to_owned() + &pieces.concat())
 }
 
-/// Pieces that get past the first checks far more often than random bytes do.
+/// Parts of rows, which pass the first checks far more often than random bytes.
 fn arb_almost_rows() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         Just("{".to_owned()),
@@ -100,7 +98,7 @@ fn arb_almost_rows() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    // There is no library root here to keep failing cases beside.
+    // There is no library root beside which failing cases could be kept.
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
@@ -108,8 +106,7 @@ proptest! {
         read_all(&bytes);
     }
 
-    /// Few different bytes, so that commas, quotes, line ends and halves of
-    /// characters meet.
+    /// Only a few different bytes, so that commas, quotes, line ends and halves of characters occur together.
     #[test]
     fn structural_bytes_never_panic(
         bytes in proptest::collection::vec(
@@ -130,7 +127,7 @@ proptest! {
         read_capture(&text.as_bytes()[..cut.min(text.len())]);
     }
 
-    /// Archives that stop anywhere, or are damaged anywhere.
+    /// Archives that are cut off or damaged at any position.
     #[test]
     fn damaged_archives_never_panic(text in arb_almost_captures(), place in 0..400usize, byte in any::<u8>()) {
         let mut gz = GzEncoder::new(Vec::new(), Compression::fast());

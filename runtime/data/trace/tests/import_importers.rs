@@ -1,5 +1,4 @@
-//! Every importer over small files of our own: kept data, the words of refusals, and data
-//! skipped by lenient imports.
+//! Every importer over small files of our own: kept data, texts of errors, and data that lenient imports skip.
 
 use std::fs;
 
@@ -9,7 +8,7 @@ use serde_json::json;
 use vcr_trace::capture::{CaptureLine, CaptureReader, GapSummary, ReadOptions};
 use vcr_trace::import::{Format, ImportOptions, import_bytes};
 
-/// Words are tokens: a tokenizer that fits into a line.
+/// A tokenizer that fits into a line: words are tokens.
 const TOKENIZER: &str = r#"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,
 "pre_tokenizer":{"type":"Whitespace"},"post_processor":null,"decoder":null,
 "model":{"type":"WordLevel","vocab":{"?":0,"a":1,"b":2,"c":3},"unk_token":"?"}}"#;
@@ -67,7 +66,7 @@ fn guidellm_errors_name_the_request_and_the_field() {
     let read = of_text(&text, Format::Guidellm, &lenient()).expect("the other one");
     assert_eq!((read.account.requests, read.account.skipped), (1, 1));
     assert!(read.account.first_skipped.as_deref().is_some_and(|first| first.starts_with(expected)));
-    // The strategy does not say how many requests there are at once: they are counted.
+    // The strategy does not state the concurrency: requests are counted.
     assert_eq!(read.requests[0].concurrency, Some(1));
     let negative = GOOD.replace("1.5", "-1.5");
     let error = refused(&report("{}", &format!(r#""successful":[{negative}]"#)), Format::Guidellm);
@@ -78,7 +77,7 @@ fn guidellm_errors_name_the_request_and_the_field() {
 
 #[test]
 fn guidellm_keeps_cached_tokens_and_conversations() {
-    // Settings are where 0.8 has them.
+    // In 0.8, the settings are here.
     let settings = r#""config":{"spec":{"backend":{"model":"n"},"profile":{"kind":"constant"}}}"#;
     let with_cache = GOOD
         .replace("\"prompt_tokens\":5", "\"prompt_tokens\":5,\"cached_tokens\":4,\"info\":{\"conversation_id\":\"c\"}");
@@ -105,9 +104,9 @@ fn vllm_bench_is_read_request_by_request_with_every_gap() {
     let [second, first, third, failed] = &read.requests[..] else { panic!("four requests") };
     assert_eq!((first.arrival_ns, second.arrival_ns), (Some(250_000_000), Some(0)));
     assert_eq!((first.ttft_ns, &first.gap_ns[..]), (Some(50_000_000), &[10_000_000, 11_000_000, 12_000_000][..]));
-    // The role of the chat came 2 us before the first token.
+    // The role of the chat arrived 2 us before the first token.
     assert_eq!((second.ttft_ns, &second.gap_ns[..]), (Some(25_002_000), &[10_000_000, 20_000_000][..]));
-    // Five tokens came in three chunks.
+    // Five tokens arrived in three chunks.
     assert_eq!((third.gap_ns.len(), third.gap_tokens.as_deref()), (2, Some(&[2, 2][..])));
     assert_eq!((failed.finish_reason.as_deref(), failed.error.as_deref()), (Some("error"), Some("boom")));
     assert_eq!((failed.output_tokens, failed.ttft_ns, failed.concurrency), (0, None, Some(2)));
@@ -178,7 +177,7 @@ fn inference_perf_keeps_the_time_of_every_token() {
     let read = read(&text, Format::InferencePerf);
     let [grouped, short, failed] = &read.requests[..] else { panic!("three requests") };
     assert_eq!((grouped.prompt_tokens, grouped.cached_tokens, grouped.output_tokens), (204, 16, 4));
-    // Two tokens came in one chunk.
+    // Two tokens arrived in one chunk.
     assert_eq!((grouped.ttft_ns, &grouped.gap_ns[..]), (Some(100_000_000), &[10_000_000, 20_000_000][..]));
     assert_eq!(grouped.gap_tokens.as_deref(), Some(&[2, 1][..]));
     assert_eq!(short.gap_tokens.as_deref(), Some(&[1, 2][..]));
@@ -225,7 +224,7 @@ fn spans_become_requests() {
         2_000_000_100,
         9_000_000_000,
     );
-    // vLLM's older names, and nothing but the span to tell when it ended.
+    // vLLM's older names; only the span states when it ended.
     let plain = span(
         &[
             ("gen_ai.usage.prompt_tokens", json!({"intValue": 3})),
@@ -316,7 +315,7 @@ fn workloads_keep_lengths_arrivals_sessions_and_prefixes() {
     assert_eq!(first.block_hashes, other.block_hashes[..1]);
     let [cat] = &other.mm_items[..] else { panic!("one item") };
     assert_eq!((cat.hash.as_str(), cat.offset, cat.tokens, first.mm_items.len()), ("cat", 1, 9, 0));
-    // The same block at another place is another prefix.
+    // The same block in another place is another prefix.
     assert_ne!(other.block_hashes[1], second.block_hashes[0]);
     assert_eq!((first.priority, &first.params["max_tokens"]), (2, &json!(4)));
     assert!(refused("{\"timestamp\":1}", Format::Mooncake).contains("line 1, field `hash_ids`"));
@@ -498,8 +497,7 @@ fn what_importers_write_is_a_capture() {
 }
 
 proptest! {
-    /// Files are the work of strangers: whatever they hold, the answer is
-    /// requests or an error.
+    /// Files come from strangers: whatever they contain, the result is requests or an error.
     #[test]
     fn no_bytes_make_an_importer_panic(index in 1usize..10, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let format = Format::ALL[index];
@@ -548,7 +546,7 @@ fn results_of_load_generators_are_traces() {
     assert!(error.contains("a first turn needs a timestamp"), "{error}");
     let closed = vcr_trace::TraceOptions { first_timestamp_required: false, ..options.clone() };
     assert_eq!(vcr_trace::import::read_trace(&[&table], &closed).expect("a trace").requests[0].input_tokens, 5);
-    // Anything else is no trace.
+    // Anything else is not a trace.
     fs::write(&path, "{\"a\": 1}").expect("a file");
     let error = vcr_trace::import::read_trace(&[&path], &options).expect_err("unknown").to_string();
     assert!(error.contains("cannot tell the format of"), "{error}");

@@ -1,5 +1,5 @@
-//! The importers over published files, which are too large to ship or not ours
-//! to give. Expected values were computed from the files by other means.
+//! The importers over published files, which are too large to ship or not licensed for it. The expected
+//! values were computed from the files by other means.
 
 use crate::import_common::{imported, shipped_tokenizer};
 use vcr_skips::sample;
@@ -38,7 +38,7 @@ fn a_guidellm_report() {
     assert_eq!(gaps, [gap(14_700_000, 99), gap(29_000_000, 49), gap(50_700_000, 29), gap(219_400_000, 9)]);
 }
 
-/// All gaps of the file but those between the role of a chat and its first token.
+/// All gaps of the file, except those between the role of a chat and its first token.
 #[test]
 fn results_of_vllm_bench_keep_every_gap() {
     for (file, requests, prompt, output, limit, gaps_ns) in [
@@ -130,7 +130,7 @@ fn runs_of_llmservingsim_with_their_workload() {
     assert_eq!((read.sum(|r| r.prompt_tokens), read.sum(|r| r.output_tokens)), (257_239, 195_753));
     assert_eq!(read.meta.model.as_deref(), Some("meta-llama/Llama-3.1-8B"));
     assert_eq!(read.meta.vllm_version.as_deref(), Some("0.19.0"));
-    // To the microsecond, which is all that a double holds of it.
+    // To the microsecond, which is the precision of a double.
     assert_eq!(read.meta.started_unix_ns, Some(1_787_000_622_809_345_000));
     let of = |id: &str| {
         let found = read.requests.iter().find(|r| r.id.as_deref() == Some(id));
@@ -148,7 +148,7 @@ fn runs_of_llmservingsim_with_their_workload() {
         gap(20_243_698, 767),
     );
     assert_eq!(of("bench-299"), last);
-    // The workload lies in the folder above, and is the run's own.
+    // The workload is in the folder above, and is the run's own.
     assert!(read.requests.iter().all(|r| r.prompt_hash.is_some()));
     assert!(read.lines.iter().any(|line| matches!(line, CaptureLine::Engine(engine) if engine.settings["seed"] == 42)));
 

@@ -39,7 +39,7 @@ fn formats_are_found_by_suffix_then_by_content() {
     }
 }
 
-/// What is read with the wrong unit is a thousand times too fast, so that nothing is guessed.
+/// With the wrong unit, a trace is a thousand times too fast, so nothing is guessed.
 #[test]
 fn a_format_that_is_not_certain_is_an_error_with_candidates() {
     let dir = TempDir::new().unwrap();

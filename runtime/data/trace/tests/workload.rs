@@ -5,7 +5,7 @@ use vcr_trace::{AnswerEnd, Format, RowProblem, Sessions, Strictness, Trace, Trac
 
 const META: &str = r#"{"kind":"meta","format":"vcr.capture","version":1,"block_size_tokens":4}"#;
 
-/// A request line of N prompt tokens with whatever else it has.
+/// A request line of N prompt tokens with additional fields.
 fn request(prompt_tokens: u32, rest: &str) -> String {
     format!(
         "{{\"kind\":\"request\",\"prompt_tokens\":{prompt_tokens},\"output_tokens\":2,\"finish_reason\":\"stop\"{rest}}}"
@@ -91,8 +91,8 @@ fn named_sessions_wait_for_the_turn_before() {
         request(1, r#","arrival_ns":210,"session":"s""#),
         request(1, r#","arrival_ns":990,"session":"t""#),
     ]);
-    // The request at 180 came before that at 170 was over, and the end of the first of `t` is unknown: such
-    // requests keep their own arrivals.
+    // The request at 180 arrived before the end of the one at 170, and the end of the first of `t` is
+    // unknown: such requests keep their own arrivals.
     let expected = [
         (0, 0, 0, Some(0)),
         (1, 0, 0, Some(5)),
@@ -113,7 +113,7 @@ fn without_arrivals_sessions_keep_the_order_of_their_turns() {
     ];
     let options = TraceOptions { first_timestamp_required: false, ..TraceOptions::default() };
     let trace = read_with(&lines, &options).expect("a workload");
-    // What the first took is not known, so that the 800 are not all think time.
+    // The duration of the first request is unknown, so the 800 include more than think time.
     assert_eq!(turns(&trace), [(0, 0, 0, Some(0)), (0, 1, 0, None), (0, 2, 7, None)]);
 }
 
@@ -123,12 +123,12 @@ fn extending() -> [String; 7] {
         request(4, r#","arrival_ns":0,"end_ns":10,"block_hashes":[1]"#),
         request(9, r#","arrival_ns":15,"end_ns":10,"block_hashes":[1,2]"#),
         request(12, r#","arrival_ns":40,"end_ns":10,"block_hashes":[1,2,3]"#),
-        // What it starts with has been continued already.
+        // Its prefix has already been continued.
         request(12, r#","arrival_ns":50,"end_ns":10,"block_hashes":[1,2,4]"#),
         // Equal chains are not proper prefixes of each other.
         request(12, r#","arrival_ns":60,"end_ns":10,"block_hashes":[1,2,4]"#),
         request(16, r#","arrival_ns":80,"end_ns":10,"block_hashes":[1,2,4,5]"#),
-        // What it starts with was still being answered.
+        // Its prefix was still being answered.
         request(20, r#","arrival_ns":85,"end_ns":10,"block_hashes":[1,2,4,5,6]"#),
     ]
 }

@@ -73,7 +73,7 @@ impl Unpacked<'static> {
     /// Opens a file, as [`open`](crate::input::open) does.
     ///
     /// # Errors
-    /// Those of the file.
+    /// If the file cannot be read.
     pub fn open(path: &Path) -> io::Result<Self> {
         Self::new(BufReader::with_capacity(BUFFER_BYTES, file::open(path)?))
     }
@@ -83,7 +83,7 @@ impl<'a> Unpacked<'a> {
     /// A stream that may be packed.
     ///
     /// # Errors
-    /// Those of the stream.
+    /// If the stream fails.
     pub fn new(mut reader: impl BufRead + 'a) -> io::Result<Self> {
         let mut magic = [0; ZSTD_MAGIC.len()];
         let len = read_up_to(&mut reader, &mut magic)?;

@@ -1,4 +1,4 @@
-//! Signals that are counted: outputs, matched traffic, and what observations say of themselves.
+//! Signals that are counted, not tested: outputs, matched requests, and fields of observations.
 
 use std::collections::BTreeMap;
 
@@ -69,7 +69,7 @@ struct Counted {
 }
 
 impl Counted {
-    /// The share of `of` requests; none of no requests.
+    /// The share of requests found among `of`; None if `of` is 0.
     fn share<'a>(found: impl Iterator<Item = &'a Pair>, of: u64) -> Option<Self> {
         let (mut count, mut examples) = (0_u64, Vec::new());
         for pair in found {
@@ -104,7 +104,7 @@ fn judged(signal: Signal, limit: f64, counted: Option<Counted>) -> SignalJudgeme
     }
 }
 
-/// Shares of observations with a field, of both sides.
+/// The share of observations that have each field, on both sides.
 pub(super) fn rates(baseline: &Side, candidate: &Side) -> BTreeMap<&'static str, [f64; 2]> {
     let rate = |side: &Side, has: &dyn Fn(&Side, usize) -> bool| {
         let count = (0..side.len()).filter(|index| has(side, *index)).count();

@@ -31,11 +31,11 @@ const EXAMPLES: usize = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
-    /// Nothing speaks against it.
+    /// No signal speaks against the release.
     Promote,
-    /// It waits.
+    /// The release waits.
     Hold,
-    /// It is taken back.
+    /// The release is taken back.
     Rollback,
 }
 
@@ -70,7 +70,7 @@ pub enum Verdict {
     WithinNoise,
     /// It fails.
     Failed,
-    /// Nothing was observed of it.
+    /// No observation has the value.
     NotObserved,
 }
 
@@ -85,18 +85,18 @@ pub struct SignalJudgement {
     pub observed: Option<f64>,
     /// Its limit.
     pub limit: f64,
-    /// The values of both sides, of percentiles and error rates: nanoseconds, or shares.
+    /// The values of both sides, for percentiles and error rates: nanoseconds, or shares.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sides: Option<[f64; 2]>,
     /// The interval of a change at the corrected level.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,
-    /// The probability of as many more errors by chance.
+    /// The probability that chance alone increases the errors at least as much.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p_value: Option<f64>,
     /// Requests that the comparison uses.
     pub requests: u64,
-    /// For people.
+    /// The judgement in words.
     pub text: String,
     /// The pairs that show a failure best: indices into both sides.
     #[serde(skip)]
@@ -124,9 +124,9 @@ impl SignalJudgement {
 /// The judgement of a segment, or of all requests.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SegmentJudgement {
-    /// Its labels in words; `all`.
+    /// Its labels in words, or `all`.
     pub name: String,
-    /// Its labels; those that changed have `->`.
+    /// Its labels; those that changed between the sides contain `->`.
     pub labels: BTreeMap<&'static str, String>,
     /// Its matched requests.
     pub matched: u64,
@@ -139,35 +139,35 @@ pub struct SegmentJudgement {
 /// Counts of both sides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
-    /// Observations.
+    /// Observations of the baseline.
     pub baseline: u64,
-    /// Observations.
+    /// Observations of the candidate.
     pub candidate: u64,
-    /// Repeated observations that were dropped.
+    /// Repeated observations of the baseline that were dropped.
     pub baseline_duplicates: u64,
-    /// Repeated observations that were dropped.
+    /// Repeated observations of the candidate that were dropped.
     pub candidate_duplicates: u64,
     /// Requests that both sides have.
     pub matched: u64,
-    /// Requests without a partner.
+    /// Requests of the baseline without a partner.
     pub only_baseline: u64,
-    /// Requests without a partner.
+    /// Requests of the candidate without a partner.
     pub only_candidate: u64,
-    /// Failed ones among the matched.
+    /// Matched requests that failed at the baseline.
     pub baseline_errors: u64,
-    /// Failed ones among the matched.
+    /// Matched requests that failed at the candidate.
     pub candidate_errors: u64,
-    /// Pairs of answers.
+    /// Matched requests that both sides answered.
     pub answered: u64,
-    /// Equal answers.
+    /// Of these, requests with equal answers.
     pub equal: u64,
-    /// Different answers within a tolerance.
+    /// Requests whose answers differ within a tolerance.
     pub tolerated: u64,
-    /// Different answers.
+    /// Requests whose answers differ.
     pub mismatched: u64,
-    /// Answers with numbers outside of a tolerance.
+    /// Requests whose answers have numbers outside a tolerance.
     pub drifted: u64,
-    /// Answers without material in common.
+    /// Requests whose answers have no material in common.
     pub incomparable: u64,
 }
 
@@ -182,7 +182,7 @@ pub struct Judgement {
     pub joined_by: JoinedBy,
     /// Counts.
     pub totals: Totals,
-    /// Shares of observations that say where they come from, by field, of both sides.
+    /// The share of observations that have each field of provenance, on both sides.
     pub rates: BTreeMap<&'static str, [f64; 2]>,
     /// Failed observations by class, of both sides.
     pub errors: BTreeMap<String, [u64; 2]>,
@@ -190,9 +190,9 @@ pub struct Judgement {
     pub candidate_routes: BTreeMap<String, u64>,
     /// Matched requests by change of version.
     pub version_transitions: BTreeMap<String, u64>,
-    /// Tests that the chance of a false alarm is divided by.
+    /// Number of tests that share the chance of a false alarm.
     pub tests: u64,
-    /// That chance of each test.
+    /// The chance of a false alarm in each test.
     pub alpha_each: f64,
     /// Resamples of each test.
     pub resamples: u32,
@@ -314,8 +314,8 @@ fn segment<'a>(
     }
 }
 
-/// The first signal that decides, in order of precedence: of all requests, else of the first
-/// segment that has one.
+/// Names the first deciding signal, in order of precedence: of all requests, or else of the first segment
+/// that has one.
 fn reason(decision: Decision, segments: &[SegmentJudgement]) -> String {
     let decides = |signal: &&SignalJudgement| {
         signal.verdict == Verdict::Failed && Decision::from(signal.signal.info().response) == decision
@@ -336,13 +336,13 @@ fn reason(decision: Decision, segments: &[SegmentJudgement]) -> String {
     }
 }
 
-/// The label of both sides of a pair, as one.
+/// The values of a label on both sides of a pair.
 pub(crate) fn label_of(sides: &Sides<'_>, pair: &Pair, label: Label) -> (u32, u32) {
     let (b, c) = (pair.baseline as usize, pair.candidate as usize);
     (sides.baseline.label(b, label), sides.candidate.label(c, label))
 }
 
-/// The names of a label of both sides.
+/// The names of a label on both sides, as one text.
 pub(crate) fn name_of(sides: &Sides<'_>, labels: (u32, u32)) -> String {
     let (b, c) = (sides.baseline.name(labels.0), sides.candidate.name(labels.1));
     match (b, c) {

@@ -14,9 +14,9 @@ use crate::policy::{Policy, Signal};
 /// The signals of this module.
 const TESTED: [Signal; 5] =
     [Signal::ErrorRateIncrease, Signal::LatencyP95, Signal::TtftP95, Signal::TokenGapP95, Signal::MemoryPressure];
-/// Resamples that lie below a bound at least.
+/// The fewest resamples below a bound.
 const RESAMPLES_BELOW: f64 = 10.0;
-/// Most resamples of a test, whatever its level.
+/// The most resamples of a test, at any level.
 const MAX_RESAMPLES: u32 = 100_000;
 
 /// A test of a signal in a scope.
@@ -109,7 +109,7 @@ fn tested(policy: &Policy, sides: &Sides<'_>, scope: &Scope, test: &Test, level:
     }
 }
 
-/// The values of both sides of a pair; none where one of them does not know it.
+/// The values of both sides of a pair; None if either is unknown.
 fn values(sides: &Sides<'_>, pair: &Pair, signal: Signal) -> Option<(f64, f64)> {
     let (b, c) = (pair.baseline as usize, pair.candidate as usize);
     let (baseline, candidate) = (sides.baseline, sides.candidate);
@@ -120,7 +120,7 @@ fn values(sides: &Sides<'_>, pair: &Pair, signal: Signal) -> Option<(f64, f64)> 
         Signal::LatencyP95 => Some((baseline.latency_ns(b)? as f64, candidate.latency_ns(c)? as f64)),
         Signal::TtftP95 => Some((baseline.ttft_ns(b)? as f64, candidate.ttft_ns(c)? as f64)),
         Signal::TokenGapP95 => {
-            // A mean says nothing of single gaps.
+            // A mean gap is not comparable with a percentile of single gaps.
             let ((b_ns, b_is_mean), (c_ns, c_is_mean)) = (baseline.gap_ns(b)?, candidate.gap_ns(c)?);
             (b_is_mean == c_is_mean).then_some((b_ns as f64, c_ns as f64))
         }
@@ -157,7 +157,7 @@ fn percentile(policy: &Policy, sides: &Sides<'_>, scope: &Scope, test: &Test, le
     let known: Vec<(f64, f64)> = pairs.filter_map(|pair| values(sides, pair, signal)).collect();
     let change = if signal == Signal::MemoryPressure { |b: f64, c: f64| c - b } else { relative };
     let stream = Stream::new(policy.seed, &format!("{}/{}", scope.name, signal.name()));
-    // Where the limit is kept, the interval decides nothing.
+    // The interval matters only where the limit is exceeded.
     let resamples = |change: f64| if change > test.limit { level.resamples } else { policy.resamples } as usize;
     let found = percentile_change(&known, Statistic::P95, change, resamples, stream);
     let requests = known.len() as u64;
@@ -195,7 +195,8 @@ fn largest_increases(sides: &Sides<'_>, scope: &Scope, signal: Signal) -> Vec<(u
     found.into_iter().map(|(_, pair)| pair).collect()
 }
 
-/// Of requests that failed on one side only, either side is as likely by chance.
+/// McNemar's exact test: by chance, a request that failed on one side only is equally likely to have failed
+/// on either.
 fn errors(sides: &Sides<'_>, scope: &Scope, level: Level) -> Tested {
     let (mut only_baseline, mut only_candidate, mut both) = (0_u64, 0_u64, 0_u64);
     let mut examples = Vec::new();
@@ -228,8 +229,8 @@ fn errors(sides: &Sides<'_>, scope: &Scope, level: Level) -> Tested {
 
 /// The probability of at least `heads` heads in `tosses` of a fair coin.
 fn at_least_by_chance(heads: u64, tosses: u64) -> f64 {
-    // Terms of the tail from its largest on, each from the one before; logarithms keep the first
-    // one from vanishing.
+    // Sums the tail from its largest term on; each term follows from the previous one. Logarithms keep the
+    // first term from underflowing.
     if heads * 2 <= tosses {
         return 1.0 - if heads == 0 { 0.0 } else { at_least_by_chance(tosses - heads + 1, tosses) };
     }
@@ -318,7 +319,7 @@ mod tests {
             let found = at_least_by_chance(heads, tosses);
             assert!((found - expected).abs() < 1e-12, "{heads} of {tosses}: {found}");
         }
-        // Half of many, and a part that is next to impossible.
+        // About half of many tosses, and a nearly impossible number.
         assert!((at_least_by_chance(50_001, 100_001) - 0.5).abs() < 1e-9);
         assert!(at_least_by_chance(60_000, 100_000) < 1e-100);
     }

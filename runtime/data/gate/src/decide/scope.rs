@@ -1,4 +1,4 @@
-//! Scopes: all matched requests, and each segment of enough of them.
+//! Scopes: all matched requests, and each segment that has enough of them.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +16,9 @@ pub(super) struct Scope {
     pub(super) labels: BTreeMap<&'static str, String>,
     /// Indices of its pairs, ascending.
     pub(super) pairs: Vec<u32>,
-    /// Whether it is all requests.
+    /// Whether it contains all requests.
     pub(super) is_all: bool,
-    /// Whether it has so few that only counts are judged.
+    /// Whether it has too few requests for tests, so that signals are only counted.
     pub(super) is_small: bool,
 }
 
@@ -35,11 +35,11 @@ fn label(key: &str) -> Label {
 
 type Key = [(u32, u32); SEGMENT_LABELS.len()];
 
-/// All requests, then the segments by name. A segment that is everything is left out. Those whose
-/// requests of the baseline have no partner at all are there, without pairs.
+/// All requests, then the segments by name. A segment that contains all requests is left out. Segments whose
+/// baseline requests have no partner are included, without pairs.
 ///
 /// # Errors
-/// When there are too many segments.
+/// If there are too many segments.
 pub(super) fn scopes(policy: &Policy, sides: &Sides<'_>) -> Result<Vec<Scope>, GateError> {
     let all = Scope {
         name: "all".to_owned(),
@@ -80,8 +80,8 @@ fn check_count(policy: &Policy, count: usize) -> Result<(), GateError> {
     Err(GateError::Segments { count, most: SEGMENTS_MAX, by: policy.segment_by.join(", ") })
 }
 
-/// Segments of the baseline that are large enough but have no matched request. They are found by the labels
-/// of the baseline without its backend, which is expected to change.
+/// Segments of the baseline that are large enough but have no matched request. They are identified by the
+/// labels of the baseline without its backend, which is expected to change.
 fn missing(policy: &Policy, sides: &Sides<'_>) -> Result<Vec<Scope>, GateError> {
     if policy.limit(crate::Signal::Matched).is_none() || sides.pairs.is_empty() {
         return Ok(Vec::new());

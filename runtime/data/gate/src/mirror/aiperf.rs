@@ -1,7 +1,7 @@
 //! `profile_export.jsonl` of aiperf.
 //!
-//! It has no outputs. Request ids are made anew by each run, so that runs are joined by the place
-//! of a request in its conversation.
+//! The file has no outputs. Each run generates new request ids, so runs are joined by the position of a
+//! request in its conversation.
 
 use std::io::BufRead;
 use std::ops::ControlFlow;

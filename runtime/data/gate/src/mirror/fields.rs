@@ -10,7 +10,7 @@ pub(super) const UNITS: [(&str, f64); 4] = [("_ns", 1.0), ("_us", 1e3), ("_ms", 
 /// No request lasts longer: 31 years.
 const MAX_NS: f64 = 1e18;
 
-/// The label of a name; none if it is not a label.
+/// The label with this name; None if no label has it.
 pub(super) fn label<'o, 'a>(observation: &'o mut Observation<'a>, name: &str) -> Option<&'o mut Option<Text<'a>>> {
     Some(match name {
         "model" => &mut observation.model,
@@ -42,7 +42,7 @@ const LABELS: [&str; 11] = [
     "provenance",
 ];
 
-/// Takes labels, queue depth and KV usage of a row.
+/// Sets labels, queue depth and KV usage from a row.
 pub(super) fn set_labels(observation: &mut Observation<'_>, row: &Map<String, Value>) -> Result<(), Problem> {
     for name in LABELS {
         if let Some(text) = optional_text(row, name)?
@@ -74,7 +74,7 @@ pub(super) fn optional_text(row: &Map<String, Value>, field: &str) -> Result<Opt
     }
 }
 
-/// A finite number, also as the text of a cell.
+/// Reads a finite number, or the text of a number in a table cell.
 pub(super) fn of_number(field: &str, value: &Value) -> Result<f64, Problem> {
     let number = value.as_f64().or_else(|| value.as_str()?.trim().parse().ok());
     let number = number.filter(|number| number.is_finite());
@@ -102,7 +102,7 @@ pub(super) fn ns(field: &str, value: f64, ns_per_unit: f64) -> Result<u64, Probl
     Err(Problem::new(field, format!("invalid time {value}: expected 0 to 31 years")))
 }
 
-/// A time by the unit that its field's name ends in, such as `latency_ms`.
+/// Reads a time whose field name ends in its unit, such as `latency_ms`.
 pub(super) fn time(row: &Map<String, Value>, stem: &str) -> Result<Option<u64>, Problem> {
     let mut found = None;
     for (ending, ns_per_unit) in UNITS {
@@ -126,7 +126,7 @@ pub(super) fn needed_text(row: &Map<String, Value>, field: &str) -> Result<Strin
     optional_text(row, field)?.ok_or_else(|| Problem::new(field, "the field is missing"))
 }
 
-/// The class of an error of any shape: its type or code, else its text.
+/// The class of an error in any form: its type or code, or else its text.
 pub(super) fn error_class(error: &Value) -> String {
     let text = |value: &Value| match value {
         Value::String(text) if !text.is_empty() => Some(text.clone()),
@@ -137,7 +137,7 @@ pub(super) fn error_class(error: &Value) -> String {
     text(error).or_else(|| keys.iter().find_map(|key| text(error.get(key)?))).unwrap_or_else(|| "error".to_owned())
 }
 
-/// An object of a line.
+/// Reads a line as a JSON object.
 pub(super) fn object(line: &[u8]) -> Result<Map<String, Value>, Problem> {
     serde_json::from_slice(line).map_err(|error| {
         Problem::new("", format!("invalid JSON: {}", error.to_string().replace(" at line 1 column ", " at column ")))

@@ -1,4 +1,4 @@
-//! Captures, and everything that `vcr inspect convert` reads as one: guidellm's reports, spans,
+//! Captures, and all formats that `vcr inspect convert` turns into captures: guidellm's reports, spans,
 //! Dynamo's logs, tables.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use super::Out;
 use crate::error::{GateError, Place};
 use crate::observation::Observation;
 
-/// Reads a file; returns its format, and what was left out.
+/// Reads a file; returns its format, and what was skipped.
 pub(super) fn read(
     path: &Path,
     run: Option<&str>,
@@ -64,14 +64,14 @@ pub(super) fn read(
 
 fn observation(meta: &CaptureMeta, mut record: RequestRecord, number: u64) -> Observation<'static> {
     let failed = matches!(record.finish_reason.as_deref(), Some("abort" | "error")) || record.error.is_some();
-    // Messages differ from request to request, reasons do not.
+    // Error messages differ between requests; finish reasons are stable.
     let error = failed.then(|| record.finish_reason.clone().unwrap_or_else(|| "error".to_owned()));
     let outputs = record.ttft_ns.and_then(|_| record.output_times()).unwrap_or_default();
     let known_tokens: u64 = outputs.iter().map(|(_, tokens)| u64::from(*tokens)).sum();
     let are_single = record.gap_summary.is_none() && known_tokens >= u64::from(record.output_tokens);
     let is_streamed = are_single && !outputs.is_empty();
     let last_ns = outputs.last().map(|(at_ns, _)| *at_ns);
-    // Rounded means add up to another end than the one that was measured.
+    // Rounded mean gaps add up to an end that differs from the measured one.
     let latency_ns = record.end_ns.max(last_ns.filter(|_| are_single)).or(last_ns).or(record.ttft_ns);
     let content = record.prompt_hash.map(|hash| format!("{:016x} {}", hash.0, record.prompt_tokens));
     // Hashes are chained, so the last hash covers all full blocks.

@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Number, Value};
 
-/// Lists within lists, at most.
+/// The maximum depth of nested lists.
 const MAX_DEPTH: usize = 64;
 
-/// Reads the literal at the start of a text, and gives what follows it. None if there is none.
+/// Reads the literal at the start of a text, and returns the rest with it. None if there is no literal.
 pub(super) fn parse(text: &str) -> Option<(Value, &str)> {
     let mut parser = Parser { rest: text };
     let value = parser.value(0)?;

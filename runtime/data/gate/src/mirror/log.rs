@@ -28,7 +28,7 @@ const SHORTENED: &str = "...";
 /// Characters that SGLang keeps of the beginning of a long output, and of its end.
 const KEPT_CHARACTERS: usize = 1024;
 
-/// Reads a log; returns what was left out.
+/// Reads a log; returns what was skipped.
 pub(super) fn read(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<Vec<(String, u64)>, GateError> {
     let name = out.name.clone();
     let mut vllm = Vllm::default();
@@ -74,7 +74,8 @@ struct Vllm {
 }
 
 impl Vllm {
-    /// Takes what follows [`VLLM_ANSWER`]. Further choices of a request are other answers to it.
+    /// Reads the text after [`VLLM_ANSWER`]. Only the first choice of a request counts; further ones are
+    /// other answers to it.
     fn answer(&mut self, text: &str, place: Place, out: &mut Out<'_, '_>) -> Result<ControlFlow<()>, GateError> {
         let parsed = VllmAnswer::parse(text).map_err(|problem| out.problem(problem, place))?;
         let mut entry = match self.by_id.entry(parsed.id) {
@@ -139,7 +140,7 @@ impl VllmAnswer {
 
 /// The answers of a `Finish` line of SGLang, printed as Python prints dicts.
 fn printed(text: &str) -> Result<Vec<Map<String, Value>>, Problem> {
-    // Prompts may hold the mark, too; only the last part ends with the line.
+    // A prompt may contain the mark, too; only the output reaches to the end of the line.
     let parts = text.match_indices(SGLANG_OUT).map(|(at, mark)| &text[at + mark.len()..]);
     let whole = parts.filter_map(|part| literal::parse(part).filter(|(_, rest)| rest.is_empty()));
     let Some((out, _)) = whole.last() else {
@@ -150,7 +151,7 @@ fn printed(text: &str) -> Result<Vec<Map<String, Value>>, Problem> {
     Ok(rows(None, out))
 }
 
-/// The answers of an event of SGLang; none of one that ends no request.
+/// The answers of an event of SGLang; none if the event ends no request.
 fn finished(mut row: Map<String, Value>) -> Result<Vec<Map<String, Value>>, Problem> {
     if row.get("event").is_none_or(|event| event != SGLANG_FINISHED) {
         return Ok(Vec::new());
@@ -162,7 +163,7 @@ fn finished(mut row: Map<String, Value>) -> Result<Vec<Map<String, Value>>, Prob
     }
 }
 
-/// Rows as `responses` takes them.
+/// Converts an output to rows as `responses` reads them.
 fn rows(id: Option<Value>, out: Value) -> Vec<Map<String, Value>> {
     let (answers, id) = match out {
         Value::Array(answers) => (answers, None),
@@ -175,7 +176,7 @@ fn rows(id: Option<Value>, out: Value) -> Vec<Map<String, Value>> {
     answers.into_iter().map(row).collect()
 }
 
-/// Refuses an answer without its middle.
+/// Refuses an answer whose middle was cut out.
 fn check_whole(row: &Map<String, Value>) -> Result<(), Problem> {
     let is_short = |value: &Value| match value {
         Value::String(text) => {

@@ -1,8 +1,8 @@
 //! Observations of real systems and of simulated runs.
 //!
-//! Every reader returns checked observations with their place in the file. What a
-//! source does not say stays absent: nothing is made up, but for lengths of answers as their
-//! fingerprints where [`MirrorOptions::lengths`] asks for them.
+//! Every reader returns checked observations with their place in the file. Fields that a source lacks stay
+//! absent. The only exception: with [`MirrorOptions::lengths`], the length of an answer serves as its
+//! fingerprint.
 
 mod aiperf;
 mod fields;
@@ -35,7 +35,7 @@ const PEEKED_BYTES: usize = 128 << 10;
 pub const SETTABLE: [&str; 8] =
     ["model", "model_version", "backend", "backend_version", "accelerator", "tenant", "route", "scheduler"];
 
-/// A file or folder, and the run in it where there are several.
+/// A file or folder, and the name of the run if it has several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Input {
     /// The file or folder.
@@ -45,7 +45,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// Reads `PATH` or `PATH#RUN`. A path that exists is one.
+    /// Reads `PATH` or `PATH#RUN`. If the whole text is an existing path, it is `PATH`.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         match text.rsplit_once('#') {
@@ -67,33 +67,33 @@ impl Input {
 /// Options of a mirror.
 #[derive(Clone, Debug, Default)]
 pub struct MirrorOptions {
-    /// The format; none finds it out.
+    /// The format; None detects it.
     pub format: Option<Format>,
-    /// Take the length of an answer as its fingerprint where a source has no output.
+    /// Use the length of an answer as its fingerprint if a source has no output.
     pub lengths: bool,
-    /// Labels of observations that have none, by the names of [`SETTABLE`].
+    /// Values for labels that observations lack, by the names of [`SETTABLE`].
     pub set: Vec<(String, String)>,
-    /// Contents of a table's columns: (standard name, own name).
+    /// Names of a table's columns: (standard name, name in the table).
     pub columns: Vec<(String, String)>,
 }
 
-/// The account of a mirror.
+/// A summary of what was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirrored {
     /// The format of the file.
     pub format: Format,
     pub observations: u64,
-    /// Things left out, in words, with their numbers.
+    /// What was skipped, in words, with counts.
     pub notes: Vec<(String, u64)>,
 }
 
-/// The receiver of observations; it may want no more.
+/// The receiver of observations. It returns `Break` to stop the reader.
 pub type Sink<'a> = dyn FnMut(&Observation<'_>, Place) -> Result<ControlFlow<()>, GateError> + 'a;
 
 /// Reads an input as observations.
 ///
 /// # Errors
-/// Always naming the file, and the place and the field where there is one.
+/// If the input cannot be used. The error names the file, and the place and the field if it has them.
 pub fn read(input: &Input, options: &MirrorOptions, sink: &mut Sink<'_>) -> Result<Mirrored, GateError> {
     let name = input.path.display().to_string();
     let requests = input.path.join("requests.jsonl");
@@ -123,7 +123,7 @@ pub fn read(input: &Input, options: &MirrorOptions, sink: &mut Sink<'_>) -> Resu
     read_known(reader, &name, (format, is_run), input.run.as_deref(), options, sink)
 }
 
-/// Whether a file that begins so is a list of requests of `vcr run`.
+/// Whether a file with this start is a list of requests of `vcr run`.
 fn is_run(start: &[u8]) -> bool {
     VcrOutput::detect(start) == Some(VcrOutput::RunRequests)
 }
@@ -138,7 +138,7 @@ fn imported(path: &Path, input: &Input, options: &MirrorOptions, sink: &mut Sink
     out.finish(format, notes)
 }
 
-/// Whether a file becomes a capture first. Lists of requests do, unless their rows are observed answers.
+/// Whether a file is converted to a capture first. Lists of requests are, unless their rows are observed answers.
 fn is_imported(format: Format, start: &[u8], options: &MirrorOptions) -> bool {
     match format {
         Format::Observations | Format::Sse | Format::Responses | Format::Log | Format::Aiperf => false,
@@ -151,8 +151,7 @@ fn is_imported(format: Format, start: &[u8], options: &MirrorOptions) -> bool {
     }
 }
 
-/// Reads a stream of a known format that does not become a capture first. `name` is what errors
-/// call it.
+/// Reads a stream of a known format that needs no conversion to a capture. Errors call it `name`.
 ///
 /// # Errors
 /// See [`read`].
@@ -169,7 +168,7 @@ pub fn read_stream(
     read_known(reader, name, (format, is_run), run, options, sink)
 }
 
-/// The same of a format, with whether it is a list of requests of `vcr run`.
+/// As [`read_stream`], with a flag for lists of requests of `vcr run`.
 fn read_known(
     reader: impl BufRead,
     name: &str,
@@ -205,7 +204,7 @@ fn own<R: BufRead>(mut reader: ObservationReader<R>, out: &mut Out<'_, '_>) -> R
     Ok(())
 }
 
-/// Observations on their way out.
+/// Completes, checks and counts observations on their way to the sink.
 struct Out<'a, 's> {
     name: String,
     options: &'a MirrorOptions,
@@ -218,7 +217,7 @@ impl<'a, 's> Out<'a, 's> {
         Self { name, options, sink, observations: 0 }
     }
 
-    /// Completes an observation of another source, checks it, and hands it over. `tokens` is the
+    /// Completes an observation from another tool, checks it, and passes it to the sink. `tokens` is the
     /// length of its answer, if known.
     fn add(
         &mut self,
@@ -228,7 +227,7 @@ impl<'a, 's> Out<'a, 's> {
     ) -> Result<ControlFlow<()>, GateError> {
         observation.version = OBSERVATION_VERSION;
         if observation.latency_ns.is_none() {
-            // What has come last has come at the end.
+            // The last event is the end of the answer.
             observation.latency_ns = observation.event_ns.as_ref().and_then(|events| events.last().copied());
         }
         if observation.provenance.is_none() {
@@ -247,7 +246,7 @@ impl<'a, 's> Out<'a, 's> {
         self.checked(observation, place)
     }
 
-    /// Hands over an observation that was checked.
+    /// Passes a checked observation to the sink, with the labels of the options.
     fn checked(&mut self, mut observation: Observation<'_>, place: Place) -> Result<ControlFlow<()>, GateError> {
         for (label, value) in &self.options.set {
             let field = fields::label(&mut observation, label);
@@ -276,7 +275,7 @@ fn length(tokens: u64) -> String {
     format!("length {tokens}")
 }
 
-/// The first byte of a stream that is not a blank, and the stream from its beginning.
+/// The first byte of a stream that is not white space, and the stream from its beginning.
 fn peek_first<R: BufRead>(mut reader: R, name: &str) -> Result<(Option<u8>, impl BufRead + use<R>), GateError> {
     let unreadable = |source| GateError::Read { name: name.to_owned(), source };
     let (mut blank, mut first) = (Vec::new(), None);
@@ -291,7 +290,7 @@ fn peek_first<R: BufRead>(mut reader: R, name: &str) -> Result<(Option<u8>, impl
     Ok((first, std::io::Cursor::new(blank).chain(reader)))
 }
 
-/// Goes through the lines of a stream.
+/// Calls a function for each line of a stream.
 fn each_line(
     reader: impl BufRead,
     name: &str,

@@ -1,4 +1,4 @@
-//! Responses of servers, one a line.
+//! Responses of servers, one per line.
 //!
 //! A line is `{"request_id", "latency_ms", "response"}` with labels, times, `status` and `error` as a client
 //! records them, or only the response if it states its own latency, as SGLang's `meta_info` does. Responses
@@ -67,7 +67,7 @@ pub(super) fn error_of_status(status: f64) -> Option<String> {
     (status >= FIRST_ERROR_STATUS).then(|| format!("http {status}"))
 }
 
-/// SGLang ends requests that it gives up with a finish reason.
+/// The error of a request that SGLang aborted, which it reports as a finish reason.
 fn aborted(meta: Option<&Map<String, Value>>) -> Option<String> {
     let reason = meta?.get("finish_reason")?;
     (reason.get("type")?.as_str()? == "abort").then(|| "abort".to_owned())
@@ -86,7 +86,7 @@ fn of_sglang(
     observation.token_ids = known(response, "output_ids").map(token_ids).transpose()?;
     observation.model_version =
         observation.model_version.take().or(optional_text(meta, "weight_version")?.map(Into::into));
-    // Each is a log probability, a token id and perhaps a text.
+    // Each item is a log probability, a token id and perhaps a text.
     if let Some(logprobs) = meta.get("output_token_logprobs").and_then(Value::as_array) {
         let value = |entry: &Value| of_number("output_token_logprobs", entry.get(0).unwrap_or(&Value::Null));
         observation.vector = Some(logprobs.iter().map(value).collect::<Result<_, _>>()?);
@@ -132,7 +132,7 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// Of a choice of OpenAI's or vLLM's API: a message, a delta, a text or token ids.
+    /// Reads a choice of OpenAI's or vLLM's API: a message, a delta, a text or token ids.
     pub(super) fn of_choice(choice: &Value) -> Result<Self, Problem> {
         let message = choice.get("delta").or_else(|| choice.get("message"));
         let text = message.and_then(|message| message.get("content")).or_else(|| choice.get("text"));
@@ -141,12 +141,12 @@ impl Piece {
         Ok(Self { text: text.and_then(Value::as_str).map(str::to_owned), token_ids, logprobs })
     }
 
-    /// Of a text.
+    /// A piece with this text.
     pub(super) fn of_text(text: Option<&Value>) -> Self {
         Self { text: text.and_then(Value::as_str).map(str::to_owned), ..Self::default() }
     }
 
-    /// Tokens that it has, as far as it says.
+    /// Number of its tokens: of the token ids or log probabilities, or else 1 for a text.
     pub(super) fn tokens(&self) -> u32 {
         let ids = self.token_ids.as_ref().map(Vec::len);
         let known = ids.or_else(|| self.logprobs.as_ref().map(Vec::len));
@@ -184,7 +184,7 @@ fn logprobs(of: &Map<String, Value>) -> Result<Option<Vec<f64>>, Problem> {
         return content.iter().map(|token| finite(&token["logprob"])).collect::<Result<_, _>>().map(Some);
     }
     match of.get("token_logprobs").and_then(Value::as_array) {
-        // The first token of an echoed prompt has none.
+        // An echoed prompt's first token has no log probability.
         Some(all) => all.iter().filter(|value| !value.is_null()).map(finite).collect::<Result<_, _>>().map(Some),
         None => Ok(None),
     }

@@ -1,7 +1,7 @@
 //! `requests.jsonl` of `vcr run --out`.
 //!
-//! A simulated answer has a length and nothing else, which is its fingerprint. A request is named
-//! by its trace, else by workload, session, turn and attempt, so that runs of one workload can be
+//! A simulated answer consists of its length only, which serves as its fingerprint. The id of a request comes
+//! from its trace, or else from workload, session, turn and attempt, so that runs of one workload can be
 //! joined.
 
 use std::io::BufRead;
@@ -34,7 +34,7 @@ pub(super) fn read(reader: impl BufRead, run: Option<&str>, out: &mut Out<'_, '_
             return Err(out.problem(Problem::new("of", text), place));
         }
         match observation(&row) {
-            // What has not ended was not observed.
+            // A request that has not ended was not observed.
             Ok(None) => Ok(ControlFlow::Continue(())),
             Ok(Some(observation)) => out.add(observation, None, place),
             Err(problem) => Err(out.problem(problem, place)),

@@ -1,10 +1,10 @@
 //! OpenAI's streams, chunk by chunk.
 //!
 //! A line is one chunk, `{"request_id", "at_ms", "data"}`, or a whole request with `chunks` of
-//! `{"at_ms", "data"}`. Times count from when the request was sent, in any unit that the name
-//! says; a request without any has no times. `data` is the JSON of an event, as an object or as the
-//! text after `data:`, or `[DONE]`. Labels may stand on any line of a request. A stream without
-//! `[DONE]` was cut off. Other files are the streams themselves: see `dump`.
+//! `{"at_ms", "data"}`. Times count from the sending of the request, in the unit that the field's name ends
+//! in; a request may have no times. `data` is the JSON of an event, as an object or as the text after
+//! `data:`, or `[DONE]`. Labels may be on any line of a request. A stream without `[DONE]` was cut off. Other
+//! files are raw streams: see `dump`.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -56,13 +56,13 @@ pub(super) fn read(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<(), Ga
 }
 
 const DATA: &str = "data:";
-/// Lines of a stream that say nothing of an answer.
+/// Starts of lines that carry no part of an answer.
 const OTHERS: [&str; 4] = ["event:", "id:", "retry:", ":"];
-/// The line that response headers begin with.
+/// Start of the line before response headers.
 const STATUS_LINE: &str = "HTTP/";
 const REQUEST_ID: &str = "x-request-id";
 
-/// The time before a line, in seconds, and the line.
+/// Splits a line into the time before it, in seconds, and the rest.
 fn timed(line: &str) -> (Option<f64>, &str) {
     let line = line.trim();
     let (word, rest) = line.split_once([' ', '\t']).unwrap_or((line, ""));
@@ -147,7 +147,7 @@ struct Dump {
 }
 
 impl Dump {
-    /// The id of a request by its headers, its chunks, or its place.
+    /// The id of a request from its headers, its chunks, or its place.
     fn name(&mut self, of_chunks: &str) -> String {
         self.answers += 1;
         let of_headers = self.answer.as_ref().and_then(|answer| answer.request_id.clone());
@@ -177,7 +177,7 @@ impl Dump {
         Ok(None)
     }
 
-    /// A body that is not a stream: an error, or the whole answer.
+    /// Reads a body that is not a stream: an error, or the whole answer.
     fn body(
         &mut self,
         text: &str,
@@ -199,7 +199,7 @@ impl Dump {
         out.add(observation, tokens, place)
     }
 
-    /// Ends all streams: what follows belongs to another answer.
+    /// Ends all streams, because the lines that follow belong to another answer.
     fn finish(&mut self, out: &mut Out<'_, '_>) -> Result<ControlFlow<()>, GateError> {
         self.latest = None;
         let error = self.answer.as_ref().and_then(Answer::error);

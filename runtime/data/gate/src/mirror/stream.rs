@@ -12,23 +12,23 @@ use crate::observation::Observation;
 
 /// The event that ends a stream.
 pub(super) const DONE: &str = "[DONE]";
-/// The error class of a stream that ends before that.
+/// The error class of a stream that ends without [`DONE`].
 const CUT: &str = "cut_stream";
 
-/// A stream as far as it was read.
+/// The part of a stream that was read.
 pub(super) struct Stream {
-    /// Its first line.
+    /// The number of its first line.
     line: u64,
     labels: Map<String, Value>,
     model: Option<String>,
     answer: Piece,
     event_ns: Vec<u64>,
     event_tokens: Vec<u32>,
-    /// When its last chunk came; none if its chunks have no times, or if there are none.
+    /// The time of its last chunk; None if there is no chunk, or chunks have no times.
     last_ns: Option<u64>,
     chunks: u64,
     error: Option<String>,
-    /// Whether an event said that the answer is complete, which is not yet the end.
+    /// Whether an event said that the answer is complete. [`DONE`] is still to come.
     is_complete: bool,
     is_done: bool,
 }
@@ -94,14 +94,14 @@ impl Stream {
         self.add_event(at_ns, &event)
     }
 
-    /// `[DONE]` has come.
+    /// Handles `[DONE]`.
     pub(super) fn end(&mut self, at_ns: Option<u64>) -> Result<(), Problem> {
         self.pass(at_ns)?;
         self.is_done = true;
         Ok(())
     }
 
-    /// A chunk has come.
+    /// Checks and counts a chunk.
     fn pass(&mut self, at_ns: Option<u64>) -> Result<(), Problem> {
         if self.is_done {
             return Err(Problem::new("data", "the stream has ended before"));
@@ -152,12 +152,12 @@ impl Stream {
         self.is_done
     }
 
-    /// Its first line.
+    /// The number of its first line.
     pub(super) fn line(&self) -> u64 {
         self.line
     }
 
-    /// The request has failed, unless an event has said so better.
+    /// Marks the request as failed, unless an event already had an error.
     pub(super) fn fail(&mut self, error: String) {
         self.error.get_or_insert(error);
     }

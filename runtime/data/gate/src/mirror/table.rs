@@ -1,8 +1,7 @@
-//! Tables with a row for each request: CSV with a header, or a JSON object a line.
+//! Tables with a row for each request: CSV with a header, or one JSON object per line.
 //!
-//! Columns are known by their standard names, which say the unit of a time, or by the name that
-//! an option maps to one. Lists in CSV are JSON arrays or numbers between spaces. Other columns
-//! are left alone.
+//! Columns have standard names, which end in the unit of a time, or names that an option maps to them. Lists
+//! in CSV are JSON arrays or numbers separated by spaces. Other columns are ignored.
 
 use std::io::BufRead;
 use std::ops::ControlFlow;
@@ -41,7 +40,7 @@ const PLAIN: [&str; 21] = [
 const NUMBERS: [&str; 2] = ["queue_depth", "kv_usage"];
 const TIMES: [&str; 5] = ["latency", "ttft", "mean_gap", "gap", "event"];
 
-/// Whether a column of this name can be mapped.
+/// Whether a table's column can be mapped to this name.
 #[must_use]
 pub fn is_column(name: &str) -> bool {
     let is_unit = |ending: &str| UNITS.iter().any(|(unit, _)| *unit == ending);
@@ -56,7 +55,7 @@ pub fn columns() -> String {
     [&PLAIN.map(str::to_owned)[..], &NUMBERS.map(str::to_owned), &times].concat().join(", ")
 }
 
-/// Whether the rows of a table that begins so have ids, which captures made of it would lack.
+/// Whether the rows of a table with this start have ids, which a capture would lose.
 pub(super) fn has_ids(start: &[u8]) -> bool {
     const ID: &str = "request_id";
     let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
@@ -138,7 +137,7 @@ fn observation(row: &Map<String, Value>) -> Result<Observation<'static>, Problem
     Ok(observation)
 }
 
-/// An empty text of JSON is one; an empty cell of CSV is none.
+/// Reads a text. An empty JSON string is a text; an empty CSV cell is not.
 fn text(row: &Map<String, Value>, field: &str) -> Result<Option<String>, Problem> {
     let is_cell = row.get("request_id").is_some_and(Value::is_string) && row.values().all(Value::is_string);
     if row.get(field).is_some_and(|value| value == "") && !is_cell {
@@ -166,7 +165,7 @@ fn is_true(value: &Value) -> Result<bool, Problem> {
     }
 }
 
-/// Numbers of a list: an array, or a text with one or with numbers between spaces.
+/// Reads a list of numbers: an array, or a text with one or with numbers separated by spaces.
 fn list(row: &Map<String, Value>, field: &str) -> Result<Option<Vec<f64>>, Problem> {
     let invalid = || Problem::new(field, "invalid list: expected an array of numbers, or numbers between spaces");
     let of_all = |all: &[Value]| all.iter().map(|value| of_number(field, value)).collect::<Result<Vec<f64>, _>>();
@@ -195,7 +194,7 @@ fn ids(field: &str, all: &[f64]) -> Result<Vec<u32>, Problem> {
     ids.ok_or_else(|| Problem::new(field, format!("invalid number: expected whole numbers from 0 to {}", u32::MAX)))
 }
 
-/// A list of times by the unit that its column's name ends in.
+/// Reads a list of times whose column name ends in the unit.
 fn times(row: &Map<String, Value>, stem: &str) -> Result<Option<Vec<u64>>, Problem> {
     for (ending, ns_per_unit) in UNITS {
         let field = format!("{stem}{ending}");

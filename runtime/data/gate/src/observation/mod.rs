@@ -1,9 +1,9 @@
 //! Observations: one request each, its response and its times.
 //!
-//! The schema is `docs/schemas/observation.schema.json`. Times are whole nanoseconds since the
-//! request was sent. What is not given is derived: the time to the first token and the token gaps
-//! of stream events, fingerprints of outputs. An observation that was [checked](Observation::check)
-//! contradicts itself nowhere, and a successful one has output material.
+//! The schema is `docs/schemas/observation.schema.json`. Times are whole nanoseconds since the request was
+//! sent. Absent fields are derived: the time to the first token and the token gaps from stream events,
+//! fingerprints from outputs. A [checked](Observation::check) observation is consistent, and has output
+//! material if it succeeded.
 
 mod read;
 mod text;
@@ -34,7 +34,7 @@ pub struct Observation<'a> {
     /// The name of the request, the same on both sides.
     #[serde(borrow)]
     pub request_id: Text<'a>,
-    /// Key of the same request where ids differ, such as the hash of its prompt.
+    /// A key that identifies the request where ids differ, such as the hash of its prompt.
     #[serde(default, borrow, skip_serializing_if = "Option::is_none")]
     pub content: Option<Text<'a>>,
     /// Whether it was answered.
@@ -42,22 +42,22 @@ pub struct Observation<'a> {
     /// The class of its failure.
     #[serde(default, borrow, skip_serializing_if = "Option::is_none")]
     pub error: Option<Text<'a>>,
-    /// To its end; absent where a source has no times.
+    /// Time to its end; absent if a source has no times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_ns: Option<u64>,
-    /// To its first token, if the first event has none.
+    /// Time to its first token, if it differs from the first event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_ns: Option<u64>,
     /// Arrivals of chunks with tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_ns: Option<Vec<u64>>,
-    /// Tokens of each event; one where absent.
+    /// Tokens of each event; 1 each if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_tokens: Option<Vec<u32>>,
-    /// Gaps between tokens, where no events are known.
+    /// Gaps between tokens, if no events are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap_ns: Option<Vec<u64>>,
-    /// Mean gap between tokens, where no single ones are known.
+    /// Mean gap between tokens, if single gaps are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_gap_ns: Option<u64>,
     /// Token ids of the answer.
@@ -110,7 +110,7 @@ pub struct Observation<'a> {
     pub provenance: Option<Text<'a>>,
 }
 
-/// The token gap of a request that stands for all of them.
+/// The token gap that represents a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gap {
     /// The 95th percentile of single gaps.
@@ -120,7 +120,7 @@ pub(crate) enum Gap {
 }
 
 impl Observation<'_> {
-    /// Refuses what contradicts itself or cannot be.
+    /// Refuses an observation that is inconsistent or impossible.
     pub(crate) fn check(&self) -> Result<(), Problem> {
         let refused = |field: &str, text: String| Err(Problem::new(field, text));
         if self.version != OBSERVATION_VERSION {
@@ -195,12 +195,12 @@ impl Observation<'_> {
         }
     }
 
-    /// To the first token, as given or of the first event.
+    /// Time to the first token: as given, or of the first event.
     pub(crate) fn first_token_ns(&self) -> Option<u64> {
         self.ttft_ns.or_else(|| self.event_ns.as_ref()?.first().copied())
     }
 
-    /// The mean gap of the request. A chunk of several tokens counts as one gap, divided by their number.
+    /// The gap that represents the request. A chunk of several tokens counts as one gap, divided by their number.
     pub(crate) fn gap(&self) -> Option<Gap> {
         let mut gaps: Vec<u64> = match (&self.event_ns, &self.gap_ns) {
             (Some(events), _) => {
@@ -219,12 +219,12 @@ impl Observation<'_> {
         self.event_tokens.as_ref().and_then(|tokens| tokens.get(event).copied()).unwrap_or(1).max(1)
     }
 
-    /// Whether single tokens were seen to come.
+    /// Whether it has stream events.
     pub(crate) fn is_streamed(&self) -> bool {
         self.event_ns.as_ref().is_some_and(|events| !events.is_empty()) || self.gap_ns.is_some()
     }
 
-    /// The class of a failure; none of a success.
+    /// The class of a failure; None for a success.
     pub(crate) fn error_class(&self) -> Option<&str> {
         (!self.ok).then(|| self.error.as_deref().unwrap_or(UNKNOWN_ERROR))
     }
@@ -238,7 +238,7 @@ impl Observation<'_> {
     /// Writes it as a line.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// If the writer fails.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         serde_json::to_writer(&mut *out, self)?;
         out.write_all(b"\n")

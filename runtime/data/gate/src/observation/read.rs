@@ -14,7 +14,7 @@ pub struct ObservationReader<R> {
 }
 
 impl<R: BufRead> ObservationReader<R> {
-    /// Reads a stream; `name` is what errors call it.
+    /// Reads a stream; errors call it `name`.
     pub fn new(reader: R, name: &str) -> Self {
         Self { lines: Lines::new(reader), name: name.to_owned() }
     }
@@ -60,7 +60,8 @@ fn problem_of(bytes: &[u8]) -> Problem {
     }
 }
 
-/// Another version of the schema may have other fields, so that is said first.
+/// The version of the schema, if it is not ours. It is reported before other problems, because another
+/// version may have other fields.
 fn other_version(bytes: &[u8]) -> Option<serde_json::Value> {
     let value: serde_json::Value = serde_json::from_slice(bytes).ok()?;
     value.get("observation").filter(|version| version.as_u64() != Some(u64::from(OBSERVATION_VERSION))).cloned()

@@ -28,23 +28,23 @@ pub struct Policy {
     pub(crate) limits: [Limit; SIGNALS.len()],
     /// The owner of each signal, in the order of [`SIGNALS`].
     pub(crate) owners: Vec<String>,
-    /// Matched requests below which a segment is only judged with all others.
+    /// The fewest matched requests with which a segment is judged by itself.
     pub(crate) min_segment: u64,
     /// Labels that segments are made of, in the order of [`SEGMENT_LABELS`].
     pub(crate) segment_by: Vec<&'static str>,
-    /// Chance of holding or rolling back by noise alone, over all tests.
+    /// Chance of holding or rolling back because of noise, over all tests.
     pub(crate) alpha: f64,
-    /// Resamples of a test at least.
+    /// The fewest resamples of a test.
     pub(crate) resamples: u32,
-    /// Times that the gate is asked during one release.
+    /// Number of times that the gate judges one release.
     pub(crate) looks: u32,
     /// Seed of resamples.
     pub(crate) seed: u64,
-    /// Tolerances of numeric outputs; the first that fits holds.
+    /// Tolerances of numeric outputs; the first match applies.
     pub(crate) tolerances: Vec<Tolerance>,
 }
 
-/// A tolerance of numeric outputs. Labels that are absent fit all.
+/// A tolerance of numeric outputs. An absent label matches every value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tolerance {
     /// The model of the candidate.
@@ -60,13 +60,13 @@ pub struct Tolerance {
 }
 
 impl Tolerance {
-    /// Whether it is for these labels of a candidate.
+    /// Whether it applies to a candidate with these labels.
     pub(crate) fn fits(&self, model: Option<&str>, backend: Option<&str>, accelerator: Option<&str>) -> bool {
         let is = |wanted: &Option<String>, found: Option<&str>| wanted.is_none() || wanted.as_deref() == found;
         is(&self.model, model) && is(&self.backend, backend) && is(&self.accelerator, accelerator)
     }
 
-    /// The difference of two components in units of what is tolerated: above 1 it is too much.
+    /// The difference of two components, relative to the tolerated difference; above 1 it is too large.
     pub(crate) fn excess(&self, baseline: f64, candidate: f64) -> f64 {
         let difference = (candidate - baseline).abs();
         let tolerated = self.absolute + self.relative * baseline.abs();
@@ -107,22 +107,22 @@ impl Policy {
         &self.owners[signal as usize]
     }
 
-    /// The same policy with another chance of a decision by noise.
+    /// The same policy with another chance of a false alarm.
     ///
     /// # Errors
-    /// When it is out of range.
+    /// If the chance is out of range.
     pub fn with_alpha(self, alpha: f64) -> Result<Self, String> {
         read::checked_alpha(alpha)?;
         Ok(Self { alpha, ..self })
     }
 
-    /// The chance of a decision by noise.
+    /// The chance of a false alarm, over all tests.
     #[must_use]
     pub fn alpha(&self) -> f64 {
         self.alpha
     }
 
-    /// The tolerance of a candidate with these labels.
+    /// The tolerance for a candidate with these labels.
     pub(crate) fn tolerance(
         &self,
         model: Option<&str>,

@@ -9,9 +9,9 @@ use toml::Value;
 use super::{POLICY_VERSION, Policy, SEGMENT_LABELS, SIGNALS, SignalInfo, Tolerance};
 use crate::policy::signal::Unit;
 
-/// Most resamples of a test.
+/// The most resamples of a test.
 const MAX_RESAMPLES: u32 = 100_000;
-/// Most looks at one release.
+/// The most looks at one release.
 const MAX_LOOKS: u32 = 10_000;
 
 #[derive(Deserialize)]
@@ -69,10 +69,10 @@ pub(super) fn checked_alpha(alpha: f64) -> Result<f64, String> {
 }
 
 impl Policy {
-    /// Reads the text of a policy file. `file` is what errors call it.
+    /// Reads the text of a policy file. Errors call it `file`.
     ///
     /// # Errors
-    /// When it is not a policy, or a limit can never hold.
+    /// If the text is not a policy, or a limit can never hold.
     pub fn parse(text: &str, file: &str) -> Result<Self, String> {
         let parsed: File = toml::from_str(text).map_err(|error| {
             let line = error.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
@@ -184,7 +184,7 @@ fn unknown(key: &str, is_known: &dyn Fn(&SignalInfo) -> bool) -> String {
     format!("unknown signal `{key}`: expected {}", known.join(", "))
 }
 
-/// A limit that can hold and can fail.
+/// Reads a limit. It must be possible to keep it and to exceed it.
 fn limit(info: &SignalInfo, value: &Value) -> Result<Option<f64>, String> {
     let number = match value {
         Value::Boolean(false) => return Ok(None),

@@ -1,4 +1,4 @@
-//! Signals: what is looked at, its default limit, and what to do when it fails.
+//! Signals: their definitions, default limits, and the action if they fail.
 
 use serde::Serialize;
 
@@ -24,17 +24,17 @@ pub enum Signal {
     ErrorRateIncrease,
     /// Relative increase of the 95th percentile of latencies.
     LatencyP95,
-    /// The same of times to the first token.
+    /// Relative increase of the 95th percentile of the time to the first token.
     TtftP95,
-    /// The same of token gaps.
+    /// Relative increase of the 95th percentile of token gaps.
     TokenGapP95,
     /// Increase of the 95th percentile of KV usage.
     MemoryPressure,
     /// Share of answers without material in common.
     IncomparableOutputs,
-    /// Matched requests.
+    /// Number of matched requests.
     Matched,
-    /// Matched share of the smaller side.
+    /// Matched share of the side with fewer requests.
     MatchedShare,
     /// Share of the candidate's requests with a route.
     Route,
@@ -79,7 +79,7 @@ pub struct SignalInfo {
 }
 
 impl SignalInfo {
-    /// The table of a policy file that it stands in.
+    /// The table of a policy file that contains its limit.
     #[must_use]
     pub const fn table(&self) -> &'static str {
         if self.is_minimum { "required" } else { "limits" }

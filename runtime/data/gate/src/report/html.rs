@@ -10,9 +10,9 @@ use crate::decide::{Decision, SegmentJudgement, SignalJudgement, Verdict};
 use crate::report::Report;
 use crate::triage::{Example, ExampleSide, Triage};
 
-/// Segments that are shown at most.
+/// The most segments that the page shows.
 const MAX_SEGMENTS: usize = 500;
-/// Tiles at most.
+/// The most tiles.
 const MAX_TILES: usize = 6;
 
 /// The JSON inside the page.

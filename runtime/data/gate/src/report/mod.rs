@@ -47,9 +47,9 @@ pub struct PolicyPart {
 /// The inputs of both sides.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Inputs {
-    /// Those of the baseline.
+    /// The inputs of the baseline.
     pub baseline: Vec<InputPart>,
-    /// Those of the candidate.
+    /// The inputs of the candidate.
     pub candidate: Vec<InputPart>,
 }
 
@@ -65,7 +65,7 @@ pub struct InputPart {
 }
 
 impl InputPart {
-    /// Of an input and its account.
+    /// Describes an input by the summary of its reader.
     #[must_use]
     pub fn new(input: &Input, mirrored: &Mirrored) -> Self {
         Self { name: input.name(), format: mirrored.format, observations: mirrored.observations }
@@ -73,7 +73,7 @@ impl InputPart {
 }
 
 impl Report {
-    /// Of a judgement.
+    /// The report of a judgement.
     #[must_use]
     pub fn new(policy: &Policy, inputs: Inputs, judgement: Judgement, triage: Vec<Triage>) -> Self {
         let policy = PolicyPart { name: policy.name.clone(), settings: policy.settings() };
@@ -83,7 +83,7 @@ impl Report {
     /// Writes it as JSON.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// If the writer fails.
     pub fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
         serde_json::to_writer_pretty(&mut *out, self)?;
         writeln!(out)
@@ -92,7 +92,7 @@ impl Report {
     /// Writes it as a page that fetches nothing.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// If the writer fails.
     pub fn write_html(&self, out: &mut dyn Write) -> io::Result<()> {
         html::write(out, self)
     }
@@ -100,7 +100,7 @@ impl Report {
     /// Writes each signal of each segment as a JUnit test case.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// If the writer fails.
     pub fn write_junit(&self, out: &mut dyn Write) -> io::Result<()> {
         vcr_report::write_junit(out, &self.document())
     }
@@ -108,7 +108,7 @@ impl Report {
     /// Writes it as Markdown.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// If the writer fails.
     pub fn write_summary(&self, out: &mut dyn Write) -> io::Result<()> {
         vcr_report::write_summary(out, &self.document())
     }
@@ -132,10 +132,10 @@ impl Report {
         }
     }
 
-    /// A fingerprint of all of it.
+    /// A fingerprint of the whole report.
     #[must_use]
     pub fn fingerprint(&self) -> String {
-        // A report is serialisable: it is written as JSON.
+        // Serialisation of a report cannot fail.
         let text = serde_json::to_string(self).unwrap_or_default();
         format!("{:016x}", crate::of_text(&text))
     }

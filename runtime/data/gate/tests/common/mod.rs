@@ -68,7 +68,7 @@ pub(crate) fn lines(count: usize) -> Vec<Line> {
     (0..count).map(line).collect()
 }
 
-/// The same, all of them changed.
+/// The same lines, each changed by `change`.
 pub(crate) fn same(count: usize, change: impl Fn(&mut Line)) -> Vec<Line> {
     let mut all = lines(count);
     all.iter_mut().for_each(change);

@@ -1,4 +1,4 @@
-//! The envelope as it is shown and written.
+//! The envelope in the form in which it is shown and written.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -18,7 +18,7 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// Those of these runs.
+    /// The envelopes of these runs.
     #[must_use]
     pub fn new(runs: Vec<RunPressure>) -> Self {
         Self { schema_version: SCHEMA_VERSION, runs }
@@ -52,9 +52,9 @@ pub struct PoolPressure {
     pub pool: String,
     /// Number of engines, or of ranks.
     pub engines: u64,
-    /// Time of an engine in which requests wait for admission.
+    /// Share of the engines' time in which requests wait for admission.
     pub queue_pressure: Share,
-    /// Time of an engine with as many running requests as there may be.
+    /// Share of the engines' time with the maximum number of running requests.
     pub active_capacity: Share,
     /// Maximum of waiting requests of an engine.
     pub peak_queued: Option<u64>,
@@ -66,7 +66,7 @@ pub struct PoolPressure {
     pub kv_usage_peak: Share,
     /// Its limits.
     pub bounds: Vec<BoundShare>,
-    /// The pool over time; empty where that is not known.
+    /// The pool over time; empty if unknown.
     pub curve: Vec<Bucket>,
 }
 
@@ -82,7 +82,7 @@ pub enum Bound {
     Blocks,
     /// Requests that get a token in a tick.
     DecodeWidth,
-    /// No limit of the engine: KV on its way, adapters, pauses.
+    /// Another reason than the engine's limits: KV being transferred, adapters, pauses.
     Other,
     /// The link between prefill and decode engines.
     Link,
@@ -91,7 +91,7 @@ pub enum Bound {
 }
 
 impl Bound {
-    /// Its name, as in JSON with blanks.
+    /// Its name: the one in JSON, with spaces.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -105,7 +105,7 @@ impl Bound {
         }
     }
 
-    /// The limit for which a step log says that admission stopped.
+    /// The limit for the reason that a step log gives for the end of admission.
     pub(super) fn of_reason(why: &str) -> Self {
         match why {
             "cap" => Self::Sequences,
@@ -115,8 +115,8 @@ impl Bound {
         }
     }
 
-    /// Settings that set it: keys of step logs and of reports of ticks, the first one that an
-    /// engine has.
+    /// The settings that define the limit, as keys of step logs and of tick reports. The first that an engine
+    /// has applies.
     fn settings(self) -> &'static [&'static str] {
         match self {
             Self::Sequences => &["max_num_active_seqs", "max_num_seqs", "max_active"],
@@ -129,15 +129,15 @@ impl Bound {
         }
     }
 
-    /// The setting that sets it, with its value.
+    /// The setting that defines the limit, with its value.
     pub(super) fn setting(self, settings: &Map<String, Value>) -> Option<(&'static str, u64)> {
         self.settings().iter().find_map(|&name| Some((name, settings.get(name)?.as_u64()?)))
     }
 
-    /// Change that lifts it, in words.
+    /// The change that lifts the limit, in words.
     pub(super) fn lift(self, settings: &Map<String, Value>) -> String {
         let raise = match self.setting(settings) {
-            // The option of vLLM's engines has another name than the key of their logs.
+            // The option of vLLM's engines is named differently from the key of their logs.
             Some(("num_blocks", value)) => format!("raise `num_gpu_blocks` above {value}"),
             Some((name, value)) => format!("raise `{name}` above {value}"),
             None => "raise the engine's limit".to_owned(),
@@ -155,7 +155,7 @@ impl Bound {
     }
 }
 
-/// A limit with the share of the time in which it was the first that kept a request waiting.
+/// A limit, with the share of time in which it was the first to keep a request waiting.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BoundShare {
     /// The limit.
@@ -175,7 +175,7 @@ impl BoundShare {
     }
 }
 
-/// Intervals of a curve, at most.
+/// The most intervals of a curve.
 const MAX_BUCKETS: usize = 12;
 
 /// The state of a pool at one instant, or in one tick.
@@ -205,7 +205,7 @@ pub struct Bucket {
     pub kv_usage_max: f64,
 }
 
-/// The intervals of samples that are `distance` apart, the first at 0.
+/// The intervals of samples taken every `distance`, starting at 0.
 pub(super) fn curve(samples: &[Sample], distance: f64) -> Vec<Bucket> {
     let width = samples.len().div_ceil(MAX_BUCKETS).max(1);
     samples

@@ -19,7 +19,7 @@ use crate::timeline::{EngineLine, Timeline};
 const NO_STEPS: &str = "the folder has no steps of this pool: write them with --files report,steps,charts,requests";
 const NO_TIMELINE: &str = "charts.json has no time line of the run's engines";
 
-/// Limits of an engine that a step log knows.
+/// Limits of an engine that a step log names.
 const OF_ENGINES: [Bound; 3] = [Bound::Sequences, Bound::Tokens, Bound::Blocks];
 
 /// The envelopes of a folder's runs.
@@ -47,7 +47,7 @@ pub(super) fn read(path: &Path, detection: Option<&Detection>) -> Result<Vec<Run
     Ok(folder.report.runs.iter().map(envelope).collect())
 }
 
-/// Share of a run in which requests wait before the engines.
+/// Share of a run in which requests wait in the router.
 fn router_queue(run: &Run, timeline: Option<&Timeline>) -> Share {
     match timeline.map(|timeline| timeline.router_queue_ms) {
         Some(Some(queue_ms)) => Share::of(queue_ms, run.duration_ms),
@@ -170,7 +170,7 @@ pub(super) struct PoolSteps {
     pub(super) settings: Map<String, Value>,
     /// Time in steps for which requests had to wait.
     pub(super) queued_ms: f64,
-    /// Time in steps with as many running requests as there may be.
+    /// Time in steps with the maximum number of running requests.
     pub(super) full_ms: f64,
     pub(super) peak_queued: u64,
     pub(super) peak_active: u64,
@@ -228,7 +228,7 @@ pub(super) fn read_steps(folder: &Path) -> Result<Option<Steps>, FolderError> {
         if !(duration_ms.is_finite() && duration_ms >= 0.0) {
             return Err(invalid(format!("`duration_ms` is {duration_ms}: expected a number of at least 0")));
         }
-        // Earlier ones were lost in a crash, or did nothing but preempt.
+        // Earlier steps were lost in a crash, or only preempted requests.
         if let Some(step) = open.remove(&applied) {
             pool.add(step, duration_ms);
         }

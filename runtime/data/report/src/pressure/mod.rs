@@ -1,8 +1,8 @@
-//! The capacity envelope of a report: queue, active requests and KV over time, and which
-//! limits kept requests waiting for which share of the time.
+//! The capacity envelope of a report: queue, active requests and KV over time, and the share of time in which
+//! each limit kept requests waiting.
 //!
-//! Reads folders of `vcr run --out` and reports of `vcr replay`. What a report does not say
-//! is unknown, with the reason; nothing is guessed.
+//! Reads folders of `vcr run --out` and reports of `vcr replay`. Values that a report lacks are unknown, with
+//! the reason; nothing is guessed.
 
 mod envelope;
 mod folder;

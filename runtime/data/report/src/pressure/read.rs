@@ -1,4 +1,4 @@
-//! Reports of any kind, told apart by their contents.
+//! Reads reports of any kind, which it recognises by their contents.
 
 use std::io;
 use std::path::Path;
@@ -28,7 +28,7 @@ pub fn read(path: &Path, detection: Option<&Detection>) -> Result<Vec<RunPressur
     let report: Map<String, Value> = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
     if report.get("kind").is_some_and(|kind| kind == "ticks") {
         let ticks: ticks::Report = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
-        // Ticks have no length.
+        // Ticks have no duration, so detectors cannot judge them.
         let detectors = detection.map(|detection| RunEvents::default().judge(detection)).unwrap_or_default();
         return Ok(vec![RunPressure { detectors, ..ticks.pressure(&path.display().to_string()) }]);
     }

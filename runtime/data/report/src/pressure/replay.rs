@@ -50,10 +50,10 @@ impl Pool {
     }
 }
 
-/// The envelope of a report, whose object `vcr` is `ours`.
+/// The envelope of a report whose object `vcr` is `ours`.
 ///
 /// # Errors
-/// When the account of the capacity has another form.
+/// If the object has another form.
 pub(super) fn pressure(
     path: &str,
     report: &Map<String, Value>,

@@ -10,12 +10,12 @@ use crate::timeline::Timeline;
 
 const NOT_WATCHED: &str = "the report lacks requests or engines over time: vcr run writes both with --files report,charts,requests, vcr replay with --capacity";
 
-/// Detectors, with their numbers.
+/// The detectors to run, and their settings.
 #[derive(Clone, Debug, Default)]
 pub struct Detection {
-    /// Names of those that judge; all if none is named.
+    /// Names of the detectors; empty for all.
     pub names: Vec<String>,
-    /// Numbers of all.
+    /// The settings of all detectors.
     pub settings: Settings,
 }
 
@@ -23,7 +23,7 @@ impl Detection {
     /// Checks the name of a detector.
     ///
     /// # Errors
-    /// The names that there are.
+    /// If there is no such detector; the text lists all names.
     pub fn check(name: &str) -> Result<(), String> {
         match names().any(|known| known == name) {
             true => Ok(()),
@@ -32,7 +32,7 @@ impl Detection {
     }
 }
 
-/// What a detector says of a run.
+/// A detector's judgement of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Judgement {
     /// Its name.
@@ -43,7 +43,7 @@ pub struct Judgement {
     pub score: f64,
     /// From 0 to 1, by the number of observations.
     pub confidence: f64,
-    /// What the score was made of.
+    /// The inputs of the score.
     pub signals: BTreeMap<&'static str, f64>,
     /// Why the level is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,8 +54,8 @@ pub struct Judgement {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 struct Times(f64, Option<f64>, Option<f64>, Option<f64>, bool);
 
-/// What detectors watch of a run. In reports it is a list of requests: arrival, start, first token and end in
-/// milliseconds, and whether the request was completed.
+/// The events of a run that detectors observe. In reports it is a list of requests: arrival, start, first
+/// token and end in milliseconds, and whether the request was completed.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(transparent)]
 pub struct RunEvents {
@@ -65,7 +65,7 @@ pub struct RunEvents {
 }
 
 impl RunEvents {
-    /// Adds a request, unless no engine had to do with it.
+    /// Adds a request, unless no engine received it.
     pub fn add(&mut self, row: &RequestRow<'_>) {
         if row.status != "rejected" && row.status != "shed" {
             let times = Times(row.arrival_ms, row.scheduled_ms, row.first_token_ms, row.end_ms, row.is_completed());
@@ -77,7 +77,7 @@ impl RunEvents {
     pub fn add_engines(&mut self, timeline: &Timeline) {
         let samples = timeline.engines.iter().map(|line| line.waiting.len().min(line.kv_usage.len())).min();
         for index in 0..samples.unwrap_or(0) {
-            // A line of several engines stands for as many with its means.
+            // A line for several engines counts as that many engines with its means.
             let states = timeline.engines.iter().flat_map(|line| {
                 let count = line.engines.max(1);
                 let state = (line.waiting[index] as f64 / count as f64, line.kv_usage[index]);
@@ -134,7 +134,7 @@ fn rounded(number: f64) -> f64 {
     (number * 1e6).round() / 1e6
 }
 
-/// The order of the events of one instant.
+/// The rank of an event among the events of one instant.
 fn order(event: &Event) -> u8 {
     match event {
         Event::Arrival => 0,

@@ -10,7 +10,7 @@ use super::envelope::{Sample, curve};
 
 /// Name of the run and of its pool.
 const NAME: &str = "ticks";
-/// Ticks that a curve is made of, at most.
+/// The most ticks of a curve.
 const MAX_CURVE_TICKS: u64 = 10_000_000;
 
 /// The part of the report that is read here.
@@ -82,7 +82,7 @@ impl Report {
         }
     }
 
-    /// All ticks, idle ones included; none of a replay that is too long for that.
+    /// All ticks, idle ones included; empty if the replay has too many.
     fn samples(&self, pages: f64) -> Vec<Sample> {
         if self.summary.ticks > MAX_CURVE_TICKS {
             return Vec::new();

@@ -8,16 +8,16 @@ use super::capture::Capture;
 
 /// Tokens from here on stand for unknown ones.
 pub(super) const FIRST_UNKNOWN_TOKEN: u32 = 0xf000_0000;
-/// The stop token of a request where the capture does not have it.
+/// The stop token of a request whose stop token the capture lacks.
 const UNKNOWN_STOP_TOKEN: u32 = u32::MAX;
 
 /// The model's answers.
 pub(super) struct RecordedTokens {
-    /// By tag.
+    /// The answers, by tag.
     answers: Vec<Answer>,
-    /// Ends that are still to come, by id.
+    /// The ends that are still to come, by id.
     ends: HashMap<String, VecDeque<End>>,
-    /// Tokens that the step being applied emitted, by tag.
+    /// Tokens emitted by the step that is being applied, by tag.
     pub(super) emitted: HashMap<u64, u32>,
     /// Drafts that its requests carried into their next step, by tag.
     pub(super) drafts: HashMap<u64, u32>,
@@ -25,9 +25,9 @@ pub(super) struct RecordedTokens {
 
 /// The model's answers for one request.
 struct Answer {
-    /// Missing ones are unknown.
+    /// Missing tokens are unknown.
     tokens: Vec<u32>,
-    /// Index of the token that stopped it, where that token is not known.
+    /// The index of the token that stopped the request, if that token is unknown.
     unknown_stop_at: Option<u32>,
 }
 
@@ -42,17 +42,16 @@ impl RecordedTokens {
         Self { answers: Vec::new(), ends: ends(capture), emitted: HashMap::new(), drafts: HashMap::new() }
     }
 
-    /// Gets the answer for the next tag ready, which is the request `id`, and
-    /// gives the token that stops it, if one does.
+    /// Prepares the answer of request `id`, which has the next tag. Returns the token that stops it, if one does.
     pub(super) fn add(&mut self, capture: &Capture, id: &str) -> Option<u32> {
-        // Samples of one request have no outputs of their own in the capture.
+        // In the capture, the samples of one request have no outputs of their own.
         let has_own = capture.caller_id(id) == id;
         let tokens = capture.outputs.get(id).filter(|_| has_own).cloned().unwrap_or_default();
         let end = self.ends.get_mut(id).and_then(VecDeque::pop_front).filter(|end| end.is_stop);
         let last = end.and_then(|end| end.tokens.checked_sub(1));
         let stop = last.and_then(|last| {
             let (last, before) = tokens.get(..=last as usize)?.split_last()?;
-            // It may have come before without stopping it (`min_tokens`).
+            // With `min_tokens`, the same token may occur earlier without stopping the request.
             (!before.contains(last)).then_some(*last)
         });
         let unknown_stop_at = last.filter(|_| stop.is_none());
@@ -61,7 +60,7 @@ impl RecordedTokens {
     }
 }
 
-/// The ends of all requests; an id may come again after its end.
+/// The ends of all requests. An id may be used again after its end.
 fn ends(capture: &Capture) -> HashMap<String, VecDeque<End>> {
     let mut tokens: HashMap<&str, u32> = HashMap::new();
     let mut ends: HashMap<String, VecDeque<End>> = HashMap::new();
@@ -101,9 +100,9 @@ impl TokenSource for RecordedTokens {
     }
 }
 
-/// The token that the pretended model returns where a request is to stop.
+/// The token that the simulated model returns to stop a request.
 pub(super) const STOP_TOKEN: u32 = 7;
-/// Tokens of one segment are numbered from its number times this.
+/// A segment numbers its tokens from its own number times this.
 pub(super) const SEGMENT_TOKENS: u32 = 4096;
 /// The segment of a request's outputs is its id plus this.
 const FIRST_OUTPUT_SEGMENT: u32 = 100_000;

@@ -26,7 +26,8 @@ struct Marks {
 enum Hasher {
     /// Each block's name depends on the block before it, which is cached, too.
     Chained { hashes: EngineHashes, block_tokens: u64 },
-    /// By the tokens of the sequence: a group keeps only some of its blocks, or later tokens tell them apart.
+    /// A block's name depends on the tokens of the whole sequence, because a group keeps only some of its
+    /// blocks, or later tokens are part of the name.
     OfSequences(Box<Sequences>),
 }
 
@@ -35,27 +36,27 @@ struct Sequences {
     /// Tokens of a hashed block, and tokens behind it that its hash covers.
     block_tokens: usize,
     lookahead_tokens: usize,
-    /// By tag: the known tokens, and the hashes of blocks all of whose tokens are known.
+    /// By tag: the known tokens, and the hashes of the blocks whose tokens are all known.
     known: HashMap<u64, (Vec<u32>, Vec<Digest>)>,
-    /// By group and the core's name.
+    /// The hashes of cached blocks, by group and the core's name of the block.
     cached: HashMap<(u32, u64), Digest>,
 }
 
 /// vLLM's names of the blocks of an event.
 pub(super) struct Named {
     pub(super) blocks: Vec<u64>,
-    /// The tokens that follow each block and are part of its name.
+    /// For each block, the tokens behind it that are part of its name.
     pub(super) behind: Vec<Vec<u32>>,
 }
 
 impl BlockNames {
-    /// Each block is named by that before it.
+    /// Names each block by the block before it.
     pub(super) fn chained(hasher: BlockHasher, block_tokens: NonZeroU32) -> Self {
         let hashes = EngineHashes::new(hasher, block_tokens);
         Self { hasher: Hasher::Chained { hashes, block_tokens: block_tokens.get().into() }, marked: HashMap::new() }
     }
 
-    /// Blocks are named by their sequence.
+    /// Names blocks by the tokens of their sequence.
     pub(super) fn of_sequences(hasher: BlockHasher, block_tokens: NonZeroU32, lookahead_tokens: u32) -> Self {
         let sequences = Sequences {
             hasher,
@@ -67,7 +68,7 @@ impl BlockNames {
         Self { hasher: Hasher::OfSequences(Box::new(sequences)), marked: HashMap::new() }
     }
 
-    /// A request has come, perhaps with multimodal items or a salt.
+    /// Adds a request, perhaps with multimodal items or a salt.
     pub(super) fn added(&mut self, tag: u64, added: &LiveAdded) {
         let cache_salt = added.cache_salt.clone().filter(|salt| !salt.is_empty());
         if !added.media.is_empty() || cache_salt.is_some() {
@@ -75,7 +76,7 @@ impl BlockNames {
         }
     }
 
-    /// The names of the event's blocks; none where not all tokens are known.
+    /// The names of the event's blocks; None unless all tokens are known.
     pub(super) fn of_event(
         &mut self,
         group: u32,
@@ -89,7 +90,7 @@ impl BlockNames {
                     return None;
                 }
                 let marks = self.marked.get(&tag);
-                // Unknown if a block before this one has unknown tokens.
+                // The name is unknown if a block before this one has unknown tokens.
                 let first = u64::from(hashes.place_after(parent).ok()?);
                 let keys: Vec<_> = (first..)
                     .take(blocks.len())
@@ -127,7 +128,7 @@ impl Sequences {
     ) -> Option<Named> {
         let (size, ahead) = (self.block_tokens, self.lookahead_tokens);
         let (tokens, digests) = self.known.entry(tag).or_default();
-        // Those from the first unknown one on are of no use.
+        // Tokens behind the first unknown one cannot be hashed.
         if tokens.last().is_none_or(|&last| last < FIRST_UNKNOWN_TOKEN) {
             let known = places.unseen.iter().take_while(|&&token| token < FIRST_UNKNOWN_TOKEN).count();
             tokens.extend_from_slice(&places.unseen[..places.unseen.len().min(known + 1)]);
@@ -154,7 +155,7 @@ impl Sequences {
     }
 }
 
-/// The keys of the tokens from `start` to before `end`: of items among them, and of the first block the salt.
+/// The extra keys of the tokens in `start..end`: the items among them, and the salt for the first block.
 fn keys_of(marks: Option<&Marks>, start: u64, end: u64) -> Vec<ExtraKey<'_>> {
     let Some(Marks { items, cache_salt }) = marks else { return Vec::new() };
     let key = |item| {
@@ -165,14 +166,14 @@ fn keys_of(marks: Option<&Marks>, start: u64, end: u64) -> Vec<ExtraKey<'_>> {
     items.iter().filter_map(key).chain(salt).collect()
 }
 
-/// The texts of a recording's salts, in the order of their first request.
+/// The salts of a recording, in the order of their first request.
 #[derive(Debug, Default)]
 pub(super) struct Salts {
     texts: Vec<String>,
 }
 
 impl Salts {
-    /// The salt of a request with this adapter and this `cache_salt`. An empty text is none, as in vLLM.
+    /// The salt of a request with this adapter and this `cache_salt`. An empty text means no salt, as in vLLM.
     pub(super) fn of(&mut self, lora: Option<u32>, text: Option<&str>) -> u64 {
         let adapter = lora.map_or(0, |lora| u64::from(lora) + 1);
         let Some(text) = text.filter(|text| !text.is_empty()) else { return adapter };

@@ -1,4 +1,4 @@
-//! The files of a live capture, but for its KV events.
+//! The files of a live capture, except its KV events.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -46,7 +46,7 @@ pub(super) struct Capture {
     pub(super) args: Map<String, Value>,
     pub(super) hash_rules: HashRules,
     pub(super) log: LiveLog,
-    /// Prompts and outputs, by id; those that are missing are not known.
+    /// Prompts and outputs by id; missing ones are unknown.
     pub(super) prompts: HashMap<String, Vec<u32>>,
     pub(super) outputs: HashMap<String, Vec<u32>>,
 }
@@ -82,8 +82,7 @@ impl Capture {
         Ok(Self { config, args: file.engine_args, hash_rules, log, prompts, outputs })
     }
 
-    /// The request that the caller knows: of `n` samples each has its index
-    /// before the caller's id.
+    /// The caller's id of a request. vLLM puts the index of a sample before it if `n` is above 1.
     pub(super) fn caller_id<'a>(&self, id: &'a str) -> &'a str {
         if self.prompts.contains_key(id) {
             return id;
@@ -120,7 +119,7 @@ pub(super) fn engine_config(
     let groups = groups_of(engine).map_err(refuse)?;
     let block_size = hashed_block_size(engine, &groups);
     let groups = groups.iter().map(|group| KvCacheGroup {
-        // Without prefix caching a state is one of a whole sequence, and has no length of its own here.
+        // Without prefix caching, one Mamba state belongs to a whole sequence and has no block size here.
         block_size: group.block_size.filter(|_| engine.options.enable_prefix_caching || !group.kind.is_mamba()),
         ..*group
     });
@@ -138,7 +137,8 @@ fn groups_of(engine: &LiveEngine) -> Result<Vec<KvCacheGroup>, String> {
     engine.groups.iter().map(group_of).collect()
 }
 
-/// The length that is hashed: without prefix caching vLLM has none, and the one that divides all blocks stands for it.
+/// The block size of hashes. vLLM has none without prefix caching; the greatest common divisor of the block
+/// sizes replaces it.
 fn hashed_block_size(engine: &LiveEngine, groups: &[KvCacheGroup]) -> u32 {
     let hashed = engine.hash_block_size.unwrap_or(engine.options.block_size);
     if engine.options.enable_prefix_caching || groups.is_empty() {
@@ -174,7 +174,7 @@ fn input_of(
     })
 }
 
-/// Settings that the scheduler derives must be those that follow here.
+/// Checks that the settings that vLLM's scheduler derived equal those derived here.
 fn check_derived(engine: &LiveEngine, config: &EngineConfig) -> Result<(), String> {
     let drafting = config.drafting();
     let scheduled = scheduler_block_size(config);

@@ -1,4 +1,4 @@
-//! The files of a recording of the scheduler, but for its steps.
+//! The files of a recording of the scheduler, except its steps.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::settings::take_options;
 /// `config.json`.
 #[derive(Deserialize)]
 struct CaseFile {
-    /// The release that was recorded; 0.32.0 where nothing is said.
+    /// The recorded release; absent for 0.32.0.
     vllm: Option<String>,
     config: CaseConfig,
     batch_queue: Option<u32>,
@@ -34,13 +34,13 @@ struct CaseStats {
 #[derive(Deserialize)]
 struct CaseConfig {
     policy: PolicyName,
-    /// Groups of layers; none for one of full attention.
+    /// Groups of layers; empty for one group of full attention.
     #[serde(default)]
     groups: Vec<CaseGroup>,
     /// Drafts by the size of the batch: `[first, last, tokens]`.
     #[serde(default)]
     spec_by_batch: Vec<Vec<u32>>,
-    /// A KV connector that answers as the lines say.
+    /// A KV connector whose answers are in the lines.
     connector: Option<CaseConnector>,
     /// The scheduler's derived settings.
     effective: Option<Map<String, Value>>,
@@ -80,7 +80,7 @@ impl From<PolicyName> for Policy {
 #[derive(Deserialize)]
 pub(super) struct CaseRequest {
     pub(super) id: u64,
-    /// Segments of tokens: which, and how many of it.
+    /// Segments of tokens: number of the segment, and tokens of it.
     pub(super) prompt: Vec<(u32, u32)>,
     pub(super) max_tokens: u32,
     pub(super) prio: i32,
@@ -90,24 +90,24 @@ pub(super) struct CaseRequest {
     /// Multimodal items, in the order of their places.
     #[serde(default)]
     pub(super) media: Vec<CaseItem>,
-    /// Its KV is held once it has ended, for another engine.
+    /// Its KV is kept for another engine after its end.
     #[serde(default)]
     pub(super) hold: bool,
-    /// The part of another engine in it.
+    /// The role of another engine.
     pub(super) remote: Option<Remote>,
     /// Further parts of the prompt of a resumable request.
     #[serde(default)]
     pub(super) parts: Vec<CasePart>,
-    /// It has structured outputs. The steps say when its grammar is compiled.
+    /// It has structured outputs. The steps contain the time when its grammar is compiled.
     pub(super) grammar: Option<IgnoredAny>,
-    /// Text that separates its blocks from blocks of requests with another text.
+    /// A text that separates its blocks from those of requests with another text.
     pub(super) cache_salt: Option<String>,
-    /// It uses no blocks of others.
+    /// It reuses no cached blocks.
     #[serde(default)]
     pub(super) skip_reading_prefix_cache: bool,
 }
 
-/// A further part of a prompt, or without one the end of a request's input.
+/// A further part of a prompt, or, without `prompt`, the end of a request's input.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CasePart {
@@ -116,7 +116,7 @@ pub(super) struct CasePart {
     #[serde(default)]
     pub(super) max_tokens: u32,
     pub(super) stop_at: Option<u32>,
-    /// When it is sent; the steps say it.
+    /// The time of sending. It is ignored, because the steps contain it.
     #[serde(rename = "at")]
     _at: Option<IgnoredAny>,
     #[serde(rename = "after")]
@@ -125,13 +125,13 @@ pub(super) struct CasePart {
     _gap: Option<IgnoredAny>,
 }
 
-/// The part of another engine in a request.
+/// The role of another engine for a request.
 #[derive(Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Remote {
     /// It computes the prompt (vLLM's `do_remote_prefill`).
     Prefill,
-    /// It goes on after the end (vLLM's `do_remote_decode`).
+    /// It continues after this request's end (vLLM's `do_remote_decode`).
     Decode,
 }
 
@@ -146,8 +146,8 @@ impl CaseRequest {
     }
 }
 
-/// A multimodal item: `[identity, offset, length]`, and behind them runs of placeholders that embeddings replace, each
-/// `[start, end]` within the item, where there are others between them.
+/// A multimodal item: `[identity, offset, length]`. If embeddings replace only some of its placeholders, runs
+/// of these follow, each `[start, end]` within the item.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(super) enum CaseItem {
@@ -166,8 +166,8 @@ impl CaseItem {
     }
 }
 
-/// Its keys. Those that say when a request comes and goes are not read: the
-/// steps say it.
+/// The keys of a request. The keys that state when it is added and aborted are ignored, because the steps
+/// contain these times.
 const REQUEST_KEYS: &[&str] = &[
     "id",
     "at",
@@ -191,10 +191,10 @@ const REQUEST_KEYS: &[&str] = &[
 /// The recording without its steps.
 pub(super) struct Case {
     pub(super) config: EngineConfig,
-    /// The recording was made for vLLM's second model runner, which does not get
-    /// that a request was there before.
+    /// The recording was made for vLLM's second model runner, which is not told that a request was resumed.
     pub(super) hides_resumed: bool,
-    /// The recording has blocks by group, of one group of full attention: an engine without groups here.
+    /// The recording lists blocks by group although there is one group of full attention: an engine without
+    /// groups here.
     pub(super) has_plain_group: bool,
     pub(super) requests: HashMap<u64, CaseRequest>,
     /// The recorder's number of schedules, if known.
@@ -202,7 +202,7 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// `change` is given the rules of the recorded release, and gives those to replay it by.
+    /// Reads a recording. `change` maps the rules of the recorded release to the rules of the replay.
     pub(super) fn read(folder: &Path, change: impl FnOnce(SchedulerRules) -> SchedulerRules) -> Result<Self, LogError> {
         let path = folder.join("config.json");
         let refuse = |what: String| LogError::out_of_scope(&path, None, what);
@@ -255,7 +255,7 @@ pub(super) fn checked(input: EngineConfigInput) -> Result<EngineConfig, String> 
     })
 }
 
-/// Compares what the scheduler held with what these settings are here.
+/// Compares the derived settings of the recorded scheduler with those derived here.
 fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Result<(), String> {
     let drafting = config.drafting();
     let of_drafter = "it follows from the drafter";
@@ -288,14 +288,14 @@ fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Res
     let mut expected = expected.to_vec();
     let own_interval = "it follows from the interval and the release";
     expected.push(("local_prefill_interval", json!(config.own_prefill_interval()), own_interval));
-    // Of cases with multimodal items alone.
+    // Only cases with multimodal items have these settings.
     expected.extend([
         ("encoder_budget", json!(config.encoder_budget_embeds()), as_asked),
         ("encoder_cache_size", json!(config.encoder_cache_embeds()), as_asked),
         ("disable_chunked_mm_input", json!(config.disable_chunked_mm_input()), as_asked),
     ]);
     expected.push(("decode_stagger", json!(config.decode_stagger()), "it follows from the stages of the pipeline"));
-    // Blocks of groups, of several ranks or of several steps in flight.
+    // Settings for groups, for several ranks, or for several steps in flight.
     expected.extend(expected_of_blocks(config));
     expected.push(expected_coordinator(config));
     if config.drafter().has_kv() {
@@ -355,7 +355,7 @@ fn expected_of_drafter(config: &EngineConfig) -> [(&'static str, Value, &'static
 
 /// The length that a scheduler rounds to: the least common multiple of all block sizes.
 pub(super) fn scheduler_block_size(config: &EngineConfig) -> u64 {
-    // Without prefix caching a state is one of a whole sequence.
+    // Without prefix caching, one state belongs to a whole sequence.
     let has_long_blocks = config.keeps_states() && !config.enable_prefix_caching();
     let (aligned, longest) = (config.aligned_tokens().into(), config.max_model_len().into());
     if has_long_blocks { aligned / greatest_common_divisor(aligned, longest) * longest } else { aligned }
@@ -446,16 +446,15 @@ impl From<&CaseGroup> for KvCacheGroup {
 #[derive(Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CaseConnector {
-    /// Its answers come from the lines, or follow from the requests, or for offloading from what it has
-    /// stored.
+    /// The kind decides where its answers come from: the lines, the requests, or, for offloading, the stored blocks.
     kind: ConnectorKind,
     role: ConnectorRole,
     load_failures: FailurePolicy,
-    /// Whether the KV that is handed over must belong to the delivered tokens.
+    /// Whether the KV that is handed over must belong to delivered tokens.
     delivery: bool,
     /// Chunks that the connector for offloading keeps.
     chunks: Option<u32>,
-    /// Further settings of the connector.
+    /// The eviction policy of the connector for offloading.
     eviction_policy: Option<CasePolicy>,
     store_threshold: Option<u32>,
     max_tracker_size: Option<u32>,

@@ -1,7 +1,7 @@
 //! Captures of a live engine.
 //!
-//! Given what was added before each step, every step must be the same. Times
-//! are not compared, but their order tells which steps were in flight together.
+//! With the same requests added before each step, every step must be the same. Times are not compared, but
+//! their order determines which steps were in flight together.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::Path;
@@ -54,12 +54,11 @@ pub(super) fn replay(folder: &Path) -> Result<CaseReport, LogError> {
 enum Act {
     Schedule(usize),
     Update(usize),
-    /// Of a step, whose line says when each was aborted.
+    /// The abort of a request at a known time: index of the step whose line lists it, and its index there.
     Abort(usize, usize),
 }
 
-/// Schedules and updates in the order of their times, or one after the other
-/// where there are no times.
+/// Schedules and updates in the order of their times, or alternating if there are no times.
 fn acts(steps: &[&LiveStep]) -> Vec<Act> {
     let mut acts: Vec<(f64, Act)> = Vec::new();
     let mut latest = f64::NEG_INFINITY;
@@ -72,7 +71,7 @@ fn acts(steps: &[&LiveStep]) -> Vec<Act> {
         acts.push((step.t.first().copied().unwrap_or(begin), Act::Schedule(index)));
         acts.push((step.t.get(2).copied().unwrap_or(latest), Act::Update(index)));
     }
-    // Stable: what has the same time stays in the order of the log.
+    // The sort is stable: acts at the same time keep the order of the log.
     acts.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     acts.into_iter().map(|(_, act)| act).collect()
 }
@@ -120,13 +119,13 @@ struct Replay<'a> {
     tags: HashMap<String, u64>,
     names: Vec<String>,
     live: HashMap<u64, RequestId>,
-    /// Ended since the latest schedule.
+    /// Requests that ended since the latest schedule.
     ended: Vec<u64>,
     /// Steps scheduled and not yet applied, oldest first.
     in_flight: VecDeque<usize>,
     answers: RecordedTokens,
     events: EventCheck,
-    /// Identifiers of multimodal items; the core knows each by its place here.
+    /// Identifiers of multimodal items. In the core, the index here is the item's identity.
     identities: Vec<String>,
     salts: Salts,
 }
@@ -163,7 +162,7 @@ impl<'a> Replay<'a> {
         for added in &step.added {
             self.add(added)?;
         }
-        // Those whose time is known have been, unless they came with this step.
+        // Requests aborted at a known time are gone already, unless this step adds them.
         for name in &step.aborted {
             self.abort(name);
         }
@@ -200,7 +199,7 @@ impl<'a> Replay<'a> {
         let pool = self.engine.pool();
         report.compare("free_blocks", &pool.num_free(), &step.free_blocks)?;
         let usage = f64::from(pool.num_active()) / f64::from(pool.num_usable());
-        // Recorded with six decimals.
+        // The capture has six decimals.
         let usage = if (usage - step.usage).abs() <= 1e-6 { step.usage } else { usage };
         Ok(report.compare("usage", &usage, &step.usage)?)
     }
@@ -239,9 +238,9 @@ impl<'a> Replay<'a> {
         Ok(outcome?)
     }
 
-    /// An abort that arrives while a step runs is logged with the next one, but
-    /// handled before the outputs of this one. Where its time is not known, it
-    /// is one of a request without outputs.
+    /// Aborts requests before the outputs of a step. An abort that arrives while the step runs is logged with
+    /// the next step. If its time is unknown, the request is recognised because it has no output in this
+    /// step.
     fn abort_before_outputs(&mut self, steps: &[&LiveStep], index: usize) {
         let step = steps[index];
         let next = steps.get(index + 1).filter(|next| next.aborted_at.is_empty());
@@ -260,7 +259,7 @@ impl<'a> Replay<'a> {
             return Err(format!("`added`: request {name} {ADDED_TWICE}"));
         }
         let cannot_run = |reason| format!("`added`: request {name} cannot run here: {reason}");
-        // Before the prompt is made: a slip may ask for billions of tokens.
+        // This check precedes the making of the prompt: a wrong length may be billions of tokens.
         self.engine.check_prompt(*len, 1).map_err(cannot_run)?;
         let tag = self.names.len() as u64;
         let prompt = self.prompt(added, tag)?;
@@ -268,7 +267,7 @@ impl<'a> Replay<'a> {
         let spec = RequestSpec {
             stops: stop_token.map(|token| Box::new(StopRules::of_token(token))),
             priority: added.prio,
-            // Of positive numbers, larger ones have larger bits.
+            // The bits of positive floating-point numbers have the order of the numbers.
             arrival_ns: added.arrival.to_bits(),
             lora: added.lora,
             skip_reading_prefix_cache: added.skip_reading_prefix_cache,
@@ -338,7 +337,7 @@ impl<'a> Replay<'a> {
         named.iter().filter_map(|(name, tokens)| Some((*self.tags.get(name)?, *tokens))).collect()
     }
 
-    /// The drafts that each request of this step carries into its next one.
+    /// The drafts that each request of this step takes into its next one.
     fn next_drafts(&self, steps: &[&LiveStep], index: usize) -> HashMap<u64, u32> {
         if self.engine.config().num_speculative_tokens() == 0 || self.engine.config().async_scheduling() {
             return HashMap::new();

@@ -1,9 +1,9 @@
 //! KV events of a live engine, batch by batch.
 //!
 //! A batch is published when a step's outputs have been processed and an event is pending. Its blocks are
-//! compared with ours one by one: the same block of ours must always be the same block of theirs. If the
-//! capture has all tokens of a block and of the blocks before it, its hash is computed as vLLM computes it
-//! and must equal theirs, bit for bit.
+//! compared with ours one by one: a block of ours must always correspond to the same block of theirs. If the
+//! capture has all tokens of a block and of the blocks before it, its hash is computed as in vLLM and must
+//! equal theirs, bit for bit.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
@@ -48,12 +48,12 @@ struct LiveStored {
     group_idx: Option<u32>,
     kv_cache_spec_kind: Option<String>,
     lookahead_token_ids: Option<Vec<Vec<u32>>>,
-    /// What distinguishes each block in addition to its tokens.
+    /// Keys that distinguish each block in addition to its tokens.
     extra_keys: Option<Vec<Option<Vec<Value>>>>,
 }
 
 impl LiveStored {
-    /// Texts among the keys of its blocks: of adapters, or a `cache_salt`.
+    /// The texts among the keys of its blocks: names of adapters, or a `cache_salt`.
     fn texts(&self) -> impl Iterator<Item = &str> {
         self.extra_keys.iter().flatten().flatten().flatten().filter_map(Value::as_str)
     }
@@ -83,7 +83,7 @@ impl LiveEvent {
     }
 }
 
-/// A batch and the line it stands in.
+/// A batch and its line.
 struct Captured {
     line: u64,
     events: Vec<LiveEvent>,
@@ -99,19 +99,19 @@ struct OurEvent<'a> {
 
 /// Compares an engine's events with a capture.
 pub(super) struct EventCheck {
-    /// By number; none where no events were captured.
+    /// Batches by number; None if no events were captured.
     captured: Option<HashMap<u64, Captured>>,
     /// Number of the next batch.
     next_seq: u64,
     not_captured: u64,
-    /// By group.
+    /// Their hashes, by group and our hash.
     theirs_of: HashMap<(u32, BlockHash), u64>,
     ours_of: HashMap<(u32, u64), BlockHash>,
-    /// None where vLLM's seed is not known.
+    /// None if vLLM's seed is unknown.
     names: Option<BlockNames>,
-    /// Whether events have the places of blocks.
+    /// Whether events include the positions of blocks.
     has_places: bool,
-    /// Requests with an adapter: vLLM hashes its path too, which no event has.
+    /// Requests with an adapter. vLLM also hashes the adapter's path, which events lack.
     with_adapter: HashSet<u64>,
 }
 
@@ -147,12 +147,12 @@ impl EventCheck {
         })
     }
 
-    /// Whether the core is to record the places of blocks.
+    /// Whether the core must record the positions of blocks.
     pub(super) fn has_places(&self) -> bool {
         self.has_places
     }
 
-    /// A request with these items, and perhaps an adapter.
+    /// Adds a request with its items and, perhaps, an adapter.
     pub(super) fn added(&mut self, tag: u64, added: &LiveAdded) {
         if added.lora.is_some() {
             self.with_adapter.insert(tag);
@@ -162,7 +162,7 @@ impl EventCheck {
         }
     }
 
-    /// Compares what a step published.
+    /// Compares the events that a step published.
     pub(super) fn batch(&mut self, log: &KvEventLog, report: &mut CaseReport) -> Result<(), Difference> {
         if log.is_empty() {
             return Ok(());
@@ -170,7 +170,7 @@ impl EventCheck {
         let seq = self.next_seq;
         self.next_seq += 1;
         let Some(captured) = &mut self.captured else { return Ok(()) };
-        // A subscriber that joins late misses the first batches.
+        // A late subscriber misses the first batches.
         let theirs = captured.remove(&seq);
         if theirs.is_none() {
             self.not_captured += 1;
@@ -193,7 +193,7 @@ impl EventCheck {
         Ok(())
     }
 
-    /// Our event's blocks as vLLM names them, where all tokens are known.
+    /// vLLM's names of our event's blocks, if all tokens are known.
     fn vllm_names(&mut self, group: u32, event: KvEvent<'_>, places: Option<&StoredPlaces<'_>>) -> Option<Named> {
         let has_adapter = matches!(event, KvEvent::Stored { tag, .. } if self.with_adapter.contains(&tag));
         self.names.as_mut().filter(|_| !has_adapter)?.of_event(group, event, places)
@@ -305,7 +305,7 @@ fn captured(path: &Path, capture: &Capture) -> Result<HashMap<u64, Captured>, Lo
 /// Texts that separate blocks in a capture.
 struct KnownKeys<'a> {
     salts: HashSet<&'a str>,
-    /// Events name adapters, which the capture numbers.
+    /// Events have names of adapters, the capture has numbers.
     has_adapters: bool,
 }
 
@@ -318,7 +318,7 @@ impl<'a> KnownKeys<'a> {
         }
     }
 
-    /// Refuses a salt that the capture lacks: blocks would be shared here that vLLM keeps apart.
+    /// Refuses a salt that the capture lacks: the core would share blocks that vLLM separates.
     fn check(&self, event: &LiveEvent) -> Result<(), String> {
         let LiveEvent::BlockStored(stored) = event else { return Ok(()) };
         match stored.texts().find(|text| !self.has_adapters && !self.salts.contains(text)) {
@@ -331,7 +331,7 @@ impl<'a> KnownKeys<'a> {
     }
 }
 
-/// None where vLLM's seed is not known.
+/// None if vLLM's seed is unknown.
 fn hasher(capture: &Capture, report: &mut CaseReport) -> Result<Option<BlockHasher>, String> {
     let named = capture.args.get("prefix_caching_hash_algo").and_then(Value::as_str).unwrap_or("sha256");
     let algorithm: HashAlgorithm =

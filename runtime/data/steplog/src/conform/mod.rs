@@ -1,12 +1,12 @@
 //! The proof of exactness: a recording is replayed through the core.
 //!
-//! A recording has the requests added and aborted before each step, and the answers of the
-//! model. Everything else in it is a decision, which the core must make in the same way. Two
-//! schemas are read: recordings of the scheduler alone, and captures of a live engine. Files
-//! may be packed with gzip, with `.gz` behind their names.
+//! A recording has the requests added and aborted before each step, and the answers of the model. Everything
+//! else in it is a decision, which the core must make in the same way. Two schemas are read: recordings of
+//! the scheduler alone, and captures of a live engine. Files may be packed with gzip, with `.gz` at the end
+//! of their names.
 //!
-//! A recording that needs a feature which the core lacks is refused by name: comparing a
-//! similar configuration would prove nothing.
+//! A recording that needs a feature which the core lacks is refused by name: comparing a similar
+//! configuration would prove nothing.
 
 mod answers;
 mod block_names;
@@ -27,14 +27,13 @@ use vcr_core::SchedulerRules;
 use crate::error::LogError;
 use crate::jsonl::is_there;
 
-/// Folders below folders that are looked into for recordings.
+/// How many levels of sub-folders are searched for recordings.
 const DEEPEST: u32 = 4;
 
-/// Every recording at `path`: the folder itself, or those in its sub-folders,
-/// in order of their paths.
+/// Every recording at `path`: the folder itself, or its sub-folders with recordings, in order of their paths.
 ///
 /// # Errors
-/// When a folder cannot be read or holds no recording.
+/// If a folder cannot be read or holds no recording.
 pub fn cases(path: &Path) -> Result<Vec<PathBuf>, LogError> {
     if !path.exists() {
         return Err(LogError::file(path, "no such file or folder"));
@@ -81,10 +80,11 @@ pub fn replay(folder: &Path) -> Result<CaseReport, LogError> {
     if is_of_scheduler(folder) { scheduler::replay(ReplayedLines::new(folder)?, folder) } else { live::replay(folder) }
 }
 
-/// Replays the recording of a scheduler in `folder` by rules that `change` makes of the release's own.
+/// Replays the recording of a scheduler in `folder`. `change` maps the rules of the recorded release to the
+/// rules of the replay.
 ///
 /// # Errors
-/// As [`replay_lines`]; also where the settings that follow from the rules are others than the recorded ones.
+/// As [`replay_lines`]; also if settings that follow from the rules differ from the recorded ones.
 pub fn replay_by(folder: &Path, change: impl FnOnce(SchedulerRules) -> SchedulerRules) -> Result<CaseReport, LogError> {
     scheduler::replay(ReplayedLines::by(folder, change)?, folder)
 }

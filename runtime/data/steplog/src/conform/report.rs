@@ -101,7 +101,7 @@ impl CaseReport {
     }
 }
 
-/// One field in which the two sides differ.
+/// One field with different values.
 #[derive(Debug)]
 pub(crate) struct Difference {
     pub(crate) field: &'static str,

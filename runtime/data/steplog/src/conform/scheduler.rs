@@ -19,7 +19,7 @@ use crate::jsonl::{JsonLines, unknown_key};
 use crate::line::{Id, KvReport, Lookup, Move, Moves, RECORDED_KEYS, Scheduled, StepLine, hide_resumed};
 use crate::read::step_line;
 
-/// The token in the places of multimodal items.
+/// The token at the places of multimodal items.
 const PLACEHOLDER_TOKEN: u32 = 5;
 
 /// A recorded line and ours.
@@ -27,14 +27,14 @@ const PLACEHOLDER_TOKEN: u32 = 5;
 pub struct ReplayedLine {
     /// Line of `steps.jsonl`, from 1.
     pub line: u64,
-    /// As it was recorded.
+    /// The recorded line.
     pub recorded: StepLine,
-    /// The core's line instead. It has `why`, which vLLM's has not.
+    /// The core's line. It has `why`, which vLLM's line lacks.
     pub ours: StepLine,
 }
 
-/// A recording of the scheduler on its way through the core, line by line. It
-/// ends with the first line that cannot be replayed.
+/// Replays a recording of the scheduler through the core, line by line. It ends with the first line that
+/// cannot be replayed.
 pub struct ReplayedLines {
     lines: JsonLines<'static>,
     replay: Replay,
@@ -49,7 +49,7 @@ impl ReplayedLines {
         Self::by(folder, |rules| rules)
     }
 
-    /// By rules that `change` makes of the recorded release's.
+    /// Opens a recording. `change` maps the rules of the recorded release to the rules of the replay.
     pub(super) fn by(folder: &Path, change: impl FnOnce(SchedulerRules) -> SchedulerRules) -> Result<Self, LogError> {
         let case = Case::read(folder, change)?;
         let lines = JsonLines::open(&folder.join("steps.jsonl"))?;
@@ -180,13 +180,13 @@ struct Replay {
     answers: RecordedAnswers,
     num_added: u64,
     salts: Salts,
-    /// Whether any request has structured outputs, for which more is recorded.
+    /// Whether any request has structured outputs. Recordings of these have further counts.
     has_grammars: bool,
-    /// Requests that had been stepped over after the latest schedule.
+    /// Requests that had been skipped after the latest schedule.
     skipped: u64,
     /// Counters of drafts up to the latest result.
     drafted: SpecDecodeStats,
-    /// Of resumable requests the parts that were given, and those whose outputs have ended.
+    /// For each resumable request, the number of its parts that were given, and of those whose outputs have ended.
     parts: HashMap<u64, [usize; 2]>,
 }
 
@@ -212,7 +212,7 @@ impl Replay {
         }
     }
 
-    /// Does to the engine what the line says was done, and gives our line.
+    /// Applies the recorded line to the engine and returns our line.
     fn play(&mut self, theirs: &StepLine) -> Result<StepLine, String> {
         if let Some(iteration) = theirs.i
             && !self.log.idle_until(iteration)
@@ -247,23 +247,23 @@ impl Replay {
         }
         let mut dropped: BTreeMap<u64, u32> = BTreeMap::new();
         let mut kv = theirs.kv.clone();
-        // The loads among the jobs follow from them.
+        // The loads among the jobs determine the received requests.
         if let Some(report) = kv.as_mut().filter(|_| self.engine.offloading_moves().is_some()) {
             report.recv = self.engine.loads_of_jobs(&report.jobs).into_iter().map(Id::Number).collect();
         }
         if theirs.u.is_some() {
-            // The model also answers for those aborted meanwhile, which is not read.
+            // The model also answers for requests that were aborted meanwhile; these answers are ignored.
             let was_live = |tag: &u64| self.live.contains_key(tag);
             dropped.extend(theirs.sampled.iter().filter(|(tag, _)| !was_live(tag)));
             self.update(theirs)?;
             if self.engine.config().kv_connector().is_some() || !self.parts.is_empty() {
-                // It is also not read if KV has not arrived, or must match the delivered tokens.
+                // Answers are also ignored if KV has not arrived, or must belong to delivered tokens.
                 let outputs = &self.engine.outputs().outputs;
                 let is_read = |tag: &u64| outputs.iter().any(|output| output.tag == *tag && output.num_tokens > 0);
                 dropped.extend(theirs.sampled.iter().filter(|(tag, _)| !is_read(tag)));
             }
         }
-        // Nothing of a part that comes to a running request is in the log.
+        // The log lacks a part that comes to a running request.
         let mut ours = self.log.take_line().unwrap_or_else(|| StepLine { i: theirs.i, ..StepLine::default() });
         if self.has_grammars {
             self.add_counts(&mut ours);
@@ -308,7 +308,7 @@ impl Replay {
                     self.live.remove(&output.tag);
                     continue;
                 }
-                // The outputs to its next part count from 0 again.
+                // The outputs for its next part are counted from 0 again.
                 let [_, ended] = self.parts.entry(output.tag).or_default();
                 let part = self.requests.get(&output.tag).and_then(|request| request.parts.get(*ended));
                 *ended += 1;
@@ -319,7 +319,7 @@ impl Replay {
         Ok(())
     }
 
-    /// The compilation of a request's grammar has ended.
+    /// Ends the compilation of a request's grammar.
     fn end_compilation(&mut self, tag: u64, has_grammar: bool) -> Result<(), String> {
         if !self.live.contains_key(&tag) {
             return Err(format!("`gram`: request {tag} is not in the engine"));
@@ -368,7 +368,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Tells the engine what the connector answers.
+    /// Passes the connector's answers to the engine.
     fn answer_lookups(&mut self, look: &[Lookup]) -> Result<(), String> {
         if self.engine.config().kv_connector().is_none() {
             return if look.is_empty() {
@@ -388,7 +388,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Tells the engine what the connector's workers report; false if it is nothing.
+    /// Passes the report of the connector's workers to the engine; false if it is empty.
     fn report_transfers(&mut self, report: Option<&KvReport>) -> Result<bool, String> {
         let Some(KvReport { recv, send, bad, failed, jobs }) = report else { return Ok(false) };
         if self.engine.config().kv_connector().is_none() {
@@ -417,7 +417,7 @@ impl Replay {
             self.requests.get(&tag).ok_or_else(|| format!("`add`: request {tag} is not in `requests.jsonl`"))?;
         let cannot_run = |reason| format!("`add`: request {tag} cannot run here: {reason}");
         let len = request.prompt.iter().map(|&(_, len)| u64::from(len)).sum::<u64>();
-        // Before the tokens are made: a slip may ask for billions.
+        // This check precedes the making of the tokens: a wrong length may be billions.
         self.engine.check_prompt(u32::try_from(len).unwrap_or(u32::MAX), 1).map_err(cannot_run)?;
         let salt = self.salts.of(request.lora, request.cache_salt.as_deref());
         let has_places = !self.engine.config().is_encoder_decoder();
@@ -435,7 +435,7 @@ impl Replay {
         let spec = RequestSpec {
             stops: Some(Box::new(StopRules::of_token(STOP_TOKEN))),
             priority: request.prio,
-            // The order of adding stands for the time of arrival.
+            // The order of adding replaces the time of arrival.
             arrival_ns: self.num_added,
             lora: request.lora,
             kv_role: request.kv_role(),
@@ -451,7 +451,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Aborts of requests that have ended, or never were, do nothing, as in vLLM.
+    /// Aborts a request. As in vLLM, nothing happens if it has ended or never existed.
     fn abort(&mut self, tag: u64) {
         if let Some(id) = self.live.remove(&tag) {
             self.engine.abort(id);
@@ -460,7 +460,7 @@ impl Replay {
     }
 }
 
-/// The copies of the connector for offloading as lines have them.
+/// The copies of the connector for offloading, in the form of lines.
 fn moves_of(moves: &OffloadingMoves) -> Moves {
     let copy = |job: &OffloadingJob| Move(job.job, Id::Number(job.tag), job.places.clone());
     Moves {
@@ -470,7 +470,7 @@ fn moves_of(moves: &OffloadingMoves) -> Moves {
     }
 }
 
-/// The tokens of a prompt: its segments' tokens. All placeholders have one token.
+/// The tokens of a prompt: its segments' tokens, and the same token for all placeholders.
 fn tokens_of(request: &CaseRequest, items: &[PromptItem]) -> Vec<u32> {
     let mut tokens = segment_tokens(&request.prompt);
     for item in items {
@@ -488,7 +488,7 @@ fn segment_tokens(segments: &[(u32, u32)]) -> Vec<u32> {
     segments.iter().flat_map(tokens).collect()
 }
 
-/// The state of a pause by vLLM's name.
+/// The state of a pause with vLLM's name.
 fn pause_state(name: &str) -> Result<PauseState, String> {
     match name {
         "UNPAUSED" => Ok(PauseState::Unpaused),
@@ -498,7 +498,7 @@ fn pause_state(name: &str) -> Result<PauseState, String> {
     }
 }
 
-/// The number of a request named in a field.
+/// The number of a request in a field.
 fn number(field: &str, id: &Id) -> Result<u64, String> {
     match id {
         Id::Number(number) => Ok(*number),

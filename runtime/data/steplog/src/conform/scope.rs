@@ -1,4 +1,4 @@
-//! Features that the core lacks, and how a recording shows them.
+//! Features that the core lacks, and how to recognise them in a recording.
 
 use serde_json::{Map, Value};
 use vcr_base::block_hash::HashRules;
@@ -6,7 +6,7 @@ use vcr_core::{Drafter, EngineConfig, KvCacheKind, NamedValue, SchedulerRules};
 
 use crate::live::{LiveAdded, LiveEngine};
 
-/// vLLM's words are "duplicate request id".
+/// vLLM's own message is "duplicate request id".
 pub(super) const ADDED_TWICE: &str =
     "is added a second time while it is in the engine; vLLM's engine core stops with an assertion there";
 
@@ -19,7 +19,7 @@ pub(super) fn rules_of(version: &str) -> Result<SchedulerRules, String> {
     })
 }
 
-/// The rules of block hashes of a release.
+/// The rules that a release has for block hashes.
 pub(super) fn hash_rules_of(version: &str) -> HashRules {
     let mut parts = version.split(['.', '+']).map_while(|part| part.parse().ok());
     let release = parts.next().zip(parts.next());
@@ -43,8 +43,7 @@ const MUST_BE_ONE: &[(&str, &str)] = &[
     ("prefill_context_parallel_size", "context parallelism of prefills"),
 ];
 
-/// Drafters without KV of their own: they change nothing in the scheduler but
-/// how many drafts there are.
+/// Drafters without KV of their own. They only determine the number of drafts; the scheduler treats them alike.
 const DRAFTERS: &[&str] = &["ngram", "suffix"];
 
 /// Checks the arguments of a live engine, whose first line may name its drafter.
@@ -70,7 +69,7 @@ fn argument<'a>(args: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     args.get(name).or_else(|| args.get(&name.replace('_', "-")))
 }
 
-/// Steps of a live engine from one that computes prompts to the next.
+/// Steps of a live engine between two steps that compute prompts.
 pub(super) fn prefill_schedule_interval(args: &Map<String, Value>) -> u32 {
     let given = argument(args, "prefill_schedule_interval").and_then(Value::as_u64);
     given.map_or(1, |steps| u32::try_from(steps).unwrap_or(u32::MAX)).max(1)
@@ -80,14 +79,14 @@ pub(super) fn prefill_schedule_interval(args: &Map<String, Value>) -> u32 {
 fn drafter(args: &Map<String, Value>) -> Result<Option<String>, String> {
     let argument = |name: &str| argument(args, name);
     let mut config = argument("speculative_config").cloned().unwrap_or_default();
-    // A command line has it as text.
+    // On a command line, the value is text.
     if let Some(text) = config.as_str() {
         config = serde_json::from_str(text)
             .map_err(|error| format!("`engine_args.speculative_config` is not JSON: {error}"))?;
     }
     let method = match (config.get("method"), argument("spec_method")) {
         (Some(method), _) | (None, Some(method)) if !method.is_null() => Some(method.clone()),
-        // Without a method vLLM takes it from the model, and this one is none.
+        // Without a method, vLLM derives it from the model; `ngram` is a method given in place of a model.
         _ => config.get("model").filter(|model| *model == "ngram" || *model == "[ngram]").map(|_| "ngram".into()),
     };
     match method {
@@ -109,8 +108,8 @@ fn drafter(args: &Map<String, Value>) -> Result<Option<String>, String> {
     }
 }
 
-/// The drafter by vLLM's name; none of one that is not simulated. Without a name it is one without KV of its own, and
-/// so are those that look up the tokens of prompts and outputs.
+/// The drafter with vLLM's name; None if it is not simulated. A missing name means a drafter without KV of
+/// its own, and so does `suffix`.
 pub(super) fn drafter_of(name: Option<&str>) -> Option<Drafter> {
     match name {
         None | Some("suffix") => Some(Drafter::Ngram),
@@ -156,7 +155,7 @@ pub(super) fn check_live_request(added: &LiveAdded) -> Result<(), String> {
     Ok(())
 }
 
-/// Layers that a live engine's events are about.
+/// The layers of a live engine's events.
 pub(super) struct EventScope<'a> {
     pub(super) kind: Option<&'a str>,
     pub(super) group: Option<u32>,
@@ -182,7 +181,7 @@ impl EventScope<'_> {
         if let Some(medium) = self.medium.filter(|medium| *medium != "GPU") {
             return Err(format!("`medium` is \"{medium}\": blocks elsewhere than on the GPU"));
         }
-        // Those of groups are compared.
+        // The block sizes of groups are compared elsewhere.
         let block_size = config.block_size();
         if let Some(size) = self.block_size.filter(|size| group.is_none() && *size != block_size) {
             return Err(format!("`block_size` is {size} and the engine's {block_size}: blocks of several sizes"));
@@ -194,10 +193,10 @@ impl EventScope<'_> {
     }
 }
 
-/// vLLM's names of layers of a kind; of full attention without groups.
+/// vLLM's names for layers of this kind; without groups, for full attention.
 fn kind_names(kind: Option<KvCacheKind>) -> &'static [&'static str] {
     match kind {
-        // Captures of engines with MLA may state it as full attention.
+        // Captures of engines with MLA may call it full attention.
         None | Some(KvCacheKind::FullAttention) => &["full_attention", "mla_attention"],
         Some(KvCacheKind::LatentAttention) => &["mla_attention"],
         Some(KvCacheKind::SlidingWindow { .. }) => &["sliding_window", "sliding_window_mla"],

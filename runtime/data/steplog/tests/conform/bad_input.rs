@@ -1,5 +1,4 @@
-//! Recordings that are not whole or not right: the file, the line and the field
-//! are reported, and nothing panics.
+//! Incomplete or invalid recordings: errors name the file, the line and the field, and nothing panics.
 
 use vcr_steplog::conform;
 
@@ -162,7 +161,7 @@ fn requests_that_are_unknown_or_run_already() {
     assert_refused(&copy, &[&format!("steps.jsonl, line {line}: `added`: request "), "a second time", "assertion"]);
 }
 
-/// Lengths that would fill the memory are refused before they do.
+/// Lengths that would fill the memory are refused in time.
 #[test]
 fn requests_that_cannot_run() {
     let copy = CaseCopy::of(SCHEDULER);
@@ -219,7 +218,7 @@ fn recordings_that_are_empty_or_cut_off() {
     copy.remove("steps.jsonl");
     assert_refused(&copy, &["cannot read ", "steps.jsonl"]);
 
-    // As far as it goes a recording may be right, but it is not all of it.
+    // A recording that is cut off may be right so far, but it is not complete.
     let copy = CaseCopy::of(SCHEDULER);
     let text = copy.text("steps.jsonl");
     copy.write("steps.jsonl", &text.lines().take(20).map(|line| format!("{line}\n")).collect::<String>());

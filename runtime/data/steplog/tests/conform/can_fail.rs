@@ -91,7 +91,7 @@ fn blocks_and_chunks_of_states() {
     noticed_in(STATES, "ev", row(|event| event[0] == "S" && event[3] == 0 && add_one(&mut event[3])));
 }
 
-/// A window that is a token longer, another distance of what is kept, and a group less.
+/// A window with one more token, another interval of kept blocks, and one group fewer.
 #[test]
 fn settings_of_groups() {
     let is_noticed = |case: &str, edit: &dyn Fn(&mut Value)| {
@@ -332,8 +332,8 @@ fn what_comes_out_of_a_live_engine() {
     });
 }
 
-/// Changes an event for which `edit` does something; the difference must be
-/// reported there. The last ones are of requests whose tokens are all known.
+/// Changes an event for which `edit` has an effect; the difference must be reported there. The last events
+/// belong to requests whose tokens are all known.
 #[track_caller]
 fn noticed_event(field: &str, edit: impl Fn(&mut Value) -> bool) {
     let copy = CaseCopy::of(LIVE);
@@ -359,7 +359,7 @@ fn an_event_of_a_live_engine() {
         true
     };
     let is = |event: &Value, kind: &str| event["type"] == kind;
-    // A bit of a hash, of the hash of a block before it, of one that goes.
+    // A bit of a block's hash, of its parent's hash, and of a removed block's hash.
     noticed_event("block hashes", |event| is(event, "BlockStored") && flip(&mut event["block_hashes"][0]));
     noticed_event("block hashes", |event| is(event, "BlockRemoved") && flip(&mut event["block_hashes"][0]));
     noticed_event("parent of a stored event", |event| {

@@ -1,4 +1,4 @@
-//! One value of a recording with a KV connector is changed, or what its workers report, or a setting of it.
+//! Changes one value of a recording with a KV connector, a report of its workers, or one of its settings.
 
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ fn lookups_and_their_counters() {
         noticed_in(case, "look", |rows| add_one(&mut rows[0][1]));
         noticed_in(case, "look", swap);
         noticed_in(case, "look", |rows| {
-            // One that was not made.
+            // A lookup that was not made.
             let one = rows[0].clone();
             rows.as_array_mut().is_some_and(|rows| {
                 rows.push(one);
@@ -76,7 +76,7 @@ fn groups_beside_connectors() {
     }
 }
 
-/// The tokens that a NIXL engine leaves to another: of engines by themselves they are computed here.
+/// Tokens that a NIXL prefill engine leaves to the decode engine; an engine without that role computes them.
 #[test]
 fn tokens_that_are_left_to_the_engine_that_decodes() {
     let noticed = changed_cases(|copy| {
@@ -89,7 +89,7 @@ fn tokens_that_are_left_to_the_engine_that_decodes() {
     assert!(of_both_versions(&noticed), "{noticed:?}");
 }
 
-/// Whether a change of the first line that has such a value leads to another decision there or later.
+/// Whether a change of the first line with such a value leads to another decision there or later.
 #[track_caller]
 fn changes_a_decision(case: &str, key: &str, edit: impl Fn(&mut Value) -> bool) {
     let copy = CaseCopy::of(case);
@@ -174,7 +174,7 @@ fn settings_of_a_connector() {
     }
 }
 
-/// Requests in which no other engine has a part.
+/// Requests without a role of another engine.
 #[test]
 fn parts_of_other_engines() {
     for key in ["hold", "remote"] {
@@ -189,7 +189,7 @@ fn parts_of_other_engines() {
     }
 }
 
-/// Copies with their numbers, requests and places in the host, and the loads among those that are over.
+/// Copies with their numbers, requests and places in the host, and the loads among the ended copies.
 #[test]
 fn copies_of_the_connector_for_offloading() {
     for case in OFFLOADING {
@@ -211,7 +211,7 @@ fn copies_of_the_connector_for_offloading() {
     }
 }
 
-/// Each setting of that connector.
+/// Each setting of the connector for offloading.
 #[test]
 fn settings_of_the_connector_for_offloading() {
     type Edit = dyn Fn(&Value) -> Value;

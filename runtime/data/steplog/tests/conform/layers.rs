@@ -28,7 +28,7 @@ fn other_modes_of_states_are_noticed() {
         assert!(is_reproduced(&name, |_| ()), "{name} as it is");
         for mode in ["none", "align"] {
             let other = |config: &mut Value| {
-                // Chunks end at states then.
+                // With this mode, chunks end at states.
                 (config["mamba_cache_mode"], config["chunked_prefill"]) = (mode.into(), true.into());
             };
             assert!(!is_reproduced(&name, other), "{name}: {mode}");
@@ -66,7 +66,7 @@ fn other_encoders_are_noticed() {
         };
         assert!(!is_reproduced(name, |config| groups(config, &|group| group["kind"] = "full".into())), "{name}: full");
         let larger = |group: &mut Value| group["block_size"] = (group["block_size"].as_u64().unwrap_or(1) * 2).into();
-        // An input may fit a block in any case.
+        // An input may still fit into a larger block.
         larger_blocks += u32::from(!is_reproduced(name, |config| groups(config, &larger)));
         // Another input of the encoder, which takes more blocks.
         let copy = CaseCopy::of(name);

@@ -47,7 +47,7 @@ fn arb_event() -> impl Strategy<Value = StepEvent> {
     ]
 }
 
-/// A time that JSON can say.
+/// A time that JSON can represent.
 fn arb_ms() -> impl Strategy<Value = Option<f64>> {
     option::of(proptest::num::f64::NORMAL | proptest::num::f64::ZERO)
 }
@@ -192,7 +192,7 @@ fn first_lines(case: &str, len: usize) -> Vec<String> {
 /// A multiple of the usual number of cases (`PROPTEST_CASES`).
 fn config(times: u32, fraction: u32) -> ProptestConfig {
     let usual = ProptestConfig::default();
-    // There is no library root here to keep failing cases beside.
+    // There is no library root beside which failing cases could be kept.
     ProptestConfig { failure_persistence: None, cases: usual.cases * times / fraction, ..usual }
 }
 

@@ -1,5 +1,5 @@
-//! Captures of live engines with several groups of layers, drafters with KV, and images: one value is changed, or a
-//! setting.
+//! Captures of live engines with several groups of layers, drafters with KV, and images: one value or one
+//! setting is changed.
 
 use serde_json::{Value, json};
 use vcr_steplog::StepLog;
@@ -100,7 +100,7 @@ fn items_of_the_encoder() {
     });
     assert_ne!(setting(VISION, "encoder_cache_size", &json!(4096)), "");
     assert_ne!(setting(VISION, "max_num_encoder_input_tokens", &json!(40)), "");
-    // An identifier is part of the blocks' hashes, and so is its place.
+    // The identifier and the position of an item are part of the blocks' hashes.
     for edit in [
         &(|item: &mut Value| {
             item[0] = "another".into();
@@ -152,7 +152,7 @@ fn without(request: &mut Value, key: &str) {
     request.as_object_mut().expect("a request").remove(key);
 }
 
-/// A `cache_salt` is hashed with the first block, and a request may use no block of others.
+/// A `cache_salt` is hashed with the first block, and a request may be forbidden to reuse blocks.
 #[test]
 fn salts_and_requests_that_read_no_cache() {
     let report = CaseCopy::of(TENANTS).replay().expect("it can be replayed");
@@ -183,7 +183,7 @@ fn salts_and_requests_that_read_no_cache() {
     copy.mismatch();
 }
 
-/// Drafts are the captured ones that were handed over, else the scheduled ones.
+/// The drafts are the captured ones if they were handed over, or else the scheduled ones.
 #[test]
 fn drafts_of_a_live_engine() {
     for case in [DRAFTER, EAGLE] {
@@ -208,13 +208,13 @@ fn drafts_of_a_live_engine() {
     assert_ne!(setting(EAGLE, "drafter", &json!("draft_model")), "");
 }
 
-/// An abort has its place among the steps by its time.
+/// The time of an abort determines its place among the steps.
 #[test]
 fn aborts_while_steps_are_in_flight() {
     let copy = CaseCopy::of(WINDOW);
     let text = copy.text("steps.jsonl");
     assert!(text.lines().any(|line| line.contains("\"aborted_at\":[")), "some are aborted");
-    // All of them as if they were aborted with the step before which they are listed.
+    // All requests, as if they were aborted with the step that precedes their line.
     copy.edit_all("steps.jsonl", |line| {
         let late = |times: &mut Value| {
             times.as_array_mut().expect("times").iter_mut().for_each(|at| *at = json!(9e9));
@@ -225,7 +225,7 @@ fn aborts_while_steps_are_in_flight() {
     assert_eq!(copy.mismatch().field, "emitted", "one was aborted while a step was in flight that gave it a token");
 }
 
-/// `vcr inspect steps` shows them.
+/// `vcr inspect steps` shows these lines.
 #[test]
 fn lines_of_these_captures() {
     let vision = StepLog::read(&group(VISION)).expect("it can be read");

@@ -1,6 +1,5 @@
-//! The proof of exactness against recordings of the real schedulers, and the
-//! proof of that proof: it fails where it should, and refuses what it cannot
-//! judge.
+//! The proof of exactness against recordings of the real schedulers, and the proof of that proof: it fails
+//! where it should, and refuses what it cannot judge.
 
 mod bad_input;
 mod can_fail;

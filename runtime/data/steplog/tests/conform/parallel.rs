@@ -1,4 +1,4 @@
-//! Recordings with stages, ranks and drafts by the size of the batch are not reproduced with other ones.
+//! Recordings with stages, ranks and drafts by the size of the batch are not reproduced with other settings.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ fn other_stages_ranks_and_drafts_are_noticed() {
         if let Some(stages) = config["pp"].as_u64() {
             assert!(!is_reproduced(&name, |config| config["pp"] = 1.into()), "{name} with one stage");
             noticed[0] += 1;
-            // Without async scheduling stages that no step is in make no difference.
+            // Without async scheduling, stages that no step uses make no difference.
             if config["async_scheduling"] == true {
                 assert!(!is_reproduced(&name, |config| config["pp"] = (stages + 1).into()), "{name} with one more");
             }
@@ -25,7 +25,7 @@ fn other_stages_ranks_and_drafts_are_noticed() {
         }
         if config["spec_by_batch"].is_array() {
             let edit = |config: &mut Value| config["spec_by_batch"] = json!([[1, 1, config["spec"]]]);
-            // Drafts that are proposed after a step are in the recording.
+            // Without async scheduling, the recording determines the drafts that are proposed after a step.
             if config["async_scheduling"] == true {
                 assert!(!is_reproduced(&name, edit), "{name} with the same drafts in all batches");
                 noticed[2] += 1;

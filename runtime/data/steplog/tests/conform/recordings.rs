@@ -1,4 +1,4 @@
-//! Where recordings lie, and copies of them to be spoilt.
+//! Folders of recordings, and copies of recordings for changes.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -22,7 +22,7 @@ pub(crate) fn cases(folder: &Path) -> Vec<PathBuf> {
     conform::cases(folder).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A file of a recording, unpacked if need be.
+/// A file of a recording, unpacked if necessary.
 pub(crate) fn text_of(case: &Path, file: &str) -> String {
     let mut text = String::new();
     let packed = case.join(format!("{file}.gz"));
@@ -38,7 +38,7 @@ pub(crate) fn json_of(case: &Path, file: &str) -> Value {
     serde_json::from_str(&text_of(case, file)).expect("it is JSON")
 }
 
-/// A line that the test harness does not keep to itself.
+/// Prints a line that the test harness does not capture.
 pub(crate) fn say(line: &str) {
     writeln!(std::io::stderr(), "{line}").expect("there is a place to write to");
 }
@@ -49,7 +49,7 @@ pub(crate) struct CaseCopy {
 }
 
 impl CaseCopy {
-    /// Of `group/case`.
+    /// A copy of `group/case`.
     pub(crate) fn of(case: &str) -> Self {
         let from = group(case);
         let folder = tempfile::tempdir().expect("there is a place for temporary files");
@@ -92,7 +92,7 @@ impl CaseCopy {
         self.write(file, &(lines.join("\n") + "\n"));
     }
 
-    /// Changes the first line that `edit` changes, and gives its number.
+    /// Changes the first line that `edit` changes, and returns its number.
     #[track_caller]
     pub(crate) fn edit_first(&self, file: &str, edit: impl Fn(&str) -> Option<String>) -> u64 {
         let text = self.text(file);
@@ -100,7 +100,7 @@ impl CaseCopy {
         self.put(file, found)
     }
 
-    /// Changes the last line that `edit` changes, and gives its number.
+    /// Changes the last line that `edit` changes, and returns its number.
     #[track_caller]
     pub(crate) fn edit_last(&self, file: &str, edit: impl Fn(&str) -> Option<String>) -> u64 {
         let text = self.text(file);
@@ -139,7 +139,7 @@ impl CaseCopy {
     }
 }
 
-/// Whether the case `group/name` is reproduced once its settings are edited, and nothing says what follows from them.
+/// Whether the case `group/name` is reproduced with changed settings, if the derived settings are removed from it.
 #[track_caller]
 pub(crate) fn is_reproduced(case: &str, edit: impl FnOnce(&mut Value)) -> bool {
     let copy = CaseCopy::of(case);
@@ -157,8 +157,8 @@ pub(crate) fn name_of(case: &Path) -> String {
     case.file_name().expect("a case has a name").to_string_lossy().into_owned()
 }
 
-/// A line with the value of one of its own keys changed as text; None if it has
-/// no such key or `edit` declines. The rest stays as it was, order included.
+/// A line with the value of one of its own keys changed as text; None if it has no such key or `edit`
+/// declines. The rest keeps its text and order.
 pub(crate) fn with_text(line: &str, key: &str, edit: impl FnOnce(&str) -> Option<String>) -> Option<String> {
     let start = line.find(&format!("\"{key}\":"))? + key.len() + 3;
     let mut values = serde_json::Deserializer::from_str(&line[start..]).into_iter::<serde::de::IgnoredAny>();
@@ -167,7 +167,7 @@ pub(crate) fn with_text(line: &str, key: &str, edit: impl FnOnce(&str) -> Option
     Some(format!("{}{}{}", &line[..start], edit(&line[start..end])?, &line[end..]))
 }
 
-/// The same with the value as JSON; `edit` says whether it changed it.
+/// The same for a value as JSON; `edit` returns whether it changed it.
 pub(crate) fn with_value(line: &str, key: &str, edit: impl FnOnce(&mut Value) -> bool) -> Option<String> {
     with_text(line, key, |text| {
         let mut value = serde_json::from_str(text).expect("a value of a JSON line is JSON");

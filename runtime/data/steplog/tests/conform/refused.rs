@@ -1,4 +1,4 @@
-//! Settings that the core does not follow are refused by name.
+//! Settings that the core lacks are refused by name.
 
 use serde_json::{Value, json};
 use vcr_steplog::LogError;
@@ -10,8 +10,8 @@ const DRAFTER: &str = "drafters/any-2-034-0.33";
 const LIVE: &str = "vllm-cpu/wire";
 const LIVE_WITH_PREEMPTIONS: &str = "vllm-cpu/burst-preempt";
 
-/// Asserts that a recording is refused for a reason that has all these words,
-/// and that the error says where to read on.
+/// Asserts that a recording is refused for a reason that has all these words, and that the error names the
+/// documentation.
 #[track_caller]
 fn refused(copy: &CaseCopy, words: &[&str]) {
     let error = copy.replay().expect_err("the recording is refused");
@@ -63,7 +63,7 @@ fn a_scheduler_that_is_another_or_held_other_values() {
     );
 }
 
-/// Settings that a scheduler derives from its drafter must be those that follow from it here.
+/// The settings that a scheduler derives from its drafter must equal the ones derived here.
 #[test]
 fn drafters_that_are_not_known_or_that_do_other_things() {
     let copy = CaseCopy::of(SCHEDULER);
@@ -182,7 +182,7 @@ fn arguments_that_are_off() {
         args.insert("some_other_argument".to_owned(), json!("text"));
     });
     assert_eq!(copy.replay().expect("it can be replayed").mismatch, None);
-    // A drafter without KV of its own, which proposed nothing.
+    // A drafter without KV of its own that proposed nothing.
     let ngram = json!({ "method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 4 });
     for config in [ngram.clone(), json!(ngram.to_string()), json!({ "model": "[ngram]" })] {
         copy.edit_json("engine.json", |file| file["engine_args"]["speculative_config"] = config);
@@ -217,8 +217,7 @@ fn layers_of_other_kinds() {
     refused_event("lookahead_token_ids", json!([[5]]), &["tokens after the block"]);
 }
 
-/// vLLM's second model runner is given resumed requests as new ones: the
-/// capture of an engine with it has no kind "p".
+/// vLLM's second model runner gets resumed requests as new ones: the capture of an engine with it has no kind "p".
 #[test]
 fn the_second_model_runner_of_a_live_engine() {
     let copy = CaseCopy::of(LIVE_WITH_PREEMPTIONS);
@@ -234,15 +233,15 @@ fn the_second_model_runner_of_a_live_engine() {
 
     copy.edit_all("steps.jsonl", |line| line.replace(",\"p\",", ",\"n\","));
     assert_eq!(copy.replay().expect("it can be replayed").mismatch, None);
-    // Without it, the same capture is not ours.
+    // Without that setting, the same capture differs.
     copy.edit_line("steps.jsonl", 1, |line| {
         line.replace("\"use_v2_model_runner\": true", "\"use_v2_model_runner\": false")
     });
     assert_eq!(copy.mismatch().field, "sched");
 }
 
-/// An adapter's path is part of vLLM's hashes, but of no capture: the events are
-/// compared all the same, and the report says that the hashes are not.
+/// An adapter's path is part of vLLM's hashes, but is in no capture: the events are still compared, and the
+/// report states that the hashes are not.
 #[test]
 fn hashes_of_requests_with_adapters() {
     let copy = CaseCopy::of(LIVE_WITH_PREEMPTIONS);
@@ -255,8 +254,7 @@ fn hashes_of_requests_with_adapters() {
     assert!(report.notes.iter().any(|note| note.contains("adapters")), "{:?}", report.notes);
 }
 
-/// Data that the caller did not keep is unknown, not guessed: a stop is taken from the step in
-/// which it happened.
+/// Data that the caller did not keep is unknown, not guessed: a stop takes effect in the step in which it happened.
 #[test]
 fn captures_without_tokens() {
     let copy = CaseCopy::of(LIVE);

@@ -8,7 +8,7 @@ use vcr_steplog::{LogKind, StepLog};
 
 use crate::recordings::{CaseCopy, cases, group, json_of, root, say, text_of};
 
-/// Replays all recordings in a folder and tells the totals.
+/// Replays all recordings in a folder and prints the totals.
 #[track_caller]
 fn all_reproduced(folder: &Path) -> Vec<CaseReport> {
     let mut reports = Vec::new();
@@ -48,8 +48,7 @@ fn the_random_cases() {
     }
 }
 
-/// Releases before 0.32. Each case was chosen for a rule: under the rules of the previous or next release it
-/// differs.
+/// Releases before 0.32. Each case was chosen for a rule: under the rules of the previous or next release it differs.
 #[test]
 fn the_cases_of_older_releases() {
     let folder = group("releases");
@@ -77,7 +76,7 @@ fn the_cases_of_older_releases() {
     }
 }
 
-/// Layers in groups: windows, chunks, blocks of several sizes, states.
+/// Layers in groups: windows, chunks, blocks of several sizes, Mamba states.
 #[test]
 fn the_cases_with_groups_of_layers() {
     let folder = group("groups");
@@ -158,7 +157,7 @@ fn the_cases_with_stages_and_ranks() {
     }
 }
 
-/// Budgets below the room of the model's input, of all releases, and intervals of prefills.
+/// Budgets smaller than the model's input, of all releases, and intervals of prefills.
 #[test]
 fn the_cases_with_budgets_and_intervals() {
     let folder = group("steps");
@@ -174,7 +173,7 @@ fn the_cases_with_budgets_and_intervals() {
     assert!(total("preemptions") > 10 && total("hits") > 100);
 }
 
-/// All states of Mamba, which releases up to 0.31 keep, and cross attention.
+/// All Mamba states, which releases up to 0.31 keep, and cross attention.
 #[test]
 fn the_cases_with_all_states_and_cross_attention() {
     let folder = group("layers");
@@ -210,14 +209,14 @@ fn the_cases_with_streaming_inputs() {
         let staged = own().filter(|case| !json_of(case, "config.json")["config"]["pp"].is_null());
         assert_eq!(staged.count(), 2, "{version}: stages");
     }
-    // A part that comes while all is paused has a line to itself.
+    // A part that arrives during a pause of everything has its own line.
     let paused = text_of(&folder.join("sessions-7201-018-0.33"), "steps.jsonl");
     let has_only_a_part =
         |line: &str| line.contains("\"more\":") && !line.contains("\"s\":") && !line.contains("\"u\":");
     assert!(paused.lines().any(has_only_a_part));
 }
 
-/// Requests that wait for their grammar, of all kinds of rules; drafts that do not fit it.
+/// Requests that wait for their grammar, under all kinds of rules; drafts that do not fit it.
 #[test]
 fn the_cases_with_structured_outputs() {
     let folder = group("structured");
@@ -283,7 +282,7 @@ fn the_cases_with_connectors() {
     }
 }
 
-/// vLLM's second model runner is given resumed requests as new ones.
+/// vLLM's second model runner gets resumed requests as new ones.
 #[test]
 fn the_cases_of_the_second_model_runner() {
     assert_eq!(all_reproduced(&group("runner-v2")).len(), 4);
@@ -300,7 +299,7 @@ fn the_live_captures() {
     assert_eq!(reports.len(), 10);
     for report in &reports {
         assert!(report.hashes > 0, "{}: no block hash was compared", report.case);
-        // The subscriber to KV events may miss the first one; all else is compared.
+        // The subscriber to KV events may miss the first one; everything else is compared.
         assert!(
             report.notes.iter().all(|note| note.contains("missing from the capture: 1 ")),
             "{}: {:?}",
@@ -310,7 +309,7 @@ fn the_live_captures() {
     }
 }
 
-/// vLLM 0.33.0 on an H100, with the runner, the asynchronous scheduling and the settings that it takes there.
+/// vLLM 0.33.0 on an H100, with the runner, the asynchronous scheduling and the settings that it chooses there.
 #[test]
 fn the_live_capture_of_a_gpu() {
     let reports = all_reproduced(&group("vllm-gpu"));
@@ -318,7 +317,7 @@ fn the_live_capture_of_a_gpu() {
     assert_eq!((reports[0].steps, reports[0].fields), (827, 9097));
 }
 
-/// The recordings as they were handed out lie beside a checkout, if anywhere.
+/// The original recordings may be beside a checkout.
 #[test]
 fn the_recordings_beside_the_checkout() {
     for name in ["vllm-scheduler", "vllm-cpu"] {
@@ -351,7 +350,7 @@ fn our_lines_are_the_recorded_lines() {
             for replayed in conform::replay_lines(&case).expect("it can be replayed") {
                 let replayed = replayed.expect("every line can be replayed");
                 let mut ours = serde_json::to_value(&replayed.ours).expect("a line is JSON");
-                // vLLM does not say why it admits no more.
+                // vLLM does not state why it admits no more.
                 ours.as_object_mut().expect("a line is an object").remove("why");
                 let theirs: Value = serde_json::from_str(recorded.next().expect("as many lines")).expect("JSON");
                 assert_eq!(ours, theirs, "{}, line {}", case.display(), replayed.line);
@@ -377,8 +376,7 @@ fn packed_logs_are_read_like_plain_ones() {
     }
 }
 
-/// The rules of one version of vLLM fail on cases in which the other version decides
-/// differently.
+/// The rules of one version of vLLM fail on cases in which the other version decides differently.
 #[test]
 fn the_rules_of_one_line_do_not_reproduce_the_other() {
     for (name, other, least) in [("random-0.33", "0.32.0", 12), ("random-0.32", "0.33.0", 12)] {

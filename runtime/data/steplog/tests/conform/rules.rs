@@ -8,10 +8,10 @@ use vcr_steplog::conform;
 
 use crate::recordings::{cases, group};
 
-/// Whether the recording is not reproduced any more.
+/// Whether the recording is no longer reproduced.
 fn notices(case: &Path, rule: &str) -> bool {
     let inverted = |rules: SchedulerRules| rules.with_inverted(rule).expect("there is such a rule");
-    // Halves of two rules need not fit together: the core may stop at an assertion.
+    // Halves of two rules may not be consistent: the core may stop at an assertion.
     let replayed = catch_unwind(|| conform::replay_by(case, inverted));
     !matches!(replayed, Ok(Ok(report)) if report.mismatch.is_none())
 }

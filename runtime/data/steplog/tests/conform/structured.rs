@@ -1,4 +1,4 @@
-//! Recordings with structured outputs are not reproduced if a grammar is ready at another time, or a count is another one.
+//! Recordings with structured outputs are not reproduced if a grammar is ready at another time, or a count differs.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ fn counters_of_requests_and_drafts() {
         for place in 0..3 {
             noticed_in(case, "sd", |counters| add_one(&mut counters[place]));
         }
-        // One more that does not fit changes what is scheduled next, or what is counted.
+        // One more draft that does not fit changes the next schedule, or a count.
         let copy = CaseCopy::of(case);
         copy.edit_first("steps.jsonl", |line| with_value(line, "inv", |rows| add_one(&mut rows[0][1])));
         assert!(!is_same(&copy), "{case}");
@@ -32,7 +32,7 @@ fn counters_of_requests_and_drafts() {
     }
 }
 
-/// Edits each line with grammars in its turn, until the recording is not reproduced.
+/// Edits the lines with grammars, one after another, until the recording is not reproduced.
 fn notices(case: &str, edit: impl Fn(&mut Vec<Value>) -> bool) -> bool {
     let lines = CaseCopy::of(case).text("steps.jsonl").lines().count();
     (1..=lines).any(|number| {
@@ -58,7 +58,7 @@ fn the_times_and_ends_of_compilations() {
             true
         };
         assert!(notices(&name, other_end), "{name}: one ends otherwise");
-        // A request that does not wait.
+        // A request that does not wait for a grammar.
         let requests = text_of(&case, "requests.jsonl").lines().count();
         let copies = (1..=requests).filter_map(|number| {
             let copy = CaseCopy::of(&name);

@@ -1,4 +1,4 @@
-//! Acceptance of drafts, as the outputs of a capture show it.
+//! Acceptance of draft tokens, from the outputs of a capture.
 
 use super::record::RequestRecord;
 
@@ -11,8 +11,8 @@ pub struct AcceptanceTally {
 }
 
 impl AcceptanceTally {
-    /// Adds the outputs of a request but two: the first, which ends its prompt, and that which
-    /// ends the request, since its end may cut accepted drafts off.
+    /// Adds the outputs of a request, except the first, which ends its prompt, and the last, whose accepted
+    /// drafts the end of the request may cut off.
     pub fn add(&mut self, request: &RequestRecord) {
         let has_ended = request.finish_reason.is_some() || request.end_ns.is_some();
         match &request.gap_tokens {
@@ -32,8 +32,8 @@ impl AcceptanceTally {
         self.outputs[..reached].iter_mut().for_each(|outputs| *outputs += count);
     }
 
-    /// The probability, from 0 to 1, that the first, second, ... draft is accepted, given that those
-    /// before it were. Drafts that no output accepted are left out.
+    /// The probability, from 0 to 1, that the first, second, ... draft is accepted if those before it were.
+    /// Drafts that no output accepted are left out.
     #[must_use]
     pub fn rates(&self) -> Vec<f64> {
         let pairs = self.outputs.windows(2).take_while(|pair| pair[1] > 0);

@@ -9,19 +9,19 @@ use super::http::HttpRecord;
 use super::record::{CaptureMeta, RequestRecord};
 use crate::trace::media;
 
-/// The relation of hashes and prompts in one capture.
+/// Whether the requests of a capture must have hashes.
 #[derive(Clone, Copy)]
 pub(super) enum BlockRule {
     /// One hash for each full block of this many tokens.
     Of(u32),
     /// No hashes, since their block size is unknown.
     None,
-    /// Any number of them.
+    /// Any number of hashes.
     Any,
 }
 
 impl BlockRule {
-    /// The rule of a capture with such a meta line.
+    /// The rule for a capture with this meta line.
     pub(super) fn of(meta: &CaptureMeta, format: CaptureFormat) -> Self {
         match (meta.block_size_tokens, format) {
             (Some(block_size_tokens), _) => Self::Of(block_size_tokens),
@@ -80,8 +80,7 @@ fn check_prompt(record: &RequestRecord, blocks: BlockRule) -> Result<(), LinePro
     }
 }
 
-/// The outputs and their tokens: each by itself where gaps are known, else only
-/// their sum.
+/// Checks the tokens of outputs: each by itself if gaps are known, or else only their sum.
 fn check_outputs(record: &RequestRecord) -> Result<(), LineProblem> {
     let output_tokens = record.output_tokens;
     let gaps = record.gap_ns.len() as u64;

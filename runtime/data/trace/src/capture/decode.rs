@@ -1,4 +1,4 @@
-//! One line of text to one line of a capture.
+//! Decodes one line of text to one line of a capture.
 
 use std::borrow::Cow;
 
@@ -12,10 +12,10 @@ use super::record::CaptureLine;
 use super::vllm_vcr;
 use crate::lines::describe;
 
-/// The formats that a reader of captures knows.
+/// The formats that a reader of captures can read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureFormat {
-    /// The one described in `docs/reference/captures.md`.
+    /// The format described in `docs/reference/captures.md`.
     Capture,
     /// A trace of vllm-vcr.
     VllmVcr,
@@ -30,7 +30,7 @@ struct FirstLine<'a> {
     ttft_ms: Option<IgnoredAny>,
 }
 
-/// The format of the capture that starts with `row`; `None` if none does.
+/// The format of the capture that starts with `row`; `None` if it starts no capture.
 pub(crate) fn detect(row: &[u8]) -> Option<CaptureFormat> {
     let first: FirstLine<'_> = serde_json::from_slice(row).ok()?;
     match first.kind {
@@ -44,7 +44,7 @@ pub(super) fn lacks_meta(row: &[u8]) -> bool {
     serde_json::from_slice::<FirstLine<'_>>(row).is_ok_and(|first| first.meta.is_none())
 }
 
-/// Whether a row is the start of a JSON object, but not the whole of it.
+/// Whether a row is the start of a JSON object, but not the complete object.
 pub(super) fn is_cut_off(row: &[u8]) -> bool {
     serde_json::from_slice::<IgnoredAny>(row).is_err_and(|error| error.is_eof())
 }
@@ -57,8 +57,7 @@ pub(super) fn decode(format: CaptureFormat, row: &[u8]) -> Result<CaptureLine, L
     }
 }
 
-/// The kind is looked at first: serde would otherwise hold the whole line in a
-/// form without types, at several times the cost.
+/// The kind is read first: serde would otherwise hold the whole line as an untyped value, at several times the cost.
 fn decode_own(row: &[u8]) -> Result<CaptureLine, LineProblem> {
     Ok(match &*kind_of(row)? {
         "meta" => CaptureLine::Meta(typed(row)?),
@@ -80,7 +79,7 @@ fn kind_of(row: &[u8]) -> Result<Cow<'_, str>, LineProblem> {
         #[serde(borrow)]
         kind: Cow<'a, str>,
     }
-    // As it is written; in any other place or spelling it takes a second pass.
+    // The place and spelling that the writer uses; others take a second pass.
     if let Some(rest) = row.strip_prefix(b"{\"kind\":\"")
         && let Some(kind) = rest.split(|byte| *byte == b'"').next()
         && kind.iter().all(u8::is_ascii_lowercase)
@@ -95,7 +94,7 @@ fn kind_of(row: &[u8]) -> Result<Cow<'_, str>, LineProblem> {
     }
 }
 
-/// Decodes a line as `T`; what is wrong is only looked for when something is.
+/// Decodes a line as `T`. The cause of an error is determined only if there is one.
 pub(super) fn typed<T: DeserializeOwned>(row: &[u8]) -> Result<T, LineProblem> {
     serde_json::from_slice(row).map_err(|_| explain::<T>(row))
 }
@@ -120,7 +119,7 @@ fn explain<'de, T: Deserialize<'de>>(row: &'de [u8]) -> LineProblem {
     LineProblem { field, problem: CaptureProblem::Malformed(in_plain_words(&text)) }
 }
 
-/// Names the ranges that Rust's types stand for.
+/// Replaces the names of Rust's types by the ranges that they stand for.
 fn in_plain_words(text: &str) -> String {
     let mut plain = text.to_owned();
     for (word, meaning) in [("u32", u64::from(u32::MAX)), ("u64", u64::MAX)] {

@@ -1,5 +1,4 @@
-//! Why a capture could not be read: always the file, and the line and field
-//! where there is one.
+//! Errors of reading a capture. Each names the file, and the line and field if it has them.
 
 use std::io;
 
@@ -27,7 +26,7 @@ pub enum CaptureError {
         /// The cause.
         source: io::Error,
     },
-    /// The file holds nothing.
+    /// The file is empty.
     #[error("capture `{name}` holds no line; a capture starts with its meta line")]
     Empty {
         /// The file, as the caller named it.
@@ -39,7 +38,7 @@ pub enum CaptureError {
         /// The file, as the caller named it.
         name: String,
     },
-    /// The file is something else that vcr writes.
+    /// The file is another output of vcr.
     #[error("`{name}` is {output}, not a capture; {}", output.next_step())]
     VcrOutput {
         /// The file, as the caller named it.
@@ -47,7 +46,7 @@ pub enum CaptureError {
         /// Its kind.
         output: VcrOutput,
     },
-    /// The first line is not one that a capture starts with.
+    /// The first line cannot start a capture.
     #[error(
         "capture `{name}`, line {line}: a capture starts with a line of the kind `meta` (a trace of vllm-vcr: with a \
          meta line or a request); give the whole file, or the format it has"
@@ -58,7 +57,7 @@ pub enum CaptureError {
         /// 1-based line.
         line: u32,
     },
-    /// The capture is of a version that is not known.
+    /// The capture has an unknown version.
     #[error(
         "capture `{name}`, line {line}, field `version`: unknown version {version}, expected \
          {CAPTURE_VERSION}; read it with the vcr that wrote it, or a newer one"
@@ -74,17 +73,17 @@ pub enum CaptureError {
     /// A rotated capture lacks a file.
     #[error("capture `{name}` continues in `{missing}`, which is missing; put it beside the others, or read leniently")]
     MissingPart {
-        /// The file before it, or the folder.
+        /// The file that precedes it, or the folder.
         name: String,
         /// The file that is missing.
         missing: String,
     },
-    /// A file of a rotated capture is not the one that its name says.
+    /// A file of a rotated capture is not the part that its name states.
     #[error("capture `{name}`, field `part`: invalid part {part}: expected {expected}; rename the files")]
     WrongPart {
         /// The file.
         name: String,
-        /// The part it says it is.
+        /// The part that its contents state.
         part: u32,
         /// The part that is needed.
         expected: u32,
@@ -132,25 +131,25 @@ fn listed(found: &[String]) -> String {
 /// A problem of one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CaptureProblem {
-    /// The line is not what the decoder expects.
+    /// The line is malformed.
     #[error("{0}; correct the line, or read leniently to skip it")]
     Malformed(String),
-    /// The line stops in its middle.
+    /// The line is cut off.
     #[error("the line is cut off: {0}; remove it, or read leniently to skip it")]
     CutOff(String),
-    /// The line is longer than a reader buffers.
+    /// The line exceeds the buffer of the reader.
     #[error("the line is longer than {limit_bytes} bytes; is this a text file with one JSON object a line?")]
     TooLong {
         /// The limit.
         limit_bytes: u64,
     },
-    /// The file has more lines than are counted.
+    /// The file has more lines than can be counted.
     #[error("a file of a capture cannot hold more than {} lines; split it", u32::MAX)]
     TooManyLines,
-    /// A field that is always given is absent.
+    /// A mandatory field is absent.
     #[error("the field is missing; add it")]
     Missing,
-    /// A kind of line that is not known.
+    /// An unknown kind of line.
     #[error(
         "unknown kind of line `{kind}`: expected meta, engine, arrival, request, step, http, kv, break or end. A newer \
          vcr may know it; read leniently to skip such lines"
@@ -175,15 +174,15 @@ pub enum CaptureProblem {
     /// A line after the `end` line.
     #[error("nothing may follow the `end` line; give what follows a file of its own")]
     AfterEnd,
-    /// The `end` line counts other requests than there are.
+    /// The counts of the `end` line are wrong.
     #[error(
         "the `end` line counts {said} requests that are over and {unfinished} that are not, but the file has {held} \
          request lines; lines were lost or added: read leniently to go on with those that are there"
     )]
     WrongCount {
-        /// Requests that are over, by the `end` line.
+        /// Requests that have ended, by the `end` line.
         said: u64,
-        /// Requests under way, by the `end` line.
+        /// Requests in progress, by the `end` line.
         unfinished: u64,
         /// Request lines.
         held: u64,
@@ -197,7 +196,7 @@ pub enum CaptureProblem {
     /// An output without tokens.
     #[error("an output has at least 1 token; leave out those that have none, and add their gap to the next")]
     EmptyChunk,
-    /// Outputs and their total disagree.
+    /// The sum of the outputs differs from their total.
     #[error(
         "{output_tokens} tokens, but the outputs have {given} together (first_tokens and gap_tokens, 1 each where absent)"
     )]
@@ -220,10 +219,10 @@ pub enum CaptureProblem {
     /// Block hashes without the size of blocks.
     #[error("block hashes need the size of their blocks; add `block_size_tokens` to the meta line")]
     NoBlockSize,
-    /// Gaps are given one by one and as a mean.
+    /// Gaps are given both one by one and as a mean.
     #[error("both `gap_ns` and `gap_summary` are given; keep one")]
     GapsTwice,
-    /// A mean over more gaps than there can be.
+    /// A mean over more gaps than the answer has.
     #[error("{count} gaps for {output_tokens} output tokens; there are fewer gaps than tokens")]
     TooManyGaps {
         /// The count.
@@ -242,7 +241,7 @@ pub enum CaptureProblem {
         /// The prompt's length.
         prompt_tokens: u32,
     },
-    /// Items are given with their places and by their hashes alone.
+    /// Items are given both with their places and by their hashes alone.
     #[error("both `mm_items` and `mm_hashes` are given; keep `mm_items`, which have the hashes")]
     MediaTwice,
     /// A multimodal item cannot be used.
@@ -254,21 +253,21 @@ pub enum CaptureProblem {
         /// The name in the file.
         reason: String,
     },
-    /// A status that HTTP does not have.
+    /// An invalid HTTP status.
     #[error("invalid status {status}: expected 100 to 999")]
     InvalidStatus {
         /// The status.
         status: u16,
     },
-    /// A part of an answer before the one in front of it.
+    /// A part of an answer that is earlier than the part before it.
     #[error("the part comes before the one in front of it; times are nanoseconds since the arrival, in order")]
     ChunkBeforeItsTime,
-    /// Times beyond what 64 bits count.
+    /// Times beyond 64 bits.
     #[error("the times add up to more than 584 years; they are nanoseconds")]
     TimesOverflow,
 }
 
-/// A field and what is wrong with it.
+/// A field and its problem.
 pub(super) struct LineProblem {
     pub(super) field: Option<String>,
     pub(super) problem: CaptureProblem,

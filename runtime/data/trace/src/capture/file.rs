@@ -1,5 +1,5 @@
-//! A capture as replay needs it: one pass for the heads of its requests, then
-//! each record when its turn comes, so that no more than a few are in memory.
+//! A capture for replay: one pass reads the heads of its requests; each record is read when it is needed, so
+//! that only a few are in memory.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -25,8 +25,8 @@ const BUFFER_BYTES: usize = 256 << 10;
 
 /// A capture that is read record by record, in any order, from any thread.
 ///
-/// Packed files are unpacked once, into temporary files without a name, once the
-/// first line was found to begin a capture. [`vcr_base::input`] limits their size.
+/// Packed files are unpacked once into unnamed temporary files, after the first line was found to begin a
+/// capture. [`vcr_base::input`] limits their size.
 pub struct CaptureFile {
     options: ReadOptions,
     format: CaptureFormat,
@@ -38,7 +38,7 @@ pub struct CaptureFile {
 struct OpenPart {
     name: String,
     file: File,
-    /// Whether it was an archive that stops in its middle.
+    /// Whether it was an archive that is cut off.
     is_cut: bool,
 }
 
@@ -47,7 +47,7 @@ struct OpenPart {
 pub struct RequestHead<'a> {
     /// The position of its line.
     pub position: CapturePosition,
-    /// When it arrived.
+    /// Time of its arrival.
     pub arrival_ns: Option<u64>,
     /// Length of its prompt.
     pub prompt_tokens: u32,
@@ -57,21 +57,21 @@ pub struct RequestHead<'a> {
     pub block_hashes: &'a [BlockHash],
     /// Hash of the whole prompt.
     pub prompt_hash: Option<BlockHash>,
-    /// Its name on the wire.
+    /// Its id on the wire.
     pub id: Option<&'a str>,
-    /// The name that its sender gave it.
+    /// The id that its sender gave it.
     pub external_id: Option<&'a str>,
-    /// The session it belongs to.
+    /// Its session.
     pub session: Option<&'a str>,
-    /// The adapter it used.
+    /// Its adapter.
     pub lora: Option<&'a str>,
     /// Its sampling or pooling parameters, without those at their defaults.
     pub params: &'a Map<String, Value>,
     /// Its finish reason.
     pub finish_reason: Option<FinishReason>,
-    /// From its arrival to its end; see [`RequestRecord::duration_ns`].
+    /// Time from its arrival to its end; see [`RequestRecord::duration_ns`].
     pub duration_ns: Option<u64>,
-    /// Whether the tokens of its answer are there, or it has none.
+    /// Whether the tokens of its answer are known. Also true for empty answers.
     pub has_tokens: bool,
 }
 
@@ -100,8 +100,7 @@ impl CaptureFile {
     /// Opens a capture as [`CaptureReader::open`] does, with all its parts.
     ///
     /// # Errors
-    /// When a file cannot be read or unpacked, or does not start as a capture
-    /// does.
+    /// If a file cannot be read or unpacked, or does not start a capture.
     pub fn open(path: &Path, options: &ReadOptions) -> Result<Self, CaptureError> {
         let first = reader::first_file(path)?;
         let opened = OpenPart::open(&first, Some(options))?;
@@ -124,17 +123,16 @@ impl CaptureFile {
         &self.meta
     }
 
-    /// The format it is in.
+    /// Its format.
     #[must_use]
     pub fn format(&self) -> CaptureFormat {
         self.format
     }
 
-    /// Reads and checks the whole capture and hands the head of each request to
-    /// `each`, in file order.
+    /// Reads and checks the whole capture and calls `each` with the head of each request, in file order.
     ///
     /// # Errors
-    /// Those of [`CaptureReader::next_line`].
+    /// As [`CaptureReader::next_line`].
     pub fn scan(&self, mut each: impl FnMut(&RequestHead<'_>)) -> Result<CaptureSummary, CaptureError> {
         self.scan_lines(|position, line| {
             if let CaptureLine::Request(record) = line {
@@ -143,10 +141,10 @@ impl CaptureFile {
         })
     }
 
-    /// The same with its exchanges over HTTP.
+    /// The same for its HTTP exchanges.
     ///
     /// # Errors
-    /// Those of [`CaptureReader::next_line`].
+    /// As [`CaptureReader::next_line`].
     pub fn scan_http(&self, mut each: impl FnMut(CapturePosition, HttpRecord)) -> Result<CaptureSummary, CaptureError> {
         self.scan_lines(|position, line| {
             if let CaptureLine::Http(record) = line {
@@ -166,10 +164,10 @@ impl CaptureFile {
         Ok(reader.summary())
     }
 
-    /// The record at a position that [`scan`](CaptureFile::scan) gave.
+    /// The record at a position that [`scan`](CaptureFile::scan) returned.
     ///
     /// # Errors
-    /// When the file cannot be read, or has been changed since.
+    /// If the file cannot be read, or was changed since.
     pub fn record_at(&self, position: CapturePosition) -> Result<RequestRecord, CaptureError> {
         match self.line_at(position)? {
             CaptureLine::Request(record) => {
@@ -181,10 +179,10 @@ impl CaptureFile {
         }
     }
 
-    /// The exchange at a position that [`scan_http`](CaptureFile::scan_http) gave.
+    /// The exchange at a position that [`scan_http`](CaptureFile::scan_http) returned.
     ///
     /// # Errors
-    /// When the file cannot be read, or has been changed since.
+    /// If the file cannot be read, or was changed since.
     pub fn http_at(&self, position: CapturePosition) -> Result<HttpRecord, CaptureError> {
         match self.line_at(position)? {
             CaptureLine::Http(record) => {
@@ -215,8 +213,7 @@ impl CaptureFile {
 }
 
 impl OpenPart {
-    /// Opens a file; with `first`, the rules it is read with, the one that the
-    /// capture starts with.
+    /// Opens a file. `first` has the reading options if it must be the first file of a capture.
     fn open(path: &Path, first: Option<&ReadOptions>) -> Result<Self, CaptureError> {
         let name = path.display().to_string();
         let io_error = |source| CaptureError::Io { name: name.clone(), source };
@@ -251,15 +248,14 @@ impl OpenPart {
         }
     }
 
-    /// A stream over the whole file that leaves its position alone.
+    /// A stream over the whole file that does not move the file's own position.
     fn stream(&self) -> Unpacked<'_> {
         let cursor = Cursor { file: &self.file, offset_bytes: 0, is_cut: self.is_cut };
         Unpacked::plain(BufReader::with_capacity(BUFFER_BYTES, cursor)).ending_where_cut()
     }
 }
 
-/// A stream up to the end of its first line that is not blank, or what of it is
-/// more than any line may have.
+/// The start of a stream up to the end of its first line that is not blank, or up to the maximum length of a line.
 fn head_of(stream: &mut Unpacked<'_>) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     loop {
@@ -286,11 +282,11 @@ fn lines_of(unpacked: &mut File) -> u32 {
     lines
 }
 
-/// Reads a shared file from a place of its own.
+/// Reads a shared file from its own position.
 struct Cursor<'a> {
     file: &'a File,
     offset_bytes: u64,
-    /// Whether it ends as an archive does that stops in its middle.
+    /// Whether the file ends like an archive that is cut off.
     is_cut: bool,
 }
 

@@ -1,8 +1,8 @@
-//! Identity of a prompt: one chained hash for each of its full blocks, and one for the whole of it.
+//! Identity of a prompt: one chained hash for each of its full blocks, and one for the whole prompt.
 //!
-//! A hash covers every token before the end of its block, so equal hashes mean
-//! equal prefixes, whatever names a frontend chose. Adapters, cache salts and
-//! images are part of it: images from their place on, or from the beginning.
+//! A hash covers every token before the end of its block, so equal hashes mean equal prefixes, whatever the
+//! frontend's names. It also covers adapters, cache salts and images: images from their place on, or from the
+//! beginning.
 
 use std::fmt;
 
@@ -49,7 +49,7 @@ impl<'de> Deserialize<'de> for BlockHash {
     }
 }
 
-/// In one pass: captures hold millions of them.
+/// Parses in one pass, because captures contain millions of hashes.
 fn parse(text: &str) -> Option<u64> {
     let digits: &[u8; 16] = text.as_bytes().try_into().ok()?;
     digits.iter().try_fold(0, |hash, digit| Some(hash << 4 | u64::from(char::from(*digit).to_digit(16)?)))
@@ -58,17 +58,17 @@ fn parse(text: &str) -> Option<u64> {
 /// The scheme of the hashes of a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HashScheme {
-    /// XXH3-64 of a block's tokens as little-endian 32-bit words, with the hash
-    /// before it as the seed; the first seed is XXH3-64 of the extra keys.
+    /// XXH3-64 of a block's tokens as little-endian 32-bit words, with the previous hash as the seed; the
+    /// first seed is XXH3-64 of the extra keys.
     #[default]
     #[serde(rename = "xxh3-64")]
     Xxh3,
-    /// vllm-vcr's: FNV-1a over the parent hash, the tokens and the extra keys.
+    /// vllm-vcr's scheme: FNV-1a over the parent hash, the tokens and the extra keys.
     #[serde(rename = "fnv1a-64")]
     Fnv1a,
 }
 
-/// Keys that distinguish a prompt from others of the same tokens.
+/// Keys that distinguish prompts with equal tokens.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExtraKeys<'a> {
     /// Name of the adapter.
@@ -93,11 +93,11 @@ pub struct MediaKey<'a> {
 pub struct PromptChain {
     /// One for each full block.
     pub blocks: Vec<BlockHash>,
-    /// That of the whole prompt; the last block's where it ends with one.
+    /// The hash of the whole prompt; equal to the last block's hash if the prompt ends with a full block.
     pub whole: BlockHash,
 }
 
-/// Hashes prompts as one capture has them.
+/// Computes the hashes of prompts for one capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PromptHasher {
     /// Hash function and its inputs.
@@ -106,13 +106,13 @@ pub struct PromptHasher {
     pub block_size_tokens: u32,
     /// The parent of the first block of [`HashScheme::Fnv1a`].
     pub none_seed: u64,
-    /// Whether images are part of the blocks from their place on, so that prompts share what is before
-    /// them, and not of all blocks; of [`HashScheme::Xxh3`] alone.
+    /// Whether a hash covers images only from their place on, so that prompts share the blocks before their
+    /// images. Only for [`HashScheme::Xxh3`].
     pub places_media: bool,
 }
 
 impl PromptHasher {
-    /// That of captures whose prompts have no images, or have them with their places.
+    /// The hasher for captures whose prompts have no images, or images with their places.
     #[must_use]
     pub const fn new(block_size_tokens: u32) -> Self {
         Self { scheme: HashScheme::Xxh3, block_size_tokens, none_seed: 0, places_media: true }
@@ -126,7 +126,7 @@ impl PromptHasher {
         chain
     }
 
-    /// The same, in buffers that are used again.
+    /// The same, in reused buffers.
     pub fn chain_into(&self, tokens: &[u32], keys: &ExtraKeys<'_>, chain: &mut PromptChain) {
         chain.blocks.clear();
         let mut bytes = Vec::new();
@@ -154,7 +154,7 @@ impl PromptHasher {
         chain.whole = BlockHash(hash);
     }
 
-    /// The hash of a block. Whether it is the first, and the media that begin in it.
+    /// The hash of a block. `is_first` marks the first block; `media` begin in this block.
     fn next(
         &self,
         parent: u64,
@@ -178,7 +178,7 @@ impl PromptHasher {
             HashScheme::Fnv1a => {
                 bytes.extend(parent.to_le_bytes());
                 bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
-                // Images are not part of it.
+                // FNV hashes do not cover images here.
                 keys.write(is_first, &[], bytes);
                 fnv1a(bytes)
             }
@@ -188,7 +188,7 @@ impl PromptHasher {
 
 impl ExtraKeys<'_> {
     /// Writes each key as its length in 8 bytes and its text; the keys of `media` come last. Only the first
-    /// block has the salt.
+    /// block includes the salt.
     fn write(&self, is_first: bool, media: &[MediaKey<'_>], bytes: &mut Vec<u8>) {
         let salt = self.cache_salt.filter(|_| is_first);
         for key in self.lora.into_iter().chain(salt).chain(media.iter().map(|medium| medium.identifier)) {
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(shared(&cat, &chain(placed, &[("cat", 5), ("dog", 13)])), 3);
         assert_ne!(cat.whole, chain(placed, &[("cat", 5), ("dog", 13)]).whole, "in the tail");
         assert_ne!(cat.whole, plain.whole);
-        // Without places, images are part of the first block and so of all.
+        // Without places, the first block covers the images, and so does every other one.
         assert_eq!(shared(&chain(HASHER, &[]), &chain(HASHER, &[("cat", 5)])), 0);
     }
 

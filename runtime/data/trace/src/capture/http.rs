@@ -10,19 +10,19 @@ use std::fmt;
 
 use super::unknown::unknown_fields;
 
-/// An exchange over HTTP that has ended. Where the tokens of its prompt are known, a `request` line of the same
+/// An HTTP exchange that has ended. If the tokens of its prompt are known, a `request` line with the same
 /// `id` has its lengths and times.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HttpRecord {
     /// Its name in the capture.
     pub id: String,
-    /// Its arrival since the start of the capture.
+    /// Its arrival, in nanoseconds since the start of the capture.
     pub arrival_ns: u64,
     /// The method.
     pub method: String,
     /// The path, as the client wrote it.
     pub path: String,
-    /// What followed the `?`.
+    /// The query: the text after `?`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub query: Option<String>,
     /// Headers of the request, in their order.
@@ -31,7 +31,7 @@ pub struct HttpRecord {
     /// The body of the request.
     #[serde(default, skip_serializing_if = "HttpBytes::is_empty")]
     pub request_body: HttpBytes,
-    /// Bytes of the request's body that were passed on but are not here.
+    /// Bytes of the request's body that were forwarded but not recorded.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub request_left_out_bytes: u64,
     /// Status of the answer; `None` if there was none.
@@ -40,19 +40,19 @@ pub struct HttpRecord {
     /// Headers of the answer, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,
-    /// From its arrival to the head of its answer.
+    /// Time from its arrival to the head of its answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_ns: Option<u64>,
     /// The parts of the answer's body: nanoseconds since the arrival, and the bytes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chunks: Vec<(u64, HttpBytes)>,
-    /// Bytes of the answer that were passed on but are not here.
+    /// Bytes of the answer that were forwarded but not recorded.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub left_out_bytes: u64,
-    /// The encoding that was undone in `chunks`, such as `gzip`.
+    /// The encoding that `chunks` no longer have, such as `gzip`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decoded: Option<String>,
-    /// From its arrival to its end.
+    /// Time from its arrival to its end.
     pub end_ns: u64,
     /// How it ended.
     #[serde(default, skip_serializing_if = "HttpEnd::is_whole")]
@@ -85,12 +85,12 @@ pub struct RecordedCall {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HttpEnd {
-    /// The whole answer was passed on.
+    /// The complete answer was forwarded.
     #[default]
     Whole,
-    /// The client went away.
+    /// The client disconnected.
     ClientGone,
-    /// The server's answer broke off, or never came.
+    /// The server's answer was cut off, or missing.
     ServerLost,
 }
 
@@ -100,12 +100,12 @@ impl HttpEnd {
     }
 }
 
-/// Bytes of a body: text in JSON, or `{"base64": "..."}` where they are no text.
+/// Bytes of a body: text in JSON, or `{"base64": "..."}` if they are not text.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct HttpBytes(pub Vec<u8>);
 
 impl HttpBytes {
-    /// Whether there are none.
+    /// Whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -167,7 +167,7 @@ impl<'de> Deserialize<'de> for HttpBytes {
 }
 
 impl HttpRecord {
-    /// The request, if all of it is here.
+    /// The request, if it was recorded completely.
     #[must_use]
     pub fn call(self) -> Option<RecordedCall> {
         let Self { method, path, query, request_headers: headers, request_body: HttpBytes(body), .. } = self;
@@ -175,19 +175,19 @@ impl HttpRecord {
         (self.request_left_out_bytes == 0).then_some(RecordedCall { method, target, headers, body })
     }
 
-    /// The whole body of the answer, as far as it is here.
+    /// The recorded body of the answer.
     #[must_use]
     pub fn body(&self) -> Vec<u8> {
         self.chunks.iter().flat_map(|(_, bytes)| bytes.0.iter().copied()).collect()
     }
 
-    /// The first header of the answer with this name, which is in lower case.
+    /// The first header of the answer with this lower-case name.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         header(&self.headers, name)
     }
 
-    /// The first header of the request with this name, which is in lower case.
+    /// The first header of the request with this lower-case name.
     #[must_use]
     pub fn request_header(&self, name: &str) -> Option<&str> {
         header(&self.request_headers, name)

@@ -1,5 +1,4 @@
-//! The missing field of a line, as a value: serde_json's errors have its name in
-//! their text only.
+//! The name of a line's missing field, which serde_json's errors contain only as text.
 
 use std::fmt;
 

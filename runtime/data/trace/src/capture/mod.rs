@@ -40,6 +40,5 @@ pub use vllm_vcr::{VllmVcrDropped, VllmVcrWriter};
 pub(crate) use workload::read as read_workload;
 pub use writer::CaptureWriter;
 
-/// The JSON Schema (draft 2020-12) of one line of a capture of
-/// [`CAPTURE_VERSION`].
+/// The JSON Schema (draft 2020-12) of one line of a capture with [`CAPTURE_VERSION`].
 pub const CAPTURE_SCHEMA: &str = include_str!("../../schema/capture.v1.schema.json");

@@ -1,7 +1,7 @@
 //! The lines of a capture.
 //!
-//! Times are whole nanoseconds: `*_at_ns` and `arrival_ns` since the capture
-//! began, everything else of a request since that request arrived.
+//! Times are whole nanoseconds: `*_at_ns` and `arrival_ns` count from the start of the capture, all other
+//! times of a request from its arrival.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -22,7 +22,7 @@ pub const CAPTURE_VERSION: u32 = 1;
 pub enum CaptureLine {
     /// The first line of every file.
     Meta(Box<CaptureMeta>),
-    /// An engine has presented itself.
+    /// An engine has connected.
     Engine(Box<EngineRecord>),
     /// A request has arrived.
     Arrival(Arrival),
@@ -34,9 +34,9 @@ pub enum CaptureLine {
     Http(Box<HttpRecord>),
     /// An engine's cache has changed.
     Kv(KvRecord),
-    /// The traffic broke off.
+    /// The connection was lost.
     Break(Break),
-    /// The last line of a capture that was ended in order.
+    /// The last line of a capture that ended normally.
     End(CaptureEnd),
 }
 
@@ -53,7 +53,7 @@ pub struct CaptureMeta {
     /// Its producer: `record`, `guidellm`, `vllm-vcr`, ...
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// When it began, in nanoseconds since 1970.
+    /// Its start, in nanoseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_unix_ns: Option<u64>,
     /// The model.
@@ -80,13 +80,13 @@ pub struct CaptureMeta {
     /// Paths in JSON bodies whose values were replaced in `http` lines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub redacted_json: Vec<String>,
-    /// Names of headers whose values were replaced there, beside those of secrets.
+    /// Names of headers with replaced values, in addition to those of secrets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub redacted_headers: Vec<String>,
-    /// Names in queries whose values were replaced there, beside those of secrets.
+    /// Names in queries with replaced values, in addition to those of secrets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub redacted_query: Vec<String>,
-    /// Whatever else its maker had to say.
+    /// Other fields of its producer.
     #[serde(flatten, deserialize_with = "unknown_fields")]
     pub other: Map<String, Value>,
 }
@@ -103,7 +103,7 @@ pub struct Holds {
     pub steps: bool,
     /// KV events: blocks stored in and removed from caches.
     pub kv_events: bool,
-    /// Multimodal items with their places, where hashes take them, too; see
+    /// Multimodal items with their places, which hashes then include; see
     /// [`PromptHasher::places_media`](super::PromptHasher::places_media).
     pub mm_items: bool,
     /// Exchanges over HTTP, with their texts.
@@ -111,19 +111,19 @@ pub struct Holds {
     pub http: bool,
 }
 
-/// An engine, as it presented itself.
+/// An engine with the settings that it sent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EngineRecord {
     /// Its number in the deployment.
     pub rank: u32,
-    /// Time at which it presented itself, in nanoseconds.
+    /// Time at which it connected, in nanoseconds.
     pub at_ns: u64,
     /// Version of vLLM it reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vllm_version: Option<String>,
-    /// Everything else it reported.
+    /// Its other settings.
     pub settings: Map<String, Value>,
-    /// SHA-256 over the model's name and those settings that results depend on.
+    /// SHA-256 over the model's name and the settings that affect results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
 }
@@ -131,7 +131,7 @@ pub struct EngineRecord {
 /// A request that has arrived; its `request` line follows when it ends.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Arrival {
-    /// Its name on the wire.
+    /// Its id on the wire.
     pub id: String,
     /// Time of its arrival, in nanoseconds.
     pub arrival_ns: u64,
@@ -142,10 +142,10 @@ pub struct Arrival {
 /// A request that has ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequestRecord {
-    /// Its name on the wire, chosen by the frontend.
+    /// Its id on the wire, chosen by the frontend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// The name that its sender gave it.
+    /// The id that its sender gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_id: Option<String>,
     /// The API server it came from.
@@ -157,11 +157,11 @@ pub struct RequestRecord {
     /// Its arrival since the start of the capture; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arrival_ns: Option<u64>,
-    /// From the end of the turn before it in its session to its arrival, where
-    /// the source knows that in place of the arrival itself.
+    /// Time from the end of the previous turn in its session to its arrival, if the source has this instead
+    /// of the arrival itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub think_ns: Option<u64>,
-    /// Requests under way when it arrived, itself included.
+    /// Requests in progress at its arrival, itself included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
     /// Length of the prompt; always given.
@@ -169,7 +169,7 @@ pub struct RequestRecord {
     /// Prompt tokens that were in the engine's cache.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cached_tokens: u32,
-    /// Prompt tokens that came from elsewhere.
+    /// Prompt tokens whose KV came from another engine or a KV connector.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub external_cached_tokens: u32,
     /// Chained hashes of the prompt's full blocks.
@@ -178,44 +178,43 @@ pub struct RequestRecord {
     /// Hash of the whole prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_hash: Option<BlockHash>,
-    /// The prompt; only on request.
+    /// The prompt; only if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<Vec<u32>>,
     /// Length of the answer; always given.
     pub output_tokens: u32,
-    /// The answer; only on request.
+    /// The answer; only if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_token_ids: Option<Vec<u32>>,
-    /// From its arrival to its first output.
+    /// Time from its arrival to its first output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_ns: Option<u64>,
-    /// Tokens of the first output, where that is not 1.
+    /// Tokens of the first output, if not 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_tokens: Option<u32>,
-    /// From each output with tokens to the next one.
+    /// Time from each output with tokens to the next one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gap_ns: Vec<u64>,
-    /// Tokens of the outputs after the first; absent where each has one.
+    /// Tokens of the outputs after the first; absent if each has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap_tokens: Option<Vec<u32>>,
-    /// In place of gaps, where only their mean is known.
+    /// The mean of the gaps, if single gaps are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap_summary: Option<GapSummary>,
     /// The load of the steps of its outputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<StepContext>,
-    /// The name of a [`FinishReason`](super::FinishReason); `None` if it is unknown, or
-    /// the request was not over when the capture ended: see
-    /// [`is_over`](RequestRecord::is_over).
+    /// The name of a [`FinishReason`](super::FinishReason); `None` if it is unknown, or if the request had
+    /// not ended when the capture ended: see [`is_over`](RequestRecord::is_over).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<String>,
     /// The token or text that stopped it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<Value>,
-    /// From its arrival to its end, which may come without tokens.
+    /// Time from its arrival to its end, also if it has no tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_ns: Option<u64>,
-    /// From its arrival to its admission, by the engine's account.
+    /// Time from its arrival to its admission, as the engine reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_ns: Option<u64>,
     /// Number of its preemptions.
@@ -224,7 +223,7 @@ pub struct RequestRecord {
     /// Its sampling or pooling parameters, without those at their defaults.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub params: Map<String, Value>,
-    /// Smaller is more urgent.
+    /// Its priority; smaller is more urgent.
     #[serde(default, skip_serializing_if = "is_zero_i64")]
     pub priority: i64,
     /// The adapter it used.
@@ -233,13 +232,13 @@ pub struct RequestRecord {
     /// The session it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// Hashes of its images, audio and video, where their places are not known.
+    /// Hashes of its images, audio and video, if their places are unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mm_hashes: Vec<String>,
     /// Its images, audio and video, in the order of their places.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mm_items: Vec<MediaItem>,
-    /// Its part in a KV transfer: `prefill` or `decode`.
+    /// Its role in a KV transfer: `prefill` or `decode`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_role: Option<String>,
     /// The message of its failure.
@@ -274,21 +273,21 @@ pub struct StepContext {
     pub prefill_tokens: Vec<u32>,
 }
 
-/// A step, as far as an engine's message shows.
+/// A step, as a message of the engine shows it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord<S = Value> {
     /// The engine.
     pub rank: u32,
-    /// Place among the steps of that engine, from 0.
+    /// Index of the step on that engine, from 0.
     pub step: u64,
-    /// When its message passed.
+    /// Time of its message.
     pub at_ns: u64,
     /// The message's timestamp on the engine's own monotonic clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine_ns: Option<u64>,
     /// Requests with output.
     pub outputs: u32,
-    /// Tokens they got.
+    /// Output tokens.
     pub tokens: u32,
     /// Requests that ended.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -303,7 +302,7 @@ pub struct StepRecord<S = Value> {
 pub struct KvRecord {
     /// The engine.
     pub rank: u32,
-    /// When it passed.
+    /// Time of the batch.
     pub at_ns: u64,
     /// The publisher's number of the batch.
     pub sequence: u64,
@@ -311,28 +310,28 @@ pub struct KvRecord {
     pub events: Value,
 }
 
-/// The traffic broke off.
+/// A loss of the connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Break {
     /// Time of the break, in nanoseconds.
     pub at_ns: u64,
     /// The message.
     pub reason: String,
-    /// The engine it concerns, if it concerns one.
+    /// The engine concerned, if only one is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
 }
 
-/// A capture was ended in order.
+/// A capture that ended normally.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureEnd {
     /// Time of the end, in nanoseconds.
     pub at_ns: u64,
-    /// Requests that are over, in this file.
+    /// Requests that have ended, in this file.
     pub requests: u64,
-    /// Requests that were still under way, in this file.
+    /// Requests still in progress, in this file.
     pub unfinished: u64,
-    /// Whether the capture goes on in the next file.
+    /// Whether the capture continues in the next file.
     #[serde(default)]
     pub continues: bool,
 }
@@ -349,9 +348,8 @@ impl RequestRecord {
         self.mm_items.iter().map(|item| item.hash.as_str()).chain(self.mm_hashes.iter().map(String::as_str))
     }
 
-    /// When its outputs came, in nanoseconds since its arrival, and how many
-    /// tokens each had; empty if it had none. Where only the mean of the gaps is
-    /// known, that is every gap. `None` if no times are known.
+    /// Time of each output in nanoseconds since the arrival, with its tokens; empty if there is no output. If
+    /// only the mean of the gaps is known, every gap has this length. `None` if no times are known.
     #[must_use]
     pub fn output_times(&self) -> Option<Vec<(u64, u32)>> {
         let mut after_ns = self.ttft_ns.or(self.end_ns)?;
@@ -374,8 +372,7 @@ impl RequestRecord {
         Some(times)
     }
 
-    /// From its arrival to its end in nanoseconds: as given, else to its last
-    /// output as far as gaps are known.
+    /// Nanoseconds from its arrival to its end: as recorded, or else to the last output if gaps are known.
     #[must_use]
     pub fn duration_ns(&self) -> Option<u64> {
         self.end_ns.or_else(|| {

@@ -1,15 +1,15 @@
-//! Sessions: the order of the turns among the requests of a capture.
+//! Sessions: the order of turns among the requests of a capture.
 
 use std::collections::{BTreeSet, HashMap};
 
-/// When a request came and went, as far as that is known.
+/// The known times of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TurnTimes {
-    /// When it arrived.
+    /// Time of its arrival.
     pub arrival_ns: Option<u64>,
-    /// From its arrival to its end.
+    /// Time from its arrival to its end.
     pub duration_ns: Option<u64>,
-    /// From the end of the turn before it to its arrival, where the source says that.
+    /// Time from the end of the previous turn to its arrival, if the source has it.
     pub think_ns: Option<u64>,
 }
 
@@ -18,10 +18,9 @@ impl TurnTimes {
         Some(self.arrival_ns?.saturating_add(self.duration_ns?))
     }
 
-    /// How long the request waits after the end of `parent` if it is a turn of
-    /// it. `None` where it is not: it arrived before that end, or it is unknown
-    /// the end. Without arrivals (or where `ignores_arrivals`) the order is all
-    /// that is known, and the turn follows at once.
+    /// The wait of this request after the end of `parent`, if it is the next turn. `None` if it is not,
+    /// because it arrived before that end, or if that end is unknown. Without arrivals, or with
+    /// `ignores_arrivals`, only the order is known, and the turn follows at once.
     pub(super) fn think_after(&self, parent: &Self, ignores_arrivals: bool) -> Option<u64> {
         if self.think_ns.is_some() {
             return self.think_ns;
@@ -42,7 +41,7 @@ impl TurnTimes {
 #[derive(Debug, Default)]
 pub struct NamedSessions<'a> {
     ignores_arrivals: bool,
-    // Looked up, never iterated, so its order cannot show.
+    // The map is looked up, never iterated, so its order has no effect.
     sessions: HashMap<&'a str, Session>,
 }
 
@@ -54,17 +53,16 @@ struct Session {
 }
 
 impl<'a> NamedSessions<'a> {
-    /// With `ignores_arrivals` a request whose turn before it has no known end
-    /// still waits for it: there is no arrival it could start at instead.
+    /// With `ignores_arrivals`, a request waits for its previous turn even if the end of that turn is
+    /// unknown, because there is no arrival at which it could start instead.
     #[must_use]
     pub fn new(ignores_arrivals: bool) -> Self {
         Self { ignores_arrivals, sessions: HashMap::new() }
     }
 
-    /// Adds request number `index` to the session `name`. Returns the request
-    /// before it and the nanoseconds from the end of that one to this one, if it
-    /// is a turn. Requests are added in the order of their arrivals, or of the
-    /// file where these are not known.
+    /// Adds request number `index` to the session `name`. If it is a turn, returns the previous request and
+    /// the nanoseconds from its end. Requests must be added in order of arrival, or in file order if arrivals
+    /// are unknown.
     pub fn add(&mut self, name: &'a str, index: usize, times: TurnTimes) -> Option<(usize, u64)> {
         let own = times.end_ns().map(|end_ns| (end_ns, index));
         let Some(session) = self.sessions.get_mut(name) else {

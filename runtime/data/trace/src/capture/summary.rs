@@ -14,35 +14,35 @@ pub struct CaptureSummary {
     pub under_way: u64,
     /// Lines that were skipped; 0 unless read leniently.
     pub skipped_lines: u64,
-    /// The way in which the capture breaks off; `None` if it is complete.
+    /// How the capture breaks off; `None` if it is complete.
     pub broken_off: Option<BrokenOff>,
     /// Warnings, in order of first appearance.
     pub warnings: Vec<CaptureWarning>,
 }
 
-/// The way in which a capture breaks off. Everything before is whole.
+/// How a capture breaks off. Everything before is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BrokenOff {
-    /// After a whole line that is not the `end` line.
+    /// After a complete line that is not the `end` line.
     NoEndLine,
     /// In the middle of a line.
     HalfLine,
     /// In the middle of an archive.
     CutArchive,
-    /// Before a file that is missing; only if read leniently.
+    /// Before a missing file; only if reading is lenient.
     MissingPart,
 }
 
-/// Something a reader noticed, counted over one file.
+/// A warning of the reader, counted over one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureWarning {
     /// Its kind.
     pub kind: CaptureWarningKind,
     /// The file.
     pub name: String,
-    /// 1-based line where it first happened.
+    /// 1-based line of the first occurrence.
     pub first_line: u32,
-    /// On how many lines it happened.
+    /// Number of lines with it.
     pub lines: u32,
 }
 
@@ -51,7 +51,7 @@ pub struct CaptureWarning {
 pub enum CaptureWarningKind {
     /// A field that the format does not define; it is kept in the record.
     UnknownField(String),
-    /// Lines that cannot be used were skipped; only if read leniently.
+    /// Invalid lines were skipped; only if reading is lenient.
     Skipped {
         /// The field of the first problem, if it is in a field.
         field: Option<String>,
@@ -62,12 +62,12 @@ pub enum CaptureWarningKind {
     BrokenOff {
         /// Form of the break.
         how: BrokenOff,
-        /// Requests that were under way.
+        /// Requests that were in progress.
         under_way: u64,
     },
     /// The parts before this one were not read.
     StartsLater {
-        /// The part that was read first.
+        /// The first part that was read.
         part: u32,
     },
 }
@@ -136,13 +136,13 @@ impl Warnings {
         }
     }
 
-    /// Counts one more of a warning that is known already.
+    /// Counts another occurrence of a known warning.
     fn counted(&mut self, name: &str, is_same: impl Fn(&CaptureWarningKind) -> bool) -> bool {
         let known = self.list.iter_mut().find(|warning| warning.name == name && is_same(&warning.kind));
         known.map(|known| known.lines += 1).is_some()
     }
 
-    /// Adds a warning that happens once in a file.
+    /// Adds a warning that occurs at most once in a file.
     pub(super) fn add(&mut self, name: &str, line: u32, kind: CaptureWarningKind) {
         self.list.push(CaptureWarning { kind, name: name.to_owned(), first_line: line, lines: 1 });
     }
@@ -152,7 +152,7 @@ impl Warnings {
     }
 }
 
-/// `gap_tokens` of `gap_tokens[7]`: the place differs from line to line.
+/// `gap_tokens` for `gap_tokens[7]`, because the index differs between lines.
 fn without_index(field: Option<&str>) -> Option<&str> {
     field.and_then(|field| field.split('[').next())
 }

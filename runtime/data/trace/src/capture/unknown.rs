@@ -1,4 +1,4 @@
-//! Fields of lines that this version does not know.
+//! Unknown fields of lines.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,7 +7,7 @@ use serde::Deserializer;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// All but the `kind`, which says which line it is.
+/// All fields except `kind`, which identifies the line.
 pub(super) fn unknown_fields<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map<String, Value>, D::Error> {
     struct Fields;
     impl<'de> Visitor<'de> for Fields {

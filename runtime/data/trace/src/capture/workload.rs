@@ -1,5 +1,4 @@
-//! A capture as a workload: who asked when, for how much, what prompts share,
-//! and which request answers which.
+//! A capture as a workload: arrivals, lengths, shared prefixes, and turns of sessions.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
@@ -19,7 +18,7 @@ use crate::{
     TraceWarning, WarningKind,
 };
 
-/// A request until all have been read.
+/// A request before all requests have been read.
 struct Request {
     position: CapturePosition,
     name: Option<Box<str>>,
@@ -29,16 +28,15 @@ struct Request {
     output_tokens: u32,
     /// The range of the hashes of its full blocks in `Workload::hashes`.
     chain: Range<usize>,
-    /// Whether the hash of what follows its full blocks comes right after them.
+    /// Whether the hash of its partial last block follows the hashes of its full blocks.
     has_hashed_tail: bool,
-    /// Whether what its full blocks leave has content of its own, which no
-    /// `prompt_hash` distinguishes.
+    /// Whether its partial last block has content of its own, because no `prompt_hash` identifies it.
     has_own_tail: bool,
     /// The range of its answer in `Workload::output_token_ids`.
     answer: Range<usize>,
     /// The multimodal items of its prompt.
     items: Vec<MediaItem>,
-    /// When it came, and where its outputs lie in `Workload::output_times`.
+    /// Its times, and the range of its outputs in `Workload::output_times`.
     times: Option<(AnswerTimes, Range<usize>)>,
     priority: i64,
     call: Option<Arc<RecordedCall>>,
@@ -47,7 +45,7 @@ struct Request {
 /// The place of a request in its session.
 struct Turn {
     session: Box<str>,
-    /// From the end of the turn before; `None` for the first.
+    /// Time from the end of the previous turn; `None` for the first turn.
     think_ns: Option<u64>,
 }
 
@@ -58,7 +56,7 @@ struct Workload {
     hashes: Vec<u64>,
     output_token_ids: Vec<u32>,
     output_times: Vec<OutputTime>,
-    /// The files, by the number that positions give.
+    /// File names, by the file numbers of positions.
     names: Vec<String>,
 }
 
@@ -69,7 +67,7 @@ pub(crate) fn read(mut reader: CaptureReader<'_>, options: &TraceOptions) -> Res
         options.block_size_tokens = Some(tokens);
     }
     let mut workload = Workload::default();
-    // The exchange of a request is the line before it.
+    // The exchange of a request is on the line before it.
     let mut exchange: Option<HttpRecord> = None;
     while let Some((position, line)) = reader.next_placed()? {
         if let CaptureLine::Http(record) = line {
@@ -121,7 +119,7 @@ impl Workload {
             },
             prompt_tokens: record.prompt_tokens,
             output_tokens: record.output_tokens,
-            // Hashes of fewer or more blocks than it has are of no use.
+            // Hashes of more or fewer blocks than the prompt has are ignored.
             chain: if has_content { chain } else { start..start },
             has_hashed_tail: tail_hash.is_some(),
             has_own_tail: has_tail && tail_hash.is_none(),
@@ -146,7 +144,7 @@ impl Workload {
                 Some(FinishReason::Error) => AnswerEnd::Failed,
                 Some(FinishReason::Abort) => AnswerEnd::Aborted,
                 None if record.error.is_some() => AnswerEnd::Failed,
-                // Sources without finish reasons still say when a request ended.
+                // Sources without finish reasons still state when a request ended.
                 None if record.is_over() => AnswerEnd::Whole,
                 None => AnswerEnd::Aborted,
             },
@@ -157,8 +155,7 @@ impl Workload {
         Some((times, start..self.output_times.len()))
     }
 
-    /// Hands the requests on: in order of arrival, or in the order of the file
-    /// if the arrival of some is not known.
+    /// Adds the requests to the assembler: in order of arrival, or in file order if some arrivals are unknown.
     fn assemble(&mut self, options: &TraceOptions, assembler: &mut Assembler) -> Result<(), TraceError> {
         if self.requests.iter().all(|request| request.turn_times.arrival_ns.is_some()) {
             self.requests.sort_by_key(|request| request.turn_times.arrival_ns);
@@ -198,11 +195,11 @@ impl Workload {
         })
     }
 
-    /// The session of each request: the session of the request it is a turn of, else its own.
+    /// The session of each request: the session of the turn before it, or else its own.
     fn turns(&self, options: &TraceOptions) -> Vec<Turn> {
         let ignores_arrivals = !options.first_timestamp_required;
         let mut named = NamedSessions::new(ignores_arrivals);
-        // Looked up, never iterated, so their order cannot show.
+        // The map is looked up, never iterated, so its order has no effect.
         let mut last_of_chain: HashMap<(usize, u64), usize> = HashMap::new();
         let mut begun: HashSet<&str> = HashSet::new();
         let mut is_continued = vec![false; self.requests.len()];
@@ -214,7 +211,7 @@ impl Workload {
                 (_, Some(name)) => named.add(name, index, request.turn_times),
                 (Sessions::ByPrefix, None) => {
                     let chain = &self.hashes[request.chain.clone()];
-                    // A hash covers all before it, so that its depth and it are the whole chain.
+                    // A hash covers everything before it, so hash and depth identify the whole chain.
                     let parent = (1..chain.len()).rev().find_map(|depth| last_of_chain.get(&(depth, chain[depth - 1])));
                     let parent = parent.copied().filter(|parent| !is_continued[*parent]);
                     if let Some(last) = chain.last() {
@@ -242,8 +239,8 @@ impl Workload {
     }
 }
 
-/// What the name of a session without a name begins with, before the number of its first request.
-/// It has one `#` more than any given name begins with, so that it is none of them.
+/// The prefix of names for unnamed sessions, before the number of their first request. It has one `#` more
+/// than any given name begins with, so it differs from all of them.
 fn unnamed_prefix<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let hashes = names.map(|name| name.len() - name.trim_start_matches('#').len()).max();
     "#".repeat(hashes.unwrap_or(0) + 1)

@@ -1,4 +1,4 @@
-//! Writing captures, a line at a time.
+//! Writes captures, line by line.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -11,13 +11,12 @@ use serde::Serialize;
 
 use super::record::{CaptureLine, CaptureMeta, StepRecord};
 
-/// zstd's own default.
+/// zstd's default level.
 const ZSTD_LEVEL: i32 = 3;
 
 /// Writes one file of a capture.
 ///
-/// Nothing is certain to be on its way to the disk before [`flush`], nor whole
-/// before [`finish`].
+/// Data is only guaranteed to be passed to the system after [`flush`], and to be complete after [`finish`].
 ///
 /// [`flush`]: CaptureWriter::flush
 /// [`finish`]: CaptureWriter::finish
@@ -34,19 +33,18 @@ enum Packed {
 }
 
 impl CaptureWriter {
-    /// Makes the file, packed as its suffix says, and writes the first line.
+    /// Creates the file, packed by its suffix, and writes the first line.
     ///
     /// # Errors
-    /// When the file exists already, or cannot be written.
+    /// If the file already exists, or cannot be written.
     pub fn create(path: &Path, meta: CaptureMeta) -> io::Result<Self> {
         Self::to_file(File::create_new(path)?, path, meta)
     }
 
-    /// Writes to a file that is open and empty, packed as the suffix of `path`
-    /// says, and begins with the first line.
+    /// Writes to an open, empty file, packed by the suffix of `path`, and begins with the first line.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn to_file(file: File, path: &Path, meta: CaptureMeta) -> io::Result<Self> {
         let file = BufWriter::with_capacity(1 << 16, file);
         let out = match path.extension().and_then(|suffix| suffix.to_str()) {
@@ -62,7 +60,7 @@ impl CaptureWriter {
     /// Writes a line.
     ///
     /// # Errors
-    /// Those of the file.
+    /// If the file cannot be written.
     pub fn write(&mut self, line: &CaptureLine) -> io::Result<()> {
         self.write_line(line)
     }
@@ -75,11 +73,10 @@ impl CaptureWriter {
         self.out.as_write().write_all(&self.line)
     }
 
-    /// Writes the line of a step whose statistics are in any form that can be
-    /// written as JSON.
+    /// Writes the line of a step with statistics in any form that can be written as JSON.
     ///
     /// # Errors
-    /// Errors of the file, and of the statistics: nothing is written then.
+    /// If the file or the statistics cannot be written; in the second case nothing is written.
     pub fn write_step<S: Serialize>(&mut self, step: &StepRecord<S>) -> io::Result<()> {
         #[derive(Serialize)]
         struct Line<'a, S> {
@@ -96,11 +93,10 @@ impl CaptureWriter {
         self.written_bytes
     }
 
-    /// Hands everything written so far to the system, so that a reader finds it
-    /// even if this process ends at once.
+    /// Passes everything written so far to the system, so that a reader sees it even if this process ends at once.
     ///
     /// # Errors
-    /// Those of the file.
+    /// If the file cannot be written.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.as_write().flush()
     }
@@ -108,7 +104,7 @@ impl CaptureWriter {
     /// Ends the file.
     ///
     /// # Errors
-    /// Those of the file.
+    /// If the file cannot be written.
     pub fn finish(self) -> io::Result<()> {
         match self.out {
             Packed::Plain(file) => file,

@@ -1,8 +1,7 @@
 //! Applied Compute's sessions of tool calls.
 //!
-//! A row is a session: after each answer but the last a tool is called, whose
-//! output joins the conversation. The prompts only grow, so all turns share the
-//! blocks of the longest. There are no arrivals.
+//! A row is a session: a tool is called after each answer except the last, and its output joins the
+//! conversation. The prompts only grow, so all turns share the blocks of the longest. There are no arrivals.
 
 use std::io::BufRead;
 
@@ -13,8 +12,7 @@ use crate::lines::{Lines, describe};
 use crate::millis::Millis;
 use crate::{Format, RowProblem, SharedPrefix, Trace, TraceError, TraceOptions};
 
-/// A few numbers stand for a whole conversation: one that is longer than this
-/// is mistyped, and must not exhaust the memory.
+/// A few numbers describe a whole conversation. A longer one is a typing error and must not exhaust the memory.
 const MAX_CONVERSATION_BLOCKS: u32 = 1 << 20;
 
 #[derive(Deserialize)]
@@ -124,7 +122,7 @@ impl Session {
         Ok(())
     }
 
-    /// Of each turn, the tokens of its prompt and how long it waits for the tool.
+    /// The prompt tokens of each turn, and its wait for the tool.
     fn prompts(&self) -> Result<Vec<(u32, Option<u64>)>, FieldProblem> {
         let mut prompt_tokens = self.input_prompt_length;
         let mut prompts = vec![(prompt_tokens, None)];

@@ -21,8 +21,8 @@ pub(crate) const COLUMNS: Columns = Columns {
 /// Nanoseconds since 1970. The 2023 files have no offset and are taken as UTC;
 /// the 2024 files end in `+00:00`.
 pub(crate) fn time_ns(text: &str) -> Result<i64, RowProblem> {
-    // A civil time would swallow an offset and ignore it, so look for one first:
-    // after the date, a sign or a Z can be nothing else.
+    // Parsing as a civil time would accept and ignore an offset, so the offset is searched first: after the
+    // date, a sign or a Z has no other meaning.
     let has_offset = text.bytes().skip("2023-11-16".len()).any(|byte| matches!(byte, b'+' | b'-' | b'Z' | b'z'));
     let absolute = if has_offset {
         text.parse::<Timestamp>()

@@ -16,29 +16,29 @@ use crate::{RowProblem, Trace, TraceError, TraceOptions, WarningKind};
 /// The columns of a format.
 #[derive(Debug)]
 pub(crate) struct Columns {
-    /// The arrival; may be missing where arrivals are ignored.
+    /// The arrival; may be missing if arrivals are ignored.
     pub(crate) time: &'static str,
     pub(crate) prompt_tokens: &'static str,
     pub(crate) output_tokens: &'static str,
-    /// The name of the conversation, whose rows are its turns.
+    /// The name of the conversation whose turns are the rows.
     pub(crate) session: Option<&'static str>,
-    /// The seconds that the request took when it was recorded.
+    /// The recorded duration of the request, in seconds.
     pub(crate) elapsed: Option<&'static str>,
-    /// Columns that say nothing to a replay.
+    /// Columns that have no effect on a replay.
     pub(crate) without_effect: &'static [&'static str],
-    /// Nanoseconds of a cell of the column `time`.
+    /// Converts a cell of the column `time` to nanoseconds.
     pub(crate) time_ns: fn(&str) -> Result<i64, RowProblem>,
-    /// Whether an answer without tokens stands for a request that failed.
+    /// Whether an answer without tokens means that the request failed.
     pub(crate) has_failures: bool,
 }
 
 impl Columns {
-    /// The columns by which a header is recognised.
+    /// The columns that identify a header.
     fn needed(&self) -> [&'static str; 3] {
         [self.time, self.prompt_tokens, self.output_tokens]
     }
 
-    /// How many of the columns by which it is recognised a header has.
+    /// How many of the identifying columns a header has.
     pub(crate) fn count_in(&self, titles: &[String]) -> usize {
         self.needed().iter().filter(|column| titles.iter().any(|title| title == *column)).count()
     }
@@ -92,7 +92,7 @@ struct Cells<'a> {
 impl Splitter {
     fn new() -> Self {
         Splitter {
-            // Not `default()`, which leaves the parser's table empty.
+            // `default()` would leave the parser's table empty.
             parser: csv_core::Reader::new(),
             text: Vec::new(),
             ends: Vec::new(),
@@ -100,17 +100,17 @@ impl Splitter {
     }
 
     fn split(&mut self, line: &[u8]) -> Result<Cells<'_>, RowProblem> {
-        // The whole line, not the cells: without its commas, halves of broken
-        // characters could join into a whole one that a cell then cuts.
+        // The whole line is checked, not the cells: without its commas, halves of broken characters could
+        // join into a valid one that a cell then cuts.
         let not_utf8 = |e| RowProblem::Malformed(format!("the row is not UTF-8 text: {e}"));
         std::str::from_utf8(line).map_err(not_utf8)?;
-        // A line of n bytes has no more than n bytes of text and n + 1 cells.
+        // A line of n bytes has at most n bytes of text and n + 1 cells.
         self.text.resize(line.len() + 1, 0);
         self.ends.resize(line.len() + 1, 0);
         self.parser.reset();
         let (result, parsed, mut bytes, mut cells) = self.parser.read_record(line, &mut self.text, &mut self.ends);
         if result == ReadRecordResult::InputEmpty {
-            // The last line of a file, or an open quote: end the record here.
+            // The last line of a file, or an open quote: the record ends here.
             let (_, _, more_bytes, more_cells) =
                 self.parser.read_record(&[], &mut self.text[bytes..], &mut self.ends[cells..]);
             bytes += more_bytes;
@@ -141,14 +141,14 @@ impl<'a> Cells<'a> {
     }
 }
 
-/// The cells of a line; none if it cannot be split.
+/// The cells of a line; empty if it cannot be split.
 pub(crate) fn cells_of(line: &[u8]) -> Vec<String> {
     let mut splitter = Splitter::new();
     let cells = splitter.split(line).map(|cells| cells.iter().map(str::to_owned).collect());
     cells.unwrap_or_default()
 }
 
-/// A table that is being read.
+/// The state of a table that is being read.
 struct Table {
     columns: &'static Columns,
     width: usize,
@@ -158,7 +158,7 @@ struct Table {
     session: Option<usize>,
     elapsed: Option<usize>,
     unknown: Vec<Box<str>>,
-    /// When the last request of each session ended. Looked up, never iterated.
+    /// The end of the last request of each session. Looked up, never iterated.
     ends_ns: HashMap<Box<str>, i64>,
 }
 
@@ -214,7 +214,7 @@ impl Table {
         assembler.push(line, Row { session_id, input_tokens, output_tokens, timestamp_ns, delay_ns, ..Row::default() })
     }
 
-    /// The time between the end of the turn before and this one, where the table states both.
+    /// The time from the end of the previous turn to this one, if the table states both.
     fn delay_ns(
         &mut self,
         session: Option<&str>,

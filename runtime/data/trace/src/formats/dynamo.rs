@@ -1,10 +1,10 @@
 //! Dynamo's log of requests, `dynamo.request.trace.v1`, in one or more files.
 //!
-//! Requests are put in order of time, whatever file they are in. Without agent contexts, each
-//! request is a session of its own. With them, a turn follows the end of the previous turn. The
-//! first turn of a child session follows the start of the request that spawned it. The request
-//! that consumed the child's result follows the child's last end. A tool's end names these
-//! requests; else their times identify them. Each request waits as long as it did in the log.
+//! Requests are sorted by time across all files. Without agent contexts, each request is a session of its
+//! own. With them, a turn follows the end of the previous turn. The first turn of a child session follows the
+//! start of the request that spawned it. The request that consumed the child's result follows the child's
+//! last end. A tool's end names these requests; without it, their times identify them. Each request waits as
+//! long as it did in the log.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -28,7 +28,7 @@ struct Event {
     agent_context: Option<AgentContext>,
     request: Option<Request>,
     tool: Option<Tool>,
-    /// Some sinks wrap the whole event once more.
+    /// Some sinks wrap the event in another object.
     event: Option<Box<Event>>,
 }
 
@@ -67,17 +67,17 @@ struct ToolLinks {
     child_session_id: Option<Box<str>>,
 }
 
-/// A place in the files.
+/// A position in the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     shard: u32,
     line: u32,
 }
 
-/// A problem and its place.
+/// A problem and its position.
 type Misplaced = (Place, FieldProblem);
 
-/// A request of the log. Its hash ids lie in `Log::ids`.
+/// A request of the log. Its hash ids are in `Log::ids`.
 struct LoggedRequest {
     place: Place,
     request_id: Box<str>,
@@ -118,7 +118,7 @@ impl DynamoReader {
         DynamoReader { options: options.clone(), names: Vec::new(), log: Log::default() }
     }
 
-    /// Reads one file to its end.
+    /// Reads one complete file.
     pub(crate) fn add(&mut self, reader: impl BufRead, name: &str) -> Result<(), TraceError> {
         let shard = self.names.len() as u32;
         self.names.push(name.to_owned());
@@ -131,7 +131,7 @@ impl DynamoReader {
         Ok(())
     }
 
-    /// Puts the requests of all files together.
+    /// Merges the requests of all files.
     pub(crate) fn finish(mut self) -> Result<Trace, TraceError> {
         let all_names = self.names.join("`, `");
         self.log
@@ -178,7 +178,7 @@ impl Log {
             return Err((Some("event_type"), RowProblem::Missing));
         };
         match &*event_type {
-            // The texts of requests, and tools that have yet to end.
+            // Texts of requests, and tools that have not ended.
             "request_payload" | "tool_start" => return Ok(()),
             "request_end" | "tool_end" | "tool_error" => {}
             _ => {
@@ -251,7 +251,7 @@ impl Log {
         Ok(())
     }
 
-    /// The requests by their names, which must differ.
+    /// The requests by their names, which must be unique.
     fn by_name(&self) -> Result<HashMap<&str, u32>, Misplaced> {
         let mut by_name = HashMap::with_capacity(self.requests.len());
         for (index, request) in self.requests.iter().enumerate() {
@@ -305,14 +305,13 @@ fn name_in_logs(field: &'static str) -> &'static str {
 #[cfg(test)]
 mod tests;
 
-/// The sessions of a log: each with its requests in order of time, and whether
-/// another session started it.
+/// The sessions of a log: the requests of each in order of time, and whether another session started it.
 struct Sessions<'a> {
     by_name: BTreeMap<&'a str, Vec<u32>>,
     parents: BTreeMap<&'a str, &'a str>,
 }
 
-/// Of each request that waits, by its place in order of time, what it waits for.
+/// The dependency of each request that waits, by its index in order of time.
 fn edges(log: &Log, by_name: &HashMap<&str, u32>) -> Result<Vec<(u32, Dependency)>, Misplaced> {
     let Some(sessions) = sessions(log)? else { return Ok(Vec::new()) };
     let mut edges = Edges { log, edges: Vec::new() };
@@ -323,13 +322,13 @@ fn edges(log: &Log, by_name: &HashMap<&str, u32>) -> Result<Vec<(u32, Dependency
     }
     let tools = tools_by_child(log, by_name, &sessions)?;
     for (child, parent) in &sessions.parents {
-        // The log may begin after the parent has ended.
+        // The log may begin after the end of the parent.
         let Some(parents) = sessions.by_name.get(parent) else { continue };
         let children = &sessions.by_name[child];
         let first_child = children[0];
         let end_ms = |index: u32| log.requests[index as usize].end_ms;
         let start_ms = |index: u32| log.requests[index as usize].start_ms;
-        // The later of equal ends.
+        // If ends are equal, the last one counts.
         let last_child = children.iter().copied().max_by_key(|index| end_ms(*index)).unwrap_or(first_child);
         let (caller, taker) = match tools.get(child) {
             Some(tool) => {
@@ -351,7 +350,7 @@ fn edges(log: &Log, by_name: &HashMap<&str, u32>) -> Result<Vec<(u32, Dependency
     Ok(edges.edges)
 }
 
-/// The sessions, if the log is of agents.
+/// The sessions, if it is a log of agents.
 fn sessions(log: &Log) -> Result<Option<Sessions<'_>>, Misplaced> {
     let with_context = log.requests.iter().filter(|request| request.context.is_some()).count();
     if with_context == 0 {
@@ -374,7 +373,7 @@ fn sessions(log: &Log) -> Result<Option<Sessions<'_>>, Misplaced> {
     Ok(Some(sessions))
 }
 
-/// Checks the tool calls and gives those that started a session, by its name.
+/// Checks the tool calls and returns those that started a session, by the session's name.
 fn tools_by_child<'a>(
     log: &'a Log,
     by_name: &HashMap<&str, u32>,
@@ -413,7 +412,7 @@ struct Edges<'a> {
 }
 
 impl Edges<'_> {
-    /// Lets `request` wait for `other` as long as it did.
+    /// Makes `request` wait for `other` as long as it did in the log.
     fn push(&mut self, request: u32, other: u32, trigger: Trigger) {
         let [waiting, awaited] = [request, other].map(|index| &self.log.requests[index as usize]);
         let from_ms = match trigger {

@@ -1,7 +1,7 @@
 //! The Mooncake JSONL readers, with Dynamo's extensions and aliases.
 //!
-//! The rules follow `dynamo-mocker` 1.6, which refuses what 1.4 repaired
-//! in silence; where either ignores something, a warning counts it.
+//! The rules follow `dynamo-mocker` 1.6, which refuses input that 1.4 repaired silently; if either ignores a
+//! value, a warning counts it.
 
 mod agentic;
 mod decode;
@@ -20,13 +20,12 @@ use std::collections::HashSet;
 use std::io::BufRead;
 use std::num::NonZeroU32;
 
-/// Whether a row may have such a field.
+/// Whether a row may have a field with this name.
 pub(crate) fn is_field(name: &str) -> bool {
     Dialect::Plain.field(name).is_some()
 }
 
-/// Reads Mooncake rows to the end of the stream; `is_delta` if later turns give
-/// only what is new in their prompts.
+/// Reads all Mooncake rows of a stream. With `is_delta`, prompts of later turns contain only new content.
 pub(crate) fn read(
     reader: impl BufRead,
     name: &str,
@@ -57,7 +56,7 @@ pub(crate) fn read(
     }
 }
 
-/// Checks a row and hands it on, leaving `row` free for the next one.
+/// Checks a row and adds it to the assembler. `row` is free for the next one then.
 fn add(assembler: &mut Assembler, row: &mut DecodedRow, line: u32, options: &TraceOptions) -> Result<(), FieldProblem> {
     let delay_ns = row.delay.map(|delay| wait_ns(Field::Delay, delay)).transpose()?;
     let plain = checked(assembler, row, line, options)?;
@@ -120,7 +119,7 @@ fn timestamp_ns(timestamp: Millis, unit: TimestampUnit) -> Result<i64, FieldProb
     }
 }
 
-/// A wait as nanoseconds, which cannot be negative.
+/// A wait in nanoseconds, which cannot be negative.
 fn wait_ns(field: Field, wait: Millis) -> Result<u64, FieldProblem> {
     u64::try_from(wait.ns).map_err(|_| {
         let delay_ms = (wait.ns as f64 / 1e6).to_string();
@@ -131,13 +130,13 @@ fn wait_ns(field: Field, wait: Millis) -> Result<u64, FieldProblem> {
 /// The length of a prompt and its blocks.
 struct Prompt {
     input_tokens: u32,
-    /// How many of the row's hash ids belong to it.
+    /// The number of the row's hash ids that belong to it.
     used_ids: usize,
-    /// How many blocks follow those with content that no other prompt has.
+    /// The number of blocks behind these that no other prompt shares.
     own_blocks: u32,
 }
 
-/// A prompt given as a text; its hash ids are computed from the text.
+/// A prompt given as text; its hash ids are computed from the text.
 fn text_prompt(
     assembler: &mut Assembler,
     row: &mut DecodedRow,
@@ -166,7 +165,7 @@ fn checked_length(tokens: u64) -> Result<u32, FieldProblem> {
     })
 }
 
-/// The prompt's length, and how many of the row's hash ids belong to it.
+/// The prompt's length, and the number of the row's hash ids that belong to it.
 fn prompt(
     assembler: &mut Assembler,
     row: &DecodedRow,
@@ -174,7 +173,7 @@ fn prompt(
     options: &TraceOptions,
 ) -> Result<Prompt, FieldProblem> {
     if !row.has(Field::HashIds) {
-        // It says nothing of content, so that it shares nothing with any other.
+        // The row has no content, so the prompt shares nothing with any other.
         return match row.has(Field::InputLength) {
             true => Ok(Prompt { input_tokens: row.input_tokens, used_ids: 0, own_blocks: 0 }),
             false => Err((Some(Field::HashIds.name()), RowProblem::Missing)),
@@ -182,7 +181,7 @@ fn prompt(
     }
     let block_size_tokens = options.block_size_or_default().get();
     let hash_ids = row.hash_ids.len() as u64;
-    // Neither can wrap: a row is at most 64 MiB of text.
+    // Neither product can overflow: a row is at most 64 MiB of text.
     let covered_tokens = hash_ids * u64::from(block_size_tokens);
     let field = Some(Field::InputLength.name());
     let mut input_tokens = covered_tokens;

@@ -1,7 +1,7 @@
-//! The usage traces of Qwen on Alibaba's Bailian: one chat request a line.
+//! The usage traces of Qwen on Alibaba's Bailian: one chat request per line.
 //!
-//! A row names the request whose answer it continues. It starts at its recorded
-//! time, and not before that answer has ended.
+//! A row names the request whose answer it continues. It starts at its recorded time, but not before that
+//! answer has ended.
 
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -17,7 +17,7 @@ use crate::{Dependency, RowProblem, Trace, TraceError, TraceOptions, Trigger, Wa
 
 /// Tokens of a hash id in the published files.
 const BLOCK_TOKENS: NonZeroU32 = NonZeroU32::new(16).expect("it is not zero");
-/// The parent of a chat that continues no other.
+/// The parent of a chat that continues no other chat.
 const NO_PARENT: i64 = -1;
 
 /// A row of the published files.
@@ -43,7 +43,7 @@ fn no_parent() -> i64 {
     NO_PARENT
 }
 
-/// A chat that was read.
+/// A chat that was already read.
 struct Known {
     request: u32,
     /// The first chat of its conversation.
@@ -57,7 +57,7 @@ pub(crate) fn read(reader: impl BufRead, name: &str, options: &TraceOptions) -> 
     let options = TraceOptions { block_size_tokens: Some(block_size_tokens), ..options.clone() };
     let mut lines = Lines::new(reader);
     let mut assembler = Assembler::new(&options).with_free_turns();
-    // Looked up, never iterated, so that its order cannot show.
+    // The map is looked up, never iterated, so its order has no effect.
     let mut known: HashMap<i64, Known> = HashMap::new();
     let mut parents: Vec<(u32, i64)> = Vec::new();
     while let Some((line, bytes)) = lines.next_row().map_err(|error| error.of(name))? {
@@ -129,7 +129,7 @@ impl Chat {
             let surplus = RowProblem::SurplusHashIds { hash_ids: self.hash_ids.len() as u64, used: used as u64 };
             assembler.warn(WarningKind::SurplusHashIds, line, || (Some("hash_ids"), surplus))?;
         }
-        // Without any id the row says nothing of content.
+        // Without any id, the row has no content.
         let own_blocks = if used == 0 { 0 } else { blocks - used as u32 };
         assembler.push(
             line,

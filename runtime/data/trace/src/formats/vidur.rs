@@ -1,4 +1,4 @@
-//! The CSV traces of Vidur; traces of lengths alone have no arrivals.
+//! The CSV traces of Vidur. Traces of lengths alone have no arrivals.
 
 use super::csv::{Columns, seconds_ns};
 

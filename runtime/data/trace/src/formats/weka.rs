@@ -1,9 +1,9 @@
-//! Weka and AgentX corpora: recorded plays of coding agents, a JSON document each.
+//! Weka and AgentX corpora: recorded plays of coding agents, one JSON document each.
 //!
-//! A play is a list of requests and of subagents, which have requests of their own. It does not
-//! say which request waited for which: conversations are found by what prompts share
-//! (`streams.rs`), and waiting by the recorded times (`graph.rs`). The rules are Dynamo's
-//! replay. Plays are independent of each other; their times begin at 0.
+//! A play is a list of requests and of subagents, which have requests of their own. It does not state which
+//! request waited for which: conversations are found by shared parts of prompts (`streams.rs`), and waits by
+//! the recorded times (`graph.rs`). The rules are those of Dynamo's replay. Plays are independent of each
+//! other; their times begin at 0.
 
 mod document;
 mod graph;
@@ -23,13 +23,13 @@ use crate::format::{HashIdScope, NestedTimestamps};
 use crate::trace::hash_ids::HashIdRange;
 use crate::{Dependency, RowProblem, Trace, TraceError, TraceOptions, WarningKind};
 
-/// Blocks of a prompt without ids; each gets a made-up one.
+/// The most blocks of a prompt without ids; each gets a new id.
 const MAX_OWN_BLOCKS: u32 = 1 << 20;
 
-/// A request of a play; its times are as the document has them.
+/// A request of a play, with the times of the document.
 struct Call {
     start_s: f64,
-    /// Time that it took, if that is known.
+    /// Its duration, if known.
     taken_s: Option<f64>,
     input_tokens: u32,
     output_tokens: u32,
@@ -43,7 +43,7 @@ struct Subagent {
     duration_s: Option<f64>,
     is_awaited: bool,
     calls: Range<u32>,
-    /// The latest request of the play before it.
+    /// The play's latest request before it.
     caller: u32,
 }
 
@@ -64,9 +64,9 @@ pub(crate) struct WekaReader {
     assembler: Option<Assembler>,
     plays: Vec<Play>,
     play_names: HashSet<Box<str>>,
-    /// Streams so far, for ids that are of one.
+    /// Number of streams so far, for ids that belong to one stream.
     num_streams: u64,
-    /// The file and line of the first play with a request before its subagent.
+    /// File and line of the first play in which a request precedes its subagent.
     relative: Option<(u32, u32)>,
 }
 
@@ -83,7 +83,7 @@ impl WekaReader {
         }
     }
 
-    /// Reads one file to its end.
+    /// Reads one complete file.
     pub(crate) fn add(&mut self, reader: impl BufRead, name: &str) -> Result<(), TraceError> {
         self.names.push(name.to_owned());
         let mut documents = Documents::new(reader);
@@ -164,7 +164,7 @@ impl WekaReader {
         Ok(())
     }
 
-    /// Puts the plays of all files together.
+    /// Merges the plays of all files.
     pub(crate) fn finish(self) -> Result<Trace, TraceError> {
         let all_names = self.names.join("`, `");
         let Some(mut assembler) = self.assembler else { return Err(TraceError::Empty { name: all_names }) };
@@ -184,7 +184,7 @@ impl WekaReader {
                 .map_err(|problem| at(file, line, problem))?;
         }
         let mut edges = Vec::new();
-        // Of each request its play, for errors.
+        // The play of each request, for errors.
         let mut play_of = Vec::new();
         for (number, play) in self.plays.iter().enumerate() {
             play_of.resize(play_of.len() + play.calls.len(), number);
@@ -200,7 +200,7 @@ impl WekaReader {
 }
 
 impl Play {
-    /// Hands the requests on, by time, and adds what they wait for.
+    /// Adds the requests to the assembler by time, with their dependencies.
     fn assemble(
         &self,
         is_relative: bool,
@@ -238,7 +238,7 @@ impl Play {
         Ok(())
     }
 
-    /// The times of all requests, from the beginning of the play on.
+    /// The times of all requests, relative to the beginning of the play.
     fn recorded(&self, is_relative: bool) -> Result<Vec<Recorded>, FieldProblem> {
         let of = |call: &Call, start_s: f64| Recorded { start_s, end_s: start_s + call.taken_s.unwrap_or(0.0) };
         let mut recorded: Vec<Recorded> = self.calls.iter().map(|call| of(call, call.start_s)).collect();
@@ -261,7 +261,7 @@ impl Play {
         Ok(recorded)
     }
 
-    /// The requests that wait for subagents: of the stream that called it, the first after its end.
+    /// The requests that wait for subagents: in the calling stream, the first request after the subagent's end.
     fn joins(&self, recorded: &[Recorded]) -> Vec<Join> {
         let awaited = (1..).zip(&self.subagents).filter(|(_, subagent)| subagent.is_awaited);
         let join = |(agent, subagent): (u32, &Subagent)| {
@@ -290,7 +290,7 @@ impl Play {
     }
 }
 
-/// All requests of a document in its order, and its subagents that have some.
+/// All requests of a document in order, and its subagents that have requests.
 fn flatten(document: &Document) -> (Vec<&Entry>, Vec<Subagent>) {
     let mut entries: Vec<&Entry> = Vec::new();
     let mut subagents = Vec::new();
@@ -330,8 +330,8 @@ fn seen(call: u32, entry: &Entry) -> Seen<'_> {
     }
 }
 
-/// Numbers the blocks of a prompt. Whole blocks without an id, and what is left behind them, have
-/// content that no other prompt has.
+/// Numbers the blocks of a prompt. Full blocks without an id, and a partial last block, have content that no
+/// other prompt has.
 fn prompt(
     assembler: &mut Assembler,
     entry: &Entry,
@@ -350,13 +350,13 @@ fn prompt(
     assembler.push_hash_ids(scope, ids, own_blocks)
 }
 
-/// Fields that the format does not define, and whether they are of a request.
+/// Unknown fields, and whether they belong to a request.
 fn unknown_fields(document: &Document) -> Vec<(&str, bool)> {
     let entries =
         document.requests.iter().flat_map(|entry| std::iter::once(entry).chain(entry.requests.iter().flatten()));
     let mut fields: Vec<(&str, bool)> = document.others.keys().map(|name| (&**name, false)).collect();
     fields.extend(entries.flat_map(|entry| entry.others.keys()).map(|name| (&**name, true)));
-    // A play is a row: each counts once.
+    // A play counts as one row, so each field counts once.
     fields.sort_unstable();
     fields.dedup();
     fields

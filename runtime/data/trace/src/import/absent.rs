@@ -51,7 +51,7 @@ pub(crate) mod tokenizer {
 
     use crate::import::ImportError;
 
-    /// There is none in this build.
+    /// This build has no tokenizers.
     pub(crate) enum Tokenizer {}
 
     impl Tokenizer {
@@ -67,7 +67,7 @@ pub(crate) mod tokenizer {
     /// The vocabulary of a tokenizer.
     ///
     /// # Errors
-    /// Always: this build reads no tokenizers.
+    /// Always, because this build reads no tokenizers.
     pub fn vocabulary(_tokenizer: &Path) -> Result<Value, ImportError> {
         Err(absent())
     }

@@ -1,5 +1,5 @@
-//! A synthetic capture: heavy tails, bursts of arrivals, sessions, shared
-//! prefixes, speculative tokens and clients that hang up.
+//! A synthetic capture: heavy tails, bursts of arrivals, sessions, shared prefixes, speculative tokens and
+//! clients that disconnect.
 //!
 //! The same settings give the same lines on every machine.
 
@@ -22,36 +22,36 @@ use crate::import::Sink;
 pub struct DemoOptions {
     /// Number of requests.
     pub requests: NonZeroU64,
-    /// Seed of everything that is drawn.
+    /// Seed of all random draws.
     pub seed: u64,
-    /// Mean of arrivals a second; above 0.
+    /// Mean arrivals per second; above 0.
     pub requests_per_s: f64,
     /// Prompt tokens that one hash covers.
     pub block_size_tokens: NonZeroU32,
-    /// Whether outputs bring several tokens, as with speculative decoding.
+    /// Whether outputs have several tokens, as with speculative decoding.
     pub speculative: bool,
     /// Whether to keep the tokens of prompts and answers.
     pub tokens: bool,
 }
 
-/// Sessions that can go on at a time; more would only cost memory.
+/// The most sessions that can continue at a time; more would only cost memory.
 const MAX_SESSIONS: usize = 64;
-/// Different beginnings that prompts share.
+/// Different shared beginnings of prompts.
 const SYSTEM_PROMPTS: u64 = 4;
 const SYSTEM_PROMPT_TOKENS: usize = 320;
-/// A conversation beyond this is given up.
+/// Longer conversations end.
 const MAX_CONTEXT_TOKENS: usize = 16_384;
 /// Shares of all requests.
 const CONTINUES: f64 = 0.4;
 const ABORTS: f64 = 0.03;
 const STOPS: f64 = 0.7;
-/// Tokens are drawn from as many.
+/// The number of different tokens.
 const VOCABULARY: f64 = 32_000.0;
 
 struct Session {
     number: u64,
     context: Vec<u32>,
-    /// When its last answer ended.
+    /// The end of its last answer.
     free_ns: u64,
 }
 
@@ -64,10 +64,10 @@ struct Dice {
     tokens: Stream,
 }
 
-/// Makes up a capture and writes its lines in the order in which requests end.
+/// Generates a capture and writes its lines in the order in which requests end.
 ///
 /// # Errors
-/// Those of `sink`.
+/// If `sink` fails.
 pub fn write(options: &DemoOptions, sink: &mut Sink<'_>) -> io::Result<()> {
     sink(CaptureLine::Meta(Box::new(meta(options))))?;
     let mut demo = Demo {
@@ -84,7 +84,7 @@ pub fn write(options: &DemoOptions, sink: &mut Sink<'_>) -> io::Result<()> {
         now_ns: 0,
         in_burst: false,
     };
-    // Requests under way, by their ends and their numbers.
+    // Requests in progress, by end and number.
     let mut under_way: BinaryHeap<Reverse<(u64, u64)>> = BinaryHeap::new();
     let mut records: BTreeMap<u64, RequestRecord> = BTreeMap::new();
     let mut last_ns = 0;
@@ -136,8 +136,7 @@ struct Demo<'a> {
 }
 
 impl Demo<'_> {
-    /// Arrivals come at ten times the rate in bursts of about twenty, and at
-    /// half the rate between them.
+    /// Draws the next arrival: bursts of about twenty arrivals at ten times the rate, and half the rate between them.
     fn next_arrival(&mut self) {
         let switch = self.dice.arrivals.unit();
         self.in_burst = if self.in_burst { switch >= 0.05 } else { switch < 0.05 };
@@ -178,7 +177,7 @@ impl Demo<'_> {
         record
     }
 
-    /// A session that goes on, or a new one, and how much of it is cached.
+    /// An existing or a new session, and its cached tokens.
     fn session(&mut self) -> (Session, usize) {
         self.sessions.retain(|session| session.context.len() < MAX_CONTEXT_TOKENS);
         if self.sessions.len() > MAX_SESSIONS {
@@ -201,7 +200,7 @@ impl Demo<'_> {
         (session, if self.next_session > SYSTEM_PROMPTS { SYSTEM_PROMPT_TOKENS } else { 0 })
     }
 
-    /// Draws when which tokens came.
+    /// Draws the tokens of the answer and their times.
     fn answer(&mut self, record: &mut RequestRecord, max_tokens: u32, fate: f64, concurrency: u32) {
         let load = 1.0 + f64::from(concurrency) / 32.0;
         let dice = &mut self.dice.times;
@@ -213,7 +212,7 @@ impl Demo<'_> {
         let mut gap_tokens = Vec::new();
         let aborted_at = if fate < ABORTS { max_tokens / 2 } else { u32::MAX };
         while tokens < max_tokens && tokens < aborted_at {
-            // One gap in fifty waits for someone's long prompt.
+            // One gap in fifty includes the wait for another request's long prompt.
             let waits = if dice.unit() < 0.02 { draw(dice, 60.0, 80.0, 1.0, 2000.0) } else { 0.0 };
             record.gap_ns.push(((draw(dice, 9.0 * load, 1.5, 1.0, 1000.0) + waits) * 1e6) as u64);
             let burst = if self.options.speculative { 1 + (dice.unit() * 4.0) as u32 } else { 1 };

@@ -1,5 +1,4 @@
-//! Why something could not be imported: always the file, and the place in it
-//! and the field where there is one.
+//! Errors of imports. Each names the file, and the place and the field if it has them.
 
 use std::fmt;
 use std::io;
@@ -18,16 +17,16 @@ pub enum ImportError {
         /// The cause.
         source: io::Error,
     },
-    /// An archive breaks off before any of it can be unpacked.
+    /// An archive is cut off so early that nothing can be unpacked.
     #[error("the archive `{name}` breaks off before its first block ends, so nothing in it can be read")]
     CutAtStart {
         /// The file, as the caller named it.
         name: String,
     },
-    /// The format cannot be told, or the file holds no requests.
+    /// The format is unclear, or the file has no requests.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// The file has answers only.
+    /// The file contains only answers.
     #[error(
         "`{name}` has the format {format}: answers without the lengths of their prompts, which only `vcr gate` and \
          `vcr mirror` read"
@@ -38,24 +37,24 @@ pub enum ImportError {
         /// Its format.
         format: Format,
     },
-    /// The file is of another format than was said.
+    /// The file has another format than stated.
     #[error("`{name}` is {output}, not of the format {asked}; leave --from out, or pass --from requests")]
     OtherFormat {
         /// The file, as the caller named it.
         name: String,
-        /// The format that was said.
+        /// The stated format.
         asked: Format,
         /// Its kind.
         output: VcrOutput,
     },
-    /// Something in the file cannot be used.
+    /// An item of the file is invalid.
     #[error("`{name}`{}{}: {problem}", at(.place), in_field(.field))]
     Item {
         /// The file, as the caller named it.
         name: String,
         /// The place in the file.
         place: Place,
-        /// The field with the problem; empty if it is in no field.
+        /// The field with the problem; empty if there is none.
         field: String,
         /// The problem, and the next step.
         problem: String,
@@ -75,7 +74,7 @@ pub enum ImportError {
         /// The file, as the caller named it.
         name: String,
     },
-    /// The tokenizer is none.
+    /// The tokenizer is invalid.
     #[error("cannot use the tokenizer `{name}`: {problem}; give the tokenizer.json of a model")]
     Tokenizer {
         /// Its file.
@@ -108,7 +107,7 @@ pub enum ImportError {
 /// A place in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Nowhere in particular.
+    /// The file as a whole.
     File,
     /// A line, from 1.
     Line(u64),
@@ -135,7 +134,7 @@ impl fmt::Display for Place {
 /// A problem of one item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The field; empty if it is none.
+    /// The field; empty if there is none.
     pub field: String,
     /// The problem, and the next step.
     pub text: String,
@@ -148,7 +147,7 @@ impl Problem {
         Self { field: field.to_owned(), text: text.into() }
     }
 
-    /// As an error of a place in a file.
+    /// The problem as an error at a place in a file.
     #[must_use]
     pub fn at(self, name: &str, place: impl Into<Place>) -> ImportError {
         ImportError::Item { name: name.to_owned(), place: place.into(), field: self.field, problem: self.text }

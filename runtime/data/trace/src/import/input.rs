@@ -1,4 +1,4 @@
-//! Opening files, packed or not, and going through their rows.
+//! Opens files, packed or plain, and iterates over their rows.
 
 use std::io::{self, BufRead, Read};
 use std::path::Path;
@@ -14,10 +14,10 @@ use crate::import::output::Tally;
 /// Bytes read to detect the format.
 const PEEKED_BYTES: usize = 128 << 10;
 
-/// Opens a file for reading; one that is packed is unpacked.
+/// Opens a file for reading, and unpacks it if it is packed.
 ///
 /// # Errors
-/// Those of the file.
+/// If the file cannot be read.
 pub(crate) fn open(path: &Path) -> Result<Unpacked<'static>, ImportError> {
     Unpacked::open(path).map_err(|source| ImportError::Read { name: path.display().to_string(), source })
 }
@@ -41,8 +41,7 @@ impl<'a, R: BufRead> Rows<'a, R> {
         })
     }
 
-    /// The next line that is a `T`. One that is none is skipped if `tally` is
-    /// lenient.
+    /// The next line that is a `T`. Any other line is skipped if `tally` is lenient.
     pub(crate) fn next_as<T: DeserializeOwned>(&mut self, tally: &mut Tally) -> Result<Option<(u64, T)>, ImportError> {
         let name = self.name;
         while let Some((line, bytes)) = self.next_row()? {
@@ -55,7 +54,7 @@ impl<'a, R: BufRead> Rows<'a, R> {
     }
 }
 
-/// A value of JSON that is nothing but a `T`.
+/// Parses JSON that contains nothing but a `T`.
 pub(crate) fn of_bytes<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Problem> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = decode(&mut deserializer)?;
@@ -63,8 +62,8 @@ pub(crate) fn of_bytes<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, 
     Ok(value)
 }
 
-/// The beginning of a file and a reader of all of it. A packed file that is cut
-/// off begins with its readable part.
+/// The beginning of a file and a reader of the whole file. For a packed file that is cut off, it is the
+/// readable part.
 pub(crate) fn peek<'a>(mut reader: Unpacked<'a>, name: &str) -> Result<(Vec<u8>, Unpacked<'a>), ImportError> {
     let start = reader.peek(PEEKED_BYTES);
     let start = start.map_err(|source| ImportError::Read { name: name.to_owned(), source })?.to_vec();
@@ -83,7 +82,7 @@ pub(crate) mod elements {
 
     use crate::import::ImportError;
 
-    /// Gives every element of an array to a function, whose error ends reading.
+    /// Passes every element of an array to a function, whose error ends reading.
     pub(crate) struct Each<'a> {
         pub(crate) of: &'a mut dyn FnMut(usize, Value) -> Result<(), ImportError>,
         /// The place of an error that the error of the deserializer cannot carry.
@@ -126,10 +125,10 @@ pub(crate) mod elements {
 /// Larger documents are not results of a benchmark.
 const MAX_BYTES: u64 = 2 << 30;
 
-/// All of a stream, for a parser that needs it at once.
+/// Reads a whole stream, for a parser that needs all of it.
 ///
 /// # Errors
-/// Those of the stream, and when it is too long.
+/// If the stream fails or is too long.
 pub(crate) fn read_python_json(reader: impl BufRead) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     reader.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
@@ -139,7 +138,7 @@ pub(crate) fn read_python_json(reader: impl BufRead) -> io::Result<Vec<u8>> {
     Ok(without_nan(bytes))
 }
 
-/// The same document with `null` for numbers that are none.
+/// The same document with `null` in place of NaN and infinities.
 #[must_use]
 pub fn without_nan(bytes: Vec<u8>) -> Vec<u8> {
     const WORDS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];

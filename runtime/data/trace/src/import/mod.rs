@@ -1,12 +1,11 @@
 //! Captures from and for other tools.
 //!
-//! An importer turns the records of another tool into the lines of a capture: [`import`]. The
-//! exporters of [`export`] show captures to other tools; [`summary`] sums them up in numbers, and
-//! [`demo`] makes one up. [`vocabulary`] lists the tokens of a tokenizer. [`table`] writes tables of
-//! results. This crate knows files and formats, and prints nothing.
+//! An importer turns the records of another tool into the lines of a capture: [`import`]. The exporters of
+//! [`export`] write captures for other tools; [`summary`] computes their statistics, and [`demo`] generates
+//! one. [`vocabulary`] lists the tokens of a tokenizer. [`table`] writes tables of results. This crate
+//! handles files and formats, and prints nothing.
 //!
-//! Data of a source is kept or counted: an importer that leaves data out reports it in the
-//! [`Imported::notes`] of its answer.
+//! Data of a source is kept or counted: an importer that leaves data out reports it in [`Imported::notes`].
 
 #[cfg(not(feature = "formats"))]
 mod absent;
@@ -55,22 +54,22 @@ pub type Sink<'a> = dyn FnMut(CaptureLine) -> io::Result<()> + 'a;
 /// Options of an import.
 #[derive(Clone, Debug, Default)]
 pub struct ImportOptions {
-    /// The format; `None` finds it out.
+    /// The format; `None` detects it.
     pub format: Option<Format>,
-    /// Skip and count what cannot be used, which otherwise ends the import.
+    /// Skip and count invalid items, which otherwise end the import.
     pub lenient: bool,
-    /// Prompt tokens that one hash covers, or that one id of a workload stands for. `None`: the
-    /// value in the file, else the usual one (512 for Mooncake rows, 16 elsewhere).
+    /// Prompt tokens of one hash, or of one id of a workload. `None`: the value in the file, or else the
+    /// usual one (512 for Mooncake rows, 16 elsewhere).
     pub block_size_tokens: Option<NonZeroU32>,
     /// The `tokenizer.json` for data sets.
     pub tokenizer: Option<PathBuf>,
-    /// The workload of an LLMServingSim run, which has the tokens of its
-    /// prompts. `None` takes the one the run names, if it lies beside it.
+    /// The workload of an LLMServingSim run, which contains the tokens of its prompts. `None` takes the
+    /// workload that the run names, if it is beside the run.
     pub workload: Option<PathBuf>,
-    /// The run whose requests are read, where a list of requests has several.
+    /// The run whose requests are read, if a list of requests has several.
     pub run: Option<String>,
-    /// Contents of a table's columns, as (standard name, own name): `("ttft_ms", "first_token")`. A
-    /// standard name says its unit.
+    /// Contents of a table's columns, as (standard name, own name): `("ttft_ms", "first_token")`. A standard
+    /// name includes its unit.
     pub columns: Vec<(String, String)>,
     /// Keep the texts of answers, under [`OUTPUT_TEXT`] among the other fields of a record.
     pub output_text: bool,
@@ -85,10 +84,10 @@ impl ImportOptions {
     }
 }
 
-/// The format of a file or folder, by its content.
+/// The format of a file or folder, detected from its content.
 ///
 /// # Errors
-/// When it cannot be read or told.
+/// If it cannot be read or is unclear.
 pub fn format_of(path: &Path) -> Result<Format, ImportError> {
     if path.is_dir() {
         return Ok(folder_format(path)?);
@@ -109,8 +108,8 @@ fn detect(path: &Path, name: &str, start: &[u8]) -> Result<Format, ImportError> 
 /// Imports a file, or the folder of an LLMServingSim run, as lines of a capture.
 ///
 /// # Errors
-/// [`ImportError`], always naming the file, and the place and the field where
-/// there is one. Lines may have gone to `sink` before.
+/// An [`ImportError`] that names the file, and the place and the field if it has them. `sink` may have
+/// received lines before.
 pub fn import(path: &Path, options: &ImportOptions, sink: &mut Sink<'_>) -> Result<Imported, ImportError> {
     let name = path.display().to_string();
     if path.is_dir() {
@@ -142,7 +141,7 @@ pub fn import(path: &Path, options: &ImportOptions, sink: &mut Sink<'_>) -> Resu
     out.finish(format, &name)
 }
 
-/// The format that was said, unless the file is an output of vcr of another one.
+/// The stated format, unless the file is an output of vcr in another format.
 fn fitting(asked: Format, name: &str, start: &[u8]) -> Result<Format, ImportError> {
     let name = || name.to_owned();
     match VcrOutput::detect(start) {
@@ -177,7 +176,7 @@ fn import_folder(
     out.finish(format, name)
 }
 
-/// Imports a stream of a known format, unpacked; `name` is what errors call it.
+/// Imports an unpacked stream of a known format. Errors call it `name`.
 ///
 /// # Errors
 /// See [`import`].

@@ -21,13 +21,13 @@ pub struct Imported {
     pub skipped: u64,
     /// The first error that was skipped, in words.
     pub first_skipped: Option<String>,
-    /// The way in which it breaks off, if it is a capture that does.
+    /// How the capture breaks off, if it does.
     pub broken_off: Option<BrokenOff>,
-    /// Things left out or assumed, in order of first appearance.
+    /// Items left out or assumed, in order of first appearance.
     pub notes: Vec<Note>,
 }
 
-/// Something that an import could not keep.
+/// Data that an import left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     /// The counted items, as words that follow a number.
@@ -36,7 +36,7 @@ pub struct Note {
     pub count: u64,
 }
 
-/// Counts what is skipped and left out.
+/// Counts skipped items and data that was left out.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     lenient: bool,
@@ -50,7 +50,7 @@ impl Tally {
         Self { lenient, ..Self::default() }
     }
 
-    /// Skips an item if that is allowed, else ends the import.
+    /// Skips an item if that is allowed, or else ends the import.
     pub(crate) fn refuse(&mut self, error: ImportError) -> Result<(), ImportError> {
         if !self.lenient {
             return Err(error);
@@ -64,13 +64,13 @@ impl Tally {
         self.lenient
     }
 
-    /// Takes over what another reader has skipped.
+    /// Adds the items that another reader has skipped.
     pub(crate) fn skipped_elsewhere(&mut self, count: u64, first: Option<String>) {
         self.skipped += count;
         self.first_skipped = self.first_skipped.take().or(first);
     }
 
-    /// Counts something that is left out.
+    /// Counts data that is left out.
     pub(crate) fn note(&mut self, what: &str) {
         self.notes_of(what, 1);
     }
@@ -86,7 +86,7 @@ impl Tally {
     }
 }
 
-/// The lines of one import on their way out.
+/// Writes the lines of one import.
 pub(crate) struct Out<'a> {
     sink: &'a mut Sink<'a>,
     pub(crate) tally: Tally,
@@ -101,12 +101,12 @@ impl<'a> Out<'a> {
         Self { sink, tally: Tally::new(lenient), requests: 0, last_ns: 0, broken_off: None, keeps_output_text: false }
     }
 
-    /// The same, with or without the texts of answers.
+    /// Sets whether texts of answers are kept.
     pub(crate) fn keeping_output_text(self, keeps_output_text: bool) -> Self {
         Self { keeps_output_text, ..self }
     }
 
-    /// Writes a line as it is.
+    /// Writes an unchanged line.
     pub(crate) fn line(&mut self, line: CaptureLine) -> Result<(), ImportError> {
         self.requests += u64::from(matches!(line, CaptureLine::Request(_)));
         (self.sink)(line).map_err(|source| ImportError::Write { source })
@@ -126,7 +126,7 @@ impl<'a> Out<'a> {
         self.line(CaptureLine::Engine(Box::new(engine)))
     }
 
-    /// Writes a request that was checked.
+    /// Writes a checked request.
     pub(crate) fn request(&mut self, mut record: RequestRecord) -> Result<(), ImportError> {
         if !self.keeps_output_text {
             record.other.remove(OUTPUT_TEXT);
@@ -136,7 +136,7 @@ impl<'a> Out<'a> {
         self.line(CaptureLine::Request(Box::new(record)))
     }
 
-    /// Writes the last line and gives the account.
+    /// Writes the last line and returns the result.
     pub(crate) fn finish(mut self, format: Format, name: &str) -> Result<Imported, ImportError> {
         if self.requests == 0 && format != Format::Capture {
             return Err(ImportError::Empty { name: name.to_owned(), skipped: self.tally.skipped });
@@ -150,28 +150,28 @@ impl<'a> Out<'a> {
     }
 }
 
-/// A request whose arrival is a time on some clock of its source.
+/// A request whose arrival is on some clock of its source.
 pub(crate) struct Timed {
     /// Nanoseconds on that clock, if known.
     pub(crate) at_ns: Option<i128>,
     pub(crate) record: RequestRecord,
 }
 
-/// Orders requests by arrival, turns arrivals into times since the earliest,
-/// and gives the earliest. Those without one come last.
+/// Sorts requests by arrival, makes arrivals relative to the earliest, and returns that. Requests without an
+/// arrival come last.
 pub(crate) fn since_earliest(requests: &mut [Timed]) -> Option<i128> {
     let earliest = requests.iter().filter_map(|timed| timed.at_ns).min();
     requests.sort_by_key(|timed| (timed.at_ns.is_none(), timed.at_ns));
     for timed in requests {
-        // Files span less than the 584 years that fit.
+        // The times of a file span less than the 584 years that fit.
         let since = timed.at_ns.zip(earliest).map(|(at, earliest)| at - earliest);
         timed.record.arrival_ns = since.map(|since| u64::try_from(since).unwrap_or(u64::MAX));
     }
     earliest
 }
 
-/// Refuses what no reader of captures takes: empty prompts, more cached tokens
-/// than there are, and times whose sum does not fit.
+/// Refuses requests that no reader of captures accepts: empty prompts, more cached tokens than prompt tokens,
+/// and times whose sum overflows.
 pub(crate) fn checked(record: RequestRecord) -> Result<RequestRecord, Problem> {
     if record.prompt_tokens == 0 {
         return Err(Problem::new("", "the prompt has no tokens; every request needs at least one"));
@@ -189,7 +189,7 @@ pub(crate) fn checked(record: RequestRecord) -> Result<RequestRecord, Problem> {
     if fits { Ok(record) } else { Err(Problem::new("", "its times add up to more than 584 years; correct them")) }
 }
 
-/// The time that a request took.
+/// Start and duration of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     /// Nanoseconds on some clock.
@@ -197,7 +197,7 @@ pub(crate) struct Span {
     pub(crate) duration_ns: u64,
 }
 
-/// Enters the number of requests under way, each itself included. Those without a span get none.
+/// Sets the number of requests in progress at each arrival, the request itself included, for requests with a span.
 pub(crate) fn count_concurrent(requests: &mut [Timed], span: impl Fn(&Timed) -> Option<Span>) {
     let mut spans: Vec<(Span, usize)> =
         requests.iter().enumerate().filter_map(|(index, timed)| Some((span(timed)?, index))).collect();

@@ -1,19 +1,19 @@
-//! The outputs of an answer, whose times a load generator knows.
+//! The outputs of an answer with the times that a load generator measured.
 
 use crate::capture::RequestRecord;
 
 use crate::import::output::Tally;
 
-/// When the outputs of an answer came, and how many tokens each had.
+/// The times of the outputs of an answer, and their tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outputs {
-    /// From the beginning of the request to the first output, in nanoseconds.
+    /// Nanoseconds from the beginning of the request to the first output.
     pub first_ns: u64,
-    /// From each output to the next one.
+    /// Nanoseconds from each output to the next one.
     pub gaps_ns: Vec<u64>,
     /// Tokens of each output; empty if each has one.
     pub tokens: Vec<u32>,
-    /// Whether the tokens of each output are not known and were spread evenly.
+    /// Whether the tokens of each output are unknown and were spread evenly.
     pub is_spread: bool,
 }
 
@@ -39,7 +39,7 @@ impl Outputs {
         outputs
     }
 
-    /// Joins pieces over the shortest gaps.
+    /// Joins pieces across the shortest gaps.
     fn join(&mut self, surplus: usize) {
         let ends = [0, self.gaps_ns.len().saturating_sub(1)];
         let mut by_length: Vec<usize> = match surplus <= ends.len() && self.gaps_ns.len() > 1 {
@@ -75,7 +75,7 @@ impl Outputs {
         std::iter::once(self.first_ns).chain(later).collect()
     }
 
-    /// Enters them into a record, which knows its number of tokens.
+    /// Sets the outputs of a record whose number of tokens is known.
     pub(crate) fn enter(self, record: &mut RequestRecord, tally: &mut Tally) {
         if record.output_tokens == 0 {
             return;
@@ -92,7 +92,7 @@ impl Outputs {
     }
 }
 
-/// Tokens of each piece, where there are fewer pieces than tokens.
+/// Tokens of each piece, if there are fewer pieces than tokens.
 fn spread(tokens: usize, pieces: usize) -> Vec<u32> {
     // Counts of tokens fit into 32 bits.
     let Some(later) = pieces.checked_sub(1).filter(|later| *later > 0) else { return vec![tokens as u32] };
@@ -110,14 +110,14 @@ mod tests {
     fn pieces_without_tokens_count_with_their_neighbours() {
         let plain = Outputs::of_pieces(100, vec![10, 11, 12], 4);
         assert_eq!((plain.first_ns, &plain.gaps_ns[..], plain.tokens.len()), (100, &[10, 11, 12][..], 0));
-        // The role came one nanosecond before the first token.
+        // The role arrived one nanosecond before the first token.
         let with_role = Outputs::of_pieces(100, vec![1, 10, 11], 3);
         assert_eq!((with_role.first_ns, &with_role.gaps_ns[..]), (101, &[10, 11][..]));
         let with_burst = Outputs::of_pieces(100, vec![2, 10, 1], 4 - 1);
         assert_eq!((with_burst.first_ns, &with_burst.gaps_ns[..]), (100, &[2, 10][..]), "the end is nearer");
         let inside = Outputs::of_pieces(100, vec![5, 1, 11], 3);
         assert_eq!((inside.first_ns, &inside.gaps_ns[..]), (105, &[1, 11][..]), "only the ends have no token");
-        // The finish reason came two nanoseconds behind the last one, too.
+        // The finish reason arrived two nanoseconds after the last token, too.
         let with_both = Outputs::of_pieces(100, vec![1, 10, 11, 2], 3);
         assert_eq!((with_both.first_ns, &with_both.gaps_ns[..]), (101, &[10, 11][..]));
         assert_eq!(with_both.after_ns(), [101, 111, 122]);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     proptest! {
-        /// A capture takes only outputs whose tokens add up.
+        /// A capture accepts only outputs whose tokens add up.
         #[test]
         fn tokens_of_outputs_add_up(gaps_ns in prop::collection::vec(0..50u64, 0..20), tokens in 1..60u32) {
             let end_ns = 100 + gaps_ns.iter().sum::<u64>();

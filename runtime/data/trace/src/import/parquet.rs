@@ -1,4 +1,4 @@
-//! Parquet tables, read and written.
+//! Reads and writes Parquet tables.
 
 use std::fs::File;
 use std::io::{self, BufRead, Write};
@@ -19,7 +19,7 @@ use crate::import::error::{Place, Problem};
 use crate::import::readers::dataset::table::RowSink;
 use crate::import::table::columns::{Cells, Column};
 
-/// The most rows of a table. Equal rows take next to nothing in a file, and as much as others in memory.
+/// The most rows of a table. Equal rows take little space in a file, but as much as others in memory.
 const ROWS_MAX: u64 = 5_000_000;
 
 fn open(path: &Path, name: &str) -> Result<File, ImportError> {
@@ -39,7 +39,7 @@ pub(crate) fn read_file(path: &Path, name: &str, rows: &mut dyn RowSink) -> Resu
     read(open(path, name)?, name, rows)
 }
 
-/// Reads a stream, which must be held whole: its index is at its end.
+/// Reads a stream, which must be in memory as a whole: its index is at its end.
 pub(crate) fn read_stream(mut reader: impl BufRead, name: &str, rows: &mut dyn RowSink) -> Result<(), ImportError> {
     let mut bytes = Vec::new();
     reader.read_to_end(&mut bytes).map_err(|source| ImportError::Read { name: name.to_owned(), source })?;
@@ -63,7 +63,7 @@ fn read(chunks: impl ChunkReader + 'static, name: &str, rows: &mut dyn RowSink) 
             return Err(too_many());
         }
         let place = Place::Row(index as u64 + 1);
-        // The reader cannot go on behind a page that it cannot read.
+        // The reader cannot continue behind an unreadable page.
         let row = row.map_err(|error| Problem::new("", error.to_string()).at(name, place.clone()))?;
         let cells = row.get_column_iter().map(|(title, cell)| (title.clone(), cell.to_json_value()));
         rows.add(place, &cells.collect::<Map<String, Value>>())?;

@@ -1,4 +1,4 @@
-//! Traces for replays, from files of all formats. A file that is not a trace becomes a capture first.
+//! Traces for replays, from files of all formats. A file that is not a trace is converted to a capture first.
 
 use std::path::Path;
 
@@ -6,11 +6,10 @@ use crate::{Format, Strictness, Trace, TraceError, TraceOptions, TraceWarning, W
 
 use crate::import::{ImportError, ImportOptions, import};
 
-/// Reads a trace from its files, as [`crate::read_files`] does, or from one file or folder of any other
-/// format.
+/// Reads a trace from its files, as [`crate::read_files`] does, or from one file or folder of any other format.
 ///
 /// # Errors
-/// Those of the reader.
+/// If a file cannot be read or is invalid.
 pub fn read_trace(paths: &[impl AsRef<Path>], options: &TraceOptions) -> Result<Trace, ImportError> {
     match read_files(paths, options) {
         Err(TraceError::NotATrace { name, format }) if paths.len() == 1 && can_be_read_again(paths[0].as_ref()) => {
@@ -24,7 +23,7 @@ fn can_be_read_again(path: &Path) -> bool {
     path.is_dir() || vcr_base::input::is_regular(path)
 }
 
-/// Makes a capture of a file, and reads that.
+/// Converts a file to a capture and reads that.
 fn read_recorded(path: &Path, name: &str, format: Format, options: &TraceOptions) -> Result<Trace, ImportError> {
     let rules = ImportOptions {
         format: Some(format),

@@ -15,14 +15,14 @@ pub use columns::{Cells, Column};
 pub enum TableFormat {
     /// Comma-separated values under a header.
     Csv,
-    /// An array with an object a row.
+    /// An array with one object per row.
     Json,
     /// Apache Parquet.
     Parquet,
 }
 
 impl TableFormat {
-    /// The format by the name of a file.
+    /// The format for the name of a file.
     #[must_use]
     pub fn of_path(path: &Path) -> Option<Self> {
         match path.extension()?.to_str()? {
@@ -43,7 +43,7 @@ impl TableFormat {
 /// Writes a table.
 ///
 /// # Errors
-/// Those of the writer.
+/// If the writer fails.
 pub fn write(out: &mut (dyn Write + Send), columns: &[Column], format: TableFormat) -> io::Result<()> {
     match format {
         TableFormat::Csv => write_csv(out, columns),
@@ -70,7 +70,7 @@ fn write_csv(out: &mut (dyn Write + Send), columns: &[Column]) -> io::Result<()>
 }
 
 /// A text as a cell of CSV. Spreadsheets run cells that begin with some characters as formulas: an apostrophe
-/// before them makes these a text. A number is left as it is.
+/// in front turns such a cell into a text. A number is left unchanged.
 pub(crate) fn csv_text(text: String) -> String {
     match text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err() {
         true => format!("'{text}"),

@@ -1,9 +1,9 @@
-//! Times of other tools as whole nanoseconds.
+//! Converts times of other tools to whole nanoseconds.
 
 use crate::import::error::Problem;
 
-/// No time of a clock lies beyond 126 years, and no duration lasts longer than
-/// 31, so that an arrival and what follows it always add up.
+/// Times on a clock are limited to 126 years, and durations to 31 years, so that an arrival plus all times of
+/// a request cannot overflow.
 const MAX_CLOCK_NS: f64 = 4e18;
 const MAX_DURATION_NS: f64 = 1e18;
 
@@ -16,8 +16,7 @@ pub(crate) fn duration_ns(field: &str, value: f64, ns_per_unit: f64) -> Result<u
     Err(Problem::new(field, format!("invalid duration {value}: expected 0 to 31 years")))
 }
 
-/// A time on a clock in a unit of `ns_per_unit`, to the nanosecond as far as a
-/// double holds it.
+/// A time on a clock in a unit of `ns_per_unit`, to the nanosecond if a double is precise enough.
 pub(crate) fn clock_ns(field: &str, time: f64, ns_per_unit: u32) -> Result<i128, Problem> {
     let ns = (time.fract() * f64::from(ns_per_unit)).round();
     if time.is_finite() && time.abs() * f64::from(ns_per_unit) < MAX_CLOCK_NS {
@@ -26,7 +25,7 @@ pub(crate) fn clock_ns(field: &str, time: f64, ns_per_unit: u32) -> Result<i128,
     Err(Problem::new(field, format!("invalid time {time}: expected one within 126 years of the start of its clock")))
 }
 
-/// Seconds since 1970, to the microsecond: a double holds no more of them.
+/// Seconds since 1970, to the microsecond, which is the precision of a double.
 pub(crate) fn unix_ns(field: &str, seconds: f64) -> Result<i128, Problem> {
     let ns = clock_ns(field, seconds, 1_000_000_000)?;
     Ok((ns + 500).div_euclid(1000) * 1000)
@@ -39,7 +38,7 @@ pub(crate) fn whole_unix_ns(field: &str, ns: u64) -> Result<i128, Problem> {
         .ok_or_else(|| Problem::new(field, format!("invalid time {ns} ns: expected one before 2096")))
 }
 
-/// A time since 1970 as captures have it.
+/// A time since 1970 in the form of captures.
 pub(crate) fn started_unix_ns(earliest: Option<i128>) -> Option<u64> {
     earliest.and_then(|ns| u64::try_from(ns).ok())
 }

@@ -1,4 +1,4 @@
-//! Tokenizers: texts as tokens, and the vocabulary that the guest `json-tokens` takes.
+//! Tokenizers: texts as tokens, and the vocabulary for the guest `json-tokens`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,16 +36,15 @@ enum Spelling {
     SentencePiece,
 }
 
-/// The space of SentencePiece.
+/// The character that SentencePiece writes for a space.
 const LOW_LINE: char = '\u{2581}';
 
-/// Reads a tokenizer.json and gives what its tokens say, as `json-tokens` takes it:
-/// `vocabulary`, pieces of text and their tokens, by token; and `byte_tokens`, where
-/// every single byte has a token. Special tokens and pieces that are not whole texts are
-/// left out.
+/// Reads a `tokenizer.json` and returns the texts of its tokens, as `json-tokens` reads them: `vocabulary`
+/// has pieces of text by token, and `byte_tokens` is present if every single byte has a token. Special tokens
+/// and pieces that are not complete texts are left out.
 ///
 /// # Errors
-/// When it is not a tokenizer, or its pieces are not pieces of the text.
+/// If it is not a tokenizer, or its pieces are not pieces of the text.
 pub fn vocabulary(tokenizer: &Path) -> Result<Value, ImportError> {
     let refused = |problem: String| ImportError::Tokenizer { name: tokenizer.display().to_string(), problem };
     let Tokenizer(read) = Tokenizer::open(tokenizer)?;
@@ -54,7 +53,7 @@ pub fn vocabulary(tokenizer: &Path) -> Result<Value, ImportError> {
         refused("its pieces are neither byte-level nor those of SentencePiece, so their text is unknown".into())
     })?;
     let special = read.get_added_vocabulary();
-    // By token: the order of a hash map is another in every run.
+    // Sorted by token, because the order of a hash map differs in every run.
     let tokens: BTreeMap<u32, String> = read
         .get_vocab(false)
         .into_iter()
@@ -71,7 +70,7 @@ pub fn vocabulary(tokenizer: &Path) -> Result<Value, ImportError> {
         if let Ok(text) = String::from_utf8(spelt)
             && !text.is_empty()
         {
-            // Where two tokens say the same, tokenizers take the first.
+            // If two tokens have the same text, tokenizers take the first.
             pieces.entry(text).or_insert(token.into());
         }
     }
@@ -82,7 +81,7 @@ pub fn vocabulary(tokenizer: &Path) -> Result<Value, ImportError> {
     Ok(config)
 }
 
-/// The form of pieces, from the parts of a decoder.
+/// The spelling of pieces, from the parts of a decoder.
 fn spelling_of(decoder: &Value) -> Option<Spelling> {
     match decoder["type"].as_str()? {
         "ByteLevel" => Some(Spelling::ByteLevel),
@@ -94,7 +93,7 @@ fn spelling_of(decoder: &Value) -> Option<Spelling> {
 }
 
 impl Spelling {
-    /// The bytes that a piece stands for; none where it stands for no text.
+    /// The bytes of a piece; None if it is not text.
     fn bytes(self, piece: &str) -> Option<Vec<u8>> {
         match self {
             Self::ByteLevel => piece.chars().map(byte_of_letter).collect(),
@@ -106,8 +105,7 @@ impl Spelling {
     }
 }
 
-/// The byte that a letter of the byte-level alphabet stands for: those that can be
-/// seen are themselves, the others come in order behind them.
+/// The byte of a letter of the byte-level alphabet: visible bytes are themselves, the others follow in order.
 fn byte_of_letter(letter: char) -> Option<u8> {
     let is_seen = |byte: &u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
     match u8::try_from(u32::from(letter)) {

@@ -1,18 +1,17 @@
-//! Content-block ids of prompts, held as runs of consecutive ids.
+//! Content-block ids of prompts, stored as runs of consecutive ids.
 //!
-//! Ids are numbered in order of first appearance, so the blocks that a prompt is
-//! the first to have are consecutive, and a later prompt that begins like it has
-//! its runs. A long conversation takes a few words for each of its turns instead
+//! Ids are numbered in order of first appearance, so the new blocks of a prompt are consecutive, and a later
+//! prompt with the same beginning has the same runs. A turn of a long conversation takes a few words instead
 //! of one for each of its blocks; a list without runs takes one word for each id.
 
 use std::ops::Range;
 
 /// Marks a word as the first id of a run, whose length is the next word.
 const RUN: u32 = 1 << 31;
-/// Marks a run whose first id has no room beside [`RUN`]: it is the next word, and
-/// the length the one behind it.
+/// Marks a run whose first id does not fit beside [`RUN`]: the next word has the id, and the word after it
+/// the length.
 const WIDE_RUN: u32 = u32::MAX;
-/// Shorter runs take no more words as single ids.
+/// Shorter runs take no fewer words than single ids.
 const MIN_RUN: u32 = 3;
 
 /// The ids of all prompts of a [`Trace`](crate::Trace).
@@ -22,7 +21,7 @@ pub struct HashIds {
     words: Vec<u32>,
 }
 
-/// The place of a prompt's ids in [`HashIds`].
+/// The range of a prompt's ids in [`HashIds`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HashIdRange {
     /// Index of the first word.
@@ -44,7 +43,7 @@ impl HashIdRange {
         self.len == 0
     }
 
-    /// The first `len` ids of the range; all of them if it has no more.
+    /// The first `len` ids of the range, or all of them if it has fewer.
     #[must_use]
     pub fn first(self, len: u32) -> Self {
         Self { len: len.min(self.len), ..self }
@@ -58,7 +57,7 @@ impl HashIds {
         self.words.is_empty()
     }
 
-    /// Adds the ids of a prompt, fewer than 2^32.
+    /// Adds the ids of a prompt, which must be fewer than 2^32.
     pub fn push(&mut self, ids: impl IntoIterator<Item = u32>) -> HashIdRange {
         let start = self.words.len();
         let mut len = 0;
@@ -104,7 +103,7 @@ impl HashIds {
 /// The ids of a prompt, in order.
 #[derive(Clone, Copy, Debug)]
 pub struct HashIdList<'a> {
-    /// Those of the prompt, and of others behind them.
+    /// The words of the prompt, followed by those of other prompts.
     words: &'a [u32],
     len: u32,
 }
@@ -127,7 +126,7 @@ impl<'a> HashIdList<'a> {
         self.runs().flatten()
     }
 
-    /// The ids as ranges of consecutive ones.
+    /// The ids as ranges of consecutive ids.
     pub fn runs(self) -> Runs<'a> {
         Runs { words: self.words, left: self.len }
     }
@@ -157,7 +156,7 @@ impl<const N: usize> PartialEq<[u32; N]> for HashIdList<'_> {
 #[derive(Clone, Debug)]
 pub struct Runs<'a> {
     words: &'a [u32],
-    /// Ids to come.
+    /// Number of remaining ids.
     left: u32,
 }
 
@@ -177,7 +176,7 @@ impl Iterator for Runs<'_> {
         self.words = rest;
         let len = len.min(self.left);
         self.left -= len;
-        // The last id is below 2^32, since a list has no more than it was given.
+        // The last id is below 2^32, since a list returns only ids that it was given.
         Some(first..first.saturating_add(len))
     }
 }
@@ -187,7 +186,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Runs and single ids, some at the edges of what a word holds.
+    /// Runs and single ids, some at the limits of a word.
     fn ids() -> impl Strategy<Value = Vec<u32>> {
         let first = prop_oneof![0..40u32, RUN - 9..RUN + 9, u32::MAX - 40..u32::MAX - 9, any::<u32>()];
         let run = (first, prop_oneof![1..4u32, 1..9u32])

@@ -1,4 +1,4 @@
-//! Multimodal items of prompts, as captures and traces have them.
+//! Multimodal items of prompts in captures and traces.
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
@@ -6,17 +6,17 @@ use xxhash_rust::xxh3::xxh3_64;
 /// A multimodal item of a prompt: the identity of its content, and the place of its placeholder tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaItem {
-    /// Items of the same hash are the same to caches.
+    /// The identity of its content; caches treat items with equal hashes as equal.
     pub hash: String,
     /// Place of its first placeholder in the prompt.
     pub offset: u32,
     /// Number of its placeholders.
     pub tokens: u32,
-    /// `image`, `audio`, `video` or what else the source says.
+    /// `image`, `audio`, `video` or another word of the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modality: Option<String>,
-    /// Runs `[start, end]` of placeholders that embeddings replace, counted from the first one; absent where they
-    /// replace all of them.
+    /// Runs `[start, end]` of placeholders that embeddings replace, counted from the first one; absent if
+    /// embeddings replace all placeholders.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embeds: Option<Vec<[u32; 2]>>,
 }
@@ -30,18 +30,18 @@ pub enum MediaProblem {
     /// No placeholders.
     #[error("the item has no tokens; it has at least one placeholder")]
     Empty,
-    /// It begins before the end of the item before it.
+    /// It overlaps the item before it.
     #[error("it begins at token {offset}, but the item before it ends at {end}; order items by their places")]
     Overlap {
         /// Its first placeholder.
         offset: u32,
-        /// Behind the last placeholder of the one before.
+        /// The place behind the previous item's last placeholder.
         end: u64,
     },
-    /// It ends behind the prompt.
+    /// It ends behind the end of the prompt.
     #[error("it ends at token {end}, but the prompt has {prompt_tokens}")]
     BeyondPrompt {
-        /// Behind its last placeholder.
+        /// The place behind its last placeholder.
         end: u64,
         /// The prompt's length.
         prompt_tokens: u32,
@@ -51,37 +51,38 @@ pub enum MediaProblem {
     Run {
         /// First placeholder of the run.
         start: u32,
-        /// Behind its last placeholder.
+        /// The place behind its last placeholder.
         end: u32,
         /// Placeholders of the item.
         tokens: u32,
     },
 }
 
-/// An item by its index, the field of it that is wrong, and the problem.
+/// The index of an item, its invalid field, and the problem.
 pub(crate) type ItemProblem = (usize, &'static str, MediaProblem);
 
 impl MediaItem {
-    /// A number that stands for its content.
+    /// A number that identifies its content.
     #[must_use]
     pub fn identity(&self) -> u64 {
         xxh3_64(self.hash.as_bytes())
     }
 
-    /// Place behind its last placeholder.
+    /// The place behind its last placeholder.
     #[must_use]
     pub fn end(&self) -> u64 {
         u64::from(self.offset) + u64::from(self.tokens)
     }
 
-    /// Whether the items of a prompt of `prompt_tokens` tokens are in order, apart, within it and not empty.
+    /// Whether the items of a prompt of `prompt_tokens` tokens are not empty, in order, without overlap and
+    /// within the prompt.
     #[must_use]
     pub fn are_in_place(items: &[Self], prompt_tokens: u32) -> bool {
         check(items, prompt_tokens).is_ok()
     }
 }
 
-/// Checks the items of a prompt: each is within it and behind the one before.
+/// Checks the items of a prompt: each is within it and behind the previous one.
 pub(crate) fn check(items: &[MediaItem], prompt_tokens: u32) -> Result<(), ItemProblem> {
     let mut before = 0;
     for (index, item) in items.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Reading captures: whole, broken off, rotated, packed, and wrong.
+//! Reading captures: complete, broken off, rotated, packed, and invalid.
 
 mod wrong;
 

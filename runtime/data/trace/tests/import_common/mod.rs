@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use vcr_trace::capture::{CaptureLine, CaptureMeta, RequestRecord};
 use vcr_trace::import::{Format, ImportError, ImportOptions, Imported, import, import_bytes};
 
-/// Everything an import gave.
+/// Everything that an import returned.
 #[derive(Debug)]
 pub(crate) struct Read {
     pub(crate) account: Imported,

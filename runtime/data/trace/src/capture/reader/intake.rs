@@ -1,4 +1,4 @@
-//! State of the reader between lines: its place in the capture, the requests under way, and the warnings.
+//! State of the reader between lines: its position in the capture, the requests in progress, and the warnings.
 
 use std::collections::HashMap;
 
@@ -12,22 +12,22 @@ use crate::capture::record::{CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, Captur
 use crate::capture::summary::{BrokenOff, CaptureSummary, CaptureWarningKind, Warnings};
 use crate::capture::vllm_vcr;
 
-/// Takes the lines of a capture in, one after the other.
+/// Processes the lines of a capture, one after another.
 pub(in crate::capture) struct Intake {
     format: CaptureFormat,
     lenient: bool,
     meta: CaptureMeta,
-    /// The file that is read.
+    /// The file being read.
     name: String,
-    /// Number of files begun.
+    /// Number of files opened.
     files: u32,
-    /// Requests that have arrived and are not over. It is looked up and counted,
-    /// never iterated, so its order cannot show.
+    /// Requests that have arrived and not ended. The map is looked up and counted, never iterated, so its
+    /// order has no effect.
     under_way: HashMap<String, u32>,
     requests: u64,
     requests_in_file: u64,
     skipped_lines: u64,
-    /// The `end` line of the file that is read.
+    /// The `end` line of the file being read.
     end: Option<CaptureEnd>,
     /// The problem of its last line, if any.
     half_line: bool,
@@ -80,7 +80,7 @@ impl Intake {
         }
     }
 
-    /// Takes the first row; whether it was a meta line.
+    /// Processes the first row; returns whether it is a meta line.
     pub(in crate::capture) fn begin(&mut self, line: u32, row: &[u8]) -> Result<bool, CaptureError> {
         if let Some(meta) = self.read_meta(line, row)? {
             if meta.part > 0 {
@@ -93,7 +93,7 @@ impl Intake {
         Ok(false)
     }
 
-    /// Takes the first row of a part after the first.
+    /// Processes the first row of a later part.
     pub(in crate::capture) fn begin_part(
         &mut self,
         line: u32,
@@ -138,7 +138,7 @@ impl Intake {
         }
     }
 
-    /// The version is looked at first: another one may have other fields.
+    /// The version is checked first, because another version may have other fields.
     fn check_version(&self, line: u32, row: &[u8]) -> Result<(), CaptureError> {
         #[derive(Deserialize)]
         struct Version {
@@ -161,13 +161,12 @@ impl Intake {
         Ok(meta)
     }
 
-    /// Takes a row that is not the first. Answers `None` for one that has no
-    /// content, or was skipped.
+    /// Processes a row that is not the first. Returns `None` if it has no content or was skipped.
     pub(in crate::capture) fn take(&mut self, line: u32, row: &[u8]) -> Result<Option<CaptureLine>, CaptureError> {
         let taken = decode(self.format, row).and_then(|content| self.accept(line, content));
         match taken {
             Ok(content) => Ok(Some(content)),
-            // The writer was stopped in its middle.
+            // The writer was stopped in the middle of a line.
             Err(LineProblem { problem: CaptureProblem::CutOff(_), .. })
                 if !row.ends_with(b"\n") && self.end.is_none() =>
             {
@@ -215,7 +214,7 @@ impl Intake {
     }
 
     fn accept_request(&mut self, line: u32, record: &RequestRecord) -> Result<(), LineProblem> {
-        // Counted before it is checked, so that a bad line is reported once.
+        // The request is counted before it is checked, so that a bad line is reported once.
         self.requests_in_file += 1;
         if let Some(count) = record.id.as_ref().and_then(|id| self.under_way.get_mut(id)) {
             *count -= 1;
@@ -231,8 +230,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Ends a file; `next` is the one after it, if it is there. Answers whether
-    /// the capture goes on.
+    /// Ends a file; `next` is the following one, if it exists. Returns whether the capture continues.
     pub(in crate::capture) fn end_file(
         &mut self,
         line: u32,

@@ -15,11 +15,10 @@ use super::summary::CaptureSummary;
 use crate::VcrOutput;
 use crate::lines::{LineError, Lines};
 
-/// The rules a capture is read with.
+/// Options for reading a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadOptions {
-    /// Skip lines that cannot be used, and count them, where they are otherwise
-    /// errors.
+    /// Skip and count invalid lines instead of failing.
     pub lenient: bool,
 }
 
@@ -48,7 +47,7 @@ pub struct CaptureReader<'a> {
     lines: Lines<Unpacked<'a>>,
     intake: Intake,
     parts: Parts<'a>,
-    /// The first row, if it is not a meta line and still to be handed out.
+    /// The first row, if it is not a meta line and has not been returned yet.
     is_row_pending: bool,
     is_done: bool,
 }
@@ -56,7 +55,7 @@ pub struct CaptureReader<'a> {
 /// The position of a request line in a [`CaptureFile`](super::CaptureFile).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapturePosition {
-    /// Place of its file among those that are read, from 0.
+    /// Index of its file among the files of the capture, from 0.
     pub(super) file: u32,
     pub(super) line: u32,
     pub(super) offset_bytes: u64,
@@ -73,20 +72,20 @@ impl CapturePosition {
 
 /// The source of the parts after the first.
 pub(super) enum Parts<'a> {
-    /// There are none.
+    /// There are no further parts.
     None,
-    /// From files with such names.
+    /// Files with these names.
     Files(PartNames),
-    /// From streams that are open already.
+    /// Open streams.
     Open { names: Option<&'a PartNames>, streams: std::vec::IntoIter<(String, Unpacked<'a>)> },
 }
 
 impl CaptureReader<'static> {
-    /// Opens a capture: a file, the first file of a rotated one, or a folder
-    /// that holds one. Packed files are recognised by their first bytes.
+    /// Opens a capture: a file, the first file of a rotated one, or a folder that holds one. Packed files are
+    /// recognised by their first bytes.
     ///
     /// # Errors
-    /// When a file cannot be read, or does not start as a capture does.
+    /// If a file cannot be read, or does not start a capture.
     pub fn open(path: &Path, options: &ReadOptions) -> Result<Self, CaptureError> {
         let file = first_file(path)?;
         let name = file.display().to_string();
@@ -97,8 +96,7 @@ impl CaptureReader<'static> {
     }
 }
 
-/// The files of a rotated capture after `path`, its first; none where it is no
-/// capture, or not rotated.
+/// The files of a rotated capture after its first file `path`; empty if it is not a capture, or not rotated.
 #[must_use]
 pub fn later_parts(path: &Path) -> Vec<PathBuf> {
     let Ok(reader) = CaptureReader::open(path, &ReadOptions::default()) else { return Vec::new() };
@@ -108,8 +106,7 @@ pub fn later_parts(path: &Path) -> Vec<PathBuf> {
 }
 
 impl<'a> CaptureReader<'a> {
-    /// Reads a capture from a stream, which may be packed. `name` is what errors
-    /// call it.
+    /// Reads a capture from a stream, which may be packed. Errors call it `name`.
     ///
     /// # Errors
     /// See [`CaptureReader::open`].
@@ -119,7 +116,7 @@ impl<'a> CaptureReader<'a> {
         Self::start(stream.ending_where_cut(), name, Parts::None, options)
     }
 
-    /// Reads the first row, which shows the format.
+    /// Reads the first row, which determines the format.
     pub(super) fn start(
         stream: Unpacked<'a>,
         name: String,
@@ -149,20 +146,19 @@ impl<'a> CaptureReader<'a> {
         self.intake.meta()
     }
 
-    /// The format it is read in.
+    /// The format.
     #[must_use]
     pub fn format(&self) -> CaptureFormat {
         self.intake.format()
     }
 
-    /// The file that the last line came from, as the caller named it.
+    /// The file of the last line, as the caller named it.
     #[must_use]
     pub fn file_name(&self) -> &str {
         self.intake.name()
     }
 
-    /// The summary of the lines read so far; complete once [`next_line`] has answered
-    /// `None`.
+    /// The summary of the lines read so far; complete once [`next_line`] has returned `None`.
     ///
     /// [`next_line`]: CaptureReader::next_line
     #[must_use]
@@ -170,12 +166,11 @@ impl<'a> CaptureReader<'a> {
         self.intake.summary()
     }
 
-    /// The next line and its 1-based number in its file; `None` at the end.
-    /// Meta lines are not among them.
+    /// The next line and its 1-based number in its file; `None` at the end. Meta lines are left out.
     ///
     /// # Errors
-    /// When a line cannot be used, unless read leniently, or a file cannot be
-    /// read. After an error about one line, reading may go on behind it.
+    /// If a line is invalid, unless reading is lenient, or a file cannot be read. After an error about one
+    /// line, reading may continue with the next.
     pub fn next_line(&mut self) -> Result<Option<(u32, CaptureLine)>, CaptureError> {
         Ok(self.next_placed()?.map(|(place, line)| (place.line, line)))
     }
@@ -189,7 +184,7 @@ impl<'a> CaptureReader<'a> {
                         self.next_part()?;
                         continue;
                     }
-                    // Nothing can be found behind it.
+                    // Nothing behind this error can be read.
                     Err(error) => {
                         self.is_done = true;
                         return Err(error);
@@ -211,10 +206,9 @@ impl<'a> CaptureReader<'a> {
         Ok(None)
     }
 
-    /// The names of the parts after the one that was opened as `file`. The caller
-    /// named it `path`.
+    /// The names of the parts after the opened `file`, which the caller named as `path`.
     pub(super) fn part_names(&self, path: &Path, file: &Path) -> Result<Option<PartNames>, CaptureError> {
-        // Only ours are rotated.
+        // vllm-vcr does not rotate its traces.
         if self.format() == CaptureFormat::VllmVcr {
             return Ok(None);
         }
@@ -227,8 +221,7 @@ impl<'a> CaptureReader<'a> {
         Ok(names)
     }
 
-    /// Ends the file that was read, and goes on with the next one if the capture
-    /// does.
+    /// Ends the file, and opens the next one if the capture continues.
     fn next_part(&mut self) -> Result<(), CaptureError> {
         let is_cut = self.lines.reader().is_cut();
         self.is_done = true;
@@ -245,7 +238,7 @@ impl<'a> CaptureReader<'a> {
         let mut lines = Lines::new(stream);
         match next_row(&mut lines, &name)? {
             Some((line, row)) => self.intake.begin_part(line, row, name, part)?,
-            // Made, but never written to.
+            // The file was created, but never written.
             None => self.intake.begin_empty_part(name),
         }
         self.lines = lines;
@@ -305,27 +298,27 @@ fn next_row<'l>(lines: &'l mut Lines<Unpacked<'_>>, name: &str) -> Result<Option
     Err(CaptureError::Line { name, line, field: None, problem })
 }
 
-/// Whether an error says that a limit was met, and not that the data is damaged.
+/// Whether an error means that a limit was reached, not that the data is damaged.
 pub(super) fn is_of_limit(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::FileTooLarge | ErrorKind::OutOfMemory | ErrorKind::StorageFull)
 }
 
-/// The packings by suffix; none is the first.
+/// The packings by suffix, starting with none.
 const PACKINGS: [&str; 3] = ["", ".gz", ".zst"];
 
 /// File names of the parts of one capture.
 #[derive(Clone, Debug)]
 pub(in crate::capture) struct PartNames {
     folder: PathBuf,
-    /// The name without number, suffix and packing.
+    /// The name without number, suffix and compression.
     base: String,
     suffix: String,
     packing: &'static str,
 }
 
 impl PartNames {
-    /// The names of the capture that has `path` as part `part`. A name that does
-    /// not end with the number of its part has no parts after it.
+    /// The names of the capture that has `path` as part `part`. Only a name that ends with the number of its
+    /// part has further parts.
     pub(in crate::capture) fn of(path: &Path, part: u32) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
         let (stem, packing) = without_packing(name);
@@ -335,12 +328,12 @@ impl PartNames {
         Some(Self { folder, base: base.to_owned(), suffix: suffix.to_owned(), packing })
     }
 
-    /// The file name of a part, packed like the known one.
+    /// The file name of a part with the same packing.
     pub(in crate::capture) fn expected(&self, part: u32) -> PathBuf {
         self.with_packing(part, self.packing)
     }
 
-    /// The file of a part, however it is packed, if it is there.
+    /// The existing file of a part, with any packing.
     pub(in crate::capture) fn find(&self, part: u32) -> Option<PathBuf> {
         let packings = std::iter::once(self.packing).chain(PACKINGS);
         packings.map(|packing| self.with_packing(part, packing)).find(|path| path.exists())
@@ -358,8 +351,7 @@ fn without_packing(name: &str) -> (&str, &'static str) {
     packed.unwrap_or((name, ""))
 }
 
-/// The file that a capture starts with: the path itself, or the one that the
-/// folder `path` holds.
+/// The first file of a capture: the path itself, or the capture in the folder `path`.
 pub(in crate::capture) fn first_file(path: &Path) -> Result<PathBuf, CaptureError> {
     if !path.is_dir() {
         return Ok(path.to_owned());
@@ -393,15 +385,14 @@ fn is_later_part(name: &str, names: &[String]) -> bool {
     names.iter().any(is_of_base)
 }
 
-/// `NAME` and 3 of `NAME.3.jsonl.gz`.
+/// Splits `NAME.3.jsonl.gz` into `NAME` and 3.
 fn part_number(name: &str) -> Option<(&str, u32)> {
     let stem = without_packing(name).0.strip_suffix(".jsonl")?;
     let (base, number) = stem.rsplit_once('.')?;
     Some((base, number.parse().ok()?))
 }
 
-/// Opens a file to be unpacked on the way. An archive that stops in its middle
-/// ends there, as a plain file would.
+/// Opens a file and unpacks it while reading. An archive that is cut off ends there, like a plain file.
 pub(in crate::capture) fn open(path: &Path) -> io::Result<Unpacked<'static>> {
     Unpacked::open(path).map(Unpacked::ending_where_cut)
 }

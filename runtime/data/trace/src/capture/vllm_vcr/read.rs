@@ -1,4 +1,4 @@
-//! Their lines to ours.
+//! Converts vllm-vcr's lines to lines of a capture.
 
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
@@ -37,7 +37,7 @@ struct Meta {
     block_size: Option<u32>,
     config_hash: Option<String>,
     vllm_version: Option<String>,
-    /// Never there in a trace of theirs; ours says so where hashes are not FNV.
+    /// vllm-vcr never writes this field; our writer does for hashes other than FNV.
     hash: Option<HashScheme>,
     #[serde(flatten)]
     other: Map<String, Value>,
@@ -93,7 +93,7 @@ pub(in crate::capture) fn decode(row: &[u8]) -> Result<CaptureLine, LineProblem>
     struct Sniff {
         meta: Option<IgnoredAny>,
     }
-    // Records are many, meta lines few; only what starts like one is looked at.
+    // There are many records and few meta lines, so only a row that starts like a meta line is checked.
     let is_meta = row.len() < 1 << 20
         && row.windows(6).take(16).any(|window| window == b"\"meta\"")
         && serde_json::from_slice::<Sniff>(row).is_ok_and(|line| line.meta.is_some());
@@ -111,7 +111,7 @@ impl From<Meta> for CaptureMeta {
             vllm_version: meta.vllm_version,
             block_size_tokens: meta.block_size,
             hash: meta.hash.unwrap_or(HashScheme::Fnv1a),
-            // They do not say; a check of what a trace discloses must assume them.
+            // The traces do not state what they hold; a check of what a trace discloses must assume these.
             holds: Holds { output_tokens: true, ..Holds::default() },
             fingerprint: meta.config_hash,
             other: meta.other,
@@ -165,8 +165,8 @@ fn record(theirs: Record) -> Result<CaptureLine, LineProblem> {
     Ok(CaptureLine::Request(Box::new(record)))
 }
 
-/// Tokens of the first output: all that the later outputs leave. `None` if the sizes of the
-/// later outputs are unknown.
+/// Tokens of the first output: the total minus those of later outputs. `None` if the sizes of later outputs
+/// are unknown.
 fn first_tokens(output_tokens: u32, gaps: usize, gap_tokens: Option<&[u32]>) -> Result<Option<u32>, LineProblem> {
     if gaps == 0 {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Our lines to theirs.
+//! Converts lines of a capture to vllm-vcr's lines.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -9,21 +9,21 @@ use serde_json::{Map, Value};
 use crate::capture::hash::{BlockHash, HashScheme};
 use crate::capture::record::{CaptureLine, CaptureMeta, RequestRecord};
 
-/// Counts of what a trace of vllm-vcr cannot hold.
+/// Counts of content that a trace of vllm-vcr cannot hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VllmVcrDropped {
-    /// Requests that were not over.
+    /// Requests that had not ended.
     pub unfinished: u64,
-    /// Requests without the times that their schema requires: the time of the first output, and, with more
-    /// than one output token, the gaps or their mean.
+    /// Requests without the times that the schema requires: the time of the first output, and, with more than
+    /// one output token, the gaps or their mean.
     pub without_times: u64,
-    /// Requests that lost the field of this name.
+    /// Requests that lost a field, by the field's name.
     pub fields: BTreeMap<&'static str, u64>,
-    /// Lines of this kind.
+    /// Lines that were left out, by their kind.
     pub lines: BTreeMap<&'static str, u64>,
 }
 
-/// Writes a capture as a trace of vllm-vcr, a line at a time.
+/// Writes a capture as a trace of vllm-vcr, line by line.
 pub struct VllmVcrWriter<W: Write> {
     out: W,
     dropped: VllmVcrDropped,
@@ -85,7 +85,7 @@ struct Record<'a> {
     other: &'a Map<String, Value>,
 }
 
-/// Nanoseconds, written as milliseconds. Times below 2^32 ms come back exactly.
+/// Nanoseconds, written as milliseconds. Times below 2^32 ms are read back exactly.
 #[derive(Clone, Copy)]
 struct Ms(u64);
 
@@ -111,7 +111,7 @@ impl<W: Write> VllmVcrWriter<W> {
     /// Starts a trace with the meta line.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// If `out` fails.
     pub fn new(out: W, meta: &CaptureMeta) -> io::Result<Self> {
         let mut writer = Self { out, dropped: VllmVcrDropped::default() };
         writer.write_json(&MetaLine {
@@ -129,11 +129,11 @@ impl<W: Write> VllmVcrWriter<W> {
         Ok(writer)
     }
 
-    /// Writes a line as far as their schema holds it, and counts what it does
-    /// not. Arrivals and the ends of files are neither written nor counted.
+    /// Writes the parts of a line that the schema can hold, and counts the rest. Arrivals and the ends of
+    /// files are neither written nor counted.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// If `out` fails.
     pub fn write(&mut self, line: &CaptureLine) -> io::Result<()> {
         let kind = match line {
             CaptureLine::Request(record) => return self.write_record(record),
@@ -148,10 +148,10 @@ impl<W: Write> VllmVcrWriter<W> {
         Ok(())
     }
 
-    /// Ends the trace and says what it could not hold.
+    /// Ends the trace and returns the counts of what it could not hold.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// If `out` fails.
     pub fn finish(mut self) -> io::Result<VllmVcrDropped> {
         self.out.flush()?;
         Ok(self.dropped)
@@ -174,7 +174,7 @@ impl<W: Write> VllmVcrWriter<W> {
         }
         self.write_json(&Record {
             prompt_tokens: record.prompt_tokens,
-            // Theirs counts both; a sum beyond the prompt would be refused.
+            // This field counts both kinds of cached tokens; a sum beyond the prompt would be refused.
             cached_tokens: record.cached_tokens.saturating_add(record.external_cached_tokens).min(record.prompt_tokens),
             output_tokens: record.output_tokens,
             ttft_ms: Ms(ttft_ns),
@@ -200,7 +200,7 @@ impl<W: Write> VllmVcrWriter<W> {
     }
 }
 
-/// Their context starts with the second output, and holds both lists.
+/// The step context. It starts with the second output, and needs both lists.
 fn context(record: &RequestRecord) -> Option<Context<'_>> {
     let steps = record.steps.as_ref()?;
     let (_, num_running) = steps.running.split_first()?;
@@ -208,8 +208,8 @@ fn context(record: &RequestRecord) -> Option<Context<'_>> {
     Some(Context { num_running, prefill_tokens })
 }
 
-/// The fields that their schema does not have, and whether a record has them.
-/// The end of a request is left out without a word: it follows from its gaps.
+/// The fields that the schema lacks, and whether a record has them. The end of a request is left out
+/// silently, because it follows from its gaps.
 fn fields_left_out(record: &RequestRecord) -> [(&'static str, bool); 17] {
     let steps = record.steps.as_ref();
     [
@@ -228,7 +228,7 @@ fn fields_left_out(record: &RequestRecord) -> [(&'static str, bool); 17] {
         ("priority", record.priority != 0),
         ("lora", record.lora.is_some()),
         ("session", record.session.is_some()),
-        // Their hashes are kept.
+        // The hashes of items are kept.
         ("mm_items", !record.mm_items.is_empty()),
         ("kv_role or error", record.kv_role.is_some() || record.error.is_some()),
     ]

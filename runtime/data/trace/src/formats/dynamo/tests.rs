@@ -72,7 +72,7 @@ fn tools_link_parents_and_children() {
     assert_eq!(waits(3), [wait(0, Trigger::Completion, 55)]);
     assert_eq!(waits(4), [wait(3, Trigger::Completion, 25), wait(2, Trigger::Completion, 40)]);
     assert_eq!(trace.requests[0].arrival_ns, Some(0));
-    // Without the tool call, by the times: the child's result reached the next request.
+    // Without the tool call, times decide: the child's result reached the next request.
     let untold: Vec<String> = rows.iter().filter(|row| !row.contains("tool_end")).cloned().collect();
     let trace = check(&untold).unwrap();
     let waits = |index: usize| trace.dependencies(&trace.requests[index]);

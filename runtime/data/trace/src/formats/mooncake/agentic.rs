@@ -1,10 +1,9 @@
-//! Mooncake rows that say which others they wait for.
+//! Mooncake rows with dependencies.
 //!
-//! Dynamo has two versions. In the first a row with `wait_for` starts when all
-//! those have ended and `delay` and `tool_wait_ms` have passed; others start at
-//! their `timestamp`. The second begins with a header; its rows have
-//! `dependencies`, each with a trigger and a delay, and start no earlier than
-//! `not_before_ms`. In neither does a session alone hold a row back.
+//! Dynamo has two versions. In the first, a row with `wait_for` starts when all requests in it have ended and
+//! `delay` and `tool_wait_ms` have passed; other rows start at their `timestamp`. The second begins with a
+//! header; its rows have `dependencies`, each with a trigger and a delay, and start no earlier than
+//! `not_before_ms`. In neither version does a session delay a row.
 
 use std::io::BufRead;
 use std::num::NonZeroU32;
@@ -36,7 +35,7 @@ enum HeaderScope {
     Global,
 }
 
-/// A name that a row gives of another.
+/// A row's reference to another row by name.
 struct Reference {
     request: u32,
     field: Field,
@@ -45,12 +44,12 @@ struct Reference {
     wait: Option<(Trigger, u64)>,
 }
 
-/// The state of a reader beside the assembler.
+/// The reader's state in addition to the assembler.
 struct Graph {
     is_version_2: bool,
     first_timestamp_required: bool,
     references: Vec<Reference>,
-    // Looked up, never iterated, so that its order cannot show.
+    // The map is looked up, never iterated, so its order has no effect.
     by_name: HashMap<Box<str>, u32>,
 }
 
@@ -66,7 +65,7 @@ pub(crate) fn read(reader: impl BufRead, name: &str, options: &TraceOptions) -> 
         by_name: HashMap::new(),
     };
     let first = lines.next_row().map_err(|error| error.of(name))?;
-    // The first row that is not a header is a row like any other.
+    // A first row that is not a header is an ordinary row.
     let mut is_read = false;
     if let Some((line, bytes)) = first {
         match header(bytes).map_err(|problem| at(line, problem))? {
@@ -124,7 +123,7 @@ impl Header {
 }
 
 impl Graph {
-    /// Checks a row and hands it on, but for what it waits for.
+    /// Checks a row and adds it to the assembler, without its dependencies.
     fn add(
         &mut self,
         assembler: &mut Assembler,
@@ -169,14 +168,13 @@ impl Graph {
         }
         let not_before_ns = row.not_before.map(|time| time.ns).or(self.is_version_2.then_some(0));
         let mut plain = checked(assembler, row, line, options)?;
-        // The timestamp of a row that waits is when it once arrived.
+        // The timestamp of a row that waits is its recorded arrival.
         let timestamp_ns = plain.timestamp_ns.filter(|_| !waits && not_before_ns.is_none());
         plain.timestamp_ns = timestamp_ns.or(not_before_ns);
         assembler.push(line, plain)
     }
 
-    /// Finds the requests by their names. Where one cannot be used, the request
-    /// that names it and what is wrong.
+    /// Resolves the names of requests. An error has the referring request and the problem.
     fn finish(self, assembler: &mut Assembler) -> Result<(), (u32, FieldProblem)> {
         let mut edges = Vec::new();
         for Reference { request, field, name, wait } in self.references {

@@ -23,8 +23,8 @@ impl DecodedRow {
         self.decode_slowly(json, dialect)
     }
 
-    /// The same without the short cut, which leaves whatever is unusual, and so
-    /// all errors, to a whole JSON parser.
+    /// The same without the fast path. The fast path leaves unusual rows, and so all errors, to a complete
+    /// JSON parser.
     pub(super) fn decode_slowly(&mut self, json: &[u8], dialect: Dialect) -> Result<(), FieldProblem> {
         self.clear();
         let mut decoder = serde_json::Deserializer::from_slice(json);
@@ -116,7 +116,7 @@ impl<'de> Visitor<'de> for RowSeed<'_> {
                 }
                 Key::Unknown(name) => {
                     map.next_value::<IgnoredAny>()?;
-                    // Once per row and name, so that warnings count rows.
+                    // A name counts once per row, so that warnings count rows.
                     if !row.unknown_fields.contains(&name) {
                         row.unknown_fields.push(name);
                     }
@@ -152,8 +152,7 @@ impl Visitor<'_> for Dialect {
     }
 }
 
-/// Decodes a list into an existing vector; `null` leaves it empty and answers
-/// that nothing was given.
+/// Decodes a list into an existing vector; `null` leaves it empty and means that no value was given.
 struct Fill<'a, T>(&'a mut Vec<T>);
 
 impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for Fill<'_, T> {

@@ -28,7 +28,7 @@ pub(super) enum Field {
     Messages,
     Tools,
     Payload,
-    /// Fields of the body of a request, which say nothing to a replay.
+    /// Fields of a request's body that have no effect on a replay.
     Extra,
     // Only agentic rows have the following fields.
     PlayId,
@@ -37,7 +37,7 @@ pub(super) enum Field {
     WaitFor,
     Branches,
     ToolWait,
-    /// Fields that say nothing to a replay.
+    /// Fields that have no effect on a replay.
     Model,
     RequestKind,
     PrefixReset,
@@ -119,7 +119,7 @@ pub(super) struct DependencyRow {
     pub(super) trigger: DecodedTrigger,
     #[serde(default)]
     pub(super) delay_ms: Option<Millis>,
-    /// The purpose of the dependency, which changes nothing.
+    /// The purpose of the dependency, which has no effect.
     #[serde(default, rename = "relation")]
     _relation: Option<IgnoredAny>,
     #[serde(flatten)]
@@ -160,18 +160,18 @@ pub(super) struct DecodedRow {
     pub(super) tool_wait: Option<Millis>,
     pub(super) recorded_api_time: Option<Millis>,
     pub(super) unknown_fields: Vec<Box<str>>,
-    /// Fields that had a value.
+    /// The fields with a value.
     pub(super) present: u32,
-    /// Fields that occurred at all.
+    /// The fields that occurred.
     pub(super) named: u32,
-    /// The field being decoded, for the error that may come.
+    /// The field being decoded, for errors.
     pub(super) current: Option<Field>,
     /// A problem that serde's error type cannot carry.
     pub(super) problem: Option<RowProblem>,
 }
 
 impl DecodedRow {
-    /// Takes note of a field that is given a value. False if it was named before.
+    /// Records that a field has a value. False if it was named before.
     pub(super) fn name(&mut self, field: Field) -> bool {
         let is_first = self.named & field.bit() == 0;
         self.named |= field.bit();
@@ -189,7 +189,7 @@ impl DecodedRow {
         [Field::TextInput, Field::Messages, Field::Payload].iter().any(|field| self.has(*field))
     }
 
-    /// The prompt as a text, if it is given as one, and the most tokens that it asks for.
+    /// The prompt if it is given as text, with its maximum number of output tokens.
     pub(super) fn take_text(&mut self) -> Option<(String, Option<u32>)> {
         if let Some(text) = self.text_input.take() {
             return Some((text, None));

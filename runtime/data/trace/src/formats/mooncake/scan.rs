@@ -1,14 +1,13 @@
-//! The short cut through usual rows.
+//! The fast path for usual rows.
 //!
-//! A row is mostly a list of integers. This scanner takes rows of known fields
-//! with plain numbers, texts without escapes and lists of integers, and leaves
-//! every other to the JSON parser, whose error is reported.
+//! A row is mostly a list of integers. This scanner reads rows of known fields with plain numbers, texts
+//! without escapes and lists of integers, and leaves all other rows to the JSON parser, whose error is
+//! reported.
 
 use super::row::{DecodedRow, Dialect, Field};
 use crate::millis::Millis;
 
-/// Fills an empty `row` from one JSON object. False if the row is not usual;
-/// `row` is then half filled.
+/// Fills an empty `row` from one JSON object. False if the row is not usual; `row` is partly filled then.
 pub(super) fn row(row: &mut DecodedRow, json: &[u8], dialect: Dialect) -> bool {
     Scanner { rest: json }.object(row, dialect).is_some()
 }
@@ -79,7 +78,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// The next byte that is not space.
+    /// The next byte that is not white space.
     fn next(&mut self) -> Option<u8> {
         self.skip_space();
         let (byte, rest) = self.rest.split_first()?;
@@ -175,7 +174,7 @@ impl<'a> Scanner<'a> {
                     return None;
                 }
                 self.rest = rest;
-                // The nearest double, as the JSON parser takes it.
+                // The nearest double, as in the JSON parser.
                 Millis::from_f64(std::str::from_utf8(number).ok()?.parse().ok()?)
             }
             _ => Millis::from_whole(self.integer()?),
@@ -183,8 +182,8 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// The number with which `bytes` begin, and its digits, if there are from 1 to 7 and
-/// then something else: all bytes at once, as one word.
+/// The number at the start of `bytes` and its length, if it has 1 to 7 digits and another byte follows. All
+/// bytes are handled at once, as one word.
 #[inline]
 fn few_digits(bytes: [u8; 8]) -> Option<(u64, usize)> {
     const ONES: u64 = 0x0101_0101_0101_0101;
@@ -198,7 +197,7 @@ fn few_digits(bytes: [u8; 8]) -> Option<(u64, usize)> {
     if others == 0 || len == 0 {
         return None;
     }
-    // Zeros before the digits make eight of them; then pairs, fours, and all.
+    // Leading zeros extend the digits to eight; then pairs, fours, and all eight are combined.
     let digits = (word << (u64::BITS - len * u8::BITS)) & (ONES * 0x0f);
     let pairs = (digits * 10 + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
     let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;

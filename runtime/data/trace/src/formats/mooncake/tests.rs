@@ -324,7 +324,7 @@ fn ids_of_sessions_can_be_kept_apart() {
     assert_eq!(all_ids(&check(&rows).unwrap()), [0, 1, 0, 1, 0, 1]);
 }
 
-/// Values of all kinds, mostly such as belong there.
+/// Values of all kinds, mostly valid ones.
 fn arb_row() -> impl Strategy<Value = String> {
     let name = proptest::sample::select(vec![
         "timestamp",
@@ -390,7 +390,7 @@ fn arb_row() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
 
-    /// The short cut must be nothing but short.
+    /// The fast path must return what the parser returns.
     #[test]
     fn the_short_cut_reads_what_the_parser_reads(text in arb_row()) {
         for dialect in [Dialect::Plain, Dialect::Agentic] {

@@ -1,19 +1,18 @@
-//! Prompts that rows give as texts: `text_input`, `messages` with `tools`, or the body of a request
-//! as `payload`.
+//! Prompts that rows give as texts: `text_input`, `messages` with `tools`, or the body of a request as `payload`.
 //!
-//! There is no tokenizer here. A prompt counts a token for each four bytes, unless its row states its
-//! length, and the ids of its blocks are hashes of as many bytes. So prompts share blocks as far
-//! as their texts agree from the beginning.
+//! There is no tokenizer here. A prompt has one token for every four bytes, unless its row states its length,
+//! and the ids of its blocks are hashes of the corresponding bytes. So prompts share the blocks of their
+//! common text from the beginning.
 
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Bytes that count as one token.
 const BYTES_PER_TOKEN: usize = 4;
-/// Blocks of such prompts, unless another size is given: vLLM's default.
+/// Block size of such prompts by default: vLLM's default.
 pub(super) const BLOCK_TOKENS: u32 = 16;
 
-/// Tokens of a text, as they are estimated.
+/// Estimated tokens of a text.
 pub(super) fn tokens(text: &str) -> u64 {
     text.len().div_ceil(BYTES_PER_TOKEN) as u64
 }
@@ -57,7 +56,7 @@ pub(super) fn of_messages(messages: &[Value], tools: Option<&Value>) -> String {
     text
 }
 
-/// The prompt in the body of a request, and the most tokens that it asks for.
+/// The prompt in the body of a request, and its maximum number of output tokens.
 pub(super) fn of_payload(payload: &Value) -> Option<(String, Option<u32>)> {
     let limit = ["max_completion_tokens", "max_tokens", "max_output_tokens"];
     let limit = limit.iter().find_map(|key| payload.get(key)?.as_u64()).and_then(|limit| u32::try_from(limit).ok());
@@ -70,7 +69,7 @@ pub(super) fn of_payload(payload: &Value) -> Option<(String, Option<u32>)> {
     Some((text, limit))
 }
 
-/// A part of a message: its text, else all that it says.
+/// Writes a part of a message: its text, or else all of its JSON.
 fn write_part(part: &Value, out: &mut String) {
     match (part, part.get("text")) {
         (Value::Null, _) => {}
@@ -79,7 +78,7 @@ fn write_part(part: &Value, out: &mut String) {
     }
 }
 
-/// JSON with the keys of objects in order, so that equal values are equal texts.
+/// Writes JSON with sorted keys, so that equal values are equal texts.
 fn write_json(value: &Value, out: &mut String) {
     match value {
         Value::Array(items) => {

@@ -1,4 +1,4 @@
-//! One document of a corpus: a play, as its recorder wrote it.
+//! One document of a corpus: a play in the recorder's format.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
@@ -13,9 +13,9 @@ use crate::RowProblem;
 use crate::assemble::FieldProblem;
 use crate::lines::{LineError, Lines};
 
-/// The most requests of a play. Their streams are compared with each other.
+/// The most requests of a play, because streams are compared pairwise.
 const MAX_REQUESTS: usize = 32_768;
-/// Seconds that a trace can say: 285 years.
+/// The longest time that a trace can express: 285 years.
 const MAX_SECONDS: f64 = 9e9;
 
 type Others = BTreeMap<String, IgnoredAny>;
@@ -27,7 +27,7 @@ pub(super) struct Document {
     pub(super) block_size: NonZeroU32,
     hash_id_scope: Box<str>,
     pub(super) requests: Vec<Entry>,
-    // These say nothing to a replay.
+    // These fields have no effect on a replay.
     #[serde(default, rename = "models")]
     _models: IgnoredAny,
     #[serde(default, rename = "tool_tokens")]
@@ -60,7 +60,7 @@ pub(super) struct Entry {
     status: Option<Box<str>>,
     duration_ms: Option<i64>,
     pub(super) requests: Option<Vec<Entry>>,
-    // These say nothing to a replay.
+    // These fields have no effect on a replay.
     #[serde(default, rename = "input_types")]
     _input_types: IgnoredAny,
     #[serde(default, rename = "output_types")]
@@ -96,7 +96,7 @@ enum Kind {
     Subagent,
 }
 
-/// A document that cannot be read: how many lines below its first, and why.
+/// The error of a document: number of lines below its first one, and the problem.
 pub(super) type Misread = (u32, FieldProblem);
 
 impl Document {
@@ -158,12 +158,12 @@ impl Document {
 }
 
 impl Entry {
-    /// The requests of a subagent; none of what is none.
+    /// The requests of a subagent; None for any other entry.
     pub(super) fn subagent_requests(&self) -> Option<&[Entry]> {
         (self.kind == Kind::Subagent).then(|| self.requests.as_deref().unwrap_or_default())
     }
 
-    /// Prompt and output tokens of a request that has been checked.
+    /// Prompt and output tokens of a checked request.
     pub(super) fn lengths(&self) -> [u32; 2] {
         [self.input.unwrap_or(0), self.output.unwrap_or(0)]
     }
@@ -181,12 +181,12 @@ impl Entry {
         self.status.as_deref() == Some("completed")
     }
 
-    /// Seconds that a subagent is said to have taken.
+    /// The stated duration of a subagent, in seconds.
     pub(super) fn duration_s(&self) -> Option<f64> {
         self.duration_ms.map(|duration_ms| duration_ms as f64 / 1e3)
     }
 
-    /// Checks one entry; `place` is where it lies.
+    /// Checks one entry; `place` is its path.
     fn check(&self, place: &str) -> Result<(), FieldProblem> {
         let wrong = |text: String| Err((Some("requests"), RowProblem::Malformed(format!("{place}.{text}"))));
         let is_time = |seconds: f64| (0.0..=MAX_SECONDS).contains(&seconds);
@@ -257,8 +257,8 @@ impl<R: BufRead> Documents<R> {
         Self { lines: Lines::new(reader), text: Vec::new() }
     }
 
-    /// The next document, with the 1-based line that it starts on; `None` at the end. A document
-    /// that is cut off, or is not an object, is returned as far as it goes.
+    /// The next document, with the 1-based line on which it starts; `None` at the end. A document that is cut
+    /// off, or is not an object, is returned up to its end.
     pub(super) fn next(&mut self) -> Result<Option<(u32, &[u8])>, LineError> {
         self.text.clear();
         let mut nesting = Nesting::default();
@@ -267,7 +267,7 @@ impl<R: BufRead> Documents<R> {
             if self.text.is_empty() {
                 first_line = line;
             } else {
-                // Blank lines were skipped, but the decoder is to count them.
+                // Blank lines were skipped, but the decoder must count them.
                 self.text.extend(std::iter::repeat_n(b'\n', (line - last_line - 1) as usize));
             }
             last_line = line;
@@ -284,7 +284,7 @@ impl<R: BufRead> Documents<R> {
     }
 }
 
-/// Depth of objects and lists at a place of a document.
+/// Depth of objects and lists at a position in a document.
 #[derive(Default)]
 struct Nesting {
     depth: u64,
@@ -309,10 +309,10 @@ impl Nesting {
     }
 }
 
-/// Folders in folders.
+/// The maximum depth of nested folders.
 const MAX_DEPTH: u32 = 16;
 
-/// The JSON files of a folder and those in it, packed or not, by name.
+/// The JSON files of a folder and its sub-folders, packed or plain, by name.
 pub(crate) fn corpus_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     add(folder, MAX_DEPTH, &mut found)?;

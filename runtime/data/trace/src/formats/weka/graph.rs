@@ -1,11 +1,11 @@
-//! Waiting among the requests of a play, from the times at which they were recorded.
+//! Dependencies between the requests of a play, from the recorded times.
 
 use super::streams::SLACK_S;
 use crate::{Dependency, Trigger};
 
 const NS_PER_S: f64 = 1e9;
 
-/// Start and end of a request as recorded, in seconds of its play.
+/// Recorded start and end of a request, in seconds of its play.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recorded {
     pub(super) start_s: f64,
@@ -17,9 +17,9 @@ pub(super) struct Recorded {
 pub(super) struct Stream {
     /// Its requests, by time; there is at least one.
     pub(super) calls: Vec<u32>,
-    /// The request of another stream that it left, or that started it.
+    /// The request of another stream from which it branched, or that started it.
     pub(super) fork: Option<u32>,
-    /// The agent whose conversation it is: 0 for the play's own.
+    /// The agent of the conversation: 0 for the play's own.
     pub(super) agent: u32,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Join {
     pub(super) agent: u32,
 }
 
-/// Requests with one thing each that they wait for. The first stream belongs to the play.
+/// Pairs of a request and one of its dependencies. The first stream belongs to the play.
 pub(super) fn edges(recorded: &[Recorded], streams: &[Stream], joins: &[Join]) -> Vec<(u32, Dependency)> {
     let mut edges = Edges { recorded, edges: Vec::new() };
     for stream in streams {
@@ -49,7 +49,7 @@ pub(super) fn edges(recorded: &[Recorded], streams: &[Stream], joins: &[Join]) -
     }
     let mut waits = vec![false; recorded.len()];
     edges.edges.iter().for_each(|(call, _)| waits[*call as usize] = true);
-    // Nothing says what started it but that the play had.
+    // The only known cause is the start of the play.
     let root = streams[0].calls[0];
     for stream in streams.iter().filter(|stream| !waits[stream.calls[0] as usize] && stream.calls[0] != root) {
         edges.after_start(stream.calls[0], root);
@@ -71,7 +71,7 @@ impl Edges<'_> {
         self.recorded[call as usize]
     }
 
-    /// `call` waits for the end of `other`, as long as it did.
+    /// Makes `call` wait for the end of `other`, as long as it did in the recording.
     fn after_end(&mut self, call: u32, other: u32) {
         self.push(call, other, Trigger::Completion, self.of(call).start_s - self.of(other).end_s);
     }
@@ -80,7 +80,7 @@ impl Edges<'_> {
         self.push(call, other, Trigger::Dispatch, self.of(call).start_s - self.of(other).start_s);
     }
 
-    /// `call` waits for what started it: its start, if it had not ended by then.
+    /// Makes `call` wait for the request that started it: for its start, if it had not ended by then.
     fn after_fork(&mut self, call: u32, other: u32) {
         if self.of(call).start_s < self.of(other).end_s {
             self.after_start(call, other)
@@ -126,14 +126,14 @@ impl Edges<'_> {
         }
     }
 
-    /// The last of `ended`, which are by their ends, that had started and ended by then.
+    /// The last of `ended`, which are sorted by end, that had started and ended before `start_s`.
     fn last_before(&self, ended: &[u32], start_s: f64) -> Option<u32> {
         let count = ended.partition_point(|call| self.of(*call).end_s <= start_s + SLACK_S);
         ended[..count].iter().rev().copied().find(|call| self.of(*call).start_s < start_s)
     }
 }
 
-/// Seconds as nanoseconds; nothing if they are below 0.
+/// Seconds as nanoseconds; 0 for negative seconds.
 pub(super) fn ns_of(seconds: f64) -> u64 {
     (seconds.max(0.0) * NS_PER_S).round() as u64
 }

@@ -1,22 +1,22 @@
-//! Conversations of an agent, found by what its prompts share.
+//! Conversations of an agent, found by the shared parts of its prompts.
 //!
-//! The requests of an agent are one list by time, although the agent may have had several
-//! conversations at once. A prompt that extends another is the next turn of its conversation. One
-//! that only begins like another has left it: it is a branch, unless the conversation that it left
-//! never went on, which then continues with it (an agent that shortens its history does so). The
-//! rules follow Dynamo's replay.
+//! The requests of an agent are one list by time, although the agent may have had several conversations at
+//! once. A prompt that extends another is the next turn of its conversation. A prompt that shares only the
+//! beginning of another has left its conversation: it is a branch. If the conversation that it left has no
+//! further turn, the branch continues it (an agent that shortens its history does this). The rules are those
+//! of Dynamo's replay.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Slack of recorded times, in seconds.
+/// Tolerance of recorded times, in seconds.
 pub(super) const SLACK_S: f64 = 1e-6;
-/// A conversation that continues after more than this must still share half of its prompt.
+/// A conversation that continues after a longer gap must still share half of its prompt.
 const LONG_GAP_S: f64 = 3600.0;
 const SHARE_AFTER_LONG_GAP: f64 = 0.5;
-/// Maximum output tokens of a first request that is a preamble whatever blocks it has.
+/// Maximum output tokens of a first request that counts as a preamble whatever its blocks are.
 const PREAMBLE_TOKENS: u32 = 64;
 
-/// A request as the search sees it.
+/// A request in the search for conversations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen<'a> {
     /// Its number in the play.
@@ -33,18 +33,18 @@ pub(super) struct Seen<'a> {
 pub(super) struct Found {
     /// Its requests, by time.
     pub(super) calls: Vec<u32>,
-    /// The request of another conversation that it left.
+    /// The request of another conversation from which it branched.
     pub(super) fork: Option<u32>,
 }
 
-/// A conversation under construction; numbers are places in the list of requests.
+/// A conversation under construction; numbers are indices in the list of requests.
 #[derive(Default)]
 struct Chain {
     members: Vec<usize>,
     /// The latest of its requests with ids.
     tail: Option<usize>,
     fork: Option<usize>,
-    /// Blocks shared with the fork.
+    /// Blocks shared with the request from which it branched.
     depth: usize,
     is_joined: bool,
 }
@@ -69,7 +69,7 @@ pub(super) fn find(mut seen: Vec<Seen<'_>>) -> Vec<Found> {
     found.collect()
 }
 
-/// Whether the first request stands alone, as one that asks for the title of a conversation does.
+/// Whether the first request stands alone, like a request for the title of a conversation.
 fn has_preamble(seen: &[Seen<'_>]) -> bool {
     let [first, others @ ..] = seen else { return false };
     if first.ids.is_empty() || others.is_empty() || others.iter().any(|other| common(first.ids, other.ids) > 0) {
@@ -79,14 +79,14 @@ fn has_preamble(seen: &[Seen<'_>]) -> bool {
     first.output_tokens <= PREAMBLE_TOKENS || !others.iter().flat_map(|other| other.ids).any(|id| own.contains(id))
 }
 
-/// Puts each request behind the one that it extends, or makes a branch of it.
+/// Appends each request to the conversation that it extends, or makes it a branch.
 fn chains(seen: &[Seen<'_>], first: usize) -> Vec<Chain> {
     let mut chains: Vec<Chain> = Vec::new();
     for (member, request) in seen.iter().enumerate().skip(first) {
         if chains.is_empty() {
             chains.push(Chain::default());
         }
-        // Nothing says where a request without ids belongs.
+        // A request without ids cannot be assigned to a conversation.
         if request.ids.is_empty() {
             chains[0].members.push(member);
             continue;
@@ -114,15 +114,14 @@ fn chains(seen: &[Seen<'_>], first: usize) -> Vec<Chain> {
     chains
 }
 
-/// Whether a request can be the turn after another: that had ended, and all its blocks are the
-/// first of the prompt.
+/// Whether a request can be the next turn after `tail`: that request had ended, and all its blocks are at the
+/// start of the prompt.
 fn extends(request: &Seen<'_>, tail: &Seen<'_>) -> bool {
     request.ids.starts_with(tail.ids) && tail.model == request.model && tail.end_s <= request.start_s + SLACK_S
 }
 
-/// Joins a conversation that ends with the branch that continues it: of the branches from its end, the one
-/// with the most in common, then the earliest. The other branches may then start from the joined
-/// conversation.
+/// Joins each conversation with the branch that continues it: among the branches from its end, the one with
+/// most blocks in common, then the earliest. The other branches then start from the joined conversation.
 fn join_continuations(seen: &[Seen<'_>], chains: &mut [Chain]) {
     let mut chain_of = vec![0; seen.len()];
     let mut branches: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -163,7 +162,7 @@ fn join_continuations(seen: &[Seen<'_>], chains: &mut [Chain]) {
     }
 }
 
-/// Whether a branch can be how a conversation went on after its request `end`.
+/// Whether a branch can continue a conversation after its request `end`.
 fn continues(seen: &[Seen<'_>], branch: &Chain, end: usize) -> bool {
     let (end, first) = (&seen[end], &seen[branch.members[0]]);
     let share = branch.depth as f64 / end.ids.len().max(1) as f64;
@@ -171,12 +170,12 @@ fn continues(seen: &[Seen<'_>], branch: &Chain, end: usize) -> bool {
     end.end_s <= first.start_s + SLACK_S && end.model == first.model && !is_lost
 }
 
-/// The item with the greatest key; the first of several.
+/// The item with the greatest key; the first of equal ones.
 fn first_most<T: Copy, K: Ord + Copy>(items: impl Iterator<Item = (T, K)>) -> Option<(T, K)> {
     items.reduce(|best, item| if item.1 > best.1 { item } else { best })
 }
 
-/// How many ids two prompts have in common from the beginning.
+/// The length of the common prefix of two prompts, in ids.
 fn common(one: &[u64], other: &[u64]) -> usize {
     one.iter().zip(other).take_while(|(a, b)| a == b).count()
 }

@@ -1,4 +1,4 @@
-//! Captures for other tools and for people.
+//! Writes captures for other tools and for people.
 
 mod mooncake;
 pub mod perfetto;
@@ -22,7 +22,7 @@ use mooncake::MooncakeExport;
 pub use table::RequestColumns;
 use table::{ParquetExport, TableExport};
 
-/// The format that a capture is written in.
+/// The format in which a capture is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A capture.
@@ -38,7 +38,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 5] = [Self::Capture, Self::VllmVcr, Self::Mooncake, Self::Csv, Self::Parquet];
 
     /// The name on the command line.
@@ -53,7 +53,7 @@ impl Target {
         }
     }
 
-    /// The format by the suffix of a file: a table, or else a capture.
+    /// The format for the suffix of a file: a table, or else a capture.
     #[must_use]
     pub fn of(path: &Path) -> Self {
         match path.extension().and_then(|suffix| suffix.to_str()) {
@@ -82,14 +82,14 @@ impl FromStr for Target {
 
 /// Writes the lines of one capture to a file.
 ///
-/// Captures are packed as the suffix says; the other formats are never packed.
+/// Captures are packed by the suffix; the other formats are never packed.
 pub struct Exporter<'a> {
     path: &'a Path,
-    /// Until the first line comes.
+    /// The file, until the first line is written.
     file: Option<File>,
     target: Target,
     writer: Option<Writer>,
-    /// The counts of the ends of the parts so far.
+    /// The sum of the `end` lines so far.
     ended: CaptureEnd,
 }
 
@@ -102,7 +102,7 @@ enum Writer {
 }
 
 impl<'a> Exporter<'a> {
-    /// An exporter to a file that is open and empty, and is or will be called `path`.
+    /// An exporter to an open, empty file, whose path is or will be `path`.
     #[must_use]
     pub fn new(file: File, path: &'a Path, target: Target) -> Self {
         Self { path, file: Some(file), target, writer: None, ended: CaptureEnd::default() }
@@ -111,7 +111,7 @@ impl<'a> Exporter<'a> {
     /// Writes a line; the first must be the meta line.
     ///
     /// # Errors
-    /// Those of the file.
+    /// If the file cannot be written.
     pub fn add(&mut self, line: CaptureLine) -> io::Result<()> {
         match (&mut self.writer, line) {
             (None, CaptureLine::Meta(meta)) => {
@@ -119,7 +119,7 @@ impl<'a> Exporter<'a> {
                 Ok(())
             }
             (None, _) => Err(io::Error::other("a capture begins with its meta line")),
-            // The parts of a rotated capture become one.
+            // The parts of a rotated capture are merged.
             (Some(_), CaptureLine::Meta(_)) => Ok(()),
             (Some(Writer::Capture(writer)), CaptureLine::End(end)) => {
                 let ended = &mut self.ended;
@@ -159,10 +159,10 @@ impl<'a> Exporter<'a> {
         })
     }
 
-    /// Ends the file; says what it cannot hold.
+    /// Ends the file; returns notes on what it cannot hold.
     ///
     /// # Errors
-    /// Those of the file.
+    /// If the file cannot be written.
     pub fn finish(self) -> io::Result<Vec<Note>> {
         match self.writer {
             None => Ok(Vec::new()),
@@ -187,7 +187,7 @@ fn notes(dropped: &VllmVcrDropped) -> Vec<Note> {
     notes
 }
 
-/// Counts lines that a format has no place for.
+/// Counts lines that a format cannot hold.
 #[derive(Default)]
 struct LineTally([u64; 6]);
 
@@ -207,7 +207,7 @@ impl LineTally {
         self.0[kind] += 1;
     }
 
-    /// Arrivals are in their requests too.
+    /// Notes on these lines. Arrivals are omitted, because requests contain them, too.
     fn notes(&self) -> Vec<Note> {
         let counted = Self::KINDS.iter().zip(self.0).filter(|(kind, count)| *count > 0 && **kind != "arrival");
         counted.map(|(kind, count)| Note { what: format!("`{kind}` lines"), count }).collect()

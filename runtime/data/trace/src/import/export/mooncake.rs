@@ -9,7 +9,7 @@ use crate::{HashIdRange, ItemRange, Trace, TraceRequest, write_mooncake};
 use super::{LineTally, flushed};
 use crate::import::Note;
 
-/// Mooncake's usual block, where hashes do not say otherwise.
+/// Mooncake's usual block size, for captures without hashes.
 const MOONCAKE_BLOCK_TOKENS: u32 = 512;
 
 /// Collects requests; rows are written in the order of arrivals.
@@ -20,7 +20,7 @@ pub(super) struct MooncakeExport<W: Write> {
     left_out: LineTally,
 }
 
-/// The key of a block: its hash, or for the last, cut block the hash of the whole prompt.
+/// The key of a block: its hash, or, for a partial last block, the hash of the whole prompt.
 type BlockKey = (bool, u64);
 
 impl<W: Write> MooncakeExport<W> {
@@ -59,8 +59,7 @@ impl<W: Write> MooncakeExport<W> {
     }
 }
 
-/// Requests in the order of their arrivals. A turn whose arrival is unknown
-/// comes behind the turn before it.
+/// Requests in order of arrival. A turn with an unknown arrival follows the turn before it.
 fn in_order(requests: Vec<RequestRecord>) -> Vec<RequestRecord> {
     let mut last_ns = 0;
     let mut sessions: BTreeMap<String, u64> = BTreeMap::new();
@@ -78,10 +77,10 @@ fn in_order(requests: Vec<RequestRecord>) -> Vec<RequestRecord> {
     keyed.into_iter().map(|(_, request)| request).collect()
 }
 
-/// The workload of requests in the order of their arrivals.
+/// The workload of requests that are in order of arrival.
 fn trace(requests: &[RequestRecord], block_size_tokens: u32) -> io::Result<Trace> {
     let mut trace = Trace { block_size_tokens, ..Trace::default() };
-    // Looked up, never iterated.
+    // The map is looked up, never iterated.
     let mut ids: HashMap<BlockKey, u32> = HashMap::new();
     let mut sessions = NamedSessions::new(false);
     for (index, request) in requests.iter().enumerate() {
@@ -141,7 +140,7 @@ fn push_ids(
     let full = (request.prompt_tokens / block_size_tokens) as usize;
     if request.block_hashes.len() == full && (full > 0 || request.prompt_hash.is_some()) {
         let mut keys: Vec<Option<BlockKey>> = request.block_hashes.iter().map(|hash| Some((false, hash.0))).collect();
-        // A cut block of unknown content has an id of its own.
+        // A partial block with unknown content has an id of its own.
         keys.resize(blocks, request.prompt_hash.map(|hash| (true, hash.0)));
         for key in keys {
             let next = narrow(ids.len())?;

@@ -1,7 +1,7 @@
 //! A capture as a trace for ui.perfetto.dev.
 //!
-//! Steps go out as they come; of each request only its times are kept until the
-//! end, when requests are packed into threads.
+//! Steps are written immediately; for requests, only their times are kept until the end, when they are packed
+//! into threads.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -19,7 +19,7 @@ use crate::import::summary::scheduler_number;
 /// The format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PerfettoFormat {
-    /// Trace events as JSON, which `chrome://tracing` reads too.
+    /// Trace events as JSON, which `chrome://tracing` can also read.
     Json,
     /// Perfetto's own packets, less than half the size.
     Proto,
@@ -82,11 +82,11 @@ const REQUESTS: u64 = 1;
 const FIRST_ENGINE: u64 = 2;
 /// The thread of steps in the group of an engine.
 const STEPS: u64 = 1;
-/// Rates are averages over so long.
+/// Rates are averages over this time.
 const BIN_NS: u64 = 1_000_000_000;
 const BINS_PER_S: f64 = 1e9 / BIN_NS as f64;
 
-/// A request, as far as it is shown.
+/// The shown parts of a request.
 struct Span {
     name: String,
     arrival_ns: u64,
@@ -97,7 +97,7 @@ struct Span {
     ended: Option<String>,
 }
 
-/// Takes the lines of a capture and writes a trace.
+/// Converts the lines of a capture to a trace.
 pub struct PerfettoExport<'a> {
     out: Box<dyn TrackSink + 'a>,
     spans: Vec<Span>,
@@ -105,7 +105,7 @@ pub struct PerfettoExport<'a> {
     bins: BTreeMap<u64, (u64, u64)>,
     has_bursts: bool,
     without_arrival: u64,
-    /// Of each engine, the time of its last step and whether anything ran on.
+    /// The time of each engine's last step, and whether requests kept running.
     engines: BTreeMap<u32, (u64, bool)>,
 }
 
@@ -113,7 +113,7 @@ impl<'a> PerfettoExport<'a> {
     /// Begins a document.
     ///
     /// # Errors
-    /// Those of `out`, as with all methods here.
+    /// If `out` fails, as with all methods here.
     pub fn new(mut out: impl Write + 'a, format: PerfettoFormat) -> io::Result<Self> {
         let mut out: Box<dyn TrackSink + 'a> = match format {
             PerfettoFormat::Json => {
@@ -133,10 +133,10 @@ impl<'a> PerfettoExport<'a> {
         })
     }
 
-    /// Takes a line.
+    /// Adds a line.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// If the writer fails.
     pub fn add(&mut self, line: &CaptureLine) -> io::Result<()> {
         match line {
             CaptureLine::Request(request) => {
@@ -180,7 +180,7 @@ impl<'a> PerfettoExport<'a> {
             at_ns = at_ns.saturating_add(*gap_ns);
             output(at_ns, tokens.get(index).copied().unwrap_or(1));
         }
-        // Where only a mean is known, outputs come at even distances.
+        // If only a mean is known, outputs are evenly spaced.
         let means = request.gap_summary.unwrap_or_default();
         for _ in 0..means.count {
             at_ns = at_ns.saturating_add(means.mean_ns);
@@ -188,8 +188,8 @@ impl<'a> PerfettoExport<'a> {
         }
     }
 
-    /// A step ends when its message is sent, and began when the step before it ended, if anything was still
-    /// running.
+    /// Adds a step. It ends when its message is sent. It began at the end of the previous step, if requests
+    /// were still running.
     fn add_step(&mut self, step: &StepRecord) -> io::Result<()> {
         let process = FIRST_ENGINE + u64::from(step.rank);
         let running = scheduler_number(step, "num_running_reqs");
@@ -219,11 +219,10 @@ impl<'a> PerfettoExport<'a> {
         Ok(())
     }
 
-    /// Writes what is left; gives the number of requests that have no place in
-    /// time and are not shown.
+    /// Writes the rest; returns the number of requests without known times, which are not shown.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// If the writer fails.
     pub fn finish(mut self) -> io::Result<u64> {
         self.spans.sort_by_key(|span| span.arrival_ns);
         self.write_lanes()?;
@@ -233,7 +232,7 @@ impl<'a> PerfettoExport<'a> {
         Ok(self.without_arrival)
     }
 
-    /// Each request takes the first thread that is free.
+    /// Assigns each request to the first free thread.
     fn write_lanes(&mut self) -> io::Result<()> {
         let mut busy: BinaryHeap<Reverse<(u64, u64)>> = BinaryHeap::new();
         let mut free = BTreeSet::new();
@@ -259,7 +258,7 @@ impl<'a> PerfettoExport<'a> {
         Ok(())
     }
 
-    /// Requests under way, and those that wait for their admission.
+    /// Writes counters of requests in progress and of requests waiting for admission.
     fn write_counts(&mut self) -> io::Result<()> {
         let mut changes: BTreeMap<u64, [i64; 2]> = BTreeMap::new();
         for span in &self.spans {
@@ -285,7 +284,7 @@ impl<'a> PerfettoExport<'a> {
     fn write_rates(&mut self) -> io::Result<()> {
         let mut last = None;
         for (bin, (outputs, tokens)) in &self.bins {
-            // Seconds without outputs have no entry, but a rate all the same.
+            // Seconds without outputs have no entry, but a rate of 0.
             if let Some(last) = last.filter(|last: &u64| last + 1 < *bin) {
                 self.out.counter(REQUESTS, "output tokens/s", (last + 1).saturating_mul(BIN_NS), 0.0)?;
             }

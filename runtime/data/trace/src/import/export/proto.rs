@@ -1,8 +1,7 @@
-//! Perfetto's own format, as far as it is written here.
+//! The part of Perfetto's own format that is written here.
 //!
-//! The messages follow `perfetto_trace.proto` with only the fields that
-//! are used. Names that occur often are written once and then referred to by
-//! number.
+//! The messages follow `perfetto_trace.proto` with only the fields that are used. Names that occur often are
+//! written once and then referred to by number.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -11,7 +10,7 @@ use prost::Message;
 
 use super::tracks::{Slice, TrackSink};
 
-/// One message of a trace; a trace is nothing but many, each as field 1.
+/// One message of a trace. A trace is a sequence of messages, each in field 1.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct TracePacket {
     /// Nanoseconds.
@@ -98,14 +97,14 @@ pub(super) const SLICE_BEGIN: i32 = 1;
 pub(super) const SLICE_END: i32 = 2;
 pub(super) const INSTANT: i32 = 3;
 pub(super) const COUNTER: i32 = 4;
-/// Says that no names were written before.
+/// Declares that no names were written before.
 const STATE_CLEARED: u32 = 1;
-/// Says that names written before are referred to.
+/// Declares that names written before are referred to.
 const NEEDS_STATE: u32 = 2;
-/// The one sequence of packets that is written.
+/// The only sequence of packets.
 const SEQUENCE: u32 = 1;
 
-/// A track: a process, a thread in it or a counter of it.
+/// A track: a process, one of its threads or one of its counters.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Track {
     Process(u64),

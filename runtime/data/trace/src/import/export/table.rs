@@ -61,7 +61,7 @@ impl<W: Write> TableExport<W> {
     }
 }
 
-/// The columns that are texts; all others are numbers.
+/// The columns with texts; all others have numbers.
 const TEXTS: [&str; 6] = ["id", "external_id", "session", "finish_reason", "lora", "prompt_hash"];
 
 /// The requests of a capture, column by column.
@@ -79,13 +79,13 @@ impl Default for RequestColumns {
 }
 
 impl RequestColumns {
-    /// Adds a row, if the line is of a request.
+    /// Adds a row if the line is a request.
     pub fn add(&mut self, line: &CaptureLine) {
         if let CaptureLine::Request(request) = line {
             for (column, cell) in self.0.iter_mut().zip(cells(request)) {
                 match &mut column.cells {
                     Cells::Texts(texts) => texts.push(cell),
-                    // What is not known is empty, and no number.
+                    // Unknown values are empty cells, which are not numbers.
                     Cells::Numbers(numbers) => numbers.push(cell.parse().ok()),
                     Cells::Counts(_) => {}
                 }
@@ -100,7 +100,7 @@ impl RequestColumns {
     }
 }
 
-/// The same as Parquet, which is written column by column.
+/// The same table as Parquet, which is written column by column.
 pub(super) struct ParquetExport<W: Write + Send> {
     out: W,
     columns: RequestColumns,
@@ -124,7 +124,7 @@ impl<W: Write + Send> ParquetExport<W> {
     }
 }
 
-/// Unknown values are empty.
+/// The cells of a request. Unknown values are empty.
 fn cells(request: &RequestRecord) -> [String; COLUMNS.len()] {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     let time = |value: Option<u64>| value.map_or_else(String::new, |ns| ns.to_string());

@@ -87,10 +87,10 @@ fn mooncake_rows_keep_arrivals_sessions_and_prefixes() {
     let names: Vec<_> = trace.requests.iter().map(|request| request.request_id.as_deref().expect("a name")).collect();
     assert_eq!(names, ["a", "b", "c"]);
     let ids: Vec<_> = trace.requests.iter().map(|request| trace.hash_ids(request).to_vec()).collect();
-    // The cut blocks of a and b are equal; the cut block of c differs.
+    // The partial blocks of a and b are equal; the partial block of c differs.
     assert_eq!(ids, [[0, 1, 2], [0, 1, 2], [0, 3, 4]]);
     assert_eq!(trace.requests[1].arrival_ns, Some(1500));
-    // c comes 1000 ns after the end of a, which took 2000.
+    // c arrives 1000 ns after the end of a, which took 2000 ns.
     assert_eq!((trace.requests[2].turn, trace.requests[2].delay_ns), (1, 1000));
     assert!(notes.iter().any(|note| note.what == "requests lost their times" && note.count == 3));
 }
@@ -152,7 +152,7 @@ fn json_traces_have_lanes_phases_steps_and_counters() {
     let trace: Value = serde_json::from_slice(&traced(PerfettoFormat::Json)).expect("JSON");
     let events = trace["traceEvents"].as_array().expect("events");
     let named = |name: &str| events.iter().filter(|event| event["name"] == name).collect::<Vec<_>>();
-    // a and b overlap, c finds the first thread free.
+    // a and b overlap; c takes the first free thread.
     let threads: Vec<_> = ["a", "b", "c"].iter().map(|name| named(name)[0]["tid"].clone()).collect();
     assert_eq!(threads, [1, 2, 1]);
     let (prefill, decode) = (named("prefill"), named("decode"));

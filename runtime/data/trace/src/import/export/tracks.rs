@@ -19,11 +19,11 @@ pub(crate) trait TrackSink {
     fn process(&mut self, process: u64, name: &str) -> io::Result<()>;
     /// Names a thread.
     fn name_thread(&mut self, process: u64, thread: u64, name: &str) -> io::Result<()>;
-    /// A slice, and slices within it one after the other.
+    /// Writes a slice, and the slices within it.
     fn slice(&mut self, process: u64, thread: u64, slice: &Slice<'_>, parts: &[Slice<'_>]) -> io::Result<()>;
-    /// Something at an instant.
+    /// Writes an instant event.
     fn instant(&mut self, process: u64, thread: u64, name: &str, at_ns: u64) -> io::Result<()>;
-    /// A counter from an instant on.
+    /// Writes the value of a counter from an instant on.
     fn counter(&mut self, process: u64, name: &str, at_ns: u64, value: f64) -> io::Result<()>;
     /// Ends the document.
     fn finish(&mut self) -> io::Result<()>;

@@ -1,9 +1,8 @@
 //! Workloads of agents: Mooncake rows with dependencies.
 //!
-//! The reader of traces is of no use here. It keeps all dependencies and no model,
-//! and refuses what is named and not there. A capture says of a request which
-//! session it belongs to and how long after the turn before it comes. Any other
-//! dependency it cannot say: such a row is refused, or in lenient imports loses the
+//! The reader of traces cannot be used here: it keeps all dependencies, drops the model, and refuses
+//! references to missing requests. A capture states the session of a request and its wait after the previous
+//! turn, and cannot express other dependencies. A row with one is refused, or, in lenient imports, loses the
 //! dependency, which is counted.
 
 use std::collections::BTreeMap;
@@ -20,7 +19,7 @@ use crate::import::readers::workload::as_workload;
 use crate::import::time::duration_ns;
 use crate::import::{Format, ImportError, ImportOptions, chain};
 
-/// Mooncake's usual block.
+/// Mooncake's usual block size.
 const MOONCAKE_BLOCK_TOKENS: u32 = 512;
 
 /// The first row of a file of version 2.
@@ -30,7 +29,7 @@ struct Header {
     block_size: Option<std::num::NonZeroU32>,
 }
 
-/// A row; version 1 says `wait_for`, version 2 `dependencies`.
+/// A row; version 1 has `wait_for`, version 2 `dependencies`.
 #[derive(Deserialize)]
 struct AgenticRow {
     request_id: String,
@@ -129,7 +128,7 @@ pub(crate) fn read(
     Ok(())
 }
 
-/// Dependencies that a capture cannot say, as the field and the other request.
+/// Dependencies that a capture cannot express, as the field and the other request.
 fn lost_dependencies<'a>(row: &'a AgenticRow, previous: Option<&str>) -> Vec<(&'static str, &'a str)> {
     let lost = |other: &str, is_completion: bool| !is_completion || previous != Some(other);
     let waits = row.wait_for.iter().filter(|other| lost(other, true)).map(|other| ("wait_for", other.as_str()));

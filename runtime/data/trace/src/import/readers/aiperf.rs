@@ -1,4 +1,4 @@
-//! `profile_export.jsonl` of aiperf: a request a line, metrics with their units.
+//! `profile_export.jsonl` of aiperf: one request per line, metrics with their units.
 
 use std::io::BufRead;
 
@@ -41,13 +41,13 @@ struct Metadata {
 /// A request that aiperf measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AiperfRequest {
-    /// The id that the server was sent.
+    /// The id sent to the server.
     pub id: Option<String>,
     /// Its conversation, if it is named.
     pub conversation_id: Option<String>,
     /// The number of its conversation.
     pub session_num: Option<String>,
-    /// Its place in the conversation.
+    /// Its index in the conversation.
     pub turn: Option<String>,
     /// The worker of aiperf that sent it.
     pub worker: Option<String>,
@@ -59,7 +59,7 @@ pub struct AiperfRequest {
     pub ttft_ns: Option<u64>,
     /// The mean gap between tokens.
     pub mean_gap_ns: Option<u64>,
-    /// The gaps between pieces of the answer.
+    /// The gaps between chunks of the answer.
     pub gaps_ns: Option<Vec<u64>>,
     /// Tokens of the prompt.
     pub prompt_tokens: Option<u32>,
@@ -67,9 +67,9 @@ pub struct AiperfRequest {
     pub cached_tokens: Option<u32>,
     /// Tokens of the answer.
     pub output_tokens: Option<u32>,
-    /// The error, of any shape.
+    /// The error, in any form.
     pub error: Option<Value>,
-    /// Whether the client gave it up.
+    /// Whether the client cancelled it.
     pub was_cancelled: bool,
 }
 
@@ -77,7 +77,7 @@ impl AiperfRequest {
     /// Reads a line of the file; `None` for a request of the warm-up.
     ///
     /// # Errors
-    /// When it is not a record of aiperf.
+    /// If it is not a record of aiperf.
     pub fn parse(line: &[u8]) -> Result<Option<Self>, Problem> {
         Self::of_row(of_bytes(line)?)
     }
@@ -108,7 +108,7 @@ impl AiperfRequest {
         }))
     }
 
-    /// The request as a record of a capture; `None` where that is not possible, which is counted.
+    /// The request as a record of a capture; `None` if it cannot be one, which is counted.
     fn timed(self, tally: &mut Tally) -> Result<Option<Timed>, Problem> {
         let has_failed = self.error.is_some() || self.was_cancelled;
         let Some(prompt_tokens) = self.prompt_tokens else {
@@ -188,7 +188,7 @@ fn metric<'m>(metrics: &'m Map<String, Value>, name: &str) -> Option<&'m Value> 
     metrics.get(name).filter(|metric| !metric.is_null())
 }
 
-/// The first of some metrics that count tokens.
+/// The first of these metrics, which count tokens.
 fn tokens(metrics: &Map<String, Value>, names: &[&str]) -> Result<Option<u32>, Problem> {
     let Some((name, metric)) = names.iter().find_map(|name| Some((*name, metric(metrics, name)?))) else {
         return Ok(None);
@@ -200,7 +200,7 @@ fn tokens(metrics: &Map<String, Value>, names: &[&str]) -> Result<Option<u32>, P
     }
 }
 
-/// Nanoseconds of the unit of a metric.
+/// Nanoseconds per unit of a metric.
 fn ns_per_unit(name: &str, metric: &Value) -> Result<f64, Problem> {
     match metric.get("unit").and_then(Value::as_str).unwrap_or_default() {
         "ns" => Ok(1.0),

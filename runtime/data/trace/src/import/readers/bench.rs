@@ -14,7 +14,7 @@ use crate::import::outputs::Outputs;
 use crate::import::time::{clock_ns, duration_ns};
 use crate::import::{Format, ImportError, OUTPUT_TEXT};
 
-/// Nanoseconds of a second, the unit of all times of these files.
+/// Nanoseconds per second, the unit of all times of these files.
 const SECOND: u32 = 1_000_000_000;
 /// Settings of the load that are kept in the first line.
 const SETTINGS: [&str; 7] =
@@ -119,7 +119,7 @@ impl Load {
         if self.start_times.is_empty() {
             tally.notes_of("requests without an arrival, which the file does not have", added.len() as u64);
         }
-        // Without a rate, each place of the limit sends its next request when one ends.
+        // Without a rate, each slot of the concurrency limit sends its next request when one ends.
         let is_closed = match &self.request_rate {
             None | Some(Value::Null) => true,
             Some(rate) => rate == "inf",
@@ -133,7 +133,7 @@ impl Load {
         Ok(())
     }
 
-    /// A request; none if it failed before it was sent.
+    /// A request; None if it failed before it was sent.
     fn request(&self, index: usize, tally: &mut Tally) -> Result<Option<Timed>, Problem> {
         let text = |list: &[Option<String>]| list.get(index).cloned().flatten().filter(|text| !text.is_empty());
         let seconds = |field: &str, value: f64| duration_ns(field, value, f64::from(SECOND));

@@ -1,8 +1,8 @@
 //! Dynamo's log of requests (`dynamo.request.trace.v1`).
 //!
-//! Its requests have run, so their arrivals and ends are known; when their
-//! first tokens came is not. The log's hashes cover whole prefixes already. The
-//! reader of traces keeps neither the ends nor the hashes, but a graph to replay.
+//! The log has the arrivals and ends of its requests, but not the times of first tokens. Its hashes already
+//! cover whole prefixes. The reader of traces cannot be used here, because it drops the ends and the hashes,
+//! and makes a graph for a replay.
 
 use std::io::BufRead;
 
@@ -84,7 +84,7 @@ pub(crate) fn read(reader: impl BufRead, name: &str, out: &mut Out<'_>) -> Resul
     requests.into_iter().try_for_each(|timed| out.request(timed.record))
 }
 
-/// Problems of the fields of `outer`.
+/// Prefixes the fields of problems with `outer`.
 fn within<T>(outer: &str, read: Result<T, Problem>) -> Result<T, Problem> {
     read.map_err(|problem| Problem { field: format!("{outer}.{}", problem.field), ..problem })
 }
@@ -100,7 +100,7 @@ impl Request {
                 format!("{given} hashes for {input_length} tokens in blocks of {block_size}; there must be {all}");
             return Err(Problem::new("request.replay.input_sequence_hashes", text));
         }
-        // If the last block is cut, its hash is the hash of the whole prompt.
+        // If the last block is partial, its hash is the hash of the whole prompt.
         let whole = input_sequence_hashes.last().copied().filter(|_| given == all as usize);
         input_sequence_hashes.truncate(full as usize);
         let end_ns = self.total_time_ms.map(|ms| duration_ns("request.total_time_ms", ms, 1e6)).transpose()?;

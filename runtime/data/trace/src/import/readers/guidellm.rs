@@ -1,7 +1,7 @@
 //! Reports of guidellm, 0.6 to 0.8.
 //!
-//! A report is read as a stream, with one request in memory at a time plus the kept data of each. It has no
-//! gaps between tokens, only their mean.
+//! A report is read as a stream, with one complete request in memory at a time and the kept data of all. It
+//! has only the mean of the gaps between tokens.
 
 use std::fmt;
 use std::io::BufRead;
@@ -42,7 +42,7 @@ pub(crate) fn read(reader: impl BufRead, name: &str, out: &mut Out<'_>) -> Resul
     }
     let Report { mut requests, args, config, version, .. } = report;
     let earliest = since_earliest(&mut requests);
-    // Since 0.8 the settings are in another place.
+    // Since 0.8 the settings are elsewhere.
     let text = |field: &str, path: &str| {
         let found = args.as_ref().and_then(|args| args.get(field)).or_else(|| config.as_ref()?.pointer(path));
         found.and_then(Value::as_str).map(str::to_owned)
@@ -128,7 +128,7 @@ impl Stats {
     }
 }
 
-/// The part of a benchmark that says how many requests went on at a time.
+/// The part of a benchmark that states the concurrency.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Config {
@@ -255,7 +255,7 @@ impl<'de> Visitor<'de> for Lists<'_, '_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let Report { name, tally, requests, failed, benchmarks, .. } = self.0;
         while let Some(key) = map.next_key::<String>()? {
-            // `total` repeats the others.
+            // `total` repeats the other lists.
             let Some((list, ended)) = LISTS.iter().find(|(list, _)| *list == key) else {
                 map.next_value::<IgnoredAny>()?;
                 continue;

@@ -1,5 +1,4 @@
-//! `per_request_lifecycle_metrics.json` of inference-perf: an array of requests with the times of
-//! their tokens.
+//! `per_request_lifecycle_metrics.json` of inference-perf: an array of requests with the times of their tokens.
 
 use std::io::BufRead;
 
@@ -15,7 +14,7 @@ use crate::import::outputs::Outputs;
 use crate::import::time::clock_ns;
 use crate::import::{Format, ImportError};
 
-/// Nanoseconds of a second, the unit of all times of these files.
+/// Nanoseconds per second, the unit of all times of these files.
 const SECOND: u32 = 1_000_000_000;
 
 /// A request.
@@ -61,7 +60,7 @@ pub(crate) fn read(reader: impl BufRead, name: &str, out: &mut Out<'_>) -> Resul
     requests.into_iter().try_for_each(|timed| out.request(timed.record))
 }
 
-/// The first of some places of a value that has a whole number of tokens.
+/// The first of these paths in a value at which there is a whole number of tokens.
 fn tokens(value: &Value, places: &[&str]) -> Option<u32> {
     places.iter().find_map(|place| value.pointer(place)?.as_f64()).filter(|number| *number >= 0.0).map(|n| n as u32)
 }
@@ -103,7 +102,7 @@ impl Request {
             ..RequestRecord::default()
         };
         let field = "info.response_metrics.output_token_times";
-        // Without corrected times of tokens, the times of chunks serve as well.
+        // If there are no corrected times of tokens, the times of chunks are used.
         let places = ["/response_metrics/output_token_times", "/output_token_times", "/response_metrics/chunk_times"];
         let list = |place: &&str| self.info.pointer(place)?.as_array().filter(|times| !times.is_empty());
         let times = places.iter().find_map(list);
@@ -116,7 +115,7 @@ impl Request {
     }
 }
 
-/// The outputs of an answer whose tokens came at these times; tokens of one chunk have the same.
+/// The outputs of an answer from the times of its tokens; tokens of one chunk have equal times.
 fn outputs(times: &[u64], output_tokens: u32) -> Option<Outputs> {
     let first_ns = *times.first()?;
     let mut chunks: Vec<(u64, u32)> = Vec::new();

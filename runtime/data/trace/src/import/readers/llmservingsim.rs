@@ -160,7 +160,7 @@ fn read_run_rows(
 }
 
 impl RunRow {
-    /// The request on the engine's clock, and when it was sent, since 1970.
+    /// The request on the engine's clock, and the time of sending, since 1970.
     fn timed(self) -> Result<(Timed, Option<i128>), Problem> {
         let queued_ns = clock_ns("queued_ts", self.queued_ts, NS_PER_S)?;
         let since = |field: &str, seconds: Option<f64>| {
@@ -193,8 +193,8 @@ impl RunRow {
     }
 }
 
-/// The prompts of the workload that is named, or that the run names if it lies
-/// beside it or a folder above; with its name.
+/// The prompts of the workload that the options name, or that the run names if it is beside the run or in a
+/// folder above; with its name.
 fn prompts(beside: Option<&Beside>, options: &ImportOptions) -> Result<Option<(String, Vec<Prompt>)>, ImportError> {
     let path = options.workload.clone().or_else(|| {
         let beside = beside?;
@@ -205,14 +205,14 @@ fn prompts(beside: Option<&Beside>, options: &ImportOptions) -> Result<Option<(S
     let name = path.display().to_string();
     let mut rows = Rows::new(input::open(&path)?, &name);
     let mut prompts = Vec::new();
-    // Places matter here, so nothing can be skipped.
+    // The index of a row matters, so nothing can be skipped.
     while let Some((_, row)) = rows.next_as::<WorkloadRow>(&mut Tally::new(false))? {
         prompts.push(Prompt { tokens: row.input_toks, ids: row.input_tok_ids.unwrap_or_default() });
     }
     Ok(Some((name, prompts)))
 }
 
-/// Finds the prompt of a request by the number that its id ends with.
+/// Finds the prompt of a request by the number at the end of its id.
 fn add_prompt(
     record: &mut RequestRecord,
     prompts: &[Prompt],
@@ -236,7 +236,7 @@ fn add_prompt(
     Ok(())
 }
 
-/// Sets the hashes of a prompt, if there are tokens for all of it.
+/// Sets the hashes of a prompt, if all its tokens are known.
 fn hash(record: &mut RequestRecord, ids: &[u32], hasher: &PromptHasher) {
     if ids.len() == record.prompt_tokens as usize && !ids.is_empty() {
         let chain = hasher.chain(ids, &ExtraKeys::default());

@@ -1,8 +1,9 @@
-//! OpenTelemetry spans with GenAI attributes: OTLP JSON, one document or one a line, or lines with the spans of a
-//! session, or with one span, whose attributes are plain fields, as Exgentic publishes traces of agents.
+//! OpenTelemetry spans with GenAI attributes: OTLP JSON, as one document or one per line, or lines with one
+//! span, or with the spans of a session, whose attributes are plain fields, as in Exgentic's published traces
+//! of agents.
 //!
-//! vLLM puts the latencies of a request on its span, in seconds. Of spans
-//! without them only arrival and end are known.
+//! vLLM puts the latencies of a request on its span, in seconds. For spans without them, only arrival and end
+//! are known.
 
 use std::io::BufRead;
 
@@ -19,7 +20,7 @@ use crate::import::{Format, ImportError, OUTPUT_TEXT};
 /// Prompt and answer lengths, by the names of the conventions and of vLLM.
 const PROMPT_TOKENS: [&str; 2] = ["gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"];
 const OUTPUT_TOKENS: [&str; 2] = ["gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"];
-/// Attributes that are sampling parameters, and what those are called.
+/// Attributes with sampling parameters, and the names of the parameters.
 const PARAMS: [(&str, &str); 7] = [
     ("gen_ai.request.max_tokens", "max_tokens"),
     ("gen_ai.request.temperature", "temperature"),
@@ -29,7 +30,7 @@ const PARAMS: [(&str, &str); 7] = [
     ("gen_ai.request.frequency_penalty", "frequency_penalty"),
     ("gen_ai.request.presence_penalty", "presence_penalty"),
 ];
-/// The answer, where spans are allowed to carry it, by today's name and the one before.
+/// The attributes with the answer, if spans may contain it: the current name and the previous one.
 const OUTPUTS: [&str; 2] = ["gen_ai.output.messages", "gen_ai.completion"];
 /// The status of a span that failed.
 const STATUS_ERROR: u64 = 2;
@@ -128,7 +129,7 @@ fn lasted(field: &str, start_ns: i128, end_ns: i128) -> Result<u64, Problem> {
     u64::try_from(end_ns - start_ns).map_err(|_| Problem::new(field, "the span ends before it starts; correct it"))
 }
 
-/// The spans of a document, and the session that it names.
+/// The spans of a document, and its session if it names one.
 type Spans = (Vec<Result<Span, Problem>>, Option<String>);
 
 fn spans_of(document: Value) -> Result<Spans, Problem> {
@@ -160,7 +161,7 @@ struct Status {
     message: Option<String>,
 }
 
-/// 64-bit numbers are texts in OTLP JSON; numbers are accepted as well.
+/// A 64-bit number, which is a text in OTLP JSON; numbers are accepted as well.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(try_from = "Value")]
 struct Whole(u64);
@@ -214,7 +215,7 @@ pub(crate) fn read(reader: impl BufRead, name: &str, out: &mut Out<'_>) -> Resul
     requests.into_iter().try_for_each(|timed| out.request(timed.record))
 }
 
-/// The request of a span, and its model; none if the span is of something else.
+/// The request of a span, and its model; None if the span is not a request.
 fn of_span(span: Span, session: Option<&str>) -> Result<Option<(Timed, Option<String>)>, Problem> {
     let Span { attributes, lasted_ns, .. } = span;
     if !PROMPT_TOKENS.iter().any(|key| attributes.contains_key(*key)) {
@@ -271,7 +272,7 @@ fn of_span(span: Span, session: Option<&str>) -> Result<Option<(Timed, Option<St
 }
 
 impl Status {
-    /// The code is a number, or its name.
+    /// Whether the span failed. The status code is a number, or its name.
     fn failed(&self) -> bool {
         self.code.as_ref().is_some_and(|code| code == STATUS_ERROR || code == "STATUS_CODE_ERROR" || code == "ERROR")
     }
@@ -283,14 +284,14 @@ fn tokens(attributes: &Map<String, Value>, keys: &[&str]) -> Result<Option<u32>,
     number.map(Some).ok_or_else(|| Problem::new(key, format!("invalid count {value}: expected a number of tokens")))
 }
 
-/// The finish reason of a request, and the source's word if it has no equivalent.
+/// The finish reason of a request, or the source's own reason if there is no equivalent.
 fn finish(attributes: &Map<String, Value>, status: &Status) -> (Option<String>, Option<Value>) {
     let named = |reason: FinishReason| Some(reason.name().to_owned());
     if status.failed() {
         return (named(FinishReason::Error), None);
     }
     let reasons = attributes.get("gen_ai.response.finish_reasons");
-    // A list, which plain fields may have as its JSON.
+    // A list, which plain fields may contain as JSON text.
     let listed = reasons.and_then(|reasons| serde_json::from_str::<Vec<String>>(reasons.as_str()?).ok());
     let reason = reasons.and_then(|reasons| reasons.as_str().or_else(|| reasons.as_array()?.first()?.as_str()));
     let reason = listed.as_ref().and_then(|listed| listed.first()).map(String::as_str).or(reason);
@@ -298,12 +299,12 @@ fn finish(attributes: &Map<String, Value>, status: &Status) -> (Option<String>, 
     match (reason, FinishReason::parse(reason)) {
         (_, Some(reason)) => (named(reason), None),
         ("max_tokens", None) => (named(FinishReason::Length), None),
-        // Tool calls, filters and the like end by the model's own doing.
+        // For tool calls, filters and the like, the model ended the answer itself.
         (other, None) => (named(FinishReason::Stop), Some(json!(other))),
     }
 }
 
-/// The value of an attribute without its type; none if it is nothing simple.
+/// The value of an attribute without its type; None if it is not a simple value.
 fn plain(value: &Map<String, Value>) -> Option<Value> {
     let (kind, value) = value.iter().next()?;
     match kind.as_str() {

@@ -1,4 +1,4 @@
-//! Captures themselves, ours and vllm-vcr's.
+//! Captures, in our format and vllm-vcr's.
 
 use crate::capture::{CaptureLine, CaptureReader, CaptureWarningKind, ReadOptions};
 
@@ -9,7 +9,7 @@ pub(crate) fn rules(options: &ImportOptions) -> ReadOptions {
     ReadOptions { lenient: options.lenient }
 }
 
-/// Hands every line on as it is.
+/// Passes on every line unchanged.
 pub(crate) fn read(mut reader: CaptureReader<'_>, out: &mut Out<'_>) -> Result<(), ImportError> {
     out.line(CaptureLine::Meta(Box::new(reader.meta().clone())))?;
     while let Some((_, line)) = reader.next_line()? {

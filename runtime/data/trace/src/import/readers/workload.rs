@@ -1,5 +1,4 @@
-//! Workloads without answers that `vcr replay` reads, too: Mooncake rows, tables, chats, sessions of
-//! tool calls.
+//! Workloads without answers that `vcr replay` can also read: Mooncake rows, tables, chats, sessions of tool calls.
 
 use std::io::BufRead;
 use std::num::NonZeroU32;
@@ -12,10 +11,10 @@ use serde_json::{Map, Value, json};
 use crate::import::output::Out;
 use crate::import::{Format, ImportError, ImportOptions, chain};
 
-/// vLLM's usual block.
+/// vLLM's usual block size.
 const VLLM_BLOCK_TOKENS: NonZeroU32 = NonZeroU32::new(16).expect("it is not zero");
 
-/// A field of the meta line of a workload: that there are no answers.
+/// The field of a workload's meta line which states that there are no answers.
 pub(crate) fn as_workload() -> Map<String, Value> {
     Map::from_iter([("workload".to_owned(), json!(true))])
 }
@@ -65,7 +64,7 @@ fn add(trace: &Trace, format: Format, out: &mut Out<'_>) -> Result<(), ImportErr
     for warning in &trace.warnings {
         out.tally.notes_of(&format!("rows with a warning: {warning}"), u64::from(warning.rows));
     }
-    // A capture has no place for them; a session and the arrivals remain.
+    // A capture cannot hold them; sessions and arrivals remain.
     let links = match format {
         Format::QwenBailian => "links from a chat to the chat it continues",
         _ => "dependencies between requests",

@@ -1,4 +1,4 @@
-//! The contents of a capture, in numbers.
+//! Statistics of a capture.
 
 mod quantiles;
 
@@ -13,17 +13,17 @@ pub use quantiles::StepSummary;
 use quantiles::StepTally;
 pub(crate) use quantiles::scheduler_number;
 
-/// Concurrencies that are counted one by one; higher ones are put together.
+/// The most classes of concurrency; beyond, concurrencies are grouped.
 const MAX_CLASSES: usize = 12;
 
-/// The contents of a capture.
+/// Statistics of a capture.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// Its first line.
     pub meta: CaptureMeta,
     /// Whether it is a workload, which has no answers.
     pub is_workload: bool,
-    /// Engines that presented themselves, else those that requests name.
+    /// Engines that connected, or else the engines that requests name.
     pub engines: u64,
     /// Number of requests.
     pub requests: u64,
@@ -35,42 +35,42 @@ pub struct Summary {
     pub output_tokens: u64,
     /// Prompt tokens that were in caches.
     pub cached_tokens: u64,
-    /// Cached tokens of all prompt tokens, 0 to 1.
+    /// Share of cached tokens among all prompt tokens, 0 to 1.
     pub cached_share: f64,
-    /// Times requests lost their blocks.
+    /// Number of preemptions.
     pub preemptions: u64,
-    /// From the first arrival to the last that is known of any request.
+    /// Time from the first arrival to the last known time of any request.
     pub duration_ns: u64,
-    /// Requests a second, by their arrivals.
+    /// Requests per second, by arrivals.
     pub requests_per_s: Option<f64>,
-    /// Answer tokens a second.
+    /// Answer tokens per second.
     pub output_tokens_per_s: Option<f64>,
-    /// From arrival to the first output.
+    /// Time from arrival to the first output.
     pub ttft_ns: Option<Quantiles>,
-    /// Between outputs.
+    /// Time between outputs.
     pub itl_ns: Option<Quantiles>,
-    /// Of the samples of `itl_ns`, those that are known by their means only.
+    /// Samples of `itl_ns` that are known by their means only.
     pub itl_of_means: u64,
-    /// From arrival to end.
+    /// Time from arrival to end.
     pub e2e_ns: Option<Quantiles>,
-    /// From arrival to admission.
+    /// Time from arrival to admission.
     pub queue_ns: Option<Quantiles>,
-    /// Tokens of outputs that brought more than one.
+    /// Outputs of several tokens.
     pub bursts: Option<Bursts>,
     /// The share of outputs that accepted a first, second, ... draft, among the outputs that accepted the
     /// drafts before it.
     pub acceptance_rates: Vec<f64>,
-    /// Most requests that were under way at a time.
+    /// The most requests in progress at a time.
     pub peak_concurrency: Option<u64>,
-    /// Requests under way, averaged over time.
+    /// Mean number of requests in progress.
     pub mean_concurrency: Option<f64>,
-    /// Requests that belong together, if any do.
+    /// Sessions, if there are any.
     pub sessions: Option<Sessions>,
     /// Shared prefixes of prompts.
     pub prefixes: Option<Prefixes>,
     /// Images, audio and video in prompts.
     pub media: Option<MediaCounts>,
-    /// By concurrency at arrival.
+    /// Latencies by concurrency at arrival.
     pub classes: Vec<Class>,
     /// Steps of the engines, if the file has them.
     pub steps: Option<StepSummary>,
@@ -89,20 +89,20 @@ pub struct Summary {
 pub struct Bursts {
     /// Their number.
     pub outputs: u64,
-    /// Tokens an output, over all outputs.
+    /// Tokens per output, over all outputs.
     pub tokens_per_output: f64,
-    /// Most tokens of one.
+    /// The most tokens of one output.
     pub max_tokens: u64,
 }
 
-/// Requests that belong together.
+/// Sessions of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Sessions {
     /// Number of sessions.
     pub count: u64,
-    /// Requests that belong to one.
+    /// Requests that belong to a session.
     pub requests: u64,
-    /// Most requests of one.
+    /// The most requests of one session.
     pub max_turns: u64,
 }
 
@@ -111,9 +111,9 @@ pub struct Sessions {
 pub struct Prefixes {
     /// Full blocks of all prompts.
     pub blocks: u64,
-    /// Different ones.
+    /// Different blocks among them.
     pub distinct_blocks: u64,
-    /// Blocks that an endless cache would have found, 0 to 1.
+    /// Share of blocks that an unlimited cache would have found, 0 to 1.
     pub shared: f64,
 }
 
@@ -124,7 +124,7 @@ pub struct MediaCounts {
     pub requests: u64,
     /// Items of all prompts.
     pub items: u64,
-    /// Different ones.
+    /// Different items among them.
     pub distinct_items: u64,
     /// Placeholder tokens of items with known places.
     pub tokens: u64,
@@ -133,21 +133,21 @@ pub struct MediaCounts {
 /// Requests with one concurrency at arrival.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Class {
-    /// The lowest.
+    /// The lowest concurrency.
     pub concurrency_from: u32,
-    /// The highest.
+    /// The highest concurrency.
     pub concurrency_to: u32,
     /// Number of requests.
     pub requests: u64,
-    /// From arrival to the first output.
+    /// Time from arrival to the first output.
     pub ttft_ns: Option<Quantiles>,
-    /// Between outputs.
+    /// Time between outputs.
     pub itl_ns: Option<Quantiles>,
-    /// From arrival to end.
+    /// Time from arrival to end.
     pub e2e_ns: Option<Quantiles>,
 }
 
-/// Takes the lines of a capture one by one.
+/// Computes the summary from the lines of a capture.
 #[derive(Default)]
 pub struct SummaryBuilder {
     meta: CaptureMeta,
@@ -160,17 +160,17 @@ pub struct SummaryBuilder {
     acceptance: AcceptanceTally,
     classes: BTreeMap<Option<u32>, Times>,
     queue_ns: Samples,
-    /// Arrival and end of each request that has both.
+    /// Arrival and end of each request with both known.
     spans: Vec<(u64, u64)>,
     arrivals: Option<(u64, u64, u64)>,
     last_ns: u64,
     sessions: BTreeMap<String, u64>,
     blocks: u64,
-    // Only its size is looked at.
+    // Only its size is used.
     distinct_blocks: HashSet<u64>,
     /// Requests with media, items, tokens.
     media: [u64; 3],
-    // Only its size is looked at.
+    // Only its size is used.
     distinct_media: HashSet<String>,
     steps: StepTally,
     kv_batches: u64,
@@ -197,7 +197,7 @@ impl Times {
 }
 
 impl SummaryBuilder {
-    /// Takes a line.
+    /// Adds a line.
     pub fn add(&mut self, line: &CaptureLine) {
         match line {
             CaptureLine::Meta(meta) => self.meta = (**meta).clone(),
@@ -281,7 +281,7 @@ impl SummaryBuilder {
         }
     }
 
-    /// The numbers.
+    /// The summary.
     #[must_use]
     pub fn finish(self) -> Summary {
         let mut all = Times::default();
@@ -351,11 +351,11 @@ impl SummaryBuilder {
     }
 }
 
-/// Most requests under way, and their average over time.
+/// The most requests in progress, and their mean over time.
 fn concurrency(spans: Vec<(u64, u64)>) -> (Option<u64>, Option<f64>) {
     let total: u128 = spans.iter().map(|(from, to)| u128::from(to - from)).sum();
     let mut changes: Vec<(u64, i64)> = spans.iter().flat_map(|(from, to)| [(*from, 1), (*to, -1)]).collect();
-    // At one instant ends come before beginnings.
+    // At one instant, ends come before beginnings.
     changes.sort_unstable();
     let (mut now, mut peak) = (0i64, 0i64);
     for (_, change) in &changes {

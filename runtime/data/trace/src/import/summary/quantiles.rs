@@ -7,28 +7,28 @@ use serde::Serialize;
 use serde_json::Value;
 use vcr_base::percentile::percentile_rank;
 
-/// A summary of samples. All in the unit of the samples, nanoseconds for times.
+/// A summary of samples, in their unit (nanoseconds for times).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Quantiles {
-    /// Their number.
+    /// Number of samples.
     pub count: u64,
-    /// Their mean.
+    /// Mean.
     pub mean: f64,
-    /// Half of them are at most this.
+    /// Median.
     pub p50: u64,
-    /// Nine of ten are at most this.
+    /// 90th percentile.
     pub p90: u64,
-    /// 99 of 100 are at most this.
+    /// 99th percentile.
     pub p99: u64,
-    /// The largest.
+    /// Maximum.
     pub max: u64,
 }
 
-/// Samples on their way to quantiles.
+/// Collects samples for quantiles.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Samples {
     single: Vec<u64>,
-    /// Means, with the number of samples each stands for.
+    /// Means, with the number of samples of each.
     means: Vec<(u64, u64)>,
 }
 
@@ -53,7 +53,7 @@ impl Samples {
         self.means.extend_from_slice(&other.means);
     }
 
-    /// Samples that are known only by their means.
+    /// Number of samples that are known only by their means.
     pub(crate) fn of_means(&self) -> u64 {
         self.means.iter().map(|(_, count)| count).sum()
     }
@@ -71,7 +71,7 @@ impl Samples {
         Some(Quantiles { count, mean: sum as f64 / count as f64, p50: at(50.0)?, p90: at(90.0)?, p99: at(99.0)?, max })
     }
 
-    /// The sample of a rank, from 1; both lists are sorted.
+    /// The sample with this rank, from 1; both lists are sorted.
     fn ranked(&self, rank: u64) -> u64 {
         let (mut singles, mut means) = (self.single.iter().peekable(), self.means.iter().peekable());
         if self.means.is_empty() {
@@ -103,21 +103,21 @@ impl Samples {
 pub struct StepSummary {
     /// Step lines.
     pub count: u64,
-    /// Between the steps of one engine, by its own clock if known.
+    /// Time between the steps of one engine, by its own clock if known.
     pub interval_ns: Option<Quantiles>,
     /// Tokens of a step.
     pub tokens: Option<Quantiles>,
     /// Requests with output in a step.
     pub outputs: Option<Quantiles>,
-    /// Requests that were running, by the scheduler's account.
+    /// Running requests, by the scheduler's statistics.
     pub running: Option<Quantiles>,
-    /// Requests that were waiting, by the scheduler's account.
+    /// Waiting requests, by the scheduler's statistics.
     pub waiting: Option<Quantiles>,
     /// Highest use of the KV cache, 0 to 1.
     pub max_kv_usage: Option<f64>,
 }
 
-/// A number of the scheduler's statistics.
+/// A number from the scheduler's statistics.
 pub(crate) fn scheduler_number(step: &StepRecord, field: &str) -> Option<f64> {
     step.scheduler.as_ref()?.get(field).and_then(Value::as_f64)
 }
@@ -131,7 +131,7 @@ pub(super) struct StepTally {
     running: Samples,
     waiting: Samples,
     max_kv_usage: Option<f64>,
-    /// Of each engine: its time at the last step, on both clocks.
+    /// For each engine, the time of its last step on both clocks.
     last: BTreeMap<u32, (u64, Option<u64>)>,
 }
 
@@ -182,7 +182,7 @@ mod tests {
     }
 
     proptest! {
-        /// A mean of one counts as the sample itself.
+        /// A mean of one sample counts as the sample itself.
         #[test]
         fn means_weigh_what_they_stand_for(all in prop::collection::vec((0u64..50, 1u64..5), 1..20)) {
             let (mut single, mut means) = (Samples::default(), Samples::default());

@@ -1,13 +1,13 @@
 //! The columns of a table.
 
-/// The values of a column, one a row.
+/// The values of a column, one per row.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cells {
     /// Texts.
     Texts(Vec<String>),
     /// Whole numbers.
     Counts(Vec<u64>),
-    /// Other numbers; none where a row has no value.
+    /// Other numbers; None if a row has no value.
     Numbers(Vec<Option<f64>>),
 }
 
@@ -26,6 +26,6 @@ impl Cells {
 pub struct Column {
     /// Its name: letters, digits, `_` and `.`.
     pub name: String,
-    /// Its values. All columns of a table have equally many.
+    /// Its values. All columns of a table have the same number of values.
     pub cells: Cells,
 }

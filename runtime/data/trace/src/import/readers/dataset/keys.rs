@@ -4,18 +4,18 @@ use serde_json::{Map, Value};
 
 use crate::import::error::Problem;
 
-/// Keys of prompts, the first that a row has counts.
+/// Keys of prompts, in order of precedence.
 const PROMPT_KEYS: [&str; 6] = ["prompt", "instruction", "question", "query", "input_text", "context"];
 /// Keys whose text is appended to the prompt.
 const MORE_KEYS: [&str; 2] = ["input", "inputs"];
-/// Keys of responses, the first that a row has counts.
+/// Keys of responses, in order of precedence.
 const RESPONSE_KEYS: [&str; 6] = ["output", "response", "completion", "answer", "target", "label"];
 /// The key of a conversation.
 const MESSAGES: &str = "messages";
-/// Keys of prompts of last resort.
+/// Keys of prompts if there is no other.
 const PLAIN_KEYS: [&str; 2] = ["text", "content"];
 
-/// A prompt and its response, with the keys they were found under.
+/// A prompt and its response, with their keys.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Pair {
     pub(super) prompt_key: &'static str,
@@ -60,7 +60,7 @@ fn text(key: &str, value: &Value) -> Result<String, Problem> {
     }
 }
 
-/// The texts of messages by these roles, one a line.
+/// The texts of messages with these roles, one per line.
 fn messages(row: &Map<String, Value>, roles: &[&str]) -> Result<Option<(&'static str, String)>, Problem> {
     let Some(value) = row.get(MESSAGES).filter(|value| !value.is_null()) else { return Ok(None) };
     let wrong = || {

@@ -1,7 +1,7 @@
 //! Data sets of prompts and responses: JSON, JSONL, CSV and Parquet.
 //!
-//! A tokenizer turns both into tokens, without special tokens and chat
-//! templates; the result is a workload whose answers are known.
+//! A tokenizer turns both into tokens, without special tokens and chat templates. The result is a workload
+//! with known answers.
 
 mod keys;
 pub(crate) mod table;
@@ -26,7 +26,7 @@ use table::RowSink;
 
 const VLLM_BLOCK_TOKENS: u32 = 16;
 
-/// Reads a data set that is a stream; `start` are its first bytes.
+/// Reads a data set from a stream; `start` has its first bytes.
 pub(crate) fn read(
     reader: impl BufRead,
     start: &[u8],
@@ -52,18 +52,17 @@ pub(crate) fn read_parquet_file(path: &Path, options: &ImportOptions, out: &mut 
     crate::import::parquet::read_file(path, &name, &mut rows)
 }
 
-/// Whether the first line is a row, and not the beginning of a document. A
-/// document on one line has a split in it.
+/// Whether the first line is a row, not the beginning of a document. A document on one line contains a split.
 fn has_whole_first_row(text: &[u8]) -> bool {
     let row = text.split(|byte| *byte == b'\n').next().unwrap_or(text);
     match serde_json::from_slice::<Map<String, Value>>(row) {
         Ok(row) => !DATASET_SPLITS.iter().any(|split| row.get(*split).is_some_and(Value::is_array)),
-        // A first row longer than what was looked at.
+        // The first row is longer than the start.
         Err(_) => DATASET_KEYS.iter().any(|key| row.starts_with(format!("{{\"{key}\"").as_bytes())),
     }
 }
 
-/// A data set on its way into a capture.
+/// Writes a data set to a capture.
 struct Dataset<'a, 'o> {
     name: &'a str,
     tokenizer: Tokenizer,
@@ -153,14 +152,14 @@ impl RowSink for Dataset<'_, '_> {
     }
 }
 
-/// An array of rows, or an object that has such under the names of splits.
+/// An array of rows, or an object of such arrays by the names of splits.
 struct Document<'r, 'a, 'o> {
     rows: &'r mut Dataset<'a, 'o>,
     failed: &'r mut Option<ImportError>,
 }
 
 impl Document<'_, '_, '_> {
-    /// A function that adds rows of an array called `split`.
+    /// A function that adds the rows of an array called `split`.
     fn adder<'s>(rows: &'s mut Dataset<'_, '_>, split: &'s str) -> impl FnMut(usize, Value) -> Result<(), ImportError> {
         move |index, value| {
             let place = Place::Path(format!("{split}[{index}]"));

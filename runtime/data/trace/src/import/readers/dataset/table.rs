@@ -8,9 +8,9 @@ use vcr_base::input::LineCap;
 use crate::import::ImportError;
 use crate::import::error::{Place, Problem};
 
-/// Takes the rows of a table.
+/// Receives the rows of a table.
 pub(crate) trait RowSink {
-    /// Adds a row; one that cannot be used is skipped if that is allowed.
+    /// Adds a row; an invalid one is skipped if that is allowed.
     fn add(&mut self, place: Place, row: &Map<String, Value>) -> Result<(), ImportError>;
 
     /// Skips something that is not a row, if that is allowed.

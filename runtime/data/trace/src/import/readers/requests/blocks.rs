@@ -7,24 +7,24 @@ use crate::capture::{ExtraKeys, PromptHasher, RequestRecord};
 use crate::import::chain;
 use crate::import::error::Problem;
 
-/// Tokens of a block where nothing says otherwise: vLLM's default.
+/// Tokens of a block if the size is unknown: vLLM's default.
 const USUAL_BLOCK_TOKENS: u32 = 16;
-/// The largest block that is looked for.
+/// The largest block size that is tried.
 const MAX_BLOCK_TOKENS: u32 = 4096;
 
-/// Content of a prompt, as its row states it.
+/// Content of a prompt in its row.
 #[derive(Debug)]
 pub(super) enum PromptBlocks {
-    /// Nothing.
+    /// The row has no content.
     Unknown,
-    /// An id for each block. The last block may be cut or left out.
+    /// An id for each block. The id of a partial last block may be missing.
     Ids(Vec<u64>),
     /// All tokens.
     Tokens(Vec<u32>),
 }
 
 impl PromptBlocks {
-    /// Enters the hashes of the blocks into a record.
+    /// Sets the hashes of the blocks of a record.
     pub(super) fn hash(self, record: &mut RequestRecord, block_size_tokens: u32) {
         match self {
             Self::Unknown => {}
@@ -42,19 +42,18 @@ impl PromptBlocks {
     }
 }
 
-/// Number of tokens that an id stands for: as given, or the power of two that the lengths of
-/// prompts and of their lists of ids agree on.
+/// Tokens of one id: as given, or the power of two that fits the lengths of all prompts and of their lists of ids.
 #[derive(Debug)]
 pub(super) struct BlockSizes {
     given: Option<u32>,
-    /// Sizes that all rows so far allow, ascending.
+    /// Sizes that fit all rows so far, ascending.
     possible: Vec<u32>,
     has_ids: bool,
     has_tokens: bool,
     rows: u32,
 }
 
-/// Rows without content, after which no content is expected.
+/// After this many rows without content, none is expected.
 const ROWS_WITHOUT_CONTENT: u32 = 1000;
 
 impl BlockSizes {
@@ -64,10 +63,10 @@ impl BlockSizes {
         Self { given: given.map(NonZeroU32::get), possible, has_ids: false, has_tokens: false, rows: 0 }
     }
 
-    /// Takes a row into account.
+    /// Updates the possible sizes by a row.
     ///
     /// # Errors
-    /// When its ids fit no size, or its tokens are not as many as it says.
+    /// If its ids fit no size, or the number of its tokens is not the stated length.
     pub(super) fn see(&mut self, blocks: &PromptBlocks, prompt_tokens: u32) -> Result<(), Problem> {
         self.rows = self.rows.saturating_add(1);
         match blocks {
@@ -106,7 +105,7 @@ impl BlockSizes {
         }
     }
 
-    /// Whether no further row can change the answer of [`chosen`](Self::chosen).
+    /// Whether no further row can change the result of [`chosen`](Self::chosen).
     pub(super) fn is_clear(&self) -> bool {
         match (self.given, self.has_ids, self.has_tokens) {
             (Some(_), ..) | (None, false, true) => true,
@@ -115,7 +114,7 @@ impl BlockSizes {
         }
     }
 
-    /// Tokens of a block; none where no row tells of content.
+    /// Tokens of a block; None if no row has content.
     pub(super) fn chosen(&self) -> Option<u32> {
         if !self.has_ids && !self.has_tokens {
             return None;

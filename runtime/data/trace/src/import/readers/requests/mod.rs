@@ -1,6 +1,6 @@
-//! Requests as vcr lists them: `requests.jsonl` of `vcr run --out`, the lines of
-//! `vcr replay --report-jsonl`, and tables with a row for each request, such as
-//! the CSV and Parquet of `vcr inspect convert`.
+//! Lists of requests that vcr writes: `requests.jsonl` of `vcr run --out`, the lines of
+//! `vcr replay --report-jsonl`, and tables with a row for each request, such as the CSV and Parquet of
+//! `vcr inspect convert`.
 
 mod blocks;
 mod run;
@@ -21,7 +21,7 @@ use crate::import::readers::workload::as_workload;
 use crate::import::time::duration_ns;
 use crate::import::{Format, ImportError, ImportOptions};
 
-/// Reads a stream; `start` are its first bytes.
+/// Reads a stream; `start` has its first bytes.
 pub(crate) fn read(
     reader: impl BufRead,
     start: &[u8],
@@ -67,18 +67,18 @@ fn read_lines(mut rows: Rows<'_, impl BufRead>, table: &mut table::Table<'_, '_>
     Ok(())
 }
 
-/// The first line of the capture; a list without any times is a workload.
+/// Writes the first line of the capture; a list without any times is a workload.
 fn begin(out: &mut Out<'_>, is_workload: bool, block_size_tokens: Option<u32>) -> Result<(), ImportError> {
     let other = if is_workload { as_workload() } else { Map::new() };
     out.meta(Format::Requests, CaptureMeta { other, block_size_tokens, ..CaptureMeta::default() })
 }
 
-/// Milliseconds since some start as nanoseconds.
+/// Converts milliseconds since some start to nanoseconds.
 fn ns_of_ms(field: &str, ms: Option<f64>) -> Result<Option<u64>, Problem> {
     ms.map(|ms| duration_ns(field, ms, 1e6)).transpose()
 }
 
-/// From an arrival to a later time.
+/// The time from the arrival to a later time.
 fn since(arrival_ns: u64, field: &str, at_ns: Option<u64>) -> Result<Option<u64>, Problem> {
     let early = || Problem::new(field, "the time is before the arrival; correct the row");
     at_ns.map(|at_ns| at_ns.checked_sub(arrival_ns).ok_or_else(early)).transpose()
@@ -91,7 +91,7 @@ fn mean_gap(ttft_ns: Option<u64>, last_ns: Option<u64>, output_tokens: u32) -> O
     Some(GapSummary { mean_ns: (decode_ns + u64::from(count) / 2) / u64::from(count), count })
 }
 
-/// The finish reason of a request with its whole answer.
+/// The finish reason of a request with a complete answer.
 fn whole(output_tokens: u32, max_tokens: u32) -> FinishReason {
     if output_tokens < max_tokens { FinishReason::Stop } else { FinishReason::Length }
 }

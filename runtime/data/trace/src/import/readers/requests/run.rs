@@ -19,7 +19,7 @@ pub(super) fn read(
 ) -> Result<(), ImportError> {
     begin(out, false, None)?;
     let mut run: Option<String> = options.run.clone();
-    // Engines by the order of their first requests.
+    // Engines in the order of their first requests.
     let mut engines: Vec<String> = Vec::new();
     let name = rows.name;
     while let Some((line, bytes)) = rows.next_row()? {

@@ -1,6 +1,5 @@
-//! Tables with a row for each request. Columns are recognised by their names; times say
-//! their unit at the end (`arrival_ns`, `ttft_ms`, ...) and, but for arrivals,
-//! count from the arrival.
+//! Tables with a row for each request. Columns are recognised by their names. Names of times end in their
+//! unit (`arrival_ns`, `ttft_ms`, ...); all times except arrivals count from the arrival.
 
 use crate::capture::{BlockHash, FinishReason, GapSummary, RequestRecord};
 use crate::{OUTPUT_COLUMNS, PROMPT_COLUMNS};
@@ -15,20 +14,20 @@ use crate::import::readers::requests::blocks::{BlockSizes, PromptBlocks};
 use crate::import::time::{clock_ns, duration_ns};
 use crate::import::{ImportError, ImportOptions};
 
-/// Arrivals beyond 31 years are times of some clock and count from the first one.
+/// Arrivals beyond 31 years are times on some clock, and made relative to the first one.
 const MAX_SINCE_START_NS: i128 = 1_000_000_000_000_000_000;
 
-/// A table on its way into a capture.
+/// Converts a table to a capture.
 pub(super) struct Table<'a, 'o> {
     name: &'a str,
     columns: &'a [(String, String)],
-    /// Names of the columns of all rows so far, if some were named by the user.
+    /// Names of the columns of all rows so far, if the user named some.
     seen: BTreeSet<String>,
     out: &'a mut Out<'o>,
-    /// Whether any row so far tells of an answer.
+    /// Whether any row so far has a part of an answer.
     is_answered: bool,
     block_sizes: BlockSizes,
-    /// Rows that wait until it is clear how many tokens an id stands for.
+    /// Rows that are held back until the tokens of an id are known.
     waiting: Vec<(RequestRecord, PromptBlocks)>,
     has_begun: bool,
     /// The origin of arrivals.
@@ -65,7 +64,7 @@ enum Time {
     Queue,
     Ttft,
     MeanGap,
-    /// A result of others, which a capture has no place for.
+    /// A result that a capture cannot hold.
     MaxGap,
     End,
 }
@@ -117,7 +116,7 @@ impl Column {
         })
     }
 
-    /// Whether it is about an answer.
+    /// Whether the column belongs to an answer.
     fn is_of_answer(self) -> bool {
         matches!(self, Self::FinishReason | Self::Time(Time::Queue | Time::Ttft | Time::MeanGap | Time::End, _))
     }
@@ -138,7 +137,7 @@ impl<'a, 'o> Table<'a, 'o> {
         }
     }
 
-    /// The standard name of a column; none of one whose standard name is another's.
+    /// The standard name of a column; None if another column is mapped to that name.
     fn standard_name<'t>(&'t self, title: &'t str) -> Option<&'t str> {
         match self.columns.iter().find(|(_, own)| own == title) {
             Some((standard, _)) => Some(standard),
@@ -152,7 +151,7 @@ impl<'a, 'o> Table<'a, 'o> {
         columns.any(|column| matches!(column, Column::PromptTokens | Column::OutputTokens))
     }
 
-    /// Passes on all rows; there are no more.
+    /// Writes all remaining rows at the end of the table.
     pub(super) fn finish(mut self) -> Result<(), ImportError> {
         self.check_columns()?;
         self.check_mapped()?;
@@ -202,7 +201,7 @@ impl<'a, 'o> Table<'a, 'o> {
         let mut blocks = PromptBlocks::Unknown;
         let (mut has_prompt, mut has_output) = (false, false);
         let mut mean_gap_ns = None;
-        // Beside the time since the arrival, an end is on the clock of the arrival.
+        // If a row also has a duration, its end is on the clock of the arrival.
         let has_duration = row.keys().filter_map(|own| self.standard_name(own)).any(is_duration);
         for (own, value) in row {
             let Some(title) = self.standard_name(own).map(str::to_owned) else { continue };
@@ -287,13 +286,13 @@ impl RowSink for Table<'_, '_> {
     }
 }
 
-/// Whether a column is the time from the arrival to the end, and can be nothing else.
+/// Whether a column is certainly the time from the arrival to the end.
 fn is_duration(title: &str) -> bool {
     title.starts_with("e2e_") || title.starts_with("latency_")
 }
 
-/// Number of gaps with that mean, from the time between first output and end,
-/// else there is one before each token but the first.
+/// The number of gaps with that mean: from the time between first output and end, or else one before each
+/// token except the first.
 fn gaps(record: &RequestRecord, mean_ns: u64) -> Option<GapSummary> {
     let most = record.output_tokens.checked_sub(1).filter(|most| *most > 0)?;
     let count = match (record.ttft_ns, record.end_ns) {
@@ -306,14 +305,14 @@ fn gaps(record: &RequestRecord, mean_ns: u64) -> Option<GapSummary> {
     Some(GapSummary { mean_ns, count })
 }
 
-/// A present value.
+/// A cell with a value.
 struct Cell<'v> {
     title: &'v str,
     value: &'v Value,
 }
 
 impl<'v> Cell<'v> {
-    /// Nothing where there is no value: `null` or an empty text.
+    /// None if there is no value: `null` or an empty text.
     fn of(title: &'v str, value: &'v Value) -> Result<Option<Self>, Problem> {
         match value {
             Value::Null => Ok(None),
@@ -339,7 +338,7 @@ impl<'v> Cell<'v> {
         Problem::new(self.title, format!("invalid value `{}`: expected {expected}", self.text()))
     }
 
-    /// A number, whole if it is written or stored as one.
+    /// A number, whole if it is written or stored as a whole number.
     fn number(&self) -> Option<(Option<i128>, f64)> {
         match self.value {
             Value::String(text) => {
@@ -355,7 +354,7 @@ impl<'v> Cell<'v> {
         }
     }
 
-    /// Tables of other tools store whole numbers as doubles, too.
+    /// Tables of other tools also store whole numbers as doubles.
     fn whole(&self) -> Option<i128> {
         let (whole, number) = self.number()?;
         let is_whole = number.fract() == 0.0 && number.abs() < 9e15;
