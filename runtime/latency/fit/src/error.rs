@@ -19,7 +19,7 @@ pub enum FitError {
     /// A file's content cannot be read.
     #[error(transparent)]
     Import(#[from] ImportError),
-    /// The measurements cannot be right, or are too few.
+    /// The measurements are impossible or too few.
     #[error("{name}: {what}")]
     Data {
         /// The file.
@@ -33,12 +33,12 @@ pub enum FitError {
     /// The simulation failed.
     #[error("the simulation failed: {0}")]
     Simulation(String),
-    /// The latency model that was to be corrected cannot price steps.
+    /// The latency model to be corrected cannot price steps.
     #[error("invalid base `{model}`: {what}")]
     Base {
         /// The model, as given.
         model: String,
-        /// Why it cannot.
+        /// The reason.
         what: String,
     },
     /// No coefficients explain the measurements.

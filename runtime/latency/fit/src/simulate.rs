@@ -1,5 +1,5 @@
-//! Measured requests, simulated: the same arrivals, lengths and content on an engine with
-//! the exact scheduler, priced by the coefficients under trial.
+//! Simulates measured requests: the same arrivals, lengths and content on an engine with the exact scheduler,
+//! priced by trial coefficients.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::solve::parameters::{
     ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQUEST, LAUNCH_SPREAD_PERMILLE, PREFILL_LAUNCH, Row,
 };
 
-/// A model under trial.
+/// A trial model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     /// Prices of steps.
@@ -50,15 +50,15 @@ impl Candidate {
 /// Simulated times of one request, in nanoseconds since its arrival at the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Simulated {
-    /// Virtual time of the arrival at the client.
+    /// Virtual time of its arrival at the client.
     pub arrival_ns: u64,
-    /// To its admission; none if it was never admitted.
+    /// Time to its admission; None if it was never admitted.
     pub scheduled_ns: Option<u64>,
-    /// From the engine's queue to its admission.
+    /// Time from the engine's queue to its admission.
     pub queue_ns: Option<u64>,
-    /// To its first token.
+    /// Time to its first token.
     pub ttft_ns: Option<u64>,
-    /// To its last token.
+    /// Time to its last token.
     pub e2e_ns: Option<u64>,
     /// Tokens found in the cache.
     pub cached_tokens: u32,
@@ -73,31 +73,31 @@ pub struct Simulated {
 /// One engine step.
 #[derive(Clone, Copy, Debug)]
 pub struct SimulatedStep {
-    /// Virtual time.
+    /// Virtual time of its start.
     pub start_ns: u64,
-    /// Virtual time.
+    /// Virtual time of its end.
     pub end_ns: u64,
     /// Work of the step.
     pub work: StepWork,
-    /// The step that was decided already when it started.
+    /// The step that was already decided at its start.
     pub next: Option<StepWork>,
 }
 
 /// A simulation of measurements.
 #[derive(Debug)]
 pub struct Simulation {
-    /// By request, in the order of the measurements.
+    /// The requests, in the order of the measurements.
     pub requests: Vec<Simulated>,
-    /// By engine, in order of time. Empty unless the caller wants steps.
+    /// The steps of each engine, in order of time. Empty unless requested.
     pub steps: Vec<Vec<SimulatedStep>>,
     /// The whole report.
     pub report: Report,
 }
 
-/// Simulates `measurements` on `pool`, whose latency model is replaced by the candidate.
+/// Simulates `measurements` on `pool`, whose latency model the candidate replaces.
 ///
 /// # Errors
-/// When the pool cannot run.
+/// If the pool cannot run.
 pub fn run(
     measurements: &Measurements,
     pool: &PoolConfig,
@@ -119,10 +119,10 @@ pub(crate) fn run_at_once(
     paced(measurements, pool, candidate, seed, false, Pacing { speedup: AT_ONCE, most_at_once: None })
 }
 
-/// A speed at which a year passes in a millisecond.
+/// A speed at which a year takes a millisecond.
 const AT_ONCE: f64 = 1e12;
 
-/// How requests arrive.
+/// The arrivals of a simulation.
 #[derive(Clone, Copy)]
 struct Pacing {
     speedup: f64,
@@ -168,8 +168,8 @@ fn paced(
     Ok(Simulation { requests, steps: steps.0, report })
 }
 
-/// An engine looks for new requests between two steps, and counts their wait from then
-/// on: takes what was left of the step under way from the wait.
+/// Shortens the wait by the rest of the step in progress, because the engine looks for new requests between
+/// two steps and counts their wait from then on.
 fn take_up(request: &mut Simulated, steps: &[Vec<SimulatedStep>]) {
     let (Some(steps), Some(queue_ns), Some(scheduled_ns)) =
         (steps.get(request.worker as usize), request.queue_ns, request.scheduled_ns)
@@ -183,11 +183,11 @@ fn take_up(request: &mut Simulated, steps: &[Vec<SimulatedStep>]) {
     }
 }
 
-/// In the order of the measurements, which is the order of the trace's rows.
+/// The simulated requests in the order of the measurements, which is the order of the trace's rows.
 fn requests(measurements: &Measurements, overheads: &Overheads, report: &Report) -> Result<Vec<Simulated>, FitError> {
     let rows = &measurements.trace().requests;
     let row_of = |session: u64, turn: u32| {
-        // Sessions are numbered by their first rows, and turns follow each other.
+        // Sessions are numbered by their first rows, and their turns are consecutive.
         let mut row = rows.partition_point(|row| u64::from(row.session) < session && row.turn == 0);
         if rows.get(row).is_none_or(|found| u64::from(found.session) != session || found.turn != 0) {
             row = rows.iter().position(|row| u64::from(row.session) == session && row.turn == 0)?;
@@ -253,7 +253,7 @@ impl Observer for Steps {
 mod tests {
     use super::*;
 
-    /// A wait from 40 ns after the client sent it, until a step at 200 ns.
+    /// A request that waits from 40 ns after the client sent it until a step at 200 ns.
     fn waited() -> Simulated {
         Simulated { arrival_ns: 10, queue_ns: Some(150), scheduled_ns: Some(190), ..Simulated::default() }
     }

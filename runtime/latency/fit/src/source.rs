@@ -13,15 +13,15 @@ use crate::measurements::steplog::KvCache;
 pub struct Source {
     /// The measurements.
     pub measurements: Measurements,
-    /// The engine; its latency model and overheads are what is fitted.
+    /// The engine; the fit determines its latency model and overheads.
     pub pool: PoolConfig,
-    /// Its settings as the user gave them.
+    /// Its settings as the user stated them.
     pub engine: String,
 }
 
 impl Source {
-    /// Measurements, and the engine that served them. Steps that single tokens show are taken from
-    /// a capture here.
+    /// Measurements, and the engine that served them. If a capture has the times of single tokens, the steps
+    /// that follow from them are added.
     #[must_use]
     pub fn new(measurements: Measurements, pool: PoolConfig, engine: String) -> Self {
         let measurements = match pool.engine.as_vllm() {
@@ -31,13 +31,13 @@ impl Source {
         Self { measurements, pool, engine }
     }
 
-    /// The same with the steps of the engine's log.
+    /// The same source with the steps of the engine's log.
     ///
     /// # Errors
-    /// When the log cannot be read, or does not say how long steps took.
+    /// If the log cannot be read, or lacks the durations of steps.
     pub fn with_steps(self, path: &Path) -> Result<Self, FitError> {
         let cache = self.pool.engine.as_vllm().map(|vllm| KvCache {
-            // vLLM keeps one block for itself.
+            // vLLM reserves one block.
             usable_blocks: u64::from(vllm.num_gpu_blocks()).saturating_sub(1),
             block_size_tokens: u64::from(vllm.block_size()),
         });
@@ -48,12 +48,13 @@ impl Source {
         self.pool.engine.as_vllm().is_some_and(|engine| engine.async_scheduling())
     }
 
-    /// The same without what began until `lasts_ns` after the first request, which loads the engine still.
+    /// The same source, in which requests and steps that began within `lasts_ns` of the first request only
+    /// load the engine.
     pub(crate) fn after(&self, lasts_ns: u64) -> Self {
         Self { measurements: self.measurements.after(lasts_ns), ..self.clone() }
     }
 
-    /// The same without one of several parts of the requests, which load the engine still.
+    /// The same source, in which one of several parts of the requests only loads the engine.
     pub(crate) fn without(&self, fold: u32, folds: u32) -> Self {
         let measurements = self.measurements.compared(|index, count| index * folds as usize / count != fold as usize);
         Self { measurements, ..self.clone() }
@@ -64,7 +65,7 @@ impl Source {
         Self { measurements, ..self.clone() }
     }
 
-    /// More requests than the engine takes cannot have been decoded at once.
+    /// Checks that no more requests were decoded at once than the engine runs.
     pub(crate) fn check_concurrency(&self) -> Result<(), FitError> {
         let Some(config) = self.pool.engine.as_vllm() else { return Ok(()) };
         let ranks = u64::from(self.pool.engines) * u64::from(self.pool.data_parallel.size);

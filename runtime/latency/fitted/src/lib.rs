@@ -1,19 +1,16 @@
 //! The price of an engine step as a sum of fitted terms.
 //!
-//! A step's price is `sum(coefficient * amount)` over the [`TERMS`]: what a step costs
-//! whatever is in it, tokens, decodes, attention. Coefficients are never negative and
-//! every amount grows with the step, so a larger step never costs less. Decodes enter by
-//! `min(decodes, knot)`, which makes the price concave in the batch, and tokens by
-//! `max(0, tokens - knot)`, which makes it convex in the length of prefills: the shapes
-//! that memory-bound and compute-bound kernels have.
+//! A step's price is `sum(coefficient * amount)` over the [`TERMS`]: a constant, tokens, decodes, attention.
+//! Coefficients are never negative and every amount grows with the step, so a larger step never costs less.
+//! Decodes enter by `min(decodes, knot)`, which makes the price concave in the batch, and tokens by
+//! `max(0, tokens - knot)`, which makes it convex in the length of prefills, as for memory-bound and
+//! compute-bound kernels.
 //!
-//! The host's time to launch a step, which may be longer than the GPU's, is not part of the price:
-//! see [`Overheads`].
+//! The host's time to launch a step, which may be longer than the GPU's, is not part of the price: see [`Overheads`].
 //!
-//! [`StepPrice`] also knows the range of the steps that it was fitted on, and the spread
-//! of the measured steps around their prices ([`Noise`]). `runtime/latency/fit` finds the
-//! coefficients; a native model and a guest price with them, and give the same bits: only
-//! `+ - * /` and comparisons on `f64` are used.
+//! [`StepPrice`] also has the range of the steps that it was fitted on, and the spread of the measured steps
+//! around their prices ([`Noise`]). `runtime/latency/fit` finds the coefficients; a native model and a guest
+//! use them with equal results to the bit: only `+ - * /` and comparisons on `f64` are used.
 
 #![no_std]
 

@@ -23,24 +23,23 @@ pub struct ModelFile {
     /// Time outside of steps.
     #[serde(default)]
     pub overheads: Overheads,
-    /// How well the data fixes the coefficients.
+    /// How well the data determines the coefficients.
     #[serde(default)]
     pub uncertainty: Uncertainty,
-    /// How close the model is to the data that it was fitted on, and to parts of it that
-    /// were left out.
+    /// The errors of the model on the data that it was fitted on, and in cross-validation.
     #[serde(default)]
     pub quality: Vec<Quality>,
     /// Inputs of the fit.
     #[serde(default)]
     pub provenance: Provenance,
-    /// Checks that failed; only there if the fit was forced.
+    /// Checks that failed; only present if the fit was forced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed_checks: Vec<String>,
 }
 
 impl ModelFile {
     /// # Errors
-    /// When the file is of another format, or its covariance has the wrong shape.
+    /// If the file has another format, or its covariance has the wrong shape.
     pub fn check(&self) -> Result<(), InvalidModel> {
         if self.format != MODEL_FORMAT {
             let reason = alloc::format!("expected \"{MODEL_FORMAT}\", found \"{}\"", self.format);
@@ -60,33 +59,33 @@ impl ModelFile {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Overheads {
-    /// From the client to the engine's queue: network, API server, tokenizer.
+    /// Time from the client to the engine's queue: network, API server, tokenizer.
     pub arrival_ns: u64,
-    /// Added for each prompt token, in picoseconds.
+    /// Additional time for each prompt token, in picoseconds.
     pub arrival_per_prompt_token_ps: u64,
     /// Additional time of the first output token.
     pub first_token_ns: u64,
-    /// From the end of a step to the client: detokenizer, API server, network.
+    /// Time from the end of a step to the client: detokenizer, API server, network.
     pub output_ns: u64,
     /// Host time to launch a step with prefill chunks, of up to 512 tokens.
     pub prefill_launch_ns: u64,
-    /// Host time to launch a step of more tokens.
+    /// Host time to launch a larger step.
     pub large_launch_ns: u64,
-    /// Added for each request of such steps.
+    /// Additional time for each request of such steps.
     pub launch_per_request_ns: u64,
-    /// Maximum distance of launches from their mean, in thousandths of it.
+    /// Maximum deviation of launches from their mean, in thousandths of the mean.
     pub launch_spread_permille: u32,
 }
 
-/// How well the data fixes the coefficients.
+/// How well the data determines the coefficients.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Uncertainty {
-    /// Names of terms, and of overheads with `overheads.` before them.
+    /// Names of terms, and of overheads with the prefix `overheads.`.
     pub parameters: Vec<String>,
     /// Their covariance, in squared nanoseconds.
     pub covariance: Vec<Vec<f64>>,
-    /// Those that the data does not fix: their values are assumptions.
+    /// Parameters that the data does not identify: their values are assumptions.
     pub not_identified: Vec<String>,
 }
 
@@ -98,7 +97,7 @@ pub struct Quality {
     pub metric: String,
     /// Relative error on the data of the fit: 0.01 is one percent.
     pub in_sample: f64,
-    /// The same on parts that were left out of the fit, if it was cross-validated.
+    /// The relative error in cross-validation, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cross_validated: Option<f64>,
 }
@@ -111,12 +110,12 @@ pub struct Provenance {
     pub vcr_version: String,
     /// The files.
     pub inputs: Vec<ProvenanceInput>,
-    /// The engine's settings, as given.
+    /// The engine's settings, as stated by the user.
     pub engine: String,
-    /// The model's shape, as given.
+    /// The model's shape, as stated by the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shape: Option<String>,
-    /// The latency model that was corrected, as given.
+    /// The corrected latency model, as stated by the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
     /// The GPU, if it is known.
@@ -125,7 +124,7 @@ pub struct Provenance {
     /// Version of vLLM, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vllm_version: Option<String>,
-    /// Seed of everything drawn.
+    /// Seed of all random draws.
     pub seed: u64,
     /// Observations by kind.
     pub observations: BTreeMap<String, u64>,
@@ -135,19 +134,19 @@ pub struct Provenance {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProvenanceInput {
-    /// Its path, as given.
+    /// Its path, as stated by the user.
     pub path: String,
     /// SHA-256 of its content, as hex.
     pub sha256: String,
     /// Requests read from it.
     pub requests: u64,
-    /// The fitted part of its requests in order of arrival, as two shares; none for all.
+    /// The fitted part of its requests in order of arrival, as two shares; None for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<[f64; 2]>,
 }
 
 impl ProvenanceInput {
-    /// Whether some request is in both: the same file, and parts of it that overlap.
+    /// Whether both contain some of the same requests: overlapping parts of one file.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         let whole = [0.0, 1.0];

@@ -1,4 +1,4 @@
-//! How measured steps spread around their prices.
+//! The spread of measured steps around their prices.
 
 use alloc::string::String;
 use rand_pcg::Pcg64Mcg;
@@ -7,12 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::InvalidModel;
 
-/// The shares of the steps that [`Noise`] has factors for. Rare stalls are above the
-/// last but one.
+/// The shares of steps for which [`Noise`] has factors. Rare stalls are above the last but one.
 pub const QUANTILES: [f64; 13] = [0.0, 0.01, 0.05, 0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9, 0.95, 0.99, 1.0];
 
-/// Quantiles of `measured / price`, apart for steps with and without prefill. Their
-/// means are 1: the price is the mean.
+/// Quantiles of `measured / price`, separately for steps with and without prefill. Their means are 1, because
+/// the price is the mean.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Noise {
@@ -24,7 +23,7 @@ pub struct Noise {
 
 impl Noise {
     /// # Errors
-    /// When a factor is not a positive number, or less than the one before it.
+    /// If a factor is not a positive number, or is less than the one before it.
     pub(crate) fn check(&self) -> Result<(), InvalidModel> {
         for (name, factors) in [("decode", &self.decode), ("prefill", &self.prefill)] {
             let mut last = 0.0;
@@ -58,7 +57,7 @@ impl NoiseStream {
     /// The stream of one engine.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        // The generator wants an odd state; the constant is the golden ratio's fraction.
+        // The generator needs an odd state; the constant is the golden ratio's fraction.
         Self(Pcg64Mcg::new(u128::from(seed) << 64 | 0x9E37_79B9_7F4A_7C15))
     }
 

@@ -20,11 +20,11 @@ pub struct StepPrice {
     noise: Option<Noise>,
 }
 
-/// The same as written.
+/// The price in its file form.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Raw {
-    /// Nanoseconds by the name of a term; a term without one costs nothing.
+    /// Nanoseconds by the name of a term; an absent term costs nothing.
     coefficients: BTreeMap<String, f64>,
     range: FittedRange,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -35,7 +35,7 @@ impl StepPrice {
     /// Checks coefficients, in the order of [`TERMS`].
     ///
     /// # Errors
-    /// When one is negative or not finite, when all are 0, or when the noise is invalid.
+    /// If one is negative or not finite, if all are 0, or if the noise is invalid.
     pub fn new(coefficients: Amounts, range: FittedRange, noise: Option<Noise>) -> Result<Self, InvalidModel> {
         for (term, &value) in TERMS.iter().zip(&coefficients) {
             if !(value.is_finite() && value >= 0.0) {
@@ -64,7 +64,7 @@ impl StepPrice {
         &self.range
     }
 
-    /// How measured steps spread around their prices, if that was measured.
+    /// The spread of measured steps around their prices, if it was measured.
     #[must_use]
     pub fn noise(&self) -> Option<&Noise> {
         self.noise.as_ref()
@@ -84,8 +84,8 @@ impl StepPrice {
         Self::new(coefficients, self.range, self.noise)
     }
 
-    /// Nanoseconds of a step; summed in the order of [`TERMS`], so that a native model
-    /// and a guest give the same bits.
+    /// Nanoseconds of a step; summed in the order of [`TERMS`], so that a native model and a guest give the
+    /// same bits.
     #[must_use]
     #[inline]
     pub fn step_ns(&self, work: &StepWork) -> f64 {

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::terms::StepWork;
 
-/// The largest steps among the observations, quantity by quantity, and the smallest
-/// batch of decodes. A step beyond any of them, by more than a tenth, is extrapolated.
+/// The largest steps among the observations, for each quantity, and the smallest batch of decodes. A step
+/// that exceeds any of them by more than a tenth is extrapolated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FittedRange {
@@ -48,7 +48,7 @@ impl FittedRange {
         }
     }
 
-    /// Whether a step lies within the fitted range.
+    /// Whether a step is within the fitted range.
     #[must_use]
     #[inline]
     pub fn contains(&self, work: &StepWork) -> bool {

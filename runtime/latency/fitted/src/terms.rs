@@ -18,8 +18,8 @@ pub struct StepWork {
     pub decode_tokens: u64,
     /// Context length of each decode, summed.
     pub decode_context_tokens: u64,
-    /// Room in the KV blocks that requests refer to, in tokens: what several requests share
-    /// counts once. [`UNKNOWN_TOKENS`] where that is not known.
+    /// Capacity of the KV blocks that requests refer to, in tokens: shared blocks count once.
+    /// [`UNKNOWN_TOKENS`] if unknown.
     pub kv_distinct_tokens: u64,
     /// Requests that emit a token at the end of the step.
     pub sampled_requests: u64,
@@ -40,15 +40,14 @@ impl From<&StepShape> for StepWork {
     }
 }
 
-/// Stands for [`StepWork::kv_distinct_tokens`] where nothing is known of the KV blocks: no context
-/// is then taken to be shared.
+/// The value of [`StepWork::kv_distinct_tokens`] if the KV blocks are unknown: no context then counts as shared.
 pub const UNKNOWN_TOKENS: u64 = u64::MAX;
 
-/// [`StepWork::kv_distinct_tokens`] of an engine with `active_blocks` KV blocks that requests refer to.
+/// [`StepWork::kv_distinct_tokens`] of an engine in which requests refer to `active_blocks` KV blocks.
 #[must_use]
 pub fn distinct_tokens(active_blocks: u64, block_size_tokens: u64) -> u64 {
     match active_blocks.saturating_mul(block_size_tokens) {
-        // No decode is without a block.
+        // Every decode has a block.
         0 => UNKNOWN_TOKENS,
         tokens => tokens,
     }
@@ -72,10 +71,10 @@ const fn term(name: &'static str, unit: &'static str, meaning: &'static str) -> 
 /// Number of terms.
 pub const TERM_COUNT: usize = 15;
 
-/// Batch sizes up to which a decode adds to the terms `decode_up_to_*`.
+/// Batch sizes up to which a decode contributes to the terms `decode_up_to_*`.
 pub const DECODE_KNOTS: [u64; 3] = [8, 32, 128];
 
-/// Tokens of a step beyond which the terms `token_above_*` begin.
+/// Tokens of a step from which the terms `token_above_*` grow.
 pub const TOKEN_KNOTS: [u64; 2] = [128, 512];
 
 /// The terms, in the order of [`amounts`].
@@ -178,7 +177,7 @@ mod tests {
             let of = |name: &str| amounts[TERMS.iter().position(|term| term.name == name).expect("a term")];
             (of("decode_context_token"), of("decode_distinct_token"))
         };
-        // 7 blocks for each: first none is shared, then all requests share 6.
+        // 7 blocks for each: first no block is shared, then all requests share 6.
         assert_eq!([of(28), of(10), of(0)], [(400.0, 400.0), (400.0, 160.0), (400.0, 400.0)]);
     }
 

@@ -1,29 +1,28 @@
-//! Milliseconds of formulas to the whole nanoseconds of a step.
+//! Converts milliseconds of formulas to whole nanoseconds of a step.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use vcr_core::latency::LatencyError;
 
-/// The longest step any model here may give: a day. Anything longer is a
-/// formula outside its range or a unit mistaken, and would only end in a
-/// simulation that seems to hang.
+/// The longest step of any model: a day. A longer step comes from a formula outside its range or a wrong
+/// unit, and the simulation would seem to hang.
 pub const STEP_NS_MAX: u64 = 24 * 3600 * 1_000_000_000;
 
 /// Rounds a price to the nearest nanosecond.
 ///
 /// # Errors
-/// If it is not a number, negative, or beyond [`STEP_NS_MAX`].
+/// If it is not a number, negative, or above [`STEP_NS_MAX`].
 pub(crate) fn whole_ns(model: &str, part: &str, ms: f64) -> Result<u64, LatencyError> {
     divided_ns(model, part, ms, 1.0)
 }
 
-/// Rounds a price to the nearest nanosecond, divides it by a speed and rounds
-/// again, each time by way of seconds in a double.
+/// Rounds a price to the nearest nanosecond, divides it by a speed and rounds again, each time through
+/// seconds in a double.
 ///
-/// That is the route of std's `Duration`, and Dynamo's: its published runs at
-/// double speed differ in the last digit on any other (rounding once, or
-/// breaking ties anywhere but in the double). IEEE 754 fixes every part of it.
+/// This is how std's `Duration` and Dynamo compute it. Dynamo's published runs at double speed differ in the
+/// last digit with any other method (rounding once, or breaking ties outside the double). IEEE 754 defines
+/// every part of it.
 ///
 /// # Errors
 /// As [`whole_ns`].
@@ -49,19 +48,17 @@ fn through_durations(model: &str, part: &str, ms: f64, ratio: f64) -> Result<u64
     }
 }
 
-/// Result of the conversion through `Duration` at speed 1 for [`PLAIN_MS`], if it is certain: not
-/// where a time is about halfway between two nanoseconds.
+/// Result of the conversion through `Duration` at speed 1 for [`PLAIN_MS`], if it is certain: it is not if a
+/// time is about halfway between two nanoseconds.
 ///
-/// A whole number of nanoseconds survives the way to seconds and back, so only
-/// the first rounding counts. The product below and the seconds it stands for are
-/// each off by at most 2^-12 ns.
+/// A whole number of nanoseconds survives the conversion to seconds and back, so only the first rounding
+/// matters. The product below and the seconds it stands for are each wrong by at most 2^-12 ns.
 #[inline]
 pub(crate) fn plainly_rounded(ms: f64) -> Option<u64> {
     const WHOLE: f64 = (1u64 << 52) as f64;
     let ns = ms * 1e6;
     debug_assert!(PLAIN_MS.contains(&ms), "{ms} ms");
-    // Doubles from 2^52 on are the whole numbers, so a sum beyond it is rounded, and
-    // its lowest bits are the number.
+    // Doubles from 2^52 on are whole numbers, so a sum beyond it is rounded, and its lowest bits are the number.
     let rounded = ns + WHOLE;
     let rest = ns - (rounded - WHOLE);
     (rest.abs() < 0.499).then(|| rounded.to_bits() - WHOLE.to_bits())

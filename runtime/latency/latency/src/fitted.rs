@@ -1,7 +1,7 @@
 //! Fitted step prices, as a native model.
 //!
-//! The same formula as the guest of that name; both round a step's price to whole
-//! nanoseconds in the same way, so a run gives the same bytes with either.
+//! The formula is that of the guest with the same name. Both round a step's price to whole nanoseconds in the
+//! same way, so a run has the same bytes with either.
 
 mod draw;
 
@@ -11,7 +11,7 @@ use vcr_fitted::{NoiseStream, StepPrice, StepWork};
 use crate::duration::rounded_ns;
 pub use draw::FittedDraws;
 
-/// Fitted prices, ready to price steps.
+/// A latency model with fitted prices.
 #[derive(Clone, Debug)]
 pub struct Fitted {
     price: StepPrice,
@@ -20,7 +20,7 @@ pub struct Fitted {
 }
 
 impl Fitted {
-    /// A model that prices with `price`; with noise, if that has any, seeded with `seed`.
+    /// A model with the prices of `price`, and its noise, if it has any, seeded with `seed`.
     #[must_use]
     pub fn new(price: StepPrice, seed: u64) -> Self {
         Self { price, noise: NoiseStream::new(seed), range_use: RangeUse::default() }

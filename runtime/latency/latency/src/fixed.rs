@@ -8,21 +8,20 @@ use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horiz
 /// The constants of a [`Fixed`] model, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FixedInput {
-    /// Every step costs the same, whatever is in it.
+    /// Every step costs the same.
     Step {
         /// Duration of a step.
         step_ns: u64,
     },
-    /// A step costs one constant if it prefills and another if it decodes, and
-    /// the sum of both if it does both.
+    /// A step costs one constant if it prefills, another if it decodes, and the sum of both if it does both.
     Phases {
         /// Duration of the prefill part.
         prefill_ns: u64,
         /// Duration of the decode part.
         decode_ns: u64,
     },
-    /// The same of passes as Dynamo counts them: outputs that are computed again cost
-    /// nothing, and which requests decode is the version's.
+    /// The same for passes as Dynamo counts them: recomputed outputs cost nothing, and the version decides
+    /// which requests decode.
     Passes {
         /// Duration of the prefill part.
         prefill_ns: u64,
@@ -30,7 +29,7 @@ pub enum FixedInput {
         decode_ns: u64,
         /// Dynamo version whose rules decide the decode part of a pass.
         semantics: PassSemantics,
-        /// Charged phases, of an engine of a disaggregated cluster.
+        /// The phases that are charged, for an engine of a disaggregated cluster.
         phases: WorkerPhases,
         /// Whether the engine drafts tokens; see
         /// [`PolynomialInput::speculative`](crate::PolynomialInput::speculative).
@@ -41,9 +40,8 @@ pub enum FixedInput {
     },
 }
 
-/// A model of constants: the simplest thing whose results can be checked by
-/// hand. Constants of 0 are allowed; virtual time then stands still while
-/// tokens flow.
+/// A model of constants: the simplest model whose results can be checked by hand. Constants of 0 are allowed;
+/// virtual time then stands still while tokens are generated.
 #[derive(Clone, Copy, Debug)]
 pub struct Fixed {
     input: FixedInput,
@@ -53,7 +51,7 @@ impl Fixed {
     /// Checks the constants.
     ///
     /// # Errors
-    /// All constants above [`STEP_NS_MAX`].
+    /// Every constant above [`STEP_NS_MAX`].
     pub fn new(input: FixedInput) -> Result<Fixed, InvalidConfig> {
         let constants: &[(&str, u64)] = match &input {
             FixedInput::Step { step_ns } => &[("step_ns", *step_ns)],
@@ -134,7 +132,7 @@ mod tests {
         };
         let prompt = StepShape { prefill_requests: 1, prefill_tokens: 8, ..StepShape::default() };
         let decode = StepShape { decode_requests: 2, decode_tokens: 2, sampled_requests: 2, ..StepShape::default() };
-        // The end of an output that is computed again.
+        // The end of a recomputed output.
         let again = StepShape {
             recompute: RecomputeShape { output_tokens: 8, promptless_chunks: 1, completions: 1, ..Default::default() },
             sampled_requests: 1,

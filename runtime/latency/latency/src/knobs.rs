@@ -36,19 +36,18 @@ use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape, price_
 
 const MODEL: &str = "knobs";
 
-/// The knobs of a [`Knobs`] model.
+/// The input of a [`Knobs`] model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KnobsInput {
     /// Milliseconds of a step that completes a prefill.
     pub ttft: Distribution,
     /// Milliseconds of a step that only decodes.
     pub itl: Distribution,
-    /// Added per new prefill token, in milliseconds; 0 for none.
+    /// Additional milliseconds per new prefill token; 0 for none.
     pub prefill_ms_per_token: f64,
-    /// Added per embedding that the encoder computes, in milliseconds; 0 for none.
+    /// Additional milliseconds per embedding that the encoder computes; 0 for none.
     pub encoder_ms_per_token: f64,
-    /// By how much a full engine is slower than one with a single request; at
-    /// least 1, which means not at all.
+    /// The slowdown of a full engine, relative to one with a single request; at least 1, which is no slowdown.
     pub full_load_factor: f64,
     /// The number of requests at which the engine is full; at least 1.
     pub max_num_seqs: u64,
@@ -57,7 +56,7 @@ pub struct KnobsInput {
 }
 
 impl KnobsInput {
-    /// All that is out of range.
+    /// All values that are out of range.
     pub(crate) fn problems(&self) -> Problems {
         let mut problems = Problems::default();
         problems.distribution_ms("ttft", &self.ttft);
@@ -70,8 +69,7 @@ impl KnobsInput {
     }
 }
 
-/// A model with given first-token and inter-token times: see the knobs in
-/// [`KnobsInput`].
+/// A model with given first-token and inter-token times: see [`KnobsInput`].
 #[derive(Clone, Debug)]
 pub struct Knobs {
     input: KnobsInput,
@@ -80,10 +78,10 @@ pub struct Knobs {
 }
 
 impl Knobs {
-    /// Checks the knobs.
+    /// Checks the input.
     ///
     /// # Errors
-    /// Every knob that is out of range.
+    /// Every value that is out of range.
     pub fn new(input: KnobsInput) -> Result<Knobs, InvalidConfig> {
         input.problems().none_or(
             MODEL,
@@ -109,7 +107,7 @@ impl Knobs {
     }
 }
 
-/// Factor by which an engine with this number of requests is slower than with one.
+/// The slowdown of an engine with this number of requests, relative to one request.
 pub(crate) fn load(input: &KnobsInput, requests: u64) -> f64 {
     // A lone request is the reference; a capacity of one has no load range.
     let others = requests.saturating_sub(1) as f64;
@@ -229,7 +227,7 @@ mod tests {
             prop_assert_eq!(model.price_one(&decode(1)).unwrap(), price(spread, decode(1)));
         }
 
-        /// However a run is cut into batches, its steps cost the same.
+        /// The division of a run into batches does not change the cost of its steps.
         #[test]
         fn the_horizon_never_costs_a_draw(seed: u64, horizon_ns in 0u64..40_000_000) {
             let spread = KnobsInput {

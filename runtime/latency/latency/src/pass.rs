@@ -1,36 +1,33 @@
 //! Parts of a Dynamo pass that are charged as prefill and as decode.
 //!
-//! Dynamo executes a pass as a prefill followed by a decode, not as one fused
-//! batch. Which requests the decode part covers, and how it measures occupancy,
-//! changed between its versions (`dynamo-mocker` 1.4 and `aisimulate-core` of
-//! 1.6).
+//! Dynamo executes a pass as a prefill followed by a decode, not as one fused batch. The versions
+//! (`dynamo-mocker` 1.4 and `aisimulate-core` of 1.6) differ in the requests that the decode part covers, and
+//! in how it measures occupancy.
 
 use vcr_core::latency::StepShape;
 
-/// Whose rules decide what the decode part of a pass covers.
+/// The version whose rules define the decode part of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum PassSemantics {
-    /// Every request that emits a token takes part in the decode, also one whose
-    /// prompt just finished, so a first token costs a prefill and a decode.
-    /// Occupancy counts distinct resident blocks, each in full, unless the
-    /// engine is SGLang's.
+    /// Every request that emits a token takes part in the decode, including one whose prompt just finished,
+    /// so a first token costs a prefill and a decode. Occupancy counts distinct resident blocks, each in
+    /// full, unless the engine is SGLang's.
     Dynamo1_4,
-    /// Only requests past their prompt take part in the decode, those that were
-    /// preempted included; a first token comes out of the prefill itself. Occupancy is the sum of the context
-    /// lengths of the decodes.
+    /// Only requests past their prompt take part in the decode, including preempted ones; a first token comes
+    /// from the prefill itself. Occupancy is the sum of the context lengths of the decodes.
     #[default]
     Dynamo1_6,
 }
 
-/// The prefill part of a pass: prompts alone. What is computed again of outputs
-/// after a preemption costs Dynamo nothing but its request's decode.
+/// The prefill part of a pass: prompts only. In Dynamo, recomputing outputs after a preemption only costs the
+/// decode of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct PrefillLoad {
     /// Requests with prompt tokens to compute.
     pub(crate) requests: u64,
     /// Prompt tokens to compute.
     pub(crate) tokens: u64,
-    /// Tokens before them, summed.
+    /// Sum of the tokens before them.
     pub(crate) context_tokens: u64,
 }
 
@@ -55,34 +52,33 @@ pub(crate) struct DecodeLoad {
     pub(crate) mean_context_tokens: f64,
 }
 
-/// Phases that an engine is charged for.
+/// The phases for which an engine is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum WorkerPhases {
-    /// All that it does.
+    /// All phases.
     #[default]
     Both,
-    /// Prompts alone, as Dynamo's prefill workers: their one token comes with the prompt.
+    /// Only prompts, as for Dynamo's prefill workers: their one token comes with the prompt.
     Prefill,
-    /// Decodes alone, as Dynamo's decode workers: what they compute again of a request
-    /// that was preempted costs nothing but the decode that it ends in.
+    /// Only decodes, as for Dynamo's decode workers: recomputing a preempted request costs only the decode at
+    /// its end.
     Decode,
 }
 
-/// Requests that take part in the decode of a pass, and their KV.
+/// The rules for the requests that take part in the decode of a pass, and for their KV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct PassRules {
     pub(crate) semantics: PassSemantics,
     pub(crate) phases: WorkerPhases,
-    /// With speculation 1.6 verifies drafts right after the prompt, so that a
-    /// finishing prompt takes part in the decode as in 1.4.
+    /// With speculation, 1.6 verifies drafts right after the prompt, so that a request that finishes its
+    /// prompt takes part in the decode as in 1.4.
     pub(crate) speculative: bool,
-    /// Whether occupancy is the sum of the contexts whatever the version.
+    /// Whether occupancy is the sum of the contexts in any version.
     pub(crate) sums_contexts: bool,
 }
 
 impl PassRules {
-    /// Whether a shared prefix counts once for each request, so that there may
-    /// be more of it than the cache holds.
+    /// Whether a shared prefix counts once for each request, so that the total may exceed the cache.
     pub(crate) fn counts_shared_prefixes(&self) -> bool {
         self.sums_contexts || self.semantics == PassSemantics::Dynamo1_6
     }
@@ -93,20 +89,20 @@ impl PassRules {
         if self.phases == WorkerPhases::Decode { PrefillLoad::default() } else { PrefillLoad::of(shape) }
     }
 
-    /// Whether under 1.6 the first token of a prompt comes of a decode in the same pass:
-    /// in decode workers, but for SGLang's, where passes prefill or decode.
+    /// Whether, under 1.6, the first token of a prompt comes from a decode in the same pass. It does in
+    /// decode workers, except for SGLang's, whose passes prefill or decode.
     fn prompts_end_in_decodes(&self) -> bool {
         self.phases == WorkerPhases::Decode && !self.sums_contexts
     }
 
-    /// The decode part of the pass, or `None` if nothing is charged for it.
+    /// The decode part of the pass, or `None` if it is not charged.
     #[inline]
     pub(crate) fn decode_load(&self, shape: &StepShape) -> Option<DecodeLoad> {
         if self.phases == WorkerPhases::Prefill {
             return None;
         }
-        // Dynamo counts the tokens a sequence has when the pass starts, while
-        // the shape also counts the drafts computed in it.
+        // Dynamo counts the tokens of a sequence at the start of the pass, while the shape also counts the
+        // drafts computed in it.
         let draft_tokens = shape.decode_tokens.saturating_sub(shape.decode_requests);
         let decode_context_tokens = shape.decode_context_tokens.saturating_sub(draft_tokens);
         let emitting_requests = shape.decode_requests + shape.prefill_completions;

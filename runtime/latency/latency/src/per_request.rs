@@ -24,7 +24,7 @@ use crate::problem::InvalidConfig;
 
 const MODEL: &str = "per_request";
 
-/// A model of the times of single requests, of the same input as [`Knobs`](crate::Knobs).
+/// A model of the times of single requests, with the input of [`Knobs`](crate::Knobs).
 #[derive(Clone, Copy, Debug)]
 pub struct PerRequest {
     input: KnobsInput,
@@ -34,7 +34,7 @@ impl PerRequest {
     /// Checks the input.
     ///
     /// # Errors
-    /// All that is out of range.
+    /// Every value that is out of range.
     pub fn new(input: KnobsInput) -> Result<Self, InvalidConfig> {
         input.problems().none_or(MODEL, Self { input })
     }

@@ -1,20 +1,20 @@
 //! The trained physics of a transformer, as a native model.
 //!
-//! The same formulas as the guest of that name; both round a step's price to whole
-//! nanoseconds in the same way, so a run gives the same bytes with either.
+//! The formulas are those of the guest with the same name. Both round a step's price to whole nanoseconds in
+//! the same way, so a run has the same bytes with either.
 
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horizon};
 
 use crate::duration::rounded_ns;
 
-/// Trained physics, ready to price steps.
+/// A latency model with trained physics.
 #[derive(Clone, Copy, Debug)]
 pub struct Physics {
     formulas: vcr_roofline::Physics,
 }
 
 impl Physics {
-    /// A model that prices with checked `formulas`.
+    /// A model with checked `formulas`.
     #[must_use]
     pub fn new(formulas: vcr_roofline::Physics) -> Self {
         Self { formulas }

@@ -11,15 +11,14 @@ const MODEL: &str = "polynomial";
 /// Settings of a [`Polynomial`] model; the constants are Dynamo's.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PolynomialInput {
-    /// Dynamo version whose rules decide the decode part of a step.
+    /// Dynamo version whose rules define the decode part of a step.
     pub semantics: PassSemantics,
-    /// Charged phases, of an engine of a disaggregated cluster.
+    /// The phases that are charged, for an engine of a disaggregated cluster.
     pub phases: WorkerPhases,
-    /// Whether the engine drafts tokens. In 1.6 the decode part then covers
-    /// finishing prompts too, as it always does in 1.4.
+    /// Whether the engine drafts tokens. In 1.6, the decode part then also covers requests that finish their
+    /// prompts, as it always does in 1.4.
     pub speculative: bool,
-    /// Whether occupancy is the sum of the contexts under 1.4, too, as for
-    /// Dynamo's SGLang engines.
+    /// Whether occupancy is the sum of the contexts under 1.4 as well, as for Dynamo's SGLang engines.
     pub sums_contexts: bool,
     /// Divisors of the times.
     pub speed: SpeedInput,
@@ -118,22 +117,20 @@ impl LatencyModel for Polynomial {
     }
 }
 
-/// The tokens of the KV cache, if steps like this one only decode a token each: nearly
-/// all steps do.
+/// The KV tokens of a step that only decodes one token per request, as nearly all steps do.
 fn plain_decode_kv_tokens(shape: &StepShape) -> Option<u64> {
     let total_kv_tokens = shape.kv_total_blocks * shape.block_size_tokens;
     let decodes = shape.decode_requests > 0 && shape.decode_requests == shape.decode_tokens;
     (shape.prefill_requests == 0 && decodes && total_kv_tokens > 0).then_some(total_kv_tokens)
 }
 
-/// The time of such a step under 1.6's rules at speed 1, if there is a short way to it.
+/// The time of such a step under 1.6's rules at speed 1, if the fast computation applies.
 #[inline]
 fn plain_decode_ns(context_tokens: u64, total_kv_tokens: u64) -> Option<u64> {
     if context_tokens > total_kv_tokens {
         return None;
     }
-    // Signed numbers become doubles in one instruction. Of a share the polynomial is
-    // above 5 and below 35.
+    // Signed numbers become doubles in one instruction. For a share, the polynomial is above 5 and below 35.
     let occupancy = context_tokens as i64 as f64 / total_kv_tokens as i64 as f64;
     plainly_rounded(decode_polynomial(occupancy))
 }
@@ -146,8 +143,8 @@ fn no_cache() -> LatencyError {
     }
 }
 
-/// New prompt tokens as Dynamo counts them: requests times the difference of
-/// the integer means of where their chunks end and begin.
+/// New prompt tokens as Dynamo counts them: requests times the difference between the integer means of the
+/// ends and the starts of their chunks.
 fn new_tokens(load: PrefillLoad) -> u64 {
     let PrefillLoad { requests, tokens, context_tokens: begin_tokens } = load;
     if requests == 0 {

@@ -31,7 +31,7 @@ pub enum ConfigProblem {
         /// Its value.
         value: f64,
     },
-    /// Below the least value that means anything.
+    /// Below the least meaningful value.
     #[error("invalid `{field}`: expected at least {min}, got {value}")]
     TooSmall {
         /// The field.
@@ -41,7 +41,7 @@ pub enum ConfigProblem {
         /// The least allowed value.
         min: f64,
     },
-    /// Longer than any step.
+    /// Longer than the longest step.
     #[error("`{field}` is {value_ms} ms, more than the {limit_ms} ms a step may last; is it in the right unit?")]
     TooLong {
         /// The field.
@@ -88,7 +88,7 @@ impl std::error::Error for InvalidConfig {}
 pub(crate) struct Problems(pub(crate) Vec<ConfigProblem>);
 
 impl Problems {
-    /// Checks that a number is finite; says so if not.
+    /// Checks that a number is finite; returns whether it is.
     pub(crate) fn finite(&mut self, field: &str, value: f64) -> bool {
         if !value.is_finite() {
             let field = field.to_owned();
@@ -121,7 +121,7 @@ impl Problems {
         }
     }
 
-    /// Checks that a number is a time that one step can last.
+    /// Checks that a number is a possible duration of a step.
     pub(crate) fn step_ms(&mut self, field: &str, value_ms: f64) {
         let limit_ms = crate::duration::STEP_NS_MAX as f64 / 1e6;
         self.not_negative(field, value_ms);
@@ -130,14 +130,14 @@ impl Problems {
         }
     }
 
-    /// Checks that a distribution gives times that one step can last.
+    /// Checks that a distribution has only possible durations of a step.
     pub(crate) fn distribution_ms(&mut self, field: &str, distribution: &Distribution) {
         let limit_ms = crate::duration::STEP_NS_MAX as f64 / 1e6;
         let problems = distribution.problems(limit_ms).into_iter();
         self.0.extend(problems.map(|problem| ConfigProblem::Distribution { field: field.to_owned(), problem }));
     }
 
-    /// The value, if nothing was wrong.
+    /// The value, if there were no problems.
     pub(crate) fn none_or<T>(self, model: &'static str, value: T) -> Result<T, InvalidConfig> {
         if self.0.is_empty() {
             Ok(value)

@@ -26,15 +26,15 @@ pub struct ProfileTables {
     pub decode: DecodeSurface,
 }
 
-/// Selection of a file's deployments.
+/// The choice among the deployments of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deployment {
-    /// The only one; an error if there are several.
+    /// The only deployment; an error if there are several.
     #[default]
     Only,
-    /// The one in this row, from 0.
+    /// The deployment in this row, from 0.
     Row(usize),
-    /// The one with this tensor-parallel size, by the array `tp`.
+    /// The deployment with this tensor-parallel size, by the array `tp`.
     TensorParallel(u64),
 }
 
@@ -52,28 +52,25 @@ pub fn read(path: &std::path::Path, _deployment: Deployment) -> Result<ProfileTa
 pub struct ProfileInput {
     /// The measured points, from [`read()`] or built by hand.
     pub tables: ProfileTables,
-    /// Dynamo version whose rules decide the decode part of a step.
+    /// Dynamo version whose rules define the decode part of a step.
     pub semantics: PassSemantics,
-    /// Charged phases; see [`PolynomialInput::phases`](crate::PolynomialInput::phases).
+    /// The phases that are charged; see [`PolynomialInput::phases`](crate::PolynomialInput::phases).
     pub phases: WorkerPhases,
     /// Whether the engine drafts tokens; see
     /// [`PolynomialInput::speculative`](crate::PolynomialInput::speculative).
     pub speculative: bool,
-    /// Whether occupancy is the sum of the contexts under 1.4, too, as for
-    /// Dynamo's SGLang engines.
+    /// Whether occupancy is the sum of the contexts under 1.4 as well, as for Dynamo's SGLang engines.
     pub sums_contexts: bool,
     /// Divisors of the times.
     pub speed: SpeedInput,
 }
 
-/// A model that interpolates a planner profile: prefill by the new tokens of
-/// the step, decode by occupied KV tokens and mean context length, and the step
-/// is the sum of the two.
+/// A model that interpolates a planner profile: prefill by the new tokens of the step, decode by occupied KV
+/// tokens and mean context length. The step is the sum of both.
 ///
-/// Beyond the measured range times are extrapolated linearly (how, see
-/// [`PrefillCurve`] and [`DecodeSurface`]); where that falls below zero the time
-/// is zero. Each part is rounded to whole nanoseconds, divided by its speed and
-/// rounded again before they are added. A step without new prefill tokens has no prefill part.
+/// Beyond the measured range, times are extrapolated linearly (see [`PrefillCurve`] and [`DecodeSurface`]);
+/// negative results become zero. Each part is rounded to whole nanoseconds, divided by its speed and rounded
+/// again before they are added. A step without new prefill tokens has no prefill part.
 #[derive(Clone, Debug)]
 pub struct Profile {
     tables: ProfileTables,
@@ -82,7 +79,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Checks the input; its tables have been checked already.
+    /// Checks the input, whose tables are already checked.
     ///
     /// # Errors
     /// Every speed that is not above 0.

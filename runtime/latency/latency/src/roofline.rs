@@ -1,20 +1,20 @@
 //! The roofline of a transformer, as a native model.
 //!
-//! The same formulas as the guest of that name; both round a step's price to
-//! whole nanoseconds in the same way, so a run gives the same bytes with either.
+//! The formulas are those of the guest with the same name. Both round a step's price to whole nanoseconds in
+//! the same way, so a run has the same bytes with either.
 
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horizon};
 
 use crate::duration::rounded_ns;
 
-/// A roofline, ready to price steps.
+/// A latency model with the formulas of a roofline.
 #[derive(Clone, Copy, Debug)]
 pub struct Roofline {
     formulas: vcr_roofline::Roofline,
 }
 
 impl Roofline {
-    /// A model that prices with checked `formulas`.
+    /// A model with checked `formulas`.
     #[must_use]
     pub fn new(formulas: vcr_roofline::Roofline) -> Self {
         Self { formulas }
@@ -27,14 +27,14 @@ impl LatencyModel for Roofline {
     }
 }
 
-/// The roofline of a model with any layers, ready to price steps.
+/// A latency model with the roofline of a model with any layers.
 #[derive(Clone, Debug)]
 pub struct LayeredRoofline {
     formulas: vcr_roofline::LayeredRoofline,
 }
 
 impl LayeredRoofline {
-    /// A model that prices with checked `formulas`.
+    /// A model with checked `formulas`.
     #[must_use]
     pub fn new(formulas: vcr_roofline::LayeredRoofline) -> Self {
         Self { formulas }

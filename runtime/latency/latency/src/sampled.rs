@@ -1,9 +1,9 @@
-//! Steps drawn from recorded times, as vllm-vcr's sampled model does.
+//! Steps drawn from recorded times, as in vllm-vcr's sampled model.
 //!
-//! No formula: a step of decodes takes a gap between two tokens that was recorded at a
-//! like concurrency and prompt length, and a prefill adds what first tokens took at the
-//! lowest concurrency, beyond a gap. It has the bands that no regression has, and knows
-//! nothing beyond what was recorded: steps unlike it take the nearest that was.
+//! There is no formula. A step of decodes takes a recorded gap between two tokens at a similar concurrency
+//! and prompt length. A prefill adds the recorded time to the first token at the lowest concurrency, minus a
+//! gap. The model reproduces the scatter of a recording, which no regression does, but a step unlike all
+//! recorded ones takes the times of the nearest one.
 
 use vcr_base::random::Stream;
 use vcr_core::latency::{LatencyError, LatencyModel, RangeUse, StepBatch, StepShape, price_until_horizon};
@@ -13,13 +13,13 @@ use crate::problem::{InvalidConfig, Problems};
 
 const MODEL: &str = "sampled";
 
-/// First prompt tokens of each bucket but the first.
+/// The first prompt length of each bucket except the first.
 const PROMPT_EDGES: [u64; 10] = [65, 129, 257, 513, 1025, 2049, 4097, 8193, 16_385, 32_769];
-/// The same of concurrency.
+/// The first concurrency of each bucket except the first.
 const CONCURRENCY_EDGES: [u64; 7] = [2, 5, 7, 9, 17, 33, 65];
 const PROMPTS: usize = PROMPT_EDGES.len() + 1;
 const CONCURRENCIES: usize = CONCURRENCY_EDGES.len() + 1;
-/// Scale of a first token of other prompts by their lengths.
+/// The largest factor by which first-token times of other prompt lengths are scaled.
 const MAX_SCALE: f64 = 8.0;
 
 /// One recorded answer.
@@ -27,13 +27,13 @@ const MAX_SCALE: f64 = 8.0;
 pub struct SampledAnswer {
     /// Prompt tokens.
     pub prompt_tokens: u64,
-    /// Those that were not in the cache.
+    /// Prompt tokens that were not in the cache.
     pub uncached_tokens: u64,
-    /// Requests under way when it arrived, itself included.
+    /// Requests in progress at its arrival, itself included.
     pub concurrency: u64,
-    /// To its first token.
+    /// Time to its first token.
     pub ttft_ns: Option<u64>,
-    /// Between its tokens.
+    /// Gaps between its tokens.
     pub gaps_ns: Vec<u64>,
 }
 
@@ -42,7 +42,7 @@ pub struct SampledAnswer {
 pub struct SampledGrid {
     /// Gaps by prompt and concurrency, each in ascending order.
     gaps: Vec<Vec<u64>>,
-    /// First tokens at the lowest concurrency by uncached tokens: those tokens, the time.
+    /// Times to the first token at the lowest concurrency, by bucket: uncached tokens and time.
     firsts: Vec<Vec<(u64, u64)>>,
 }
 
@@ -55,13 +55,13 @@ fn cell(prompt: usize, concurrency: usize) -> usize {
 }
 
 impl SampledGrid {
-    /// Sorts recorded answers into their buckets.
+    /// Sorts recorded answers into buckets.
     ///
     /// # Errors
-    /// When there are no gaps or no first tokens.
+    /// If there are no gaps or no first tokens.
     pub fn new(answers: &[SampledAnswer]) -> Result<Self, InvalidConfig> {
         let mut gaps = vec![Vec::new(); PROMPTS * CONCURRENCIES];
-        // By bucket, the lowest class of concurrency and what was recorded there.
+        // For each bucket, the lowest class of concurrency and its recorded times.
         let mut firsts: Vec<(usize, Vec<(u64, u64)>)> = vec![(usize::MAX, Vec::new()); PROMPTS];
         for answer in answers {
             let concurrency = bucket(&CONCURRENCY_EDGES, answer.concurrency.max(1));
@@ -85,7 +85,7 @@ impl SampledGrid {
         problems.none_or(MODEL, Self { gaps, firsts })
     }
 
-    /// The gaps of the nearest cell that has any; the same prompts first, then lower ones.
+    /// The gaps of the nearest cell that has any; cells of the same prompt length come first, then lower ones.
     fn gaps(&self, prompt: usize, concurrency: usize) -> &[u64] {
         let distance = |at: usize| {
             let (prompts, concurrencies) = (at / CONCURRENCIES, at % CONCURRENCIES);
@@ -95,21 +95,21 @@ impl SampledGrid {
         filled.min_by_key(|at| distance(*at)).map_or(&[], |at| &self.gaps[at])
     }
 
-    /// A first token after this many computed tokens.
+    /// The time to a first token after this many computed tokens.
     fn first_ns(&self, tokens: u64, share: f64) -> f64 {
         let own = bucket(&PROMPT_EDGES, tokens);
         let filled = (0..PROMPTS).filter(|at| !self.firsts[*at].is_empty());
         let Some(at) = filled.min_by_key(|at| (at.abs_diff(own), *at)) else { return 0.0 };
         let times = &self.firsts[at];
         let ns = inverse(times.len(), share, |index| times[index].1 as f64);
-        // Where others stand in, by how much longer or shorter this one is.
+        // A substitute of another length is scaled by the ratio of the lengths.
         let mean = times.iter().map(|(tokens, _)| *tokens as f64).sum::<f64>() / times.len() as f64;
         let scale = if at == own { 1.0 } else { (tokens as f64 / mean).clamp(0.25, MAX_SCALE) };
         ns * scale
     }
 }
 
-/// The value at a share of ascending ones, between two of them in proportion.
+/// The value at a share of ascending values, interpolated between two of them.
 fn inverse(count: usize, share: f64, at: impl Fn(usize) -> f64) -> f64 {
     let place = share * (count - 1) as f64;
     let (below, part) = (place as usize, place - place.floor());
@@ -126,7 +126,7 @@ pub struct Sampled {
 }
 
 impl Sampled {
-    /// A model that draws from `grid` by `seed`.
+    /// A model that draws from `grid` with the seed `seed`.
     #[must_use]
     pub fn new(grid: std::sync::Arc<SampledGrid>, seed: u64) -> Self {
         Self { grid, stream: Stream::new(seed, "timing.sampled"), range_use: RangeUse::default() }
@@ -149,7 +149,7 @@ impl Sampled {
         if shape.prefill_tokens > 0 {
             let share = self.stream.unit();
             let first_ns = self.grid.first_ns(shape.prefill_tokens, share);
-            // In a step that decodes anyway, only what the prompt adds to a gap of its own.
+            // In a step that decodes anyway, the prompt only adds its time beyond a gap.
             let gap_ns = if shape.decode_requests > 0 { self.gap_ns(0, 0, 0.5) } else { 0.0 };
             ns += (first_ns - gap_ns).max(0.0);
             is_known &= !self.grid.firsts[bucket(&PROMPT_EDGES, shape.prefill_tokens)].is_empty();

@@ -1,4 +1,4 @@
-//! Running a model faster or slower than its source.
+//! Scales a model's times by a speed.
 
 use crate::duration::divided_ns;
 use crate::problem::Problems;
@@ -6,12 +6,12 @@ use vcr_core::latency::LatencyError;
 
 /// Divisors of modelled times, as in Dynamo.
 ///
-/// Dynamo takes a ratio of 0 or less for 1; here it is refused.
+/// Dynamo treats a ratio of 0 or less as 1; here it is refused.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SpeedInput {
     /// Divides all times; above 0.
     pub speedup_ratio: f64,
-    /// Divides decode times once more; above 0.
+    /// Also divides decode times; above 0.
     pub decode_speedup_ratio: f64,
 }
 

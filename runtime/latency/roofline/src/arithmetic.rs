@@ -1,4 +1,4 @@
-//! Data types of weights, and the peak of a GPU that their matrices are multiplied at.
+//! Data types of weights, and the peak of a GPU for their multiplication.
 
 use alloc::string::String;
 
@@ -32,12 +32,12 @@ impl Arithmetic {
     }
 }
 
-/// A data type of weights, as engines execute it.
+/// A data type of weights in an engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WeightDtype {
     /// Bytes of a weight, with its part of the scales.
     pub bytes: f64,
-    /// What weights and activations are multiplied as, on a GPU that can.
+    /// The arithmetic of weights and activations, on a GPU that supports it.
     pub arithmetic: Arithmetic,
 }
 
@@ -45,8 +45,9 @@ const fn dtype(bytes: f64, arithmetic: Arithmetic) -> WeightDtype {
     WeightDtype { bytes, arithmetic }
 }
 
-/// Data types of weights by name. Activations have the type of the weights, but 16 bits beside `int4`, `int8_wo`
-/// and `mxfp4`, whose weights are converted before they are multiplied (weight-only).
+/// Data types of weights by name. Activations have the type of the weights, except for `int4`, `int8_wo` and
+/// `mxfp4` (weight-only): activations then have 16 bits, and weights are converted before they are
+/// multiplied.
 pub const WEIGHT_DTYPES: &[(&str, WeightDtype)] = &[
     ("bfloat16", dtype(2.0, Arithmetic::Bfloat16)),
     ("fp8", dtype(1.0, Arithmetic::Fp8)),
@@ -57,7 +58,7 @@ pub const WEIGHT_DTYPES: &[(&str, WeightDtype)] = &[
     ("nvfp4", dtype(0.5625, Arithmetic::Fp4)),
 ];
 
-/// The data type of a name; of a number of bytes alone, one byte is fp8.
+/// The data type with this name. If only a number of bytes is given, one byte is fp8.
 pub(crate) fn weight_dtype(name: Option<&str>, bytes: Option<f64>) -> Result<Option<WeightDtype>, RooflineError> {
     let of_bytes = |bytes: f64| {
         let arithmetic = if bytes == 1.0 { Arithmetic::Fp8 } else { Arithmetic::Bfloat16 };
@@ -73,7 +74,7 @@ pub(crate) fn weight_dtype(name: Option<&str>, bytes: Option<f64>) -> Result<Opt
     Ok(Some(WeightDtype { bytes: bytes.unwrap_or(found.bytes), ..*found }))
 }
 
-/// Dense peaks of a GPU's tensor cores with quantised numbers, FLOP/s; none for what it cannot multiply.
+/// Dense peaks of a GPU's tensor cores with quantised numbers, in FLOP/s; None for types that it does not support.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct QuantisedPeaks {
     pub fp8_flops: Option<f64>,
@@ -82,23 +83,23 @@ pub struct QuantisedPeaks {
 }
 
 impl QuantisedPeaks {
-    /// The same peak with all numbers.
+    /// The same peak for all types.
     pub(crate) fn all(flops: f64) -> Self {
         Self { fp8_flops: Some(flops), int8_flops: Some(flops), fp4_flops: Some(flops) }
     }
 }
 
-/// The peak of a GPU that matrices are multiplied at.
+/// The peak of a GPU for a matrix multiplication.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Peak {
-    /// What they are multiplied as.
+    /// The arithmetic of the multiplication.
     pub arithmetic: Arithmetic,
     pub flops: f64,
 }
 
 impl GpuSpec {
-    /// The peak at which matrices of this arithmetic are multiplied: on a GPU that lacks it, weights are
-    /// converted to numbers of 16 bits before they are multiplied.
+    /// The peak for matrices with this arithmetic. A GPU that lacks it converts weights to numbers of 16 bits
+    /// before they are multiplied.
     #[must_use]
     pub fn peak(&self, wanted: Arithmetic) -> Peak {
         let own = match wanted {
@@ -113,7 +114,7 @@ impl GpuSpec {
         }
     }
 
-    /// How long an operation of this arithmetic takes beside one with numbers of 16 bits.
+    /// The time of an operation with this arithmetic, relative to one with numbers of 16 bits.
     pub(crate) fn relative_time(&self, wanted: Arithmetic) -> f64 {
         self.peak_flops / self.peak(wanted).flops
     }

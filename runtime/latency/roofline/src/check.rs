@@ -54,7 +54,7 @@ pub(crate) fn check(model: &TransformerSpec, gpu: &GpuSpec, deployment: &Deploym
 }
 
 fn count(field: &'static str, value: u64) -> Result<(), RooflineError> {
-    // The upper end keeps every product of them finite.
+    // The upper limit keeps every product of them finite.
     in_range(field, value as f64, (1.0..=1e9).contains(&(value as f64)), "1 to 1e9")
 }
 

@@ -4,15 +4,15 @@ use crate::arithmetic::{Peak, QuantisedPeaks, WEIGHT_DTYPES, WeightDtype, weight
 use crate::gpus::{GPUS, Gpu};
 use crate::{Arithmetic, Deployment, GpuSpec, Roofline, RooflineError, TransformerSpec, presets};
 
-/// A roofline as a user writes it: preset names, and numbers that override the presets. Every field may be
-/// left out if a preset or a default gives it a value.
+/// A roofline in the user's form: preset names, and numbers that override the presets. Every field may be
+/// absent if a preset or a default gives it a value.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct RooflineConfig {
     /// Name of a model in [`presets::MODELS`].
     pub model: Option<String>,
-    /// A name of a GPU, by [`Gpu::named`].
+    /// Name of a GPU, as [`Gpu::named`] reads it.
     pub gpu: Option<String>,
 
     /// See [`TransformerSpec::layers`].
@@ -29,15 +29,15 @@ pub struct RooflineConfig {
     pub head_dim: Option<u64>,
     /// See [`TransformerSpec::vocab_size`].
     pub vocab_size: Option<u64>,
-    /// Name of a data type in [`WEIGHT_DTYPES`](crate::WEIGHT_DTYPES), which gives the bytes of a weight and the
-    /// peak of the GPU that it is multiplied at.
+    /// Name of a data type in [`WEIGHT_DTYPES`](crate::WEIGHT_DTYPES), which determines the bytes of a weight
+    /// and the peak of the GPU.
     pub weight_dtype: Option<String>,
-    /// See [`TransformerSpec::weight_bytes`]; 2 where neither given nor preset. Without `weight_dtype`, 1 is fp8.
+    /// See [`TransformerSpec::weight_bytes`]; 2 if neither given nor in the preset. Without `weight_dtype`, 1 is fp8.
     pub weight_bytes: Option<f64>,
-    /// See [`TransformerSpec::kv_bytes`]; 2 where neither given nor preset.
+    /// See [`TransformerSpec::kv_bytes`]; 2 if neither given nor in the preset.
     pub kv_bytes: Option<f64>,
 
-    /// The peak of all arithmetic, whatever the data type of the weights.
+    /// The peak of all arithmetic, for any data type of the weights.
     pub peak_flops: Option<f64>,
     /// See [`GpuSpec::memory_bytes_per_s`].
     pub memory_bytes_per_s: Option<f64>,
@@ -57,17 +57,16 @@ pub struct RooflineConfig {
 }
 
 impl RooflineConfig {
-    /// A config that names two presets and changes nothing.
+    /// A config with two presets and no changes.
     #[must_use]
     pub fn of_presets(model: &str, gpu: &str) -> Self {
         Self { model: Some(model.into()), gpu: Some(gpu.into()), ..Self::default() }
     }
 
-    /// Looks up the presets, applies the overrides and checks the whole.
+    /// Looks up the presets, applies the overrides and checks the result.
     ///
     /// # Errors
-    /// When a preset does not exist, a quantity is missing or out of range, or
-    /// the heads do not split over the GPUs.
+    /// If a preset does not exist, a quantity is missing or out of range, or the heads cannot be split over the GPUs.
     pub fn build(&self) -> Result<Roofline, RooflineError> {
         Roofline::new(&self.transformer()?, &self.gpu()?, &self.deployment())
     }
@@ -102,18 +101,18 @@ impl RooflineConfig {
         })
     }
 
-    /// What the matrices of layers are multiplied as, where `wanted` is what a GPU that can would do.
+    /// The peak for the matrices of layers, if `wanted` is the arithmetic on a GPU that supports it.
     ///
     /// # Errors
-    /// When the GPU's preset does not exist, or a quantity is missing.
+    /// If the GPU's preset does not exist, or a quantity is missing.
     pub fn peak(&self, wanted: Arithmetic) -> Result<Peak, RooflineError> {
         Ok(self.gpu()?.peak(wanted))
     }
 
-    /// Name of the data type of the weights, and the peak that they are multiplied at.
+    /// Name of the data type of the weights, and the peak for it.
     ///
     /// # Errors
-    /// When a preset or data type does not exist, or a quantity is missing.
+    /// If a preset or data type does not exist, or a quantity is missing.
     pub fn weights_and_peak(&self) -> Result<(&'static str, Peak), RooflineError> {
         let model = self.transformer()?;
         let is_same = |dtype: &WeightDtype| dtype.bytes == model.weight_bytes && dtype.arithmetic == model.arithmetic;
@@ -125,7 +124,7 @@ impl RooflineConfig {
     /// The GPU, from its preset and the overrides.
     ///
     /// # Errors
-    /// When the preset does not exist, or a quantity is missing.
+    /// If the preset does not exist, or a quantity is missing.
     pub fn gpu(&self) -> Result<GpuSpec, RooflineError> {
         let preset = self
             .gpu
@@ -141,9 +140,9 @@ impl RooflineConfig {
         let pick = |value: Option<f64>, field, get: fn(&GpuSpec) -> f64| {
             value.or(preset.as_ref().map(get)).ok_or(RooflineError::Missing { field, preset: "gpu" })
         };
-        // One GPU never uses its interconnect, so it need not be known.
+        // One GPU never uses its interconnect, so its bandwidth may be unknown.
         let unused = (self.tensor_parallel.unwrap_or(1) <= 1).then_some(1.0);
-        // What is stated is the peak of all arithmetic.
+        // A stated peak applies to all arithmetic.
         let quantised = match self.peak_flops {
             Some(flops) => QuantisedPeaks::all(flops),
             None => preset.map(|spec| spec.quantised).unwrap_or_default(),

@@ -14,7 +14,7 @@ pub struct StepCost {
     pub head_ns: f64,
     /// The all-reduces of all layers.
     pub all_reduce_ns: f64,
-    /// Cost of every step.
+    /// The constant cost of every step.
     pub overhead_ns: f64,
 }
 
@@ -27,7 +27,7 @@ impl StepCost {
     }
 }
 
-/// A model on its GPUs, reduced to the coefficients that a step is priced with.
+/// A model on its GPUs, reduced to the coefficients that price a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Roofline {
     gemm_compute_ns_per_token: f64,
@@ -43,8 +43,7 @@ pub struct Roofline {
 
 pub(crate) const NS_PER_S: f64 = 1e9;
 
-/// Bytes of one activation element on the wire between GPUs: bf16, also where
-/// the weights are quantised.
+/// Bytes of one activation element on the wire between GPUs: bf16, also with quantised weights.
 pub(crate) const ACTIVATION_BYTES: f64 = 2.0;
 
 /// All-reduces of one layer: after attention and after the MLP.
@@ -54,9 +53,8 @@ impl Roofline {
     /// Checks the numbers and derives the coefficients.
     ///
     /// # Errors
-    /// When a quantity is out of range or the heads do not split evenly over
-    /// the GPUs. Key-value heads may also be repeated: `tensor_parallel` a
-    /// multiple of `kv_heads`, as vLLM allows.
+    /// If a quantity is out of range or the heads cannot be split evenly over the GPUs. Key-value heads may
+    /// also be repeated, as in vLLM: `tensor_parallel` may be a multiple of `kv_heads`.
     pub fn new(model: &TransformerSpec, gpu: &GpuSpec, deployment: &Deployment) -> Result<Self, RooflineError> {
         check(model, gpu, deployment)?;
 
@@ -68,7 +66,7 @@ impl Roofline {
         let layer_weights_per_gpu = layers * model.layer_weights() / gpus;
         let head_weights_per_gpu = model.hidden_size as f64 * model.vocab_size as f64 / gpus;
         let query_width_per_gpu = (model.attention_heads as f64 * model.head_dim as f64) / gpus;
-        // With more GPUs than key-value heads each GPU keeps one whole head.
+        // With more GPUs than key-value heads, each GPU keeps one whole head.
         let kv_heads_per_gpu = (model.kv_heads as f64 / gpus).max(1.0);
         let kv_bytes_per_token = 2.0 * layers * kv_heads_per_gpu * model.head_dim as f64 * model.kv_bytes;
 
@@ -123,8 +121,8 @@ impl Roofline {
     }
 }
 
-/// Query-key pairs of the decodes. With speculation each of a request's tokens
-/// looks at (nearly) the whole context; the sums say only how many on average.
+/// Query-key pairs of the decodes. With speculation, each of a request's tokens attends to (nearly) the whole
+/// context; the sums only give the mean number of tokens.
 #[inline]
 pub(crate) fn decode_pairs(work: &StepShape) -> f64 {
     let pairs_of_one_each = count(work.decode_context_tokens);
@@ -134,11 +132,10 @@ pub(crate) fn decode_pairs(work: &StepShape) -> f64 {
     pairs_of_one_each * (count(work.decode_tokens) / count(work.decode_requests))
 }
 
-/// A count as a number. Processors convert signed integers in one instruction
-/// and unsigned ones in many, and this is on the path of every step; counts
-/// from 2^63 on, which no step has, are taken for 2^63. They are found by the
-/// number, because a compiler that has seen the sign of the integer tested
-/// makes an unsigned conversion of it again.
+/// A count as a number. Processors convert signed integers in one instruction and unsigned ones in many, and
+/// every step executes this function. Counts from 2^63 on, which no step has, become 2^63. The check is on
+/// the number, because a compiler that sees a check of the integer's sign turns the conversion back into an
+/// unsigned one.
 #[inline]
 pub(crate) fn count(value: u64) -> f64 {
     let number = value.cast_signed() as f64;
@@ -148,8 +145,8 @@ pub(crate) fn count(value: u64) -> f64 {
 /// 2^63.
 const COUNT_MAX: f64 = 9_223_372_036_854_775_808.0;
 
-/// The larger of two numbers that are not NaN. `f64::max` handles NaN, which no WebAssembly instruction does,
-/// and becomes a function call there.
+/// The larger of two numbers that are not NaN. `f64::max` handles NaN, for which WebAssembly has no
+/// instruction, and becomes a function call there.
 pub(crate) fn larger(a: f64, b: f64) -> f64 {
     if a > b { a } else { b }
 }
@@ -160,7 +157,7 @@ mod tests {
     use crate::gpus::Gpu;
     use crate::{Arithmetic, QuantisedPeaks, presets};
 
-    /// Round numbers, so that every expectation can be worked out by hand.
+    /// Round numbers, so that every expected value can be computed by hand.
     fn tiny() -> (TransformerSpec, GpuSpec, Deployment) {
         let model = TransformerSpec {
             layers: 2,
@@ -221,7 +218,7 @@ mod tests {
             ..StepShape::default()
         };
         let cost = roofline().step_cost(&work);
-        // 2 layers * 576 weights: 2 FLOPs and 2 bytes each; they tie.
+        // 2 layers * 576 weights: 2 FLOPs and 2 bytes each; both take the same time.
         assert_eq!(cost.gemm_ns, 2304.0);
         // Pairs: 4 * 8 * 2 layers * 10 = 640; bytes: 2 * 2 * 2 * 2 * 2 * 10 = 320.
         assert_eq!(cost.attention_ns, 640.0);

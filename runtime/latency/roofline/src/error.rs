@@ -1,7 +1,7 @@
 use alloc::string::String;
 use core::fmt;
 
-/// Why a roofline cannot be made from the given numbers.
+/// Why a roofline cannot be built from the given numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RooflineError {
     /// No preset has this name.
@@ -24,7 +24,7 @@ pub enum RooflineError {
     Missing {
         /// The config key of the quantity.
         field: &'static str,
-        /// The key of a preset that would give it a value.
+        /// The key of a preset that would set it.
         preset: &'static str,
     },
     /// A quantity is outside its range.
@@ -45,12 +45,12 @@ pub enum RooflineError {
         /// GPUs to split them over.
         tensor_parallel: u64,
     },
-    /// A quantity of experts has no value.
+    /// A quantity of experts is missing.
     MissingOfExperts {
         /// The config key of the quantity.
         field: &'static str,
     },
-    /// A quantity of experts has a value, but there are none.
+    /// A quantity of experts is given, but the model has no experts.
     NoMoeLayers {
         /// The config key of the quantity.
         field: &'static str,

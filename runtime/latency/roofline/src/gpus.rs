@@ -13,23 +13,24 @@ const GIB: f64 = 1_073_741_824.0;
 pub struct Gpu {
     /// Its name.
     pub name: &'static str,
-    /// Its other names: whatever their case, with `-`, `_` or blanks, with or without the vendor.
+    /// Its other names, in any case, with `-`, `_` or blanks, with or without the vendor.
     pub other_names: &'static [&'static str],
     /// Peaks and bandwidths.
     pub spec: GpuSpec,
-    /// Memory as PyTorch reports it, in GiB, within a percent. It is a little below what the datasheet says.
+    /// Memory as PyTorch reports it, in GiB, within a percent. It is a little less than the datasheet states.
     pub memory_gib: f64,
     /// GPUs of a node with one fast interconnect.
     pub gpus_per_node: u32,
-    /// Where peaks and bandwidths are published.
+    /// The datasheet with peaks and bandwidths.
     pub source: &'static str,
-    /// Its price; none if no list price is known.
+    /// Its price; None if no list price is known.
     pub price: Option<ListPrice>,
 }
 
-/// The price of one GPU and hour on the list of a cloud: US dollars, on demand in the United States, without commitments,
-/// taxes, storage or traffic. A node is divided by its GPUs, so the price includes their share of its processors and memory.
-/// Clouds change their prices and grant discounts: state your own price where it matters.
+/// The price of a GPU-hour on the list of a cloud: US dollars, on demand in the United States, without
+/// commitments, taxes, storage or traffic. A node's price is divided by its GPUs, so it includes their share
+/// of its processors and memory. Clouds change their prices and grant discounts: state your own price if it
+/// matters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ListPrice {
     /// US dollars.
@@ -41,7 +42,7 @@ pub struct ListPrice {
 }
 
 impl Gpu {
-    /// The GPU of any of its names.
+    /// The GPU with this name or other name.
     #[must_use]
     pub fn named(text: &str) -> Option<Self> {
         let text = text.trim().to_ascii_lowercase().replace(['_', ' '], "-");
@@ -55,7 +56,7 @@ impl Gpu {
         self.memory_gib * GIB
     }
 
-    /// With these quantised peaks in TFLOP/s, for fp8, int8 and fp4; 0 for what the GPU cannot multiply.
+    /// Sets quantised peaks in TFLOP/s, for fp8, int8 and fp4; 0 for types that the GPU does not support.
     const fn quantised(mut self, [fp8, int8, fp4]: [f64; 3]) -> Self {
         self.spec.quantised = QuantisedPeaks { fp8_flops: flops(fp8), int8_flops: flops(int8), fp4_flops: flops(fp4) };
         self
@@ -66,7 +67,7 @@ impl Gpu {
         self
     }
 
-    /// With the price of a node with this many GPUs.
+    /// Sets the price of a node with this many GPUs.
     const fn priced(mut self, usd_per_hour: f64, gpus: f64, provider: &'static str, date: &'static str) -> Self {
         self.price = Some(ListPrice { usd_per_hour: usd_per_hour / gpus, provider, date });
         self
@@ -151,7 +152,7 @@ pub const GPUS: &[Gpu] = &[
         .node_of(1),
     gpu("h100-nvl", &["h100-nvl-94gb"], [835.5, 3_900.0, NVLINK_3], 93.1, "NVIDIA H100 datasheet")
         .quantised([1_670.5, 1_670.5, 0.0])
-        // A bridge joins two.
+        // A bridge connects two.
         .node_of(2),
     gpu(
         "h100-pcie",
@@ -174,7 +175,7 @@ pub const GPUS: &[Gpu] = &[
         .quantised([296.0, 296.0, 0.0]),
     gpu("h200-nvl", &[], [835.5, 4_800.0, NVLINK_4], 139.8, "NVIDIA H200 datasheet")
         .quantised([1_670.5, 1_670.5, 0.0])
-        // A bridge joins four.
+        // A bridge connects four.
         .node_of(4),
     gpu("h200-sxm", &["h200", "h200-141gb"], [989.4, 4_800.0, NVLINK_4], 139.8, "NVIDIA H200 datasheet")
         .quantised([1_978.9, 1_978.9, 0.0])
@@ -200,7 +201,7 @@ pub const GPUS: &[Gpu] = &[
         .quantised([4_613.7, 4_613.7, 9_227.5]),
     gpu("mi355x", &["instinct-mi355x"], [2_516.6, 8_000.0, 537.6], 288.0, "AMD Instinct MI355X datasheet")
         .quantised([5_033.2, 5_033.2, 10_066.3]),
-    // Of GeForce, floats are summed in 32 bits.
+    // On GeForce, floats are summed in 32 bits.
     gpu(
         "rtx-3090",
         &["3090", "rtx3090", "geforce-rtx-3090"],
@@ -245,7 +246,7 @@ pub const GPUS: &[Gpu] = &[
         "NVIDIA RTX Blackwell PRO whitepaper",
     )
     .quantised([1_007.6, 1_007.6, 2_015.2]),
-    // It multiplies half-precision numbers, and no bfloat16.
+    // It multiplies half-precision numbers, but no bfloat16.
     gpu("t4", &["tesla-t4"], [65.0, 320.0, PCIE_3], 14.6, "NVIDIA T4 datasheet").quantised([0.0, 130.0, 0.0]),
 ];
 
@@ -271,7 +272,7 @@ mod tests {
     #[test]
     fn numbers_are_plausible() {
         for Gpu { name, spec, memory_gib, gpus_per_node, price, source, .. } in GPUS {
-            // A wrong unit, or a sparse peak, is off by more.
+            // A wrong unit, or a sparse peak, would be outside this range.
             let bytes_of_a_flop = spec.memory_bytes_per_s / spec.peak_flops;
             assert!((1.5e-3..0.03).contains(&bytes_of_a_flop), "{name}: {bytes_of_a_flop}");
             for (faster, least, most) in [(spec.quantised.fp8_flops, 1.9, 2.1), (spec.quantised.fp4_flops, 3.9, 8.1)] {

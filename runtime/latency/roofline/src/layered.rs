@@ -8,27 +8,27 @@ use crate::check::check_hardware;
 use crate::cost::{ACTIVATION_BYTES, ALL_REDUCES_PER_LAYER, NS_PER_S, count, decode_pairs, larger};
 use crate::{Arithmetic, Deployment, GpuSpec, RooflineError, StepCost};
 
-/// A model as one GPU has it, summed over all layers. No number is negative.
+/// The part of a model on one GPU, summed over all layers. No number is negative.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LayeredSpec {
     pub layers: u64,
     /// Width of the residual stream.
     pub hidden_size: u64,
-    /// Weights that every token is multiplied with: all but routed experts and the output head.
+    /// Weights that are multiplied for every token: all except routed experts and the output head.
     pub shared_weights: f64,
-    /// Bytes of these.
+    /// Bytes of the shared weights.
     pub shared_bytes: f64,
-    /// Those of the shared weights that are quantised and multiplied as `arithmetic`; the others have 16 bits.
+    /// The shared weights that are quantised and multiplied in `arithmetic`; the others have 16 bits.
     pub quantised_shared_weights: f64,
-    /// What quantised weights are multiplied as, on a GPU that can.
+    /// The arithmetic of quantised weights, on a GPU that supports it.
     pub arithmetic: Arithmetic,
-    /// Routed experts, if there are some.
+    /// Routed experts, if any.
     pub experts: Option<ExpertsSpec>,
     /// Weights of the output head.
     pub head_weights: f64,
-    /// Bytes of these.
+    /// Bytes of the output head.
     pub head_bytes: f64,
-    /// Attention, in one part for each reach.
+    /// Attention, with one part for each window size.
     pub attention: Vec<AttentionSpec>,
     /// Bytes of a request's states, which each of its steps reads and writes.
     pub state_bytes: f64,
@@ -43,18 +43,18 @@ pub struct ExpertsSpec {
     pub per_token: u64,
     /// Weights of one expert in all layers: this GPU's share.
     pub weights: f64,
-    /// Bytes of these.
+    /// Bytes of these weights.
     pub bytes: f64,
-    /// Those of the weights that are multiplied as the model's `arithmetic`.
+    /// The weights of an expert that are multiplied in the model's `arithmetic`.
     pub quantised_weights: f64,
     /// Ranks with steps of the same size whose tokens use these experts.
     pub ranks: u64,
 }
 
-/// Attention of the layers with one reach.
+/// Attention of the layers with one window size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionSpec {
-    /// Tokens that a query attends to at most; none for the whole context.
+    /// The most tokens that a query attends to; None for the whole context.
     pub window_tokens: Option<u64>,
     /// Bytes of KV cache of one token.
     pub kv_bytes_per_token: f64,
@@ -70,7 +70,7 @@ impl LayeredSpec {
         self.shared_weights + experts + self.head_weights
     }
 
-    /// Bytes of these.
+    /// Bytes of all matrices.
     #[must_use]
     pub fn weight_bytes(&self) -> f64 {
         let experts = self.experts.map_or(0.0, |experts| experts.count as f64 * experts.bytes);
@@ -85,12 +85,12 @@ impl LayeredSpec {
     }
 }
 
-/// A model of any layers on its GPUs, ready to price steps.
+/// A model with any layers on its GPUs, as a price of steps.
 ///
 /// Uses the formulas of [`Roofline`](crate::Roofline). A step reads the routed experts that at least one of
-/// its tokens uses. If each token uses `k` of `n` at random, that is `n (1 - (1 - k / n)^tokens)` on average.
-/// A window limits context and pairs by the averages of the step's requests, since a step is known by its
-/// sums.
+/// its tokens uses. If each token uses `k` of `n` at random, the mean is `n (1 - (1 - k / n)^tokens)`. A
+/// window limits context and pairs by the averages of the step's requests, because only the sums of a step
+/// are known.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayeredRoofline {
     spec: LayeredSpec,
@@ -107,7 +107,7 @@ impl LayeredRoofline {
     /// Checks the numbers of the hardware and derives the coefficients.
     ///
     /// # Errors
-    /// When a quantity is out of range.
+    /// If a quantity is out of range.
     pub fn new(spec: LayeredSpec, gpu: &GpuSpec, deployment: &Deployment) -> Result<Self, RooflineError> {
         check_hardware(gpu, deployment)?;
         let gpus = deployment.tensor_parallel as f64;
@@ -132,7 +132,8 @@ impl LayeredRoofline {
         })
     }
 
-    /// The time of one step in nanoseconds, finite and not negative. `prefill_requests`: prefill chunks.
+    /// The time of one step in nanoseconds, finite and not negative. `prefill_requests` is the number of
+    /// prefill chunks.
     #[must_use]
     pub fn step_ns(&self, work: &StepShape, prefill_requests: u64) -> f64 {
         self.step_cost(work, prefill_requests).total_ns()
@@ -185,7 +186,7 @@ fn reached(work: &StepShape, prefill_requests: u64, window: Option<u64>) -> (f64
     (prefilled + decoded, contexts + new + read)
 }
 
-/// Experts that at least one of `tokens` uses, on average.
+/// The mean number of experts that at least one of `tokens` uses.
 fn used_experts(experts: &ExpertsSpec, tokens: u64) -> f64 {
     let all = experts.count as f64;
     if experts.per_token >= experts.count {
@@ -194,7 +195,7 @@ fn used_experts(experts: &ExpertsSpec, tokens: u64) -> f64 {
     all * (1.0 - power(1.0 - experts.per_token as f64 / all, tokens))
 }
 
-/// By squares: the same bits on every machine, without a mathematics library.
+/// Computed by squaring: the same bits on every machine, without a mathematics library.
 fn power(base: f64, mut exponent: u64) -> f64 {
     let (mut result, mut square) = (1.0, base);
     while exponent > 0 {
@@ -296,7 +297,7 @@ mod tests {
         };
         let work = StepShape { sampled_requests: 1, ..decodes(1, 7) };
         let cost = |spec: &LayeredSpec| layered(spec.clone()).step_cost(&work, 0);
-        // Two FLOPs of each of 2 plain weights, and of 14 at twice the peak.
+        // Two FLOPs for each of 2 plain weights, and for each of 14 at twice the peak.
         assert_eq!(cost(&spec).gemm_ns, 2.0 * (2.0 + 14.0 / 2.0));
         let plain = LayeredSpec { arithmetic: Arithmetic::Bfloat16, ..spec.clone() };
         assert_eq!(cost(&plain).gemm_ns, 2.0 * 16.0);

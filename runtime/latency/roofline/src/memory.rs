@@ -3,14 +3,14 @@
 use crate::gpus::Gpu;
 use crate::{PhysicsConfig, RooflineConfig, RooflineError, TransformerSpec, presets};
 
-/// Models of [`presets::MODELS`] whose output head has the weights of their embedding.
+/// Models of [`presets::MODELS`] whose output head and embedding share weights.
 const TIED_EMBEDDINGS: [&str; 3] = ["llama-3.2-1b", "llama-3.2-3b", "qwen3-0.6b"];
 
 /// Memory of each of a model's GPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryNeed {
-    /// Bytes of the weights on each GPU: all layers, the embedding and the output
-    /// head (as far as the vocabulary is known), no norms and biases.
+    /// Bytes of the weights on each GPU: all layers, the embedding and the output head (if the vocabulary is
+    /// known), without norms and biases.
     pub weight_bytes: f64,
     /// Bytes of one cached token on each GPU, over all layers.
     pub kv_bytes_per_token: f64,
@@ -26,9 +26,9 @@ impl MemoryNeed {
             spec.is_some() && TIED_EMBEDDINGS.iter().any(|tied| presets::model(tied) == spec)
         });
         let embeddings = if is_tied { 1.0 } else { 2.0 } * model.hidden_size as f64 * model.vocab_size as f64;
-        // That it is not 0 is checked where the model is built.
+        // The building of the model checks that it is not 0.
         let gpus = gpus.max(1) as f64;
-        // With more GPUs than key-value heads each GPU keeps one whole head.
+        // With more GPUs than key-value heads, each GPU keeps one whole head.
         let kv_heads = (model.kv_heads as f64 / gpus).max(1.0);
         Self {
             weight_bytes: (weights * model.weight_bytes + embeddings * model.head_weight_bytes()) / gpus,
@@ -42,7 +42,7 @@ impl RooflineConfig {
     /// Memory of each of the model's GPUs.
     ///
     /// # Errors
-    /// When a preset does not exist or a quantity is missing.
+    /// If a preset does not exist or a quantity is missing.
     pub fn memory(&self) -> Result<MemoryNeed, RooflineError> {
         let model = self.transformer()?;
         let weights = model.layers as f64 * model.layer_weights();
@@ -52,10 +52,10 @@ impl RooflineConfig {
 }
 
 impl PhysicsConfig {
-    /// Memory of each of the model's GPUs. Embedding and output head are counted where the model is a preset.
+    /// Memory of each of the model's GPUs. Embedding and output head are only counted if the model is a preset.
     ///
     /// # Errors
-    /// When a preset does not exist or a quantity is missing.
+    /// If a preset does not exist or a quantity is missing.
     pub fn memory(&self) -> Result<MemoryNeed, RooflineError> {
         let mut model = self.roofline().transformer()?;
         model.vocab_size = self.model.as_deref().and_then(presets::model).map_or(0, |preset| preset.vocab_size);

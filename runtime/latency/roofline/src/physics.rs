@@ -32,27 +32,26 @@ use crate::spec::{GpuSpec, TransformerSpec};
 
 const NS_PER_US: f64 = 1e3;
 
-/// The largest size of a coefficient. A fit is of the order of 1, or of some
-/// thousand microseconds.
+/// The largest absolute value of a coefficient. Fitted ones are about 1, or some thousand microseconds.
 const COEFFICIENT_MAX: f64 = 1e9;
 
-/// Coefficients of a fit: read from its file, or written out. All are required, but for
-/// `moe_layer_us` of a dense model.
+/// Coefficients of a fit, read from its file or given directly. All are required, except `moe_layer_us` of a
+/// dense model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct Coefficients {
-    /// Of the arithmetic of prefill chunks; BLIS: beta 1a.
+    /// For the arithmetic of prefill chunks; BLIS: beta 1a.
     pub prefill_compute: f64,
-    /// Of the KV that prefill chunks write; beta 1b.
+    /// For the KV that prefill chunks write; beta 1b.
     pub prefill_kv: f64,
-    /// Of the arithmetic of decodes; beta 2a.
+    /// For the arithmetic of decodes; beta 2a.
     pub decode_compute: f64,
-    /// Of the KV that decodes read and write; beta 2b.
+    /// For the KV that decodes read and write; beta 2b.
     pub decode_kv: f64,
-    /// Of reading the weights, once a step; beta 3.
+    /// For reading the weights, once per step; beta 3.
     pub weights: f64,
-    /// Of the all-reduces of tensor parallelism; beta 4.
+    /// For the all-reduces of tensor parallelism; beta 4.
     pub all_reduce: f64,
     /// Microseconds for each layer; beta 5.
     pub layer_us: f64,
@@ -65,8 +64,8 @@ pub struct Coefficients {
     pub moe_layer_us: f64,
 }
 
-/// A trained model as a user writes it: the coefficients, and what they are of, by
-/// preset or by numbers as in a [`RooflineConfig`].
+/// A trained model in the user's form: the coefficients, and the model and GPU, by preset or by numbers as in
+/// a [`RooflineConfig`].
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
@@ -91,21 +90,21 @@ pub struct PhysicsConfig {
     pub head_dim: Option<u64>,
     /// See [`RooflineConfig::weight_dtype`].
     pub weight_dtype: Option<String>,
-    /// See [`TransformerSpec::weight_bytes`]; 2 where neither given nor preset.
+    /// See [`TransformerSpec::weight_bytes`]; 2 if neither given nor in the preset.
     pub weight_bytes: Option<f64>,
-    /// See [`TransformerSpec::kv_bytes`]; 2 where neither given nor preset.
+    /// See [`TransformerSpec::kv_bytes`]; 2 if neither given nor in the preset.
     pub kv_bytes: Option<f64>,
     /// See [`GpuSpec::peak_flops`].
     pub peak_flops: Option<f64>,
     /// See [`GpuSpec::memory_bytes_per_s`].
     pub memory_bytes_per_s: Option<f64>,
-    /// GPUs that share every layer; 1.
+    /// GPUs that share every layer; by default 1.
     pub tensor_parallel: Option<u64>,
-    /// Layers that have experts in the place of one MLP; 0.
+    /// Layers with experts in place of one MLP; by default 0.
     pub moe_layers: Option<u64>,
     /// Experts of such a layer.
     pub experts: Option<u64>,
-    /// Experts that each token goes through.
+    /// Experts that each token uses.
     pub experts_per_token: Option<u64>,
     /// Width of an expert's MLP.
     pub expert_intermediate_size: Option<u64>,
@@ -120,7 +119,7 @@ struct Experts {
     intermediate_size: u64,
 }
 
-/// A trained model, reduced to what a step is priced with.
+/// A trained model, reduced to the coefficients that price a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Physics {
     prefill_ns_per_token: f64,
@@ -134,11 +133,10 @@ pub struct Physics {
 }
 
 impl PhysicsConfig {
-    /// Looks up the presets, applies the overrides and checks the whole.
+    /// Looks up the presets, applies the overrides and checks the result.
     ///
     /// # Errors
-    /// When a preset does not exist, a quantity is missing or out of range, or the
-    /// heads or experts do not fit.
+    /// If a preset does not exist, a quantity is missing or out of range, or heads or experts do not fit.
     pub fn build(&self) -> Result<Physics, RooflineError> {
         self.coefficients.check()?;
         let target = self.roofline();
@@ -150,7 +148,7 @@ impl PhysicsConfig {
         Ok(Physics::new(&self.coefficients, &model, &gpu, deployment.tensor_parallel as f64, &experts))
     }
 
-    /// The same model as a roofline. Other parts of a roofline are not used here: the output head, the
+    /// The same model as a roofline. The other inputs of a roofline are unused here: the output head, the
     /// interconnect, efficiencies.
     #[must_use]
     pub fn roofline(&self) -> RooflineConfig {
@@ -222,8 +220,7 @@ impl Coefficients {
             ("step_us", self.step_us),
             ("moe_layer_us", self.moe_layer_us),
         ];
-        // A fit may well make a coefficient negative: what it makes of a step shows
-        // when that is priced.
+        // A fit may make a coefficient negative; its effect on a step is checked when the step is priced.
         let wrong = all.into_iter().find(|(_, value)| !(-COEFFICIENT_MAX..=COEFFICIENT_MAX).contains(value));
         wrong.map_or(Ok(()), |(field, value)| {
             Err(RooflineError::OutOfRange { field, value, expected: "a number from -1e9 to 1e9" })
@@ -251,7 +248,7 @@ impl Physics {
         let compute_ns_per_token = 2.0 * active / gpus * ns_per_flop * gpu.relative_time(model.arithmetic);
         let query_width = model.attention_heads as f64 * model.head_dim as f64;
         let compute_ns_per_pair = 4.0 * query_width * layers / gpus * ns_per_flop;
-        // With more GPUs than key-value heads each GPU keeps one whole head.
+        // With more GPUs than key-value heads, each GPU keeps one whole head.
         let kv_heads = (model.kv_heads as f64 / gpus).max(1.0);
         let kv_ns_per_token = 2.0 * layers * kv_heads * model.head_dim as f64 * model.kv_bytes * ns_per_byte;
         let ring = 2.0 * (gpus - 1.0) / gpus * hidden * ACTIVATION_BYTES;
@@ -271,8 +268,8 @@ impl Physics {
         }
     }
 
-    /// The time of one step in nanoseconds. Finite, but negative where negative
-    /// coefficients make it so: no step is that, and the caller must reject it.
+    /// The time of one step in nanoseconds: finite, but possibly negative because of negative coefficients.
+    /// The caller must reject negative times.
     #[must_use]
     #[inline]
     pub fn step_ns(&self, work: &StepShape, requests: u64) -> f64 {
@@ -295,7 +292,7 @@ mod tests {
 
     use super::*;
 
-    /// One coefficient 1, all others 0.
+    /// One coefficient is 1, all others are 0.
     fn only(set: fn(&mut Coefficients)) -> Coefficients {
         let mut coefficients = Coefficients {
             prefill_compute: 0.0,
@@ -364,7 +361,7 @@ mod tests {
         is(|c| c.decode_compute = 1.0, 2.0 * 1_152.0 * 3.0 + 64.0 * 50.0);
         is(|c| c.decode_kv = 1.0, 32.0 * 50.0);
         is(|c| c.weights = 1.0, 2.0 * 1_152.0);
-        // One GPU reduces nothing.
+        // One GPU needs no all-reduce.
         is(|c| c.all_reduce = 1.0, 0.0);
         is(|c| c.layer_us = 1.0, 2_000.0);
         is(|c| c.request_us = 1.0, 5_000.0);

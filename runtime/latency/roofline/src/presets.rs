@@ -1,7 +1,7 @@
 //! Models by name.
 //!
-//! Their numbers come from the `config.json` published with each model. Only llama-3.1-8b is tested against published
-//! sizes; check a preset before relying on its absolute times.
+//! Their numbers come from the `config.json` published with each model. Only llama-3.1-8b is tested against
+//! published sizes; check a preset before relying on its absolute times.
 
 use alloc::string::String;
 
@@ -45,7 +45,7 @@ pub const MODELS: &[(&str, TransformerSpec)] = &[
     ("qwen3-32b", transformer(64, 5_120, 25_600, 64, 8, 128, 151_936)),
 ];
 
-/// The model preset with this name, its own or a published one such as `meta-llama/Llama-3.1-8B-Instruct`.
+/// The model preset with this name: its own or a published one such as `meta-llama/Llama-3.1-8B-Instruct`.
 #[must_use]
 pub fn model(name: &str) -> Option<TransformerSpec> {
     find(name).or_else(|| {
@@ -60,7 +60,7 @@ fn find(name: &str) -> Option<TransformerSpec> {
     MODELS.iter().find(|(known, _)| *known == name).map(|(_, spec)| *spec)
 }
 
-/// Names, separated by commas.
+/// Names, joined by commas.
 pub(crate) fn joined<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut joined = String::new();
     for name in names {

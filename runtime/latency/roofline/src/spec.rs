@@ -3,7 +3,7 @@ use crate::arithmetic::{Arithmetic, QuantisedPeaks};
 /// Bytes of a weight that is not quantised.
 const UNQUANTISED_BYTES: f64 = 2.0;
 
-/// The numbers of a dense decoder-only transformer that its cost depends on.
+/// The numbers of a dense decoder-only transformer that determine its cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TransformerSpec {
     /// Decoder layers.
@@ -14,7 +14,7 @@ pub struct TransformerSpec {
     pub intermediate_size: u64,
     /// Query heads.
     pub attention_heads: u64,
-    /// Key and value heads; fewer than `attention_heads` under grouped queries.
+    /// Key and value heads; fewer than `attention_heads` with grouped queries.
     pub kv_heads: u64,
     /// Channels of one head.
     pub head_dim: u64,
@@ -22,7 +22,7 @@ pub struct TransformerSpec {
     pub vocab_size: u64,
     /// Bytes of one weight of a layer: 2 for bf16, 1 for fp8, 0.5 for int4.
     pub weight_bytes: f64,
-    /// What the weights of layers are multiplied as, on a GPU that can.
+    /// The arithmetic of the weights of layers, on a GPU that supports it.
     pub arithmetic: Arithmetic,
     /// Bytes of one cached key or value element: 2 for bf16, 1 for fp8.
     pub kv_bytes: f64,
@@ -46,19 +46,19 @@ impl TransformerSpec {
         if self.weight_bytes < UNQUANTISED_BYTES { UNQUANTISED_BYTES } else { self.weight_bytes }
     }
 
-    /// Bytes that one cached token takes over all layers and heads.
+    /// Bytes of one cached token over all layers and heads.
     #[must_use]
     pub fn kv_bytes_per_token(&self) -> f64 {
         2.0 * self.layers as f64 * self.kv_heads as f64 * self.head_dim as f64 * self.kv_bytes
     }
 }
 
-/// The numbers of one GPU, as its datasheet gives them.
+/// The numbers of one GPU from its datasheet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuSpec {
     /// Dense peak of the tensor cores with numbers of 16 bits, FLOP/s.
     pub peak_flops: f64,
-    /// The same with quantised numbers.
+    /// Dense peaks with quantised numbers.
     pub quantised: QuantisedPeaks,
     /// Peak memory bandwidth, bytes/s.
     pub memory_bytes_per_s: f64,
@@ -66,7 +66,7 @@ pub struct GpuSpec {
     pub interconnect_bytes_per_s: f64,
 }
 
-/// How a model is run: everything that belongs neither to it nor to the GPU.
+/// The deployment of a model: numbers that belong neither to the model nor to the GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Deployment {
     /// GPUs that share every layer.
@@ -75,9 +75,9 @@ pub struct Deployment {
     pub compute_efficiency: f64,
     /// Share of `memory_bytes_per_s` that kernels reach, in (0, 1].
     pub bandwidth_efficiency: f64,
-    /// Time of a step that depends on nothing: launches, sampling, scheduling.
+    /// Constant time of a step: launches, sampling, scheduling.
     pub step_overhead_ns: f64,
-    /// Fixed time of one all-reduce, whatever its size.
+    /// Constant time of one all-reduce of any size.
     pub all_reduce_latency_ns: f64,
 }
 

@@ -1,8 +1,7 @@
 //! Predictions judged by measurements.
 //!
-//! A model predicts measured requests: the same arrivals, lengths and content, and nothing
-//! of their times. What both sides say is compared as percentiles, request by request and
-//! as distributions, and held against gates.
+//! A model predicts measured requests: from their arrivals, lengths and content, without their times. Both
+//! sides are compared as percentiles, request by request and as distributions, and checked against gates.
 
 use serde::Serialize;
 use vcr_compare::{Comparison, Gate, Metric, NEAR_ZERO_MS, Pairs, Statistic, Subject, ks, wasserstein};
@@ -17,41 +16,40 @@ use crate::measurements::data::Measurements;
 use crate::simulate::{Candidate, Simulation, run};
 use crate::source::Source;
 
-/// One prediction and how it compares.
+/// One prediction and its comparison with measurements.
 #[derive(Debug, Serialize)]
 pub struct Judged {
     /// The measurements.
     pub name: String,
-    /// Whether the model was fitted on some of them, by the digest of the file and the
-    /// parts of it that were fitted to and judged.
+    /// Whether the model was fitted on some of the measurements. The digest of the file and the fitted and
+    /// judged parts of it decide.
     pub in_sample: bool,
     /// Requests compared.
     pub requests: u64,
     /// Percentiles of both sides.
     pub comparisons: Vec<Comparison>,
-    /// The intervals of these statistics; empty without draws.
+    /// The intervals of the compared statistics; empty without draws.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub intervals: Vec<Bounds>,
-    /// The load beside what the engine can take, where it is long enough to tell.
+    /// The load and the capacity of the engine, if the load is long enough for a comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity: Option<Capacity>,
     /// Request by request.
     pub per_request: Vec<PerRequest>,
     /// Output tokens per second of both sides.
     pub throughput: Throughput,
-    /// Gaps that prefills lengthen, where single gaps were measured.
+    /// Gaps that prefills lengthen, if single gaps were measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interference: Option<Interference>,
-    /// The steps of both sides, where they were recorded.
+    /// The steps of both sides, if they were recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<StepComparison>,
-    /// Share of the prompt tokens found in the cache, where a side found any.
+    /// Share of the prompt tokens found in the cache, unless both sides found none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix_hits: Option<PrefixHits>,
-    /// Share of the simulated step time that is outside the range that the model was
-    /// fitted on.
+    /// Share of the simulated step time outside the range that the model was fitted on.
     pub outside_fitted_range: f64,
-    /// Origins of both sides, for figures.
+    /// The data of both sides, for figures.
     #[serde(skip)]
     pub sides: Sides,
 }
@@ -59,15 +57,15 @@ pub struct Judged {
 /// Both sides of a prediction.
 #[derive(Debug)]
 pub struct Sides {
-    /// As measured.
+    /// The measured side.
     pub measurements: Measurements,
-    /// As predicted.
+    /// The predicted side.
     pub simulation: Simulation,
     /// The times of each request.
     pub pairs: Vec<Pairs>,
 }
 
-/// How close a metric is, request by request.
+/// The closeness of a metric, request by request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PerRequest {
     /// The metric's name.
@@ -79,41 +77,41 @@ pub struct PerRequest {
     pub pearson: Option<f64>,
 }
 
-/// Output tokens over the time from the first arrival to the last token.
+/// Output tokens, divided by the time from the first arrival to the last token.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Throughput {
-    /// As measured.
+    /// The measured throughput.
     pub measured_tokens_per_s: f64,
-    /// As predicted.
+    /// The predicted throughput.
     pub simulated_tokens_per_s: f64,
 }
 
 /// Shares of the prompt tokens found in the cache, from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PrefixHits {
-    /// As measured.
+    /// The measured share.
     pub measured: f64,
-    /// As predicted.
+    /// The predicted share.
     pub simulated: f64,
 }
 
-/// Gaps longer than one and a half of the median: steps with prefills, mostly.
+/// Gaps longer than one and a half times the median: mostly steps with prefills.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interference {
-    /// Their share of all gaps, as measured.
+    /// Their measured share of all gaps.
     pub measured_share: f64,
-    /// The same as predicted.
+    /// Their predicted share of all gaps.
     pub simulated_share: f64,
-    /// The mean of such gaps over the median, as measured.
+    /// The measured mean of these gaps, relative to the median.
     pub measured_factor: f64,
-    /// The same as predicted.
+    /// The predicted mean of these gaps, relative to the median.
     pub simulated_factor: f64,
 }
 
 /// Predicts the measurements of a source and judges the prediction.
 ///
 /// # Errors
-/// When the engine cannot serve them.
+/// If the engine cannot serve them.
 pub fn judge(model: &ModelFile, source: &Source, seed: u64, again: Again) -> Result<Judged, FitError> {
     let candidate = Candidate { step: model.step, overheads: fitted::overheads(model) };
     let simulation = run(&source.measurements, &source.pool, &candidate, seed, true)?;
@@ -148,7 +146,7 @@ impl Judged {
         self.sides.pairs.iter().find(|pairs| pairs.metric == metric)
     }
 
-    /// Value that a gate limits; none where the metric was not measured.
+    /// The value that a gate limits; None if the metric was not measured.
     #[must_use]
     pub fn value(&self, gate: &Gate) -> Option<f64> {
         let per_request = |metric: Metric| self.per_request.iter().find(|each| each.metric == metric.name());
@@ -187,7 +185,7 @@ pub struct Verdict {
     pub input: String,
     /// The limit.
     pub gate: Gate,
-    /// What is limited; none if it was not measured.
+    /// The limited value; None if it was not measured.
     pub value: Option<f64>,
 }
 
@@ -200,7 +198,7 @@ impl Verdict {
         all.iter().flat_map(|judged| gates.iter().map(move |gate| of(judged, gate))).collect()
     }
 
-    /// A metric that was not measured keeps no limit.
+    /// Whether the limit is kept. A metric that was not measured keeps no limit.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.value.is_some_and(|value| self.gate.holds(value))
@@ -256,7 +254,7 @@ fn interference(measurements: &Measurements, simulation: &Simulation) -> Option<
     Some(Interference { measured_share, simulated_share, measured_factor, simulated_factor })
 }
 
-/// Gaps, and those among them that are well above their median.
+/// All gaps, and the gaps well above the median.
 struct Band {
     median_ns: f64,
     count: f64,

@@ -1,4 +1,4 @@
-//! The effect of a change: how much a metric differs between two loads, as measured and as simulated.
+//! The effect of a change: the difference of a metric between two loads, measured and simulated.
 
 use serde::Serialize;
 use vcr_compare::{Metric, Statistic};
@@ -8,20 +8,20 @@ use crate::judge::calibrate::Judged;
 /// The difference of one statistic between two loads, relative to the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Effect {
-    /// The metric; none for output tokens per second.
+    /// The metric; None for output tokens per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metric: Option<Metric>,
     /// Its statistic.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statistic: Option<Statistic>,
-    /// As measured: 0.5 is half more.
+    /// The measured effect: 0.5 is an increase by half.
     pub measured: f64,
-    /// As simulated.
+    /// The simulated effect.
     pub simulated: f64,
 }
 
 impl Effect {
-    /// The effects of the change from one load to another, in every statistic of both.
+    /// The effects of the change from one load to another, for every statistic that both have.
     #[must_use]
     pub fn all(before: &Judged, after: &Judged) -> Vec<Self> {
         let mut effects = Vec::new();
@@ -45,7 +45,7 @@ impl Effect {
         effects
     }
 
-    /// What changed, such as `ttft p50`.
+    /// Its name, such as `ttft p50`.
     #[must_use]
     pub fn name(&self) -> String {
         match self.metric.zip(self.statistic) {

@@ -58,7 +58,7 @@ pub fn all(judged: &Judged) -> Vec<Figure> {
     figures
 }
 
-/// A figure; one that has nothing to show is empty.
+/// Draws a figure; empty if it has no data.
 fn figure(name: &str, title: &str, plot: Plot<'_>) -> Figure {
     let mut svg = String::new();
     let drawn = plot.draw(&SVGBackend::with_string(&mut svg, SIZE).into_drawing_area(), title);
@@ -74,7 +74,7 @@ pub(super) struct Plot<'a> {
     y_label: &'a str,
     pub(super) curves: Vec<Curve<'a>>,
     pub(super) points: Vec<(f64, f64)>,
-    /// A line on which both axes are equal.
+    /// Whether it has a line on which both axes are equal.
     has_diagonal: bool,
 }
 
@@ -158,7 +158,7 @@ fn cdf(pairs: &Pairs) -> Plot<'static> {
     }
 }
 
-/// On a logarithmic scale, so that the tail shows.
+/// The survival function on a logarithmic scale, so that the tail is visible.
 fn survival(pairs: &Pairs) -> Plot<'static> {
     let [measured, simulated] = sorted(pairs);
     let least = 1.0 / pairs.pairs.len() as f64;
@@ -181,7 +181,7 @@ pub(super) fn qq(pairs: &Pairs) -> Plot<'static> {
     Plot { x_label: "measured ms", y_label: "predicted ms", curves: Vec::new(), points, has_diagonal: true }
 }
 
-/// Changes of the number of requests in flight, as (second, number).
+/// Changes of the number of requests in progress, as (second, number).
 fn flights(spans_ns: impl Iterator<Item = (u64, u64)>) -> Vec<(f64, f64)> {
     let mut changes: Vec<(u64, i32)> = spans_ns.flat_map(|(from, to)| [(from, 1), (to, -1)]).collect();
     changes.sort_unstable();
@@ -212,7 +212,7 @@ pub(super) fn in_flight(judged: &Judged) -> Plot<'static> {
     }
 }
 
-/// Requests in flight when this one arrived.
+/// Requests in progress at the arrival of this one.
 pub(super) fn concurrency(judged: &Judged, index: usize) -> f64 {
     let requests = judged.sides.measurements.requests();
     let at_ns = requests[index].arrival_ns;
@@ -221,7 +221,7 @@ pub(super) fn concurrency(judged: &Judged, index: usize) -> f64 {
     requests[..index].iter().rev().take(4096).filter(is_there).count() as f64
 }
 
-/// Median errors of ttft in tenths of the requests, by what `of` says of them.
+/// Median errors of TTFT for tenths of the requests, which are sorted by `of`.
 pub(super) fn by_requests(judged: &Judged, of: impl Fn(&Judged, usize) -> f64) -> Plot<'static> {
     let sides = &judged.sides;
     let both = sides.measurements.requests().iter().zip(&sides.simulation.requests).enumerate();

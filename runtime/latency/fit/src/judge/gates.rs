@@ -10,7 +10,7 @@ use crate::error::FitError;
 /// Reads the table `[gates]` of a TOML file: `"ttft p50" = "< 10%"`.
 ///
 /// # Errors
-/// When the file cannot be read, or an entry is not a gate.
+/// If the file cannot be read, or an entry is not a gate.
 pub fn read_gates(path: &Path) -> Result<Vec<Gate>, FitError> {
     #[derive(serde::Deserialize)]
     #[serde(deny_unknown_fields)]

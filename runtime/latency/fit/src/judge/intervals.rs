@@ -1,4 +1,5 @@
-//! How far a prediction may be off: the measurements simulated again, with prices drawn as the data of the fit allows.
+//! The uncertainty of a prediction: measurements are simulated several times, with prices drawn from the
+//! covariance of the fit.
 
 use std::num::NonZeroUsize;
 
@@ -16,19 +17,19 @@ use crate::simulate::{Candidate, run, run_at_once};
 use crate::solve::parallel;
 use crate::source::Source;
 
-/// How often measurements are simulated again, and on how many threads.
+/// The number of repeated simulations, and their threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Again {
     /// Draws; 0 for no intervals.
     pub draws: usize,
-    /// Threads; none for all cores. They change no byte.
+    /// Threads; None for all cores. The number does not affect the results.
     pub threads: Option<NonZeroUsize>,
 }
 
-/// A load with fewer requests than this many times the largest batch never fills the engine for long.
+/// A load with fewer requests than this many times the largest batch does not fill the engine for long enough.
 const FULL_BATCHES: usize = 4;
 
-/// A statistic and the values within which nine of ten draws are.
+/// A statistic, and the interval that contains nine of ten draws.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Bounds {
     /// The metric.
@@ -39,31 +40,31 @@ pub struct Bounds {
     pub low_ms: f64,
     /// The 95th percentile.
     pub high_ms: f64,
-    /// Whether the measured value is between both; values below [`NEAR_ZERO_MS`] may miss them by that much.
+    /// Whether the measured value is between both; values below [`NEAR_ZERO_MS`] may be outside by that much.
     pub is_inside: bool,
 }
 
-/// The rate of a load beside the rates at which an engine is full, in requests per second.
+/// The rate of a load and the capacity of the engine, in requests per second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Capacity {
-    /// Requests that arrive.
+    /// Rate of arrivals.
     pub load_per_s: f64,
-    /// Least capacity of the draws.
+    /// Lowest capacity among the draws.
     pub low_per_s: f64,
-    /// Largest capacity of the draws.
+    /// Highest capacity among the draws.
     pub high_per_s: f64,
 }
 
 impl Capacity {
-    /// Whether some draws keep up with the load, and others do not. The queue then grows in some of them only.
+    /// Whether the load exceeds the capacity in some draws but not in all. The queue then grows only in some of them.
     #[must_use]
     pub fn is_crossed(&self) -> bool {
         (self.low_per_s..=self.high_per_s).contains(&self.load_per_s)
     }
 }
 
-/// Intervals of all `compared` statistics, and the capacity where the load is long enough to have one. Nothing for a
-/// model without a covariance.
+/// Intervals of all `compared` statistics, and the capacity if the load is long enough to determine it. Empty
+/// for a model without a covariance.
 pub(crate) fn of(
     model: &ModelFile,
     source: &Source,
@@ -87,13 +88,13 @@ pub(crate) fn of(
     let drawn = parallel::map(threads, &numbers, simulate).into_iter().collect::<Result<Vec<_>, _>>()?;
     let bounds = compared.iter().enumerate().filter_map(|(index, each)| {
         let Interval { low, high } = Interval::of(drawn.iter().map(|(_, values)| values[index]).collect())?;
-        // Next to nothing on both sides is no error, however narrow the interval is.
+        // If both sides are near zero, there is no error, however narrow the interval is.
         let margin_ms = if each.is_near_zero() { NEAR_ZERO_MS } else { 0.0 };
         let is_inside = (low - margin_ms..=high + margin_ms).contains(&each.measured_ms);
         Some(Bounds { metric: each.metric, statistic: each.statistic, low_ms: low, high_ms: high, is_inside })
     });
     let bounds = bounds.collect();
-    // The draws with the shortest and the longest answers are those with the largest and the least capacity.
+    // The draws with the shortest and the longest answers have the highest and the lowest capacity.
     let slowness = compared.iter().position(|each| each.metric == Metric::E2e && each.statistic == Statistic::Mean);
     let Some((slowness, load_per_s)) = slowness.zip(load_per_s(source)) else { return Ok((bounds, None)) };
     let mut by_speed: Vec<&(Candidate, Vec<f64>)> = drawn.iter().collect();
@@ -110,7 +111,7 @@ pub(crate) fn of(
     Ok((bounds, capacity))
 }
 
-/// Requests that arrive in a second, where that is known and there are enough of them to fill the engine.
+/// Arrivals per second; None if unknown, or if there are too few to fill the engine.
 fn load_per_s(source: &Source) -> Option<f64> {
     let requests = source.measurements.requests();
     let seqs = source.pool.engine.as_vllm()?.max_num_seqs() as usize * source.pool.engines as usize;
@@ -119,8 +120,8 @@ fn load_per_s(source: &Source) -> Option<f64> {
     is_open.then(|| (requests.len() - 1) as f64 / (span_ns as f64 / 1e9))
 }
 
-/// Requests that a full engine ends in a second: all of them come at once, and the first and last tenth, in which it is
-/// not full, do not count.
+/// The requests that a full engine completes in a second. All of them arrive at once; the first and the last
+/// tenth, in which the engine is not full, are ignored.
 fn capacity_per_s(source: &Source, candidate: &Candidate, seed: u64) -> Option<f64> {
     let simulation = run_at_once(&source.measurements, &source.pool, candidate, seed).ok()?;
     let mut ends_ns: Vec<u64> =

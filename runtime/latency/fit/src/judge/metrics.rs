@@ -1,4 +1,4 @@
-//! Measured against simulated: what both say of the same requests.
+//! Metrics of the same requests, measured and simulated.
 
 use vcr_compare::{Comparison, Metric, Pairs, Statistic};
 
@@ -6,7 +6,7 @@ use crate::measurements::data::Measurements;
 use crate::measurements::measured::Measured;
 use crate::simulate::{Simulated, Simulation};
 
-/// As it was measured, in nanoseconds.
+/// The measured value, in nanoseconds.
 pub(crate) fn measured_ns(metric: Metric, request: &Measured) -> Option<f64> {
     match metric {
         Metric::Ttft => request.ttft_ns.map(|ns| ns as f64),
@@ -16,7 +16,7 @@ pub(crate) fn measured_ns(metric: Metric, request: &Measured) -> Option<f64> {
     }
 }
 
-/// As it was simulated, in nanoseconds.
+/// The simulated value, in nanoseconds.
 pub(crate) fn simulated_ns(metric: Metric, request: &Simulated) -> Option<f64> {
     match metric {
         Metric::Ttft => request.ttft_ns.map(|ns| ns as f64),
@@ -29,7 +29,7 @@ pub(crate) fn simulated_ns(metric: Metric, request: &Simulated) -> Option<f64> {
     }
 }
 
-/// All comparisons of measurements with a simulation of them.
+/// All comparisons of measurements with their simulation.
 pub(crate) fn comparisons(measurements: &Measurements, simulation: &Simulation) -> Vec<Comparison> {
     if let Some(point) = measurements.point() {
         let of = |(metric, statistic, measured_ms): &(Metric, Statistic, f64)| {

@@ -10,9 +10,9 @@ use vcr_report::{Axis, Chart, Escaped, Line, Tile, Tone, write_banner, write_pag
 use crate::judge::calibrate::{Judged, Verdict};
 use crate::judge::figures::{Plot, by_requests, concurrency, in_flight, qq};
 
-/// A share of extrapolated time above this is worth a look.
+/// A larger share of extrapolated time is shown as a warning.
 const MUCH_OUTSIDE: f64 = 0.05;
-/// The relative error from which a cell has its full colour.
+/// The relative error at which a cell has its full colour.
 const FULL_COLOUR: f64 = 0.5;
 
 #[derive(Serialize)]
@@ -20,10 +20,10 @@ struct Data {
     charts: Vec<Chart>,
 }
 
-/// Gates, errors and charts of several predictions, as a page that needs no other file.
+/// Writes gates, errors and charts of several predictions as a self-contained page.
 ///
 /// # Errors
-/// Those of the writer.
+/// If the writer fails.
 pub fn write(out: &mut dyn Write, title: &str, all: &[Judged], gates: &[Verdict]) -> io::Result<()> {
     let inputs: Vec<&str> = all.iter().map(|judged| judged.name.as_str()).collect();
     let names = relative(&inputs);
@@ -50,7 +50,7 @@ fn counted(predictions: usize) -> String {
     format!("{predictions} prediction{}", if predictions == 1 { "" } else { "s" })
 }
 
-/// Paths without the folders that all of them have in common.
+/// Paths without the folders that all of them share.
 fn relative(paths: &[&str]) -> Vec<String> {
     let folder = |path: &&str| Path::new(path).parent().map(Path::to_owned).unwrap_or_default();
     let common = |one: PathBuf, other: PathBuf| -> PathBuf {
@@ -65,7 +65,7 @@ fn relative(paths: &[&str]) -> Vec<String> {
     paths.iter().map(strip).collect()
 }
 
-/// How much is extrapolated, and the worst errors.
+/// Tiles for the extrapolated share and the largest errors.
 fn tiles(all: &[Judged]) -> Vec<Tile> {
     let outside = all.iter().map(|judged| judged.outside_fitted_range).fold(0.0, f64::max);
     let mut tiles = vec![Tile {
@@ -149,7 +149,7 @@ fn write_errors(out: &mut dyn Write, all: &[Judged], names: &[String]) -> io::Re
             match judged.comparisons.iter().find(|one| one.name() == *column) {
                 Some(one) => {
                     let size = if one.is_near_zero() { 0.0 } else { one.error().abs() / FULL_COLOUR };
-                    // Text stays readable in the full colour.
+                    // Text remains readable on the full colour.
                     let heat = size.min(1.0) * 40.0;
                     let title = format!("{:.2} ms measured, {:.2} ms predicted", one.measured_ms, one.simulated_ms);
                     write!(
@@ -206,7 +206,7 @@ fn charts(judged: &Judged, index: usize, name: &str) -> Vec<Chart> {
     charts
 }
 
-/// A figure as a chart of the page.
+/// Converts a figure to a chart of the page.
 fn chart(id: String, title: String, plot: Plot<'_>, x: &'static str, y: &'static str) -> Chart {
     let line = |name: &str, points: Vec<(f64, f64)>, are_points| {
         let (xs, ys) = points.into_iter().map(|(x, y)| (x, Some(y))).unzip();

@@ -1,4 +1,4 @@
-//! Steps as recorded and as simulated: how many, how long, and what was in them.
+//! Recorded and simulated steps: their number, duration and content.
 
 use serde::Serialize;
 use vcr_compare::{Statistic, pearson};
@@ -10,11 +10,11 @@ use crate::simulate::Simulation;
 /// The steps of a load on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StepComparison {
-    /// As recorded.
+    /// The recorded steps.
     pub measured: StepSummary,
-    /// As simulated.
+    /// The simulated steps.
     pub simulated: StepSummary,
-    /// Pearson's correlation of both sides' batch size over time, in requests; none where a side does not vary.
+    /// Pearson's correlation of the batch sizes of both sides over time, in requests; None if a side does not vary.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_pearson: Option<f64>,
 }
@@ -22,7 +22,7 @@ pub struct StepComparison {
 /// The steps of one side, over all engines.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StepSummary {
-    /// Their number.
+    /// Number of steps.
     pub steps: u64,
     /// Mean duration.
     pub mean_ms: f64,
@@ -38,13 +38,13 @@ pub struct StepSummary {
     pub prefill_share: f64,
 }
 
-/// Parts of the time from the first to the last step in which batch sizes are compared.
+/// Number of equal parts, from the first to the last step, in which batch sizes are compared.
 const PARTS: usize = 100;
 
 /// A step: start, end, work.
 type Step = (u64, u64, StepWork);
 
-/// Compares the recorded steps with the simulated ones; nothing if none were recorded.
+/// Compares the recorded steps with the simulated ones; None if no steps were recorded.
 pub(super) fn compare(measurements: &Measurements, simulation: &Simulation) -> Option<StepComparison> {
     let measured: Vec<Step> =
         measurements.steps().iter().flatten().map(|step| (step.start_ns, step.end_ns, step.work)).collect();
@@ -62,7 +62,7 @@ pub(super) fn compare(measurements: &Measurements, simulation: &Simulation) -> O
     })
 }
 
-/// When the first step begins, and how long it is from then to the end of the last one.
+/// The start of the first step, and the time from then to the end of the last step.
 fn span(steps: &[Step]) -> Option<(u64, u64)> {
     let first_ns = steps.iter().map(|(start_ns, ..)| *start_ns).min()?;
     let last_ns = steps.iter().map(|(_, end_ns, _)| *end_ns).max()?;

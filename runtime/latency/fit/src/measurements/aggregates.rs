@@ -1,9 +1,9 @@
 //! Reports of load generators about a whole load: `vllm bench serve`, `sglang.bench_serving`, aiperf,
 //! guidellm and inference-perf.
 //!
-//! Such a report says how many requests of what length there were at what concurrency or
-//! rate, and means and percentiles of their times. A load like that is made up and
-//! simulated; what is compared is the report, not single requests.
+//! Such a report has the number and lengths of the requests, their concurrency or rate, and means and
+//! percentiles of their times. A similar load is generated and simulated; its statistics are compared with
+//! the report.
 
 use std::path::Path;
 
@@ -13,53 +13,53 @@ use vcr_compare::{Metric, Statistic};
 
 use crate::error::FitError;
 
-/// One load and what was reported of it.
+/// One load and its report.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Point {
-    /// Its name among the others of its file: `concurrency 8`.
+    /// Its name within the file, such as `concurrency 8`.
     pub(crate) name: String,
-    /// How requests came.
+    /// The arrivals of its requests.
     pub(crate) arrivals: Arrivals,
-    /// Their number.
+    /// Number of requests.
     pub(crate) requests: u32,
-    /// Their prompts: mean and standard deviation.
+    /// Mean and standard deviation of the prompts.
     pub(crate) prompt_tokens: (f64, f64),
-    /// Their answers.
+    /// Mean and standard deviation of the answers.
     pub(crate) output_tokens: (f64, f64),
-    /// Milliseconds.
+    /// Reported statistics, in milliseconds.
     pub(crate) reported: Vec<(Metric, Statistic, f64)>,
     /// Output tokens per second.
     pub(crate) output_tokens_per_s: Option<f64>,
 }
 
-/// How requests of a load come.
+/// The arrivals of a load's requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Arrivals {
-    /// This many at any time: each is followed by the next when it ends.
+    /// A closed loop with this many requests: the end of each starts the next one.
     Closed(u32),
-    /// At times of their own.
+    /// An open loop.
     Open(Rate),
 }
 
-/// Times at which requests come, whether others have ended or not.
+/// Arrivals that do not depend on the ends of other requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rate {
     /// Mean rate per second.
     pub(crate) per_s: f64,
     /// Shape of the gamma distribution of the times between them: 1 at random (Poisson), less in bursts, more
-    /// evenly; infinite for equal times.
+    /// for more even times; infinite for equal times.
     pub(crate) burstiness: f64,
-    /// Most requests at once: those beyond wait with their sender, which does not count as their time.
+    /// The most requests at once. Further requests wait at the load generator, which does not count this time.
     pub(crate) most: Option<u32>,
 }
 
 impl Rate {
-    /// At random.
+    /// Poisson arrivals.
     pub(crate) fn at_random(per_s: f64) -> Self {
         Self { per_s, burstiness: 1.0, most: None }
     }
 
-    /// Time from one request to the next, in seconds.
+    /// Draws the time from one request to the next, in seconds.
     fn gap_s(self, stream: &mut Stream) -> f64 {
         let gap = match self.burstiness {
             1.0 => stream.exponential(),
@@ -70,29 +70,29 @@ impl Rate {
     }
 }
 
-/// A made up request of a load.
+/// A generated request of a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct MadeUp {
     pub(crate) arrival_ns: u64,
     pub(crate) prompt_tokens: u32,
     pub(crate) output_tokens: u32,
-    /// Of a closed loop: who sends it, after its last answer.
+    /// In a closed loop, the sender. It sends the request after its previous answer.
     pub(crate) sender: Option<u32>,
 }
 
-/// More requests of a load than these say the same.
+/// More requests of a load do not change its statistics.
 const MAX_REQUESTS: u32 = 2_000;
 /// Larger files are not reports of a few loads.
 const MAX_BYTES: u64 = 256 << 20;
 
 impl Point {
-    /// The mean of a metric as reported, in nanoseconds; its median if that is all.
+    /// The reported mean of a metric, in nanoseconds, or its median if there is no mean.
     pub(crate) fn mean_ns(&self, metric: Metric) -> Option<f64> {
         let of = |statistic| self.reported.iter().find(|each| each.0 == metric && each.1 == statistic);
         of(Statistic::Mean).or_else(|| of(Statistic::P50)).map(|(.., ms)| ms * 1e6)
     }
 
-    /// Most requests at once of an open loop, if it is limited.
+    /// The most requests at once of an open loop, if it has a limit.
     pub(crate) fn most_at_once(&self) -> Option<u32> {
         match self.arrivals {
             Arrivals::Open(rate) => rate.most,
@@ -100,19 +100,19 @@ impl Point {
         }
     }
 
-    /// Requests with the load's distribution, in order of arrival; the same ones each time.
+    /// Requests with the load's distribution, in order of arrival; always the same ones.
     pub(crate) fn requests(&self) -> Vec<MadeUp> {
         let mut lengths = Stream::new(1, "aggregate.lengths");
         let mut gaps = Stream::new(1, "aggregate.arrivals");
         let mut length = |(mean, deviation): (f64, f64)| -> u32 {
-            // Uniform with that mean and deviation.
+            // A uniform distribution with this mean and deviation.
             let drawn = mean + deviation * 3f64.sqrt() * (2.0 * lengths.unit() - 1.0);
             drawn.round().clamp(1.0, 1e7) as u32
         };
         let mut at_ns = 0.0;
         let made = |index: u32| {
             let (arrival_ns, sender) = match self.arrivals {
-                // Those of the first round come together.
+                // The requests of the first round arrive together.
                 Arrivals::Closed(senders) => (u64::from(index / senders), Some(index % senders)),
                 Arrivals::Open(rate) => {
                     at_ns += rate.gap_s(&mut gaps) * 1e9;
@@ -126,10 +126,10 @@ impl Point {
     }
 }
 
-/// Reads the loads of a report; none if the file is something else.
+/// Reads the loads of a report; None if the file is not a report.
 ///
 /// # Errors
-/// When it is a report that lacks what a simulation needs.
+/// If the report lacks data that a simulation needs.
 pub(crate) fn read(path: &Path) -> Result<Option<Vec<Point>>, FitError> {
     if path.is_dir() || !vcr_base::input::is_regular(path) {
         return Ok(None);
@@ -142,7 +142,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<Vec<Point>>, FitError> {
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
         return Ok(None);
     }
-    // Some write a line for each load, and numbers that JSON does not have.
+    // Some tools write a line for each load, and numbers that JSON does not have.
     let bytes = vcr_trace::import::without_nan(bytes);
     let reports = serde_json::Deserializer::from_slice(&bytes).into_iter::<Value>();
     let Ok(reports) = reports.collect::<Result<Vec<Value>, _>>() else { return Ok(None) };
@@ -155,7 +155,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<Vec<Point>>, FitError> {
     points.into_iter().enumerate().map(checked).collect::<Result<_, _>>().map(Some)
 }
 
-/// The loads of reports; none if one is something else, or lists its requests with their arrivals.
+/// The loads of reports; None if one of them is not a report, or lists its requests with their arrivals.
 fn loads(reports: &[Value]) -> Option<Vec<Result<Point, String>>> {
     if let [report] = reports {
         return match () {
@@ -206,7 +206,7 @@ fn count(number: Option<f64>) -> u32 {
     number.filter(|number| (0.0..4e9).contains(number)).map_or(0, |number| number.round() as u32)
 }
 
-/// An open loop if there is a rate, with a limit of requests at once if there is one; else a closed one.
+/// An open loop if there is a rate, with the concurrency as its limit; otherwise a closed loop.
 fn arrivals(concurrency: Option<f64>, rate: Option<f64>, burstiness: f64) -> Arrivals {
     let most = concurrency.filter(|concurrency| concurrency.is_finite()).map(|number| count(Some(number)));
     match (most, rate.filter(|rate| rate.is_finite() && *rate > 0.0)) {
@@ -216,7 +216,7 @@ fn arrivals(concurrency: Option<f64>, rate: Option<f64>, burstiness: f64) -> Arr
     }
 }
 
-/// Burstiness of equal times between requests.
+/// Burstiness of evenly spaced requests.
 const EVEN: f64 = f64::INFINITY;
 
 fn named(arrivals: Arrivals) -> String {
@@ -242,12 +242,12 @@ fn is_bench(report: &Value) -> bool {
     report.get("mean_ttft_ms").is_some() && report.get("completed").is_some() && !is_detailed
 }
 
-/// A result of `vllm bench serve` or `sglang.bench_serving`.
+/// Reads a result of `vllm bench serve` or `sglang.bench_serving`.
 fn bench(report: &Value) -> Result<Point, String> {
     let completed = count(number(report, &["completed"]));
     let rate = number(report, &["request_rate"]);
     let limit = number(report, &["max_concurrency"]);
-    // Without rate and limit all are sent at once.
+    // Without rate and limit, all requests are sent at once.
     let all_at_once = rate.is_none_or(f64::is_infinite).then_some(f64::from(completed));
     let burstiness = number(report, &["burstiness"]).unwrap_or(1.0);
     let arrivals = arrivals(limit.or(all_at_once), rate, burstiness);
@@ -273,7 +273,7 @@ fn bench(report: &Value) -> Result<Point, String> {
     })
 }
 
-/// Place of aiperf's metrics: at the top, or under `records`.
+/// aiperf's metrics: at the top level, or under `records`.
 fn aiperf_metrics(report: &Value) -> Option<&Value> {
     [Some(report), report.get("records")]
         .into_iter()
@@ -281,7 +281,7 @@ fn aiperf_metrics(report: &Value) -> Option<&Value> {
         .find(|value| value.get("time_to_first_token").is_some_and(|metric| metric.get("avg").is_some()))
 }
 
-/// `profile_export_aiperf.json`.
+/// Reads `profile_export_aiperf.json`.
 fn aiperf(report: &Value) -> Result<Point, String> {
     let metrics = aiperf_metrics(report).unwrap_or(report);
     let mut reported = Vec::new();
@@ -328,12 +328,12 @@ fn aiperf(report: &Value) -> Result<Point, String> {
     })
 }
 
-/// Whether a report is one of inference-perf about a stage or a whole run.
+/// Whether it is a report of inference-perf about a stage or a whole run.
 fn is_inference_perf(report: &Value) -> bool {
     report.get("load_summary").is_some() && number(report, &["successes", "count"]).is_some()
 }
 
-/// `stage_N_lifecycle_metrics.json` of inference-perf, whose times are seconds.
+/// Reads `stage_N_lifecycle_metrics.json` of inference-perf, whose times are seconds.
 fn inference_perf(report: &Value) -> Result<Point, String> {
     let of = |keys: &[&str]| number(report, &[&["successes"], keys].concat());
     let mut reported = Vec::new();
@@ -357,13 +357,13 @@ fn inference_perf(report: &Value) -> Result<Point, String> {
     };
     let arrivals = match load("concurrency") {
         Some(concurrency) => arrivals(Some(concurrency), None, 1.0),
-        // The report does not say how its client spaces requests.
+        // The report does not state how its client spaces requests.
         None => arrivals(None, rate, 1.0),
     };
     let tokens = |names: [&str; 2]| {
         let found = names.into_iter().find_map(|name| Some((name, of(&[name, "mean"])?)));
         found.map_or((0.0, 0.0), |(name, mean)| {
-            // The deviation of a normal distribution with these percentiles.
+            // The standard deviation of a normal distribution with these percentiles.
             let spread = of(&[name, "p90"]).zip(of(&[name, "p10"])).map_or(0.0, |(high, low)| high - low);
             (mean, spread.max(0.0) / 2.563)
         })
@@ -379,7 +379,7 @@ fn inference_perf(report: &Value) -> Result<Point, String> {
     })
 }
 
-/// A report of guidellm without its requests; none if it is not a report, or has them.
+/// Reads a report of guidellm without single requests; None if it is not a report, or has them.
 fn guidellm(report: &Value) -> Option<Vec<Result<Point, String>>> {
     let benchmarks = report.get("benchmarks")?.as_array().filter(|benchmarks| !benchmarks.is_empty())?;
     let is_listed = |benchmark: &Value| {
@@ -486,7 +486,7 @@ mod tests {
         let mut report = bench();
         (report["ttfts"], report["start_times"]) = (json!([0.1]), json!([5.0]));
         assert_eq!(points(&report), Ok(None));
-        // Without arrivals the load is made up.
+        // Without arrivals, the load is generated.
         report["start_times"] = json!([]);
         assert_eq!(one(&report).requests, 200);
     }

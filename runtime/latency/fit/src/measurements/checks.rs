@@ -1,18 +1,18 @@
-//! Whether measurements can be true.
+//! Plausibility checks of measurements.
 
 use crate::error::FitError;
 use crate::measurements::measured::Measured;
 
-/// Fewer whole requests than this fix nothing.
+/// Fewer complete requests determine no coefficient.
 const MIN_REQUESTS: usize = 20;
 
-/// More requests than this are refused: they take more memory and time than they tell.
+/// More requests are refused: they cost memory and time without more information.
 pub(crate) const MAX_REQUESTS: usize = 1_000_000;
 
-/// Checks the requests of a file, in order of arrival; `unused` are columns without a known name. Gives what looks odd.
+/// Checks the requests of a file, in order of arrival; `unused` are columns without a known name. Returns warnings.
 ///
 /// # Errors
-/// When there are too few, or their times contradict each other.
+/// If there are too few, or their times contradict each other.
 pub(crate) fn rows(name: &str, rows: &[&Measured], unused: &[&str]) -> Result<Vec<String>, FitError> {
     if rows.len() > MAX_REQUESTS {
         let what = format!("it has more than {MAX_REQUESTS} requests: fit a part of them");
@@ -82,7 +82,7 @@ pub(crate) fn rows(name: &str, rows: &[&Measured], unused: &[&str]) -> Result<Ve
 mod tests {
     use super::*;
 
-    /// Warnings about forty requests that differ in all respects, after a change.
+    /// Warnings about forty different requests after a change.
     fn warnings(change: impl Fn(usize, &mut Measured)) -> Vec<String> {
         let mut measured: Vec<Measured> = (0..40)
             .map(|index| Measured {

@@ -1,8 +1,8 @@
 //! Measured requests: read, checked, and as a workload.
 //!
-//! Everything that `vcr-trace` reads can be fitted to: captures, tables with a row for
-//! each request, reports of load generators. What the simulation needs of a request is
-//! when it arrived, its lengths and its content; what it is compared with are its times.
+//! A fit accepts everything that `vcr-trace` reads: captures, tables with a row for each request, reports of
+//! load generators. The simulation needs a request's arrival, lengths and content; its times are compared
+//! with the simulation.
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -25,26 +25,26 @@ use crate::measurements::row::{Row, emitter};
 use crate::measurements::steplog::{self, KvCache};
 use crate::measurements::workload::{share_cached, workload};
 
-/// Source that captures of `vcr record` name.
+/// The source in captures of `vcr record`.
 const RECORDER: &str = "record";
-/// Fewer steps than this say less than the times of requests.
+/// Fewer steps contain less information than the times of requests.
 const MIN_EMITTED_STEPS: usize = 200;
 
-/// How measurements are read.
+/// Options for reading measurements.
 #[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
-    /// The format; none to detect it.
+    /// The format; None detects it.
     pub format: Option<Format>,
-    /// Columns by what they hold: `ttft_ms` is in `first_token`.
+    /// Names of columns: (standard name, name in the table), such as `ttft_ms` and `first_token`.
     pub columns: Vec<(String, String)>,
-    /// Tokens of a prompt block that an id or a hash stands for.
+    /// Tokens of a prompt block with one id or hash.
     pub block_size_tokens: Option<NonZeroU32>,
-    /// Keep think times between the turns of a session, instead of literal arrivals.
+    /// Keep think times between the turns of a session, instead of recorded arrivals.
     pub sessions: bool,
 }
 
-/// The requests of one or several files that were served by one engine, in order of
-/// arrival, with their content as a workload.
+/// The requests of one or several files that one engine served, in order of arrival, with their content as a
+/// workload.
 #[derive(Clone, Debug)]
 pub struct Measurements {
     name: String,
@@ -54,13 +54,13 @@ pub struct Measurements {
     warnings: Vec<String>,
     vllm_version: Option<String>,
     gpu: Option<String>,
-    /// Of a capture whose tokens passed in messages of the engine.
+    /// The requests of a capture whose tokens were in messages of the engine.
     emitters: Arc<Vec<Emitter>>,
-    /// Steps that were recorded; empty if none were.
+    /// The recorded steps; empty if there are none.
     steps: Arc<RecordedSteps>,
-    /// Requests that the load generator had in flight at most.
+    /// The most requests that the load generator had in progress.
     most_at_once: Option<u32>,
-    /// Report of the whole load, where single requests are not known.
+    /// The report of the whole load, if single requests are unknown.
     point: Option<Arc<Point>>,
 }
 
@@ -79,7 +79,7 @@ impl Measurements {
         points.into_iter().map(|point| Ok(Self::of_point(path, &sha256, point))).collect()
     }
 
-    /// A load like the one that a report is about.
+    /// Generates a load with the properties of a report.
     fn of_point(path: &Path, sha256: &str, point: Point) -> Self {
         let row = |made: MadeUp| Row {
             measured: Measured {
@@ -116,27 +116,27 @@ impl Measurements {
         }
     }
 
-    /// A load that nobody has measured.
+    /// A generated load without measurements.
     pub(crate) fn made_up(point: Point) -> Self {
         Self::of_point(Path::new(""), "", point)
     }
 
-    /// Report of the whole load, if there is nothing else.
+    /// The report of the whole load, if there are no single requests.
     pub(crate) fn point(&self) -> Option<&Point> {
         self.point.as_deref()
     }
 
-    /// Requests that the load generator had in flight at most: others waited for an end.
+    /// The most requests that the load generator had in progress; others waited for the end of one.
     pub(crate) fn most_at_once(&self) -> Option<u32> {
         self.most_at_once
     }
 
-    /// Whether anything of it is compared with a simulation.
+    /// Whether any of its times are compared with a simulation.
     pub(crate) fn is_compared(&self) -> bool {
         self.point.is_some() || self.requests.iter().any(|request| request.is_whole && request.ttft_ns.is_some())
     }
 
-    /// The same load without what was reported of it.
+    /// The same load without its report.
     pub(crate) fn without_point(&self) -> Self {
         Self { point: None, ..self.clone() }
     }
@@ -144,10 +144,10 @@ impl Measurements {
     /// Reads a file with requests.
     ///
     /// # Errors
-    /// When it cannot be read, or has impossible values: see [`FitError`].
+    /// If it cannot be read, or has impossible values: see [`FitError`].
     pub fn read(path: &Path, options: &ReadOptions) -> Result<Self, FitError> {
         let name = path.display().to_string();
-        // Names of columns say that it is a table, which the columns alone may not.
+        // If columns are named, the file is a table, even if its own columns do not show it.
         let is_table = !options.columns.is_empty();
         let import = ImportOptions {
             format: options.format.or(is_table.then_some(Format::Requests)),
@@ -171,7 +171,7 @@ impl Measurements {
                 }
                 CaptureLine::Engine(engine) => vllm_version = vllm_version.take().or(engine.vllm_version),
                 CaptureLine::Request(record) if rows.len() <= checks::MAX_REQUESTS => {
-                    // Steps are seen only if all that was in them is.
+                    // Steps are only known if all their requests are.
                     emitters = emitters.take().and_then(|mut emitters| {
                         emitters.push(emitter(&record)?);
                         Some(emitters)
@@ -217,11 +217,10 @@ impl Measurements {
         })
     }
 
-    /// The same with the steps of the engine's log, and with the KV cache that they belong to,
-    /// if known.
+    /// The same measurements with the steps of the engine's log, and with the engine's KV cache if known.
     ///
     /// # Errors
-    /// When the log cannot be read, or does not say how long steps took.
+    /// If the log cannot be read, or lacks the durations of steps.
     pub(crate) fn with_steps(mut self, path: &Path, cache: Option<KvCache>) -> Result<Self, FitError> {
         self.steps = Arc::new(steplog::read(path, cache)?);
         let sha256 = digest(path).map_err(|source| FitError::Read { path: path.to_owned(), source })?;
@@ -230,8 +229,8 @@ impl Measurements {
         Ok(self)
     }
 
-    /// The same with the steps that the times of single tokens show, if there are such and
-    /// no log was given.
+    /// The same measurements with the steps that follow from the times of single tokens, if these are known
+    /// and no log was given.
     pub(crate) fn with_emitted_steps(mut self, max_num_batched_tokens: u32, is_async: bool) -> Self {
         if self.steps.is_empty() && !self.emitters.is_empty() {
             let steps = emitted::steps(&self.emitters, u64::from(max_num_batched_tokens), is_async);
@@ -242,7 +241,7 @@ impl Measurements {
         self
     }
 
-    /// Steps that were recorded, by engine; empty if none were.
+    /// The recorded steps, by engine; empty if there are none.
     pub(crate) fn steps(&self) -> &RecordedSteps {
         &self.steps
     }
@@ -259,7 +258,7 @@ impl Measurements {
         &self.requests
     }
 
-    /// The same as a workload; its requests are in the same order.
+    /// The same requests as a workload, in the same order.
     #[must_use]
     pub fn trace(&self) -> &Arc<Trace> {
         &self.trace
@@ -277,20 +276,21 @@ impl Measurements {
         &self.warnings
     }
 
-    /// The version of vLLM, if the file says it.
+    /// The version of vLLM, if the file states it.
     #[must_use]
     pub fn vllm_version(&self) -> Option<&str> {
         self.vllm_version.as_deref()
     }
 
-    /// The GPU, if the file says it.
+    /// The GPU, if the file states it.
     #[must_use]
     pub fn gpu(&self) -> Option<&str> {
         self.gpu.as_deref()
     }
 
-    /// The same data, comparing only the requests for which `is_compared` holds, by their index among the
-    /// compared requests and the number of these; recorded steps likewise. The other requests only load the engine.
+    /// The same data, in which only the requests for which `is_compared` holds are compared. It takes their
+    /// index among the compared requests and the number of these; the same for recorded steps. The other
+    /// requests only load the engine.
     #[must_use]
     pub fn compared(&self, is_compared: impl Fn(usize, usize) -> bool) -> Self {
         let mut part = self.clone();
@@ -301,8 +301,8 @@ impl Measurements {
         part
     }
 
-    /// The same data, comparing only the requests that arrived later than `lasts_ns` after the first one, and the steps
-    /// that began later than that after the first one.
+    /// The same data, in which only the requests that arrived more than `lasts_ns` after the first one are
+    /// compared, and the steps that began more than that after the first one.
     #[must_use]
     pub(crate) fn after(&self, lasts_ns: u64) -> Self {
         let mut rest = self.clone();
@@ -319,8 +319,8 @@ impl Measurements {
         rest
     }
 
-    /// The same data, comparing only the requests between two shares of all requests, in order of arrival;
-    /// provenance says so.
+    /// The same data, in which only the requests between two shares of all requests, in order of arrival, are
+    /// compared. The provenance states this part.
     #[must_use]
     pub fn part(&self, from: f64, to: f64) -> Self {
         let mut part = self.compared(|index, count| (from..to).contains(&(index as f64 / count as f64)));
@@ -331,7 +331,8 @@ impl Measurements {
     }
 }
 
-/// Clears the flags for which `is_kept` does not hold, by their index among the set ones and the number of these.
+/// Clears the flags for which `is_kept` does not hold. It takes their index among the set flags, and the
+/// number of these.
 fn keep<'f>(flags: impl Iterator<Item = &'f mut bool>, is_kept: impl Fn(usize, usize) -> bool) {
     let set: Vec<&mut bool> = flags.filter(|flag| **flag).collect();
     let count = set.len();
@@ -340,7 +341,7 @@ fn keep<'f>(flags: impl Iterator<Item = &'f mut bool>, is_kept: impl Fn(usize, u
     }
 }
 
-/// Requests that were in flight at once. One that ends as another begins is not beside it.
+/// The most requests in progress at once. A request that ends when another begins does not overlap it.
 fn most_in_flight(requests: &[&Measured]) -> u32 {
     let spans = requests.iter().filter_map(|request| Some((request.arrival_ns, request.e2e_ns?)));
     let mut changes: Vec<(u64, i32)> =
@@ -354,7 +355,7 @@ fn most_in_flight(requests: &[&Measured]) -> u32 {
     most.unsigned_abs()
 }
 
-/// The error of a table whose columns say nothing, with the way out.
+/// The error of a table with unknown columns, with the next step.
 fn unknown_columns(name: &str, error: ImportError) -> FitError {
     match error {
         ImportError::Format(FormatError::UnknownColumns { columns, .. }) => FitError::data(
@@ -376,7 +377,7 @@ fn unknown_columns(name: &str, error: ImportError) -> FitError {
     }
 }
 
-/// The column that a note of an import is about.
+/// The column in a note of an import.
 fn column_of(note: &str) -> Option<&str> {
     note.strip_prefix("values of the column `")?.strip_suffix('`')
 }
@@ -385,7 +386,7 @@ fn column_of(note: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// A mean over all gaps would hide the steps with prefills between them.
+    /// A mean over all gaps would hide the steps with prefills.
     #[test]
     fn results_of_vllm_bench_are_read_request_by_request() {
         let file = tempfile::NamedTempFile::new().expect("a file");

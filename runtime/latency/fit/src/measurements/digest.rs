@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 /// SHA-256 of a file, or of the files of a folder by name, in hexadecimal.
 ///
 /// # Errors
-/// When one cannot be read.
+/// If a file cannot be read.
 pub(crate) fn digest(path: &Path) -> io::Result<String> {
     let mut hash = Sha256::new();
     let files: Vec<PathBuf> = if path.is_dir() {

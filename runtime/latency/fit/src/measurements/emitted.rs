@@ -1,10 +1,9 @@
 //! Steps of a capture of `vcr record`: tokens of one message belong to one step.
 //!
-//! The message of a step passes when the step is done. If some answer got a token in two
-//! consecutive messages, the engine did not pause, so the time between them is the duration of
-//! a step. The answers that got tokens, and their prompts, determine the contents of the step.
-//! Steps with parts of a prompt, and steps around a preemption, are left out, because no answer
-//! got a token for that work.
+//! The engine sends the message at the end of the step. If an answer got a token in two consecutive messages,
+//! the engine did not pause, so the time between the messages is the duration of a step. The answers that got
+//! tokens, and their prompts, determine the contents of the step. Steps with parts of a prompt, and steps
+//! around a preemption, are left out, because no answer got a token for that work.
 
 use std::collections::BTreeMap;
 
@@ -20,9 +19,9 @@ pub(crate) struct Emitter {
     pub(crate) rank: u32,
     pub(crate) prompt_tokens: u32,
     pub(crate) cached_tokens: u32,
-    /// When the engine admitted it.
+    /// Time of its admission by the engine.
     pub(crate) admitted_ns: Option<u64>,
-    /// When its tokens came.
+    /// Times of its tokens.
     pub(crate) token_ns: Vec<u64>,
     pub(crate) was_preempted: bool,
 }
@@ -31,9 +30,9 @@ pub(crate) struct Emitter {
 #[derive(Default)]
 struct Message {
     work: StepWork,
-    /// Whether an answer got its last token before this one in the message before.
+    /// Whether an answer has tokens in both the previous message and this one.
     follows: bool,
-    /// Whether work is missing, or does not belong here.
+    /// Whether work is unknown, or does not belong to this step.
     is_partial: bool,
 }
 
@@ -70,7 +69,7 @@ pub(crate) fn steps(emitters: &[Emitter], max_num_batched_tokens: u64, is_async:
     engines.into_values().map(recorded).collect()
 }
 
-/// Enters a request's work into the messages of its engine.
+/// Adds a request's work to the messages of its engine.
 fn emit(emitter: &Emitter, times: &[u64], messages: &mut BTreeMap<u64, Message>, is_async: bool) {
     let place = |ns: u64| times.partition_point(|time_ns| *time_ns < ns);
     let mut mark = |from: usize, to: usize| {
@@ -80,8 +79,8 @@ fn emit(emitter: &Emitter, times: &[u64], messages: &mut BTreeMap<u64, Message>,
     };
     let Some(&first_ns) = emitter.token_ns.first() else { return };
     let first = place(first_ns);
-    // Admitted before the step before the last: parts of the prompt were computed earlier.
-    // Under async scheduling a step is decided while the one before computes.
+    // If the request was admitted before the last two steps, parts of the prompt were computed earlier. Under
+    // async scheduling, a step is decided while the previous one computes.
     let admitted = emitter.admitted_ns.map_or(first, |ns| times.partition_point(|time_ns| *time_ns <= ns));
     if admitted + usize::from(is_async) < first {
         mark(admitted, first + 1);
@@ -94,7 +93,7 @@ fn emit(emitter: &Emitter, times: &[u64], messages: &mut BTreeMap<u64, Message>,
     let mut before: Option<usize> = None;
     for (index, token_ns) in emitter.token_ns.iter().enumerate() {
         let at = place(*token_ns);
-        // A token was missed: the steps between are unknown.
+        // A token was missed, so the steps between are unknown.
         let is_missed = before.is_some_and(|before| at > before + 1);
         let message = messages.entry(*token_ns).or_default();
         message.work.sampled_requests += 1;
@@ -118,8 +117,8 @@ fn emit(emitter: &Emitter, times: &[u64], messages: &mut BTreeMap<u64, Message>,
     }
 }
 
-/// More tokens than a step may have were computed in several; so was, perhaps, what came
-/// just before.
+/// A message with more tokens than a step can have stands for several steps, and perhaps so does the message
+/// before it.
 fn mark_full(times: &[u64], messages: &mut BTreeMap<u64, Message>, max_num_batched_tokens: u64) {
     for (index, ns) in times.iter().enumerate() {
         let work = &messages[ns].work;
@@ -167,7 +166,7 @@ mod tests {
         assert_eq!(compared(&[decoding, chunked], 2048), [false, false, false, true, true]);
         let decoding = emitter(10, 1, &[50, 60, 72, 90, 99]);
         assert_eq!(compared(&[decoding, emitter(30, 61, &[72])], 20), [false, false, false, true, true]);
-        // Nothing at 60 and 72 for the second one.
+        // The second request has no token at 60 and 72.
         let both = [emitter(10, 1, &[50, 60, 72, 90, 99]), emitter(9, 1, &[50, 90, 99])];
         assert_eq!(compared(&both, 2048), [false, false, false, false, true]);
         let preempted = Emitter { was_preempted: true, ..emitter(10, 1, &[50, 60, 72]) };

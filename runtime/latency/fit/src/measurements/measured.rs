@@ -3,23 +3,23 @@
 /// One measured request. Times are nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// When it arrived, since the first one.
+    /// Its arrival, since the first arrival.
     pub arrival_ns: u64,
-    /// Its prompt.
+    /// Tokens of its prompt.
     pub prompt_tokens: u32,
-    /// Its output.
+    /// Tokens of its output.
     pub output_tokens: u32,
-    /// From its arrival to its first token.
+    /// Time from its arrival to its first token.
     pub ttft_ns: Option<u64>,
-    /// From its arrival to its last token.
+    /// Time from its arrival to its last token.
     pub e2e_ns: Option<u64>,
-    /// Gaps between its tokens, where each is known.
+    /// Gaps between its tokens, if each is known.
     pub gaps_ns: Vec<u64>,
-    /// From its arrival to its admission.
+    /// Time from its arrival to its admission.
     pub queue_ns: Option<u64>,
     /// Prompt tokens found in the cache.
     pub cached_tokens: u32,
-    /// Whether it was answered whole; others load the engine and are not compared.
+    /// Whether its answer is complete. Other requests load the engine, but are not compared.
     pub is_whole: bool,
 }
 

@@ -1,8 +1,8 @@
-//! Steps whose content and duration were recorded: observations that need no simulation.
+//! Steps with recorded content and duration: observations that need no simulation.
 //!
 //! A step that only reads and computes takes the sum of its terms. If the host's launch takes longer, the
 //! step takes the launch time instead: from its own start, or under async scheduling from the start of the
-//! step before, during which it was launched.
+//! previous step, during which it was launched.
 
 use vcr_base::percentile::at_share;
 use vcr_cluster::GRAPH_TOKENS_MAX;
@@ -13,32 +13,32 @@ use crate::solve::parameters::{LARGE_LAUNCH, LAUNCH_REQUEST, Observation, PARAME
 /// One recorded step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RecordedStep {
-    /// When it began; the end of the step before where it follows that at once.
+    /// Its start, or the end of the previous step if it follows that immediately.
     pub(crate) start_ns: u64,
-    /// When its result was there.
+    /// Time of its result.
     pub(crate) end_ns: u64,
     /// Work of the step.
     pub(crate) work: StepWork,
-    /// Whether it followed the step before at once.
+    /// Whether it followed the previous step immediately.
     pub(crate) follows: bool,
-    /// Whether content and duration are known, and are to be compared.
+    /// Whether content and duration are known and must be compared.
     pub(crate) is_compared: bool,
 }
 
 /// Steps of engines, each in order of time.
 pub(crate) type RecordedSteps = Vec<Vec<RecordedStep>>;
 
-/// A pause up to this share of the median step belongs to the step after it: the host's
-/// work between two steps.
+/// A pause up to this share of the median step belongs to the following step: it is the host's work between
+/// two steps.
 const MAX_GAP: f64 = 0.25;
-/// A step this much above its price may have waited for its launch.
+/// A step that exceeds its price by this factor may have waited for its launch.
 const LAUNCHED_FROM: f64 = 1.05;
-/// Errors of steps with prefills are outliers from this multiple of the errors of decode steps on.
+/// In steps with prefills, errors count as outliers from this multiple of the errors of decode steps.
 const PREFILL_DOUBT: f64 = 6.0;
-/// Fewer steps than this say little of rare stalls.
+/// Fewer steps contain too little information about rare stalls.
 const MIN_STEPS: usize = 500;
 
-/// Steps in order of their ends, from `(start, end, work)`, without overlaps.
+/// Steps without overlaps in order of their ends, from `(start, end, work)`.
 pub(crate) fn in_order(mut steps: Vec<(u64, u64, StepWork)>) -> Vec<RecordedStep> {
     steps.sort_by_key(|(start_ns, end_ns, _)| (*end_ns, *start_ns));
     let mut durations: Vec<u64> = steps.iter().map(|(start_ns, end_ns, _)| end_ns.saturating_sub(*start_ns)).collect();
@@ -55,7 +55,7 @@ pub(crate) fn in_order(mut steps: Vec<(u64, u64, StepWork)>) -> Vec<RecordedStep
     ordered
 }
 
-/// The parameter of a step's launch, if its launches take time.
+/// The parameter of a step's launch, if launches take time.
 fn launch(work: &StepWork) -> Option<usize> {
     if work.prefill_tokens.saturating_add(work.decode_tokens) > GRAPH_TOKENS_MAX {
         Some(LARGE_LAUNCH)
@@ -64,11 +64,11 @@ fn launch(work: &StepWork) -> Option<usize> {
     }
 }
 
-/// Observations of steps. `values` gives their launches.
+/// Observations from steps. `values` has the parameters of their launches.
 pub(crate) fn observe(engines: &RecordedSteps, values: &Row, is_async: bool) -> Vec<Observation> {
     let mut observations = Vec::new();
     for steps in engines {
-        // When the launch of the next step can begin at the earliest.
+        // The earliest start of the next launch.
         let mut launches_from_ns = 0;
         for step in steps {
             let mut row = [0.0; PARAMETERS];
@@ -80,7 +80,8 @@ pub(crate) fn observe(engines: &RecordedSteps, values: &Row, is_async: bool) -> 
             let requests = (step.work.prefill_requests + step.work.decode_tokens) as f64;
             let bound = launch(&step.work).filter(|launch| {
                 let launch_ns = values[*launch] + values[LAUNCH_REQUEST] * requests - begun_ns;
-                // A step that took longer than its price is the launch's, if that is closer.
+                // A step that took longer than its price counts as waiting for its launch, if the launch time
+                // is closer.
                 let is_closer = (measured_ns - launch_ns).abs() < (measured_ns - price_ns).abs();
                 launch_ns > price_ns || (measured_ns > price_ns * LAUNCHED_FROM && is_closer)
             });
@@ -92,7 +93,7 @@ pub(crate) fn observe(engines: &RecordedSteps, values: &Row, is_async: bool) -> 
             }
             launches_from_ns = if bound.is_some() { step.end_ns } else { step.start_ns };
             if step.is_compared && measured_ns > 0.0 {
-                // Steps with prefills scatter more, and it is their mean that loads add up to.
+                // Steps with prefills scatter more, and their mean determines the duration of a load.
                 let doubt = if step.work.prefill_requests > 0 { PREFILL_DOUBT } else { 1.0 };
                 let scale_ns = measured_ns * doubt;
                 observations.push(Observation { row, measured_ns, scale_ns, weight: doubt * doubt });
@@ -102,8 +103,8 @@ pub(crate) fn observe(engines: &RecordedSteps, values: &Row, is_async: bool) -> 
     observations
 }
 
-/// How recorded steps spread around their prices, apart for steps with and without
-/// prefill; steps that wait for a launch do not count. None where too few are known.
+/// The spread of recorded steps around their prices, separately for steps with and without prefill. Steps
+/// that wait for a launch are left out. None if too few steps are known.
 pub(crate) fn noise<'s>(sources: impl Iterator<Item = (&'s RecordedSteps, bool)>, values: &Row) -> Option<Noise> {
     let mut ratios = [Vec::new(), Vec::new()];
     for (steps, is_async) in sources {
@@ -137,7 +138,7 @@ pub(crate) fn quantiles(mut ratios: Vec<f64>) -> Option<[f64; QUANTILES.len()]> 
     let (low, high) = (tail(QUANTILES[1]), ratios.len() - tail(1.0 - QUANTILES[last - 1]));
     factors[0] = (2.0 * mean(&ratios[..low]) - factors[1]).clamp(ratios[0], factors[1]);
     factors[last] = (2.0 * mean(&ratios[high..]) - factors[last - 1]).max(factors[last - 1]);
-    // The price is the mean: of the piecewise linear distribution that is drawn from.
+    // The price must be the mean of the piecewise linear distribution from which factors are drawn.
     let pieces = QUANTILES.windows(2).zip(factors.windows(2));
     let mean: f64 = pieces.map(|(share, factor)| (share[1] - share[0]) * (factor[0] + factor[1]) / 2.0).sum();
     for factor in &mut factors {
@@ -191,7 +192,7 @@ mod tests {
         assert_eq!(observe(&steps, &values, true)[1].row[0], 1.0, "the launch is hidden");
     }
 
-    /// One gap that a prefill of another request made is no reason to call all other steps a quarter shorter.
+    /// One gap that includes another request's prefill must not shorten all other steps by a quarter.
     #[test]
     fn one_outlier_moves_no_other_step() {
         let mut ratios: Vec<f64> = (0..8_000).map(|index| 0.9 + 0.2 * f64::from(index) / 8e3).collect();

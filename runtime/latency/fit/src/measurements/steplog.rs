@@ -1,4 +1,4 @@
-//! Steps of a log, as observations: logs of vcr and of `live_log.py`, and tables of steps.
+//! Steps of a log as observations: logs of vcr and of `live_log.py`, and tables of steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufRead;
@@ -12,7 +12,7 @@ use vcr_steplog::{Id, StepLog, Steps};
 use crate::error::FitError;
 use crate::measurements::recorded::{RecordedSteps, in_order};
 
-/// Fewer steps than this are not a log of a load.
+/// Fewer steps are not the log of a load.
 const MIN_STEPS: usize = 20;
 
 /// A row of a table of steps.
@@ -28,7 +28,7 @@ struct TableRow {
     decode_context_tokens: u64,
     /// KV blocks that no request refers to.
     free_blocks: Option<u64>,
-    /// Prefills one by one: tokens, and tokens computed before.
+    /// Single prefills: tokens, and tokens computed before.
     chunks: Option<Vec<(u64, u64)>>,
 }
 
@@ -44,16 +44,16 @@ impl KvCache {
     /// See [`StepWork::kv_distinct_tokens`].
     fn distinct_tokens(cache: Option<Self>, free_blocks: Option<u64>) -> u64 {
         let Some((cache, free_blocks)) = cache.zip(free_blocks) else { return UNKNOWN_TOKENS };
-        // More free blocks than there are belong to another engine than the user says.
+        // If there are more free blocks than blocks, the log is from another engine than stated.
         let active_blocks = cache.usable_blocks.checked_sub(free_blocks);
         active_blocks.map_or(UNKNOWN_TOKENS, |blocks| distinct_tokens(blocks, cache.block_size_tokens))
     }
 }
 
-/// Reads the steps of a log, engine by engine; `cache` says how many of its blocks were in use.
+/// Reads the steps of a log, engine by engine; `cache` determines how many of its blocks were in use.
 ///
 /// # Errors
-/// When it cannot be read, has no durations, or too few steps.
+/// If it cannot be read, has no durations, or too few steps.
 pub(crate) fn read(path: &Path, cache: Option<KvCache>) -> Result<RecordedSteps, FitError> {
     let name = path.display().to_string();
     let engines = if is_table(path)? { vec![table(path, &name, cache)?] } else { log(path, &name, cache)? };
@@ -98,7 +98,7 @@ fn table(path: &Path, name: &str, cache: Option<KvCache>) -> Result<Timed, FitEr
         }
         let chunks = row.chunks.unwrap_or_else(|| match row.prefill_requests {
             0 => Vec::new(),
-            // Without single chunks, all chunks are assumed equal.
+            // If single chunks are unknown, all chunks are assumed to be equal.
             n => vec![(row.prefill_tokens / n, row.prefill_context_tokens / n); usize::try_from(n).unwrap_or(1)],
         });
         let work = StepWork {
@@ -129,7 +129,7 @@ fn log(path: &Path, name: &str, cache: Option<KvCache>) -> Result<Vec<Timed>, Fi
     let log = StepLog::read(path).map_err(|error| FitError::data(name, error.to_string()))?;
     let steps = Steps::of(&log);
     let mut engines: Vec<Timed> = vec![Vec::new(); steps.engines.len()];
-    // Requests whose next step is a decode: they have their first token, and all their KV.
+    // Requests whose next step is a decode: they have their first token and their complete KV.
     let mut decoding: Vec<BTreeSet<&Id>> = vec![BTreeSet::new(); steps.engines.len()];
     let mut epochs: BTreeMap<usize, u32> = BTreeMap::new();
     let mut without_time = 0;
@@ -197,7 +197,7 @@ mod tests {
             let row = match step {
                 0 => "[7, 100, 0, \"n\", []]".to_owned(),
                 1 => "[7, 28, 100, \"r\", []]".to_owned(),
-                // Preempted, and computed again with what it had said by then.
+                // Preempted, and computed again with the output up to then.
                 20 => "[7, 146, 0, \"p\", []]".to_owned(),
                 step => format!("[7, 1, {}, \"r\", []]", 126 + step),
             };

@@ -1,4 +1,4 @@
-//! Measured requests as a workload: their content, and who waits for whose answer.
+//! Measured requests as a workload: their content, and the order of turns.
 
 use std::collections::HashMap;
 
@@ -7,8 +7,7 @@ use vcr_trace::{ItemRange, Trace, TraceRequest};
 use crate::measurements::measured::Measured;
 use crate::measurements::row::Row;
 
-/// Where only the number of cached tokens is known, gives prompts a common beginning of
-/// that length.
+/// If only the number of cached tokens is known, gives prompts a common beginning of that length.
 pub(crate) fn share_cached(rows: &mut [Row], block_size_tokens: u32, name: &str, warnings: &mut Vec<String>) {
     let cached = rows.iter().filter(|row| row.measured.cached_tokens > 0).count();
     if cached == 0 {
@@ -98,7 +97,7 @@ mod tests {
         };
         let trace = workload(&[with(&[70, 80]), with(&[70, 90])], 16, false);
         assert_eq!((trace.sessions, trace.block_size_tokens), (2, 16));
-        // Two full blocks of 16 in 40 tokens, and a rest of their own.
+        // Two full blocks of 16 in 40 tokens, and a different rest.
         let [one, other] = [0, 1].map(|index| trace.hash_ids(&trace.requests[index]).to_vec());
         assert_eq!((one.len(), other.len()), (3, 3));
         assert_eq!([0, 1, 2].map(|block| one[block] == other[block]), [true, false, false]);

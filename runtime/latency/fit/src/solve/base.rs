@@ -1,6 +1,5 @@
-//! Another latency model as the base of a fit: what its steps cost is what is known before
-//! any measurement, in place of ratios of physics. With few measurements the fit is the
-//! base with corrections.
+//! Another latency model as the base of a fit: the costs of its steps are the prior, in place of physical
+//! ratios. With few measurements, the fit is the base with corrections.
 
 use vcr_compare::Statistic;
 use vcr_core::PluginContext;
@@ -14,12 +13,12 @@ use crate::solve::prior::prior;
 use crate::solve::regress::{Prior, solve};
 use crate::source::Source;
 
-/// Uncertainty of a coefficient of the base: a standard deviation, relative. Tables of
-/// operators are 10 % off whole servers in the median, 30 % for one in ten.
+/// Uncertainty of a coefficient of the base: a relative standard deviation. Tables of operators differ from
+/// whole servers by 10 % in the median, and by 30 % in one case of ten.
 const BASE_ERROR: f64 = 0.2;
-/// Share of its physical cost that a term may have if the base lacks it.
+/// Share of its physical cost that a term may have if the base lacks the term.
 const MISSING_TERM: f64 = 0.1;
-/// How much wider than usual what physics says is taken while the base is read.
+/// Factor by which the physical prior is widened while the base is read.
 const WEAK: f64 = 10.0;
 
 /// The prices of a latency model as coefficients of a fit.
@@ -32,11 +31,11 @@ pub struct Base {
 }
 
 impl Base {
-    /// Prices steps of the sizes that the engines of `sources` schedule, by the latency model
-    /// `factory` that the user calls `model`.
+    /// Reads prices of a latency model for steps of the sizes that the engines of `sources` schedule. The
+    /// user calls the model `model`.
     ///
     /// # Errors
-    /// When the model cannot price them.
+    /// If the model cannot price them.
     pub fn new(model: &str, factory: &LatencyFactory, sources: &[Source]) -> Result<Self, FitError> {
         let failed = |what: String| FitError::Base { model: model.to_owned(), what };
         let mut latency = factory(&PluginContext::of_seed(1)).map_err(|error| failed(error.to_string()))?;
@@ -73,13 +72,13 @@ impl Base {
         &self.model
     }
 
-    /// How closely the terms of a fit follow its prices: a statistic of relative deviations.
+    /// How closely the terms of a fit reproduce its prices: a statistic of relative deviations.
     #[must_use]
     pub fn deviation(&self, statistic: Statistic) -> f64 {
         statistic.of(self.deviations.clone())
     }
 
-    /// Replaces what `physical` says of steps.
+    /// The prior that replaces `physical`.
     pub(crate) fn prior(&self, physical: &Prior) -> Prior {
         let mut prior = *physical;
         for index in 0..TERM_COUNT {
@@ -96,13 +95,12 @@ fn observation(shape: &StepShape, measured_ns: f64) -> Observation {
     Observation { row, measured_ns, scale_ns: measured_ns, weight: 1.0 }
 }
 
-/// Powers of two below `most`, from `least` on, and `most`.
+/// The powers of two from `least` to below `most`, and `most`.
 fn powers(least: u64, most: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(least), |count| Some(count * 2)).take_while(move |count| *count < most).chain([most])
 }
 
-/// Steps of all sizes that an engine schedules for the lengths that were measured: decodes,
-/// prompts, and both.
+/// Steps of all sizes that an engine schedules for the measured lengths: decodes, prompts, and both.
 fn steps(source: &Source) -> Vec<StepShape> {
     let (budget_tokens, seqs, block_size_tokens) = match source.pool.engine.as_vllm() {
         Some(vllm) => {

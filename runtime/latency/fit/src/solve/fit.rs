@@ -1,4 +1,4 @@
-//! From measurements to a model.
+//! Fits a model to measurements.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -25,23 +25,23 @@ use crate::solve::warm_up::{self, Beginning, WarmUp};
 use crate::solve::{check, quality, uncertainty};
 use crate::source::Source;
 
-/// How to fit.
+/// Options of a fit.
 #[derive(Clone, Debug)]
 pub struct FitOptions {
-    /// The shape of the model, and what the user called it.
+    /// The shape of the model, and the user's name of it.
     pub shape: Option<(Shape, String)>,
-    /// The latency model that is corrected; none for physics alone.
+    /// The latency model to be corrected; None for the physical prior alone.
     pub base: Option<Base>,
-    /// The prediction that the fit is for: loads are suggested that would make it more certain.
+    /// The prediction for which the fit is made: the fit suggests loads that would make it more certain.
     pub prediction: Option<Load>,
-    /// Seed of everything drawn.
+    /// Seed of all random draws.
     pub seed: u64,
-    /// What is left out at the beginning of each load.
+    /// The part at the beginning of each load that is left out.
     pub warm_up: WarmUp,
-    /// Parts of the measurements that are left out in turn to see how well the rest
-    /// predicts them; 0 for none.
+    /// Number of parts of the measurements for cross-validation: each is left out in turn and predicted by
+    /// the others; 0 for none.
     pub folds: u32,
-    /// Threads that simulate; none for as many as there are. They change no byte.
+    /// Threads for simulations; None for all cores. The number does not affect the results.
     pub threads: Option<NonZeroUsize>,
 }
 
@@ -62,34 +62,34 @@ impl Default for FitOptions {
 pub struct Fit {
     /// The model.
     pub model: ModelFile,
-    /// How close it is to each source that it was fitted on, by name.
+    /// Its error on each source that it was fitted on, by name.
     pub in_sample: Vec<(String, Vec<Comparison>)>,
     /// Warnings about the fit.
     pub warnings: Vec<String>,
-    /// What to measure next, for a stated prediction.
+    /// Loads to measure next, for a stated prediction.
     pub suggestion: Option<Suggestion>,
-    /// Simulations that it took.
+    /// Number of simulations.
     pub simulations: u32,
 }
 
-/// Alternations between simulation and regression.
+/// The most alternations between simulation and regression.
 const MAX_ROUNDS: u32 = 10;
-/// The same where many engines are tried.
+/// The same limit if many engines are tried.
 const EXPLAINING_ROUNDS: u32 = 5;
 /// Rounds before estimates are averaged.
 const AVERAGED_FROM: u32 = 3;
-/// Changes of all observed times below this are none.
+/// Smaller changes of all observed times count as converged.
 const CONVERGED: f64 = 2e-3;
-/// A mean relative error of percentiles from which the assumed prices of prompts are doubted.
+/// Above this mean relative error of percentiles, the assumed prices of prompts are doubted.
 const POOR_LOSS: f64 = 0.1;
-/// Prices of prompts that are doubted are tried at these steps below what the shortest waits say.
+/// Doubted prices of prompts are tried in these steps, downwards from those that the shortest waits suggest.
 const PROMPT_SCALE_STEP: f64 = 2.0;
-/// Prices of prompts up to this many times the assumed ones are within what is assumed.
+/// Prices of prompts up to this multiple of the assumed ones are within the assumption.
 const LEAST_PROMPT_SCALE: f64 = 1.5;
-/// A base is left out if the mean relative error in sample is larger with it by more than this. A base of another
-/// deployment makes the error larger by a hundredth and more, and predictions by several.
+/// A base is left out if it increases the mean relative error in sample by more than this. The base of
+/// another deployment increases the error by a hundredth or more, and the error of predictions by several.
 const WORSE_BY: f64 = 0.005;
-/// Most prices that are tried.
+/// The most prices that are tried.
 const MAX_PROMPT_SCALES: usize = 8;
 
 impl Fit {
@@ -100,11 +100,11 @@ impl Fit {
     }
 }
 
-/// Fits a model to all sources at once. A base that explains them worse than physics alone is left out, with a warning.
-/// Calls `progress` at each stage.
+/// Fits a model to all sources at once. A base that explains them worse than the physical prior is left out,
+/// with a warning. Calls `progress` at each stage.
 ///
 /// # Errors
-/// When an engine cannot have served its measurements, or nothing explains them.
+/// If an engine cannot have served its measurements, or no coefficients explain them.
 pub fn fit(sources: &[Source], options: &FitOptions, progress: &mut dyn FnMut(&str)) -> Result<Fit, FitError> {
     let mut corrected = fit_once(sources, options, progress)?;
     let Some(base) = &options.base else { return Ok(corrected) };
@@ -160,14 +160,14 @@ fn fit_once(sources: &[Source], options: &FitOptions, progress: &mut dyn FnMut(&
     fitter.complete(best, warnings, progress)
 }
 
-/// How well the best prices explain a source with its engine: see [`polish::loss`].
+/// The error of a source with its engine and the best prices: see [`polish::loss`].
 pub(crate) fn explained(source: &Source, options: &FitOptions) -> Result<f64, FitError> {
     source.check_concurrency()?;
     let mut fitter = Fitter::new(std::slice::from_ref(source), options)?;
     Ok(fitter.explain(EXPLAINING_ROUNDS, &mut |_| {})?.loss)
 }
 
-/// Parameters with what they predict.
+/// Parameters and their predictions.
 struct Trial {
     values: Row,
     simulations: Vec<Simulation>,
@@ -180,7 +180,7 @@ struct Fitter<'s> {
     options: &'s FitOptions,
     prior: Prior,
     start: Row,
-    /// Time of prompts that waited least, in multiples of their assumed price.
+    /// Time of the prompts with the shortest waits, as a multiple of their assumed price.
     prompt_scale: f64,
     simulations: u32,
 }
@@ -201,7 +201,7 @@ impl<'s> Fitter<'s> {
         let is_async = sources.iter().all(Source::is_async);
         let physical = prior(step_ns, options.shape.as_ref().map(|(shape, _)| shape), is_async);
         let prior = options.base.as_ref().map_or(physical, |base| base.prior(&physical));
-        // Short waits say what a prompt token costs.
+        // Short waits show the price of a prompt token.
         let mut token_ns: Vec<f64> = whole()
             .filter(|request| request.prompt_tokens >= 64)
             .filter_map(|request| Some((request.ttft_ns? as f64 - step_ns) / f64::from(request.prompt_tokens)))
@@ -212,7 +212,7 @@ impl<'s> Fitter<'s> {
         }));
         token_ns.sort_by(f64::total_cmp);
         let mut start = prior.mean;
-        // Launches are found from above: one that no step waits for cannot be seen.
+        // Launches start from a high value: a launch that no step waits for is invisible.
         start[PREFILL_LAUNCH] = 1.5 * step_ns;
         start[LARGE_LAUNCH] = 3.0 * step_ns;
         if options.base.is_none() {
@@ -237,7 +237,7 @@ impl<'s> Fitter<'s> {
             return Ok(assumed);
         }
         progress("trying other prices of prompts");
-        // The shortest waits of a busy engine are in part queues, so lower prices are tried as well.
+        // The shortest waits of a busy engine include queueing, so lower prices are tried as well.
         let scales = std::iter::successors(Some(self.prompt_scale), |scale| Some(scale / PROMPT_SCALE_STEP));
         let mut nearest: Option<(f64, Trial)> = None;
         for scale in scales.take_while(|scale| *scale > LEAST_PROMPT_SCALE).take(MAX_PROMPT_SCALES) {
@@ -259,7 +259,7 @@ impl<'s> Fitter<'s> {
         Ok(assumed)
     }
 
-    /// Refines, judges and writes down what explains the sources.
+    /// Refines, judges and returns the model that explains the sources.
     fn complete(mut self, best: Trial, warnings: Vec<String>, progress: &mut dyn FnMut(&str)) -> Result<Fit, FitError> {
         progress("refining");
         let best = self.polish(best)?;
@@ -293,7 +293,7 @@ impl<'s> Fitter<'s> {
         Ok(Trial { values, simulations, loss })
     }
 
-    /// By source.
+    /// Observations by source.
     fn observations(&self, trial: &Trial) -> Vec<Vec<Observation>> {
         let of = |(source, simulation): (&Source, &Simulation)| {
             let mut all = observe(&source.measurements, simulation, &trial.values, source.is_async());
@@ -304,7 +304,7 @@ impl<'s> Fitter<'s> {
         self.sources.iter().zip(&trial.simulations).map(of).collect()
     }
 
-    /// Simulates, solves, and so on.
+    /// Alternates between simulation and regression.
     fn alternate(&mut self, start: Row, rounds: u32, progress: &mut dyn FnMut(&str)) -> Result<Trial, FitError> {
         let mut trial = self.trial(start, true)?;
         let mut best: Option<Trial> = None;
@@ -313,8 +313,8 @@ impl<'s> Fitter<'s> {
             let observations = self.observations(&trial).concat();
             let mut next = solve(&observations, &self.prior, &trial.values).ok_or_else(no_solution)?;
             let change = largest_change(&observations, &trial.values, &next);
-            // The first rounds find the region; from then on estimates, which scatter with
-            // the steps of their simulation, are averaged.
+            // The first rounds find the region. After that, estimates are averaged, because they scatter with
+            // the steps of their simulation.
             if round > AVERAGED_FROM {
                 let share = 1.0 / f64::from(round - AVERAGED_FROM + 1);
                 for (next, at) in next.iter_mut().zip(&trial.values) {
@@ -336,10 +336,10 @@ impl<'s> Fitter<'s> {
         })
     }
 
-    /// Moves groups of coefficients until percentiles agree best.
+    /// Scales groups of coefficients until percentiles agree best.
     fn polish(&mut self, best: Trial) -> Result<Trial, FitError> {
         let values = best.values;
-        // Prices of recorded steps are not bent to fit what was outside of them.
+        // Times outside of recorded steps must not change the prices of these steps.
         let has_steps = self.sources.iter().all(|source| !source.measurements.steps().is_empty());
         let with = |scales: &polish::Scales| {
             let mut scaled = polish::scaled(&values, scales);
@@ -353,8 +353,8 @@ impl<'s> Fitter<'s> {
         Ok(if polished.loss < best.loss { polished } else { best })
     }
 
-    /// Leaves out one part after the other, fits the rest and predicts the part. Gives
-    /// the errors of the parts by the name of the comparison.
+    /// Leaves out one part after the other, fits the rest and predicts the part. Returns the errors of the
+    /// parts by the name of the comparison.
     fn cross_validate(
         &mut self,
         best: &Trial,
@@ -376,8 +376,7 @@ impl<'s> Fitter<'s> {
         Ok(errors.into_iter().map(|(name, errors)| (name, errors.iter().sum::<f64>() / errors.len() as f64)).collect())
     }
 
-    /// Leaves out one part, and compares it with what the rest predicts. Gives the number
-    /// of simulations too.
+    /// Leaves out one part, and compares it with the prediction of the rest. Also returns the number of simulations.
     fn fold(&self, best: &Trial, fold: u32, folds: u32) -> Result<(Vec<Comparison>, u32), FitError> {
         // If only the report of a load is known, the whole load is left out.
         let is_left_out = |index: usize| index * folds as usize / self.sources.len() == fold as usize;
@@ -505,13 +504,13 @@ fn no_solution() -> FitError {
     FitError::NoFit("the measured times give no finite solution".to_owned())
 }
 
-/// The place of a term among the parameters.
+/// The index of a term among the parameters.
 fn term(name: &str) -> usize {
     TERMS.iter().position(|term| term.name == name).expect("a term of that name")
 }
 
-/// The largest relative change of the observed times between two sets of parameters, but
-/// for the tenth of them that changes most.
+/// The largest relative change of the observed times between two sets of parameters, without the tenth of
+/// them that changes most.
 fn largest_change(observations: &[Observation], before: &Row, after: &Row) -> f64 {
     let time = |row: &Row, values: &Row| row.iter().zip(values).map(|(amount, value)| amount * value).sum::<f64>();
     let change = |each: &Observation| {

@@ -1,7 +1,7 @@
 //! Engine settings that explain the measurements best.
 //!
-//! Where a full cache or a full batch limits the engine, its size shows in queueing. Each
-//! value is tried with prices fitted anew, on a grid that becomes finer around the best.
+//! If a full cache or a full batch limits the engine, its size affects queueing. Each value is tried with
+//! newly fitted prices, on a grid that becomes finer around the best value.
 
 use std::fmt;
 use std::str::FromStr;
@@ -35,7 +35,7 @@ pub struct Inferred {
     pub given_error: f64,
     /// Mean error of percentiles with the value found.
     pub found_error: f64,
-    /// Smallest and largest value that explain them about as well.
+    /// The lowest and highest values that explain them about as well.
     pub range: (u32, u32),
 }
 
@@ -76,15 +76,15 @@ impl FromStr for Setting {
 
 /// Factors of the grids, coarse to fine.
 const GRIDS: [f64; 3] = [1.3, 1.1, 1.03];
-/// Values to each side of the best.
+/// Number of values on each side of the best one.
 const GRID_STEPS: i32 = 5;
-/// Errors within this of the least count as equal.
+/// Errors that differ by less than this from the lowest count as equal.
 const TOLERANCE: f64 = 0.005;
 
-/// Estimates one setting of a source, and gives the source with it.
+/// Estimates one setting of a source, and returns the source with it.
 ///
 /// # Errors
-/// When the engine is not vLLM's, or no value serves the measurements.
+/// If the engine is not vLLM's, or it cannot serve the measurements with any value.
 pub fn infer(
     source: &Source,
     setting: Setting,
@@ -124,7 +124,7 @@ pub fn infer(
         let errors = parallel::map(options.threads(), &grid, |value| {
             match with(*value).map(|source| explained(&source, options)) {
                 Some(Ok(error)) => error,
-                // The engine does not start, or cannot serve the measurements.
+                // With this value, the engine does not start, or cannot serve the measurements.
                 Some(Err(_)) | None => f64::INFINITY,
             }
         });
@@ -146,8 +146,8 @@ pub fn infer(
     Ok((changed, Inferred { setting, given, found, given_error: of(given), found_error, range }))
 }
 
-/// An engine's settings, in any of the forms of `--engine`, with another value of the setting
-/// `name`. None where they are a pool that does not state it.
+/// An engine's settings, in any form of `--engine`, with another value of the setting `name`. None if they
+/// are a pool that does not state the setting.
 fn set(engine: &str, name: &str, value: u32) -> Option<String> {
     let flag = format!("--{}", name.replace('_', "-"));
     let engine = engine.trim();
@@ -172,7 +172,7 @@ fn set(engine: &str, name: &str, value: u32) -> Option<String> {
     if engine.starts_with("pool(") {
         return None;
     }
-    // Behind the last option, inside of the braces if there are any.
+    // The end of the last option, within the braces if there are any.
     let end =
         if engine.starts_with(['{', '#']) || engine.starts_with("engine(") { engine.rfind('}')? } else { engine.len() };
     let (options, braces) = engine.split_at(end);

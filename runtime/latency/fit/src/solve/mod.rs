@@ -1,5 +1,4 @@
-//! Coefficients: sums that measured times are, their least squares, refinements, and how
-//! far the result can be trusted.
+//! Coefficients: measured times as sums of them, their least squares, refinements, and the uncertainty of the result.
 
 pub(crate) mod base;
 pub(crate) mod fit;
@@ -24,14 +23,13 @@ use vcr_fitted::{Quality, TERMS, Uncertainty};
 use parameters::{PARAMETERS, Row};
 use regress::Prior;
 
-/// A median error in sample beyond this says that the model does not explain the data.
+/// Above this median error in sample, the model does not explain the data.
 const MAX_MEDIAN_ERROR: f64 = 0.3;
-/// Standard deviation of an error that all prices of a fit have in common, relative: what
-/// the scatter of requests within a load cannot show. Other loads of the H100 recordings
-/// are 4 to 8 % off where the scatter alone suggests 2 to 3 %.
+/// Relative standard deviation of an error that all prices of a fit share, which is invisible in the scatter
+/// of requests within a load. Other loads of the H100 recordings differ by 4 to 8 % where the scatter alone
+/// suggests 2 to 3 %.
 const MODEL_ERROR: f64 = 0.05;
-/// The data does not identify a parameter whose standard deviation is still at least this share
-/// of its prior's.
+/// The data does not identify a parameter if its standard deviation is still at least this share of the prior's.
 const NOT_IDENTIFIED: f64 = 0.7;
 
 /// Judges a fit on its own data.
@@ -41,7 +39,7 @@ fn check(name: &str, comparisons: &[Comparison], warnings: &mut Vec<String>, fai
         let Some(comparison) = of(metric).filter(|each| each.error().abs() > MAX_MEDIAN_ERROR) else { continue };
         failed.push(format!("{name}: {metric} is {:+.0} % off in sample", comparison.error() * 100.0));
     }
-    // Queues that are far too long or too short come from capacity, not from prices.
+    // Queues that are far too long or too short are caused by the capacity, not by prices.
     let is_right = |name, most: f64| of(name).is_some_and(|each| each.error().abs() < most);
     let medians_are_right = is_right("itl p50", 0.1) && is_right("ttft p50", MAX_MEDIAN_ERROR);
     if let Some(tail) = of("ttft p99").filter(|_| medians_are_right) {
@@ -56,7 +54,7 @@ fn check(name: &str, comparisons: &[Comparison], warnings: &mut Vec<String>, fai
     }
 }
 
-/// Errors in sample and of parts that were left out, by metric.
+/// Errors in sample and in cross-validation, by metric.
 fn quality(in_sample: &[(String, Vec<Comparison>)], folds: &BTreeMap<String, f64>) -> Vec<Quality> {
     let mut errors: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for comparison in in_sample.iter().flat_map(|(_, comparisons)| comparisons) {
@@ -71,7 +69,7 @@ fn quality(in_sample: &[(String, Vec<Comparison>)], folds: &BTreeMap<String, f64
     quality.collect()
 }
 
-/// Covariance of the parameters, and those that the data does not fix.
+/// Covariance of the parameters, and the parameters that the data does not identify.
 fn uncertainty(covariance: &DMatrix<f64>, values: &Row, prior: &Prior) -> Uncertainty {
     let names = TERMS.iter().map(|term| term.name.to_owned());
     let overheads = ["prefill_launch", "large_launch", "launch_per_request", "arrival", "arrival_per_prompt_token"]

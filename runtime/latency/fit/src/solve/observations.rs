@@ -1,11 +1,11 @@
-//! Observations of the coefficients from a simulation: once the steps of a request are known, each
-//! of its measured times is a sum of amounts times coefficients.
+//! Observations of the coefficients from a simulation: once the steps of a request are known, each of its
+//! measured times is a sum of amounts times coefficients.
 //!
-//! The time between the first and the last token of a request is the time of the steps between
-//! them. The time to its first token is the rest of the step in progress at its arrival, the steps
-//! in which it waited, and the steps with its prompt. Amounts of a step in progress count by its
-//! remaining part. For given steps, the times are linear in the coefficients. The simulation
-//! determines the steps, so a fit alternates between both.
+//! The time between the first and the last token of a request is the time of the steps between them. The time
+//! to its first token is the rest of the step in progress at its arrival, the steps in which it waited, and
+//! the steps with its prompt. Amounts of a step in progress count by its remaining part. For given steps, the
+//! times are linear in the coefficients. The simulation determines the steps, so a fit alternates between
+//! both.
 
 use vcr_cluster::{GRAPH_TOKENS_MAX, PERMILLE};
 use vcr_compare::Metric;
@@ -19,15 +19,15 @@ use crate::solve::parameters::{
     PREFILL_LAUNCH, Row,
 };
 
-/// Gaps of an answer in which chance makes as much of an error as everything else.
+/// Number of gaps in an answer at which chance causes as much error as everything else.
 const CHANCE_GAPS: f64 = 30.0;
 
 /// Amounts of an engine's steps, summed up over time.
 struct Timeline<'s> {
     steps: &'s [SimulatedStep],
-    /// By step.
+    /// Amounts of each step.
     amounts: Vec<Row>,
-    /// Amounts of all steps before each.
+    /// Sums of the amounts of all steps before each.
     before: Vec<Row>,
 }
 
@@ -44,7 +44,7 @@ impl<'s> Timeline<'s> {
         Self { steps, amounts, before }
     }
 
-    /// Amounts of all steps until an instant; of the step under way by its part.
+    /// Sums of the amounts of all steps until an instant; a step in progress counts in part.
     fn until(&self, at_ns: u64) -> Row {
         let index = self.steps.partition_point(|step| step.end_ns <= at_ns);
         let mut sum = self.before[index];
@@ -67,9 +67,8 @@ fn add(sum: &mut Row, row: &Row, times: f64) {
     }
 }
 
-/// Terms of each step's duration, or the terms of the host's launch if that takes longer. The rules are
-/// the same as in the simulation's host (`cluster/src/fleet/worker/launch.rs`), for sums instead of
-/// times.
+/// Terms of each step's duration, or the terms of the host's launch if that takes longer. The rules are the
+/// same as in the simulation's host (`cluster/src/fleet/worker/launch.rs`), for sums instead of times.
 fn paced(steps: &[SimulatedStep], values: &Row, is_async: bool) -> Vec<Row> {
     let time = |row: &Row| row.iter().zip(values).map(|(amount, value)| amount * value).sum::<f64>();
     let launch = |row: &mut Row, work: &StepWork| {
@@ -83,8 +82,7 @@ fn paced(steps: &[SimulatedStep], values: &Row, is_async: bool) -> Vec<Row> {
         row[LAUNCH_REQUEST] += (work.prefill_requests + work.decode_tokens) as f64;
     };
     let mut rows = Vec::with_capacity(steps.len());
-    // How far the next step has computed when this one's end is seen; none if it is not
-    // launched by then.
+    // How far the next step has computed when the end of this one is seen; None if it has not been launched by then.
     let mut ahead: Option<Row> = None;
     let mut last_end_ns = 0;
     for step in steps {
@@ -119,8 +117,8 @@ fn paced(steps: &[SimulatedStep], values: &Row, is_async: bool) -> Vec<Row> {
     rows
 }
 
-/// Shares of the GPU's time and of the launches' in the mean of the longer of both, as the
-/// simulation's `Overheads::longer_ns` has it.
+/// Shares of the GPU's time and of the launches in the mean of the longer of both, as in the simulation's
+/// `Overheads::longer_ns`.
 fn longer(rest: f64, launches: f64) -> (f64, f64) {
     let spread = f64::from(LAUNCH_SPREAD_PERMILLE) / f64::from(PERMILLE);
     let (half, apart) = (spread * launches, rest - launches);
@@ -131,7 +129,7 @@ fn longer(rest: f64, launches: f64) -> (f64, f64) {
     (1.0 - longer_launches / 2.0, longer_launches / 2.0 * (1.0 + spread))
 }
 
-/// The observations of a simulation with steps.
+/// The observations from a simulation with steps.
 pub(crate) fn observe(
     measurements: &Measurements,
     simulation: &Simulation,
@@ -155,11 +153,11 @@ pub(crate) fn observe(
             row[ARRIVAL] = 1.0;
             row[ARRIVAL_TOKEN] = f64::from(measured.prompt_tokens);
             let simulated_ns = ttft_ns as f64;
-            // A long wait in the queue says what the load was, and little of a price.
+            // A long wait in the queue shows the load rather than a price.
             let served_ns = simulated_ns - scheduled_ns.unwrap_or(ttft_ns) as f64;
             let share = (served_ns / simulated_ns).min(served_ns / measured_ttft_ns).clamp(0.01, 1.0);
-            // Between both: relative to the measured time alone, a time that is short by chance
-            // would count more than one that is long; relative to the simulated one, less.
+            // The scale is between both times: relative to the measured time alone, a time that is short by
+            // chance would count more than a long one; relative to the simulated one, less.
             let scale_ns = (measured_ttft_ns * simulated_ns).sqrt();
             observations.push(Observation { row, measured_ns: measured_ttft_ns, scale_ns, weight: share * share });
         }
@@ -170,7 +168,7 @@ pub(crate) fn observe(
         {
             let row = timeline.between(arrival_ns + ttft_ns, arrival_ns + e2e_ns);
             let measured_ns = measured_ns as f64;
-            // Which steps a short answer shared with prefills is a matter of chance.
+            // Chance decides which steps a short answer shares with prefills.
             let gaps = f64::from(measured.output_tokens - 1);
             let weight = gaps / (gaps + CHANCE_GAPS);
             observations.push(Observation { row, measured_ns, scale_ns: measured_ns, weight });
@@ -184,18 +182,18 @@ pub(crate) fn observe(
 pub(crate) struct MeanRow {
     /// Amount of each parameter.
     pub(crate) row: Row,
-    /// Share of the time that requests were not waiting for their admission.
+    /// Share of the time in which requests were not waiting for admission.
     pub(crate) served: f64,
 }
 
 impl MeanRow {
-    /// By these prices, in nanoseconds.
+    /// The time with these prices, in nanoseconds.
     pub(crate) fn time_ns(&self, values: &Row) -> f64 {
         self.row.iter().zip(values).map(|(amount, value)| amount * value).sum::<f64>().max(1.0)
     }
 }
 
-/// Mean times to the first token and between tokens of a simulation; none where no request has any.
+/// Mean times to the first token and between tokens of a simulation; None if no request has any.
 pub(crate) fn mean_rows(simulation: &Simulation, values: &Row, is_async: bool) -> [Option<MeanRow>; 2] {
     let timelines: Vec<Timeline<'_>> =
         simulation.steps.iter().map(|steps| Timeline::new(steps, values, is_async)).collect();
@@ -227,11 +225,11 @@ pub(crate) fn mean_rows(simulation: &Simulation, values: &Row, is_async: bool) -
     [mean(0), mean(1)]
 }
 
-/// The observations of a load with known means only: the mean of all its requests.
+/// The observations from a load whose means only are known: the mean of all its requests.
 fn observe_point(point: &Point, [ttft, itl]: [Option<MeanRow>; 2]) -> Vec<Observation> {
     let observation = |(metric, mean): (Metric, Option<MeanRow>)| {
         let (measured_ns, MeanRow { row, .. }) = point.mean_ns(metric).zip(mean)?;
-        // A mean of many requests is better known than one of few.
+        // The mean of many requests is more certain than the mean of few.
         Some(Observation { row, measured_ns, scale_ns: measured_ns, weight: f64::from(point.requests).sqrt() })
     };
     [(Metric::Ttft, ttft), (Metric::Itl, itl)].into_iter().filter_map(observation).collect()
@@ -272,7 +270,7 @@ mod tests {
         assert_eq!(rows[1][LARGE_LAUNCH], -1.0);
         assert!((time(&rows[2]) - 8.056).abs() < 1e-9);
         let rows = paced(&steps, &values, false);
-        // Of launches of 19.5 to 40.5 beside 22.1, most are longer.
+        // Most launches of 19.5 to 40.5 are longer than 22.1.
         assert!((time(&rows[1]) - 30.16).abs() < 0.01, "the step takes as long as its own launch: {}", time(&rows[1]));
     }
 }

@@ -1,5 +1,5 @@
-//! Work on several threads, with the results in the order of the items: nothing shows how
-//! many threads there were.
+//! Work on several threads with the results in the order of the items, so that the number of threads does not
+//! affect them.
 
 use std::num::NonZeroUsize;
 use std::sync::Mutex;

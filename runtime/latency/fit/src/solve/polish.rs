@@ -1,8 +1,7 @@
 //! The last refinement: groups of coefficients are scaled until percentiles agree best.
 //!
-//! Least squares over single requests weigh what is frequent; what users look at are
-//! percentiles, also of queues. Four scales are few enough that no percentile is bought
-//! with a wrong physics.
+//! Least squares over single requests favour frequent cases, but users look at percentiles, also of queues.
+//! With only four scales, percentiles cannot be improved by wrong physics.
 
 use std::cell::RefCell;
 
@@ -17,15 +16,15 @@ use crate::measurements::data::Measurements;
 use crate::simulate::Simulation;
 use crate::solve::parameters::{ARRIVAL, PARAMETERS, Row};
 
-/// Logarithms of the scales of groups; of the constant overhead, which may be 0, a change
-/// in [`ARRIVAL_UNIT_NS`].
+/// Logarithms of the scales of groups. For the constant overhead, which may be 0, it is a change in units of
+/// [`ARRIVAL_UNIT_NS`].
 pub(crate) type Scales = [f64; 4];
 
 /// Iterations of the search, with one or two simulations each.
 const MAX_ITERATIONS: u64 = 40;
 /// Scales of the first simplex.
 const FIRST_STEPS: Scales = [0.04, 0.15, 0.1, 0.15];
-/// Weight of the squared logarithm of a scale beside a mean error.
+/// Weight of the squared logarithm of a scale, relative to a mean error.
 const STIFFNESS: f64 = 0.3;
 /// A change of the constant overhead that costs as much as a scale of 2.7.
 const ARRIVAL_UNIT_NS: f64 = 20e6;
@@ -56,14 +55,14 @@ pub(crate) fn scaled(values: &Row, scales: &Scales) -> Row {
     scaled
 }
 
-/// Distance of percentiles: the mean of the logarithms of their ratios.
+/// The error of percentiles: the mean of the logarithms of their ratios.
 pub(crate) fn loss(measurements: &Measurements, simulation: &Simulation) -> f64 {
     let (mut sum, mut weights) = (0.0, 0.0);
     for comparison in comparisons(measurements, simulation).iter().filter(|each| each.metric != Metric::Queue) {
         let weight = match comparison.statistic {
             Statistic::Mean | Statistic::P50 => 1.0,
             Statistic::P90 => 0.7,
-            // A few odd requests make it, and would move the prices of all others.
+            // Only a few odd requests determine this percentile, and they would move the prices of all others.
             _ => 0.1,
         };
         let ratio = (comparison.simulated_ms.max(1e-6) / comparison.measured_ms.max(1e-6)).ln().abs();
@@ -76,7 +75,7 @@ pub(crate) fn loss(measurements: &Measurements, simulation: &Simulation) -> f64 
 /// Objective of the search.
 struct Problem<'f, F> {
     loss: RefCell<F>,
-    /// The first error: the solver takes none at its first simplex.
+    /// The first error. The solver accepts none in its first simplex.
     failure: &'f RefCell<Option<FitError>>,
 }
 
@@ -101,8 +100,8 @@ impl<F: FnMut(&Scales) -> Result<f64, FitError>> CostFunction for Problem<'_, F>
     }
 }
 
-/// Finds the scales with the least `loss`, by the method of Nelder and Mead ("A simplex
-/// method for function minimization", 1965).
+/// Finds the scales with the least `loss`, by the method of Nelder and Mead ("A simplex method for function
+/// minimization", 1965).
 ///
 /// # Errors
 /// The first error of `loss`.

@@ -1,4 +1,4 @@
-//! Prices of prompts as the prompts that waited least say them.
+//! Prices of prompts, from the prompts with the shortest waits.
 
 use vcr_compare::Metric;
 use vcr_fitted::{StepWork, TERMS, amounts};
@@ -7,7 +7,8 @@ use crate::solve::parameters::Row;
 use crate::solve::regress::Prior;
 use crate::source::Source;
 
-/// How many times as long as their price by `prior` the prompts took that waited least; a tenth of them were shorter.
+/// The time of the prompts with the shortest waits as a multiple of their price by `prior`; a tenth of the
+/// prompts were faster.
 pub(crate) fn prompt_scale(sources: &[Source], prior: &Prior, step_ns: f64) -> f64 {
     let assumed_ns = |prompt_tokens: f64| {
         let tokens = prompt_tokens.max(1.0) as u64;

@@ -1,9 +1,9 @@
 //! Weighted least squares with non-negative coefficients and a Gaussian prior.
 //!
-//! Errors are relative: a time that is 10 % off counts the same whether it is short or
-//! long, and large errors count less (Huber, "Robust estimation of a location parameter",
-//! 1964). The times of requests that were served together are not independent, so the
-//! data counts as at most [`MAX_EFFECTIVE_OBSERVATIONS`] observations against the prior.
+//! Errors are relative: an error of 10 % counts the same for short and for long times, and large errors count
+//! less (Huber, "Robust estimation of a location parameter", 1964). The times of requests that were served
+//! together are not independent, so the data counts as at most [`MAX_EFFECTIVE_OBSERVATIONS`] observations
+//! against the prior.
 
 use nalgebra::{DMatrix, DVector};
 
@@ -18,14 +18,15 @@ pub(crate) struct Prior {
 }
 
 const MAX_EFFECTIVE_OBSERVATIONS: f64 = 1000.0;
-/// The same for how well the parameters are known: what a model leaves out is off by the same amount in all requests of
-/// a load. Estimated from loads that were left out of fits (docs/appendix/fitted-models.md).
+/// The same limit for the uncertainty of the parameters: effects that the model leaves out cause the same
+/// error in all requests of a load. Estimated from loads that were left out of fits
+/// (docs/appendix/fitted-models.md).
 pub(crate) const MAX_KNOWN_OBSERVATIONS: f64 = 40.0;
-/// The same for the relative error of a time.
+/// The same limit for the relative error of a time.
 const KNOWN_ERROR: f64 = 0.05;
 /// Errors beyond this many standard deviations count linearly.
 const HUBER: f64 = 1.5;
-/// No measurement is better than that.
+/// The relative error that every measurement has at least.
 const MIN_ERROR: f64 = 0.01;
 const ROUNDS: usize = 12;
 
@@ -48,8 +49,9 @@ pub(crate) fn solve(observations: &[Observation], prior: &Prior, values: &Row) -
     values.iter().all(|value| value.is_finite()).then_some(values)
 }
 
-/// What observations of several loads and the prior say of parameters near `values`: the inverse of their covariance, in
-/// units of the prior's spread. Each load counts as at most [`MAX_KNOWN_OBSERVATIONS`].
+/// The information about parameters near `values` from observations of several loads and from the prior: the
+/// inverse of the parameters' covariance, in units of the prior's spread. Each load counts as at most
+/// [`MAX_KNOWN_OBSERVATIONS`].
 pub(crate) fn knowledge(loads: &[Vec<Observation>], prior: &Prior, values: &Row) -> DMatrix<f64> {
     let identity = DMatrix::<f64>::identity(PARAMETERS, PARAMETERS);
     let mut precision = identity.clone();
@@ -62,7 +64,7 @@ pub(crate) fn knowledge(loads: &[Vec<Observation>], prior: &Prior, values: &Row)
     precision
 }
 
-/// The covariance of parameters by what is known of them.
+/// The covariance of parameters from the information about them.
 pub(crate) fn covariance(knowledge: &DMatrix<f64>, prior: &Prior) -> Option<DMatrix<f64>> {
     let scale = DMatrix::from_diagonal(&DVector::from_row_slice(&prior.spread));
     Some(&scale * knowledge.clone().cholesky()?.inverse() * &scale)
@@ -74,8 +76,8 @@ fn residual(observation: &Observation, values: &Row) -> f64 {
     (observation.measured_ns - predicted) / observation.scale_ns
 }
 
-/// A robust standard deviation of the relative errors: the median of their absolute values over that median
-/// for a normal distribution.
+/// A robust standard deviation of the relative errors: the median of their absolute values, divided by the
+/// same median of a normal distribution.
 fn spread(observations: &[Observation], values: &Row) -> f64 {
     let mut sizes: Vec<f64> =
         observations.iter().map(|each| residual(each, values).abs() * each.weight.sqrt()).collect();
@@ -86,7 +88,7 @@ fn spread(observations: &[Observation], values: &Row) -> f64 {
     *sizes.select_nth_unstable_by(middle, f64::total_cmp).1 / 0.6745
 }
 
-/// Hessian and gradient of the squared errors in units of the prior's spread, at 0.
+/// Hessian and gradient of the squared errors at 0, in units of the prior's spread.
 fn normal_equations(
     observations: &[Observation],
     prior: &Prior,

@@ -1,4 +1,4 @@
-//! The shape of a model, as far as prices depend on it.
+//! The properties of a model that affect prices.
 
 use vcr_model::{Model, Serving};
 use vcr_roofline::{Arithmetic, AttentionSpec, LayeredSpec};
@@ -10,7 +10,7 @@ use crate::error::FitError;
 pub struct Shape {
     /// Bytes of all weights that a step with many tokens reads.
     pub weight_bytes: f64,
-    /// Weights that one token is multiplied with.
+    /// Number of weights that are multiplied for one token.
     pub weights_per_token: f64,
     /// Bytes of KV cache of one token.
     pub kv_bytes_per_token: f64,
@@ -18,15 +18,15 @@ pub struct Shape {
     pub flops_per_pair: f64,
     /// Bytes of one weight.
     pub bytes_per_weight: f64,
-    /// What weights are multiplied as, on a GPU that can.
+    /// The arithmetic of weights, on a GPU that supports it.
     pub arithmetic: Arithmetic,
 }
 
 impl Shape {
-    /// A model of the table by name, or a `config.json` as models are published with.
+    /// Reads a model of the table by name, or the `config.json` of a published model.
     ///
     /// # Errors
-    /// When there is none, or the file lacks a size.
+    /// If there is no such model, or the file lacks a size.
     pub fn read(text: &str) -> Result<Self, FitError> {
         let invalid = |what: String| FitError::data(text, format!("invalid model shape: {what}"));
         let found = Model::find_any(text).map_err(|error| invalid(error.to_string()))?.ok_or_else(|| {
@@ -37,7 +37,7 @@ impl Shape {
         Ok(Self::of(&work))
     }
 
-    /// Layers with windows have no part in the price of context: their own does not grow.
+    /// Layers with windows do not contribute to the price of context, because their own context does not grow.
     fn of(work: &LayeredSpec) -> Self {
         let whole = work.attention.iter().filter(|part| part.window_tokens.is_none());
         let sum = |value: fn(&AttentionSpec) -> f64| whole.clone().map(value).sum();
@@ -66,7 +66,7 @@ mod tests {
         let latent = shape("deepseek-ai/DeepSeek-V3");
         assert!((36e9..38e9).contains(&latent.weights_per_token), "{latent:?}");
         assert_eq!(latent.kv_bytes_per_token, 61.0 * 576.0 * 2.0);
-        // Half of the layers have a window, whose context does not grow.
+        // Half of the layers have a window; their context does not grow.
         assert_eq!(shape("openai/gpt-oss-120b").kv_bytes_per_token, 18.0 * 2.0 * 8.0 * 64.0 * 2.0);
         assert_eq!(shape("mistral-7b").bytes_per_weight, 2.0);
     }

@@ -1,8 +1,8 @@
 //! Loads whose measurement would make a stated prediction most certain.
 //!
-//! For given steps, mean times are sums of parameters. The fit's knowledge of the parameters determines how
-//! certain such a sum is. The steps that another load would have determine how much that load adds, before
-//! anybody runs it.
+//! For given steps, mean times are sums of parameters. The fit's information about the parameters determines
+//! how certain such a sum is. The steps of another load determine how much information that load would add,
+//! before it is measured.
 
 use std::str::FromStr;
 
@@ -19,13 +19,13 @@ use crate::solve::observations::{MeanRow, mean_rows};
 use crate::solve::parameters::{Observation, PARAMETERS, Row};
 use crate::solve::regress::{MAX_KNOWN_OBSERVATIONS, Prior, knowledge};
 
-/// How requests of a load come.
+/// The arrivals of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pace {
-    /// This many at any time.
+    /// A closed loop with this many requests.
     Concurrency(u32),
-    /// At random, with this mean rate per second.
+    /// Poisson arrivals with this mean rate per second.
     RatePerS(f64),
 }
 
@@ -36,18 +36,18 @@ pub struct Load {
     pub prompt_tokens: u32,
     /// Tokens of each answer.
     pub output_tokens: u32,
-    /// How requests come.
+    /// The arrivals.
     pub pace: Pace,
-    /// Their number.
+    /// Number of requests.
     pub requests: u32,
 }
 
 /// Half the width of the 90 % intervals of mean times, relative to them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Certainty {
-    /// To the first token.
+    /// For the time to the first token.
     pub ttft: f64,
-    /// Between tokens.
+    /// For the time between tokens.
     pub itl: f64,
 }
 
@@ -56,32 +56,32 @@ pub struct Certainty {
 pub struct Suggested {
     /// The load.
     pub load: Load,
-    /// How long it takes, by the prices of the fit, in seconds.
+    /// Its duration by the prices of the fit, in seconds.
     pub lasts_s: f64,
-    /// Of the stated prediction, once this load and those before it are part of the fit.
+    /// The certainty of the prediction with this load and the loads before it in the fit.
     pub then: Certainty,
 }
 
-/// What to measure for a stated prediction.
+/// Suggestions for a stated prediction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Suggestion {
     /// The prediction.
     pub prediction: Load,
-    /// By the data of the fit.
+    /// The certainty with the current data.
     pub now: Certainty,
-    /// Each with what the ones before it left open; none where nothing helps.
+    /// The suggested loads, in order of effect; empty if no load helps.
     pub loads: Vec<Suggested>,
 }
 
-/// Deviations to each side of a mean within which nine of ten values are.
+/// Standard deviations from the mean within which nine of ten values are.
 const NINE_OF_TEN: f64 = 1.645;
-/// Prompts and answers of the loads that are tried, and how many at once.
+/// Lengths of prompts and answers, and concurrencies, of the loads that are tried.
 const PROMPTS: [u32; 6] = [32, 128, 512, 2_048, 8_192, 32_768];
 const OUTPUTS: [u32; 3] = [16, 128, 512];
 const AT_ONCE: [u32; 5] = [1, 8, 32, 128, 256];
-/// Longer loads are not suggested, in seconds.
+/// Duration of the longest suggested load, in seconds.
 const LONGEST_S: f64 = 300.0;
-/// A second load that shrinks the intervals by less than this is not worth its time.
+/// A further load must shrink the intervals to this share.
 const WORTH: f64 = 0.9;
 
 impl FromStr for Load {
@@ -115,7 +115,7 @@ impl FromStr for Load {
     }
 }
 
-/// Requests that show a load: several rounds of all that are there at once.
+/// Enough requests to show a load: several rounds of all concurrent requests.
 fn requests(pace: Pace) -> u32 {
     match pace {
         Pace::Concurrency(at_once) => at_once.saturating_mul(4).clamp(30, 1_000),
@@ -130,10 +130,10 @@ struct Predicted {
     lasts_s: f64,
 }
 
-/// Finds what to measure for `prediction`, beside the `observations` of a fit with `values`.
+/// Finds loads to measure for `prediction`, in addition to the `observations` of a fit with `values`.
 ///
 /// # Errors
-/// When the engine cannot serve the prediction.
+/// If the engine cannot serve the prediction.
 pub(crate) fn suggest(
     prediction: Load,
     pool: &PoolConfig,
@@ -184,7 +184,7 @@ pub(crate) fn suggest(
     let now = certainty(&known).ok_or_else(unknown)?;
     let mut tried = Vec::new();
     for load in loads(&prediction, pool) {
-        // What does not fit into the engine is not suggested.
+        // Loads that do not fit into the engine are not suggested.
         let Ok(Some(predicted)) = predict(&load) else { continue };
         if predicted.lasts_s <= LONGEST_S {
             let observed = [predicted.ttft.observation(values), predicted.itl.observation(values)];
@@ -207,7 +207,7 @@ pub(crate) fn suggest(
     Ok(Suggestion { prediction, now, loads })
 }
 
-/// The loads that are tried: lengths and numbers at once around the prediction's and far from them.
+/// The loads that are tried: with lengths and concurrencies around those of the prediction, and far from them.
 fn loads(prediction: &Load, pool: &PoolConfig) -> Vec<Load> {
     let most = pool.engine.as_vllm().map_or(256, |engine| engine.max_num_seqs());
     let with = |usual: &[u32], own: u32| {
@@ -233,7 +233,7 @@ fn loads(prediction: &Load, pool: &PoolConfig) -> Vec<Load> {
 }
 
 impl MeanRow {
-    /// What a measurement of it would say: half of what a whole load counts.
+    /// The information of its measurement: half of a whole load's.
     fn observation(&self, values: &Row) -> Observation {
         let measured_ns = self.time_ns(values);
         let weight = self.served * self.served * MAX_KNOWN_OBSERVATIONS / 2.0;

@@ -1,5 +1,5 @@
-//! The beginning of a load, in which the engine was slower than later, because it compiles graphs and kernels
-//! at first use and the host's caches are cold. Prices are fitted to the rest.
+//! The beginning of a load, in which the engine was slower, because it compiled graphs and kernels at first
+//! use and the host's caches were cold. Prices are fitted to the rest.
 
 use std::str::FromStr;
 
@@ -8,10 +8,10 @@ use vcr_base::units::duration_ns;
 use crate::measurements::data::Measurements;
 use crate::simulate::Simulation;
 
-/// What is left out of a fit at the beginning of each load.
+/// The part at the beginning of each load that a fit leaves out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WarmUp {
-    /// What took clearly longer than the rest.
+    /// The requests that took clearly longer than the rest.
     #[default]
     Auto,
     /// Nothing.
@@ -37,16 +37,16 @@ impl FromStr for WarmUp {
 /// The first requests of a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Beginning {
-    /// Their number.
+    /// Number of requests.
     pub(crate) requests: usize,
-    /// The time until the arrival of the last of them.
+    /// Time until the arrival of the last one.
     pub(crate) lasts_ns: u64,
-    /// How many times as long they took as the prices of the rest say.
+    /// Their duration as a multiple of the one that the prices of the rest predict.
     pub(crate) slower: f64,
 }
 
 impl Beginning {
-    /// In words, for the load `name`.
+    /// A description for the load `name`.
     pub(crate) fn text(&self, name: &str) -> String {
         format!(
             "{name}: the first {} requests ({:.1} s) are a warm-up and were not fitted: they took {:.1} times as long \
@@ -58,19 +58,19 @@ impl Beginning {
     }
 }
 
-/// A warm-up is at most this share of the requests: the rest says what is usual.
+/// The largest share of the requests that a warm-up can have, because the rest must be typical.
 const MOST: f64 = 0.2;
-/// It ends with a request whose time is this many deviations above the usual.
+/// The warm-up ends with a request whose time exceeds the typical one by this many deviations,
 const DEVIATIONS: f64 = 3.0;
-/// And at least this much, as a logarithm.
+/// and by at least this much, as a logarithm.
 const LEAST: f64 = 0.1;
-/// Share of the requests of a warm-up that are slow.
+/// Share of slow requests in a warm-up.
 const SLOW_SHARE: f64 = 0.8;
-/// Fewer requests than this at the beginning may be slow by chance.
+/// Fewer requests at the beginning may be slow by chance.
 const MIN_REQUESTS: usize = 3;
 
-/// The warm-up of a load, found by comparing measured times with the prices fitted to all requests; none if
-/// it has none.
+/// The warm-up of a load, found by comparing measured times with the prices fitted to all requests; None if
+/// there is no warm-up.
 pub(crate) fn find(measurements: &Measurements, simulation: &Simulation) -> Option<Beginning> {
     let ratio =
         |measured: Option<f64>, simulated: Option<f64>| Some((measured? / simulated.filter(|ns| *ns > 0.0)?).ln());
@@ -121,7 +121,7 @@ fn median(values: &mut [f64]) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// 200 requests, one per second; the `slow` ones took half longer.
+    /// 200 requests, one per second; the `slow` ones took one and a half times as long.
     fn rows(slow: impl Fn(usize) -> bool) -> Vec<(u64, Option<f64>)> {
         let ratio = |index: usize| if slow(index) { 0.4 } else { 0.02 * (index % 5) as f64 };
         (0..200).map(|index| (index as u64 * 1_000, Some(ratio(index)))).collect()

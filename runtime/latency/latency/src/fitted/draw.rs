@@ -1,19 +1,18 @@
-//! Coefficients drawn from the uncertainty that the data of a fit leaves.
+//! Coefficients drawn from the uncertainty of a fit.
 //!
-//! A draw is the result that the fit would have if chance had shifted its measurements
-//! according to its covariance: a normal vector around the estimate, projected onto the
-//! non-negative coefficients, in the metric of the precision. Setting negative coefficients to
-//! 0 one by one would make every step too long if several coefficients stand for the same time.
+//! A draw is the result that the fit would have if chance had shifted its measurements according to its
+//! covariance: a normal vector around the estimate, projected onto the non-negative coefficients, in the
+//! metric of the precision. Setting negative coefficients to 0 one by one would make every step too long if
+//! several coefficients stand for the same time.
 
 use vcr_base::random::Stream;
 use vcr_fitted::{ModelFile, TERMS};
 
-/// Rounds of coordinate descent; a few hundred are enough for coefficients that the data
-/// hardly tells apart.
+/// The most rounds of coordinate descent; a few hundred suffice for coefficients that the data hardly separates.
 const MAX_SWEEPS: usize = 2_000;
-/// A change below this, in standard deviations, is the end.
+/// The descent stops at changes below this, in standard deviations.
 const PRECISION: f64 = 1e-9;
-/// Added to the diagonal where rounding has made a covariance indefinite.
+/// Added to the diagonal if rounding has made a covariance indefinite.
 const JITTER: f64 = 1e-9;
 
 /// Prefix of the names of overheads among the parameters.
@@ -26,7 +25,7 @@ pub struct FittedDraws {
     model: ModelFile,
     /// The parameters that vary.
     parameters: Vec<Parameter>,
-    /// By row: the Cholesky factor of the correlations, and its inverse.
+    /// The Cholesky factor of the correlations, and its inverse, by rows.
     factor: Vec<Vec<f64>>,
     precision: Vec<Vec<f64>>,
 }
@@ -38,7 +37,7 @@ struct Parameter {
     deviation: f64,
 }
 
-/// Part of the model that a parameter belongs to.
+/// The part of the model to which a parameter belongs.
 #[derive(Clone, Copy, Debug)]
 enum Target {
     Term(usize),
@@ -66,7 +65,7 @@ impl Target {
         }
     }
 
-    /// In nanoseconds.
+    /// The value of the parameter, in nanoseconds.
     fn of(self, model: &ModelFile) -> f64 {
         match self {
             Self::Term(index) => model.step.coefficients()[index],
@@ -82,7 +81,7 @@ impl Target {
 }
 
 impl FittedDraws {
-    /// None for a model without a covariance, and for one that is not a covariance.
+    /// None for a model without a valid covariance.
     #[must_use]
     pub fn new(model: ModelFile) -> Option<Self> {
         let uncertainty = &model.uncertainty;
@@ -139,13 +138,13 @@ impl FittedDraws {
                 Target::LaunchPerRequest => model.overheads.launch_per_request_ns = value.round() as u64,
             }
         }
-        // A price of nothing at all is not a price: then the estimate stands.
+        // If a draw makes all coefficients 0, the estimate remains.
         model.step = model.step.with_coefficients(coefficients).unwrap_or(model.step);
         model
     }
 
-    /// The closest to `free` in the metric of the precision, in deviations from the mean,
-    /// at which no parameter is negative.
+    /// The point without negative parameters that is closest to `free` in the metric of the precision, in
+    /// deviations from the mean.
     fn project(&self, free: &[f64]) -> Vec<f64> {
         let least: Vec<f64> = self.parameters.iter().map(|each| -each.mean / each.deviation).collect();
         let mut at: Vec<f64> = free.iter().zip(&least).map(|(free, least)| free.max(*least)).collect();
@@ -174,8 +173,8 @@ fn dot(left: &[f64], right: &[f64]) -> f64 {
     left.iter().zip(right).map(|(left, right)| left * right).sum()
 }
 
-/// The lower triangle whose product with its transpose is `matrix`, with `jitter` on the
-/// diagonal; none if that is not positive definite.
+/// The lower triangle whose product with its transpose is `matrix`, with `jitter` on the diagonal; None if
+/// that is not positive definite.
 fn cholesky(matrix: &[Vec<f64>], jitter: f64) -> Option<Vec<Vec<f64>>> {
     let size = matrix.len();
     let mut factor = vec![vec![0.0; size]; size];
@@ -245,7 +244,7 @@ mod tests {
         model.step.coefficients()[TERMS.iter().position(|term| term.name == name).expect("a term")]
     }
 
-    /// Mean, standard deviation and least of what `value` says of 4,000 draws.
+    /// Mean, standard deviation and minimum of `value` over 4,000 draws.
     fn moments(draws: &FittedDraws, value: impl Fn(&ModelFile) -> f64) -> [f64; 3] {
         let values: Vec<f64> = (0..4_000).map(|seed| value(&draws.draw(seed))).collect();
         let mean = values.iter().sum::<f64>() / 4e3;
@@ -275,7 +274,7 @@ mod tests {
         close(deviation, 50.0, 3.0);
     }
 
-    /// Two terms for the same time, one of them at 0: what one loses the other gets.
+    /// Two terms stand for the same time, and one of them is 0: a decrease of one increases the other.
     #[test]
     fn coefficients_at_zero_do_not_make_steps_longer() {
         let covariance = vec![vec![100.0, -99.9], vec![-99.9, 100.0]];

@@ -1,9 +1,8 @@
 //! The published engine's own numbers, to their last printed digit.
 //!
-//! Each case prices by hand the steps that the engine takes: one worker, blocks
-//! of 64 tokens, a pool of 16384 blocks. Row R is a prompt of 1000 tokens with
-//! 4 output tokens. Times are in ms; the measured values come from running
-//! `ai-dynamo` 1.4.2 and 1.6.1.
+//! Each case prices the steps of the engine by hand: one worker, blocks of 64 tokens, a pool of 16384 blocks.
+//! Row R is a prompt of 1000 tokens with 4 output tokens. Times are in ms; the measured values come from
+//! running `ai-dynamo` 1.4.2 and 1.6.1.
 
 use super::*;
 use PassSemantics::{Dynamo1_4, Dynamo1_6};
@@ -32,7 +31,7 @@ fn assert_ms(actual: f64, published: &str) {
     assert_eq!(format!("{actual:.6}"), published);
 }
 
-/// One prefill chunk; `emits` if it completes the prompt and a token follows.
+/// One prefill chunk. It completes the prompt if `completes`, and a token follows if `emits`.
 fn chunk(depth: u64, tokens: u64, completes: bool, emits: bool) -> StepShape {
     let end = depth + tokens;
     StepShape {
@@ -98,7 +97,7 @@ fn a_repeated_request_hits_the_cache() {
 
 #[test]
 fn two_equal_requests_in_one_step() {
-    // The second hits 15 blocks of the first; only its last block is its own.
+    // The second prompt hits 15 blocks of the first; only its last block is its own.
     let both = StepShape {
         prefill_requests: 2,
         prefill_tokens: 1040,
@@ -188,8 +187,8 @@ fn a_decode_worker_is_charged_nothing_for_what_it_computes_again() {
 
 #[test]
 fn drafts_of_two_that_are_always_accepted() {
-    // 16 tokens in 6 passes, three at a time and one at the end. A pass starts
-    // with `known` tokens and computes its last one and two drafts.
+    // 16 tokens in 6 passes, three at a time and one at the end. A pass starts with `known` tokens and
+    // computes the last of them and two drafts.
     let verify = |known: u64| StepShape {
         decode_tokens: 3,
         decode_context_tokens: known + 2,
@@ -229,7 +228,7 @@ fn nonsense_is_refused() {
 }
 
 proptest! {
-    /// Decodes in a row cost what they cost one by one, up to the horizon.
+    /// Consecutive decodes cost the same as single ones, up to the horizon.
     #[test]
     fn decodes_in_a_row_cost_what_they_cost(
         requests in 0u64..300,
@@ -263,8 +262,7 @@ proptest! {
         prop_assert_eq!(in_a_row, single);
     }
 
-    /// Outputs that are computed again after a preemption are neither prompt nor, once
-    /// they are complete, anything but a decode.
+    /// Outputs recomputed after a preemption are not prompt tokens. Once they are complete, they cost only a decode.
     #[test]
     fn recomputed_outputs_cost_their_decode(outputs in 1u64..500, cached_outputs in 0u64..500, tokens in 1u64..2_000) {
         let decodes = |semantics, shape: StepShape, context: u64| {
@@ -272,7 +270,7 @@ proptest! {
             (ms(&model(semantics), &[shape]), ms(&model(semantics), &[resident]))
         };
         for semantics in [Dynamo1_4, Dynamo1_6] {
-            // A prompt with outputs after it, to its end.
+            // A complete prompt with its outputs.
             let mut whole = chunk(0, tokens + outputs, true, true);
             whole.recompute.output_tokens = outputs;
             whole.recompute.completions = 1;
@@ -280,7 +278,7 @@ proptest! {
             let (all_ms, decode_ms) = decodes(semantics, whole, tokens + outputs);
             let prompt_ms = ms(&model(Dynamo1_6), &[chunk(0, tokens, true, true)]);
             prop_assert!((all_ms - decode_ms - prompt_ms).abs() < 1e-9);
-            // The rest of its outputs, which completes it or does not.
+            // The rest of its outputs, complete or not.
             let depth = tokens + cached_outputs;
             let mut rest = chunk(depth, outputs, false, false);
             rest.recompute.output_tokens = outputs;
@@ -295,7 +293,7 @@ proptest! {
         }
     }
 
-    /// A faster engine never takes longer, whatever the step.
+    /// A faster engine is never slower, in any step.
     #[test]
     fn more_speed_never_costs_time(
         depth in 0u64..100_000,

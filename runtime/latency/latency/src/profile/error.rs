@@ -1,26 +1,26 @@
-//! Why a profile could not be used: always the file and the array.
+//! Errors of profiles. Each names the file and the array.
 
 use std::io;
 
 /// Error of one array of measured points.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PointsFault {
-    /// Too few values to draw a line through.
+    /// Too few values for a line.
     #[error("has {count} value(s), but interpolation needs at least {min}")]
     TooFew {
         /// Their number.
         count: usize,
-        /// Number that is needed.
+        /// The required number.
         min: usize,
     },
-    /// Another length than its partners.
+    /// A length that differs from that of related arrays.
     #[error("has {count} values where {expected} are expected ({why})")]
     WrongLength {
         /// Their number.
         count: usize,
-        /// Number that there should be.
+        /// The expected number.
         expected: usize,
-        /// Name of the array that they must agree with.
+        /// Name of the array with the expected length.
         why: String,
     },
     /// A value that is not a finite number of at least 0.
@@ -31,14 +31,14 @@ pub enum PointsFault {
         /// The value.
         value: f64,
     },
-    /// An axis that does not grow.
+    /// An axis that does not increase strictly.
     #[error("must grow strictly, but {value} at index {index} follows {before}")]
     NotIncreasing {
         /// Index of the value.
         index: usize,
         /// The value.
         value: f64,
-        /// The one before it.
+        /// The value before it.
         before: f64,
     },
     /// The same point twice.
@@ -54,20 +54,20 @@ pub enum PointsFault {
     NoSeries,
 }
 
-/// A problem with the array that has it.
+/// An array and its problem.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("array `{array}` {fault}")]
 pub struct PointsProblem {
-    /// The array's name as the file has it.
+    /// The array's name in the file.
     pub array: String,
     /// The error.
     pub fault: PointsFault,
 }
 
-/// Why a profile could not be read.
+/// Why a profile cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// The path holds none of the known layouts.
+    /// The path has none of the known layouts.
     #[error(
         "`{path}` is not a planner profile: give a .npz file, a folder with prefill.npz and \
          decode.npz, or a profiler folder with selected_prefill_interpolation/raw_data.npz and \
@@ -101,7 +101,7 @@ pub enum ProfileError {
         /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// None of the arrays that could serve is there.
+    /// The file has none of the accepted arrays.
     #[error("profile `{path}` has no array {wanted}; it has {present}")]
     MissingArray {
         /// The file.
@@ -121,7 +121,7 @@ pub enum ProfileError {
         /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// An array has the wrong number of dimensions or another number of rows.
+    /// An array has the wrong number of dimensions or of rows.
     #[error("profile `{path}`, array `{array}` has shape {shape:?}, but {expected}")]
     Shape {
         /// The file.
@@ -130,10 +130,10 @@ pub enum ProfileError {
         array: String,
         /// Its shape.
         shape: Vec<usize>,
-        /// The expected value.
+        /// The expected shape.
         expected: &'static str,
     },
-    /// The file holds several deployments and none, or none of them, was named.
+    /// The file has several deployments, and the choice does not name one of them.
     #[error("profile `{path}` holds {rows} deployments{names}; {advice}")]
     ChooseDeployment {
         /// The file.

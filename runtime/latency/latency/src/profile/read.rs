@@ -25,11 +25,10 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-/// Reads a profile in any of the known layouts (see the functions of this
-/// module for the array names).
+/// Reads a profile in any of the known layouts (see the functions of this module for the array names).
 ///
 /// # Errors
-/// [`ProfileError`], always naming the file, and the array where there is one.
+/// A [`ProfileError`] that names the file, and the array if it has one.
 pub fn read(path: &Path, deployment: Deployment) -> Result<ProfileTables, ProfileError> {
     let (prefill_path, decode_path) = layout(path)?;
     let mut archive = Archive::open(&prefill_path)?;
@@ -51,7 +50,7 @@ fn layout(path: &Path) -> Result<(PathBuf, PathBuf), ProfileError> {
         ("selected_prefill_interpolation/raw_data.npz", "selected_decode_interpolation/raw_data.npz"),
     ] {
         let files = (path.join(prefill), path.join(decode));
-        // One of the two is enough to know the layout; opening names the other.
+        // One of the two is enough to recognise the layout; the other one is reported when it is opened.
         if files.0.is_file() || files.1.is_file() {
             return Ok(files);
         }
@@ -104,7 +103,7 @@ impl Archive {
         }
         let itl = Column {
             name: itl.to_owned(),
-            // By index, so that an array stored by columns reads the same.
+            // Read by index, so that an array stored by columns gives the same result.
             values: grid.iter().copied().collect(),
         };
         DecodeSurface::grid(kv, context, itl).map_err(|problems| self.points(problems))
@@ -129,7 +128,7 @@ impl Archive {
         DecodeSurface::swept(kv, context, itl).map_err(|problems| self.points(problems))
     }
 
-    /// The first of the names that the file has.
+    /// The first of the wanted names that the file has.
     fn one_of(&self, wanted: &[&'static str]) -> Result<&'static str, ProfileError> {
         wanted.iter().find(|name| self.names.iter().any(|present| present == *name)).copied().ok_or_else(|| {
             ProfileError::MissingArray {
@@ -140,7 +139,7 @@ impl Archive {
         })
     }
 
-    /// The row of the wanted deployment; 0 where the arrays have no rows.
+    /// The row of the wanted deployment; 0 if the arrays have no rows.
     fn deployment_row(&mut self, array: &str, deployment: Deployment) -> Result<usize, ProfileError> {
         let values = self.array(array)?;
         let rows = if values.ndim() == 2 { values.shape()[0] } else { 1 };
@@ -153,7 +152,7 @@ impl Archive {
             Deployment::Row(row) => (row < rows).then_some(row),
             Deployment::TensorParallel(size) => {
                 let mut rows = (0..rows).filter(|row| sizes.get(*row) == Some(&(size as f64)));
-                // Two of one size would be a guess.
+                // Two deployments of one size would be ambiguous.
                 rows.next().filter(|_| rows.next().is_none())
             }
         };
@@ -171,7 +170,7 @@ impl Archive {
         })
     }
 
-    /// One row of an array, or the whole of one that has no rows.
+    /// One row of an array, or all of an array without rows.
     fn column(&mut self, name: &str, row: usize) -> Result<Column, ProfileError> {
         let array = self.array(name)?;
         let values: Vec<f64> = match *array.shape() {

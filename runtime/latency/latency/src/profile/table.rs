@@ -1,8 +1,8 @@
-//! Measured points, checked, and how they are interpolated.
+//! Measured points, checked, and their interpolation.
 
 use super::error::{PointsFault, PointsProblem};
 
-/// A named list of numbers, before it is checked.
+/// A named list of numbers that is not checked yet.
 #[derive(Clone, Debug)]
 pub struct Column {
     /// Its name in errors.
@@ -17,7 +17,7 @@ impl Column {
         PointsProblem { array, fault }
     }
 
-    /// Reports a value that is not a finite number of at least 0, and a wrong length.
+    /// Reports values that are negative or not finite, and a wrong length.
     fn check(&self, expected: Option<(usize, String)>, problems: &mut Vec<PointsProblem>) {
         let count = self.values.len();
         if let Some((expected, why)) = expected
@@ -32,7 +32,7 @@ impl Column {
         }
     }
 
-    /// Also reports an axis that is too short or does not grow.
+    /// Also reports an axis that is too short or does not increase.
     fn check_axis(&self, min: usize, problems: &mut Vec<PointsProblem>) {
         let before = problems.len();
         self.check(None, problems);
@@ -40,7 +40,7 @@ impl Column {
         if count < min {
             problems.push(self.problem(PointsFault::TooFew { count, min }));
         }
-        // A NaN has been reported and would only be reported again.
+        // A NaN has already been reported.
         if problems.len() == before
             && let Some(index) = self.values.windows(2).position(|pair| pair[0] >= pair[1])
         {
@@ -53,17 +53,17 @@ impl Column {
     }
 }
 
-/// Prefill time over new tokens: straight lines between measured points, and
-/// the first and last line continued beyond them, but never below zero.
+/// Prefill time over new tokens: straight lines between measured points. The first and the last line continue
+/// beyond them, but never below zero.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PrefillCurve(Series);
 
 impl PrefillCurve {
-    /// Checks the points: at least two, token counts growing strictly, all
-    /// values finite and at least 0. Times are in milliseconds.
+    /// Checks the points: at least two, strictly increasing token counts, and all values finite and at least
+    /// 0. Times are in milliseconds.
     ///
     /// # Errors
-    /// Every problem, by the names of the columns.
+    /// Every problem, with the names of the columns.
     pub fn new(new_tokens: Column, ttft_ms: Column) -> Result<PrefillCurve, Vec<PointsProblem>> {
         let mut problems = Vec::new();
         new_tokens.check_axis(2, &mut problems);
@@ -97,17 +97,16 @@ impl PrefillCurve {
 /// length with two points.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecodeSurface {
-    /// By context length, growing; never empty.
+    /// The series by increasing context length; never empty.
     rows: Vec<(f64, Series)>,
 }
 
 impl DecodeSurface {
-    /// A full grid: `itl_ms` holds, for each of `active_kv_tokens` (at least
-    /// two), the times at every one of `context_tokens` (at least one). Both
-    /// axes must grow strictly; times are in milliseconds.
+    /// A full grid: for each of `active_kv_tokens` (at least two), `itl_ms` holds the times at every one of
+    /// `context_tokens` (at least one). Both axes must increase strictly; times are in milliseconds.
     ///
     /// # Errors
-    /// Every problem, by the names of the columns.
+    /// Every problem, with the names of the columns.
     pub fn grid(
         active_kv_tokens: Column,
         context_tokens: Column,
@@ -132,12 +131,11 @@ impl DecodeSurface {
         Ok(DecodeSurface { rows: contexts.map(|(index, context)| (context, row(index))).collect() })
     }
 
-    /// A profiler's sweep: three columns of equal length, one point each, in any
-    /// order; at least one context length with two points. Times are in
-    /// milliseconds.
+    /// A profiler's sweep: three columns of equal length, one point each, in any order; at least one context
+    /// length with two points. Times are in milliseconds.
     ///
     /// # Errors
-    /// Every problem, by the names of the columns.
+    /// Every problem, with the names of the columns.
     pub fn swept(
         active_kv_tokens: Column,
         context_tokens: Column,
@@ -159,7 +157,7 @@ impl DecodeSurface {
                 (context_tokens.values[i], point)
             })
             .collect();
-        // Stable, and total over the finite values that are left here.
+        // The sort is stable, and a total order of the finite values that remain.
         points.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.0.total_cmp(&b.1.0)));
         for pair in points.windows(2) {
             let [(context_tokens, (kv, _)), next] = [pair[0], pair[1]];
@@ -225,14 +223,14 @@ fn mean_slopes(rows: &[(f64, Vec<(f64, f64)>)]) -> Vec<f64> {
 /// Points joined by straight lines, with a slope beyond each end.
 #[derive(Clone, Debug, PartialEq)]
 struct Series {
-    /// Growing strictly in the first number; never empty.
+    /// Strictly increasing in the first number; never empty.
     points: Vec<(f64, f64)>,
     slope_before: f64,
     slope_after: f64,
 }
 
 impl Series {
-    /// Continues the first and the last segment; needs two points.
+    /// Continues the first and the last segment; two points are required.
     fn with_end_segments(points: Vec<(f64, f64)>) -> Series {
         let slope = |a: (f64, f64), b: (f64, f64)| (b.1 - a.1) / (b.0 - a.0);
         let last = points.len() - 1;

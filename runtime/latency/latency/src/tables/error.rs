@@ -14,17 +14,17 @@ pub enum TablesError {
     /// The build has no Parquet reader.
     #[error("this build of vcr lacks the feature `tables`, which operator tables need")]
     NotBuilt,
-    /// No folder was named.
+    /// No folder was given.
     #[error("missing `data`: expected the folder of the package aiconfigurator-core")]
     NoData,
-    /// The named folder is not the package.
+    /// The given folder is not the package.
     #[error(
         "invalid `data` `{}`: expected the package aiconfigurator-core, a virtual environment or site-packages with \
          it, or its folder `systems`",
         .0.display()
     )]
     NotThePackage(PathBuf),
-    /// Something that the package does not have.
+    /// The package lacks something.
     #[error("invalid {what} `{name}`: expected {}", expected(known))]
     Unknown {
         /// Kind of the name: a system, a backend, ...
@@ -34,7 +34,7 @@ pub enum TablesError {
         /// Names that exist.
         known: Vec<String>,
     },
-    /// A file that cannot be used.
+    /// A file is invalid.
     #[error("invalid `{}`: {reason}", .path.display())]
     File {
         /// The file.
@@ -42,7 +42,7 @@ pub enum TablesError {
         /// The problem.
         reason: String,
     },
-    /// A setting that does not fit the model or the system.
+    /// A setting does not fit the model or the system.
     #[error("invalid `{field}`: {reason}")]
     Setting {
         /// The setting.
@@ -50,7 +50,7 @@ pub enum TablesError {
         /// The problem, and the allowed values.
         reason: String,
     },
-    /// Operators that the model cannot do without have no tables at all.
+    /// Necessary operators of the model have no tables at all.
     #[error("no tables for {model} on {system} with {backend} {version}: missing {}", .operators.join(", "))]
     NoOperators {
         /// The model.
@@ -75,7 +75,7 @@ impl TablesError {
         Self::Setting { field, reason: reason.into() }
     }
 
-    /// The next step, if there is one to name.
+    /// The next step, if there is one.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
@@ -99,7 +99,7 @@ impl TablesError {
     }
 }
 
-/// Names that exist, if they are few.
+/// The known names, if there are few.
 fn expected(known: &[String]) -> String {
     const FEW: usize = 20;
     match known.len() {

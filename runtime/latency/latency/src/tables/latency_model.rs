@@ -19,32 +19,32 @@ use crate::tables::{Priced, Source};
 /// The longest step: a day, in nanoseconds.
 const STEP_NS_MAX: f64 = 24.0 * 3600.0 * 1e9;
 
-/// The priced engine, and the tables to use.
+/// The engine to price, and the tables to use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TablesInput {
-    /// The package's folder; by default the folder named by the environment.
+    /// The package's folder; by default the folder in the environment variable.
     pub data: Option<PathBuf>,
     /// The GPU, such as `h100_sxm`.
     pub system: String,
-    /// Whose kernels were measured.
+    /// The backend whose kernels were measured.
     pub backend: String,
-    /// The backend's version; the latest with tables if absent.
+    /// The backend's version; by default the latest version with tables.
     pub version: Option<String>,
     /// The name of one of the package's models, or the path of a `config.json`.
     pub model: String,
     /// GPUs that share the attention of a rank.
     pub tensor_parallel: u32,
-    /// GPUs that experts are distributed over.
+    /// GPUs over which experts are distributed.
     pub expert_parallel: u32,
-    /// Ranks with attention of their own and experts in common.
+    /// Ranks with attention of their own and shared experts.
     pub attention_dp: u32,
-    /// Data type of matrix multiplications; the model's if absent, as of the following.
+    /// Data type of matrix multiplications. Like the following, it is the model's by default.
     pub gemm_dtype: Option<String>,
     /// Data type of experts.
     pub moe_dtype: Option<String>,
     /// Data type of the KV cache.
     pub kv_cache_dtype: Option<String>,
-    /// Data type that prefills attend in.
+    /// Data type in which prefills compute attention.
     pub attention_dtype: Option<String>,
 }
 
@@ -69,26 +69,26 @@ impl TablesInput {
     }
 }
 
-/// Resolved names of a model and of a version.
+/// Resolved versions and data types.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resolved {
-    /// The version whose tables are looked at first.
+    /// The version whose tables take precedence.
     pub version: String,
-    /// Data types of matrix multiplications, experts, KV cache and attention.
+    /// Data type of matrix multiplications.
     pub gemm_dtype: &'static str,
-    /// Of experts; none in models without.
+    /// Data type of experts; None in models without experts.
     pub moe_dtype: Option<&'static str>,
-    /// Of the KV cache.
+    /// Data type of the KV cache.
     pub kv_cache_dtype: &'static str,
-    /// That prefills attend in.
+    /// Data type in which prefills compute attention.
     pub attention_dtype: &'static str,
-    /// What matrices are multiplied as where no table has their time.
+    /// The arithmetic of matrix multiplications without a table.
     pub computed_as: &'static str,
-    /// The GPU's peak with it, in operations a second.
+    /// The GPU's peak with it, in operations per second.
     pub peak_flops: f64,
 }
 
-/// A latency model of operator tables: the plain sum over the operators of a step.
+/// A latency model with operator tables: the plain sum over the operators of a step.
 #[derive(Clone)]
 pub struct Tables {
     prices: Arc<Prices>,
@@ -97,13 +97,13 @@ pub struct Tables {
     scale: Scale,
 }
 
-/// Time of a step beside the sum of its operators.
+/// The time of a step relative to the sum of its operators.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
-    /// Of steps that only decode; above 0.
+    /// For steps that only decode; above 0.
     pub decodes: f64,
-    /// Of steps with prompts: they run at the limit of the GPU's power, which single kernels do
-    /// not reach while they are measured, and outside of CUDA graphs.
+    /// For steps with prompts: they run at the power limit of the GPU, which single kernels do not reach
+    /// during their measurement, and outside of CUDA graphs.
     pub prompts: f64,
 }
 
@@ -113,20 +113,20 @@ impl Default for Scale {
     }
 }
 
-/// The files of the package that a model was read from.
+/// The files of the package from which a model was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceFiles {
-    /// The folder that has the package's systems and models.
+    /// The folder with the package's systems and models.
     pub folder: PathBuf,
-    /// Their paths in it.
+    /// Their paths in that folder.
     pub files: Vec<PathBuf>,
 }
 
-/// Times of a model, ready to be looked up.
+/// Times of a model, prepared for lookups.
 struct Prices {
     resolved: Resolved,
     memory: Option<MemoryNeed>,
-    /// All operators of tokens, in steps with prompts and in steps without.
+    /// All operators on tokens, in steps with prompts and in steps without.
     with_prompts: Curve,
     decodes_only: Curve,
     logits: Curve,
@@ -147,15 +147,15 @@ impl Prompts {
         let (requests, tokens) = (shape.prefill_requests.max(1) as f64, shape.prefill_tokens as f64);
         let before = shape.prefill_context_tokens as f64 / requests;
         let pairs = (shape.prefill_attention_pairs as f64 / tokens).max(0.0);
-        // A chunk of n tokens behind c others has c + (n + 1) / 2 pairs for each of its
-        // tokens; so unlike chunks become fewer and longer ones.
+        // A chunk of n tokens behind c others has c + (n + 1) / 2 pairs for each of its tokens, so different
+        // chunks become fewer and longer ones.
         let length = (2.0 * (pairs - before) - 1.0).max(tokens / requests).max(1.0);
         let before = (pairs - (length + 1.0) / 2.0).max(0.0);
         Self { batch: tokens / length, before, sequence: before + length }
     }
 }
 
-/// A model of its own is not a file of the package.
+/// A model outside the package is not one of its files.
 fn source_files(package: &Package, model: &ModelFiles, tables: Vec<PathBuf>) -> SourceFiles {
     let folder = package.root();
     let of_model = [&model.config, &model.quantisation].into_iter().filter(|file| file.is_file()).cloned();
@@ -169,8 +169,7 @@ impl Tables {
     /// Reads the tables of a model.
     ///
     /// # Errors
-    /// If the package, the system, the model or a table is missing, a file cannot be used,
-    /// or a setting does not fit.
+    /// If the package, the system, the model or a table is missing, a file is invalid, or a setting does not fit.
     pub fn new(input: &TablesInput) -> Result<Self, TablesError> {
         let package = Package::find(input.data.as_deref())?;
         let model_files = package.model_config(&input.model)?;
@@ -222,38 +221,37 @@ impl Tables {
         Ok(Self { prices: Arc::new(prices), covered: Priced::default(), source, scale: Scale::default() })
     }
 
-    /// The files of the package that it was read from; a folder with these alone has the
-    /// same times.
+    /// The files of the package from which it was read. A folder with only these files gives the same times.
     #[must_use]
     pub fn source(&self) -> &SourceFiles {
         &self.source
     }
 
-    /// Steps that take this many times the sum of their operators.
+    /// Scales the times of steps relative to the sums of their operators.
     #[must_use]
     pub fn with_scale(self, scale: Scale) -> Self {
         Self { scale, ..self }
     }
 
-    /// Resolved names of the input.
+    /// The resolved versions and data types of the input.
     #[must_use]
     pub fn resolved(&self) -> &Resolved {
         &self.prices.resolved
     }
 
-    /// Memory of each of the model's GPUs; none where that is not known.
+    /// Memory of each of the model's GPUs; None if unknown.
     #[must_use]
     pub fn memory(&self) -> Option<MemoryNeed> {
         self.prices.memory
     }
 
-    /// The time of the steps priced so far, by how it is known.
+    /// The time of the steps priced so far, by source.
     #[must_use]
     pub fn coverage(&self) -> Priced {
         self.covered
     }
 
-    /// The time of a step, by how it is known.
+    /// The time of a step, by source.
     #[must_use]
     pub fn price_step(&self, shape: &StepShape) -> Priced {
         let prices = &*self.prices;
@@ -277,8 +275,8 @@ impl Tables {
         total
     }
 
-    /// The time of each operator of a step. Routed and shared experts run beside each
-    /// other in steps without prompts, so the sum may be more than the step.
+    /// The time of each operator of a step. In steps without prompts, routed and shared experts run at the
+    /// same time, so the sum may be more than the step.
     #[must_use]
     pub fn operators(&self, shape: &StepShape) -> Vec<(String, Priced)> {
         let prices = &*self.prices;
@@ -317,8 +315,7 @@ impl Tables {
 
 impl AttentionOperator {
     fn prefill(&self, prompts: &Prompts) -> Priced {
-        // Below one request, which chunks of unlike lengths may come to, times shrink with
-        // the batch.
+        // Chunks of different lengths may result in less than one request; times then shrink with the batch.
         let share = prompts.batch.min(1.0);
         let whole = self.prefill.price(prompts.batch.max(1.0), prompts.sequence) * share;
         let done = prompts.before / prompts.sequence;

@@ -1,10 +1,10 @@
-//! The least times of operators on a system, in nanoseconds: what the hardware's peaks
-//! allow. They say how times grow beyond the rows of a table.
+//! The least times of operators on a system, in nanoseconds, from the peaks of the hardware. They determine
+//! how times grow beyond the rows of a table.
 
 use crate::tables::Dtype;
 use crate::tables::system::System;
 
-/// Of a matrix multiplication: `m` rows by `n` columns over `k`.
+/// The limit for a matrix multiplication: `m` rows by `n` columns over `k`.
 pub(crate) fn gemm(system: &System, dtype: Dtype, m: f64, n: f64, k: f64) -> f64 {
     system.limit_ns(2.0 * m * n * k, dtype, dtype.bytes * (m * n + m * k + n * k))
 }
@@ -12,10 +12,10 @@ pub(crate) fn gemm(system: &System, dtype: Dtype, m: f64, n: f64, k: f64) -> f64
 /// The heads of a grouped attention on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Heads {
-    /// Those with keys and values of their own; none for as many as there are heads.
+    /// Heads with their own keys and values; None if all heads have them.
     pub(crate) kv_heads: Option<u32>,
     pub(crate) head_dim: u32,
-    /// Tokens that a head looks back; none for all.
+    /// Tokens that a head attends to; None for all.
     pub(crate) window: Option<u32>,
     pub(crate) kv_cache: Dtype,
 }
@@ -25,7 +25,7 @@ impl Heads {
         self.kv_heads.map_or(heads, f64::from)
     }
 
-    /// Of the attention of a batch of prompts without anything before them.
+    /// The limit for the attention of a batch of prompts without a prefix.
     pub(crate) fn prefill(&self, system: &System, compute: Dtype, heads: f64, batch: f64, sequence: f64) -> f64 {
         let dim = f64::from(self.head_dim);
         let pairs = match self.window.map(f64::from) {
@@ -46,17 +46,17 @@ impl Heads {
     }
 }
 
-/// Data type that decodes compute with: FP8 if the cache is and the GPU can.
+/// Data type with which decodes compute: FP8 if the cache has it and the GPU supports it.
 fn decode_compute(system: &System, kv_cache: Dtype) -> Dtype {
     if kv_cache == Dtype::FP8 && system.has_fp8() { Dtype::FP8 } else { Dtype::BFLOAT16 }
 }
 
-/// Sizes of latent attention as DeepSeek V3 has them: the tables are of it.
+/// Sizes of latent attention in DeepSeek V3, for which the tables were measured.
 const LATENT_PAIR: f64 = 192.0 + 128.0;
 const LATENT_DECODE_PAIR: f64 = 1088.0;
 const LATENT_ROW: f64 = 576.0;
 
-/// Of the latent attention of a batch of prompts.
+/// The limit for the latent attention of a batch of prompts.
 pub(crate) fn latent_prefill(
     system: &System,
     compute: Dtype,
@@ -70,8 +70,8 @@ pub(crate) fn latent_prefill(
     system.limit_ns(operations, compute, bytes)
 }
 
-/// Of the latent attention of a batch of decodes, with the two multiplications that go
-/// into the latent space and come out of it.
+/// The limit for the latent attention of a batch of decodes, with the two multiplications into and out of the
+/// latent space.
 pub(crate) fn latent_decode(
     system: &System,
     gemm: Dtype,
@@ -101,8 +101,8 @@ pub(crate) struct ExpertShape {
 }
 
 impl ExpertShape {
-    /// Of gate, up and down projections for tokens. Fractions of tokens and experts are
-    /// cut off, as in the tables' own estimates.
+    /// The limit for gate, up and down projections of tokens. Fractions of tokens and experts are cut off, as
+    /// in the tables' own estimates.
     pub(crate) fn limit(&self, system: &System, dtype: Dtype, tokens: f64) -> f64 {
         const MATRICES: f64 = 3.0;
         let parts = f64::from(self.expert_parallel);

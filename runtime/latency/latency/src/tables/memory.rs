@@ -7,18 +7,17 @@ use crate::tables::plan::Parallel;
 /// Memory of each of a rank's GPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryNeed {
-    /// Bytes of the weights: all layers, the embedding and the output head; no norms and
-    /// biases.
+    /// Bytes of the weights: all layers, the embedding and the output head, without norms and biases.
     pub weight_bytes: f64,
     /// Bytes of one cached token, over all layers.
     pub kv_bytes_per_token: f64,
-    /// Memory of a GPU, if the file of the system has it.
+    /// Memory of a GPU, if the file of the system states it.
     pub gpu_memory_bytes: Option<f64>,
 }
 
 impl MemoryNeed {
-    /// None if some layer of the model does not cache every token, or if the file lacks the
-    /// sizes of the model's latent attention.
+    /// None if some layer of the model does not cache every token, or if the file lacks the sizes of the
+    /// model's latent attention.
     pub(crate) fn of(model: &Model, parallel: Parallel, gpu_memory_bytes: Option<f64>) -> Option<Self> {
         let layers = f64::from(model.layers);
         let tensor = f64::from(parallel.tensor);
@@ -50,8 +49,8 @@ fn product(left: u32, right: u32) -> f64 {
     f64::from(left) * f64::from(right)
 }
 
-/// Bytes of a layer's projections on each GPU, and its values of one cached token. With
-/// more GPUs than key-value heads each GPU keeps one whole head.
+/// Bytes of a layer's projections on each GPU, and its values of one cached token. With more GPUs than
+/// key-value heads, each GPU keeps one whole head.
 fn grouped(model: &Model, tensor: f64) -> (f64, f64) {
     let hidden = f64::from(model.hidden_size);
     let kv_values = (f64::from(model.kv_heads) / tensor).max(1.0) * f64::from(model.head_dim);
@@ -153,7 +152,7 @@ mod tests {
         MemoryNeed::of(model, parallel, None).expect("all of it is known")
     }
 
-    /// By the sizes of the checkpoints: 8.03 and 671.0 billion weights.
+    /// The sizes of the checkpoints: 8.03 and 671.0 billion weights.
     #[test]
     fn weights_are_those_of_the_checkpoints() {
         for (model, billions) in [(llama_8b(), 8.03), (deepseek_v3(), 671.0)] {

@@ -1,13 +1,12 @@
 //! The price of a step from operator times that were measured on GPUs.
 //!
-//! NVIDIA's package `aiconfigurator-core` has them as Parquet tables, with a YAML file for
-//! each GPU and the configurations of many models. [`Package`] finds it, [`Tables`] is the
-//! latency model: the plain sum over the operators of a step and the layers of a model.
-//! Nothing of the package is part of vcr.
+//! NVIDIA's package `aiconfigurator-core` contains them as Parquet tables, with a YAML file for each GPU and
+//! the configurations of many models. [`Package`] finds it, [`Tables`] is the latency model: the plain sum
+//! over the operators of a step and the layers of a model. vcr contains no part of the package.
 //!
-//! All rows that a model needs are made into curves and grids before the first step, and
-//! a step only interpolates in those. Doubles are added, multiplied, divided, rounded and
-//! rooted, which IEEE 754 fixes to the bit; logarithms come from `libm`.
+//! All rows that a model needs are converted to curves and grids before the first step, so that a step only
+//! interpolates. Addition, multiplication, division, rounding and square roots of doubles are defined to the
+//! bit by IEEE 754; logarithms come from `libm`.
 
 mod error;
 mod files;
@@ -29,7 +28,7 @@ pub use latency_model::{Resolved, Scale, SourceFiles, Tables, TablesInput};
 pub use memory::MemoryNeed;
 pub use model::KvShape;
 
-/// A GPU's peak that a data type computes at.
+/// The peak of a GPU at which a data type computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pipe {
     Bfloat16,
@@ -58,7 +57,7 @@ impl Dtype {
     pub(crate) const INT8: Self = Self { name: "sq", bytes: 1.0, pipe: Pipe::Int8 };
     pub(crate) const MXFP4: Self = Self { name: "w4a16_mxfp4", bytes: 0.5, pipe: Pipe::Bfloat16 };
 
-    /// Those of matrix multiplications.
+    /// Data types of matrix multiplications.
     pub(crate) const GEMM: &'static [Self] = &[
         Self::BFLOAT16,
         Self::FP8,
@@ -69,7 +68,7 @@ impl Dtype {
         Self::INT8_WEIGHTS,
         Self::INT8,
     ];
-    /// Those of experts.
+    /// Data types of experts.
     pub(crate) const MOE: &'static [Self] = &[
         Self::BFLOAT16,
         Self::FP8,
@@ -80,12 +79,12 @@ impl Dtype {
         Self { name: "w4a8_mxfp4_mxfp8", bytes: 0.5, pipe: Pipe::Fp8 },
         Self { name: "w4afp8", bytes: 0.5, pipe: Pipe::Fp8 },
     ];
-    /// Those of KV caches.
+    /// Data types of KV caches.
     pub(crate) const KV_CACHE: &'static [Self] = &[Self::BFLOAT16, Self::FP8];
-    /// Those of the attention of prefills.
+    /// Data types of the attention of prefills.
     pub(crate) const ATTENTION: &'static [Self] = &[Self::BFLOAT16, Self::FP8];
 
-    /// The type of a name among `known`.
+    /// The type with this name among `known`.
     ///
     /// # Errors
     /// If there is none.
@@ -103,14 +102,14 @@ impl Dtype {
     }
 }
 
-/// How a time is known, from best to worst.
+/// The source of a time, from best to worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// A row of a table.
     Measured,
-    /// Between rows.
+    /// Interpolation between rows.
     Interpolated,
-    /// Extrapolated beyond the rows, or from rows of another shape: a measured utilisation of the hardware,
+    /// Extrapolation beyond the rows, or from rows of another shape: a measured utilisation of the hardware,
     /// applied to this size.
     Extrapolated,
     /// No table: bytes and operations against the system's peaks.
@@ -118,7 +117,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// All, from best to worst.
+    /// All sources, from best to worst.
     pub const ALL: [Self; 4] = [Self::Measured, Self::Interpolated, Self::Extrapolated, Self::Formula];
 
     /// Its name in reports.
@@ -133,14 +132,14 @@ impl Source {
     }
 }
 
-/// A time in nanoseconds, split by how it is known.
+/// A time in nanoseconds, split by source.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Priced {
     by_source: [f64; 4],
 }
 
 impl Priced {
-    /// A time that is all of one source.
+    /// A time from one source.
     #[must_use]
     pub fn new(ns: f64, source: Source) -> Self {
         let mut by_source = [0.0; 4];
@@ -155,20 +154,20 @@ impl Priced {
         self.by_source.iter().sum()
     }
 
-    /// The part of one source, in nanoseconds.
+    /// The part from one source, in nanoseconds.
     #[must_use]
     pub fn of(&self, source: Source) -> f64 {
         self.by_source[source as usize]
     }
 
-    /// The share of each source, in the order of [`Source::ALL`]; zeros for no time.
+    /// The share of each source, in the order of [`Source::ALL`]; zeros if there is no time.
     #[must_use]
     pub fn shares(&self) -> [f64; 4] {
         let ns = self.ns();
         if ns > 0.0 { self.by_source.map(|part| part / ns) } else { [0.0; 4] }
     }
 
-    /// A point between two times: the first at `weight` 0, the other at 1.
+    /// A point between two times: the first at `weight` 0, the second at 1.
     #[inline]
     pub(crate) fn lerp(&self, other: &Self, weight: f64) -> Self {
         let mut by_source = self.by_source;

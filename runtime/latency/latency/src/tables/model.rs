@@ -37,9 +37,9 @@ pub(crate) struct Dtypes {
     pub(crate) moe: Dtype,
     pub(crate) kv_cache: Dtype,
     pub(crate) attention: Dtype,
-    /// Of the projections of latent attention.
+    /// The type of the projections of latent attention.
     pub(crate) latent: Dtype,
-    /// Of shared experts.
+    /// The type of shared experts.
     pub(crate) shared: Dtype,
 }
 
@@ -54,18 +54,18 @@ pub(crate) struct Experts {
 /// Norms of queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Norms {
-    /// Of each head.
+    /// For each head.
     OfEach,
-    /// Of all heads as one vector, which tensor parallelism divides.
+    /// For all heads as one vector, which tensor parallelism divides.
     OfAll,
 }
 
-/// How a model attends.
+/// The kind of attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attention {
-    /// Keys and values of their own, shared by groups of heads.
+    /// Separate keys and values, shared by groups of heads.
     Grouped {
-        /// Layers that look at a window only, and the tokens of it.
+        /// Number of layers with a window, and tokens of the window.
         windowed: Option<(u32, u32)>,
         normalised: Option<Norms>,
     },
@@ -76,7 +76,7 @@ pub(crate) enum Attention {
 /// Sizes of the vectors of latent attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LatentSizes {
-    /// Of compressed queries, where they are compressed.
+    /// Size of compressed queries, if queries are compressed.
     pub(crate) query_rank: Option<u32>,
     pub(crate) kv_rank: u32,
     pub(crate) rope_head_dim: u32,
@@ -85,7 +85,7 @@ pub(crate) struct LatentSizes {
 }
 
 impl LatentSizes {
-    /// None if the file lacks one of them, which prices do not need.
+    /// None if the file lacks a size. Prices do not need them.
     fn read(fields: Fields<'_>) -> Result<Option<Self>, TablesError> {
         let [kv_rank, rope, nope, value] =
             [["kv_lora_rank"], ["qk_rope_head_dim"], ["qk_nope_head_dim"], ["v_head_dim"]]
@@ -100,7 +100,7 @@ impl LatentSizes {
     }
 }
 
-/// A model, as far as its time and its memory depend on it.
+/// The properties of a model that affect its time and memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) name: String,
@@ -111,20 +111,20 @@ pub(crate) struct Model {
     pub(crate) kv_heads: u32,
     pub(crate) head_dim: u32,
     pub(crate) vocab_size: u32,
-    /// Whether the output head has the weights of the embedding.
+    /// Whether the output head and the embedding share weights.
     pub(crate) is_tied: bool,
     pub(crate) experts: Option<Experts>,
-    /// Experts of each layer that see every token.
+    /// Experts of each layer that process every token.
     pub(crate) shared_experts: u32,
-    /// The first layers, without experts. They are priced as the others.
+    /// Number of first layers without experts. They are priced like the others.
     pub(crate) dense_layers: u32,
     pub(crate) attention: Attention,
-    /// Of latent attention, if the file has them.
+    /// Sizes of latent attention, if the file states them.
     pub(crate) latent_sizes: Option<LatentSizes>,
     pub(crate) dtypes: Dtypes,
 }
 
-/// A JSON object of a file, read with errors that name file and field.
+/// A JSON object of a file. Errors name file and field.
 #[derive(Clone, Copy)]
 struct Fields<'a> {
     path: &'a Path,
@@ -166,7 +166,7 @@ impl Fields<'_> {
         Ok(stated.unwrap_or(if alone { 1 } else { heads }))
     }
 
-    /// Numbers of a head of a model with this many heads.
+    /// Size of a head, in a model with this many heads.
     fn head_dim(&self, heads: u32) -> Result<u32, TablesError> {
         match self.count(&["head_dim"])? {
             Some(head_dim) => Ok(head_dim),
@@ -179,8 +179,7 @@ impl Model {
     /// Reads the files of a model.
     ///
     /// # Errors
-    /// If they cannot be read, a field is missing or wrong, or the architecture cannot be
-    /// priced.
+    /// If they cannot be read, a field is missing or invalid, or the architecture cannot be priced.
     pub(crate) fn read(name: &str, files: &ModelFiles) -> Result<Self, TablesError> {
         let path = &files.config;
         let config = object(path)?;

@@ -17,36 +17,36 @@ use crate::tables::operators::experts::ExpertTable;
 use crate::tables::operators::gemm::{Gemm, Gemms};
 use crate::tables::system::System;
 
-/// How a model is spread over GPUs.
+/// The distribution of a model over GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Parallel {
     /// GPUs that share the attention of a rank.
     pub(crate) tensor: u32,
-    /// GPUs that experts are distributed over.
+    /// GPUs over which experts are distributed.
     pub(crate) expert: u32,
-    /// Ranks with attention of their own and experts in common.
+    /// Ranks with attention of their own and shared experts.
     pub(crate) attention_ranks: u32,
 }
 
 impl Parallel {
-    /// All GPUs.
+    /// Number of GPUs.
     pub(crate) fn gpus(self) -> u32 {
         self.tensor * self.attention_ranks
     }
 }
 
-/// Operators that an operator overlaps with.
+/// The operators at the same time as an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
-    /// Nothing.
+    /// No other operator.
     Serial,
-    /// Experts that tokens are routed to: in decodes beside the shared ones.
+    /// Experts to which tokens are routed: in decodes at the same time as the shared ones.
     Routed,
-    /// Experts that see every token.
+    /// Experts that process every token.
     Shared,
 }
 
-/// An operator whose time depends on the tokens of a step alone.
+/// An operator whose time depends only on the tokens of a step.
 pub(crate) struct TokenOperator {
     pub(crate) name: &'static str,
     /// Number of times that it runs in a step.
@@ -64,7 +64,7 @@ pub(crate) struct AttentionOperator {
     pub(crate) decode: Grid,
     /// Time of the operators fused with the attention of prompts, in nanoseconds.
     pub(crate) prefill_extra_ns: f64,
-    /// Whether the times of decodes of unlike lengths are averaged.
+    /// Whether the times of decodes of different lengths are averaged.
     pub(crate) averages_decodes: bool,
 }
 
@@ -72,9 +72,9 @@ pub(crate) struct AttentionOperator {
 pub(crate) struct Plan {
     pub(crate) tokens: Vec<TokenOperator>,
     pub(crate) attention: Vec<AttentionOperator>,
-    /// The last one, over the requests that emit a token.
+    /// The output head, over the requests that emit a token.
     pub(crate) logits: Curve,
-    /// The files that it was read from.
+    /// The files from which it was read.
     pub(crate) files: Vec<PathBuf>,
 }
 
@@ -92,8 +92,7 @@ impl Plan {
     /// Reads the tables that a model needs.
     ///
     /// # Errors
-    /// If the model cannot be spread like that, a table is missing as a whole, or a file
-    /// cannot be used.
+    /// If the model cannot be distributed in this way, a whole table is missing, or a file is invalid.
     pub(crate) fn new(stack: Stack, model: &Model, parallel: Parallel) -> Result<Self, TablesError> {
         check(model, parallel)?;
         let dtypes = model.dtypes;
@@ -146,7 +145,7 @@ impl Plan {
     }
 }
 
-/// Whether a model can be spread like that.
+/// Checks that a model can be distributed in this way.
 fn check(model: &Model, parallel: Parallel) -> Result<(), TablesError> {
     let tensor = parallel.tensor;
     if tensor == 0 || !model.heads.is_multiple_of(tensor) {
@@ -178,12 +177,12 @@ impl Maker<'_> {
         self.operators.push(TokenOperator { name, count, curve, group });
     }
 
-    /// Once in every layer.
+    /// The count of an operator that runs once in every layer.
     fn layers(&self) -> f64 {
         f64::from(self.model.layers)
     }
 
-    /// An operator that moves this number of bytes for a token.
+    /// An operator that moves this number of bytes for each token.
     fn traffic(&self, bytes: f64) -> Curve {
         Curve::new(&[], |tokens| (self.system.traffic_ns(bytes * tokens), Source::Formula))
     }
@@ -193,7 +192,7 @@ impl Maker<'_> {
         self.add(name, self.layers(), group, curve);
     }
 
-    /// The sum of the hidden values of `gpus` GPUs.
+    /// Adds the all-reduce of the hidden values of `gpus` GPUs.
     fn all_reduce(&mut self, name: &'static str, count: f64, gpus: u32) {
         if gpus > 1 {
             let values = f64::from(self.model.hidden_size);
@@ -206,7 +205,7 @@ impl Maker<'_> {
         let hidden = f64::from(self.model.hidden_size);
         let (embedding, norm) = (self.traffic(2.0 * hidden), self.traffic(8.0 * hidden));
         self.add("embedding", 1.0, Group::Serial, embedding);
-        // In and out of two sums and norms of the hidden values.
+        // Reading and writing of two sums and norms of the hidden values.
         self.add("norms", 2.0 * self.layers(), Group::Serial, norm);
         if self.model.attention != Attention::Latent {
             self.all_reduce("embedding all-reduce", 1.0, self.parallel.tensor);
@@ -254,9 +253,9 @@ impl Maker<'_> {
         Ok(operators)
     }
 
-    /// Time of the operators fused with the attention of prompts: rotary embeddings, the KV cache's
-    /// writes and, where the model has them, norms of queries and keys. The package charges the
-    /// traffic of one token for it, which is nearly the kernels' constant.
+    /// Time of the operators fused with the attention of prompts: rotary embeddings, writes to the KV cache
+    /// and, in models that have them, norms of queries and keys. The package charges the traffic of one token
+    /// for it, which is nearly the constant of the kernels.
     fn fused_ns(&self, queries: f64, keys: f64, normalised: Option<Norms>) -> f64 {
         const MARGIN: f64 = 1.1;
         let traffic = |bytes: f64| self.system.traffic_ns(bytes);
@@ -267,8 +266,8 @@ impl Maker<'_> {
         MARGIN * (rotary + writes + norms)
     }
 
-    /// Norms of queries and keys over all heads: their squares, which the GPUs add up in an
-    /// all-reduce of two numbers a token in 32 bits, then the norms themselves.
+    /// Norms of queries and keys over all heads: the sums of squares, which the GPUs add in an all-reduce of
+    /// two 32-bit numbers per token, then the norms themselves.
     fn norms_of_all(&mut self, queries: f64, keys: f64) {
         let values = queries + keys;
         let squares = self.traffic(2.0 * values);

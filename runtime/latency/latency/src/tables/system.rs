@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::tables::error::TablesError;
 use crate::tables::{Dtype, Pipe};
 
-/// The file, as far as it is used. Bandwidths are in bytes a second, times in seconds.
+/// The parts of the file that are used. Bandwidths are in bytes per second, times in seconds.
 #[derive(Debug, Deserialize)]
 struct File {
     data_dir: String,
@@ -91,17 +91,17 @@ impl System {
         Ok(Self { file })
     }
 
-    /// Where its tables are, relative to the folder of its file.
+    /// The folder of its tables, relative to the folder of its file.
     pub(crate) fn data_folder(&self) -> PathBuf {
         PathBuf::from(&self.file.data_dir)
     }
 
-    /// The version of NCCL that its collectives were measured with.
+    /// The version of NCCL with which its collectives were measured.
     pub(crate) fn nccl_version(&self) -> Option<&str> {
         self.file.misc.nccl_version.as_deref()
     }
 
-    /// Whether it multiplies in FP8: since SM 8.9.
+    /// Whether it supports FP8: from SM 8.9 on.
     pub(crate) fn has_fp8(&self) -> bool {
         self.file.gpu.sm_version.is_some_and(|version| version >= 89)
     }
@@ -116,12 +116,12 @@ impl System {
         self.file.node.num_gpus_per_node
     }
 
-    /// Operations a second with a data type; with bfloat16 if the file does not have the type.
+    /// Operations per second with a data type; with bfloat16 if the file lacks the type.
     pub(crate) fn flops(&self, dtype: Dtype) -> f64 {
         self.peak(dtype).1
     }
 
-    /// The name of what a data type is multiplied as, and operations a second with it.
+    /// The arithmetic of a data type, and operations per second with it.
     pub(crate) fn peak(&self, dtype: Dtype) -> (&'static str, f64) {
         let gpu = &self.file.gpu;
         let (name, of_pipe) = match dtype.pipe {
@@ -138,30 +138,30 @@ impl System {
         (operations / self.flops(dtype)).max(bytes / self.file.gpu.mem_bw) * 1e9
     }
 
-    /// The time of memory traffic as it is in practice, in nanoseconds.
+    /// The practical time of memory traffic, in nanoseconds.
     pub(crate) fn traffic_ns(&self, bytes: f64) -> f64 {
         let gpu = &self.file.gpu;
         let bandwidth = gpu.mem_bw * gpu.mem_bw_empirical_scaling_factor;
         (bytes / bandwidth + gpu.mem_empirical_constant_latency) * 1e9
     }
 
-    /// The time of a kernel without a table, in nanoseconds: its least time at the share
-    /// of the peaks that memory traffic reaches, and a kernel's constant.
+    /// The time of a kernel without a table, in nanoseconds: its least time at the share of the peaks that
+    /// memory traffic reaches, and a kernel's constant.
     pub(crate) fn formula_ns(&self, limit_ns: f64) -> f64 {
         limit_ns / self.efficiency() + self.constant_ns()
     }
 
-    /// The share of the peaks that is reached in practice.
+    /// The share of the peaks that kernels reach in practice.
     pub(crate) fn efficiency(&self) -> f64 {
         self.file.gpu.mem_bw_empirical_scaling_factor
     }
 
-    /// The constant of a kernel, in nanoseconds.
+    /// The constant time of a kernel, in nanoseconds.
     pub(crate) fn constant_ns(&self) -> f64 {
         self.file.gpu.mem_empirical_constant_latency * 1e9
     }
 
-    /// Bytes a second between two of N GPUs.
+    /// Bytes per second between two of N GPUs.
     pub(crate) fn link_bytes_per_s(&self, gpus: u32) -> f64 {
         let node = &self.file.node;
         if gpus <= node.num_gpus_per_node {

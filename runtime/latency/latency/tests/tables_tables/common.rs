@@ -61,8 +61,8 @@ pub(crate) fn write(path: &Path, columns: &[(&str, Column)]) {
     writer.close().expect("the table can be written");
 }
 
-/// A GPU of round numbers: a terabyte and 100 teraflops a second (200 in FP8), and a
-/// microsecond for every kernel that moves memory.
+/// A GPU with round numbers: a terabyte and 100 teraflops per second (200 in FP8), and a microsecond for
+/// every kernel that moves memory.
 const SYSTEM: &str = "\
 data_dir: data/gpu
 gpu:
@@ -80,16 +80,16 @@ misc:
   nccl_version: '2.0'
 ";
 
-/// Two layers, four heads of 16 with two pairs of keys and values.
+/// Two layers, and four heads of 16 with two pairs of keys and values.
 pub(crate) const DENSE: &str = r#"{"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
     "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 1000}"#;
 
-/// The same with 8 experts, two of them for each token.
+/// The same model with 8 experts, two of them for each token.
 pub(crate) const EXPERTS: &str = r#"{"architectures": ["MixtralForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
     "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 1000,
     "num_local_experts": 8, "num_experts_per_tok": 2}"#;
 
-/// The same with a latent cache and a shared expert.
+/// The same model with a latent cache and a shared expert.
 pub(crate) const LATENT: &str = r#"{"architectures": ["DeepseekV3ForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
     "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 128, "moe_intermediate_size": 128,
     "vocab_size": 1000, "n_routed_experts": 8, "num_experts_per_tok": 2}"#;
@@ -122,8 +122,8 @@ impl Fake {
         fake
     }
 
-    /// The same with tables in which every shape of the dense model takes as long as it has
-    /// columns, and a millisecond for each row; attention takes a tenth of its batch.
+    /// The same package with tables in which every shape of the dense model takes as long as it has columns,
+    /// and a millisecond for each row; attention takes a tenth of its batch.
     pub(crate) fn with_tables() -> Self {
         let fake = Self::new();
         let rows = [1, 8, 64].into_iter().flat_map(|m| {
@@ -248,14 +248,14 @@ impl Fake {
         Tables::new(&self.input(name)).expect("the tables can be read")
     }
 
-    /// Why a model's tables cannot be read.
+    /// The error of a model whose tables cannot be read.
     #[track_caller]
     pub(crate) fn refusal(&self, input: &TablesInput) -> TablesError {
         Tables::new(input).err().expect("it is refused")
     }
 }
 
-/// A step of decodes at a context each.
+/// A step of decodes with one context each.
 pub(crate) fn decodes(requests: u64, context: u64) -> StepShape {
     StepShape {
         decode_requests: requests,
@@ -266,7 +266,7 @@ pub(crate) fn decodes(requests: u64, context: u64) -> StepShape {
     }
 }
 
-/// A step of prompts, each of a length behind a prefix.
+/// A step of prompts, each with its length and the length of its prefix.
 pub(crate) fn prompts(prompts: &[(u64, u64)]) -> StepShape {
     StepShape {
         prefill_requests: prompts.len() as u64,
@@ -286,7 +286,7 @@ pub(crate) fn operator(tables: &Tables, shape: &StepShape, name: &str) -> Priced
     found.unwrap_or_else(|| panic!("no `{name}` in {operators:?}")).1
 }
 
-/// Its milliseconds.
+/// The milliseconds of an operator of a step.
 #[track_caller]
 pub(crate) fn ms(tables: &Tables, shape: &StepShape, name: &str) -> f64 {
     operator(tables, shape, name).ns() / 1e6

@@ -1,5 +1,4 @@
-//! Tables of our own, in the package's layout: what they are read as, and what becomes of
-//! tables that are missing or broken.
+//! Tables of our own in the package's layout: how they are read, and what happens if tables are missing or invalid.
 
 mod common;
 mod operators;
@@ -33,7 +32,7 @@ fn steps_are_priced_in_whole_nanoseconds_and_counted_by_source() {
     assert_close(covered.ns(), shapes.iter().map(|shape| tables.price_step(shape).ns()).sum());
     assert!(Source::ALL.iter().all(|&source| covered.of(source) > 0.0), "{covered:?}");
     assert_close(covered.shares().iter().sum(), 1.0);
-    // Another engine starts with nothing, and gives the same.
+    // Another engine without state gives the same results.
     let mut other = fake.tables("dense");
     assert_eq!(other.coverage().ns(), 0.0);
     let mut again = Vec::new();
@@ -138,8 +137,8 @@ fn a_model_may_be_a_file_of_ones_own() {
     assert_eq!(tables.price_step(&shape), fake.tables("dense").price_step(&shape));
 }
 
-/// The real package, where it is installed: `VCR_TABLES` names it. Times of the package's
-/// own estimator, version 0.12.0, on an H100 with vLLM 0.24.0.
+/// The real package, if it is installed: `VCR_TABLES` names it. Times of the package's own estimator, version
+/// 0.12.0, on an H100 with vLLM 0.24.0.
 #[test]
 fn the_real_tables_give_what_their_own_estimator_does() {
     if std::env::var_os(vcr_latency::tables::DATA_VARIABLE).is_none() {
@@ -171,12 +170,11 @@ fn memory_is_that_of_the_config_and_the_system() {
     assert_eq!(need.gpu_memory_bytes, None, "the file of the system does not say it");
 }
 
-/// As a pack has them.
+/// A pack contains such a folder.
 #[test]
 fn a_folder_with_the_files_that_were_read_alone_has_the_same_times() {
     let fake = Fake::with_tables();
-    // A newer version, chosen by its name, without a table of the model; and one of a table
-    // that nothing asks for.
+    // A newer version, chosen by its name, without a table of the model; and one with a table that is not needed.
     fake.text("systems/data/gpu/gemm/vllm/2.0/other_perf.parquet", "not read");
     fake.text("systems/data/gpu/mla/vllm/2.0/unread_perf.parquet", "not read");
     let tables = fake.tables("dense");

@@ -46,7 +46,7 @@ fn rows_that_are_faster_than_the_hardware_are_not_believed() {
 #[test]
 fn shapes_without_rows_take_the_utilisation_of_their_neighbours() {
     let fake = Fake::with_tables();
-    // Half of the hardware's limit everywhere, so of any mean of them, too.
+    // The utilisation is half of the hardware's limit everywhere, and so is any mean of it.
     let half = |m: i64, n: i64, k: i64| (m, n, k, 2.0 * 2.0 * (m * n + m * k + n * k) as f64 / 1e9);
     fake.gemm("1.1", &[half(8, 64, 64), half(8, 512, 64), half(8, 64, 256), half(8, 512, 256)]);
     let tables = fake.tables("dense");
@@ -55,7 +55,7 @@ fn shapes_without_rows_take_the_utilisation_of_their_neighbours() {
     // Beyond all rows by its columns alone.
     let logits = operator(&tables, &decodes(8, 64), "logits");
     assert_is(logits, Source::Extrapolated, half(8, 1000, 64).3);
-    // Nothing like it: the limit, and a kernel's microsecond.
+    // There is no similar shape: the limit, and a kernel's microsecond.
     fake.gemm("1.2", &[half(8, 65536, 65536)]);
     let expected = 2.0 * (half(8, 128, 64).3 / 2.0 + 1e-3);
     assert_is(operator(&fake.tables("dense"), &decodes(8, 64), "qkv projection"), Source::Formula, expected);
@@ -110,7 +110,7 @@ fn attention_of_prompts_grows_with_the_square_between_rows() {
     close(attention(prompts(&[(16, 0); 2])), 2.0);
     // Halfway along the sequence, roots are halfway: from 1 to 3.
     close(attention(prompts(&[(40, 0)])), 4.0);
-    // Behind a prefix: the whole sequence, less the square of what is there.
+    // Behind a prefix: the whole sequence, minus the square of the prefix.
     close(attention(prompts(&[(32, 32)])), 9.0 * 0.75);
     let measured = operator(&tables, &prompts(&[(16, 0)]), "attention of prompts");
     assert!(measured.of(Source::Measured) > 0.0 && measured.of(Source::Interpolated) == 0.0);
@@ -242,7 +242,7 @@ fn experts_are_looked_up_by_their_whole_shape() {
     assert_is(experts(&with(1, 1, 1), 5), Source::Interpolated, 10.0);
     assert_is(experts(&with(2, 1, 1), 5), Source::Interpolated, 6.0);
     assert_is(experts(&with(2, 2, 1), 5), Source::Interpolated, 5.0);
-    // The tokens of both ranks meet in the experts, and travel there and back.
+    // The tokens of both ranks meet at the experts, and are sent there and back.
     let ranks = with(1, 2, 2);
     assert_is(experts(&ranks, 3), Source::Interpolated, 2.0 * 6.0 * 0.5);
     for name in ["all-gather", "reduce-scatter"] {
@@ -286,7 +286,7 @@ fn latent_attention_is_one_block_and_shared_experts_run_beside_the_others() {
     let step = tables.price_step(&decodes(8, 64)).ns();
     assert!(shared > 0.0);
     assert_close(step, total(&decodes(8, 64)) - shared);
-    // With prompts there is one after the other.
+    // With prompts, they run one after the other.
     assert_close(tables.price_step(&prompts(&[(16, 0)])).ns(), total(&prompts(&[(16, 0)])));
 }
 
@@ -311,6 +311,6 @@ fn static_scales_cost_less_than_dynamic_ones() {
     let (fixed, dynamic) = (with("fp8_static").unwrap(), with("fp8").unwrap());
     assert_close(ms(&dynamic, &shape, "qkv projection"), 20.0);
     assert_close(ms(&fixed, &shape, "qkv projection"), 14.0);
-    // The attention's output is of FP8 already.
+    // The attention's output already has FP8.
     assert_close(ms(&fixed, &shape, "output projection"), 10.0);
 }

@@ -10,9 +10,9 @@ use crate::tables::error::TablesError;
 pub(crate) enum Values {
     /// Numbers; whole ones are exact up to 2^53.
     Numbers(Vec<f64>),
-    /// Texts, each as an index of the distinct ones.
+    /// Texts, each as an index into the distinct texts.
     Texts {
-        /// By row.
+        /// The index for each row.
         codes: Vec<u32>,
         /// Distinct texts in order of appearance.
         names: Vec<String>,
@@ -40,7 +40,7 @@ impl<'a> Texts<'a> {
         &self.names[self.codes[row] as usize]
     }
 
-    /// Whether each distinct text is `wanted`, to look rows up by.
+    /// A test whether a row has the text `wanted`.
     pub(crate) fn is(&self, wanted: &str) -> impl Fn(usize) -> bool + use<'a> {
         let code = self.names.iter().position(|name| name == wanted).map(|code| code as u32);
         let codes = self.codes;
@@ -61,7 +61,7 @@ impl Frame {
     /// A column of numbers.
     ///
     /// # Errors
-    /// If there is none of that name.
+    /// If there is no column with that name.
     pub(crate) fn numbers(&self, name: &str) -> Result<&[f64], TablesError> {
         match self.column(name) {
             Some(Values::Numbers(numbers)) => Ok(numbers),
@@ -69,10 +69,10 @@ impl Frame {
         }
     }
 
-    /// A column of whole numbers that may be absent, which reads as zeros.
+    /// A column of whole numbers; zeros if it is absent.
     ///
     /// # Errors
-    /// If one of them is not a whole number of 32 bits.
+    /// If a value is not a whole number of 32 bits.
     pub(crate) fn keys_or_zero(&self, name: &str) -> Result<Vec<u32>, TablesError> {
         if self.column(name).is_none() { Ok(vec![0; self.rows]) } else { self.keys(name) }
     }
@@ -80,7 +80,7 @@ impl Frame {
     /// A column of whole numbers.
     ///
     /// # Errors
-    /// If there is none of that name, or one is not a whole number of 32 bits.
+    /// If there is no column with that name, or a value is not a whole number of 32 bits.
     pub(crate) fn keys(&self, name: &str) -> Result<Vec<u32>, TablesError> {
         let wrong = |row: usize, value: f64| {
             let reason = format!("row {}: `{name}` is {value}: expected a whole number of 32 bits", row + 1);
@@ -98,7 +98,7 @@ impl Frame {
     /// A column of texts.
     ///
     /// # Errors
-    /// If there is none of that name.
+    /// If there is no column with that name.
     pub(crate) fn texts(&self, name: &str) -> Result<Texts<'_>, TablesError> {
         self.texts_if_any(name).ok_or_else(|| self.missing(name, "texts"))
     }
@@ -114,7 +114,7 @@ impl Frame {
     /// The column `latency`, in nanoseconds.
     ///
     /// # Errors
-    /// If it is absent, or one is not a time of up to an hour.
+    /// If it is absent, or a value is not a time of up to an hour.
     pub(crate) fn latencies_ns(&self) -> Result<Vec<f64>, TablesError> {
         const HOUR_MS: f64 = 3_600_000.0;
         let numbers = self.numbers("latency")?.iter().enumerate();

@@ -1,17 +1,17 @@
-//! Contents of a table's file, for people.
+//! The contents of a table's file, for people.
 
 use crate::tables::error::TablesError;
 use crate::tables::files::frame::Values;
 use crate::tables::files::package::TableFile;
 use crate::tables::files::parquet;
 
-/// Columns that say the same in every row, or where the row comes from.
+/// Columns with the same value in every row, or with the origin of the row.
 const ABOUT: &[&str] = &["framework", "version", "device", "op_name", "beam_width"];
 
 /// A column's values.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ColumnRange {
-    /// Numbers: least and greatest.
+    /// Numbers: minimum and maximum.
     Numbers(f64, f64),
     /// Distinct texts in order.
     Texts(Vec<String>),
@@ -21,11 +21,11 @@ pub enum ColumnRange {
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableSummary {
     pub rows: usize,
-    /// Columns in the file's order, but for those about the measurement.
+    /// Columns in the file's order, without the columns about the measurement.
     pub columns: Vec<(String, ColumnRange)>,
 }
 
-/// Reads a table's file for its rows and ranges.
+/// Reads the rows and ranges of a table's file.
 ///
 /// # Errors
 /// If it cannot be read.

@@ -1,4 +1,4 @@
-//! The files of the package: where they are, and what is in them.
+//! The files of the package: locations and contents.
 
 pub(crate) mod frame;
 pub(crate) mod listing;

@@ -11,7 +11,7 @@ use vcr_roofline::gpus::Gpu;
 use crate::tables::error::{DATA_VARIABLE, TablesError};
 use crate::tables::system::System;
 
-/// The package aiconfigurator-core, as it was installed or unpacked.
+/// The package aiconfigurator-core, installed or unpacked.
 #[derive(Clone, Debug)]
 pub struct Package {
     systems: PathBuf,
@@ -19,7 +19,7 @@ pub struct Package {
 }
 
 impl Package {
-    /// Finds the package in a folder, or in that which the environment names.
+    /// Finds the package in a folder, or in the folder that the environment names.
     ///
     /// # Errors
     /// If no folder is named, or the package is not there.
@@ -43,32 +43,32 @@ impl Package {
         Ok(Self { systems: root.join("systems"), models: root.join("model_configs") })
     }
 
-    /// The folder that systems and models are in.
+    /// The folder with systems and models.
     pub(crate) fn root(&self) -> &Path {
         self.systems.parent().unwrap_or(&self.systems)
     }
 
-    /// The folder that the systems are in.
+    /// The folder with the systems.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.systems
     }
 
-    /// Systems that have tables.
+    /// Systems with tables.
     #[must_use]
     pub fn systems(&self) -> Vec<String> {
         let names = entries(&self.systems).into_iter().filter_map(|name| name.strip_suffix(".yaml").map(str::to_owned));
         names.filter(|name| self.systems.join("data").join(name).join("gemm").is_dir()).collect()
     }
 
-    /// Names of the models whose configurations the package has.
+    /// Names of the models with configurations in the package.
     #[must_use]
     pub fn models(&self) -> Vec<String> {
         let names = entries(&self.models).into_iter().filter(|name| !name.ends_with("_hf_quant_config.json"));
         names.filter_map(|name| name.strip_suffix("_config.json").map(|name| name.replace("--", "/"))).collect()
     }
 
-    /// The configuration of a model: a file or folder of that name, or one of the package.
+    /// The configuration of a model: a file or folder with that name, or a configuration of the package.
     ///
     /// # Errors
     /// If there is neither.
@@ -94,11 +94,10 @@ impl Package {
         })
     }
 
-    /// The folder of the tables of a system and a backend.
+    /// The folder with the tables of a system and a backend.
     ///
     /// # Errors
-    /// If the system, the backend or the version does not exist, or the system's file is
-    /// not valid.
+    /// If the system, the backend or the version does not exist, or the system's file is invalid.
     pub fn stack(&self, system: &str, backend: &str, version: Option<&str>) -> Result<Stack, TablesError> {
         let known = self.systems();
         let is_same_gpu = |name: &str| Gpu::named(name).is_some_and(|gpu| Gpu::named(system) == Some(gpu));
@@ -135,11 +134,11 @@ impl Package {
 /// The files of a model.
 pub(crate) struct ModelFiles {
     pub(crate) config: PathBuf,
-    /// May not exist.
+    /// The file may not exist.
     pub(crate) quantisation: PathBuf,
 }
 
-/// The tables of a system with a backend of a version.
+/// The tables of a system for one version of a backend.
 #[derive(Debug)]
 pub struct Stack {
     system_name: String,
@@ -156,7 +155,7 @@ pub struct Stack {
 pub struct TableFile {
     /// The folder of the operator, such as `gemm`.
     pub operator: String,
-    /// The version whose file it is.
+    /// The version that the file belongs to.
     pub version: String,
     /// Its path.
     pub path: PathBuf,
@@ -169,7 +168,7 @@ impl Stack {
         &self.system_name
     }
 
-    /// Memory of a GPU, in bytes, if the file of the system has it.
+    /// Memory of a GPU, in bytes, if the file of the system states it.
     pub(crate) fn memory_bytes(&self) -> Option<f64> {
         self.system.memory_bytes()
     }
@@ -180,7 +179,7 @@ impl Stack {
         &self.backend
     }
 
-    /// The version whose tables are looked at first.
+    /// The version whose tables take precedence.
     #[must_use]
     pub fn version(&self) -> &str {
         &self.version
@@ -202,7 +201,7 @@ impl Stack {
         versions
     }
 
-    /// Versions of the backend that have a folder of an operator, oldest first.
+    /// Versions of the backend with a folder of this operator, oldest first.
     fn versions_of(&self, operator: &str) -> Vec<String> {
         let mut versions = entries(&self.data.join(operator).join(&self.backend));
         versions.sort_by(|one, other| by_version(one, other));
@@ -226,8 +225,8 @@ impl Stack {
         self.used.borrow_mut().insert(file.to_owned());
     }
 
-    /// The files that were used, and one file of the chosen version if none of them has it:
-    /// a folder with only these files leads to the same choice of versions.
+    /// The files that were used, and, if none of them has the chosen version, one more file that has it: a
+    /// folder with only these files leads to the same choice of versions.
     pub(crate) fn files_used(&self) -> Vec<PathBuf> {
         let used = self.used.borrow();
         let is_used = |folder: &Path| used.iter().any(|file| file.parent() == Some(folder));
@@ -272,7 +271,7 @@ impl Stack {
     }
 }
 
-/// Names in a folder, in order; none if it cannot be read.
+/// Names in a folder, sorted; empty if it cannot be read.
 fn entries(folder: &Path) -> Vec<String> {
     let read = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = read.filter_map(|entry| entry.file_name().into_string().ok()).collect();

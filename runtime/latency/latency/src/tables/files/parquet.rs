@@ -1,4 +1,4 @@
-//! Parquet files, read by column.
+//! Reads Parquet files by column.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,7 +12,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use crate::tables::error::TablesError;
 use crate::tables::files::frame::{Frame, Values};
 
-/// The most rows of a file: a hundred times the rows of the largest known one.
+/// The most rows of a file: a hundred times those of the largest known one.
 const ROWS_MAX: usize = 10_000_000;
 
 /// Reads a file.
@@ -26,7 +26,7 @@ pub(crate) fn read(path: &Path) -> Result<Frame, TablesError> {
     Ok(Frame { path: path.to_owned(), rows, columns })
 }
 
-/// Rows and columns of the file; nested and binary columns are passed over.
+/// Rows and columns of the file, without nested and binary columns.
 fn columns(file: File) -> Result<(usize, Vec<(String, Values)>), ParquetError> {
     let reader = SerializedFileReader::new(file)?;
     let schema = reader.metadata().file_metadata().schema_descr_ptr();
@@ -97,7 +97,7 @@ fn all<T: DataType>(
         .map(move |level| if level == 0 { T::T::default() } else { values.next().unwrap_or_default() }))
 }
 
-/// Texts as indices of the distinct ones: a few in a hundred thousand rows.
+/// Texts as indices of the distinct texts, of which there are few among many rows.
 #[derive(Default)]
 struct Interner {
     codes: Vec<u32>,

@@ -2,23 +2,23 @@
 
 use crate::tables::{Priced, Source};
 
-/// Sizes at which every curve has a knot, so that what grows beyond a table's rows is
-/// followed up to two million tokens.
+/// Every curve has a knot at each doubling, so that growth beyond a table's rows is followed up to two
+/// million tokens.
 const DOUBLINGS: u32 = 22;
 
 /// A time over the tokens of a step: exact at its knots, linear between them.
 #[derive(Clone, Debug)]
 pub(crate) struct Curve {
     knots: Vec<f64>,
-    /// At each knot.
+    /// The time at each knot.
     at: Vec<Priced>,
-    /// Between each knot and the next: at the start and at the end. The sums are taken from the knots; the
-    /// sources are taken from the points between them.
+    /// The times at the start and at the end of each piece between two knots. The sums are taken from the
+    /// knots; the sources are taken from the points between them.
     between: Vec<(Priced, Priced)>,
 }
 
 impl Curve {
-    /// Takes a time from `price` at `knots` and beyond them.
+    /// A curve with the times of `price` at `knots` and beyond them.
     pub(crate) fn new(knots: &[f64], price: impl Fn(f64) -> (f64, Source)) -> Self {
         let doublings = (0..DOUBLINGS).map(|power| f64::from(1u32 << power));
         let mut knots: Vec<f64> = knots.iter().copied().filter(|&knot| knot >= 1.0).chain(doublings).collect();
@@ -32,7 +32,7 @@ impl Curve {
         Self { at: priced.iter().map(|&(ns, source)| Priced::new(ns, source)).collect(), knots, between }
     }
 
-    /// The time at `tokens`; beyond the last knot along the last line.
+    /// The time at `tokens`; beyond the last knot, the last line continues.
     #[inline]
     pub(crate) fn price(&self, tokens: f64) -> Priced {
         let after = self.knots.partition_point(|&knot| knot <= tokens);
@@ -64,7 +64,7 @@ impl Curve {
         Self { between: between.collect(), at, knots }
     }
 
-    /// The greater of two curves: of what runs at the same time.
+    /// The greater of two curves, for operators that run at the same time.
     pub(crate) fn max(one: &Self, other: &Self) -> Self {
         let mut knots = union([one, other]);
         let gap = |knot: f64| one.price(knot).ns() - other.price(knot).ns();
@@ -86,8 +86,7 @@ impl Curve {
         Self { between: between.collect(), at, knots }
     }
 
-    /// The time at an end of a piece without knots of this curve, by the sources of the
-    /// piece.
+    /// The time at an end of a piece without knots of this curve, by the sources of the piece.
     fn limit(&self, piece: &[f64], end: f64) -> Priced {
         let middle = (piece[0] + piece[1]) / 2.0;
         let before = self.knots.partition_point(|&knot| knot <= middle).saturating_sub(1).min(self.between.len() - 1);

@@ -3,12 +3,12 @@
 use crate::tables::interpolation::nested::{Node, Rules};
 use crate::tables::{Priced, Source};
 
-/// Sequences and batches beyond the rows, to which tables are continued before the first
-/// step: a million tokens, four thousand requests.
+/// The largest sequence and batch to which tables are continued before the first step: a million tokens, four
+/// thousand requests.
 const SEQUENCE_MAX: u32 = 1 << 20;
 const BATCH_MAX: u32 = 1 << 12;
 
-/// In which order a table's axes come behind its heads.
+/// The order of a table's axes after the heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// Sequence, then batch: prefills. Times grow with the square of the sequence.
@@ -24,13 +24,13 @@ pub(crate) type Limit = Box<dyn Fn(f64, f64) -> f64 + Send + Sync>;
 pub(crate) struct Grid {
     batches: Vec<f64>,
     sequences: Vec<f64>,
-    /// By batch, then by sequence.
+    /// The cells by batch, then by sequence.
     cells: Vec<(f64, Source)>,
     order: Order,
     limit: Limit,
 }
 
-/// Position of a value among keys: after which, and how far.
+/// Position of a value among keys: the index of the key before it, and the part of the way to the next.
 #[derive(Clone, Copy)]
 struct Place {
     below: usize,
@@ -38,9 +38,8 @@ struct Place {
 }
 
 impl Grid {
-    /// Fills a rectangle from a ragged table of heads, and two other axes in `order`;
-    /// `table_limit` is of heads, batch and sequence. Where the table tells nothing, it is
-    /// `formula` of the limit.
+    /// Fills a rectangle from a ragged table of heads, and two other axes in `order`; `table_limit` takes
+    /// heads, batch and sequence. Where the table has no data, the time is `formula` of the limit.
     pub(crate) fn new(
         table: &Node,
         heads: u32,
@@ -77,8 +76,8 @@ impl Grid {
         Priced::new(ns, source)
     }
 
-    /// The mean over sequences from nine tenths to eleven tenths of one, in five places:
-    /// what a batch of decodes of unlike lengths costs.
+    /// The mean over five sequence lengths from nine to eleven tenths of `sequence`: the cost of a batch of
+    /// decodes of different lengths.
     pub(crate) fn price_around(&self, batch: f64, sequence: f64) -> Priced {
         const FACTORS: [f64; 5] = [0.9, 0.95, 1.0, 1.05, 1.1];
         let place = place(&self.batches, batch);
@@ -125,7 +124,7 @@ fn clamped(keys: &[f64], value: f64) -> f64 {
     value.clamp(keys[0], keys[keys.len() - 1])
 }
 
-/// Keys with 1 before them and doublings up to `max` behind them.
+/// The keys, with 1 before them and doublings up to `max` after them.
 fn continued(keys: &[u32], max: u32) -> Vec<f64> {
     let last = keys.last().copied().unwrap_or(1);
     let beyond = std::iter::successors(last.checked_mul(2), |key| key.checked_mul(2)).take_while(|&key| key <= max);

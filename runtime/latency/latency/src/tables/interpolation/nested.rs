@@ -1,10 +1,10 @@
-//! Tables of several axes as they were measured: ragged, with holes at large sizes.
+//! Tables of several axes as measured: ragged, with holes at large sizes.
 
 use std::collections::BTreeMap;
 
 use crate::tables::Source;
 
-/// Rows that a point beyond the table takes its utilisation from.
+/// Number of rows from which a point beyond the table takes its utilisation.
 const NEIGHBOURS: usize = 4;
 
 /// A table over axes, outermost first. Times are in nanoseconds.
@@ -16,15 +16,15 @@ pub(crate) enum Node {
     Leaf(f64),
 }
 
-/// How to go between and beyond rows.
+/// Rules for points between and beyond rows.
 pub(crate) struct Rules<'a> {
     /// The least time that the hardware allows, by the table's axes.
     pub(crate) limit: &'a dyn Fn(&[f64]) -> f64,
-    /// The axis along which times grow with the square: roots are interpolated.
+    /// The axis along which times grow with the square: square roots are interpolated.
     pub(crate) square_axis: Option<usize>,
 }
 
-/// Why a point is not between rows.
+/// The reason that a point is not between rows.
 struct Outside;
 
 impl Default for Node {
@@ -34,7 +34,7 @@ impl Default for Node {
 }
 
 impl Node {
-    /// Enters a row, unless there is one already: the first row of a file counts.
+    /// Inserts a row, unless it already exists: the first row of a file applies.
     pub(crate) fn insert(&mut self, path: &[u32], ns: f64) {
         let Self::Branch(children) = self else { return };
         match path {
@@ -54,7 +54,7 @@ impl Node {
         }
     }
 
-    /// All rows: where they are, and their times.
+    /// All rows: their positions and times.
     pub(crate) fn leaves(&self) -> Vec<(Vec<f64>, f64)> {
         let mut leaves = Vec::new();
         self.collect(&mut Vec::new(), &mut leaves);
@@ -94,7 +94,7 @@ impl Node {
         }
     }
 
-    /// The time at a point; none for a table without rows.
+    /// The time at a point; None for a table without rows.
     pub(crate) fn price(&self, rules: &Rules<'_>, leaves: &[(Vec<f64>, f64)], point: &[f64]) -> Option<(f64, Source)> {
         match self.inside(rules, point, 0) {
             Ok(priced) => Some(priced),
@@ -128,7 +128,7 @@ impl Node {
                 };
                 Ok((ns, below.1.max(above.1).max(Source::Interpolated)))
             }
-            // One of the two has no rows there: the other, by how the limit grows.
+            // One of the two has no rows there: its time follows from the other one, by the growth of the limit.
             [(key, Some((ns, _))), (_, None)] | [(_, None), (key, Some((ns, _)))] => {
                 let mut there = point.to_vec();
                 there[axis] = key;
@@ -141,9 +141,9 @@ impl Node {
     }
 }
 
-/// The time at a point beyond the rows: the time at the hardware's limit, by the utilisation of the nearest
-/// rows in doublings along all axes. Their weights fall to nothing at the next row's distance, so that no row
-/// enters or leaves with a jump.
+/// The time at a point beyond the rows: the hardware's limit, scaled by the utilisation of the nearest rows,
+/// whose distance is measured in doublings along all axes. Their weights fall to zero at the distance of the
+/// next row, so that no row enters or leaves with a jump.
 fn beyond(rules: &Rules<'_>, leaves: &[(Vec<f64>, f64)], point: &[f64]) -> Option<f64> {
     let log = |value: f64| libm::log2(value.max(1e-12));
     let here: Vec<f64> = point.iter().map(|&value| log(value)).collect();

@@ -7,31 +7,31 @@ use serde_json::Value;
 use super::{Fields, object, object_if_any, quantisation};
 use crate::tables::error::TablesError;
 
-/// The KV of a model, as far as the size of its blocks depends on it.
+/// The properties of a model that determine the size of its KV blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvShape {
     pub layers: u32,
     /// KV heads of each layer.
     pub heads: u32,
-    /// Numbers of a head's K, or V, of one token.
+    /// Numbers in a head's K, or V, of one token.
     pub head_size: u32,
-    /// Whether each layer has one vector for K and V (MLA), instead of both.
+    /// Whether each layer has one vector for K and V (MLA) instead of two.
     pub is_latent: bool,
-    /// Whether the checkpoint wants its KV in eight-bit floats.
+    /// Whether the checkpoint requests FP8 for its KV.
     pub is_fp8: bool,
-    /// Data type of the weights, as the file has it, such as `bfloat16`.
+    /// Data type of the weights in the file, such as `bfloat16`.
     pub dtype: Option<String>,
 }
 
 impl KvShape {
-    /// Reads a model's `config.json`, whatever its architecture, and `hf_quant_config.json` beside it.
+    /// Reads a model's `config.json`, of any architecture, and `hf_quant_config.json` beside it.
     ///
     /// # Errors
-    /// If they cannot be read, or a field is missing or wrong; it is named.
+    /// If they cannot be read, or a field is missing or invalid. The error names it.
     pub fn read(path: &Path) -> Result<Self, TablesError> {
         let config = object(path)?;
         let quantised = object_if_any(&path.with_file_name("hf_quant_config.json"))?;
-        // Models with images keep their language part apart.
+        // Models with images have a separate section for their language part.
         let text = config.get("text_config").and_then(Value::as_object).unwrap_or(&config);
         let fields = Fields { path, map: text };
         let layers = fields.required(&["num_hidden_layers", "n_layer"])?;

@@ -1,4 +1,4 @@
-//! Data types by what a checkpoint says of its quantisation.
+//! Data types from the quantisation that a checkpoint states.
 
 use std::path::Path;
 
@@ -30,11 +30,10 @@ impl Excluded {
     }
 }
 
-/// The data types of a checkpoint; a KV cache is of bfloat16 unless the checkpoint says
-/// otherwise, as in vLLM.
+/// The data types of a checkpoint. A KV cache has bfloat16 unless the checkpoint states another type, as in vLLM.
 ///
 /// # Errors
-/// If its quantisation is not known here.
+/// If the quantisation is unknown.
 pub(super) fn dtypes(
     path: &Path,
     config: &Map<String, Value>,
@@ -102,14 +101,14 @@ fn find(section: Option<&Value>, names: &[&str]) -> Option<String> {
     found.map(str::to_lowercase)
 }
 
-/// Whether the checkpoint wants a KV cache of eight-bit floats.
+/// Whether the checkpoint requests FP8 for its KV cache.
 pub(super) fn has_fp8_kv_cache(own: Option<&Value>, separate: Option<&Value>) -> bool {
     find(separate, &["kv_cache_quant_algo"])
         .or_else(|| find(own, &["kv_cache_quant_algo", "kv_cache_dtype"]))
         .map_or_else(|| has_fp8_scheme(own), |name| name.contains("fp8") || name.contains("e4m3"))
 }
 
-/// Whether activations are scaled as they come.
+/// Whether activations are scaled dynamically.
 fn is_dynamic(own: Option<&Value>) -> bool {
     let Some(own) = own else { return false };
     if let Some(scheme) = own.get("activation_scheme").and_then(Value::as_str) {
@@ -125,7 +124,7 @@ fn groups(own: &Value) -> impl Iterator<Item = &Value> {
     own.get("config_groups").and_then(Value::as_object).into_iter().flat_map(Map::values)
 }
 
-/// The type of the weights of the first group that says it.
+/// The type of the weights in the first group that states one.
 fn grouped(own: Option<&Value>) -> Option<Dtype> {
     groups(own?).find_map(|group| {
         let weights = group.get("weights")?;
@@ -147,7 +146,7 @@ fn grouped(own: Option<&Value>) -> Option<Dtype> {
     })
 }
 
-/// Whether a scheme of eight-bit floats is given for the KV cache.
+/// Whether the KV cache has a scheme with eight-bit floats.
 fn has_fp8_scheme(own: Option<&Value>) -> bool {
     let Some(scheme) = own.and_then(|own| own.get("kv_cache_scheme")).and_then(Value::as_object) else { return false };
     let bits = scheme.get("num_bits").and_then(Value::as_u64);

@@ -1,4 +1,4 @@
-//! Attention: of prompts and of decodes, grouped and latent.
+//! Attention of prompts and of decodes, grouped and latent.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::tables::system::System;
 /// Key of a row in a table of grouped attention.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grouped {
-    /// On one GPU.
+    /// Number of heads on one GPU.
     pub(crate) heads: u32,
     pub(crate) shape: Heads,
-    /// Data type that prefills compute with.
+    /// Data type with which prefills compute.
     pub(crate) compute: Dtype,
 }
 
@@ -68,8 +68,8 @@ impl AttentionTables {
     }
 }
 
-/// The rows of a kind of heads, by the kernel that has most of them; none faster than
-/// `least`, of heads, batch and sequence.
+/// The rows of a kind of heads, from the kernel with the most rows. Times are at least `least`, a function of
+/// heads, batch and sequence.
 fn rows(
     frame: &Frame,
     grouped: &Grouped,
@@ -102,7 +102,7 @@ fn rows(
             None => by_kernel.push((kernel, vec![row])),
         }
     }
-    // The first kernel with the most rows.
+    // The first of the kernels with the most rows.
     let most = by_kernel.iter().rev().max_by_key(|(_, rows)| rows.len());
     let mut table = Node::default();
     for &row in most.map_or(&[][..], |(_, rows)| rows) {
@@ -130,7 +130,7 @@ fn grid(
     Grid::new(table, heads, order, table_limit, limit, |limit_ns| system.formula_ns(limit_ns))
 }
 
-/// The tables of latent attention: projections, attention and output as one.
+/// The tables of latent attention, in which projections, attention and output are one operator.
 pub(crate) struct LatentTables {
     prefill: Frame,
     decode: Frame,
@@ -147,7 +147,7 @@ impl LatentTables {
         Ok(Some(Self { prefill: parquet::read(&prefill.path)?, decode: parquet::read(&decode.path)? }))
     }
 
-    /// The blocks of prompts and of decodes, for the heads of one GPU.
+    /// The grids of prompts and of decodes, for the heads of one GPU.
     ///
     /// # Errors
     /// If a file lacks a column.

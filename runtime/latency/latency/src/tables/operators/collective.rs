@@ -11,21 +11,21 @@ use crate::tables::interpolation::curve::Curve;
 use crate::tables::operators::Rows;
 use crate::tables::system::System;
 
-/// Bytes of a value that is sent.
+/// Bytes of each sent value.
 const BYTES: f64 = 2.0;
 
-/// Message of a collective operation.
+/// A collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Collective {
     /// vLLM's own all-reduce.
     AllReduce,
-    /// Every rank's part to all.
+    /// Every rank's part is sent to all ranks.
     AllGather,
-    /// The sum of all to every rank, a part each.
+    /// Every rank gets a part of the sum over all ranks.
     ReduceScatter,
 }
 
-/// Measured collectives: by GPUs, with times over values.
+/// Measured collectives: times over values, by number of GPUs.
 #[derive(Default)]
 pub(crate) struct Collectives {
     all_reduce: BTreeMap<u32, Rows>,
@@ -34,10 +34,10 @@ pub(crate) struct Collectives {
 }
 
 impl Collectives {
-    /// Reads what there is.
+    /// Reads the existing tables.
     ///
     /// # Errors
-    /// If a file cannot be used.
+    /// If a file is invalid.
     pub(crate) fn read(stack: &Stack) -> Result<Self, TablesError> {
         let mut collectives = Self::default();
         if let Some(table) = stack.table("comm", "custom_allreduce_perf.parquet") {
@@ -58,7 +58,7 @@ impl Collectives {
         Ok(collectives)
     }
 
-    /// The time of a collective between `gpus` GPUs, of `values` of each token.
+    /// The time of a collective between `gpus` GPUs, with `values` for each token.
     pub(crate) fn curve(&self, system: &System, collective: Collective, gpus: u32, values: f64) -> Curve {
         let tables = match collective {
             Collective::AllReduce => &self.all_reduce,

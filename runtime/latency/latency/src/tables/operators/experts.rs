@@ -12,7 +12,7 @@ use crate::tables::system::System;
 
 /// Measured experts of one data type.
 pub(crate) struct ExpertTable {
-    /// Shapes and how tokens spread over experts, with times over tokens.
+    /// Shapes and distributions of tokens over experts, with times over tokens.
     shapes: Vec<(ExpertShape, String, Rows)>,
 }
 
@@ -23,7 +23,7 @@ impl ExpertTable {
     /// Reads the rows of a data type. None if there is no table.
     ///
     /// # Errors
-    /// If the file cannot be used.
+    /// If the file is invalid.
     pub(crate) fn read(stack: &Stack, dtype: Dtype) -> Result<Option<Self>, TablesError> {
         let Some(table) = stack.table("moe", "moe_perf.parquet") else { return Ok(None) };
         let frame = parquet::read(&table.path)?;
@@ -45,7 +45,7 @@ impl ExpertTable {
                 expert_parallel: expert[row].max(1),
             };
             let spread = spreads.at(row);
-            // Rows of one shape mostly follow each other.
+            // Rows of one shape are mostly adjacent.
             let known = by_shape.iter().rposition(|(known, name, _)| *known == shape && name == spread);
             let at = known.unwrap_or_else(|| {
                 by_shape.push((shape, spread.to_owned(), Vec::new()));
@@ -91,7 +91,7 @@ impl ExpertTable {
     }
 }
 
-/// How unlike two shapes are, in doublings.
+/// The difference between two shapes, in doublings.
 fn distance(one: &ExpertShape, other: &ExpertShape) -> f64 {
     let sizes = |shape: &ExpertShape| [shape.per_token, shape.count, shape.hidden_size, shape.intermediate_size];
     let pairs = sizes(one).into_iter().zip(sizes(other));

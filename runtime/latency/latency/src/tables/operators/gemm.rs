@@ -13,12 +13,12 @@ use crate::tables::limits;
 use crate::tables::operators::Rows;
 use crate::tables::system::System;
 
-/// The largest distance in doublings, over both sizes of a matrix, of a shape whose rows
-/// are taken for another.
+/// The largest distance in doublings, over both sizes of a matrix, at which the rows of one shape can replace
+/// those of another.
 const REACH: f64 = 2.0;
-/// Shapes that are taken together for one without rows.
+/// Number of shapes that together replace one without rows.
 const NEIGHBOURS: usize = 4;
-/// Rows whose utilisation holds beyond the last.
+/// Number of last rows whose utilisation applies beyond them.
 const TAIL: usize = 3;
 
 /// Measured matrix multiplications, by data type and shape.
@@ -30,7 +30,7 @@ pub(crate) struct Gemms {
     casts: Option<Node>,
 }
 
-/// By columns and inner size.
+/// Rows by columns and inner size.
 type Shapes = BTreeMap<(u32, u32), Rows>;
 
 /// A multiplication of a model: `n` columns over `k`.
@@ -39,7 +39,7 @@ pub(crate) struct Gemm {
     pub(crate) n: u32,
     pub(crate) k: u32,
     pub(crate) dtype: Dtype,
-    /// Whether its input is of FP8 already, if that is its type with static scales.
+    /// Whether its input already has FP8, for multiplications in FP8 with static scales.
     pub(crate) is_input_cast: bool,
 }
 
@@ -47,7 +47,7 @@ impl Gemms {
     /// Reads the rows of data types. None if there is no table.
     ///
     /// # Errors
-    /// If a file cannot be used.
+    /// If a file is invalid.
     pub(crate) fn read(stack: &Stack, dtypes: &[Dtype]) -> Result<Option<Self>, TablesError> {
         let Some(table) = stack.table("gemm", "gemm_perf.parquet") else { return Ok(None) };
         let frame = parquet::read(&table.path)?;
@@ -114,7 +114,7 @@ impl Gemms {
         self.with_static_scales(system, gemm, &sizes, borrowed)
     }
 
-    /// The curve of `price`; of static scales, less what dynamic ones cost, down to the
+    /// The curve of `price`. With static scales, the cost of dynamic ones is subtracted, down to the
     /// hardware's limit.
     fn with_static_scales(
         &self,
@@ -127,7 +127,7 @@ impl Gemms {
             return Curve::new(sizes, price);
         }
         let least = |m: f64| limits::gemm(system, gemm.dtype, m, f64::from(gemm.n), f64::from(gemm.k));
-        // A difference of two measurements is none.
+        // A difference of two measurements is not a measurement.
         let price = |m: f64| {
             let (ns, source) = price(m);
             let scales = self.scales.as_ref().map_or(0.0, |table| scale_ns(system, table, 2.0, false, m, gemm.k));
@@ -144,7 +144,7 @@ impl Gemms {
     }
 }
 
-/// A shape whose rows are taken for another.
+/// A shape whose rows replace those of another.
 struct Near<'a> {
     distance: f64,
     n: u32,
@@ -152,8 +152,7 @@ struct Near<'a> {
     rows: &'a Rows,
 }
 
-/// The nearest shapes, nearest first: those within reach; or, where one size is beyond all
-/// rows, those within reach by the other.
+/// The nearest shapes, nearest first, within reach. If one size is beyond all rows, only the other one counts.
 fn neighbours(shapes: &Shapes, gemm: Gemm) -> Vec<Near<'_>> {
     let log = |size: u32| libm::log2(f64::from(size.max(1)));
     let along = |n: u32, k: u32| (log(n) - log(gemm.n), log(k) - log(gemm.k));
@@ -179,7 +178,7 @@ fn neighbours(shapes: &Shapes, gemm: Gemm) -> Vec<Near<'_>> {
     all
 }
 
-/// A table over rows and inner size, of FP8.
+/// A table of FP8 over rows and inner size.
 fn scales(stack: &Stack, file: &str) -> Result<Option<Node>, TablesError> {
     let Some(table) = stack.table("quantize", file) else { return Ok(None) };
     let frame = parquet::read(&table.path)?;
@@ -192,8 +191,8 @@ fn scales(stack: &Stack, file: &str) -> Result<Option<Node>, TablesError> {
     Ok(node.children().is_some_and(|rows| !rows.is_empty()).then_some(node))
 }
 
-/// A time of such a table; `passes` is how often its kernel touches the matrix. Beyond the
-/// rows it stays or grows with the matrix.
+/// A time from such a table; `passes` is how often its kernel reads or writes the matrix. Beyond the rows, it
+/// is constant or grows with the matrix.
 fn scale_ns(system: &System, table: &Node, passes: f64, grows: bool, m: f64, k: u32) -> f64 {
     let clamp = |value: f64, keys: Vec<u32>| {
         let ends = (keys.first().copied().unwrap_or(1), keys.last().copied().unwrap_or(1));

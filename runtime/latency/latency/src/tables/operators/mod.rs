@@ -1,4 +1,4 @@
-//! Operators: the rows of one table each, made into times for the shapes of a model.
+//! Operators: the rows of one table each, converted to times for the shapes of a model.
 
 pub(crate) mod attention;
 pub(crate) mod collective;
@@ -7,9 +7,8 @@ pub(crate) mod gemm;
 
 use crate::tables::Source;
 
-/// How much longer than a larger size a row may take. Nearly all rows are within a quarter of
-/// it; some take two to eighteen times as long, which is a fault of their measurement: work on
-/// fewer rows can be padded.
+/// The largest ratio of a row's time to that of a larger size. Nearly all rows are within a quarter; some
+/// take two to eighteen times as long, which is an error of measurement: work on fewer rows can be padded.
 const OUTLIER: f64 = 1.5;
 
 /// Times in nanoseconds at sizes, in order of the sizes; never empty.
@@ -20,7 +19,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Rows in any order; of equal sizes the first counts. None if there are none.
+    /// Rows in any order; for equal sizes the first applies. None if there are no rows.
     pub(crate) fn new(rows: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let mut rows: Vec<(f64, f64)> = rows.into_iter().collect();
         rows.sort_by(|one, other| one.0.total_cmp(&other.0));
@@ -30,8 +29,8 @@ impl Rows {
         (!rows.sizes.is_empty()).then_some(rows)
     }
 
-    /// The rows without outliers, which take much longer than a larger row. Interpolation
-    /// between the other rows replaces them.
+    /// The rows without outliers, which take much longer than a larger row. Interpolation between the other
+    /// rows replaces them.
     pub(crate) fn without_outliers(self) -> Self {
         let mut least = f64::INFINITY;
         let mut kept: Vec<(f64, f64)> = Vec::with_capacity(self.sizes.len());
@@ -50,13 +49,13 @@ impl Rows {
         &self.sizes
     }
 
-    /// Whether a size is among the rows or between them.
+    /// Whether a size is at or between rows.
     pub(crate) fn covers(&self, size: f64) -> bool {
         self.sizes[0] <= size && size <= self.sizes[self.sizes.len() - 1]
     }
 
-    /// The time at a size. Beyond the rows it is the limit's, by the median utilisation of
-    /// the `tail` rows at that end.
+    /// The time at a size. Beyond the rows, it follows from the limit and the median utilisation of the
+    /// `tail` rows at that end.
     pub(crate) fn price(&self, size: f64, tail: usize, limit: impl Fn(f64) -> f64) -> (f64, Source) {
         let (count, after) = (self.sizes.len(), self.sizes.partition_point(|&row| row <= size));
         if after > 0 && self.sizes[after - 1] == size {
@@ -94,7 +93,7 @@ mod tests {
         let limit = |size: f64| 5.0 * size;
         assert_eq!(rows.price(4.0, 1, limit), (40.0, Source::Measured));
         assert_eq!(rows.price(6.0, 1, limit), (70.0, Source::Interpolated));
-        // Of 100 ns at 8 the hardware needs 40, so of 16 it takes 80 / 0.4.
+        // At 8, the hardware needs 40 of 100 ns, so at 16 it takes 80 / 0.4.
         assert_eq!(rows.price(16.0, 1, limit), (200.0, Source::Extrapolated));
         // The median utilisation of the last three rows is 0.5.
         assert_eq!(rows.price(16.0, 3, limit), (160.0, Source::Extrapolated));
@@ -107,7 +106,7 @@ mod tests {
         assert_eq!(rows.sizes(), [4.0, 8.0, 32.0]);
         let limit = |size: f64| size;
         assert_eq!(rows.price(16.0, 1, limit), (21.0, Source::Interpolated));
-        // The noise of a measurement is none.
+        // The noise of a measurement is not an outlier.
         let noisy = Rows::new([(1.0, 14.0), (2.0, 10.0), (4.0, 12.0)]).unwrap().without_outliers();
         assert_eq!(noisy.sizes(), [1.0, 2.0, 4.0]);
     }
