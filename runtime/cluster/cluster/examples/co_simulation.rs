@@ -41,7 +41,7 @@ pub(crate) fn main() {
     let mut client_of: Vec<u64> = Vec::new();
     while network.tick < 2_000 {
         let now_ns = network.tick * TICK_NS;
-        // Nothing that the cluster has not been given can reach it before the next tick.
+        // Before the next tick, only requests that the cluster already has can reach it.
         cluster.set_horizon_ns(Some(now_ns));
         let hear = |output: &ClusterOutput| network.hear(output, &client_of);
         cluster.step_until(now_ns, hear).expect("it is the next tick");

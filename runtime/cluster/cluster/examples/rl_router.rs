@@ -25,12 +25,12 @@ fn step(cluster: &mut Cluster, draw: u64, agent: &mut Agent) -> Result<(), Clust
 #[derive(Default)]
 struct Agent {
     values: [[f64; 2]; 8],
-    /// By request: a state, an action, and the resulting end-to-end time in ms.
+    /// The state, action and resulting end-to-end time in ms of each request.
     tried: Vec<(usize, usize, f64)>,
 }
 
 impl Agent {
-    /// The action that is worth more; one time in five another.
+    /// Returns the better action; in one case of ten, another one.
     fn act(&self, state: usize, draw: u64) -> usize {
         let [cache, load] = self.values[state];
         if draw.is_multiple_of(5) { draw as usize / 5 % 2 } else { usize::from(load > cache) }

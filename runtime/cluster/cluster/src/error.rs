@@ -12,7 +12,7 @@ use vcr_core::tokens::TokenError;
 use crate::config::PoolConfig;
 use crate::config::RunConfigError;
 
-/// Number of steps at one instant after which the run counts as stuck.
+/// A run with more steps at one instant counts as stuck.
 pub(crate) const MAX_STEPS_AT_ONE_INSTANT: u64 = 1_000_000;
 
 /// Why a run could not be carried to its end.
@@ -97,7 +97,7 @@ pub enum SimError {
     )]
     TimeStandsStill {
         at_ms: f64,
-        /// The engines whose steps they are, if known.
+        /// The engines of the steps, if known.
         place: String,
     },
     /// Unfinished requests and nothing left to happen: a bug of the simulator.

@@ -20,7 +20,7 @@ const SAMPLE_BYTES: u64 = 16;
 /// The record of an ended request, its slot among the requests in flight, and the seed of its
 /// output.
 const RECORD_BYTES: u64 = (size_of::<RequestRecord>() + size_of::<Option<Box<Live>>>() + size_of::<u64>()) as u64;
-/// The same if records are packed, at least. Measured: 25 to 35.
+/// The same for packed records, at least. Measured: 25 to 35.
 const PACKED_BYTES: u64 = 20;
 
 /// Minimum number of requests of a run, and their memory.
@@ -33,18 +33,18 @@ pub struct MemoryEstimate {
 }
 
 impl MemoryEstimate {
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self { requests: self.requests.saturating_add(other.requests), bytes: self.bytes.saturating_add(other.bytes) }
     }
 
-    /// Ended requests of which only measurements are kept.
+    /// Memory of ended requests, of which only measurements are kept.
     fn ended(requests: u64) -> Self {
         Self { requests, bytes: requests.saturating_mul(RECORD_BYTES + SAMPLE_BYTES) }
     }
 
-    /// The same if the records of requests are packed.
+    /// The same with packed records.
     fn packed(self) -> Self {
         Self { bytes: self.bytes.saturating_sub(self.requests.saturating_mul(RECORD_BYTES - PACKED_BYTES)), ..self }
     }
@@ -58,8 +58,8 @@ impl MemoryEstimate {
 }
 
 impl RunConfig {
-    /// Memory that the run needs at least, without its engines. More requests may come: later turns of
-    /// sessions, or closed loops that end by time.
+    /// The least memory of the run, without its engines. Later turns of sessions, or closed loops that end by
+    /// time, may need more.
     #[must_use]
     pub fn memory_estimate(&self) -> MemoryEstimate {
         let each = self.workloads.iter().map(|workload| workload.memory_estimate(self.max_time_ns));
@@ -70,7 +70,7 @@ impl RunConfig {
 
 impl WorkloadConfig {
     fn memory_estimate(&self, max_time_ns: Option<u64>) -> MemoryEstimate {
-        // From the workload's start to the cut-off of the run.
+        // From the start of the workload to the end of the run.
         let time_ns = max_time_ns.map_or(u64::MAX, |max| max.saturating_sub(self.start_ns));
         match &self.source {
             WorkloadSource::Synthetic { arrivals, .. } => match arrivals {
@@ -85,7 +85,7 @@ impl WorkloadConfig {
                 Arrivals::Varying { rate, limit, .. } => {
                     let time_ns = limit.duration_ns.unwrap_or(u64::MAX).min(time_ns);
                     let time_ns = rate.duration_ns().unwrap_or(u64::MAX).min(time_ns);
-                    // Without an end in time there is one by number.
+                    // A workload without an end in time has an end by number.
                     let by_time = if time_ns == u64::MAX { u64::MAX } else { rate.area(time_ns) as u64 };
                     MemoryEstimate::ended(limit.count.unwrap_or(u64::MAX).min(by_time))
                 }

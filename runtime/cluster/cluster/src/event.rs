@@ -11,11 +11,11 @@ use vcr_core::RequestId;
 use crate::config::PoolRole;
 use crate::ledger::record::Outcome;
 
-/// Something that happens at an instant.
+/// An event at an instant.
 ///
-/// The order of the variants is the order at equal times: steps end before transfers; faults come
-/// after completed work and before new work; arrivals see everything else of their instant except
-/// autoscalers, which decide last.
+/// The order of the variants is the order at equal times: steps end before transfers; faults come after
+/// completed work and before new work; arrivals see everything else of their instant except autoscalers,
+/// which decide last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
     /// A worker's step ends, unless the worker was restarted since.
@@ -23,8 +23,7 @@ pub(crate) enum Event {
         worker: u32,
         incarnation: u32,
     },
-    /// A token of a request with times of its own is due, unless the worker was
-    /// restarted since.
+    /// A token of a request with per-request times is due, unless the worker was restarted since.
     TokenDue {
         worker: u32,
         incarnation: u32,
@@ -80,14 +79,14 @@ pub(crate) enum Event {
         worker: u32,
         incarnation: u32,
     },
-    /// KV that a worker holds for a decode engine that has not come is freed, unless the worker was
+    /// A worker frees KV that it held for a decode engine which did not fetch it, unless the worker was
     /// restarted since.
     HeldKvExpires {
         worker: u32,
         incarnation: u32,
         id: RequestId,
     },
-    /// The client of a request gives up, if its reason still holds.
+    /// The client of a request cancels it, if the reason still applies.
     GiveUp {
         tag: u64,
     },
@@ -113,7 +112,7 @@ pub(crate) enum Event {
         session: u64,
         slot: u32,
     },
-    /// A request of a trace whose requests wait for each other starts.
+    /// A request of a trace with dependencies starts.
     Ready {
         workload: u32,
         node: u64,
@@ -128,21 +127,21 @@ pub(crate) enum Event {
     },
 }
 
-// Each is moved several times on its way through a heap.
+// The heap moves each event several times.
 const _: () = assert!(size_of::<Event>() <= 24);
 
 /// Events by time.
 ///
-/// Ends of steps are kept apart, pool by pool: there are many of them, and they
-/// concern an engine only where requests go from one engine to another. So are
-/// arrivals of sessions, which may be known not to concern it.
+/// Ends of steps are stored separately for each pool: they are many, and concern an engine only if requests
+/// go from one engine to another. Arrivals of sessions are also separate, because they may be known not to
+/// concern an engine.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
     step_ends: Vec<BinaryHeap<Entry>>,
-    /// With their workloads.
+    /// Arrivals, with their workloads.
     arrivals: BinaryHeap<Reverse<(u64, u32)>>,
     others: BinaryHeap<Entry>,
-    /// When clients give up, with their requests: most of that is called off.
+    /// Times at which clients cancel, with their requests: most of them are removed before they are due.
     give_ups: BTreeSet<(u64, u64)>,
     scheduled: u64,
     /// Autoscalers' ticks among them.
@@ -177,7 +176,7 @@ impl EventQueue {
         self.scheduled += 1;
     }
 
-    /// The client of a request will give up.
+    /// Plans the cancellation of a request by its client.
     pub(crate) fn expect_give_up(&mut self, at_ns: u64, tag: u64) {
         self.give_ups.insert((at_ns, tag));
     }
@@ -204,7 +203,7 @@ impl EventQueue {
             && self.step_ends.iter().all(BinaryHeap::is_empty)
     }
 
-    /// Whether a request, or an attempt of one, is to come.
+    /// Whether a request, or an attempt of one, is still to come.
     pub(crate) fn has_requests(&self) -> bool {
         let starts = |event: &Event| match event {
             Event::UserComes { .. }
@@ -238,7 +237,7 @@ impl EventQueue {
         heaps.filter_map(next_of).chain(self.next_arrival()).chain(self.next_give_up()).min()
     }
 
-    /// The time of the next client that gives up.
+    /// The time of the next cancellation by a client.
     pub(crate) fn next_give_up(&self) -> Option<u64> {
         self.give_ups.first().map(|(at_ns, _)| *at_ns)
     }
@@ -248,8 +247,7 @@ impl EventQueue {
         self.arrivals.peek().map(|Reverse((at_ns, _))| *at_ns)
     }
 
-    /// Removes and returns the next start of a session if it is due by `last_ns`, with its
-    /// workload.
+    /// Removes and returns the next start of a session, with its workload, if it is due by `last_ns`.
     pub(crate) fn pop_arrival(&mut self, last_ns: u64) -> Option<(u64, u32)> {
         self.next_arrival().filter(|at_ns| *at_ns <= last_ns)?;
         self.arrivals.pop().map(|Reverse(arrival)| arrival)

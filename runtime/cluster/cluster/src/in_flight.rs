@@ -13,12 +13,11 @@ use crate::window::Window;
 /// Stage of a live request in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// In front of a pool: being transferred there, in its router's queue, or waiting for a worker
-    /// to start.
+    /// In front of a pool: being transferred there, in its router's queue, or waiting for a worker to start.
     Waiting {
         pool: PoolRole,
     },
-    /// On a worker that computes its prompt (and, unless another pool does, its output).
+    /// On a worker that computes its prompt (and, unless another pool does this, its output).
     Prefill {
         worker: u32,
         id: RequestId,
@@ -48,14 +47,14 @@ pub(crate) struct Live {
     /// Decode worker that has taken blocks for the prompt while it is still being computed
     /// elsewhere, and the KV to be transferred.
     pub(crate) destination: Option<(u32, RemoteLoad)>,
-    /// Kept where the request may be submitted more than once.
+    /// The prompt, if the request may be submitted again.
     pub(crate) prompt: Option<Prompt>,
     pub(crate) priority: i32,
     pub(crate) strict_priority: u32,
     /// Index among the classes of its workload's trace.
     pub(crate) policy_class: Option<u32>,
     pub(crate) follow_up: FollowUp,
-    /// After how many output tokens a stop token comes.
+    /// Number of output tokens before a stop token.
     pub(crate) stop_after: Option<u32>,
     /// Its client's timeouts and cancellations, if any.
     pub(crate) client: Option<Box<Client>>,
@@ -108,7 +107,7 @@ impl Live {
 pub(crate) struct Client {
     pub(crate) attempt: Attempt,
     pub(crate) patience: Patience,
-    /// When it gives up, according to the current state.
+    /// When its client cancels it, in the current state.
     pub(crate) gives_up: Option<(u64, GiveUp)>,
     /// Whether it may try again, so that the prompt is kept.
     pub(crate) may_retry: bool,
@@ -160,7 +159,7 @@ impl InFlight {
         self.requests.get_mut(tag).and_then(Option::take).expect("the request has not ended")
     }
 
-    /// All requests before `tag` have ended.
+    /// Forgets requests before `tag`, which have all ended.
     pub(crate) fn forget_before(&mut self, tag: u64) {
         self.requests.advance(tag);
     }

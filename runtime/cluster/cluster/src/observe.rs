@@ -56,7 +56,7 @@ pub struct Progress {
     pub waiting: u64,
     /// Engine steps.
     pub steps: u64,
-    /// Requests that there will be in all, where that is known.
+    /// The total number of requests, if known.
     pub expected: Option<u64>,
 }
 
@@ -121,11 +121,10 @@ impl std::fmt::Display for Overload {
     }
 }
 
-/// Watches a run. All that it can change is when the run ends: see
-/// [`wants_stop`](Observer::wants_stop).
+/// Observes a run. An observer can only influence when the run ends: see [`wants_stop`](Observer::wants_stop).
 ///
-/// Engines are named by their index among all engines of the run. Each rank of an engine with several ranks
-/// counts as an engine.
+/// Engines are identified by their index among all engines of the run. Each rank of an engine with several
+/// ranks counts as an engine.
 pub trait Observer {
     /// Whether it wants to see each step. If not, runs of decode steps are applied at once, and
     /// only incidents and progress are shown. Called occasionally: an observer may stop wanting
@@ -134,8 +133,8 @@ pub trait Observer {
         false
     }
 
-    /// Where engines with their own threads report their steps, if it wants to see those. Called
-    /// once before the run; these steps are not reported here.
+    /// The receiver of the steps of engines with their own threads, if the observer wants them. Called once
+    /// before the run; these steps are not reported here.
     fn step_sink(&self) -> Option<Arc<dyn StepSink>> {
         None
     }
@@ -157,13 +156,13 @@ pub trait Observer {
         false
     }
 
-    /// The virtual time between two checks of all engines, if it wants those. Called once, at the
-    /// start. Instants in between are still grouped, so that costs little.
+    /// The virtual time between two checks of all engines, if the observer wants them. Called once, at the
+    /// start. Instants in between are still grouped, so this costs little.
     fn telemetry_interval_ns(&self) -> Option<u64> {
         None
     }
 
-    /// All engines after all that happened until an instant.
+    /// The state of all engines after all events until an instant.
     fn telemetry(&mut self, _telemetry: &Telemetry<'_>) {}
 
     /// Whether it wants to see tokens and ends of requests. Asked once, at the start.
@@ -198,8 +197,7 @@ pub trait Observer {
     /// The result of a step was applied. The engine has its KV events.
     fn applied(&mut self, _worker: u32, _start_ns: u64, _end_ns: u64, _engine: &AnyEngine) {}
 
-    /// An engine changed its health. One that crashed has lost its steps in
-    /// flight.
+    /// The health of an engine changed. A crashed engine has lost its steps in progress.
     fn incident(&mut self, _worker: u32, _at_ns: u64, _incident: Incident) {}
 
     /// Called now and then.

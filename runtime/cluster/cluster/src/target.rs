@@ -18,9 +18,9 @@ pub enum Target {
     Virtual,
     /// Engines of this process in real time, called directly.
     Live,
-    /// The same behind the HTTP server of `vcr serve`, in this process.
+    /// Live engines behind the HTTP server of `vcr serve`, in this process.
     Serve(ServeTarget),
-    /// The same behind vLLM's own frontend, which the run starts and stops.
+    /// Live engines behind vLLM's own frontend, which the run starts and stops.
     Frontend(FrontendTarget),
     /// Any server of OpenAI's API.
     Http(HttpTarget),
@@ -58,7 +58,7 @@ pub struct HttpTarget {
     pub api_key_env: Option<String>,
     /// Headers of every request.
     pub headers: Vec<(String, String)>,
-    /// How prompts are sent.
+    /// The form in which prompts are sent.
     pub prompts: Prompts,
     /// A folder with the model's `tokenizer.json`, for prompts as texts.
     pub tokenizer: Option<String>,
@@ -70,11 +70,11 @@ pub struct HttpTarget {
     pub idle_timeout_ns: Option<u64>,
     /// The models that are the LoRA adapters of workloads.
     pub adapters: AdapterNames,
-    /// How requests identify their session.
+    /// The header or field with which requests identify their session.
     pub sessions: SessionNames,
 }
 
-/// How the requests of a session identify it.
+/// The header or field with which the requests of a session identify it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionNames {
     /// A header with the session's name.
@@ -98,7 +98,7 @@ pub enum SessionToken {
 pub enum AdapterNames {
     /// A text with `{}` as a placeholder for the number.
     Pattern(String),
-    /// From number 0.
+    /// Names by session number, from 0.
     Listed(Vec<String>),
 }
 
@@ -131,15 +131,15 @@ impl AdapterNames {
     }
 }
 
-/// How prompts are sent to a server.
+/// The form in which prompts are sent to a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prompts {
-    /// As token ids where the server takes them, otherwise as texts.
+    /// Token ids if the server accepts them, otherwise texts.
     #[default]
     Auto,
-    /// As token ids.
+    /// Token ids.
     TokenIds,
-    /// As texts of exactly the given number of tokens.
+    /// Texts with exactly the given number of tokens.
     Text,
 }
 
@@ -205,7 +205,7 @@ impl TargetError {
         Self::Unusable { message: message.into(), hint: None }
     }
 
-    /// The same with a hint.
+    /// The same error with a hint.
     pub fn with_hint(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Unusable { message: message.into(), hint: Some(hint.into()) }
     }

@@ -51,7 +51,7 @@ impl<T> Window<T> {
         }
     }
 
-    /// An item, unless it is forgotten or yet to come.
+    /// An item, unless it is forgotten or still to come.
     #[inline]
     pub(crate) fn get(&self, number: u64) -> Option<&T> {
         let place = usize::try_from(number).ok()?.checked_sub(self.first)?;
@@ -80,7 +80,7 @@ impl<T> Window<T> {
 }
 
 /// # Panics
-/// When the item is forgotten or yet to come.
+/// If the item is forgotten or still to come.
 impl<T> Index<usize> for Window<T> {
     type Output = T;
 

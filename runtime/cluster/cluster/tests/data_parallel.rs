@@ -38,8 +38,8 @@ fn served(report: &Report) -> Vec<(u32, u64, u64)> {
     requests.map(|r| (r.prefill_worker.expect("it was served"), of(r.first_token_ns), of(r.last_token_ns))).collect()
 }
 
-/// The first step is as long as the longer prompt. The third request comes in its
-/// middle to a rank with work, the fourth to one without: both wait for the next step.
+/// The first step is as long as the longer prompt. In its middle, the third request arrives at a rank with
+/// work, and the fourth at one without: both wait for the next step.
 const ROWS: [(u64, u32, u32); 4] = [(0, 100, 3), (0, 300, 2), (4, 200, 2), (10, 50, 1)];
 
 #[test]
@@ -142,7 +142,7 @@ fn what_befalls_a_rank_befalls_its_engine() {
     };
     // Steps from 0 to 3 ms, from 13 to 15 and to 17, when the engine breaks.
     assert_eq!(lost(true), 3 + 3);
-    // Without a barrier the first rank continues while the second is stalled.
+    // Without a barrier, the first rank continues while the second is stalled.
     assert_eq!(lost(false), 8 + 3);
 }
 
@@ -178,8 +178,8 @@ impl Observer for Lockstep {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// No token comes in the middle of a step of another rank, and all ranks of an
-    /// engine are in a step, at work or waiting, for the same time.
+    /// No token comes in the middle of another rank's step, and all ranks of an engine are in a step, working
+    /// or waiting, for the same time.
     #[test]
     fn all_ranks_end_at_the_slowest_and_idle_ones_wait_too(
         size in 2..5u32,
@@ -219,7 +219,7 @@ proptest! {
         }
     }
 
-    /// Ranks that do not know each other are engines by another name.
+    /// Ranks without a barrier behave like engines.
     #[test]
     fn independent_ranks_are_engines(count in 1..60u64, size in 2..5u32, seed in any::<u64>()) {
         let serve = |engines, size| {

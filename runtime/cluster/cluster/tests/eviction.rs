@@ -1,4 +1,4 @@
-//! Cached blocks that go in the order of their next use, where the prompts to come are known.
+//! Cached blocks are evicted in the order of their next use, if future prompts are known.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -87,7 +87,7 @@ impl Observer for Watching {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Nothing is lost in small pools, and watching changes nothing.
+    /// Small pools lose no requests, and observation changes no results.
     #[test]
     fn runs_that_know_the_future_are_conserved(
         seed in any::<u64>(),

@@ -1,4 +1,4 @@
-//! Requests drawn when due, and packed records, compared with those of a trace file and of a list.
+//! Generated requests compared with the requests of a trace file, and packed records with a list of records.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn input() -> SyntheticInput {
     }
 }
 
-/// Sessions one after another, as a file of them would have them.
+/// Sessions one after another, as in a trace file.
 fn trace(input: &SyntheticInput) -> Trace {
     let blocks = input.input_tokens.div_ceil(input.block_size_tokens);
     let shared_blocks = match input.num_prefix_groups {
@@ -84,7 +84,7 @@ fn trace(input: &SyntheticInput) -> Trace {
     trace
 }
 
-/// The same workload as if it was read from a file.
+/// The same workload as if it had been read from a file.
 fn from_trace(input: &SyntheticInput) -> WorkloadConfig {
     let speedup = input.arrival_speedup_ratio;
     let pacing = match input.replay_concurrency {
@@ -140,8 +140,7 @@ fn arb_input() -> impl Strategy<Value = SyntheticInput> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Requests drawn when due equal those of a complete file; packed records equal those of a
-    /// list.
+    /// Requests generated when due equal those of a complete file; packed records equal those in a list.
     #[test]
     fn generated_requests_run_as_those_of_a_file(input in arb_input(), engines in 1u32..5) {
         let generated = input.workload("load").expect("valid");

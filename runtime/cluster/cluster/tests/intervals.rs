@@ -41,7 +41,7 @@ fn ranked(scheduler: Scheduler, engines: u32, ranks: u32, interval: u32) -> Pool
     }
 }
 
-/// A pass of an engine: whether any rank prefills, and whether one that decodes does.
+/// A pass of an engine: whether any rank prefills, and whether any decodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Pass {
     prefills: bool,
@@ -122,7 +122,7 @@ fn an_engine_of_one_rank_counts_its_own_steps() {
         let (_, engines) = Passes::of(&of_rows(pool, &ROWS), 1);
         (0..).zip(&engines[0]).filter(|(_, pass)| pass.prefills).map(|(number, _)| number).collect()
     };
-    // One rank computes both first prompts, so that step 1 begins when others have arrived.
+    // One rank computes both first prompts, so step 1 begins when the others have arrived.
     assert_eq!(prefilling(1)[..2], [0, 1]);
     for interval in [3, 4, 7] {
         let found = prefilling(interval);
@@ -141,7 +141,7 @@ fn a_wave_of_vllms_ranks_begins_when_all_are_idle() {
 #[test]
 fn ranks_without_decodes_prefill_at_once() {
     let rows = [(0, 100, 100), (4, 100, 2)];
-    // The second request comes to the idle rank.
+    // The second request arrives at the idle rank.
     assert_eq!(prefilling(&of_rows(ranked(Scheduler::Vllm, 1, 2, 50), &rows)), [0, 2]);
 }
 
@@ -152,7 +152,7 @@ fn ranks_of_sglang_wait_for_passes_after_one_in_which_any_prefills() {
     assert_eq!(prefilling(&of_rows(ranked(Scheduler::Sglang, 1, 2, 2), &ROWS)), [0, 3, 6]);
     let rows = [(0, 100, 100), (4, 100, 2)];
     assert_eq!(prefilling(&of_rows(ranked(Scheduler::Sglang, 1, 2, 8), &rows)), [0, 9]);
-    // Without anything to decode the passes that are due take no time.
+    // Without any decode, the passes that are due take no time.
     let rows = [(0, 100, 1), (0, 100, 1), (4, 100, 1)];
     assert_eq!(prefilling(&of_rows(ranked(Scheduler::Sglang, 1, 2, 8), &rows)), [0, 1]);
 }
@@ -183,7 +183,7 @@ proptest! {
             for passes in &passes {
                 for (first, pass) in passes.iter().enumerate().filter(|(_, pass)| pass.prefills) {
                     let due = passes[first + 1..].iter().take(interval as usize);
-                    // A pass with nothing but a prefill ends all that are due.
+                    // A pass with only a prefill ends all passes that are due.
                     let early = due.take_while(|pass| pass.decodes).find(|pass| pass.prefills);
                     prop_assert_eq!(early, None, "after pass {} {:?}", first, pass);
                 }

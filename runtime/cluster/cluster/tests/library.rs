@@ -37,7 +37,7 @@ fn empty(engines: u32, router: RouterConfig) -> RunConfig {
     config(Topology::Aggregated(pool("engines", engines, 400, router)), Vec::new())
 }
 
-/// A request with a prompt of its own.
+/// A request with a unique prompt.
 fn request(cluster: &Cluster, content: u64, prompt_tokens: u32, max_tokens: u32) -> ClusterRequest {
     let mut prompt = cluster.empty_prompt();
     prompt.push_run(content, 0, prompt_tokens);
@@ -110,7 +110,7 @@ fn requests_go_where_they_are_sent_and_are_seen() {
     assert_eq!((report.unfinished_requests, report.partial), (0, false));
 }
 
-/// A request of a trace whose answers come as recorded: tokens after 20 and 30 ms.
+/// A request of a trace with recorded answers: tokens after 20 and 30 ms.
 fn played() -> WorkloadConfig {
     let rows = "{\"timestamp\":0,\"input_length\":100,\"output_length\":3,\"hash_ids\":[1]}\n";
     let mut workload = recorded("rows", rows);

@@ -89,7 +89,7 @@ fn a_measured_run_issues_the_requests_of_virtual_time() {
     assert!(prompts[later][prompts[before].len()..].starts_with(&answer), "and its answer");
 }
 
-/// Four users come, one after another.
+/// Four users arrive, one after another.
 #[test]
 fn users_come_to_a_measured_run_as_in_virtual_time() {
     let users = Curve::stages(0.0, &[(2_000_000_000, 4.0), (2_000_000_000, 4.0)]);

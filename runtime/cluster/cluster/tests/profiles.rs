@@ -56,7 +56,7 @@ fn each_lane_has_one_play_at_a_time_and_each_play_is_played_once() {
     assert_eq!(report.requests.len(), 15);
     let profile = report.profile.expect("it is a profile");
     assert_eq!((profile.plays_started, profile.plays_ended, profile.warmup_requests), (5, 5, 0));
-    // In order of time, starts and ends of plays.
+    // Starts and ends of plays, in order of time.
     let of_play = |session: u64| report.requests.iter().filter(move |record| record.session == session);
     let mut edges: Vec<(u64, i32)> = Vec::new();
     for session in 0..5 {
@@ -81,7 +81,7 @@ fn a_profile_repeats_the_trace_with_content_of_its_own_until_its_end() {
     // Turns find their own play's tokens, on an engine of two, and a new play finds nothing.
     assert!(report.requests.iter().filter(|record| record.turn == 0).all(|record| record.cached_tokens == 0));
     assert!(report.requests.iter().any(|record| record.cached_tokens > 0));
-    // Sessions of repetitions are others.
+    // Repetitions have other sessions.
     let sessions: std::collections::BTreeSet<u64> = report.requests.iter().map(|record| record.session).collect();
     assert_eq!(sessions.len() as u64, counts.plays_started);
 }
@@ -129,7 +129,7 @@ fn idle_caps_shorten_the_run_and_nothing_else_changes() {
     let capped = play(2, ProfileConfig { play_idle_cap_ns: Some(100 * MS), ..ProfileConfig::new(1) });
     let counts = capped.profile.expect("it is a profile");
     assert_eq!((counts.idle_cuts, free.profile.expect("it is a profile").idle_cuts), (4, 0));
-    // Each turn but the first of a play comes just as late as it may.
+    // Every turn of a play except the first starts as late as it may.
     let waits = |report: &Report| {
         let turns = report.requests.windows(2).filter(|turns| turns[1].turn > 0);
         turns.map(|turns| turns[1].arrival_ns - turns[0].end_ns.expect("it has ended")).collect::<Vec<_>>()

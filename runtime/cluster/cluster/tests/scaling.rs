@@ -160,7 +160,7 @@ fn start_ups_are_called_off_before_engines_drain() {
     assert!(report.engines[1..].iter().all(|engine| engine.steps == 0 && engine.utilisation == 0.0));
 }
 
-/// Workers are counted, whatever number of ranks they have, and come and go whole.
+/// Engines count, whatever their number of ranks, and start and stop as a whole.
 #[test]
 fn engines_come_and_go_with_all_of_their_ranks() {
     for barrier in [false, true] {
@@ -276,8 +276,8 @@ fn a_cache_is_gone_with_its_engine() {
     };
     let report = run(&config(Topology::Aggregated(pool), vec![burst("before", 0, 8), burst("after", 350 * MS, 8)]));
     assert_eq!(changes(&report), [(100, 2, 1), (300, 1, 2)]);
-    // Whatever the router takes to be cached at the new engine, that is not there
-    // before it has computed something.
+    // Whatever the router assumes to be cached at the new engine, nothing is before the engine has computed
+    // something.
     let mut on_second = report.requests.iter().filter(|r| r.arrival_ns >= 350 * MS && r.prefill_worker == Some(1));
     assert!(on_second.next().is_none_or(|first| first.detail.prefill_overlap_tokens == Some(0)));
     assert!(report.requests.iter().any(|r| r.arrival_ns == 0 && r.prefill_worker == Some(1)));

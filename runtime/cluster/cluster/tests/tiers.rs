@@ -37,7 +37,7 @@ const TIERS: KvTiersConfig = KvTiersConfig {
 
 const BLOCK_BYTES: u64 = 1_600_000;
 
-/// A prompt of `blocks` blocks of its own at `at_ms`, with one output token.
+/// A prompt with `blocks` unique blocks at `at_ms`, with one output token.
 fn row(at_ms: u32, content: u32, blocks: u32) -> String {
     let ids: Vec<String> = (0..blocks).map(|block| (content * 100 + block).to_string()).collect();
     format!(
@@ -93,7 +93,7 @@ fn what_was_driven_out_comes_back_after_bytes_over_bandwidth() {
     // The device still has the first block, the host the second, and the disk, which received four
     // blocks at 23.12 ms, three more usable ones.
     assert_eq!((again.cached_tokens, again.detail.host_cached_tokens, again.detail.disk_cached_tokens), (80, 16, 48));
-    // From the disk 12 ms and the wait, then 1.5 ms to the device.
+    // From the disk: 12 ms and the wait, then 1.5 ms to the device.
     let loaded_ns = 40 * MS + 12 * MS + 100_000 + 1_500_000;
     assert_eq!(again.scheduled_ns, Some(loaded_ns));
     assert_eq!((again.detail.first_load_ns, again.detail.load_ns), (Some(13_600_000), Some(13_600_000)));
@@ -190,7 +190,7 @@ fn offloads_on_their_way_bring_nothing_yet() {
 #[test]
 fn loads_share_a_way_in_order() {
     let tiers = KvTiersConfig { host_blocks: 40, ..TIERS };
-    // Both prompts have left the device when they are asked for again, at once.
+    // Both prompts have left the device when they are requested again, at the same time.
     let rows = row(0, 1, 3) + &row(10, 2, 3) + &row(20, 3, 8) + &row(60, 1, 3) + &row(60, 2, 3);
     let report = played(&small(1, Some(tiers), RouterConfig::RoundRobin, &rows));
     assert_eq!(cached(&report), [0, 0, 0, 32, 32]);
@@ -245,7 +245,7 @@ fn a_crash_forgets_loads_of_requests_that_were_given_up() {
     assert_eq!((report.metrics.count(Counter::Retries), report.metrics.count(Counter::Completed)), (0, 3));
 }
 
-/// In how many of 20 runs a prompt goes to that one of two idle engines whose host alone has it.
+/// In how many of 20 runs a prompt goes to the one of two idle engines whose host alone has it.
 fn found_of_20(host_cache_hit_weight: f64, lag_ns: u64) -> usize {
     let router = RouterConfig::Kv(KvRouterConfig {
         host_cache_hit_weight,
@@ -266,14 +266,14 @@ fn found_of_20(host_cache_hit_weight: f64, lag_ns: u64) -> usize {
 fn the_router_goes_to_the_host_that_has_the_prompt_if_it_knows_and_minds() {
     for lag_ns in [0, 5 * MS] {
         assert_eq!(found_of_20(0.75, lag_ns), 20, "lag {lag_ns}");
-        // Then both engines cost the same, and chance chooses.
+        // Both engines then cost the same, and chance decides.
         assert!((1..20).contains(&found_of_20(0.0, lag_ns)), "lag {lag_ns}");
     }
     // The first request is not visible yet.
     assert!((1..20).contains(&found_of_20(0.75, 90 * MS)));
 }
 
-/// All of them read at the full speed.
+/// All of them read at full speed.
 const SHARED: SharedTier = SharedTier { write_bytes_per_s: Some(1_600_000_000), read_bytes_per_s: Some(3_200_000_000) };
 
 const ONE_HOST: KvTiersConfig = KvTiersConfig { host_blocks: 40, disk_blocks: 0, shared_host: Some(SHARED), ..TIERS };
@@ -312,7 +312,7 @@ fn loads_of_engines_share_the_bandwidth_of_the_host() {
         [report.requests[3].scheduled_ns, report.requests[4].scheduled_ns]
     };
     assert_eq!(scheduled(3_200_000_000), [Some(65 * MS); 2]);
-    // Each is held up by its own bandwidth alone.
+    // Only its own bandwidth limits each of them.
     assert_eq!(scheduled(6_400_000_000), [Some(62 * MS + MS / 2); 2]);
 }
 

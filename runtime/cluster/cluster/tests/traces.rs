@@ -1,4 +1,4 @@
-//! Traces at work: requests that wait for others, deltas, closed loops.
+//! Traces in a simulation: requests that wait for others, deltas, closed loops.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -36,12 +36,12 @@ fn play_copies(trace: &Arc<Trace>, pacing: TracePacing, engines: u32, copies: u3
     report
 }
 
-/// A row of an agent: one block of its own, three tokens, which take 2.16 ms and 4 ms.
+/// A row of an agent: one unique block and three tokens, which take 2.16 ms and 4 ms.
 fn row(id: u32, rest: &str) -> String {
     format!("{{\"request_id\":\"{id}\",\"output_length\":3,\"hash_ids\":[{id}]{rest}}}\n")
 }
 
-/// The record of each row, where sessions have one request.
+/// The record of each row, if sessions have one request.
 fn by_session(report: &Report) -> Vec<&RequestRecord> {
     let mut records: Vec<_> = report.requests.iter().collect();
     records.sort_by_key(|record| (record.session, record.turn));
@@ -180,7 +180,7 @@ fn a_delta_goes_on_from_the_prompt_and_the_answer_before() {
     // 43 tokens have KV: the last generated one has none. That makes two whole blocks; half of the
     // second is an answer.
     assert_eq!((records[1].cached_tokens, records[2].cached_tokens), (32, 64));
-    // As whole prompts the same rows share nothing.
+    // As complete prompts, the same rows share nothing.
     let whole = play(&read(&rows, Format::Mooncake), RECORDED, 1);
     assert!(by_session(&whole).iter().all(|record| record.cached_tokens == 0));
 }
@@ -245,7 +245,7 @@ fn items_reach_the_encoder_and_the_blocks() {
         let trace = read(&text, format);
         let report = play(&trace, RECORDED, 1);
         let cached: Vec<u32> = by_session(&report).iter().map(|record| record.cached_tokens).collect();
-        // The last token is recomputed, and blocks are shared up to the first of another image.
+        // The last token is recomputed, and blocks are shared up to the first block of another image.
         assert_eq!(cached, [0, 80, 32, 0], "{format:?}");
         let counters = [Counter::EncoderItems, Counter::EncoderTokens, Counter::EncoderHits];
         assert_eq!(counters.map(|counter| report.metrics.count(counter)), [2, 60, 1], "{format:?}");

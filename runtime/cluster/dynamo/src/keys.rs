@@ -86,7 +86,7 @@ impl<'f> Keys<'f> {
         self.read(option.name, &range_text(option), |value| count_in_range(option, value))
     }
 
-    /// The same, where null stands for no bound.
+    /// The same, where null means no limit.
     pub(crate) fn bound_option(&mut self, option: &EngineOption) -> Option<Option<u32>> {
         let value = self.raw(option.name)?;
         if value.is_null() {
@@ -132,7 +132,7 @@ impl<'f> Keys<'f> {
         self.choice_or(key, words, "")
     }
 
-    /// The same, where the caller has checked for other kinds of values: `more` lists them.
+    /// The same, after the caller has checked for other kinds of values, which `more` lists.
     pub(crate) fn choice_or<T: Copy>(&mut self, key: &'static str, words: &[(&str, T)], more: &str) -> Option<T> {
         let names: Vec<String> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
         let chosen =
@@ -190,7 +190,7 @@ impl<'f> Keys<'f> {
         Keys::new(self.place, &format!("{}{key}.", self.prefix), map, self.findings)
     }
 
-    /// Refuses keys that were not taken. `elsewhere` returns where a key belongs, if it knows.
+    /// Refuses keys that were not read. `elsewhere` returns where a key belongs, if it knows.
     pub(crate) fn finish(mut self, elsewhere: impl Fn(&str) -> Option<String>) {
         for key in std::mem::take(&mut self.map).into_iter().map(|(key, _)| key) {
             let hint = elsewhere(&key).or_else(|| nearest(&key, self.known.iter().copied()).map(did_you_mean));

@@ -23,11 +23,11 @@ struct PolicyFile {
     models: BTreeMap<String, QueueProfile>,
 }
 
-/// Reads the YAML file `path`, which was given at `place`, and returns the profile of
-/// `model_name`, else the one for all models; none if the file has neither.
+/// Reads the YAML file `path`, which `place` names, and returns the profile of `model_name`, or else the
+/// profile for all models; None if the file has neither.
 ///
 /// # Errors
-/// When the file cannot be read or has another form, or all problems of its profiles.
+/// If the file cannot be read or has another form, or all problems of its profiles.
 pub fn read_queue_policies(
     place: &str,
     path: &str,

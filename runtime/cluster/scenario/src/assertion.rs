@@ -34,7 +34,7 @@ pub struct AssertionResult {
     /// were no samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed: Option<f64>,
-    /// That value for people.
+    /// The observed value for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_text: Option<String>,
     /// The share of draws in which the condition must hold, if one is required.
@@ -153,7 +153,7 @@ fn check_assertion(metric: &str, condition: &str) -> Result<Option<Watched>, Thr
     Ok(Watched::of(subject, statistic, metric))
 }
 
-/// The same of a metric and a statistic that are written out in the script.
+/// The same for a metric and a statistic that are literals in the script.
 fn check_value(metric: &str, statistic: &str) -> Result<Option<Watched>, Thrown> {
     let (subject, statistic) = parse_value(metric, statistic)?;
     Ok(Watched::of(subject, statistic, metric))

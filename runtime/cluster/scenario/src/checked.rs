@@ -34,11 +34,10 @@ pub struct Checked {
 }
 
 impl Scenario {
-    /// Executes the script without making its runs: it reads all files, tries all guests,
-    /// and plans all runs.
+    /// Executes the script without making its runs: it reads all files, tries all guests, and plans all runs.
     ///
     /// # Errors
-    /// What would end the scenario before its first run, and what can be known of the rest.
+    /// The error that would end the scenario before its first run, and all errors that can be found in the rest.
     pub fn check(&self, options: RunOptions, reporter: Arc<dyn Reporter>) -> Result<Checked, ScenarioError> {
         with_large_stack(|| self.check_here(options, reporter))
     }
@@ -49,7 +48,7 @@ impl Scenario {
         context.is_check = true;
         let context = Arc::new(context);
         let mut engine = vocabulary::script_engine(&context);
-        // Names of variables also where the script does not come: once, whatever the options.
+        // Also checks names of variables in parts that the script does not reach: once, whatever the options.
         if self.has_known_names.get().is_none() {
             engine.set_strict_variables(true);
             engine.compile(&context.source).map_err(|error| error::from_parser(&file, &context.source, &error))?;
@@ -101,11 +100,11 @@ mod tests {
             scenario.check(RunOptions::default(), Arc::new(Silent)).map(|checked| checked.runs)
         };
         assert_eq!(check("let f = |x| x; for i in 0..300000 { let g = f; f = |x| g; }").ok(), Some(0));
-        // One that is thrown is freed as well.
+        // A closure that is thrown is freed as well.
         assert!(check("let f = |x| x; for i in 0..300000 { let g = f; f = |x| g; } throw f").is_err());
     }
 
-    /// Where no execution comes, only the check of names sees it.
+    /// In unreachable code, only the check of names sees it.
     #[test]
     fn each_check_refuses_unknown_variables_and_only_them() {
         let check = |source: &str| {

@@ -25,11 +25,11 @@ use crate::vocabulary::run::target;
 use crate::vocabulary::script_engine;
 use crate::{RunOptions, Silent};
 
-/// The latency model that `source` makes. Relative paths in it start at `folder`; `name` is
-/// its origin for errors. With live engines, calls of guests may take `guest_wall_time`.
+/// Evaluates `source` to a latency model. Relative paths in it start at `folder`; errors call it `name`. With
+/// live engines, calls of guests may take `guest_wall_time`.
 ///
 /// # Errors
-/// When it is not an expression of the vocabulary, or has another kind of value.
+/// If it is not an expression of the vocabulary, or is a value of another kind.
 pub fn latency(
     name: &str,
     source: &str,
@@ -119,8 +119,8 @@ fn is_command_line(source: &str) -> bool {
 /// An argument of older versions, and vLLM's own.
 const NUM_GPU_BLOCKS: [&str; 2] = ["--num-gpu-blocks", "--num-gpu-blocks-override"];
 
-/// The engines of a command line. KV blocks that follow from neither an argument nor the model are as many as an
-/// `engine(#{})` has.
+/// The engines of a command line. If neither an argument nor the model determines the KV blocks, the number
+/// is that of an `engine(#{})`.
 fn engines_of_args(name: &str, source: &str) -> Result<PoolConfig, ScenarioError> {
     let [older, own] = NUM_GPU_BLOCKS;
     let word = |word: &str| match word.strip_prefix(older) {
@@ -206,11 +206,10 @@ pub fn ranking_policy(
     Ok(PolicySpec { policy, factory }.into_ranking())
 }
 
-/// The router that `source` names or makes. A name is used directly; anything else is evaluated
-/// like [`latency`].
+/// The router for `source`. The name of a router is used directly; anything else is evaluated like [`latency`].
 ///
 /// # Errors
-/// When it is not an expression of the vocabulary, or has another kind of value.
+/// If it is not an expression of the vocabulary, or is a value of another kind.
 pub fn router(
     name: &str,
     source: &str,
@@ -223,11 +222,11 @@ pub fn router(
     })
 }
 
-/// The latency model that a guest is: its path, relative to the working directory, or
-/// its `oci://` reference. `name` is its origin for errors.
+/// A guest as a latency model: its path, relative to the working directory, or its `oci://` reference. Errors
+/// call it `name`.
 ///
 /// # Errors
-/// When it cannot be loaded, or is of another world.
+/// If it cannot be loaded, or belongs to another world.
 pub fn guest_latency(name: &str, reference: &str) -> Result<LatencyFactory, ScenarioError> {
     let spec = LatencySpec::of(&guest(name, reference, "{}")?)
         .map_err(|what| wrong(name, &format!("expected {what}"), "give the path of a guest that is a latency model"))?;
@@ -247,10 +246,10 @@ pub fn guest_autoscaler(name: &str, reference: &str, config_json: &str) -> Resul
         .map_err(|what| wrong(name, &format!("expected {what}"), "give the path of a guest that is an autoscaler"))
 }
 
-/// The distribution of counts that `source` makes; a number is one, too.
+/// Evaluates `source` to a distribution of counts; a number is a distribution, too.
 ///
 /// # Errors
-/// When it is not an expression of the vocabulary, or has another kind of value.
+/// If it is not an expression of the vocabulary, or is a value of another kind.
 pub fn count_distribution(name: &str, source: &str) -> Result<Distribution, ScenarioError> {
     let value = evaluate(name, source, Path::new(""), None)?;
     if let Some(value) = as_number(&value) {

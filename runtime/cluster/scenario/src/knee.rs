@@ -1,7 +1,7 @@
-//! The knee of a curve of throughput over load: where it no longer rises as it did.
+//! The knee of a curve of throughput over load: where it rises less than before.
 //!
-//! Two lines are fitted to the measured points instead of one. guidellm's profile `knee` (0.8) has the same thresholds,
-//! and finds the same.
+//! Two lines instead of one are fitted to the measured points. The thresholds are those of guidellm's profile
+//! `knee` (0.8), with the same results.
 
 /// A knee.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,7 +68,7 @@ pub(crate) fn knee(points: &[(f64, f64)]) -> Option<Knee> {
     if whole <= NOTHING {
         return None;
     }
-    // The tail has three points, or two where there are no more.
+    // The tail has three points, or two if there are no more.
     let end = if points.len() == MIN_POINTS { points.len() - 1 } else { points.len() - 2 };
     let split = |at: usize| {
         let (rise, tail) = (Line::of(&unit[..=at]), Line::of(&unit[at..]));
@@ -94,7 +94,7 @@ pub(crate) fn knee(points: &[(f64, f64)]) -> Option<Knee> {
 mod tests {
     use super::*;
 
-    /// What guidellm 0.8.1 finds in the same points.
+    /// The knee that guidellm 0.8.1 finds in the same points.
     #[test]
     fn the_knee_is_where_guidellm_finds_it() {
         let of = |loads: &[f64], throughputs: &[f64]| {

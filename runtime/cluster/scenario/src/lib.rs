@@ -60,15 +60,15 @@ pub struct RunOptions {
     pub repetition: u64,
     /// Values for `param(name, default)`.
     pub parameters: BTreeMap<String, String>,
-    /// Maximum number of threads: of the runs of a `run_all`, and of a run by itself.
+    /// Maximum number of threads: for the runs of a `run_all`, and for a single run.
     pub threads: usize,
     /// Maximum number of runs of the scenario.
     pub max_runs: u64,
     /// Ends each run at this virtual time, in nanoseconds. Runs that it cuts short are marked
     /// partial; the script continues with their results.
     pub max_time_ns: Option<u64>,
-    /// Number of further simulations of each run with drawn coefficients of its latency
-    /// models, where these can be drawn.
+    /// Number of further simulations of each run with drawn coefficients of its latency models, if these can
+    /// be drawn.
     pub uncertainty: usize,
     /// The folder to write to.
     pub out: Option<PathBuf>,
@@ -100,7 +100,7 @@ pub struct RunOptions {
     /// Digest the files that the script reads, for a report that the caller writes or prints.
     /// With `out` they are digested in any case.
     pub digests_inputs: bool,
-    /// For data sets whose lengths a tokenizer counts.
+    /// The tokenizers for data sets without stated lengths.
     pub tokenizers: Option<Tokenizers>,
     /// Checks in addition to the script's, in this order. Stopped scenarios are not judged.
     pub judges: Vec<Arc<dyn Judge>>,

@@ -46,11 +46,11 @@ impl Scenario {
         Self::compile(path, source)
     }
 
-    /// As [`Scenario::open`], for a script in memory. `path` is its name in results and errors, and
-    /// the base of its relative paths; the file may not exist.
+    /// As [`Scenario::open`], for a script in memory. Results and errors call it `path`, which is also the
+    /// base of its relative paths; the file may not exist.
     ///
     /// # Errors
-    /// When it is not a script, or has a bad assertion.
+    /// If it is not a script, or has an invalid assertion.
     pub fn compile(path: &Path, source: String) -> Result<Self, ScenarioError> {
         // Some editors begin a file with a byte order mark.
         let source = source.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(source);
@@ -72,7 +72,7 @@ impl Scenario {
         })
     }
 
-    /// The same, with the guests, traces and operator tables that another scenario loads: each is read once for both.
+    /// The same scenario, which shares loaded guests, traces and operator tables with another one.
     #[must_use]
     pub fn sharing(mut self, other: &Self) -> Self {
         self.loaded = Arc::clone(&other.loaded);
@@ -213,7 +213,7 @@ impl Scenario {
                 _ => Err(error::from_script(&file, &error)),
             };
         }
-        // Also the config of a guest that is not used.
+        // This includes the config of a guest that is not used.
         let refused = context.state().refusals.first().cloned();
         if let Some(refusal) = refused {
             return Err(error::from_script(&file, &refusal.error()));

@@ -1,8 +1,7 @@
-//! Searches by bisection: the highest or the lowest value that keeps a condition.
+//! Searches by bisection: the highest or the lowest value that satisfies a condition.
 //!
-//! They assume that the condition changes once between the two ends. With a load, that is
-//! so where more of it never helps: every value below one that keeps the condition keeps
-//! it, too.
+//! They assume that the condition changes once between the two ends. For a load, this is true if more load
+//! never helps: every value below one that satisfies the condition satisfies it, too.
 
 use serde::Serialize;
 
@@ -29,10 +28,10 @@ pub struct SearchRange {
 }
 
 impl SearchRange {
-    /// Whole numbers, `tolerance` apart (1 unless given).
+    /// Whole numbers at a distance of `tolerance` (1 unless given).
     ///
     /// # Errors
-    /// When there are no such values; the reason.
+    /// The reason, if there are no such values.
     pub fn whole(low: i64, high: i64, tolerance: Option<f64>) -> Result<Self, String> {
         let step = tolerance.unwrap_or(1.0);
         if step.fract() != 0.0 {
@@ -75,7 +74,7 @@ impl SearchRange {
             return self.high;
         }
         let value = self.low + index as f64 * self.step;
-        // Without the noise of binary fractions, which would be seen in names of runs.
+        // Without the digits that binary fractions add, which would be visible in names of runs.
         format!("{value:.9}").parse().unwrap_or(value)
     }
 
@@ -99,7 +98,7 @@ fn round_step(most: f64) -> f64 {
     [5.0, 2.0, 1.0].map(|digit| digit * unit).into_iter().find(|step| *step <= most).unwrap_or(most)
 }
 
-/// As decimal notation has it, not as the platform's mathematics does.
+/// Computed from decimal notation, not with the platform's mathematics.
 fn power_of_ten(exponent: i32) -> f64 {
     format!("1e{exponent}").parse().unwrap_or(f64::INFINITY)
 }
@@ -123,8 +122,8 @@ impl Bisection {
         Self { goal, range, kept: None, broken: None, climbs: false }
     }
 
-    /// The same for a real server, which is not to be flooded: the highest value is doubled from the lowest one on until
-    /// one breaks the condition, and bisected from there.
+    /// The same for a real server, which must not be overloaded: the value is doubled from the lowest one
+    /// until one breaks the condition; the search then bisects.
     #[must_use]
     pub fn climbing(goal: Goal, range: SearchRange) -> Self {
         Self { climbs: goal == Goal::Highest && range.low > 0.0, ..Self::new(goal, range) }
@@ -144,7 +143,7 @@ impl Bisection {
         let (easy, hard) = self.ends();
         match (self.kept, self.broken) {
             (None, None) => Some(easy),
-            // Not even the easiest value keeps it, or even the hardest one does.
+            // Not even the easiest value satisfies it, or even the hardest one does.
             (None, Some(_)) => None,
             (Some(kept), None) if self.climbs && kept != hard => {
                 let twice = (2.0 * self.range.value(kept) - self.range.low) / self.range.step;
@@ -158,7 +157,7 @@ impl Bisection {
         }
     }
 
-    /// What can be tried at once to begin with: both ends of the range, of which nearly every search tries both.
+    /// Values to try in parallel at first: both ends of the range, which nearly every search tries.
     #[must_use]
     pub fn begin(&self) -> Vec<u64> {
         let (easy, hard) = self.ends();
@@ -167,7 +166,7 @@ impl Bisection {
 
     /// Notes whether value number `index` keeps the condition.
     pub fn note(&mut self, index: u64, holds: bool) {
-        // Once the easiest value does not, no other counts.
+        // If the easiest value does not satisfy it, no other value matters.
         if self.kept.is_none() && self.broken.is_some() {
             return;
         }
@@ -192,7 +191,7 @@ pub struct Bracket {
     /// The value that keeps the condition; absent if none does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<f64>,
-    /// The one next to it that does not; absent if all keep it.
+    /// The next value, which does not satisfy the condition; absent if all do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub broken: Option<f64>,
 }
@@ -227,7 +226,7 @@ pub struct ProbeReport {
     /// The assertions that failed, as texts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<String>,
-    /// Names of its runs, where they are in the report.
+    /// Names of its runs that are in the report.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<String>,
 }
@@ -252,7 +251,7 @@ impl SearchReport {
 mod tests {
     use super::*;
 
-    /// Result of a search where `holds` is the condition, and the number of values it tries.
+    /// Result of a search with the condition `holds`, and the number of values it tries.
     fn found(goal: Goal, range: SearchRange, holds: impl Fn(f64) -> bool) -> (Bracket, usize) {
         let mut search = Bisection::new(goal, range);
         let mut tried = 0;

@@ -21,7 +21,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// The same level for a time.
+    /// A piece with a constant level.
     #[must_use]
     pub fn level(duration_ns: u64, level: f64) -> Self {
         Self { duration_ns, from: level, to: level }
@@ -44,30 +44,30 @@ impl Piece {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     pieces: Vec<Piece>,
-    /// Whether it begins again at its end. Else the level is 0 there.
+    /// Whether it starts again at its end. Otherwise the level is 0 after the end.
     repeats: bool,
 }
 
 impl Curve {
-    /// One piece after another, and nothing after the last.
+    /// One piece after another; the level is 0 after the last.
     #[must_use]
     pub fn once(pieces: Vec<Piece>) -> Self {
         Self { pieces, repeats: false }
     }
 
-    /// One piece after another, again and again.
+    /// One piece after another, repeated without end.
     #[must_use]
     pub fn repeated(pieces: Vec<Piece>) -> Self {
         Self { pieces, repeats: true }
     }
 
-    /// The same level forever.
+    /// A level that never changes.
     #[must_use]
     pub fn constant(level: f64) -> Self {
         Self::repeated(vec![Piece::level(1_000_000_000, level)])
     }
 
-    /// As k6 has it: from `start`, each stage leads straight to its target.
+    /// Stages as in k6: starting from `start`, the level of each stage changes linearly to its target.
     #[must_use]
     pub fn stages(start: f64, stages: &[(u64, f64)]) -> Self {
         let mut from = start;
@@ -130,7 +130,7 @@ impl Curve {
         area
     }
 
-    /// The level at a time; where it jumps, that after the jump.
+    /// The level at a time; at a jump, the level after it.
     #[must_use]
     pub fn level_at(&self, at_ns: u64) -> f64 {
         let pass_ns = self.pass_ns();
@@ -206,8 +206,8 @@ impl CurveWalk {
         }
     }
 
-    /// Moves on to where the level next rises to a whole number above `reached`, which
-    /// is the whole part of the level so far, and falls with it. None if it never does.
+    /// Advances to the time at which the level next rises to a whole number above `reached`. `reached` is the
+    /// whole part of the level so far, and decreases with it. None if there is no such time.
     pub(crate) fn advance_to_rise(&mut self, curve: &Curve, reached: &mut u64) -> Option<u64> {
         // A curve that repeats without rising would be walked forever.
         let mut pieces_left = 2 * curve.pieces.len() + 2;
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_ramp_starts_as_many_as_lie_below_it() {
-        // From 0 to 10 a second in 10 s: 50 starts, ever closer.
+        // From 0 to 10 per second in 10 s: 50 starts, at decreasing distances.
         let ramp = Curve::stages(0.0, &[(10 * S, 10.0)]);
         let times = starts(&ramp, 1000);
         assert_eq!(times.len(), 50);

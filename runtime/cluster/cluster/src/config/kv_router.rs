@@ -8,7 +8,7 @@ pub enum KvKnowledge {
     /// The engines' KV events. Unless they are late the router
     /// knows the caches as they are.
     Events {
-        /// How late an event is seen.
+        /// Delay after which an event becomes visible.
         lag_ns: u64,
         /// Whether the events of a step are out when it ends, as in Dynamo 1.6, not
         /// when it starts.
@@ -16,7 +16,7 @@ pub enum KvKnowledge {
     },
     /// The router's own decisions, for `ttl_ns`; it gets no events.
     Predicted {
-        /// How long a prompt counts as cached.
+        /// Time for which a prompt counts as cached.
         ttl_ns: u64,
     },
 }
@@ -33,7 +33,7 @@ impl KvKnowledge {
 pub struct ReplicaConfig {
     /// Their number; requests go to them in turn.
     pub count: u32,
-    /// Delay after which a router sees the decisions of another one; none for never.
+    /// Delay after which a router sees the decisions of another router; None for never.
     pub sync_ns: Option<u64>,
 }
 
@@ -48,8 +48,8 @@ impl Default for ReplicaConfig {
 pub struct KvRouterConfig {
     /// Worth of a cached block in prefill blocks.
     pub overlap_score_credit: f64,
-    /// How much less that is for an engine with more prefill blocks in progress than the least busy
-    /// one; 0 for no less.
+    /// How much that credit decreases for an engine with more prefill blocks in progress than the least busy
+    /// engine; 0 for no decrease.
     pub overlap_score_credit_decay: f64,
     /// Value of a block in the engine's host memory, beyond those cached on the device.
     pub host_cache_hit_weight: f64,
@@ -127,5 +127,5 @@ impl KvRouterConfig {
     }
 }
 
-/// Each keeps books of its own.
+/// Each replica has its own state.
 const MAX_REPLICAS: u32 = 1_000;

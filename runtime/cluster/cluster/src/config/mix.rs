@@ -25,8 +25,7 @@ pub struct RequestMix {
     pub documents: Option<Documents>,
     /// Images and the like in each turn.
     pub media: Option<Media>,
-    /// After how many output tokens a stop token comes, where that is before the
-    /// length of the output.
+    /// Number of output tokens before a stop token, if that is less than the length of the output.
     pub stop_after: Option<Lengths>,
     /// Conversations of a data set instead of `prompt_tokens`, `output_tokens` and `turns`.
     pub conversations: Option<Arc<Conversations>>,
@@ -65,7 +64,7 @@ impl From<RequestMix> for Vec<RequestClass> {
     }
 }
 
-/// Requests that are drawn from the same distributions. A workload may have several such classes.
+/// Requests with the same distributions. A workload may have several classes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestClass {
     /// Frequency of sessions of this class, relative to the other classes.
@@ -83,9 +82,9 @@ pub struct RequestClass {
 /// Numbers of tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Lengths {
-    /// From a distribution.
+    /// Lengths from a distribution.
     Drawn(Distribution),
-    /// As often as they were counted.
+    /// Lengths with the frequencies of a histogram.
     Counted(Arc<Histogram>),
 }
 
@@ -148,9 +147,9 @@ impl Histogram {
 /// A pool of documents. Some of them precede each question.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Documents {
-    /// How likely each is; the first is the most popular.
+    /// The probability of each; the first is the most popular.
     pub popularity: Weights,
-    /// Tokens of each; a document always has as many.
+    /// Tokens of each; a document always has the same number.
     pub tokens: Lengths,
     /// Number of different ones that a question has (rounded).
     pub per_question: Distribution,
@@ -165,8 +164,8 @@ pub struct Media {
     pub tokens_per_item: u32,
     /// Number of different documents, all equally likely; none for new documents each time.
     pub distinct: Option<u32>,
-    /// Whether tokens of the prompt stand for them; else an encoder reads the latest one before its decoder reads the
-    /// prompt.
+    /// Whether placeholder tokens of the prompt represent them. Otherwise an encoder reads the latest item
+    /// before its decoder reads the prompt.
     pub in_prompt: bool,
 }
 
@@ -175,17 +174,16 @@ pub struct Media {
 pub struct Adapters {
     /// The number of the first.
     pub first: u32,
-    /// How likely each is.
+    /// The probability of each.
     pub popularity: Weights,
 }
 
 /// Conversations of a data set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conversations {
-    /// By conversation, its turns: new prompt tokens and output tokens.
+    /// The turns of each conversation: new prompt tokens and output tokens.
     pub turns: Vec<Vec<(u32, u32)>>,
-    /// By conversation, the prompt tokens of its turns if they come from the file; empty if they
-    /// are drawn.
+    /// The prompt tokens of the turns of each conversation, if the file has them; empty if they are drawn.
     pub prompts: Vec<Vec<Vec<u32>>>,
     /// Whether sessions take them in file order rather than at random.
     pub in_order: bool,
@@ -196,11 +194,11 @@ pub struct Conversations {
 pub struct Slo {
     /// Name of the SLO class.
     pub class: String,
-    /// Arrival to first token, at most.
+    /// Maximum time from arrival to first token.
     pub ttft_ns: Option<u64>,
-    /// Mean gap between tokens, at most.
+    /// Maximum mean gap between tokens.
     pub tpot_ns: Option<u64>,
-    /// Arrival to last token, at most.
+    /// Maximum time from arrival to last token.
     pub e2e_ns: Option<u64>,
 }
 

@@ -55,7 +55,7 @@ pub enum FaultKind {
         /// Time until it is up again, with a cold cache; none for never.
         restart_after_ns: Option<u64>,
     },
-    /// Steps that start meanwhile take `factor` times as long.
+    /// Steps that start during the fault take `factor` times as long.
     SlowDown {
         /// Above 1 is slower.
         factor: f64,
@@ -95,15 +95,15 @@ pub struct RunConfig {
     pub packed_records: PackedRows,
 }
 
-/// Runs whose report has the records of their requests packed, with the same results.
+/// Runs whose reports have packed request records, with the same results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PackedRows {
-    /// None.
+    /// No run.
     #[default]
     Never,
     /// Pack records if there are many: they take a twelfth of the memory, but time to read.
     OfMany,
-    /// All that can be.
+    /// Every run that can have them.
     Always,
 }
 
@@ -125,7 +125,7 @@ impl RunConfig {
         }
     }
 
-    /// A warning where requests have images or other media, and engines have no encoder that computes them.
+    /// A warning if requests have images or other media, and engines have no encoder for them.
     #[must_use]
     pub fn media_warning(&self) -> Option<String> {
         let pool = self.topology.pools().into_iter().find(|pool| pool.engine.as_vllm().is_none())?;
@@ -141,7 +141,7 @@ impl RunConfig {
         self.packs_records_of(self.memory_estimate().requests)
     }
 
-    /// The same where a run has this many requests, or more.
+    /// Whether a run with this number of requests has packed records.
     pub(crate) fn packs_records_of(&self, requests: u64) -> bool {
         let is_wanted = match self.packed_records {
             PackedRows::Never => false,
@@ -163,8 +163,8 @@ impl RunConfig {
     }
 }
 
-/// How the plays of a trace are kept going. A play is a session, or sessions that wait for each
-/// other; a lane has one at a time and takes the next of the trace when it ends.
+/// How a profile plays the sessions of a trace. A play is a session, or sessions that wait for each other. A
+/// lane has one play at a time and takes the next one of the trace when it ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProfileConfig {
     /// Lanes.
@@ -180,17 +180,16 @@ pub struct ProfileConfig {
     /// Duration of the profile. Plays follow each other until then, and the trace repeats after its
     /// last play. None if each play is played once.
     pub duration_ns: Option<u64>,
-    /// How long the profile waits at its end for requests in flight before it cancels them.
+    /// Time at the end of the profile before requests in progress are cancelled.
     pub grace_ns: u64,
-    /// The longest idle time of a play. After a longer gap, everything that follows comes earlier
-    /// by the excess.
+    /// The longest idle time of a play. After a longer gap, all later requests are advanced by the excess.
     pub play_idle_cap_ns: Option<u64>,
     /// The longest that all plays may have nothing in flight.
     pub idle_cap_ns: Option<u64>,
 }
 
 impl ProfileConfig {
-    /// Each play once, from its beginning, without warm-up.
+    /// Plays each play once from its beginning, without warm-up.
     #[must_use]
     pub fn new(lanes: u32) -> Self {
         Self {
@@ -206,11 +205,10 @@ impl ProfileConfig {
     }
 }
 
-// Prompts of a disaggregated cluster that need no prefill engine.
+// The policy for prompts of a disaggregated cluster that need no prefill engine.
 //
-// Moving KV pays where there is much to compute. A short prompt, or one that a
-// decode engine has cached, may as well be computed where its output is
-// generated, as Dynamo's conditional disaggregation does.
+// Transferring KV is worthwhile for long computations. A short prompt, or one that a decode engine has
+// cached, may be computed on the decode engine, as in Dynamo's conditional disaggregation.
 
 /// The policy of conditional disaggregation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -289,25 +287,25 @@ pub enum Arrivals {
         /// Over how long.
         over_ns: u64,
     },
-    /// At a fixed rate.
+    /// Starts at a constant rate.
     Constant {
         /// Starts per second.
         rate_per_s: f64,
         /// When to stop.
         limit: Limit,
     },
-    /// With exponential gaps.
+    /// Starts with exponentially distributed gaps.
     Poisson {
         /// Mean starts per second.
         rate_per_s: f64,
         /// When to stop.
         limit: Limit,
     },
-    /// At a rate that changes over time.
+    /// Starts at a rate that changes over time.
     Varying {
         /// Starts per second.
         rate: Curve,
-        /// How regularly they come.
+        /// The regularity of the starts.
         gaps: Gaps,
         /// When to stop before the end of the curve.
         limit: Limit,
@@ -319,7 +317,7 @@ pub enum Arrivals {
         /// When to stop.
         limit: Limit,
     },
-    /// Users who come and go; each starts a new one whenever their last has ended.
+    /// Users whose number changes; each starts a new session when the previous one has ended.
     Users {
         /// Number of users. Excess users leave when their last request has ended.
         users: Curve,
@@ -328,7 +326,7 @@ pub enum Arrivals {
     },
 }
 
-/// How regularly starts come, at whatever rate.
+/// The regularity of starts, at any rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Gaps {
     /// Equal gaps.
@@ -347,7 +345,7 @@ pub enum Gaps {
     },
 }
 
-/// End of a workload: whichever comes first.
+/// End of a workload: the first of these limits to be reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limit {
     /// After this many starts.
@@ -363,14 +361,14 @@ impl Limit {
     }
 }
 
-/// How the clients of a workload behave. By default they wait forever.
+/// The behaviour of a workload's clients. By default they wait forever.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClientConfig {
-    /// A client without a first token gives up this long after sending.
+    /// Time after sending at which a client without a first token cancels the request.
     pub first_token_timeout_ns: Option<u64>,
-    /// A client without the whole answer gives up this long after sending.
+    /// Time after sending at which a client without the complete answer cancels the request.
     pub timeout_ns: Option<u64>,
-    /// A client gives up, for good, this long after sending for the first time.
+    /// Time after the first attempt at which a client cancels the request without a retry.
     pub deadline_ns: Option<u64>,
     /// Clients that change their minds.
     pub cancel: Option<CancelConfig>,
@@ -382,20 +380,20 @@ pub struct ClientConfig {
     pub when_full: WhenFull,
 }
 
-/// How to treat a session that is due while the maximum is in flight.
+/// What happens to a session that starts while the maximum is in progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
     /// It is dropped.
     #[default]
     Drop,
-    /// It starts when another one ends.
+    /// It starts when another session ends.
     Delay,
 }
 
 /// When clients lose interest in an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CancelConfig {
-    /// The share of requests whose client does, from 0 to 1.
+    /// The share of requests whose clients cancel, from 0 to 1.
     pub share: f64,
     /// Milliseconds after it has sent.
     pub after_ms: Option<Distribution>,
@@ -403,7 +401,7 @@ pub struct CancelConfig {
     pub after_tokens: Option<Distribution>,
 }
 
-/// How clients retry requests that timed out, failed or were refused by a router.
+/// Retries of requests that timed out, failed or were refused by a router.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RetryConfig {
     /// Attempts in all, the first included.

@@ -8,16 +8,16 @@ use vcr_core::host::Overheads;
 
 pub use vcr_core::factory::{InjectorFactory, LatencyFactory, PolicyFactory, ScalerFactory, TokenFactory};
 
-/// How the number of a pool's engines changes.
+/// Changes of the number of a pool's engines.
 #[derive(Clone)]
 pub struct ScalingConfig {
-    /// Virtual time between two decisions; the first comes after one interval.
+    /// Virtual time between two decisions; the first is made after one interval.
     pub interval_ns: u64,
     /// The fewest engines that are up or coming up after a decision.
     pub min_engines: u32,
     /// Maximum number of engines at a time, in any state.
     pub max_engines: u32,
-    /// From the decision to start an engine until it takes requests.
+    /// Time from the decision to start an engine until it accepts requests.
     pub startup_ns: u64,
     /// Makes the autoscaler.
     pub policy: ScalerFactory,
@@ -26,10 +26,10 @@ pub struct ScalingConfig {
 /// The eviction order of a pool's cached blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvEviction {
-    /// The one released first: vLLM.
+    /// The block that was released first, as in vLLM.
     #[default]
     Lru,
-    /// The one used next by the latest request of the run, as a bound ([`vcr_core::Forecast`]).
+    /// The block whose next use in the run is furthest away, as a bound ([`vcr_core::Forecast`]).
     Belady,
 }
 
@@ -52,9 +52,9 @@ pub struct TokenConfig {
 pub struct DataParallel {
     /// Ranks of an engine.
     pub size: u32,
-    /// Whether the ranks of an engine start their steps together and end them at
-    /// the slowest, as a mixture of experts with data-parallel attention does. A
-    /// rank without work waits as long. Without it ranks do not know each other.
+    /// Whether the ranks of an engine start their steps together and end them with the slowest, as in a
+    /// mixture of experts with data-parallel attention. A rank without work waits, too. Otherwise ranks are
+    /// independent.
     pub barrier: bool,
 }
 
@@ -71,7 +71,7 @@ pub struct PoolConfig {
     pub name: String,
     /// Number of engines; with an autoscaler, the number that is up at the start.
     pub engines: u32,
-    /// How that number changes; none for not at all.
+    /// Changes of that number; None for a constant number.
     pub scaling: Option<ScalingConfig>,
     /// The ranks of each engine.
     pub data_parallel: DataParallel,
@@ -84,8 +84,8 @@ pub struct PoolConfig {
     pub policy: Option<PolicyFactory>,
     /// Chooses an engine for each request.
     pub router: RouterConfig,
-    /// With `max_extra_tokens_per_step`: the probability that the first, second, ... extra token is
-    /// accepted if those before it were. Missing ones are 0.
+    /// With `max_extra_tokens_per_step`: the probability that the first, second, ... extra token is accepted
+    /// if the previous ones were. Missing values are 0.
     pub acceptance_rates: Vec<f64>,
     /// Failure injector of each engine.
     pub failures: Option<InjectorFactory>,
@@ -97,8 +97,8 @@ pub struct PoolConfig {
     /// queue of an engine of vLLM's before they are rejected, as in Dynamo 1.6; otherwise
     /// they are rejected when they arrive.
     pub rejects_in_queue: bool,
-    /// Steps from one that starts prefills to the next, for ranks of an engine of vLLM's that
-    /// step together, as long as anything decodes.
+    /// Number of steps between two steps that start prefills, for ranks of a vLLM engine that step together,
+    /// while any request decodes.
     pub prefill_schedule_interval: u32,
     /// The eviction order of cached blocks.
     pub kv_eviction: KvEviction,
@@ -149,8 +149,8 @@ impl PoolConfig {
         self.most_engines().saturating_mul(self.data_parallel.size)
     }
 
-    /// Name of the rank with this index in the pool: the number of its engine, and where engines
-    /// have several ranks, its own after a dot.
+    /// Name of the rank with this index in the pool: the number of its engine, followed by a dot and its own
+    /// number if engines have several ranks.
     #[must_use]
     pub fn rank_name(&self, index: u32) -> String {
         match self.data_parallel.size {

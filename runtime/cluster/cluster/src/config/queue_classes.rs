@@ -8,7 +8,7 @@
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// In which order requests leave the router's queue, within a strict priority.
+/// The order in which requests leave the router's queue, within a strict priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum QueueOrder {
@@ -22,7 +22,7 @@ pub enum QueueOrder {
     Wspt,
 }
 
-/// How requests are sorted into classes, as written.
+/// The assignment of requests to classes, in the user's form.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueProfile {
@@ -74,10 +74,10 @@ pub struct QueueClass {
     /// Requests that may wait, for each running engine; further ones are refused.
     #[serde(default)]
     pub request_queue_limit_per_worker: Option<u64>,
-    /// The same in their prompt tokens.
+    /// The same limit in prompt tokens.
     #[serde(default)]
     pub raw_isl_token_queue_limit_per_worker: Option<u64>,
-    /// The same limit in prompt tokens that the best cache holds.
+    /// The same limit in prompt tokens found in the best cache.
     #[serde(default)]
     pub cached_token_queue_limit_per_worker: Option<u64>,
 }
@@ -137,7 +137,7 @@ fn check_name(name: &str, what: &str, problems: &mut Vec<String>) {
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueConfig {
     classes: Vec<QueueClass>,
-    /// None if there is one class for all.
+    /// None if all requests share one class.
     sorting: Option<Sorting>,
 }
 
@@ -184,7 +184,7 @@ impl QueueConfig {
         Ok(Self { classes: profile.policy_classes, sorting: Some(sorting) })
     }
 
-    /// The same in another order, unless classes have their own.
+    /// The same classes with another order, except where they have their own.
     #[must_use]
     pub fn in_order(mut self, order: QueueOrder) -> Self {
         if self.sorting.is_none() {
@@ -200,7 +200,7 @@ impl QueueConfig {
         self.named(policy_class).is_some() || sorting.families.iter().any(|family| family == policy_class)
     }
 
-    /// The one threshold, where there is one class.
+    /// The threshold, if there is only one class.
     pub(crate) fn threshold(&self) -> Option<f64> {
         self.classes[0].prefill_busy_threshold_frac.filter(|_| self.sorting.is_none())
     }

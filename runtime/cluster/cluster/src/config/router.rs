@@ -24,11 +24,11 @@ pub enum RouterConfig {
     Kv(KvRouterConfig),
     /// By prefix, with bounded loads and shedding.
     PrefixAffinity(AffinityConfig),
-    /// By adapter and waiting requests, as the scorers of the Gateway API Inference Extension.
+    /// By adapter and waiting requests, like the scorers of the Gateway API Inference Extension.
     LoraAffinity(LoraAffinityConfig),
-    /// By session: each has an engine of its own by rendezvous hashing.
+    /// By session: rendezvous hashing assigns each session to an engine.
     SessionHash(SessionHashConfig),
-    /// Another router for the first request of a session, whose others follow.
+    /// Another router for the first request of a session; its later requests go to the same engine.
     Sticky(Box<StickyConfig>),
     /// Made by the caller: a guest, for example.
     Made(RouterFactory),
@@ -46,7 +46,7 @@ pub struct LoraAffinityConfig {
 /// Settings of consistent hashing by session.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SessionHashConfig {
-    /// Most requests of an engine as a multiple of the mean; none for no bound.
+    /// The most requests of an engine as a multiple of the mean; None for no limit.
     pub load_factor: Option<f64>,
 }
 
@@ -60,7 +60,7 @@ pub struct StickyConfig {
 }
 
 impl RouterConfig {
-    /// Tells it how many adapters an engine of its pool has places for.
+    /// Sets how many adapters an engine of its pool can hold.
     pub fn set_max_loras(&mut self, max_loras: u32) {
         match self {
             Self::LoraAffinity(config) => config.max_loras = max_loras,
@@ -104,7 +104,7 @@ impl Default for KvAwareConfig {
 }
 
 impl RouterConfig {
-    /// The settings of Dynamo's KV router, if it is that, or one that keeps sessions in front of it.
+    /// The settings of Dynamo's KV router, if it is the router, also behind sticky sessions.
     #[must_use]
     pub fn kv(&self) -> Option<&KvRouterConfig> {
         match self {
@@ -119,8 +119,7 @@ impl RouterConfig {
         self.kv().is_some_and(|config| config.queue.is_some())
     }
 
-    /// Whether it wants the engines' KV events; in pools whose
-    /// [role needs them](super::PoolRole::needs_kv_events).
+    /// Whether it needs the engines' KV events, in pools whose [role needs them](super::PoolRole::needs_kv_events).
     pub(super) fn needs_kv_events(&self) -> bool {
         self.kv().is_some_and(|config| config.knowledge.is_late())
     }

@@ -1,8 +1,8 @@
 //! Synthetic workloads of Dynamo's replay: requests of one size.
 //!
-//! Requests have the sizes and the sharing of Dynamo's own generator, though not the same draws. Every turn
-//! has its own prompt of `input_tokens`; its leading blocks are the blocks of the session's group. A request
-//! is made when it is due.
+//! Requests have the sizes and shared prefixes of Dynamo's own generator, but different random draws. Every
+//! turn has its own prompt of `input_tokens`; its leading blocks are the blocks of the session's group. A
+//! request is generated when it is due.
 
 use vcr_core::seed;
 
@@ -16,7 +16,7 @@ pub struct SyntheticInput {
     pub input_tokens: u32,
     /// Output tokens of each turn; may be 0.
     pub output_tokens: u32,
-    /// Sessions; requests where each has one turn.
+    /// Number of sessions, or of requests if each session has one turn.
     pub request_count: u32,
     /// Turns of a session.
     pub turns_per_session: u32,
@@ -76,7 +76,7 @@ pub enum SyntheticProblem {
         /// The limit.
         most: u64,
     },
-    /// None or several of the ways to start sessions.
+    /// None or several of the settings for the start of sessions.
     #[error(
         "exactly one of `replay_concurrency`, `request_rate` and `arrival_interval_ms` says when requests start, \
          but {given} are given"
@@ -105,7 +105,7 @@ impl SyntheticInput {
         Ok(WorkloadConfig::new(name, WorkloadSource::Generated(self.clone())))
     }
 
-    /// How its times are used.
+    /// The pacing of its times.
     pub(crate) fn pacing(&self) -> TracePacing {
         let speedup = self.arrival_speedup_ratio;
         match self.replay_concurrency {

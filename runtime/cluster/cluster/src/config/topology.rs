@@ -1,4 +1,4 @@
-//! How pools are put together.
+//! The arrangement of pools.
 
 use super::ConditionalConfig;
 use super::pool::PoolConfig;
@@ -18,27 +18,27 @@ pub enum TransferScope {
 /// Transfers that contend with each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkSharing {
-    /// All of them: one fabric between the pools.
+    /// All transfers: one fabric between the pools.
     #[default]
     Shared,
     /// One link for each prefill engine.
     PerPrefillEngine,
-    /// None: each has the whole bandwidth to itself, as Dynamo models it.
+    /// No transfers: each has the full bandwidth, as in Dynamo's model.
     Unshared,
 }
 
-/// The part of the output that a prefill engine generates before its KV moves on. Clients do not
-/// receive those tokens.
+/// The part of the output that a prefill engine generates before the KV transfer. Clients do not receive
+/// these tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourceOutput {
     /// The first token, with the prompt.
     #[default]
     FirstToken,
-    /// All of it, as in Dynamo 1.4: the prompt stays for as many steps.
+    /// The complete output, as in Dynamo 1.4: the prompt stays for the corresponding steps.
     Whole,
 }
 
-/// The time that a transfer takes whose bytes move.
+/// The duration of a transfer with real bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvPlaneTime {
     /// The real transfer time of the bytes.
@@ -59,20 +59,20 @@ pub struct KvPlane {
     pub layers: u32,
 }
 
-/// How to treat a prompt whose client gives up before a decode engine has its KV.
+/// What happens to a prompt whose client cancels it before a decode engine has its KV.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PrefillCancellation {
-    /// At any time, all that it holds is freed at once.
+    /// All its resources are freed immediately, at any time.
     #[default]
     Anytime,
     /// Its computation is cancelled. Once it is computed, its KV stays.
     Handoff {
-        /// How long after the computation, in nanoseconds.
+        /// Time after the computation, in nanoseconds.
         hold_ns: u64,
     },
     /// It is computed nevertheless, and its KV stays.
     Never {
-        /// The same.
+        /// Time after the computation, in nanoseconds.
         hold_ns: u64,
     },
 }
@@ -81,7 +81,7 @@ impl PrefillCancellation {
     /// vLLM's `VLLM_NIXL_ABORT_REQUEST_TIMEOUT`.
     pub const ABORT_TIMEOUT_NS: u64 = 480_000_000_000;
 
-    /// How long KV stays that no decode engine fetches, if it does.
+    /// Time for which KV is held that no decode engine fetches, if it is held.
     #[must_use]
     pub const fn hold_ns(self) -> Option<u64> {
         match self {
@@ -106,7 +106,7 @@ pub struct LinkConfig {
     pub sharing: LinkSharing,
     /// The output that prefill engines generate first.
     pub source_output: SourceOutput,
-    /// Prompts whose clients give up.
+    /// How prompts of clients that cancel are treated.
     pub cancellation: PrefillCancellation,
     /// Data plane between live engines, if there is one; virtual time has only the times above.
     pub plane: Option<KvPlane>,
@@ -123,13 +123,13 @@ impl LinkConfig {
     }
 }
 
-/// How engines are put together.
+/// The arrangement of engines.
 #[derive(Clone)]
 #[expect(clippy::large_enum_variant, reason = "a run has one of them")]
 pub enum Topology {
     /// Every engine prefills and decodes.
     Aggregated(PoolConfig),
-    /// Prompts are computed in one pool, outputs in another.
+    /// One pool computes prompts, another generates outputs.
     Disaggregated {
         /// Computes prompts.
         prefill: PoolConfig,
@@ -145,11 +145,11 @@ pub enum Topology {
 /// The part of a request that the engines of a pool compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PoolRole {
-    /// All of it.
+    /// It computes the prompt and generates the output.
     Aggregated,
     /// They compute its prompt.
     Prefill,
-    /// They generate its output, from KV that another pool has computed.
+    /// It generates the output, from KV that another pool has computed.
     Decode,
 }
 
@@ -170,7 +170,7 @@ impl PoolRole {
         !matches!(self, Self::Decode)
     }
 
-    /// Whether its engines record KV events for such a router.
+    /// Whether its engines record KV events for this router.
     pub(crate) fn needs_kv_events(self, router: &RouterConfig) -> bool {
         self.is_routed_by_cache() && router.needs_kv_events()
     }
@@ -224,8 +224,7 @@ impl Topology {
         }
     }
 
-    /// Time of requests outside of engine steps: on the way to the first pool, and from
-    /// the last one.
+    /// Time of requests outside of engine steps: before the first pool, and after the last one.
     #[must_use]
     pub fn overheads(&self) -> Overheads {
         match self {
@@ -247,7 +246,7 @@ impl Topology {
         }
     }
 
-    /// The same, to be changed.
+    /// The pools, mutable.
     pub fn pools_mut(&mut self) -> Vec<&mut PoolConfig> {
         match self {
             Self::Aggregated(pool) => vec![pool],

@@ -423,7 +423,7 @@ impl Limit {
         self.check_beside(false, problem);
     }
 
-    /// The same for starts with or without an end of their own.
+    /// Checks fields that are only allowed for starts without their own end.
     fn check_beside(self, has_end: bool, problem: &mut dyn FnMut(&str)) {
         if !has_end && self.count.is_none() && self.duration_ns.is_none() {
             problem("needs an end: give `count`, `duration`, or both");

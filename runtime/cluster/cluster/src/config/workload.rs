@@ -11,25 +11,25 @@ use super::mix::{RequestClass, Slo};
 use super::synthetic::SyntheticInput;
 use crate::traffic::StructuredOutputs;
 
-/// When the answers to a trace's requests come.
+/// The origin of the times of answers to a trace's requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Answers {
     /// When the cluster's engines give them.
     #[default]
     Simulated,
-    /// As recorded, if the trace records it; such requests reach no engine.
+    /// The recorded times, if the trace has them; such requests reach no engine.
     Recorded,
 }
 
-/// How a trace's timestamps are used.
+/// The pacing of a trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TracePacing {
-    /// As recorded, arrivals and delays divided by `speedup`.
+    /// Recorded times, with arrivals and delays divided by `speedup`.
     Recorded {
         /// Above 1 is faster.
         speedup: f64,
     },
-    /// Arrivals are ignored: `concurrency` sessions are kept in flight, in file order. A session
+    /// A closed loop that ignores arrivals: `concurrency` sessions are in progress, in file order. A session
     /// keeps its slot between two turns. Sessions that wait for each other count as one.
     ClosedLoop {
         /// Number in flight.
@@ -55,17 +55,17 @@ pub enum WorkloadSource {
     Trace {
         /// The trace, parsed once.
         trace: Arc<Trace>,
-        /// How its timestamps are used.
+        /// The pacing of its timestamps.
         pacing: TracePacing,
         /// Number of copies played at the same time, each with content of
         /// its own; 1 for as recorded.
         copies: u32,
         /// Delay between the starts of consecutive copies.
         stagger_ns: u64,
-        /// When its answers come.
+        /// The origin of the times of its answers.
         answers: Answers,
     },
-    /// Requests of one size, each made when it is due.
+    /// Requests of one size, each generated when it is due.
     Generated(SyntheticInput),
 }
 
@@ -84,7 +84,7 @@ pub struct WorkloadConfig {
     pub slo: Option<Slo>,
     /// Structured outputs of its requests, if any have them.
     pub structured: Option<StructuredOutputs>,
-    /// How its clients behave.
+    /// The behaviour of its clients.
     pub client: ClientConfig,
     /// Source of the requests.
     pub source: WorkloadSource,
@@ -112,7 +112,7 @@ impl WorkloadConfig {
         own.or(self.slo.as_ref())
     }
 
-    /// How its plays are kept going, if it is a profile.
+    /// The profile that plays its sessions, if it has one.
     #[must_use]
     pub fn profile(&self) -> Option<&ProfileConfig> {
         match &self.source {
@@ -130,7 +130,7 @@ impl WorkloadConfig {
         }
     }
 
-    /// Whether the end of a request can bring about another's arrival.
+    /// Whether the end of a request can cause the arrival of another one.
     pub(crate) fn is_chained(&self) -> bool {
         match &self.source {
             WorkloadSource::Synthetic { arrivals: Arrivals::ClosedLoop { .. } | Arrivals::Users { .. }, .. } => true,
@@ -142,8 +142,7 @@ impl WorkloadConfig {
         }
     }
 
-    /// Whether its requests all start at times that do not depend on others, and are served by
-    /// engines.
+    /// Whether all its requests start at times that do not depend on other requests, and engines serve them.
     pub(crate) fn starts_by_itself(&self) -> bool {
         let is_simulated = match &self.source {
             WorkloadSource::Synthetic { .. } | WorkloadSource::Generated(_) => true,

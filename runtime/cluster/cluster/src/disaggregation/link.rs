@@ -19,8 +19,7 @@ pub struct TransferKey {
     pub attempt: u32,
 }
 
-/// A link whose bandwidth concurrent transfers share equally. Times are nanoseconds, and never
-/// run backwards.
+/// A link whose bandwidth concurrent transfers share equally. Times are nanoseconds, and never decrease.
 #[derive(Debug)]
 pub struct Link {
     bytes_per_s: u64,

@@ -15,7 +15,7 @@ use crate::event::{Event, EventQueue};
 use crate::fleet::Worker;
 pub use link::{Link, TransferKey};
 
-/// Something of a handoff that is due at this instant, once its events are handled.
+/// A part of a handoff that is due at this instant, after the events of the instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     /// A worker may have blocks for a prompt from elsewhere.
@@ -29,11 +29,11 @@ pub(crate) struct KvHandoffs {
     config: Option<LinkConfig>,
     links: Vec<Link>,
     due: VecDeque<Due>,
-    /// Transfers of requests whose clients have left.
+    /// Transfers of requests whose clients have cancelled.
     orphans: BTreeMap<(u64, u32), Orphan>,
 }
 
-/// The ends of a transfer whose client has left: workers, their incarnations and requests.
+/// Both ends of a transfer whose client has cancelled: workers, their incarnations and requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Orphan {
     pub(crate) source: HeldAt,
@@ -65,12 +65,12 @@ impl KvHandoffs {
         Self { config, links, due: VecDeque::new(), orphans: BTreeMap::new() }
     }
 
-    /// Part of the output that prefill engines generate, if there are such.
+    /// The part of the output that prefill engines generate, if there are prefill engines.
     pub(crate) fn source_output(&self) -> Option<SourceOutput> {
         self.config.as_ref().map(|config| config.source_output)
     }
 
-    /// How to treat prompts whose clients give up.
+    /// How prompts of clients that cancel are treated.
     pub(crate) fn cancellation(&self) -> PrefillCancellation {
         self.config.as_ref().map_or(PrefillCancellation::Anytime, |config| config.cancellation)
     }
@@ -80,7 +80,7 @@ impl KvHandoffs {
         self.orphans.insert((tag, attempt), orphan);
     }
 
-    /// Such a transfer has ended.
+    /// Removes such a transfer at its end.
     pub(crate) fn take_orphan(&mut self, TransferKey { tag, attempt }: TransferKey) -> Option<Orphan> {
         self.orphans.remove(&(tag, attempt))
     }
@@ -102,8 +102,8 @@ impl KvHandoffs {
         self.due.pop_front()
     }
 
-    /// Starts a transfer from a prefill engine. Returns its duration, unless that depends on the
-    /// others of its link.
+    /// Starts a transfer from a prefill engine. Returns its duration, unless that depends on the other
+    /// transfers of its link.
     pub(crate) fn start(
         &mut self,
         now_ns: u64,
@@ -167,11 +167,10 @@ impl KvHandoffs {
     }
 }
 
-// Decision whether a prompt of a disaggregated cluster needs a prefill engine.
+// Decides whether a prompt of a disaggregated cluster needs a prefill engine.
 //
-// Moving KV pays where there is much to compute. A short prompt, or one that a
-// decode engine has cached, may as well be computed where its output is
-// generated, as Dynamo's conditional disaggregation does.
+// Transferring KV is worthwhile for long computations. A short prompt, or one that a decode engine has
+// cached, may be computed on the decode engine, as in Dynamo's conditional disaggregation.
 
 /// Whether a request stays with the decode engines.
 pub(crate) fn stays_with_decode(

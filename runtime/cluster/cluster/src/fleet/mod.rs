@@ -53,7 +53,7 @@ impl Pool {
         self.scaler.is_some()
     }
 
-    /// How long its autoscaler may take to see a change, if it has one.
+    /// The time after which its autoscaler sees a change, if it has an autoscaler.
     pub(crate) fn scale_patience_ns(&self) -> Option<u64> {
         self.scaler.as_ref().map(Scaler::patience_ns)
     }
@@ -82,10 +82,10 @@ pub(crate) struct Fleet {
     barriers: bool,
     /// Whether in any pool they share tiers.
     shares_tiers: bool,
-    /// Passes of the waves of engines whose ranks count them together, by their first rank.
+    /// Number of passes in the wave of each engine whose ranks count them together, by its first rank.
     wave_passes: BTreeMap<u32, u64>,
     rescaled: Vec<Rescaled>,
-    /// Workers whose situation changed at this instant.
+    /// Workers with changes at this instant.
     changed: Vec<u32>,
 }
 
@@ -163,7 +163,7 @@ impl Fleet {
         self.shares_tiers
     }
 
-    /// Hands a worker the tiers that it shares with others of its pool.
+    /// Passes shared tiers to a worker.
     #[cold]
     fn hand_tiers(&mut self, index: u32) {
         let tiers_at = &mut self.pools[self.workers[index as usize].role().index()].tiers_at;
@@ -217,7 +217,7 @@ impl Fleet {
             || self.workers_of(role).iter().any(|worker| worker.lifecycle().health() != Health::Down)
     }
 
-    /// Brings up the workers of the engine whose first rank is `worker`.
+    /// Starts the workers of the engine whose first rank is `worker`.
     pub(crate) fn bring_up(&mut self, worker: u32, run: &str, now_ns: u64) -> Result<(), SimError> {
         let ranks = self.ranks_of(worker);
         let config = &self.pools[self.worker(worker).role().index()].config;
@@ -235,7 +235,7 @@ impl Fleet {
         first..first + size
     }
 
-    /// Whether `worker` is a rank that waits for others.
+    /// Whether `worker` is a rank that waits for the other ranks.
     pub(crate) fn has_barrier(&self, worker: u32) -> bool {
         self.barriers && self.pool_of(worker).config.has_barrier()
     }
@@ -271,7 +271,7 @@ impl Fleet {
         self.changed.push(worker);
     }
 
-    /// The workers whose situation has changed, in any order and maybe more than once.
+    /// The workers with changes, in any order and possibly several times.
     pub(crate) fn changed(&self) -> &[u32] {
         &self.changed
     }
@@ -370,10 +370,10 @@ impl Autoscaler for Kubernetes {
     }
 }
 
-// Passes that the ranks of an engine count together: those between two that prefill.
+// Passes that the ranks of an engine count together: those between two passes with prefills.
 //
-// vLLM's ranks all start prefills in every N-th step of a wave, which lasts while any of them has
-// requests. SGLang's ranks all wait that many passes after a pass in which any of them prefills.
+// vLLM's ranks all start prefills in every N-th step of a wave, which lasts while any of them has requests.
+// SGLang's ranks all wait that many passes after a pass in which any of them prefills.
 
 impl PoolConfig {
     /// Whether the ranks of an engine count their passes together.

@@ -1,10 +1,9 @@
-//! Engines that come and go, as autoscalers decide.
+//! Starts and stops engines for autoscalers.
 //!
-//! Every pool has a place for each engine that it can ever have; places without an engine are off.
-//! At its ticks an autoscaler sets the number of engines that are running or starting. Additional
-//! engines start in the first free places. To remove engines, start-ups are cancelled first, newest
-//! first, and then the newest engines drain: they finish their requests and turn off. The ranks of
-//! an engine start and stop together.
+//! Every pool has a place for each engine that it can ever have; places without an engine are off. At its
+//! ticks an autoscaler sets the number of engines that are running or starting. Additional engines start in
+//! the first free places. To remove engines, start-ups are cancelled first, newest first, and then the newest
+//! engines drain: they finish their requests and turn off. The ranks of an engine start and stop together.
 
 use vcr_core::scale::{Autoscaler, EngineGauges, PoolView, ScaleError};
 use vcr_core::{PluginContext, ServingEngine, seed};
@@ -38,7 +37,7 @@ impl Scaler {
         self.config.interval_ns
     }
 
-    /// How long it may take to see a change.
+    /// The time after which it sees a change.
     pub(super) fn patience_ns(&self) -> u64 {
         self.config.interval_ns.max(self.autoscaler.patience_ns())
     }
@@ -59,7 +58,7 @@ pub(crate) struct Rescaled {
 #[derive(Debug, Default)]
 pub(crate) struct Rescaling {
     pub(crate) start: Vec<u32>,
-    /// Each with whether it is not up yet.
+    /// Each with a flag that it is not running yet.
     pub(crate) leave: Vec<(u32, bool)>,
 }
 

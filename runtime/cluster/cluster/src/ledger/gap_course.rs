@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::Ledger;
 
-/// Intervals at most. Beyond them, pairs are joined and intervals become twice as long.
+/// The most intervals. Beyond them, pairs are joined and intervals become twice as long.
 const MAX_INTERVALS: usize = 120;
 const FIRST_INTERVAL_NS: u64 = 1_000_000;
 /// Bits of a gap that are kept: a percentile is at most 0.05 % off.
@@ -15,7 +15,7 @@ const KEPT_BITS: u32 = 11;
 #[derive(Clone, Debug)]
 pub struct GapCourse {
     interval_ns: u64,
-    /// By interval, the number of gaps by their rounded value in nanoseconds.
+    /// For each interval, the number of gaps by their rounded value in nanoseconds.
     intervals: Vec<BTreeMap<u64, u64>>,
 }
 
@@ -32,7 +32,7 @@ impl GapCourse {
         self.interval_ns
     }
 
-    /// A percentile of the gaps of each interval; none of an interval without gaps.
+    /// A percentile of the gaps of each interval; None for an interval without gaps.
     pub fn percentile_ns(&self, percent: f64) -> impl Iterator<Item = Option<u64>> {
         self.intervals.iter().map(move |gaps| {
             let rank = vcr_base::percentile::percentile_rank(gaps.values().sum(), percent)?;

@@ -53,7 +53,7 @@ pub enum Origin {
     VirtualRecords,
     /// Totals that only engines in virtual time have.
     VirtualTotals,
-    /// How far prompts are computed before their first token, which only engines in virtual time report.
+    /// How much of each prompt is computed before its first token, which only engines in virtual time report.
     PromptProgress,
 }
 
@@ -87,14 +87,14 @@ pub struct MetricInfo {
     pub kind: MetricKind,
     /// Its scope.
     pub scope: Scope,
-    /// Where its value comes from.
+    /// The origin of its value.
     pub origin: Origin,
     /// Its meaning, in one sentence without its capital letter and full stop.
     pub meaning: &'static str,
 }
 
 impl MetricInfo {
-    /// Its key in reports: its name, with its unit where it has one.
+    /// Its key in reports: its name, with its unit if it has one.
     #[must_use]
     pub fn report_name(&self) -> String {
         match self.unit {
@@ -114,7 +114,7 @@ macro_rules! metric_enum {
         pub enum $name { $(#[doc = $meaning] $variant,)* }
 
         impl $name {
-            /// All of them, in report order.
+            /// All metrics, in report order.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
             /// The description.
@@ -355,7 +355,7 @@ impl MetricSet {
         self.trends[trend as usize].push(value, times);
     }
 
-    /// Each of `values` `times` times.
+    /// Adds each of `values` `times` times.
     pub(crate) fn sample_each(&mut self, trend: Trend, values: &[u64], times: u64) {
         self.trends[trend as usize].push_each(values, times);
     }
@@ -434,8 +434,8 @@ pub(crate) struct Summarised {
 /// The samples of a run, for percentiles that its report does not list.
 #[derive(Clone, Debug, Default)]
 pub struct RunSamples {
-    /// By workload, and last the samples of engine steps; in each by [`Trend`]. If only one set has gaps
-    /// between tokens, these are `Report::token_gaps_ns`.
+    /// Samples by workload, followed by those of engine steps; in each set by [`Trend`]. If only one set has
+    /// gaps between tokens, these are `Report::token_gaps_ns`.
     sets: Vec<Vec<Samples>>,
 }
 

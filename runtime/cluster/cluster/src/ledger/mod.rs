@@ -30,11 +30,11 @@ use store::RecordStore;
 const MAX_RESERVED: u64 = 1 << 22;
 
 pub(crate) struct Ledger {
-    /// By tag.
+    /// Records by tag.
     records: RecordStore,
     /// When the last ended request ended.
     last_end_ns: u64,
-    /// By workload.
+    /// Metrics by workload.
     metrics: Vec<MetricSet>,
     step_metrics: MetricSet,
     samples_steps: bool,
@@ -43,10 +43,10 @@ pub(crate) struct Ledger {
     steps: u64,
     /// Requests and steps of the warm-up.
     unmeasured: (u64, u64),
-    /// By worker.
+    /// Steady decodes by worker.
     steady_decodes: Vec<SteadyDecode>,
     overheads: Overheads,
-    /// For a capture of the run, if it keeps the necessary data.
+    /// Data for a capture of the run, if it is kept.
     kept: Option<Kept>,
     /// Gaps over time, if they are kept.
     gap_course: Option<Box<GapCourse>>,
@@ -121,7 +121,7 @@ impl Ledger {
         self.gap_course = self.gap_course.take().map(|_| Box::default());
     }
 
-    /// Requests of the warm-up, which came first.
+    /// The number of warm-up requests, which come first.
     pub(crate) fn unmeasured(&self) -> u64 {
         self.unmeasured.0
     }
@@ -233,7 +233,7 @@ impl Ledger {
         self.records[tag as usize].admit(now_ns, num_computed_tokens);
     }
 
-    /// A prompt continues on another engine; its computed part counts as cached.
+    /// Continues a prompt on another engine; its computed part counts as cached.
     pub(crate) fn continue_prompt(&mut self, tag: u64, num_computed_tokens: u32) {
         let detail = &mut self.records[tag as usize].detail;
         detail.most_cached_tokens = detail.most_cached_tokens.max(num_computed_tokens);
@@ -299,7 +299,7 @@ impl Ledger {
         self.count(tag, Counter::WastedTokens, u64::from(wasted));
     }
 
-    /// A turn of a session goes to another engine than the one before.
+    /// Counts a turn that goes to another engine than the previous turn of its session.
     pub(crate) fn move_session(&mut self, tag: u64) {
         self.count(tag, Counter::MovedSessions, 1);
     }
@@ -309,8 +309,8 @@ impl Ledger {
         self.metrics[workload as usize].add(Counter::Dropped, 1);
     }
 
-    /// Counts as wasted the computed tokens of a request that its client gives up;
-    /// `uncomputed_tokens` of its prompt are not computed yet.
+    /// Counts the computed tokens of a request that its client cancels as wasted; `uncomputed_tokens` of its
+    /// prompt are not computed yet.
     pub(crate) fn waste_all(&mut self, tag: u64, uncomputed_tokens: u64) {
         self.waste(tag);
         let record = self.record(tag);
@@ -339,8 +339,8 @@ impl Ledger {
         is_retried
     }
 
-    /// Copies the engine-side fields of a request from another ledger. Its arrival, tokens and end
-    /// stay as its client has seen them.
+    /// Copies the engine-side fields of a request from another ledger. Its arrival, tokens and end remain
+    /// those of its client.
     pub(crate) fn adopt(&mut self, tag: u64, engines: &RequestRecord) {
         let record = &mut self.records[tag as usize];
         let seen = record.clone();
@@ -363,7 +363,7 @@ impl Ledger {
         self.count(tag, Counter::AbandonedPrompts, 1);
     }
 
-    /// Ends a request whose client has left at `left_ns`.
+    /// Ends a request whose client has cancelled at `left_ns`.
     pub(crate) fn end_abandoned(&mut self, tag: u64, outcome: Outcome, left_ns: u64, now_ns: u64) {
         self.end(tag, outcome, left_ns);
         self.last_end_ns = self.last_end_ns.max(now_ns);
@@ -454,7 +454,7 @@ pub struct StepFacts {
 }
 
 impl Ledger {
-    /// Takes the steps of engines whose run this ledger has not followed.
+    /// Adds the steps of engines whose run this ledger has not followed.
     pub(crate) fn take_steps(&mut self, steps: StepFacts) {
         let StepFacts { durations_ns, batches, stalls } = steps;
         self.step_metrics.take(Trend::StepTime, durations_ns);
@@ -515,7 +515,7 @@ impl Tally {
     }
 }
 
-/// Outputs whose times are kept, over all requests of a run: 256 MiB of them.
+/// The most outputs whose times are kept, over all requests of a run: 256 MiB.
 const MAX_OUTPUTS: usize = 16 << 20;
 
 /// Data of a request that is kept for a capture.
@@ -524,7 +524,7 @@ pub struct KeptRequest {
     /// When the engine emitted each output of its last attempt, and the tokens of each. Not
     /// all of them in runs with very many.
     pub outputs: Vec<(u64, u32)>,
-    /// The hashes of its prompt, where the run knows its tokens.
+    /// The hashes of its prompt, if the run knows its tokens.
     pub prompt: Option<PromptChain>,
 }
 

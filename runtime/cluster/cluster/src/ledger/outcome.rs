@@ -2,13 +2,13 @@
 
 use vcr_core::RejectReason;
 
-/// How a request ended.
+/// The end of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     /// It has not, yet.
     #[default]
     Unfinished,
-    /// With its whole output.
+    /// It has its complete output.
     Completed,
     /// Refused: it could never run.
     Rejected(RejectReason),
@@ -16,7 +16,7 @@ pub enum Outcome {
     Shed,
     /// Lost to a fault.
     Failed(FailReason),
-    /// Given up by its client.
+    /// Its client cancelled it.
     GivenUp(GiveUp),
 }
 
@@ -35,7 +35,7 @@ impl Outcome {
         }
     }
 
-    /// Why it was refused, lost or given up, if its status does not say everything.
+    /// Why it was refused, lost or cancelled, if its status does not state this.
     #[must_use]
     pub fn reason(&self) -> Option<String> {
         match self {

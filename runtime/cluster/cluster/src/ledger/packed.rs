@@ -34,9 +34,9 @@ pub struct PackedRecords {
 /// The value that a word is expected to have.
 #[derive(Clone, Copy)]
 enum Expected {
-    /// The same as an earlier word of the same record.
+    /// Equal to an earlier word of the same record.
     As(usize),
-    /// None; if present, close to an earlier word of the same record.
+    /// None, or close to an earlier word of the same record.
     NoneOrAbout(usize),
 }
 
@@ -82,8 +82,8 @@ const LAST_TOKEN: usize = word_of("last_token_ns");
 /// The word of the outcome, behind the words of the fields.
 const OUTCOME: usize = WORDS - 1;
 
-/// The words that are expected to equal another word of their record, in writing order, after all
-/// others. The others are expected to equal the previous record's.
+/// The words that are expected to equal another word of their record, in writing order, after all other
+/// words. The other words are expected to equal those of the previous record.
 const RELATED: [(usize, Expected); 13] = {
     use Expected::{As, NoneOrAbout};
     [
@@ -175,7 +175,7 @@ impl PackedRecords {
         self.len() == 0
     }
 
-    /// All of them, in order.
+    /// All records, in order.
     pub fn iter(&self) -> impl Iterator<Item = RequestRecord> + '_ {
         let reader = Reader { packed: self, chunk: 0, at: 0, left: self.len, words: [None; WORDS] };
         reader.skip(self.skipped as usize)

@@ -108,7 +108,7 @@ macro_rules! reset_field {
     ($value:expr, kept) => {};
 }
 
-/// Sets the field of a row from the one of the record, if there are both.
+/// Sets the field of a row from the record's field, if both exist.
 macro_rules! set_row {
     ($record:ident $row:ident { $field:ident : $($of_field:tt)* } { $row_field:ident : $($of_row:tt)* }) => {
         $row.$row_field = $record.$field.in_row();
@@ -130,7 +130,7 @@ macro_rules! declare_record {
                 #[doc = $doc]
                 pub $field: $type,
             )?)*
-            /// How it ended.
+            /// Its end.
             pub outcome: Outcome,
             /// Further details.
             pub detail: RequestDetail,
@@ -155,7 +155,7 @@ macro_rules! declare_record {
             /// Number of words of [`RequestRecord::words`]: the fields, and the status.
             const WORDS: usize = $($(count_hashed!($hash) +)?)* $(count_hashed!($detail_hash) +)* 1;
 
-            /// All of it in numbers, for a fingerprint; reasons are hashed as text.
+            /// All fields as numbers, for a fingerprint; reasons are hashed as text.
             pub(crate) fn words(&self) -> [u64; Self::WORDS] {
                 let mut words = [0; Self::WORDS];
                 let mut left = words.iter_mut();
@@ -173,7 +173,7 @@ macro_rules! declare_record {
                 words
             }
 
-            /// The rest of it in numbers, for the fingerprints of runs that have such requests.
+            /// The remaining fields as numbers, for the fingerprints of runs with such requests.
             pub(crate) fn further_words(&self) -> Option<[u64; 3]> {
                 let mut words = [0; 3];
                 let mut left = words.iter_mut();
@@ -235,7 +235,7 @@ macro_rules! declare_record {
 vcr_trace::request_fields!(declare_record);
 
 impl RequestDetail {
-    /// The router of a pool has taken this many tokens to be cached where it sent the request.
+    /// Sets the number of tokens that a pool's router assumed to be cached on the chosen engine.
     pub(super) fn set_overlap_tokens(&mut self, pool: PoolRole, tokens: Option<u32>) {
         match pool {
             PoolRole::Aggregated | PoolRole::Prefill => self.prefill_overlap_tokens = tokens,
@@ -244,8 +244,7 @@ impl RequestDetail {
     }
 }
 
-/// When output tokens came: the first and second of them, and the last. Any in
-/// between do not show in a record.
+/// Times of output tokens: of the first, the second and the last. The tokens between are not in a record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TokenTimes {
     pub(super) first_ns: u64,
@@ -262,7 +261,7 @@ impl RequestRecord {
         Self { workload, session, turn, prompt_tokens, max_tokens, arrival_ns, queued_ns, ..Self::default() }
     }
 
-    /// Output tokens come, or none at the end of a prompt without output.
+    /// Adds output tokens, or none at the end of a prompt without output.
     #[inline]
     pub(super) fn give_tokens(&mut self, num_tokens: u32, times: TokenTimes) {
         self.prefill_end_ns.get_or_insert(times.first_ns);

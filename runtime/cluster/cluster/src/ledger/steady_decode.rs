@@ -18,7 +18,7 @@ impl SteadyDecode {
         self.last_end_ns
     }
 
-    /// The engine's latest step ends at `end_ns`. Returns when the one before ended.
+    /// Records that the engine's latest step ends at `end_ns`. Returns the end of the step before.
     pub(super) fn advance(&mut self, end_ns: u64) -> u64 {
         std::mem::replace(&mut self.last_end_ns, end_ns)
     }

@@ -67,7 +67,7 @@ impl RecordStore {
         }
     }
 
-    /// All of them but the first `skipped`: in a list, or packed.
+    /// All records except the first `skipped`: in a list, or packed.
     pub(super) fn close(self, skipped: u64) -> (Vec<RequestRecord>, PackedRecords) {
         let Self { open, packed } = self;
         match packed {

@@ -1,4 +1,4 @@
-//! Clients that do not wait forever: they give up, cancel and retry requests.
+//! Clients that do not wait forever: they cancel requests, time out and retry.
 
 use vcr_core::Prompt;
 
@@ -9,7 +9,7 @@ use crate::traffic::{Attempt, Earlier, FollowUp, Patience, Turn};
 /// A request that has not ended.
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// Without its prompt, unless its client may try again.
+    /// The turn, without its prompt unless its client may retry.
     turn: Turn,
     client: Option<Client>,
 }
@@ -19,7 +19,7 @@ pub(super) struct Pending {
 struct Client {
     attempt: Attempt,
     patience: Patience,
-    /// When it gives up, according to the current state.
+    /// When its client cancels it, in the current state.
     gives_up: Option<(u64, GiveUp)>,
 }
 
@@ -54,8 +54,8 @@ impl MeasuredRun {
         self.pending.push(Some(Pending { turn, client }));
     }
 
-    /// The client of a request gives up, unless its first token has arrived meanwhile: then it
-    /// waits for the rest. Returns whether it gave up.
+    /// Cancels a request for its client, unless its first token has arrived in the meantime: the client then
+    /// waits for the rest. Returns whether it was cancelled.
     pub(super) fn give_up(&mut self, tag: u64, at_ns: u64) -> bool {
         let has_first_token = self.ledger.record(tag).first_token_ns.is_some();
         let Some(client) = self.pending[tag as usize].as_mut().and_then(|pending| pending.client.as_mut()) else {

@@ -1,8 +1,8 @@
-//! Runs on targets other than virtual time: the same requests, accounted the same way.
+//! Runs on targets other than virtual time: the same requests, accounted in the same way.
 //!
-//! It has no clock; its caller does. The caller asks which request is due next, sends and cancels
-//! requests, and reports token times and ends. Workloads, sessions, graphs of traces and clients
-//! react as they do in virtual time, and so do the ledger and the report.
+//! It has no clock; its caller does. The caller asks for the next due request, sends and cancels requests,
+//! and reports token times and ends. Workloads, sessions, graphs of traces and clients react as in virtual
+//! time, and so do the ledger and the report.
 
 mod clients;
 
@@ -29,7 +29,7 @@ use clients::Pending;
 pub enum Due {
     /// Send a request.
     Send(IssuedRequest),
-    /// The client of a request gives up: the rest of its answer does not count.
+    /// The client of a request cancels it: the rest of its answer does not count.
     GiveUp {
         /// The request's number in the run.
         tag: u64,
@@ -51,11 +51,11 @@ pub struct IssuedRequest {
     pub turn: u32,
     /// The prompt's tokens; drawn content has [`Prompt::DRAWN_TOKENS`].
     pub prompt: Vec<u32>,
-    /// Multimodal items of the prompt, whose placeholders are tokens of it.
+    /// Multimodal items of the prompt, whose placeholders are among its tokens.
     pub items: Vec<PromptItem>,
     /// Output tokens, exactly unless it may end early.
     pub max_tokens: u32,
-    /// Whether fewer tokens are an answer too: where a token source ends outputs, or recordings answer.
+    /// Whether an answer with fewer tokens is valid: if a token source ends outputs, or recordings answer.
     pub may_end_early: bool,
     /// Its LoRA adapter, by number.
     pub adapter: Option<u32>,
@@ -73,10 +73,10 @@ pub struct IssuedRequest {
     pub call: Option<Arc<RecordedCall>>,
 }
 
-/// How a request on a target ended.
+/// The end of a request on a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// With its whole output.
+    /// It has its complete output.
     Completed,
     /// The router or the server had too much to do.
     Shed,
@@ -91,7 +91,7 @@ pub struct MeasuredRun {
     events: EventQueue,
     traffic: Traffic,
     ledger: Ledger,
-    /// By tag; none once the request has ended.
+    /// Requests by tag; None once a request has ended.
     pending: Vec<Option<Pending>>,
     names: RequestNames,
     /// One engine of each pool, to detect requests that can never run; none if the engines are not
@@ -134,8 +134,7 @@ impl MeasuredRun {
         &self.config
     }
 
-    /// When the next request is due, as far as is known now: requests that end bring about
-    /// others.
+    /// The due time of the next request, as known now: the end of a request may cause others.
     #[must_use]
     pub fn next_due_ns(&self) -> Option<u64> {
         self.events.next_time().filter(|at_ns| self.config.max_time_ns.is_none_or(|max_ns| *at_ns <= max_ns))
@@ -165,8 +164,8 @@ impl MeasuredRun {
         }
     }
 
-    /// How long before its time the next request may be fetched, at most `most_ns`: nothing that
-    /// may happen until then changes it.
+    /// How long before its time the next request may be fetched, at most `most_ns`: no possible event before
+    /// then changes it.
     #[must_use]
     pub fn foreseen_ns(&self, most_ns: u64) -> u64 {
         let next_ns = self.next_due_ns();
@@ -180,8 +179,8 @@ impl MeasuredRun {
         self.due_within(now_ns, 0)
     }
 
-    /// The same, and also [foreseen](Self::foreseen_ns) requests up to `ahead_ns` before their
-    /// time. Requests that can never run are entered as rejected and skipped.
+    /// The same, and also [foreseen](Self::foreseen_ns) requests up to `ahead_ns` before their time. Requests
+    /// that can never run are recorded as rejected and skipped.
     pub fn due_within(&mut self, now_ns: u64, ahead_ns: u64) -> Option<Due> {
         loop {
             let until_ns = now_ns.saturating_add(self.foreseen_ns(ahead_ns));
@@ -271,7 +270,7 @@ impl MeasuredRun {
         Some(request)
     }
 
-    /// Whether the engines can run such a request, as far as they are known.
+    /// Whether the engines can run such a request, according to what is known of them.
     fn fits(&self, [prompt_tokens, max_tokens]: [u32; 2], adapter: Option<u32>) -> Result<(), RejectReason> {
         for (index, (engine, pool)) in self.engines.iter().zip(self.config.topology.pools()).enumerate() {
             if adapter.is_some() && pool.engine.as_vllm().is_some_and(|one| one.max_loras() == 0) {
@@ -334,7 +333,7 @@ impl MeasuredRun {
         }
     }
 
-    /// The cached prompt tokens of a request whose admission is not known.
+    /// Sets the cached prompt tokens of a request whose admission is unknown.
     pub fn cached(&mut self, tag: u64, cached_tokens: u32) {
         if self.is_pending(tag) {
             let cached_tokens = cached_tokens.min(self.ledger.record(tag).prompt_tokens);
@@ -445,7 +444,7 @@ pub fn recorded_answers(config: &RunConfig) -> Vec<String> {
     named(config, "answers as recorded", |workload| is_recorded(&workload.source))
 }
 
-/// Workloads whose requests wait for grammars of a known time: each as an error names it.
+/// Workloads whose requests wait for grammars for a known time, each as named in errors.
 #[must_use]
 pub fn structured_outputs(config: &RunConfig) -> Vec<String> {
     named(config, "structured outputs", |workload| workload.structured.is_some())

@@ -8,7 +8,7 @@ use super::Incident;
 
 /// Virtual time between samples at the beginning of a run.
 const FIRST_INTERVAL_NS: u64 = 1_000_000;
-/// Samples of each engine, at most.
+/// The most samples of an engine.
 const MAX_SAMPLES: usize = 512;
 
 /// An engine at one instant. Totals include earlier incarnations of the engine.
@@ -32,8 +32,7 @@ pub struct EngineSample {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunSeries {
     interval_ns: u64,
-    /// By engine of the run. Sample `i` is the state after all that happened until
-    /// `i * interval_ns`.
+    /// Samples by engine of the run. Sample `i` is the state after all events until `i * interval_ns`.
     engines: Vec<Vec<EngineSample>>,
     incidents: Vec<(u64, u32, Incident)>,
     router_queue_ns: Option<u64>,
@@ -81,14 +80,14 @@ impl RunSeries {
         *self.router_queue_ns.get_or_insert(0) += ns;
     }
 
-    /// When the next sample is due.
+    /// The time of the next sample.
     #[must_use]
     pub fn due_ns(&self) -> u64 {
         let taken = self.engines.first().map_or(0, Vec::len) as u64;
         taken.saturating_mul(self.interval_ns)
     }
 
-    /// Takes the sample that is due. `engines` are all of the run, in their order.
+    /// Takes the sample that is due. `engines` are all engines of the run, in order.
     pub fn sample(&mut self, engines: impl Iterator<Item = EngineSample>) {
         for (samples, sample) in self.engines.iter_mut().zip(engines) {
             samples.push(sample);

@@ -32,7 +32,7 @@ pub(crate) struct RunEnd<'a> {
     pub(crate) config: &'a RunConfig,
     /// When the observer ended the run, if it did.
     pub(crate) stopped_at_ns: Option<u64>,
-    /// Whether requests were to come at its end.
+    /// Whether requests were still to come at its end.
     pub(crate) expects_requests: bool,
     pub(crate) workload_names: Vec<String>,
     pub(crate) ledger: Ledger,
@@ -177,7 +177,7 @@ fn pool_reports(fleet: &Fleet, duration_ns: u64) -> Vec<PoolReport> {
     reports.collect()
 }
 
-/// By pool, the nanoseconds between two times that its engines had their places.
+/// For each pool, the nanoseconds between two times for which its engines were provisioned.
 fn engine_ns(fleet: &Fleet, from_ns: u64, to_ns: u64) -> Vec<u128> {
     let of_engine = |worker: &Worker| u128::from(worker.provisioned_until(to_ns) - worker.provisioned_until(from_ns));
     fleet.pools().iter().map(|pool| pool.engines().map(|index| of_engine(&fleet.workers()[index])).sum()).collect()

@@ -10,7 +10,7 @@ use crate::ledger::metrics::{Counter, Gauge};
 
 const NS_PER_HOUR: f64 = 3.6e12;
 
-/// The GPUs of an engine, and where the times of its steps come from.
+/// The GPUs of an engine, and the origin of its step times.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GpuDeployment {
     /// Name of the GPU.

@@ -11,14 +11,14 @@ use crate::ledger::record::{Outcome, RequestRecord};
 /// A latency of one request that a limit can be set for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SloMetric {
-    /// From arrival to the first output token.
+    /// Time from arrival to the first output token.
     Ttft,
     /// Mean gap between its output tokens; a request with a single token has none
     /// and keeps every limit.
     Tpot,
-    /// From arrival to the last output token.
+    /// Time from arrival to the last output token.
     E2e,
-    /// From entering the queue to the first step with the request.
+    /// Time from entering the queue to the first step with the request.
     Queue,
 }
 
@@ -63,7 +63,7 @@ pub struct Selection<'a> {
 pub struct WorkloadSlos {
     /// Their tenant.
     pub tenant: u64,
-    /// By class of requests.
+    /// SLOs by class of requests.
     pub slos: Vec<Option<Slo>>,
 }
 
@@ -120,10 +120,10 @@ impl SloCounts {
 /// The requests of an SLO class, and of each tenant among them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SloClassReport {
-    /// All of them.
+    /// Counts over all requests.
     #[serde(flatten)]
     pub all: SloCounts,
-    /// By tenant.
+    /// Counts by tenant.
     pub tenants: BTreeMap<u64, SloCounts>,
 }
 

@@ -1,4 +1,4 @@
-//! Transfers of KV whose bytes really moved, between live engines.
+//! KV transfers between live engines that moved real bytes.
 
 use std::collections::BTreeMap;
 

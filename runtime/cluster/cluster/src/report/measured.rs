@@ -30,7 +30,7 @@ pub struct TargetReport {
     /// The model's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// How prompts were sent: `token ids` or `text`.
+    /// The form in which prompts were sent: `token ids` or `text`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompts: Option<String>,
     /// Milliseconds between the schedule and the sending of requests.
@@ -48,7 +48,7 @@ pub struct TargetReport {
     /// virtual time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cluster_parts: Vec<String>,
-    /// Transfers of KV whose bytes moved, by engines.
+    /// KV transfers with real bytes, by engines.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kv_transfers: Vec<KvPeerReport>,
     /// Notes for readers of the measurement.
@@ -69,7 +69,7 @@ pub struct MeasuredFacts {
     pub engines: Vec<EngineReport>,
     /// Names of the engines.
     pub engine_names: Vec<String>,
-    /// Transfers of KV whose bytes moved.
+    /// KV transfers with real bytes.
     pub kv_transfers: Vec<KvTransfer>,
     /// Single steps, if they are known.
     pub steps: StepFacts,
@@ -79,14 +79,14 @@ pub struct MeasuredFacts {
     pub kv_peak_usage: Option<f64>,
     /// The engines over time, if they are known and wanted.
     pub series: Option<RunSeries>,
-    /// Report of the engines' own run, where a cluster stands behind a server.
+    /// Report of the engines' own run, if a cluster is behind a server.
     pub cluster: Option<Box<Report>>,
 }
 
 /// The final state of a run on a target.
 pub(crate) struct MeasuredEnd<'a> {
     pub(crate) config: &'a RunConfig,
-    /// Whether requests were to come at its end.
+    /// Whether requests were still to come at its end.
     pub(crate) expects_requests: bool,
     pub(crate) workload_names: Vec<String>,
     pub(crate) ledger: Ledger,
@@ -137,7 +137,7 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
     if let [only] = &workload_names[..]
         && let Some(own) = workloads.get_mut(only)
     {
-        // All that happened happened to its requests.
+        // All events belong to its requests.
         own.replace_counters(&counters, seconds);
     } else {
         let reason = "the target reports it for all requests together";
@@ -187,7 +187,7 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
 }
 
 impl Report {
-    /// Takes the fields known only to the engines from the report of their own run.
+    /// Adds the fields that only the engines know, from the report of their own run.
     fn take_engines(&mut self, mut cluster: Self) {
         let seconds = self.duration_ms / 1e3;
         self.metrics.take_engines(&cluster.metrics, seconds);
@@ -210,7 +210,7 @@ impl Report {
         self.series = cluster.series;
     }
 
-    /// The run was on this target, where requests were sent late by these times.
+    /// Sets the target of the run, and the delays with which it sent requests.
     pub(crate) fn set_target(&mut self, target: TargetReport, send_delays_ns: Samples) {
         self.target = Some(TargetReport { send_delay_ms: send_delay_ms(send_delays_ns), ..target });
     }

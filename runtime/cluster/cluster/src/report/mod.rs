@@ -83,13 +83,13 @@ pub struct MetricsReport {
 }
 
 impl MetricsReport {
-    /// A total; 0 where the report leaves it out.
+    /// A total; 0 if the report omits it.
     #[must_use]
     pub fn count(&self, counter: Counter) -> u64 {
         self.counters.get(counter.info().name).copied().unwrap_or(0)
     }
 
-    /// A total per second of virtual time; 0 where the report leaves it out.
+    /// A total per second of virtual time; 0 if the report omits it.
     #[must_use]
     pub fn rate_per_s(&self, counter: Counter) -> f64 {
         self.rates_per_s.get(counter.info().name).copied().unwrap_or(0.0)
@@ -116,7 +116,7 @@ pub struct EngineReport {
     pub pool: String,
     /// Index of the engine in the pool.
     pub engine: u32,
-    /// Its rank, where engines have several.
+    /// Its rank, if engines have several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
     /// Index over all engines of the run, as [`RequestRecord::prefill_worker`].
@@ -184,7 +184,7 @@ pub struct PoolReport {
     /// decision to start an engine until it is off, including faults.
     #[serde(skip)]
     pub worker_ns: u128,
-    /// The same in seconds.
+    /// The same time in seconds.
     pub worker_seconds: f64,
     /// Whether the number of its engines can change.
     #[serde(skip)]
@@ -244,7 +244,7 @@ pub struct Report {
     pub workloads: BTreeMap<String, MetricsReport>,
     /// The engines that were ever started, pool by pool.
     pub engines: Vec<EngineReport>,
-    /// The pools; written only where the number of engines of any can change.
+    /// The pools; only written if the number of engines of any pool can change.
     #[serde(skip_serializing_if = "none_scales")]
     pub pools: Vec<PoolReport>,
     /// Decisions of autoscalers, in order of time.
@@ -253,11 +253,11 @@ pub struct Report {
     /// The links between prefill and decode engines.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<LinkReport>,
-    /// Share of the time of all steps that lies outside the fitted range of their latency models; present
-    /// only if one of them knows such a range.
+    /// Share of the time of all steps outside the fitted range of their latency models; only present if one
+    /// of them has such a range.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outside_fitted_range: Option<f64>,
-    /// How the times of steps priced by operator tables are known; only present if there were any.
+    /// The sources of the times of steps priced by operator tables; only present if there were any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table_coverage: Option<TableCoverage>,
     /// Peaks of GPUs that prices rest on, by pool; only there if any latency model knows one.
@@ -269,15 +269,15 @@ pub struct Report {
     /// Metrics that the run does not know, with the reasons.
     #[serde(skip)]
     pub absent: BTreeMap<&'static str, String>,
-    /// Intervals of its metrics where the latency models are uncertain; only there
-    /// if it was simulated with drawn coefficients, too.
+    /// Intervals of its metrics if the latency models are uncertain; only present if it was also simulated
+    /// with drawn coefficients.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uncertainty: Option<Uncertainty>,
     /// Requests that met their SLO, by SLO class; only there if any
     /// have one.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub slo_classes: BTreeMap<String, SloClassReport>,
-    /// The lanes of plays of a trace; only there if it is played in such.
+    /// The lanes of a profile; only present if the trace is played as a profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<ProfileReport>,
     /// The load above the capacity, if the queues kept growing; no part of the fingerprint.
@@ -291,25 +291,25 @@ pub struct Report {
     /// Every request that was measured, in order of arrival.
     #[serde(skip)]
     pub requests: Vec<RequestRecord>,
-    /// The same, if the run was to pack them; the list above is empty then.
+    /// The same, if the run packs them; the list above is then empty.
     #[serde(skip)]
     pub packed_requests: PackedRecords,
     /// Every gap between consecutive output tokens, in nanoseconds.
     #[serde(skip)]
     pub token_gaps_ns: CountedSamples,
-    /// The same over time, where the observer of the run wanted time series.
+    /// The same over time, if the run's observer requested time series.
     #[serde(skip)]
     pub gap_course: Option<GapCourse>,
     /// The samples of all trends.
     #[serde(skip)]
     pub samples: RunSamples,
-    /// The engines over time, where the observer of the run wanted them.
+    /// The engines over time, if the run's observer requested them.
     #[serde(skip)]
     pub series: Option<RunSeries>,
     /// Names of the workloads, by [`RequestRecord::workload`].
     #[serde(skip)]
     pub workload_names: Vec<String>,
-    /// Names of its requests, where they come from traces.
+    /// Names of its requests, if they come from traces.
     #[serde(skip)]
     pub request_names: RequestNames,
     /// SLOs of their requests, by [`RequestRecord::workload`].
@@ -318,13 +318,13 @@ pub struct Report {
     /// Names of the engines, by [`RequestRecord::prefill_worker`].
     #[serde(skip)]
     pub engine_names: Vec<String>,
-    /// By engine, a digest of each step and all before it, if the observer wanted them.
+    /// For each engine, a digest of each step and all steps before it, if the observer requested them.
     #[serde(skip)]
     pub step_digests: Option<Vec<Vec<u32>>>,
-    /// Every transfer of KV whose bytes moved between live engines, in order of their ends.
+    /// Every KV transfer with real bytes between live engines, in order of their ends.
     #[serde(skip)]
     pub kv_transfers: Vec<KvTransfer>,
-    /// By request, the data that a capture has in addition to the record, if the run was to keep it.
+    /// For each request, the data that a capture has in addition to the record, if the run keeps it.
     #[serde(skip)]
     pub kept: Option<Vec<KeptRequest>>,
 }
@@ -409,7 +409,7 @@ impl Report {
         self.packed_requests.iter().for_each(|record| see(&record));
     }
 
-    /// One of them, of records in a list.
+    /// The row of a request whose records are in a list.
     ///
     /// # Panics
     /// If there are not as many requests.
@@ -447,8 +447,8 @@ impl Report {
         value.map(|value| value as f64 / scale)
     }
 
-    /// Reports the samples of a trend, of the whole run or of one workload by its index,
-    /// each with how often it came, in no order and a value perhaps in pieces.
+    /// Passes on the samples of a trend, of the whole run or of one workload by its index, each with its
+    /// count, in any order and possibly several times for a value.
     pub fn for_each_sample(&self, trend: Trend, workload: Option<usize>, give: impl FnMut(u64, u64)) {
         let own = self.samples.of(trend, workload);
         let is_of_gaps = trend == Trend::Itl && own.is_empty();
@@ -485,14 +485,13 @@ fn none_scales(pools: &[PoolReport]) -> bool {
     pools.iter().all(|pool| !pool.scales)
 }
 
-/// Counts of a profile. Its warm-up is in no other number of the report; times count from the
-/// beginning of the run.
+/// Counts of a profile. Its warm-up is in no other number of the report; times count from the beginning of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ProfileReport {
     /// Virtual time at which the profile began after the warm-up.
     #[serde(skip)]
     pub began_ns: u64,
-    /// The same in milliseconds.
+    /// The same time in milliseconds.
     pub began_ms: f64,
     /// Requests of the warm-up.
     pub warmup_requests: u64,
@@ -523,18 +522,18 @@ impl ProfileReport {
 /// Shares of the step time that tables of measured operators have priced.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TableCoverage {
-    /// By rows of the tables.
+    /// Priced by rows of the tables.
     pub measured: f64,
     /// Between rows.
     pub interpolated: f64,
     /// Extrapolated beyond rows, or from rows of another shape.
     pub extrapolated: f64,
-    /// Without a table, by a formula.
+    /// Priced by a formula, without a table.
     pub formula: f64,
 }
 
 impl TableCoverage {
-    /// None if no table has priced anything.
+    /// None if no table has priced any step.
     pub(crate) fn of(used: &TableUse) -> Option<Self> {
         let total_ns = used.total_ns();
         let share = |ns: u64| ns as f64 / total_ns as f64;

@@ -31,7 +31,7 @@ impl std::fmt::Display for ComputePeak {
     }
 }
 
-/// The same of a pool of a run.
+/// The peak of a pool of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PoolPeak {
     /// Name of the pool.
@@ -42,7 +42,7 @@ pub struct PoolPeak {
 }
 
 impl PoolPeak {
-    /// None of pools whose latency models know no peak.
+    /// The peaks of the pools whose latency models have one.
     pub(crate) fn of(pools: &[&PoolConfig]) -> Vec<Self> {
         let of_pool = |pool: &&PoolConfig| Some(Self { pool: pool.name.clone(), peak: pool.peak.clone()? });
         pools.iter().filter_map(of_pool).collect()

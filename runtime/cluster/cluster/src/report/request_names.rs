@@ -9,10 +9,10 @@ use vcr_trace::capture::RecordedCall;
 use crate::config::{RunConfig, WorkloadSource};
 use crate::ledger::record::RequestRecord;
 
-/// The traces of a run's workloads, and where in them a turn of a session is.
+/// The traces of a run's workloads, and the positions of sessions' turns in them.
 #[derive(Clone, Default)]
 pub struct RequestNames {
-    /// By workload; none for drawn workloads, and for traces without names.
+    /// Traces by workload; None for drawn workloads, and for traces without names.
     traces: Vec<Option<NamedTrace>>,
 }
 
@@ -62,7 +62,7 @@ impl RequestNames {
         trace.requests[row].request_id.as_deref()
     }
 
-    /// The request as a client sent it over HTTP, where its trace has that.
+    /// The request as a client sent it over HTTP, if its trace has it.
     pub(crate) fn call(&self, workload: u32, session: u64, turn: u32) -> Option<Arc<RecordedCall>> {
         let (trace, row) = self.row(workload, session, turn)?;
         trace.calls.get(row)?.clone()
@@ -70,7 +70,7 @@ impl RequestNames {
 
     fn row(&self, workload: u32, session: u64, turn: u32) -> Option<(&Trace, usize)> {
         let named = self.traces.get(workload as usize)?.as_ref()?;
-        // Copies of a trace have sessions of their own.
+        // Copies of a trace have separate sessions.
         let session = (session % u64::from(named.trace.sessions.max(1))) as u32;
         let places = named.places();
         let at = places.binary_search_by_key(&(session, turn), |(session, turn, _)| (*session, *turn)).ok()?;

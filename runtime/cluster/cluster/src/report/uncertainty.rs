@@ -7,8 +7,7 @@ use vcr_base::percentile::at_share;
 
 use super::MetricsReport;
 
-/// The share of the draws that lie within an interval: from the 5th to the 95th
-/// percentile.
+/// The share of draws within an interval: from the 5th to the 95th percentile.
 const CONFIDENCE: f64 = 0.9;
 
 /// Intervals of the metrics of a run that was simulated again and again, each time with
@@ -17,13 +16,13 @@ const CONFIDENCE: f64 = 0.9;
 pub struct Uncertainty {
     /// Number of simulations with drawn coefficients.
     pub draws: usize,
-    /// The share of the draws within each interval; as much lies below as above.
+    /// The share of draws within each interval; equal shares are below and above it.
     pub confidence: f64,
-    /// By metric, as in reports, and by statistic. Values that no draw has are left out.
+    /// Intervals by metric, as in reports, and by statistic. Values that no draw has are left out.
     pub metrics: BTreeMap<String, BTreeMap<String, Interval>>,
 }
 
-/// From where to where most draws lie, in the unit of the metric.
+/// An interval that contains most draws, in the unit of the metric.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interval {
     /// The 5th percentile.

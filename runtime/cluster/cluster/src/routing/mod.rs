@@ -58,7 +58,7 @@ pub(crate) struct RouterNeeds {
     pub(crate) queue: bool,
     /// Growing outputs.
     pub(crate) outputs: bool,
-    /// Each step when it ends, not several at once.
+    /// Whether each step is shown at its end, instead of several steps at once.
     pub(crate) single_steps: bool,
     /// KV events of the engines.
     pub(crate) kv_events: bool,
@@ -74,14 +74,14 @@ pub(crate) trait PoolRouter: Send {
         RouterNeeds::default()
     }
 
-    /// Number of requests that it will send to other workers before one comes to `worker`, as long
-    /// as all are up; none if that is not known.
+    /// Number of requests that it will send to other workers before one for `worker`, if all stay up; None if
+    /// unknown.
     fn requests_before(&self, _worker: u32) -> Option<u64> {
         None
     }
 
-    /// Whether the latest request went to another worker than the request before it of its session; for routers
-    /// that keep sessions.
+    /// Whether the latest request went to another worker than the previous request of its session; for
+    /// routers with sticky sessions.
     fn take_moved(&mut self) -> bool {
         false
     }
@@ -136,7 +136,7 @@ struct PoolQueue {
     wakes_at_ns: Option<u64>,
     /// Whether something happened that may let a request out of the router's queue.
     may_release: bool,
-    /// Requests that wait for a worker to come up, oldest first.
+    /// Requests that wait for a worker to start, oldest first.
     parked: Vec<u64>,
 }
 
@@ -218,14 +218,14 @@ impl Routing {
         }
     }
 
-    /// That instant has arrived.
+    /// Handles a planned wake-up of the router.
     pub(crate) fn wake(&mut self, role: PoolRole) {
         let front = self.front_mut(role);
         front.may_release = true;
         front.wakes_at_ns = None;
     }
 
-    /// A request waits for a worker to come up.
+    /// Makes a request wait for a worker to start.
     pub(crate) fn park(&mut self, role: PoolRole, tag: u64) {
         self.front_mut(role).parked.push(tag);
     }
@@ -307,7 +307,7 @@ impl Routing {
         }
     }
 
-    /// The same for the steps that a fast-forward has scheduled, each at its start or end.
+    /// The same for the steps of a fast-forward, each at its start or end.
     pub(crate) fn show_fast_forward_events(&mut self, start_ns: u64, durations_ns: &[u64], worker: &mut Worker) {
         let front = self.front_mut(worker.role());
         if !front.needs.kv_events {

@@ -45,13 +45,13 @@ pub(crate) struct RoundRobin {
 }
 
 impl RoundRobin {
-    /// For `engines` engines with `ranks` ranks each, which take their engine's turns in
-    /// turn.
+    /// A round robin over `engines` engines with `ranks` ranks each. The ranks take the turns of their engine
+    /// alternately.
     pub(crate) fn over(engines: u32, ranks: u32) -> Self {
         Self { engines, ranks, next_turn: 0 }
     }
 
-    /// When the turn of a worker comes, in a round of all.
+    /// The position of a worker's turn in a full round.
     fn turn(&self, worker: u32) -> u32 {
         worker % self.ranks * self.engines + worker / self.ranks
     }
@@ -84,8 +84,8 @@ impl Router for LeastLoaded {
     }
 }
 
-/// The scores of `lora-affinity-scorer` and `queue-scorer` of the Gateway API Inference Extension. An engine is taken
-/// to have the adapters of the latest requests that it got, as many as it has places for.
+/// The scores of `lora-affinity-scorer` and `queue-scorer` of the Gateway API Inference Extension. An engine
+/// is assumed to hold the adapters of its latest requests, up to its number of places.
 struct LoraAffinity {
     config: LoraAffinityConfig,
     /// Adapters by worker, the latest one last.
@@ -199,7 +199,7 @@ impl Router for Affine {
 
 pub(super) struct LoadRouter {
     router: Box<dyn Router>,
-    /// Where sessions are, for routers that keep them.
+    /// The engines of sessions, for routers with sticky sessions.
     sessions: Option<Sessions>,
     /// Scratch.
     loads: Vec<WorkerLoad>,
@@ -210,7 +210,7 @@ impl LoadRouter {
         Self { router, sessions: None, loads: Vec::new() }
     }
 
-    /// The same for a router that keeps sessions.
+    /// The same router with sticky sessions.
     pub(super) fn with_sessions(self, sessions: Sessions) -> Self {
         Self { sessions: Some(sessions), ..self }
     }

@@ -24,7 +24,7 @@ pub(super) struct Sessions {
     pins: bool,
     ttl_ns: Option<u64>,
     places: BTreeMap<u64, Place>,
-    /// Whether the latest request went to another worker than the one of its session before it.
+    /// Whether the latest request went to another worker than the previous request of its session.
     has_moved: bool,
     /// Requests in flight that went to the worker of their session without the router.
     unasked: BTreeSet<u64>,
@@ -82,7 +82,7 @@ impl Sessions {
     }
 }
 
-/// Another router for the first request of each session; the others go to the same worker while it is up.
+/// Another router for the first request of each session; later requests go to the same worker while it is up.
 pub(super) struct Sticky {
     pub(super) router: Box<dyn Router>,
     pub(super) sessions: Sessions,
@@ -121,8 +121,8 @@ impl Router for Sticky {
     }
 }
 
-/// Rendezvous hashing of sessions: each goes to the worker with the highest weight for it, so a worker that comes or
-/// goes moves only the sessions that are or were its own.
+/// Rendezvous hashing of sessions: each goes to the worker with the highest weight for it, so a worker that
+/// starts or stops moves only its own sessions.
 pub(super) struct SessionHash {
     pub(super) config: SessionHashConfig,
     pub(super) seed: u64,

@@ -1,9 +1,9 @@
-//! Prompts whose clients have left before a decode engine had their KV.
+//! Prompts whose clients have cancelled before a decode engine had their KV.
 //!
-//! A router may let the prompt be computed anyway. Its prefill engine then holds the KV for a
-//! decode engine until that has read it or declines, or until a timeout (vLLM's
-//! `VLLM_NIXL_ABORT_REQUEST_TIMEOUT`). A transfer in progress continues, and both ends hold their
-//! blocks until its end, because vLLM does not reuse blocks that are being written.
+//! A router may let the prompt be computed anyway. Its prefill engine then holds the KV until a decode engine
+//! has read or declined it, or until a timeout (vLLM's `VLLM_NIXL_ABORT_REQUEST_TIMEOUT`). A transfer in
+//! progress continues, and both ends hold their blocks until its end, because vLLM does not reuse blocks that
+//! are being written.
 
 use vcr_core::RequestId;
 use vcr_core::route::EndedRequest;
@@ -50,7 +50,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.end_abandoned(tag);
     }
 
-    /// Ends a request whose client has left earlier.
+    /// Ends a request whose client cancelled it earlier.
     pub(super) fn end_abandoned(&mut self, tag: u64) {
         let live = self.in_flight.remove(tag);
         let Some((reason, left_ns)) = live.abandoned else { return };
@@ -86,7 +86,7 @@ impl<O: Observer> Simulation<'_, O> {
             Stage::Decode { worker, id } if is_moving => {
                 let key = TransferKey { tag, attempt: live.attempt };
                 live.source = None;
-                // Nothing is taken back from the workers yet.
+                // The workers keep their parts for now.
                 live.stage = Stage::Refused;
                 let orphan = Orphan { source: self.held_at(source), destination: self.held_at((worker, id)) };
                 self.handoffs.orphan(key, orphan);
@@ -113,8 +113,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// A prefill worker holds KV that nobody will fetch, for as long as it would wait for a decode
-    /// engine.
+    /// Makes a prefill worker hold KV that no engine will fetch, for as long as it would wait for a decode engine.
     fn hold_in_vain(&mut self, tag: u64, source: (u32, RequestId)) {
         self.ledger.abandon(tag);
         let hold_ns = self.handoffs.cancellation().hold_ns().unwrap_or(0);

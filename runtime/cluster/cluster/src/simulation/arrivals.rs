@@ -39,7 +39,7 @@ impl<O: Observer> Simulation<'_, O> {
 
     pub(super) fn arrive(&mut self, workload: u32, turn: Turn) -> Result<(), SimError> {
         let arrived = self.ledger.arrived();
-        // Many may come at one instant.
+        // Many sessions may arrive at one instant.
         if arrived > 0 && arrived.is_multiple_of(WORK_PER_LIMIT_CHECK) {
             self.check_limits()?;
         }
@@ -95,7 +95,7 @@ impl<O: Observer> Simulation<'_, O> {
 
     /// A request arrives from its client.
     pub(super) fn reach_queue(&mut self, tag: u64) -> Result<(), SimError> {
-        // Its client may have given up in the meantime.
+        // Its client may have cancelled it in the meantime.
         if self.in_flight.find(tag).is_none() {
             return Ok(());
         }

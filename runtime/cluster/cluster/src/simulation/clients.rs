@@ -1,4 +1,4 @@
-//! Clients that do not wait forever: they give up, cancel and retry requests.
+//! Clients that do not wait forever: they cancel requests, time out and retry.
 
 use super::Simulation;
 use crate::error::SimError;
@@ -35,7 +35,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.in_flight.get(tag).client.as_ref()?.patience.cancel_tokens()
     }
 
-    /// The client of a request gives up, unless its first token has arrived meanwhile: then it
+    /// Cancels a request for its client, unless its first token has arrived in the meantime: the client then
     /// waits for the rest.
     pub(super) fn give_up(&mut self, tag: u64) {
         let first_ns = self.ledger.record(tag).first_token_ns;
@@ -78,9 +78,8 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Ends the client's wait for a request whose engine has finished: the client no longer gives
-    /// up, and outputs in transit arrive. Returns the outcome for the client, who may have cut it
-    /// short.
+    /// Ends the client's wait for a request whose engine has finished: the client no longer cancels, and
+    /// outputs in transit arrive. Returns the outcome for the client, who may have shortened the output.
     pub(super) fn end_wait(&mut self, tag: u64, outcome: Outcome) -> Outcome {
         let record = self.ledger.record(tag);
         let Some(client) = &mut self.in_flight.get_mut(tag).client else { return outcome };

@@ -1,8 +1,8 @@
 //! Time of a run: the present instant, and its progress.
 //!
-//! An instant begins, handles its events, and ends with the steps that start. If requests come from
-//! outside it stays open between the last two. In real time a caller's clock decides when an
-//! instant begins: an event is handled when that clock has passed its time.
+//! An instant begins, handles its events, and ends with the steps that start. If requests come from outside,
+//! it stays open between the last two. In real time, a caller's clock decides when an instant begins: an
+//! event is handled when that clock has passed its time.
 
 use crate::event::EventQueue;
 use crate::ledger::metrics::Samples;
@@ -32,20 +32,20 @@ pub(super) struct Clock<'c> {
     due_ns: u64,
     /// The caller's clock, unless time is virtual.
     real_time: Option<RealTime<'c>>,
-    /// The earliest instant at which a request may arrive from outside; none if everything comes
-    /// from the event queue.
+    /// The earliest instant at which a request may arrive from outside; None if all requests come from the
+    /// event queue.
     outside_ns: Option<u64>,
     /// Whether the events of the present instant are handled, but not their consequences.
     is_open: bool,
     /// Steps that had started before the present instant.
     steps_before_instant: u64,
-    /// Since when nothing but ticks of autoscalers has been to come, if so.
+    /// The time since which only ticks of autoscalers are to come, if that is so.
     only_ticks_since_ns: Option<u64>,
 }
 
 /// The time by a clock that waits for an event.
 pub(super) enum Reached {
-    /// The event is due, at this time.
+    /// The event is due at this time.
     Event(u64),
     /// The observer must be asked first whether the run continues.
     Look(u64),
@@ -74,7 +74,7 @@ impl<'c> Clock<'c> {
         self.real_time.is_some()
     }
 
-    /// Waits until an event is due that is planned at `at_ns`; in virtual time it is due at once.
+    /// Waits for an event planned at `at_ns`; in virtual time it is due immediately.
     pub(super) fn reach(&mut self, at_ns: u64) -> Reached {
         loop {
             let Some(RealTime { clock, next_look_ns, .. }) = &mut self.real_time else { return Reached::Event(at_ns) };
@@ -96,8 +96,7 @@ impl<'c> Clock<'c> {
         events.next_time().filter(|at_ns| *at_ns <= self.now_ns)
     }
 
-    /// Counts `steps` steps that have started at `now_ns`, to which time is about to advance or
-    /// where it stays.
+    /// Counts `steps` steps that start at `now_ns`, to which time advances or at which it stays.
     #[inline]
     pub(super) fn steps_at(&mut self, now_ns: u64, steps: u64) -> u64 {
         assert!(now_ns >= self.now_ns, "time ran backwards: {} -> {now_ns}", self.now_ns);
@@ -132,7 +131,7 @@ impl<'c> Clock<'c> {
         self.real_time.as_mut().map(|real_time| std::mem::take(&mut real_time.send_delays_ns))
     }
 
-    /// No request comes from outside before `at_ns`.
+    /// Declares that no request comes from outside before `at_ns`.
     pub(super) fn expect_outside(&mut self, at_ns: u64) {
         self.outside_ns = Some(at_ns);
     }
@@ -143,12 +142,12 @@ impl<'c> Clock<'c> {
         self.outside_ns
     }
 
-    /// The events of the present instant are handled, and a request may come from outside.
+    /// Opens the present instant for requests from outside, after its events.
     pub(super) fn open(&mut self) {
         self.is_open = true;
     }
 
-    /// Nothing more comes at the present instant. Whether it was open.
+    /// Closes the present instant. Returns whether it was open.
     pub(super) fn close(&mut self) -> bool {
         std::mem::take(&mut self.is_open)
     }
@@ -157,7 +156,7 @@ impl<'c> Clock<'c> {
         self.is_open
     }
 
-    /// More is to come than ticks of autoscalers.
+    /// Declares that more than ticks of autoscalers is to come.
     pub(super) fn expect_more_than_ticks(&mut self) {
         self.only_ticks_since_ns = None;
     }

@@ -36,7 +36,7 @@ pub struct ClusterRequest {
     pub prompt: Prompt,
     /// Output tokens that it gets.
     pub max_tokens: u32,
-    /// Lower is sooner, where engines schedule by priority.
+    /// Its priority; lower is sooner, if engines schedule by priority.
     pub priority: i32,
     /// Its session, for routers that mind.
     pub session: u64,
@@ -145,8 +145,8 @@ impl Cluster {
         Self::made(config, false)
     }
 
-    /// The same, with an output for each token. It runs every step individually, which takes longer
-    /// and changes nothing else.
+    /// The same, with an output for each token. It runs every step individually, which takes longer but does
+    /// not change the results.
     pub fn with_tokens(config: RunConfig) -> Result<Self, ClusterError> {
         Self::made(config, true)
     }
@@ -156,7 +156,7 @@ impl Cluster {
         config.packed_records = PackedRows::Never;
         let run = config.name.clone();
         let failed = |error: SimError| ClusterError::Failed { run: run.clone(), reason: error.to_string() };
-        // No request arrives by itself, which a script's workload could not request.
+        // No request arrives automatically; a script's workload cannot have this count.
         config.workloads.push(submitted_workload(1));
         config.check_open().map_err(|errors| failed(SimError::Config(errors)))?;
         config.workloads.pop();
@@ -184,9 +184,9 @@ impl Cluster {
         Prompt::new(self.simulation.facts.config.topology.pools()[0].engine.hashed_blocks(), 0)
     }
 
-    /// Sets the time until which the caller knows its submissions: a step beyond it ends the run.
-    /// If several simulators run side by side, each gets the instant before which no other can
-    /// reach it. Without a horizon there is no limit.
+    /// Sets the time until which the caller knows its submissions: a step beyond it ends the run. If several
+    /// simulators run side by side, each gets the instant before which no other one can affect it. Without a
+    /// horizon there is no limit.
     pub fn set_horizon_ns(&mut self, horizon_ns: Option<u64>) {
         self.horizon_ns = horizon_ns.unwrap_or(u64::MAX);
     }
@@ -256,11 +256,11 @@ impl Cluster {
         Ok(self.simulation.events.next_time())
     }
 
-    /// Advances to the next event and passes the outputs to `callback`, in order. Returns its time;
-    /// none if there are no more events.
+    /// Advances to the next event and passes the outputs to `callback`, in order. Returns its time; None if
+    /// there are no more events.
     ///
     /// # Errors
-    /// When it lies beyond the horizon, when the simulation fails, when the callback panics.
+    /// If it is beyond the horizon, the simulation fails, or the callback panics.
     pub fn step(&mut self, callback: impl FnMut(&ClusterOutput)) -> Result<Option<u64>, ClusterError> {
         let Some(at_ns) = self.next_event_ns()? else {
             self.deliver(callback)?;
@@ -288,7 +288,7 @@ impl Cluster {
         self.deliver(callback)
     }
 
-    /// Goes on until nothing is left to happen.
+    /// Advances until there are no more events.
     pub fn run_to_end(&mut self, callback: impl FnMut(&ClusterOutput)) -> Result<(), ClusterError> {
         self.check_alive()?;
         let advanced = self.simulation.advance(None);
@@ -309,8 +309,7 @@ impl Cluster {
         self.simulation.fleet.workers().iter().enumerate().map(state).collect()
     }
 
-    /// Leading blocks of a prompt that an engine of the first pool has cached. None if there
-    /// is no such engine.
+    /// Leading blocks of a prompt that an engine of the first pool has cached. None if there is no such engine.
     #[must_use]
     pub fn cached_blocks(&self, engine: u32, prompt: &Prompt) -> Option<u32> {
         let workers = self.simulation.fleet.workers_of(self.simulation.fleet.first_role());

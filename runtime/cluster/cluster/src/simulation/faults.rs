@@ -88,7 +88,7 @@ impl<O: Observer> Simulation<'_, O> {
         let pool = worker.role();
         let then = match restart_after_ns {
             Some(_) => Health::Restarting,
-            // An autoscaler may put another in its place.
+            // An autoscaler may start another engine in its place.
             None if self.fleet.pool(pool).scales() => Health::Off,
             None => Health::Down,
         };
@@ -98,8 +98,7 @@ impl<O: Observer> Simulation<'_, O> {
             self.note_incident(rank, Incident::Crash);
             self.dissolve_steady_decode(rank);
             let worker = self.fleet.worker_mut(rank);
-            // An engine also names requests that clients have given up, while a load still fills
-            // their blocks.
+            // The engine may also have requests that clients have cancelled, while a load still fills their blocks.
             let live = |tag: &u64| self.in_flight.find(*tag);
             let held = worker.engine().live_tags().into_iter();
             tags.extend(held.filter(|tag| live(tag).is_some_and(|live| live.is_at(&ranks))));
@@ -200,7 +199,7 @@ impl<O: Observer> Simulation<'_, O> {
         let is_serving = worker.lifecycle().is_serving();
         match action {
             FaultAction::FailRequest { slot } => {
-                // One that a crash of the same answer took is not there.
+                // The request is missing if a crash of the same answer removed it.
                 if let Some(tag) = worker.injector_mut().and_then(|injector| injector.request(slot)) {
                     self.fail_request(tag);
                 }

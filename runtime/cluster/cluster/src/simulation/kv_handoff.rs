@@ -82,9 +82,9 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Handles a worker that has decided on no step. Where prefill workers compute only a first
-    /// token (Dynamo 1.6's replay) that is a pass like any other, after which the worker allocates
-    /// blocks for the next prompt from elsewhere. Returns whether it did.
+    /// Handles a worker that decided on an empty step. If prefill workers compute only a first token (Dynamo
+    /// 1.6's replay), that is a pass like any other, after which the worker allocates blocks for the next
+    /// prompt from another engine. Returns whether it did.
     pub(super) fn reserve_after_empty_pass(&mut self, index: u32) -> Result<bool, SimError> {
         let worker = self.fleet.worker(index);
         let is_asked = worker.reserves_between_steps()
@@ -192,7 +192,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// A decode worker has the KV of a request, whose source is free again.
+    /// Records that a decode worker has the KV of a request, and frees the source.
     fn take_over(&mut self, tag: u64) {
         let Stage::Decode { worker, id } = self.in_flight.get(tag).stage else { return };
         self.ledger.end_transfer(tag, self.clock.now_ns());

@@ -114,7 +114,7 @@ impl<O: Observer> Simulation<'_, O> {
         let eos_token = own.config().tokens.as_ref().and_then(|tokens| tokens.eos_token);
         self.ledger.route(tag, pool, overlap_tokens);
         let (kv_role, max_tokens) = (self.kv_role(tag, pool), self.tokens_of_part(tag, pool));
-        // Where its client has enough the engine is through with it at once.
+        // If its client has enough tokens, the engine is done with it immediately.
         let max_tokens = self.cancel_tokens(tag).map_or(max_tokens, |enough| max_tokens.min(enough));
         let drawn = self.drawn_outputs(tag, worker).filter(|_| kv_role != KvRole::Source);
         let drawn = drawn.filter(|_| self.in_flight.get(tag).stop_after.is_none());
@@ -131,7 +131,7 @@ impl<O: Observer> Simulation<'_, O> {
         if keeps_prompt {
             live.prompt = Some(prompt.clone());
         }
-        // The token that stops it is the one drawn there.
+        // The token that stops the request is the one drawn at that place.
         let drawn_stop = live
             .stop_after
             .filter(|_| eos_token.is_none())
@@ -174,8 +174,8 @@ impl<O: Observer> Simulation<'_, O> {
         self.announce(worker, tag, max_tokens);
     }
 
-    /// Whether and how the outputs of a request are drawn at a worker: not where
-    /// an observer, a router or an injector sees them, or a source chooses them.
+    /// Whether and how the outputs of a request are drawn at a worker: not if an observer, a router or an
+    /// injector sees them, or a source chooses them.
     fn drawn_outputs(&self, tag: u64, worker: u32) -> Option<DrawnOutputs> {
         let worker = self.fleet.worker(worker);
         if self.observation.wants_steps() || !worker.draws_outputs_unseen() || self.routing.needs(worker.role()).outputs
@@ -207,7 +207,7 @@ impl<O: Observer> Simulation<'_, O> {
             self.observation.aborted(worker, tag);
             self.fleet.note_change(worker);
             if self.fleet.worker(worker).reserves_between_steps() {
-                // There may be room for another now.
+                // There may now be room for another prompt.
                 self.handoffs.push_due(Due::Reservation { worker });
             }
         }
@@ -253,8 +253,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// A client has the answer to an ended request; its session continues or makes room for
-    /// another.
+    /// Passes the answer of an ended request to its client; its session continues or makes room for another one.
     pub(super) fn answer(&mut self, tag: u64, outcome: Outcome) {
         let live = self.in_flight.remove(tag);
         self.ledger.end(tag, outcome, self.clock.now_ns());

@@ -75,7 +75,7 @@ pub fn simulate(config: RunConfig, observer: &mut dyn Observer) -> Result<Report
     simulation.into_report()
 }
 
-/// How the run through the instants ended.
+/// How the loop over instants ended.
 enum Passed {
     /// All instants have been handled.
     All,
@@ -368,17 +368,16 @@ impl<O: Observer> Simulation<'_, O> {
 pub(super) struct RunFacts {
     pub(super) config: RunConfig,
     pub(super) overheads: Overheads,
-    /// Whether the end of any step can bring about the arrival of a request
-    /// anywhere: because another ends, because the router kept it back, or because
-    /// of an injected crash.
+    /// Whether the end of any step can cause the arrival of a request at any engine: because another request
+    /// ends, because the router held it back, or because of an injected crash.
     pub(super) is_chained: bool,
     /// Whether all workers are up from the beginning to the end.
     pub(super) is_steady: bool,
     /// Whether any pool has an autoscaler.
     pub(super) scales: bool,
-    /// Whether its clients are outside, and decide what follows their requests.
+    /// Whether its clients are external, and decide what follows their requests.
     pub(super) is_served: bool,
-    /// Whether caches know the prompts to come.
+    /// Whether caches know future prompts.
     pub(super) foresees: bool,
 }
 
@@ -411,7 +410,7 @@ pub(super) fn forecast(run: &RunConfig) -> Option<Forecast> {
     traffic.begin(&mut events);
     let mut prompts = Vec::new();
     let last_ns = run.max_time_ns.unwrap_or(u64::MAX);
-    // All sessions start at times of their own.
+    // All sessions start at times that do not depend on others.
     while let Some((at_ns, workload)) = events.pop_arrival(last_ns) {
         if let Start::Turn(turn) = traffic.start_session(workload, at_ns, &mut events) {
             prompts.push(turn.prompt.block_hashes().to_vec());
@@ -437,7 +436,7 @@ impl<O: Observer> Simulation<'_, O> {
         structured.draw(self.traffic.output_seeds()[tag as usize])
     }
 
-    /// A request with structured outputs has reached a worker, whose grammar takes some time.
+    /// Starts the compilation of a grammar for a request with structured outputs that has reached a worker.
     fn begin_compilation(&mut self, tag: u64, worker: u32, compilation: GrammarCompilation) {
         let incarnation = self.fleet.worker(worker).incarnation();
         let compiled = Event::GrammarCompiled { tag, worker, incarnation, succeeds: compilation.succeeds };
@@ -464,7 +463,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// A request's engine has ended it for want of a grammar.
+    /// Ends a request whose engine could not compile its grammar.
     fn reject_without_grammar(&mut self, tag: u64) {
         self.end(tag, Outcome::Rejected(RejectReason::GrammarFailed));
     }

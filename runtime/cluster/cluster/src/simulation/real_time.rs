@@ -32,8 +32,8 @@ pub fn simulate_in_real_time(
 }
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Waits until an event is due that is planned at `at_ns`. The time then; none if the
-    /// observer ends the run meanwhile. In virtual time it is due at once.
+    /// Waits for an event planned at `at_ns`. Returns the time then; None if the observer ends the run in the
+    /// meantime. In virtual time, the event is due immediately.
     pub(super) fn reach(&mut self, at_ns: u64) -> Option<u64> {
         loop {
             match self.clock.reach(at_ns) {

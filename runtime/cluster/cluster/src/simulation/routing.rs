@@ -57,15 +57,14 @@ impl<O: Observer> Simulation<'_, O> {
         })
     }
 
-    /// Lets requests out of the routers' queues as far as engines have room.
+    /// Releases requests from the routers' queues while engines have room.
     pub(super) fn release_queued(&mut self) {
         for &pool in self.facts.config.topology.roles() {
             self.release_first(pool);
         }
     }
 
-    /// The same for one pool: requests for which earlier events of this instant have made room
-    /// precede later ones.
+    /// The same for one pool: requests for which earlier events of this instant have made room precede later ones.
     pub(super) fn release_first(&mut self, pool: PoolRole) {
         if !self.routing.take_may_release(pool) {
             return;

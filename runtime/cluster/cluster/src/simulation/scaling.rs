@@ -34,8 +34,8 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Requests that wait in front of the engines of a pool, and their prompt
-    /// tokens as far as that pool computes them.
+    /// Requests that wait in front of the engines of a pool, and those of their prompt tokens that this pool
+    /// computes.
     pub(super) fn waiting_in_front(&self, pool: PoolRole) -> (u64, u64) {
         let (mut requests, mut tokens) = self.routing.queued(pool);
         for &tag in self.routing.parked(pool) {
@@ -88,8 +88,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Whether nothing but ticks remains, and no tick will change that because each autoscaler has
-    /// seen the final state.
+    /// Whether only ticks remain, and no tick can change that because each autoscaler has seen the final state.
     pub(super) fn only_ticks_are_left(&mut self) -> bool {
         if self.events.has_more_than_ticks() {
             self.clock.expect_more_than_ticks();

@@ -13,7 +13,7 @@ use crate::ledger::record::Outcome;
 use crate::observe::Observer;
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Too many steps were taken at this instant, so time counts as stuck.
+    /// The error for too many steps at this instant.
     pub(super) fn time_stands_still(&self) -> SimError {
         let at_work =
             self.fleet.workers().iter().find(|worker| worker.is_executing() || worker.engine().load().num_running > 0);
@@ -86,7 +86,7 @@ mod tests {
     use crate::config::{PoolConfig, RunConfig, SyntheticInput, Topology};
     use crate::observe::Unobserved;
 
-    /// Every step takes as long.
+    /// Every step takes this long.
     struct Constant(u64);
 
     impl LatencyModel for Constant {

@@ -53,7 +53,7 @@ pub struct AgentsInput {
 }
 
 impl AgentsInput {
-    /// The source of a workload of such agents.
+    /// The source of a workload with such agents.
     pub fn source(&self) -> Result<WorkloadSource, String> {
         self.check()?;
         let pacing = match self.concurrency {
@@ -100,7 +100,7 @@ struct Planner<'a> {
 impl<'a> Planner<'a> {
     fn new(input: &'a AgentsInput) -> Self {
         let trace = Trace {
-            // The instructions come first.
+            // The instructions are the first blocks.
             distinct_hash_ids: input.system_tokens / BLOCK_TOKENS,
             block_size_tokens: BLOCK_TOKENS,
             sessions: input.count,
@@ -218,7 +218,7 @@ impl Context {
         Self { ids: (0..system_tokens / BLOCK_TOKENS).collect(), len_tokens: system_tokens }
     }
 
-    /// Adds tokens of its own. A block that was not full before is another one now.
+    /// Adds tokens of its own. A block that was not full becomes another block.
     fn grow(&mut self, tokens: u32, next_id: &mut u32) {
         self.ids.truncate((self.len_tokens / BLOCK_TOKENS) as usize);
         self.len_tokens = self.len_tokens.saturating_add(tokens);

@@ -1,4 +1,4 @@
-//! Decisions of a request's client: when it gives up, and whether it retries.
+//! Decisions of a request's client: when it cancels, and whether it retries.
 //!
 //! Decisions depend only on numbers, so virtual time and a clock give the same results.
 
@@ -31,14 +31,14 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// When the client gives up next, and why.
+    /// The client's next cancellation and its reason.
     #[must_use]
     pub fn ends(&self, has_first_token: bool) -> Option<(u64, GiveUp)> {
         let first = self.first_token_ns.filter(|_| !has_first_token).map(|at_ns| (at_ns, GiveUp::FirstToken));
         first.into_iter().chain(self.whole).min()
     }
 
-    /// The same, cancelled at a time if there is one.
+    /// The same, with a cancellation at a time if there is one.
     #[must_use]
     pub(crate) fn at_most(self, cancels_at_ns: Option<u64>) -> Self {
         let cancelled = cancels_at_ns.map(|at_ns| (at_ns, GiveUp::Cancelled));
@@ -53,7 +53,7 @@ impl Patience {
 }
 
 impl ClientConfig {
-    /// When the client of an attempt gives up for good.
+    /// The time at which the client of an attempt cancels without a retry.
     #[must_use]
     pub fn last_ns(&self, attempt: Attempt) -> Option<u64> {
         self.deadline_ns.map(|limit_ns| attempt.first_sent_ns.saturating_add(limit_ns))
@@ -77,7 +77,7 @@ impl ClientConfig {
         }
     }
 
-    /// When the next attempt is sent after one that has ended, if there is one.
+    /// The time of the next attempt after one that has ended, if there is one.
     #[must_use]
     pub fn next_attempt_ns(&self, request_seed: u64, attempt: Attempt, outcome: Outcome, ended_ns: u64) -> Option<u64> {
         let retry = self.retry?;
@@ -98,14 +98,14 @@ impl ClientConfig {
     fn changes_mind(&self, request_seed: u64, first_sent_ns: u64) -> (Option<u64>, Option<u32>) {
         let Some(cancel) = &self.cancel else { return (None, None) };
         let mut stream = Stream::new(request_seed, "cancel");
-        // All is drawn in any case, so that a share changes nothing but who cancels.
+        // All values are always drawn, so that a share only changes who cancels.
         let is_one = stream.unit() < cancel.share;
         let after_ms = cancel.after_ms.map(|after_ms| after_ms.draw(&mut stream));
         let tokens = cancel.after_tokens.map(|tokens| whole(tokens.draw(&mut stream)));
         if !is_one {
             return (None, None);
         }
-        // With no time at all it would not have been sent.
+        // With no time at all, the request would not have been sent.
         let after_ns = after_ms.map(|ms| ((ms * NS_PER_MS).round() as u64).max(1));
         (after_ns.map(|after_ns| first_sent_ns.saturating_add(after_ns)), tokens)
     }

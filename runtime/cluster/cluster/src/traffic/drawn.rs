@@ -1,6 +1,6 @@
 //! Sessions of synthetic workloads: the requests of their turns.
 //!
-//! Optional properties are drawn from streams of their own, so an option changes nothing else.
+//! Each optional property is drawn from its own stream, so an option does not change other properties.
 
 use vcr_base::random::{Stream, Weights};
 use vcr_core::{Prompt, seed};
@@ -29,7 +29,7 @@ impl Sessions<'_> {
         let adapter = adapters.as_ref().map(|adapters| {
             adapters.first.saturating_add(adapters.popularity.draw(&mut Stream::new(session_seed, "adapter")) as u32)
         });
-        // KV of one adapter is of no use to another.
+        // Requests with different adapters cannot share KV.
         let salt = adapter.map_or(0, |adapter| seed::derive(0, "adapter", u64::from(adapter)));
         let mut conversation = empty_prompt(salt);
         if mix.shared_prefix_tokens > 0 {
@@ -125,7 +125,7 @@ impl Sessions<'_> {
         let mut taken: Vec<usize> = Vec::with_capacity(wanted);
         while taken.len() < wanted {
             let mut document = documents.popularity.draw(&mut stream);
-            // The next one that is not there: of few documents most are drawn again.
+            // The next document that is not taken: with few documents, most are drawn again.
             while taken.contains(&document) {
                 document = (document + 1) % documents.popularity.count();
             }

@@ -14,7 +14,7 @@ use vcr_trace::{Trace, Trigger};
 
 use crate::config::TracePacing;
 
-/// A request that waits for another.
+/// A request that waits for another one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
     pub(super) row: u32,
@@ -27,21 +27,21 @@ pub(crate) struct Graph {
     trace: Arc<Trace>,
     copies: u32,
     pacing: TracePacing,
-    /// Where the waiters of each row begin in `waiters`, and where the last end.
+    /// Index in `waiters` at which the waiters of each row begin, and of the end of the last.
     first_waiter: Vec<u32>,
     waiters: Vec<Waiter>,
     /// The play of each row.
     play_of: Vec<u32>,
-    /// By play, the start of its rows in `play_rows`, in file order.
+    /// For each play, the start of its rows in `play_rows`, in file order.
     first_of_play: Vec<u32>,
     play_rows: Vec<u32>,
-    /// By node, the number of dependencies that have not happened.
+    /// For each node, the number of dependencies that have not occurred.
     num_waits: Vec<u32>,
-    /// By node, the time at which its predecessors have let it start.
+    /// For each node, the earliest start that its predecessors allow.
     ready_ns: Vec<u64>,
-    /// By play of each copy, the number of its requests that have not ended.
+    /// For each play of each copy, the number of its requests that have not ended.
     num_left: Vec<u32>,
-    /// By play of each copy, the virtual time that its rows count from.
+    /// For each play of each copy, the virtual time that is the origin of its rows.
     origin_ns: Vec<u64>,
     /// Nodes that may start, with their times; the caller takes them.
     released: Vec<(u64, u64)>,
@@ -158,7 +158,7 @@ impl Graph {
     }
 }
 
-/// By row, the rows that wait for it, with delays in the trace's pacing.
+/// For each row, the rows that wait for it, with delays in the trace's pacing.
 pub(super) fn waiters(trace: &Trace, pacing: TracePacing) -> (Vec<u32>, Vec<Waiter>) {
     let (first, order) = grouped(trace.requests.len() as u32, trace.dependencies.iter().map(|other| other.request));
     let mut row_of = vec![0; trace.dependencies.len()];
@@ -174,8 +174,8 @@ pub(super) fn waiters(trace: &Trace, pacing: TracePacing) -> (Vec<u32>, Vec<Wait
     (first, order.iter().map(waiter).collect())
 }
 
-/// Items by group: where each group begins, and where the last ends, in the
-/// list of items, which keep their order inside a group.
+/// Items by group: the indices at which groups begin and the last one ends, in the list of items, which keep
+/// their order inside a group.
 pub(super) fn grouped(groups: u32, group_of: impl Iterator<Item = u32> + Clone) -> (Vec<u32>, Vec<u32>) {
     let mut first = vec![0u32; groups as usize + 1];
     let mut count = 0;

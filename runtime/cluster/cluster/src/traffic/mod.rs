@@ -47,7 +47,7 @@ struct Thinking {
 pub(crate) enum Start {
     /// It starts with this turn.
     Turn(Turn),
-    /// Too many are in flight.
+    /// It was dropped because too many were in progress.
     Dropped,
     /// There is none, or its requests start by themselves.
     Nothing,
@@ -56,9 +56,9 @@ pub(crate) enum Start {
 pub(crate) struct Traffic {
     run_seed: u64,
     workloads: Vec<Workload>,
-    /// By tag.
+    /// Seeds by tag.
     output_seeds: Window<u64>,
-    /// By slot of [`Event::NextTurn`].
+    /// Turns by slot of [`Event::NextTurn`].
     thinking: Vec<Option<Thinking>>,
     vacant: Vec<u32>,
     /// Further attempts of clients, by the tag of the attempt before.
@@ -68,7 +68,7 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// With `keeps_tokens`, prompts have tokens and not only hashes of blocks.
+    /// With `keeps_tokens`, prompts have tokens in addition to hashes of blocks.
     pub(crate) fn new(run: &RunConfig, blocks: HashedBlocks, keeps_tokens: bool) -> Self {
         let workload = |index| workload(run, index, blocks, keeps_tokens);
         Self {
@@ -82,7 +82,7 @@ impl Traffic {
         }
     }
 
-    /// The same for an engine by itself, whose requests come from outside.
+    /// The same for a single engine whose requests come from outside.
     pub(crate) fn from_outside(run: &RunConfig) -> Self {
         Self {
             run_seed: run.seed,
@@ -95,12 +95,12 @@ impl Traffic {
         }
     }
 
-    /// A session of a workload comes from outside.
+    /// Begins a session of a workload from outside.
     pub(crate) fn begin_session(&mut self, workload: u32) {
         self.workloads[workload as usize].begin_session();
     }
 
-    /// Number of sessions that start at times of their own, where that is known.
+    /// Number of sessions that start at times that do not depend on others, if known.
     pub(crate) fn sessions_known(&self) -> Option<u64> {
         self.workloads.iter().map(Workload::sessions_known).sum()
     }
@@ -133,7 +133,7 @@ impl Traffic {
         self.workloads[workload as usize].name()
     }
 
-    /// By tag.
+    /// The seeds of outputs, by tag.
     pub(crate) fn output_seeds(&self) -> &Window<u64> {
         &self.output_seeds
     }
@@ -148,14 +148,13 @@ impl Traffic {
         self.workloads[workload as usize].answer_times(row)
     }
 
-    /// When the session starts that comes after `before` others, where there is a single
-    /// workload and that is known.
+    /// The start of the session after `before` others, if there is a single workload and the start is known.
     pub(crate) fn foreseen_start_ns(&mut self, before: u64) -> Option<u64> {
         let [workload] = &mut self.workloads[..] else { return None };
         workload.foreseen_start_ns(before)
     }
 
-    /// How the clients of a workload behave.
+    /// The behaviour of a workload's clients.
     pub(crate) fn client(&self, workload: u32) -> &ClientConfig {
         self.workloads[workload as usize].client()
     }
@@ -208,7 +207,7 @@ impl Traffic {
         self.attempts.remove(&after)
     }
 
-    /// A request of a workload's graph starts, or one of its lanes if it is due still.
+    /// Starts a request of a workload's graph, or of one of its lanes if it is still due.
     pub(crate) fn start_node(&mut self, index: u32, node: u64, now_ns: u64, events: &mut EventQueue) -> Option<Turn> {
         let workload = &mut self.workloads[index as usize];
         let started = workload.start_node(node, now_ns);
@@ -241,7 +240,7 @@ impl Traffic {
         self.output_seeds.push(seed::derive(seed::mix(stream ^ turn.session), "turn", u64::from(turn.turn)));
     }
 
-    /// All requests before `tag` have ended.
+    /// Forgets requests before `tag`, which have all ended.
     pub(crate) fn forget_before(&mut self, tag: u64) {
         self.output_seeds.advance(tag);
     }
@@ -251,8 +250,7 @@ impl Traffic {
         self.answers.insert(tag, answer);
     }
 
-    /// Ends a request: its session continues, or makes room for another. Returns whether a warm-up ends with
-    /// it.
+    /// Ends a request: its session continues, or makes room for another one. Returns whether a warm-up ends with it.
     pub(crate) fn ended(
         &mut self,
         tag: u64,
@@ -262,8 +260,8 @@ impl Traffic {
         events: &mut EventQueue,
     ) -> bool {
         let index = record.workload;
-        // A drawn conversation cannot continue without an answer; rows of a trace
-        // stand for themselves and each of them is accounted for.
+        // A drawn conversation cannot continue without an answer; rows of a trace are independent of it, and
+        // each of them must be accounted for.
         if record.outcome != Outcome::Completed && matches!(follow_up, FollowUp::Drawn(_)) {
             follow_up = FollowUp::None;
         }
@@ -376,7 +374,7 @@ impl TracePacing {
     /// A time or a wait of the trace as virtual time.
     pub(crate) fn scale(self, ns: u64) -> u64 {
         let speedup = self.speedup();
-        // Exact where nothing is scaled: a double holds 53 bits.
+        // The result is exact if nothing is scaled: a double holds 53 bits.
         if speedup == 1.0 { ns } else { (ns as f64 / speedup).round() as u64 }
     }
 }
@@ -390,7 +388,7 @@ pub struct StructuredOutputs {
     pub share: f64,
     /// Milliseconds from a request's arrival at an engine until its grammar is compiled.
     pub compile_ms: Distribution,
-    /// The share of these whose grammar cannot be compiled, from 0 to 1.
+    /// The share of requests with a grammar whose grammar cannot be compiled, from 0 to 1.
     pub failing_share: f64,
 }
 
@@ -405,7 +403,7 @@ impl StructuredOutputs {
     /// The compilation of a request's grammar, if it has one; `request_seed` is the same for all attempts at a request.
     pub(crate) fn draw(&self, request_seed: u64) -> Option<GrammarCompilation> {
         let mut stream = Stream::new(request_seed, "structured outputs");
-        // All is drawn in any case, so that a share changes nothing but which requests have a grammar.
+        // All values are always drawn, so that a share only changes which requests have a grammar.
         let is_one = stream.unit() < self.share;
         let succeeds = stream.unit() >= self.failing_share;
         let duration_ns = (self.compile_ms.draw(&mut stream).max(0.0) * NS_PER_MS).round() as u64;

@@ -59,16 +59,16 @@ struct Warmup {
 pub(super) struct Profile {
     config: ProfileConfig,
     source: Source,
-    /// By lane.
+    /// Warm-ups by lane.
     warmups: Vec<Warmup>,
     /// Lanes that are still warming up.
     warming: usize,
     has_begun: bool,
-    /// By the number of their start.
+    /// Plays in progress, by the number of their start.
     open: BTreeMap<u32, Play>,
     /// Requests of plays in flight.
     in_flight: u64,
-    /// Nodes whose times are new.
+    /// Nodes with new times.
     released: Vec<(u64, u64)>,
     counts: ProfileCounts,
 }
@@ -206,7 +206,7 @@ impl Profile {
         Some(number)
     }
 
-    /// Plays begin whose lanes were filled before.
+    /// Begins the plays with which lanes were filled.
     fn begin_profile(&mut self, now_ns: u64) {
         self.has_begun = true;
         self.counts.began_ns = now_ns;

@@ -1,4 +1,4 @@
-//! Clients that give up, cancel and try again.
+//! Clients that cancel, time out and retry.
 
 use std::cell::Cell;
 
@@ -46,7 +46,7 @@ fn a_client_that_gives_up_ends_its_request_at_that_instant() {
     assert_eq!((count(&report, Counter::Timeouts), count(&report, Counter::Completed)), (1, 0));
     assert_eq!((count(&report, Counter::WastedTokens), count(&report, Counter::WastedPromptTokens)), (24, 100));
     assert_eq!(count(&report, Counter::GeneratedTokens), 24);
-    // The running step continues, and no other follows.
+    // The running step continues, and no step follows.
     assert_eq!(count(&report, Counter::Steps), 25);
     // A client that has its answer in time has all of it.
     let patient = one(ClientConfig { timeout_ns: Some(201 * MS), ..ClientConfig::default() });

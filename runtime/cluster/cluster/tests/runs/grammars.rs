@@ -27,7 +27,7 @@ fn requests_are_scheduled_once_their_grammar_is_compiled() {
     let single = |share| run(&one_pool(1, with_grammars(Arrivals::Burst { count: 1, over_ns: 0 }, share, 0.0)));
     let scheduled_ns = |share| single(share).requests[0].scheduled_ns;
     assert_eq!((scheduled_ns(0.0), scheduled_ns(1.0)), (Some(0), Some(50 * MS)));
-    // Others are not held up by one that waits.
+    // A waiting request does not delay others.
     let report = run(&one_pool(1, with_grammars(burst(40), 0.5, 0.0)));
     assert_conserved(&report);
     let waits_ns = report.requests.iter().map(|one| one.scheduled_ns.expect("it was scheduled") - one.queued_ns);

@@ -268,7 +268,7 @@ fn a_cut_off_run_counts_what_is_unfinished() {
     assert!(report.unfinished_requests > 0);
 }
 
-/// Takes as long as [`support::linear`]; only decodes were observed.
+/// Takes as long as [`support::linear`]; only decodes were measured.
 #[derive(Default)]
 struct Ranged(RangeUse);
 
@@ -346,8 +346,8 @@ fn steps_outside_of_a_fitted_range_are_reported() {
     assert_eq!((plain.outside_fitted_range, plain.fingerprint), (None, whole.fingerprint));
 }
 
-/// A third of the prompts are short. They stay with the decode engines, the others
-/// are computed by prefill engines, and all are answered.
+/// A third of the prompts are short. They stay with the decode engines, prefill engines compute the others,
+/// and all are answered.
 #[test]
 fn short_prompts_may_stay_with_the_decode_engines() {
     let staying = |conditional| {
@@ -378,7 +378,7 @@ fn short_prompts_may_stay_with_the_decode_engines() {
         assert_eq!(stayed, record.prompt_tokens <= 200, "{record:?}");
         assert_eq!(stayed, record.decode_worker.is_none(), "{record:?}");
     }
-    // All of them would be little, but then no request may stay with busy engines.
+    // All prompts would be short enough, but no request may stay with busy engines.
     let busy = ConditionalConfig { decode_busy_threshold: Some(0.0), ..limit(u32::MAX) };
     let some = staying(Some(busy)).metrics.count(Counter::StayedWithDecode);
     assert!((1..60).contains(&some), "{some}");

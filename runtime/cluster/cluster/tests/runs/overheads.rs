@@ -79,7 +79,7 @@ fn the_first_token_comes_with_the_second_at_the_latest() {
     assert_eq!((record.first_token_ns, record.detail.second_token_ns), (Some(5 * MS), Some(5 * MS)));
     let itl = report.metrics.trend(Trend::Itl).expect("it has samples");
     assert_eq!((itl.min, record.end_ns), (0.0, Some(9 * MS)));
-    // Without a second token nothing ends its wait.
+    // Without a second token, nothing ends its wait.
     let report = run(&with_overheads(single(100.0, 1.0), slow_start));
     let record = &report.requests[0];
     assert_eq!(
@@ -111,7 +111,7 @@ fn an_answer_that_comes_too_late_is_unfinished() {
     assert_eq!((report.unfinished_requests, report.requests[0].outcome), (1, Outcome::Unfinished));
     let report = run(&cut(17 * MS + 700_000));
     assert_eq!((report.unfinished_requests, report.requests[0].outcome), (0, Outcome::Completed));
-    // One that has not come to the queue.
+    // A request that has not reached the queue.
     let report = run(&cut(8 * MS));
     assert_eq!((report.unfinished_requests, report.requests[0].scheduled_ns), (1, None));
 }

@@ -1,5 +1,5 @@
-//! Requests with times of their own: the clients' view, alone and with crashes, stalls, slow
-//! engines, transfers and other engines around them.
+//! Requests with per-request times: the clients' view, alone and with crashes, stalls, slow engines,
+//! transfers and other engines.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::runs::random::with_pools;
 use crate::runs::{burst, crash, disaggregated};
 use crate::support::{MS, assert_conserved, config, constant, mix, pool, run, synthetic};
 
-/// 50 ms for the first token, 10 ms for others.
+/// 50 ms for the first token, 10 ms for the others.
 #[derive(Clone, Debug)]
 struct Times;
 
@@ -140,7 +140,7 @@ fn a_slow_engine_stretches_times() {
     assert_eq!((record.first_token_ns, record.end_ns), (Some(50 * MS), Some(90 * MS)));
 }
 
-/// Counts steps and checks that they come in order and take no time.
+/// Counts steps and checks that they are in order and take no time.
 #[derive(Default)]
 struct Steps {
     last_ns: u64,

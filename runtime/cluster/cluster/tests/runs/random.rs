@@ -75,10 +75,10 @@ pub(crate) fn watched_until(config: &RunConfig, enough: u64) -> Report {
     report
 }
 
-/// Share of the cases that must run, rather than be refused for want of room.
+/// Share of the cases that must run, rather than be refused for lack of room.
 const FEWEST_RUNS_PERCENT: usize = 90;
 
-/// Whatever breaks, every request ends once or is rejected, and the run ends.
+/// Whatever fails, every request ends once or is rejected, and the run ends.
 #[test]
 fn any_run_with_faults_is_conserved() {
     assert_runs_conserved(96, arb_case());
@@ -193,7 +193,7 @@ fn run_that_fits(run_config: &RunConfig) -> Result<Report, TestCaseError> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// With one engine no router has a choice.
+    /// With one engine, no router has a choice.
     #[test]
     fn a_lone_engine_does_the_same_behind_every_router(seed in any::<u64>(), count in 1..40u64, blocks in 60..400u32) {
         let report = |router: RouterConfig| {
@@ -211,7 +211,7 @@ proptest! {
         }
     }
 
-    /// Engines that know their next turn look further ahead than others, with the same results.
+    /// Engines that know their next arrival look further ahead, with the same results.
     #[test]
     fn whoever_knows_its_turn_does_the_same(
         seed in any::<u64>(),

@@ -1,4 +1,4 @@
-//! Runs by a clock: one that is never late changes nothing, and one that is loses nothing.
+//! Runs with a clock: a clock that is never late changes nothing, and a late clock loses nothing.
 
 use std::cell::Cell;
 
@@ -36,7 +36,7 @@ fn by_clock(config: &RunConfig, late_ns: u64) -> Result<Report, SimError> {
     simulate_in_real_time(config.clone(), &mut Unobserved, &mut clock, target)
 }
 
-/// Whatever a cluster has, it has in real time, too.
+/// Everything that a cluster does in virtual time, it does in real time, too.
 #[test]
 fn a_clock_that_is_never_late_changes_no_cluster() {
     assert_same_by_clock(48, arb_case());
@@ -71,7 +71,7 @@ fn assert_same_by_clock(cases: u32, drawn: impl Strategy<Value = Case>) {
         .unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Lateness is measured: requests count from when they were due, steps for as long as they took.
+/// Lateness is measured: requests count from their due time, steps by their real duration.
 #[test]
 fn a_late_clock_makes_steps_longer_and_requests_late() {
     let topology = Topology::Aggregated(pool("engines", 1, 4_000, RouterConfig::RoundRobin));

@@ -35,7 +35,7 @@ pub(crate) fn linear() -> LatencyFactory {
     Arc::new(|_seed| Ok(Box::new(Linear { prefers_batches: false })))
 }
 
-/// The same prices, asked for in batches.
+/// The same prices, requested in batches.
 pub(crate) fn linear_in_batches() -> LatencyFactory {
     Arc::new(|_seed| Ok(Box::new(Linear { prefers_batches: true })))
 }

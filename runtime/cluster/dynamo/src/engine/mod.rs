@@ -27,7 +27,7 @@ pub use pool::PoolOptions;
 pub enum Preset {
     /// Dynamo 1.4: a first token costs a prefill and a decode step.
     Dynamo1_4,
-    /// Dynamo 1.6: a first token comes out of the prefill.
+    /// Dynamo 1.6: a first token comes from the prefill.
     #[default]
     Dynamo1_6,
 }
@@ -111,9 +111,9 @@ pub enum Timing {
     Polynomial,
     /// Constants, in milliseconds.
     Fixed {
-        /// For a pass that prefills.
+        /// The time for a pass with prefills.
         prefill_ms: f64,
-        /// For a pass that decodes.
+        /// The time for a pass with decodes.
         decode_ms: f64,
     },
     /// A planner profile: an `.npz` file or a profiler's folder.
@@ -127,7 +127,7 @@ pub enum Timing {
 pub struct Mtp {
     /// Maximum extra tokens per pass, 1 to 5.
     pub extra_tokens: u32,
-    /// The probability that the first, second, ... of them is accepted if those before it were.
+    /// The probability that the first, second, ... of them is accepted if the previous ones were.
     pub acceptance_rates: Vec<f64>,
 }
 

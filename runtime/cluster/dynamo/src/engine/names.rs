@@ -162,7 +162,7 @@ pub fn known_engine_key(key: &str) -> bool {
 }
 
 impl super::EngineArgs {
-    /// The JSON text `text` with another engine type, under the name of its layout.
+    /// The JSON text `text` with another engine type, under the name in its layout.
     #[must_use]
     pub fn with_engine_type(text: &str, engine_type: &str) -> String {
         let nested = serde_json::from_str::<Map<String, Value>>(text).is_ok_and(|map| is_nested(&map));

@@ -1,4 +1,4 @@
-//! From [`EngineArgs`] to a pool of the simulator.
+//! Converts [`EngineArgs`] to a pool of the simulator.
 
 use vcr_cluster::{DataParallel, LatencyFactory, PoolConfig, PoolRole, RouterConfig, ScalerFactory, ScalingConfig};
 use vcr_core::latency::LatencyModel;
@@ -15,7 +15,7 @@ use super::{EngineArgs, EngineType, PreemptionMode, Preset, SglangArgs, Timing, 
 use crate::autoscale::AutoscaleArgs;
 use crate::problem::{DynamoError, Problem};
 
-/// Token budget of passes without a bound; no pass has as many tokens.
+/// Token budget of passes without a limit; no pass has as many tokens.
 const UNBOUNDED_TOKENS: u32 = 1 << 30;
 
 /// Factor of SGLang's `schedule_conservativeness` with data-parallel attention.
@@ -115,8 +115,8 @@ impl EngineArgs {
                 PreemptionMode::Fifo => Victim::Oldest,
             },
             async_scheduling: self.async_scheduling,
-            // Dynamo does not have asynchronous scheduling; with it vLLM's rule applies. Workers with
-            // states take no KV from others.
+            // Dynamo has no asynchronous scheduling; with it, vLLM's rule applies. Workers with states
+            // receive no KV from other workers.
             reservations: match self.async_scheduling || self.state_blocks > 0 {
                 true => Reservations::InSteps,
                 false => Reservations::BetweenSteps,

@@ -1,4 +1,4 @@
-//! From JSON to [`EngineArgs`].
+//! Reads [`EngineArgs`] from JSON.
 
 use std::path::PathBuf;
 

@@ -61,7 +61,7 @@ pub(super) fn check(raw: &Raw, block_size: u32, problem: &mut dyn FnMut(&str, St
     }
 }
 
-/// The groups of layers of an engine whose states take this number of blocks; none without states.
+/// The groups of layers of an engine whose states take this number of blocks; empty without states.
 pub(super) fn groups(blocks: u32) -> Vec<KvCacheGroup> {
     let group = |kind| KvCacheGroup { kind, block_size: None, has_drafter: false };
     let states = (0..blocks).map(|_| group(KvCacheKind::Mamba { checkpoint_tokens: None }));

@@ -22,7 +22,7 @@ const DISK_LATENCY_MS: f64 = 0.1;
 
 const ABOUT_OBJECTS: &str = "is not simulated: there is a host and a disk, and no object store; remove it";
 
-/// The tiers of 1.4, but for the size of a token.
+/// The tiers of 1.4, without the size of a token.
 pub(super) fn flat(keys: &mut Keys<'_>) -> Option<KvTiersConfig> {
     let own = KvTiersConfig::default();
     let host_blocks = blocks(keys, "num_g2_blocks");

@@ -33,14 +33,14 @@ const NS_PER_MS: f64 = 1e6;
 const PERCENTILES: [f64; 5] = [50.0, 75.0, 90.0, 95.0, 99.0];
 
 impl Distribution {
-    /// Of times in nanoseconds, in any order; the result is in milliseconds.
+    /// The distribution of times in nanoseconds, in any order; the result is in milliseconds.
     #[must_use]
     pub fn of_ns(mut samples_ns: Vec<u64>) -> Self {
         samples_ns.sort_unstable();
         Self::of(samples_ns.len(), |index| samples_ns[index] as f64, NS_PER_MS)
     }
 
-    /// Of a trend of times in a run's report; without samples if it is absent.
+    /// The distribution of a trend of times in a run's report; without samples if the trend is absent.
     #[must_use]
     pub fn of_trend(trend: Option<TrendReport>) -> Self {
         let Some(trend) = trend else { return Self::default() };
@@ -58,7 +58,7 @@ impl Distribution {
         }
     }
 
-    /// Of rates per second, the inverse of gaps in nanoseconds; gaps of 0 are left out.
+    /// The distribution of rates per second, the inverse of gaps in nanoseconds; gaps of 0 are left out.
     #[must_use]
     pub fn of_rates(gaps_ns: &CountedSamples) -> Self {
         let (all, zeros) = (gaps_ns.count(), gaps_ns.zeros());
@@ -87,14 +87,14 @@ impl Distribution {
         Self { count, mean, min, max, median, p75, p90, p95, p99, std: parts.std(least) / parts_per_rate }
     }
 
-    /// Of milliseconds in any order.
+    /// The distribution of milliseconds in any order.
     #[must_use]
     pub fn of_ms(mut samples_ms: Vec<f64>) -> Self {
         samples_ms.sort_unstable_by(f64::total_cmp);
         Self::of(samples_ms.len(), |index| samples_ms[index], 1.0)
     }
 
-    /// Of samples in ascending order, divided by `scale`. Sums are taken in that order, so equal
+    /// The distribution of ascending samples, divided by `scale`. Sums are taken in that order, so equal
     /// samples give equal sums.
     fn of(len: usize, sample: impl Fn(usize) -> f64, scale: f64) -> Self {
         let Some(last) = len.checked_sub(1) else { return Self::default() };

@@ -23,7 +23,7 @@ pub struct RunFacts<'a> {
     pub warnings: &'a [String],
     /// The limit that stopped the run early, if any.
     pub stopped_by: Option<&'a str>,
-    /// For how long each limit kept requests waiting, if requested.
+    /// The time for which each limit kept requests waiting, if requested.
     pub capacity: Option<&'a Value>,
     /// Host resources used, if requested.
     pub host: Option<&'a Value>,
@@ -185,7 +185,7 @@ fn statistics(distribution: &Distribution) -> Map<String, Value> {
     distribution.statistics().into_iter().map(|(name, value)| (format!("{name}_ms"), json!(value))).collect()
 }
 
-/// Work of each worker, and of each of its ranks where it has several.
+/// Work of each worker, and of each of its ranks if it has several.
 fn workers(run: &Report, requests: &BTreeMap<u32, u64>) -> Vec<Value> {
     let place = |engine: &EngineReport| (engine.pool.clone(), engine.engine);
     let workers = run.engines.chunk_by(|one, other| place(one) == place(other)).map(|ranks| {

@@ -68,7 +68,7 @@ impl Sla {
         let keeps = |value_ms: f64, bound_ms: Option<f64>| bound_ms.is_none_or(|bound_ms| value_ms <= bound_ms);
         let since_ms = |ns: u64| (ns - record.arrival_ns) as f64 / 1e6;
         let (Some(first_ns), Some(last_ns)) = (record.first_token_ns, record.last_token_ns) else {
-            // Without a token only the limit of the end applies.
+            // Without a token, only the limit for the end applies.
             let end_ms = record.end_ns.map(since_ms);
             let about_tokens = self.ttft_ms.is_some() || self.itl_ms.is_some();
             return !about_tokens && end_ms.is_some_and(|end_ms| keeps(end_ms, self.e2e_ms));
@@ -81,7 +81,7 @@ impl Sla {
     }
 }
 
-/// Sums over completed requests, or over all requests where stated.
+/// Sums over completed requests, or over all requests if stated.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
     completed: u64,

@@ -40,7 +40,7 @@ struct Row {
     prefill_route_overlap_tokens: Option<u32>,
     decode_route_overlap_tokens: Option<u32>,
     terminal_status: &'static str,
-    /// Not in Dynamo: why it was not completed.
+    /// Not in Dynamo: the reason why it was not completed.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }

@@ -53,7 +53,7 @@ pub struct Summary {
     pub input_throughput_tok_s: f64,
     /// Their output tokens per second.
     pub output_throughput_tok_s: f64,
-    /// Both.
+    /// Throughput of input and output tokens.
     pub total_throughput_tok_s: f64,
     /// Seconds of prefill workers, summed over them.
     pub prefill_worker_seconds: f64,
@@ -68,7 +68,7 @@ pub struct Summary {
     /// Prompt tokens found in a prefix cache, as a share: for each request the most
     /// at any of its admissions.
     pub prefix_cache_reused_ratio: f64,
-    /// The same at the first admission.
+    /// The same ratio at the first admission.
     pub first_admission_prefix_cache_reused_ratio: f64,
     /// See [`ReportSettings`].
     pub kv_eviction: KvEviction,
@@ -153,7 +153,7 @@ impl Summary {
     }
 }
 
-/// Worker time of prefill workers, and of others.
+/// Worker time of prefill workers, and of the others.
 fn worker_seconds(report: &Report) -> (f64, f64) {
     match &report.pools[..] {
         [prefill, decode, ..] => (prefill.worker_seconds, decode.worker_seconds),
@@ -162,7 +162,7 @@ fn worker_seconds(report: &Report) -> (f64, f64) {
     }
 }
 
-/// The same of live engines, which are up for the whole run.
+/// The same for live engines, which are up for the whole run.
 fn live_worker_seconds(report: &Report) -> (f64, f64) {
     let pools = report.engines.chunk_by(|one, other| one.pool == other.pool).map(|engines| {
         let workers = engines.chunk_by(|one, other| one.engine == other.engine).count();

@@ -28,7 +28,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// All of them, in the order of a request's life.
+    /// All phases, in the order of a request's life.
     pub const ALL: [Self; 8] = [
         Self::Queue,
         Self::Load,

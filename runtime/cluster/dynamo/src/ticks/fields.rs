@@ -32,7 +32,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
     }
 }
 
-/// A file's text with the places where its lines begin.
+/// A file's text with the offsets of its lines.
 pub(crate) struct Text<'a> {
     pub(crate) text: &'a str,
     starts: Vec<usize>,

@@ -111,7 +111,7 @@ pub struct TickRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestStatus {
-    /// With its whole output.
+    /// It has its complete output.
     Completed,
     /// It could never be admitted.
     Refused,

@@ -1,4 +1,4 @@
-//! The run: the workload on a cluster of one engine whose steps take one tick each.
+//! Runs the workload on a cluster of one engine whose steps take one tick each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -93,8 +93,8 @@ fn workload_config(workload: &Workload) -> WorkloadConfig {
     WorkloadConfig { start_ns: u64::from(first_tick) * TICK_NS, ..WorkloadConfig::new(NAME, source) }
 }
 
-/// Records ticks, and lets another observer watch the rest. Requests are tagged in order of
-/// arrival, which is theirs in the workload.
+/// Records ticks, and passes everything else to another observer. Requests are tagged in order of arrival,
+/// which is their order in the workload.
 struct Recorder<'a> {
     requests: &'a [TickRequest],
     ticks: Vec<TickRecord>,

@@ -34,7 +34,7 @@ impl TickSettings {
         }
     }
 
-    /// These settings, and `others` where these are not given.
+    /// These settings; absent ones come from `others`.
     #[must_use]
     pub fn or(self, others: Self) -> Self {
         Self {

@@ -42,7 +42,7 @@ pub struct Summary {
     pub queue_pressure_ticks: u64,
     /// Their share of all ticks.
     pub queue_pressure_ratio: f64,
-    /// Ticks with as many admitted requests as there may be.
+    /// Ticks with the maximum number of admitted requests.
     pub active_capacity_ticks: u64,
     /// Their share of all ticks.
     pub active_capacity_ratio: f64,

@@ -31,7 +31,7 @@ pub struct TickRequest {
     pub max_output_tokens: u32,
     /// A higher one is tried first.
     pub priority: i32,
-    /// Tick at whose beginning it waits.
+    /// The tick at whose start it begins to wait.
     pub arrival_tick: u32,
 }
 
@@ -39,7 +39,7 @@ pub struct TickRequest {
 pub struct Workload {
     /// Settings that the file has.
     pub settings: TickSettings,
-    /// Requests in order of arrival, and of their ids where they arrive together.
+    /// Requests in order of arrival, and of their ids if they arrive together.
     pub requests: Vec<TickRequest>,
 }
 

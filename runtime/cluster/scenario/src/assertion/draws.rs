@@ -29,7 +29,7 @@ impl Watched {
 
 /// A run with drawn coefficients.
 pub(crate) struct DrawnRun {
-    /// Without its large parts.
+    /// The report without its large parts.
     report: Report,
     watched: Vec<Option<f64>>,
 }
@@ -51,7 +51,7 @@ impl DrawnRun {
     }
 }
 
-/// All of them, of one run.
+/// All draws of one run.
 pub(crate) struct Draws {
     watched: Vec<Watched>,
     runs: Vec<DrawnRun>,

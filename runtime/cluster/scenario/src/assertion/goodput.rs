@@ -32,7 +32,7 @@ pub(crate) struct GoodputOf {
     /// Name of the SLO class.
     pub(crate) class: Option<String>,
     pub(crate) tenant: Option<u64>,
-    /// None for the SLO of the workload.
+    /// The limits; empty for the SLO of the workload.
     slos: Vec<Slo>,
 }
 
@@ -95,7 +95,7 @@ fn slo(part: &str) -> Result<Slo, Malformed> {
     }
     let Some((_, metric)) = LATENCIES.iter().find(|(known, _)| *known == name) else {
         let names = || LATENCIES.iter().map(|(name, _)| *name);
-        // Elsewhere `itl` is every single gap, and a request has many.
+        // Elsewhere, `itl` is every single gap, and a request has many.
         let mean_gap = (name == "itl").then(|| "the mean gap between the tokens of a request is `tpot`".to_owned());
         let close = mean_gap.or_else(|| nearest(name, names()).map(did_you_mean));
         let hint = close.unwrap_or_else(|| format!("limits are set for {}", names().collect::<Vec<_>>().join(", ")));

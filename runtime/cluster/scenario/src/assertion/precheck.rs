@@ -25,7 +25,7 @@ pub(crate) fn check(script: &AST) -> Scripted<Vec<Watched>> {
 }
 
 fn check_call(&Call { call, is_method, position }: &Call<'_>) -> Scripted<Option<Watched>> {
-    // As a method, the result stands before the dot.
+    // In a method call, the result is in front of the dot.
     let arguments = call.args.len() + usize::from(is_method);
     let texts: Vec<&str> = call.args.iter().filter_map(literal).collect();
     let checked = match (call.name.as_str(), arguments, &texts[..]) {

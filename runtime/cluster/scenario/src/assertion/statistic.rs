@@ -8,7 +8,7 @@ use crate::assertion::malformed::Malformed;
 /// A statistic of a metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Statistic {
-    /// From 0 to 100.
+    /// A percentile, from 0 to 100.
     Percentile(f64),
     Mean,
     Min,
@@ -55,7 +55,7 @@ impl Statistic {
         Err(Malformed { message: format!("there is no statistic `{text}`"), hint: Some(hint) })
     }
 
-    /// Fails when the metric has no such statistic.
+    /// An error if the metric does not have this statistic.
     pub(crate) fn check_applies(self, metric: MetricInfo) -> Result<(), Malformed> {
         let (applies, wanted) = match metric.kind {
             MetricKind::Trend => (

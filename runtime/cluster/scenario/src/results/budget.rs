@@ -24,7 +24,7 @@ impl Budget {
     }
 }
 
-/// A file whose bytes are taken from a budget.
+/// A file whose bytes are charged to a budget.
 #[derive(Debug)]
 pub(crate) struct Counted {
     file: File,

@@ -26,7 +26,7 @@ pub(crate) struct Outputs {
     folder: Option<OutputFolder>,
     /// Files of the folder.
     wanted: BTreeSet<OutFile>,
-    /// For the files that grow with the number of steps.
+    /// The budget for files that grow with the number of steps.
     budget: Arc<Budget>,
     requests: Option<OutputFile>,
     /// Numbers of the runs that have parts.
@@ -42,7 +42,7 @@ pub(crate) struct Written {
 }
 
 impl Outputs {
-    /// None if nothing is to be written.
+    /// None if no files are written.
     pub(crate) fn create(script: &Path, options: &RunOptions) -> Result<Option<Self>, OutputError> {
         if options.out.is_none() && options.requests.is_none() {
             return Ok(None);

@@ -137,7 +137,7 @@ fn outputs(record: &RequestRecord, emitted: &[(u64, u32)]) -> Option<Outputs> {
     }
     let (&(_, first_tokens), later) = emitted.split_first()?;
     let (first_ns, last_ns) = (record.first_token_ns?, record.last_token_ns?);
-    // All but the first take equally long to the client.
+    // All outputs except the first take the same time to reach the client.
     let way_ns = later.last().map_or(0, |(emitted_ns, _)| last_ns.saturating_sub(*emitted_ns));
     let mut before_ns = first_ns;
     let gap_ns = later.iter().map(|(emitted_ns, _)| {

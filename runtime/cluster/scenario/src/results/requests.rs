@@ -4,7 +4,7 @@ use vcr_cluster::Report;
 use vcr_cluster::record::{Outcome, RequestRecord};
 use vcr_compare::{Request, Requests};
 
-/// The requests of a run, to be compared with others.
+/// The requests of a run in the form for comparisons.
 #[must_use]
 pub fn compared_requests(report: &Report) -> Requests {
     Requests::new(report.requests.iter().map(|record| compared_request(report, record)).collect())

@@ -1,7 +1,7 @@
 //! The parts of one run in the files of `--out DIR`: steps, trace and logs of guests.
 //!
-//! Runs may be parallel, so each writes parts of its own, and the parts are joined in the
-//! order of the runs: the files do not depend on the thread count.
+//! Runs may be parallel, so each writes its own parts, and the parts are joined in the order of the runs: the
+//! files do not depend on the thread count.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -68,7 +68,7 @@ impl RunFiles {
         self.steps.close()
     }
 
-    /// Transfers of KV whose bytes moved: spans with their phases, and failures on the track of the engine.
+    /// KV transfers with real bytes: spans with their phases, and failures on the track of the engine.
     fn trace_transfers(&self, report: &Report) -> io::Result<()> {
         let process = self.steps.process();
         let name = |engine: u32| report.engine_names.get(engine as usize).map_or("?", String::as_str);

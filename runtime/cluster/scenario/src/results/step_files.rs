@@ -52,7 +52,7 @@ struct EngineSteps {
     log: EngineLog,
     /// Whether the current line has a schedule.
     scheduled: bool,
-    /// Requests that came after that schedule, and so belong to the next line.
+    /// Requests that arrived after that schedule, and so belong to the next line.
     submitted_later: Vec<u64>,
     /// Whether the engine's settings were written.
     wrote_settings: bool,
@@ -98,9 +98,9 @@ impl Open {
 /// The files of steps of one run.
 pub(crate) struct StepFiles {
     run: String,
-    /// By engine of the run.
+    /// Places by engine of the run.
     engines: Vec<EnginePlace>,
-    /// By engine of the run.
+    /// Logs by engine of the run.
     logs: Vec<Mutex<EngineSteps>>,
     /// The engines' number in the trace.
     process: u64,
@@ -341,7 +341,7 @@ impl StepSink for StepFiles {
             return;
         }
         let mut steps = lock(&self.logs[worker as usize]);
-        // Steps that did nothing but preempt have no result.
+        // Steps that only preempted requests have no result.
         while steps.log.next_is_empty() {
             steps.log.applied(engine);
         }

@@ -15,7 +15,7 @@ pub struct Parameters {
 
 pub(crate) struct Call<'a> {
     pub(crate) call: &'a FnCallExpr,
-    /// Whether its first argument stands before a dot.
+    /// Whether its first argument is in front of a dot.
     pub(crate) is_method: bool,
     pub(crate) position: Position,
 }
@@ -44,7 +44,7 @@ pub(crate) fn calls(script: &AST, name: &str) -> bool {
     is_called
 }
 
-/// Parameters whose value goes into a variable that nothing reads.
+/// Parameters whose value is stored in a variable that nothing reads.
 pub(crate) fn unused_parameters(script: &AST) -> Vec<String> {
     let (mut taken, mut read) = (Vec::new(), BTreeSet::new());
     script.walk(&mut |path: &[ASTNode<'_>]| {

@@ -75,12 +75,12 @@ pub(crate) struct State {
 #[derive(Default)]
 pub(crate) struct RunNames {
     taken: BTreeSet<String>,
-    /// By name that several runs ask for, the number that the next one tries first.
+    /// For each name that several runs use, the number that the next run tries first.
     next_copy: BTreeMap<String, u64>,
 }
 
 impl RunNames {
-    /// `name`, or with a number behind it if another run has it.
+    /// `name`, with a number appended if another run already has it.
     pub(crate) fn unique(&mut self, name: &str) -> String {
         let mut unique = name.to_owned();
         while !self.taken.insert(unique.clone()) {

@@ -48,7 +48,7 @@ impl Blame {
 pub struct ScenarioError {
     pub blame: Blame,
     pub file: String,
-    /// Line and column (from 1) in the script, where known.
+    /// Line and column (from 1) in the script, if known.
     pub at: Option<(usize, usize)>,
     /// The errors; one per line.
     pub message: String,
@@ -161,8 +161,8 @@ pub(crate) fn from_parser(file: &str, source: &str, error: &ParseError) -> Scena
     ScenarioError { blame: Blame::Input, file: file.to_owned(), at, message, hint }
 }
 
-/// The last `{` before a position where a value is expected, so that a map was probably
-/// meant; line and column from 1.
+/// The last `{` before a position where a value is expected, because a map was probably meant; line and
+/// column from 1.
 fn opened_block(source: &str, (error_line, error_column): (usize, usize)) -> Option<(usize, usize)> {
     let mut found = None;
     let mut before = '\n';

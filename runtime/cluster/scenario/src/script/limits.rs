@@ -10,7 +10,7 @@ use vcr_base::input::memory;
 use vcr_base::units::format_bytes;
 use vcr_cluster::MemoryEstimate;
 
-/// Number of script operations after which a scenario counts as endless.
+/// A script with more operations counts as endless.
 pub const MAX_SCRIPT_OPERATIONS: u64 = 50_000_000;
 
 /// Processor time of the operations of a script, its runs and the reading of files not counted. An

@@ -1,5 +1,5 @@
-//! Guests, traces and operator tables that were loaded: once, however often a script names them, and however
-//! often it is executed.
+//! Loaded guests, traces and operator tables: each is loaded once, although a script may name it repeatedly
+//! and be executed repeatedly.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

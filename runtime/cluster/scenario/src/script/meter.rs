@@ -71,7 +71,7 @@ impl Meter {
         }
     }
 
-    /// Runs code whose memory and time do not count as the script's.
+    /// Runs code whose memory and time are not charged to the script.
     pub(crate) fn outside<T>(&self, work: impl FnOnce() -> T) -> T {
         self.count_time();
         let before = memory::resident_bytes().unwrap_or(0);

@@ -153,7 +153,7 @@ impl<'s> Options<'s> {
         Some(made)
     }
 
-    /// Notes a problem of a value that another call made, at the position of that call.
+    /// Records a problem of a value that another call created, at the position of that call.
     pub(crate) fn problem_at(&mut self, position: Position, message: impl Into<String>) {
         self.problems.push(Problem { option: String::new(), position, message: message.into(), hint: None });
     }
@@ -316,7 +316,7 @@ impl<'s> Options<'s> {
         self.valid(name, scripted.distribution, MAX_MS)
     }
 
-    /// A value made by another function of the vocabulary.
+    /// A value created by another function of the vocabulary.
     pub(crate) fn made<T: Clone + Send + Sync + 'static>(&mut self, name: &'static str, by: &str) -> Option<T> {
         let value = self.take(name)?;
         self.check(name, value.clone().try_cast::<T>(), by, &value)
@@ -382,8 +382,8 @@ impl<'s> Options<'s> {
         value
     }
 
-    /// Position of the key in the script: the first after the call that is written as a key,
-    /// else the position of the call.
+    /// Position of the key in the script: the first position after the call that is written as a key, or else
+    /// the position of the call.
     fn position_of(&self, name: &str) -> Position {
         let line = self.call.line().unwrap_or(1);
         let mut depth_seen = false;
@@ -393,7 +393,7 @@ impl<'s> Options<'s> {
             if let Some(column) = key_column(&text, from, name) {
                 return Position::new((index + 1) as u16, (column + 1) as u16);
             }
-            // The call ends where its braces close; later keys belong to others.
+            // The call ends where its braces close; later keys belong to other calls.
             let rest: String = text.iter().skip(from).collect();
             depth_seen |= rest.contains("#{");
             if depth_seen && rest.contains("})") {

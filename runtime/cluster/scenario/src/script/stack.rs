@@ -1,8 +1,8 @@
 //! The thread of a script.
 //!
-//! Values of a script can contain each other: a closure that captures a closure, and so on. The
-//! script engine frees them by recursion, so the depth that the limit of memory allows needs a
-//! stack of its size. The system gives a stack its memory only where it is used.
+//! Values of a script can contain each other, such as a closure that captures a closure. The script engine
+//! frees them by recursion, so the depth that the memory limit allows needs a large stack. The system only
+//! allocates the used part of a stack.
 
 use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use std::thread::{Builder, Scope, ScopedJoinHandle};
 const STACK_BYTES: [usize; 3] = [1 << 30, 128 << 20, 8 << 20];
 
 thread_local! {
-    /// Whether this thread has such a stack.
+    /// Whether this thread has a large stack.
     static IS_LARGE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -22,7 +22,7 @@ pub(crate) fn with_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     if IS_LARGE.get() {
         return work();
     }
-    // A thread that does not start drops what it was given, so that is a reference.
+    // A thread that fails to start drops its arguments, so the work is passed by reference.
     let work = Mutex::new(Some(work));
     let do_it = || {
         let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();

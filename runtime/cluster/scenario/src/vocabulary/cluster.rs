@@ -181,7 +181,7 @@ fn shared_interval(
     (engine, interval)
 }
 
-/// The ranks of each engine of a pool; as many as its command line has, unless they are given.
+/// The ranks of each engine of a pool; by default as many as its command line has.
 fn data_parallel(options: &mut Options<'_>, ranks: u32, has_barrier: bool) -> DataParallel {
     let size = options.u32("data_parallel_size").unwrap_or(ranks);
     let barrier = options.boolean("data_parallel_barrier").unwrap_or(has_barrier);
@@ -228,7 +228,7 @@ fn make_link(mut options: Options<'_>) -> Scripted<LinkSpec> {
     Ok(LinkSpec(config))
 }
 
-/// Prompts whose clients give up.
+/// How prompts of clients that cancel are treated.
 fn cancellation(options: &mut Options<'_>) -> PrefillCancellation {
     let times = ["anytime", "handoff", "never"].map(|name| (name, name));
     let until = options.choice("prefill_cancel_until", &times).unwrap_or("anytime");

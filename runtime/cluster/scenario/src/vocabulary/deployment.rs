@@ -54,7 +54,7 @@ impl DeploymentSpec {
         self.engine.kind.as_vllm().map_or(0, EngineConfig::num_gpu_blocks)
     }
 
-    /// Tokens whose KV the blocks of a rank hold if every group keeps every token.
+    /// Tokens in the KV blocks of a rank if every group keeps every token.
     fn kv_tokens(&self) -> u64 {
         let kv = &self.served().kv;
         u64::from(self.num_gpu_blocks()) / kv.groups.len().max(1) as u64 * kv.block_size * kv.context_ranks
@@ -91,7 +91,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     engine.register_get("cost_per_hour", move |spec: &mut DeploymentSpec| optional(spec.gpus.engine_usd_per_hour()));
 }
 
-/// The deployment of a command line. Options that are none of its own are options of `engine(...)`.
+/// The deployment of a command line. Unknown options are passed to `engine(...)`.
 fn make(context: &Context, command: &str, mut options: Options<'_>) -> Scripted<DeploymentSpec> {
     let position = options.call_position();
     for (option, argument) in OF_COMMAND {

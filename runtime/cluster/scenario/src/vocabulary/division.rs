@@ -11,8 +11,7 @@ use crate::script::error::{Scripted, Thrown};
 /// Precedence of a division in the language.
 const PRECEDENCE: u8 = 180;
 
-/// Warns where a division drops a remainder, once for each place in the script. The result stays
-/// that of the language.
+/// Warns if a division drops a remainder, once for each place in the script. The result remains that of the language.
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     // The language computes its own operators of numbers without a look at functions, so `/` is no longer its own.
     engine.disable_symbol("/");

@@ -38,7 +38,7 @@ pub(crate) struct EngineSpec {
     pub(crate) memory: MemoryPlan,
     /// Overrides the overheads of its latency model.
     pub(crate) overheads: Option<Overheads>,
-    /// Settings of an engine whose `num_gpu_blocks` is computed once its model is known.
+    /// Settings of an engine whose `num_gpu_blocks` is computed when its model is known.
     auto_blocks: Option<EngineConfigInput>,
     /// The command line that it was read from.
     pub(crate) served: Option<Arc<VllmArgs>>,
@@ -73,8 +73,8 @@ impl EngineSpec {
         }
     }
 
-    /// The engine with a model: refused if that is larger than its GPUs; with `"auto"` it gets
-    /// as many KV blocks as fit.
+    /// The engine with a model: refused if the model is larger than its GPUs; with `"auto"` it gets as many
+    /// KV blocks as fit.
     pub(crate) fn beside(self, model: Option<&ModelMemory>) -> Result<Self, String> {
         model.map(|model| model.available_bytes(&self.memory)).transpose()?;
         let Some(input) = self.auto_blocks else { return Ok(self) };
@@ -167,7 +167,7 @@ pub(crate) fn make(mut options: Options<'_>) -> Scripted<EngineSpec> {
     read.finish(options)
 }
 
-/// An engine whose scheduler's settings are read.
+/// An engine whose scheduler settings have been read.
 struct Read {
     made: Result<EngineKind, Vec<ConfigError>>,
     policy: Option<PolicyFactory>,

@@ -26,8 +26,7 @@ const MAX_MEMORY_BYTES: usize = 4 << 30;
 pub(crate) struct GuestSpec {
     pub(crate) module: GuestModule,
     pub(crate) config_json: String,
-    /// Replaces an instance that fails: another value of the option that takes the guest,
-    /// parsed there.
+    /// The fallback for an instance that fails: another value of the same option, already read.
     pub(crate) fallback: Option<Dynamic>,
     /// Its number among the guests of the scenario.
     number: usize,
@@ -41,8 +40,7 @@ impl GuestSpec {
     /// the script, if any.
     ///
     /// # Errors
-    /// When it cannot be loaded, or fails with its config for another reason than the
-    /// config itself.
+    /// If it cannot be loaded, or fails with its config for a reason other than the config itself.
     pub(crate) fn load(
         context: &Context,
         path: &str,

@@ -44,8 +44,8 @@ pub(crate) struct LatencySpec {
     pub(crate) overheads: Option<Overheads>,
     /// The GPUs that it prices, if it knows them.
     pub(crate) placement: Option<Placement>,
-    /// The same model with coefficients drawn by a seed, as far as data left them open;
-    /// none for a model that is sure of itself. Equal seeds draw equal coefficients.
+    /// The same model with coefficients drawn with a seed, within their uncertainty; None for a model without
+    /// uncertainty. Equal seeds draw equal coefficients.
     pub(crate) draws: Option<Draws>,
 }
 
@@ -81,8 +81,7 @@ impl LatencySpec {
     }
 }
 
-/// The first `tensor_parallel` in a guest's config: the roofline's, or that of a guest that wraps
-/// one.
+/// The first `tensor_parallel` in a guest's config: the roofline's own, or that of a wrapped guest.
 fn tensor_parallel(config: &serde_json::Value) -> Option<u64> {
     let config = config.as_object()?;
     let gpus = config.get("tensor_parallel").and_then(serde_json::Value::as_u64);
@@ -180,7 +179,7 @@ fn make_per_request(mut options: Options<'_>) -> Scripted<LatencySpec> {
     seeded("per_request", options, PerRequest::new)
 }
 
-/// A model that each engine makes from the same input, with a seed of its own.
+/// A model that each engine creates from the same input with its own seed.
 fn seeded<M: LatencyModel + 'static>(
     name: &'static str,
     mut options: Options<'_>,

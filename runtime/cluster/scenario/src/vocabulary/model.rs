@@ -64,7 +64,7 @@ impl ModelSpec {
         &self.model.name
     }
 
-    /// How it is served.
+    /// Its serving configuration.
     pub(crate) fn serving(&self) -> &Serving {
         &self.serving
     }

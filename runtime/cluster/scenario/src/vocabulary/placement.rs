@@ -20,7 +20,7 @@ pub(crate) struct Placement {
 struct Stated {
     number: u64,
     by: String,
-    /// How to write another number.
+    /// Writes the option with another number.
     write: fn(u64) -> String,
 }
 

@@ -1,4 +1,5 @@
-//! `series`, `requests`, `engines` and `saturation`: what a script can read of a result beside metrics.
+//! `series`, `requests`, `engines` and `saturation`: the parts of a result, in addition to metrics, that a
+//! script can read.
 
 pub(super) mod check;
 pub(super) mod comparison;
@@ -17,8 +18,7 @@ use crate::script::error::{Scripted, Thrown};
 use crate::script::limits::MAX_ARRAY_ELEMENTS;
 use crate::vocabulary::run::RunResult;
 
-/// The requests of a run, whose maps are made when they are asked for: a run may have
-/// millions.
+/// The requests of a run. Their maps are created on demand, because a run may have millions.
 #[derive(Clone)]
 struct RequestRows {
     report: Arc<Report>,
@@ -70,7 +70,7 @@ fn row(report: &Report, place: usize) -> Map {
     as_map(&report.request_row(place))
 }
 
-/// One key of all requests, in order of arrival; nothing where a request lacks it.
+/// One key of all requests, in order of arrival; unit for a request that lacks it.
 fn column(report: &Report, key: &str) -> Result<Array, Thrown> {
     let count = report.requests.len();
     if count > MAX_ARRAY_ELEMENTS {

@@ -40,7 +40,7 @@ const MAX_OUTSIDE_RANGE: f64 = 0.05;
 #[derive(Clone)]
 pub(crate) struct RunResult {
     pub(crate) report: Arc<Report>,
-    /// The same run with drawn coefficients, where that was asked for and possible.
+    /// The same run with drawn coefficients, if requested and possible.
     pub(crate) draws: Option<Arc<Draws>>,
 }
 
@@ -119,7 +119,7 @@ fn execute(context: &Context, mut planned: Vec<PlannedRun>, call: Position) -> S
         // Half a run is not a sample of whole ones.
         Ok((!report.partial).then(|| Simulated::Draw(Box::new(DrawnRun::new(report, &watched)))))
     };
-    // In real time runs would be each other's load.
+    // In real time, parallel runs would load each other.
     let is_virtual = planned.iter().all(|run| run.target.is_virtual());
     let threads = if is_virtual { context.options.threads } else { 1 };
     let outcomes = parallel(threads, &tasks, |_, task| match context.reporter.stop() {
@@ -169,7 +169,7 @@ fn unmade(context: &Context, config: &RunConfig) -> RunResult {
     RunResult { report, draws: None }
 }
 
-/// The runs as they are come first: they take the longest, and have files.
+/// Runs with undrawn coefficients come first: they take the longest, and have files.
 fn tasks(context: &Context, planned: &[PlannedRun]) -> Vec<Task> {
     let mut tasks: Vec<Task> = (0..planned.len()).map(|run| Task { run, draw: None }).collect();
     if context.options.uncertainty == 0 {

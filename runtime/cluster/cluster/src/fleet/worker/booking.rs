@@ -11,15 +11,15 @@ pub(super) struct Booking {
     /// Whether the oldest step in flight has started.
     executing: bool,
     step_start_ns: u64,
-    /// Duration of the step that began last, and of the one before it.
+    /// Durations of the latest step, and of the one before it.
     step_ns: u64,
     before_ns: u64,
-    /// Until when it computes, and until when it then waits for other ranks.
+    /// The end of its computation, and of the wait for other ranks after it.
     computes_until_ns: u64,
     waits_until_ns: u64,
     /// Rolling hash over its steps.
     digest: u64,
-    /// That hash after each step, shortened; none unless requested.
+    /// The hash after each step, shortened; None unless requested.
     digests: Option<Vec<u32>>,
 }
 
@@ -54,7 +54,7 @@ impl Booking {
         self.digests.take()
     }
 
-    /// Books steps of `range` from `start_ns`, one after another. Returns when the last one ends.
+    /// Books steps of `range` from `start_ns`, one after another. Returns the end of the last one.
     pub(super) fn book(&mut self, mut start_ns: u64, priced: &PricedSteps, range: Range<usize>) -> u64 {
         self.executing = true;
         let durations_ns = &priced.durations_ns[range.clone()];
@@ -85,7 +85,7 @@ impl Booking {
     }
 
     /// Records that the worker is in a step of its engine from `now_ns` to `until_ns`. Its own part of the
-    /// step, if any, is already recorded. Returns how long it waits for others.
+    /// step, if any, is already recorded. Returns the time of waiting for other ranks.
     pub(super) fn wait(&mut self, now_ns: u64, until_ns: u64) -> u64 {
         if !self.executing {
             self.computes_until_ns = now_ns;
@@ -96,8 +96,8 @@ impl Booking {
         waited_ns
     }
 
-    /// Cuts off the step in flight, or the run, at `now_ns`. Returns the remaining times of
-    /// computing and of waiting for others.
+    /// Cuts off the step in progress, or the run, at `now_ns`. Returns the remaining times of computing and
+    /// of waiting for other ranks.
     pub(super) fn cut(&mut self, now_ns: u64) -> [u64; 2] {
         let rest_ns = self.computes_until_ns.saturating_sub(now_ns);
         let wait_ns = self.waits_until_ns.saturating_sub(self.computes_until_ns.max(now_ns));

@@ -70,7 +70,7 @@ impl ChosenTokens {
         }
     }
 
-    /// A request came to the engine.
+    /// Adds a request.
     pub(crate) fn start(&mut self, tag: u64, seed: u64, prompt: Vec<u32>, max_tokens: u32, eos_token: Option<u32>) {
         let slot = self.vacant.pop().unwrap_or_else(|| {
             self.outputs.push(Vec::new());
@@ -87,7 +87,7 @@ impl ChosenTokens {
         self.decided.end(slot);
         let num_started = self.started.len();
         self.started.retain(|started| started.slot != slot);
-        // One that it was never shown has not ended for it.
+        // A request that the source never saw has not ended for it.
         if self.started.len() == num_started {
             self.ended.push(slot);
         }
@@ -104,7 +104,7 @@ impl ChosenTokens {
     ) -> Result<(), TokenError> {
         self.wants.clear();
         for entry in plan.scheduled.iter().filter(|entry| entry.samples) {
-            // One that ended in the step before gets nothing.
+            // A request that ended in the previous step gets no tokens.
             let Some(&slot) = self.slots.get(&entry.tag) else { continue };
             // Tokens behind a rejected draft were chosen in an earlier step.
             let first_index = self.outputs[slot as usize].len() as u32;
@@ -140,9 +140,9 @@ impl ChosenTokens {
         TokenError { source: source.clone(), reason: format!("it refused request {request}: {reason}") }
     }
 
-    /// How many of a request's drafts the source accepts; `None` if it has not decided.
+    /// The number of a request's drafts that the source accepts; `None` if it has not decided.
     fn accepted_drafts(&self, tag: u64, num_drafts: u32) -> Option<u32> {
-        // Most sources never decide, so the request's slot is not looked up.
+        // Most sources never decide, so the request's slot need not be looked up.
         if self.decided.is_empty() {
             return None;
         }
@@ -176,8 +176,8 @@ impl TokenSource for PreparedTokens<'_> {
     }
 }
 
-/// Tokens that represent a prompt: they are equal where the prompts' blocks are equal, and behind
-/// the last full block where the whole prompts are equal.
+/// Tokens that represent a prompt: they are equal if the blocks of two prompts are equal, and, behind the
+/// last full block, if the whole prompts are equal.
 pub(crate) fn prompt_tokens_of(prompt: &Prompt, block_size_tokens: u32) -> Vec<u32> {
     let token = |content: u64, index: u32| ((mix(content ^ u64::from(index)) >> 32) % VOCABULARY_TOKENS) as u32;
     let blocks = prompt.block_hashes();

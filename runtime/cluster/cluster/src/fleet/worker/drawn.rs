@@ -1,4 +1,4 @@
-//! Output tokens that are drawn, and how many come at once.
+//! Drawn output tokens, and their number per step.
 
 use vcr_base::random::Stream;
 use vcr_core::{TokenSource, seed};
@@ -27,7 +27,7 @@ impl TokenSource for DrawnTokens<'_> {
     }
 }
 
-/// Number of further tokens that come with one.
+/// Number of tokens in addition to the first one of a step.
 pub(crate) struct Acceptance<'a> {
     pub(super) rates: &'a [f64],
     pub(super) stream: &'a mut Stream,

@@ -42,7 +42,7 @@ impl Injector {
         Self { injector, happened: Vec::new(), slots: BTreeMap::new(), tags: Vec::new(), vacant: Vec::new() }
     }
 
-    /// A request came to the engine.
+    /// Records the arrival of a request.
     pub(crate) fn arrived(&mut self, tag: u64, name: String, prompt_tokens: u32, max_tokens: u32, priority: i32) {
         let slot = self.vacant.pop().unwrap_or_else(|| {
             self.tags.push(None);

@@ -1,4 +1,4 @@
-//! KV of a worker as others see it: events of its cache, and its tiers below the device.
+//! The externally visible KV of a worker: events of its cache, and its tiers below the device.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl Worker {
         }
     }
 
-    /// It uses these tiers from now on instead of its own.
+    /// Replaces its own tiers by these.
     pub(super) fn join_tiers(&mut self, tiers: &mut KvTiers) {
         self.give_tiers(None);
         self.tier_client = tiers.add_client();
@@ -45,7 +45,7 @@ impl Worker {
         first.give_tiers(Some(tiers));
     }
 
-    /// Passes the tiers that both share on to another worker of the pool.
+    /// Passes shared tiers to another worker of the pool.
     pub(crate) fn hand_tiers(&mut self, other: &mut Self) {
         other.give_tiers(self.take_tiers());
     }
@@ -80,7 +80,7 @@ impl Worker {
         self.engine.as_vllm().is_some_and(Engine::has_deferred_lookups)
     }
 
-    /// Whether requests of others that share its tiers wait for a transfer.
+    /// Whether requests of other workers with the same tiers wait for a transfer.
     pub(crate) fn others_await_stores(&self) -> bool {
         let tiers = self.engine.as_vllm().and_then(Engine::kv_tiers);
         tiers.is_some_and(KvTiers::others_await_stores)
@@ -127,7 +127,7 @@ impl Worker {
         Some(tiers.stats())
     }
 
-    /// Tells its cache all prompts of the run, if its pool requires it.
+    /// Passes all prompts of the run to its cache, if its pool requires this.
     pub(crate) fn use_forecast(&mut self, forecast: &Arc<Forecast>) {
         if let Some(engine) = self.engine.as_vllm_mut().filter(|_| self.facts.foresees) {
             engine.pool_mut().use_forecast(forecast);

@@ -10,7 +10,7 @@ pub(crate) enum Health {
     Up,
     /// It finishes its requests and takes no more.
     Draining,
-    /// It crashed and comes up again.
+    /// It crashed and is restarting.
     Restarting,
     /// It crashed for good.
     Down,

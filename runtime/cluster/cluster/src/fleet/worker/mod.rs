@@ -53,19 +53,19 @@ pub(crate) struct Worker {
     policy: Option<Box<dyn SchedulingPolicy>>,
     /// Injects failures; it outlives the engine's incarnations.
     injector: Option<Box<Injector>>,
-    /// Chooses output tokens, where they are not drawn.
+    /// The source of output tokens that are not drawn.
     tokens: Option<Box<ChosenTokens>>,
-    /// Shows output tokens, where they are served.
+    /// Passes output tokens on in a served cluster.
     shown: Option<Box<ShownTokens>>,
     acceptance: Stream,
     /// Its number among the engines that share its tiers.
     tier_client: u32,
     waits: Waits,
-    /// Requests, with the attempt, whose KV arrived during a step and is taken over at its end.
+    /// Requests whose KV arrived during a step and is taken over at its end, with their attempt.
     late_kv: Vec<(u64, u32)>,
     /// KV events in its log that the routers have seen.
     reported_kv_events: KvEventCursor,
-    /// Its stages, where there are several.
+    /// Its pipeline stages, if there are several.
     pipeline: Option<Box<Pipeline>>,
 }
 
@@ -217,7 +217,7 @@ impl Worker {
         self.injector.is_none() && self.tokens.is_none() && !self.pricing.reads_kv_groups()
     }
 
-    /// A request comes.
+    /// Submits a request.
     pub(crate) fn submit(&mut self, spec: RequestSpec, run_seed: u64) -> Result<RequestId, RejectReason> {
         let Some(tokens) = &mut self.tokens else { return self.engine.submit(spec) };
         let (tag, max_tokens) = (spec.tag, spec.max_tokens);
@@ -285,8 +285,7 @@ impl Worker {
         self.lifecycle.is_serving() && !self.waits.is_stalled()
     }
 
-    /// Whether it drains and has nothing left: no request, no KV that another
-    /// engine is to fetch, no step.
+    /// Whether it drains and has nothing left: no request, no KV for another engine, no step.
     pub(crate) fn is_drained(&self) -> bool {
         self.lifecycle.health() == Health::Draining
             && !self.engine.step_in_flight()
@@ -306,7 +305,7 @@ impl Worker {
         }
     }
 
-    /// Ends a stall that is due. Returns whether it did.
+    /// Ends a stall that is due. Returns whether there was one.
     pub(crate) fn end_stall(&mut self, now_ns: u64) -> bool {
         self.waits.end_stall(now_ns)
     }
@@ -350,7 +349,7 @@ impl Worker {
         self.lifecycle.end_process(now_ns, then);
     }
 
-    /// Comes up as a new process.
+    /// Starts as a new process.
     pub(crate) fn bring_up(&mut self, run: &str, config: &PoolConfig) -> Result<(), MakeError> {
         self.lifecycle.come_up();
         if self.incarnation == 0 {
@@ -396,7 +395,7 @@ impl Worker {
         self.totals.begin_measuring(now_ns, self.engine.stats(), tiers);
     }
 
-    /// How long it had its place between the beginning of the measurement and `end_ns`.
+    /// The time between the start of the measurement and `end_ns` for which it was provisioned.
     pub(crate) fn provisioned_until(&self, end_ns: u64) -> u64 {
         let all_ns = self.lifecycle.provisioned_until(end_ns);
         all_ns - self.lifecycle.provisioned_until(self.totals.measured_from_ns.min(end_ns))
@@ -428,14 +427,14 @@ fn new_engine(kind: &EngineKind, records_events: bool, reports_to_router: bool, 
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact by itself")]
 pub(super) struct WorkerFacts {
     pub(super) role: PoolRole,
-    /// Index in the pool, where the ranks of an engine are neighbours.
+    /// Index in the pool; the ranks of an engine are adjacent.
     pub(super) index: u32,
     pub(super) seed: u64,
     pub(super) block_size_tokens: u32,
     pub(super) reserves_between_steps: bool,
     /// Whether its ranks count passes together.
     pub(super) counts_passes: bool,
-    /// Whether it shares tiers with others of its pool.
+    /// Whether it shares tiers with other workers of its pool.
     pub(super) shares_tiers: bool,
     /// Whether its cache knows the future, which other workers change.
     pub(super) foresees: bool,
@@ -449,7 +448,7 @@ impl Worker {
         self.engine.steps_in_flight() > 0
     }
 
-    /// Whether its engine has any requests, or KV that others are to take.
+    /// Whether its engine has any requests, or KV for other engines.
     pub(crate) fn has_requests(&self) -> bool {
         !self.engine.live_tags().is_empty()
     }

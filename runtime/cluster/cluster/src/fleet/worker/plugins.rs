@@ -24,7 +24,7 @@ pub(super) fn new_policy(
     config.policy.as_ref().map(|make| make(plugin_context)).transpose().map_err(MakeError::Policy)
 }
 
-/// Makes an engine follow the times of its requests, if its latency model has those.
+/// Makes an engine use per-request times, if its latency model has them.
 pub(super) fn pace(engine: &mut AnyEngine, latency: &dyn LatencyModel) -> Result<(), MakeError> {
     match (engine.as_vllm_mut(), latency.request_times()) {
         (Some(engine), times) => engine.set_request_times(times),

@@ -34,7 +34,7 @@ pub(super) struct Pricing {
     /// Whether the model reads the shapes of the engine's groups of layers.
     reads_kv_groups: bool,
     slow_downs: Vec<(u32, f64)>,
-    /// The host's launches, where they take time.
+    /// The host's launches, if they take time.
     launches: Option<Box<Launches>>,
     /// The steps of the latest pricing call. The first `taken` of them are taken.
     priced: PricedSteps,
@@ -47,7 +47,7 @@ impl Pricing {
         Self { model, reads_kv_groups, slow_downs: Vec::new(), launches, priced: PricedSteps::default(), taken: 0 }
     }
 
-    /// Another model prices from now on.
+    /// Replaces the latency model.
     pub(super) fn replace_model(&mut self, model: Box<dyn LatencyModel>) {
         self.model = model;
         self.reads_kv_groups = self.model.kv_group_shapes().is_some();
@@ -69,7 +69,7 @@ impl Pricing {
         self.slow_downs.retain(|(other, _)| *other != fault);
     }
 
-    /// All slow-downs together.
+    /// The product of all slow-downs.
     pub(super) fn slow_down_factor(&self) -> f64 {
         self.slow_downs.iter().map(|(_, factor)| factor).product()
     }
@@ -168,8 +168,8 @@ impl Pricing {
         self.model.price(&StepBatch { start_ns: now_ns, horizon_ns, shapes: &[*first] }, durations_ns)?;
         let end_ns = now_ns.saturating_add(durations_ns[0]);
         if looks_ahead && end_ns < horizon_ns {
-            // Steps of pure decode take about as long as the one before, so few are priced
-            // that lie beyond the horizon.
+            // Steps of pure decode take about as long as the previous one, so few steps beyond the horizon
+            // are priced.
             let most = (horizon_ns - end_ns).div_ceil(durations_ns[0].max(1)).saturating_add(1);
             let most = Engine::MAX_PREDICTED_STEPS.min(usize::try_from(most).unwrap_or(usize::MAX));
             engine.predict_decode_steps(most, decodes);
@@ -182,9 +182,9 @@ impl Pricing {
 }
 
 impl Worker {
-    /// Prices the oldest step in flight, which starts now, and with `ahead` the steps that must
-    /// follow it, as far as they start before `horizon_ns`: until then nothing from outside reaches
-    /// the engine. Returns the range of steps in [`Worker::take_durations_ns`].
+    /// Prices the oldest step in progress, which starts now, and with `ahead` also the steps that must follow
+    /// it and start before `horizon_ns`: until then nothing from outside reaches the engine. Returns the
+    /// range of steps in [`Worker::take_durations_ns`].
     pub(crate) fn price(&mut self, now_ns: u64, horizon_ns: u64, ahead: bool) -> Result<Range<usize>, LatencyError> {
         let alone = self.injector.is_some() || self.tokens.is_some() || self.prices_adapters();
         let range = self.pricing.price(&mut self.engine, alone, (now_ns, horizon_ns), ahead)?;
@@ -206,8 +206,7 @@ impl Worker {
         self.engine.as_vllm().is_some_and(|engine| engine.config().adapter_costs().is_some())
     }
 
-    /// Predicts up to `most` steps that must follow the one in flight, which is priced. Returns
-    /// their number.
+    /// Predicts up to `most` steps that must follow the step in progress, which is priced. Returns their number.
     pub(crate) fn predict(&mut self, most: usize) -> usize {
         let decodes = &mut self.pricing.priced.decodes;
         self.engine.predict_decode_steps(most, decodes);

@@ -30,7 +30,7 @@ impl ShownTokens {
     }
 }
 
-/// A source whose tokens are shown.
+/// A source that passes its tokens on.
 pub(super) struct Showing<'a, S> {
     pub(super) source: S,
     /// Whether they are drawn, and so no tokens of a model.

@@ -25,8 +25,7 @@ impl Worker {
         Ok(self.engine.schedule())
     }
 
-    /// When the next token of a request with times of its own is due, unless that is
-    /// expected already.
+    /// The time of the next token of a request with per-request times, unless that token is already expected.
     pub(crate) fn expect_token_ns(&mut self, now_ns: u64) -> Option<u64> {
         let at_ns = self.engine.as_vllm()?.next_token_ns()?;
         self.waits.expect_token(now_ns, at_ns)
@@ -72,8 +71,8 @@ impl Worker {
         self.pipeline.is_some()
     }
 
-    /// Records a schedule, with or without work. Returns whether another one may be made at once,
-    /// if `any` of them had an effect.
+    /// Records a schedule, with or without work. Returns whether another one may follow immediately, if `any`
+    /// of them had an effect.
     pub(crate) fn queue_batch(&mut self, has_work: bool, any: bool, now_ns: u64) -> bool {
         self.pipeline.as_mut().map_or(any, |pipeline| pipeline.push(has_work, now_ns))
     }
@@ -90,9 +89,8 @@ impl Worker {
         self.may_work() && !self.booking.is_executing() && self.engine.step_in_flight()
     }
 
-    /// Whether each of its steps must be taken by itself, because a plugin may
-    /// end a request, or the engine, after any of them, or wants KV events at
-    /// their steps, or shapes of groups of layers.
+    /// Whether its steps must be taken one by one, because a plugin may end a request, or the engine, after
+    /// any of them, or needs KV events at their steps, or shapes of groups of layers.
     pub(crate) fn takes_single_steps(&self) -> bool {
         // For several steps, only vLLM's engine reports the step of each event.
         let unclear = self.engine.kv_events().is_some() && self.engine.as_vllm().is_none();
@@ -141,13 +139,13 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether the step in flight decodes with bursts and is followed by another one of the same
-    /// requests, as long as nothing comes from outside.
+    /// Whether the step in progress decodes with several tokens per request and must be followed by another
+    /// step of the same requests, unless something comes from outside.
     pub(crate) fn decodes_bursts_on(&self) -> bool {
         self.engine.as_vllm().is_some_and(Engine::decodes_bursts_on)
     }
 
-    /// Goes from such a step to the next one; outputs of the first are in the engine.
+    /// Advances from such a step to the next one; the outputs of the first are in the engine.
     pub(crate) fn decode_bursts(&mut self, output_seeds: &Window<u64>, acceptance_rates: &[f64]) {
         let acceptance = Acceptance { rates: acceptance_rates, stream: &mut self.acceptance };
         if let Some(engine) = self.engine.as_vllm_mut() {

@@ -70,13 +70,13 @@ impl WorkerTotals {
         all
     }
 
-    /// The same since the measurement began.
+    /// The tier statistics since the measurement began.
     pub(super) fn tier_stats(&self, present: &KvTierStats) -> KvTierStats {
         self.all_tier_stats(present).since(&self.unmeasured_tiers)
     }
 }
 
-/// Adds the counts of statistics to others, or takes them off.
+/// Adds counts to others, or subtracts them.
 fn combine(into: &mut EngineStats, from: &EngineStats, by: fn(u64, u64) -> u64) {
     let each = |into: &mut u64, from: u64| *into = by(*into, from);
     each(&mut into.steps, from.steps);

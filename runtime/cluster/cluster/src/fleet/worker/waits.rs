@@ -2,11 +2,11 @@
 
 #[derive(Default)]
 pub(super) struct Waits {
-    /// Until when it is stalled, if it is.
+    /// The end of its stall, if it is stalled.
     stalled_until_ns: Option<u64>,
     /// When a load from its tiers must be checked next, if there is one.
     tiers_ns: Option<u64>,
-    /// When a token of a request with times of its own is expected, if one is.
+    /// The time at which a token of a request with per-request times is expected.
     token_ns: Option<u64>,
 }
 
@@ -23,12 +23,12 @@ impl Waits {
         more_ns
     }
 
-    /// Ends a stall that is due. Returns whether it did.
+    /// Ends a stall that is due. Returns whether there was one.
     pub(super) fn end_stall(&mut self, now_ns: u64) -> bool {
         self.stalled_until_ns.take_if(|until_ns| *until_ns <= now_ns).is_some()
     }
 
-    /// Returns `at_ns`, when a token is due, unless it is already expected.
+    /// Returns `at_ns`, the time of a token, unless it is already expected.
     pub(super) fn expect_token(&mut self, now_ns: u64, at_ns: u64) -> Option<u64> {
         if self.token_ns.is_some_and(|earlier_ns| now_ns < earlier_ns && earlier_ns <= at_ns) {
             return None;

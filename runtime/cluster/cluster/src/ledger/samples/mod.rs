@@ -29,7 +29,7 @@ const LEAST_WIDE: u64 = 1 << (u64::BITS - PACKED_COUNT_BITS);
 pub struct Samples {
     /// Count of each small value.
     counts: Vec<u64>,
-    /// Larger ones that came once, which most do where batches are small.
+    /// Larger values that occurred once, as most do with small batches.
     single: Parts<u32>,
     /// Runs of larger ones: the value, and in the lowest bits how often.
     packed: Parts<u64>,
@@ -100,7 +100,7 @@ impl Samples {
             && self.counts.iter().all(|&count| count == 0)
     }
 
-    /// Values with how often they came, at most: small ones that did not come included.
+    /// The most different values: including small ones that did not occur.
     fn num_runs(&self) -> usize {
         self.counts.len() + self.single.len() + self.packed.len() + self.wide.len()
     }

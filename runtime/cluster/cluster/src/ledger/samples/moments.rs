@@ -53,14 +53,14 @@ impl Moments {
         self.sum as f64 / self.count as f64
     }
 
-    /// Population standard deviation, `least` being the smallest sample.
+    /// Population standard deviation, if `least` is the smallest sample.
     #[must_use]
     pub fn std(&self, least: u64) -> f64 {
         let (count, count_f64) = (u128::from(self.count), self.count as f64);
         let least = u128::from(least);
         let (beyond, squares) = if self.coarse_squares == 0 {
-            // The excess over the smallest sample keeps its digits where squares are large. The
-            // result is in range although intermediate values may wrap.
+            // The excess over the smallest sample keeps its digits if squares are large. The result is in
+            // range although intermediate values may wrap.
             let twice = self.sum.wrapping_mul(2 * least);
             let squares = self.squares.wrapping_sub(twice).wrapping_add(count.wrapping_mul(least * least));
             (self.sum - count * least, squares as f64)

@@ -45,13 +45,13 @@ impl<T: Copy> Parts<T> {
         }
     }
 
-    /// The latest item, where it is in the last part: that may be empty though the list is not.
+    /// The latest item, if it is in the last part, which may be empty although the list is not.
     #[inline]
     pub(super) fn last(&self) -> Option<T> {
         self.last.last().copied()
     }
 
-    /// The same, to be changed.
+    /// The same item, mutable.
     #[inline]
     pub(super) fn last_mut(&mut self) -> Option<&mut T> {
         self.last.last_mut()
@@ -84,7 +84,7 @@ impl<T: Copy> Parts<T> {
         self.parts().for_each(|part| part.iter().for_each(|&item| see(item)));
     }
 
-    /// Takes over the parts of another list.
+    /// Adds the parts of another list.
     pub(super) fn absorb(&mut self, other: Self) {
         self.done.extend(other.done);
         if other.last.len() <= Self::PART_LEN - self.last.len() {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     proptest! {
-        /// No item is lost or comes twice, whatever the parts are filled with.
+        /// No item is lost or duplicated, whatever the contents of the parts.
         #[test]
         fn items_are_those_of_a_list(changes in prop::collection::vec(change(), 0..30)) {
             let (mut parts, mut list) = (Parts::default(), Vec::new());

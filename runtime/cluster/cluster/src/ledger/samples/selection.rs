@@ -5,7 +5,7 @@
 
 use super::{PACKED_COUNT_BITS, Samples};
 
-/// A value and how often it comes.
+/// A value and the number of its occurrences.
 type Run = (u64, u64);
 
 /// Distances within one power of two are cut into this many sizes.
@@ -24,7 +24,7 @@ const FEW_COUNTED: usize = 512;
 #[derive(Clone, Debug)]
 pub(super) struct Sizes {
     least: u64,
-    /// By size; none if there are few samples, which then count as one size.
+    /// Counts by size; empty if there are few samples, which then count as one size.
     counts: Vec<u64>,
 }
 
@@ -131,7 +131,7 @@ fn at_rank(mut runs: Vec<Run>, mut rank: u64) -> u64 {
     at_rank_in_order(&runs, rank)
 }
 
-/// The same among `runs` that ascend.
+/// The same for ascending `runs`.
 fn at_rank_in_order(runs: &[Run], mut rank: u64) -> u64 {
     for &(value, times) in runs {
         match rank.checked_sub(times) {

@@ -28,8 +28,8 @@ impl Prompt {
 
 /// A set of prompts, in the order of their chains.
 ///
-/// Neighbours in that order have the longest prefixes in common. So a prompt is
-/// compared with two others and not with all, and blocks need no counts.
+/// Neighbours in that order have the longest common prefixes. So a prompt is compared with two others instead
+/// of all, and blocks need no counts.
 #[derive(Debug, Default)]
 pub(super) struct ActivePrompts {
     prompts: Vec<Prompt>,

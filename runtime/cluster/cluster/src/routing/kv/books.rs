@@ -27,7 +27,7 @@ pub(super) struct Account {
     pub(super) prefill_tokens: u64,
     /// Requests in progress.
     pub(super) requests: u64,
-    /// Prompts in progress, where equal blocks count once.
+    /// Prompts in progress, in which equal blocks count once.
     active: ActivePrompts,
     /// Blocks in progress that are counted one by one.
     counted_blocks: u64,
@@ -45,7 +45,7 @@ struct Request {
 #[derive(Debug, Default)]
 pub(super) struct Books {
     accounts: Vec<Account>,
-    /// By number of the request.
+    /// Requests by number.
     requests: Vec<Option<Box<Request>>>,
     tracks_blocks: bool,
     tracks_prefill: bool,
@@ -88,8 +88,8 @@ impl Books {
             }
             Entry::Generated { request, blocks } => {
                 if let Some(own) = self.request(request) {
-                    // Fewer than before if its engine crashed, and this router learns late of
-                    // outputs generated there through another router.
+                    // The number decreases if its engine crashed, and this router learns late of outputs
+                    // generated there through another router.
                     let (worker, before) = (own.worker, std::mem::replace(&mut own.output_blocks, blocks));
                     let account = &mut self.accounts[worker as usize];
                     account.counted_blocks = account.counted_blocks + blocks - before;

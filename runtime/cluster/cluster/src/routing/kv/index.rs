@@ -1,4 +1,4 @@
-//! A router's view of the caches, where that may differ from the caches.
+//! A router's view of the caches, if it may differ from the caches.
 
 use std::collections::VecDeque;
 
@@ -135,7 +135,7 @@ impl EventIndex {
         self.coming_changes.push_back((at_ns, change));
     }
 
-    /// Leading blocks of a chain that its tiers keep as far as is seen at `now_ns`.
+    /// Leading blocks of a chain that are visible in its tiers at `now_ns`.
     pub(super) fn kept_blocks(&mut self, now_ns: u64, chain: &[BlockHash]) -> TierRun {
         while let Some((_, change)) = self.coming_changes.pop_front_if(|(at_ns, _)| *at_ns <= now_ns) {
             let tier = match change.tier {
@@ -161,7 +161,7 @@ impl EventIndex {
         run
     }
 
-    /// Leading blocks of a chain that are cached as far as is seen at `now_ns`.
+    /// Leading blocks of a chain that are visible in the cache at `now_ns`.
     pub(super) fn cached_blocks(&mut self, now_ns: u64, chain: &[BlockHash]) -> u32 {
         self.see_changes(now_ns);
         chain.iter().take_while(|&&hash| self.copies.contains(hash)).count() as u32
@@ -183,7 +183,7 @@ impl EventIndex {
 /// One engine's cache as a router predicts it from the requests that it sent there.
 #[derive(Default)]
 pub(super) struct GuessedIndex {
-    /// Until when each block is taken to be cached.
+    /// The time until which each block counts as cached.
     until_ns: ByBlock<u64>,
     sent: VecDeque<(u64, Chain)>,
 }
@@ -204,7 +204,7 @@ impl GuessedIndex {
     pub(super) fn cached_blocks(&mut self, now_ns: u64, chain: &[BlockHash]) -> u32 {
         while let Some((until_ns, old)) = self.sent.pop_front_if(|(until_ns, _)| *until_ns <= now_ns) {
             for &hash in old.iter() {
-                // One that was sent again since is cached for longer.
+                // A block that was sent again since then stays longer.
                 self.until_ns.keep_if(hash, |last_ns| *last_ns > until_ns);
             }
         }

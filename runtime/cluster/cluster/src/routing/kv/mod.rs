@@ -1,10 +1,9 @@
 //! The KV router: Dynamo's cost function over its books and its index.
 //!
-//! Other routers are called once for each request and see the engines' own loads. This router sees
-//! only the engines' KV events. It records its decisions, may hold requests back while every engine
-//! is busy, and may consist of several routers that learn of each other late. The formulas are from
-//! `dynamo-kv-router` 1.4. Where that breaks ties by a global random generator, this router draws
-//! from the run's seed.
+//! Other routers are called once for each request and see the engines' own loads. This router sees only the
+//! engines' KV events. It records its decisions, may hold requests back while every engine is busy, and may
+//! consist of several routers that learn of each other late. The formulas are from `dynamo-kv-router` 1.4.
+//! That router breaks ties with a global random generator; this one draws from the run's seed.
 
 mod active;
 mod books;
@@ -57,7 +56,7 @@ pub(super) struct PoolFacts {
 /// One of the routers in front of a pool.
 struct Replica {
     books: Books,
-    /// Without a class where requests do not wait.
+    /// The queue; it has no class if requests do not wait.
     queue: RouterQueue,
     /// Decisions of other routers that this one does not know yet.
     coming: VecDeque<(u64, Entry)>,
@@ -69,16 +68,16 @@ pub(super) struct KvRouter {
     config: KvRouterConfig,
     facts: PoolFacts,
     replicas: Vec<Replica>,
-    /// By request, the router that it came to; empty where there is only one.
+    /// The router that received each request; empty if there is only one.
     owners: Vec<u32>,
     turn: u32,
-    /// By worker; empty if the router sees the caches themselves.
+    /// Events by worker; empty if the router sees the caches themselves.
     events: Vec<EventIndex>,
     ties: Stream,
     /// Scratch: cost of the request on each candidate.
     costs: Vec<f64>,
     no_blocks: Chain,
-    /// Where sessions are, if they stay there.
+    /// The engines of sessions, if sessions are sticky.
     sessions: Option<Sessions>,
     /// Scratch.
     candidates: Vec<Candidate>,
@@ -93,7 +92,7 @@ impl KvRouter {
                 config.overlap_score_credit = 0.0;
                 config.assume_kv_reuse = false;
                 config.track_prefill_tokens = false;
-                // Without prompt tokens no engine is ever busy.
+                // Without prompt tokens, no engine is ever busy.
                 config.queue = None;
             }
         }
@@ -125,7 +124,7 @@ impl KvRouter {
         }
     }
 
-    /// The same with sessions that stay where they are.
+    /// The same router with sticky sessions.
     pub(super) fn with_sessions(self, sessions: Option<Sessions>) -> Self {
         Self { sessions, ..self }
     }
@@ -133,7 +132,7 @@ impl KvRouter {
     /// Whether candidates must include the engines' current cache hits.
     fn needs_overlap(&self) -> bool {
         let knowledge = self.config.knowledge;
-        // Also without a credit: cached tokens are not booked as prompt tokens to compute.
+        // Also without a credit, because cached tokens do not count as prompt tokens to compute.
         self.facts.role.is_routed_by_cache() && matches!(knowledge, KvKnowledge::Events { .. }) && !knowledge.is_late()
     }
 
@@ -163,7 +162,7 @@ impl KvRouter {
         self.needs_outputs() && self.replicas.len() > 1 && self.config.replicas.sync_ns.is_some()
     }
 
-    /// Chooses among the running engines, at least one of which exists, or holds the request back.
+    /// Chooses among the running engines, of which there is at least one, or holds the request back.
     fn choose(&mut self, routed: &RouteInput<'_>, candidates: &mut [Candidate]) -> Routed {
         let query = &routed.query;
         let owner = self.owner_in_turn(query.id);
@@ -198,7 +197,7 @@ impl KvRouter {
             if self.replicas[owner].queue.is_empty() {
                 continue;
             }
-            // Also with no running engine: the router's wake-up has passed.
+            // Also without a running engine, because the router's wake-up has passed.
             self.catch_up(owner, now_ns);
             if up.is_empty() {
                 continue;
@@ -338,7 +337,7 @@ impl KvRouter {
             + self.config.disk_cache_hit_weight * f64::from(tiers.disk_blocks)
     }
 
-    /// Cached prompt tokens, those below the device by their weight.
+    /// Cached prompt tokens; those below the device count with their weight.
     fn cached_tokens(&self, candidate: &Candidate) -> u64 {
         let block = u64::from(self.facts.block_size_tokens);
         let below = self.tier_credit(candidate.tiers) * block as f64;
@@ -360,7 +359,7 @@ impl KvRouter {
         for (position, &cost) in self.costs.iter().enumerate().filter(|(_, cost)| **cost == lowest) {
             debug_assert!(cost.is_finite());
             equal += 1;
-            // All engines with the same cost are equally likely.
+            // All engines with the same cost have the same probability.
             if equal == 1 || self.ties.unit() * f64::from(equal) < 1.0 {
                 chosen = position;
             }

@@ -1,8 +1,8 @@
 //! Requests that wait in the router for an engine with less to compute.
 //!
-//! Each class has a queue in an order of its own. Between classes goes deficit
-//! round robin: in each round a class may send as many prompt tokens to compute
-//! as its quantum, and keeps an unused rest while requests wait in it.
+//! Each class has a queue with its own order. Deficit round robin chooses between classes: in each round a
+//! class may send as many prompt tokens to compute as its quantum, and keeps an unused rest while requests
+//! wait in it.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use crate::config::{QueueClass, QueueOrder};
 pub(super) struct Queued {
     pub(super) request: u64,
     pub(super) prompt_tokens: u32,
-    /// Prompt tokens that the best cache held when it came.
+    /// Prompt tokens in the best cache at its arrival.
     pub(super) cached_tokens: u64,
     pub(super) chain: Chain,
     /// Blocks that the engines had cached of it on arrival.
@@ -174,7 +174,7 @@ impl RouterQueue {
                 return self.pop_of(class);
             }
         }
-        // No class has credit enough yet: as many rounds as the first one needs.
+        // No class has enough credit yet: add as many rounds as the first one needs.
         let rounds_of = |(class, cost): (usize, &Option<u64>)| {
             let missing = (*cost)?.saturating_sub(self.classes[class].credit_tokens);
             Some(missing.div_ceil(configs[class].quantum))

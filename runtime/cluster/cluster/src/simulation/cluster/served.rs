@@ -1,8 +1,8 @@
-//! A cluster behind a server, whose clients are elsewhere.
+//! A cluster behind a server, with external clients.
 //!
-//! It uses the workloads of a run only for their metadata: tenants, recorded answers, the names in
-//! its report. Their clients do everything else: no request arrives, gives up, is retried or
-//! follows another by itself.
+//! It uses the workloads of a run only for their metadata: tenants, recorded answers, the names in its
+//! report. The external clients do everything else: no request arrives, is cancelled, is retried or follows
+//! another one automatically.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ pub struct ServedRequest {
     pub prompt: Prompt,
     /// Output tokens that it gets.
     pub max_tokens: u32,
-    /// Lower is sooner, where engines schedule by priority.
+    /// Its priority; lower is sooner, if engines schedule by priority.
     pub priority: i32,
     /// Its LoRA adapter.
     pub adapter: Option<u32>,
@@ -95,7 +95,7 @@ impl Cluster {
         Ok(Self { simulation, submitted: 0, horizon_ns: u64::MAX, tokens: BTreeMap::new(), failure: None })
     }
 
-    /// A prompt without tokens, of whose contents nothing is shared with prompts of another salt.
+    /// A prompt without tokens that shares no content with prompts of another salt.
     #[must_use]
     pub fn salted_prompt(&self, salt: &str) -> Prompt {
         let salt = if salt.is_empty() { 0 } else { seed::derive(0, salt, 0) };
@@ -151,7 +151,7 @@ impl Cluster {
         self.tokens.append(&mut later.split_off(&(request + 1, 0)));
     }
 
-    /// Delays of a request's outputs on the way to its client: of the first token, and of others.
+    /// Delays of a request's outputs until they reach its client: of the first token, and of the others.
     #[must_use]
     pub fn way_ns(&self) -> [u64; 2] {
         [self.simulation.facts.overheads.answer_ns(1), self.simulation.facts.overheads.output_ns]

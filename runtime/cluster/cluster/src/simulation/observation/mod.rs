@@ -27,7 +27,7 @@ pub(super) struct Observation<O> {
     keeps_requests: bool,
     /// Whether the run was stopped before its end.
     is_stopped: bool,
-    /// The engines over time, where the observer wants them.
+    /// The engines over time, if the observer requests them.
     series: Option<RunSeries>,
     /// When the observer is shown the engines next, and the time from then on between two
     /// times, if it wants to see them.
@@ -233,7 +233,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Nothing happens until then, so waiting requests wait for that long.
+    /// Adds the time until `until_ns` to that of waiting requests, because nothing happens before.
     pub(super) fn note_router_queue(&mut self, until_ns: u64) {
         if !self.observation.has_series() {
             return;

@@ -1,7 +1,7 @@
 //! Load above capacity: a waiting queue that grows without end.
 //!
-//! The observer is warned early: such a run ends late, if at all, and its latencies
-//! measure the length of the run more than the cluster. Nothing here changes the run.
+//! The observer is warned early: such a run ends late, if at all, and its latencies depend more on the length
+//! of the run than on the cluster. The warning does not change the run.
 
 use vcr_core::ServingEngine;
 

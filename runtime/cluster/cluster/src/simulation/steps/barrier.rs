@@ -62,7 +62,7 @@ impl<O: Observer> Simulation<'_, O> {
         for &index in together {
             let worker = self.fleet.worker_mut(index);
             let priced = match step {
-                // Without a horizon ahead the one step is priced.
+                // Without a horizon ahead, one step is priced.
                 0 => worker.price(start_ns, start_ns, false),
                 _ => worker.price_predicted(start_ns),
             };

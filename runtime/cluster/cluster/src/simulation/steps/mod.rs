@@ -35,18 +35,18 @@ pub(super) struct StepBuffers {
 }
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Lets every worker whose situation changed decide and start steps.
+    /// Lets every worker with changes decide and start steps.
     pub(super) fn start_steps(&mut self) -> Result<(), SimError> {
         self.exhaust_instant_steps()?;
         self.start_changed()
     }
 
-    /// Starts steps of the workers whose situation changed.
+    /// Starts steps of the workers with changes.
     pub(super) fn start_changed(&mut self) -> Result<(), SimError> {
         let mut changed = self.fleet.take_changed();
         self.begin_passes(&changed);
-        // All of them are scheduled before the first is priced: a transfer may end a fast-forward
-        // of predictable steps.
+        // All of them are scheduled before the first is priced: a transfer may end a fast-forward of
+        // predictable steps.
         for &worker in &changed {
             while self.fleet.may_decide(worker) {
                 // Blocks are allocated after an empty pass, too.
@@ -80,7 +80,7 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Passes begin of engines whose ranks count them together.
+    /// Begins passes of engines whose ranks count them together.
     fn begin_passes(&mut self, changed: &[u32]) {
         for &worker in changed {
             if self.fleet.counts_passes(worker) {
@@ -118,7 +118,7 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Goes through all steps but the last, which then is in progress.
+    /// Applies all steps except the last, which is then in progress.
     fn fast_forward(&mut self, index: u32, durations_ns: &[u64]) {
         let now_ns = self.clock.now_ns();
         let worker = self.fleet.worker_mut(index);
@@ -137,8 +137,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.enter_left_steady_decode(index);
     }
 
-    /// Shows routers the KV events of a step that has started and ends at `end_ns`, where
-    /// that is when they are out.
+    /// Shows routers the KV events of a step that has started and ends at `end_ns`, if they are published at the end.
     fn show_events_at_step_end(&mut self, index: u32, end_ns: u64) {
         let worker = self.fleet.worker_mut(index);
         if self.routing.needs(worker.role()).kv_events_at_step_end {
@@ -176,11 +175,11 @@ impl<O: Observer> Simulation<'_, O> {
     }
 }
 
-// Steps in a row whose requests get several tokens each.
+// Consecutive steps whose requests get several tokens each.
 //
-// Their number is drawn at the end of a step, so such steps cannot be predicted. While nothing
-// from outside reaches the engine and no request can end, they are taken one after another
-// without going through the event queue.
+// The number of tokens is drawn at the end of a step, so such steps cannot be predicted. While nothing from
+// outside reaches the engine and no request can end, they are taken one after another without the event
+// queue.
 
 impl<O: Observer> Simulation<'_, O> {
     /// Advances from the step of a worker that ends at `end_ns` to the last one that starts before
@@ -192,7 +191,7 @@ impl<O: Observer> Simulation<'_, O> {
         if role != PoolRole::Aggregated || needs.kv_events {
             return Ok(end_ns);
         }
-        // As for steps that are predicted, the observer is asked now and then.
+        // As for predicted steps, the observer is called at intervals.
         for _ in 0..Engine::MAX_PREDICTED_STEPS {
             if end_ns >= horizon_ns || !self.fleet.worker(index).decodes_bursts_on() {
                 break;
@@ -221,7 +220,7 @@ impl<O: Observer> Simulation<'_, O> {
 }
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Whether the step that a worker has scheduled must be taken by itself.
+    /// Whether the step that a worker has scheduled must be taken alone.
     fn must_single_step(&self, index: u32) -> bool {
         let worker = self.fleet.worker(index);
         let role = worker.role();
@@ -234,12 +233,12 @@ impl<O: Observer> Simulation<'_, O> {
             || role == PoolRole::Prefill
     }
 
-    /// Until when nothing from outside can reach a worker.
+    /// The time until which nothing from outside can reach a worker.
     ///
-    /// The next instant at which anything outside may reach the engine. Anything not yet in the
-    /// queue results from a step of another engine: the end of a request that another one depends
-    /// on, or a prompt that moves on to decode. A prefill engine that waits for blocks may start
-    /// such a step as soon as any decode engine takes a prompt from it.
+    /// This is the next instant at which anything outside may reach the engine. Anything not yet in the queue
+    /// results from a step of another engine: the end of a request on which another one depends, or a prompt
+    /// that moves to a decode engine. A prefill engine that waits for blocks may start such a step as soon as
+    /// any decode engine takes a prompt from it.
     fn horizon_ns(&mut self, index: u32, all_priced: bool) -> u64 {
         if self.clock.is_real() {
             // Steps may end late, and arrivals come earlier among them than planned.
@@ -265,8 +264,9 @@ impl<O: Observer> Simulation<'_, O> {
         others.chain(arrival).chain(self.clock.outside_ns()).chain(steps).chain(end).min().unwrap_or(u64::MAX)
     }
 
-    /// When the next session arrives at a worker, if that is known. The sessions of a single workload start
-    /// at times of its own and go to the workers in turn, unless they may overtake each other on the way.
+    /// The next arrival of a session at a worker, if known. The sessions of a single workload start at times
+    /// that do not depend on others and go to the workers in turn, unless they may overtake each other before
+    /// the router.
     fn foreseen_arrival_ns(&mut self, index: u32) -> Option<u64> {
         let worker = self.fleet.worker(index);
         let may_overtake = self.facts.overheads.delays_arrivals() || self.clock.outside_ns().is_some();

@@ -9,7 +9,7 @@ use crate::observe::Observer;
 use crate::simulation::Simulation;
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Lets a worker decide its next step. Returns false if that came to nothing.
+    /// Lets a worker decide its next step. Returns false if there was no step.
     pub(super) fn schedule_step(&mut self, index: u32) -> Result<bool, SimError> {
         let now_ns = self.clock.now_ns();
         let worker = self.fleet.worker_mut(index);
@@ -24,17 +24,17 @@ impl<O: Observer> Simulation<'_, O> {
         for &tag in &plan.preempted {
             self.ledger.preempt(tag, now_ns);
         }
-        // Newly admitted requests come after all that were running.
+        // Newly admitted requests come after all running ones.
         for entry in plan.scheduled.iter().rev().take_while(|entry| entry.kind != ScheduledKind::Running) {
             self.ledger.admit(entry.tag, now_ns, entry.num_computed_tokens);
             if self.facts.foresees {
                 self.buffers.admitted.push(entry.tag);
             }
         }
-        // A prompt that continues is before all others.
+        // A prompt that continues is before all other requests.
         let continued = plan.scheduled.first().filter(|entry| entry.is_prefill && entry.kind == ScheduledKind::Running);
         let continued = continued.map(|entry| (entry.tag, entry.num_computed_tokens));
-        // A step that did nothing but preempt has made room for another.
+        // A step that only preempted requests has made room for another one.
         let any = !plan.is_empty() || !plan.preempted.is_empty() || !plan.refused.is_empty();
         let has_step = !plan.is_empty();
         self.buffers.refused.clear();
@@ -48,7 +48,7 @@ impl<O: Observer> Simulation<'_, O> {
         {
             self.ledger.continue_prompt(tag, num_computed_tokens);
         }
-        // In a pipeline the order of decodes depends on schedules that came to nothing, too.
+        // In a pipeline, the order of decodes also depends on schedules without a step.
         if any || self.fleet.worker(index).has_stages() {
             self.observation.scheduled(index, self.fleet.worker(index).engine());
         }
@@ -94,7 +94,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.buffers.refused = refused;
     }
 
-    /// Schedules a worker's next token if requests have times of their own.
+    /// Schedules a worker's next token if requests have per-request times.
     fn expect_token(&mut self, index: u32) {
         let worker = self.fleet.worker_mut(index);
         if let Some(at_ns) = worker.expect_token_ns(self.clock.now_ns()) {

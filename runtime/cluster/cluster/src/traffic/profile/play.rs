@@ -12,10 +12,10 @@ use crate::traffic::graph::{Waiter, grouped, plays, waiters};
 pub(super) struct Source {
     trace: Arc<Trace>,
     pacing: TracePacing,
-    /// By play, the start of its rows in `rows`, in file order.
+    /// For each play, the start of its rows in `rows`, in file order.
     first_of_play: Vec<u32>,
     rows: Vec<u32>,
-    /// By row of the trace, the start in `waiters` of the rows that wait for it.
+    /// For each row of the trace, the start in `waiters` of the rows that wait for it.
     first_waiter: Vec<u32>,
     waiters: Vec<Waiter>,
 }
@@ -75,7 +75,7 @@ impl Source {
     }
 
     /// Rows that warm the caches for a play: for each session that continues, the last request before the
-    /// cut; then `requests` of these in turn, or of the first request to come.
+    /// cut; then `requests` of these alternately, or of the first request to come.
     pub(super) fn warmup(&self, play: &Play, requests: usize) -> Vec<u32> {
         let rows = self.rows_of(play.play);
         let session = |index: usize| self.trace.requests[rows[index] as usize].session;
@@ -167,7 +167,7 @@ impl Play {
         self.has_completed
     }
 
-    /// When the next of its requests is due, as far as that is known.
+    /// The due time of its next request, if known.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.due.first().map(|(at_ns, _)| *at_ns)
     }
@@ -183,7 +183,7 @@ impl Play {
         self.due.iter().copied()
     }
 
-    /// Sends a node if it is due; its row.
+    /// Sends a node if it is due; returns its row.
     pub(super) fn start(&mut self, source: &Source, index: u32, now_ns: u64) -> Option<u32> {
         let node = self.nodes.get_mut(index as usize)?;
         if node.ready_ns > now_ns || !self.due.remove(&(node.ready_ns, index)) {
@@ -226,7 +226,7 @@ impl Play {
         due.into_iter()
     }
 
-    /// Everything that waits only for its time is due earlier; returns nodes with their times.
+    /// Advances everything that waits only for its time; returns nodes with their times.
     pub(super) fn bring_forward(&mut self, by_ns: u64) -> impl Iterator<Item = (u64, u32)> {
         self.due = self.due.iter().map(|(at_ns, index)| (at_ns.saturating_sub(by_ns), *index)).collect();
         for &(at_ns, index) in &self.due {

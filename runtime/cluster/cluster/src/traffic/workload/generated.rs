@@ -58,7 +58,7 @@ impl Generated {
         u64::from(self.input.request_count)
     }
 
-    /// Sessions to start at once, if others end in front of the rest.
+    /// Sessions to start immediately, if the end of one starts the next.
     pub(super) fn closed_loop(&self) -> Option<u64> {
         self.input.replay_concurrency
     }

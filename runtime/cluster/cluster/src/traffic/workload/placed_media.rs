@@ -3,7 +3,7 @@
 use vcr_core::{Prompt, seed};
 use vcr_trace::MediaItem;
 
-/// The items of a prompt that are still to come while its content is pushed.
+/// The remaining items of a prompt while its content is added.
 pub(super) struct PlacedMedia<'a> {
     items: &'a [MediaItem],
     /// Sets equal hashes of different traces and copies apart, as their contents are.

@@ -33,7 +33,7 @@ pub(super) struct FirstTurn {
     pub(super) copy: u32,
 }
 
-/// How the rows of a trace start.
+/// The start of a trace's rows.
 pub(super) enum Plan {
     /// By sessions, in the order of their first turns.
     Sessions(Vec<FirstTurn>),
@@ -112,7 +112,7 @@ impl Plan {
 }
 
 impl Rows {
-    /// Sessions to start at once, if others end in front of the rest.
+    /// Sessions to start immediately, if the end of one starts the next.
     pub(super) fn closed_loop(&self) -> Option<u64> {
         match self.pacing {
             TracePacing::ClosedLoop { concurrency, .. } => Some(concurrency),
@@ -204,7 +204,7 @@ impl Rows {
         Some(&*self.trace.policy_classes[index as usize])
     }
 
-    /// When a recorded answer came, if the row has one.
+    /// The times of a recorded answer, if the row has one.
     pub(super) fn answer_times(&self, row: u32) -> Option<PacedAnswer<'_>> {
         let times = self.trace.answer_times[row as usize].as_ref()?;
         Some(PacedAnswer { pacing: self.pacing, times, outputs: self.trace.outputs(times) })

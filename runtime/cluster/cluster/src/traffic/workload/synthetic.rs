@@ -13,7 +13,7 @@ const NS_PER_MS: f64 = 1e6;
 pub(super) struct Synthetic {
     arrivals: Arrivals,
     classes: Vec<RequestClass>,
-    /// How sessions are distributed over several classes.
+    /// The distribution of sessions over several classes.
     shares: Option<Weights>,
     gaps: Stream,
     last_start_ns: u64,
@@ -33,7 +33,7 @@ impl Synthetic {
         Self { arrivals, classes, shares, gaps, last_start_ns: start_ns, walk: CurveWalk::default(), users: 0 }
     }
 
-    /// Number of sessions that an open loop starts, where that is known.
+    /// Number of sessions that an open loop starts, if known.
     pub(super) fn sessions_known(&self) -> Option<u64> {
         match &self.arrivals {
             Arrivals::Burst { count, .. } => Some(*count),
@@ -46,11 +46,11 @@ impl Synthetic {
         }
     }
 
-    /// Sessions to start at once, if others end in front of the rest.
+    /// Sessions to start immediately, if the end of one starts the next.
     pub(super) fn closed_loop(&self) -> Option<u64> {
         match &self.arrivals {
             Arrivals::ClosedLoop { concurrency, .. } => Some(*concurrency),
-            // They come one after another.
+            // Users arrive one after another.
             Arrivals::Users { .. } => Some(0),
             Arrivals::Burst { .. }
             | Arrivals::Constant { .. }
@@ -127,7 +127,7 @@ impl Synthetic {
         match &self.arrivals {
             Arrivals::ClosedLoop { limit, .. } => limit.allows(started, since_ns),
             Arrivals::Users { users, limit } => {
-                // Where the level rises to a whole number it may be a little below it.
+                // When the level rises to a whole number, it may be a little below it.
                 let wanted = (users.level_at(since_ns) + 1e-6).floor() as u64;
                 limit.allows(started, since_ns) && active < wanted
             }

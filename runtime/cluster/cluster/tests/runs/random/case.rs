@@ -156,12 +156,12 @@ impl Case {
         }
     }
 
-    /// The same with engines of ticks, in one pool.
+    /// The same case with engines of ticks, in one pool.
     pub(crate) fn in_ticks(self) -> Self {
         Self { is_split: false, conditional: None, scheduler: Scheduler::Ticks, ..self }
     }
 
-    /// The same with decode ranks that wait for each other and take blocks for prompts between their steps.
+    /// The same case with decode ranks that wait for each other and allocate blocks for prompts between their steps.
     pub(crate) fn with_barrier(self, pass_order: PassOrder) -> Self {
         let (prefill_ranks, _) = self.ranks;
         let (schedule_policy, reservations) = (SchedulePolicy::Fifo, Reservations::BetweenSteps);
@@ -169,12 +169,12 @@ impl Case {
         Self { is_split: true, ranks: (prefill_ranks, DataParallel { size: 3, barrier: true }), scheduler, ..self }
     }
 
-    /// The same with drafters that have KV of their own.
+    /// The same case with drafters that have their own KV.
     pub(crate) fn with_drafter(self, drafter: Drafter, async_scheduling: bool) -> Self {
         Self { scheduler: Scheduler::Drafter { drafter, async_scheduling }, ..self }
     }
 
-    /// The same with tiers that engines share.
+    /// The same case with tiers that engines share.
     pub(crate) fn with_tiers(self, tiers: KvTiersConfig) -> Self {
         Self { scheduler: Scheduler::SharedTiers(tiers), ..self }
     }
@@ -184,7 +184,7 @@ impl Case {
         Self { scheduler: Scheduler::Vllm { async_scheduling, drafts: 0, tiers: Some(tiers) }, ..self }
     }
 
-    /// The same with layers in groups, one of them with a window.
+    /// The same case with layers in groups, one of them with a window.
     pub(crate) fn with_groups(self, window_tokens: u32, async_scheduling: bool) -> Self {
         Self { scheduler: Scheduler::Groups { window_tokens, async_scheduling }, ..self }
     }

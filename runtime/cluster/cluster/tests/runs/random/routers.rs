@@ -19,7 +19,7 @@ pub(crate) fn arb_router() -> impl Strategy<Value = RouterConfig> {
     ]
 }
 
-/// A class, but for whose it is.
+/// A class without its family.
 pub(crate) fn arb_queue_class() -> impl Strategy<Value = QueueClass> {
     let order = prop_oneof![Just(QueueOrder::Fcfs), Just(QueueOrder::Wspt)];
     (order, 1..5_000u64, proptest::option::of(0..2_000u64)).prop_map(|(queue_policy, quantum, threshold)| QueueClass {

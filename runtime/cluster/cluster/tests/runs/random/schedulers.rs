@@ -37,7 +37,7 @@ pub(crate) fn in_mode(
     })
 }
 
-/// Engines with a drafter that has KV of its own.
+/// Engines with a drafter that has its own KV.
 fn drafting(config: RunConfig, drafter: Drafter, async_scheduling: bool) -> RunConfig {
     // As with vLLM's connectors.
     let disable_lookahead_block_hashes = matches!(config.topology, Topology::Disaggregated { .. });
@@ -83,7 +83,7 @@ pub(crate) enum Scheduler {
         schedule_policy: SchedulePolicy,
         reservations: Reservations,
     },
-    /// Never drawn: it does not support clusters of two pools.
+    /// Never drawn, because it does not support clusters of two pools.
     Ticks,
     /// vLLM's with a drafter that has its own KV. Never drawn, so that drawn cases keep their
     /// fingerprints.
@@ -135,12 +135,12 @@ pub(crate) fn arb_tiers() -> impl Strategy<Value = KvTiersConfig> {
     )
 }
 
-/// The same without a disk, by the rules of Dynamo 1.6's mocker.
+/// The same tiers without a disk, by the rules of Dynamo 1.6's mocker.
 pub(crate) fn arb_mocked_tiers() -> impl Strategy<Value = KvTiersConfig> {
     arb_tiers().prop_map(|tiers| KvTiersConfig { rules: HostRules::Dynamo16, disk_blocks: 0, ..tiers })
 }
 
-/// The same by the rules of vLLM's connector for offloading.
+/// The same tiers by the rules of vLLM's connector for offloading.
 pub(crate) fn arb_connected_tiers() -> impl Strategy<Value = KvTiersConfig> {
     (arb_tiers(), any::<bool>(), 0..3u32, any::<bool>()).prop_map(
         |(tiers, is_adaptive, store_threshold, offload_prompt_only)| KvTiersConfig {
@@ -153,7 +153,7 @@ pub(crate) fn arb_connected_tiers() -> impl Strategy<Value = KvTiersConfig> {
     )
 }
 
-/// The same with a disk, and perhaps a host, shared by the engines.
+/// The same tiers with a disk, and possibly a host, that engines share.
 pub(crate) fn arb_shared_tiers() -> impl Strategy<Value = KvTiersConfig> {
     let speed = || proptest::option::of(300_000_000..5_000_000_000u64);
     let shared = || {

@@ -77,7 +77,7 @@ const NO_TARGET: TargetPolicy = TargetPolicy { metric: TargetMetric::Requests, t
 /// A guest as an autoscaler.
 ///
 /// # Errors
-/// What `value` must be instead, worded to follow "must be".
+/// The expected value, worded to follow "must be".
 pub(crate) fn of_guest(value: &Dynamic) -> Result<ScalerFactory, String> {
     match Decider::of(value)? {
         decider @ Decider::Guest(..) if !decider.has_target() => Ok(decider.factory(NO_TARGET)),

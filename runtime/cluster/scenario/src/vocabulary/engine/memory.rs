@@ -27,7 +27,7 @@ impl Default for MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// With the options `gpu_memory_utilization`, `activation_bytes` and `kv_cache_memory_bytes`.
+    /// The same with the options `gpu_memory_utilization`, `activation_bytes` and `kv_cache_memory_bytes`.
     pub(crate) fn with_options(self, options: &mut Options<'_>) -> Self {
         let utilization = options.f64("gpu_memory_utilization").unwrap_or(self.utilization);
         if !(utilization > 0.0 && utilization <= 1.0) {

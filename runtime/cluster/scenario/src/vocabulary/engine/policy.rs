@@ -70,7 +70,7 @@ impl PolicySpec {
         }
     }
 
-    /// The policy as one that ranks; vLLM's own order becomes ranks, too.
+    /// The policy as a ranking; vLLM's own order becomes ranks, too.
     pub(crate) fn into_ranking(self) -> PolicyFactory {
         let by_priority = self.policy == Policy::Priority;
         self.factory.unwrap_or_else(|| {

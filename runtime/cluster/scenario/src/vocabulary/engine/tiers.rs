@@ -14,7 +14,7 @@ use crate::script::register::with_options;
 #[derive(Clone)]
 pub(crate) struct TiersSpec {
     config: KvTiersConfig,
-    /// None uses the rules of the engine, or of the tier that its pool shares.
+    /// None uses the rules of the engine, or of its pool's shared tier.
     rules: Option<HostRules>,
 }
 

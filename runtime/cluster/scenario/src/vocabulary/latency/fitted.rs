@@ -73,7 +73,7 @@ pub fn overheads(model: &ModelFile) -> Overheads {
 /// Reads a model file.
 ///
 /// # Errors
-/// What is wrong with it, in words, with its name.
+/// The problem in words, with the name of the file.
 pub fn read_model(path: &Path) -> Result<ModelFile, String> {
     let text = vcr_base::input::read_text(path, vcr_base::input::MAX_CONFIG_BYTES)
         .map_err(|error| format!("cannot read `{}`: {error}", path.display()))?;

@@ -15,7 +15,7 @@ use crate::vocabulary::latency::{LatencySpec, finish};
 use crate::vocabulary::model::ModelSpec;
 use crate::vocabulary::placement::Placement;
 
-/// Options whose values follow from `model(...)`.
+/// Options that `model(...)` determines.
 const OF_MODEL: [&str; 11] = [
     "layers",
     "hidden_size",
@@ -61,7 +61,7 @@ pub(super) fn make(mut options: Options<'_>) -> Scripted<LatencySpec> {
     };
     let gpu_memory = options.bytes("gpu_memory");
     let names = [config.model.as_deref(), config.gpu.as_deref()];
-    // Problems of the model itself are found where it is built.
+    // The building of the model reports its own problems.
     let need = config.memory().ok();
     let memory = need.and_then(|need| ModelMemory::of(&mut options, &need, names, gpu_memory));
     let spec = match config.build() {
@@ -108,7 +108,7 @@ fn of_table(name: &str, mut options: Options<'_>) -> Scripted<LatencySpec> {
         gpu_memory_bytes: gpu.as_deref().and_then(Gpu::named).map(Gpu::memory_bytes),
     };
     let memory = ModelMemory::of(&mut options, &need, [Some(name), gpu.as_deref()], gpu_memory);
-    // Blocks of several groups come from `engine(#{ model: model(...) })`.
+    // For several groups, the blocks come from `engine(#{ model: model(...) })`.
     let memory = memory.filter(|_| model.has_one_group());
     let placement = Some(Placement::of_latency("roofline", gpus));
     Ok(LatencySpec { memory, placement, ..of_model(&model, options)? })

@@ -92,7 +92,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     );
 }
 
-/// The one option that a call about draws takes, a share of them, and the draws.
+/// The one option of a call about draws, which is a share, and the draws.
 fn share_of_draws(
     context: &Context,
     call: &NativeCallContext<'_>,
@@ -129,7 +129,7 @@ fn note_result(
     result: Result<AssertionResult, Malformed>,
 ) -> Scripted<bool> {
     let mut check = result.map_err(|error| Thrown::from(error).at(call.call_position()))?;
-    // Without a run there is nothing that could break it.
+    // A check has no run that could break the assertion.
     check.passed |= context.is_check;
     let passed = check.passed;
     context.state().assertions.push(check);

@@ -126,7 +126,7 @@ fn compare_sides(
     Ok(ComparisonResult(made))
 }
 
-/// Resamples whose time would not be noticed as a mistake.
+/// A larger number of resamples takes so long that it is probably a mistake.
 const MAX_RESAMPLES: usize = 100_000;
 
 /// The name and the requests of a side; of a run, the requests of one workload if it is named.

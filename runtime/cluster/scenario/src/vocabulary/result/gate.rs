@@ -1,7 +1,7 @@
 //! `gate`: whether a candidate may replace its baseline, asserted and read.
 //!
-//! Sides are read as `vcr gate` reads them: the lines of a run's `requests.jsonl`, or a capture
-//! file. Simulated answers have lengths and no tokens, so equal lengths count as equal.
+//! Sides are read as in `vcr gate`: the lines of a run's `requests.jsonl`, or a capture file. Simulated
+//! answers have lengths and no tokens, so equal lengths count as equal.
 
 use std::fmt::Write as _;
 use std::io::Cursor;
@@ -123,7 +123,7 @@ struct Observed {
     name: String,
     side: Side,
     mirrored: Vec<Mirrored>,
-    /// The file that is read again for examples; none of a run.
+    /// The file that is read again for examples; empty for a run.
     inputs: Vec<Input>,
 }
 

@@ -15,7 +15,7 @@ use crate::script::limits::MAX_ARRAY_ELEMENTS;
 use crate::script::options::Options;
 use crate::vocabulary::run::RunResult;
 
-/// Length of an interval unless the script asks for another.
+/// Default length of an interval.
 const DEFAULT_EVERY_NS: u64 = 1_000_000_000;
 
 /// Quantity of a series.

@@ -1,4 +1,4 @@
-//! `find_max` and `find_min`: searches by a function of the script; `knee`: where a curve turns.
+//! `find_max` and `find_min`: searches by a function of the script; `knee`: the knee of a curve.
 
 use std::sync::Arc;
 

@@ -124,7 +124,7 @@ fn headers(options: &mut Options<'_>) -> Vec<(String, String)> {
     headers
 }
 
-/// The target that a value is: made by a function, or the name of one that needs no options.
+/// The target for a value: created by a function, or the name of one that needs no options.
 pub(crate) fn of(value: &Dynamic) -> Result<Target, (String, Option<String>)> {
     if let Some(TargetSpec(target)) = value.clone().try_cast::<TargetSpec>() {
         return Ok(target);
@@ -171,7 +171,7 @@ pub(crate) fn taken(context: &Context, options: &mut Options<'_>) -> Target {
     relative_to(context, context.options.target.clone().unwrap_or(own))
 }
 
-/// Paths of a target in a script start at the script, as all others do.
+/// Makes paths of a target relative to the script, like all other paths.
 fn relative_to(context: &Context, mut target: Target) -> Target {
     let is_of_script = context.options.target.is_none();
     let resolve = |path: &mut String| {

@@ -46,11 +46,11 @@ impl TextTokens {
     }
 }
 
-/// How the tokens of texts are known.
+/// The origin of the token counts of texts.
 enum Counting {
     /// Characters of a token.
     Characters(f64),
-    /// By a tokenizer, whose tokens are kept or only counted.
+    /// A tokenizer, whose tokens are kept or only counted.
     Tokens { tokenize: Box<Tokenize>, keeps: bool },
 }
 

@@ -78,7 +78,7 @@ fn synthetic(name: &str, arrivals: Arrivals, mix: RequestMix) -> WorkloadConfig 
     WorkloadConfig::new(name, WorkloadSource::Synthetic { arrivals, classes: mix.into() })
 }
 
-/// Starts at one rate, or at one that changes.
+/// Starts at a constant rate, or at one that changes.
 fn open_loop(rate: Curve, gaps: Gaps, limit: Limit) -> Arrivals {
     Arrivals::Varying { rate, gaps, limit }
 }

@@ -111,7 +111,7 @@ fn documents(options: &mut Options<'_>) -> Option<Documents> {
     })
 }
 
-/// `adapters: #{ count: 16, skew: 1.0 }`, or `adapter: 3` for the one with this number.
+/// `adapters: #{ count: 16, skew: 1.0 }`, or `adapter: 3` for the adapter with this number.
 fn adapters(options: &mut Options<'_>) -> Option<Adapters> {
     let one = options.u32("adapter").map(|first| Adapters { first, popularity: Weights::zipf(1, 0.0) });
     let several = options.nested("adapters", "#{ count: 16, skew: 1.0 }", |adapters| Adapters {

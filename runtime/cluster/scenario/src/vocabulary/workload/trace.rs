@@ -144,7 +144,7 @@ fn profile(options: &mut Options<'_>) -> Option<ProfileConfig> {
     })
 }
 
-/// Reads a trace, or its first requests, once, however often the scenario names it.
+/// Reads a trace, or its first requests, once, although the scenario may name it repeatedly.
 pub(crate) fn open_trace(
     context: &Context,
     paths: &[String],

@@ -5,7 +5,7 @@ use vcr_cluster::{Arrivals, Limit, RequestMix, WorkloadConfig};
 
 use super::{Fields, normal, synthetic};
 
-/// As many requests at once as guidellm has in its mode `throughput`.
+/// The concurrency of guidellm's mode `throughput`.
 const THROUGHPUT_CONCURRENCY: u64 = 512;
 
 pub(super) fn workloads(file: &mut Fields, ignored: &mut Vec<String>) -> Result<Vec<WorkloadConfig>, String> {
