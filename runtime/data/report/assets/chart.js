@@ -157,6 +157,7 @@ function drawMarks(u, { limits = [], marks = [] }) {
     while (taken.some((other) => Math.abs(other.y - y) < 13 * ratio && x < other.x + other.width && other.x < x + width)) y += 13 * ratio;
     taken.push({ x, y, width });
     ctx.textAlign = "left";
+    ctx.textBaseline = "alphabetic";
     ctx.fillText(name, x, y);
   }
   ctx.restore();

@@ -156,20 +156,27 @@ fn write_rows(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
         ["Row", "Deployment", "GPUs", "$/h", "$/M output tokens", "Busy", "KV peak", "Limited by", "If slower"];
     writeln!(
         out,
-        "<section class=\"points\"><h2>Deployments</h2>\n<div class=\"wide\" tabindex=\"0\"><table><thead><tr>"
+        "<section class=\"deployments\"><h2>Deployments</h2>\n<div class=\"wide\" tabindex=\"0\"><table><thead><tr>"
     )?;
     for title in TITLES {
         write!(out, "<th scope=\"col\">{title}</th>")?;
     }
     for objective in &plan.question.objectives {
-        write!(out, "<th scope=\"col\">{}</th>", Escaped(objective.text()))?;
+        let text = Escaped(objective.text()).to_string().replace('.', ".<wbr>");
+        write!(out, "<th scope=\"col\">{text}</th>")?;
     }
     writeln!(out, "</tr></thead><tbody>")?;
     for row in plan.rows.iter().chain(&plan.nearest) {
         let class = if plan.feasible { "passed" } else { "failed" };
         let front = if row.on_front { " *" } else { "" };
         write!(out, "<tr><td class=\"{class}\">{}{front}</td>", row.number)?;
-        write!(out, "<td>{}<br><code>{}</code></td>", Escaped(row.label()), Escaped(&row.deployment.flags))?;
+        write!(out, "<td>{}", Escaped(row.label()))?;
+        // A line ends between two options, not within one.
+        for (index, option) in row.deployment.flags.split(" --").enumerate() {
+            let (between, dashes) = if index == 0 { ("<br>", "") } else { (" ", "--") };
+            write!(out, "{between}<code>{dashes}{}</code>", Escaped(option))?;
+        }
+        write!(out, "</td>")?;
         let price = row.price_per_million_output_tokens_usd.map_or("–".to_owned(), |price| format!("{price:.2}"));
         let slower = match row.holds_if_slower {
             Some(true) => "✓ holds",
