@@ -1,35 +1,34 @@
-//! Rules of other engines and mockers, where they differ from vLLM's scheduler.
+//! Rules of other engines and mockers that differ from vLLM's scheduler.
 //!
-//! vLLM's rules stand in the scheduler itself. Each other rule is a predicate here that
-//! names its source: TensorRT-LLM, or the mockers of Dynamo, which are `dynamo-mocker` 1.4
-//! and `aisimulate-core` of Dynamo 1.6. Under vLLM's settings every predicate is false.
+//! vLLM's rules are in the scheduler itself. Each other rule is a predicate here that names its source:
+//! TensorRT-LLM, or the mockers of Dynamo, which are `dynamo-mocker` 1.4 and `aisimulate-core` of Dynamo 1.6.
+//! Under vLLM's settings every predicate is false.
 
 /// KV blocks that an admission guarantees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CapacityPolicy {
-    /// Blocks are taken as tokens need them, and requests are preempted where
-    /// none are left: vLLM.
+    /// Blocks are allocated when tokens need them, and requests are preempted if none are left: vLLM.
     #[default]
     Preempt,
-    /// A request is admitted only if the blocks of its prompt and whole output fit beside the
-    /// blocks that all admitted requests may still take, so none is ever preempted: TensorRT-LLM's
-    /// `GUARANTEED_NO_EVICT`, as Dynamo's mocker models it. Of a completely cached prompt only the
-    /// last token is recomputed, not the last block.
+    /// A request is admitted only if the blocks of its prompt and its complete output fit beside the blocks
+    /// that all admitted requests may still need, so none is ever preempted: TensorRT-LLM's
+    /// `GUARANTEED_NO_EVICT`, as in Dynamo's mocker. For a completely cached prompt, only the last token is
+    /// recomputed, not the last block.
     GuaranteedNoEvict,
 }
 
 /// The preemption victim under [`Policy::Fcfs`](crate::Policy::Fcfs).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Victim {
-    /// The one admitted last: vLLM.
+    /// The request admitted last: vLLM.
     #[default]
     Newest,
-    /// The one admitted first: `fifo` of Dynamo's mocker. Compatibility quirk: as many later
-    /// requests as there are before the one that needed blocks are skipped in this step.
+    /// The request admitted first: `fifo` of Dynamo's mocker. For compatibility, as many later requests as
+    /// there are before the one that needed blocks are skipped in this step.
     Oldest,
 }
 
-/// When an engine takes blocks for a prompt that another engine computes.
+/// When an engine allocates blocks for a prompt that another engine computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reservations {
     /// While the engine decides a step, like any waiting request: vLLM.
@@ -84,10 +83,9 @@ impl Quirks {
         self.capacity == CapacityPolicy::GuaranteedNoEvict
     }
 
-    /// Whether FCFS preempts the oldest running request. The scan of the running list keeps its
-    /// index when the victim leaves, so it skips as many requests as stood before the victim. It
-    /// continues after a request that has preempted itself. Source: `preemption_mode` `fifo` of
-    /// Dynamo's mockers.
+    /// Whether FCFS preempts the oldest running request. The scan of the running list keeps its index when
+    /// the victim is removed, so it skips as many requests as there were before the victim. It continues
+    /// after a request that has preempted itself. Source: `preemption_mode` `fifo` of Dynamo's mockers.
     #[inline]
     pub(crate) fn preempts_oldest(self) -> bool {
         self.victim == Victim::Oldest

@@ -41,14 +41,14 @@ pub enum Policy {
     Fcfs,
     /// Smallest (priority, arrival) first; the largest is preempted.
     Priority,
-    /// By the ranks of a [`crate::policy::SchedulingPolicy`], which the driver has the engine
-    /// [apply](crate::Engine::apply_policy) before each step. Not in vLLM; the ranks are used
-    /// as vLLM uses priorities.
+    /// By the ranks of a [`crate::policy::SchedulingPolicy`], which the driver
+    /// [applies](crate::Engine::apply_policy) before each step. Not in vLLM; the ranks have the role of
+    /// vLLM's priorities.
     Ranked,
 }
 
-/// Settings as a user states them. Names and defaults are vLLM 0.33's, but for `async_scheduling`,
-/// which is off unless requested.
+/// Settings as a user states them. Names and defaults are vLLM 0.33's, except `async_scheduling`, which is
+/// off unless requested.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineConfigInput {
     /// Tokens per KV block.
@@ -61,7 +61,7 @@ pub struct EngineConfigInput {
     pub max_num_batched_tokens: u32,
     /// Maximum number of tokens scheduled in one step; none for `max_num_batched_tokens`.
     pub max_num_scheduled_tokens: Option<u32>,
-    /// Steps from one that computes prompts to the next, as long as any request decodes.
+    /// Number of steps between two steps that compute prompts, while any request decodes.
     pub prefill_schedule_interval: u32,
     /// Longest sequence, prompt and output; none for no limit but the pool's.
     pub max_model_len: Option<u32>,
@@ -71,11 +71,11 @@ pub struct EngineConfigInput {
     pub enable_prefix_caching: bool,
     /// Let a prompt be computed over several steps.
     pub enable_chunked_prefill: bool,
-    /// Maximum tokens of one request per step while others exist; 0 for no cap.
+    /// Maximum tokens of one request per step if there are other requests; 0 for no limit.
     pub long_prefill_token_threshold: u32,
     /// Raise that cap to budget / requests when this is larger.
     pub adaptive_long_prefill: bool,
-    /// Fraction of the pool that admissions leave free while others run.
+    /// Fraction of the pool that admissions leave free for running requests.
     pub watermark: f64,
     /// Admit only when the whole known sequence fits, not just its first chunk.
     pub scheduler_reserve_full_isl: bool,
@@ -94,9 +94,8 @@ pub struct EngineConfigInput {
     /// Extra tokens a sampling request may emit in a step (multi-token
     /// prediction as Dynamo's mocker models it); 0 for one token a step.
     pub max_extra_tokens_per_step: u32,
-    /// Maximum embeddings of multimodal items that a step computes; none for
-    /// `max_num_batched_tokens`, or the largest item that has arrived where that is more. (vLLM
-    /// knows the largest one of its model.)
+    /// Maximum embeddings of multimodal items that a step computes; None for `max_num_batched_tokens`, or the
+    /// largest item that has arrived if that is more. (vLLM knows the largest item of its model.)
     pub max_num_encoder_input_tokens: Option<u32>,
     /// Room of the encoder cache, in embeddings; none for `max_num_batched_tokens`, as above.
     pub encoder_cache_size: Option<u32>,
@@ -104,17 +103,17 @@ pub struct EngineConfigInput {
     pub disable_chunked_mm_input: bool,
     /// Draft tokens proposed for a request's next step; 0 for none.
     pub num_speculative_tokens: u32,
-    /// Drafts of requests by the size of their batch, at most `num_speculative_tokens`; none for as many in all
-    /// (vLLM's `num_speculative_tokens_per_batch_size`).
+    /// Drafts of requests by the size of their batch, at most `num_speculative_tokens`; empty for the same
+    /// number in every batch (vLLM's `num_speculative_tokens_per_batch_size`).
     pub draft_ranges: Vec<DraftRange>,
     /// Origin of the drafts.
     pub drafter: Drafter,
     /// With EAGLE or MTP since vLLM 0.33: drop the last block of a hit, as before and as with a KV
     /// connector, and let no block's identity depend on tokens after it.
     pub disable_lookahead_block_hashes: bool,
-    /// Decide each step before the outputs of the one before are known.
+    /// Decide each step before the outputs of the previous step are known.
     pub async_scheduling: bool,
-    /// Stages that the layers are split into; as many steps are in flight at once, and one more under
+    /// Number of pipeline stages. The same number of steps can be in flight at once, and one more under
     /// `async_scheduling`.
     pub pipeline_parallel_size: u32,
     /// Ranks that share the KV of each sequence: a block has `block_size` tokens on each of them.
@@ -125,13 +124,13 @@ pub struct EngineConfigInput {
     pub kv_tiers: Option<KvTiersConfig>,
     /// A KV connector answered by the driver, if any.
     pub kv_connector: Option<KvConnector>,
-    /// Groups of layers with blocks of their own; none for one group of full attention.
+    /// Groups of layers with separate blocks; empty for one group of full attention.
     pub kv_cache_groups: Vec<KvCacheGroup>,
     /// States of Mamba and linear attention that are kept; without prefix caching one of each
     /// sequence, whatever is requested.
     pub mamba_cache_mode: MambaCacheMode,
     /// With sliding windows or Mamba: distance in tokens between the prefixes whose window blocks or states
-    /// are kept for later requests. 0 keeps only the ends of prompts; none keeps every prefix that may be
+    /// are kept for later requests. 0 keeps only the ends of prompts; None keeps every prefix that may be
     /// hit.
     pub prefix_cache_retention_interval: Option<u32>,
 }
@@ -265,8 +264,8 @@ impl EngineConfig {
         }
     }
 
-    /// Dynamo's bursts come with the last token of a step; they are undefined with drafts or
-    /// several steps in flight.
+    /// Dynamo's bursts are generated with the last token of a step; they are undefined with drafts or several
+    /// steps in flight.
     fn check_bursts(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
         if input.max_extra_tokens_per_step == 0 {
             return;
@@ -303,7 +302,7 @@ impl EngineConfig {
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
-    /// Blocks that admissions leave free while others run.
+    /// Blocks that admissions leave free for running requests.
     #[must_use]
     pub fn watermark_blocks(&self) -> u32 {
         self.watermark_blocks
@@ -354,13 +353,13 @@ impl EngineConfig {
             && self.input.pipeline_parallel_size == 1
     }
 
-    /// Whether a running request's preemption of itself leaves others to schedule.
+    /// Whether the scan continues after a running request has preempted itself.
     pub(crate) fn scans_on_after_own_preemption(&self) -> bool {
         let by_rank = self.input.policy != Policy::Fcfs;
         by_rank && self.input.rules.scans_on_after_own_preemption() || self.quirks.preempts_oldest()
     }
 
-    /// Most requests running at once, whichever cap is tighter.
+    /// The most requests that run at once: the lower of both limits.
     #[must_use]
     pub fn max_running(&self) -> usize {
         self.input.max_num_active_seqs.unwrap_or(self.input.max_num_seqs) as usize
@@ -438,7 +437,7 @@ impl EngineConfig {
         self.input.kv_tiers.as_ref()
     }
 
-    /// Groups of layers with blocks of their own; none for one group of full attention.
+    /// Groups of layers with separate blocks; empty for one group of full attention.
     #[must_use]
     pub fn kv_cache_groups(&self) -> &[KvCacheGroup] {
         &self.input.kv_cache_groups
@@ -485,12 +484,12 @@ impl EngineConfig {
         self.input.mamba_cache_mode.with_prefix_caching(self.input.enable_prefix_caching)
     }
 
-    /// Most tokens of all steps in flight.
+    /// The most tokens of all steps in flight.
     pub(crate) fn max_in_flight_tokens(&self) -> u32 {
         self.input.max_num_batched_tokens.saturating_mul(self.max_steps_in_flight() as u32)
     }
 
-    /// Blocks that a request of `tokens` tokens holds at once, at most.
+    /// The most blocks that a request of `tokens` tokens holds at once.
     pub(crate) fn most_blocks(&self, tokens: u32) -> u64 {
         if !self.has_kv_cache_groups() {
             return tokens.div_ceil(self.input.block_size).into();
@@ -521,13 +520,13 @@ impl EngineConfig {
         if self.has_kv_cache_groups() { aligned.unwrap_or(self.input.block_size) } else { self.input.block_size }
     }
 
-    /// Embeddings of multimodal items that a step may compute, unless a larger item comes.
+    /// Embeddings of multimodal items that a step may compute, unless a larger item arrives.
     #[must_use]
     pub fn encoder_budget_embeds(&self) -> u32 {
         self.input.max_num_encoder_input_tokens.unwrap_or(self.input.max_num_batched_tokens)
     }
 
-    /// Room of the encoder cache in embeddings, unless a larger item comes.
+    /// Capacity of the encoder cache in embeddings, unless a larger item arrives.
     #[must_use]
     pub fn encoder_cache_embeds(&self) -> u32 {
         self.input.encoder_cache_size.unwrap_or(self.input.max_num_batched_tokens)
@@ -549,7 +548,7 @@ impl EngineConfig {
         limits.into_iter().flatten().min().unwrap_or(u32::MAX)
     }
 
-    /// Longest sequence; `u32::MAX` where only the pool limits it.
+    /// Longest sequence; `u32::MAX` if only the pool limits it.
     #[must_use]
     pub fn max_model_len(&self) -> u32 {
         self.input.max_model_len.unwrap_or(u32::MAX)

@@ -60,8 +60,8 @@ pub struct RemoteLoad {
     pub cached_tokens: u32,
     /// Prompt tokens to be moved.
     pub missing_tokens: u32,
-    /// Number of tokens whose KV over all layers equals the transferred bytes: the missing tokens,
-    /// less the parts that layers of groups other than full attention do not need.
+    /// Number of tokens whose KV over all layers equals the transferred bytes: the missing tokens, minus the
+    /// parts that layers of groups other than full attention do not need.
     pub moved_tokens: u32,
 }
 
@@ -75,9 +75,9 @@ pub struct TierLoad {
     pub tag: u64,
     /// Tokens found in the cache of the device.
     pub device_tokens: u32,
-    /// Tokens beyond these that come from the host.
+    /// Further tokens that come from the host.
     pub host_tokens: u32,
-    /// Tokens beyond these that come from the disk.
+    /// Further tokens that come from the disk.
     pub disk_tokens: u32,
 }
 
@@ -137,13 +137,13 @@ pub struct WindowFree {
 /// Why a step admitted no more of the waiting requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AdmissionStop {
-    /// All were admitted, or stepped over: by the adapter cap, for their grammar, or because
-    /// output from before a preemption is still on its way.
+    /// All were admitted, or skipped: because of the adapter limit, their grammar, or output from before a
+    /// preemption that has not arrived yet.
     #[default]
     Drained,
     /// The token budget was used up.
     Budget,
-    /// As many run as may (`max_num_seqs`, `max_num_active_seqs`).
+    /// The maximum number of requests runs (`max_num_seqs`, `max_num_active_seqs`).
     RunningSlots,
     /// The next request's KV did not fit into the free blocks.
     Blocks,
@@ -172,11 +172,11 @@ pub struct StepPlan {
     pub(crate) with_checked_drafts: Vec<RequestId>,
     /// Requests that decode steadily: running ones, with one token each.
     pub steady_decode_requests: u32,
-    /// The same by [`crate::DrawnOutputs::group`].
+    /// The same requests by [`crate::DrawnOutputs::group`].
     pub(crate) steady_decode_groups: Vec<u32>,
     /// Block ids that `scheduled` refers to.
     pub block_ids: Vec<BlockId>,
-    /// Groups of layers that `block_ids` are of; 0 where there is one of full attention.
+    /// Number of groups of layers in `block_ids`; 0 for one group of full attention.
     pub num_groups: u32,
     /// The group of each part of `block_ids`, in order; none without groups.
     pub(crate) group_blocks: Vec<GroupBlocks>,
@@ -205,11 +205,11 @@ pub struct StepPlan {
     pub has_sync_kv_loads: bool,
     /// The reason that ended the admission of waiting requests.
     pub admission_stop: AdmissionStop,
-    /// Drafts that its requests propose next, at most.
+    /// The most drafts that its requests propose next.
     pub most_drafts: u32,
     /// Sum of `num_scheduled_tokens`.
     pub total_num_scheduled_tokens: u32,
-    /// Time of the step for its adapters, beyond what a latency model says.
+    /// Time of the step for its adapters, in addition to that of the latency model.
     pub adapter_ns: u64,
     /// The step as a latency model sees it.
     pub shape: StepShape,
@@ -330,7 +330,7 @@ pub struct RequestOutput {
     pub tag: u64,
     /// Output tokens emitted in this step.
     pub num_tokens: u32,
-    /// Tokens the model gave; more than `num_tokens` where a stop cut drafts off.
+    /// Tokens that the model returned; more than `num_tokens` if a stop cut off drafts.
     pub num_sampled_tokens: u16,
     /// Draft tokens proposed for the request's next step.
     pub num_draft_tokens: u16,
@@ -427,8 +427,7 @@ impl CountRequests for StepShape {
     }
 }
 
-/// Counts a chunk of `tokens` after `depth` others in, at whose end `outputs`
-/// outputs are computed.
+/// Counts a chunk of `tokens` after `depth` other tokens, at whose end `outputs` outputs are computed.
 #[cold]
 fn add_recomputed(shape: &mut RecomputeShape, depth: u64, tokens: u64, outputs: u64, completes: bool) {
     shape.output_tokens += outputs.min(tokens);

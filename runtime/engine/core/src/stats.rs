@@ -25,7 +25,7 @@ pub struct SpecDecodeStats {
 /// Counters of the encoder and its cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EncoderCacheStats {
-    /// Times that a request came to an item it had not held before.
+    /// Number of items that requests looked up for the first time.
     pub queries: u64,
     /// The part of these that found the item in the cache, or in the same step of the same request.
     pub hits: u64,
@@ -54,6 +54,6 @@ pub struct EngineStats {
     pub spec_decode: SpecDecodeStats,
     /// Multimodal items looked up in the encoder cache, and computed.
     pub encoder: EncoderCacheStats,
-    /// Adapters loaded into the host; 0 where that costs nothing.
+    /// Adapters loaded into the host; 0 if loads cost nothing.
     pub adapter_loads: u64,
 }

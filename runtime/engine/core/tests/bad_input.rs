@@ -25,7 +25,7 @@ fn request(tag: u64, prompt_tokens: u32, max_tokens: u32) -> RequestSpec {
     RequestSpec::new(tag, Prompt::of_tokens((0..prompt_tokens).collect(), 16, 0), max_tokens)
 }
 
-/// The text of the only error, whose field must be in it.
+/// The text of the only error, which must name its field.
 fn refusal(input: EngineConfigInput) -> String {
     let errors = match EngineConfig::new(input) {
         Ok(config) => config.check_start_up().expect_err("it is to be refused"),
@@ -130,7 +130,7 @@ fn a_request_that_can_never_end_by_itself_is_reported() {
     let mut engine = engine(EngineConfigInput { max_model_len: None, ..input() });
     assert_eq!(engine.check(500, 14), Err(RejectReason::ExceedsKvPool));
     assert_eq!(engine.check(500, 13), Ok(()), "the last token needs no slot");
-    // As by vLLM's scheduler it is taken: a stop may end it before the pool does.
+    // As in vLLM's scheduler, it is accepted: a stop may end it before the pool does.
     let spec = RequestSpec { stops: Some(Box::new(StopRules::of_token(1))), ..request(0, 500, 1_000) };
     engine.submit(spec).expect("the prompt fits");
     engine.schedule();
@@ -239,8 +239,8 @@ fn a_request_that_can_never_run_leaves_the_queue_in_its_turn() {
     assert!(!engine.has_schedulable_requests());
 }
 
-/// vLLM's `_spec_decode_step_blocks`: in an otherwise empty engine, such a load waits for blocks
-/// that no request holds.
+/// vLLM's `_spec_decode_step_blocks`: in an otherwise empty engine, such a load waits for blocks that no
+/// request holds.
 #[test]
 fn a_load_that_leaves_nothing_for_drafts_never_starts() {
     let drafting = EngineConfigInput {

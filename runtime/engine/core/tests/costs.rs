@@ -78,8 +78,8 @@ fn run(content: u64) -> Prompt {
     prompt
 }
 
-/// An engine whose 128 requests have decoded for a while, in a pool whose free
-/// blocks are all cached, so that every new block evicts one.
+/// An engine whose 128 requests have decoded for a while, in a pool whose free blocks are all cached, so that
+/// every new block evicts one.
 fn decoding_engine(input: EngineConfigInput, stops: Option<&StopRules>) -> Engine {
     let config = EngineConfigInput { num_gpu_blocks: 128 * 110, max_model_len: Some(4_096), ..input };
     let mut engine = Engine::new(EngineConfig::new(config).expect("valid"));
@@ -145,8 +145,7 @@ fn a_token_allocates_nothing() {
     }
 }
 
-/// The same with SGLang's scheduler: 64 requests that decode, in a tree full of other requests'
-/// pages.
+/// The same with SGLang's scheduler: 64 decoding requests, in a tree full of other requests' pages.
 fn decoding_sglang(input: SglangConfigInput) -> SglangEngine {
     let page_size = input.page_size;
     let config = SglangConfigInput { num_pages: 64 * 2_000 / page_size, ..input };
@@ -256,7 +255,7 @@ fn asking_a_policy_allocates_nothing() {
         policy.calls
     };
     (0..20).for_each(|_| _ = turn(&mut engine, 128));
-    // From here on others wait, and are ranked again whenever one of these leaves.
+    // From here on, other requests wait, and are ranked again whenever one of these leaves.
     engine.set_pause_state(PauseState::PausedNew);
     for tag in 200..400 {
         engine.submit(RequestSpec::new(tag, prompt(tag), 5)).expect("it fits");
@@ -266,7 +265,7 @@ fn asking_a_policy_allocates_nothing() {
         engine.abort(leavers.next().expect("more run than leave"));
         turn(engine, 328)
     };
-    // By then the list of free slots has room for all of them.
+    // By then, the list of free slots has room for all of them.
     let calls = (0..70).map(|_| leave(&mut engine)).max();
     let before = ALLOCATIONS.get();
     let calls_after = (0..50).map(|_| leave(&mut engine)).max();

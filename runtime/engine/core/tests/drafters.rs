@@ -57,8 +57,8 @@ fn settings_with_which_vllm_does_not_start_or_that_are_undefined() {
     refused(cap, "invalid `long_prefill_token_threshold`: expected at least 4, got 3");
 }
 
-/// A prompt that another engine computes takes the blocks of its tokens; drafts, and the drafter's slots, come with the
-/// first step.
+/// A prompt that another engine computes gets the blocks of its tokens; drafts, and the drafter's slots, are
+/// allocated in the first step.
 #[test]
 fn kv_from_elsewhere_has_no_slots_for_drafts() {
     for (drafter, slots) in [(Drafter::Ngram, 0), (Drafter::Eagle, 20), (Drafter::DraftModel, 20)] {
@@ -71,7 +71,7 @@ fn kv_from_elsewhere_has_no_slots_for_drafts() {
     }
 }
 
-/// The last full block is hit only where the token after it is known to be the same, or is dropped.
+/// The last full block is hit only if the token after it is known to be the same, or is dropped.
 #[test]
 fn a_hit_ends_before_what_the_drafter_may_have_read() {
     let hit_of = |input: EngineConfigInput, tail: u64| {
@@ -88,7 +88,7 @@ fn a_hit_ends_before_what_the_drafter_may_have_read() {
     let before = |drafter| EngineConfigInput { rules: SchedulerRules::V0_32, ..input(drafter, 1) };
     assert_eq!(hit_of(before(Drafter::DraftModel), 9), 64);
     assert_eq!(hit_of(before(Drafter::Eagle), 9), 48);
-    // The token after the fourth block is another one.
+    // The token after the fourth block differs.
     assert_eq!(hit_of(input(Drafter::Eagle, 1), 9), 48);
     let mut engine = engine(input(Drafter::Eagle, 1));
     for tag in 0..2 {
@@ -97,7 +97,7 @@ fn a_hit_ends_before_what_the_drafter_may_have_read() {
     assert_eq!(step(&mut engine)[1].2, 64, "here it is the same");
 }
 
-/// Drafts come and go, so no step is known before the one before it.
+/// The number of drafts changes, so no step is known before the previous one.
 #[test]
 fn steps_with_a_drafter_are_not_predicted() {
     for drafter in [Drafter::Eagle, Drafter::MultiModuleMtp, Drafter::DraftModel] {

@@ -78,7 +78,7 @@ struct Driver {
     engine: Engine,
     policy: Whims,
     live: BTreeMap<u64, RequestId>,
-    /// The requests among them whose KV is held at their end.
+    /// Requests among them whose KV is held at their end.
     sources: BTreeSet<u64>,
     /// Requests that wait for KV.
     loading: BTreeSet<u64>,
@@ -189,8 +189,8 @@ impl Driver {
         }
     }
 
-    /// Every reference is an entry of a table. A table has the null block only in front, where a window has passed, but
-    /// for states, which are at some places only.
+    /// Every reference is an entry of a table. A table has the null block only at the front, where a window
+    /// has passed, except for states, which are at some places only.
     fn check_tables(&self) {
         let groups = self.engine.config().kv_cache_groups();
         let block_size = self.engine.config().block_size();
@@ -255,7 +255,7 @@ impl Driver {
     }
 }
 
-/// No request is lost, every block comes back, and groups share none.
+/// No request is lost, every block is freed, and groups share none.
 #[test]
 fn groups_keep_their_blocks_apart_and_give_all_back() {
     let config = ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() };

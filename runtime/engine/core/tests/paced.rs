@@ -1,4 +1,4 @@
-//! Requests with times of their own: their token times, and unchanged scheduling decisions.
+//! Per-request times: the times of tokens, and unchanged scheduling decisions.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use vcr_core::request_times::{NextToken, RequestTimes};
 use vcr_core::seed::mix;
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, Policy};
 
-/// A first token after 100, another after 10 and its place times a factor.
+/// A first token after 100, any other after 10 and its place times a factor.
 #[derive(Debug)]
 struct Times {
     step: u64,
@@ -171,8 +171,8 @@ fn times_end_when_they_are_taken_away() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever the engine: all requests end, with as many tokens as without times, the
-    /// same each time; no output is early.
+    /// In every engine, all requests end, with the same tokens as without times, and the same result each
+    /// time; no output is early.
     #[test]
     fn all_requests_end_with_their_tokens(
         config in arb_config().prop_filter("policies are driven elsewhere", |config| config.policy() != Policy::Ranked && config.kv_tiers().is_none()),

@@ -11,7 +11,7 @@ impl TokenSource for Zeros {
     }
 }
 
-/// Answers with one list after another, and records the batches it was given.
+/// Returns one list after another, and records the batches it received.
 #[derive(Default)]
 struct Scripted {
     answers: Vec<Vec<Preference>>,

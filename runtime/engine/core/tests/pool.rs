@@ -76,7 +76,7 @@ impl PlainPool {
                 None => unhashed.push(id),
             }
         }
-        // As one batch, its first block first.
+        // As one batch, with its first block first.
         for id in unhashed.into_iter().rev() {
             self.free.push_front(id);
         }
@@ -110,7 +110,7 @@ fn agrees_with_a_plain_one(blocks: u32, actions: Vec<Action>) -> Result<(), Test
     let mut pool = KvPool::new(blocks, true);
     pool.record_events(true);
     let mut plain = PlainPool::new(blocks);
-    // Most of a large pool is held, so that the rest is used over and over.
+    // Most of a large pool is held, so that the rest is reused many times.
     let mut held = Vec::new();
     pool.allocate(blocks.saturating_sub(40), &mut held);
     prop_assert_eq!(&held, &plain.take(&[], held.len() as u32));
@@ -180,8 +180,8 @@ proptest! {
     }
 }
 
-/// Blocks that were cached while few had been taken are found when many have: the first one under each hash. Hashes come
-/// more than once, and many share their lower bits.
+/// Blocks that were cached while few had been allocated are found after many have: the first one under each
+/// hash. Hashes occur more than once, and many share their lower bits.
 #[test]
 fn a_pool_that_fills_up_keeps_what_it_has_cached() {
     const BLOCKS: u32 = 300_000;

@@ -17,7 +17,7 @@ fn engine(usable_blocks: u32) -> Engine {
     Engine::new(EngineConfig::new(input).expect("valid"))
 }
 
-/// A request whose prompt differs from that of every other number.
+/// A request with a unique prompt for each number.
 fn request(tag: u64, prompt_tokens: u32, max_tokens: u32) -> RequestSpec {
     crate::plain::request(tag, tag, prompt_tokens, max_tokens)
 }
@@ -163,7 +163,7 @@ fn preempted_requests_go_before_arrived_kv() {
     assert_eq!(step(&mut engine), [(1, Resumed, 0, 49), (4, New, 39, 1)]);
 }
 
-/// Such a head is overtaken by the requests that hold the blocks it needs.
+/// Requests that hold the blocks that it needs overtake such a head.
 #[test]
 fn a_head_without_room_does_not_stop_an_idle_engine() {
     let mut engine = taking_between_steps(5);

@@ -88,7 +88,7 @@ struct Driver {
 struct Counts {
     accepted: u32,
     rejected: u32,
-    /// Requests whose blocks were taken between steps.
+    /// Number of requests whose blocks were allocated between steps.
     reserved: u32,
     preempted: u64,
     /// Multimodal items computed, and found in the encoder cache.
@@ -102,7 +102,7 @@ struct Bounds {
     /// 1, except for pooling requests, which have no output.
     first_token: u64,
     max_model_len: u64,
-    /// A step must hold as many tokens, where prompts are not chunked.
+    /// The tokens that a step must hold, if prompts are not chunked.
     whole_step_tokens: Option<u64>,
     /// A prompt without output that may be split must be shorter than the model's length.
     never_ends: bool,
@@ -278,7 +278,7 @@ impl Driver {
         assert!(self.engine.num_running() <= self.engine.config().max_running());
     }
 
-    /// Takes blocks for requests whose KV another engine computes, between two steps.
+    /// Allocates blocks for requests whose KV another engine computes, between two steps.
     fn reserve(&mut self) {
         if self.engine.config().reservations() == Reservations::InSteps {
             return;
@@ -290,7 +290,7 @@ impl Driver {
         }
     }
 
-    /// Advances the tiers and takes the requests whose load is complete.
+    /// Advances the tiers and records the requests whose load is complete.
     fn advance_tiers(&mut self) {
         let mut loaded = Vec::new();
         self.engine.advance_tiers(self.now_ns, &mut loaded);
@@ -343,7 +343,7 @@ impl Driver {
         self.engine.abort(id);
     }
 
-    /// One turn of vLLM's loop: a step is scheduled if another may be in flight, and the oldest is
+    /// One iteration of vLLM's loop: a step is scheduled if another may be in flight, and the oldest is
     /// applied if no more may be or can be.
     fn step(&mut self, abort_mid_step: Option<usize>) {
         let scheduled = self.engine.may_schedule() && self.schedule();

@@ -46,7 +46,7 @@ fn a_window_gets_only_the_blocks_that_the_next_token_needs() {
     engine.pool().assert_consistent();
 }
 
-/// Blocks of all groups have the same bytes, so that a token has half as many in blocks of twice the tokens.
+/// Blocks of all groups have the same bytes, so a token has half the bytes in blocks with twice the tokens.
 #[test]
 fn tokens_of_larger_blocks_are_fewer_bytes() {
     let mut engine = engine_of(200, ["full", "sliding_window:64@32"]);

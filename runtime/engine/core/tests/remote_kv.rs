@@ -1,4 +1,4 @@
-//! Requests whose KV comes from another engine, requests stepped over, and aborts.
+//! Requests whose KV comes from another engine, skipped requests, and aborts.
 
 use crate::plain::{Ones, start_load, step};
 use vcr_core::plan::{RemoteLoad, ScheduledKind};
@@ -139,7 +139,7 @@ fn an_abort_during_a_transfer_frees_its_blocks() {
     assert_eq!((engine.num_requests(), engine.num_waiting(), engine.num_skipped_waiting()), (0, 0, 0));
     assert_eq!(engine.pool().num_active(), 0);
     engine.pool().assert_consistent();
-    // Nothing of it is in the cache.
+    // The cache has nothing of it.
     engine.submit(request(1, 7, KvRole::Local)).expect("it fits");
     assert_eq!(step(&mut engine), [(1, ScheduledKind::New, 0, 40)]);
 }

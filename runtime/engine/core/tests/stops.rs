@@ -50,7 +50,7 @@ fn prompt(keeps_tokens: bool) -> Prompt {
     prompt
 }
 
-/// The same after vLLM's code, token by token.
+/// The same, computed token by token like vLLM's code.
 fn expected(stops: &StopRules, script: &[u32]) -> (Vec<u32>, FinishReason) {
     for len in 1..=script.len() {
         let outputs = &script[..len];
@@ -93,7 +93,7 @@ fn arb_stops() -> impl Strategy<Value = StopRules> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// In every way to decode, with prompts whose tokens are kept and others.
+    /// For every kind of decoding, and prompts with and without kept tokens.
     #[test]
     fn requests_end_where_vllms_would(
         stops in arb_stops(),

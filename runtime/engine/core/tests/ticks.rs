@@ -215,8 +215,8 @@ fn arb_requests() -> impl Strategy<Value = Vec<(u32, u32, i32, u64)>> {
 }
 
 proptest! {
-    /// Each request ends with its whole output or is refused; in every tick pages, places,
-    /// budget and width suffice, no request waits that fits, and the tick is the naive one.
+    /// Each request ends with its whole output or is refused; in every tick pages, places, budget and width
+    /// suffice, no request that fits waits, and the tick equals that of a naive scheduler.
     #[test]
     fn ticks_are_those_of_a_naive_scheduler(input in arb_config(), requests in arb_requests()) {
         let config = TickConfig::new(input.clone()).expect("valid settings");

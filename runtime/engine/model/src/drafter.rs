@@ -34,7 +34,7 @@ impl DraftMethod {
     }
 }
 
-/// A drafter, as far as the KV cache depends on it.
+/// The properties of a drafter that determine its KV cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DraftShape<'a> {
     pub(crate) method: DraftMethod,

@@ -14,7 +14,7 @@ pub(crate) struct Fields<'a> {
 /// Largest number of a shape: products of three stay within 64 bits.
 const MAX_COUNT: u64 = 1 << 27;
 
-/// Most layers of a model, so that a wrong number does not take the memory.
+/// The most layers of a model, so that a wrong number cannot exhaust the memory.
 const MAX_LAYERS: u64 = 4_096;
 
 impl<'a> Fields<'a> {
@@ -37,7 +37,7 @@ impl<'a> Fields<'a> {
         ModelError::Missing { place: self.place.to_owned(), field: field.to_owned() }
     }
 
-    /// A number under the first of these names; 0 counts as none.
+    /// A number under the first of these names; 0 counts as absent.
     pub(crate) fn count(self, names: &[&'a str]) -> Result<Option<u64>, ModelError> {
         let Some((name, value)) = self.find(names) else { return Ok(None) };
         match value.as_u64() {

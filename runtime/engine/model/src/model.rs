@@ -18,7 +18,7 @@ use crate::weights::{self, Sizes};
 /// Scalings of positions that the longest sequence of a file contains already.
 const SCALED_ALREADY: [&str; 6] = ["su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"];
 
-/// A model, as far as its memory and its KV depend on it.
+/// The properties of a model that determine its memory and its KV.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// Its name in the table, or its file.
@@ -52,7 +52,7 @@ impl Model {
         }
     }
 
-    /// The same; none for a text that is neither a path nor in the table.
+    /// The same; None for a text that is neither a path nor in the table.
     pub fn find_any(text: &str) -> Result<Option<Self>, ModelError> {
         let path = Path::new(text);
         if path.is_dir() {
@@ -155,7 +155,7 @@ impl Model {
         each.into_iter().map(|numbers| numbers * bytes).collect()
     }
 
-    /// Format of the largest part of the weights: experts, where there are some.
+    /// Format of the largest part of the weights: of the experts, if there are any.
     pub fn weight_format(&self, serving: &Serving) -> Result<WeightFormat, ModelError> {
         let formats = self.formats(serving)?;
         let has_experts = self.layers.iter().any(|layer| matches!(layer.feed_forward, FeedForward::Experts(_)));

@@ -7,10 +7,10 @@ use vcr_roofline::Arithmetic;
 use crate::error::ModelError;
 use crate::fields::Fields;
 
-/// How a matrix of weights is stored.
+/// The storage format of a matrix of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightFormat {
-    /// As numbers of this many bytes.
+    /// Numbers with this many bytes.
     Plain(u64),
     /// Eight-bit floats, with a scale for each matrix or for each square of 128.
     Fp8 {
@@ -129,7 +129,7 @@ impl Formats {
             has_fp8_kv_cache: has_fp8_kv_cache(section),
             ..Self::all(plain, format)
         };
-        // For gpt-oss only the experts are in this format.
+        // In gpt-oss, only the experts have this format.
         if format == WeightFormat::Mxfp4 && section.get("quant_method").is_some_and(|name| name == "mxfp4") {
             return Ok(Self { experts: format, has_fp8_kv_cache: formats.has_fp8_kv_cache, ..Self::all(plain, plain) });
         }

@@ -1,4 +1,4 @@
-//! How a model is served, as far as its memory depends on it.
+//! The properties of a deployment that determine the memory of a model.
 
 use std::ops::Range;
 
@@ -39,7 +39,7 @@ pub struct Serving {
     pub decode_context_parallel: u64,
     /// Copies of each layer that share the tokens of a prompt.
     pub prefill_context_parallel: u64,
-    /// Ranks with attention of their own.
+    /// Ranks with their own attention.
     pub data_parallel: u64,
     /// Whether experts are distributed over the GPUs of all ranks.
     pub expert_parallel: bool,
@@ -49,7 +49,7 @@ pub struct Serving {
     pub block_size: Option<u64>,
     /// Longest sequence; none for the model's.
     pub max_model_len: Option<u64>,
-    /// Most tokens in steps that have not ended.
+    /// The most tokens in steps that have not ended.
     pub in_flight_tokens: u64,
     /// Quantisation method of the checkpoint, or of the conversion while it is loaded.
     pub quantization: Option<String>,
@@ -66,7 +66,7 @@ pub struct Serving {
 }
 
 impl Default for Serving {
-    /// As `vllm serve` starts it on one H100.
+    /// The defaults of `vllm serve` on one H100.
     fn default() -> Self {
         Self {
             tensor_parallel: 1,
@@ -89,21 +89,21 @@ impl Default for Serving {
     }
 }
 
-/// Most drafts of an engine's step.
+/// The most drafts of an engine's step.
 const MAX_DRAFTS: u64 = 1000;
 
 /// Data types of KV caches that are known, with the bytes of a number.
 const KV_CACHE_DTYPES: &[(&str, u64)] =
     &[("bfloat16", 2), ("float16", 2), ("fp8", 1), ("fp8_e4m3", 1), ("fp8_e5m2", 1), ("fp8_inc", 1)];
 
-/// vLLM's types whose layout in blocks is not known here.
+/// vLLM's data types whose block layout is unknown here.
 const OTHER_DTYPES: &[&str] = &["nvfp4", "int8_per_token_head", "fp8_per_token_head", "int4_per_token_head"];
 
 impl Serving {
     /// Checks it for a model.
     ///
     /// # Errors
-    /// What does not divide, in vLLM's words, or is not known.
+    /// What is not divisible, in vLLM's words, or is unknown.
     pub(crate) fn check(&self, model: Shape<'_>) -> Result<(), ModelError> {
         let counts = [
             ("tensor_parallel", self.tensor_parallel),

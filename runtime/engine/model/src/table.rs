@@ -17,7 +17,7 @@ struct Table {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
-    /// Its names; the published name comes first.
+    /// Its names, starting with the published one.
     names: Vec<String>,
     /// Fields of its `config.json` about its shape. A list for layers may be shorter: it is repeated.
     config: Map<String, Value>,
@@ -62,7 +62,7 @@ pub(crate) fn find(name: &str) -> Option<(String, Map<String, Value>)> {
     Some((entry.names[0].clone(), config))
 }
 
-/// All published names of the model with this name; none if it is not in the table.
+/// All published names of the model with this name; empty if it is not in the table.
 pub fn names_of(name: &str) -> &'static [String] {
     entry(name).map_or(&[], |entry| &entry.names)
 }
@@ -93,7 +93,7 @@ pub(crate) fn nearest_names(name: &str) -> Vec<String> {
         names.min_by_key(|(distance, _)| *distance)
     };
     let (like, other) = (nearest(true), nearest(false));
-    // A model of another size in another format is not a candidate.
+    // A model with another size in another format is not a candidate.
     let limit = like.map_or(usize::MAX, |(distance, _)| distance);
     let mut found: Vec<_> = like.into_iter().chain(other.filter(|(distance, _)| *distance <= limit)).collect();
     found.sort_by_key(|(distance, _)| *distance);

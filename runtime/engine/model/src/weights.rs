@@ -25,8 +25,8 @@ impl Sizes {
 /// Rows of the vocabulary are a multiple of this.
 const VOCABULARY_MULTIPLE: u64 = 64;
 
-/// Bytes of the matrices of all layers, the embedding and the output head, as far as one GPU of each stage
-/// has them; norms and biases are not counted.
+/// Bytes of the matrices of all layers, the embedding and the output head on one GPU of each stage, without
+/// norms and biases.
 pub(crate) fn bytes(sizes: Sizes, layers: &[Layer], formats: Formats, serving: &Serving) -> Vec<f64> {
     let rows = sizes.vocabulary.next_multiple_of(VOCABULARY_MULTIPLE);
     let tensor = serving.tensor_parallel as f64;
@@ -35,7 +35,7 @@ pub(crate) fn bytes(sizes: Sizes, layers: &[Layer], formats: Formats, serving: &
     let stages = serving.stages(layers.len());
     let last = stages.len() - 1;
     let of_stage = |(stage, layers_of): (usize, &std::ops::Range<usize>)| {
-        // The last stage has the output head, which is the embedding itself where they are tied and on one GPU.
+        // The last stage has the output head, which is the embedding itself if they are tied and on one GPU.
         let tables = match (stage == 0, stage == last) {
             (true, true) => {
                 if sizes.is_tied {
@@ -75,7 +75,7 @@ pub(crate) fn adapter(sizes: Sizes, layers: &[Layer], serving: &Serving) -> Vec<
 fn outputs(attention: Attention, tensor: f64) -> [f64; 4] {
     let Attention { heads, kv_heads, head_dim, value_head_dim, has_gate, values_are_keys, .. } = attention;
     let queries = product(heads, head_dim) * if has_gate { 2.0 } else { 1.0 } / tensor;
-    // With more GPUs than heads of keys, each GPU keeps a whole one.
+    // With more GPUs than key heads, each GPU keeps a whole head.
     let kv_heads = (kv_heads as f64 / tensor).max(1.0);
     let values = if values_are_keys { 0.0 } else { kv_heads * value_head_dim as f64 };
     [queries, kv_heads * head_dim as f64, values, product(heads, value_head_dim) / tensor]

@@ -1,4 +1,4 @@
-//! Work of an engine's steps, as far as the model determines it.
+//! The work of an engine's steps that the model determines.
 
 use std::collections::BTreeMap;
 

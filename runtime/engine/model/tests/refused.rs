@@ -15,7 +15,7 @@ fn llama() -> Value {
         "max_position_embeddings": 131_072, "torch_dtype": "bfloat16"})
 }
 
-/// The file with another value of a field; without it for null.
+/// The file with another value of a field, or without it for null.
 fn with(field: &str, value: Value) -> Value {
     let mut config = llama();
     let map = config.as_object_mut().expect("an object");

@@ -67,7 +67,7 @@ fn blocks_of_stages_are_those_of_vllm() {
 
 #[test]
 fn weights_of_stages_are_those_of_vllm() {
-    // For quantised models only the blocks were recorded.
+    // For quantised models, only the blocks were recorded.
     for case in cases().iter().filter(|case| case["stage_weight_bytes"].is_array()) {
         let name = case["model"].as_str().expect("a name");
         let found = Model::find(name).and_then(|model| model.stage_weight_bytes(&served(case))).expect("it is valid");

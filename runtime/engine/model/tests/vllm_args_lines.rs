@@ -333,8 +333,7 @@ fn drafts_may_depend_on_the_size_of_the_batch() {
     assert!(read(&format!("{} -dp 2", line("[[1, 8, 2]]"))).input.draft_ranges.is_empty());
 }
 
-/// vLLM keeps the states that prefix caching asks for, whatever the arguments say; up to 0.31 it
-/// can keep all.
+/// vLLM keeps the states that prefix caching requires, whatever the arguments say; up to 0.31 it can keep all states.
 #[test]
 fn states_that_are_kept() {
     let at = |minor: &'static str, command: &str| {

@@ -31,7 +31,7 @@ fn settings(args: &VllmArgs, recorded: &Value) -> Value {
         "kv_cache_dtype": args.kv_cache_dtype,
         // vLLM decides about a size that is not stated when it knows the attention backend.
         "block_size": if recorded["block_size"].is_null() { Value::Null } else { input.block_size.into() },
-        // Without adapters the number of their slots means nothing.
+        // Without adapters, the number of their slots has no meaning.
         "max_loras": if lora { json!(input.max_loras) } else { recorded["max_loras"].clone() },
         "enable_lora": if input.max_loras > 0 { json!(true) } else { recorded["enable_lora"].clone() },
         "kv_cache_memory_bytes": args.kv_cache_memory_bytes,

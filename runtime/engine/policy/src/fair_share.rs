@@ -12,13 +12,13 @@ use crate::{Algorithm, Arrival, InvalidConfig, PreferenceSink};
 const VIRTUAL_PER_TOKEN: f64 = 65_536.0;
 /// The least and the greatest weight.
 const WEIGHTS: (f64, f64) = (0.01, 100.0);
-/// Number of a tenant's first waiting requests with ranks of their own. Each admission moves all
-/// ranks of its tenant, so each further one would have to be repeated in nearly every call.
+/// Number of a tenant's first waiting requests with separate ranks. Each admission moves all ranks of its
+/// tenant, so each further one would have to be repeated in nearly every call.
 const WINDOW: usize = 4;
-/// Where all others wait, in the order of their arrival.
+/// The rank of all other waiting requests, in the order of their arrival.
 const BEHIND: i64 = i64::MAX;
 
-/// How [`FairShare`] shares.
+/// The settings of [`FairShare`].
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct FairShareConfig {
@@ -27,8 +27,7 @@ pub struct FairShareConfig {
     pub weights: BTreeMap<u64, f64>,
     /// The weight of every other tenant; 1.
     pub default_weight: f64,
-    /// The most tokens of a request in one step, so that long prompts leave room for others; none
-    /// for no cap.
+    /// The most tokens of a request in one step, so that long prompts leave room for others; None for no limit.
     pub max_chunk_tokens: Option<u32>,
 }
 
@@ -39,10 +38,10 @@ impl Default for FairShareConfig {
 }
 
 impl FairShareConfig {
-    /// Makes the policy of one engine.
+    /// Creates the policy of one engine.
     ///
     /// # Errors
-    /// The field that is invalid, its value and what to write instead.
+    /// The invalid field, its value and the expected value.
     pub fn build(&self) -> Result<FairShare, InvalidConfig> {
         let mut virtual_per_token = BTreeMap::new();
         for (&tenant, &weight) in &self.weights {
@@ -66,8 +65,7 @@ impl FairShareConfig {
     }
 }
 
-/// Virtual time of a token under `weight`, which comes from the field `field`, for one tenant if
-/// `tenant` is given.
+/// Virtual time of a token with `weight`, which comes from the field `field`, for one tenant if `tenant` is given.
 fn virtual_of(weight: f64, field: &'static str, tenant: Option<u64>) -> Result<i64, InvalidConfig> {
     let (least, greatest) = WEIGHTS;
     if !(least..=greatest).contains(&weight) {
@@ -138,7 +136,7 @@ pub struct FairShare {
     /// Indices of tenants by their numbers.
     by_number: BTreeMap<u64, u32>,
     tenants: Vec<Tenant>,
-    /// By slot.
+    /// Requests by slot.
     requests: Vec<Request>,
     /// The virtual time of the latest admission.
     now: i64,
@@ -147,7 +145,7 @@ pub struct FairShare {
     leader: Option<u32>,
     /// Tenants whose ranks may have changed since the last call.
     changed: Vec<u32>,
-    /// Requests that came to wait since then.
+    /// Requests that began to wait since then.
     unplaced: Vec<u32>,
     /// Requests that were admitted since then.
     admitted: Vec<u32>,
@@ -186,7 +184,7 @@ impl FairShare {
         self.unplaced.push(slot);
     }
 
-    /// Takes a request from where it waits or runs.
+    /// Removes a request from the place where it waits or runs.
     fn leave(&mut self, slot: u32) {
         let request = &mut self.requests[slot as usize];
         let tenant = &mut self.tenants[request.tenant as usize];
@@ -255,7 +253,7 @@ impl FairShare {
         leader.map(|(index, _)| index)
     }
 
-    /// Reports the preemption victims, where they have changed.
+    /// Reports the preemption victims, if they have changed.
     fn rank_evictions(&mut self, say: &mut impl PreferenceSink) {
         let leader = self.furthest_ahead();
         let former = core::mem::replace(&mut self.leader, leader);

@@ -5,10 +5,9 @@ use core::fmt;
 /// An event in an engine since the last call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultEvent<'a> {
-    /// A request came in.
+    /// A request arrived.
     Arrived {
-        /// Names the request from now on: a dense number that another request
-        /// gets after this one has ended.
+        /// Identifies the request from now on: a dense number that is reused after the request has ended.
         slot: u32,
         /// Its name at the frontend.
         request_id: &'a str,
@@ -18,14 +17,14 @@ pub enum FaultEvent<'a> {
         max_tokens: u32,
         /// Its priority; lower is sooner.
         priority: i32,
-        /// The adapter it runs with, where it has one.
+        /// Its adapter, if it has one.
         adapter: Option<u32>,
     },
     /// Output tokens a request has so far, after a step that gave it some.
     Emitted {
         /// The request.
         slot: u32,
-        /// All of its output tokens.
+        /// Number of all its output tokens.
         output_tokens: u32,
     },
     /// A request has ended, completed or not.
@@ -56,7 +55,7 @@ pub struct FaultBatch<'a> {
 pub enum FaultAction {
     /// The request ends with an error.
     FailRequest {
-        /// The request: one that has arrived and not ended.
+        /// A request that has arrived and not ended.
         slot: u32,
     },
     /// The engine does nothing for this long.
@@ -64,7 +63,7 @@ pub enum FaultAction {
         /// Its duration, at most [`DURATION_NS_MAX`].
         duration_ns: u64,
     },
-    /// The engine dies; it comes back after this time, if given.
+    /// The engine crashes; it restarts after this time, if given.
     Crash {
         /// Time until it is back, at most [`DURATION_NS_MAX`].
         restart_after_ns: Option<u64>,
@@ -77,7 +76,7 @@ pub enum FaultAction {
     CorruptMessage,
     /// The output message that is sent next is late.
     DelayMessage {
-        /// By how much, at most [`DURATION_NS_MAX`].
+        /// The delay, at most [`DURATION_NS_MAX`].
         by_ns: u64,
     },
     /// The next batch of KV events is lost.

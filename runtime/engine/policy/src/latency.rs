@@ -5,10 +5,10 @@ use alloc::vec::Vec;
 /// The layers of a group, by the KV that they keep of a sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvGroupKind {
-    /// All of it.
+    /// The whole sequence.
     #[default]
     FullAttention,
-    /// All of it, compressed.
+    /// The whole sequence, compressed.
     LatentAttention,
     /// The KV of the latest tokens.
     SlidingWindow,
@@ -93,8 +93,7 @@ pub struct RecomputeShape {
     pub promptless_chunks: u64,
     /// Tokens already computed or cached before each such chunk, summed.
     pub promptless_context_tokens: u64,
-    /// Requests with outputs whose chunk reaches the end of their known tokens because they
-    /// continue decoding, not because they begin.
+    /// Requests with outputs whose chunk reaches the end of their known tokens because they continue decoding.
     pub completions: u64,
     /// Context length of each such request at the end of its chunk, summed.
     pub completion_context_tokens: u64,
@@ -111,10 +110,9 @@ pub struct EncoderShape {
 
 /// The size of one engine step, summed over its requests.
 ///
-/// All fields are sums or counts, never per-request lists. A *prefill chunk*
-/// is a piece of a sequence that is not yet in the KV cache: a prompt, or a
-/// preempted sequence being recomputed. A *decode* appends to a sequence whose
-/// known tokens are all cached but the last.
+/// All fields are sums or counts, never per-request lists. A *prefill chunk* is a piece of a sequence that is
+/// not yet in the KV cache: a prompt, or a preempted sequence being recomputed. A *decode* appends to a
+/// sequence whose known tokens are all cached except the last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepShape {
     /// Requests with a prefill chunk in this step.

@@ -45,7 +45,7 @@ pub use error::InvalidConfig;
 pub use fair_share::{FairShare, FairShareConfig};
 pub use shortest_prompt::{ShortestPromptFirst, ShortestPromptFirstConfig};
 
-/// A request that came in.
+/// A request that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Index of the request: a dense number that is reused after it has ended.
@@ -54,18 +54,16 @@ pub struct Arrival {
     pub arrival_ns: u64,
     /// Tokens of its prompt.
     pub prompt_tokens: u32,
-    /// Its tenant; 0 where unknown.
+    /// Its tenant; 0 if unknown.
     pub tenant: u64,
 }
 
 /// Receives a policy's preferences; each kind may be given once per slot and call.
 pub trait PreferenceSink {
-    /// The lowest rank is admitted first; of equal ones the one that arrived
-    /// first.
+    /// Sets a rank of admission. The lowest is admitted first; among equal ranks, the request that arrived first.
     fn admission_rank(&mut self, slot: u32, rank: i64);
 
-    /// The greatest rank is preempted first; of equal ones the one that arrived
-    /// last.
+    /// Sets a rank of preemption. The highest is preempted first; among equal ranks, the request that arrived last.
     fn eviction_rank(&mut self, slot: u32, rank: i64);
 
     /// The most tokens that it computes in a step; at least 1.
@@ -80,7 +78,7 @@ pub trait Algorithm {
     /// Its name, as users write it.
     const NAME: &'static str;
 
-    /// A request came in and waits.
+    /// Records a request that arrived and waits.
     fn arrived(&mut self, request: &Arrival);
 
     /// It runs; this number of tokens is already cached.

@@ -11,7 +11,7 @@ pub struct WorkerLoad {
     pub running_requests: u32,
     /// Requests waiting for admission or a transfer.
     pub waiting_requests: u32,
-    /// Most requests that run at once.
+    /// The most requests that run at once.
     pub max_running_requests: u32,
     /// KV blocks referenced by at least one request.
     pub active_blocks: u32,
@@ -38,12 +38,12 @@ pub struct WorkerLoad {
 /// The part of the request that the worker will compute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoutePhase {
-    /// All of it.
+    /// It computes the prompt and generates the output.
     #[default]
     Whole,
     /// It computes the prompt; another pool generates the output.
     Prefill,
-    /// It gets the prompt's KV from another pool and generates the output.
+    /// It receives the prompt's KV from another pool and generates the output.
     Decode,
 }
 
@@ -52,8 +52,7 @@ pub enum RoutePhase {
 pub struct RouteRequest<'a> {
     /// The time; never less than in the call before.
     pub now_ns: u64,
-    /// Number of the request. One whose engine died may be routed again, under
-    /// the same number.
+    /// Number of the request. If its engine crashes, it may be routed again under the same number.
     pub id: u64,
     /// Tokens of its prompt.
     pub prompt_tokens: u32,
@@ -61,7 +60,7 @@ pub struct RouteRequest<'a> {
     pub max_tokens: u32,
     /// Its priority; lower is sooner.
     pub priority: i32,
-    /// The adapter it runs with, where it has one.
+    /// Its adapter, if it has one.
     pub adapter: Option<u32>,
     /// Its tenant; 0 if unknown.
     pub tenant: u64,
@@ -84,7 +83,7 @@ pub struct RouteRequest<'a> {
 pub enum Choice {
     /// The worker with this index in the request's list.
     Worker(u32),
-    /// None: all have too much to do, and the request is refused.
+    /// No worker: all have too much to do, and the request is refused.
     Refuse,
 }
 
@@ -99,6 +98,6 @@ pub struct EndedRequest {
     pub output_tokens: u32,
     /// Whether it failed, and was not answered to its end.
     pub failed: bool,
-    /// From its arrival to its first output token, if it has one and that is known.
+    /// Time from its arrival to its first output token, if known.
     pub ttft_ns: Option<u64>,
 }

@@ -2,23 +2,22 @@
 
 use core::fmt;
 
-/// Latency objectives of a request. Without an SLO, or on live targets, none of them is known.
+/// Latency objectives of a request. All are unknown without an SLO and on live targets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slo {
-    /// Arrival to first token, at most.
+    /// Maximum time from arrival to first token.
     pub ttft_ns: Option<u64>,
-    /// Mean gap between tokens, at most.
+    /// Maximum mean gap between tokens.
     pub tpot_ns: Option<u64>,
-    /// Arrival to last token, at most.
+    /// Maximum time from arrival to last token.
     pub e2e_ns: Option<u64>,
 }
 
-/// An event of a request of an engine. Requests are named by slot: the
-/// index of the engine's request, a dense number that goes to
-/// another request after this one has ended.
+/// An event of a request of an engine. Requests are identified by slot: the index of the engine's request, a
+/// dense number that is reused after the request has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyEvent {
-    /// It came in and waits.
+    /// It arrived and waits.
     Arrived {
         /// The request.
         slot: u32,
@@ -30,7 +29,7 @@ pub enum PolicyEvent {
         max_tokens: u32,
         /// Its priority; lower is sooner.
         priority: i32,
-        /// The adapter it runs with, where it has one.
+        /// Its adapter, if it has one.
         adapter: Option<u32>,
         /// Its tenant; 0 if unknown.
         tenant: u64,
@@ -96,16 +95,16 @@ pub struct EngineView<'a> {
 /// A policy's preference for one request from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preference {
-    /// Its order of admission. The lowest rank is admitted first, and while that does not fit,
-    /// no request behind it is; of equal ones the one that arrived first. 0 until it is set.
+    /// Its order of admission. The lowest rank is admitted first, and while that does not fit, no request
+    /// behind it is admitted; among equal ranks, the request that arrived first. 0 until it is set.
     AdmissionRank {
         /// The request.
         slot: u32,
         /// The rank.
         rank: i64,
     },
-    /// Its order of preemption. The greatest rank is preempted first, of equal ones the one
-    /// that arrived last. 0 until it is set.
+    /// Its order of preemption. The highest rank is preempted first; among equal ranks, the request that
+    /// arrived last. 0 until it is set.
     EvictionRank {
         /// The request.
         slot: u32,
@@ -116,7 +115,7 @@ pub enum Preference {
     ChunkCap {
         /// The request.
         slot: u32,
-        /// At least 1; none for no cap, which is the default.
+        /// At least 1; None for no limit, which is the default.
         tokens: Option<u32>,
     },
 }

@@ -12,7 +12,7 @@ const RANKS_PER_TOKEN: u32 = 1_000;
 const MAX_AGING_TOKENS_PER_S: f64 = 1e6;
 const NS_PER_S: u128 = 1_000_000_000;
 
-/// How [`ShortestPromptFirst`] ranks.
+/// The settings of [`ShortestPromptFirst`].
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct ShortestPromptFirstConfig {
@@ -25,10 +25,10 @@ pub struct ShortestPromptFirstConfig {
 }
 
 impl ShortestPromptFirstConfig {
-    /// Makes the policy of one engine.
+    /// Creates the policy of one engine.
     ///
     /// # Errors
-    /// The field that is invalid, its value and what to write instead.
+    /// The invalid field, its value and the expected value.
     pub fn build(&self) -> Result<ShortestPromptFirst, InvalidConfig> {
         let aging = self.aging_tokens_per_s;
         if !(0.0..=MAX_AGING_TOKENS_PER_S).contains(&aging) {
@@ -38,7 +38,7 @@ impl ShortestPromptFirstConfig {
             });
         }
         Ok(ShortestPromptFirst {
-            // To the nearest thousandth of a token.
+            // Rounded to the nearest thousandth of a token.
             aging_ranks_per_s: (aging * f64::from(RANKS_PER_TOKEN) + 0.5) as u64,
             max_chunk_tokens: checked_chunk(self.max_chunk_tokens)?,
             arrived: Vec::new(),
@@ -46,14 +46,13 @@ impl ShortestPromptFirstConfig {
     }
 }
 
-/// Admits the request with the fewest prompt tokens first, and evicts the one
-/// with the most.
+/// Admits the request with the fewest prompt tokens first, and preempts the one with the most.
 ///
-/// All requests age at the same rate. So instead of lowering the rank of each one with time, a
-/// later arrival gets a rank that is higher by the aging of all before it: each rank is given once,
-/// and the order is the same.
+/// All requests age at the same rate. So instead of lowering the rank of each one with time, a later arrival
+/// gets a rank that is higher by the aging of all before it: each rank is set once, and the order is the
+/// same.
 ///
-/// A preempted request has lost all computed tokens, so it stands where it stood.
+/// A preempted request has lost all computed tokens, so it returns to its former place.
 #[derive(Clone, Debug)]
 pub struct ShortestPromptFirst {
     aging_ranks_per_s: u64,
@@ -83,8 +82,7 @@ impl Algorithm for ShortestPromptFirst {
     fn preempted(&mut self, _slot: u32) {}
 
     fn ended(&mut self, slot: u32, _output_tokens: u32) {
-        // Only arrivals of the same call still need a rank; the slot may belong to another one of
-        // them by then.
+        // Only arrivals of the same call still need a rank; the slot may belong to another one of them by then.
         self.arrived.retain(|(arrived, _)| *arrived != slot);
     }
 

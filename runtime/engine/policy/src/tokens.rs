@@ -15,20 +15,20 @@ pub struct TokenRequest<'a> {
     pub max_tokens: u32,
     /// Before it has this many tokens nothing ends the output.
     pub min_tokens: u32,
-    /// The token that ends the output, where one does.
+    /// The token that ends the output, if there is one.
     pub eos_token: Option<u32>,
     /// Further tokens that end the output.
     pub stop_tokens: &'a [u32],
     /// The frontend's structured-output request as JSON, or empty.
     pub structured_output: &'a str,
-    /// Most reasoning tokens, if the request limits them.
+    /// The most reasoning tokens, if the request limits them.
     pub thinking_token_budget: Option<u32>,
 }
 
-/// Output tokens wanted: `count` of them from `first_index` on.
+/// Wanted output tokens: `count` of them from `first_index` on.
 ///
-/// Each token of a request is wanted once and in order: its first want starts at index 0, each
-/// further one where the last ended.
+/// Each token of a request is wanted once and in order: its first want starts at index 0, each further one at
+/// the end of the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenWant {
     /// The request, started in this call or before and not ended.
@@ -44,7 +44,7 @@ pub struct TokenWant {
 pub struct AcceptedDrafts {
     /// The request, started in this call or before and not ended.
     pub slot: u32,
-    /// The first drafts of each step that verifies some, from the step of the answer
-    /// on; all of them where it verifies fewer.
+    /// The first drafts of each step that verifies some, from the step of the answer on; all drafts if it
+    /// verifies fewer.
     pub count: u32,
 }

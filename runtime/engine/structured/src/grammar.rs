@@ -276,7 +276,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A part and how often it comes.
+    /// A part with its repetitions.
     fn repeated(&mut self, part: Node) -> Result<Node, String> {
         let (fewest, most) = match self.rest.chars().next() {
             Some('*') => (0, u32::MAX),
@@ -343,7 +343,7 @@ impl Reader<'_> {
         (!name.is_empty()).then(|| String::from(name))
     }
 
-    /// Whether a name and `::=` come next, which ends the rule before.
+    /// Whether a name and `::=` follow, which end the rule before.
     fn begins_a_rule(&self) -> bool {
         let mut ahead = Reader { rest: self.rest, whole: self.whole, depth: 0 };
         let _ = ahead.name();
@@ -351,7 +351,7 @@ impl Reader<'_> {
         ahead.rest.starts_with("::=")
     }
 
-    /// Passes over white space and comments.
+    /// Skips white space and comments.
     fn skip(&mut self) {
         loop {
             self.rest = self.rest.trim_start();

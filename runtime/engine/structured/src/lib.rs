@@ -52,12 +52,11 @@ pub struct Config {
     /// The fewest and the most words of an answer without a structured output.
     #[serde(default = "usual_words")]
     words: [u32; 2],
-    /// Whether a request is refused whose structured output cannot be followed,
-    /// rather than answered with words and counted.
+    /// Whether a request with unsupported structured output is refused, instead of answered with words and counted.
     #[serde(default = "is_strict")]
     strict: bool,
-    /// Drafts that are accepted in each step that verifies some; the engine's acceptance rates
-    /// decide where there is no number.
+    /// Drafts that are accepted in each step that verifies some; without a number, the engine's acceptance
+    /// rates decide.
     #[serde(default)]
     accepted_drafts: Option<u32>,
 }

@@ -13,7 +13,7 @@ pub struct Output {
     tokens: VecDeque<u32>,
     /// Words that follow, if words do.
     words: Option<Words>,
-    /// Ends the output, where a token does.
+    /// The token that ends the output, if there is one.
     end: Option<u32>,
     min_tokens: u32,
     /// Fills the remaining tokens after the text.
@@ -22,8 +22,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// An empty output. JSON may have spaces behind it, so these fill tokens where the output may
-    /// not end.
+    /// An empty output. JSON may have spaces behind it, so spaces fill tokens if the output may not end.
     pub(crate) fn new(request: &TokenRequest<'_>, space: u32) -> Self {
         let end = request.eos_token.or(request.stop_tokens.first().copied());
         let min_tokens = request.min_tokens;
@@ -38,7 +37,7 @@ impl Output {
         Self { tokens: tokens.into(), ..self }
     }
 
-    /// Behind this text not even a space is allowed, only its end.
+    /// After this text not even a space is allowed, only its end.
     pub(crate) fn with_text(self, tokens: Vec<u32>) -> Self {
         Self { tokens: tokens.into(), filler: self.end.unwrap_or(self.filler), ..self }
     }

@@ -25,8 +25,8 @@ pub(crate) const ANY: Place = 0;
 /// The schema that no value fits.
 pub(crate) const NOTHING: Place = 1;
 
-/// Most schemas and patterns of one document. A request must neither use up the fuel of a call nor block an engine, and
-/// patterns take longer to read.
+/// The most schemas and patterns of one document. A request must neither use up the fuel of a call nor block
+/// an engine, and patterns take longer to read.
 const SCHEMAS_MAX: usize = 20_000;
 const PATTERNS_MAX: usize = 1_000;
 
@@ -40,7 +40,7 @@ pub(crate) struct Schemas {
 /// The constraints of one schema.
 #[derive(Debug, Default)]
 pub(crate) struct Schema {
-    /// In the schema's order; none if all are allowed.
+    /// Types in the schema's order; empty if all are allowed.
     pub(crate) types: Vec<Type>,
     pub(crate) values: Option<Vec<Node>>,
     pub(crate) reference: Option<Place>,
@@ -79,7 +79,7 @@ pub(crate) struct StringRule {
 pub(crate) struct ArrayRule {
     /// Schemas of the first items, one by one.
     pub(crate) first: Vec<Place>,
-    /// Schema of all others.
+    /// Schema of all other items.
     pub(crate) items: Option<Place>,
     pub(crate) fewest: u32,
     pub(crate) most: Option<u32>,
@@ -98,7 +98,7 @@ pub(crate) struct Contains {
 /// Constraints on an object.
 #[derive(Debug, Default)]
 pub(crate) struct ObjectRule {
-    /// In the order of the output. Keys that only `required` names come last.
+    /// Properties in the order of the output. Keys that only `required` names come last.
     pub(crate) properties: Vec<Property>,
     /// Schema of the values of all other keys.
     pub(crate) further: Option<Place>,
@@ -118,7 +118,7 @@ pub(crate) struct ObjectRule {
 #[derive(Debug)]
 pub(crate) struct Property {
     pub(crate) name: String,
-    /// None if `required` alone names it.
+    /// None if only `required` names it.
     pub(crate) place: Option<Place>,
     pub(crate) is_required: bool,
 }
@@ -253,8 +253,8 @@ impl Schema {
         self.types.iter().min().copied().unwrap_or(meant)
     }
 
-    /// The type that its keywords apply to. They constrain only values of that type; without a
-    /// `type` a value may have another one, but this one is generated.
+    /// The type to which its keywords apply. They constrain only values of that type; without a `type` a
+    /// value may have another one, but this one is generated.
     pub(crate) fn meant_type(&self) -> Option<Type> {
         if self.object.is_some() {
             return Some(Type::Object);

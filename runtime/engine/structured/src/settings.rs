@@ -1,4 +1,4 @@
-//! How values are chosen that a schema leaves open.
+//! The choice of values that a schema leaves open.
 
 use vcr_guest_sdk::Rng;
 
@@ -16,11 +16,11 @@ pub struct ArgumentSettings {
     pub optional_arguments: Option<f64>,
     /// Probability of a field, within an argument, that is not required.
     pub optional_fields: Option<f64>,
-    /// Probability of another call behind each.
+    /// Probability of another call after each one.
     pub further_calls: Option<f64>,
 }
 
-/// How much optional text may be generated.
+/// The amount of optional text.
 #[derive(Clone, Copy)]
 pub(crate) struct Room<'a> {
     pub(crate) generosity: u32,

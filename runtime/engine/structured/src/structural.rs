@@ -25,7 +25,7 @@ const STEPS_MAX: u32 = 20_000;
 #[derive(Debug)]
 pub(crate) enum Format {
     ConstString(String),
-    /// No schema is wrong here: the arguments of a tool follow its schema as far as possible.
+    /// Every document follows its schema as far as possible, and so do the arguments of a tool.
     JsonSchema(Schemas, Style),
     AnyText,
     Regex(Pattern),
@@ -140,8 +140,8 @@ impl Format {
         Ok(Self::JsonSchema(if schemas.is_any() { Schemas::any_object() } else { schemas }, style))
     }
 
-    /// A random text of this format. Where tags may be left out it has exactly one;
-    /// where there must be some and may be several, now and then two.
+    /// A random text with this format. If tags are optional, it has exactly one; if there must be some and
+    /// may be several, sometimes two.
     pub(crate) fn text(&self, rng: &mut Rng, room: Room<'_>) -> Result<String, String> {
         let mut text = Text::default();
         self.write(&mut text, rng, room)?;
@@ -182,14 +182,14 @@ impl Format {
     }
 }
 
-/// Steps of a schema and of a grammar, which have bounds of their own. A text has room for a few.
+/// Limits on the steps of a schema and of a grammar. A text has room for a few.
 const SCHEMA_STEPS: u32 = 1_200;
 const GRAMMAR_STEPS: u32 = 2_000;
 
-/// Most optional repetitions of a format.
+/// The most optional repetitions of a format.
 const REPETITIONS_MAX: u32 = 3;
 
-/// Most calls behind the first one.
+/// The most calls after the first one.
 const FURTHER_CALLS_MAX: u32 = 15;
 
 /// `content` from `min` to `max` times, one text behind the other.
@@ -208,7 +208,7 @@ fn times(
     (0..count).try_for_each(|_| content.write(text, rng, room))
 }
 
-/// One of the tags and, where they may repeat, now and then more.
+/// One of the tags and, if they may repeat, sometimes more.
 fn several(
     tags: &[Tag],
     separator: &str,

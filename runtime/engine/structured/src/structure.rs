@@ -24,9 +24,9 @@ const LONG_TOKENS: usize = 4_096;
 #[derive(Debug)]
 pub struct Structure {
     form: OutputForm,
-    /// The shortest output, which stands where no other one is found.
+    /// The shortest output, used if no other one is found.
     least: Vec<u32>,
-    /// The tokens of each choice, where there are choices.
+    /// The number of tokens of each choice, if there are choices.
     lengths: Vec<u32>,
 }
 
@@ -92,7 +92,7 @@ impl JsonTokens {
             let text = form.text(Rng::new(request.seed, 0), Room { generosity, settings });
             text.and_then(|text| self.vocabulary.tokens(&text)).ok()
         };
-        // Where the shortest output is far too long, all others are too long as well.
+        // If the shortest output is far too long, all others are too long as well.
         let is_hopeless = structure.least.len() / 2 >= request.max_tokens as usize;
         if structure.least.len() >= LONG_TOKENS {
             return structure.least[..structure.least.len().min(request.max_tokens as usize)].to_vec();
@@ -110,8 +110,7 @@ impl JsonTokens {
 }
 
 impl Structure {
-    /// One of the choices; one that is long enough and not too long if there is
-    /// any such.
+    /// One of the choices, with a suitable length if any has one.
     fn choose<'a>(&self, choices: &'a [String], request: &TokenRequest<'_>) -> &'a str {
         let fits = |length: u32| length >= request.min_tokens && length < request.max_tokens;
         let count = self.lengths.iter().filter(|length| fits(**length)).count();

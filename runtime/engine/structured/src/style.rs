@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use crate::node::Node;
 use crate::python;
 
-/// How the values of an object are written: xgrammar's styles of JSON schemas, and one of our
-/// own. The other styles are an error.
+/// The notation of an object's values: xgrammar's styles of JSON schemas, and one of ours. The other styles
+/// are an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Style {
     #[default]
@@ -33,9 +33,9 @@ impl Style {
         })
     }
 
-    /// A document in this style. In XML, strings are written unquoted and everything else as JSON.
-    /// Where the style has keys, none are written for a document that is not an object, and keys
-    /// that the style cannot write are skipped.
+    /// A document in this style. In XML, strings are written unquoted and everything else as JSON. If the
+    /// style has keys, none are written for a document that is not an object, and keys that the style cannot
+    /// write are skipped.
     pub(crate) fn styled(self, document: &Node) -> String {
         if self == Self::Json {
             return document.to_string();
@@ -51,7 +51,7 @@ impl Style {
         entries.iter().filter_map(|(key, value)| self.entry(key, value)).collect()
     }
 
-    /// An entry; none whose value would end it.
+    /// An entry; None if its value would end it.
     fn entry(self, key: &str, value: &Node) -> Option<String> {
         let value = match value {
             Node::String(text) => text.clone(),

@@ -7,7 +7,7 @@ mod tags;
 
 const EOS: u32 = 999;
 
-/// Each byte is its own token, and some pieces are more.
+/// Each byte is a token, and some pieces are tokens, too.
 fn guest() -> JsonTokens {
     let bytes: Vec<u32> = (0..256).collect();
     let config = json!({ "byte_tokens": bytes, "vocabulary": { "\": ": 300, "true": 301 } });
@@ -329,7 +329,7 @@ fn many(count: usize) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Each either has an output, made with bounded work, or is refused in words.
+/// Each input either has an output, generated with limited work, or is refused in words.
 #[test]
 fn a_lot_of_anything_is_made_or_refused() {
     let mut source = guest();

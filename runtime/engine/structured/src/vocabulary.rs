@@ -8,7 +8,7 @@ const NEEDED: &str = "{}[]\",:.- 0123456789abcdefghijklmnopqrstuvwxyz";
 
 /// Pieces of text and their tokens.
 pub(crate) struct Vocabulary {
-    /// In the order of their bytes, none twice.
+    /// Pieces in the order of their bytes, without duplicates.
     pieces: Vec<(Box<[u8]>, u32)>,
 }
 
@@ -48,7 +48,7 @@ impl Vocabulary {
             let (length, token) = self.longest(&text.as_bytes()[at..]).ok_or_else(|| {
                 let rest = text.get(at..).and_then(|rest| rest.chars().next());
                 match rest.unwrap_or(char::REPLACEMENT_CHARACTER) {
-                    // As the config writes it.
+                    // The spelling in the config.
                     control if control.is_control() => {
                         format!("the vocabulary has no piece for `{}`", control.escape_default())
                     }
@@ -71,7 +71,7 @@ impl Vocabulary {
             let to = pieces.partition_point(|(piece, _)| piece.get(index) <= Some(byte));
             pieces = &pieces[from..to];
             match pieces.first() {
-                // The shortest comes first, so it is the only one to end here.
+                // The shortest one comes first, so it is the only one that ends here.
                 Some((piece, token)) if piece.len() == index + 1 => longest = Some((index + 1, *token)),
                 Some(_) => {}
                 None => break,

@@ -19,7 +19,7 @@ use crate::values::notation::notated;
 use crate::values::numbers::Range;
 use crate::values::words::word;
 
-/// Most optional text.
+/// The most optional text.
 pub(crate) const GENEROSITY_MAX: u32 = 3;
 
 /// Values nested deeper than this hold no more than they must.
@@ -28,24 +28,23 @@ const GENEROUS_DEPTH: u32 = 4;
 /// Schemas that lead deeper than this have no end.
 const DEPTH_MAX: u32 = 40;
 
-/// Nobody wants outputs of more bytes.
+/// Longer outputs are not useful.
 const BYTES_MAX: usize = 1 << 16;
 
-/// Most schemas, keys and values that are visited for a document, so that no document blocks an engine.
+/// The most schemas, keys and values that are visited for a document, so that no document blocks an engine.
 const STEPS_MAX: u32 = 30_000;
 
-/// Most steps of the checks of a document.
+/// The most steps of the checks of a document.
 const CHECKS_MAX: u32 = 30_000;
 
-/// How often a value that does not fit is generated again, and the try from which it is as short as
-/// possible.
+/// Number of tries for a value that does not fit, and the try from which it is as short as possible.
 const TRIES: u32 = 6;
 const LEAN_TRY: u32 = 3;
 
-/// How many alternatives are tried at most where one cannot be followed.
+/// The most alternatives that are tried if one cannot be followed.
 const ALTERNATIVES_MAX: usize = 16;
 
-/// A random document of a schema. Where no document is found that passes all checks, it is one that fails some.
+/// A random document of a schema. If no document passes all checks, it fails some.
 pub(crate) fn document(schemas: &Schemas, rng: Rng, room: Room<'_>) -> Result<Node, String> {
     let mut writer = Writer {
         schemas,
@@ -83,7 +82,7 @@ struct Gathered<'a> {
     alternatives: usize,
     /// Whether a value must be checked, although it was written by the rules.
     has_tests: bool,
-    /// How deep the deepest of them is.
+    /// The depth of the deepest of them.
     depth: u32,
 }
 
@@ -100,7 +99,7 @@ impl<'a> Writer<'a> {
         value
     }
 
-    /// Goes on, unless that takes too long.
+    /// Counts a step; an error if there are too many.
     fn step(&mut self) -> Result<(), String> {
         self.steps += 1;
         if self.bytes > BYTES_MAX {
@@ -197,7 +196,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// How much optional text may be generated here.
+    /// The amount of optional text here.
     fn generosity(&self) -> u32 {
         if self.is_generous {
             return self.room.generosity.max(1);
@@ -236,7 +235,7 @@ impl<'a> Writer<'a> {
         Ok(self.words(shortest, longest))
     }
 
-    /// Words of a length, or as many as one likes.
+    /// Words of a length, or any number of them.
     fn words(&mut self, shortest: usize, longest: usize) -> String {
         let mut text = String::new();
         let words = self.generosity() * 2;
@@ -281,8 +280,8 @@ fn range(parts: &[&Schema]) -> Range {
 }
 
 impl<'a> Writer<'a> {
-    /// Gathers all schemas that a value of these schemas must fit: the schemas that they refer to, and one of
-    /// their alternatives. Each try takes another alternative.
+    /// Collects all schemas that a value of these schemas must fit: the schemas that they refer to, and one
+    /// of their alternatives. Each try takes another alternative.
     fn gather(&mut self, places: &[Place], tried: u32) -> Result<Gathered<'a>, String> {
         let depth = self.depth;
         let gathered = self.gather_from(places, tried);

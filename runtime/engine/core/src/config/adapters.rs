@@ -1,4 +1,4 @@
-//! Settings of adapters, as far as they cost time.
+//! Settings for the time that adapters cost.
 
 use super::{ConfigError, EngineConfigInput};
 
@@ -17,7 +17,7 @@ pub struct AdapterCosts {
     pub token_ns: u64,
 }
 
-/// Checks the costs beside the other settings.
+/// Checks the costs together with the other settings.
 pub(super) fn check(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
     if input.adapter_costs.is_some() && input.max_loras == 0 {
         let reason = "without it no request has an adapter";

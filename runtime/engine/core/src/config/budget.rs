@@ -1,4 +1,4 @@
-//! How much a step may compute: tokens, requests, and the steps that may compute prompts.
+//! The budget of a step: tokens, requests, and the steps that may compute prompts.
 
 use super::{ConfigError, Drafting, EngineConfig, EngineConfigInput};
 
@@ -29,7 +29,7 @@ pub(super) fn check(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
 }
 
 impl EngineConfig {
-    /// Most tokens that a step computes.
+    /// The most tokens that a step computes.
     #[must_use]
     pub fn step_tokens(&self) -> u32 {
         let most = self.input.max_num_batched_tokens.saturating_sub(self.drafting.withheld_tokens);
@@ -43,13 +43,14 @@ impl EngineConfig {
         self.step_tokens().min(self.input.max_num_batched_tokens.saturating_sub(self.drafting.draft_slots))
     }
 
-    /// Steps from one that computes prompts to the next, of an engine that counts them by itself.
+    /// Steps between two steps that compute prompts, for an engine that counts them alone.
     #[must_use]
     pub fn own_prefill_interval(&self) -> u64 {
         if self.input.rules.spaces_own_prefills() { self.input.prefill_schedule_interval.into() } else { 1 }
     }
 
-    /// Takes out the steps from one that computes prompts to the next: ranks that step together count them together.
+    /// Removes and returns the steps between two steps that compute prompts: ranks that step together count
+    /// them together.
     pub fn take_prefill_schedule_interval(&mut self) -> u32 {
         std::mem::replace(&mut self.input.prefill_schedule_interval, 1)
     }

@@ -1,9 +1,9 @@
-//! Settings of a KV connector, as far as the scheduler knows them.
+//! The settings of a KV connector that the scheduler knows.
 
 use super::{ConfigError, EngineConfig, EngineConfigInput, NamedValue};
 use crate::kv::tiers::offloading::OffloadingOptions;
 
-/// The fate of requests whose KV did not arrive (vLLM's `kv_load_failure_policy`).
+/// What happens to requests whose KV did not arrive (vLLM's `kv_load_failure_policy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LoadFailures {
     /// They end with an error.
@@ -27,14 +27,13 @@ pub struct KvConnector {
     /// Whether transferred KV must match the delivered tokens (`requires_kv_delivery`). When a request is
     /// preempted, its outputs in flight are dropped.
     pub requires_delivery: bool,
-    /// The fate of requests whose KV did not arrive.
+    /// What happens to requests whose KV did not arrive.
     pub load_failures: LoadFailures,
-    /// Whether it is vLLM's NIXL connector. It leaves the last tokens of a prompt to the decoding
-    /// engine where their KV or state cannot be passed on, and counts the hits of states and of
-    /// full attention separately.
+    /// Whether it is vLLM's NIXL connector. It leaves the last tokens of a prompt to the decode engine if
+    /// their KV or state cannot be transferred, and counts the hits of states and of full attention
+    /// separately.
     pub is_nixl: bool,
-    /// Settings of the offloading connector, which finds KV by itself; the driver reports its
-    /// finished jobs.
+    /// Settings of the offloading connector, which finds KV itself; the driver reports its finished jobs.
     pub offloading: Option<OffloadingOptions>,
 }
 

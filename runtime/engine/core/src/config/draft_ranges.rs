@@ -14,7 +14,7 @@ pub struct DraftRange {
     pub first: u32,
     /// The largest one; sizes up to the next range have the same number of drafts.
     pub last: u32,
-    /// Drafts of each request; more than `num_speculative_tokens` count as these.
+    /// Drafts of each request, at most `num_speculative_tokens`.
     pub tokens: u32,
 }
 

@@ -9,7 +9,7 @@ use crate::kv::groups::{KvCacheGroup, KvCacheKind};
 /// Origin of drafts (vLLM's `method` of `speculative_config`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Drafter {
-    /// One without KV of its own, such as n-grams.
+    /// A drafter without KV, such as n-grams.
     #[default]
     Ngram,
     /// EAGLE or EAGLE-3.
@@ -18,7 +18,7 @@ pub enum Drafter {
     Mtp,
     /// A module for each draft.
     MultiModuleMtp,
-    /// A model of its own.
+    /// A separate draft model.
     DraftModel,
 }
 
@@ -36,14 +36,14 @@ impl Drafter {
     }
 }
 
-/// Settings that follow from the drafter; all zero without one, and with one that has no KV.
+/// Settings that follow from the drafter; all zero without a drafter, and for one without KV.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drafting {
     /// Slots that a step reserves beyond its tokens (vLLM's `num_lookahead_tokens`).
     pub lookahead_tokens: u32,
     /// Additional tokens of the budget that each scheduled request costs (`max_num_new_slots_for_drafting`).
     pub draft_slots: u32,
-    /// Tokens of the budget that no step computes (in 0.27, the slots of as many requests as may run).
+    /// Tokens of the budget that no step computes (in 0.27, slots for the maximum number of running requests).
     pub withheld_tokens: u32,
     /// Known tokens after a chunk that the drafter reads, if the prompt continues
     /// (`num_prefill_lookahead_tokens`).
@@ -85,7 +85,7 @@ impl Drafting {
         }
     }
 
-    /// Computed tokens at the end whose KV the drafter may write again, once it knows the tokens after them
+    /// Computed tokens at the end whose KV the drafter may write again when it knows the tokens after them
     /// (vLLM's `num_reprefillable_tokens`).
     #[must_use]
     pub fn unsettled_tokens(&self) -> u32 {

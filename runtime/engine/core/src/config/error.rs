@@ -18,7 +18,7 @@ pub enum ConfigError {
          decode step cannot fit in one batch"
     )]
     BudgetBelowSeqs { tokens: u32, seqs: u32 },
-    /// Without chunking a prompt must fit in one step.
+    /// Without chunking, a prompt must fit in one step.
     #[error(
         "`max_num_batched_tokens` ({tokens}) is smaller than `max_model_len` ({model_len}) while \
          `enable_chunked_prefill` is off, so a long prompt could never be scheduled"
@@ -103,7 +103,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// The setting to change; the first one, where several contradict each other.
+    /// The setting to change; the first one if several contradict each other.
     #[must_use]
     pub fn field(&self) -> &'static str {
         match self {

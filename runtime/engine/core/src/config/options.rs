@@ -16,7 +16,7 @@ use crate::version::VllmMinor;
 pub enum OptionValue {
     /// A count of tokens, blocks, requests or adapters.
     Count(u32),
-    /// A count, or none for no limit of its own.
+    /// A count, or None for no separate limit.
     Limit(Option<u32>),
     /// A share of a whole, from 0 to below 1.
     Share(f64),
@@ -85,7 +85,7 @@ impl NamedValue for Reservations {
 /// The drivers that have an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drivers {
-    /// All of them.
+    /// All values.
     All,
     /// Engines in virtual time only: the option is not vLLM's.
     Simulated,
@@ -106,7 +106,7 @@ pub struct EngineOption<C = EngineConfigInput> {
     pub max: u32,
     /// Its default in words if a limit is not set; empty for other kinds of values.
     pub unset: &'static str,
-    /// The version of vLLM that added it; none for options of all simulated versions, and of others than vLLM.
+    /// The version of vLLM that added it; None for options of all simulated versions, and of other engines than vLLM.
     pub since: Option<VllmMinor>,
     /// The drivers that have it.
     pub drivers: Drivers,
@@ -121,7 +121,7 @@ pub struct EngineOption<C = EngineConfigInput> {
 }
 
 impl<C: Default> EngineOption<C> {
-    /// Its value where it is not given.
+    /// Its default value.
     #[must_use]
     pub fn default_value(&self) -> OptionValue {
         (self.get)(&C::default())
@@ -195,8 +195,7 @@ impl<C: Default> EngineOption<C> {
     }
 }
 
-/// The option of engines of every type whose value is a list of shares: how many drafts or
-/// extra tokens are accepted.
+/// The option of engines of every type that is a list of probabilities: the acceptance of drafts or extra tokens.
 #[derive(Debug)]
 pub struct RatesOption {
     /// Its name.
@@ -212,7 +211,7 @@ pub const ACCEPTANCE_RATES: RatesOption = RatesOption {
               before it were; missing ones are 0",
 };
 
-/// The option whose value is a list of groups of layers, each a text.
+/// The option that is a list of groups of layers, each as a text.
 #[derive(Debug)]
 pub struct GroupsOption {
     /// Its name.
@@ -223,7 +222,7 @@ pub struct GroupsOption {
     pub meaning: &'static str,
 }
 
-/// Groups of layers with KV blocks of their own.
+/// Groups of layers with separate KV blocks.
 pub const KV_CACHE_GROUPS: GroupsOption = GroupsOption {
     name: "kv_cache_groups",
     log_key: "groups",
@@ -237,7 +236,7 @@ impl GroupsOption {
     /// Reads its values.
     ///
     /// # Errors
-    /// The first that is invalid, and what is expected.
+    /// The first invalid value, and what is expected.
     pub fn read<'a>(&self, texts: impl IntoIterator<Item = &'a str>) -> Result<Vec<KvCacheGroup>, String> {
         texts.into_iter().map(str::parse).collect()
     }
@@ -341,7 +340,7 @@ macro_rules! checked_value {
 
 macro_rules! options {
     ($config:ty, $checked:ty; $($constant:ident $field:ident: $kind:ident($($facts:tt)*), $log_key:literal, $since:expr, $drivers:ident, $meaning:literal;)*) => {
-        /// Each option under its name, for code that is about one of them.
+        /// Each option by its name, for code about a single option.
         pub mod option {
             #[allow(unused_imports, reason = "not all engines have options that a version added")]
             use $crate::VllmMinor;
@@ -442,7 +441,7 @@ options! {
         "with sliding windows or states: distance between prefixes whose window or state is kept for later requests; 0 keeps only those at the ends of prompts";
 }
 
-/// Settings that have no option of their own in a scenario, by their key in a step log.
+/// Settings without an option in scenarios, by their key in a step log.
 #[must_use]
 pub fn derived_settings(input: &EngineConfigInput) -> [(&'static str, &'static str); 5] {
     [

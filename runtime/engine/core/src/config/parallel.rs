@@ -1,4 +1,4 @@
-//! Pipeline and context parallelism, as far as the scheduler takes notice of them.
+//! The effects of pipeline and context parallelism on the scheduler.
 //!
 //! vLLM's `vllm/config/{parallel,vllm}.py` and `resolve_dcp_kv_block_size` of
 //! `vllm/v1/core/kv_cache_utils.py`. Prefill context parallelism changes no decision.
@@ -10,7 +10,7 @@ use crate::compat::{CapacityPolicy, Reservations};
 /// blocks are as long as vLLM's. Returns the number of ranks.
 pub(super) fn share_blocks(input: &mut EngineConfigInput) -> u32 {
     let ranks = input.decode_context_parallel_size;
-    // Others are a problem of their option.
+    // Other values are a problem of their option.
     if (2..=option::DECODE_CONTEXT_PARALLEL_SIZE.max).contains(&ranks) {
         input.block_size = input.block_size.saturating_mul(ranks);
         for size in input.kv_cache_groups.iter_mut().filter_map(|group| group.block_size.as_mut()) {

@@ -1,21 +1,21 @@
 //! The encoder cache: embeddings of items, kept across requests (vLLM 0.32 and 0.33,
 //! `vllm/v1/core/encoder_cache_manager.py`).
 //!
-//! Capacity is counted in embeddings. A referenced entry stays; the others stay until room is
-//! needed, and the one without references for the longest time is evicted first.
+//! Capacity is counted in embeddings. A referenced entry stays. Other entries stay until room is needed; the
+//! one without references for the longest time is evicted first.
 
 use std::collections::BTreeMap;
 
-/// Key of an entry: the identity of an item, and its number of embeddings. (vLLM ends a request whose item
-/// has the identity of another one with more or fewer embeddings, an error of the client; here such items
-/// are two.)
+/// Key of an entry: the identity of an item, and its number of embeddings. (vLLM ends a request with an item
+/// whose identity is known with another number of embeddings, which is an error of the client; here these are
+/// two items.)
 type Key = (u64, u32);
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     /// Requests that refer to it.
     references: u32,
-    /// When the last reference was dropped, in the order of such events.
+    /// The sequence number at which the last reference was dropped.
     idle_since: Option<u64>,
 }
 

@@ -77,7 +77,7 @@ impl InputIds {
         self.slots.iter().filter_map(|slot| if let Slot::Id(id) = slot { Some(*id) } else { None })
     }
 
-    /// The slot of an id, or the empty one that it ends at, and the slot of a removed id that it may take.
+    /// The slot of an id, or the empty slot at which its search ends, and the slot of a removed id that it may reuse.
     fn find(&self, id: u32) -> (usize, Option<usize>) {
         let mut removed = None;
         let place = probe(id, self.slots.len(), |place| {

@@ -41,7 +41,7 @@ impl PromptItem {
         Self { num_embeds, embed_runs: Some(kept.into()), ..self }
     }
 
-    /// The item as one whose outputs a decoder reads by cross attention: no tokens of its prompt stand for it.
+    /// The item as an input of cross attention: no tokens of its prompt represent it.
     #[must_use]
     pub fn without_place(self) -> Self {
         Self { len_tokens: 0, ..self }

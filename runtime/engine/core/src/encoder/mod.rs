@@ -24,7 +24,7 @@ use crate::stats::EncoderCacheStats;
 #[derive(Debug)]
 pub(crate) struct Encoder {
     cache: EncoderCache,
-    /// In place of the cache, where a decoder reads the outputs by cross attention.
+    /// Replaces the cache if a decoder reads the outputs by cross attention.
     unshared: Option<UnsharedOutputs>,
     budget_embeds: u32,
     /// Whether the largest item counts towards the budget, as the model's largest item does in vLLM.
@@ -34,7 +34,7 @@ pub(crate) struct Encoder {
     is_chunking_off: bool,
     /// Tokens after a chunk that a drafter reads, too.
     lookahead_tokens: u32,
-    /// By slot of the request.
+    /// Items by slot of the request.
     requests: Vec<Option<Box<RequestItems>>>,
     decision: Decision,
     /// Scratch.
@@ -44,9 +44,9 @@ pub(crate) struct Encoder {
 /// Embeddings in the encoder cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EncoderCacheUse {
-    /// All of them.
+    /// All embeddings in the cache.
     pub cached_embeds: u32,
-    /// The part of these that requests wait for or use; the others may be evicted.
+    /// Embeddings that requests wait for or use; the others may be evicted.
     pub referenced_embeds: u32,
 }
 
@@ -59,7 +59,7 @@ struct RequestItems {
 /// Items that a request has been given and not passed.
 #[derive(Debug, Default)]
 struct Held {
-    /// By index among its items.
+    /// Items by index.
     places: InputIds,
     /// Entries of the cache that it refers to.
     entries: Vec<(u64, u32)>,
@@ -68,9 +68,9 @@ struct Held {
 /// Encoder inputs of the latest chunk while it may still be dropped.
 #[derive(Debug, Default)]
 struct Decision {
-    /// To be computed.
+    /// Items to be computed.
     inputs: Vec<u32>,
-    /// The same as one that is about to be computed.
+    /// Items that equal one that is about to be computed.
     duplicates: Vec<u32>,
     /// Found in the cache, and not looked for before by this request.
     num_hits: u32,
@@ -88,7 +88,7 @@ fn embeds_of(items: &[PromptItem]) -> u32 {
 }
 
 impl Decision {
-    /// Has the items of a prompt computed by an encoder whose outputs its decoder reads, all of them or none.
+    /// Makes an encoder compute the items of a prompt for its decoder, all of them or none.
     fn computes_all(&mut self, items: &[PromptItem], outputs: &UnsharedOutputs) -> bool {
         let needed = embeds_of(items);
         if needed > self.budget_embeds || !outputs.has_room(needed) {
@@ -117,7 +117,7 @@ impl Encoder {
         }
     }
 
-    /// How full the cache is.
+    /// The usage of the cache.
     pub(crate) fn cache_use(&self) -> EncoderCacheUse {
         match &self.unshared {
             Some(outputs) => {
@@ -135,8 +135,8 @@ impl Encoder {
         self.budget_embeds
     }
 
-    /// Registers the items of a new request, in the order of their positions. An item without a
-    /// limit of its own counts as the largest.
+    /// Registers the items of a new request, in the order of their positions. Without a configured limit, the
+    /// largest item defines it.
     pub(crate) fn enter(&mut self, id: RequestId, items: Vec<PromptItem>) {
         let largest = items.iter().map(PromptItem::num_embeds).max().unwrap_or(0);
         if self.budget_grows {
@@ -366,7 +366,7 @@ struct UnsharedOutputs {
     num_free: i64,
     /// Identities of items that are computed in the step that is being decided.
     computed: Vec<u64>,
-    /// Items of the previous step, whose outputs are not needed any more.
+    /// Items of the previous step, whose outputs are no longer needed.
     passed: Vec<u64>,
 }
 

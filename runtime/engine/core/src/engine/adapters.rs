@@ -1,12 +1,13 @@
-//! What adapters cost: loads into the host and the device, and each step with them.
+//! The cost of adapters: loads into the host and the device, and the time of each step with them.
 //!
-//! As in vLLM's workers, the host keeps the adapters used last, and so do the slots of the device. An adapter of
-//! a step that is in neither is loaded before the step computes, so that all requests of the step wait.
+//! As in vLLM's workers, the host keeps the most recently used adapters, and so do the slots of the device.
+//! An adapter of a step that is in neither is loaded before the step computes, so that all requests of the
+//! step wait.
 
 use crate::config::AdapterCosts;
 use crate::plan::StepPlan;
 
-/// The adapters of an engine, the one used last at the end of each list.
+/// The adapters of an engine; the most recently used one is at the end of each list.
 #[derive(Debug)]
 pub(super) struct Adapters {
     costs: AdapterCosts,
@@ -38,7 +39,8 @@ impl Adapters {
     }
 }
 
-/// Marks adapters as used last; those that are absent take the place of those used first. Gives their number.
+/// Marks adapters as most recently used; absent ones replace the least recently used ones. Returns the number
+/// of absent ones.
 fn bring(places: &mut Vec<u32>, used: &[u32], slots: usize) -> u64 {
     let before = places.len();
     places.retain(|adapter| !used.contains(adapter));

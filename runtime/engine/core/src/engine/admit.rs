@@ -1,8 +1,7 @@
-//! Admitting waiting requests: the second half of vLLM's `Scheduler.schedule()`.
+//! Admits waiting requests: the second half of vLLM's `Scheduler.schedule()`.
 //!
-//! Requests whose KV has arrived come first, then the waiting queue, in order,
-//! until budget, running slots or blocks end it. Some are stepped over and keep their
-//! place.
+//! Requests whose KV has arrived come first, then the waiting queue, in order, until the budget, running
+//! slots or blocks are used up. Some requests are skipped and keep their place.
 
 use crate::config::Drafting;
 use crate::engine::Engine;
@@ -21,11 +20,11 @@ enum Admission {
     Admitted { scheduled_tokens: u32 },
     /// Its transfer or load starts; it waits without a running slot.
     Loading,
-    /// Only this request is blocked; those behind it may pass.
+    /// Only this request is blocked; later ones may be admitted.
     SteppedOver,
     /// The same, because of a transfer.
     Deferred,
-    /// Nothing behind it may pass.
+    /// No later request may be admitted.
     Blocked(AdmissionStop),
 }
 
@@ -61,7 +60,7 @@ impl Engine {
             if kind == QueueKind::Waiting && self.refuse_first(plan) {
                 continue;
             }
-            // With an offloading connector nothing is admitted without budget.
+            // With an offloading connector, no request is admitted without budget.
             let is_free = kind == QueueKind::KvReady
                 && self.config.quirks().admits_arrived_kv_free()
                 && !self.kv_loads.offloads();
@@ -128,8 +127,7 @@ impl Engine {
         true
     }
 
-    /// Whether the head of the waiting queue, which was preempted, precedes requests whose KV has
-    /// arrived.
+    /// Whether the head of the waiting queue, a preempted request, precedes requests whose KV has arrived.
     fn is_preempted_first(&mut self) -> bool {
         self.config.quirks().resumes_preempted_first()
             && !self.queues.sleep_until_transfers()
@@ -237,7 +235,7 @@ impl Engine {
             }
             let cap = self.chunk_cap(id);
             tokens = tokens.min(scan.per_request_cap).min(cap);
-            // vLLM's scheduler stops with an assertion where the cap cuts drafts off.
+            // vLLM's scheduler stops with an assertion if the limit cuts off drafts.
             drafts = drafts.min(tokens.saturating_sub(1));
             if !self.config.enable_chunked_prefill() && tokens > budget {
                 return Admission::Blocked(AdmissionStop::Unchunkable);
@@ -269,12 +267,12 @@ impl Engine {
                 }
             }
         } else {
-            // The drafter's slots come with the first step; the slots of tokens that are not loaded come with
-            // theirs.
+            // The drafter's slots are allocated in the first step; the slots of tokens that are not loaded
+            // are allocated with these tokens.
             lookahead_tokens = 0;
             tokens = if remote { tokens } else { tier_blocks * self.config.block_size() };
         }
-        // All of it is computed at this instant, whatever the budget of a step.
+        // The whole prompt is computed at this instant, whatever the budget of a step.
         let slots = if is_held { num_tokens } else { computed + tokens };
         let reserved_blocks = if is_loaded { self.blocks_reserved_from_loads(plan) } else { 0 };
         let computed_elsewhere = if remote { num_tokens } else { computed };
@@ -357,7 +355,7 @@ impl Engine {
         // Running requests are scheduled before admissions.
         let any_running = plan.scheduled.first().is_some_and(|entry| entry.kind == ScheduledKind::Running);
         drafts > 0
-            // Where their number depends on the batch it is not known yet.
+            // If the number of drafts depends on the batch, it is still unknown.
             && !self.config.drafts_depend_on_batch()
             && tokens == 1
             && !scan.prefill_running

@@ -44,7 +44,7 @@ impl Engine {
         if self.kv_loads.has_connector() && self.requests[id].status != RequestStatus::HoldingKv {
             self.kv_cache.trim_ended_groups(id, &self.requests[id]);
         }
-        // With a connector, workers may still write its blocks.
+        // With a connector, workers may still be writing its blocks.
         let loads = &self.kv_loads;
         let is_written = || loads.has_connector() || loads.offloads() && loads.is_loading_offloaded(&self.requests[id]);
         if self.requests[id].status == RequestStatus::WaitingForRemoteKv && is_written() {
@@ -86,7 +86,7 @@ impl Engine {
             self.kv_loads.end_offloading(request, computed_tokens, self.config.block_size());
         }
         self.requests[id].flags.set(Flags::IN_FLIGHT_PREFILL, false);
-        // One that ends while it is preempted has no KV that a connector could hold.
+        // A request that ends while it is preempted has no KV for a connector.
         let has_kv = !self.kv_loads.has_connector() || !self.kv_cache.first_table(id, &self.requests[id]).is_empty();
         let is_held = self.requests[id].kv_role == KvRole::Source && has_kv;
         if is_held || self.kv_loads.has_connector() {

@@ -56,7 +56,7 @@ impl Engine {
         self.grammars.as_ref().is_some_and(|grammars| !grammars.failed.is_empty())
     }
 
-    /// Whether a request with structured outputs is one that is simulated.
+    /// Whether a request with structured outputs can be simulated.
     pub(super) fn check_structured(&self, spec: &RequestSpec) -> Result<(), RejectReason> {
         let is_simulated = self.config.simulates_structured_outputs() && !spec.resumable && !self.turns.are_paced();
         if is_simulated { Ok(()) } else { Err(RejectReason::StructuredNotSimulated) }
@@ -73,7 +73,7 @@ impl Engine {
         self.queues.set_deferred(id, true, &mut self.requests);
     }
 
-    /// Whether a request whose turn it is has its grammar; it then waits like any other.
+    /// Whether the grammar of the next request is ready; the request then waits like any other.
     #[cold]
     pub(super) fn has_grammar_ready(&mut self, id: RequestId) -> bool {
         let Some(grammars) = &mut self.grammars else { return true };
@@ -101,16 +101,16 @@ impl Engine {
         }
     }
 
-    /// Appends the requests that end for want of a grammar.
+    /// Appends the requests that end for lack of a grammar.
     pub(super) fn list_failed_grammars(&self, into: &mut Vec<RequestId>) {
         if let Some(grammars) = &self.grammars {
             into.extend_from_slice(&grammars.failed);
         }
     }
 
-    /// Notes, when a request enters a step with drafts, whether its drafts are checked against the grammar
-    /// before they are verified. The worker has the drafts of the step before. In a pipeline these are drafts
-    /// of other requests, if any came between. A padded admission has none.
+    /// Records, when a request enters a step with drafts, whether its drafts are checked against the grammar
+    /// before they are verified. The worker has the drafts of the previous step. In a pipeline these are
+    /// drafts of other requests, if there was any in between. A padded admission has none.
     #[cold]
     pub(super) fn note_checked_drafts(&self, plan: &mut StepPlan, id: RequestId) {
         let request = &self.requests[id];
@@ -122,7 +122,7 @@ impl Engine {
         }
     }
 
-    /// How many drafts of a step that are to be verified do not fit the request's grammar.
+    /// The number of drafts to be verified in a step that do not fit the request's grammar.
     #[cold]
     pub(super) fn count_invalid<S: TokenSource + ?Sized>(
         entry: &ScheduledRequest,

@@ -11,13 +11,12 @@ use crate::plugins::latency::{BlockChange, DecodeSteps};
 use crate::request::{Flags, RequestId};
 
 impl Engine {
-    /// Makes `steps` up to `most` steps that follow the one in flight, as long as no
-    /// request is submitted or aborted, no transfer completes and the pause state
-    /// stays.
-    /// [`Engine::decode_ahead`] makes them happen.
+    /// Fills `steps` with up to `most` steps that follow the one in flight, provided that no request is
+    /// submitted or aborted, no transfer completes and the pause state stays the same.
+    /// [`Engine::decode_ahead`] applies them.
     ///
-    /// There are none unless the step in flight is a decode of every request; they end
-    /// before the first step without all of them, or without free blocks.
+    /// There are none unless the step in flight is a decode of every request; they end before the first step
+    /// without all of them, or without free blocks.
     pub fn predict_decode_steps(&self, most: usize, steps: &mut DecodeSteps) {
         // Some may have arrived since that step was decided.
         steps.restart(&self.plan().shape, self.num_waiting() as u64);
@@ -48,7 +47,7 @@ impl Engine {
         most
     }
 
-    /// Whether the step after the one in flight is the same again, one token on.
+    /// Whether the step after the one in flight is the same with one more token of context.
     pub(super) fn repeats_itself(&self) -> bool {
         self.config.decodes_plainly() && self.decodes_all() && !self.kv_loads.has_pending_stores()
     }
@@ -102,7 +101,7 @@ impl Engine {
     /// Maximum steps that [`Engine::predict_decode_steps`] predicts at once.
     pub const MAX_PREDICTED_STEPS: usize = 64;
 
-    /// Steps after the one in flight that all of its requests are part of.
+    /// Steps after the one in flight that include all of its requests.
     pub(super) fn steps_until_first_end(&self, most: usize) -> usize {
         let left = self.plan().scheduled.iter().map(|entry| self.requests[entry.request].certain_tokens());
         // The step in flight emits one of them.

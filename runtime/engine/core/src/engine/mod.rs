@@ -74,7 +74,7 @@ pub struct Engine {
     sessions: Option<Box<Sessions>>,
     /// Adapters, if they cost time.
     adapters: Option<Box<Adapters>>,
-    /// Requests that wait for their grammar, once one with structured outputs has come.
+    /// Requests that wait for their grammar; None until a request with structured outputs arrives.
     grammars: Option<Box<Grammars>>,
 }
 
@@ -138,10 +138,10 @@ impl Engine {
         self.queues.num_loading()
     }
 
-    /// The number of waiting requests that were skipped and not admitted since, because of a load
-    /// of KV, a grammar, an adapter, or output from before a preemption (vLLM 0.31 to 0.33,
-    /// `deferred_waiting`). [`Engine::num_waiting`] counts them, too. vLLM 0.27 to 0.30 count a
-    /// queue of their own.
+    /// The number of waiting requests that were skipped and not admitted since, because of a load of KV, a
+    /// grammar, an adapter, or output from before a preemption (vLLM 0.31 to 0.33, `deferred_waiting`).
+    /// [`Engine::num_waiting`] counts them, too. vLLM 0.27 to 0.30 have a separate queue for them, whose
+    /// length this is.
     #[must_use]
     pub fn num_skipped_waiting(&self) -> usize {
         self.queues.num_deferred()
@@ -169,9 +169,8 @@ impl Engine {
         self.requests.live_ids().map(|id| self.requests[id].tag)
     }
 
-    /// The live request tagged `tag`, if there is one. Clients name requests
-    /// that the engine has never seen or that have ended; such names mean
-    /// nothing, as in vLLM.
+    /// The live request tagged `tag`, if it exists. Clients may name requests that the engine has never seen
+    /// or that have ended; such names have no effect, as in vLLM.
     #[must_use]
     pub fn find(&self, tag: u64) -> Option<RequestId> {
         self.requests.find(tag)
@@ -202,8 +201,7 @@ impl Engine {
         self.steps.newest()
     }
 
-    /// The oldest plan in flight, whose result is applied next; the latest plan
-    /// if none is.
+    /// The oldest plan in flight, whose result is applied next; the latest plan if none is in flight.
     #[must_use]
     pub fn oldest_plan(&self) -> &StepPlan {
         self.steps.oldest()
@@ -337,7 +335,7 @@ pub enum PauseState {
     /// requests are accepted and wait, preempted ones included. With the rules of vLLM up to 0.31,
     /// requests with KV wait, too, and [`Engine::num_unfinished`] does not count them.
     PausedNew,
-    /// Nothing. Steps in flight may still be applied.
+    /// No request continues. Steps in flight may still be applied.
     PausedAll,
 }
 

@@ -31,7 +31,7 @@ impl Default for Standing {
 /// State that an engine keeps for its policy.
 #[derive(Debug, Default)]
 pub(super) struct PolicyBook {
-    /// By slot.
+    /// Standings by slot.
     standings: Vec<Standing>,
     /// Events that the policy has not received yet.
     events: Vec<PolicyEvent>,
@@ -59,15 +59,15 @@ impl PolicyBook {
 }
 
 impl Engine {
-    /// Asks `policy` for its preferences. Must be called before each [`Engine::schedule`] of an
-    /// engine under [`Policy::Ranked`]. Does nothing unless a request arrived, was admitted, was
-    /// preempted or ended since the last call, nor for an engine under another policy.
+    /// Requests the preferences of `policy`. Must be called before each [`Engine::schedule`] of an engine
+    /// under [`Policy::Ranked`]. Does nothing unless a request arrived, was admitted, was preempted or ended
+    /// since the last call, nor for an engine under another policy.
     ///
-    /// Takes all preferences of an answer or, after an error, none.
+    /// Applies all preferences of an answer or, after an error, none.
     ///
     /// # Errors
-    /// The policy's preferences, or the error in its answer: a request that is not
-    /// there, a kind said twice of a slot, a chunk cap of 0.
+    /// The policy's own error, or the error in its answer: a request that does not exist, a preference given
+    /// twice for a slot, a chunk limit of 0.
     pub fn apply_policy(&mut self, policy: &mut dyn SchedulingPolicy, now_ns: u64) -> Result<(), PolicyError> {
         let Some(mut book) = self.policy_book.take_if(|book| book.has_news()) else { return Ok(()) };
         self.gather_progress(&mut book);
@@ -103,7 +103,7 @@ impl Engine {
         book.standings[id.index()].chunk_cap
     }
 
-    /// The place of a request among preemption victims, where a policy ranks them.
+    /// The rank of a request among preemption victims, if a policy ranks them.
     pub(super) fn eviction_rank(&self, id: RequestId) -> i64 {
         self.policy_book.as_ref().map_or(0, |book| book.standings[id.index()].eviction_rank)
     }
@@ -138,7 +138,7 @@ impl Engine {
         }
     }
 
-    /// Puts a request where its rank is, if it waits in a queue.
+    /// Moves a request to the place of its rank, if it waits in a queue.
     fn set_admission_rank(&mut self, id: RequestId, rank: i64) {
         let request = &mut self.requests[id];
         if request.rank == rank {
@@ -151,7 +151,7 @@ impl Engine {
     pub(super) fn note_arrived(&mut self, id: RequestId, priority: i32, tenant: u64, slo: Slo) {
         let Some(book) = &mut self.policy_book else { return };
         let request = &mut self.requests[id];
-        // Until the policy sets it, independent of the priority.
+        // Until the policy sets it, the rank is independent of the priority.
         request.rank = 0;
         if id.index() >= book.standings.len() {
             book.standings.resize(id.index() + 1, Standing::default());

@@ -24,7 +24,7 @@ pub(super) struct Prefills {
 /// Prefills that wait for every N-th step.
 #[derive(Clone, Copy, Debug, Default)]
 struct PrefillThrottle {
-    /// Whether the next step lies between prefill steps, by the count of all ranks.
+    /// Whether the next step is between prefill steps, by the count of all ranks.
     is_on: bool,
     /// Whether requests still waited after the latest step that could start prefills: then
     /// steps between do so, too.
@@ -108,7 +108,7 @@ impl Engine {
             && self.running.iter().any(decodes)
     }
 
-    /// Whether the step of this number comes too early after the latest prefill.
+    /// Whether the step with this number is too early after the latest prefill.
     fn is_within_interval(&self, step: u64) -> bool {
         let interval = self.config.own_prefill_interval();
         interval > 1 && self.prefills.throttle.latest_prefill.is_some_and(|latest| step - latest < interval)

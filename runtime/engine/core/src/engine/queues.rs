@@ -19,12 +19,11 @@ pub(super) enum QueueKind {
 #[derive(Debug)]
 pub(super) struct WaitingQueues {
     waiting: WaitingQueue,
-    /// Requests that were skipped, where the [rules](crate::SchedulerRules) queue them apart.
+    /// Requests that were skipped, if the [rules](crate::SchedulerRules) have a separate queue for them.
     skipped: WaitingQueue,
     /// Requests whose remote KV has arrived; admitted before `waiting`.
     kv_ready: WaitingQueue,
-    /// Requests that wait for blocks for their remote KV, where these are taken
-    /// between steps.
+    /// Requests that wait for blocks for their remote KV, if these are allocated between steps.
     destinations: WaitingQueue,
     /// Requests that wait for a transfer of the tiers and are not retried until one ends, if the
     /// host's rules require it, in the order in which they began to wait.
@@ -65,7 +64,7 @@ impl WaitingQueues {
         }
     }
 
-    /// All of them.
+    /// Number of requests in all queues.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.num_queued() + self.destinations.len() + self.num_loading + self.asleep.len()
@@ -101,8 +100,7 @@ impl WaitingQueues {
         self.num_deferred
     }
 
-    /// The queue whose turn it is if any request waits; none if the pause keeps
-    /// them all out.
+    /// The queue from which the next request comes, if any waits; None if the pause excludes all queues.
     pub(super) fn next(&self, pause_state: PauseState) -> Option<QueueKind> {
         match pause_state {
             PauseState::PausedAll => None,
@@ -137,8 +135,8 @@ impl WaitingQueues {
         }
     }
 
-    /// Whether a request that waited for a transfer precedes the first request whose KV has
-    /// arrived. Both kinds share one order.
+    /// Whether a skipped request that waited for a transfer precedes the first request whose KV has arrived.
+    /// Both kinds share one order.
     pub(super) fn is_skipped_first(&mut self, requests: &RequestTable) -> bool {
         let Some(skipped) = self.skipped.peek(requests).filter(|_| self.sleep_until_transfers) else { return false };
         // KV from another engine precedes everything that waits for the host.
@@ -170,7 +168,7 @@ impl WaitingQueues {
         self.waiting.peek(requests)
     }
 
-    /// Takes the request whose turn it is in a queue.
+    /// Removes and returns the next request of a queue.
     pub(super) fn pop(&mut self, kind: QueueKind, requests: &mut RequestTable) -> Option<RequestId> {
         self.queue_mut(kind).pop(requests)
     }
@@ -198,7 +196,7 @@ impl WaitingQueues {
         queue.push_back(id, requests);
     }
 
-    /// Puts a request without KV before the others without KV.
+    /// Queues a request without KV before the others without KV.
     pub(super) fn enter_first(&mut self, id: RequestId, requests: &mut RequestTable) {
         let queue = if self.is_skipped(id, requests) { &mut self.skipped } else { &mut self.waiting };
         queue.push_front(id, requests);
@@ -213,7 +211,7 @@ impl WaitingQueues {
         }
     }
 
-    /// Puts a request where its rank is, if it waits in a queue.
+    /// Moves a request to the place of its rank, if it waits in a queue.
     pub(super) fn reorder(&mut self, id: RequestId, requests: &mut RequestTable) {
         if self.asleep.contains(&id) {
             return;
@@ -229,7 +227,7 @@ impl WaitingQueues {
         self.stepped_over.push((from, id));
     }
 
-    /// Queues the requests that this step has stepped over, where the rules keep them.
+    /// Queues the requests that this step has skipped, in the queue that the rules require.
     pub(super) fn return_stepped_over(&mut self, requests: &mut RequestTable) {
         while let Some((from, id)) = self.stepped_over.pop() {
             let is_moved = from == QueueKind::Waiting && self.queues_skipped_apart();

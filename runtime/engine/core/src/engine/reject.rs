@@ -45,7 +45,7 @@ pub enum RejectReason {
          without states (`mamba`) and `kv_tiers`, and with EAGLE or MTP in 0.33 with `disable_lookahead_block_hashes`"
     )]
     SessionNotSimulated,
-    /// Structured outputs have no sessions and no times of their own, among others.
+    /// For example, structured outputs cannot be combined with sessions or per-request times.
     #[error(
         "the request has structured outputs, which are simulated only by vLLM's engine, and not with streaming inputs, \
          `request_times`, and tiers or reservations as in Dynamo's mocker"

@@ -36,7 +36,7 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// Most tokens that another request may compute.
+    /// The most tokens that another request may compute.
     #[inline]
     pub(super) fn budget(&self) -> u32 {
         self.scheduled_budget.min(self.input_budget.saturating_sub(self.draft_slots))
@@ -59,13 +59,11 @@ impl Scan {
 impl Engine {
     /// Decides the next step and marks its tokens as computed.
     ///
-    /// The plan is empty if nothing can run, or nothing may because of [`PauseState`]; then
-    /// [`Engine::update`] must not be called. A plan with nothing but preemptions has made room
-    /// that the next call may use.
+    /// The plan is empty if nothing can run, or [`PauseState`] forbids it; then [`Engine::update`] must not
+    /// be called. A plan with only preemptions has made room that the next call may use.
     ///
     /// # Panics
-    /// When no further step may be in flight (see [`Engine::may_schedule`]): a
-    /// driver bug.
+    /// If no further step may be in flight (see [`Engine::may_schedule`]): a driver bug.
     pub fn schedule(&mut self) -> &StepPlan {
         assert!(self.may_schedule(), "scheduled a step while {} are in flight", self.steps.count());
         let mut plan = self.steps.take_next();
@@ -125,7 +123,7 @@ impl Engine {
         self.plan()
     }
 
-    /// Has the requests of a plan propose as many drafts as a batch of their number does.
+    /// Limits the drafts of a plan's requests to the number for a batch of this size.
     #[cold]
     fn limit_drafts(&mut self, plan: &mut StepPlan) {
         plan.most_drafts = self.config.drafts_of_batch(plan.scheduled.len());
@@ -252,7 +250,7 @@ impl Engine {
                 return true;
             }
             let victim = self.choose_victim();
-            // The newest cannot have been scheduled earlier in this step, others can.
+            // The newest request cannot have been scheduled earlier in this step, but others can.
             let scheduled_at = plan.scheduled.iter().position(|entry| entry.request == victim);
             let scheduled_here = scheduled_at.map_or(0, |at| plan.scheduled[at].num_scheduled_tokens);
             // Its blocks would be free too late.
@@ -369,8 +367,8 @@ impl Engine {
         plan.scheduled.push(entry);
     }
 
-    /// Undoes [`Engine::commit`] for a request that is about to be preempted,
-    /// as far as the preemption does not.
+    /// Undoes [`Engine::commit`] for a request that is about to be preempted, except for what the preemption
+    /// itself undoes.
     fn take_back(&mut self, plan: &mut StepPlan, entry: &ScheduledRequest) {
         let request = &mut self.requests[entry.request];
         plan.shape.remove(entry, request.end_tokens > request.prompt_tokens, request.prompt_tokens);
@@ -399,9 +397,9 @@ pub(super) fn running_chunk(request: &Request, max_model_len: u32, scan: &Scan) 
     (known - computed).min(scan.per_request_cap).min(scan.budget()).min((max_model_len - 1).saturating_sub(computed))
 }
 
-/// How many of `tokens` tokens after `computed` ones a chunk may have: it ends with the last known
-/// token, or leaves at least `lookahead_tokens` for the next chunk, which the drafter reads after
-/// this one (vLLM's `_reserve_prefill_lookahead`).
+/// How many of `tokens` tokens after `computed` ones a chunk may have: it ends with the last known token, or
+/// leaves at least `lookahead_tokens` for the next chunk, which the drafter reads after this one (vLLM's
+/// `_reserve_prefill_lookahead`).
 pub(super) fn spare_lookahead(request: &Request, computed: u32, tokens: u32, lookahead_tokens: u32) -> u32 {
     match request.num_tokens.checked_sub(computed + tokens) {
         None | Some(0) => tokens,

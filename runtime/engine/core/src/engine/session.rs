@@ -21,7 +21,7 @@ pub struct SessionInput {
     pub max_tokens: u32,
     /// Rules that end them earlier, if any.
     pub stops: Option<Box<StopRules>>,
-    /// When it came.
+    /// Time of its arrival.
     pub arrival_ns: u64,
 }
 
@@ -37,8 +37,7 @@ pub(super) struct Sessions {
 
 #[derive(Debug)]
 struct Session {
-    /// Parts that have arrived before the outputs to the one before have ended; none for the end of
-    /// the session.
+    /// Parts that arrived before the outputs for the previous part ended; None for the end of the session.
     inputs: VecDeque<Option<SessionInput>>,
     /// State of the chain of block hashes before the first token.
     initial_hash_state: u64,
@@ -72,7 +71,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a resumable request is one that is simulated.
+    /// Whether a resumable request can be simulated.
     pub(super) fn check_session(&self, spec: &RequestSpec) -> Result<(), RejectReason> {
         let config = &self.config;
         let is_simulated = config.rules().has_sessions()

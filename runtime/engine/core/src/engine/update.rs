@@ -184,7 +184,7 @@ impl Engine {
             let most = most_extra.min(request.max_tokens - already - 1);
             let extra = if most == 0 { 0 } else { source.extra_tokens(request.tag, most).min(most) };
             num_tokens += extra;
-            // Tokens of a burst but the last come with their KV computed.
+            // The KV of all tokens of a burst except the last is already computed.
             request.num_computed_tokens += extra;
         }
         let mut finish = None;
@@ -204,7 +204,7 @@ impl Engine {
         Sampled { num_tokens, num_kept_tokens, finish }
     }
 
-    /// Asks how many drafts are accepted and takes the others back.
+    /// Requests the number of accepted drafts and takes back the others.
     fn verify_drafts<S: TokenSource + ?Sized>(
         request: &mut Request,
         entry: &ScheduledRequest,

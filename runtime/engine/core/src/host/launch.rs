@@ -1,9 +1,9 @@
 //! The host's part of a step: preparing and launching it.
 //!
-//! Under async scheduling the host launches a step while the one before computes, and looks
-//! for the end of that one only afterwards (vLLM 0.26, `step_with_batch_queue` with an
-//! executor in the same process). Where the launch takes longer, the outputs of the step
-//! before come that much later, and the launched step has computed in the meantime.
+//! Under async scheduling, the host launches a step while the previous one computes, and checks for the end
+//! of the previous one only afterwards (vLLM 0.26, `step_with_batch_queue` with an executor in the same
+//! process). If the launch takes longer, the outputs of the previous step are late by the difference, and the
+//! launched step has computed in the meantime.
 
 use super::overheads::Overheads;
 use crate::latency::StepShape;

@@ -8,31 +8,30 @@ pub const PERMILLE: u32 = 1000;
 /// Picoseconds in a nanosecond.
 const PS_PER_NS: u128 = 1000;
 
-/// Time of a request before it reaches a queue, and of a token after its step. All of that is
-/// outside the engine: it delays requests and tokens, and does not change the time for steps.
-/// Launches are the exception. Zero by default.
+/// Time of a request before it reaches a queue, and of a token after its step. All of this is outside the
+/// engine: it delays requests and tokens, and does not change the time for steps. Launches are the exception.
+/// Zero by default.
 ///
-/// In a cluster, the first pool of a request defines the arrival cost, and the pool whose tokens
-/// clients see defines the output cost. Each pool has its own launch cost.
+/// In a cluster, the first pool of a request defines the arrival cost, and the pool whose tokens clients see
+/// defines the output cost. Each pool has its own launch cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overheads {
-    /// From the client to the queue in front of the engines: network, API server,
-    /// tokenizer.
+    /// Time from the client to the queue in front of the engines: network, API server, tokenizer.
     pub arrival_ns: u64,
     /// Added for each token of the prompt, in picoseconds.
     pub arrival_per_prompt_token_ps: u64,
     /// Additional time of the first output token. It never reaches the client after the second one.
     pub first_token_ns: u64,
-    /// From the end of a step to the client: detokenizer, API server, network. Answers
-    /// without tokens, such as refusals, take it as well.
+    /// Time from the end of a step to the client: detokenizer, API server, network. Answers without tokens,
+    /// such as refusals, also take it.
     pub output_ns: u64,
-    /// Host time to launch a step with prefill chunks, at most [`GRAPH_TOKENS_MAX`] tokens in all.
-    /// Under async scheduling it launches a step while the one before computes, and learns of that
-    /// one's end only when it is done; otherwise the step itself takes at least as long.
+    /// Host time to launch a step with prefill chunks, with at most [`GRAPH_TOKENS_MAX`] tokens in total.
+    /// Under async scheduling it launches a step while the previous one computes, and detects the end of that
+    /// one only when the launch is done; otherwise the step itself takes at least as long.
     pub prefill_launch_ns: u64,
     /// The same for a step with more tokens, which has no CUDA graph.
     pub large_launch_ns: u64,
-    /// Added to the launch for each request of such a step: scheduling it, and taking in its last token.
+    /// Additional launch time for each request of such a step: scheduling it, and processing its last token.
     pub launch_per_request_ns: u64,
     /// Maximum distance of launches from their mean, in thousandths of it: they are spread
     /// evenly. A step that takes as long as its launch does on average waits for the longer
@@ -44,7 +43,7 @@ pub struct Overheads {
 pub const GRAPH_TOKENS_MAX: u64 = 512;
 
 impl Overheads {
-    /// From the client to the queue, for a prompt of this length.
+    /// Time from the client to the queue, for a prompt of this length.
     #[must_use]
     pub fn arrival_of_ns(&self, prompt_tokens: u32) -> u64 {
         let tokens_ps = u128::from(self.arrival_per_prompt_token_ps) * u128::from(prompt_tokens);
@@ -52,8 +51,7 @@ impl Overheads {
         self.arrival_ns.saturating_add(u64::try_from(tokens_ns).unwrap_or(u64::MAX))
     }
 
-    /// From the end of the last step of an answer to the client, who has the answer
-    /// then.
+    /// Time from the end of an answer's last step until the client has the answer.
     #[must_use]
     pub fn answer_ns(&self, output_tokens: u32) -> u64 {
         let first_ns = if output_tokens == 1 { self.first_token_ns } else { 0 };
@@ -66,7 +64,7 @@ impl Overheads {
         gap_ns.saturating_sub(self.first_token_ns)
     }
 
-    /// Host time to launch a step of that shape; 0 where it is never long.
+    /// Host time to launch a step with that shape; 0 if it never delays the step.
     pub(super) fn launch_ns(&self, shape: &StepShape) -> u64 {
         let step_ns = if shape.prefill_tokens.saturating_add(shape.decode_tokens) > GRAPH_TOKENS_MAX {
             self.large_launch_ns
@@ -95,7 +93,7 @@ impl Overheads {
         u64::try_from(gpu + reach * reach / (4 * spread)).unwrap_or(u64::MAX)
     }
 
-    /// The same on a clock that runs slower by `factor`. Spreads are shares, and stay unchanged.
+    /// The same overheads on a clock that is slower by `factor`. Spreads are ratios, and stay unchanged.
     #[must_use]
     pub fn scaled(&self, factor: f64) -> Self {
         let scaled = |time: u64| (time as f64 * factor) as u64;

@@ -24,13 +24,13 @@ struct Batch {
 pub struct Pipeline {
     queue: VecDeque<Batch>,
     queue_size: usize,
-    /// Until when each stage computes.
+    /// The end of each stage's computation.
     stage_ends_ns: Box<[u64]>,
     /// Ends of the latest batches whose tokens the first stage awaits, each with its schedule; none
     /// if requests in flight are not scheduled again.
     sampled: Option<VecDeque<(u64, u64)>>,
     num_schedules: u64,
-    /// Schedules in a row that came to nothing while no batch had work.
+    /// Consecutive schedules without a step while no batch had work.
     num_idle: usize,
     is_waiting: bool,
 }
@@ -57,7 +57,7 @@ impl Pipeline {
         self.is_waiting
     }
 
-    /// Records a schedule. Returns whether another is made at once.
+    /// Records a schedule. Returns whether another one follows immediately.
     pub fn push(&mut self, has_work: bool, now_ns: u64) -> bool {
         self.num_schedules += 1;
         let batch = Batch { schedule: self.num_schedules, scheduled_ns: now_ns, has_work, is_timed: false };
@@ -99,7 +99,7 @@ impl Pipeline {
         let mut at_ns = batch.scheduled_ns;
         let stages = self.stage_ends_ns.len() as u64;
         if let Some(sampled) = &mut self.sampled {
-            // Its requests decode again, whose tokens come from the last stage.
+            // The requests decode again, with tokens from the last stage.
             while let Some(&(schedule, end_ns)) = sampled.front()
                 && schedule + stages <= batch.schedule
             {
@@ -214,7 +214,7 @@ mod tests {
         assert!(!pipeline.push(true, 0), "the queue has three places");
         // The second decode, two schedules later, begins when the first is through both stages.
         assert_eq!([100, 100].map(|price_ns| pipeline.end_ns(price_ns)), [100, 200]);
-        // Batches of other requests come in between.
+        // Batches of other requests are in between.
         let mut pipeline = self::pipeline(2, true);
         pipeline.push(true, 0);
         pipeline.push(true, 0);

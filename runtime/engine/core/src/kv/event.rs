@@ -53,8 +53,8 @@ pub struct StoredPlaces<'a> {
     pub block_tokens: u32,
     /// The token behind each of the event's blocks.
     pub ends: &'a [u32],
-    /// Tokens of the sequence that no event of the request has shown yet, up to those behind the
-    /// last block whose name depends on them.
+    /// Tokens of the sequence that no event of the request has shown yet, up to those behind the last block
+    /// that its name depends on.
     pub unseen: &'a [u32],
 }
 
@@ -72,7 +72,7 @@ struct Places {
 struct PlaceLog {
     /// Tokens behind a block that its name covers.
     lookahead_tokens: u32,
-    /// By request, the number of tokens shown in events.
+    /// For each request, the number of tokens shown in events.
     seen: BTreeMap<u64, u32>,
     /// One for each event of stored blocks.
     places: Vec<Places>,
@@ -128,7 +128,8 @@ impl KvEventLog {
         }
     }
 
-    /// From now on also records the places of blocks. Their hashes cover `lookahead_tokens` tokens that follow the block.
+    /// Also records the places of blocks from now on. Their hashes cover `lookahead_tokens` tokens that
+    /// follow the block.
     pub fn record_places(&mut self, lookahead_tokens: u32) {
         self.places = Some(Box::new(PlaceLog { lookahead_tokens, ..PlaceLog::default() }));
     }
@@ -175,8 +176,7 @@ impl KvEventLog {
         self.iter_by_group().filter(|(group, _)| *group == 0).map(|(_, event)| event)
     }
 
-    /// The events, oldest first, each with the index of the group of layers whose blocks it is
-    /// about; 0 where all are.
+    /// The events, oldest first, each with the index of its group of layers; 0 if there is one group.
     pub fn iter_by_group(&self) -> impl Iterator<Item = (u32, KvEvent<'_>)> {
         let mut cursor = KvEventCursor::default();
         self.entries.iter().map(move |entry| self.event(entry, &mut cursor))
@@ -290,8 +290,8 @@ mod tests {
         }
     }
 
-    /// Each token of a sequence is shown once, including those behind the blocks, in whatever order
-    /// groups offer theirs.
+    /// Each token of a sequence is shown once, including those behind the blocks, in whatever order groups
+    /// offer their blocks.
     #[test]
     fn places_come_with_the_tokens_that_no_event_has_shown() {
         let known: Vec<u32> = (100..120).collect();

@@ -21,13 +21,13 @@ const NEVER: u32 = u32::MAX;
 /// The blocks of all prompts of a run.
 #[derive(Debug, Default)]
 pub struct Forecast {
-    /// Each block once, in order.
+    /// The distinct blocks, in order.
     hashes: Vec<BlockHash>,
-    /// By block, where its requests begin in `requests`, and their end.
+    /// For each block, the start of its requests in `requests`, and their end.
     starts: Vec<u32>,
     /// Requests by block, in order of arrival.
     requests: Vec<u32>,
-    /// By request, the blocks of its prompt.
+    /// The blocks of each request's prompt.
     prompts: Vec<Vec<u32>>,
 }
 
@@ -76,10 +76,10 @@ struct Candidate {
 pub(crate) struct Outlook {
     forecast: Arc<Forecast>,
     has_come: Vec<bool>,
-    /// By block, the number of its requests, from the first on, that have arrived.
+    /// For each block, the number of its requests that have arrived.
     passed: Vec<u32>,
     candidates: BTreeSet<Candidate>,
-    /// The same by block, with their hashes.
+    /// The same, by block and with their hashes.
     listed: BTreeMap<BlockId, (Candidate, BlockHash)>,
     by_hash: BTreeSet<(BlockHash, BlockId)>,
     released: u64,
@@ -108,7 +108,7 @@ impl Outlook {
         self.by_hash.insert((hash, id));
     }
 
-    /// Content has reached another block, or is in a single one now.
+    /// Records that content now is in another block, or in only one.
     pub(crate) fn set_copied(&mut self, hash: BlockHash, is_copied: bool) {
         self.change(hash, |candidate| candidate.is_copied = is_copied);
     }
@@ -171,7 +171,7 @@ impl Outlook {
         &requests[starts[block as usize] as usize..starts[block as usize + 1] as usize]
     }
 
-    /// The first request to come that uses a block.
+    /// The next request that uses a block.
     fn next_use(&self, block: u32) -> u32 {
         self.uses(block).get(self.passed[block as usize] as usize).copied().unwrap_or(NEVER)
     }
@@ -212,7 +212,7 @@ mod tests {
         outlook.mark_scheduled(0);
         outlook.mark_scheduled(0);
         outlook.mark_scheduled(77);
-        // Nobody uses 1 again, 2 is used by request 3 and 3 by request 1.
+        // No request uses 1 again, request 3 uses 2, and request 1 uses 3.
         outlook.remove(12);
         outlook.add(12, 2, false);
         assert_eq!(std::iter::from_fn(|| outlook.pop()).collect::<Vec<_>>(), [11, 12, 13]);

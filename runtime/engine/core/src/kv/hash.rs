@@ -1,22 +1,20 @@
 //! Block identity: one fast chained hash.
 //!
-//! A block's hash covers every token before its end, so equal hashes mean equal
-//! prefixes. The state runs along the sequence, token by token and run of content by
-//! run of content; nothing needs to be kept to extend it. Identities that leave the
-//! engine on the wire are computed elsewhere, from tokens.
+//! A block's hash covers every token before its end, so equal hashes mean equal prefixes. The state is
+//! updated along the sequence, token by token and run of content by run of content; nothing else must be kept
+//! to extend it. Identities that leave the engine on the wire are computed elsewhere, from tokens.
 //!
-//! The blocks of a run, which are cached and evicted together, have hashes in a row:
-//! each is the one before and a step more. The first is drawn from the run and from
-//! where in it the block ends; a step is one in the lower half, so that a table indexed
-//! by it has them side by side.
+//! The blocks of a run, which are cached and evicted together, have consecutive hashes: each is the previous
+//! one plus a step. The first is drawn from the run and from the place in it at which the block ends; a step
+//! is one in the lower half, so that a table indexed by it has them side by side.
 
 use crate::seed::mix;
 
 /// Identity of a full KV block and everything before it; never zero.
 pub type BlockHash = u64;
 
-/// Tokens that the identities of blocks cover: all up to the end of the block, followed by those
-/// that a drafter's KV of the block depends on. A block is known when they are.
+/// Tokens that the identities of blocks cover: all up to the end of the block, followed by those on which a
+/// drafter's KV of the block depends. A block is known when these tokens are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashedBlocks {
     /// Tokens of a block.
@@ -36,7 +34,7 @@ impl From<u32> for HashedBlocks {
 pub struct ChainHasher {
     /// State of everything before the run.
     state: u64,
-    /// Tokens to come before the next block is known.
+    /// Number of missing tokens before the next block is known.
     missing_tokens: u32,
     block_size_tokens: u32,
     run: Option<Run>,
@@ -88,8 +86,8 @@ impl ChainHasher {
         Some(identity(self.state))
     }
 
-    /// Makes all following blocks depend on `content` that the tokens do not show, for example an image,
-    /// whose placeholders equal the placeholders of any other image.
+    /// Makes all following blocks depend on `content` that tokens do not represent, for example an image,
+    /// whose placeholders equal those of any other image.
     pub fn push_mark(&mut self, content: u64) {
         self.state = mark(self.state(), content);
         self.run = None;
@@ -140,8 +138,8 @@ impl ChainHasher {
 
 /// The running state after one more token.
 ///
-/// Tokens come by the million, each waiting for the one before: so they are the
-/// coefficients of a polynomial, and the block that they fill is mixed as a whole.
+/// There are millions of tokens, and each waits for the previous one. So tokens are the coefficients of a
+/// polynomial, and the block that they fill is mixed as a whole.
 #[inline]
 pub(crate) fn fold_token(state: u64, token: u32) -> u64 {
     state.wrapping_mul(MULTIPLIER).wrapping_add(u64::from(token) | 1 << 32)
@@ -290,7 +288,7 @@ mod tests {
         assert_eq!(places[1], places[0].wrapping_add(1));
         assert!(places[2..].windows(2).all(|pair| pair[1] == pair[0].wrapping_add(1)), "{places:?}");
         assert_ne!(places[2], places[1].wrapping_add(1));
-        // The same content elsewhere is elsewhere.
+        // The same content in another place has another hash.
         assert_ne!(hashes(&[(3, 16), (2, 16)], 16)[1] as u32, places[2]);
     }
 

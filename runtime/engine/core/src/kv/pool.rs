@@ -62,7 +62,7 @@ impl KvPool {
         Self::with_queue(num_gpu_blocks, caching, caching)
     }
 
-    /// A pool without cache whose blocks are taken in the order of their release.
+    /// A pool without cache whose blocks are allocated in the order of their release.
     pub(crate) fn uncached_queue(num_gpu_blocks: u32) -> Self {
         Self::with_queue(num_gpu_blocks, false, true)
     }
@@ -75,8 +75,8 @@ impl KvPool {
         Self { blocks, num_free: num_gpu_blocks - 1, caching, events: None, outlook: None }
     }
 
-    /// From now on cached blocks are evicted in the order of their next use, not of their last.
-    /// Must be called before the first request.
+    /// From now on, evicts cached blocks in the order of their next use, not of their last. Must be called
+    /// before the first request.
     pub fn use_forecast(&mut self, forecast: &Arc<Forecast>) {
         self.outlook = Some(Box::new(Outlook::new(Arc::clone(forecast))));
     }
@@ -293,7 +293,7 @@ impl KvPool {
         }
     }
 
-    /// The same; the event is the caller's, if it returns true.
+    /// The same; if it returns true, the caller records the event.
     pub(crate) fn register(&mut self, blocks: &[BlockId], hashes: &[BlockHash]) -> bool {
         debug_assert_eq!(blocks.len(), hashes.len());
         if !self.caching || blocks.is_empty() {
@@ -337,7 +337,7 @@ impl KvPool {
         }
     }
 
-    /// The free blocks, the one that is taken next first.
+    /// The free blocks, in the order in which they are allocated.
     pub fn free_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
         let free: Box<dyn Iterator<Item = BlockId>> = each!(self, blocks => Box::new(blocks.free()));
         free

@@ -18,9 +18,9 @@ pub(crate) struct StepsInFlight {
 }
 
 impl StepsInFlight {
-    /// None of up to `most`, with an empty plan as the latest.
+    /// No steps in flight, up to `most`, with an empty plan as the latest.
     pub(crate) fn new(most: usize) -> Self {
-        // The latest plan has a place of its own, as an empty one is not in flight.
+        // The latest plan has its own place, because an empty one is not in flight.
         let plans = std::iter::repeat_with(|| Some(Box::default())).take(most.max(2)).collect();
         Self { plans, newest: 0, oldest: 0, count: 0, applied: 0 }
     }
@@ -75,7 +75,7 @@ impl StepsInFlight {
         self.plans[self.newest] = Some(plan);
     }
 
-    /// Place of the next plan: the same again where it is free, since it is in the CPU's cache.
+    /// Place of the next plan: the same one again if it is free, because it is in the CPU's cache.
     fn next_place(&self) -> usize {
         if self.count > 0 { self.wrapped(self.oldest + self.count) } else { self.newest }
     }
@@ -119,7 +119,7 @@ impl StepsInFlight {
         self.applied += 1;
     }
 
-    /// Counts `steps` steps as applied and as many as started.
+    /// Counts `steps` steps as applied and the same number as started.
     pub(crate) fn skip(&mut self, steps: u32) {
         self.applied += u64::from(steps);
     }

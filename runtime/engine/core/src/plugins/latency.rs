@@ -30,11 +30,11 @@ pub(crate) struct BlockChange {
     pub(crate) freed: u32,
 }
 
-/// Decode steps in a row: each has the same requests as the one before, with every
-/// context a token longer, and perhaps blocks more.
+/// Consecutive decode steps: each has the same requests as the previous one, with one more token in every
+/// context, and possibly more blocks.
 #[derive(Clone, Debug, Default)]
 pub struct DecodeSteps {
-    /// The step that the first of them follows, but for the requests that wait.
+    /// The step before the first of them, except for waiting requests.
     before: StepShape,
     /// [`StepShape::kv_active_blocks`] of each.
     kv_active_blocks: Vec<u64>,
@@ -60,7 +60,7 @@ impl DecodeSteps {
         self.kv_active_blocks.push(kv_active_blocks);
     }
 
-    /// Adds a step for each of `changes` as long as the blocks that it takes are free before it.
+    /// Adds a step for each of `changes` while the blocks that it allocates are free before it.
     pub(crate) fn push_while_room(&mut self, changes: &[BlockChange], mut free_blocks: u32) {
         let mut active_blocks = self.before.kv_active_blocks;
         for &BlockChange { taken, freed } in changes {
@@ -89,7 +89,7 @@ impl DecodeSteps {
         &self.kv_active_blocks
     }
 
-    /// The step they follow, with as many waiting requests as they have.
+    /// The step before them, with the same number of waiting requests.
     #[must_use]
     pub fn before(&self) -> &StepShape {
         &self.before
@@ -124,18 +124,18 @@ pub struct RangeUse {
 /// The time that tables of measured operators have priced, by how it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableUse {
-    /// By rows of the tables.
+    /// Priced by rows of the tables.
     pub measured_ns: u64,
     /// Between rows.
     pub interpolated_ns: u64,
-    /// Extrapolated beyond rows, or from rows of another shape.
+    /// Priced by extrapolation beyond rows, or from rows of another shape.
     pub extrapolated_ns: u64,
-    /// Without a table, by a formula.
+    /// Priced by a formula, without a table.
     pub formula_ns: u64,
 }
 
 impl TableUse {
-    /// All of it.
+    /// The total time.
     #[must_use]
     pub fn total_ns(&self) -> u64 {
         [self.interpolated_ns, self.extrapolated_ns, self.formula_ns]
@@ -161,7 +161,7 @@ impl RangeUse {
         self.outside_ns = self.outside_ns.saturating_add(if is_inside { 0 } else { duration_ns });
     }
 
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -195,7 +195,7 @@ pub trait LatencyModel: Send {
         self.price(&StepBatch { start_ns, horizon_ns, shapes: &shapes }, durations_ns)
     }
 
-    /// The times of single requests, if the model has those instead of prices of steps.
+    /// Per-request times, if the model has them instead of prices of steps.
     fn request_times(&self) -> Option<Box<dyn RequestTimes>> {
         None
     }
@@ -212,7 +212,7 @@ pub trait LatencyModel: Send {
         None
     }
 
-    /// Share of the priced steps that lie in the fitted range; none for a model without such a range.
+    /// Share of the priced steps in the fitted range; None for a model without such a range.
     fn range_use(&self) -> Option<RangeUse> {
         None
     }

@@ -11,11 +11,11 @@ pub mod tokens;
 
 use latency::EngineInfo;
 
-/// The place of a latency model, a token source or another plugin of one engine or pool.
-/// Factories receive it; only the seed may change the plugin's decisions.
+/// The place of a latency model, a token source or another plugin of one engine or pool. Factories receive
+/// it; only the seed may change the plugin's decisions.
 #[derive(Clone, Copy, Debug)]
 pub struct PluginContext<'a> {
-    /// Name of the run, empty where there is one engine process and no run.
+    /// Name of the run; empty for an engine process without a run.
     pub run: &'a str,
     /// Name of the pool, likewise.
     pub pool: &'a str,
@@ -40,15 +40,14 @@ pub trait TokenSource {
     /// The token at `output_index` (from 0) of the request tagged `tag`.
     fn token(&mut self, tag: u64, output_index: u32) -> u32;
 
-    /// Number of further tokens, at most `max_extra`, that come with it in this
-    /// step. Only asked where `max_extra_tokens_per_step` is set.
+    /// Number of further tokens, at most `max_extra`, in addition to this one in this step. Only called if
+    /// `max_extra_tokens_per_step` is set.
     fn extra_tokens(&mut self, tag: u64, max_extra: u32) -> u32 {
         let _ = (tag, max_extra);
         0
     }
 
-    /// How many of the `num_drafts` (at least 1) drafts verified in this step
-    /// are accepted, from the first on.
+    /// How many of the `num_drafts` (at least 1) drafts verified in this step are accepted, counted from the first.
     fn accepted_drafts(&mut self, tag: u64, num_drafts: u32) -> u32 {
         let _ = (tag, num_drafts);
         0
@@ -62,8 +61,8 @@ pub trait TokenSource {
         num_drafts
     }
 
-    /// Number of drafts, at most `most`, that are proposed for the next step. Not
-    /// asked under async scheduling, where the number is always `most`.
+    /// Number of drafts, at most `most`, that are proposed for the next step. Not called under async
+    /// scheduling, where the number is always `most`.
     fn proposed_drafts(&mut self, tag: u64, most: u32) -> u32 {
         let _ = tag;
         most

@@ -1,10 +1,8 @@
-//! Scheduling policies outside the engine: order of admission, preemption victims, and chunk
-//! sizes.
+//! Scheduling policies outside the engine: order of admission, preemption victims, and chunk sizes.
 //!
-//! A [`SchedulingPolicy`] receives the events of one engine's requests and returns
-//! preferences, which last until it returns others. The engine keeps its
-//! own rules - token budget, running slots, blocks -, so a policy can be unfair, and
-//! never wrong. [`crate::Engine::apply_policy`] calls it.
+//! A [`SchedulingPolicy`] receives the events of one engine's requests and returns preferences, which last
+//! until it returns others. The engine keeps its own rules (token budget, running slots, blocks), so a policy
+//! can be unfair, but never invalid. [`crate::Engine::apply_policy`] calls it.
 
 use vcr_policy::{Algorithm, decide};
 

@@ -14,7 +14,7 @@ pub trait Autoscaler: Send {
     /// When the autoscaler cannot decide; it must not be asked again.
     fn desired(&mut self, view: &PoolView) -> Result<u32, ScaleError>;
 
-    /// Takes note of the metrics of the pool's engines, right before it decides.
+    /// Records the metrics of the pool's engines, immediately before its decision.
     fn scrape(&mut self, _view: &PoolView, _engines: &[EngineGauges]) {}
 
     /// Value of the metric on which its latest decision rests, if it follows one.
@@ -22,7 +22,7 @@ pub trait Autoscaler: Send {
         None
     }
 
-    /// How long it may take to see a change, if that is more than a tick.
+    /// The time after which it sees a change, if that is more than a tick.
     fn patience_ns(&self) -> u64 {
         0
     }

@@ -19,7 +19,7 @@ pub struct TokenRefusal {
 /// A source's answer to a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenAnswer {
-    /// For each want in order, exactly `count` tokens. The tokens of refused requests are ignored.
+    /// For each want, in order, exactly `count` tokens. The tokens of refused requests are ignored.
     pub tokens: Vec<u32>,
     /// Requests that must end with an error, each once. Like other requests, their slots appear in `ended`
     /// later.

@@ -38,7 +38,7 @@ pub enum RequestStatus {
     WaitingForRemoteKv,
     /// Its KV has arrived; waits for admission, holding blocks.
     RemoteKvReady,
-    /// Holds its slot and its blocks; the next part of its prompt is still to come.
+    /// It holds its slot and its blocks, and waits for the next part of its prompt.
     WaitingForInput,
     /// In the running list.
     Running,
@@ -112,7 +112,7 @@ pub(crate) struct Request {
     pub(crate) kv_role: KvRole,
     /// Stepped over, or loading KV, and not admitted since.
     pub(crate) deferred: bool,
-    /// It is refused where others are admitted.
+    /// It is refused when it would be admitted.
     pub(crate) is_refused: bool,
     /// Its outputs follow a grammar.
     pub(crate) has_grammar: bool,
@@ -124,8 +124,8 @@ pub(crate) struct Request {
     pub(crate) tokens: Vec<u32>,
 }
 
-// Fields after the first line are read when a request arrives, ends or samples with rules; another
-// line would cost every waiting request.
+// Fields after the first line are read when a request arrives, ends or samples with rules; another line would
+// cost every waiting request.
 /// Stands for items that the key of a block leaves out.
 const OMITTED_ITEMS: u64 = 0x6f6d_6974_7465_6421;
 
@@ -162,7 +162,7 @@ impl Flags {
     pub(crate) const TAKEN_OVER: Self = Self(1 << 12);
     /// A part of its loaded KV is missing.
     pub(crate) const LOAD_FAILED: Self = Self(1 << 13);
-    /// Nothing of its load has arrived; it waits at its place without blocks.
+    /// Its load returned nothing; it waits at its place without blocks.
     pub(crate) const LOST_LOAD: Self = Self(1 << 14);
     /// Its prompt comes in parts.
     pub(crate) const RESUMABLE: Self = Self(1 << 15);
@@ -257,7 +257,7 @@ impl Request {
         self.num_tokens - self.prompt_tokens
     }
 
-    /// Output tokens that are sure to come, unless the request is aborted.
+    /// Output tokens that are certain, unless the request is aborted.
     #[inline]
     pub(crate) fn certain_tokens(&self) -> u32 {
         if self.flags.has(Flags::HAS_STOPS) { 0 } else { self.end_tokens - self.num_tokens }
@@ -269,8 +269,8 @@ impl Request {
         self.prefill_target_tokens.saturating_sub(self.num_computed_tokens)
     }
 
-    /// Where the prefill of a request ends: one that has output computes that again after a preemption, but for the last
-    /// token.
+    /// The end of a request's prefill: a request with output recomputes that after a preemption, except for
+    /// the last token.
     pub(crate) fn prefill_end(&self) -> u32 {
         self.prompt_tokens.max(self.num_tokens - 1)
     }
@@ -454,7 +454,7 @@ impl Repetition {
         let longest = (self.max_pattern_tokens as usize).min(outputs.len() / count);
         (self.min_pattern_tokens.max(1) as usize..=longest).any(|pattern| {
             let tail = &outputs[outputs.len() - pattern * count..];
-            // Every token is the one a pattern before it. The end differs soonest.
+            // Every token equals the one a pattern before it. The end differs soonest.
             tail[pattern..].iter().rev().eq(tail[..tail.len() - pattern].iter().rev())
         })
     }

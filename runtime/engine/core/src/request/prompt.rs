@@ -17,7 +17,7 @@ pub struct Prompt {
     pub(crate) block_hashes: Vec<BlockHash>,
     pub(crate) hasher: ChainHasher,
     pub(crate) blocks: HashedBlocks,
-    /// In the order of their places.
+    /// Items in the order of their places.
     pub(crate) items: Vec<PromptItem>,
     pub(crate) keeps_tokens: bool,
     /// Whether `block_hashes` has all full blocks.
@@ -156,13 +156,12 @@ impl Prompt {
         self.push_run(mix(identity ^ ITEM_CONTENT), 0, len_tokens);
     }
 
-    /// Sets the item that an encoder reads before the decoder reads this prompt, instead of another
-    /// one.
+    /// Sets the item that an encoder reads before the decoder reads this prompt, and replaces an earlier one.
     pub fn set_encoder_input(&mut self, identity: u64, num_embeds: u32) {
         self.items = vec![PromptItem::new(identity, 0, num_embeds).without_place()];
     }
 
-    /// As [`Prompt::push_item`], of an item whose embeddings replace the placeholders of `runs` alone.
+    /// As [`Prompt::push_item`], for an item whose embeddings replace only the placeholders of `runs`.
     pub fn push_item_of_runs(&mut self, identity: u64, len_tokens: u32, runs: impl IntoIterator<Item = Range<u32>>) {
         let item = PromptItem::new(identity, self.len_tokens, len_tokens).with_embed_runs(runs);
         self.items.push(item);
@@ -203,7 +202,7 @@ impl Prompt {
         self.len_tokens
     }
 
-    /// A hash of all of its tokens, including those behind the last full block; of an empty prompt
+    /// A hash of all its tokens, including those behind the last full block; the hash of an empty prompt
     /// while the tokens are kept.
     #[must_use]
     pub fn content_hash(&self) -> u64 {

@@ -1,7 +1,7 @@
 //! The waiting queue, in FCFS order or by rank.
 //!
-//! Entries of requests that left (by abort, by admission from elsewhere or for
-//! another place) are dropped when they surface, so nothing searches the queue.
+//! Entries of requests that left (by abort, by admission from another queue or for another place) are dropped
+//! when they reach the front, so there is no search in the queue.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -10,7 +10,7 @@ use crate::config::Policy;
 use crate::request::table::RequestTable;
 use crate::request::{Request, RequestId};
 
-/// Places that were left and are kept however few requests wait.
+/// The most left places that are always kept.
 const MAX_LEFT_PLACES: usize = 64;
 
 /// Lazy-deletion handle of a request; stale once its epoch has changed.
@@ -99,7 +99,7 @@ impl WaitingQueue {
         }
     }
 
-    /// Takes the request whose turn it is.
+    /// Removes and returns the next request.
     pub(crate) fn pop(&mut self, requests: &mut RequestTable) -> Option<RequestId> {
         let id = self.peek(requests)?;
         self.drop_first();
@@ -107,7 +107,7 @@ impl WaitingQueue {
         Some(id)
     }
 
-    /// The request whose turn it is.
+    /// The next request.
     pub(crate) fn peek(&mut self, requests: &RequestTable) -> Option<RequestId> {
         loop {
             let entry = match &self.order {
@@ -128,7 +128,7 @@ impl WaitingQueue {
         }
     }
 
-    /// Forgets a queued request wherever it stands.
+    /// Removes a queued request at any place.
     pub(crate) fn leave(&mut self, id: RequestId, requests: &mut RequestTable) {
         requests[id].queue_epoch += 1;
         self.len -= 1;
@@ -141,9 +141,8 @@ impl WaitingQueue {
     }
 }
 
-/// Adds a place to a heap whose queue has `len` requests. Places that were left
-/// stay until they surface, which one behind all others may never do: they go
-/// where they are the greater part.
+/// Adds a place to a heap whose queue has `len` requests. Left places stay until they reach the front, which
+/// one behind all others may never do: left places are removed when they are the majority.
 fn enter_heap(heap: &mut BinaryHeap<Reverse<Ranked>>, place: Ranked, len: usize, requests: &RequestTable) {
     if heap.len() >= 2 * len + MAX_LEFT_PLACES {
         heap.retain(|Reverse(place)| place.entry.is_live(requests));

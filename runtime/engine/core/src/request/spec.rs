@@ -36,8 +36,8 @@ pub struct RequestSpec {
     pub tag: u64,
     /// The prompt.
     pub prompt: Prompt,
-    /// Most output tokens. 0 means prefill only: the request completes without output (vLLM's API
-    /// refuses this; replayed traces contain it).
+    /// The most output tokens. 0 means prefill only: the request completes without output (vLLM's API refuses
+    /// this; replayed traces contain it).
     pub max_tokens: u32,
     /// Rules that end the request earlier, if any.
     pub stops: Option<Box<StopRules>>,
@@ -53,18 +53,18 @@ pub struct RequestSpec {
     pub lora: Option<u32>,
     /// Source and destination of the prompt's KV.
     pub kv_role: KvRole,
-    /// Compute the whole prompt even where the cache holds it, as vLLM does
-    /// for requests with prompt logprobs. The cache is filled all the same.
+    /// Compute the whole prompt even if the cache holds it, as vLLM does for requests with prompt logprobs.
+    /// The cache is filled anyway.
     pub skip_reading_prefix_cache: bool,
-    /// Lets the request decode steadily: its tokens are then not listed in the
-    /// outputs of steps, but for the first and the last. The engine's token source
-    /// must return the same ones.
+    /// Lets the request decode steadily: its tokens are then not listed in the outputs of steps, except for
+    /// the first and the last. The engine's token source must return the same tokens.
     pub drawn: Option<DrawnOutputs>,
     /// Whether the driver knows that it can never run. It waits like any other, and is refused when
     /// the queue has reached it ([`crate::plan::StepPlan::refused`]): Dynamo 1.6's mocker. Engines
     /// other than vLLM's do not look at it.
     pub is_refused: bool,
-    /// Whether further parts of the prompt come ([`crate::Engine::extend`]): a streaming input. Its tokens are kept.
+    /// Whether further parts of the prompt follow ([`crate::Engine::extend`]): a streaming input. Its tokens
+    /// are kept.
     pub resumable: bool,
     /// Whether its outputs follow a grammar, which is compiled while the request waits ([`crate::Engine::end_compilation`]):
     /// structured outputs.

@@ -83,7 +83,7 @@ impl RequestTable {
         self.retired.push_back((last_step, id.0));
     }
 
-    /// Lets slots be reused whose steps, up to `applied_steps`, are applied.
+    /// Makes slots reusable whose steps, up to `applied_steps`, are applied.
     pub(crate) fn recycle(&mut self, applied_steps: u64) {
         while let Some(&(last_step, slot)) = self.retired.front()
             && last_step <= applied_steps

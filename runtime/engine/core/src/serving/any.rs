@@ -35,7 +35,7 @@ pub enum AnyEngine {
     Vllm(Engine),
     /// One with SGLang's.
     Sglang(SglangEngine),
-    /// One that schedules by ticks.
+    /// An engine that schedules by ticks.
     Ticks(TickEngine),
 }
 
@@ -56,7 +56,7 @@ impl AnyEngine {
         if let Self::Vllm(engine) = self { Some(engine) } else { None }
     }
 
-    /// The same, to change it.
+    /// The same, mutable.
     pub fn as_vllm_mut(&mut self) -> Option<&mut Engine> {
         if let Self::Vllm(engine) = self { Some(engine) } else { None }
     }
@@ -67,7 +67,7 @@ impl AnyEngine {
         if let Self::Sglang(engine) = self { Some(engine) } else { None }
     }
 
-    /// The same, to change it.
+    /// The same, mutable.
     pub fn as_sglang_mut(&mut self) -> Option<&mut SglangEngine> {
         if let Self::Sglang(engine) = self { Some(engine) } else { None }
     }

@@ -49,7 +49,7 @@ impl EngineKind {
         }
     }
 
-    /// KV blocks, or pages, one that is never used included.
+    /// Number of KV blocks, or pages, including one that is never used.
     #[must_use]
     pub fn num_blocks(&self) -> u32 {
         match self {
@@ -66,8 +66,8 @@ impl EngineKind {
         matches!(self, Self::Sglang(config) if config.prefix_lookup() == PrefixLookup::FirstChunk)
     }
 
-    /// Whether it allocates blocks for a prompt before another engine computes it, as Dynamo does
-    /// with engines of SGLang.
+    /// Whether it allocates blocks for a prompt before another engine computes it, as Dynamo does with SGLang
+    /// engines.
     #[must_use]
     pub fn reserves_before_prefill(&self) -> bool {
         matches!(self, Self::Sglang(config) if config.reservations() == Reservations::BetweenSteps)
@@ -83,7 +83,7 @@ impl EngineKind {
         }
     }
 
-    /// Whether a request's KV may come from another engine of a cluster, or go there: states do not.
+    /// Whether a request's KV can be transferred from or to another engine of a cluster: states cannot.
     #[must_use]
     pub fn transfers_kv(&self) -> bool {
         match self {

@@ -30,7 +30,7 @@ pub struct EngineLoad {
     pub num_running: usize,
     /// Requests waiting for admission or for a KV transfer.
     pub num_waiting: usize,
-    /// The part of those requests whose KV is being transferred here.
+    /// Requests among these whose KV is being transferred here.
     pub num_loading: usize,
     /// Prefill tokens not yet computed, over waiting and running requests.
     pub outstanding_prefill_tokens: u64,
@@ -48,12 +48,11 @@ pub struct EngineLoad {
 /// below the device and times of single requests; drivers reach them through
 /// [`AnyEngine::as_vllm`]. Pure readers of an engine take a `&dyn ServingEngine`.
 pub trait ServingEngine: fmt::Debug {
-    /// Whether a request of these lengths could run here to its end. Others may wait forever, so
+    /// Whether a request of these lengths could run here to its end. Other requests may wait forever, so
     /// drivers call this before they submit.
     fn check(&self, prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason>;
 
-    /// Whether the KV of such a prompt could come from another engine. Otherwise it may wait
-    /// forever, too.
+    /// Whether the KV of such a prompt could come from another engine. Otherwise it may also wait forever.
     fn check_load(&self, _prompt_tokens: u32) -> Result<(), RejectReason> {
         Ok(())
     }
@@ -82,9 +81,8 @@ pub trait ServingEngine: fmt::Debug {
         panic!("{id:?} waits for no transfer: this engine takes no KV from others");
     }
 
-    /// Takes blocks for the oldest request with remote KV, where that is done between
-    /// steps ([`crate::Reservations::BetweenSteps`]). None if there is
-    /// no such request, or no room.
+    /// Allocates blocks for the oldest request with remote KV, if that is done between steps
+    /// ([`crate::Reservations::BetweenSteps`]). None if there is no such request, or no room.
     fn reserve_remote(&mut self) -> Option<RemoteLoad> {
         None
     }
@@ -146,19 +144,18 @@ pub trait ServingEngine: fmt::Debug {
     /// Outputs of the latest step applied, or of the latest fast-forward.
     fn outputs(&self) -> &StepOutputs;
 
-    /// Makes `steps` up to `most` steps that are sure to follow the one in flight, as
-    /// long as nothing comes from outside: pure decode of the same requests. May make
-    /// it none.
+    /// Fills `steps` with up to `most` steps that certainly follow the one in flight, if nothing comes from
+    /// outside: pure decode of the same requests. It may be empty.
     fn predict_decode_steps(&self, most: usize, steps: &mut DecodeSteps) {
         let _ = most;
         steps.restart(&self.plan().shape, self.load().num_waiting as u64);
     }
 
-    /// Applies the step in flight and the `steps - 1` after it, and leaves one more in
-    /// flight; as many have been predicted.
+    /// Applies the step in flight and the `steps - 1` after it, and leaves one more in flight; at least this
+    /// number must have been predicted.
     ///
     /// # Panics
-    /// When they have not: a driver bug.
+    /// If fewer were predicted: a driver bug.
     fn decode_ahead<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S)
     where
         Self: Sized,

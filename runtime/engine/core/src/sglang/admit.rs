@@ -8,8 +8,7 @@ use crate::sglang::config::{PassOrder, PrefixLookup, SchedulePolicy};
 use crate::sglang::engine::SglangEngine;
 use crate::sglang::pages::Hit;
 
-/// A request with at most this many cached prompt tokens goes behind another one with the same
-/// first tokens.
+/// A request with at most this many cached prompt tokens is moved behind another one with the same first tokens.
 const BEGINNING_TOKENS: u32 = 32;
 
 /// Spare entries of a hash list at admission, beyond the known length of the request.
@@ -46,7 +45,7 @@ enum Admission {
     Chunk,
     /// Its transfer starts.
     Loading,
-    /// Nothing behind it may pass.
+    /// No later request may be admitted.
     Blocked(AdmissionStop),
 }
 
@@ -95,9 +94,9 @@ impl SglangEngine {
         }
     }
 
-    /// Whether waiting requests must let others pass. Where pages are allocated between passes,
-    /// requests with KV from elsewhere take precedence while they wait for a running slot or for
-    /// pages, unless only started prompts can make room for them.
+    /// Whether waiting requests must give precedence to others. If pages are allocated between passes,
+    /// requests with transferred KV take precedence while they wait for a running slot or for pages, unless
+    /// only started prompts can make room for them.
     fn precedence_stop(&self) -> Option<AdmissionStop> {
         if self.config.reservations() == Reservations::InSteps {
             return None;
@@ -131,9 +130,9 @@ impl SglangEngine {
         true
     }
 
-    /// Pages for the next outputs of the requests that run, where all of them were admitted
-    /// without a page for it. In a mixed pass they would be retracted for the prompts that took
-    /// these pages, and these in turn for them: none would ever have an output.
+    /// Pages for the next outputs of the running requests, if all of them were admitted without a page for
+    /// it. In a mixed pass they would be retracted for the prompts that took these pages, and these in turn
+    /// for them: none would ever have an output.
     fn pages_for_stalled(&self) -> u32 {
         if self.running.iter().all(|&id| self.pages.is_stalled(id)) {
             self.running.iter().map(|&id| self.missing_pages(id)).sum()
@@ -225,7 +224,7 @@ impl SglangEngine {
         self.queues.has_destinations() && !self.queues.is_destination_blocked()
     }
 
-    /// Takes pages for KV that another engine computes.
+    /// Allocates pages for KV that another engine computes.
     fn start_load(&mut self, id: RequestId, hit: Hit, pages: u32) -> RemoteLoad {
         self.pages.take_hit(id, &self.requests[id], hit);
         self.reserve_hashes(id);
@@ -259,8 +258,8 @@ impl SglangEngine {
         Ok(Cut { end: from + tokens, is_whole, charged_tokens })
     }
 
-    /// Charges the budget with a part of a prompt, `hit` tokens of which are cached. Returns false
-    /// and charges nothing if it does not fit.
+    /// Charges the budget with a part of a prompt, of which `hit` tokens are cached. Returns false and
+    /// charges nothing if it does not fit.
     fn charge(&mut self, id: RequestId, cut: Cut, hit: Hit, budget: &mut Budget) -> bool {
         let output_tokens = if cut.is_whole { self.reserve.of(&self.requests[id]) } else { 0 };
         let missing_pages = self.pages.for_tokens(cut.end) - self.pages.held(id) - hit.pages;
@@ -378,7 +377,7 @@ impl SglangEngine {
         }
     }
 
-    /// Pages that a request lacks for the token that comes of its prompt.
+    /// Pages that a request lacks for the token that follows its prompt.
     fn missing_for_first(&self, id: RequestId) -> u32 {
         let request = &self.requests[id];
         if request.end_tokens - request.num_tokens <= self.tokens_without_slot() {
@@ -387,7 +386,7 @@ impl SglangEngine {
         self.pages.for_tokens(request.num_tokens + 1) - self.pages.held(id)
     }
 
-    /// Where a prompt's token is the only one, it has no slot, unless it comes of a decode.
+    /// If a prompt's token is the only one, it has no slot, unless it comes from a decode.
     fn tokens_without_slot(&self) -> u32 {
         u32::from(self.config.pass_order() == PassOrder::PrefillFirst)
     }

@@ -11,7 +11,7 @@ use crate::serving::ServingEngine;
 use crate::sglang::engine::SglangEngine;
 
 impl SglangEngine {
-    /// Makes `steps` up to `most` passes that follow the one in flight.
+    /// Fills `steps` with up to `most` passes that follow the one in flight.
     pub(super) fn predict(&self, most: usize, steps: &mut DecodeSteps) {
         // Some may have arrived since that pass was decided.
         steps.restart(&self.plan.shape, self.load().num_waiting as u64);
@@ -94,7 +94,7 @@ impl SglangEngine {
         self.requests.recycle(self.applied_steps);
     }
 
-    /// Whether the pass after the one in flight is the same again, one token on.
+    /// Whether the pass after the one in flight is the same with one more token of context.
     fn repeats_itself(&self) -> bool {
         let decoding = self.plan.scheduled.len();
         self.step_in_flight
@@ -107,7 +107,7 @@ impl SglangEngine {
                 || (!self.reorders() && self.num_slots_taken() >= self.config.max_num_seqs() as usize))
     }
 
-    /// Passes after the one in flight that all of its requests are part of.
+    /// Passes after the one in flight that include all of its requests.
     fn passes_until_first_end(&self, most: usize) -> usize {
         let left = self.plan.scheduled.iter().map(|entry| self.requests[entry.request].certain_tokens());
         // The pass in flight emits one of them.

@@ -1,5 +1,5 @@
-//! Settings of an SGLang-style engine: raw input with SGLang's names where it
-//! has one, Dynamo's defaults, and the checked form.
+//! Settings of an SGLang-style engine: raw input with SGLang's names if it has one, Dynamo's defaults, and
+//! the checked form.
 
 use super::OPTIONS;
 use crate::compat::Reservations;
@@ -19,8 +19,7 @@ pub enum SchedulePolicy {
 }
 
 impl SchedulePolicy {
-    /// With more requests than these waiting, [`SchedulePolicy::Lpm`] is
-    /// [`SchedulePolicy::Fifo`].
+    /// With more waiting requests, [`SchedulePolicy::Lpm`] is [`SchedulePolicy::Fifo`].
     pub const MAX_ORDERED_REQUESTS: usize = 128;
 }
 
@@ -35,8 +34,7 @@ pub enum PassOrder {
     PrefillFirst,
 }
 
-/// How much of a prompt is looked up in the radix cache, and which tokens count in the budgets of a
-/// pass.
+/// The part of a prompt that is looked up in the radix cache, and the tokens that count in the budgets of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PrefixLookup {
     /// Everything but the last token, before the first chunk is cut; budgets count computed tokens.
@@ -74,7 +72,7 @@ pub struct SglangConfigInput {
     pub page_size: u32,
     /// KV pages.
     pub num_pages: u32,
-    /// Most requests running at once, including requests that load KV.
+    /// The most requests that run at once, including requests that load KV.
     pub max_num_seqs: u32,
     /// Longest sequence, prompt and output; none for no limit but the pool's.
     pub max_model_len: Option<u32>,
@@ -82,12 +80,12 @@ pub struct SglangConfigInput {
     pub enable_prefix_caching: bool,
     /// Order of admission.
     pub schedule_policy: SchedulePolicy,
-    /// Most prompt tokens of one pass.
+    /// The most prompt tokens of one pass.
     pub max_prefill_tokens: u32,
-    /// Most prompt tokens of one request in one pass, and of all of them: a
-    /// longer prompt is computed in chunks. A multiple of `page_size`.
+    /// The most prompt tokens of one request in one pass, and of all requests: a longer prompt is computed in
+    /// chunks. A multiple of `page_size`.
     pub chunked_prefill_size: u32,
-    /// Most output tokens reserved for a request at admission.
+    /// The most output tokens reserved for a request at admission.
     pub clip_max_new_tokens: u32,
     /// Scales how much of the outputs of running requests is reserved.
     pub schedule_conservativeness: f64,
@@ -103,8 +101,8 @@ pub struct SglangConfigInput {
     /// Extra tokens that a decode may emit in a pass (multi-token prediction as
     /// Dynamo's mocker models it); 0 for one token a pass.
     pub max_extra_tokens_per_step: u32,
-    /// Passes of decoding after one that prefills, before the next that does: SGLang's prefill
-    /// and decode interval. It does not hold prompts back while nothing decodes.
+    /// Passes of decoding between two passes that prefill: SGLang's prefill and decode interval. It does not
+    /// delay prompts while nothing decodes.
     pub prefill_decode_interval: u32,
 }
 
@@ -183,7 +181,7 @@ impl SglangConfig {
         &self.input
     }
 
-    /// Longest sequence; `u32::MAX` where only the pool limits it.
+    /// Longest sequence; `u32::MAX` if only the pool limits it.
     #[must_use]
     pub fn max_model_len(&self) -> u32 {
         self.input.max_model_len.unwrap_or(u32::MAX)

@@ -94,7 +94,7 @@ impl SglangEngine {
         }
     }
 
-    /// Retracts a request whose prompt is computed in part: the last but `kept`.
+    /// Retracts the last request with a partly computed prompt, except `kept`.
     pub(super) fn retract_last_begun(&mut self, kept: RequestId, plan: &mut StepPlan) {
         let id = self.queues.pop_last_begun(kept, &mut self.requests);
         self.retract(id, 0, plan);

@@ -32,14 +32,14 @@ pub struct SglangEngine {
     pub(super) outstanding_prefill_tokens: u64,
     /// Scratch of a pass: prompts begun in it.
     pub(super) prefills: Vec<ScheduledRequest>,
-    /// Scratch of a pass: requests whose prompt it completes.
+    /// Buffer of a pass: requests whose prompt it completes.
     pub(super) joining: Vec<RequestId>,
     /// Scratch of a pass: requests that are retracted in it.
     pub(super) retracted: Vec<RequestId>,
     /// Scratch of a pass: requests that it ends, and how many of their tokens may be
     /// reused.
     pub(super) ended: Vec<(RequestId, u32)>,
-    /// Requests whose KV another engine has got since the pass in flight began.
+    /// Requests whose KV another engine received since the pass in flight began.
     pub(super) released: Vec<RequestId>,
 }
 
@@ -99,7 +99,7 @@ impl SglangEngine {
         self.interval.end_passes(passes, any_prefills);
     }
 
-    /// All passes that are due decode nothing.
+    /// Counts all due passes as passes without decodes.
     pub(super) fn skip_decodes_due(&mut self) {
         if self.interval.skip() {
             self.reserve.restart();

@@ -44,7 +44,7 @@ use crate::request::{RequestId, RequestStatus};
 struct PrefillInterval {
     /// Passes that decode between two that prefill.
     length: u32,
-    /// Passes to come that decode before one prefills.
+    /// Decode passes still to come before one that prefills.
     decodes_due: u32,
     /// Whether that is counted by the driver, for several ranks.
     counts_together: bool,
@@ -55,7 +55,7 @@ impl PrefillInterval {
         Self { length, decodes_due: 0, counts_together: false }
     }
 
-    /// Passes to come that decode before one prefills.
+    /// Decode passes still to come before one that prefills.
     fn decodes_due(self) -> u32 {
         self.decodes_due
     }
@@ -75,14 +75,14 @@ impl PrefillInterval {
         self.decodes_due = if any_prefills { self.length } else { self.decodes_due.saturating_sub(passes) };
     }
 
-    /// All passes that are due decode nothing. Returns false if none is due.
+    /// Skips all due passes, which decode nothing. Returns false if none is due.
     fn skip(&mut self) -> bool {
         std::mem::take(&mut self.decodes_due) > 0
     }
 }
 
 impl SglangEngine {
-    /// Aborts all requests, and reports each by its tag. KV that is held for another engine stays.
+    /// Aborts all requests, and reports each by its tag. KV held for another engine stays.
     pub fn abort_all(&mut self, mut aborted: impl FnMut(u64)) {
         let held = |id: &RequestId| self.requests[*id].status == RequestStatus::HoldingKv;
         let ids: Vec<RequestId> = self.requests.live_ids().filter(|id| !held(id)).collect();
@@ -101,8 +101,7 @@ impl SglangEngine {
         is_idle
     }
 
-    /// Ends a request early and frees what it holds. One that has ended is left
-    /// alone.
+    /// Ends a request early and frees its resources. An ended request is left unchanged.
     fn abort_request(&mut self, id: RequestId) {
         match self.requests[id].status {
             RequestStatus::HoldingKv if self.released.contains(&id) => return,
@@ -116,8 +115,8 @@ impl SglangEngine {
         self.drop_request(id);
     }
 
-    /// Applies the end of a request that has left all lists. The KV of that many of its
-    /// tokens may be reused, and is held if another engine is to have it.
+    /// Applies the end of a request that has left all lists. The KV of `kept_tokens` of its tokens may be
+    /// reused, and is held if another engine needs it.
     fn finish(&mut self, id: RequestId, kept_tokens: u32) {
         self.reserve.end(&mut self.requests[id]);
         if self.is_source(id) && self.stores_sources_late() {
@@ -133,8 +132,8 @@ impl SglangEngine {
         }
     }
 
-    /// Whether KV that another engine is to have is offered to the cache when that has it, not when
-    /// it is computed. Source: `aisimulate-core` of Dynamo 1.6.
+    /// Whether KV for another engine is offered to the cache when that engine has it, not when it is
+    /// computed. Source: `aisimulate-core` of Dynamo 1.6.
     fn stores_sources_late(&self) -> bool {
         self.config.reservations() == Reservations::BetweenSteps && self.config.pass_order() == PassOrder::PrefillFirst
     }
@@ -156,8 +155,7 @@ impl SglangEngine {
         self.requests.recycle(self.applied_steps);
     }
 
-    /// The KV of a request's prompt has arrived: others may reuse it, and the
-    /// request decodes from the next pass on.
+    /// Ends the load of a request's KV: other requests may reuse it, and the request decodes from the next pass on.
     fn end_load(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         assert_eq!(request.status, RequestStatus::WaitingForRemoteKv, "no transfer was pending");
@@ -220,7 +218,7 @@ options! {
         "decode passes between two prefill passes, while any request decodes";
 }
 
-/// Settings that have no option of their own in a scenario, by their key in a step log.
+/// Settings without an option in scenarios, by their key in a step log.
 #[must_use]
 pub fn derived_settings(input: &SglangConfigInput) -> [(&'static str, &'static str); 2] {
     [("prefix_lookup", input.prefix_lookup.name()), ("reservations", input.reservations.name())]

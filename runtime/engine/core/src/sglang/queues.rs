@@ -12,8 +12,7 @@ use crate::sglang::config::SglangConfig;
 /// prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
-    /// Whether the request goes behind all others, because a request with the same prefix goes
-    /// first.
+    /// Whether the request is moved behind all others, because a request with the same prefix precedes it.
     is_deferred: bool,
     /// Cached pages.
     longest_first: std::cmp::Reverse<u32>,
@@ -29,8 +28,7 @@ pub(super) struct WaitingQueues {
     /// Partly computed prompts. They count as waiting, and precede all others unless the policy
     /// reorders them.
     begun: Vec<RequestId>,
-    /// Requests that wait for pages for KV from elsewhere, where these are taken between
-    /// passes.
+    /// Requests that wait for pages for transferred KV, if these are allocated between passes.
     destinations: WaitingQueue,
     /// Whether there was no page for the first of them when it was tried.
     is_destination_blocked: bool,
@@ -67,7 +65,7 @@ impl WaitingQueues {
         self.waiting.len()
     }
 
-    /// All but prompts that are computed in part.
+    /// Number of waiting requests, without partly computed prompts.
     pub(super) fn num_not_begun(&self) -> usize {
         let num_queued = self.waiting.len() - self.begun.len();
         num_queued + self.kv_ready.len() + self.destinations.len() + self.num_loading
@@ -118,7 +116,7 @@ impl WaitingQueues {
         true
     }
 
-    /// Takes the request whose turn it is.
+    /// Removes and returns the next request.
     pub(super) fn pop(&mut self, requests: &mut RequestTable) -> Option<RequestId> {
         self.waiting.pop(requests)
     }
@@ -149,7 +147,7 @@ impl WaitingQueues {
         self.begun.retain(|&other| other != id);
     }
 
-    /// Takes the last request but `kept` whose prompt is computed in part.
+    /// Removes and returns the last request except `kept` whose prompt is partly computed.
     pub(super) fn pop_last_begun(&mut self, kept: RequestId, requests: &mut RequestTable) -> RequestId {
         let last = self.begun.iter().rposition(|&id| id != kept).expect("another has been begun");
         let id = self.begun.remove(last);
@@ -158,7 +156,7 @@ impl WaitingQueues {
     }
 
     /// Orders the waiting requests by the lengths of their cached prefixes. A request with at most
-    /// `beginning_tokens` cached prompt tokens goes behind another one with the same first tokens;
+    /// `beginning_tokens` cached prompt tokens is moved behind another one with the same first tokens;
     /// `cached_pages` returns the cached pages.
     pub(super) fn order_by_prefix(
         &mut self,
@@ -226,7 +224,7 @@ impl WaitingQueues {
         self.kv_ready.push_back(id, requests);
     }
 
-    /// Takes the first request whose KV has arrived.
+    /// Removes and returns the first request whose KV has arrived.
     pub(super) fn pop_kv_ready(&mut self, requests: &mut RequestTable) -> Option<RequestId> {
         self.kv_ready.pop(requests)
     }

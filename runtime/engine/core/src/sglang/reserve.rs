@@ -1,4 +1,4 @@
-//! Share of the outputs to come that is reserved for the requests that run.
+//! The share of future outputs that is reserved for running requests.
 
 use crate::request::{Flags, Request};
 use crate::sglang::config::SglangConfig;
@@ -11,7 +11,7 @@ const DECAY_PASSES: u32 = 600;
 pub(super) struct OutputReserve {
     /// Remaining output tokens of all running requests, each request's clipped.
     tokens: u64,
-    /// The reserved share of those tokens.
+    /// The reserved share of these tokens.
     ratio: NewTokenRatio,
     /// The most that count of one request.
     clip_tokens: u32,
@@ -53,7 +53,7 @@ impl OutputReserve {
         self.tokens -= u64::from(before_tokens - self.of(request));
     }
 
-    /// A request that had `left_tokens` to come gets one of them.
+    /// Counts one token of a request that had `left_tokens` left.
     #[inline]
     pub(super) fn count_one(&mut self, left_tokens: u32) {
         self.tokens -= u64::from(left_tokens <= self.clip_tokens);

@@ -15,7 +15,7 @@ impl SglangEngine {
         let mut out = std::mem::take(&mut self.outputs);
         out.outputs.clear();
         out.tokens.clear();
-        // A part of a prompt is used first, wherever it stands.
+        // A partly computed prompt is used first, wherever it is.
         for &id in self.queues.begun() {
             let request = &self.requests[id];
             self.pages.store_now(id, request, request.num_computed_tokens);
@@ -65,7 +65,7 @@ impl SglangEngine {
         self.pages.store_now(id, request, tokens);
         let request = &mut self.requests[id];
         if !entry.samples {
-            // There was no page for its first token, which now comes of a decode.
+            // There was no page for its first token, which now comes from a decode.
             request.num_computed_tokens -= 1;
             request.prefill_target_tokens = request.num_computed_tokens;
         }
@@ -140,7 +140,7 @@ impl SglangEngine {
             request.push_output(token, caching, page_size);
             finish = request.finish_after(token);
         }
-        // Tokens of a burst but the last come with their KV computed.
+        // The KV of all tokens of a burst except the last is already computed.
         request.num_computed_tokens += num_tokens.saturating_sub(1);
         let known = request.num_tokens;
         self.reserve.recount(reserve_before, request);

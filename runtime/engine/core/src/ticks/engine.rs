@@ -1,4 +1,4 @@
-//! The engine: its state, and requests that come and go.
+//! The engine: its state, and the arrival and end of requests.
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -44,8 +44,8 @@ impl TickEngine {
             if entry.samples {
                 self.sample(entry, source, &mut out);
             } else {
-                // Its first token comes of a later tick, which computes the prompt's last
-                // token again to get logits to sample from.
+                // Its first token comes from a later tick, which computes the prompt's last token again to
+                // get logits to sample from.
                 let request = &mut self.requests[entry.request];
                 request.num_computed_tokens -= 1;
                 request.prefill_target_tokens = request.num_computed_tokens;
@@ -58,7 +58,7 @@ impl TickEngine {
         self.requests.recycle(self.applied_steps);
     }
 
-    /// Appends a request's token and puts the request behind all others, or ends it.
+    /// Appends a request's token and moves the request behind all others, or ends it.
     fn sample<S: TokenSource + ?Sized>(&mut self, entry: &ScheduledRequest, source: &mut S, out: &mut StepOutputs) {
         let id = entry.request;
         let request = &mut self.requests[id];

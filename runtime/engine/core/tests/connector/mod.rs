@@ -27,7 +27,7 @@ fn step(engine: &mut Engine) -> Vec<(u64, ScheduledKind, u32, u32)> {
     rows
 }
 
-/// A request whose prompt of `prompt_tokens` tokens depends on `content` alone.
+/// A request with a prompt of `prompt_tokens` tokens that depends only on `content`.
 fn request(tag: u64, content: u64, prompt_tokens: u32, max_tokens: u32) -> RequestSpec {
     let mut prompt = Prompt::new(16, 0);
     prompt.push_run(content, 0, prompt_tokens);
@@ -64,7 +64,7 @@ fn received(tags: &[u64]) -> KvTransferReport {
     KvTransferReport { finished_recving: tags.to_vec(), ..KvTransferReport::default() }
 }
 
-/// Loads that end in another order than they began.
+/// Loads end in another order than they began.
 #[test]
 fn loaded_requests_are_admitted_in_the_order_of_their_loads() {
     let mut engine = engine(recomputing(), EngineConfigInput::default());
@@ -163,7 +163,7 @@ fn invalid_blocks_are_computed_here() {
     assert_eq!(step(&mut engine), [(0, ScheduledKind::New, 32, 38)], "the third of its blocks is missing");
 }
 
-/// With the other policy it ends, and its blocks are free after the load.
+/// With the other policy, the request ends, and its blocks are free after the load.
 #[test]
 fn requests_whose_load_fails_end() {
     let connector = KvConnector { load_failures: LoadFailures::Fail, ..recomputing() };
@@ -179,7 +179,7 @@ fn requests_whose_load_fails_end() {
     assert_eq!((engine.num_requests(), engine.pool().num_active()), (0, 0));
 }
 
-/// Blocks that a step in flight may write are not free at once, where KV comes here.
+/// Blocks that a step in flight may write are not freed immediately if KV is received here.
 #[test]
 fn blocks_in_flight_are_freed_when_the_step_is_over() {
     for (is_consumer, left) in [(true, 3), (false, 0)] {
@@ -318,7 +318,8 @@ impl Driver {
             if index < self.loading.len() && (end < 8 || drains) {
                 let tag = self.loading[index];
                 report.finished_recving.push(tag);
-                // One that is looked up again with the block of its only token loads nothing, and may have ended.
+                // A request that is looked up again with the block of its only token loads nothing, and may
+                // have ended.
                 let Some(id) = self.engine.find(tag) else { continue };
                 match end {
                     0 => report.failed_recving.push(tag),

@@ -30,7 +30,7 @@ fn engine(change: impl FnOnce(&mut EngineConfigInput)) -> Engine {
     Engine::new(EngineConfig::new(input).expect("a valid engine"))
 }
 
-/// A request whose encoder reads items, each an offset and a length.
+/// A request whose encoder reads items, each with an offset and a length.
 fn with_items(engine: &Engine, tag: u64, prompt_tokens: u32, items: &[(u32, u32)]) -> RequestSpec {
     let plain = request(engine.config(), tag, prompt_tokens, false, 6);
     let items = items.iter().map(|&(offset, len)| PromptItem::new(tag, offset, len).without_place()).collect();
@@ -106,7 +106,7 @@ fn settings_that_vllm_turns_off_are_refused() {
     assert_eq!(problems(with_eagle), ["drafter"]);
 }
 
-/// The pool must hold the encoder's outputs beside a whole sequence.
+/// The pool must hold the encoder's outputs and a whole sequence.
 #[test]
 fn a_pool_without_room_for_the_encoder_is_refused() {
     let start = |num_gpu_blocks| {
@@ -119,7 +119,7 @@ fn a_pool_without_room_for_the_encoder_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// No request is lost, and every block comes back, preemptions and aborts included.
+    /// No request is lost, and every block is freed, also after preemptions and aborts.
     #[test]
     fn all_blocks_come_back(
         num_gpu_blocks in 26..60u32,

@@ -56,7 +56,7 @@ fn an_item_is_computed_with_the_first_of_its_tokens_and_once() {
     assert_eq!(step(&mut engine), (vec![(0, 64)], vec![(0, 0)]));
     assert_eq!(engine.encoder_cache_use().referenced_embeds, 40);
     assert_eq!(step(&mut engine), (vec![(0, 36)], vec![]));
-    // It is kept for others.
+    // It is kept for other requests.
     assert_eq!((engine.encoder_cache_use().cached_embeds, engine.encoder_cache_use().referenced_embeds), (40, 0));
     engine.submit(spec(1, &[(Some(7), 40), (TEXT, 3)])).expect("it fits");
     assert_eq!(step(&mut engine), (vec![(0, 1), (1, 43)], vec![]));
@@ -83,7 +83,7 @@ fn a_chunk_ends_before_an_item_for_which_there_is_no_room() {
     assert_eq!((plan.shape.encoder.items, plan.shape.encoder.embeds), (1, 20));
 }
 
-/// In 0.32 nothing behind it is admitted, in 0.33 it is stepped over.
+/// In 0.32, no request behind it is admitted; in 0.33, it is skipped.
 #[test]
 fn a_request_that_begins_with_an_item_beyond_the_budget_waits() {
     for (rules, expected, stop) in [
@@ -99,8 +99,8 @@ fn a_request_that_begins_with_an_item_beyond_the_budget_waits() {
     }
 }
 
-/// Without chunked items a chunk ends before one that it does not hold. In 0.32 one that a chunk begins with is split
-/// all the same.
+/// Without chunked items, a chunk ends before an item that does not fit. In 0.32, an item at the start of a
+/// chunk is split anyway.
 #[test]
 fn an_item_is_not_split_where_that_is_off() {
     for (rules, begun) in [(SchedulerRules::V0_32, vec![(0, 30), (1, 34)]), (SchedulerRules::V0_33, vec![(0, 30)])] {
@@ -141,7 +141,7 @@ fn items_that_could_never_be_computed_are_refused() {
     assert_eq!(of(narrow, &item), Err(RejectReason::ItemExceedsEncoder));
     let small = EngineConfigInput { encoder_cache_size: Some(39), ..input() };
     assert_eq!(of(small, &item), Err(RejectReason::ItemExceedsEncoder));
-    // Without a limit of its own the encoder holds the largest item.
+    // Without a configured limit, the encoder holds the largest item.
     assert_eq!(of(input(), &[(Some(1), 65)]), Ok(()));
     let whole = |rules| EngineConfigInput {
         disable_chunked_mm_input: true,
@@ -185,7 +185,7 @@ fn an_item_that_is_not_split_needs_room_for_what_a_drafter_reads_ahead() {
             (Drafter::MultiModuleMtp, 0, 64),
             (Drafter::MultiModuleMtp, 2, 62),
             (Drafter::MultiModuleMtp, 10, 61),
-            // A draft model costs a token of the budget, which counts where items are not split at all.
+            // A draft model costs a token of the budget, which counts if items are not split at all.
             (Drafter::DraftModel, 0, if splits_first { 64 } else { 63 }),
             (Drafter::DraftModel, 10, if splits_first { 64 } else { 63 }),
         ] {

@@ -1,4 +1,4 @@
-//! Predicted steps are the steps that come.
+//! Predicted steps equal the actual steps.
 
 mod steady_decode;
 use crate::support::{Tokens, Whims, arb_config, request};
@@ -45,7 +45,7 @@ enum Happened {
 /// `pauses` none is admitted before all that run have ended.
 fn history(config: EngineConfig, requests: &Requests, most: Option<usize>, pauses: bool) -> Vec<Happened> {
     let mut engine = with_requests(config, requests);
-    // Asked only where the engine is ranked by a policy.
+    // Only called if a policy ranks the engine's requests.
     let mut policy = Whims::new(7);
     let mut history = Vec::new();
     let mut steps = DecodeSteps::default();
@@ -90,8 +90,8 @@ fn update(engine: &mut Engine) {
     engine.update(&mut Tokens);
 }
 
-/// Ends the next transfer of the tiers that a request waits for, and returns whether there was one.
-/// Time stands still otherwise, because the end of a transfer may change later steps.
+/// Ends the next transfer of the tiers for which a request waits, and returns whether there was one. Time
+/// stands still otherwise, because the end of a transfer may change later steps.
 fn end_transfer(engine: &mut Engine) -> bool {
     let next_ns = engine.kv_tiers().and_then(KvTiers::next_load_ns);
     let mut loaded = Vec::new();
@@ -153,7 +153,7 @@ fn skip(engine: &mut Engine, steps: u32, history: &mut Vec<Happened>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Predicted steps are the steps that come.
+    /// Predicted steps equal the actual steps.
     #[test]
     fn predicted_steps_happen(config in arb_config(), requests in arb_requests()) {
         let mut engine = with_requests(config, &requests);

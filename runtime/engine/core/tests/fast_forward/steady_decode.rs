@@ -33,7 +33,7 @@ enum Act {
     },
     ResetCache,
     Pause(PauseState),
-    /// N steps one by one, or fast-forwarded where they can be predicted.
+    /// N single steps, or a fast-forward if they can be predicted.
     Steps {
         steps: u8,
         ahead: bool,
@@ -54,7 +54,7 @@ fn arb_act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Tiers whose copies take many steps, so that blocks are taken again meanwhile.
+/// Tiers whose copies take many steps, so that blocks are reused in the meantime.
 fn arb_slow_tiers() -> impl Strategy<Value = Option<KvTiersConfig>> {
     let connector = prop::sample::select(&[HostRules::Vllm, HostRules::Dynamo16][..]);
     (arb_tiers(), connector, prop::bool::weighted(0.8)).prop_map(|(tiers, rules, by_connector)| {
@@ -76,7 +76,7 @@ fn arb_slow_tiers() -> impl Strategy<Value = Option<KvTiersConfig>> {
 /// An engine and its driver's state.
 struct Driven {
     engine: Engine,
-    /// Asked only where the engine is ranked by a policy.
+    /// Only called if a policy ranks the engine's requests.
     policy: Whims,
     in_steady_decode: bool,
     reported_tokens: BTreeMap<u64, u32>,
@@ -180,7 +180,7 @@ impl Driven {
         steps.len()
     }
 
-    /// All that can be seen of it from outside.
+    /// Everything of it that is visible from outside.
     fn seen(&self) -> impl PartialEq + std::fmt::Debug + use<> {
         let plan = self.engine.plan();
         let events: Vec<String> =
@@ -287,7 +287,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
-    /// The same above a host tier: blocks of ended requests are copied while members take them again.
+    /// The same with a host tier: blocks of ended requests are copied while members reuse them.
     #[test]
     fn a_steady_decode_above_tiers_is_its_requests_one_by_one(
         num_gpu_blocks in 12..40u32,
@@ -309,7 +309,7 @@ proptest! {
         compare(&config.expect("valid"), &acts, |tag| 2 * tag + u64::from(block_size == 8))?;
     }
 
-    /// The same where layers are in groups, so that blocks leave windows.
+    /// The same with groups of layers, so that blocks leave windows.
     #[test]
     fn a_steady_decode_with_windows_is_its_requests_one_by_one(
         num_gpu_blocks in 30..200u32,

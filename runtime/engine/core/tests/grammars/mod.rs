@@ -62,7 +62,7 @@ fn a_request_is_stepped_over_until_its_grammar_is_ready() {
     assert_eq!((engine.num_waiting(), engine.num_skipped_waiting(), engine.num_compiling()), (0, 0, 0));
 }
 
-/// Up to 0.30 requests that cannot run yet have a queue of their own, which is tried first.
+/// Up to 0.30, requests that cannot run yet have a separate queue, which is tried first.
 #[test]
 fn releases_differ_in_the_place_of_a_request_that_waits() {
     for (rules, first) in [(SchedulerRules::V0_30, 1), (SchedulerRules::V0_33, 0)] {

@@ -127,7 +127,7 @@ fn requests_keep_their_turns_through_a_pause() {
             engine.update(&mut Tokens);
         }
         engine.set_pause_state(PauseState::Unpaused);
-        // Nothing is in flight, but each request still waits for the schedule that is its turn.
+        // No step is in flight, but each request still waits for its turn.
         for _ in 2..stages {
             assert_eq!(tags(engine.schedule()), [] as [u64; 0]);
         }
@@ -151,7 +151,7 @@ fn an_ended_request_asks_for_a_schedule_where_requests_take_turns() {
 }
 
 proptest! {
-    /// Ranks that share blocks are an engine whose blocks are longer.
+    /// Ranks that share blocks behave like an engine with longer blocks.
     #[test]
     fn shared_blocks_are_longer_blocks(config in arb_config(), ranks in 1..5u32, prompts in proptest::collection::vec((1..150u32, any::<bool>(), 1..20u32), 1..12)) {
         prop_assume!(config.kv_tiers().is_none() && config.block_size().is_multiple_of(ranks));

@@ -1,4 +1,4 @@
-//! Requests whose prompt comes in parts, with outputs between them.
+//! Requests with prompts in parts, and outputs between them.
 
 use std::collections::BTreeMap;
 
@@ -93,7 +93,7 @@ fn parts_that_come_early_wait_for_the_end_of_the_outputs() {
     assert_eq!(engine.outputs().continuing, [0]);
     assert_eq!(step(&mut engine), [(11, 5, false)]);
     assert_eq!(step(&mut engine), [(16, 1, true)]);
-    // Its end comes with its outputs.
+    // Its end is reported with its outputs.
     assert_eq!(engine.outputs().outputs[0].finish, Some(FinishReason::Length));
     assert_eq!((engine.outputs().continuing.len(), engine.num_requests()), (0, 0));
 }
@@ -164,8 +164,8 @@ fn stops(stops: bool) -> Option<Box<StopRules>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever comes when, no block is lost and no request is forgotten, and each turn ends with
-    /// the requested tokens or a stop.
+    /// In any order of events, no block is lost and no request is forgotten, and each turn ends with the
+    /// requested tokens or a stop.
     #[test]
     fn sessions_lose_nothing(
         async_scheduling in any::<bool>(),

@@ -25,7 +25,7 @@ fn engine(input: SglangConfigInput) -> SglangEngine {
     SglangEngine::new(SglangConfig::new(input).expect("a valid engine"))
 }
 
-/// A prompt of `shared` tokens that others begin with, too, and own ones.
+/// A prompt that begins with `shared` tokens of other prompts, followed by unique ones.
 fn prompt(page_size: u32, tag: u64, shared: u32, own: u32) -> Prompt {
     let mut prompt = Prompt::new(page_size, 0);
     prompt.push_run(1, 0, shared);

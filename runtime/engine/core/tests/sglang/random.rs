@@ -71,7 +71,7 @@ struct Driver {
     loading: Vec<(u64, RequestId)>,
     emitted: BTreeMap<u64, u32>,
     next_tag: u64,
-    /// Skips none of the passes, for comparison.
+    /// Whether passes are never skipped, for comparison.
     single: bool,
 }
 
@@ -159,7 +159,7 @@ impl Driver {
         }
         for entry in &plan.scheduled {
             assert!(self.live.contains_key(&entry.tag), "scheduled a request that has ended");
-            // Where cached tokens count, a part may be cached as a whole.
+            // If cached tokens count, a part may be cached as a whole.
             let may_be_cached = entry.is_prefill && input.prefix_lookup() == PrefixLookup::FirstChunk;
             assert!(entry.num_scheduled_tokens > 0 || may_be_cached);
         }

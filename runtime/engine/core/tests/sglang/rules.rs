@@ -174,8 +174,8 @@ fn a_retraction_tells_what_those_that_stay_need() {
         let second = submit(&mut engine, 1, 0, 8, 30);
         assert_eq!(until_retracted(&mut engine), [1]);
         engine.abort(second);
-        // It fits into the remaining pages if almost nothing is reserved, but not beside the
-        // outputs still to come of the first request, which has had half of them.
+        // It fits into the remaining pages if almost nothing is reserved, but not beside the future outputs
+        // of the first request, which has had half of them.
         submit(&mut engine, 2, 0, 9, 5);
         let rows = pass(&mut engine);
         assert_eq!((rows[0].0, rows[0].1), next, "{retraction:?}");

@@ -92,7 +92,7 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
             });
             let has_early_drafts = num_speculative_tokens > 0 && !async_scheduling;
             let stages = if is_vllm && !has_early_drafts && tiers.is_none() { stages } else { 1 };
-            // Without room for the longest request a padded admission may never fit.
+            // Without room for the longest request, a padded admission may never fit.
             let max_model_len = max_model_len.or((num_speculative_tokens > 0).then_some(300));
             let longest_blocks = max_model_len.unwrap_or(0).div_ceil(block_size) + 1;
             let mut input = EngineConfigInput {
@@ -103,7 +103,7 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
                     num_gpu_blocks
                 },
                 max_num_seqs,
-                // With a draft model slots may be withheld of as many requests as may run.
+                // With a draft model, slots may be withheld for the maximum number of running requests.
                 max_num_batched_tokens: max_num_seqs
                     + if chunking { budget } else { budget.max(max_model_len.unwrap_or(0)) },
                 max_num_scheduled_tokens: (chunking && has_input_room).then_some(budget),
@@ -315,7 +315,7 @@ pub(crate) fn request(
 pub(crate) struct Whims {
     state: u64,
     check: PreferenceCheck,
-    /// By slot: whether it exists, and whether it runs.
+    /// For each slot, whether it exists and whether it runs.
     slots: Vec<Option<bool>>,
     now_ns: u64,
 }

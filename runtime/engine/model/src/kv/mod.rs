@@ -23,11 +23,10 @@ pub enum KvKind {
     Chunk(u64),
     /// The state after the latest token.
     State {
-        /// Blocks of a request: for the states before and after a step, after drafts, and within a
-        /// step of Mamba 2; without prefix caching the state after a step replaces the one before
-        /// it.
+        /// Blocks of a request: for the states before and after a step, after drafts, and within a step of
+        /// Mamba 2. Without prefix caching, the state after a step replaces the one before it.
         blocks: u64,
-        /// Tokens at whose multiples a step can leave a state within it; none if it cannot.
+        /// Tokens at whose multiples a step can leave a state within it; None if it cannot.
         checkpoint_tokens: Option<u32>,
     },
 }
@@ -66,7 +65,7 @@ pub struct KvGroup {
     pub block_size: u64,
     /// Bytes of a block of all its layers.
     pub page_bytes: u64,
-    /// The same of the layers of each stage.
+    /// The same for the layers of each stage.
     pub(crate) stage_page_bytes: Vec<u64>,
     /// Whether it has layers of the drafter.
     pub has_drafter: bool,
@@ -85,7 +84,7 @@ impl KvGroup {
         }
     }
 
-    /// Bytes that each token adds, as long as nothing falls out of a window.
+    /// Bytes that each token adds, while nothing leaves a window.
     #[must_use]
     pub fn bytes_per_token(&self) -> f64 {
         if matches!(self.kind, KvKind::State { .. }) { 0.0 } else { self.page_bytes as f64 / self.block_size as f64 }
@@ -110,7 +109,7 @@ pub struct KvPlan {
     /// Longest sequence.
     pub max_model_len: u64,
     in_flight_tokens: u64,
-    /// How drafts come about, if there are some.
+    /// The drafting method, if drafts are used.
     method: Option<DraftMethod>,
     /// Additional tokens that windows keep for modules that compute them again (`extra_retained_tokens`).
     unsettled_tokens: u64,
@@ -203,7 +202,7 @@ impl KvPlan {
         self.blocks_with(bytes, self.bytes_per_block)
     }
 
-    /// KV blocks in the memory that is left on a GPU of each stage: as many as fit on all of them.
+    /// KV blocks in the free memory of a GPU of each stage: the number that fits on all of them.
     pub fn blocks_in_stages(&self, bytes: &[u64]) -> Result<u32, ModelError> {
         let stages = bytes.iter().zip(&self.stage_block_bytes).filter(|(_, bytes_per_block)| **bytes_per_block > 0);
         let mut blocks = u32::MAX;
@@ -242,8 +241,9 @@ impl KvPlan {
         Ok(u32::try_from(bytes / bytes_per_block).unwrap_or(u32::MAX))
     }
 
-    /// The groups as an engine of this release takes them; none for one group of full attention. Releases differ in the
-    /// drafters whose groups they find (`_annotate_eagle_groups`); where they find none, a drafter touches all groups.
+    /// The groups of an engine of this release; empty for one group of full attention. Releases differ in the
+    /// drafters whose groups they find (`_annotate_eagle_groups`); if they find none, a drafter affects all
+    /// groups.
     #[must_use]
     pub fn engine_groups(&self, rules: SchedulerRules) -> Vec<KvCacheGroup> {
         let is_found = match self.method {
@@ -251,8 +251,7 @@ impl KvPlan {
             Some(DraftMethod::Eagle | DraftMethod::Eagle3) => rules.finds_groups_of_drafters(),
             Some(DraftMethod::DraftModel) | None => false,
         };
-        // Latent attention alone is full attention; beside full attention it is looked up
-        // separately.
+        // Latent attention alone is full attention; together with full attention, it is looked up separately.
         let has_full = self.groups.iter().any(|group| matches!(group.kind, KvKind::Full));
         let group_of = |group: &KvGroup| {
             let tokens = |tokens: u64| u32::try_from(tokens).unwrap_or(u32::MAX);
@@ -341,7 +340,7 @@ fn unify_pages(model: &str, specs: &mut [Spec]) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// Groups of as many layers as the rarest kind has, or the most frequent one if that is not much more
+/// Groups with as many layers as the rarest kind has, or the most frequent one if that is not much more
 /// (`_get_kv_cache_groups_uniform_page_size`).
 fn of_equal_pages(specs: &[Spec], parts: &Parts) -> Vec<KvGroup> {
     let mut kinds: Vec<(Spec, Vec<usize>)> = Vec::new();
@@ -357,7 +356,7 @@ fn of_equal_pages(specs: &[Spec], parts: &Parts) -> Vec<KvGroup> {
     let mut groups = Vec::new();
     for (_, members) in kinds {
         let count = members.len().div_ceil(size);
-        // In turns, so that each stage has as many layers of each group.
+        // Alternately, so that each stage has the same number of layers of each group.
         for number in 0..count {
             let own: Vec<usize> = members.iter().copied().skip(number).step_by(count).collect();
             groups.push(group(specs, &own, parts));

@@ -5,7 +5,7 @@ use crate::error::ModelError;
 use crate::layers::{Attention, Latent, Layer, Mixer, Reach, State};
 use crate::serving::{Serving, Shape, serving};
 
-/// Tokens of a block unless an attention backend wants another number.
+/// Tokens of a block unless an attention backend requires another number.
 const BLOCK_SIZE: u64 = 16;
 
 /// Tokens of a block of latent attention (FlashMLA's, on Hopper).

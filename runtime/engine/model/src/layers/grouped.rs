@@ -64,7 +64,7 @@ pub(super) fn feed_forward(fields: Fields<'_>, index: u64) -> Result<FeedForward
     }))
 }
 
-/// Every sixth layer of Gemma 3 attends to everything, unless the file states another pattern.
+/// Every sixth layer of Gemma 3 has full attention, unless the file states another pattern.
 pub(super) fn read_gemma3(fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> {
     let mut layers = read(fields)?;
     if fields.by_layer("layer_types", fields.layer_count()?)?.is_none() {
@@ -78,7 +78,7 @@ pub(super) fn read_gemma3(fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> 
     Ok(layers)
 }
 
-/// Layers of models with one shape of attention, whose windows `layer_types` states.
+/// Layers of models with one shape of attention, with the windows in `layer_types`.
 pub(super) fn read(fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> {
     let count = fields.layer_count()?;
     let types = fields.by_layer("layer_types", count)?;
@@ -111,7 +111,7 @@ pub(super) fn unknown_type(fields: Fields<'_>, kind: &str) -> ModelError {
     fields.wrong("layer_types", &kind.into(), "full_attention, sliding_attention or linear_attention")
 }
 
-/// Layers of full attention have heads of their own, and a dense network may accompany experts.
+/// Layers of full attention have separate heads, and a dense network may accompany experts.
 pub(super) fn read_gemma4(fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> {
     if let Some(shared) = fields.count(&["num_kv_shared_layers"])? {
         return Err(fields.wrong("num_kv_shared_layers", &shared.into(), "0: layers that share KV are not followed"));
@@ -169,7 +169,7 @@ pub(super) fn read_llama4(fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> 
         .collect()
 }
 
-/// Windows have heads of their own, and values another width than keys.
+/// Windows have separate heads, and values have another width than keys.
 pub(super) fn read_mimo_v2(fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> {
     let count = fields.layer_count()?;
     let window = fields.required(&["sliding_window"])?;

@@ -8,7 +8,7 @@ mod latent;
 /// Tokens that an attention layer attends to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reach {
-    /// All.
+    /// The whole context.
     Full,
     /// The latest ones.
     Window(u64),
@@ -46,7 +46,7 @@ pub struct Latent {
     pub(crate) value_head_dim: u64,
     /// Heads and numbers of the indexer of sparse attention.
     pub(crate) indexer: Option<(u64, u64)>,
-    /// Whether an indexer, possibly of another layer, chooses the tokens.
+    /// Whether an indexer, possibly of another layer, selects the tokens.
     pub(crate) is_sparse: bool,
 }
 
@@ -90,7 +90,7 @@ pub enum Mixer {
     /// Attention with a latent vector.
     Latent(Latent),
     State(State),
-    /// Nothing.
+    /// No attention.
     None,
 }
 
@@ -114,7 +114,7 @@ pub struct Experts {
 /// Feed-forward part of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedForward {
-    /// Nothing.
+    /// No network.
     None,
     /// One network for all tokens, of this width.
     Dense(u64),

@@ -18,7 +18,7 @@ pub struct MemoryFit {
     pub num_gpu_blocks: u32,
     /// Tokens of the smallest block.
     pub block_size_tokens: u32,
-    /// Tokens whose KV the blocks hold if every group keeps every token: blocks / groups * block size.
+    /// Tokens in the blocks if every group keeps every token: blocks / groups * block size.
     pub kv_tokens: u64,
     /// KV of a token of a short sequence on one GPU, over all stages.
     pub kv_bytes_per_token: f64,

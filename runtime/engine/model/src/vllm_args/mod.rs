@@ -27,7 +27,7 @@ use crate::DraftMethod;
 use vcr_core::EngineConfigInput;
 pub use vcr_roofline::gpus::{GPUS, Gpu};
 
-/// Where the command would run.
+/// The place where the command would run.
 #[derive(Clone, Copy, Debug)]
 pub struct Deployment<'a> {
     /// Minor version of vLLM, `0.27` to `0.33`.
@@ -44,7 +44,7 @@ impl Default for Deployment<'_> {
     }
 }
 
-/// How an argument or a default acts on the simulation.
+/// The effect of an argument or a default on the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// It is a setting of the engine, its model or its memory.
@@ -77,7 +77,7 @@ pub struct Row {
     pub argument: String,
     /// Its value as written; for a default, in vLLM's notation.
     pub value: String,
-    /// How it acts.
+    /// Its effect.
     pub effect: Effect,
     /// The engine's setting, or the reason why it has no effect.
     pub result: String,
@@ -97,7 +97,7 @@ pub struct VllmArgs {
     pub kv_cache_memory_bytes: Option<u64>,
     /// The model's name or folder, if one is given.
     pub model: Option<String>,
-    /// Whether the longest sequence is the longest one that fits (`--max-model-len auto`).
+    /// Whether the longest sequence is the longest that fits (`--max-model-len auto`).
     pub fits_model_len: bool,
     /// Names under which the server offers it.
     pub served_model_names: Vec<String>,
@@ -105,7 +105,7 @@ pub struct VllmArgs {
     pub tensor_parallel_size: u32,
     /// Copies of each layer that share the tokens of a prompt.
     pub prefill_context_parallel_size: u32,
-    /// Ranks with engines of their own.
+    /// Ranks with separate engines.
     pub data_parallel_size: u32,
     /// Whether experts are distributed over all GPUs.
     pub expert_parallel: bool,
@@ -126,7 +126,7 @@ pub struct VllmArgs {
     pub served: Option<ServedModel>,
     /// The drafter that it names, if that has layers: vLLM's method, and the model of a head or a draft model.
     pub drafter: Option<(DraftMethod, Option<String>)>,
-    /// Files that were read, as they are named and where they are.
+    /// Files that were read: their stated names and their paths.
     pub files: Vec<(String, PathBuf)>,
     /// Result of each argument, in their order, and then the defaults.
     pub rows: Vec<Row>,
@@ -143,7 +143,7 @@ impl VllmArgs {
         Self::read_split(words::split(command), deployment)
     }
 
-    /// The same of a command line that a shell has split into words.
+    /// The same for a command line that a shell has split into words.
     pub fn read_words(words: &[String], deployment: Deployment<'_>) -> Result<Self, Vec<ArgumentError>> {
         Self::read_split(Ok(words.to_vec()), deployment)
     }
@@ -214,16 +214,16 @@ impl BatchDefaults {
 pub enum ArgumentError {
     #[error("invalid vLLM version `{found}`: expected one of {expected}")]
     Version {
-        /// As it was given.
+        /// The stated value.
         found: String,
-        /// All of them.
+        /// All accepted values.
         expected: String,
     },
     #[error("invalid GPU `{found}`: expected one of {expected}")]
     Gpu {
-        /// As it was given.
+        /// The stated value.
         found: String,
-        /// All of them.
+        /// All accepted values.
         expected: String,
     },
     #[error("invalid command line: expected every quotation mark to be closed")]
@@ -242,14 +242,14 @@ pub enum ArgumentError {
     },
     #[error("unknown argument `{found}`{}", .hint.as_ref().map(|name| format!(": did you mean `{name}`?")).unwrap_or_default())]
     Unknown {
-        /// As it was written.
+        /// The stated value.
         found: String,
         /// The nearest name.
         hint: Option<String>,
     },
     #[error("ambiguous argument `{found}`: it may be {names}")]
     Ambiguous {
-        /// As it was written.
+        /// The stated value.
         found: String,
         /// The arguments that begin with it.
         names: String,
@@ -285,7 +285,7 @@ pub enum ArgumentError {
     },
     #[error("invalid `--config {file}`: {reason}")]
     ConfigFile {
-        /// As it was named.
+        /// The stated name of the file.
         file: String,
         /// The problem.
         reason: String,

@@ -15,7 +15,7 @@ use crate::vllm_args::{Effect, Row, VllmArgs};
 pub struct ServedModel {
     /// Its layers and weights.
     pub model: Model,
-    /// How it is served.
+    /// Its deployment.
     pub serving: Serving,
     /// Its KV cache.
     pub kv: KvPlan,
@@ -67,7 +67,7 @@ pub(crate) fn find(
     })
 }
 
-/// The model of a folder with a `config.json`, or of a name in the table; none of any other text.
+/// The model of a folder with a `config.json`, or of a name in the table; None for any other text.
 fn read(text: String, folder: &Path, files: &mut Vec<(String, PathBuf)>) -> Result<Option<Model>, ModelError> {
     let path = folder.join(&text);
     if !path.join("config.json").is_file() {

@@ -23,7 +23,7 @@ use crate::vllm_args::{Effect, Row, VllmArgs};
 /// Result of `--max-model-len auto` until the memory is known.
 pub(crate) const FITS: &str = "the longest sequence that fits";
 
-/// Settings whose defaults depend on others.
+/// Settings whose defaults depend on other settings.
 #[derive(Default)]
 pub(super) struct Late {
     /// Names of the options that are given.
@@ -328,8 +328,8 @@ fn share(word: &Word) -> Result<f64, ArgumentError> {
     share.ok_or_else(|| invalid(word, "a share above 0 and at most 1".to_owned()))
 }
 
-/// The option of an engine that an argument sets, under the same name but for one; [`Settings::set`] sets options whose
-/// values depend on more.
+/// The option of an engine that an argument sets, under the same name with one exception; [`Settings::set`]
+/// sets options whose values depend on more.
 fn option_of(argument: &str) -> Option<&'static EngineOption> {
     let name = argument.trim_start_matches('-').replace('-', "_");
     let name = if name == "long_prefill_token_threshold_adaptive" { option::ADAPTIVE_LONG_PREFILL.name } else { &name };
@@ -379,7 +379,7 @@ mod tests {
     use crate::vllm_args::table::{Acts, TABLE, Takes};
     use crate::vllm_args::{Deployment, Effect, VllmArgs};
 
-    /// Each setting of the table with a value that it takes.
+    /// Each setting of the table with an accepted value.
     #[test]
     fn each_setting_is_applied() {
         for argument in TABLE.iter().filter(|argument| argument.acts == Acts::Setting) {

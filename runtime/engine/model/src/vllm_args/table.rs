@@ -21,9 +21,9 @@ pub(crate) fn minors() -> String {
 /// Values that an argument takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
-    /// None.
+    /// No value.
     Nothing,
-    /// None, and there is a form with `--no-`.
+    /// No value, and there is also a form with `--no-`.
     Switch,
     /// One.
     Value,
@@ -31,7 +31,7 @@ pub enum Takes {
     Values,
 }
 
-/// How an argument acts.
+/// The effect of an argument.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Acts {
@@ -53,13 +53,13 @@ pub struct Argument {
     /// Other names, short ones with one dash.
     pub aliases: Vec<&'static str>,
     pub takes: Takes,
-    /// How it acts on a simulation.
+    /// Its effect on a simulation.
     pub acts: Acts,
     /// Why it acts so; empty for settings.
     pub reason: &'static str,
-    /// Why `vcr serve` has no effect of it, where it has none.
+    /// Why it has no effect in `vcr serve`, if it has none.
     pub served: &'static str,
-    /// The value that is simulated, of one that acts by its default.
+    /// The simulated value of an argument that is only supported at its default.
     pub default: Option<&'static str>,
     /// First and last version that has it.
     pub(crate) since: u8,
@@ -135,14 +135,14 @@ struct Group {
 }
 
 pub(crate) static TABLE: LazyLock<Vec<Argument>> = LazyLock::new(|| {
-    // The texts of entries live as long as the process, as the table does.
+    // The texts of entries live as long as the process, like the table.
     let table: &'static Table =
         Box::leak(Box::new(toml::from_str(ARGUMENTS).expect("the table is part of this build and checked by a test")));
     let entries = table.arguments.iter().flat_map(|group| group.names.iter().map(move |entry| (group, entry)));
     entries.map(|(group, entry)| Argument::parse(entry, group).expect("a test reads all entries")).collect()
 });
 
-/// The arguments that a version of vLLM has, in the order of the table; none of a version that is not known.
+/// The arguments of a version of vLLM, in the order of the table; empty for an unknown version.
 pub fn arguments(version: &str) -> impl Iterator<Item = &'static Argument> {
     let minor = minor(version);
     TABLE.iter().filter(move |argument| minor.is_some_and(|minor| (argument.since..=argument.until).contains(&minor)))

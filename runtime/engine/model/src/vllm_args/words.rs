@@ -126,7 +126,7 @@ impl Reader<'_> {
         let (argument, is_on) = match self.find(&name) {
             Ok(found) => found,
             Err(error) => {
-                // Its value is not an argument of its own.
+                // Its value is not a separate argument.
                 let has_value = value.is_none() && self.words.get(self.at).is_some_and(|next| !is_argument(next));
                 self.at += usize::from(has_value);
                 return Err(error);

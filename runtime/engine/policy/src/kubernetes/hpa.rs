@@ -7,12 +7,11 @@ use crate::target_load::rounded_up;
 
 /// Replicas that may be added in a period whatever their number.
 const ADDED_REPLICAS: u32 = 4;
-/// The period in which so many, or as many again, may be added.
+/// The period in which this number, or the same number as there are, may be added.
 const ADDING_PERIOD_NS: u64 = 15_000_000_000;
 
-/// The recommendation for a metric of pods, all in thousandths; none if it has no samples.
-/// `starting` pods have no sample: they count as idle where there shall be more pods, and as pods at the
-/// target where there shall be fewer.
+/// The recommendation for a metric of pods, all in thousandths; None if it has no samples. `starting` pods
+/// have no sample: they count as idle when scaling up, and as pods at the target when scaling down.
 pub(super) fn of_pods(values: &[u64], target: u64, starting: u32, current: u32, tolerance: f64) -> Option<u32> {
     let ready = values.len() as u64;
     let ratio_of = |sum: u64, count: u64| (sum / count) as f64 / target as f64;
@@ -44,12 +43,12 @@ pub(super) fn of_total(total: u64, target: u64, current: u32, tolerance: f64) ->
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hpa {
     recommended: VecDeque<(u64, u32)>,
-    /// Replicas that came (positive) or went at a time.
+    /// Replicas that were added (positive) or removed at a time.
     changes: VecDeque<(u64, i64)>,
 }
 
 impl Hpa {
-    /// What follows from a recommendation: within the stabilization windows, and not too many more at once.
+    /// Applies the stabilization windows and the limits on changes to a recommendation.
     pub(super) fn limited(&mut self, config: &ControllerConfig, now_ns: u64, current: u32, recommended: u32) -> u32 {
         self.recommended.push_back((now_ns, recommended));
         let longest_ns = config.up_window_ns.max(config.down_window_ns);

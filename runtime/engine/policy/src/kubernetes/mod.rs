@@ -46,7 +46,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// All of them, by the names of their series.
+    /// All metrics, by the names of their series.
     pub const NAMES: [(&'static str, Self); 4] = [
         ("vllm:num_requests_running", Self::Running),
         ("vllm:num_requests_waiting", Self::Waiting),
@@ -70,7 +70,7 @@ fn thousandths(value: f64) -> u64 {
     (value * 1000.0 + 0.5) as u64
 }
 
-/// What decides, with its settings.
+/// The deciding controller, with its settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Controller {
     /// HPA with a metric of pods: the mean over engines is kept near the target.
@@ -88,9 +88,9 @@ pub enum Controller {
         threshold: f64,
         /// Value above which the trigger is active.
         activation: f64,
-        /// Distance of its looks at the metric while there is no engine.
+        /// Interval between its queries of the metric while there is no engine.
         polling_ns: u64,
-        /// How long the trigger must have been inactive before the last engine goes.
+        /// Time without an active trigger before the last engine is removed.
         cooldown_ns: u64,
     },
     /// The saturation analyzer of WVA, whose answer is the metric of an HPA.
@@ -105,19 +105,19 @@ pub enum Controller {
 /// An autoscaler of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ControllerConfig {
-    /// What decides.
+    /// The deciding controller.
     pub controller: Controller,
     /// HPA's sync period.
     pub sync_ns: u64,
     /// Distance of Prometheus' scrapes.
     pub scrape_ns: u64,
-    /// Window over which samples are averaged, or of which WVA takes the maximum; 0 for the latest sample.
+    /// Window over which samples are averaged, or whose maximum WVA takes; 0 for the latest sample.
     pub window_ns: u64,
     /// Deviation from the target below which HPA does nothing.
     pub tolerance: f64,
     /// HPA's stabilization window when there shall be more engines.
     pub up_window_ns: u64,
-    /// The same when there shall be fewer.
+    /// The same window for scaling down.
     pub down_window_ns: u64,
     /// Maximum number of engines.
     pub max_engines: u32,
@@ -150,7 +150,7 @@ impl ControllerConfig {
     /// Checks the numbers.
     ///
     /// # Errors
-    /// The name of the one that is wrong, and what it must be.
+    /// The name of the invalid number, and what it must be.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         for (name, period_ns) in self.periods() {
             if period_ns == 0 || !period_ns.is_multiple_of(PERIOD_UNIT_NS) {
@@ -196,14 +196,14 @@ impl ControllerConfig {
         })
     }
 
-    /// How long it may take until it sees a change.
+    /// The time after which it sees a change.
     #[must_use]
     pub fn patience_ns(&self) -> u64 {
         self.periods().into_iter().take(3).map(|(_, period_ns)| period_ns).fold(0, u64::saturating_add)
     }
 }
 
-/// An autoscaler with what it has seen.
+/// An autoscaler with its observations.
 #[derive(Clone, Debug)]
 pub struct KubernetesScaler {
     config: ControllerConfig,
@@ -212,7 +212,7 @@ pub struct KubernetesScaler {
     ticks: u64,
     /// Samples of the engines that take requests, by engine.
     series: BTreeMap<u32, VecDeque<(u64, EngineGauges)>>,
-    /// Waiting requests in all engines, to tell them from those in front.
+    /// Waiting requests in all engines, to separate them from those in front.
     waiting_in_engines: u64,
     /// Samples of the queue in front.
     queue: VecDeque<(u64, u64)>,
@@ -222,10 +222,10 @@ pub struct KubernetesScaler {
 }
 
 impl KubernetesScaler {
-    /// One that has seen nothing yet.
+    /// An autoscaler without observations.
     ///
     /// # Errors
-    /// Which number is wrong, and what it must be.
+    /// The name of the invalid number, and what it must be.
     pub fn new(config: ControllerConfig) -> Result<Self, String> {
         config.check().map_err(|(name, text)| format!("invalid `{name}`: {text}"))?;
         Ok(Self {

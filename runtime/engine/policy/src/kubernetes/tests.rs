@@ -22,7 +22,7 @@ fn waiting(engine: u32, waiting: u64) -> EngineGauges {
     EngineGauges { engine, is_ready: true, waiting, ..EngineGauges::default() }
 }
 
-/// The answers of ticks with these engines each, where the pool follows at once.
+/// The answers at ticks with these engines each, in a pool that follows immediately.
 fn answers(config: ControllerConfig, ticks: &[Vec<EngineGauges>], starting: u32, in_front: u64) -> Vec<u32> {
     let mut scaler = KubernetesScaler::new(config).expect("it is valid");
     let tick = |(index, engines): (usize, &Vec<EngineGauges>)| {

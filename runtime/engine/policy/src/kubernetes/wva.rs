@@ -30,8 +30,8 @@ impl Thresholds {
         ]
     }
 
-    /// Engines that there shall be: one more or fewer than now, or as many. `peaks` has the KV usage and the
-    /// waiting requests of each engine that reports metrics.
+    /// The desired number of engines: one more or fewer than now, or the same. `peaks` has the KV usage and
+    /// the waiting requests of each engine that reports metrics.
     pub(super) fn desired(&self, peaks: &[(f64, u64)], current: u32, starting: u32) -> u32 {
         let ready = peaks.len() as u32;
         if ready == 0 {

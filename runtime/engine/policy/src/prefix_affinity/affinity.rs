@@ -57,7 +57,7 @@ impl PrefixAffinity {
                 best = Some((load.worker, rank));
             }
         }
-        // The least busy is always within the bound, whose factor is at least 1.
+        // The least busy worker is always within the bound, whose factor is at least 1.
         Choice::Worker(best.map_or(first, |(worker, _)| worker))
     }
 

@@ -1,6 +1,6 @@
 use core::fmt;
 
-/// How prefix affinity weighs, bounds and sheds.
+/// The settings of prefix affinity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
@@ -11,21 +11,18 @@ pub struct AffinityConfig {
     pub request_tokens: f64,
     /// Maximum requests of an engine, as a multiple of the mean; 1 to 1e6.
     pub load_factor: f64,
-    /// Blocks at the beginning of a prompt that choose its engine where no cache
-    /// has any of it; at least 1.
+    /// Number of blocks at the beginning of a prompt that choose its engine if no cache has any of it; at least 1.
     pub prefix_blocks: u32,
-    /// A request is refused where every engine has more waiting than this; none
-    /// for no such limit.
+    /// A request is refused if every engine has more waiting requests; None for no limit.
     pub max_waiting: Option<u32>,
-    /// A request is refused where every engine has prompt tokens to compute for
-    /// longer than this, in milliseconds at `prefill_tokens_per_s`; none for no
-    /// such limit.
+    /// A request is refused if every engine has prompt tokens to compute for a longer time, in milliseconds
+    /// at `prefill_tokens_per_s`; None for no limit.
     pub max_queue_ms: Option<f64>,
     /// Prompt tokens that an engine computes in a second; needed with
     /// `max_queue_ms`.
     pub prefill_tokens_per_s: Option<f64>,
-    /// Both limits are multiplied by this for each number of priority above 0,
-    /// and divided for each below; above 0 and at most 1.
+    /// Both limits are multiplied by this for each number of priority above 0, and divided for each below;
+    /// above 0 and at most 1.
     pub priority_factor: f64,
 }
 

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::{Detect, Event, Level, Verdict, noise_floor, ramp};
 
-/// Slopes above so many noise floors are overload.
+/// Slopes above this many noise floors count as overload.
 const OVERLOAD_SLOPE: f64 = 3.0;
 
 /// The slope of a line through the backlog at the end of each window.
@@ -23,7 +23,7 @@ pub(super) struct Drift {
 }
 
 impl Drift {
-    /// Of requests that have arrived and not ended.
+    /// The backlog of requests that have arrived and not ended.
     pub(super) fn of_requests(window_ns: u64) -> Self {
         Self::new(window_ns, |event| match event {
             Event::Arrival => 1,
@@ -32,7 +32,7 @@ impl Drift {
         })
     }
 
-    /// Of requests that wait for their first step.
+    /// The backlog of requests that wait for their first step.
     pub(super) fn of_queue(window_ns: u64) -> Self {
         Self::new(window_ns, |event| match event {
             Event::Arrival => 1,
@@ -107,7 +107,7 @@ const PEAK_RATE: f64 = 0.5;
 const LEAST_EVENTS: u64 = 20;
 /// Events in a row above the limit that make a judgement.
 const LEAST_STREAK: u32 = 3;
-/// Peak rates above so many limits are overload.
+/// Peak rates above this many limits count as overload.
 const OVERLOAD_RATE: f64 = 3.0;
 
 /// The peak of requests in progress over the time observed: constant under overload, falling otherwise.

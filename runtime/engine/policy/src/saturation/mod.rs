@@ -1,7 +1,7 @@
-//! Detectors of saturation: whether requests come faster than they are served.
+//! Detectors of saturation: whether requests arrive faster than they are served.
 //!
 //! `composite`, `threshold`, `backlog-drift` and `peak-rate` are those of BLIS, with its names, defaults and
-//! formulas. The others watch what BLIS' detectors do not: the queue, time to first token, and KV blocks.
+//! formulas. The others observe what BLIS' detectors do not: the queue, time to first token, and KV blocks.
 //! Each reads events in order of time, never looks ahead, and keeps no list of events; `composite` and
 //! `ttft-trend` keep one sum for each request.
 
@@ -15,10 +15,10 @@ use alloc::vec::Vec;
 use backlog::{Drift, PeakRate};
 use trend::{Composite, Threshold, TtftTrend};
 
-/// How saturated a system is.
+/// The saturation of a system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Requests are served as fast as they come.
+    /// Requests are served as fast as they arrive.
     #[default]
     Stable,
     /// There is a backlog that may drain.
@@ -85,7 +85,7 @@ const FULL_KV: f64 = 0.8;
 const KV_EXHAUSTED: f64 = 0.95;
 
 impl Event {
-    /// The state of engines with so many waiting requests and such a share of KV blocks in use each.
+    /// The state of engines, each with its waiting requests and its share of used KV blocks.
     pub fn engines(states: impl Iterator<Item = (f64, f64)>) -> Self {
         let (mut count, mut kv_sum, mut sum) = (0_u32, 0.0, 0.0);
         for (waiting, kv_usage) in states {
@@ -103,17 +103,17 @@ impl Event {
 pub struct Verdict {
     /// The level.
     pub level: Level,
-    /// From 0 to 1.
+    /// The score, from 0 to 1.
     pub score: f64,
-    /// From 0 to 1, by the number of observations.
+    /// The confidence, from 0 to 1, by the number of observations.
     pub confidence: f64,
-    /// What the score was made of.
+    /// The inputs of the score.
     pub signals: Vec<(&'static str, f64)>,
 }
 
 /// A detector of saturation.
 trait Detect {
-    /// Takes note of an event; returns whether it matters here.
+    /// Records an event; returns whether it is relevant here.
     fn observe(&mut self, at_ns: u64, event: &Event) -> bool;
     /// The level by all events so far.
     fn level(&self) -> Level;
@@ -188,7 +188,7 @@ impl Detectors {
         Self { final_window_ns: settings.final_window_ns, tracks: wanted.map(track).collect() }
     }
 
-    /// Takes note of an event. Time must not run backwards.
+    /// Records an event. Time must not decrease.
     pub fn observe(&mut self, at_ns: u64, event: &Event) {
         for track in &mut self.tracks {
             if track.detector.observe(at_ns, event) {
@@ -201,8 +201,8 @@ impl Detectors {
         }
     }
 
-    /// The judgement of each detector: the level is its most frequent one in the final window, the rest is of
-    /// its last event. None of a detector without any event that matters to it.
+    /// The judgement of each detector: the level is its most frequent one in the final window, the rest is
+    /// from its last event. None for a detector without any relevant event.
     pub fn results(&self) -> impl Iterator<Item = (&'static str, Option<Verdict>)> {
         self.tracks.iter().map(|track| {
             let verdict = track.result().map(|level| Verdict { level, ..track.detector.verdict() });
@@ -256,7 +256,7 @@ fn ramp(observations: u64) -> f64 {
     observations.min(CONFIDENT_AT) as f64 / CONFIDENT_AT as f64
 }
 
-/// One over the root of a number of events: what may be noise.
+/// One over the square root of a number of events: a possible amount of noise.
 fn noise_floor(events: u64) -> f64 {
     1.0 / root(events.max(1) as f64)
 }

@@ -44,7 +44,7 @@ fn a_steady_load_is_stable_for_all() {
     }
 }
 
-/// Latencies grow by a second with each request, which come once a second: the backlog grows without end.
+/// Latencies grow by a second with each request, and requests arrive once a second: the backlog grows without end.
 #[test]
 fn an_overload_is_seen_by_all_that_count_requests() {
     let settings = Settings { window_ns: 10 * SECOND, ..Settings::default() };

@@ -6,7 +6,7 @@ use super::{Detect, Event, Level, Verdict, noise_floor, ramp, root};
 
 /// Latencies with which quarters can be compared.
 const LEAST_LATENCIES: usize = 20;
-/// Trends above so many noise floors are overload.
+/// Trends above this many noise floors count as overload.
 const OVERLOAD_TREND: f64 = 3.0;
 
 /// Latencies in order of time, as sums.

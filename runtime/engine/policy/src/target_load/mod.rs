@@ -30,7 +30,7 @@ pub enum TargetMetric {
 }
 
 impl TargetMetric {
-    /// All of them.
+    /// All metrics.
     pub const ALL: [Self; 2] = [Self::Requests, Self::PrefillTokens];
 
     /// The name of the policy.
@@ -71,8 +71,7 @@ pub struct TargetPolicy {
     pub metric: TargetMetric,
     /// Part of it that an engine is to have; above 0.
     pub target: f64,
-    /// For how many ticks before the present one fewer engines must have been
-    /// enough, too, before there are fewer.
+    /// Number of previous ticks at which fewer engines must also have been enough before the pool shrinks.
     #[cfg_attr(feature = "serde", serde(default))]
     pub scale_down_delay_ticks: u32,
 }
@@ -81,7 +80,7 @@ impl TargetPolicy {
     /// Checks the numbers.
     ///
     /// # Errors
-    /// The name of the one that is wrong, and what it must be.
+    /// The name of the invalid number, and what it must be.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         if !(self.target.is_finite() && self.target > 0.0) {
             return Err(("target", format!("expected a finite number above 0, got {}", self.target)));
@@ -103,10 +102,10 @@ pub struct TargetScaler {
 }
 
 impl TargetScaler {
-    /// An autoscaler that has seen nothing yet.
+    /// An autoscaler without observations.
     ///
     /// # Errors
-    /// Which number of the policy is wrong, and what it must be.
+    /// The invalid number of the policy, and what it must be.
     pub fn new(policy: TargetPolicy) -> Result<Self, String> {
         policy.check().map_err(|(name, text)| format!("invalid `{name}`: {text}"))?;
         Ok(Self { policy, wanted: VecDeque::new() })
@@ -123,8 +122,8 @@ impl TargetScaler {
     }
 }
 
-/// The least whole number that is not below one of at least 0; without std there
-/// is no `ceil`. A cast of what is too large gives the largest number.
+/// The least whole number that is not below a number of at least 0; without std there is no `ceil`. A cast of
+/// a number that is too large gives the largest one.
 pub(crate) fn rounded_up(number: f64) -> u32 {
     let whole = number as u32;
     if f64::from(whole) < number { whole.saturating_add(1) } else { whole }

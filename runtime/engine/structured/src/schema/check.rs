@@ -23,7 +23,7 @@ impl<'a> Check<'a> {
         Self { schemas, steps, depth: 0 }
     }
 
-    /// Whether a value fits, as far as that is known: formats are not checked.
+    /// Whether a value fits; unknown formats count as fitting.
     pub(crate) fn fits(&mut self, place: Place, value: &Node) -> bool {
         match place {
             ANY => return true,
@@ -68,7 +68,7 @@ impl<'a> Check<'a> {
 
     fn num_fitting(&mut self, places: &[Place], value: &Node) -> usize {
         let count = places.iter().filter(|place| self.fits(**place, value)).count();
-        // Without steps all seem to fit.
+        // Without remaining steps, all seem to fit.
         if self.steps == 0 { 1 } else { count }
     }
 

@@ -279,7 +279,7 @@ impl<'a> Reader<'a> {
         }
         let required = match node.get("required") {
             Some(Node::Array(names)) => names,
-            // The form of the oldest drafts stands at the property.
+            // In the oldest drafts, the form is at the property.
             _ => &Vec::new(),
         };
         for name in required.iter().filter_map(Node::as_str) {

@@ -14,7 +14,7 @@ fn texts(wanted: &Value) -> Vec<String> {
         .collect()
 }
 
-/// As a Python frontend of vLLM asks for a choice.
+/// As a Python frontend of vLLM requests a choice.
 #[test]
 fn a_choice_as_a_grammar_is_one_of_them() {
     let said = texts(&json!({ "grammar": r#"root ::= "yes" | "no" | "say \"no\" \\ more""# }));

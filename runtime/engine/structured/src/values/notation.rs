@@ -33,7 +33,7 @@ pub(crate) fn notated(notation: Notation, rng: &mut Rng) -> String {
 }
 
 fn date(rng: &mut Rng) -> String {
-    // Each month has these days.
+    // Every month has these days.
     format!("20{:02}-{:02}-{:02}", 20 + below(rng, 10), 1 + below(rng, 12), 1 + below(rng, 28))
 }
 

@@ -8,7 +8,7 @@ use vcr_guest_sdk::Rng;
 
 use crate::node::Node;
 
-/// Distance of the bounds of a number where only one is given, or none.
+/// Default distance of the bounds of a number if one or both are missing.
 const USUAL_RANGE: i128 = 1_000;
 
 /// Bounds beyond this are the limits of a type of numbers, such as 64-bit integers.
@@ -17,7 +17,7 @@ const FAR: f64 = 1e13;
 /// Whole numbers beyond this are not distinguished.
 const WHOLE_MAX: i128 = 1 << 100;
 
-/// Bounds where the schema has none.
+/// Default bounds.
 type Usual = Option<(f64, f64)>;
 
 /// Constraints on a number.
@@ -33,7 +33,7 @@ pub(crate) struct Range {
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     value: f64,
-    /// The same, where it is whole.
+    /// The same, if it is whole.
     whole: Option<i128>,
     is_excluded: bool,
 }
@@ -61,7 +61,7 @@ impl Bound {
         Some(Self { value, whole, is_excluded })
     }
 
-    /// The tighter one of two bounds: the greater one if `is_greater`, else the lesser one.
+    /// The tighter of two bounds: the greater one if `is_greater`, else the lesser one.
     fn tighter(self, other: Self, is_greater: bool) -> Self {
         let is_tighter = if is_greater { other.value > self.value } else { other.value < self.value };
         let is_same = other.whole == self.whole && other.value == self.value;
@@ -188,8 +188,8 @@ impl Range {
         Ok(format!("{}", count.saturating_mul(step)))
     }
 
-    /// A number with two decimals, or with the decimals of its step. Where the bounds are too close for that, it is one
-    /// of the bounds or the middle.
+    /// A number with two decimals, or with the decimals of its step. If the bounds are too close for that, it
+    /// is one of the bounds or the middle.
     pub(crate) fn number(&self, usual: Usual, rng: &mut Rng) -> Result<String, String> {
         let step = self.step.unwrap_or(Decimal { digits: 1, places: 2 });
         let scale = ten_to(step.places);
@@ -205,7 +205,7 @@ impl Range {
         value.map(|value| format!("{value}")).ok_or_else(|| format!("there is no number {self}"))
     }
 
-    /// How many steps a random number is away from zero. Where the bounds are far away, it is near zero.
+    /// The distance of a random number from zero, in steps. If the bounds are far away, it is near zero.
     fn count(
         &self,
         usual: Usual,

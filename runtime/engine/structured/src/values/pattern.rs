@@ -13,11 +13,10 @@ use vcr_guest_sdk::Rng;
 
 use crate::values::draw::{below, pick};
 
-/// Characters chosen where a class contains any of them, the best first: those that people expect
-/// to read.
+/// Preferred characters, if a class contains any of them, in order: those that people expect to read.
 const PREFERRED: [&[RangeInclusive<char>]; 2] = [&['a'..='z', 'A'..='Z', '0'..='9'], &[' '..='~']];
 
-/// How often a text is generated again if its length does not fit, for each amount that is tried.
+/// Number of tries for each amount, if a text's length does not fit.
 const TRIES: u32 = 2;
 
 /// A request must not use up the fuel of a call, so patterns and their outputs are bounded: bytes
@@ -32,7 +31,7 @@ const NESTING_MAX: u32 = 60;
 /// Steps of writing or matching that are a piece of work.
 const STEPS_OF_WORK: u32 = 16;
 
-/// How many texts are tried to satisfy a pattern's lookarounds.
+/// Number of texts that are tried to satisfy a pattern's lookarounds.
 const LOOKING_TRIES: u32 = 24;
 
 /// A regular expression. A text of it matches as a whole.
@@ -53,8 +52,7 @@ struct Looked {
 }
 
 impl Pattern {
-    /// Reads the pattern of a schema, which may look ahead and back; nothing where it cannot be followed, although
-    /// other programs can.
+    /// Reads the pattern of a schema, which may have lookarounds; None if it is unsupported here but valid elsewhere.
     pub(crate) fn of_schema(pattern: &str) -> Result<Option<Self>, String> {
         let split = split(pattern);
         let plain = match Self::parse(&split.rest) {
@@ -75,7 +73,7 @@ impl Pattern {
         Ok(Some(Self { looks, is_partial, ..plain }))
     }
 
-    /// Whether a text has a match, as far as is known, and the work of finding out.
+    /// Whether a text has a match, if that can be determined, and the work of doing so.
     pub(crate) fn is_match(&self, text: &str, work: &mut u32) -> bool {
         matching::is_found(&self.hir, text, work) && self.looks.iter().all(|look| look.fits(text, work))
     }
@@ -129,7 +127,7 @@ impl Pattern {
                 }
             }
         }
-        // The rest of the pattern is followed where all of it cannot be.
+        // The rest of the pattern is followed if the whole pattern cannot be.
         written(&self.hir, rng, generosity, work)
     }
 
@@ -147,7 +145,7 @@ impl Pattern {
         {
             return Err(format!("no text of {fewest} to {most} characters matches the `pattern`"));
         }
-        // First as long as wanted, then what is needed and more, then as short as possible.
+        // First with the wanted amount, then with at least the required one, then as short as possible.
         let enough = u32::try_from(fewest).unwrap_or(u32::MAX);
         for tried in [generosity, enough.saturating_add(generosity), enough, 0] {
             for _ in 0..TRIES {
@@ -224,7 +222,7 @@ impl Text {
         let more = below(rng, self.generosity.saturating_mul(2).saturating_add(1)).min(most - fewest);
         for _ in 0..fewest.saturating_add(more) {
             self.write(&repetition.sub, rng)?;
-            // Nothing, however often, is still nothing.
+            // An empty text remains empty in any number of repetitions.
             if repetition.sub.properties().maximum_len() == Some(0) {
                 break;
             }
@@ -247,7 +245,7 @@ impl Text {
     }
 }
 
-/// A character of a class, one that reads well if it has any.
+/// A character of a class, a readable one if it has any.
 fn character(class: &Class, rng: &mut Rng) -> Result<char, String> {
     let nothing = || String::from("a pattern has a class of no characters");
     let Class::Unicode(class) = class else {
@@ -335,7 +333,7 @@ fn split(pattern: &str) -> Split {
     split
 }
 
-/// Where the group ends that a text begins with: behind its `)`.
+/// The end of the group with which a text begins: behind its `)`.
 fn group_end(text: &str) -> Option<usize> {
     let (mut depth, mut is_in_class, mut is_escaped) = (0, false, false);
     for (at, char) in text.char_indices() {

@@ -20,7 +20,7 @@ pub(crate) fn word(rng: &mut Rng) -> &'static str {
 /// Random words, one after another.
 pub(crate) struct Words {
     rng: Rng,
-    /// How many are still required; more may follow.
+    /// Number of words still required; more may follow.
     left: u32,
 }
 

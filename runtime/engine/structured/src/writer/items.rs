@@ -9,7 +9,7 @@ use crate::node::Node;
 use crate::schema::{ANY, ArrayRule, NOTHING, Place, Schema};
 use crate::values::draw::below;
 
-/// How often an item equal to another one is generated again, where items must differ.
+/// Number of tries for an item that equals another one, if items must differ.
 const TRIES: u32 = 24;
 
 impl<'a> Writer<'a> {
@@ -70,7 +70,7 @@ impl<'a> Writer<'a> {
         Ok(fewest + more)
     }
 
-    /// The item, or another one where it is among the items.
+    /// The item, or another one if it is already among the items.
     fn another(&mut self, mut item: Node, items: &[Node], places: &[Place]) -> Result<Option<Node>, String> {
         let was_generous = self.is_generous;
         for _ in 0..TRIES {

@@ -27,7 +27,7 @@ pub struct BlockGrant {
 /// Record of [`Engine::decode_ahead`], step by step.
 #[derive(Debug, Default)]
 pub struct FastForward {
-    /// Steps applied, and as many scheduled.
+    /// Number of steps applied, which is also the number of steps scheduled.
     pub steps: u32,
     /// Blocks given by the scheduled steps, in order.
     pub grants: Vec<BlockGrant>,
@@ -36,7 +36,7 @@ pub struct FastForward {
     pub events_by_step: Vec<u32>,
     /// Needed blocks, by request and then by step.
     due: Vec<Due>,
-    /// The same by step and then by request.
+    /// The same requests, by step and then by request.
     due_by_step: Vec<Due>,
 }
 
@@ -49,14 +49,14 @@ struct Due {
 }
 
 impl Engine {
-    /// Does what `steps` calls of [`Engine::update`], each followed by one of [`Engine::schedule`],
-    /// would do. [`Engine::predict_decode_steps`] must have predicted `steps` steps; the last of
-    /// them is in flight afterwards.
+    /// Has the effect of `steps` calls of [`Engine::update`], each followed by one of [`Engine::schedule`].
+    /// [`Engine::predict_decode_steps`] must have predicted `steps` steps; the last of them is in flight
+    /// afterwards.
     ///
     /// Each request in [`Engine::outputs`] has one token for each step applied.
     ///
     /// # Panics
-    /// When `steps` is 0, or more than were predicted: a driver bug.
+    /// If `steps` is 0, or more than were predicted: a driver bug.
     pub fn decode_ahead<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S) -> &FastForward {
         assert!(self.repeats_itself() && steps > 0, "{steps} steps were skipped that had not been predicted");
         let mut shape = self.plan().shape;
@@ -84,7 +84,7 @@ impl Engine {
         &self.fast_forward
     }
 
-    /// All steps of members of the steady decode.
+    /// Applies all steps of members of the steady decode.
     fn skip_steady_decode_steps(&mut self, steps: u32) {
         let mut plan = self.steps.take_newest();
         let mut fast_forward = std::mem::take(&mut self.fast_forward);
@@ -111,7 +111,7 @@ impl Engine {
                     self.fast_forward.due.push(Due { step, entry: index as u32, grows });
                 }
             };
-            // A block that is needed is taken before the one it fills is offered.
+            // A needed block is allocated before the block that it follows is offered.
             note(request.capacity_tokens.saturating_add(1), true);
             note(request.next_store_tokens, false);
             let first = request.num_output_tokens();
@@ -214,8 +214,8 @@ impl FastForward {
 
 // Steps of pure decode whose requests get bursts of tokens.
 //
-// The length of a burst comes out at the end of its step, so such steps are not predicted; but
-// as long as no request can end, each is followed by another one of the same requests.
+// The length of a burst is determined at the end of its step, so such steps are not predicted; but while no
+// request can end, each is followed by another one with the same requests.
 
 impl Engine {
     /// Whether the step in flight decodes every request with bursts, no request may end in it, and the next
@@ -239,10 +239,10 @@ impl Engine {
             && self.plan().scheduled.iter().all(|entry| goes_on(entry.request))
     }
 
-    /// Does what one call of [`Engine::update`] and then one of [`Engine::schedule`] would do.
+    /// Has the effect of one call of [`Engine::update`] and then one of [`Engine::schedule`].
     ///
     /// # Panics
-    /// When not [`Engine::decodes_bursts_on`]: a driver bug.
+    /// Unless [`Engine::decodes_bursts_on`]: a driver bug.
     pub fn decode_bursts<S: TokenSource + ?Sized>(&mut self, source: &mut S) {
         debug_assert!(self.decodes_bursts_on(), "a step was skipped that may end a request");
         let stop = self.repeated_stop().expect("the step repeats itself");
@@ -277,7 +277,7 @@ impl Engine {
                 request.push_output(token, caching, block_size);
             }
             request.num_in_flight_tokens -= entry.num_scheduled_tokens;
-            // Tokens of a burst but the last come with their KV computed.
+            // The KV of all tokens of a burst except the last is already computed.
             request.num_computed_tokens += extra;
             out.outputs.push(RequestOutput {
                 request: entry.request,

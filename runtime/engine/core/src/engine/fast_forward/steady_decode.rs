@@ -28,7 +28,7 @@ const MIN_CALENDAR_STEPS: usize = 2 * Engine::MAX_PREDICTED_STEPS;
 const _: () = assert!(Engine::MAX_PREDICTED_STEPS <= calendar::STEPS_PER_WORD);
 /// Smaller blocks need work so often that a steady decode would not pay.
 const LEAST_BLOCK_TOKENS: u32 = 8;
-/// For larger blocks the calendar would cost more than it saves.
+/// For larger blocks, the calendar would cost more than it saves.
 const MAX_BLOCK_TOKENS: u32 = 4096;
 
 /// State of a request in the steady decode, by slot.
@@ -44,7 +44,7 @@ struct Place {
     reported_tokens: u32,
 }
 
-/// The members of an engine's steady decode, and when each one is due next.
+/// The members of an engine's steady decode, with the due step of each.
 #[derive(Debug)]
 pub(in crate::engine) struct SteadyDecode {
     /// Whether the engine's settings allow any.
@@ -159,7 +159,7 @@ impl SteadyDecode {
 
 /// Steps until a member at rest needs a block more than it has.
 fn steps_until_growth(request: &Request) -> u32 {
-    // With groups of layers blocks may have left a window with the latest chunk.
+    // With groups of layers, blocks may have left a window with the latest chunk.
     request.capacity_tokens.saturating_sub(request.num_computed_tokens).saturating_add(1)
 }
 
@@ -191,7 +191,7 @@ impl Engine {
                 && !request.flags.has(Flags::HAS_STOPS)
                 && !request.flags.has(Flags::KEEPS_ANY)
                 && !self.kv_loads.may_store(request);
-            // One that ends with its next token would leave before it has arrived.
+            // A request that ends with its next token would leave before it has arrived.
             if !decodes || steps_until_end(request) < 2 {
                 return;
             }
@@ -238,8 +238,7 @@ impl Engine {
         self.steady_decode.head
     }
 
-    /// Whether the step in flight is nothing but a token for each running request,
-    /// all of them members.
+    /// Whether the step in flight consists of one token for each running request, and all of them are members.
     pub(in crate::engine) fn is_all_steady_decode(&self) -> bool {
         let plan = self.plan();
         plan.steady_decode_requests > 0
@@ -466,7 +465,7 @@ fn begin_decode(request: &mut Request, id: RequestId) -> ScheduledRequest {
     }
 }
 
-/// Adds decodes of one token, whose contexts have `context_tokens` tokens in all after it.
+/// Adds decodes of one token, whose contexts have a total of `context_tokens` tokens after it.
 fn add_decodes(shape: &mut StepShape, requests: u64, context_tokens: u64) {
     shape.sampled_requests += requests;
     shape.decode_requests += requests;

@@ -22,7 +22,7 @@ pub(in crate::engine) struct Claim {
     pub(in crate::engine) encoder_tokens: u32,
     /// Its known tokens.
     pub(in crate::engine) full_tokens: u32,
-    /// Blocks that stay free for others.
+    /// Blocks that stay free for other requests.
     pub(in crate::engine) reserved_blocks: u32,
     /// Blocks that must also stay free.
     pub(in crate::engine) watermark_blocks: u32,
@@ -64,8 +64,8 @@ impl KvCacheManager {
         (self.hit.len() as u32 * config.block_size()).min(request.num_tokens - 1)
     }
 
-    /// All tokens of a request whose whole prompt is cached on the device. The last block is
-    /// recomputed behind `computed` tokens, so no lookup elsewhere is needed.
+    /// All tokens of a request whose whole prompt is cached on the device. The last block is recomputed
+    /// behind `computed` tokens, so no lookup in other tiers is needed.
     pub(in crate::engine) fn whole_tokens(
         &self,
         request: &Request,
@@ -113,7 +113,7 @@ impl KvCacheManager {
         }
         self.pool.touch(&self.hit);
         let longest = blocks_for(config, request.end_tokens).min(self.pool.num_usable());
-        // All known tokens will be computed unless it is preempted.
+        // All known tokens will be computed unless the request is preempted.
         let known = blocks_for(config, full_tokens).max(held + reused + needed);
         if reused > 0 {
             request.next_store_tokens = (reused + 1).saturating_mul(config.block_size());

@@ -1,8 +1,8 @@
-//! Blocks of requests where layers are in groups.
+//! Blocks of requests with several groups of layers.
 //!
 //! The scheduler requests blocks as it does without groups. A request's `capacity_tokens` and
-//! `next_store_tokens` give the next change of its blocks in any group, so a step checks no group
-//! of a request whose blocks stay the same.
+//! `next_store_tokens` give the next change of its blocks in any group, so a step checks no group of a
+//! request whose blocks stay the same.
 
 use super::{Claim, KvCacheManager};
 use crate::config::EngineConfig;
@@ -38,8 +38,7 @@ impl KvCacheManager {
         self.group_hit.tokens
     }
 
-    /// The cached tokens of the latest lookup, `tokens`, as far as all groups have them, now that nothing comes from
-    /// elsewhere.
+    /// The part of the latest lookup's `tokens` that all groups have, after it is known that nothing is loaded.
     pub(in crate::engine) fn agreed_prefix(&mut self, request: &Request, tokens: u32) -> u32 {
         let Some(groups) = self.groups.as_mut().filter(|_| self.group_hit.has_diverged) else { return tokens };
         groups.clear_hit();
@@ -100,7 +99,7 @@ impl KvCacheManager {
         groups.admit(&mut self.pool, id, hit, chunk);
         request.capacity_tokens = groups.capacity_tokens(id);
         if self.pool.caching() {
-            // Whatever the hit leaves to offer is offered with the first chunk.
+            // The blocks that the hit does not offer are offered with the first chunk.
             request.next_store_tokens = 1;
         }
         true

@@ -1,7 +1,7 @@
-//! The KV cache manager: blocks of requests, from their lookup to their release.
+//! The KV cache manager: blocks of requests, from lookup to release.
 //!
-//! Owns the block pool, the groups of layers, and the latest prefix lookup. The scheduler asks it for blocks
-//! as vLLM's scheduler asks its `KVCacheManager`; requests and settings come as arguments.
+//! Owns the block pool, the groups of layers, and the latest prefix lookup. The scheduler requests blocks
+//! from it as vLLM's scheduler does from its `KVCacheManager`; requests and settings are arguments.
 
 mod admission;
 mod groups;
@@ -26,8 +26,7 @@ pub(super) struct KvCacheManager {
     groups: Option<Box<KvGroups>>,
     /// Whether blocks have hashes: for the prefix cache, or for KV kept elsewhere.
     hashes_blocks: bool,
-    /// Free blocks that admitted requests may still take; 0 where they were
-    /// reserved none.
+    /// Free blocks that admitted requests may still need; 0 if none are reserved.
     reserved_blocks: u32,
     /// The blocks of the latest lookup, without groups.
     hit: Vec<BlockId>,
@@ -69,7 +68,7 @@ impl KvCacheManager {
         &mut self.pool
     }
 
-    /// The groups of layers, where blocks are by group.
+    /// The groups of layers, if blocks are by group.
     #[inline]
     pub(super) fn groups(&self) -> Option<&KvGroups> {
         self.groups.as_deref()
@@ -143,7 +142,7 @@ impl KvCacheManager {
         request.capacity_tokens = (request.block_table.len() as u32).saturating_mul(block_size_tokens);
     }
 
-    /// Offers the blocks that are full after `num_tokens` tokens to the cache, as far as their tokens are known.
+    /// Offers the blocks that are full after `num_tokens` tokens to the cache, if their tokens are known.
     #[cold]
     pub(super) fn store_blocks(
         &mut self,
@@ -206,7 +205,7 @@ impl KvCacheManager {
         }
     }
 
-    /// Takes the blocks of a request whose load has brought nothing.
+    /// Removes the blocks of a request whose load returned nothing.
     pub(super) fn take_unfilled(&mut self, id: RequestId, request: &mut Request, block_size_tokens: u32) {
         self.release(id, request, None);
         self.forget_table(request, block_size_tokens);
@@ -220,7 +219,7 @@ impl KvCacheManager {
         }
     }
 
-    /// A request whose blocks have been released has none.
+    /// Clears the table of a request whose blocks have been released.
     pub(super) fn forget_table(&self, request: &mut Request, block_size_tokens: u32) {
         request.block_table.clear();
         request.capacity_tokens = 0;

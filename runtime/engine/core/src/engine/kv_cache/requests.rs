@@ -20,15 +20,15 @@ impl Engine {
         self.kv_cache.pool_mut()
     }
 
-    /// The blocks of a request that runs or whose KV is held, in the order of its tokens; none if
-    /// there are groups of layers.
+    /// The blocks of a request that runs or whose KV is held, in the order of its tokens; empty if there are
+    /// groups of layers.
     #[must_use]
     pub fn block_table(&self, id: RequestId) -> &[BlockId] {
         &self.requests[id].block_table
     }
 
-    /// The blocks of a request that runs or whose KV is held, by group of layers, in the order of its tokens, with the null
-    /// block 0 where a group needs none; none without groups.
+    /// The blocks of a request that runs or whose KV is held, by group of layers, in the order of its tokens,
+    /// with the null block 0 if a group needs no block; empty without groups.
     pub fn group_block_tables(&self, id: RequestId) -> impl Iterator<Item = &[BlockId]> {
         self.kv_cache.groups().into_iter().flat_map(move |groups| groups.blocks_of(id))
     }
@@ -61,8 +61,7 @@ impl Engine {
         self.kv_cache.reset_cache()
     }
 
-    /// Offers the blocks that are full after `num_tokens` tokens to the cache,
-    /// as far as their tokens are known.
+    /// Offers the blocks that are full after `num_tokens` tokens to the cache, if their tokens are known.
     #[inline]
     pub(in crate::engine) fn store_full_blocks(&mut self, id: RequestId, num_tokens: u32) {
         let request = &mut self.requests[id];
@@ -84,7 +83,7 @@ impl Engine {
         self.kv_cache.grow_table(&mut self.requests[id], count, self.config.block_size());
     }
 
-    /// The part of a chunk that ends where states are kept, if any group keeps some.
+    /// The part of a chunk that ends where states are kept, if any group keeps states.
     pub(in crate::engine) fn aligned_chunk(&self, id: RequestId, computed: u32, tokens: u32, is_running: bool) -> u32 {
         // Request times compute a prompt in an instant, whatever chunks it has.
         if self.has_request_times() || !self.kv_cache.groups().is_some_and(KvGroups::aligns_chunks) {
@@ -109,7 +108,7 @@ impl Engine {
         self.queues.set_destination_blocked(false);
     }
 
-    /// Whether the blocks of a request may be others' at once if this number of its tokens in flight is taken back.
+    /// Whether the blocks of a request may be reused immediately if this number of its tokens in flight is discarded.
     pub(in crate::engine) fn may_free_after(&self, id: RequestId, taken_back_tokens: u32) -> bool {
         !self.config.defers_frees() || self.requests[id].num_in_flight_tokens == taken_back_tokens
     }

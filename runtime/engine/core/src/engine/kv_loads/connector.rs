@@ -25,7 +25,7 @@ pub struct KvTransferReport {
     pub finished_sending: Vec<u64>,
     /// Blocks that loads failed to fill. With several groups vLLM names only requests.
     pub invalid_blocks: Vec<BlockId>,
-    /// Requests none of whose KV has arrived.
+    /// Requests without any KV that arrived.
     pub failed_recving: Vec<u64>,
     /// Finished jobs of the offloading connector, by number. Requests whose loads are among them
     /// need not be named in `finished_recving`.
@@ -115,7 +115,7 @@ impl KvLoads {
             connector.answers.get(&tag).copied().unwrap_or(ExternalHit { tokens: Some(0), is_async: false })
         };
         plan.external_lookups.push(ExternalLookup { tag, local_tokens, hit });
-        // The connector is asked all the same, and may take note of it.
+        // The connector is called anyway, and may record the request.
         if request.flags.has(Flags::SKIPS_LOOKUP) {
             return Some(External::default());
         }
@@ -161,7 +161,7 @@ impl Engine {
         &self.outputs
     }
 
-    /// The prompt of a request comes from another engine once only: later all that is missing is computed here.
+    /// The prompt of a request comes from another engine only once: later, all missing tokens are computed here.
     pub(in crate::engine) fn end_destination(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         if !self.kv_loads.has_connector() || request.kv_role != KvRole::Destination {
@@ -206,7 +206,7 @@ impl Engine {
     }
 
     /// Handles a request whose load has ended when the scheduler reaches it: its blocks are offered to the
-    /// cache. If nothing arrived, it has no blocks any more.
+    /// cache. If nothing arrived, it no longer has blocks.
     pub(in crate::engine) fn take_over_load(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         let has_failed = request.flags.has(Flags::LOAD_FAILED);
@@ -235,7 +235,7 @@ impl Engine {
         }
     }
 
-    /// A request that has lost its KV waits as others do that hold none.
+    /// A request that has lost its KV waits like other requests without KV.
     pub(in crate::engine) fn forget_load(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         request.flags.set(Flags::TAKEN_OVER, false);
@@ -255,8 +255,8 @@ impl Engine {
         self.prefills.recount(&mut self.requests[id], |request| request.num_computed_tokens = computed);
     }
 
-    /// Takes the report and discards tokens that did not arrive. Returns the report and the
-    /// requests whose outputs of this step are dropped.
+    /// Processes the report and discards tokens that did not arrive. Returns the report and the requests
+    /// whose outputs of this step are dropped.
     pub(in crate::engine) fn begin_report(&mut self, plan: Option<&StepPlan>) -> (KvTransferReport, Vec<RequestId>) {
         let Some(report) = self.kv_loads.take_report() else { return Default::default() };
         let mut failed = Vec::new();
@@ -393,7 +393,7 @@ impl Engine {
             affected.push(id);
             let own = held.iter().find(|(_, block)| !marked.contains(block)).map(|&(index, _)| index);
             if let Some(index) = own {
-                // The null block stands where a window has passed.
+                // The null block replaces blocks that have left a window.
                 lost.extend(table[index..].iter().filter(|&&block| block != 0));
             }
             marked.extend(held.into_iter().map(|(_, block)| block));

@@ -1,4 +1,4 @@
-//! KV that comes from elsewhere: from other engines, from the tiers below the device, and from where a connector finds it.
+//! KV from other sources: from other engines, from the tiers below the device, and from a connector.
 
 mod connector;
 mod offloading;
@@ -22,7 +22,7 @@ pub(super) struct KvLoads {
     connector: Option<Box<ConnectorState>>,
     /// Whether vLLM's offloading connector, of the tiers or of a driver, answers lookups beyond the device.
     offloads: bool,
-    /// Tokens at the end of a prompt from elsewhere that are computed here.
+    /// Tokens at the end of a transferred prompt that are computed here.
     left_to_decode: u32,
     /// Order of the latest load of KV.
     latest_order: u32,
@@ -78,7 +78,7 @@ impl KvLoads {
         }
     }
 
-    /// The connector for offloading whose transfers are a driver's.
+    /// The offloading connector whose transfers a driver performs.
     fn driven(&self) -> Option<&Offloading> {
         self.connector.as_ref()?.offloading()
     }

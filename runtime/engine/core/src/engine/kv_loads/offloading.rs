@@ -17,7 +17,7 @@ impl Engine {
         self.kv_loads.offloading().map(Offloading::latest)
     }
 
-    /// The requests whose loads are among these jobs of the connector for offloading, by tag.
+    /// The requests, by tag, whose loads are among these jobs of the offloading connector.
     #[must_use]
     pub fn loads_of_jobs(&self, jobs: &[u64]) -> Vec<u64> {
         let Some(offloading) = self.kv_loads.driven() else { return Vec::new() };
@@ -34,14 +34,14 @@ impl Engine {
         self.kv_tiers().is_some_and(KvTiers::awaits_stores)
     }
 
-    /// How many nanoseconds the oldest step in flight, which begins at `start_ns`, waits for copies
-    /// of blocks that it reuses.
+    /// Nanoseconds for which the oldest step in flight, which begins at `start_ns`, waits for copies of
+    /// blocks that it reuses.
     pub fn flush_for_oldest(&mut self, start_ns: u64) -> u64 {
         let step = self.steps.applied() + 1;
         self.kv_tiers_mut().map_or(0, |tiers| tiers.flush_stores(step, start_ns))
     }
 
-    /// The same of the latest step.
+    /// The same for the latest step.
     pub fn flush_for_newest(&mut self, start_ns: u64) -> u64 {
         let step = self.stats.steps;
         self.kv_tiers_mut().map_or(0, |tiers| tiers.flush_stores(step, start_ns))
@@ -153,7 +153,7 @@ impl KvLoads {
             let hit = ExternalHit { tokens: found, is_async: found.is_some_and(|tokens| tokens > 0) };
             plan.external_lookups.push(ExternalLookup { tag: request.tag, local_tokens, hit });
         }
-        // The scheduler takes no answer for such a request, not even one that is not known yet.
+        // The scheduler accepts no answer for such a request, not even that the answer is still unknown.
         if is_skipped {
             return Some(External::default());
         }
@@ -174,7 +174,7 @@ impl KvLoads {
         if let Some(tiers) = &mut self.tiers {
             let TierRun { disk_blocks, .. } =
                 tiers.begin_load(known(request), id, blocks, local_tokens, external_tokens);
-            // For a whole prompt the last token, or the last block, is recomputed.
+            // For a whole prompt, the last token or the last block is recomputed.
             let again = if tiers.recomputes_last_block() { block_size_tokens } else { 1 };
             let usable_tokens = (request.num_tokens - 1) / again * again;
             let loaded_tokens = external_tokens.min(usable_tokens - local_tokens);
@@ -213,7 +213,7 @@ impl KvLoads {
         offloading.end(known(request), Storing { computed: computed_tokens, known: known_tokens, prompt });
     }
 
-    /// Lets the connector store the blocks of the step of this number, whose plan is complete.
+    /// Lets the connector store the blocks of the step with this number, whose plan is complete.
     pub(in crate::engine) fn store_step(
         &mut self,
         plan: &StepPlan,

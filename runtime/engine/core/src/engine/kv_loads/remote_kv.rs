@@ -1,7 +1,7 @@
-//! KV that comes from elsewhere, or goes there.
+//! KV that is transferred from or to another engine.
 //!
-//! A request whose prompt another engine has computed gets blocks and waits without a running slot
-//! until the driver reports the result of the transfer.
+//! A request whose prompt another engine has computed gets blocks and waits without a running slot until the
+//! driver reports the result of the transfer.
 
 use crate::engine::kv_cache::Claim;
 use crate::engine::{Engine, RejectReason};
@@ -10,10 +10,10 @@ use crate::plan::{RemoteLoad, StepPlan};
 use crate::request::{Flags, KvRole, RequestId, RequestStatus};
 
 impl Engine {
-    /// Takes blocks for the oldest request whose prompt comes from elsewhere, if there
-    /// is room for all of its prompt and a running slot. To be asked between steps, and only of
-    /// an engine with [`crate::Reservations::BetweenSteps`]; the answer may be another one when
-    /// a step was applied, a transfer completed or a request came.
+    /// Allocates blocks for the oldest request whose prompt another engine computes, if there is room for its
+    /// whole prompt and a running slot. Call it between steps, and only on an engine with
+    /// [`crate::Reservations::BetweenSteps`]; the result may change after a step was applied, a transfer
+    /// completed or a request arrived.
     pub fn reserve_remote(&mut self) -> Option<RemoteLoad> {
         self.queues.set_destination_blocked(true);
         if self.running.len() >= self.config.max_running() {
@@ -79,7 +79,7 @@ impl Engine {
         1 + self.config.num_speculative_tokens() + self.config.drafting().lookahead_tokens
     }
 
-    /// Blocks for such a step that begins new ones.
+    /// The blocks that such a step newly allocates.
     fn draft_step_blocks(&self) -> u32 {
         let step_tokens = self.draft_step_tokens();
         match self.kv_cache.groups() {

@@ -68,8 +68,8 @@ impl Engine {
         if let Some(tiers) = self.kv_tiers_mut() {
             *tiers.complete_mut() = complete;
         }
-        // Nothing is decided while a step is in flight, and its blocks become free before those of
-        // copies that ended meanwhile.
+        // Nothing is decided while a step is in flight, and its blocks become free before those of copies
+        // that ended in the meantime.
         if self.steps_in_flight() == 0 {
             self.see_transfers();
         }
@@ -93,15 +93,13 @@ impl Engine {
         let block_size = self.config.block_size();
         for entry in &self.steps.oldest().scheduled {
             let request = &self.requests[entry.request];
-            // The blocks of a request that was aborted or preempted meanwhile may
-            // be others' by now.
+            // The blocks of a request that was aborted or preempted in the meantime may already be reused.
             if !entry.is_prefill || request.status != RequestStatus::Running || request.num_stale_tokens > 0 {
                 continue;
             }
             let end_tokens = (entry.num_computed_tokens + entry.num_scheduled_tokens).min(request.prompt_tokens);
             let full = ((end_tokens / block_size) as usize).min(request.block_hashes.len());
-            // Earlier blocks were offered when they were computed, except those found cached at an
-            // admission.
+            // Earlier blocks were offered when they were computed, except those found in the cache at an admission.
             let first = match entry.kind {
                 ScheduledKind::Running => (entry.num_computed_tokens / block_size) as usize,
                 ScheduledKind::New | ScheduledKind::Resumed => 0,

@@ -1,4 +1,4 @@
-//! When requests that run may have their next tokens, where that is not in every step.
+//! When running requests may have their next tokens, if not in every step.
 
 mod pace;
 
@@ -11,7 +11,7 @@ use crate::request::{Flags, RequestId};
 /// The turns of running requests.
 #[derive(Debug)]
 pub(super) struct Turns {
-    /// When tokens are due, where requests have times of their own.
+    /// The due times of tokens, if requests have per-request times.
     pace: Option<Box<Pace>>,
     /// Turns of requests, in a pipeline under async scheduling.
     stagger: Option<Box<Stagger>>,
@@ -22,7 +22,7 @@ impl Turns {
         Self { pace: None, stagger: Stagger::of(config) }
     }
 
-    /// Whether requests have times of their own.
+    /// Whether requests have per-request times.
     #[inline]
     pub(super) fn are_paced(&self) -> bool {
         self.pace.is_some()
@@ -54,7 +54,7 @@ impl Turns {
 /// The requests that sampled in the latest schedules.
 #[derive(Debug)]
 struct Stagger {
-    /// By the number of the schedule, modulo the stages; with their tags.
+    /// Requests by the number of the schedule, modulo the number of stages; with their tags.
     sampled: Box<[Vec<(RequestId, u64)>]>,
     turn: usize,
     /// Whether a request has ended since the latest schedule.
@@ -89,8 +89,8 @@ impl Engine {
         let Some(stagger) = &mut self.turns.stagger else { return };
         stagger.turn = (stagger.turn + 1) % stagger.sampled.len();
         stagger.has_finished = false;
-        // Requests with times of their own wait for these: with no step in flight their drivers make no schedules that come to
-        // nothing, and all are due.
+        // Per-request times decide alone: with no step in flight their drivers make no schedules without a
+        // step, and all are due.
         let due = match self.steps.count() {
             0 if self.turns.pace.is_some() => 0..stagger.sampled.len(),
             _ => stagger.turn..stagger.turn + 1,
@@ -98,7 +98,7 @@ impl Engine {
         for ids in &mut stagger.sampled[due] {
             for (id, tag) in ids.drain(..) {
                 let request = &mut self.requests[id];
-                // The slot of one that has ended may have been reused.
+                // The slot of an ended request may have been reused.
                 if request.tag == tag {
                     request.flags.set(Flags::OUT_OF_TURN, false);
                 }
@@ -106,7 +106,7 @@ impl Engine {
         }
     }
 
-    /// Ends a schedule, whose plan this is.
+    /// Ends a schedule with this plan.
     #[cold]
     pub(in crate::engine) fn end_turn(&mut self, plan: &StepPlan) {
         let Some(stagger) = &mut self.turns.stagger else { return };

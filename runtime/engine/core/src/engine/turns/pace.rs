@@ -1,10 +1,9 @@
-//! Requests with times of their own: each token comes when it is due for its request,
-//! not when a step ends.
+//! Per-request times: each token is emitted at its request's due time, not at the end of a step.
 //!
-//! Owns the times at which tokens are due. Admission, blocks, preemption and stops work as in any
-//! engine. An admitted request computes its prompt at once except for the last token. The step that
-//! computes the last token, and samples, is decided when its output is due. So each step holds the
-//! requests whose tokens are due, and has no duration.
+//! Owns the due times of tokens. Admission, blocks, preemption and stops work as in any engine. An admitted
+//! request immediately computes its prompt except for the last token. The step that computes the last token,
+//! and samples, is decided when its output is due. So each step holds the requests whose tokens are due, and
+//! has no duration.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +17,7 @@ use crate::request::{Flags, RequestId, RequestStatus};
 /// The state of one request, by slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
-    /// When its next token is due.
+    /// The due time of its next token.
     due_ns: u64,
     /// Order of admission.
     order: u64,
@@ -34,8 +33,7 @@ pub(super) struct Pace {
     places: Vec<Place>,
     /// Requests that wait for a time, and nothing else.
     waiting: BTreeSet<(u64, RequestId)>,
-    /// Requests with work, in order of admission: their token is due, or tokens before it must
-    /// still be computed.
+    /// Requests with work, in order of admission: their token is due, or tokens before it must still be computed.
     active: BTreeSet<(u64, RequestId)>,
     next_order: u64,
     /// Scratch.
@@ -76,15 +74,15 @@ impl Pace {
         self.places[id.index()].due_ns > self.now_ns
     }
 
-    /// All that can be computed before the due token is.
+    /// Makes a request wait after everything before its due token is computed.
     fn rest(&mut self, id: RequestId) {
         let Place { due_ns, order } = self.places[id.index()];
         self.active.remove(&(order, id));
         self.waiting.insert((due_ns, id));
     }
 
-    /// The due token is sampled by the step being decided; the next one comes after `gap_ns`.
-    /// A late token does not delay the one after it, unless it is late by more than a gap.
+    /// Plans the next token `gap_ns` after the due token, which the step being decided samples. A late token
+    /// does not delay the next one, unless it is late by more than a gap.
     fn await_next(&mut self, id: RequestId, gap_ns: u64) {
         let place = &mut self.places[id.index()];
         let due_ns = place.due_ns.saturating_add(gap_ns);
@@ -125,7 +123,7 @@ impl Engine {
         });
     }
 
-    /// Whether requests have times of their own.
+    /// Whether requests have per-request times.
     #[must_use]
     #[inline]
     pub fn has_request_times(&self) -> bool {
@@ -146,7 +144,7 @@ impl Engine {
         }
     }
 
-    /// When the next token is due; none if no request waits for a time.
+    /// The due time of the next token; None if no request waits for a time.
     #[must_use]
     pub fn next_token_ns(&self) -> Option<u64> {
         self.turns.pace.as_ref().and_then(|pace| pace.waiting.first().map(|&(due_ns, _)| due_ns))
@@ -162,8 +160,8 @@ impl Engine {
         }
     }
 
-    /// When the first token is due of a request that is admitted now with `computed` known
-    /// tokens; none without request times.
+    /// The due time of the first token of a request that is admitted now with `computed` known tokens; None
+    /// without per-request times.
     #[inline]
     pub(in crate::engine) fn first_token_ns(&self, id: RequestId, computed: u32) -> Option<u64> {
         let pace = self.turns.pace.as_ref()?;
@@ -191,7 +189,7 @@ impl Engine {
         self.follow_pace(id, plan);
     }
 
-    /// Decides what a request waits for after its latest entry in `plan`.
+    /// Decides the next wait of a request after its latest entry in `plan`.
     fn follow_pace(&mut self, id: RequestId, plan: &StepPlan) {
         let Some(pace) = &mut self.turns.pace else { return };
         let request = &self.requests[id];

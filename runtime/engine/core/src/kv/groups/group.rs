@@ -13,7 +13,7 @@ pub(super) struct Group {
     pub(super) block_size: u32,
     /// Whether the last block of a hit is dropped.
     pub(super) drops_block: bool,
-    /// Most blocks that an admission counts of a request.
+    /// The most blocks that an admission counts for a request.
     pub(super) admission_cap: u32,
     /// Blocks behind the blocks of a sequence, for states after drafts.
     pub(super) draft_blocks: u32,

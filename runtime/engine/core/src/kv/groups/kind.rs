@@ -19,7 +19,7 @@ pub struct KvCacheGroup {
 /// The KV that a layer needs of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvCacheKind {
-    /// All of it.
+    /// The whole sequence.
     FullAttention,
     /// Full attention over compressed KV (MLA). It follows the rules of full attention, but vLLM looks it up
     /// separately.
@@ -36,8 +36,8 @@ pub enum KvCacheKind {
     },
     /// Outputs of an encoder for the item of a prompt, which its decoder reads; nothing of the prompt.
     CrossAttention,
-    /// The state after the latest token, of Mamba or linear attention; [`MambaCacheMode`] defines
-    /// which others are kept.
+    /// The state after the latest token, of Mamba or linear attention; [`MambaCacheMode`] defines which other
+    /// states are kept.
     Mamba {
         /// A chunk leaves the state of its last full block at a multiple of this number of tokens,
         /// counted from its start (vLLM's `prefill_checkpoint_alignment`). None if a chunk leaves
@@ -96,7 +96,7 @@ impl KvCacheKind {
         }
     }
 
-    /// Tokens of its sequence that a chunk of `tokens` reads after `computed` ones, itself included; none of a state.
+    /// Tokens of its sequence that a chunk of `tokens` reads after `computed` ones, itself included; 0 for a state.
     pub(crate) fn read_tokens(self, computed: u32, tokens: u32) -> u32 {
         match self {
             Self::CrossAttention | Self::Mamba { .. } => 0,
@@ -132,7 +132,7 @@ impl KvCacheKind {
         }
     }
 
-    /// Most blocks that an admission counts of a request, whose steps in flight have up to
+    /// The most blocks that an admission counts for a request, whose steps in flight have up to
     /// `in_flight_tokens` tokens (vLLM's `max_admission_blocks_per_request`).
     pub(super) fn admission_cap(self, block_size: u32, in_flight_tokens: u32, max_model_len: u32) -> u32 {
         match self {
@@ -247,7 +247,7 @@ impl FromStr for KvCacheGroup {
 
 const DRAFTER_SUFFIX: &str = "+drafter";
 
-/// Most groups of an engine.
+/// The most groups of an engine.
 pub(crate) const MAX_GROUPS: usize = 64;
 
 /// The least common multiple of all block sizes; none if it is out of reach.
@@ -264,15 +264,15 @@ fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Sizes that the blocks of a request depend on, but for its groups.
+/// The sizes that determine the blocks of a request, except its groups.
 pub(crate) struct EngineSizes {
     pub(crate) block_size: u32,
-    /// Most tokens of all steps in flight.
+    /// The most tokens of all steps in flight.
     pub(crate) in_flight_tokens: u32,
     pub(crate) max_model_len: u32,
     pub(crate) num_speculative_tokens: u32,
     pub(crate) mamba_cache_mode: MambaCacheMode,
-    /// Most outputs of the encoder that a request has.
+    /// The most encoder outputs of a request.
     pub(crate) encoder_tokens: u32,
 }
 

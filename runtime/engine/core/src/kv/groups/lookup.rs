@@ -19,12 +19,12 @@ pub(super) struct LookupGroup {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GroupHit {
     pub(crate) tokens: u32,
-    /// Tokens that some kind holds, if these are more; 0 otherwise. A group that keeps few blocks
-    /// of a window keeps those before this place.
+    /// Tokens that some kind holds, if that is more; 0 otherwise. A group that keeps few blocks of a window
+    /// keeps the blocks before this place.
     pub(crate) shared_prefix_tokens: u32,
     /// Whether it ends at a state that was offered in this step, which cannot be read before the next one.
     pub(crate) is_too_new: bool,
-    /// Whether some group has a shorter hit, the rest of which must come from elsewhere.
+    /// Whether some group has a shorter hit, whose missing part must be loaded.
     pub(crate) has_diverged: bool,
 }
 
@@ -111,8 +111,7 @@ impl KvGroups {
                 }
                 let LookupGroup { block_size, drops_block, .. } = self.kin[kin];
                 let drops = drops_block && has_dropped >> kin & 1 == 0;
-                // With the dropped block it may end at the requested length; a drafter drops no
-                // states.
+                // With the dropped block, it may end at the requested length; a drafter drops no states.
                 let has_more = drops && !self.kin[kin].kind.is_mamba();
                 let mut upto = if has_more { tokens.saturating_add(block_size) } else { tokens };
                 if !self.rules.drops_last_known_block() {
@@ -184,7 +183,7 @@ impl KvGroups {
                 let first = (most_tokens / chunk_tokens * chunk_tokens / block_size) as usize;
                 (first, first + (first..most_blocks).take_while(|&index| cached_in_all(index)).count())
             }
-            // Without prefix caching, which this requires, nothing is looked up.
+            // Without prefix caching, which this kind requires, there are no lookups.
             KvCacheKind::CrossAttention => (0, 0),
             // A state is of all before it.
             KvCacheKind::Mamba { .. } => {
@@ -235,8 +234,8 @@ fn window_hit(
     (0, if drops { aligned(held.saturating_sub(1)) } else { held })
 }
 
-/// The key of a block in the pool's map: the same content is cached for each group by itself. Blocks
-/// of one group keep their places in a row.
+/// The key of a block in the pool's map: the same content is cached separately for each group. Blocks of one
+/// group keep their consecutive places.
 #[inline]
 pub(super) fn key(hash: BlockHash, group: usize) -> BlockHash {
     hash.wrapping_add((group as u64).wrapping_mul(GROUP_STEP))

@@ -29,7 +29,7 @@ use crate::kv::pool::{BlockId, KvPool};
 use crate::plugins::latency::BlockChange;
 use crate::request::RequestId;
 
-/// Stands where a group needs no block.
+/// The place holder in a table if a group needs no block.
 const NULL_BLOCK: BlockId = 0;
 
 /// The blocks of one group that a request has.
@@ -47,9 +47,9 @@ struct Table {
 }
 
 impl Table {
-    /// Moves the blocks before the place `end` to `taken`: all of them, or if `stops_at_gap` those
-    /// behind the last null block before it, followed by the state that the latest chunk resumed
-    /// from. Returns the index of the blocks that must be freed first.
+    /// Moves the blocks before the place `end` to `taken`: all of them, or with `stops_at_gap` those behind
+    /// the last null block before it, followed by the state from which the latest chunk resumed. Returns the
+    /// index of the blocks that must be freed first.
     fn take_skipped(&mut self, end: u32, stops_at_gap: bool, taken: &mut Vec<BlockId>) -> usize {
         let skipped = &mut self.blocks[..end as usize];
         let mut first = self.num_skipped as usize;
@@ -99,11 +99,11 @@ pub(crate) struct KvGroups {
     unsettled_tokens: u32,
     max_model_len: u32,
     rules: SchedulerRules,
-    /// The rules of chunks, where states are kept at their ends.
+    /// The rules of chunks, if states are kept at their ends.
     chunk_group: Option<Group>,
     /// Keys of states that were offered in this step, and cannot be read before the next one.
     stored_in_step: BTreeSet<BlockHash>,
-    /// By slot of a request.
+    /// Tables by slot of a request.
     requests: Vec<Tables>,
     /// Groups and further keys of blocks.
     owned: OwnedBlocks,
@@ -248,13 +248,13 @@ impl KvGroups {
         self.chunk_group.is_some()
     }
 
-    /// A prefix that others have beyond the hit that a request was admitted with; see
+    /// A prefix that other requests share beyond the hit of a request's admission; see
     /// [`GroupHit::shared_prefix_tokens`].
     pub(crate) fn shared_prefix_tokens(&self, id: RequestId) -> u32 {
         self.requests.get(id.index()).map_or(0, |tables| tables.shared_prefix_tokens)
     }
 
-    /// A step begins: states that the one before offered can be read.
+    /// Begins a step: states that the previous one offered can be read.
     pub(crate) fn begin_step(&mut self) {
         self.stored_in_step.clear();
     }
@@ -287,8 +287,8 @@ impl KvGroups {
         self.grow_table(pool, id, chunk, true);
     }
 
-    /// Allocates a request's blocks for tokens whose KV is loaded, as far as later tokens need
-    /// them. All groups get these blocks before any group gets blocks for computed tokens.
+    /// Allocates a request's blocks for loaded tokens, if later tokens need them. All groups get these blocks
+    /// before any group gets blocks for computed tokens.
     fn take_loaded(&mut self, pool: &mut KvPool, id: RequestId, computed: u32) {
         let Self { groups, requests, owned, .. } = self;
         for (index, (group, table)) in groups.iter().zip(&mut requests[id.index()].by_group).enumerate() {
@@ -442,7 +442,8 @@ impl KvGroups {
     }
 }
 
-/// The group whose rules chunks follow: the first with states. A state within a chunk must be one of every such group.
+/// The group whose rules chunks follow: the first with states. A state within a chunk must belong to every
+/// such group.
 fn chunk_group(groups: &[Group]) -> Option<Group> {
     let mut with_states = groups.iter().filter_map(|group| Some((group, group.states?)));
     let (first, states) = with_states.clone().next()?;

@@ -9,7 +9,7 @@ use crate::kv::pool::{BlockId, KvPool};
 /// Groups of blocks, and the keys that the pool does not know.
 #[derive(Debug, Default)]
 pub(super) struct OwnedBlocks {
-    /// By block, the group that holds it, or did last.
+    /// For each block, the group that holds it, or held it last.
     owners: Vec<u8>,
     /// Further keys of cached blocks, for shorter prefixes that end within them.
     pub(super) inner_keys: BTreeMap<BlockId, Vec<BlockHash>>,

@@ -1,9 +1,9 @@
-//! Blocks that hold states of Mamba and linear attention, with prefix caching (vLLM's `MambaManager` in cache mode
-//! `align`, and `_mamba_block_aligned_split`).
+//! Blocks that hold states of Mamba and linear attention, with prefix caching (vLLM's `MambaManager` in cache
+//! mode `align`, and `_mamba_block_aligned_split`).
 //!
-//! A state covers all tokens up to the end of a chunk. It is kept where a block of other layers
-//! ends, at that block's place in the table; places without such a chunk end have the null block.
-//! The blocks for states after drafts follow the latest state and move with it.
+//! A state covers all tokens up to the end of a chunk. It is kept if a block of other layers ends there, at
+//! that block's place in the table; other places have the null block. The blocks for states after drafts
+//! follow the latest state and move with it.
 
 use super::{Group, NULL_BLOCK, Table};
 use crate::config::SchedulerRules;
@@ -20,18 +20,18 @@ pub(crate) struct Chunk {
     pub(crate) slots: u32,
     /// Outputs of the encoder that layers of cross attention keep from now on.
     pub(crate) encoder_tokens: u32,
-    /// Where the request's prefill ends: before the last known token, where it has an output.
+    /// The end of the request's prefill: before the last known token, if the request has an output.
     pub(crate) prefill_end: u32,
 }
 
-/// Limits of the end of a chunk, but for its start and its latest end.
+/// Limits of the end of a chunk, other than its start and its latest end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkLimits {
     /// All known tokens of the request.
     pub(crate) known_tokens: u32,
     /// See [`Chunk::prefill_end`].
     pub(crate) prefill_end: u32,
-    /// Most tokens that any step lets a request compute.
+    /// The most tokens that any step lets a request compute.
     pub(crate) most_tokens: u32,
     /// See [`GroupHit::shared_prefix_tokens`](super::GroupHit).
     pub(crate) shared_prefix_tokens: u32,
@@ -46,7 +46,7 @@ pub(super) struct States {
     pub(super) drops_block: bool,
     /// See [`Drafting`](crate::Drafting).
     pub(super) hash_lookahead_tokens: u32,
-    /// Whose rules apply.
+    /// The version's rules.
     pub(super) rules: SchedulerRules,
 }
 
@@ -60,7 +60,7 @@ impl Group {
         self.states.unwrap_or_default().rules
     }
 
-    /// The place of the last boundary before the one that a chunk ends at or within.
+    /// The place of the last boundary before the one at or within which a chunk ends.
     fn checkpoint_place(&self, end: u32) -> Option<u32> {
         end.div_ceil(self.block_size).checked_sub(2)
     }
@@ -193,7 +193,7 @@ impl Group {
         let mut end = end;
         if end < prefill_end && !(leaves_any && has_checkpoint) {
             let aligned = end / size * size;
-            // Where a block is longer than any chunk, chunks end within it.
+            // If a block is longer than any chunk, chunks end within it.
             if aligned > start || size <= limits.most_tokens {
                 end = aligned;
             }

@@ -39,8 +39,8 @@ impl<'a> Offered<'a> {
 }
 
 impl KvGroups {
-    /// Offers the blocks that are full after `computed` known tokens, as far as a later request
-    /// could use them. Returns the number of tokens at which the next offer is due.
+    /// Offers the blocks that are full after `computed` known tokens, if a later request could use them.
+    /// Returns the number of tokens at which the next offer is due.
     pub(crate) fn store(&mut self, pool: &mut KvPool, offered: &Offered<'_>, computed: u32) -> u32 {
         let Offered { id, tag, prompt_tokens, hashes, tokens } = *offered;
         let (hash_size, aligned) = (self.hash_block_size, self.aligned_tokens);
@@ -109,7 +109,7 @@ impl KvGroups {
         if self.offers_again(offered, computed) { 1 } else { next }
     }
 
-    /// How many of `computed` known tokens a group offers: no hit ends behind them.
+    /// The number of `computed` known tokens that a group offers: no hit ends behind them.
     fn cacheable_tokens(&self, group: &Group, computed: u32) -> u32 {
         // Hits are multiples of all block sizes.
         let aligned = |tokens: u32| tokens - tokens % self.aligned_tokens;
@@ -208,8 +208,8 @@ impl KvGroups {
         again
     }
 
-    /// Lets a block of full attention be found by the end of a prompt that lies within it, too. (Only
-    /// lookups finer than blocks find it.)
+    /// Makes a block of full attention also findable by the end of a prompt within it. (Only lookups finer
+    /// than blocks find it.)
     fn store_prompt_end(&mut self, pool: &mut KvPool, offered: &Offered<'_>, index: usize, cacheable: u32) {
         let Offered { id, prompt_tokens, hashes, .. } = *offered;
         let (hash_size, size) = (self.hash_block_size, self.groups[index].block_size);
@@ -251,7 +251,7 @@ enum Reachable<'a> {
 }
 
 struct Sparse<'a> {
-    /// Blocks before the end of a hit that it needs, the one that it drops behind it included.
+    /// Blocks before the end of a hit that it needs, including the one that it drops.
     needed: u32,
     /// Blocks behind the end of a hit that are among these.
     dropped: u32,

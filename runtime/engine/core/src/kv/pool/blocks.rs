@@ -41,16 +41,16 @@ impl Block {
 pub(super) struct Blocks<L> {
     /// The null block, and all that were ever taken.
     blocks: Vec<Block>,
-    /// By block, the hash that it was cached under last.
+    /// For each block, the hash under which it was last cached.
     hashes: Vec<BlockHash>,
     num_blocks: u32,
-    /// Free blocks without a hash, taken before all others, last one first. Blocks that were never taken
-    /// follow, then the blocks of the queue.
+    /// Free blocks without a hash, allocated before all others, last one first. They are followed by the
+    /// blocks that were never allocated, then by the blocks of the queue.
     unhashed: Vec<BlockId>,
     /// Free blocks that were cached when they were released, in that order.
     queue: FreeQueue<L>,
-    /// The cache map: of each bucket of hashes the block that was cached last, and
-    /// after all buckets that there may be, of each block the one of its bucket that was cached before it.
+    /// The cache map: for each bucket of hashes the block that was cached last, and after all possible
+    /// buckets, for each block the one of its bucket that was cached before it.
     links: Vec<L>,
     /// Buckets in use, a power of two; none without a cache map. They grow with the blocks that were ever taken, so that
     /// the cache map of a large pool is as near to the CPU as its use allows.
@@ -128,8 +128,7 @@ impl<L: Link> Blocks<L> {
         }
     }
 
-    /// Doubles the buckets until there are as many as blocks. The blocks of a bucket keep their
-    /// order.
+    /// Doubles the buckets until there are as many as blocks. The blocks of a bucket keep their order.
     #[cold]
     fn split_buckets(&mut self) {
         while self.num_buckets < self.first_link && self.num_buckets < self.blocks.len() {
@@ -152,15 +151,14 @@ impl<L: Link> Blocks<L> {
         }
     }
 
-    /// Takes some of the free blocks that were cached, the one that was released
-    /// first before all others.
+    /// Allocates some of the free cached blocks, the one that was released first before all others.
     fn evict(&mut self, count: usize, table: &mut Vec<BlockId>, mut removed: impl FnMut(BlockId, &BlockHash)) {
         let first = table.len();
         self.queue.take(count, table);
         let (blocks, links, first_link) = (&mut self.blocks[..], &mut self.links[..], self.first_link);
         for &id in &table[first..] {
             let block = std::mem::replace(&mut blocks[id as usize], Block::TAKEN);
-            // Not where the cache was reset after its release.
+            // Unless the cache was reset after its release.
             if block.is_cached() {
                 let from = block.linked_from;
                 let after = links[first_link + id as usize];
@@ -263,7 +261,7 @@ impl<L: Link> Blocks<L> {
         unhashed.chain(self.blocks.len() as BlockId..self.num_blocks).chain(self.queue.iter().map(|(_, id)| id))
     }
 
-    /// The blocks of a bucket, the one that was cached last first.
+    /// The blocks of a bucket, most recently cached first.
     #[inline]
     fn in_bucket(&self, bucket: usize) -> impl Iterator<Item = BlockId> + '_ {
         let block_at = |link: usize| Some(self.links[link]).filter(|&link| link != L::NULL).map(L::number);
@@ -314,17 +312,17 @@ fn bucket_of(hash: BlockHash, num_buckets: usize) -> usize {
     hash as usize & (num_buckets - 1)
 }
 
-/// Apart, so that a loop that never comes here is not made slower by the message.
+/// A separate function, so that the message does not slow down a loop that never calls it.
 #[cold]
 fn released_too_often(id: BlockId) -> ! {
     panic!("block {id} released more often than taken")
 }
 
-/// As many buckets fit into the CPU's second cache.
+/// This number of buckets fits into the CPU's second-level cache.
 const FIRST_BUCKETS: usize = 1 << 16;
 
-/// At most one cached block per bucket on average, and fewer where the buckets fit
-/// into the CPU's second cache all the same.
+/// At most one cached block per bucket on average, and fewer if the buckets still fit into the CPU's
+/// second-level cache.
 fn most_buckets(num_blocks: u32) -> usize {
     let enough = (num_blocks as usize).next_power_of_two();
     enough.max((2 * enough).min(FIRST_BUCKETS))

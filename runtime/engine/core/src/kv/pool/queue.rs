@@ -42,7 +42,7 @@ impl Link for u32 {
 /// A ring of blocks with removal from the middle, which leaves a hole.
 #[derive(Debug)]
 pub(super) struct FreeQueue<L> {
-    /// The null block where a hole is.
+    /// A ring of blocks, with the null block for a hole.
     ring: Vec<L>,
     first: usize,
     /// Places from the first block to the last, with the holes between.
@@ -85,8 +85,7 @@ impl<L: Link> FreeQueue<L> {
         }
     }
 
-    /// The end of the queue, with room for `count` blocks. `moved` is called where others
-    /// have gone for that.
+    /// The end of the queue, with room for `count` blocks. `moved` is called for blocks that were moved to make room.
     #[inline]
     pub(super) fn end(&mut self, count: usize, moved: impl FnMut(BlockId, u32)) -> End<'_, L> {
         if self.len + count > self.ring.len() {
@@ -135,8 +134,8 @@ pub(super) struct End<'a, L> {
     ring: &'a mut [L],
     len: &'a mut usize,
     next: usize,
-    /// Counted here, and to the queue by [`End::close`]: a count in memory would make
-    /// each block wait for the one before.
+    /// Counted here, and added to the queue by [`End::close`]: with a count in memory, each block would wait
+    /// for the previous one.
     pushed: usize,
 }
 

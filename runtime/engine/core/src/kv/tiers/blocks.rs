@@ -26,13 +26,13 @@ pub(super) struct TierBlocks {
     capacity: u32,
     /// Grows with its contents, and never beyond `capacity`.
     places: Vec<Place>,
-    /// Places whose blocks were removed; the one freed last is taken first.
+    /// Places whose blocks were removed; the one freed last is reused first.
     free: Vec<Slot>,
     oldest: Slot,
     newest: Slot,
     /// Places without readers and writers.
     num_idle: u32,
-    /// By bucket of hashes, one block.
+    /// One block for each bucket of hashes.
     buckets: Vec<Slot>,
 }
 
@@ -62,7 +62,7 @@ impl TierBlocks {
         self.places[slot as usize].hash
     }
 
-    /// Place where a block is, or is about to be.
+    /// The place of a block that is or will be there.
     pub(super) fn find(&self, hash: BlockHash) -> Option<Slot> {
         if self.buckets.is_empty() {
             return None;
@@ -88,7 +88,7 @@ impl TierBlocks {
         self.places[slot as usize].pins == 0
     }
 
-    /// Place of a block whose content has arrived.
+    /// The place of a block whose content has arrived.
     pub(super) fn find_ready(&self, hash: BlockHash) -> Option<Slot> {
         self.find(hash).filter(|&slot| self.is_ready(slot))
     }
@@ -126,7 +126,7 @@ impl TierBlocks {
         slot
     }
 
-    /// Removes a block, whose place is free then.
+    /// Removes a block and frees its place.
     pub(super) fn remove(&mut self, slot: Slot) {
         let Place { pins, ready, .. } = self.places[slot as usize];
         self.num_idle -= u32::from(pins == 0);

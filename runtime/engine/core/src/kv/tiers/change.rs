@@ -51,7 +51,7 @@ impl KvTierStats {
 /// Tier that keeps a block below the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvTier {
-    /// In the memory of the host.
+    /// In the host's memory.
     Host,
     /// On the disk.
     Disk,
@@ -70,7 +70,7 @@ pub struct KvTierChange {
     pub stored: bool,
 }
 
-/// Consecutive blocks that the tiers hold, each counted where it is read from.
+/// Consecutive blocks that the tiers hold, each counted at the tier from which it is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierRun {
     /// Blocks read from the host.
@@ -80,7 +80,7 @@ pub struct TierRun {
 }
 
 impl TierRun {
-    /// All of them.
+    /// Number of all blocks.
     #[must_use]
     pub fn blocks(self) -> u32 {
         self.host_blocks + self.disk_blocks

@@ -7,14 +7,14 @@ use super::transfer_queue::TransferQueue;
 /// A direction with its transfers.
 #[derive(Debug)]
 pub(super) enum Channel {
-    /// By engine.
+    /// One queue for each engine.
     Own(Vec<TransferQueue>),
     /// Shared by all engines.
     Shared(SharedTransferQueue),
 }
 
 impl Channel {
-    /// Another engine comes.
+    /// Adds an engine.
     pub(super) fn add_client(&mut self) {
         match self {
             Self::Own(queues) => {
@@ -25,7 +25,7 @@ impl Channel {
         }
     }
 
-    /// When something happens on it next, and on whose part of it.
+    /// The time of its next event, and the engine concerned.
     pub(super) fn next(&self) -> Option<(u64, u32)> {
         match self {
             Self::Own(queues) => {
@@ -45,8 +45,7 @@ impl Channel {
         }
     }
 
-    /// When the transfer of a load of an engine, or of another numbered job, arrives; unknown for a
-    /// shared direction.
+    /// The arrival of the transfer of an engine's load, or of another numbered job; unknown for a shared direction.
     pub(super) fn arrival_ns(&self, client: u32, load: u32) -> Option<u64> {
         match self {
             Self::Own(queues) => queues[client as usize].arrival_ns(load),

@@ -9,7 +9,7 @@ use crate::kv::hash::BlockHash;
 use crate::kv::pool::BlockId;
 use crate::request::RequestId;
 
-/// An engine, or one that has crashed.
+/// An engine, which may have crashed.
 #[derive(Debug, Default)]
 pub(super) struct Client {
     /// Complete loads that have not been reported yet, in order.

@@ -7,9 +7,9 @@ use crate::config::error::ConfigError;
 /// [`KvTiersConfig`] then apply to one engine. None means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedTier {
-    /// Of all writes.
+    /// Bandwidth of all writes.
     pub write_bytes_per_s: Option<u64>,
-    /// Of all reads.
+    /// Bandwidth of all reads.
     pub read_bytes_per_s: Option<u64>,
 }
 
@@ -38,7 +38,7 @@ impl HostRules {
         self == Self::Dynamo16
     }
 
-    /// Whether others may hit KV as soon as it is loaded, not only from the turn of its request on.
+    /// Whether other requests may hit KV as soon as it is loaded, not only after its request is handled.
     /// Source: Dynamo 1.6's mocker.
     pub(crate) fn takes_over_on_arrival(self) -> bool {
         self == Self::Dynamo16
@@ -74,22 +74,22 @@ pub struct KvTiersConfig {
     pub disk_blocks: u32,
     /// KV bytes of one token over all layers.
     pub kv_bytes_per_token: u64,
-    /// Most blocks that go to the host as one transfer, by Dynamo's rules; by vLLM's all of a request and step do.
+    /// The most blocks in one transfer to the host, by Dynamo's rules; by vLLM's rules, all blocks of a
+    /// request and step are one transfer.
     pub offload_batch_size: u32,
     /// The host's eviction order under vLLM's rules.
     pub eviction_policy: EvictionPolicy,
-    /// How often a block must be offered before it is stored, under vLLM's rules; 0 and 1 store it
-    /// at the first offer.
+    /// Number of offers after which a block is stored, by vLLM's rules; 0 and 1 store it at the first offer.
     pub store_threshold: u32,
     /// By vLLM's rules: store no block that ends behind the prompt.
     pub offload_prompt_only: bool,
-    /// From the device to the host.
+    /// Bandwidth from the device to the host.
     pub device_to_host_bytes_per_s: Option<u64>,
-    /// From the host to the device.
+    /// Bandwidth from the host to the device.
     pub host_to_device_bytes_per_s: Option<u64>,
-    /// From the host to the disk.
+    /// Bandwidth from the host to the disk.
     pub host_to_disk_bytes_per_s: Option<u64>,
-    /// From the disk to the host.
+    /// Bandwidth from the disk to the host.
     pub disk_to_host_bytes_per_s: Option<u64>,
     /// Latency between the request for a transfer to or from the host and its first byte; it takes
     /// no bandwidth.

@@ -262,8 +262,7 @@ impl KvTiers {
         self.note_progress();
     }
 
-    /// Lets requests continue that wait for a transfer of the current engine, or of one that shares
-    /// its host.
+    /// Wakes requests that wait for a transfer of the current engine, or of one that shares its host.
     pub(super) fn note_progress(&mut self) {
         let at = self.at as usize;
         let seen = if self.config.shared_host.is_some() { &mut self.clients[..] } else { &mut self.clients[at..=at] };

@@ -58,15 +58,15 @@ const TRANSFER_DIRECTIONS: [TransferDirection; 4] = [
     TransferDirection::HostToDevice,
 ];
 
-/// Blocks on their way to the device for one request.
+/// Blocks being loaded to the device for one request.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     client: u32,
-    /// None once it was aborted.
+    /// None if it was aborted.
     request: Option<RequestId>,
     /// Tokens that the request has computed when it is complete.
     end_tokens: u32,
-    /// Transfers that are still to come.
+    /// Number of transfers still to come.
     parts: u32,
 }
 
@@ -76,10 +76,10 @@ pub struct KvTiers {
     config: KvTiersConfig,
     block_bytes: u64,
     now_ns: u64,
-    /// By client, or one for all.
+    /// Host tiers by client, or one for all.
     hosts: Vec<TierBlocks>,
     disks: Vec<TierBlocks>,
-    /// By [`TransferDirection`].
+    /// Channels by [`TransferDirection`].
     channels: [Channel; TRANSFER_DIRECTIONS.len()],
     loads: Vec<Load>,
     vacant_loads: Vec<u32>,
@@ -90,9 +90,9 @@ pub struct KvTiers {
     slots: Vec<Slot>,
     /// Scratch: places on the disk that a load reads.
     disk_slots: Vec<Slot>,
-    /// By client, the connector that decides the contents of its host; none by the rules of
-    /// Dynamo's KV block manager. `hosts` and `loads` are empty then. Shared tiers use the
-    /// connector of the current engine.
+    /// For each client, the connector that decides the contents of its host; empty by the rules of Dynamo's
+    /// KV block manager. `hosts` and `loads` are empty then. Shared tiers use the connector of the current
+    /// engine.
     offloading: Vec<Offloading>,
 }
 
@@ -229,7 +229,7 @@ impl KvTiers {
             if self.host().find(hash).is_some() {
                 continue;
             }
-            // Nothing can go: all places are being read or written.
+            // No block can be evicted: all places are being read or written.
             let Some(slot) = self.reserve_in_host(self.at, hash) else { break };
             batch.push(slot);
             if batch.len() == self.config.offload_batch_size as usize {
@@ -250,7 +250,7 @@ impl KvTiers {
         let mut disk_slots = std::mem::take(&mut self.disk_slots);
         host_slots.clear();
         disk_slots.clear();
-        // All of them stay before anything else is evicted.
+        // All of them stay until other blocks are evicted.
         let (client, host, disk) = (self.at, self.host_of(self.at), self.disk_of(self.at));
         for &hash in hashes {
             if let Some(slot) = self.hosts[host].find_ready(hash) {

@@ -35,13 +35,13 @@ pub(super) struct Arrived {
 pub(super) struct SharedTransferQueue {
     /// Per engine; none for no limit.
     own_bytes_per_s: Option<u64>,
-    /// For all engines together.
+    /// Bandwidth of all engines together.
     shared_bytes_per_s: Option<u64>,
     first_byte_ns: u64,
     updated_ns: u64,
     transfers: Vec<FairTransfer>,
     num_moving: u32,
-    /// By engine.
+    /// Number of moving transfers by engine.
     moving_of: Vec<u32>,
     bytes_of: Vec<u64>,
     /// When the next transfer arrives, or begins to take a share.
@@ -102,7 +102,7 @@ impl SharedTransferQueue {
         self.start_ready();
     }
 
-    /// Goes on to [`SharedTransferQueue::next_ns`], and takes a transfer that has arrived then, if one has;
+    /// Advances to [`SharedTransferQueue::next_ns`], and removes a transfer that has arrived by then, if any;
     /// `slots` are its places.
     pub(super) fn pop(&mut self, now_ns: u64, slots: &mut Vec<Slot>) -> Option<Arrived> {
         self.advance(now_ns);
@@ -138,7 +138,7 @@ impl SharedTransferQueue {
         self.updated_ns = now_ns;
     }
 
-    /// Gives a share to each transfer whose first byte moves by now.
+    /// Gives a share to each transfer whose first byte is moving now.
     fn start_ready(&mut self) {
         let now_ns = self.updated_ns;
         for transfer in self.transfers.iter_mut().filter(|transfer| !transfer.is_moving && transfer.ready_ns <= now_ns)
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000_000;
-    /// At 1 GB/s a millisecond.
+    /// One millisecond at 1 GB/s.
     const MB: u64 = 1_000_000;
     const GB_PER_S: u64 = 1_000_000_000;
 

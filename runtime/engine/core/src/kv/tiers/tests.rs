@@ -2,8 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A block of 16 tokens takes a microsecond to the host, twice as long to the
-/// disk, and so on.
+/// A block of 16 tokens takes a microsecond to the host, twice as long to the disk, and so on.
 fn config() -> KvTiersConfig {
     KvTiersConfig {
         host_blocks: 4,

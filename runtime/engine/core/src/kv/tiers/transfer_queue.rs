@@ -16,8 +16,7 @@ pub(super) struct Transfer {
     num_slots: u32,
 }
 
-/// Transfers in order, the first in front. Each has the whole bandwidth from
-/// the end of the one before it.
+/// Transfers in order, the first in front. Each has the full bandwidth from the end of the previous one.
 #[derive(Debug)]
 pub(super) struct TransferQueue {
     bytes_per_s: Option<u64>,
@@ -39,7 +38,7 @@ impl TransferQueue {
         Self { bytes_per_s, first_byte_ns, latency_ns, free_at_ns: 0, transfers, slots, bytes: 0 }
     }
 
-    /// The same direction of another engine.
+    /// An empty queue for the same direction of another engine.
     pub(super) fn empty_like(&self) -> Self {
         Self::new(self.bytes_per_s, self.first_byte_ns, self.latency_ns)
     }
@@ -49,7 +48,7 @@ impl TransferQueue {
         self.bytes
     }
 
-    /// When the transfer of a load, or of another numbered job, arrives.
+    /// The arrival of the transfer of a load, or of another numbered job.
     pub(super) fn arrival_ns(&self, load: u32) -> Option<u64> {
         self.transfers.iter().find(|transfer| transfer.load == Some(load)).map(|transfer| transfer.at_ns)
     }

@@ -20,9 +20,9 @@ struct Hold {
     own_pages: u32,
     /// When a decode filled one last, by the clock of the tree; 0 before.
     filled_at: u64,
-    /// Whether its prompt is computed, but no page was left for the token that comes of it.
+    /// Whether its prompt is computed, but no page was left for the token that follows it.
     is_stalled: bool,
-    /// How many of its tokens are offered to the cache once another engine has them.
+    /// Number of its tokens that are offered to the cache when another engine has them.
     late_tokens: u32,
 }
 
@@ -40,7 +40,7 @@ impl Hold {
 pub(super) struct KvPages {
     page_size_tokens: u32,
     is_caching: bool,
-    /// By slot of the request.
+    /// Holds by slot of the request.
     holds: Vec<Hold>,
     radix: RadixCache,
     /// Pages that hold nothing.
@@ -138,7 +138,7 @@ impl KvPages {
         self.num_free += known;
     }
 
-    /// The same as used now.
+    /// The same, as used now.
     pub(super) fn store_now(&mut self, id: RequestId, request: &Request, tokens: u32) {
         let now = self.radix.tick(1);
         self.store(id, request, tokens, now);
@@ -158,12 +158,12 @@ impl KvPages {
         self.store(id, request, tokens, used_at);
     }
 
-    /// Sets how many tokens of a request are offered to the cache once another engine has them.
+    /// Sets the number of a request's tokens that are offered to the cache when another engine has them.
     pub(super) fn store_late(&mut self, id: RequestId, tokens: u32) {
         self.holds[id.index()].late_tokens = tokens;
     }
 
-    /// Another engine has the tokens of a request: they are offered to the cache.
+    /// Offers the tokens of a request to the cache, because another engine has them.
     pub(super) fn store_what_is_late(&mut self, id: RequestId, request: &Request) {
         let late_tokens = self.holds[id.index()].late_tokens;
         if late_tokens > 0 {
@@ -187,7 +187,7 @@ impl KvPages {
         self.radix.tick(uses)
     }
 
-    /// Whether a request's prompt is computed, but no page was left for the token that comes of it.
+    /// Whether a request's prompt is computed, but no page was left for the token that follows it.
     pub(super) fn is_stalled(&self, id: RequestId) -> bool {
         self.holds[id.index()].is_stalled
     }
@@ -220,7 +220,7 @@ impl KvPages {
         }
     }
 
-    /// Cached pages of a request that was not admitted count as used.
+    /// Counts the cached pages of a request that was not admitted as used.
     pub(super) fn count_as_used(&mut self, request: &Request, hit: Hit) {
         if hit.pages > 0 {
             let end = self.radix.take(ROOT, &request.block_hashes[..hit.pages as usize]);

@@ -39,7 +39,7 @@ struct Descent {
     node: NodeId,
     /// Pages down to its end.
     pages: u32,
-    /// A child of it whose first pages match, and how many.
+    /// A child of it whose first pages match, and the number of these pages.
     partial: Option<(NodeId, u32)>,
     /// Pages of the match without locks.
     evictable_pages: u32,
@@ -97,7 +97,7 @@ impl RadixCache {
     }
 
     /// Locks the cached pages that follow `node`, which is the root or locked by the caller; the lock moves
-    /// to the last page. Returns where they end.
+    /// to the last page. Returns the node at which they end.
     pub(crate) fn take(&mut self, node: NodeId, hashes: &[BlockHash]) -> NodeId {
         let found = self.descend(node, hashes);
         let end = self.end_of(found);

@@ -9,7 +9,7 @@ use crate::kv::KvPlan;
 use crate::vllm_args::ArgumentError;
 use crate::vllm_args::words::Word;
 
-/// Releases whose connector for offloading is known.
+/// First release whose offloading connector is known.
 const SINCE_MINOR: u8 = 32;
 
 /// The host's memory for KV, before the size of a block is known.
@@ -77,7 +77,7 @@ impl KvOffloading {
     /// The tiers of an engine whose model has this KV cache, with layers split over `tensor_parallel` GPUs each.
     ///
     /// # Errors
-    /// If the model is not known, or not one block fits.
+    /// If the model is unknown, or not one block fits.
     pub(in crate::vllm_args) fn tiers(
         &self,
         kv: Option<&KvPlan>,
@@ -105,7 +105,7 @@ impl KvOffloading {
     }
 }
 
-/// What `--kv-transfer-config` means: a link between pools, offloading, or both.
+/// The meaning of `--kv-transfer-config`: a link between pools, offloading, or both.
 pub(super) fn connectors(word: &Word, minor: u8) -> Result<(String, Option<KvOffloading>), ArgumentError> {
     let map = object(word)?;
     let extra = |map: &Map<String, Value>| match map.get("kv_connector_extra_config") {

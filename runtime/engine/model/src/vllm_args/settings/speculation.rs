@@ -8,7 +8,7 @@ use super::object;
 use crate::vllm_args::ArgumentError;
 use crate::vllm_args::words::Word;
 
-/// Keys of `--speculative-config` whose decisions are not simulated; they must be off.
+/// Keys of `--speculative-config` whose effects are not simulated; they must be off.
 const MUST_BE_OFF: &[(&str, &str)] = &[
     ("parallel_drafting", "drafts are proposed one after another"),
     ("disable_eagle_block_drop", "the last block of a hit is dropped, or distinguished by the tokens after it"),
@@ -72,7 +72,7 @@ impl Speculation {
             | "extract_hidden_states"
             | "medusa"
             | "mlp_speculator" => return None,
-            // As vLLM finds out from the drafter's name.
+            // As vLLM detects it from the drafter's name.
             _ if model.contains("eagle-") || model.contains("eagle3") => Drafter::Eagle,
             _ if model.contains("dflash") || model.contains("dspark") => return None,
             _ if method == "mtp" || method.ends_with("_mtp") => {
@@ -80,7 +80,7 @@ impl Speculation {
                 let modules = said.unwrap_or(if MULTI_MODULE.contains(&method) { u64::MAX } else { 1 });
                 if modules.min(self.tokens.unwrap_or(0)) > 1 { Drafter::MultiModuleMtp } else { Drafter::Mtp }
             }
-            // A method that is the drafter's name stands for none.
+            // A method that equals the drafter's name counts as absent.
             _ if method == "draft_model" || self.model.as_deref() == Some(method) => Drafter::DraftModel,
             _ => return None,
         })

@@ -8,7 +8,7 @@ use super::STEPS_OF_WORK;
 
 /// Longer texts are not checked, and count as matching.
 const CHARS_MAX: usize = 500;
-/// Most steps for a text. A text that takes more is taken as matching.
+/// The most steps for a text. A text that needs more counts as matching.
 const STEPS_MAX: u32 = 20_000;
 
 /// Whether an expression matches somewhere in a text.
@@ -64,7 +64,7 @@ impl Matching {
             HirKind::Repetition(repetition) => {
                 let (fewest, most) = (repetition.min, repetition.max.unwrap_or(u32::MAX));
                 match repetition.sub.kind() {
-                    // Most repetitions are of one character, which needs no depth.
+                    // Most repetitions have one character, which needs no depth.
                     HirKind::Class(class) => {
                         let end = (at..self.text.len()).take(most as usize).find(|at| !self.has(class, *at));
                         let end = end.unwrap_or_else(|| self.text.len().min(at.saturating_add(most as usize)));

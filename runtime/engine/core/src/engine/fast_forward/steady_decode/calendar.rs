@@ -2,11 +2,11 @@
 
 use crate::request::RequestId;
 
-/// Steps that one word of bits stands for.
+/// Number of steps per word of bits.
 pub(super) const STEPS_PER_WORD: usize = u64::BITS as usize;
 
-/// A ring of coming steps, by the clock of the steady decode. It covers a power of two of
-/// them, at least two words; none until the first request comes.
+/// A ring of future steps, by the clock of the steady decode. It covers a power of two of them, at least two
+/// words; empty until the first request.
 #[derive(Debug, Default)]
 pub(super) struct Calendar {
     /// Requests by step, in no order.
@@ -30,8 +30,7 @@ impl Calendar {
         clock as usize & (self.steps.len() - 1)
     }
 
-    /// Enters a request for the step that is `steps` after the one at `clock`, or for the
-    /// last that is covered.
+    /// Enters a request for the step that is `steps` after the one at `clock`, or for the last covered step.
     #[inline]
     pub(super) fn enter(&mut self, id: RequestId, clock: u64, steps: u32) {
         let steps = u64::from(steps).min(self.steps.len() as u64 - 1);

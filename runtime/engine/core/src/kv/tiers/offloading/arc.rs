@@ -3,8 +3,8 @@
 use super::Recency;
 use crate::kv::hash::BlockHash;
 
-/// Chunks used once and more often, and as many of each kind that were evicted lately. An offer of an evicted one shifts
-/// the target between the kinds.
+/// Chunks used once and chunks used more often, and the same numbers of recently evicted ones. An offer of an
+/// evicted chunk shifts the target between the kinds.
 #[derive(Debug)]
 pub(super) struct AdaptiveOrder {
     capacity: u32,
@@ -96,7 +96,7 @@ impl AdaptiveOrder {
         Some(chosen.into_iter().map(|(key, _)| key).collect())
     }
 
-    /// All chunks, the next candidate for eviction first.
+    /// All chunks, in the order of eviction.
     pub(super) fn iter(&self) -> impl Iterator<Item = BlockHash> + '_ {
         self.once.iter().chain(self.often.iter())
     }

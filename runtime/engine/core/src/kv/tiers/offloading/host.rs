@@ -15,7 +15,7 @@ type Rank = (u64, i64);
 /// The eviction order of chunks.
 #[derive(Debug)]
 enum EvictionOrder {
-    /// In the order of the table.
+    /// By the order of the table (`lru`).
     Listed,
     Ranked(Ranks),
     /// By the policy `arc`.
@@ -25,7 +25,7 @@ enum EvictionOrder {
 /// An order in which all uses of one request share one place until it ends.
 #[derive(Debug, Default)]
 struct Ranks {
-    /// By place.
+    /// Ranks by place.
     ranks: Vec<Rank>,
     /// Chunks that nothing reads or writes.
     idle: BTreeMap<Rank, Slot>,
@@ -108,7 +108,7 @@ impl Uses {
     }
 }
 
-/// Offers of chunks until they are stored, the one offered longest ago first.
+/// Counts of offers for chunks that are not stored yet, oldest offer first.
 #[derive(Debug, Default)]
 struct Offers {
     counts: BTreeMap<BlockHash, u32>,
@@ -246,8 +246,8 @@ impl HostCache {
         keys.into_iter()
     }
 
-    /// Allocates places for the uncached chunks of a request, in order, and evicts others for them.
-    /// Returns none, and stores nothing, if there is not enough room.
+    /// Allocates places for the uncached chunks of a request, in order, and evicts other chunks for them.
+    /// Returns None, and stores nothing, if there is not enough room.
     pub(super) fn begin_store(
         &mut self,
         uses: &mut Uses,
@@ -297,8 +297,8 @@ impl HostCache {
         }
     }
 
-    /// Reserves a place for a chunk that comes from below and is read as soon as it has arrived;
-    /// returns false if there is no room.
+    /// Reserves a place for a chunk from the tier below that is read as soon as it has arrived; returns false
+    /// if there is no room.
     pub(super) fn begin_fill(&mut self, key: BlockHash, evicted: &mut Vec<BlockHash>) -> bool {
         if self.find(key) != Found::Missing || self.make_room(1, &[], evicted).is_none() {
             return false;
@@ -375,7 +375,7 @@ impl HostCache {
         }
     }
 
-    /// Evicts enough chunks for `count` more, but none of those offered.
+    /// Evicts enough chunks for `count` more, but none of the offered ones.
     fn make_room(&mut self, count: u32, offered: &[Offer], evicted: &mut Vec<BlockHash>) -> Option<()> {
         let excess = count.saturating_sub(self.chunks.num_free());
         if excess == 0 {

@@ -77,13 +77,13 @@ struct RequestState {
 struct Job {
     sequence: u64,
     keys: Vec<BlockHash>,
-    /// For a load, its result.
+    /// For a load: its result.
     load: Option<EndedLoad>,
-    /// For a load, the chunks that were not in the host.
+    /// For a load: the chunks that were not in the host.
     below: Vec<BlockHash>,
-    /// For a store, the device blocks that are read.
+    /// For a store: the device blocks that are read.
     blocks: Vec<BlockId>,
-    /// Transfers that are still to come.
+    /// Number of transfers still to come.
     parts: u32,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Offloading {
     requests: BTreeMap<u64, RequestState>,
     jobs: BTreeMap<u64, Job>,
     next_job: u64,
-    /// Chunks that are being loaded; none are noted where the device has no cache that others could find them in.
+    /// Chunks that are being loaded; None if the device has no cache in which other requests could find them.
     loading: Option<BTreeSet<BlockHash>>,
     /// Stores of requests that have ended, by the blocks that they read.
     fences: BTreeMap<BlockId, Vec<u64>>,
@@ -148,7 +148,7 @@ impl Offloading {
         !self.ended.is_empty()
     }
 
-    /// The same connector of another engine, with nothing yet.
+    /// The same connector for another engine, empty.
     pub(crate) fn empty_like(&self) -> Self {
         Self::new(self.options, self.rules, self.block_size, self.loading.is_some())
     }
@@ -207,7 +207,7 @@ impl Offloading {
         }
     }
 
-    /// A request comes.
+    /// Adds a request.
     pub(crate) fn begin(&mut self, sequence: u64, tag: u64) {
         self.requests.insert(sequence, RequestState { tag, ..RequestState::default() });
     }
@@ -385,7 +385,7 @@ impl Offloading {
         job.load
     }
 
-    /// A request ends, whose blocks and tokens are these; its blocks are watched while they are copied.
+    /// Ends a request with these blocks and tokens; its blocks are watched while they are copied.
     pub(crate) fn end(&mut self, known: Known<'_>, tokens: Storing) {
         let Some(state) = self.requests.get_mut(&known.sequence).filter(|state| state.ended.is_none()) else { return };
         state.ended = Some(Ended { hashes: known.hashes.to_vec(), tokens });
@@ -478,7 +478,7 @@ impl Recency {
         Some(key)
     }
 
-    /// From the oldest on.
+    /// All entries, oldest first.
     fn iter(&self) -> impl Iterator<Item = BlockHash> + '_ {
         self.by_age.values().copied()
     }

@@ -5,11 +5,10 @@ use crate::config::error::ConfigError;
 /// Eviction order of chunks in the host (vLLM's `eviction_policy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EvictionPolicy {
-    /// The one used longest ago.
+    /// The least recently used chunk.
     #[default]
     Lru,
-    /// By an adaptive replacement cache, which separates entries used once from entries used more
-    /// often.
+    /// An adaptive replacement cache, which separates entries used once from entries used more often.
     Arc,
 }
 
@@ -25,14 +24,14 @@ pub struct OffloadingOptions {
     pub eviction_policy: EvictionPolicy,
     /// Offers of a chunk until it is stored; 0 and 1 for the first.
     pub store_threshold: u32,
-    /// Chunks whose offers are counted at most.
+    /// The most chunks whose offers are counted.
     pub max_tracker_size: u32,
     /// Store no chunk that ends behind the prompt.
     pub offload_prompt_only: bool,
 }
 
 impl Default for OffloadingOptions {
-    /// vLLM's defaults, but for the size, which it has none for.
+    /// vLLM's defaults. The size has no default in vLLM.
     fn default() -> Self {
         Self {
             chunks: 0,

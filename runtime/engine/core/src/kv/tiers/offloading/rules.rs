@@ -2,7 +2,7 @@
 
 use crate::config::rules::SchedulerRules;
 
-/// Whose rules a connector follows.
+/// The rules that a connector follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectorRules {
     /// vLLM's connector of a release.
@@ -49,7 +49,7 @@ impl ConnectorRules {
         self.vllm().is_none_or(SchedulerRules::waits_for_blocks_on_their_way)
     }
 
-    /// So does a block that another request of the engine loads.
+    /// Whether a block that another request of the engine loads also has this effect.
     pub(super) fn waits_for_loads_of_others(self) -> bool {
         self.vllm().is_none_or(SchedulerRules::waits_for_loads_of_others)
     }
@@ -79,8 +79,8 @@ impl ConnectorRules {
         self.vllm().is_none_or(SchedulerRules::keeps_offered_blocks)
     }
 
-    /// Copies of blocks that are taken again, and the latest of a request that is preempted, are finished before the step
-    /// begins. Dynamo's blocks cannot be taken before where engines share the host.
+    /// Whether copies of reused blocks, and the latest copies of a preempted request, end before the step
+    /// begins. In Dynamo, blocks cannot be reused before that if engines share the host.
     pub(super) fn flushes_copies(self) -> bool {
         match self {
             Self::Vllm(rules) => rules.flushes_copies(),

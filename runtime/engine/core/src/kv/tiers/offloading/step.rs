@@ -50,8 +50,8 @@ impl OffloadingMoves {
 /// A step, in this order: requests are given blocks; preempted requests are named; copies of reused
 /// blocks are flushed; requests store; the step ends.
 impl Offloading {
-    /// Records the blocks of a scheduled request: all its blocks, `known` of which were found or
-    /// loaded, or only the new ones.
+    /// Records the blocks of a scheduled request: all its blocks, of which `known` were found or loaded, or
+    /// only the new ones.
     pub(crate) fn give(&mut self, sequence: u64, are_all: bool, blocks: &[BlockId], known: usize) {
         let state = self.requests.get_mut(&sequence).expect("a request that has come");
         if are_all {
@@ -91,7 +91,7 @@ impl Offloading {
         self.coming.flushed.extend(under_way);
     }
 
-    /// Blocks whose copies are in progress may have been taken again.
+    /// Flushes copies in progress whose blocks have been reused.
     pub(crate) fn flush_given(&mut self) {
         if self.fences.is_empty() || !self.rules.flushes_copies() {
             return;
@@ -142,7 +142,7 @@ impl Offloading {
         self.latest = std::mem::take(&mut self.coming);
     }
 
-    /// The blocks that a store of a request that has ended reads are others' by now.
+    /// Watches a store of an ended request, because other requests may already have its blocks.
     fn watch(&mut self, number: u64) {
         for &block in &self.jobs[&number].blocks {
             self.fences.entry(block).or_default().push(number);

@@ -26,7 +26,7 @@ fn lookup(offloading: &mut Offloading, sequence: u64, hashes: &[BlockHash]) -> O
     offloading.lookup(known(sequence, hashes), 0, false, |_| false)
 }
 
-/// A request comes, is looked up and computes its whole prompt in one step, in blocks that are numbered from `first_block`.
+/// A request arrives, is looked up and computes its whole prompt in one step, in blocks numbered from `first_block`.
 fn compute(offloading: &mut Offloading, sequence: u64, hashes: &[BlockHash], first_block: u32) {
     offloading.begin(sequence, sequence);
     lookup(offloading, sequence, hashes);
