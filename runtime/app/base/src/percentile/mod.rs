@@ -20,7 +20,7 @@ pub fn share_rank(count: usize, share: f64) -> Option<usize> {
     Some(((last as f64 * share).round() as usize).min(last))
 }
 
-/// The sample at a share of ascending samples; none without any.
+/// The sample at a share of ascending samples; None if there are none.
 #[must_use]
 pub fn at_share<T: Copy>(ascending: &[T], share: f64) -> Option<T> {
     Some(ascending[share_rank(ascending.len(), share)?])

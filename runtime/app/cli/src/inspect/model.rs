@@ -73,7 +73,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     prefill_context_parallel_size: u64,
 
-    /// Ranks with attention of their own.
+    /// Ranks with separate attention.
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     data_parallel_size: u64,
 

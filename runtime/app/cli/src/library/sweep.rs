@@ -55,9 +55,9 @@ struct Search {
 /// A file that points read: its name on command lines, and its contents.
 #[derive(Clone, Debug)]
 pub struct InputFile {
-    /// The word of the command line.
+    /// The argument of the command line that names the file.
     pub word: String,
-    /// Names and contents of the files in one folder; the first is the file of the word.
+    /// Names and contents of the file that `word` names, and of other files in its folder that it needs.
     pub files: Vec<(String, Vec<u8>)>,
 }
 
@@ -137,10 +137,10 @@ impl Sweep {
         &self.combinations[point]
     }
 
-    /// Checks all points without executing any; keeps which files they read.
+    /// Checks all points without executing any, and returns the files that they read.
     ///
     /// # Errors
-    /// What is wrong with the first bad point; a file that cannot be read.
+    /// The problem of the first invalid point, or a file that cannot be read.
     pub fn check(&mut self) -> Result<Vec<InputFile>, Refusal> {
         let (inputs, files) = match &self.kind {
             Kind::Run { points, .. } => self.run_inputs(points, None)?,

@@ -39,7 +39,7 @@ pub(crate) struct RecordArgs {
     pub(crate) connect_timeout: Option<Duration>,
 
     /// Host on which engines reach the other sockets, on free ports [default: the host of
-    /// --engine-handshake; files in a temporary folder if that is this machine].
+    /// --engine-handshake, or files in place of ports if that is this machine].
     #[arg(long, value_name = "HOST", help_heading = "Link")]
     pub(crate) bind_host: Option<String>,
 

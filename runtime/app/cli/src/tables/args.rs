@@ -138,7 +138,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) expert_parallel: u32,
 
-    /// Ranks with attention of their own and experts in common.
+    /// Ranks with separate attention and shared experts.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) attention_dp: u32,
 

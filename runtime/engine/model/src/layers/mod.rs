@@ -90,7 +90,7 @@ pub enum Mixer {
     /// Attention with a latent vector.
     Latent(Latent),
     State(State),
-    /// No attention.
+    /// Neither attention nor a state.
     None,
 }
 

@@ -18,7 +18,7 @@ pub enum Route {
 impl Route {
     pub(crate) const ALL: [Self; 4] = [Self::Installed, Self::Rustup, Self::RustSrc, Self::Debian];
 
-    /// The name that `VCR_GUEST_TOOLCHAIN` knows it by.
+    /// Its value of `VCR_GUEST_TOOLCHAIN`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -226,7 +226,7 @@ fn value(given: Option<&Value>, ty: &Type, path: &str) -> Result<Val, String> {
     })
 }
 
-/// A value as JSON. Numbers that JSON has not are texts.
+/// A value as JSON. Numbers that JSON cannot represent become texts.
 pub(super) fn json(value: Val) -> Value {
     match value {
         Val::Bool(value) => value.into(),

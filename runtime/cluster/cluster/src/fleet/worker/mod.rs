@@ -353,7 +353,7 @@ impl Worker {
     pub(crate) fn bring_up(&mut self, run: &str, config: &PoolConfig) -> Result<(), MakeError> {
         self.lifecycle.come_up();
         if self.incarnation == 0 {
-            // The plugins of its first engine were made with it.
+            // The first engine already has its plugins.
             return Ok(());
         }
         let plugin_context =

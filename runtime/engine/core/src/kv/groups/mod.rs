@@ -248,8 +248,8 @@ impl KvGroups {
         self.chunk_group.is_some()
     }
 
-    /// A prefix that other requests share beyond the hit of a request's admission; see
-    /// [`GroupHit::shared_prefix_tokens`].
+    /// Length of a prefix that other requests also have, if it exceeds the hit at the request's admission;
+    /// see [`GroupHit::shared_prefix_tokens`].
     pub(crate) fn shared_prefix_tokens(&self, id: RequestId) -> u32 {
         self.requests.get(id.index()).map_or(0, |tables| tables.shared_prefix_tokens)
     }

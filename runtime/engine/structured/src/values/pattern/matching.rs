@@ -1,4 +1,4 @@
-//! Whether texts match, found by backtracking, since texts are short.
+//! Matches texts against patterns by backtracking, which is fast enough because texts are short.
 
 use alloc::vec::Vec;
 

@@ -31,7 +31,7 @@ impl Register {
         self.contents().origins.get(&tag).copied()
     }
 
-    /// A request has ended in the cluster.
+    /// Records that a request has ended in the cluster.
     pub(crate) fn ended(&self, tag: u64, record: RequestRecord) {
         self.contents().ended.insert(tag, record);
     }
