@@ -273,7 +273,7 @@ fn the_router_goes_to_the_host_that_has_the_prompt_if_it_knows_and_minds() {
     assert!((1..20).contains(&found_of_20(0.75, 90 * MS)));
 }
 
-/// All of them read at full speed.
+/// All engines together read as fast as one engine alone may.
 const SHARED: SharedTier = SharedTier { write_bytes_per_s: Some(1_600_000_000), read_bytes_per_s: Some(3_200_000_000) };
 
 const ONE_HOST: KvTiersConfig = KvTiersConfig { host_blocks: 40, disk_blocks: 0, shared_host: Some(SHARED), ..TIERS };

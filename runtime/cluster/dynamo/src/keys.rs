@@ -86,7 +86,7 @@ impl<'f> Keys<'f> {
         self.read(option.name, &range_text(option), |value| count_in_range(option, value))
     }
 
-    /// The same, where null means no limit.
+    /// An option of the engine that is a count, or null for no limit.
     pub(crate) fn bound_option(&mut self, option: &EngineOption) -> Option<Option<u32>> {
         let value = self.raw(option.name)?;
         if value.is_null() {
@@ -132,7 +132,8 @@ impl<'f> Keys<'f> {
         self.choice_or(key, words, "")
     }
 
-    /// The same, after the caller has checked for other kinds of values, which `more` lists.
+    /// A name out of a list. `more` names the other kinds of values, which the caller has already tried, for
+    /// the error message.
     pub(crate) fn choice_or<T: Copy>(&mut self, key: &'static str, words: &[(&str, T)], more: &str) -> Option<T> {
         let names: Vec<String> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
         let chosen =

@@ -228,7 +228,7 @@ impl Outcome {
     /// script. Charts of engines over time need [`RunOptions::keeps_series`].
     ///
     /// # Errors
-    /// Those of the writer; a file that is written while runs are made.
+    /// If the writer fails, or the file is one that is written while runs are made.
     pub fn write_file(&self, file: OutFile, source: &str, out: &mut (impl Write + Send)) -> io::Result<()> {
         results::outputs::write_file(self, file, source, out)
     }

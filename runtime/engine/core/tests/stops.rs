@@ -50,7 +50,7 @@ fn prompt(keeps_tokens: bool) -> Prompt {
     prompt
 }
 
-/// The same, computed token by token like vLLM's code.
+/// The output of `script` and its end, computed token by token like vLLM's code.
 fn expected(stops: &StopRules, script: &[u32]) -> (Vec<u32>, FinishReason) {
     for len in 1..=script.len() {
         let outputs = &script[..len];

@@ -39,7 +39,7 @@ impl JsonTokens {
         self.structure_unless(structured_output, &|| false)
     }
 
-    /// The same, unless no caller waits for it any more.
+    /// As [`structure`](Self::structure), but stops with an error as soon as `is_gone` says that no caller waits.
     pub fn structure_unless(&self, structured_output: &str, is_gone: &dyn Fn() -> bool) -> Result<Structure, String> {
         let go_on = || if is_gone() { Err("nobody waits for the structured output".to_string()) } else { Ok(()) };
         let form = OutputForm::parse(structured_output)?;

@@ -179,8 +179,8 @@ impl MeasuredRun {
         self.due_within(now_ns, 0)
     }
 
-    /// The same, and also [foreseen](Self::foreseen_ns) requests up to `ahead_ns` before their time. Requests
-    /// that can never run are recorded as rejected and skipped.
+    /// The next action due at or before `now_ns`, or a [foreseen](Self::foreseen_ns) request up to `ahead_ns`
+    /// before its time. Requests that can never run are recorded as rejected and skipped.
     pub fn due_within(&mut self, now_ns: u64, ahead_ns: u64) -> Option<Due> {
         loop {
             let until_ns = now_ns.saturating_add(self.foreseen_ns(ahead_ns));

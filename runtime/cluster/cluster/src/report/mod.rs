@@ -291,7 +291,7 @@ pub struct Report {
     /// Every request that was measured, in order of arrival.
     #[serde(skip)]
     pub requests: Vec<RequestRecord>,
-    /// The same, if the run packs them; the list above is then empty.
+    /// The measured requests if the run packs them; `requests` is then empty.
     #[serde(skip)]
     pub packed_requests: PackedRecords,
     /// Every gap between consecutive output tokens, in nanoseconds.

@@ -145,8 +145,8 @@ impl Cluster {
         Self::made(config, false)
     }
 
-    /// The same, with an output for each token. It runs every step individually, which takes longer but does
-    /// not change the results.
+    /// A cluster that returns an output for each token. It runs every step individually, which takes longer
+    /// but does not change the results.
     pub fn with_tokens(config: RunConfig) -> Result<Self, ClusterError> {
         Self::made(config, true)
     }

@@ -38,7 +38,7 @@ impl Patience {
         first.into_iter().chain(self.whole).min()
     }
 
-    /// The same, with a cancellation at a time if there is one.
+    /// The client's patience, which also ends at `cancels_at_ns` if that is given.
     #[must_use]
     pub(crate) fn at_most(self, cancels_at_ns: Option<u64>) -> Self {
         let cancelled = cancels_at_ns.map(|at_ns| (at_ns, GiveUp::Cancelled));

@@ -126,7 +126,7 @@ impl PromptHasher {
         chain
     }
 
-    /// The same, in reused buffers.
+    /// Writes the hashes of the prompt `tokens` to `chain`, whose buffers are reused.
     pub fn chain_into(&self, tokens: &[u32], keys: &ExtraKeys<'_>, chain: &mut PromptChain) {
         chain.blocks.clear();
         let mut bytes = Vec::new();

@@ -241,7 +241,7 @@ rules! {
     /// An item that was evicted and recomputed in one step is not listed as evicted (since 0.28).
     lists_lasting_evictions_alone: 28..,
 
-    // Offloading to the host, which is known since 0.32: rules of all releases since are rules all the same.
+    // Offloading to the host (since 0.32). Rules that all of these releases have are listed as well.
     /// Blocks of a prompt are offered to the host again when the request is back after a preemption (since 0.33).
     offers_blocks_again: 33..,
     /// Blocks that a request stores or uses share its place in the order of uses until it ends, later tokens first (since
@@ -252,9 +252,9 @@ rules! {
     /// A block in transfer to the host makes the scheduler skip the request, instead of ending the
     /// hit.
     waits_for_blocks_on_their_way: 32..,
-    /// So does a block that another request loads.
+    /// A block that another request loads makes the scheduler skip the request, too.
     waits_for_loads_of_others: 32..,
-    /// So do copies of the request's own blocks that are in progress.
+    /// Copies of the request's own blocks in progress make the scheduler skip the request, too.
     waits_for_own_copies: 32..,
     /// The end of a request is a use of all the blocks that it stored or found, the last one first.
     uses_blocks_at_ends: 32..,

@@ -22,7 +22,7 @@ enum Admission {
     Loading,
     /// Only this request is blocked; later ones may be admitted.
     SteppedOver,
-    /// The same, because of a transfer.
+    /// Only this request is blocked, by a transfer; later ones may be admitted.
     Deferred,
     /// No later request may be admitted.
     Blocked(AdmissionStop),

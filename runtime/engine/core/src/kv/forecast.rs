@@ -79,7 +79,7 @@ pub(crate) struct Outlook {
     /// For each block, the number of its requests that have arrived.
     passed: Vec<u32>,
     candidates: BTreeSet<Candidate>,
-    /// The same, by block and with their hashes.
+    /// The candidates by block, with their hashes.
     listed: BTreeMap<BlockId, (Candidate, BlockHash)>,
     by_hash: BTreeSet<(BlockHash, BlockId)>,
     released: u64,

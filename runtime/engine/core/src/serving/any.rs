@@ -56,7 +56,7 @@ impl AnyEngine {
         if let Self::Vllm(engine) = self { Some(engine) } else { None }
     }
 
-    /// The same, mutable.
+    /// As [`as_vllm`](Self::as_vllm), mutable.
     pub fn as_vllm_mut(&mut self) -> Option<&mut Engine> {
         if let Self::Vllm(engine) = self { Some(engine) } else { None }
     }
@@ -67,7 +67,7 @@ impl AnyEngine {
         if let Self::Sglang(engine) = self { Some(engine) } else { None }
     }
 
-    /// The same, mutable.
+    /// As [`as_sglang`](Self::as_sglang), mutable.
     pub fn as_sglang_mut(&mut self) -> Option<&mut SglangEngine> {
         if let Self::Sglang(engine) = self { Some(engine) } else { None }
     }

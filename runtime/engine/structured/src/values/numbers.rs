@@ -33,7 +33,7 @@ pub(crate) struct Range {
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     value: f64,
-    /// The same, if it is whole.
+    /// The exact value, if it is a whole number.
     whole: Option<i128>,
     is_excluded: bool,
 }

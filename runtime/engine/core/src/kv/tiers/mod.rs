@@ -250,7 +250,7 @@ impl KvTiers {
         let mut disk_slots = std::mem::take(&mut self.disk_slots);
         host_slots.clear();
         disk_slots.clear();
-        // All of them stay until other blocks are evicted.
+        // Every block is pinned before the blocks from disk can evict others from the host.
         let (client, host, disk) = (self.at, self.host_of(self.at), self.disk_of(self.at));
         for &hash in hashes {
             if let Some(slot) = self.hosts[host].find_ready(hash) {

@@ -138,7 +138,7 @@ impl KvPages {
         self.num_free += known;
     }
 
-    /// The same, as used now.
+    /// Moves the full pages among a request's first `tokens` tokens into the tree, as used now.
     pub(super) fn store_now(&mut self, id: RequestId, request: &Request, tokens: u32) {
         let now = self.radix.tick(1);
         self.store(id, request, tokens, now);

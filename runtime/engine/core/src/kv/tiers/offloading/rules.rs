@@ -54,7 +54,7 @@ impl ConnectorRules {
         self.vllm().is_none_or(SchedulerRules::waits_for_loads_of_others)
     }
 
-    /// So do copies of the request's own blocks that are in progress.
+    /// Whether copies of the request's own blocks in progress make the request wait, too.
     pub(super) fn waits_for_own_copies(self) -> bool {
         self.vllm().is_none_or(SchedulerRules::waits_for_own_copies)
     }
