@@ -21,14 +21,14 @@ use crate::refusal::Refusal;
 
 /// Version of the JSON of a plan.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
-/// Rows of an answer, at most.
+/// Most rows of an answer.
 const MAX_ROWS: usize = 10;
 /// Families whose larger deployments are simulated, too, for the front.
 const WIDER: usize = 3;
-/// How many times as long steps took as latency models predict, at worst on the recorded
-/// deployments of docs/concepts/latency-models.md.
+/// Factors by which steps took longer than latency models predict, at worst on the recorded deployments of
+/// docs/concepts/latency-models.md.
 const SLOWER: [(&str, f64); 3] = [("roofline", 1.33), ("tables", 1.28), ("fitted", 1.09)];
-/// The same of a model that is not among them.
+/// The factor for other latency models.
 const SLOWER_OTHER: f64 = 1.33;
 /// Families that cost more than the first row by this factor, and by the error, are no candidates for a safe row.
 const SAFE_WITHIN: f64 = 2.0;
@@ -38,7 +38,7 @@ const FULL: f64 = 0.99;
 /// A deployment with the load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
-    /// From 1.
+    /// Number of the row, counted from 1.
     pub(crate) number: usize,
     pub(crate) deployment: Shape,
     /// Engines, or groups of prefill and decode engines.
@@ -67,11 +67,11 @@ pub(crate) struct Row {
     pub(crate) itl_ms_p99: Option<f64>,
     /// Whether no other row costs less and has shorter latencies.
     pub(crate) on_front: bool,
-    /// Whether it keeps the objectives where steps take as much longer as the latency model may be wrong; absent where
-    /// that was not tried.
+    /// Whether it keeps the objectives if steps are slower by the error of the latency model; absent if that
+    /// was not tried.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) holds_if_slower: Option<bool>,
-    /// Fingerprint of its run.
+    /// Fingerprint of the run.
     pub(crate) fingerprint: String,
 }
 
@@ -88,16 +88,16 @@ pub(crate) struct Plan {
     pub(crate) latency_model: String,
     /// Feasible deployments, the cheapest first.
     pub(crate) rows: Vec<Row>,
-    /// Where none is feasible: the one that comes closest.
+    /// The deployment that comes closest, if none is feasible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) nearest: Option<Row>,
-    /// How many times as long steps take in `holds_if_slower`.
+    /// Factor by which steps are slower in `holds_if_slower`.
     pub(crate) slower: f64,
-    /// The first row that holds then.
+    /// The first row that keeps the objectives with these slower steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) safe_row: Option<usize>,
     pub(crate) growth: Vec<Growth>,
-    /// What host memory for KV does for the first row, or why it does nothing; absent where the space has none.
+    /// A sentence on what host memory for KV does for the first row; absent if the space has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) host_memory: Option<String>,
     pub(crate) families: Vec<FamilyResult>,

@@ -1,7 +1,8 @@
-//! The finished simulations of a plan, in a file beside its folder while it searches: neither `kill -9` nor the end of
-//! the time loses them, and the same command goes on from them.
+//! The finished simulations of a plan. While `vcr plan` searches, they are kept in a file beside its output
+//! folder, so that the same command continues from them after a kill or when its time has run out.
 //!
-//! A simulation is found by the digest of its script, so that another question only finds what it has in common.
+//! A simulation is found by the digest of its script, so a changed question reuses only the simulations that
+//! it shares with the old one.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
@@ -24,7 +25,7 @@ use crate::terminal::text::counted;
 /// Suffix behind the name of the folder.
 const SUFFIX: &str = ".simulations";
 
-/// The first line: what simulations depend on beside their scripts.
+/// The first line of the file: everything besides its script on which a simulation depends.
 #[derive(PartialEq, Serialize, Deserialize)]
 struct Header {
     vcr_version: String,
@@ -39,17 +40,17 @@ struct Line<R> {
     result: R,
 }
 
-/// Simulations that an earlier process has finished, and those of this one.
+/// The file of finished simulations: results of earlier processes are read from it, new ones are appended.
 pub(crate) struct Finished<T> {
     path: PathBuf,
     earlier: BTreeMap<String, T>,
-    /// Of the first line.
+    /// Length of the first line, in bytes.
     header_bytes: u64,
     file: Mutex<File>,
 }
 
 impl<T: Clone + Serialize + DeserializeOwned> Finished<T> {
-    /// Those beside the folder `out`; none where there is no file of this machine to be kept beside.
+    /// Opens or creates the file beside the folder `out` and locks it; none if `out` is a URL.
     pub(crate) fn open(out: &Path, inputs: &Inputs, quiet: bool) -> Result<Option<Self>, Refusal> {
         if remote::url(out).is_some() {
             return Ok(None);
@@ -93,7 +94,7 @@ impl<T: Clone + Serialize + DeserializeOwned> Finished<T> {
         if self.earlier.is_empty() { None } else { self.earlier.get(&name(script)).cloned() }
     }
 
-    /// Keeps a result. A disk that is full costs a later process time, not this one its answer.
+    /// Keeps a result. Errors, such as a full disk, are ignored: a later process would only repeat the simulation.
     pub(crate) fn add(&self, script: &str, result: &T) {
         let line = serde_json::to_string(&Line { script: name(script), result }).unwrap_or_default();
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
@@ -101,11 +102,11 @@ impl<T: Clone + Serialize + DeserializeOwned> Finished<T> {
         let _ = file.write_all(format!("{line}\n").as_bytes());
     }
 
-    /// Removes the file of a plan that is whole, or that has none; says where that of another one is.
+    /// Removes the file if the plan is complete or no simulation was kept; otherwise prints where it is.
     pub(crate) fn end(&self, is_whole: bool) {
         let bytes = self.file.lock().unwrap_or_else(PoisonError::into_inner).metadata().map_or(0, |file| file.len());
         if is_whole || bytes <= self.header_bytes {
-            // It may lie in a folder that was made read-only meanwhile; then it stays.
+            // The folder may be read-only by now; the file then stays.
             let _ = fs::remove_file(&self.path);
         } else {
             let path = self.path.display();

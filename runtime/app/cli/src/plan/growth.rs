@@ -39,7 +39,7 @@ impl Growth {
     }
 }
 
-/// The cheapest deployment for each of the loads; `first` is that of this load.
+/// The cheapest deployment for each factor by which requests arrive faster; `first` is the answer for the factor 1.
 pub(crate) fn growth(
     simulator: &Simulator<'_>,
     families: &[Family],
@@ -67,7 +67,7 @@ pub(crate) fn growth(
     all.into_iter().filter_map(Result::transpose).collect()
 }
 
-/// A family that may be the cheapest with another load, with its best flags for this one.
+/// The family as a candidate for the load times `factor`, with its best flags for the load itself.
 fn candidate(family: &Family, found: &Found, factor: f64, price: f64) -> Option<Family> {
     let (shape, replicas) = match *found {
         Found::Least { shape, replicas } => (shape, replicas),

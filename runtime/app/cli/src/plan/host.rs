@@ -6,10 +6,11 @@ use crate::plan::script::Case;
 use crate::plan::simulate::{Simulated, Simulator};
 use crate::plan::space::{HOST_GIB, Shape, without};
 
-/// Shares of prompt tokens below which nothing comes of it.
+/// Shares of prompt tokens below which a sentence says that there are too few of them.
 const NOTHING: f64 = 0.01;
 
-/// What host memory does for a deployment, in a sentence; nothing where the space has none.
+/// A sentence on whether host memory helps a deployment: it is compared with the same deployment with or
+/// without it. None if the space has no other one.
 pub(crate) fn of_host(
     simulator: &Simulator<'_>,
     facts: &Facts,

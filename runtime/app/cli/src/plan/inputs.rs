@@ -109,7 +109,7 @@ impl Inputs {
         })
     }
 
-    /// The same with other paths of the files that runs read.
+    /// These inputs with the path of each file that runs read replaced by `of`.
     pub(crate) fn with_paths(&self, of: impl Fn(&Path) -> PathBuf) -> Result<Self, Refusal> {
         let mut moved = self.clone();
         if let Some(path) = moved.load.file_mut() {
@@ -130,7 +130,7 @@ impl Inputs {
     }
 }
 
-/// A name under which it is published, or the folder of a config.json.
+/// The name under which a model is published, or the folder of its config.json.
 fn model_name(text: &str) -> Result<String, Refusal> {
     let path = Path::new(text);
     let found = if path.file_name().is_some_and(|name| name == "config.json") && path.is_file() {
@@ -149,7 +149,7 @@ fn model_name(text: &str) -> Result<String, Refusal> {
     }
 }
 
-/// The name in the table of models that a text means: another publisher, or none, may have no such model.
+/// The name in the table of models for a text that may lack the publisher or name another one.
 fn published(text: &str) -> String {
     let names = vcr_model::names_of(text);
     let is_same = |name: &&String| without_publisher(name).eq_ignore_ascii_case(without_publisher(text));
@@ -161,7 +161,7 @@ fn without_publisher(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or(name)
 }
 
-/// The GPUs by their names here, with their prices.
+/// The prices of GPUs: stated ones, otherwise those of the table.
 fn prices(gpus: &[String], stated: &[String]) -> Result<Vec<Price>, Refusal> {
     let known = |text: &str| {
         Gpu::named(text).ok_or_else(|| {

@@ -13,7 +13,7 @@ use crate::refusal::Refusal;
 
 /// Seconds of a load that is drawn, unless its requests are counted.
 const DRAWN_S: f64 = 300.0;
-/// Least and most requests of such a load.
+/// Least and most requests of a drawn load.
 const DRAWN_REQUESTS: (f64, f64) = (500.0, 20_000.0);
 /// Shares of the load that its parts have, the whole last.
 const SHARES: [f64; 3] = [1.0 / 16.0, 0.25, 1.0];
@@ -36,7 +36,7 @@ pub(crate) enum Load {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Facts {
     pub(crate) requests: u64,
-    /// From the first arrival to the last one.
+    /// Time between the first and the last arrival.
     pub(crate) span_s: f64,
     pub(crate) prompt_tokens: u64,
     pub(crate) output_tokens: u64,
@@ -57,7 +57,7 @@ pub(crate) struct Facts {
 pub(crate) struct Cut {
     /// Leading requests; none for all.
     pub(crate) requests: Option<u64>,
-    /// How many times as fast requests arrive.
+    /// Factor by which requests arrive faster.
     pub(crate) factor: f64,
 }
 

@@ -38,7 +38,7 @@ impl Objective {
         Ok(Self { subject: subject.to_owned(), condition: condition.to_owned() })
     }
 
-    /// All of them, and one on completed requests if they contain none.
+    /// Parses all objectives, and adds one on completed requests if none is about them.
     pub(crate) fn all(texts: &[String]) -> Result<Vec<Self>, String> {
         let mut all = texts.iter().map(|text| Self::parse(text)).collect::<Result<Vec<_>, _>>()?;
         let metric = |one: &Self| one.subject.split('{').next().unwrap_or_default().trim().to_owned();

@@ -1,4 +1,4 @@
-//! Families that no row is of, and why.
+//! Families without a row in the answer, and why they have none.
 
 use serde::Serialize;
 
@@ -7,17 +7,17 @@ use crate::plan::search::{Family, Found, Probe};
 use crate::plan::simulate::Simulator;
 use crate::terminal::text::counted;
 
-/// How far the search came with a family.
+/// The result of the search for one family.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct FamilyResult {
     pub(crate) deployments: String,
     pub(crate) count: usize,
     /// `feasible`, `infeasible`, `dearer` or `unfinished`.
     pub(crate) result: &'static str,
-    /// The least that keep the objectives, that may keep them, or that come closest to them.
+    /// The fewest replicas that keep the objectives, that may keep them, or that come closest to them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) replicas: Option<u32>,
-    /// For these replicas.
+    /// Price of these replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) price_per_hour_usd: Option<f64>,
     /// Why it is not chosen, with the numbers.

@@ -23,7 +23,7 @@ pub(crate) struct Probe {
     pub(crate) part: usize,
 }
 
-/// How a deployment did.
+/// The score of a deployment with a part of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Score {
     /// Whether all objectives are kept.
@@ -56,9 +56,9 @@ pub(crate) struct Family {
     pub(crate) shapes: Vec<usize>,
     /// Price of a replica.
     pub(crate) price: f64,
-    /// Replicas that fewer of cannot carry the load, by arithmetic: where the search begins.
+    /// The search begins with this many replicas: by arithmetic, fewer cannot carry the load.
     pub(crate) least: u32,
-    /// Fewest and most replicas that may be.
+    /// Fewest and most allowed replicas.
     pub(crate) fewest: u32,
     pub(crate) most: u32,
 }
@@ -70,17 +70,17 @@ impl Family {
     }
 }
 
-/// How far the search came with a family.
+/// The result of the search for one family.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Found {
     /// The least replicas that keep all objectives with the whole load, and their best flags.
     Least { shape: usize, replicas: u32 },
-    /// No replicas keep them; the flags and replicas that come closest: the most, or the least that carry the load where
-    /// more replicas hurt an objective.
+    /// No number of replicas keeps the objectives. The flags and replicas come closest: the most replicas, or
+    /// the fewest that carry the load if more replicas hurt an objective.
     Infeasible { shape: usize, replicas: u32, part: usize },
     /// Only a part of the load needs these replicas, and they cost more than other deployments.
     Dearer { shape: usize, replicas: u32, part: usize },
-    /// The time was over before.
+    /// The time for the search ran out first.
     Unfinished,
 }
 
@@ -92,9 +92,9 @@ const WITHIN: f64 = 1.5;
 const ONE_IN: usize = 4;
 /// Families that always advance.
 const AT_LEAST: usize = 2;
-/// Shapes of a family that are simulated with the whole load, at most.
+/// Most shapes of a family that are simulated with the whole load.
 const FINALISTS: usize = 2;
-/// Where an objective that more replicas hurt is broken by at most this share, other flags may keep it.
+/// If an objective that more replicas hurt is missed by at most this share of its limit, other flags are tried.
 const CLOSE: f64 = -0.1;
 
 /// A family in progress.
@@ -102,7 +102,7 @@ const CLOSE: f64 = -0.1;
 struct Racing {
     /// Shapes that advance, the best one first.
     shapes: Vec<usize>,
-    /// The least replicas with the last part; none if there are none.
+    /// The fewest replicas that carried the last part; none if no number did.
     replicas: Option<u32>,
 }
 
@@ -265,7 +265,7 @@ fn race<S: Simulate>(simulate: &S, family: &Family, before: &Racing, part: usize
     let Some(mut replicas) = least(simulate, shapes[0], guess, family.range(), part)? else {
         return race_beyond(simulate, family, shapes, part);
     };
-    // Where the first one fails, others may not.
+    // Other shapes may pass with fewer replicas than the first one.
     while replicas > family.fewest {
         let scores = scores(simulate, &shapes, replicas - 1, part)?;
         let passing = shapes.iter().zip(&scores).filter(|(_, score)| score.carries);
@@ -287,7 +287,7 @@ fn race<S: Simulate>(simulate: &S, family: &Family, before: &Racing, part: usize
     Ok(Racing { shapes, replicas: Some(replicas) })
 }
 
-/// The same where the first shape fails even with the most replicas: others may not.
+/// Races the other shapes with the most replicas, where the first one has failed.
 fn race_beyond<S: Simulate>(
     simulate: &S,
     family: &Family,
@@ -425,14 +425,14 @@ fn scores<S: Simulate>(simulate: &S, shapes: &[usize], replicas: u32, part: usiz
     simulate.simulate(&probes)
 }
 
-/// The best first; equal ones stay in their order.
+/// Sorts shapes by headroom, the largest first; equal ones stay in their order.
 fn sort(shapes: &mut [usize], scores: &[Score]) {
     let by_shape: BTreeMap<usize, f64> =
         shapes.iter().copied().zip(scores.iter().map(|score| score.headroom)).collect();
     shapes.sort_by(|a, b| by_shape[b].total_cmp(&by_shape[a]));
 }
 
-/// The same answer from every deployment with the whole load.
+/// Decides each family by simulating all its deployments with the whole load.
 pub(crate) fn exhaustive<S: Simulate>(
     simulate: &S,
     families: &[Family],

@@ -251,7 +251,7 @@ fn write_growth(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
     writeln!(out)
 }
 
-/// What the table leaves out, and why.
+/// Writes why families and deployments are missing from the table.
 fn write_others(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<()> {
     /// Lines of reasons, unless all are requested.
     const SHOWN: usize = 8;

@@ -16,7 +16,7 @@ const MAX_SHAPES: usize = 20_000;
 /// The flag of vLLM for host memory of an engine that keeps KV, in GiB.
 pub(crate) const HOST_GIB: &str = "--kv-offloading-size";
 
-/// What is tried.
+/// The flags, parallel sizes and modes to try.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Space {
@@ -161,7 +161,7 @@ impl Shape {
         without(&self.command, &[HOST_GIB])
     }
 
-    /// What all shapes of its family have in common.
+    /// The model, GPUs and mode, which are the same for all shapes of a family.
     pub(crate) fn family_text(&self) -> String {
         let mode = match self.mode {
             Mode::Aggregated => String::new(),
@@ -183,7 +183,7 @@ pub(crate) struct LeftOut {
     pub(crate) deployments: String,
     /// Why, with the numbers.
     pub(crate) reason: String,
-    /// How many they are.
+    /// Number of these deployments.
     pub(crate) count: usize,
 }
 
@@ -194,7 +194,7 @@ pub(crate) struct Bounds {
     /// Name and price.
     pub(crate) gpus: Vec<(String, f64)>,
     pub(crate) max_gpus: u32,
-    /// None: as is usual for the GPU.
+    /// None means the usual number for the GPU.
     pub(crate) gpus_per_node: Option<u32>,
     /// Longest sequence; 0 until the load is known.
     pub(crate) max_model_len: u32,

@@ -84,7 +84,7 @@ impl Kept {
     }
 }
 
-/// Reasons that an error names, at most.
+/// Most reasons that an error names.
 const REASONS: usize = 4;
 
 /// A value that was predicted and measured.

@@ -25,12 +25,12 @@ pub(crate) fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Str
     }
 }
 
-/// The same; a text may have several, with commas as on the command line.
+/// One text or several; each may hold several words, separated by commas as on the command line.
 pub(crate) fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     Ok(list(deserializer)?.iter().flat_map(|text| text.split(',')).map(|word| word.trim().to_owned()).collect())
 }
 
-/// A document of its own, as a map or as its text.
+/// A nested document, as a map or as its text.
 pub(crate) fn document<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     Ok(match Option::<Value>::deserialize(deserializer)? {
         Some(Value::String(text)) => Some(text),
