@@ -47,7 +47,7 @@ pub struct Limits {
     /// Requests that a token source may refuse in one call; 1 KiB of each reason
     /// is kept.
     pub refusals_per_call: usize,
-    /// How often a token source may set a request's accepted drafts in one call.
+    /// Number of times that a token source may set a request's accepted drafts in one call.
     pub acceptances_per_call: usize,
     /// Real time of one call, for live engines, which share it with a frontend
     /// that waits; to instantiate and configure an instance may take ten times
@@ -112,6 +112,6 @@ impl Limits {
 pub(crate) struct Budget {
     pub(crate) fuel: u64,
     pub(crate) answer_bytes: usize,
-    /// Real time, where that is limited.
+    /// Limit of real time, if there is one.
     pub(crate) wall_time: Option<Duration>,
 }

@@ -69,8 +69,7 @@ impl GuestModule {
         Self::load_as(&name, path, limits)
     }
 
-    /// The same for a file whose name is not the guest's, which is known as
-    /// `name`.
+    /// Reads, checks and compiles the component at `path`, and calls the guest `name` instead of its file name.
     ///
     /// # Errors
     /// When the file cannot be read or is not a guest that this build can run.
@@ -150,15 +149,14 @@ impl GuestModule {
         Ok(Self { shared, sink: None, engine: EngineInfo::default() })
     }
 
-    /// The same guest with `sink` as the receiver of its telemetry; without one
-    /// telemetry is dropped.
+    /// This guest with `sink` as the receiver of its telemetry; without one, telemetry is dropped.
     #[must_use]
     pub fn observed_by(&self, sink: Arc<dyn NoteSink>) -> Self {
         Self { sink: Some(sink), ..self.clone() }
     }
 
-    /// The same guest as the latency model of an engine; without one it serves an engine that is made
-    /// up, as in checks.
+    /// This guest as the latency model of an engine. Without an engine, guests are told the default one, as
+    /// in checks.
     #[must_use]
     pub fn serving(mut self, engine: Option<&EngineInfo>) -> Self {
         if let Some(engine) = engine {
@@ -220,7 +218,7 @@ impl GuestModule {
         self.try_config_with(config_json, 0)
     }
 
-    /// The same with a seed.
+    /// As [`try_config`](Self::try_config), with a seed.
     pub(crate) fn try_config_with(&self, config_json: &str, seed: u64) -> Result<(), GuestError> {
         match &self.shared.guest {
             OpenGuest::Latency(maker) => self.configure(maker.as_ref(), config_json, seed).map(drop),
@@ -237,7 +235,7 @@ impl GuestModule {
         &self.shared.component
     }
 
-    /// The compiled guest, for who makes instances of its own.
+    /// The compiled guest, for callers that make their own instances.
     pub(crate) fn open_guest(&self) -> &OpenGuest {
         &self.shared.guest
     }
@@ -252,7 +250,7 @@ impl GuestModule {
         R::make(self, config_json, seed)
     }
 
-    /// The same for callers that know only the errors of the engine core.
+    /// As [`make`](Self::make), with the error type of the engine core.
     pub fn plug_in<R>(&self, config_json: &str, seed: u64) -> Result<Box<R>, R::Error>
     where
         R: GuestRole + Sealed<CallError = <R as GuestRole>::Error> + ?Sized,

@@ -25,25 +25,24 @@ pub enum Note<'a> {
     /// A counter grew.
     Count {
         name: &'a str,
-        /// By how much.
+        /// Increment of the counter.
         by: u64,
     },
     /// A gauge has a value.
     Gauge {
         name: &'a str,
-        /// From when on, in nanoseconds.
+        /// Time of the change, in nanoseconds.
         at_ns: u64,
         /// The value, finite.
         value: f64,
-        /// Whether its course may be kept: `false` where the instance has sent
-        /// too much for that.
+        /// Whether the value may be kept in a time series; `false` if the instance has sent too much.
         in_course: bool,
     },
     /// An instant is marked.
     Annotation {
         /// The instant in nanoseconds.
         at_ns: u64,
-        /// In these words.
+        /// The text of the mark.
         text: &'a str,
     },
     /// A line of the log.
@@ -57,7 +56,7 @@ pub enum Note<'a> {
 
 /// Keeps the telemetry of a guest's instances.
 pub trait NoteSink: Send + Sync {
-    /// Takes one note. Notes of one instance come in the order in which it sent them.
+    /// Takes one note. The notes of one instance arrive in the order in which it sent them.
     fn note(&self, note: Note<'_>);
 }
 

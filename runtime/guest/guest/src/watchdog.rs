@@ -12,17 +12,17 @@ use wasmtime::Engine;
 /// The resolution of time limits.
 const TICK: Duration = Duration::from_millis(5);
 
-/// A deadline that does not come, in ticks from now.
+/// A deadline that is never reached, in ticks from now.
 pub(crate) const NEVER_TICKS: u64 = u64::MAX / 2;
 
-/// Number of ticks after which a call has certainly had `limit`: the first may come at once.
+/// Number of ticks after which a call has certainly run for `limit`. One tick is added, as the first may
+/// follow at once.
 pub(crate) fn ticks(limit: Duration) -> u64 {
     let whole = limit.as_nanos().div_ceil(TICK.as_nanos());
     u64::try_from(whole).unwrap_or(NEVER_TICKS).saturating_add(1).min(NEVER_TICKS)
 }
 
-/// Lets the deadlines of all instances of `engine` come nearer, from now until
-/// the process ends.
+/// Starts the thread that counts ticks for the deadlines of all instances of `engine`, until the process ends.
 pub(crate) fn watch(engine: &'static Engine, watched: &Mutex<bool>) -> std::io::Result<()> {
     let tick = move || {
         loop {
@@ -30,7 +30,7 @@ pub(crate) fn watch(engine: &'static Engine, watched: &Mutex<bool>) -> std::io::
             engine.increment_epoch();
         }
     };
-    // One ticker for all: with two, deadlines would come too soon.
+    // There must be only one such thread: with two, deadlines would be reached too soon.
     let mut is_watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
     if !*is_watched {
         std::thread::Builder::new().name("vcr-guest-watchdog".to_owned()).spawn(tick)?;

@@ -18,7 +18,7 @@ pub enum World {
 }
 
 impl World {
-    /// All of them, in listing order.
+    /// All worlds, in the order of listings.
     pub const ALL: [Self; 6] = [
         Self::LatencyModel,
         Self::SchedulerPolicy,

@@ -74,7 +74,7 @@ impl Store {
         match *reference {}
     }
 
-    /// The same, again.
+    /// Downloads a guest from its registry, by tag or digest.
     pub fn pull(&self, reference: &OciReference) -> Result<Found, RegistryError> {
         match *reference {}
     }

@@ -53,7 +53,7 @@ impl OciReference {
         repository.rsplit('/').next().unwrap_or(repository)
     }
 
-    /// The same, at a digest.
+    /// This reference with `digest` added, which pins the content.
     #[must_use]
     pub fn pinned(&self, digest: &str) -> Self {
         Self { inner: self.inner.clone_with_digest(digest.to_owned()) }

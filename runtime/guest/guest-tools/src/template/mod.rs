@@ -29,7 +29,7 @@ pub enum Language {
 }
 
 impl Language {
-    /// All of them.
+    /// All languages with a template.
     pub const ALL: [Self; 3] = [Self::Rust, Self::Python, Self::JavaScript];
 
     /// Its name on the command line.

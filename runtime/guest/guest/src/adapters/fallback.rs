@@ -151,7 +151,7 @@ impl FailureInjector for WithFallback<dyn FailureInjector> {
 #[derive(Clone, Debug)]
 pub struct SeededTokens {
     vocab_size: NonZeroU32,
-    /// By slot; the seeds of ended requests mean nothing.
+    /// Seeds of the requests by slot. Those of ended requests are meaningless.
     seeds: Vec<u64>,
 }
 

@@ -7,12 +7,12 @@ use vcr_core::policy::{EngineView, PolicyError, PolicyEvent, Preference, Schedul
 
 use crate::adapters::fallback::FailureSink;
 
-/// A guest, as long as it does not fail, and from then on its fallback.
+/// A guest that its fallback replaces as soon as it fails.
 pub struct PolicyWithFallback {
     guest: Option<Box<dyn SchedulingPolicy>>,
     fallback: Box<dyn SchedulingPolicy>,
     failed: FailureSink,
-    /// By slot: the fallback's preferences for the request there, if there is one.
+    /// The fallback's preference for the request of each slot; none for a free slot.
     standings: Vec<Option<Standing>>,
     /// The fallback's answer to a call.
     answer: Vec<Preference>,

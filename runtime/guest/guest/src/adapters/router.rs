@@ -7,7 +7,7 @@ use crate::error::CallFault;
 use crate::latest::{Chosen, RouteCall, RouterInstance};
 use crate::limits::Limits;
 
-/// Engines that an error lists at most.
+/// Most engines that an error lists.
 const LISTED_MAX: usize = 16;
 
 /// One router in one instance of a guest.

@@ -95,7 +95,7 @@ fn check_durations(function: &str, input: &Value, answer: &Value) -> Result<(), 
     latency::accept(&durations, steps, start_ns, whole(&input["horizon-ns"]), &mut Vec::new()).map(drop)
 }
 
-/// The event, as far as a check of preferences reads it.
+/// The fields of an event that a check of preferences needs.
 fn policy_event(event: &Value) -> PolicyEvent {
     let of = |name: &str| event.get(name);
     if let Some(arrived) = of("arrived") {
@@ -152,7 +152,7 @@ fn paired<'a>(
     Ok(rows(first).map(slot).zip(rows(second)))
 }
 
-/// The event, as far as a check of actions reads it.
+/// The fields of an event that a check of actions needs.
 fn fault_event(event: &Value) -> Option<FaultEvent<'_>> {
     if let Some(arrived) = event.get("arrived") {
         return Some(FaultEvent::Arrived {

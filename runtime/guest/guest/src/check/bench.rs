@@ -17,7 +17,7 @@ use crate::limits::{Budget, Limits};
 use crate::module::GuestModule;
 use crate::world::World;
 
-/// How often the workload is played; the costs are totals.
+/// Number of times that the workload is played; costs are totals over all.
 const ROUNDS: usize = 5;
 
 /// The guest's computation, compiled natively.
@@ -37,11 +37,11 @@ pub struct BenchReport {
     pub world: World,
     /// SHA-256 of the component, in lower-case hexadecimal digits.
     pub digest: String,
-    /// Bytes of the largest memory that an instance had, and might have had.
+    /// Bytes of the largest memory that an instance had, and the limit.
     pub memory_bytes: Used,
     /// The cost of each function, by name.
     pub calls: Vec<CallCost>,
-    /// The same of the native twin, if there is one; it uses no fuel.
+    /// The costs of the native twin's functions, if there is a twin; it uses no fuel.
     pub native_calls: Vec<CallCost>,
 }
 

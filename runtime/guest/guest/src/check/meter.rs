@@ -21,7 +21,7 @@ struct Function {
     calls: u64,
     items: u64,
     fuel: u64,
-    /// By call: a mean would depend on the load of the machine.
+    /// The time of each call, because a mean would depend on the machine's load.
     ns: Vec<u64>,
     fuel_most: Used,
     answer_bytes_most: Used,

@@ -17,9 +17,9 @@ pub struct CheckReport {
     pub checks: Vec<Check>,
     /// The call that failed or whose answer was wrong, where there was one.
     pub failed_call: Option<FailedCall>,
-    /// Fuel that instantiating and configuring took, and might have taken.
+    /// Fuel that instantiating and configuring took, and the limit.
     pub configure_fuel: Used,
-    /// Bytes of the largest memory that an instance had, and might have had.
+    /// Bytes of the largest memory that an instance had, and the limit.
     pub memory_bytes: Used,
     /// The cost of each function, by name.
     pub calls: Vec<CallCost>,
@@ -71,9 +71,9 @@ pub enum Outcome {
 /// The used share of a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
-    /// So much was.
+    /// The used amount.
     pub used: u64,
-    /// So much might have been.
+    /// The limit of the amount.
     pub limit: u64,
 }
 

@@ -62,7 +62,7 @@ struct Live {
     prefill_steps: u64,
 }
 
-/// A request that starts, with lists of its own.
+/// A request that starts, and owns its lists.
 struct Starting {
     slot: u32,
     seed: u64,

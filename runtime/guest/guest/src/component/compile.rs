@@ -12,7 +12,7 @@ use wasmtime::component::Component;
 /// matter. A guest in Python takes about 25 s.
 const TIME: Duration = Duration::from_secs(240);
 
-/// How often it is checked.
+/// Interval at which the used processor time is checked.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Stack of the thread that compiles: the system's usual size for a program.

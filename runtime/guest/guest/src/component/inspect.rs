@@ -61,7 +61,7 @@ pub(crate) fn declared(bytes: &[u8], grants: WasiGrants) -> Result<Declared, Loa
     let names = outer_names(bytes)?;
     let found: Vec<(World, ApiVersion)> =
         World::ALL.into_iter().filter_map(|world| Some((world, newest(&names.exports, world)?))).collect();
-    // The imports of such a guest add nothing.
+    // The error of an unknown version takes precedence over errors of imports.
     if let [(_, declared)] = found[..]
         && !is_supported(declared)
     {

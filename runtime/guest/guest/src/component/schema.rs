@@ -11,7 +11,7 @@ pub(crate) const SCHEMA_SECTION: &str = "vcr:config-schema";
 /// The most bytes of a schema.
 const SCHEMA_BYTES_MAX: usize = 256 << 10;
 
-/// The problems of a configuration that an error lists at most.
+/// Most problems of a configuration that an error lists.
 #[cfg(feature = "schema")]
 const PROBLEMS_MAX: usize = 5;
 

@@ -89,7 +89,7 @@ impl From<Excess> for LoadProblem {
 struct Scope {
     /// Items that one instantiation of it makes.
     items: u64,
-    /// The same of the components that it knows, by their index.
+    /// Items that one instantiation of each known component makes, by its index.
     components: Vec<u64>,
     is_component: bool,
 }

@@ -159,12 +159,12 @@ impl<B: Bindings> Instance<B> {
         &mut self.columns
     }
 
-    /// What the host keeps of the instance.
+    /// The host's state of the instance: its limits, grants and telemetry.
     pub(super) fn host_mut(&mut self) -> &mut HostState {
         self.store.data_mut()
     }
 
-    /// Tells the time of the call that comes.
+    /// Sets the clock of WASI to the time of the next call.
     pub(super) fn at(&mut self, now_ns: u64) -> &mut Self {
         if let Some(wasi) = &self.store.data().wasi {
             wasi.set_now(now_ns);

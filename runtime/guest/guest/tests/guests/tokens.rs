@@ -61,7 +61,7 @@ fn answered(
     }
 }
 
-/// The same for a source that refuses nothing.
+/// Steps a source that refuses nothing, and returns its tokens.
 fn step(
     source: &mut dyn BatchTokenSource,
     started: &[TokenRequest<'_>],
@@ -271,7 +271,7 @@ fn accepted_drafts_are_in_the_answer_of_their_step() {
         accept(FIRST, 2),
         answer_at("(i32.const 1024)", "(local.get $wants_len)")
     );
-    // The requests arrive in one call, or each in one of its own.
+    // Both requests arrive in one call, or each in its own call.
     for (room, expected) in [(1 << 20, &[(4, 1), (4, 2)][..]), (1, &[(4, 1), (4, 2), (2, 1), (2, 2)])] {
         let limits = Limits { request_bytes_per_call: room, ..Limits::default() };
         let module = GuestModule::from_bytes("accepting", &accepting_source(&body), limits).expect("it loads");

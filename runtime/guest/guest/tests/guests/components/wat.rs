@@ -320,7 +320,7 @@ pub(crate) fn answer_list(address: usize, length: usize) -> String {
     answer_at(&format!("(i32.const {address})"), &format!("(i32.const {length})"))
 }
 
-/// The same for an address and a length that are computed.
+/// Answers `Ok` with the numbers at an address, where expressions give the address and the length.
 pub(crate) fn answer_at(address: &str, length: &str) -> String {
     format!(
         "(i32.store8 (i32.const 32) (i32.const 0))
