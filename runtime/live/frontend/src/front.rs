@@ -45,8 +45,8 @@ impl HttpServer {
         self.serve_ranks(vec![listener], None, app, shutdown).await;
     }
 
-    /// The same with a socket for each engine, in their order, or one for all, and perhaps one for the page. A request
-    /// goes to the engine of the socket that it came by, unless it names another.
+    /// As [`serve`](Self::serve), with one socket for all engines or a socket for each, in their order, and
+    /// perhaps one for the page. A request goes to the engine of its socket, unless it names another.
     pub async fn serve_ranks(
         self,
         listeners: Vec<TcpListener>,

@@ -51,7 +51,7 @@ pub enum EngineState {
 }
 
 impl EngineState {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 6] =
         [Self::Connecting, Self::Serving, Self::Stalled, Self::Crashed, Self::Draining, Self::Stopped];
 

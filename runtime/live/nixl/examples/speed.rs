@@ -291,7 +291,7 @@ fn main() -> Result<(), Failure> {
         let port = line.trim().parse()?;
         let (mut sleeps, mut looks, mut hand) = (Vec::new(), Vec::new(), Vec::new());
         let (size, reads) = ((total, page), options.reads.unwrap_or_else(|| rounds(total)));
-        // By turns, as a busy machine changes.
+        // The ways take turns, because the load of the machine changes.
         for _ in 0..options.turns {
             sleeps.push(median(&by_plane(port, size, reads, Wait::Sleep)?));
             looks.push(median(&by_plane(port, size, reads, Wait::Look)?));

@@ -61,7 +61,7 @@ impl Link {
 /// Unanswered questions.
 struct Asking {
     since: Instant,
-    /// By rank: the question, or the answer.
+    /// The answer of each rank, or the question that it has not answered.
     ranks: Vec<Result<NixlAgentMetadata, MetadataRequest>>,
 }
 

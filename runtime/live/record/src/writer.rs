@@ -45,7 +45,7 @@ impl Writer {
         Self { parts, detail, http, start_ns, requests, engines, counts, complaints: 0 }
     }
 
-    /// The same with rules for exchanges over HTTP.
+    /// This writer with rules for exchanges over HTTP.
     pub(crate) fn with_http(self, http: HttpRules) -> Self {
         Self { http, ..self }
     }

@@ -194,7 +194,7 @@ fn handles(pools: &[EnginePool]) -> Vec<(PoolRole, EnginesHandle)> {
     pools.iter().map(EnginePool::handle).collect()
 }
 
-/// The same behind the server of `vcr serve`, one for each pool.
+/// Runs on live engines behind the server of `vcr serve`, one server for each pool.
 async fn serve(run: RunConfig, faults: &[ClientFault], observer: &mut dyn Observer) -> Result<Report, TargetError> {
     let (adapters, steps) = (run.adapters(), RunSteps::new(observer.step_sink()));
     let (mut pools, mut servers) = (Vec::new(), Vec::new());
@@ -287,7 +287,7 @@ async fn measure_servers(
     }
 }
 
-/// The same behind vLLM's own frontend, one for each pool.
+/// Runs on live engines behind vLLM's own frontend, one for each pool.
 async fn behind_frontend(
     asked: &FrontendTarget,
     run: RunConfig,

@@ -24,9 +24,9 @@ struct Tables {
 
 /// A place in a sentence: the pieces that may stand there.
 struct Slot {
-    /// Within a paragraph, with their space.
+    /// The pieces in tokens that follow a word of the paragraph.
     choices: Vec<usize>,
-    /// The same at the start of a text or paragraph; only of a sentence's first slot.
+    /// The same pieces in tokens for the start of a text or paragraph; only in the first slot of a sentence.
     at_start: Vec<usize>,
 }
 

@@ -79,20 +79,20 @@ impl TextModel {
         }
     }
 
-    /// The same with English of drawn lengths.
+    /// This source with a distribution of lengths for its English.
     #[must_use]
     pub fn with_output_tokens(self, output_tokens: Option<Distribution>) -> Self {
         Self { output_tokens, ..self }
     }
 
-    /// The same with reasoning before each answer whose prompt leaves room for it; of
-    /// drawn lengths, or of a few sentences.
+    /// This source with reasoning before each answer, if the prompt leaves room for it. Its lengths are drawn
+    /// from `tokens`; without them it has a few sentences.
     #[must_use]
     pub fn with_reasoning(self, form: Option<ReasoningForm>, tokens: Option<Distribution>) -> Self {
         Self { reasoning: form, reasoning_tokens: tokens, ..self }
     }
 
-    /// The same with arguments of tools chosen by these settings.
+    /// This source with settings for the arguments of tool calls.
     #[must_use]
     pub fn with_arguments(self, arguments: ArgumentSettings) -> Self {
         Self { arguments, ..self }

@@ -88,7 +88,7 @@ pub enum NoticeEffect<T> {
     Released(String, T),
     /// Other readers are still to come.
     Counted,
-    /// So many leases last longer.
+    /// The number of extended leases.
     Extended(u32),
     /// A prompt that is not held, or no longer: a duplicate, or one whose lease has ended.
     NotHeld,
@@ -100,7 +100,7 @@ pub enum NoticeEffect<T> {
 #[derive(Debug)]
 pub struct LeaseTable<T> {
     leases: HashMap<String, Lease<T>>,
-    /// By end, then by name.
+    /// Ends of the leases with the names of their requests, earliest first.
     ends: BTreeSet<(u64, String)>,
     lease_ns: u64,
     extension_ns: u64,

@@ -126,7 +126,7 @@ array_struct! {
         events: Option<Vec<EngineCoreEvent>> = None,
         /// For the decode engine, on the last output.
         kv_transfer_params: Option<Value> = None,
-        /// The same of an encoder.
+        /// Parameters of an encoder's output, on the last output.
         ec_transfer_params: Option<Value> = None,
         /// Headers of distributed tracing.
         trace_headers: Option<Raw> = None,

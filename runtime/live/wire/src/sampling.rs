@@ -88,7 +88,7 @@ map_struct! {
         sparse min_tokens: u32 = 0,
         /// Likeliest tokens to report for each token; -1: the whole vocabulary.
         sparse logprobs: Option<i64> = None,
-        /// The same for the tokens of the prompt.
+        /// Likeliest tokens to report for each token of the prompt; -1: the whole vocabulary.
         sparse prompt_logprobs: Option<i64> = None,
         /// Tokens whose logprobs to report.
         sparse logprob_token_ids: Option<Vec<u32>> = None,

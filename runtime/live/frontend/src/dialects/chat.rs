@@ -293,7 +293,7 @@ impl ChatChunk {
         Self::of([Part::Arguments { index, text: text.to_owned() }])
     }
 
-    /// The same as the last chunk of its answer.
+    /// This chunk as the last one of its answer, with the reason for the end.
     pub(super) fn ending(mut self, reason: &'static str, stop: Option<StopCause>) -> Self {
         let choice = self.choice.get_or_insert_default();
         (choice.finish_reason, choice.stop_reason) = (Some(reason), stop);

@@ -83,7 +83,7 @@ struct Waiting {
 
 impl Collector {
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        // Nothing is left half done under this lock.
+        // A panic under this lock leaves the outputs consistent.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -13,13 +13,13 @@ pub struct RequestStart {
     /// Seconds on the monotonic clock.
     pub arrival_s: f64,
     pub prompt_tokens: u64,
-    /// Tokens of the output at most.
+    /// Most tokens of the output.
     pub max_tokens: Option<u64>,
-    /// Sampling parameters, of a request for text.
+    /// The sampling temperature, if the request is for text.
     pub temperature: Option<f64>,
-    /// The same.
+    /// The limit of nucleus sampling, if the request is for text.
     pub top_p: Option<f64>,
-    /// The same.
+    /// The number of answers, if the request is for text.
     pub n: Option<u32>,
     /// Name of the adapter, if it uses one.
     pub adapter: Option<String>,

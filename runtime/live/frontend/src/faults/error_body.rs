@@ -85,7 +85,7 @@ pub fn error_response(
     response
 }
 
-/// The same with another body: JSON, or else HTML, as proxies write it.
+/// The response with another body, whose type is JSON if it parses as such, otherwise HTML.
 pub(super) fn with_own_body(response: Response, body: &str) -> Response {
     let (mut parts, _) = response.into_parts();
     let kind = if serde_json::from_str::<Value>(body).is_ok() { "application/json" } else { "text/html" };

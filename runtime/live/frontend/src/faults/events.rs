@@ -55,7 +55,7 @@ pub(super) fn has_token(event: &[u8]) -> bool {
     })
 }
 
-/// The same event or body without usage.
+/// The event or body with its `usage` removed; none if it has none.
 pub(super) fn without_usage(json: &str) -> Option<String> {
     fn remove(value: &mut Value) -> bool {
         let Value::Object(map) = value else { return false };

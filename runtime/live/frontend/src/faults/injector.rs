@@ -35,7 +35,7 @@ struct Active {
     random: Stream,
     /// Counts of all callers without separate ones.
     together: Counts,
-    /// By caller.
+    /// Counts of callers with separate ones.
     apart: HashMap<String, Counts>,
 }
 

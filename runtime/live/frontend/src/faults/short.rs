@@ -64,7 +64,7 @@ pub(super) fn ended_by_itself(event: &[u8]) -> Option<Bytes> {
     Some(Bytes::from(format!("{head}data: {ended}\n\n")))
 }
 
-/// The same of a body.
+/// A body that ends by its limit of tokens, as if the text had ended; none if it does not.
 pub(super) fn stopped(json: &str) -> Option<String> {
     let mut value = serde_json::from_str(json).ok()?;
     stop(&mut value).then(|| value.to_string())

@@ -33,7 +33,7 @@ impl Usage {
         }
     }
 
-    /// The same with this many of its output tokens as reasoning.
+    /// This usage with `reasoning_tokens` of its output tokens counted as reasoning.
     pub(crate) fn with_reasoning(self, reasoning_tokens: usize) -> Self {
         Self { completion_tokens_details: CompletionDetails { reasoning_tokens }, ..self }
     }

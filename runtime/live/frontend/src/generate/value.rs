@@ -9,7 +9,7 @@ pub(crate) fn wire_of(json: &Json) -> Value {
     Value::deserialize(json).unwrap_or(Value::Nil)
 }
 
-/// The same of the text of a JSON value, with the keys of objects in their order.
+/// The JSON value of a text as the engine takes it. The keys of objects keep their order.
 pub(crate) fn wire_of_text(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or(Value::Nil)
 }

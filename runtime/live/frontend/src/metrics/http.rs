@@ -33,7 +33,7 @@ pub(crate) struct HttpRecorder {
     metrics: Metrics,
     /// The handlers' names.
     paths: Paths,
-    /// By handler.
+    /// Series by the name of the handler.
     series: Mutex<BTreeMap<&'static str, Vec<HttpSeries>>>,
 }
 

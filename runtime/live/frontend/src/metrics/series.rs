@@ -17,10 +17,10 @@ type Labelled = (Box<str>, Counter);
 pub(super) struct EngineSeries {
     metrics: Metrics,
     engine: u32,
-    /// By [`Name`].
+    /// Counters by [`Name`].
     counters: Box<[OnceLock<Counter>]>,
     histograms: Box<[OnceLock<Histogram>]>,
-    /// By [`Name`], with the value of their further label; there are few of each.
+    /// Counters with a further label, by [`Name`]. A name has few values of the label.
     labelled: Box<[Mutex<Vec<Labelled>>]>,
 }
 

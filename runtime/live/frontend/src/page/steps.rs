@@ -48,7 +48,8 @@ pub(super) struct Step {
 }
 
 impl StepRing {
-    /// Of this many engines from the first one on. `watch` keeps the requests that they get, if there is one.
+    /// Makes a ring for each of `num_ranks` engines from `first_rank` on. `watch` keeps their requests, if
+    /// there is one.
     #[must_use]
     pub fn new(first_rank: u16, num_ranks: u16, watch: Option<Arc<Watch>>) -> Arc<Self> {
         Arc::new(Self { first_rank, ranks: (0..num_ranks).map(|_| Mutex::default()).collect(), watch })

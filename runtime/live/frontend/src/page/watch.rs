@@ -348,7 +348,7 @@ impl Exchange {
         state.headers.clone_from(response.headers());
     }
 
-    /// It is over. Only the first end counts.
+    /// Notes the end of the answer. Only the first call counts.
     pub(super) fn ended(&self, end: Passed) {
         let mut state = self.state();
         if state.end.is_none() {

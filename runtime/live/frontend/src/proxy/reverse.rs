@@ -51,7 +51,7 @@ impl Proxy {
         Self { upstream, recorder, options, faults, page: None, under_way: Arc::default() }
     }
 
-    /// The same with a page of the relayed exchanges.
+    /// This proxy with a page that shows the relayed exchanges.
     #[must_use]
     pub fn with_page(self, page: Option<Arc<Page>>) -> Self {
         Self { page, ..self }

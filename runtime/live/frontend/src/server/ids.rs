@@ -56,7 +56,7 @@ impl RequestIds {
         self.short().to_string()
     }
 
-    /// The same, which are written only where they are shown.
+    /// Eight hexadecimal digits, which are written only where they are shown.
     pub(crate) fn short(&self) -> ShortId {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         ShortId((mix(self.base ^ number) >> 32) as u32)

@@ -102,7 +102,8 @@ impl Model {
         Err(self.too_long(&format!("{prompt_tokens}"), &end))
     }
 
-    /// The same for the tokens of a text: the server in Python counts no more than it needs to.
+    /// Refuses a text with more tokens than the model's longest sequence. The server in Python stops counting
+    /// beyond that, so its error only says how many tokens the text has at least.
     pub fn check_text_prompt(&self, prompt_tokens: usize) -> Result<(), ApiError> {
         let counted = self.max_model_len as usize + 1;
         if self.frontend == FrontendKind::Rust || prompt_tokens < counted {

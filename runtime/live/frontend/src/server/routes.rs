@@ -66,7 +66,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         Self { router: self.router.merge(other.router), ..self }
     }
 
-    /// The same routes with their handlers' shared state.
+    /// These routes with the state that their handlers share.
     #[must_use]
     pub(crate) fn with_state(self, state: S) -> Routes {
         let with_state = |(path, make): (&'static str, MakeDirect<S>)| -> (&'static str, MakeDirect<()>) {
@@ -77,7 +77,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         Routes { router: self.router.with_state(state), paths: self.paths, direct }
     }
 
-    /// The same paths, with a router changed by `change` for all requests.
+    /// These paths, with the router changed by `change` for all requests.
     #[must_use]
     pub(crate) fn map(self, change: impl FnOnce(Router<S>) -> Router<S>) -> Self {
         Self { router: change(self.router), paths: self.paths, direct: Vec::new() }
@@ -85,14 +85,14 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
 }
 
 impl Routes {
-    /// The same routes, and a document of them at `/openapi.json`.
+    /// These routes and a document of them at `/openapi.json`.
     #[must_use]
     pub(crate) fn with_document(self) -> Self {
         let (router, paths) = (self.router.clone(), self.paths.clone());
         self.route("/openapi.json", get(move || document(router.clone(), paths.clone())))
     }
 
-    /// The same routes; paths without a handler are answered as FastAPI does.
+    /// These routes; other paths and methods are answered as by FastAPI.
     #[must_use]
     pub(crate) fn with_details(self) -> Self {
         let detail = |status: StatusCode, text: &'static str| (status, Json(json!({"detail": text})));

@@ -288,7 +288,7 @@ mod tests {
         ] {
             assert!((value(&text, field, 1) - wanted).abs() < 0.51, "{field}: {}", value(&text, field, 1));
         }
-        // The same within the interval, whatever has happened since.
+        // Within the interval the metrics stay as they were, whatever has happened since.
         assert_eq!(at(2.5, after(200, 6_000, 2_000_000_000)), text);
         // Compute-bound without a pause: all of its power.
         let text = at(4.0, after(110, 3_000 + 10 * 3_000, 3_500_000_000));

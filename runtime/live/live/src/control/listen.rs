@@ -164,9 +164,9 @@ pub(crate) struct Context {
     pub(crate) engines: EnginesHandle,
     pub(crate) latency: LatencyReader,
     pub(crate) registry: Arc<Registry>,
-    /// Where clients are asked, and not a frontend.
+    /// Faults that clients meet; none without a server for clients (`vcr play`).
     pub(crate) client_faults: Option<Arc<dyn ClientFaultRules>>,
-    /// The same.
+    /// Made-up metrics of the server; none without a server for clients (`vcr play`).
     pub(crate) fake_metrics: Option<Arc<dyn FakeMetricValues>>,
     /// Metrics of the engines' GPUs, if they are served.
     pub(crate) gpus: Option<Arc<Exporter>>,

@@ -21,7 +21,7 @@ pub(crate) fn metrics_routes(context: Context) -> Router {
     finished(status_routes(), METRICS_PATHS, context)
 }
 
-/// All of it.
+/// All routes, also those that change engines.
 pub(crate) fn admin_routes(context: Context) -> Router {
     let routes = status_routes()
         .route("/engines", get(engines))

@@ -34,11 +34,11 @@ pub(crate) struct KvEvents {
     pub(crate) lost: u64,
 }
 
-/// How blocks get their names.
+/// The source of the hashes that name blocks in events.
 enum Names {
-    /// By block; each names its parent, which is cached as well.
+    /// A hash for each block, computed from the hash of its parent, which is cached as well.
     Chained(EngineHashes),
-    /// By the tokens of their sequence.
+    /// Hashes computed from all tokens of a sequence.
     OfSequences(Box<SequenceHashes>),
 }
 

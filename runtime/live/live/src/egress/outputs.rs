@@ -39,7 +39,7 @@ pub(crate) struct Outputs {
     index: usize,
     first_rank: u16,
     rules: &'static ProtocolRules,
-    /// By channel.
+    /// The encoder of each channel to a frontend.
     encoders: Vec<StepEncoder>,
     /// Replaces the first of them: outputs for a frontend in this process, which are delivered at
     /// once and without a frame.
@@ -49,7 +49,7 @@ pub(crate) struct Outputs {
     frame: Vec<u8>,
     delayed: BinaryHeap<Delayed>,
     num_delayed: u64,
-    /// By API server.
+    /// Delayed messages to each API server that later ones wait for.
     held: Vec<Held>,
     /// Delay of outputs of steps.
     delay_ns: u64,

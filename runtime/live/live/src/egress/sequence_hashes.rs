@@ -16,7 +16,8 @@ pub(super) struct SequenceHashes {
     /// Tokens behind it that its hash covers.
     lookahead_tokens: usize,
     sequences: HashMap<u64, Sequence>,
-    /// By group and the engine's name; with the number of blocks of that content.
+    /// The digest of each cached block, by group and the engine's hash, with the number of cached blocks of
+    /// that content.
     cached: HashMap<(u32, u64), (Digest, u32)>,
 }
 

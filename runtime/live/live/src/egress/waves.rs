@@ -14,7 +14,7 @@ struct State {
     current: u32,
     is_running: bool,
     step: u64,
-    /// By engine.
+    /// Whether each engine has work.
     has_work: Vec<bool>,
 }
 
@@ -24,7 +24,7 @@ impl Waves {
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        // Nothing in here can panic half-way.
+        // A panic under this lock leaves the state consistent.
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 

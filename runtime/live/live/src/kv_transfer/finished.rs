@@ -36,7 +36,7 @@ pub(crate) struct LateAnswer {
 /// The answers that wait for pages.
 #[derive(Default)]
 pub(crate) struct LateAnswers {
-    /// By the mover's numbers.
+    /// Answers whose pages are still being written, by the number under which the mover writes them.
     waiting: HashMap<u64, LateAnswer>,
     /// Answers whose pages are written.
     written: Vec<LateAnswer>,

@@ -90,7 +90,7 @@ impl ComputingPart {
     }
 }
 
-/// The same blocks with their contents.
+/// The pages of these blocks, with their contents.
 pub(crate) fn held_pages(blocks: &[Vec<u32>], contents: &[Vec<u64>]) -> Vec<GroupPages<Held>> {
     let of_group = |(blocks, contents): (&Vec<u32>, &Vec<u64>)| {
         let first_block = contents.len().saturating_sub(blocks.len());

@@ -200,7 +200,7 @@ impl Serving {
         self.gather_shown_cache_events();
     }
 
-    /// The same, where the result of a step has shown them to the observer of steps.
+    /// Gathers cache events that the observer of steps has already been shown with a step's result.
     fn gather_shown_cache_events(&mut self) {
         let Some(log) = self.stepper.cache_events() else { return };
         if let Some(routes) = &self.routes {

@@ -222,7 +222,7 @@ impl Stepper {
         }
     }
 
-    /// Those changes are taken.
+    /// Drops the changes that have been taken.
     pub(crate) fn clear_cache_events(&mut self) {
         self.engine.clear_kv_events();
     }

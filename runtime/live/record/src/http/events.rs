@@ -18,7 +18,7 @@ impl Event {
         lines.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect::<Vec<_>>().join("\n")
     }
 
-    /// The same event with other data, which is one line.
+    /// This event with its data replaced by `data`, which is one line.
     pub(super) fn with_data(&self, data: &str) -> Vec<u8> {
         let text = String::from_utf8_lossy(&self.raw);
         let mut lines: Vec<&str> = text.lines().filter(|line| !line.is_empty() && !line.starts_with("data:")).collect();

@@ -33,7 +33,7 @@ struct Head<'a> {
 #[derive(Debug, Default)]
 struct CaptureIndexBuilder {
     tree: PromptTreeBuilder,
-    /// By record, in the order of the capture.
+    /// The arrival of each record, in the order of the capture.
     arrivals_ns: Vec<Option<u64>>,
     ids: Vec<(u64, Row)>,
     sessions: Vec<(u64, Row)>,

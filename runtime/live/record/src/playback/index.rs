@@ -56,10 +56,10 @@ impl Entry {
 pub(crate) struct PromptTree {
     nodes: Vec<Node>,
     by_hash: HashTable<Entry>,
-    /// By record: its place in order of visits.
+    /// The place of each record in the order of visits.
     place_of_row: Vec<u32>,
-    /// By place: a number for the record's parameters, ascending among records with the same
-    /// prompt. Empty if none are known.
+    /// A number for the parameters of the record at each place, ascending among records with the same prompt.
+    /// Empty if no parameters are known.
     params: Vec<u64>,
 }
 
@@ -81,9 +81,9 @@ pub(crate) fn end_by_length(last_block: Option<BlockHash>, prompt_tokens: u32) -
 #[derive(Debug, Default)]
 pub(crate) struct PromptTreeBuilder {
     tree: PromptTree,
-    /// By record: the last node of its chain.
+    /// The last node of each record's chain.
     end_of_row: Vec<u32>,
-    /// By node: whether it represents less than a block.
+    /// Whether each node represents less than a block.
     is_tail: Vec<bool>,
 }
 

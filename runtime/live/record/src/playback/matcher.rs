@@ -13,14 +13,14 @@ use crate::playback::params;
 /// The rule for matching requests with records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MatchBy {
-    /// By the hashes of their prompts.
+    /// Requests are matched by the hashes of their prompts.
     #[default]
     Content,
-    /// The first to come gets the first record, and so on.
+    /// The first request gets the first record, and so on.
     Index,
-    /// By the name their sender gave them.
+    /// Requests are matched by their ids, which clients choose.
     Id,
-    /// By session; the first of a session gets its first record, and so on.
+    /// The first request of a session gets the session's first record, and so on.
     Session,
 }
 
@@ -34,7 +34,7 @@ pub enum Unmatched {
     Error,
     /// They get the record that shares most of their prompt.
     Nearest,
-    /// The same, and the run fails, too.
+    /// They get the record that shares most of their prompt, and the run fails.
     Fail,
 }
 
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(take(&mut matcher, fifty), Match::Exact(0));
     }
 
-    /// The same rules, by looking at every record.
+    /// The expected match by the rules, found by looking at every record.
     fn by_hand(prompts: &[Vec<u32>], used: &[bool], asked: &[u32]) -> Match {
         let unused = || (0..prompts.len()).filter(|&row| !used[row]);
         let blocks = |prompt: &[u32]| prompt.len() / 2;

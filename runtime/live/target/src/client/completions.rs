@@ -73,7 +73,7 @@ pub(crate) fn failed(error: &ClientError, heard: &AnswerReporter) -> Answered {
 /// The part of a request that a server has.
 #[derive(Clone, Copy)]
 pub(crate) enum Part<'a> {
-    /// All of it.
+    /// The whole request: its prompt and its output.
     Whole,
     /// Its prompt, whose KV another server will fetch.
     Prompt,

@@ -21,7 +21,7 @@ pub(crate) fn session_of(request: &IssuedRequest) -> Session {
 pub(crate) struct Sessions {
     header: Option<HeaderName>,
     token: Option<Token>,
-    /// By session, the token for the next request.
+    /// The token for the next request of each session.
     held: RefCell<BTreeMap<Session, HeaderValue>>,
 }
 

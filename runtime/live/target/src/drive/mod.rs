@@ -57,7 +57,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     run: RefCell<MeasuredRun>,
     send_delays_ns: RefCell<Samples>,
-    /// By subject.
+    /// Notes for the report, by their subject.
     notes: RefCell<BTreeMap<String, String>>,
     /// Requests that are ready and wait until they are due, by that and by tag.
     ready: RefCell<BTreeMap<(u64, u64), oneshot::Sender<()>>>,

@@ -71,7 +71,7 @@ impl Book {
     }
 
     fn contents(&self) -> MutexGuard<'_, Contents> {
-        // Nothing is left half done under this lock.
+        // A panic under this lock leaves the contents consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

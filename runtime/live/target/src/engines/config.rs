@@ -49,7 +49,7 @@ pub(crate) fn beyond_servers(run: &RunConfig) -> Vec<String> {
     parts_beyond_servers(run).into_iter().map(|(part, _)| part).collect()
 }
 
-/// The same, each with the reason.
+/// The parts of a run that the servers cannot have, each with the reason.
 fn parts_beyond_servers(run: &RunConfig) -> Vec<(String, &'static str)> {
     let recorded = vcr_cluster::recorded_answers(run).into_iter();
     let mut parts: Vec<_> = recorded.map(|part| (part, "no request would reach an engine")).collect();

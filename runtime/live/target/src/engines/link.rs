@@ -63,7 +63,7 @@ pub(crate) fn shared_link(config: Option<&LinkConfig>) -> Option<Arc<dyn SharedL
 
 impl TimedLink {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing is left half done under this lock.
+        // A panic under this lock leaves the state consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

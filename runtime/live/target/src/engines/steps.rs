@@ -65,7 +65,7 @@ impl RunSteps {
     }
 
     fn counted(&self) -> MutexGuard<'_, Counted> {
-        // Nothing is left half done under this lock.
+        // A panic under this lock leaves the counts consistent.
         self.0.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -51,7 +51,7 @@ pub enum WireError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoomKind {
     Number,
-    /// By texts.
+    /// Rooms are named by texts.
     Name,
 }
 

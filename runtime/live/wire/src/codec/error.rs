@@ -80,13 +80,13 @@ impl DecodeError {
         Self { message: "message", path: Vec::new(), problem, at }
     }
 
-    /// The same error, seen from the value that holds the faulty one.
+    /// This error with `step` added to its path, from the value that contains the faulty one.
     pub(crate) fn within(mut self, step: Step) -> Self {
         self.path.push(step);
         self
     }
 
-    /// The same error, in `message`.
+    /// This error with the name of its message.
     pub(crate) fn of(mut self, message: &'static str) -> Self {
         self.message = message;
         self

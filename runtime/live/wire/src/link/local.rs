@@ -117,7 +117,7 @@ impl LocalLink {
     }
 
     fn mailbox(&self) -> MutexGuard<'_, Mailbox> {
-        // Nothing is left half done under this lock.
+        // A panic under this lock leaves the mailbox consistent.
         self.0.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

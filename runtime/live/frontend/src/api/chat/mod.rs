@@ -187,7 +187,7 @@ impl ChatRequest {
         self.prompt_if(model, tools, options, |text| if is_cut { Ok(()) } else { model.check_text(text) })
     }
 
-    /// The same, unless `check` refuses the text.
+    /// As [`prompt`](Self::prompt), but fails if `check` refuses the text.
     fn prompt_if(
         &mut self,
         model: &Model,
@@ -360,7 +360,7 @@ impl Chat {
         Ok(Self { form, merged: Merged::new(streams), parsers, usages, counted })
     }
 
-    /// The same with an image in each answer that is a text, which takes this long.
+    /// These answers with an image in each that is a text; generating it takes this long.
     fn with_image(mut self, image: Option<Duration>) -> Self {
         self.form.image = image;
         self

@@ -24,7 +24,7 @@ pub(super) fn changes<H: Handler<T, Arc<App>>, T: 'static>(handler: H) -> Method
     guarded(post(handler))
 }
 
-/// The same for a route of several methods.
+/// Refuses requests of web pages of other origins for all methods of a route.
 pub(super) fn guarded(methods: MethodRouter<Arc<App>>) -> MethodRouter<Arc<App>> {
     methods.layer(from_fn(refuse_web_pages))
 }

@@ -60,7 +60,7 @@ fn of_events(events: &[u8], eos: Option<u32>) -> Bytes {
 fn rewrite(value: &mut Value, eos: Option<u32>) {
     let Some(fields) = value.as_object_mut() else { return };
     if let Some(mut error) = fields.remove("error") {
-        // Those of Anthropic's API are the same.
+        // Errors of Anthropic's API, which have a `type`, have the same form in SGLang.
         if fields.contains_key("type") {
             fields.insert("error".to_owned(), error);
             return;

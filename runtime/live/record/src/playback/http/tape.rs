@@ -27,7 +27,7 @@ pub struct HttpTape {
 #[derive(Default)]
 struct State {
     entries: Vec<Entry>,
-    /// By the request's key.
+    /// Recordings of equal requests, by their key.
     by_key: HashMap<u64, Same>,
     report: HttpTapeReport,
 }

@@ -147,7 +147,7 @@ struct Serving {
     link: EngineOutputs,
     register: Register,
     begun: Arc<OnceLock<Clock>>,
-    /// By the cluster's number.
+    /// Requests in progress by their number in the cluster.
     under_way: HashMap<u64, UnderWay>,
     numbers: HashMap<String, u64>,
     /// Outputs in transit, by arrival time.

@@ -22,7 +22,7 @@ pub(crate) struct Register(Arc<Mutex<Contents>>);
 
 impl Register {
     fn contents(&self) -> MutexGuard<'_, Contents> {
-        // Nothing is left half done under this lock.
+        // A panic under this lock leaves the contents consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

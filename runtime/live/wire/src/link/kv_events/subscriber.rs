@@ -42,7 +42,7 @@ impl KvEventSubscriber {
         KvEventMessage::decode(&frames).map(Some).map_err(malformed)
     }
 
-    /// The same, but only its frames.
+    /// Receives a message as its frames, which are not decoded.
     pub fn receive_frames(&self, timeout: Duration) -> Result<Option<Vec<Vec<u8>>>, LinkError> {
         receive(&self.events, timeout)
     }

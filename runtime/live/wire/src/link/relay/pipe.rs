@@ -51,7 +51,7 @@ pub(in crate::link) struct Pipe {
     pub(in crate::link) connection: u64,
     pub(in crate::link) rank: u32,
     pub(in crate::link) purpose: Purpose,
-    /// By [`End`].
+    /// Both connections, indexed by [`End`].
     sides: [Side; 2],
     /// The end that has closed its connection.
     closed: Option<End>,
