@@ -32,7 +32,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// All of them, by their codes.
+    /// All exits, in the order of their codes.
     pub(crate) const ALL: [Self; 9] = [
         Self::Passed,
         Self::CheckFailed,

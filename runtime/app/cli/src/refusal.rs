@@ -55,7 +55,7 @@ impl Refusal {
         self
     }
 
-    /// The same, of one of several things.
+    /// This refusal with `what` before its message, to name which of several things is refused.
     pub(crate) fn of(mut self, what: &str) -> Self {
         self.message = format!("{what}: {}", self.message);
         self

@@ -1,4 +1,4 @@
-//! From the words of a command line to a command.
+//! Parses the words of a command line to a command.
 
 use std::ffi::OsString;
 use std::time::Duration;

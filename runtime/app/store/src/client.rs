@@ -34,7 +34,7 @@ const OTHER_CREDENTIALS: [&str; 4] = [
 /// The client of a store.
 pub(crate) struct Client {
     pub(crate) store: Arc<dyn ObjectStore>,
-    /// The same, where an upload in parts can be gone on with by another process.
+    /// The store, if another process can continue an upload in parts.
     pub(crate) parts: Option<Arc<dyn MultipartStore>>,
 }
 

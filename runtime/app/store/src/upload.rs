@@ -89,8 +89,8 @@ pub(crate) async fn upload_noted(
 }
 
 fn is_forgotten(error: &Error) -> bool {
-    // By the codes of S3 and Azure. Azure has no uploads, only parts: it drops the parts of a blob after a
-    // week, and as soon as another upload makes the blob.
+    // The codes are those of S3 and Azure. Azure has no uploads, only parts: it drops the parts of a blob
+    // after a week, and as soon as another upload makes the blob.
     let codes = ["InvalidPart", "InvalidBlockList"];
     matches!(error, Error::NotFound { .. }) || codes.iter().any(|code| error.to_string().contains(code))
 }

@@ -17,7 +17,7 @@ pub(crate) trait Encode {
     /// An object that occurs once.
     fn bytes(&mut self, value: &[u8]);
 
-    /// A string that came from outside.
+    /// Writes a string that is no constant of the program.
     fn text(&mut self, value: &str);
 
     /// A string of the program, the same object each time. Longer than a character, unlike the

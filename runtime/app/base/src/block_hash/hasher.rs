@@ -1,4 +1,4 @@
-//! From a block's content to its hash.
+//! Computes the hash of a block from its content.
 
 use crate::block_hash::cbor::Cbor;
 use crate::block_hash::encode::{encode_block, encode_text};

@@ -31,13 +31,13 @@ pub fn notice(text: &str) {
     }
 }
 
-/// Opens a regular file, or a pipe, for reading; of a URL its copy ([`remote`]).
+/// Opens a regular file or a pipe for reading. For a URL, its local copy is opened ([`remote`]).
 ///
 /// Waits until a FIFO has a writer, with a notice after a second.
 ///
 /// # Errors
-/// Those of the file, and [`ErrorKind::InvalidInput`] or
-/// [`ErrorKind::IsADirectory`] for what is neither a regular file nor a pipe.
+/// If the file cannot be opened, with [`ErrorKind::InvalidInput`] or [`ErrorKind::IsADirectory`] if it is
+/// neither a regular file nor a pipe.
 pub fn open(path: &Path) -> io::Result<File> {
     let path = &*remote::local(path)?;
     let kind = fs::metadata(path)?.file_type();
@@ -90,10 +90,10 @@ fn open_fifo(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Reads a file whole that has at most `max_bytes`.
+/// Reads a whole file of at most `max_bytes`.
 ///
 /// # Errors
-/// Those of [`open`] and of reading, and [`ErrorKind::FileTooLarge`].
+/// If the file cannot be opened or read, or is larger ([`ErrorKind::FileTooLarge`]).
 pub fn read_bytes(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path)?.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -104,10 +104,10 @@ pub fn read_bytes(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a file of UTF-8 whole that has at most `max_bytes`.
+/// Reads a whole file of UTF-8 of at most `max_bytes`.
 ///
 /// # Errors
-/// Those of [`read_bytes`], and [`ErrorKind::InvalidData`].
+/// If [`read_bytes`] fails, or the file is not UTF-8 ([`ErrorKind::InvalidData`]).
 pub fn read_text(path: &Path, max_bytes: u64) -> io::Result<String> {
     let bytes = read_bytes(path, max_bytes)?;
     String::from_utf8(bytes).map_err(|error| {

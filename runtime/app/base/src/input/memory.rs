@@ -66,7 +66,7 @@ pub fn limit() -> Option<u64> {
     }
 }
 
-/// The same for a process that takes `bytes`; none if that is too little to matter.
+/// The limit for a process that takes `bytes`; none if that is too little to matter.
 #[must_use]
 pub fn limit_for(bytes: u64) -> Option<u64> {
     let is_given = GIVEN_BYTES.load(Ordering::Relaxed) != 0;

@@ -62,7 +62,7 @@ pub struct Unpacked<'a> {
     end: Option<End>,
 }
 
-/// How a stream breaks off.
+/// The end of a stream.
 #[derive(Clone, Copy)]
 enum End {
     Cut,
@@ -122,9 +122,8 @@ impl<'a> Unpacked<'a> {
         }
     }
 
-    /// The same stream, but an archive that stops in its middle ends there, as a
-    /// plain file would; see [`is_cut`](Self::is_cut). Otherwise it is an error
-    /// of the kind [`ErrorKind::UnexpectedEof`].
+    /// This stream, but an archive that is cut off simply ends there, as a plain file would; see
+    /// [`is_cut`](Self::is_cut). Otherwise it is an error of the kind [`ErrorKind::UnexpectedEof`].
     #[must_use]
     pub fn ending_where_cut(self) -> Self {
         Self { ends_where_cut: true, ..self }

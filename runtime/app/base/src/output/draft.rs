@@ -148,10 +148,10 @@ impl OutputFile {
         })
     }
 
-    /// Writes all of it with `write`, and renames it to its name.
+    /// Writes the whole file with `write`, and renames it to its name.
     ///
     /// # Errors
-    /// Those of `write` and of [`OutputFile::commit`].
+    /// If `write` or [`OutputFile::commit`] fails.
     pub fn write_with(self, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), OutputError> {
         let mut out = BufWriter::with_capacity(1 << 16, self.handle()?);
         let written = write(&mut out).and_then(|()| out.flush());
@@ -167,7 +167,7 @@ fn upload(draft: Draft, claim: &Claim) -> Result<(), OutputError> {
     let failed = |source| write_error(&shown(&claim.path), source);
     let Some((upload, url)) = upload_of(&claim.path).map_err(failed)? else { return Ok(()) };
     let pending = upload.plan(&draft.path, url, claim.replaces).map_err(failed)?;
-    // From here on a signal leaves it for `vcr upload`.
+    // From here on, a signal keeps the draft for `vcr upload`.
     let Draft { path, _registered } = draft;
     path.keep().map_err(|refused| failed(refused.error))?;
     drop(_registered);

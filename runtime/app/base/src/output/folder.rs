@@ -147,7 +147,7 @@ impl OutputFolder {
         let mut all = vec![(MARKER, draft.as_path())];
         all.extend(files.iter().map(|(name, draft)| (*name, draft.as_path())));
         let mut pending = all.into_iter().map(|(name, draft)| self.plan(name, draft)).collect::<Result<Vec<_>, _>>()?;
-        // From here on a signal leaves them to `vcr upload`.
+        // From here on, a signal keeps the drafts for `vcr upload`.
         let drafts = self.drafts.take().map(|drafts| drafts.folder.keep());
         for file in pending.iter_mut().flatten() {
             file.upload().map_err(|source| OutputError::NotUploaded {

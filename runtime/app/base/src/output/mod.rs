@@ -45,7 +45,7 @@ pub struct Outputs {
 #[derive(Debug)]
 pub(crate) struct Claim {
     pub(crate) path: PathBuf,
-    /// The same with links resolved.
+    /// The path with links resolved.
     pub(crate) place: PathBuf,
     /// Whether it is a device, a pipe or a socket.
     pub(crate) is_special: bool,

@@ -35,7 +35,7 @@ impl Uploads {
         let (files, waiting) = channel();
         let thread = thread::Builder::new().name("upload".to_owned()).spawn(move || upload_all(&waiting));
         let thread = thread.map_err(failed)?;
-        // From here on it may hold the only copy of a file.
+        // The folder is kept, since it may now hold the only copy of a file.
         Ok(Some(Self { folder: folder.keep(), files, thread }))
     }
 
@@ -65,7 +65,7 @@ impl Uploads {
     pub fn finish(self) -> Result<(), OutputError> {
         drop(self.files);
         let left = self.thread.join().unwrap_or_default();
-        // All of them first: each may be taken now.
+        // Every file is tried before errors are returned, because the store may accept it now.
         let sent: Vec<Result<(), OutputError>> = left.into_iter().map(send).collect();
         // It is removed, or empty, unless a file was not added.
         let _ = fs::remove_dir(&self.folder);

@@ -1,4 +1,4 @@
-//! From options to the settings of live engines.
+//! Makes the settings of live engines from options.
 
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};

@@ -56,7 +56,7 @@ pub(crate) struct LiveGuests {
     instances: Arc<Mutex<PluginTable>>,
 }
 
-/// By the guest's name and the engine's number; none for a guest of all engines.
+/// Telemetry by the guest's name and the engine's number, which is none for a guest of all engines.
 type PluginTable = BTreeMap<(String, Option<u32>), Arc<PluginNotes>>;
 
 /// Telemetry of a guest for one engine, or for all.

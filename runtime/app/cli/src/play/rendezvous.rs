@@ -54,7 +54,7 @@ pub(crate) struct RendezvousEngines<'a> {
     pub(crate) host: &'a str,
     /// Tokens of a KV block.
     pub(crate) block_tokens: u32,
-    /// How they present themselves.
+    /// Addresses, versions and names of the engines, for frontends.
     pub(crate) identity: &'a Identity,
 }
 

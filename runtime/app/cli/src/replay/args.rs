@@ -369,7 +369,7 @@ impl RunFlags {
         self.max_sim_time.or_else(|| self.max_sim_time_seconds.map(|seconds| (seconds * 1e9).round() as u64))
     }
 
-    /// How many threads there may be.
+    /// Most threads of a sweep.
     pub(crate) fn threads(&self) -> NonZeroUsize {
         let given = self.threads.and_then(|threads| NonZeroUsize::new(threads.into()));
         given.unwrap_or_else(|| std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN))

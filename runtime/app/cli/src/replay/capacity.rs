@@ -12,7 +12,7 @@ use vcr_steplog::{settings_of, stop_word};
 /// Sums over the steps of each engine.
 #[derive(Debug, Default)]
 pub(super) struct Capacity {
-    /// By index over all engines of the run.
+    /// Sums of each engine, by its index over all engines of the run.
     engines: BTreeMap<u32, EngineCapacity>,
 }
 

@@ -1,4 +1,4 @@
-//! From options to a run.
+//! Makes a run from the options of `vcr replay`.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -192,7 +192,7 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
     let files = files::Files::open(args)?;
     let trace = setup::read_trace(args)?;
     let combinations = combinations(&axes).map_err(Refusal::input)?;
-    // All of them are set up first, so that a bad value costs no run.
+    // All points are set up first, so that a bad value costs no run.
     let base = base_command(&args.words);
     let mut setups = Vec::new();
     let chosen = args.sweep.shard.points(combinations.len());

@@ -18,7 +18,7 @@ pub(super) struct TelemetryFile {
     file: OutputFile,
     out: BufWriter<File>,
     interval_ns: u64,
-    /// By index over all engines of the run.
+    /// The place of each engine, by its index over all engines of the run.
     places: Vec<Place>,
     failure: Option<io::Error>,
 }

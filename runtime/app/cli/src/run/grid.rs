@@ -43,7 +43,7 @@ pub(crate) struct AssertionKey {
     pub(crate) condition: Option<String>,
 }
 
-/// How it went over the executions.
+/// The results of an assertion over all executions.
 pub(crate) struct Kept {
     pub(crate) kept: usize,
     pub(crate) of: usize,
@@ -109,7 +109,7 @@ impl Cell {
         keys
     }
 
-    /// How an assertion went.
+    /// The results of an assertion.
     pub(crate) fn kept_of(&self, key: &AssertionKey) -> Kept {
         let mut kept = Kept { kept: 0, of: 0, observed: Vec::new(), broken_in: Vec::new() };
         for (index, one) in self.repetitions.iter().enumerate() {

@@ -156,7 +156,7 @@ pub(crate) fn many(args: &RunArgs, options: &RunOptions) -> Result<(Exit, Vec<Pa
     let files: Vec<PathBuf> = std::iter::once(&args.file).chain(&args.several.more_files).cloned().collect();
     check_folders(args, &files)?;
     check_packs(args, &files)?;
-    // All of them are compiled first, so that a typing mistake costs no run.
+    // All scenarios are compiled first, so that a typing mistake costs no run.
     let all = files.iter().map(|file| Job::open(args, options, file)).collect::<Result<Vec<_>, _>>()?;
     check_parameters(&all, options)?;
     let jobs = usize::from(args.several.jobs.get()).min(files.len());

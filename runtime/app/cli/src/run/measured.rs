@@ -15,7 +15,7 @@ pub(crate) struct Measured {
     /// Why the scenario cannot be executed so; it then has no runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) infeasible: Option<String>,
-    /// The same with its place in the script, for the command that has executed it.
+    /// The error of `infeasible` with its place in the script, for the command that has executed it.
     #[serde(skip)]
     pub(crate) refusal: Option<Box<Refusal>>,
     pub(crate) passed: bool,
@@ -32,7 +32,7 @@ pub(crate) struct MeasuredRun {
     /// Engines that were ever started.
     #[serde(default)]
     pub(crate) engines: u64,
-    /// By name; those of distributions end in `_p99` and the like.
+    /// Metrics by name; percentiles of distributions end in `_p99` and the like.
     pub(crate) metrics: BTreeMap<String, f64>,
     pub(crate) fingerprint: String,
 }

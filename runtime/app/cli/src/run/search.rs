@@ -74,9 +74,9 @@ pub(crate) struct Searched {
     report: SearchReport,
     /// Why no value that was tried could be executed, if none could.
     infeasible: Option<String>,
-    /// The same with its place in the script.
+    /// The error of `infeasible` with its place in the script.
     pub(crate) refusal: Option<Refusal>,
-    /// Whether it came to its end.
+    /// Whether the search was completed.
     pub(crate) has_ended: bool,
     tried: Vec<Tried>,
 }
@@ -110,12 +110,12 @@ impl FoundRow {
     }
 }
 
-/// How a command with these searches ends.
+/// The end of a command with these searches.
 fn answered<'a>(mut rows: impl Iterator<Item = &'a FoundRow>) -> Exit {
     if rows.all(FoundRow::is_answered) { Exit::Passed } else { Exit::CheckFailed }
 }
 
-/// The same of all searches; an error if none of them could be made.
+/// The end of a command with these searches; an error if none of them could be made.
 fn ended<'a>(
     rows: impl IntoIterator<Item = &'a FoundRow, IntoIter: Clone>,
     refusal: impl FnOnce() -> Option<Refusal>,

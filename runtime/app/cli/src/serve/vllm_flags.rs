@@ -53,7 +53,7 @@ static DECLARED: LazyLock<Vec<Declared>> = LazyLock::new(|| {
 #[derive(Clone, Debug)]
 struct Given {
     argument: &'static Argument,
-    /// As it was written.
+    /// The name by which it was given.
     form: &'static str,
     values: Vec<String>,
 }

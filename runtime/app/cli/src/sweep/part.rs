@@ -137,7 +137,7 @@ pub(crate) fn whole_lines(text: &str) -> &str {
 pub(crate) struct Part {
     pub(crate) path: PathBuf,
     pub(crate) header: Header,
-    /// By the numbers of their points.
+    /// The result of each point, by the point's number.
     results: BTreeMap<usize, Box<RawValue>>,
 }
 

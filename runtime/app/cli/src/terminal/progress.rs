@@ -22,9 +22,9 @@ pub(crate) struct TerminalReporter {
     bars: Mutex<BTreeMap<String, ProgressBar>>,
     /// Files that the scenario has read.
     sources: Mutex<Vec<SourceFile>>,
-    /// By run.
+    /// The history of each run, by its name.
     courses: Mutex<BTreeMap<String, ProgressHistory>>,
-    /// From the first run on there are results that a signal must not lose.
+    /// Set from the first run on: a signal must not lose its results.
     in_order: OnceLock<InOrder>,
 }
 

@@ -51,7 +51,7 @@ impl ProgressHistory {
         Some(latest.duration_since(start).mul_f64(left as f64 / ended as f64))
     }
 
-    /// All of it in one line; empty before there is a second point.
+    /// The history as one line; empty before there is a second point.
     pub(crate) fn line(&self) -> String {
         let part = |name: &str, points: &VecDeque<f64>, unit: &str| {
             let latest = points.back().copied().unwrap_or_default();

@@ -31,7 +31,7 @@ pub(crate) fn append_error(script: &Path, error: &ScenarioError) {
     append_with(|out| vcr_report::write_summary(out, &report));
 }
 
-/// The same with any summary.
+/// Appends any summary that `write` makes.
 pub(crate) fn append_with(write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) {
     let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) else { return };
     let path = Path::new(&path);
