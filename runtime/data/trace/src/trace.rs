@@ -124,11 +124,11 @@ pub enum Trigger {
 pub struct AnswerTimes {
     /// The time until its admission.
     pub queue_ns: u64,
-    /// Its end; not before its last output.
+    /// The time of its end, at or after the last output.
     pub end_ns: u64,
     /// Prompt tokens that were in the engine's cache.
     pub cached_tokens: u32,
-    /// Its end.
+    /// The kind of its end.
     pub end: AnswerEnd,
     /// Range of its outputs in [`Trace::output_times`].
     pub outputs: ItemRange,

@@ -22,7 +22,7 @@ use crate::values::words::word;
 /// The most optional text.
 pub(crate) const GENEROSITY_MAX: u32 = 3;
 
-/// Values nested deeper than this hold no more than they must.
+/// Values nested deeper than this have no optional text, unless `is_generous` is set.
 const GENEROUS_DEPTH: u32 = 4;
 
 /// Schemas that lead deeper than this have no end.

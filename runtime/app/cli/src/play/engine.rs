@@ -376,7 +376,7 @@ fn model_len(text: &str) -> Result<ModelLen, String> {
     count(text).map(|tokens| ModelLen(Some(tokens)))
 }
 
-/// With a capital letter, as other options' help.
+/// Makes the first letter a capital, as in the help of other options.
 fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()

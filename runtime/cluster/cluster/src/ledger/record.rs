@@ -130,7 +130,7 @@ macro_rules! declare_record {
                 #[doc = $doc]
                 pub $field: $type,
             )?)*
-            /// Its end.
+            /// The outcome of the request.
             pub outcome: Outcome,
             /// Further details.
             pub detail: RequestDetail,

@@ -72,7 +72,7 @@ struct Decision {
     inputs: Vec<u32>,
     /// Items that equal one that is about to be computed.
     duplicates: Vec<u32>,
-    /// Found in the cache, and not looked for before by this request.
+    /// Number of items in the cache that this request has not looked up before.
     num_hits: u32,
     /// Rest of the compute budget.
     budget_embeds: u32,

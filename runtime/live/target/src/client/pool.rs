@@ -64,7 +64,7 @@ pub(crate) struct Busy {
 }
 
 impl Busy {
-    /// The answer has been read to its end.
+    /// Returns the connection to the pool, once its answer has been read completely.
     pub(crate) fn done(self) {
         if !self.sender.is_closed() {
             self.idle.borrow_mut().push(self.sender);

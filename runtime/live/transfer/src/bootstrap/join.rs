@@ -76,7 +76,7 @@ impl Place {
             Err(_) => return Err(error(ErrorKind::TimedOut, &"its description does not come to its end")),
         };
         let description = wire::decode_description(&body).map_err(|problem| error(ErrorKind::Protocol, &problem))?;
-        // A prefill engine that misses this frees the KV at once.
+        // Without this byte, the prefill engine frees the KV at once.
         stream.write_u8(wire::READY).await.map_err(|problem| error(ErrorKind::PeerLost, &problem))?;
         _ = stream.shutdown().await;
         Ok(Some(description))

@@ -54,7 +54,7 @@ fn knee_of(context: &Context, call: &NativeCallContext<'_>, points: Array) -> Sc
     };
     let points: Vec<(f64, f64)> =
         points.into_iter().enumerate().map(point).collect::<Result<_, String>>().map_err(refused)?;
-    // A check of the script makes no runs and has no points.
+    // While a script is only checked, there are no runs and therefore no points.
     if points.len() < MIN_POINTS && !context.is_check {
         return Err(refused(format!("expected at least {MIN_POINTS} points, found {}", points.len())));
     }

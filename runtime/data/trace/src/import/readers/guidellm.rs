@@ -154,7 +154,7 @@ impl Strategy {
     }
 }
 
-/// The document.
+/// The top level of a report, whose benchmarks are read one by one.
 struct Top<'r, 'a>(&'r mut Report<'a>);
 /// The array of benchmarks.
 struct Benchmarks<'r, 'a>(&'r mut Report<'a>);

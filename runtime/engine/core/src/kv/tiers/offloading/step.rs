@@ -58,7 +58,7 @@ impl Offloading {
             state.blocks.clear();
         }
         state.blocks.extend_from_slice(blocks);
-        // A request does not write the blocks it has found.
+        // A request does not write to the cached blocks that it found.
         let first = if self.rules.loads_after_copies() { known.min(blocks.len()) } else { 0 };
         self.given.extend_from_slice(&blocks[first..]);
     }
@@ -68,7 +68,7 @@ impl Offloading {
         self.given.extend(block);
     }
 
-    /// The blocks taken since the latest step were not being copied.
+    /// Forgets the blocks taken since the latest step, because none of them is being copied.
     pub(crate) fn forget_taken_blocks(&mut self) {
         self.given.clear();
     }
