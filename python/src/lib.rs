@@ -7,6 +7,7 @@
 mod error;
 mod plugins;
 mod run;
+mod simulations;
 mod supervise;
 mod sweep;
 mod table;
@@ -23,6 +24,8 @@ mod _vcr {
 
     #[pymodule_export]
     use super::run::{Run, check, compare, functions, replay, run};
+    #[pymodule_export]
+    use super::simulations::Simulations;
     #[pymodule_export]
     use super::sweep::Sweep;
     #[pymodule_export]

@@ -231,6 +231,81 @@ def test_the_command_runs_sweeps_on_a_cluster(cluster, scenario, expected, tmp_p
     assert out == binary(*words)[1]
 
 
+@pytest.fixture
+def question(tmp_path) -> list[object]:
+    """A plan about a model and a trace in files: tens of simulations."""
+    folder = tmp_path / "asked"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(MODEL))
+    shutil.copy(ROOT / "scenarios/traces/chat.jsonl", folder / "chat.jsonl")
+    space = "{tensor_parallel: [1, 2], prefill_decode: ['1:1'], max_num_seqs: [4, 16], max_num_batched_tokens: [512, 2048]}"
+    load = ["--trace", folder / "chat.jsonl", "--slo", "ttft.p95 < 400ms", "--slo", "itl.p99 < 60ms", "--scale", "1,2"]
+    gpu = ["--gpu", "l4", "--price", "l4=1", "--max-gpus", 8, "--latency", "roofline"]
+    return ["plan", "--model", folder / "config.json", *gpu, *load, "--space", space, "--json", "--quiet"]
+
+
+MODEL = {
+    "architectures": ["Qwen2ForCausalLM"], "hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14,
+    "num_key_value_heads": 2, "num_hidden_layers": 24, "vocab_size": 151936, "max_position_embeddings": 32768,
+    "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+}
+
+
+def test_plans_have_the_bytes_of_one_machine(cluster, question, tmp_path, binary):
+    on = ["--on", f"ray://127.0.0.1:{cluster.client_port}"]
+    here = binary(*question)
+    assert here[0] == 0, here[2]
+    # Workers have their own copies: the trace is gone before any of them starts.
+    trace = question[question.index("--trace") + 1]
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nmv {trace} {trace}.gone\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    os.environ["VCR_PYTHON"] = str(python)
+    there = binary(*question, *on)
+    os.environ["VCR_PYTHON"] = sys.executable
+    trace.with_name("chat.jsonl.gone").rename(trace)
+    assert there == here
+    # Nothing waits for results of a process that has ended.
+    os.environ["VCR_PYTHON"] = "/bin/false"
+    code, _, err = binary(*question, *on)
+    os.environ["VCR_PYTHON"] = sys.executable
+    assert code == 2 and "the plan came to no end" in err and "install the Python package" in err
+
+
+def test_plans_go_on_where_a_node_or_the_driver_died(cluster, question, tmp_path, binary):
+    os.environ["VCR_PYTHON"] = sys.executable
+    doomed = cluster.add()
+    cluster.wait(2)
+    assert binary(*question, "--out", tmp_path / "here")[0] == 0
+    words = [os.environ["VCR_BINARY"], *map(str, question), "--out", "there", "--on", cluster.address]
+    kept = tmp_path / "there.simulations"
+
+    def kept_lines() -> int:
+        return kept.read_bytes().count(b"\n") if kept.exists() else 0
+
+    def until(lines: int, driver: subprocess.Popen) -> None:
+        deadline = time.monotonic() + 120
+        while kept_lines() < lines:
+            assert time.monotonic() < deadline and driver.poll() is None, driver.communicate()
+            time.sleep(0.001)
+
+    driver = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    until(3, driver)
+    driver.kill()
+    driver.communicate()
+    before = kept.read_bytes()
+    driver = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    until(before.count(b"\n") + 3, driver)
+    # What was finished is not simulated again.
+    assert kept.read_bytes().startswith(before[: before.rindex(b"\n") + 1])
+    cluster.kill(doomed)
+    _, err = driver.communicate()
+    assert driver.returncode == 0, err
+    assert not kept.exists()
+    files = sorted(path.relative_to(tmp_path / "here") for path in (tmp_path / "here").rglob("*") if path.is_file())
+    assert files and all((tmp_path / "here" / file).read_bytes() == (tmp_path / "there" / file).read_bytes() for file in files)
+
+
 def test_an_input_at_a_url_is_fetched_by_the_driver_alone(cluster, scenario, tmp_path, monkeypatch):
     monkeypatch.setenv("VCR_STORE", str(tmp_path / "copies"))
     server = Server()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import json
 import math
+import threading
 
 import pytest
 from conftest import SMALL
@@ -209,6 +212,67 @@ def test_another_version_is_refused_by_the_worker():
         vcr_ray._execute([None], "{}", "9.9.9", [0])
     assert f"the driver has vcr 9.9.9, a worker has vcr {vcr.__version__}" in str(caught.value)
     assert caught.value.hint == "install vcr==9.9.9 on all nodes"
+
+
+def simulated(outcome, scripts):
+    """The lines that a plan gets for its scripts, and the tasks that made them."""
+    all_there = threading.Event()
+
+    class Lines(list):
+        def write(self, line):
+            self.append(json.loads(line))
+            if len(self) == len(scripts):
+                all_there.set()
+
+        def flush(self):
+            pass
+
+    def tasks():
+        for number, script in enumerate(scripts):
+            yield json.dumps({"number": number, "requests": 100, "script": script}).encode()
+        all_there.wait()
+
+    stand_in, lines = StandIn(2, lambda work: outcome(dict(work))), Lines()
+    vcr_ray._Simulations(stand_in, b"pack", "[]", tasks(), lines).run()
+    return lines, stand_in
+
+
+def test_simulations_of_a_plan_are_handed_out_and_told_apart(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(vcr_ray.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(vcr_ray.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    tries: dict[int, int] = {}
+
+    def outcome(scripts):
+        now[0] += 0.1
+        for number in scripts:
+            tries[number] = tries.get(number, 0) + 1
+        if 5 in scripts and tries[5] < 3:
+            raise RayError("gone")
+        return [(number, json.dumps({"of": script}), 0.01) for number, script in scripts.items()]
+
+    lines, stand_in = simulated(outcome, [f"//! {number} GPUs: x.\nrun();" for number in range(40)])
+    results = {line["number"]: line["result"]["of"] for line in lines}
+    assert len(lines) == 40 and results == {number: f"//! {number} GPUs: x.\nrun();" for number in range(40)}
+    # Together, once their time is known.
+    assert max(len(work) for work in stand_in.given) > 1
+
+    def ends(scripts):
+        now[0] += 1
+        raise RayError("out of memory")
+
+    with pytest.raises(vcr.FaultError, match="the simulation of 2 x l4: 2 GPUs has lost its worker 5 times: out of memory"):
+        simulated(ends, ["//! 2 x l4: 2 GPUs.\nrun();"])
+
+
+def test_what_a_plan_no_longer_waits_for_is_cancelled():
+    line = json.dumps({"number": 1, "requests": None, "script": "//! x"}).encode() + b"\n"
+    stand_in = StandIn(1, lambda work: [])
+    plan = vcr_ray._Simulations(stand_in, b"pack", "[]", io.BytesIO(line), io.BytesIO())
+    plan.in_flight[7] = [0]
+    plan.reading.join()
+    plan.run()
+    assert stand_in.cancelled == [7]
 
 
 def test_without_ray_its_package_is_named(monkeypatch):

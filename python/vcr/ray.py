@@ -1,4 +1,4 @@
-"""Sweeps as tasks of Ray: ``pip install 'vcr[ray]'``.
+"""Sweeps, and simulations of plans, as tasks of Ray: ``pip install 'vcr[ray]'``.
 
 ``sweep`` runs the points of a grid on the cluster that ``ray.init`` finds, with the table, and the
 bytes, that one machine makes. What points read is put into the object store once. A task takes as
@@ -11,15 +11,20 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import hashlib
+import json
 import math
 import os
+import queue
 import shutil
 import sys
 import tempfile
+import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from vcr import _vcr
 from vcr._api import Source, sweep_words
@@ -39,6 +44,12 @@ _TASKS_PER_CORE = 2
 #: busy machine after forty, and hands out tasks to a worker that outlives it until then.
 _REST_S = (1.0, 4.0, 16.0, 32.0)
 
+#: Seconds after which a plan is asked for further simulations while others are in flight.
+_LOOK_EVERY_S = 0.02
+
+#: Time that the points of a task are to take together.
+_TASK_S = 0.5
+
 
 def sweep(
     scenario: str | os.PathLike[str] | Scenario | None = None,
@@ -48,7 +59,7 @@ def sweep(
     params: Mapping[str, object] | None = None,
     address: str | None = None,
     results: str | os.PathLike[str] | None = None,
-    task_s: float = 0.5,
+    task_s: float = _TASK_S,
     on_row: Callable[[int, dict[str, str]], object] | None = None,
     **options: object,
 ) -> Table:
@@ -78,7 +89,7 @@ def _sweep(
     *,
     address: str | None,
     results: str | os.PathLike[str] | None,
-    task_s: float = 0.5,
+    task_s: float = _TASK_S,
     on_row: Callable[[int, dict[str, str]], object] | None = None,
 ) -> Table:
     ray = _imported("ray", "ray")
@@ -88,58 +99,77 @@ def _sweep(
     kept = Results(results, planned.header(), planned.points)
     try:
         if kept.missing():
-            if not ray.is_initialized() or address:
-                ray.init(address=address, ignore_reinit_error=True, log_to_driver=False, logging_level="error")
+            _connect(ray, address)
             _Driver(ray, planned, words, inputs, kept, task_s, on_row).run()
         return Table(planned.table(kept.all()))
     finally:
         kept.close()
 
 
-class _Driver:
+def _connect(ray: Any, address: str | None) -> None:
+    if not ray.is_initialized() or address:
+        ray.init(address=address, ignore_reinit_error=True, log_to_driver=False, logging_level="error")
+
+
+class _Tasks(ABC):
     """Hands out points and takes results."""
 
-    def __init__(
-        self,
-        ray: Any,
-        planned: _vcr.Sweep,
-        words: list[str],
-        inputs: Inputs,
-        kept: Results,
-        task_s: float,
-        on_row: Callable[[int, dict[str, str]], object] | None,
-    ) -> None:
+    #: Where results are that were made before an error.
+    kept_in: str
+
+    def __init__(self, ray: Any, execute: Callable[..., object], shared: object, costs: Costs | CostsOfParts, task_s: float) -> None:
         self.ray = ray
-        self.planned = planned
-        self.kept = kept
+        self.costs = costs
         self.task_s = task_s
-        self.on_row = on_row
-        self.costs = Costs(planned)
-        self.pending = self.costs.spread(kept.missing())
+        #: The next one last.
+        self.pending: list[int] = []
         self.losses: dict[int, int] = {}
         #: Points that have lost a worker, and when they are tried again.
         self.resting: list[tuple[float, int]] = []
         #: By task.
         self.in_flight: dict[Any, list[int]] = {}
         # Not an argument itself: Ray would read it again for each task.
-        self.bundle = [ray.put((words, inputs))]
-        self.task = ray.remote(num_cpus=1, max_retries=0)(_execute)
+        self.bundle = [ray.put(shared)]
+        self.task = ray.remote(num_cpus=1, max_retries=0)(execute)
+
+    @abstractmethod
+    def header(self) -> str:
+        """What all tasks have in common, as one text."""
+
+    @abstractmethod
+    def ended(self, point: int, result: str) -> None:
+        """A point has a result."""
+
+    @abstractmethod
+    def label(self, point: int) -> str:
+        """A point in words."""
+
+    def work(self, point: int) -> object:
+        """A point as workers get it."""
+        return point
+
+    def goes_on(self) -> bool:
+        """Whether there is something to do."""
+        return bool(self.pending or self.in_flight or self.resting)
+
+    def patience_s(self, rest_s: float | None) -> float | None:
+        """How long to wait for a result, at most, where a point rests so long."""
+        return rest_s
 
     def run(self) -> None:
         try:
-            while self.pending or self.in_flight or self.resting:
-                rest_s = self.wake()
+            while self.goes_on():
+                wait_s = self.patience_s(self.wake())
                 self.submit()
                 if not self.in_flight:
-                    time.sleep(rest_s or 0)
+                    time.sleep(wait_s or 0)
                     continue
-                done, _ = self.ray.wait(list(self.in_flight), num_returns=1, timeout=rest_s)
+                done, _ = self.ray.wait(list(self.in_flight), num_returns=1, timeout=wait_s)
                 for task in done:
                     self.take(task)
-        except BaseException:
+        finally:
             for task in self.in_flight:
                 self.ray.cancel(task, force=True)
-            raise
 
     def wake(self) -> float | None:
         """Has points that have rested long enough tried again. Seconds until the next has; none if none rests."""
@@ -150,11 +180,13 @@ class _Driver:
 
     def submit(self) -> None:
         """Keeps all cores busy, and no more tasks in flight than that takes."""
+        if not self.pending:
+            return
         cores = max(1, int(self.ray.cluster_resources().get("CPU", 1)))
         while self.pending and len(self.in_flight) < cores * _TASKS_PER_CORE:
             points = self.next_points(cores)
-            header = self.planned.header()
-            task = self.task.remote(self.bundle, header, _vcr.__version__, points)
+            work = [self.work(point) for point in points]
+            task = self.task.remote(self.bundle, self.header(), _vcr.__version__, work)
             self.in_flight[task] = points
 
     def next_points(self, cores: int) -> list[int]:
@@ -189,8 +221,7 @@ class _Driver:
             return
         for point, result, seconds in results:
             self.costs.note(point, seconds)
-            if self.kept.add(point, result) and self.on_row:
-                self.on_row(point, dict(zip(self.planned.axes, self.planned.values(point))))
+            self.ended(point, result)
 
     def is_loss(self, cause: BaseException) -> bool:
         """Whether a task raised what Ray raises in workers that outlive their node for a moment: an
@@ -204,13 +235,118 @@ class _Driver:
             losses = self.losses[point] = self.losses.get(point, 0) + 1
             if losses > len(_REST_S):
                 raise FaultError(
-                    f"the point {self.label(point)} has lost its worker {losses} times: {_line(error)}",
-                    "look at the memory of the nodes; results so far are in the folder of `results`",
+                    f"{self.label(point)} has lost its worker {losses} times: {_line(error)}",
+                    f"look at the memory of the nodes; results so far are in {self.kept_in}",
                 ) from None
             self.resting.append((time.monotonic() + _REST_S[losses - 1], point))
 
+
+class _Driver(_Tasks):
+    """The points of a sweep."""
+
+    kept_in = "the folder of `results`"
+
+    def __init__(
+        self,
+        ray: Any,
+        planned: _vcr.Sweep,
+        words: list[str],
+        inputs: Inputs,
+        kept: Results,
+        task_s: float,
+        on_row: Callable[[int, dict[str, str]], object] | None,
+    ) -> None:
+        costs = Costs(planned)
+        super().__init__(ray, _execute, (words, inputs), costs, task_s)
+        self.planned = planned
+        self.kept = kept
+        self.on_row = on_row
+        self.pending = costs.spread(kept.missing())
+
+    def header(self) -> str:
+        return self.planned.header()
+
+    def ended(self, point: int, result: str) -> None:
+        if self.kept.add(point, result) and self.on_row:
+            self.on_row(point, dict(zip(self.planned.axes, self.planned.values(point))))
+
     def label(self, point: int) -> str:
-        return " ".join(f"{name}={of}" for name, of in zip(self.planned.axes, self.planned.values(point)))
+        values = zip(self.planned.axes, self.planned.values(point))
+        return "the point " + " ".join(f"{name}={of}" for name, of in values)
+
+
+class _Simulations(_Tasks):
+    """The simulations of a plan that ``vcr plan --on`` searches: one for each line of its input, in JSON. It ends with
+    that input."""
+
+    kept_in = "the file of simulations beside --out"
+
+    def __init__(self, ray: Any, pack: bytes, objectives: str, tasks: IO[bytes], results: IO[bytes]) -> None:
+        self.of_part = CostsOfParts()
+        super().__init__(ray, _simulate, (pack, objectives), self.of_part, _TASK_S)
+        self.digest = hashlib.sha256(pack + objectives.encode()).hexdigest()
+        self.scripts: dict[int, str] = {}
+        self.results = results
+        #: The plan's lines as they come; none at their end.
+        self.lines: queue.Queue[bytes | None] = queue.Queue()
+        self.reading = threading.Thread(target=self.read, args=(tasks,), daemon=True)
+        self.reading.start()
+
+    def read(self, tasks: IO[bytes]) -> None:
+        for line in tasks:
+            self.lines.put(line)
+        self.lines.put(None)
+
+    def goes_on(self) -> bool:
+        while True:
+            try:
+                line = self.lines.get(block=not super().goes_on())
+            except queue.Empty:
+                return True
+            if line is None:
+                return False
+            task = json.loads(line)
+            self.scripts[task["number"]] = task["script"]
+            self.of_part.requests[task["number"]] = task["requests"]
+            self.pending.append(task["number"])
+
+    def patience_s(self, rest_s: float | None) -> float:
+        return min(rest_s or math.inf, _LOOK_EVERY_S)
+
+    def header(self) -> str:
+        return self.digest
+
+    def work(self, point: int) -> tuple[int, str]:
+        return point, self.scripts[point]
+
+    def ended(self, point: int, result: str) -> None:
+        del self.scripts[point]
+        self.results.write(f'{{"number":{point},"result":{result}}}\n'.encode())
+        self.results.flush()
+
+    def label(self, point: int) -> str:
+        return "the simulation of " + self.scripts[point].partition("\n")[0].removeprefix("//! ").rstrip(".")
+
+
+class CostsOfParts:
+    """How long simulations take: the mean of all that have as many requests."""
+
+    def __init__(self) -> None:
+        #: Of each simulation; none for the whole load.
+        self.requests: dict[int, int | None] = {}
+        self._of_part: dict[int | None, list[float]] = {}
+
+    def note(self, point: int, seconds: float) -> None:
+        of = self._of_part.setdefault(self.requests[point], [0, 0.0])
+        of[0] += 1
+        of[1] += seconds
+
+    def predicted_s(self, point: int) -> float:
+        count, total_s = self._of_part.get(self.requests[point], (0, math.inf))
+        return total_s / count if count else math.inf
+
+    def order(self, points: list[int]) -> None:
+        points.sort(key=lambda point: (self.predicted_s(point), -point))
 
 
 class Costs:
@@ -260,12 +396,7 @@ class Costs:
         return [points[(index * stride) % len(points)] for index in range(len(points))][::-1]
 
 
-# The sweeps that this worker knows, by their headers: planned once, for all tasks that it gets.
-_known: dict[str, _vcr.Sweep] = {}
-
-
-def _execute(bundle: list[Any], header: str, version: str, points: list[int]) -> list[tuple[int, str, float]]:
-    """A task: executes points on a worker."""
+def _check_version(version: str) -> None:
     import vcr
 
     if vcr.__version__ != version:
@@ -273,6 +404,15 @@ def _execute(bundle: list[Any], header: str, version: str, points: list[int]) ->
             f"version mismatch: the driver has vcr {version}, a worker has vcr {vcr.__version__}",
             f"install vcr=={version} on all nodes",
         )
+
+
+# The sweeps that this worker knows, by their headers: planned once, for all tasks that it gets.
+_known: dict[str, _vcr.Sweep] = {}
+
+
+def _execute(bundle: list[Any], header: str, version: str, points: list[int]) -> list[tuple[int, str, float]]:
+    """A task: executes points on a worker."""
+    _check_version(version)
     planned = _known.get(header)
     if planned is None:
         import ray
@@ -290,6 +430,31 @@ def _execute(bundle: list[Any], header: str, version: str, points: list[int]) ->
 
     # All in one call, one after the other: each call starts threads.
     planned.execute(points, threads=1, done=done)
+    return results
+
+
+# The plans that this worker knows, by their digests.
+_plans: dict[str, _vcr.Simulations] = {}
+
+
+def _simulate(
+    bundle: list[Any], header: str, version: str, scripts: list[tuple[int, str]]
+) -> list[tuple[int, str, float]]:
+    """A task: executes simulations of a plan on a worker."""
+    _check_version(version)
+    plan = _plans.get(header)
+    if plan is None:
+        import ray
+
+        pack, objectives = ray.get(bundle[0])
+        with tempfile.NamedTemporaryFile(suffix=".vcr") as file:
+            file.write(pack)
+            file.flush()
+            plan = _plans[header] = _vcr.Simulations(file.name, objectives)
+    results: list[tuple[int, str, float]] = []
+    for number, script in scripts:
+        began = time.perf_counter()
+        results.append((number, plan.execute(script), time.perf_counter() - began))
     return results
 
 
@@ -332,16 +497,30 @@ def _line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
+def _plan(address: str, pack: str, objectives: str) -> None:
+    """Simulates what the plan writes to standard input; the results go to standard output, which is no one else's."""
+    tasks, results = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    ray = _imported("ray", "ray")
+    _connect(ray, address)
+    _Simulations(ray, Path(pack).read_bytes(), objectives, tasks, results).run()
+
+
 def main() -> int:
-    """``python -m vcr.ray``: what ``vcr run --on`` and ``vcr replay --on`` start."""
-    parser = argparse.ArgumentParser(prog="python -m vcr.ray", description="Runs a sweep as tasks of Ray.")
+    """``python -m vcr.ray``: what ``--on`` of ``vcr run``, ``vcr replay`` and ``vcr plan`` starts."""
+    parser = argparse.ArgumentParser(prog="python -m vcr.ray", description="Runs a sweep or a plan as tasks of Ray.")
     parser.add_argument("--address", required=True, help="the cluster, as of ray.init")
-    parser.add_argument("--results", required=True, help="folder that keeps the results")
+    parser.add_argument("--results", help="folder that keeps the results of a sweep")
+    parser.add_argument("--pack", help="pack of a plan, whose simulations are lines of standard input")
+    parser.add_argument("--objectives", help="objectives of the plan")
     parser.add_argument("words", nargs=argparse.REMAINDER, help="-- and the words of vcr run or vcr replay")
     args = parser.parse_args()
     words = args.words[1:] if args.words[:1] == ["--"] else args.words
     try:
-        _sweep(words, address=args.address, results=args.results)
+        if args.pack:
+            _plan(args.address, args.pack, args.objectives)
+        else:
+            _sweep(words, address=args.address, results=args.results)
     except VcrError as error:
         print(f"error: {error}", file=sys.stderr)
         return 3 if isinstance(error, FaultError) else 2

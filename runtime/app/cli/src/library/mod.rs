@@ -4,6 +4,7 @@
 //! equal the command's. Nothing is printed and no signal is handled: a caller ends a run through
 //! its [`Reporter`]. For the Python package.
 
+mod simulations;
 mod sweep;
 mod tables;
 
@@ -24,6 +25,7 @@ use crate::words::parsed;
 use crate::{compare, run};
 
 pub use crate::refusal::{Place, Refusal};
+pub use simulations::Simulations;
 pub use sweep::{InputFile, Sweep};
 pub use tables::{capture_columns, step_columns, write_columns};
 pub use vcr_scenario::{Reporter, parallel};

@@ -17,7 +17,7 @@ use super::{Refusal, Source, command};
 use crate::args::Command;
 use crate::exit::Exit;
 use crate::merge;
-use crate::pack::pack_for_sweep;
+use crate::pack::{merged, pack_for_sweep};
 use crate::replay::sweep as replay;
 use crate::run::args::QuestionArgs;
 use crate::run::measured::Measured;
@@ -168,7 +168,7 @@ impl Sweep {
         asked: Option<&SearchSpec>,
     ) -> Result<(Vec<PathBuf>, Vec<InputFile>), Refusal> {
         let path = self.file.clone().unwrap_or_default();
-        let mut sources: BTreeMap<(String, PathBuf), SourceFile> = BTreeMap::new();
+        let mut sources = Vec::new();
         let mut first_refusal = None;
         let mut has_checked = false;
         for values in &self.combinations {
@@ -179,8 +179,7 @@ impl Sweep {
             match points.check_one(&point) {
                 Ok(found) => {
                     has_checked = true;
-                    let keyed = found.into_iter().map(|source| ((source.name.clone(), source.path.clone()), source));
-                    sources.extend(keyed);
+                    sources = merged(sources.into_iter().chain(found));
                 }
                 // A point that is infeasible is a result, unless all are.
                 Err(refusal) if refusal.exit == Exit::BadInput => {
@@ -198,7 +197,6 @@ impl Sweep {
             let file = read_named(&path)?;
             return Ok((files, vec![InputFile { word, files: vec![file] }]));
         }
-        let sources: Vec<SourceFile> = sources.into_values().collect();
         for source in &sources {
             let found = source.files().map_err(|error| unreadable(&source.path, &error))?;
             files.extend(found.into_iter().map(|(_, path)| path));

@@ -37,6 +37,24 @@ fn of_pack(path: &Path, error: PackError) -> Refusal {
     Refusal::from(error).of(&path.display().to_string())
 }
 
+/// The files of several scripts, each once; of a folder with tables, all files that any of them reads.
+pub(crate) fn merged(sources: impl IntoIterator<Item = SourceFile>) -> Vec<SourceFile> {
+    let mut all: BTreeMap<(String, PathBuf), SourceFile> = BTreeMap::new();
+    for source in sources {
+        let key = (source.name.clone(), source.path.clone());
+        match all.get_mut(&key).map(|known| &mut known.parts) {
+            Some(Some(parts)) => {
+                parts.extend(source.parts.into_iter().flatten());
+                parts.sort();
+                parts.dedup();
+            }
+            Some(None) => {}
+            None => _ = all.insert(key, source),
+        }
+    }
+    all.into_values().collect()
+}
+
 /// The pack of a scenario and the files that it reads, without a result; `text` is the script if it
 /// is in no file.
 pub(crate) fn pack_for_sweep(script: &Path, text: Option<&str>, sources: &[SourceFile]) -> Result<Vec<u8>, Refusal> {

@@ -205,6 +205,11 @@ pub(crate) struct SearchArgs {
     /// Threads [default: all cores].
     #[arg(long, value_name = "COUNT")]
     pub(crate) threads: Option<NonZeroU16>,
+
+    /// Simulate on a Ray cluster, such as ray://head:10001, or `auto`; needs the Python package
+    /// (pip install 'vcr[ray]').
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "threads")]
+    pub(crate) on: Option<String>,
 }
 
 /// Options of `vcr plan tune`.

@@ -3,6 +3,7 @@
 mod answer;
 pub(crate) mod args;
 mod bound;
+mod cluster;
 mod explain;
 mod files;
 mod finished;
@@ -12,27 +13,30 @@ mod host;
 mod inputs;
 mod kept;
 mod load;
-mod objective;
+pub(crate) mod objective;
 mod others;
 mod page;
 mod question;
 mod script;
 mod search;
 mod show;
-mod simulate;
+pub(crate) mod simulate;
 mod space;
 mod verify;
 mod yaml;
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use vcr_base::output::Outputs;
-use vcr_scenario::{Reporter, Scenario};
+use vcr_scenario::{Reporter, Scenario, SourceFile};
 
 use crate::exit::{Exit, eprint_line, printed};
+use crate::pack::pack_for_sweep;
 use crate::plan::answer::{Plan, Searched};
 use crate::plan::args::{PlanArgs, PlanCommand, SearchArgs, TuneArgs};
 use crate::plan::bound::Bounded;
+use crate::plan::cluster::Cluster;
 use crate::plan::files::Folders;
 use crate::plan::finished::Finished;
 use crate::plan::halt::{Halt, in_time, too_soon};
@@ -122,7 +126,8 @@ fn answer(mut inputs: Inputs, args: &SearchArgs) -> Result<Exit, Refusal> {
         simulator.check(&case.script(&inputs)?)?;
     }
     let finished = args.out.as_deref().map(|out| Finished::open(out, &inputs, quiet)).transpose()?.flatten();
-    let simulator = simulator.with_finished(finished);
+    let cluster = args.on.as_deref().map(|address| on(address, &simulator)).transpose()?;
+    let simulator = simulator.with_finished(finished).on(cluster.as_ref());
     let plan = searched(&simulator, facts, families, left_out, args.exhaustive);
     simulator.end();
     simulator.leave_finished(plan.is_ok());
@@ -145,6 +150,23 @@ fn answer(mut inputs: Inputs, args: &SearchArgs) -> Result<Exit, Refusal> {
         _ => Exit::CheckFailed,
     };
     Ok(printed(written, exit))
+}
+
+/// Files of a model's folder that decide its times.
+const MODEL_FILES: [&str; 2] = ["config.json", "hf_quant_config.json"];
+
+/// The cluster at an address, whose workers have all files of the deployments.
+fn on(address: &str, simulator: &Simulator<'_>) -> Result<Cluster, Refusal> {
+    let inputs = simulator.inputs;
+    let mut sources = simulator.sources()?;
+    let folders = inputs.bounds.models.iter().filter(|model| Path::new(model).is_absolute());
+    for folder in folders {
+        sources.retain(|source| source.name != *folder);
+        let path = PathBuf::from(folder);
+        let parts = MODEL_FILES.iter().map(PathBuf::from).filter(|file| path.join(file).is_file()).collect();
+        sources.push(SourceFile { kind: "model", name: folder.clone(), path, parts: Some(parts) });
+    }
+    Cluster::start(address, &pack_for_sweep(&place(), Some(""), &sources)?, &inputs.objectives)
 }
 
 /// Bounds, search and answer.

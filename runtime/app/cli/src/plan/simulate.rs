@@ -11,8 +11,10 @@ use serde::{Deserialize, Serialize};
 use vcr_base::units::format_ns;
 use vcr_cluster::Report;
 use vcr_cluster::metrics::{Counter, Gauge, Trend};
-use vcr_scenario::{AssertionResult, Blame, Outcome, Reporter, RunOptions, Scenario, parallel};
+use vcr_scenario::{AssertionResult, Blame, Outcome, Reporter, RunOptions, Scenario, SourceFile, parallel};
 
+use crate::pack::merged;
+use crate::plan::cluster::{self, Cluster};
 use crate::plan::finished::Finished;
 use crate::plan::halt::Halt;
 use crate::plan::inputs::Inputs;
@@ -42,6 +44,13 @@ pub(crate) struct Simulated {
     pub(crate) fingerprint: String,
     /// Why it could not be executed.
     pub(crate) refused: Option<String>,
+}
+
+/// A simulation that another machine made.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Elsewhere {
+    pub(crate) simulated: Simulated,
+    pub(crate) warnings: Vec<String>,
 }
 
 /// Metrics of a run that rows state or are judged by; all zero or none where it was refused.
@@ -117,6 +126,8 @@ pub(crate) struct Simulator<'a> {
     /// Of all simulators of a question.
     spent: Arc<Spent>,
     finished: Option<Arc<Finished<Simulated>>>,
+    /// Where the load is simulated, if not here.
+    cluster: Option<&'a Cluster>,
     progress: Arc<Progress>,
 }
 
@@ -140,8 +151,15 @@ impl<'a> Simulator<'a> {
             known: Mutex::default(),
             spent: Arc::default(),
             finished: None,
+            cluster: None,
             progress,
         }
+    }
+
+    /// One whose load is simulated by a cluster.
+    pub(crate) fn on(self, cluster: Option<&'a Cluster>) -> Self {
+        let threads = if cluster.is_some() { cluster::THREADS } else { self.threads };
+        Self { cluster, threads, ..self }
     }
 
     /// One that goes on from the finished simulations of an earlier process, and keeps its own.
@@ -247,14 +265,31 @@ impl<'a> Simulator<'a> {
             self.count(known.numbers.requests);
             return Ok(known);
         }
-        let made = match self.script(script.clone())? {
-            Ok(outcome) => Simulated::of(&outcome, &self.inputs.objectives),
-            Err(reason) => return Ok(Simulated::refused(reason)),
+        let made = match self.cluster {
+            Some(cluster) => self.elsewhere(cluster, &script, case.cut.requests)?,
+            None => Simulated::of(self.script(script.clone())?, &self.inputs.objectives),
         };
+        if made.refused.is_some() {
+            return Ok(made);
+        }
         if let Some(finished) = &self.finished {
             finished.add(&script, &made);
         }
         Ok(made)
+    }
+
+    fn elsewhere(&self, cluster: &Cluster, script: &str, requests: Option<u64>) -> Result<Simulated, Halt> {
+        let is_over = || self.progress.stop().is_some();
+        let Some(Elsewhere { simulated, warnings }) = cluster.execute(script, requests, is_over)? else {
+            return Err(Halt::Over);
+        };
+        for text in warnings {
+            self.progress.warn(&text);
+        }
+        if simulated.refused.is_none() {
+            self.count(simulated.numbers.requests);
+        }
+        Ok(simulated)
     }
 
     fn count(&self, requests: u64) {
@@ -268,20 +303,25 @@ impl<'a> Simulator<'a> {
         if self.progress.stop().is_some() {
             return Err(Halt::Over);
         }
-        let scenario = Scenario::compile(&place(), script.clone())
-            .map_err(|error| Refusal::of_script(error, &script))?
-            .sharing(self.base);
-        let options = RunOptions { tokenizers: crate::run::tokenizers(), ..RunOptions::default() };
-        let outcome = match scenario.run(options, Arc::clone(&self.progress) as Arc<dyn Reporter>) {
-            Ok(outcome) => outcome,
-            Err(error) if error.blame == Blame::Input => return Ok(Err(error.message)),
-            Err(error) => return Err(Refusal::of_script(error, &script).into()),
-        };
-        if outcome.partial.is_some() {
-            return Err(Halt::Over);
+        let reporter = Arc::clone(&self.progress) as Arc<dyn Reporter>;
+        let Some(made) = executed(script, self.base, options(), reporter)? else { return Err(Halt::Over) };
+        if let Ok(outcome) = &made {
+            self.count(outcome.runs.iter().map(|run| run.num_requests()).sum());
         }
-        self.count(outcome.runs.iter().map(|run| run.num_requests()).sum());
-        Ok(Ok(outcome))
+        Ok(made)
+    }
+
+    /// The files that the shapes need, as their scripts name them.
+    pub(crate) fn sources(&self) -> Result<Vec<SourceFile>, Refusal> {
+        let found = self.each_of(self.shapes, |_, shape| -> Result<_, Refusal> {
+            let script = Case { shape, replicas: 1, cut: Cut::WHOLE, slower: 1.0 }.script(self.inputs)?;
+            let scenario = Scenario::compile(&place(), script)?.sharing(self.base);
+            // What cannot be deployed is refused when it is simulated.
+            let checked = scenario.check(options(), Arc::clone(&self.progress) as Arc<dyn Reporter>);
+            Ok(checked.map(|checked| checked.sources).unwrap_or_default())
+        });
+        let found: Vec<Vec<SourceFile>> = found.into_iter().collect::<Result<_, _>>()?;
+        Ok(merged(found.into_iter().flatten()))
     }
 
     /// Checks a script without running it: its errors are errors of the question.
@@ -294,8 +334,7 @@ impl<'a> Simulator<'a> {
             }
         };
         let scenario = Scenario::compile(&place(), script.to_owned()).map_err(of)?.sharing(self.base);
-        let options = RunOptions { tokenizers: crate::run::tokenizers(), ..RunOptions::default() };
-        scenario.check(options, Arc::clone(&self.progress) as Arc<dyn Reporter>).map(|_| ()).map_err(of)
+        scenario.check(options(), Arc::clone(&self.progress) as Arc<dyn Reporter>).map(|_| ()).map_err(of)
     }
 
     /// Several things at a time, in order.
@@ -312,6 +351,27 @@ impl<'a> Simulator<'a> {
 /// The name of scripts that are in memory; relative paths in them start at the working folder.
 pub(crate) fn place() -> PathBuf {
     PathBuf::from("plan.rhai")
+}
+
+/// Options of all runs.
+pub(crate) fn options() -> RunOptions {
+    RunOptions { tokenizers: crate::run::tokenizers(), ..RunOptions::default() }
+}
+
+/// Executes a script; a refusal of its deployment is inside, and nothing if it was stopped.
+pub(crate) fn executed(
+    script: String,
+    base: &Scenario,
+    options: RunOptions,
+    reporter: Arc<dyn Reporter>,
+) -> Result<Option<Result<Outcome, String>>, Refusal> {
+    let scenario =
+        Scenario::compile(&place(), script.clone()).map_err(|error| Refusal::of_script(error, &script))?.sharing(base);
+    match scenario.run(options, reporter) {
+        Ok(outcome) => Ok(outcome.partial.is_none().then_some(Ok(outcome))),
+        Err(error) if error.blame == Blame::Input => Ok(Some(Err(error.message))),
+        Err(error) => Err(Refusal::of_script(error, &script)),
+    }
 }
 
 impl Simulate for Simulator<'_> {
@@ -332,17 +392,21 @@ impl Simulate for Simulator<'_> {
 }
 
 impl Simulated {
-    fn of(outcome: &Outcome, objectives: &[Objective]) -> Self {
+    pub(crate) fn of(made: Result<Outcome, String>, objectives: &[Objective]) -> Self {
+        let outcome = match made {
+            Ok(outcome) => outcome,
+            Err(reason) => return Self::refused(reason),
+        };
         let tightest = outcome.assertions.iter().map(headroom).fold(f64::INFINITY, f64::min);
         let run = &outcome.runs[0];
         let mut judged = outcome.assertions.iter().zip(objectives);
         let carries = judged.all(|(made, objective)| made.passed || objective.hurts());
         Self {
             score: Score { passed: outcome.passed, carries, headroom: tightest },
-            objectives: outcome.assertions.clone(),
+            objectives: outcome.assertions,
             numbers: Numbers::of(run),
             latency: run.deployments.first().map(|one| one.deployment.latency.clone()).unwrap_or_default(),
-            fingerprint: outcome.fingerprint.clone(),
+            fingerprint: outcome.fingerprint,
             refused: None,
         }
     }

@@ -1,11 +1,11 @@
-//! `--on`: the points of a sweep as tasks of a Ray cluster, by the Python package.
+//! `--on`: work as tasks of a Ray cluster, by the Python package.
 //!
-//! A Python process hands out the points and keeps their results in a file in the form of a shard;
-//! from there on they are treated as this process's own.
+//! A Python process hands out the points of a sweep and keeps their results in a file in the form of a shard;
+//! from there on they are treated as this process's own. Plans have a process of their own.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 
 use clap::Args;
 
@@ -18,6 +18,9 @@ const RESULTS: &str = "results.shard";
 
 /// Variable with the interpreter that has the package; its console script sets it.
 const PYTHON_VARIABLE: &str = "VCR_PYTHON";
+
+/// What to do where Python lacks the package.
+const HINT: &str = "install the Python package, pip install 'vcr[ray]', or name its interpreter in VCR_PYTHON";
 
 /// Options of sweeps that a cluster runs.
 #[derive(Clone, Debug, Args)]
@@ -45,21 +48,41 @@ impl RayArgs {
 }
 
 fn run(address: &str, folder: &Path, words: &[OsString]) -> Result<(), Refusal> {
-    let python = std::env::var_os(PYTHON_VARIABLE).unwrap_or_else(|| "python3".into());
-    let hint = "install the Python package, pip install 'vcr[ray]', or name its interpreter in VCR_PYTHON";
-    let mut command = Command::new(&python);
-    command.args(["-m", "vcr.ray", "--address", address, "--results"]).arg(folder).arg("--");
-    let status = command.args(words.iter().skip(1)).status().map_err(|error| {
-        Refusal::input(format!("--on {address}: cannot start {}: {error}", python.display())).hint(hint)
-    })?;
+    let mut command = module(address);
+    command.arg("--results").arg(folder).arg("--").args(words.iter().skip(1));
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(ended(address, "sweep", status)),
+        Err(error) => Err(not_started(address, &error)),
+    }
+}
+
+fn python() -> OsString {
+    std::env::var_os(PYTHON_VARIABLE).unwrap_or_else(|| "python3".into())
+}
+
+/// The command that starts the package's module for a cluster.
+pub(crate) fn module(address: &str) -> Command {
+    let mut command = Command::new(python());
+    command.args(["-m", "vcr.ray", "--address", address]);
+    command
+}
+
+/// The error where there is no interpreter.
+pub(crate) fn not_started(address: &str, error: &std::io::Error) -> Refusal {
+    let python = python();
+    Refusal::input(format!("--on {address}: cannot start {}: {error}", python.display())).hint(HINT)
+}
+
+/// The error where the module ended before its work, which it has explained unless Python itself failed.
+pub(crate) fn ended(address: &str, work: &str, status: ExitStatus) -> Refusal {
     let (exit, is_told) = match status.code() {
-        Some(0) => return Ok(()),
         Some(130) | None => (Exit::Interrupted, true),
         Some(3) => (Exit::Fault, true),
         Some(2) => (Exit::BadInput, true),
         // An error of Python itself, which lacks the module.
         Some(_) => (Exit::BadInput, false),
     };
-    let refusal = Refusal { exit, ..Refusal::input(format!("--on {address}: the sweep came to no end")) };
-    Err(if is_told { refusal } else { refusal.hint(hint) })
+    let refusal = Refusal { exit, ..Refusal::input(format!("--on {address}: the {work} came to no end")) };
+    if is_told { refusal } else { refusal.hint(HINT) }
 }
