@@ -15,6 +15,7 @@ binary prints the same tables.
 
 import argparse
 import gzip
+import itertools
 import json
 import statistics
 import subprocess
@@ -70,6 +71,10 @@ LLMSERVINGSIM = {
 }
 # The load and its part of a fit that has few requests, and what it may correct: no roofline has experts.
 FEW_LOAD, FEW_PART = "p25", "0..0.03"
+# Deployments that are ranked at loads that all of them had.
+RANKED = ("llama-3.1-8b", "qwen3-14b", "qwen3-30b-a3b")
+# Differences between measurements that count.
+DIFFERS = 0.05
 # The recording that the model in scenarios/models is fitted on.
 SHIPPED = "llama-3.1-8b-0.33"
 BASES = {"llama-3.1-8b": 'roofline(#{ model: "llama-3.1-8b", gpu: "h100-sxm" })'}
@@ -193,8 +198,9 @@ def launches(name):
 
 
 def without_fit(args, out):
-    """Mean size of the errors of models that no one has fitted, in percent, over the loads of a recording."""
-    rows = []
+    """Mean size of the errors of models that no one has fitted, in percent, over the loads of a recording; and how many
+    pairs of deployments they rank as measured."""
+    rows, ranked = [], {}
     for title, model_of in UNFITTED.items():
         for name in (name for name in H100_FITS if args.tables or "tables" not in title):
             plain, shape = engine_and_shape(name, out)
@@ -202,11 +208,12 @@ def without_fit(args, out):
             latency = model_of.format(shape=shape, data=args.tables)
             for label, engine in (("no", plain), ("as measured", f"{plain}, {launches(name)}")):
                 sizes = []
-                for table in tables.values():
+                for load, table in tables.items():
                     requests = [json.loads(line) for line in table.open()]
                     trends = simulated(args, out, engine, latency, requests)["metrics"]["trends"]
-                    found = (trends[metric][statistic] for metric, statistic in BARS)
-                    sizes.append([abs(value / bar - 1) * 100 for value, bar in zip(found, measured_bars(requests))])
+                    both = list(zip((trends[metric][statistic] for metric, statistic in BARS), measured_bars(requests)))
+                    sizes.append([abs(value / bar - 1) * 100 for value, bar in both])
+                    ranked.setdefault((title, label), {})[name, load] = both
                 rows.append([title, name, label, *(f"{statistics.mean(column):.0f}" for column in zip(*sizes))])
     print("### Without a fit, mean size of the errors of all loads\n")
     titles = ["model", "recording", "launches", *(f"{metric[:-3]} {statistic}" for metric, statistic in BARS)]
@@ -215,6 +222,25 @@ def without_fit(args, out):
     for row in rows:
         print("| " + " | ".join(row) + " |")
     print()
+    print(f"### Pairs of {', '.join(RANKED)} that are ranked as measured, of those that differ by more than 5 %\n")
+    print("| " + " | ".join(["model", *titles[2:], "all"]) + " |")
+    print("|" + "---|" * (len(BARS) + 3))
+    for (title, label), found in ranked.items():
+        print("| " + " | ".join([title, label, *agreement(found)]) + " |")
+    print()
+
+
+def agreement(found):
+    """For each of `BARS`: how many pairs of deployments at one load are ranked as measured, of those that differ."""
+    agree, of = [0] * len(BARS), [0] * len(BARS)
+    loads = set.intersection(*({load for name, load in found if name == ranked} for ranked in RANKED))
+    pairs = ((load, a, b) for load in sorted(loads) for a, b in itertools.combinations(RANKED, 2))
+    for load, a, b in pairs:
+        for index, ((own, bar), (other, other_bar)) in enumerate(zip(found[a, load], found[b, load])):
+            if abs(bar - other_bar) > DIFFERS * min(bar, other_bar):
+                of[index] += 1
+                agree[index] += (own < other) == (bar < other_bar)
+    return [f"{right} of {count}" for right, count in zip([*agree, sum(agree)], [*of, sum(of)])]
 
 
 def measured_bars(rows):
