@@ -309,6 +309,8 @@ fn bodies_are_passed_on_as_they_are() {
         packed.finish().expect("memory")
     };
     let packed = gzip(b"{\"packed\":true}");
+    // The same, packed by Brotli's own encoder.
+    let brotli = b"\x0b\x07\x80{\"packed\":true}\x03".to_vec();
     let long = vec![b'x'; 3000];
     let cut = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf".to_vec();
     let binary = [0xff, 0x00, 0x80];
@@ -317,6 +319,7 @@ fn bodies_are_passed_on_as_they_are() {
         plain("Content-Encoding: gzip\r\n", &packed),
         plain("", &long),
         plain("Content-Encoding: br\r\n", &binary),
+        plain("Content-Encoding: br\r\n", &brotli),
         cut,
     ]);
     let out = folder.path().join("a.jsonl");
@@ -324,6 +327,7 @@ fn bodies_are_passed_on_as_they_are() {
     assert_eq!(recording.ask("/v1/a", &json!({})).body, packed);
     assert_eq!(recording.ask("/v1/a", &json!({"long": "y".repeat(3000)})).body, long);
     assert_eq!(recording.ask("/v1/b", &json!({})).body, binary);
+    assert_eq!(recording.ask("/v1/d", &json!({})).body, brotli);
     let mut broken = Vec::new();
     let call = Call { method: "POST", path: "/v1/c", headers: &[JSON], body: b"{}" };
     _ = call.begin(&recording.address).read_to_end(&mut broken);
@@ -335,16 +339,20 @@ fn bodies_are_passed_on_as_they_are() {
     assert!(upgrade.status == 501 && upgrade.text().contains("websocket"), "{}", upgrade.text());
     let lines = recording.end();
     let http = of_kind(&lines, "http");
-    assert_eq!(http.len(), 5);
-    assert_eq!((body_of(http[0]).as_str(), &http[0]["decoded"]), ("{\"packed\":true}", &json!("gzip")));
+    assert_eq!(http.len(), 6);
+    for (index, encoding) in [(0, "gzip"), (3, "br")] {
+        assert_eq!((body_of(http[index]).as_str(), &http[index]["decoded"]), ("{\"packed\":true}", &json!(encoding)));
+    }
     assert!(http[1]["left_out_bytes"].as_u64() > Some(0) && http[1]["request_left_out_bytes"].as_u64() > Some(0));
     assert_eq!(http[2]["chunks"][0][1]["base64"], "/wCA");
-    assert_eq!((body_of(http[3]).as_str(), &http[3]["end"]), ("half", &json!("server_lost")));
-    assert_eq!((&http[4]["end"], http[4].get("status")), (&json!("server_lost"), None));
+    assert_eq!((body_of(http[4]).as_str(), &http[4]["end"]), ("half", &json!("server_lost")));
+    assert_eq!((&http[5]["end"], http[5].get("status")), (&json!("server_lost"), None));
     // A complete answer can be played, even if it was sent compressed; a broken answer breaks
     // again.
     let tape = Serve::start(&["--playback", out.to_str().expect("a text")]);
-    assert_eq!(tape.post("/v1/a", &json!({})).body, json!({"packed": true}));
+    for path in ["/v1/a", "/v1/d"] {
+        assert_eq!(tape.post(path, &json!({})).body, json!({"packed": true}));
+    }
     let answer = post(tape.address(), "/v1/b", &[], &json!({}));
     assert_eq!((answer.body.as_slice(), answer.header("content-encoding")), (&binary[..], Some("br")));
     let mut again = Vec::new();

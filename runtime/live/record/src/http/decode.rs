@@ -2,23 +2,44 @@
 
 use std::io::{self, Write};
 
+use brotli_decompressor::DecompressorWriter;
 use flate2::write::{GzDecoder, ZlibDecoder};
 
-/// Bytes that are unpacked at a time: each grows by a factor of about 1,000 at most.
-const STEP_BYTES: usize = 4096;
+/// Bytes that Brotli's decoder unpacks at a time.
+const BUFFER_BYTES: usize = 4096;
 
 /// A part of a body: its time, and its bytes.
 pub(super) type Part = (u64, Vec<u8>);
 
+/// The unpacked bytes of a part, within the rest of a limit.
+struct Unpacked {
+    part: Vec<u8>,
+    left_bytes: usize,
+}
+
+impl Write for Unpacked {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.left_bytes = self.left_bytes.checked_sub(bytes.len()).ok_or(io::ErrorKind::FileTooLarge)?;
+        self.part.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// The parts of a body without its encoding; `None` if the encoding is unknown, the body is damaged, or it unpacks to
 /// more than `max_bytes`.
 pub(super) fn decode(encoding: &str, parts: &[Part], max_bytes: usize) -> Option<Vec<Part>> {
+    let into = Unpacked { part: Vec::new(), left_bytes: max_bytes };
     match encoding.trim().to_ascii_lowercase().as_str() {
-        "gzip" | "x-gzip" => unpack(GzDecoder::new(Vec::new()), GzDecoder::get_mut, parts, max_bytes).ok(),
-        "deflate" => unpack(ZlibDecoder::new(Vec::new()), ZlibDecoder::get_mut, parts, max_bytes).ok(),
+        "gzip" | "x-gzip" => unpack(GzDecoder::new(into), GzDecoder::get_mut, parts).ok(),
+        "deflate" => unpack(ZlibDecoder::new(into), ZlibDecoder::get_mut, parts).ok(),
+        "br" => unpack(DecompressorWriter::new(into, BUFFER_BYTES), DecompressorWriter::get_mut, parts).ok(),
         "zstd" => {
-            let decoder = zstd::stream::write::Decoder::new(Vec::new()).ok()?;
-            unpack(decoder, zstd::stream::write::Decoder::get_mut, parts, max_bytes).ok()
+            let decoder = zstd::stream::write::Decoder::new(into).ok()?;
+            unpack(decoder, zstd::stream::write::Decoder::get_mut, parts).ok()
         }
         _ => None,
     }
@@ -26,23 +47,14 @@ pub(super) fn decode(encoding: &str, parts: &[Part], max_bytes: usize) -> Option
 
 fn unpack<D: Write>(
     mut decoder: D,
-    unpacked: impl Fn(&mut D) -> &mut Vec<u8>,
+    unpacked: impl Fn(&mut D) -> &mut Unpacked,
     parts: &[Part],
-    max_bytes: usize,
 ) -> io::Result<Vec<Part>> {
-    let mut total_bytes = 0;
     let mut all = Vec::with_capacity(parts.len());
     for (at_ns, bytes) in parts {
-        let mut part = Vec::new();
-        for step in bytes.chunks(STEP_BYTES) {
-            decoder.write_all(step)?;
-            decoder.flush()?;
-            part.append(unpacked(&mut decoder));
-            if total_bytes + part.len() > max_bytes {
-                return Err(io::ErrorKind::FileTooLarge.into());
-            }
-        }
-        total_bytes += part.len();
+        decoder.write_all(bytes)?;
+        decoder.flush()?;
+        let part = std::mem::take(&mut unpacked(&mut decoder).part);
         if !part.is_empty() {
             all.push((*at_ns, part));
         }
@@ -55,6 +67,17 @@ mod tests {
     use super::*;
     use flate2::Compression;
     use flate2::write::{GzEncoder, ZlibEncoder};
+
+    /// The text of the test of all encodings, as Brotli's own encoder packs it.
+    const BROTLI: &str = "1bb701f81d076e2cc73b37afb30421736b059d373a1d56f67627312088b00aa0848a510b7c7305";
+    /// `first` and `second`, each followed by a flush, as the same encoder packs them.
+    const BROTLI_FLUSHED: [&str; 2] = ["0b0200f82500629080c000", "2800805f022008894918"];
+    /// 16 MiB of zeros.
+    const BROTLI_ZEROS: &str = "cbffff3ff82700e2b14020f7fe8fffff7ff04f00c4611180eefddf";
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        hex::decode(hex).expect("hexadecimal")
+    }
 
     fn in_parts(packed: &[u8]) -> Vec<Part> {
         packed.chunks(7).zip(1..).map(|(part, at_ns)| (at_ns, part.to_vec())).collect()
@@ -75,6 +98,7 @@ mod tests {
             ("gzip", gzip.finish().expect("memory")),
             ("deflate", deflate.finish().expect("memory")),
             ("ZSTD", zstd::encode_all(&text[..], 3).expect("memory")),
+            ("br", bytes(BROTLI)),
         ];
         for (encoding, packed) in packed {
             let parts = decode(encoding, &in_parts(&packed), 1 << 20).expect(encoding);
@@ -82,7 +106,26 @@ mod tests {
             assert!(decode(encoding, &in_parts(&packed), 100).is_none(), "{encoding} beyond the limit");
             assert!(decode(encoding, &in_parts(b"not packed"), 1 << 20).is_none(), "{encoding}");
         }
-        assert!(decode("br", &in_parts(b"x"), 100).is_none());
+        assert!(decode("compress", &in_parts(b"x"), 100).is_none());
+    }
+
+    #[test]
+    fn a_body_that_was_cut_is_unpacked_as_far_as_it_came() {
+        let packed = bytes(BROTLI_FLUSHED[0]);
+        let parts = decode("br", &[(1, packed.clone())], 100).expect("a beginning");
+        assert_eq!(text_of(&parts), b"first");
+        let damaged = [packed, vec![0xff; 40]].concat();
+        assert!(decode("br", &in_parts(&damaged), 100).is_none());
+        let followed = [bytes(BROTLI), b"more".to_vec()].concat();
+        assert!(decode("br", &[(1, followed)], 1 << 20).is_none());
+    }
+
+    #[test]
+    fn few_bytes_do_not_unpack_to_more_than_the_limit() {
+        let packed = bytes(BROTLI_ZEROS);
+        assert!(decode("br", &[(1, packed.clone())], (1 << 24) - 1).is_none());
+        let parts = decode("br", &[(1, packed)], 1 << 24).expect("it is Brotli");
+        assert_eq!(text_of(&parts).len(), 1 << 24);
     }
 
     #[test]
@@ -95,6 +138,9 @@ mod tests {
             parts.push((at_ns, std::mem::take(gzip.get_mut())));
         }
         let parts = decode("gzip", &parts, 100).expect("it is gzip");
-        assert_eq!(parts, [(5, b"first".to_vec()), (9, b"second".to_vec())]);
+        let expected = [(5, b"first".to_vec()), (9, b"second".to_vec())];
+        assert_eq!(parts, expected);
+        let [first, second] = BROTLI_FLUSHED.map(bytes);
+        assert_eq!(decode("br", &[(5, first), (9, second)], 100).expect("it is Brotli"), expected);
     }
 }
