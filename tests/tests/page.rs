@@ -282,6 +282,33 @@ fn a_proxy_shows_what_it_passes_on() {
 }
 
 #[test]
+fn generations_behind_a_proxy_are_copied_as_scenarios() {
+    let Some(browser) = browser() else { return };
+    let serve = Serve::start(&["--time-to-first-token", "40ms", "--inter-token-latency", "10ms", "--no-ui"]);
+    let folder = Folder::new();
+    let out = folder.path().join("day.jsonl");
+    let out = out.to_str().expect("paths of tests are text");
+    let upstream = format!("http://{}", serve.address());
+    let proxy = Running::start(&["record", "--upstream", &upstream, "--port", "0", "--out", out]);
+    let address = page_of(&proxy);
+    let streamed = json!({"stream": true, "stream_options": {"include_usage": true}});
+    let messages = json!({"model": "sim", "messages": [{"role": "user", "content": "c"}], "max_tokens": 8});
+    for (path, body) in [(CHATS, chat("a", &streamed)), (CHATS, chat("b", &json!({}))), ("/v1/messages", messages)] {
+        assert_eq!(send(&address, "POST", path, &[], &body).status, 200, "{path}");
+    }
+    _ = requests(&address, 3);
+    let page = browser.report("live_page.py", &[&address, "proxy"]);
+    assert_eq!(page["errors"], json!([]));
+    let scenarios = page["scenarios"].as_array().expect("a list");
+    assert_eq!(scenarios.len(), 3, "{page}");
+    for scenario in scenarios {
+        let scenario = scenario.as_str().expect("a text");
+        assert!(scenario.contains("output_tokens: 8 "), "{scenario}");
+        _ = Folder::with(scenario).run(&[]).ended(0);
+    }
+}
+
+#[test]
 fn people_watch_a_conversation_and_inject_a_fault() {
     let Some(browser) = browser() else { return };
     let serve = Serve::start(&[&FAST[..], &["--data-parallel-size", "2"]].concat());

@@ -1,8 +1,9 @@
 """Drives the page of a server in headless Chromium, as people do, and prints, as JSON, what they see: live_page.py
-HOST:PORT [play].
+HOST:PORT [play|proxy].
 
 A client of the server has a conversation and watches it appear; then a fault is injected, and it meets it. With `play`
-the page is one of engines whose frontend is elsewhere, and has had one request.
+the page is one of engines whose frontend is elsewhere, and has had one request; with `proxy` it is one of a proxy, whose
+engines are elsewhere, and has had some generations.
 """
 
 import json
@@ -51,7 +52,7 @@ def until(page, expression):
 def main():
     binary = next(filter(None, map(shutil.which, NAMES)))
     seen = {"errors": [], "elsewhere": [], "layouts": []}
-    drive = play if sys.argv[2:] == ["play"] else serve
+    drive = {"play": play, "proxy": proxy}.get(sys.argv[-1], serve)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=binary, args=["--no-sandbox"])
         page = browser.new_context(viewport={"width": 1200, "height": 900}, color_scheme="light").new_page()
@@ -75,6 +76,18 @@ def play(page, seen):
     page.goto(URL + "#controls")
     page.wait_for_selector("#control-pause")
     seen["controls"] = texts(page, ".control h3")
+
+
+def proxy(page, seen):
+    page.wait_for_selector("#list .status.passed")
+    seen["scenarios"] = []
+    for number in json.loads(page.evaluate("JSON.stringify([...document.querySelectorAll('#list a')].map((one) => one.hash))")):
+        page.goto(URL + number)
+        page.wait_for_selector("#which")
+        page.evaluate("delete window.vcrCopied")
+        page.click("text=copy as scenario")
+        until(page, "window.vcrCopied !== undefined")
+        seen["scenarios"].append(page.evaluate("window.vcrCopied"))
 
 
 def serve(page, seen):

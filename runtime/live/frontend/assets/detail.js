@@ -107,7 +107,7 @@ function drawDetail(into, one) {
     element("p", { class: "tools" }, element("a", { href: "#requests" }, "← requests"),
       element("a", { href: `#requests/${one.number - 1}` }, "older"), element("a", { href: `#requests/${one.number + 1}` }, "newer"),
       ...(isEngineOnly ? [] : [copies("copy as curl", () => curlOfExchange(one)), copies("copy as capture", () => ask("GET", `requests/${one.number}/capture`))]),
-      one.engine[0]?.first_token_ms ? copies("copy as scenario", () => scenarioOf(one)) : "",
+      one.engine[0]?.first_token_ms || (!isEngineOnly && answer.isKnown) ? copies("copy as scenario", () => scenarioOf(one)) : "",
       button(list.pinned.has(one.number) ? "unpin" : "pin", () => pinned(one.number, !list.pinned.has(one.number)))),
     element("h2", { id: "which" }, `${one.number}: ${nameOf(one)} `, outcome(one)),
     facts([["at", clockTime(one.unix_ms)], ["from", isEngineOnly ? null : one.peer], ["model", one.model], ["fault", one.fault && element("span", { class: "failed" }, one.fault)],

@@ -140,14 +140,30 @@ function curlOfExchange(one) {
   return curlOf(one.method, location.origin + one.path + (one.query ? "?" + one.query : ""), one.request_body, { key, headers });
 }
 
-// The engine's part of an exchange as a scenario: the same lengths, and the times that it had.
-function scenarioOf(one) {
+// Lengths and times of a generation in milliseconds: the engine's, or what its capture has where the engine is elsewhere.
+async function measuredOf(one) {
   const [request] = one.engine;
-  const prefill = Math.max(request.first_token_ms - request.scheduled_ms, 0.01);
-  const decode = Math.max((request.last_token_ms - request.first_token_ms) / Math.max(request.output_tokens - 1, 1), 0.01);
+  if (request?.first_token_ms) {
+    return { ...request, first_ms: request.first_token_ms - request.scheduled_ms, rest_ms: request.last_token_ms - request.first_token_ms };
+  }
+  const lines = (await ask("GET", `requests/${one.number}/capture`)).trim().split("\n").map(asJson);
+  const line = lines.find(({ kind }) => kind === "request");
+  if (!line) throw new Error("invalid answer: expected the tokens of its prompt in `usage`");
+  const whole_ms = line.end_ns / 1e6, output_tokens = line.output_tokens;
+  // The tokens of an answer in one part take equal times.
+  const first_ms = line.ttft_ns === undefined ? whole_ms / Math.max(output_tokens, 1) : line.ttft_ns / 1e6;
+  const rest_ms = line.gap_ns ? line.gap_ns.reduce((sum, gap) => sum + gap, 0) / 1e6 : whole_ms - first_ms;
+  return { prompt_tokens: line.prompt_tokens, output_tokens, first_ms, rest_ms };
+}
+
+// A generation as a scenario: the same lengths, and its times.
+async function scenarioOf(one) {
+  const { prompt_tokens, output_tokens, first_ms, rest_ms } = await measuredOf(one);
+  const prefill = Math.max(first_ms, 0.01);
+  const decode = Math.max(rest_ms / Math.max(output_tokens - 1, 1), 0.01);
   return `//! ${one.method} ${one.path}, as it was asked once.
 let model = fixed(#{ prefill: "${prefill.toFixed(3)}ms", decode: "${decode.toFixed(3)}ms" });
-let load = burst(#{ name: "copied", count: 1, prompt_tokens: ${request.prompt_tokens}, output_tokens: ${Math.max(request.output_tokens, 1)} });
+let load = burst(#{ name: "copied", count: 1, prompt_tokens: ${prompt_tokens}, output_tokens: ${Math.max(output_tokens, 1)} });
 let result = run(#{ workloads: [load], cluster: cluster(#{ engines: pool(#{ latency: model }) }) });
 expect(result, "ttft", "p99 < ${Math.ceil(prefill * 2)}ms");
 `;
