@@ -7,17 +7,20 @@
 mod served;
 
 use libfuzzer_sys::fuzz_target;
-use vcr_frontend::{RenderedApi, render_body};
+use vcr_frontend::{RenderedApi, render_body, render_generate};
 
-const APIS: [(RenderedApi, &[&str]); 4] = [
-    (RenderedApi::Chat, &["", MESSAGES, PARTS, CALLS]),
-    (RenderedApi::Completions, &["", r#"{"request_id":"r","prompt":"a","#, r#"{"prompt":"#]),
-    (RenderedApi::Messages, &["", r#"{"max_tokens":1,"messages":[{"role":"user","content":"a"}],"#, BLOCKS]),
-    (RenderedApi::Responses, &["", r#"{"input":"a","#, r#"{"input":[{"role":"user","content":["#]),
+/// `None` is SGLang's `/generate`.
+const APIS: [(Option<RenderedApi>, &[&str]); 5] = [
+    (Some(RenderedApi::Chat), &["", MESSAGES, PARTS, CALLS]),
+    (Some(RenderedApi::Completions), &["", r#"{"request_id":"r","prompt":"a","#, r#"{"prompt":"#]),
+    (Some(RenderedApi::Messages), &["", r#"{"max_tokens":1,"messages":[{"role":"user","content":"a"}],"#, BLOCKS]),
+    (Some(RenderedApi::Responses), &["", r#"{"input":"a","#, r#"{"input":[{"role":"user","content":["#]),
+    (None, &["", r#"{"rid":"r","text":"a","#, r#"{"rid":["r","s"],"input_ids":[[1],[2,3]],"#, SAMPLING]),
 ];
 const MESSAGES: &str = r#"{"request_id":"r","messages":[{"role":"user","content":"a"}],"#;
 const PARTS: &str = r#"{"request_id":"r","messages":[{"role":"user","content":[{"type":"text","text":"a"},"#;
 const CALLS: &str = r#"{"tools":[{"function":{"name":"f"}}],"messages":[{"role":"assistant","tool_calls":["#;
+const SAMPLING: &str = r#"{"text":["a","b"],"sampling_params":[{"n":2},{"#;
 const BLOCKS: &str = r#"{"max_tokens":1,"messages":[{"role":"user","content":["#;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -25,7 +28,11 @@ fuzz_target!(|bytes: &[u8]| {
     let (api, heads) = APIS[usize::from(*which) % APIS.len()];
     let body = [heads[usize::from(*how) % heads.len()].as_bytes(), rest].concat();
     let (model, chats) = served::model();
-    let rendered = render_body(api, &body, model, chats);
+    let render = || match api {
+        Some(api) => render_body(api, &body, model, chats),
+        None => render_generate(&body, model),
+    };
+    let rendered = render();
     match &rendered {
         Err(error) => {
             // Templates may fail on the contents of messages.
@@ -39,7 +46,7 @@ fuzz_target!(|bytes: &[u8]| {
             assert!(requests.iter().all(|request| request["token_ids"].is_array() && request["model"] == "sim"));
         }
     }
-    let again = render_body(api, &body, model, chats);
+    let again = render();
     let tokens = |value: &serde_json::Value| value.pointer("/token_ids").or(value.pointer("/0/token_ids")).cloned();
     assert_eq!(rendered.as_ref().ok().and_then(tokens), again.as_ref().ok().and_then(tokens));
 });

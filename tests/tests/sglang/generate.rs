@@ -119,6 +119,14 @@ fn what_is_no_request_is_refused_in_sglangs_form() {
         ),
         (json!({"text": "a", "return_logprob": true, "logprob_start_len": 99}), "invalid logprob_start_len 99"),
         (json!({"text": "a", "lora_path": "x"}), "`x` does not exist"),
+        (json!({"text": ["a", "b"], "rid": ["r"]}), "The specified rids length mismatch with the batch_size"),
+        (json!({"text": ["a", "b"], "rid": ["r", "r"]}), "Duplicate request IDs detected within the request: {\"r\"}"),
+        (json!({"text": ["a", "b"], "extra_key": ["k"]}), "The length of extra_key should be equal to the batch size."),
+        (json!({"text": ["a", "b"], "sampling_params": []}), "The length of sampling_params should be equal"),
+        (json!({"text": ["a", "b"], "return_logprob": [true, true, true]}), "The length of return_logprob should be"),
+        (json!({"text": ["a", "b"], "bootstrap_room": [1]}), "The length of bootstrap_room should be equal"),
+        (json!({"text": "a", "bootstrap_room": "x"}), "invalid bootstrap_room \"x\": expected a whole number"),
+        (json!({"text": "a", "bootstrap_port": 70000}), "invalid bootstrap_port 70000: expected 0 to 65535"),
         (json!([1]), "expected"),
     ] {
         let reply = serve.post("/generate", &body);

@@ -86,6 +86,14 @@ fn prefill_and_decode_meet_by_the_routers_rooms() {
     };
     let ((prefill, of_prefill), (decode, of_decode)) = (worker("prefill"), worker("decode"));
     assert_eq!(decode.get("/server_info").body["disaggregation_mode"], "decode");
+    for server in [&prefill, &decode] {
+        for (path, body) in [("/generate", json!({"text": "a"})), ("/v1/completions", json!({"prompt": "a"}))] {
+            let refused = server.post(path, &body);
+            let message = refused.body.to_string();
+            assert!(refused.status == 400 && message.contains("without bootstrap room id"), "{path}: {message}");
+        }
+        assert_eq!(server.get("/health_generate").status, 200, "probes need no room");
+    }
     let urls = [&prefill, &decode].map(|server| format!("http://{}", server.address()));
     let port = bootstrap.to_string();
     let (_router, port) = router(
@@ -106,8 +114,19 @@ fn prefill_and_decode_meet_by_the_routers_rooms() {
     let body = json!({"model": "sim", "prompt": text(3, 60), "max_tokens": 8, "ignore_eos": true});
     let (status, answer) = ask(port, "/v1/completions", &body);
     assert!(status == 200 && answer.contains("\"completion_tokens\":8"), "{answer}");
+    // Each prompt of a list has a room of its own.
+    let rooms = metric(&of_decode, "vcr_kv_rooms_total");
+    for (path, body) in [
+        ("/generate", json!({"text": [text(4, 60), text(5, 60)], "sampling_params": sampling_params})),
+        ("/v1/completions", json!({"model": "sim", "prompt": [text(6, 60), text(7, 60)], "max_tokens": 8})),
+    ] {
+        let (status, answer) = ask(port, path, &body);
+        assert_eq!(status, 200, "{path}: {answer}");
+    }
+    wait_until("all have met", || metric(&of_decode, "vcr_kv_rooms_total") == rooms + 4.0);
+    assert_eq!(metric(&of_decode, "vcr_kv_rooms_missed_total"), 0.0);
     wait_until("the prefill engine has done its part", || {
-        metric(prefill.address(), "sglang:num_requests_total") >= before + 3.0
+        metric(prefill.address(), "sglang:num_requests_total") >= before + 7.0
     });
     for metrics in [of_prefill, of_decode] {
         wait_until("all pages are free", || metric(&metrics, "vcr_kv_cache_usage_ratio") == 0.0);

@@ -31,7 +31,7 @@ pub mod server;
 mod tee;
 pub mod traces;
 
-pub use api::{RenderedApi, render_body};
+pub use api::{RenderedApi, render_body, render_generate};
 pub use engine::{Admission, EngineClient, EngineError};
 pub use front::HttpServer;
 pub use media::{EncoderAddress, EncoderOnly, ImageOptions, MediaLimits, MediaRules};

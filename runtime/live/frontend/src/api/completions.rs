@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::answer::{failure, gather};
-use super::request::{StreamOptions, check_length, check_structure, request_id, submit, text_request};
+use super::request::{StreamOptions, check_length, check_submission, request_id, submit, text_request, transfer_of};
 use crate::api::answer::logprobs::{CompletionLogprobs, prompt_logprobs};
 use crate::api::answer::sse::{self, Events, Source};
 use crate::api::request::body::{Call, json};
@@ -168,11 +168,14 @@ async fn start(app: &Arc<App>, headers: &HeaderMap, mut request: Box<CompletionR
     let count = form.prompts.len() * form.n;
     let mut streams = Vec::with_capacity(count);
     let is_shown = form.echo || form.returns_token_ids;
-    for prompt in &mut form.prompts {
+    let (transfer, num_prompts) = (sampling.kv_transfer_params.take(), form.prompts.len());
+    for (index, prompt) in form.prompts.iter_mut().enumerate() {
         let tokens = if is_shown { prompt.tokens.clone() } else { std::mem::take(&mut prompt.tokens) };
-        let mut asked = sampling.clone().into_engine_request(&app.model, tokens, place.clone())?;
+        let mut own = sampling.clone();
+        own.kv_transfer_params = transfer_of(transfer.as_ref(), index, num_prompts)?;
+        let mut asked = own.into_engine_request(&app.model, tokens, place.clone())?;
         if streams.is_empty() {
-            check_structure(app, &mut asked).await?;
+            check_submission(app, &mut asked).await?;
         }
         for asked in std::iter::repeat_n(asked, form.n) {
             streams.push(submit(app, &form.id, streams.len(), count, asked)?);

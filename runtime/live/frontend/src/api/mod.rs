@@ -21,6 +21,7 @@ use std::sync::Arc;
 use axum::routing::{get, post};
 
 use self::operations::changes;
+pub use self::sglang::render_generate;
 pub use self::tokens::render::{RenderedApi, render_body};
 use crate::server::App;
 use crate::server::routes::Routes;

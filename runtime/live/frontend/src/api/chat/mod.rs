@@ -22,7 +22,7 @@ use self::answers::{Completion, Form, Stream};
 use self::ranges::ChatFields;
 use self::tools::{OfferedTool, ToolChoice, ToolContext};
 use super::answer::gather;
-use super::request::{StreamOptions, check_length, check_structure, request_id, submit_all, text_request};
+use super::request::{StreamOptions, check_length, check_submission, request_id, submit_all, text_request};
 use crate::api::answer::sse;
 use crate::api::request::body::{Call, json};
 use crate::api::request::prompt::{no_tokens, truncate_to};
@@ -355,7 +355,7 @@ impl Chat {
         if let Some(form) = calls {
             tools.constrain(form, options, &mut asked);
         }
-        check_structure(app, &mut asked).await?;
+        check_submission(app, &mut asked).await?;
         let streams = submit_all(app, &form.id, form.n, asked)?;
         Ok(Self { form, merged: Merged::new(streams), parsers, usages, counted })
     }

@@ -16,7 +16,7 @@ use super::messages::{
 };
 use crate::api::answer::failure;
 use crate::api::request::structured;
-use crate::api::request::{check_structure, submit_all};
+use crate::api::request::{check_submission, submit_all};
 use crate::generate::{Finish, Merged, Piece, Placement, Position, Sampling, StopCause, StringOrArray, json_of};
 use crate::server::error::ApiError;
 use crate::server::{App, Counted};
@@ -54,7 +54,7 @@ pub(super) async fn generate(
     let n = sampling.n.unwrap_or(1) as usize;
     let (prompt_tokens, shown) = (prompt.len() as u32, top_of_prompt.map(|_| prompt.clone()));
     let mut asked = sampling.into_engine_request(&app.model, prompt, place)?;
-    check_structure(app, &mut asked).await?;
+    check_submission(app, &mut asked).await?;
     let streams = submit_all(app, &id, n, asked)?;
     let generation = Generation {
         merged: Some(Merged::new(streams)),

@@ -363,8 +363,17 @@ pub(super) fn request_id(ids: &RequestIds, headers: &HeaderMap, prefix: &str, ow
     }
 }
 
-/// Reads the structure that the answers to a call must or may have, once for all of them and before an engine gets it.
-pub(super) async fn check_structure(app: &App, asked: &mut crate::generate::EngineSubmission) -> Result<(), ApiError> {
+/// Checks what depends on the server, once for all requests of a call and before an engine gets them: the room in which
+/// an SGLang engine meets another one, and the structure that answers must or may have.
+pub(super) async fn check_submission(app: &App, asked: &mut crate::generate::EngineSubmission) -> Result<(), ApiError> {
+    let mode = app.options.sglang.as_ref().and_then(|info| info.get("disaggregation_mode"));
+    if mode.is_some_and(|mode| mode != "null") {
+        let params = asked.request.sampling_params.as_ref().and_then(|params| params.kv_transfer_params());
+        if params.is_none_or(|params| params.get("bootstrap_room").is_none_or(|room| *room == vcr_wire::Value::Nil)) {
+            let message = "Invalid request: Disaggregated request received without bootstrap room id.";
+            return Err(ApiError::invalid(message));
+        }
+    }
     let certain = asked.request.sampling_params.as_ref().and_then(|params| params.structured_outputs.as_ref());
     if let Some(structure) = certain {
         if let vcr_wire::Value::Map(pairs) = &**structure
@@ -438,4 +447,43 @@ pub(super) fn with_bootstrap(
     let mut params = params.unwrap_or_default();
     params.extend(bootstrap.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
     Some(params)
+}
+
+/// The parameters of the `index`th prompt's KV transfer: its own values of lists, and its own room as SGLang counts
+/// them, from the one of the call.
+pub(super) fn transfer_of(
+    params: Option<&serde_json::Map<String, serde_json::Value>>,
+    index: usize,
+    num_prompts: usize,
+) -> Result<Option<serde_json::Map<String, serde_json::Value>>, ApiError> {
+    use serde_json::Value;
+    let own = |(key, value): (&String, &Value)| {
+        let expected = match key.as_str() {
+            "bootstrap_host" => "a text",
+            "bootstrap_port" => "0 to 65535",
+            "bootstrap_room" => "a whole number of at least 0",
+            _ => return Ok((key.clone(), value.clone())),
+        };
+        let value = match value.as_array() {
+            Some(values) if values.len() != num_prompts => {
+                return Err(ApiError::invalid(format!("The length of {key} should be equal to the batch size.")));
+            }
+            Some(values) => values[index].clone(),
+            None if key == "bootstrap_room" && index > 0 => {
+                value.as_u64().map_or(value.clone(), |room| room.saturating_add(index as u64).into())
+            }
+            None => value.clone(),
+        };
+        let is_valid = match key.as_str() {
+            _ if value.is_null() => true,
+            "bootstrap_host" => value.is_string(),
+            "bootstrap_port" => value.as_u64().is_some_and(|port| u16::try_from(port).is_ok()),
+            _ => value.is_u64(),
+        };
+        if !is_valid {
+            return Err(ApiError::invalid(format!("invalid {key} {value}: expected {expected}")));
+        }
+        Ok((key.clone(), value))
+    };
+    params.map(|params| params.iter().map(own).collect()).transpose()
 }

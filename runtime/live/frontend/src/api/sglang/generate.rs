@@ -1,6 +1,6 @@
 //! `/generate`, SGLang's own endpoint for text.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,26 +14,37 @@ use vcr_base::finish_reason::FinishReason;
 
 use crate::api::answer::sse::{self, Events, Source};
 use crate::api::answer::{failure, gather};
-use crate::api::request::body::Call;
+use crate::api::request::body::{Call, read};
 use crate::api::request::prompt::Prompt;
 use crate::api::request::structured::{self, wire};
-use crate::api::request::{MAX_N, check_structure, id_header, rank_of, submit_all, with_bootstrap};
-use crate::generate::{Merged, Piece, Placement, Position, Sampling, StopCause, StringOrArray, TokenLogprob, wide};
+use crate::api::request::{MAX_N, check_submission, id_header, rank_of, submit_all, transfer_of, with_bootstrap};
+use crate::generate::{
+    EngineSubmission, Merged, Piece, Placement, Position, Sampling, StopCause, StringOrArray, TokenLogprob, wide,
+};
 use crate::server::error::ApiError;
+use crate::server::model::Model;
 use crate::server::{App, Counted};
 
 /// Tokens of an output unless a request says how many.
 const DEFAULT_MAX_TOKENS: u32 = 128;
 
-/// Of all prompts of a call, or of each.
+/// A value for all prompts of a call, or one for each.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a value of this field, or a list with one for each prompt")]
 enum Each<T> {
-    All(T),
     Own(Vec<T>),
+    All(T),
 }
 
 impl<T: Clone> Each<T> {
+    /// The number of values, if they are a list.
+    fn num_values(own: Option<&Self>) -> Option<usize> {
+        match own? {
+            Self::All(_) => None,
+            Self::Own(values) => Some(values.len()),
+        }
+    }
+
     fn of(own: Option<&Self>, index: usize) -> Option<T> {
         match own? {
             Self::All(value) => Some(value.clone()),
@@ -65,6 +76,9 @@ struct SamplingParams {
     json_schema: Option<String>,
     regex: Option<String>,
     ebnf: Option<String>,
+    // Unknown parameters are ignored, and lists are no parameters.
+    #[serde(flatten)]
+    _other: BTreeMap<String, IgnoredAny>,
 }
 
 impl SamplingParams {
@@ -123,9 +137,9 @@ pub(super) struct GenerateRequest {
     session_id: Option<String>,
     priority: Option<i64>,
     extra_key: Option<Each<String>>,
-    bootstrap_host: Option<Each<Value>>,
-    bootstrap_port: Option<Each<Value>>,
-    bootstrap_room: Option<Each<Value>>,
+    bootstrap_host: Option<Value>,
+    bootstrap_port: Option<Value>,
+    bootstrap_room: Option<Value>,
     routed_dp_rank: Option<u32>,
     data_parallel_rank: Option<u32>,
     // What is not simulated, and must not be passed over.
@@ -193,7 +207,7 @@ fn refused(error: &ApiError) -> Response {
 
 impl GenerateRequest {
     /// The prompts in tokens, and whether they are a batch.
-    fn prompts(&mut self, app: &App) -> Result<(Vec<Vec<u32>>, bool), ApiError> {
+    fn prompts(&mut self, model: &Model) -> Result<(Vec<Vec<u32>>, bool), ApiError> {
         let unusable = [
             ("input_embeds", &self.input_embeds),
             ("image_data", &self.image_data),
@@ -204,7 +218,7 @@ impl GenerateRequest {
         if let Some((name, _)) = unusable.iter().find(|(_, given)| given.as_ref().is_some_and(|it| !it.is_null())) {
             return Err(ApiError::not_simulated(name));
         }
-        let encode = |text: &String| app.model.encode(text, true);
+        let encode = |text: &String| model.encode(text, true);
         let (prompts, is_batch) = match (self.text.take(), self.input_ids.take()) {
             (Some(Prompt::Text(text)), None) => (vec![encode(&text)?], false),
             (Some(Prompt::Texts(texts)), None) => (texts.iter().map(encode).collect::<Result<_, _>>()?, true),
@@ -218,7 +232,8 @@ impl GenerateRequest {
                 return Err(ApiError::invalid("invalid input_ids: expected a list of tokens, or a list of such lists"));
             }
         };
-        let limit = app.model.max_model_len as usize;
+        self.check_lists(prompts.len())?;
+        let limit = model.max_model_len as usize;
         for prompt in &prompts {
             if prompt.is_empty() {
                 return Err(ApiError::invalid("input_ids cannot be empty."));
@@ -233,25 +248,50 @@ impl GenerateRequest {
         Ok((prompts, is_batch))
     }
 
+    /// Checks that each list has a value for each prompt, and that no two requests have one name.
+    fn check_lists(&self, num_prompts: usize) -> Result<(), ApiError> {
+        let is_wrong = |length: Option<usize>| length.is_some_and(|length| length != num_prompts);
+        if is_wrong(Each::num_values(self.rid.as_ref())) {
+            let message = "The specified rids length mismatch with the batch_size for batch processing.";
+            return Err(ApiError::invalid(message));
+        }
+        let lengths = [
+            ("extra_key", Each::num_values(self.extra_key.as_ref())),
+            ("sampling_params", Each::num_values(self.sampling_params.as_ref())),
+            ("return_logprob", Each::num_values(self.return_logprob.as_ref())),
+            ("logprob_start_len", Each::num_values(self.logprob_start_len.as_ref())),
+            ("top_logprobs_num", Each::num_values(self.top_logprobs_num.as_ref())),
+            ("lora_path", Each::num_values(self.lora_path.as_ref())),
+        ];
+        if let Some((name, _)) = lengths.into_iter().find(|(_, length)| is_wrong(*length)) {
+            return Err(ApiError::invalid(format!("The length of {name} should be equal to the batch size.")));
+        }
+        if let Some(Each::Own(rids)) = &self.rid {
+            let mut seen = BTreeSet::new();
+            let repeated: BTreeSet<&String> = rids.iter().filter(|rid| !seen.insert(*rid)).collect();
+            if !repeated.is_empty() {
+                let message = format!("Duplicate request IDs detected within the request: {repeated:?}");
+                return Err(ApiError::invalid(message));
+            }
+        }
+        Ok(())
+    }
+
     /// Where a prompt is computed, and its order.
-    fn placement(&self, app: &App, index: usize, rank: Option<u32>) -> Result<Placement, ApiError> {
+    fn placement(&self, model: &Model, index: usize, rank: Option<u32>) -> Result<Placement, ApiError> {
         let adapter = Each::of(self.lora_path.as_ref(), index).flatten();
         Ok(Placement {
             priority: self.priority.unwrap_or(0),
             cache_salt: Each::of(self.extra_key.as_ref(), index),
             session_id: self.session_id.clone(),
             rank: self.routed_dp_rank.or(self.data_parallel_rank).or(rank),
-            adapter: adapter.map(|name| app.model.resolve(Some(&name))).transpose()?.and_then(|(_, adapter)| adapter),
+            adapter: adapter.map(|name| model.resolve(Some(&name))).transpose()?.and_then(|(_, adapter)| adapter),
             least_cached: None,
         })
     }
 
     fn sampling(&self, index: usize, shown: &mut Shown, prompt: &[u32]) -> Result<Sampling, ApiError> {
         let mut sampling = Each::of(self.sampling_params.as_ref(), index).unwrap_or_default().sampling()?;
-        let bootstrap = [&self.bootstrap_host, &self.bootstrap_port, &self.bootstrap_room];
-        let names = ["bootstrap_host", "bootstrap_port", "bootstrap_room"];
-        let pair = |at: usize| (names[at], Each::of(bootstrap[at].as_ref(), index).filter(|value| !value.is_null()));
-        sampling.kv_transfer_params = with_bootstrap(None, [pair(0), pair(1), pair(2)]);
         if !Each::of(self.return_logprob.as_ref(), index).unwrap_or(false) {
             return Ok(sampling);
         }
@@ -273,6 +313,66 @@ impl GenerateRequest {
     }
 }
 
+/// What an engine gets of a prompt, and as how many requests.
+struct Asked {
+    shown: Shown,
+    n: u32,
+    submission: EngineSubmission,
+}
+
+impl GenerateRequest {
+    /// The checked parts of a request for the engines, and whether its answer is a list. `base` names requests without
+    /// a name.
+    fn asked(&mut self, model: &Model, base: &str, rank: Option<u32>) -> Result<(Vec<Asked>, bool), ApiError> {
+        let (prompts, is_batch) = self.prompts(model)?;
+        let (num_prompts, mut is_list) = (prompts.len(), is_batch);
+        let transfer = with_bootstrap(
+            None,
+            [
+                ("bootstrap_host", self.bootstrap_host.take()),
+                ("bootstrap_port", self.bootstrap_port.take()),
+                ("bootstrap_room", self.bootstrap_room.take()),
+            ],
+        );
+        let mut asked = Vec::with_capacity(num_prompts);
+        for (index, prompt) in prompts.into_iter().enumerate() {
+            let rid = match &self.rid {
+                Some(Each::All(rid)) if is_batch => format!("{rid}_{index}"),
+                None if is_batch => format!("{base}_{index}"),
+                rid => Each::of(rid.as_ref(), index).unwrap_or_else(|| base.to_owned()),
+            };
+            let mut shown = Shown {
+                rid,
+                prompt_tokens: prompt.len(),
+                has_logprobs: false,
+                top_logprobs: 0,
+                prompt: None,
+                first_shown: 0,
+            };
+            let mut sampling = self.sampling(index, &mut shown, &prompt)?;
+            sampling.kv_transfer_params = transfer_of(transfer.as_ref(), index, num_prompts)?;
+            let n = sampling.n.unwrap_or(1);
+            if !(1..=MAX_N).contains(&n) {
+                return Err(ApiError::invalid(format!("invalid n {n}: expected 1 to {MAX_N}")));
+            }
+            is_list |= n > 1;
+            let place = self.placement(model, index, rank)?;
+            asked.push(Asked { shown, n, submission: sampling.into_engine_request(model, prompt, place)? });
+        }
+        Ok((asked, is_list))
+    }
+}
+
+/// The prompts of a body of `/generate`, as the render endpoints of vLLM show them.
+pub fn render_generate(body: &[u8], model: &Model) -> Result<Value, ApiError> {
+    let (asked, _) = read::<GenerateRequest>(body)?.asked(model, "rendered", None)?;
+    let rendered = |asked: &Asked| {
+        let request = &asked.submission.request;
+        json!({"model": model.names.first(), "request_id": asked.shown.rid, "token_ids": request.prompt_token_ids})
+    };
+    Ok(asked.iter().map(rendered).collect())
+}
+
 /// Checks a request and hands its prompts to the engines.
 async fn start(
     app: &Arc<App>,
@@ -280,34 +380,12 @@ async fn start(
     header_id: Option<String>,
     rank: Option<u32>,
 ) -> Result<(Form, Merged), ApiError> {
-    let (prompts, is_batch) = request.prompts(app)?;
-    let (mut shown, mut streams, mut is_list) = (Vec::new(), Vec::new(), is_batch);
     let base = header_id.unwrap_or_else(|| app.ids.long().to_string());
-    for (index, prompt) in prompts.into_iter().enumerate() {
-        let rid = match &request.rid {
-            Some(Each::All(rid)) if is_batch => format!("{rid}_{index}"),
-            Some(rid) => Each::of(Some(rid), index).unwrap_or_else(|| format!("{base}_{index}")),
-            None if is_batch => format!("{base}_{index}"),
-            None => base.clone(),
-        };
-        let mut own = Shown {
-            rid,
-            prompt_tokens: prompt.len(),
-            has_logprobs: false,
-            top_logprobs: 0,
-            prompt: None,
-            first_shown: 0,
-        };
-        let sampling = request.sampling(index, &mut own, &prompt)?;
-        let n = sampling.n.unwrap_or(1);
-        if !(1..=MAX_N).contains(&n) {
-            return Err(ApiError::invalid(format!("invalid n {n}: expected 1 to {MAX_N}")));
-        }
-        is_list |= n > 1;
-        let place = request.placement(app, index, rank)?;
-        let mut asked = sampling.into_engine_request(&app.model, prompt, place)?;
-        check_structure(app, &mut asked).await?;
-        streams.extend(submit_all(app, &own.rid, n as usize, asked)?);
+    let (asked, is_list) = request.asked(&app.model, &base, rank)?;
+    let (mut shown, mut streams) = (Vec::new(), Vec::new());
+    for Asked { shown: own, n, mut submission } in asked {
+        check_submission(app, &mut submission).await?;
+        streams.extend(submit_all(app, &own.rid, n as usize, submission)?);
         shown.extend(std::iter::repeat_n(own, n as usize));
     }
     let form = Form {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 
+pub use self::generate::render_generate;
 use super::operations::{changes, guarded};
 use super::{chat, completions, operations, tokens, translated};
 use crate::server::App;

@@ -17,7 +17,7 @@ use crate::api::answer::{failure, gather};
 use crate::api::request::body::Call;
 use crate::api::request::structured;
 use crate::api::request::{
-    MAX_N, StreamOptions, check_named, check_structure, check_threshold, id_header, least_cached_of, rank_of,
+    MAX_N, StreamOptions, check_named, check_submission, check_threshold, id_header, least_cached_of, rank_of,
     submit_all,
 };
 use crate::generate::{Merged, Piece, Placement, Position, Repetition, Sampling, StopCause, StringOrArray, Usage};
@@ -236,7 +236,7 @@ pub(in crate::api) async fn generate(
     asked.request.mm_features = request.features.take().map(|features| features.placed(prompt_tokens)).transpose()?;
     let media = asked.request.mm_features.as_deref();
     let ec_transfer_params = app.options.encoder.as_ref().and_then(|encoder| encoder.params(media));
-    check_structure(&app, &mut asked).await?;
+    check_submission(&app, &mut asked).await?;
     let merged = Merged::new(submit_all(&app, &id, n, asked)?);
     if request.stream {
         let (include_usage, continuous_usage) = StreamOptions::usages(request.stream_options.as_ref(), &app);
